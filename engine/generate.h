@@ -1,0 +1,54 @@
+#pragma once
+
+#include <atomic>
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "engine/sampler.h"
+#include "engine/session.h"
+
+namespace minfer {
+
+enum class StopReason { Eos, Stop, Length, Context, Interrupted };
+
+struct GenerateOptions {
+  int64_t n_predict = 128;  // -1: to end of text or context; 0: evaluate the prompt only
+  SamplerOptions sampler;
+  std::vector<std::string> stop;  // the text ends before the first of these; never half printed
+  std::vector<TokenId> end_ids;   // more tokens that end the text (a chat's end of turn)
+  bool ignore_eos = false;
+  int64_t n_logprobs = 0;                          // best tokens to report at each step; 0: none
+  bool show_special = false;                       // control tokens appear in the text
+  const std::atomic<bool>* interrupted = nullptr;  // looked at before each step
+};
+
+struct GeneratedToken {
+  TokenId id;
+  std::string
+      text;  // what became certain with this token: whole characters, no part of a stop string
+  double logprob = 0;  // with n_logprobs > 0
+  std::vector<TokenLogprob> top;
+};
+
+struct GenerateResult {
+  std::string text;
+  std::vector<TokenId> tokens;        // without the end token
+  std::vector<GeneratedToken> steps;  // with n_logprobs > 0, one for each of `tokens`
+  StopReason stop_reason = StopReason::Length;
+  int64_t prompt_tokens = 0;
+  double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
+  int64_t decode_steps = 0;  // forward passes that decode_seconds covers
+};
+
+const char* stop_reason_name(
+    StopReason reason);  // "eos", "stop", "length", "context", "interrupted"
+
+// From a prompt to text. The session must be empty. `on_token` (may be null) is called once for
+// each generated token, and once at the end with id -1 where text was held back until then.
+GenerateResult generate(Session& session, std::span<const TokenId> prompt,
+                        const GenerateOptions& options,
+                        const std::function<void(const GeneratedToken&)>& on_token);
+
+}  // namespace minfer

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+
+namespace minfer {
+
+struct SamplerOptions {
+  float temperature = 0.8f;  // 0: argmax, ties to the lower id
+  int64_t top_k = 40;        // 0: off
+  float top_p = 0.95f;       // 1: off
+  float min_p = 0.05f;       // 0: off
+  float repeat_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
+  int64_t repeat_last_n = 64;  // how far back the penalties look, prompt included; -1: all, 0: off
+  std::vector<std::pair<TokenId, float>> logit_bias;
+  uint64_t seed = 0;
+};
+
+struct TokenLogprob {
+  TokenId id;
+  double logprob;  // natural log of the model's own probability, before penalties and sampling
+};
+
+// Chooses the next token: logit bias, penalties, top-k, top-p, min-p, temperature last. The draw is
+// a pure function of (logits, history, options, step).
+class Sampler {
+ public:
+  // Throws Usage for an option out of range.
+  Sampler(const SamplerOptions& options, int64_t vocab_size);
+
+  //   logits   [vocab_size] f32, finite (checked: Numeric)
+  //   history  prompt and output so far, for the penalties
+  //   step     number of tokens generated before this one
+  TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t step);
+
+ private:
+  SamplerOptions options_;
+  std::vector<std::pair<float, TokenId>> candidates_;  // scratch
+};
+
+// The k most probable tokens with their log-probabilities, best first, ties to the lower id.
+std::vector<TokenLogprob> top_logprobs(std::span<const float> logits, int64_t k);
+double logprob_of(std::span<const float> logits, TokenId id);
+
+}  // namespace minfer

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "models/model.h"
+
+namespace minfer {
+
+struct SessionOptions {
+  int64_t max_seq_len = 0;      // capacity of the KV cache; 0: the trained context
+  int64_t prefill_chunk = 512;  // tokens in one forward pass
+  DType kv_dtype = DType::F16;  // or F32
+};
+
+// Prefill and decode of one sequence: the KV cache and every activation buffer, allocated here and
+// never again. The model and backend outlive it.
+class Session {
+ public:
+  Session(const Model& model, Backend& backend, const SessionOptions& options);
+  ~Session();
+
+  // Evaluates tokens at the next positions and returns the logits of the last one,
+  // [vocab_size] f32, valid until the next call. Throws Usage where they do not fit, Numeric at the
+  // first non-finite logit, with its position.
+  std::span<const float> eval(std::span<const TokenId> tokens);
+  // The same with the logits of every token, [n_tokens, vocab_size] f32: for perplexity and tests.
+  // n_tokens <= prefill_chunk.
+  std::span<const float> eval_all(std::span<const TokenId> tokens);
+
+  void truncate(int64_t n_tokens);  // forgets what lies past the first n_tokens
+  int64_t pos() const { return pos_; }
+  int64_t max_seq_len() const { return options_.max_seq_len; }
+  int64_t kv_bytes() const;
+  const Model& model() const { return model_; }
+
+ private:
+  struct State;
+  std::span<const float> forward_chunk(std::span<const TokenId> tokens, bool all_logits);
+
+  const Model& model_;
+  Backend& backend_;
+  SessionOptions options_;
+  int64_t pos_ = 0;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace minfer

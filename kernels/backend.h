@@ -1,0 +1,135 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+
+#include "kernels/base/host_tensor.h"
+#include "kernels/base/tensor.h"
+
+namespace minfer {
+
+// A tensor in a backend's memory, freed with this object. The backend must outlive it.
+class DeviceTensor {
+ public:
+  DeviceTensor() = default;
+  DeviceTensor(const Tensor& view, std::function<void(void*)> free)
+      : memory_(view.data, std::move(free)), view_(view) {}
+
+  const Tensor& view() const { return view_; }
+  operator Tensor() const { return view_; }
+  explicit operator bool() const { return bool(view_); }
+
+ private:
+  std::unique_ptr<void, std::function<void(void*)>> memory_;
+  Tensor view_;
+};
+
+// A weight matrix [out, in] in a layout of the backend's own, made by Backend::pack_matrix and read
+// by matmul and embed of the same backend alone. Rows are the `out` features.
+struct Matrix {
+  DeviceTensor storage;
+  int64_t out_dim = 0, in_dim = 0;
+  DType dtype = DType::F32;  // of the stored elements
+  int64_t n_bytes = 0;       // read by one matvec
+
+  explicit operator bool() const { return bool(storage); }
+};
+
+// Keys and values of one layer for positions [0, capacity), in a layout of the backend's own.
+struct KvLayer {
+  DeviceTensor keys, values;
+  int64_t n_kv_heads = 0, head_dim = 0, capacity = 0;
+  DType dtype = DType::F16;  // F16 or F32
+};
+
+enum class GeluKind { Erf, Tanh };
+
+// The tensor operations of a transformer on one device: the contract that every implementation is
+// tested against, in float64, with bounds derived from the formats.
+//
+// Activations are row-major tensors of one float dtype (F32 on the CPU) in the backend's memory,
+// n_tokens rows in a call. Every op accumulates in f32 and rounds once at the store. An output may
+// be the same tensor as an input where "in place" is said, and overlaps nothing else. A shape that
+// does not fit is a bug of the caller (Internal).
+//
+// The same inputs give the same bits for any number of threads, and row t of a result does not
+// depend on how many rows the call has: so any chunking of a prompt gives the same logits.
+class Backend {
+ public:
+  virtual ~Backend() = default;
+
+  virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
+  virtual DType activation_dtype() const = 0;
+
+  // ---- memory ---------------------------------------------------------------------------------
+  // Not initialized. Throws Memory with the bytes asked for where there is none.
+  virtual DeviceTensor allocate(DType dtype, const Shape& shape) = 0;
+  virtual DeviceTensor upload(const Tensor& host) = 0;  // a copy with the same dtype and shape
+  virtual HostTensor download(const Tensor& device) = 0;
+  // A vector (norm weight, bias) as the backend wants it: activations' dtype.
+  virtual DeviceTensor upload_vector(const Tensor& host) = 0;
+  // host [out, in] of any DType. Float types keep their values and type; quantized ones become F32.
+  virtual Matrix pack_matrix(const Tensor& host) = 0;
+  virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                int64_t capacity) = 0;
+
+  // ---- embedding and positions ----------------------------------------------------------------
+  // out[t] = table[ids[t]]; out [n_tokens, dim]; ids checked by the caller to lie in the table.
+  virtual void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) = 0;
+  // Rotates pairs (i, i + rotary_dim / 2) of each head by the angle of its position (half-split):
+  //   x       [n_tokens, n_heads, head_dim], in place; elements past rotary_dim stay
+  //   cos_sin [max_seq_len, rotary_dim / 2, 2] f32: cosine and sine
+  //   pos     position of row 0; row t is at pos + t
+  virtual void rope(Tensor x, Tensor cos_sin, int64_t pos) = 0;
+
+  // ---- norms, row by row ----------------------------------------------------------------------
+  // out = x * weight / sqrt(mean(x^2) + eps); x, out [n_tokens, dim], weight [dim]; in place
+  virtual void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) = 0;
+  // out = (x - mean) / sqrt(var + eps) * weight + bias, var the mean of squares; bias may be null
+  virtual void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) = 0;
+  // out = gelu(layer_norm(x)) without rounding in between
+  virtual void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                               GeluKind kind) = 0;
+
+  // ---- elementwise; all in place --------------------------------------------------------------
+  // Erf: x / 2 * (1 + erf(x / sqrt 2)); Tanh: x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
+  virtual void gelu(Tensor out, Tensor x, GeluKind kind) = 0;
+  virtual void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) = 0;  // gelu(x + bias)
+  virtual void silu(Tensor out, Tensor x) = 0;                   // x / (1 + exp(-x)), also "Swish"
+  virtual void swiglu(Tensor out, Tensor gate, Tensor up) = 0;   // silu(gate) * up
+  virtual void add(Tensor out, Tensor a, Tensor b) = 0;          // a + b
+  virtual void add_bias(Tensor out, Tensor x, Tensor bias) = 0;  // x[t] + bias for each row t
+  // out[t] = exp(x[t] - max) / sum; x, out [n_rows, n]
+  virtual void softmax(Tensor out, Tensor x) = 0;
+
+  // ---- matmul ---------------------------------------------------------------------------------
+  // out = x w^T; x [n_tokens, in], w [out, in], out [n_tokens, out]; with `accumulate`, out += x
+  // w^T (the residual stream: one rounding, of the sum).
+  virtual void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate = false) = 0;
+
+  // ---- attention ------------------------------------------------------------------------------
+  // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
+  // head_dim], rounded to the cache's dtype.
+  virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) = 0;
+  // Causal attention of queries at pos + t over cached positions 0 ... pos + t:
+  //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)
+  //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32
+  virtual void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) = 0;
+
+  // ---- control --------------------------------------------------------------------------------
+  virtual void synchronize() = 0;  // returns when all that was asked for is done
+};
+
+struct CpuOptions {
+  int n_threads = 0;  // 0: one for each core that this process may use
+  std::string isa;    // "base", "avx2", "avx512"; empty: $MINFER_CPU_ISA, else the best there is
+};
+
+// Throws Usage where the ISA is unknown or not on this machine.
+std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
+
+}  // namespace minfer

@@ -1,0 +1,32 @@
+#include "kernels/base/host_tensor.h"
+
+#include <new>
+
+#include "kernels/base/quant_codec.h"
+
+namespace minfer {
+namespace {
+constexpr std::align_val_t kAlignment{64};
+}
+
+void HostTensor::Free::operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
+
+HostTensor::HostTensor(DType dtype, const Shape& shape) {
+  const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape));
+  void* memory = ::operator new(n_bytes, kAlignment, std::nothrow);
+  MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");
+  memory_.reset(static_cast<std::byte*>(memory));
+  view_ = {memory, dtype, shape};
+}
+
+HostTensor to_f32_tensor(const Tensor& host) {
+  HostTensor out(DType::F32, host.shape);
+  const int64_t row = host.shape.last(), row_bytes = bytes_of(host.dtype, row);
+  for (int64_t i = 0, n = host.n_elements(); i < n; i += row) {
+    dequantize_row(out.as<float>() + i, static_cast<char*>(host.data) + i / row * row_bytes,
+                   host.dtype, row);
+  }
+  return out;
+}
+
+}  // namespace minfer

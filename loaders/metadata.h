@@ -1,0 +1,48 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "kernels/base/error.h"
+
+namespace minfer {
+
+// Typed key-value pairs of a checkpoint: GGUF's metadata, or config.json with nested keys joined by
+// dots ("rope_scaling.type"; JSON null is absent). Each getter distinguishes three faults, each an
+// Input error naming the key: missing, wrong type, out of range.
+class Metadata {
+ public:
+  using Value = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>,
+                             std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
+
+  void set(std::string key, Value value) { values_[std::move(key)] = std::move(value); }
+  bool has(const std::string& key) const { return values_.contains(key); }
+  const std::map<std::string, Value>& all() const { return values_; }
+  std::string as_text(const std::string& key) const;  // one shortened line, for people
+
+  // An integer in [low, high]; integers of either sign and any width are accepted, floats are not.
+  int64_t integer(const std::string& key, int64_t low, int64_t high) const;
+  // A finite number in [low, high]; integers are accepted.
+  double number(const std::string& key, double low, double high) const;
+  bool boolean(const std::string& key) const;
+  const std::string& text(const std::string& key) const;
+  const std::vector<std::string>& texts(const std::string& key) const;
+  const std::vector<double>& numbers(const std::string& key) const;    // array of floats
+  const std::vector<int64_t>& integers(const std::string& key) const;  // array of integers
+
+  // The same with a default where the key is absent.
+  int64_t integer_or(const std::string& key, int64_t fallback, int64_t low, int64_t high) const;
+  double number_or(const std::string& key, double fallback, double low, double high) const;
+  bool boolean_or(const std::string& key, bool fallback) const;
+  std::string text_or(const std::string& key, const std::string& fallback) const;
+
+ private:
+  const Value& value(const std::string& key) const;
+  std::map<std::string, Value> values_;
+};
+
+}  // namespace minfer

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "kernels/base/host_tensor.h"
+#include "kernels/base/tensor.h"
+#include "loaders/metadata.h"
+
+namespace minfer {
+
+// Which vocabulary of keys and tensor names a source speaks.
+enum class KeyStyle { HuggingFace, Gguf };
+
+// One tensor of a checkpoint, checked: its bytes lie inside the file and fit its shape.
+struct TensorEntry {
+  std::string name;
+  DType dtype = DType::F32;  // what read() delivers
+  Shape shape;               // row-major, outermost first (GGUF's dims are already reversed)
+  uint64_t file_bytes = 0;   // what it takes in the file
+};
+
+// A checkpoint whose headers have been read and checked, whatever its format. Made by open_source;
+// no tensor data is read before read().
+class TensorSource {
+ public:
+  virtual ~TensorSource() = default;
+
+  std::string path;    // as the user gave it: for messages
+  std::string format;  // "gguf v3", "safetensors", "llama2.c v0": for people
+  KeyStyle key_style = KeyStyle::Gguf;
+  Metadata metadata;  // GGUF keys as they are (llama2.c speaks them too), config.json's for HF
+  std::vector<TensorEntry> tensors;
+  std::vector<std::string> warnings;  // one line each: unused bytes, shards that no index names
+
+  const TensorEntry* find(const std::string& name) const;  // null where there is none
+
+  // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
+  // was opened.
+  virtual HostTensor read(const TensorEntry& entry) const = 0;
+  // After the last read: throws System where a file is no longer the one that was opened.
+  virtual void check_unchanged() const = 0;
+};
+
+// Opens a Hugging Face directory, a .gguf file (or the first of a split set) or a llama2.c .bin.
+// The format is told by content, not by name. Throws Input (malformed, unsupported, missing, not a
+// regular file) or System; no message spans two lines.
+std::unique_ptr<TensorSource> open_source(const std::string& path);
+
+}  // namespace minfer

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "models/model_config.h"
+#include "models/tokenizer.h"
+#include "models/weights.h"
+
+namespace minfer {
+
+// A loaded model: read-only, shared by any number of sessions. The backend outlives it.
+struct Model {
+  std::string name;          // for people: the path's last part, or the synthetic name
+  std::string description;   // "llama 135M Q4_1": for people and bench rows
+  std::string weight_types;  // the most common storage type in the file, "Q4_1"
+  ModelConfig config;
+  Weights weights;
+  std::unique_ptr<Tokenizer> tokenizer;  // null for a synthetic model
+  int64_t n_params = 0;
+  int64_t file_bytes = 0;       // of the tensors as stored
+  int64_t bytes_per_token = 0;  // weights that one decode step reads
+  double load_seconds = 0;
+};
+
+struct LoadOptions {
+  std::string tokenizer_path;  // empty: the model's own
+  // Called after each tensor with bytes done and in all; may be null.
+  std::function<void(int64_t, int64_t)> progress;
+};
+
+// Everything the architecture needs is there with the expected shape before any weight is read.
+// Throws Input, System, Memory.
+Model load_model(const std::string& path, Backend& backend, const LoadOptions& options = {});
+
+// The same from a source that is already open (tools/inspect, tests).
+Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options = {});
+
+// All of load_model's checks of headers, names, shapes and types, reading no weights.
+ModelConfig check_model(const TensorSource& source);
+
+}  // namespace minfer

@@ -1,0 +1,82 @@
+#pragma once
+
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+#include "loaders/metadata.h"
+
+namespace minfer {
+
+struct EncodeOptions {
+  bool add_bos = true;         // one BOS in front where the model's tokenizer adds one, never two
+  bool parse_special = false;  // strings of control tokens in the text become those tokens
+};
+
+// Text to token ids and back. Thread-safe after construction.
+class Tokenizer {
+ public:
+  virtual ~Tokenizer() = default;
+
+  // Any bytes: invalid UTF-8 goes through byte tokens where the vocabulary has them, else as
+  // U+FFFD. O(n log n), no recursion.
+  virtual std::vector<TokenId> encode(std::string_view text,
+                                      const EncodeOptions& options) const = 0;
+  // The bytes that an id adds to a text: may be part of a character; control tokens give nothing
+  // unless `special`.
+  virtual std::string token_bytes(TokenId id, bool special = false) const = 0;
+  // The piece as the vocabulary spells it ("▁the", "Ġthe", "<0x0A>"), for people.
+  virtual std::string piece(TokenId id) const = 0;
+  // Whether one space in front of the text is the tokenizer's and not the text's (SentencePiece's
+  // dummy prefix): decode drops it at the start of a text.
+  virtual bool strips_leading_space() const = 0;
+
+  int64_t n_tokens() const { return n_tokens_; }  // vocabulary size
+  bool adds_bos() const { return adds_bos_; }
+  TokenId bos() const { return bos_; }  // -1: none
+  TokenId eos() const { return eos_; }  // -1: none
+  // Ends a generated text: end of text, end of turn.
+  bool is_end(TokenId id) const;
+  // The id whose piece is exactly `text` (special or not), or -1.
+  virtual TokenId find(std::string_view text) const = 0;
+  const std::string& chat_template() const { return chat_template_; }  // Jinja source, or empty
+  const std::string& kind() const { return kind_; }                    // "llama SPM", for people
+
+  std::string decode(std::span<const TokenId> ids, bool special = false) const;
+
+ protected:
+  int64_t n_tokens_ = 0;
+  bool adds_bos_ = false;
+  TokenId bos_ = -1, eos_ = -1;
+  std::vector<TokenId> end_ids_;  // eos and the end-of-turn tokens
+  std::string chat_template_, kind_;
+};
+
+// Turns a stream of ids into whole UTF-8 characters: an incomplete tail is held back, and what can
+// no longer become a character comes out as U+FFFD.
+class StreamDecoder {
+ public:
+  // With `at_start` the first id's dummy-prefix space is dropped: for text that begins with it, not
+  // for a continuation of a prompt.
+  StreamDecoder(const Tokenizer& tokenizer, bool at_start, bool special = false);
+  std::string push(TokenId id);
+  std::string flush();
+
+ private:
+  const Tokenizer& tokenizer_;
+  bool at_start_, special_;
+  std::string pending_;
+};
+
+// From a directory, a GGUF (vocabulary-only too), or a bare tokenizer file (tokenizer.model,
+// tokenizer.json, llama2.c tokenizer.bin), told apart by content. `tokenizer.model` comes before
+// `tokenizer.json` in a directory. Throws Input; unknown pre-tokenizers and models are refused by
+// name with the list of what is supported.
+std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// From the metadata of an opened GGUF.
+std::unique_ptr<Tokenizer> make_gguf_tokenizer(const Metadata& metadata);
+
+}  // namespace minfer
