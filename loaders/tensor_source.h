@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
 #include <vector>
 
 #include "kernels/base/host_tensor.h"
@@ -32,16 +34,28 @@ class TensorSource {
   std::string format;  // "gguf v3", "safetensors", "llama2.c v0": for people
   KeyStyle key_style = KeyStyle::Gguf;
   Metadata metadata;  // GGUF keys as they are (llama2.c speaks them too), config.json's for HF
-  std::vector<TensorEntry> tensors;
+  std::vector<TensorEntry> tensors;   // in the order of the file, names unique
   std::vector<std::string> warnings;  // one line each: unused bytes, shards that no index names
+  // Sound tensors that cannot be delivered, by name, with the reason: "has dtype I64, ...".
+  std::map<std::string, std::string> unusable;
 
   const TensorEntry* find(const std::string& name) const;  // null where there is none
+  // The same for a tensor that must be there: Input, saying whether it is missing or unusable.
+  const TensorEntry& require(const std::string& name) const;
 
   // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
   // was opened.
   virtual HostTensor read(const TensorEntry& entry) const = 0;
   // After the last read: throws System where a file is no longer the one that was opened.
   virtual void check_unchanged() const = 0;
+
+ protected:
+  // Appends to `tensors`; Input where the name is there already.
+  void add_tensor(TensorEntry entry);
+  size_t index_of(const TensorEntry& entry) const;  // in `tensors`
+
+ private:
+  std::unordered_map<std::string, size_t> index_;
 };
 
 // Opens a Hugging Face directory, a .gguf file (or the first of a split set) or a llama2.c .bin.

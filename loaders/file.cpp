@@ -1,0 +1,105 @@
+#include "loaders/file.h"
+
+#include <fcntl.h>
+#include <limits.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <system_error>
+#include <utility>
+
+#include "kernels/base/error.h"
+
+namespace minfer {
+namespace {
+
+std::string os_error_text(int error) { return std::generic_category().message(error); }
+
+[[noreturn]] void throw_open_error(const std::string& path, int error) {
+  const bool is_input = error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG ||
+                        error == ELOOP || error == ENXIO;
+  throw Error(is_input ? ErrorKind::Input : ErrorKind::System,
+              cat(shown_path(path), ": cannot open: ", os_error_text(error)));
+}
+
+}  // namespace
+
+std::string shown_path(const std::string& path) { return shortened(path, PATH_MAX); }
+
+File::Identity File::identity_of(const struct ::stat& status) {
+  return {status.st_dev, status.st_ino, static_cast<uint64_t>(status.st_size),
+          status.st_mtim.tv_sec, status.st_mtim.tv_nsec};
+}
+
+File::File(std::string path) : path_(std::move(path)) {
+  // O_NONBLOCK: opening a pipe must not wait for its writer. It has no effect on a regular file.
+  descriptor_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  if (descriptor_ < 0) throw_open_error(path_, errno);
+  struct stat status {};
+  const int error = fstat(descriptor_, &status) == 0 ? 0 : errno;
+  if (error != 0 || !S_ISREG(status.st_mode)) {
+    close(descriptor_);
+    if (error != 0) throw_open_error(path_, error);
+    throw Error(ErrorKind::Input,
+                cat(shown_path(path_), S_ISDIR(status.st_mode) ? ": is a directory, expected a file"
+                                                               : ": not a regular file"));
+  }
+  identity_ = identity_of(status);
+}
+
+File::~File() {
+  if (descriptor_ >= 0) close(descriptor_);
+}
+
+File::File(File&& other) noexcept
+    : path_(std::move(other.path_)),
+      descriptor_(std::exchange(other.descriptor_, -1)),
+      identity_(other.identity_) {}
+
+File& File::operator=(File&& other) noexcept {
+  std::swap(path_, other.path_);
+  std::swap(descriptor_, other.descriptor_);
+  std::swap(identity_, other.identity_);
+  return *this;
+}
+
+void File::read(uint64_t offset, void* to, uint64_t n) const {
+  MINFER_CHECK(offset <= size() && n <= size() - offset, "read of ", n, " bytes at ", offset,
+               " in a file of ", size());
+  char* out = static_cast<char*>(to);
+  while (n > 0) {
+    constexpr uint64_t kMostAtOnce = uint64_t{1} << 30;  // the kernel stops a little below 2^31
+    const ssize_t got = pread(descriptor_, out, static_cast<size_t>(std::min(n, kMostAtOnce)),
+                              static_cast<off_t>(offset));
+    if (got < 0 && errno == EINTR) continue;
+    MINFER_REQUIRE(System, got >= 0, shown_path(path_), ": cannot read at byte ", offset, ": ",
+                   os_error_text(errno));
+    MINFER_REQUIRE(System, got > 0, shown_path(path_), ": ends at byte ", offset, ", had ", size(),
+                   " bytes when it was opened");
+    out += got;
+    offset += static_cast<uint64_t>(got);
+    n -= static_cast<uint64_t>(got);
+  }
+}
+
+void File::check_unchanged() const {
+  struct stat status {};
+  MINFER_REQUIRE(System, stat(path_.c_str(), &status) == 0, shown_path(path_),
+                 ": went away while it was read: ", os_error_text(errno));
+  MINFER_REQUIRE(System, identity_of(status) == identity_, shown_path(path_),
+                 ": changed while it was read");
+}
+
+std::string read_whole_file(const std::string& path, uint64_t max_bytes) {
+  const File file(path);
+  MINFER_REQUIRE(Input, file.size() <= max_bytes, shown_path(path), ": has ", file.size(),
+                 " bytes, at most ", max_bytes, " are accepted");
+  std::string text(file.size(), '\0');
+  file.read(0, text.data(), text.size());
+  return text;
+}
+
+}  // namespace minfer

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "loaders/file.h"
+#include "loaders/formats.h"
+
+namespace minfer {
+
+constexpr uint64_t kMaxGgufTensors = 1 << 20;
+
+struct GgufRecord {
+  TensorEntry entry;
+  uint64_t offset = 0;                                        // from the start of the data
+  uint64_t end() const { return offset + entry.file_bytes; }  // checked when the record was read
+};
+
+// One GGUF file, a whole model or a part of a split one: header, key-value pairs, tensor records,
+// padding, data.
+struct GgufPart {
+  uint32_t version = 0;
+  Metadata metadata;
+  std::vector<GgufRecord> records;  // in the order of the file; inside it, and not overlapping
+  uint64_t data_begin = 0;
+  uint64_t unused_bytes = 0;  // of the data, beyond padding
+};
+
+// Reads and checks everything but the data. Throws Input without the name of the file.
+// Source: the GGUF specification in ggml's documentation.
+GgufPart read_gguf_part(const File& file);
+
+}  // namespace minfer

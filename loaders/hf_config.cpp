@@ -1,0 +1,91 @@
+#include "loaders/hf_config.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+#include <utility>
+#include <vector>
+
+#include "loaders/file.h"
+#include "loaders/strict_json.h"
+
+namespace minfer {
+namespace {
+
+using nlohmann::json;
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+// Joined keys repeat their prefix, so that a small file could ask for much memory.
+constexpr size_t kMaxKeyBytes = 256;
+constexpr size_t kMaxKeys = 1 << 16;
+
+template <typename Predicate>
+bool all_are(const json& array, Predicate predicate) {
+  return std::all_of(array.begin(), array.end(), predicate);
+}
+
+bool fits_int64(const json& value) {
+  return value.is_number_integer() &&
+         (!value.is_number_unsigned() || std::in_range<int64_t>(value.get<uint64_t>()));
+}
+
+// One value of Metadata, or false where it takes several keys.
+bool to_value(const json& value, Metadata::Value& out) {
+  if (value.is_boolean()) {
+    out = value.get<bool>();
+  } else if (value.is_number_unsigned()) {
+    out = value.get<uint64_t>();
+  } else if (value.is_number_integer()) {
+    out = value.get<int64_t>();
+  } else if (value.is_number_float()) {
+    out = value.get<double>();
+  } else if (value.is_string()) {
+    out = value.get<std::string>();
+  } else if (!value.is_array()) {
+    return false;
+  } else if (all_are(value, fits_int64)) {
+    out = value.get<std::vector<int64_t>>();
+  } else if (all_are(value, [](const json& v) { return v.is_number(); })) {
+    out = value.get<std::vector<double>>();
+  } else if (all_are(value, [](const json& v) { return v.is_string(); })) {
+    out = value.get<std::vector<std::string>>();
+  } else if (all_are(value, [](const json& v) { return v.is_boolean(); })) {
+    out = value.get<std::vector<bool>>();
+  } else {
+    return false;
+  }
+  return true;
+}
+
+// Recursion is bounded by the depth that parse_strict_json accepts.
+void flatten(const std::string& key, const json& value, Metadata& metadata) {
+  Metadata::Value typed;
+  if (value.is_null()) return;
+  MINFER_REQUIRE(Input, key.size() <= kMaxKeyBytes, "key ", shortened(key), " has ", key.size(),
+                 " bytes, at most ", kMaxKeyBytes, " are accepted");
+  if (to_value(value, typed)) {
+    MINFER_REQUIRE(Input, !metadata.has(key), "key ", shortened(key), " is there twice");
+    MINFER_REQUIRE(Input, metadata.all().size() < kMaxKeys, "has more than ", kMaxKeys, " keys");
+    metadata.set(key, std::move(typed));
+    return;
+  }
+  for (const auto& [name, member] : value.items()) {  // of an array: "0", "1", ...
+    flatten(key.empty() ? name : cat(key, ".", name), member, metadata);
+  }
+}
+
+}  // namespace
+
+Metadata read_hf_config(const std::string& path) {
+  const std::string text = read_whole_file(path, kMaxConfigBytes);
+  try {
+    const json root = parse_strict_json(text);
+    MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
+    Metadata metadata;
+    flatten("", root, metadata);
+    return metadata;
+  } catch (const Error& e) {
+    throw e.in(shown_path(path));
+  }
+}
+
+}  // namespace minfer

@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "loaders/metadata.h"
+
+namespace minfer {
+
+// config.json, keys of nested objects joined by dots. An array whose elements have one type becomes
+// one value; of any other array each element that is not null becomes a key, "name.0" and so on.
+Metadata read_hf_config(const std::string& path);
+
+}  // namespace minfer

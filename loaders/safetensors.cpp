@@ -1,0 +1,177 @@
+#include <algorithm>
+#include <cstring>
+#include <filesystem>
+#include <map>
+#include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "loaders/formats.h"
+#include "loaders/hf_config.h"
+#include "loaders/safetensors_header.h"
+#include "loaders/strict_json.h"
+
+namespace minfer {
+namespace {
+
+using nlohmann::json;
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxIndexBytes = 64 << 20;
+constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
+constexpr std::string_view kIndexName = "model.safetensors.index.json";
+
+// Shard names come from the index and must stay in its directory: a bare name, no path. Shards that
+// are symbolic links are fine, as in the Hugging Face cache.
+void check_shard_name(const std::string& name) {
+  constexpr std::string_view kSuffix = ".safetensors";
+  MINFER_REQUIRE(Input,
+                 name.size() > kSuffix.size() && name.size() <= 255 && name.ends_with(kSuffix) &&
+                     name.find_first_of(std::string_view("/\\\0", 3)) == name.npos,
+                 "weight_map names the file ", shortened(name),
+                 ", expected a bare file name ending in ", kSuffix);
+}
+
+// The shard of each tensor, by the index.
+using WeightMap = std::map<std::string, std::string>;
+
+WeightMap read_weight_map(const File& index) {
+  std::string text(index.size(), '\0');
+  MINFER_REQUIRE(Input, index.size() <= kMaxIndexBytes, "has ", index.size(), " bytes, at most ",
+                 kMaxIndexBytes, " are accepted");
+  index.read(0, text.data(), text.size());
+  const json root = parse_strict_json(text);
+  MINFER_REQUIRE(Input, root.is_object() && root.contains("weight_map"), "has no weight_map");
+  const json& map = root["weight_map"];
+  MINFER_REQUIRE(Input, map.is_object(), "weight_map is ", map.type_name(), ", expected an object");
+  WeightMap shard_of;
+  for (const auto& [tensor, shard] : map.items()) {
+    MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
+                   shard.type_name(), ", expected a file name");
+    shard_of[tensor] = shard.get<std::string>();
+    check_shard_name(shard_of[tensor]);
+  }
+  return shard_of;
+}
+
+class SafetensorsSource final : public FileTensorSource {
+ public:
+  SafetensorsSource() {
+    format = "safetensors";
+    key_style = KeyStyle::HuggingFace;
+  }
+
+  // Adds the tensors of one file and hands back their names.
+  std::vector<std::string> add_file(File file) {
+    std::vector<std::string> names;
+    in_file(file, [&] {
+      const SafetensorsHeader header = read_safetensors_header(file);
+      for (const SafetensorsRecord& record : header.records) {
+        add_record(record, header.data_begin);
+        names.push_back(record.name);
+      }
+    });
+    files_.push_back(std::move(file));
+    return names;
+  }
+
+  void add_shards(const fs::path& directory, const File& index) {
+    const WeightMap shard_of = in_file(index, [&] { return read_weight_map(index); });
+    std::set<std::string> shards;
+    for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
+    MINFER_REQUIRE(Input, shards.size() <= kMaxShards, shown_path(index.path()), ": names ",
+                   shards.size(), " files, at most ", kMaxShards, " are accepted");
+    for (const std::string& shard : shards) {
+      std::vector<std::string> unmapped;
+      for (std::string& name : add_file(File(directory / shard))) {
+        const auto mapped = shard_of.find(name);
+        if (mapped == shard_of.end()) {
+          unmapped.push_back(std::move(name));
+          continue;
+        }
+        MINFER_REQUIRE(Input, mapped->second == shard, shown_path(index.path()), ": puts tensor ",
+                       shortened(name), " into ", mapped->second, ", it is in ", shard);
+      }
+      if (!unmapped.empty()) {
+        warnings.push_back(cat(shard, ": ", unmapped.size(), " tensors are not in the index, as ",
+                               shortened(unmapped[0])));
+      }
+    }
+    for (const auto& [tensor, shard] : shard_of) {
+      MINFER_REQUIRE(Input, find(tensor) || unusable.contains(tensor), shown_path(index.path()),
+                     ": puts tensor ", shortened(tensor), " into ", shard, ", it is not there");
+    }
+    warn_of_other_files(directory, shards);
+  }
+
+ private:
+  void add_record(const SafetensorsRecord& record, uint64_t data_begin) {
+    MINFER_REQUIRE(Input, !find(record.name) && !unusable.contains(record.name), "tensor ",
+                   shortened(record.name), ": is in another shard too");
+    if (!record.dtype) {
+      unusable[record.name] = cat("has dtype ", record.type_name, ", supported: F32, F16 and BF16");
+    } else if (record.dims.size() > Shape::kMaxRank) {
+      unusable[record.name] =
+          cat("has ", record.dims.size(), " dims, at most ", Shape::kMaxRank, " are supported");
+    } else {
+      Shape shape;
+      shape.rank = static_cast<int>(record.dims.size());
+      std::copy(record.dims.begin(), record.dims.end(), shape.dims.begin());
+      add_tensor({record.name, *record.dtype, shape, record.end - record.begin},
+                 {files_.size(), data_begin + record.begin});
+    }
+  }
+
+  void warn_of_other_files(const fs::path& directory, const std::set<std::string>& shards) {
+    std::vector<std::string> others;
+    std::error_code error;  // a directory that cannot be listed has nothing to warn of
+    for (fs::directory_iterator item(directory, error), end; !error && item != end;
+         item.increment(error)) {
+      const std::string name = item->path().filename();
+      if (name.ends_with(".safetensors") && !shards.contains(name)) others.push_back(name);
+    }
+    std::sort(others.begin(), others.end());
+    for (const std::string& name : others) {
+      warnings.push_back(cat(shortened(name), ": is not in the index and not read"));
+    }
+  }
+};
+
+}  // namespace
+
+bool is_safetensors(const File& file) {
+  char start[16];
+  if (file.size() < sizeof start) return false;
+  file.read(0, start, sizeof start);
+  uint64_t header_bytes;
+  std::memcpy(&header_bytes, start, sizeof header_bytes);
+  const std::string_view text(start + 8, 8);
+  const size_t first = text.find_first_not_of(" \t\r\n");
+  return header_bytes <= file.size() - 8 && first != text.npos && text[first] == '{';
+}
+
+std::unique_ptr<TensorSource> open_safetensors(File file) {
+  auto source = std::make_unique<SafetensorsSource>();
+  source->add_file(std::move(file));
+  return source;
+}
+
+std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
+  const fs::path directory(path);
+  auto source = std::make_unique<SafetensorsSource>();
+  source->metadata = read_hf_config(directory / "config.json");
+  const fs::path single = directory / "model.safetensors", index = directory / kIndexName;
+  std::error_code ignored;  // File says what is wrong with one that is there
+  if (fs::exists(single, ignored)) {
+    source->add_file(File(single));
+  } else {
+    MINFER_REQUIRE(Input, fs::exists(index, ignored), shown_path(path),
+                   ": has neither model.safetensors nor ", kIndexName);
+    source->add_shards(directory, File(index));
+  }
+  return source;
+}
+
+}  // namespace minfer

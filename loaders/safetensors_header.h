@@ -1,0 +1,32 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+#include "loaders/file.h"
+
+namespace minfer {
+
+// One tensor of a safetensors file. Every type and rank of the format is read and checked; what a
+// TensorEntry can hold is in `dtype` and `shape`.
+struct SafetensorsRecord {
+  std::string name;
+  std::string type_name;
+  std::vector<int64_t> dims;    // at most 8
+  std::optional<DType> dtype;   // none: a type that we have no kernels for
+  uint64_t begin = 0, end = 0;  // bytes in the data; end is one past the last
+};
+
+struct SafetensorsHeader {
+  std::vector<SafetensorsRecord> records;  // in the order of the data
+  uint64_t data_begin = 0;                 // in the file
+};
+
+// Reads and checks everything but the data: the tensors fill the file without holes. Throws Input
+// without the name of the file. Source: the safetensors README, "Format".
+SafetensorsHeader read_safetensors_header(const File& file);
+
+}  // namespace minfer

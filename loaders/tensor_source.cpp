@@ -1,0 +1,100 @@
+#include "loaders/tensor_source.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <system_error>
+#include <utility>
+
+#include "loaders/formats.h"
+
+namespace minfer {
+
+const TensorEntry* TensorSource::find(const std::string& name) const {
+  const auto found = index_.find(name);
+  return found == index_.end() ? nullptr : &tensors[found->second];
+}
+
+const TensorEntry& TensorSource::require(const std::string& name) const {
+  if (const TensorEntry* entry = find(name)) return *entry;
+  const auto reason = unusable.find(name);
+  throw Error(ErrorKind::Input, cat(shown_path(path), ": tensor ", name, ": ",
+                                    reason == unusable.end() ? "is missing" : reason->second));
+}
+
+void TensorSource::add_tensor(TensorEntry entry) {
+  const bool is_new = index_.emplace(entry.name, tensors.size()).second;
+  MINFER_REQUIRE(Input, is_new, "tensor ", shortened(entry.name), ": is there twice");
+  tensors.push_back(std::move(entry));
+}
+
+size_t TensorSource::index_of(const TensorEntry& entry) const {
+  const auto found = index_.find(entry.name);
+  MINFER_CHECK(found != index_.end(), "tensor ", entry.name, " of another source");
+  return found->second;
+}
+
+void FileTensorSource::add_tensor(TensorEntry entry, Extent extent) {
+  TensorSource::add_tensor(std::move(entry));
+  extents_.push_back(extent);
+}
+
+void FileTensorSource::read_bytes(const TensorEntry& entry, void* to) const {
+  const size_t index = index_of(entry);
+  const Extent& extent = extents_[index];
+  files_[extent.file].read(extent.begin, to, tensors[index].file_bytes);
+}
+
+HostTensor FileTensorSource::read(const TensorEntry& entry) const {
+  HostTensor tensor(entry.dtype, entry.shape);
+  MINFER_CHECK(std::cmp_equal(tensor.view().n_bytes(), entry.file_bytes), "tensor ", entry.name);
+  read_bytes(entry, tensor.view().data);
+  return tensor;
+}
+
+void FileTensorSource::check_unchanged() const {
+  for (const File& file : files_) file.check_unchanged();
+}
+
+namespace {
+
+// Why a file is none of ours; what people often point at is named, by its first bytes.
+[[noreturn]] void throw_not_a_model(const File& file) {
+  std::string start(std::min<uint64_t>(file.size(), 4), '\0');
+  file.read(0, start.data(), start.size());
+  struct Other {
+    std::string_view magic, what;
+  };
+  constexpr Other kOthers[] = {{"ggml", "a ggml file from before GGUF"},
+                               {"lmgg", "a ggml file from before GGUF"},
+                               {"tjgg", "a ggml file from before GGUF"},
+                               {"fmgg", "a ggml file from before GGUF"},
+                               {"PK\x03\x04", "a zip archive, as PyTorch's .bin and .pth are"}};
+  for (const Other& other : kOthers) {
+    MINFER_REQUIRE(Input, start != other.magic, shown_path(file.path()), ": is ", other.what,
+                   "; convert it to safetensors or GGUF");
+  }
+  throw Error(ErrorKind::Input,
+              cat(shown_path(file.path()), ": is no model: ", file.size(),
+                  " bytes that begin with \"", shortened(start),
+                  "\"; expected GGUF, safetensors, llama2.c or a Hugging Face directory"));
+}
+
+std::unique_ptr<TensorSource> open_file(File file) {
+  if (is_gguf(file)) return open_gguf(std::move(file));
+  if (is_safetensors(file)) return open_safetensors(std::move(file));
+  if (is_llama2c(file)) return open_llama2c(std::move(file));
+  throw_not_a_model(file);
+}
+
+}  // namespace
+
+std::unique_ptr<TensorSource> open_source(const std::string& path) {
+  std::error_code ignored;  // what is wrong with the path is told by File
+  std::unique_ptr<TensorSource> source = std::filesystem::is_directory(path, ignored)
+                                             ? open_hf_directory(path)
+                                             : open_file(File(path));
+  source->path = path;
+  return source;
+}
+
+}  // namespace minfer
