@@ -1,0 +1,65 @@
+#pragma once
+
+#include "kernels/backend.h"
+#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/thread_pool.h"
+
+namespace minfer::cpu {
+
+// Backend on the host: checks shapes, splits an operation into pieces for the thread pool and calls
+// the kernels of one instruction set. The floating-point environment stays the default one:
+// subnormal numbers are kept, on every thread.
+class CpuBackend final : public Backend {
+ public:
+  CpuBackend(const CpuKernels& kernels, int n_threads);
+
+  std::string name() const override;
+  DType activation_dtype() const override { return DType::F32; }
+
+  DeviceTensor allocate(DType dtype, const Shape& shape) override;
+  DeviceTensor upload(const Tensor& host) override;
+  HostTensor download(const Tensor& device) override;
+  DeviceTensor upload_vector(const Tensor& host) override;
+  Matrix pack_matrix(const Tensor& host) override;
+  KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                        int64_t capacity) override;
+
+  void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
+  void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
+
+  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override;
+  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override;
+  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                       GeluKind kind) override;
+
+  void gelu(Tensor out, Tensor x, GeluKind kind) override;
+  void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
+  void silu(Tensor out, Tensor x) override;
+  void swiglu(Tensor out, Tensor gate, Tensor up) override;
+  void add(Tensor out, Tensor a, Tensor b) override;
+  void add_bias(Tensor out, Tensor x, Tensor bias) override;
+  void softmax(Tensor out, Tensor x) override;
+
+  void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) override;
+
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
+  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
+
+  void synchronize() override {}  // every call returns when it is done
+
+ private:
+  // f(begin, end) over ranges of [0, n), on all threads where n * cost is worth it; cost in
+  // elements read or written.
+  template <typename F>
+  void for_ranges(int64_t n, int64_t cost, F&& f);
+  void norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                 Activation activation);
+  void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
+  float* scratch(int thread);
+
+  const CpuKernels& kernels_;
+  ThreadPool pool_;
+  DeviceTensor scratch_;  // [n_threads, floats]
+};
+
+}  // namespace minfer::cpu

@@ -1,0 +1,43 @@
+#include "kernels/cpu/isa.h"
+
+#include <array>
+#include <cstdlib>
+#include <string_view>
+
+#include "kernels/base/error.h"
+
+namespace minfer::cpu {
+namespace {
+
+struct Isa {
+  std::string_view name;
+  bool supported;
+  const CpuKernels& (*kernels)();
+};
+
+// The best one last.
+auto all_isas() { return std::array{Isa{"base", true, reference_kernels}}; }
+
+}  // namespace
+
+const CpuKernels& choose_kernels(const std::string& isa) {
+  std::string wanted = isa, from = "CPU instruction set";
+  const char* set = std::getenv("MINFER_CPU_ISA");
+  if (wanted.empty() && set != nullptr) {
+    wanted = set;
+    from = "MINFER_CPU_ISA";
+  }
+  const Isa* found = nullptr;
+  std::string names;
+  const auto isas = all_isas();
+  for (const Isa& candidate : isas) {
+    if (!candidate.supported) continue;
+    names += cat(names.empty() ? "" : ", ", candidate.name);
+    if (wanted.empty() || wanted == candidate.name) found = &candidate;
+  }
+  MINFER_REQUIRE(Usage, found != nullptr, from, " ", shortened(wanted), " is not one of ", names,
+                 " that this machine has");
+  return found->kernels();
+}
+
+}  // namespace minfer::cpu

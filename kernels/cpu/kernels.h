@@ -1,0 +1,93 @@
+#pragma once
+
+#include <cstdint>
+
+#include "kernels/cpu/layout.h"
+
+namespace minfer::cpu {
+
+// The kernels of one instruction set, behind pointers: an object file built with AVX flags shares
+// no inline function with the others, so that the linker cannot put AVX code where it may not run.
+// The kernels check nothing and throw nothing; cpu_backend.cpp does the checks and the split.
+
+enum class Activation { None, GeluErf, GeluTanh, Silu };
+
+// Rows [token_begin, token_end) and panels [panel_begin, panel_end) of out = x w^T.
+struct MatmulPiece {
+  float* out;      // [n_tokens, out_dim]
+  const float* x;  // [n_tokens, in_dim]
+  const void* w;   // panels of [out_dim, in_dim]
+  int64_t in_dim, out_dim;
+  int64_t token_begin, token_end;  // at most kMaxMatmulTokens
+  int64_t panel_begin, panel_end;  // at most kMaxMatmulPanels where there are many tokens
+  bool accumulate;                 // out += x w^T
+  float* scratch;                  // kMatmulScratch floats of this thread
+};
+constexpr int64_t kMaxMatmulTokens = 256;
+constexpr int64_t kMaxMatmulPanels = 32;
+// From this many tokens on, a kernel may unpack weights before it multiplies.
+constexpr int64_t kManyTokens = 16;
+// Panels that a kernel streams side by side; pieces begin at multiples of it.
+constexpr int64_t kMatvecPanels = 4;
+constexpr int64_t kMatmulScratch = 1 << 18;
+
+// Causal attention of query rows r = (t, i), i < n_group fastest, in [row_begin, row_end); all of
+// them read one key/value head.
+struct AttentionPiece {
+  float* out;          // [n_tokens, n_heads, head_dim], at the group's first head
+  const float* q;      // as out
+  const void* keys;    // panels of [capacity, head_dim]
+  const void* values;  // panels of [head_dim, capacity]
+  int64_t n_heads, n_group, head_dim, capacity;
+  int64_t row_begin, row_end;
+  int64_t pos;  // of token 0
+  float scale;
+  float* scratch;  // attention_scratch(row_end - row_begin, head_dim) floats of this thread
+};
+// Queries, scores, sums, maxima and totals of each row, and one tile of sums.
+static constexpr int64_t attention_scratch(int64_t n_rows, int64_t head_dim) {
+  const int64_t padded_dim = n_panels(head_dim) * kPanel;
+  return n_rows * (2 * padded_dim + kPositionBlock + 2) + kManyTokens * padded_dim;
+}
+
+struct KvAppend {
+  void *keys, *values;  // panels as above, of all heads: [n_kv_heads][...]
+  const float *k, *v;   // [n_tokens, n_kv_heads, head_dim]
+  int64_t n_kv_heads, head_dim, capacity;
+  int64_t pos;  // of token 0
+};
+
+struct CpuKernels {
+  using Matmul = void (*)(const MatmulPiece&);
+  using Attention = void (*)(const AttentionPiece&);
+  using Append = void (*)(const KvAppend&, int64_t token_begin, int64_t token_end);
+
+  const char* name;
+  Matmul matmul_f32, matmul_f16, matmul_bf16;
+  Attention attention_f32, attention_f16;
+  Append kv_append_f32, kv_append_f16;
+
+  // x [n_tokens, n_heads, head_dim] in place; cos_sin [n_tokens, rotary_dim / 2, 2]
+  void (*rope)(float* x, const float* cos_sin, int64_t n_tokens, int64_t n_heads, int64_t head_dim,
+               int64_t rotary_dim);
+  void (*rms_norm)(float* out, const float* x, const float* weight, int64_t n_rows, int64_t dim,
+                   float eps);
+  // out = activation(layer_norm(x)); bias may be null
+  void (*layer_norm)(float* out, const float* x, const float* weight, const float* bias,
+                     int64_t n_rows, int64_t dim, float eps, Activation activation);
+  // out = activation(x + bias); bias [dim] may be null
+  void (*activate)(float* out, const float* x, const float* bias, int64_t n_rows, int64_t dim,
+                   Activation activation);
+  void (*swiglu)(float* out, const float* gate, const float* up, int64_t n);
+  void (*add)(float* out, const float* a, const float* b, int64_t n);
+  void (*softmax)(float* out, const float* x, int64_t n_rows, int64_t n);
+
+  // For kernels/bench.h: the sum of n words, n a multiple of 128; multiply-adds on registers,
+  // returning how many flops that were.
+  uint32_t (*sum_words)(const uint32_t* data, int64_t n);
+  double (*fma_rounds)(float* result, int64_t n_rounds);
+};
+
+const CpuKernels& reference_kernels();
+
+}  // namespace minfer::cpu

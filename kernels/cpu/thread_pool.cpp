@@ -1,0 +1,118 @@
+#include "kernels/cpu/thread_pool.h"
+
+#if defined(__linux__)
+#include <sched.h>
+#endif
+
+#include <algorithm>
+#include <chrono>
+#include <fstream>
+
+#include "kernels/base/math.h"
+
+namespace minfer {
+namespace {
+
+// Longer than the gaps between the operations of a decode step, shorter than a time slice.
+constexpr std::chrono::microseconds kSpin{50};
+
+void pause_cpu() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  asm volatile("yield");
+#endif
+}
+
+// Waits until `word` is no longer `old`: spins, then sleeps.
+void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
+  const auto end = std::chrono::steady_clock::now() + kSpin;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (word.load(std::memory_order_acquire) != old) return;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  word.wait(old, std::memory_order_acquire);
+}
+
+// cpu.max of the cgroup that a container sees as its root: "max 100000" or "150000 100000" (quota
+// and period in microseconds). 0 where there is no limit.
+int cgroup_cores() {
+  std::ifstream file("/sys/fs/cgroup/cpu.max");
+  int64_t quota = 0, period = 0;
+  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return 0;
+  return int(std::min<int64_t>(ceil_div(quota, period), 1 << 16));
+}
+
+}  // namespace
+
+int usable_cores() {
+  int n = int(std::thread::hardware_concurrency());
+#if defined(__linux__)
+  cpu_set_t set;
+  if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
+#endif
+  if (const int quota = cgroup_cores(); quota > 0) n = std::min(n, quota);
+  return std::max(n, 1);
+}
+
+ThreadPool::ThreadPool(int n_threads) {
+  for (int thread = 1; thread < n_threads; ++thread) {
+    workers_.emplace_back([this, thread] { worker(thread); });
+  }
+}
+
+ThreadPool::~ThreadPool() {
+  stop_.store(true, std::memory_order_relaxed);
+  generation_.fetch_add(1, std::memory_order_release);
+  generation_.notify_all();
+  for (std::thread& worker : workers_) worker.join();
+}
+
+void ThreadPool::run(Call call, void* context, int64_t n_pieces) {
+  const uint32_t generation = generation_.load(std::memory_order_relaxed) + 1;
+  call_.store(call, std::memory_order_relaxed);
+  context_.store(context, std::memory_order_relaxed);
+  n_pieces_.store(n_pieces, std::memory_order_relaxed);
+  unfinished_.store(n_pieces, std::memory_order_relaxed);
+  ticket_.store(uint64_t{generation} << 32 | narrow<uint32_t>(n_pieces), std::memory_order_release);
+  generation_.store(generation, std::memory_order_release);
+  generation_.notify_all();
+
+  take_pieces(generation, 0);
+  while (all_done_.load(std::memory_order_acquire) != generation) {
+    wait_while_equal(all_done_, generation - 1);
+  }
+}
+
+void ThreadPool::take_pieces(uint32_t generation, int thread) {
+  uint64_t ticket = ticket_.load(std::memory_order_acquire);
+  while (uint32_t(ticket >> 32) == generation && uint32_t(ticket) > 0) {
+    const Call call = call_.load(std::memory_order_relaxed);
+    void* const context = context_.load(std::memory_order_relaxed);
+    const int64_t n_pieces = n_pieces_.load(std::memory_order_relaxed);
+    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
+                                       std::memory_order_acquire)) {
+      continue;
+    }
+    call(context, n_pieces - int64_t{uint32_t(ticket)}, thread);
+    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+      all_done_.store(generation, std::memory_order_release);
+      all_done_.notify_one();
+    }
+    ticket = ticket_.load(std::memory_order_acquire);
+  }
+}
+
+void ThreadPool::worker(int thread) {
+  uint32_t seen = 0;
+  while (true) {
+    wait_while_equal(generation_, seen);
+    seen = generation_.load(std::memory_order_acquire);
+    if (stop_.load(std::memory_order_relaxed)) return;
+    take_pieces(seen, thread);
+  }
+}
+
+}  // namespace minfer

@@ -1,0 +1,62 @@
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <thread>
+#include <type_traits>
+#include <vector>
+
+namespace minfer {
+
+// Cores that this process may use: its affinity mask, cut by a cgroup's quota.
+int usable_cores();
+
+// Threads that share the pieces of one loop at a time; the caller is thread 0. Pieces are taken
+// from a counter, so a thread that the system has descheduled keeps at most one piece from being
+// done. Who waits spins for a few microseconds and then sleeps.
+class ThreadPool {
+ public:
+  explicit ThreadPool(int n_threads);
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
+
+  int n_threads() const { return int(workers_.size()) + 1; }
+
+  // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw
+  // and not call the pool. One caller at a time.
+  template <typename F>
+  void parallel_for(int64_t n_pieces, F&& f) {
+    if (n_pieces <= 1 || workers_.empty()) {
+      for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
+      return;
+    }
+    using Function = std::remove_reference_t<F>;
+    run([](void* context, int64_t piece,
+           int thread) { (*static_cast<Function*>(context))(piece, thread); },
+        const_cast<void*>(static_cast<const void*>(&f)), n_pieces);
+  }
+
+ private:
+  using Call = void (*)(void* context, int64_t piece, int thread);
+
+  void run(Call call, void* context, int64_t n_pieces);
+  void worker(int thread);
+  void take_pieces(uint32_t generation, int thread);
+
+  // Generation of the loop in the upper half, pieces not yet taken in the lower: one word, so that
+  // a thread that wakes late cannot take a piece of the next loop for one of the last.
+  alignas(64) std::atomic<uint64_t> ticket_{0};
+  alignas(64) std::atomic<int64_t> unfinished_{0};  // pieces
+  std::atomic<uint32_t> all_done_{0};               // generation of the last finished loop
+  // Generation of the loop under way; workers sleep on it.
+  alignas(64) std::atomic<uint32_t> generation_{0};
+  std::atomic<bool> stop_{false};
+  // The loop. A late worker may read these while the next one is written; it then takes no piece.
+  std::atomic<Call> call_{nullptr};
+  std::atomic<void*> context_{nullptr};
+  std::atomic<int64_t> n_pieces_{0};
+  std::vector<std::thread> workers_;
+};
+
+}  // namespace minfer

@@ -1,0 +1,67 @@
+#include "kernels/cpu/thread_pool.h"
+
+#include <gtest/gtest.h>
+
+#include <chrono>
+
+namespace minfer {
+namespace {
+
+TEST(ThreadPool, RunsEveryPieceOnce) {
+  for (int n_threads : {1, 2, 3, 8}) {
+    ThreadPool pool(n_threads);
+    EXPECT_EQ(pool.n_threads(), n_threads);
+    for (int64_t n_pieces : {0, 1, 2, 7, 1000}) {
+      std::vector<std::atomic<int>> taken(static_cast<size_t>(n_pieces));
+      pool.parallel_for(n_pieces, [&](int64_t piece, int thread) {
+        EXPECT_TRUE(thread >= 0 && thread < n_threads);
+        ++taken[size_t(piece)];
+      });
+      for (const auto& count : taken) ASSERT_EQ(count, 1);
+    }
+  }
+}
+
+// Thousands of short loops back to back: a thread that is late for one must not touch the next. The
+// plain array is written by whoever takes a piece, so that ThreadSanitizer sees a missing order.
+TEST(ThreadPool, LoopsFollowEachOther) {
+  ThreadPool pool(4);
+  std::vector<int64_t> sums(5);
+  for (int64_t loop = 0; loop < 20000; ++loop) {
+    const int64_t n_pieces = 1 + loop % 5;
+    pool.parallel_for(n_pieces, [&](int64_t piece, int) { sums[size_t(piece)] += loop; });
+  }
+  for (size_t piece = 0; piece < sums.size(); ++piece) {
+    int64_t want = 0;
+    for (int64_t loop = 0; loop < 20000; ++loop) want += int64_t(piece) <= loop % 5 ? loop : 0;
+    EXPECT_EQ(sums[piece], want);
+  }
+}
+
+TEST(ThreadPool, WakesSleepingThreads) {
+  ThreadPool pool(3);
+  for (int i = 0; i < 20; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(2));  // longer than threads spin
+    std::atomic<int> n = 0;
+    pool.parallel_for(100, [&](int64_t, int) { ++n; });
+    ASSERT_EQ(n, 100);
+  }
+}
+
+TEST(ThreadPool, MovesPastAStalledThread) {
+  ThreadPool pool(2);
+  std::atomic<bool> stalled = false;
+  std::atomic<int> by_thread[2] = {0, 0};
+  pool.parallel_for(64, [&](int64_t, int thread) {
+    ++by_thread[thread];
+    if (!stalled.exchange(true)) std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  });
+  EXPECT_EQ(by_thread[0] + by_thread[1], 64);
+  EXPECT_EQ(std::min(by_thread[0], by_thread[1]), 1);
+}
+
+TEST(ThreadPool, UsesAtLeastOneCore) { EXPECT_GE(usable_cores(), 1); }
+
+}  // namespace
+}  // namespace minfer
