@@ -38,7 +38,10 @@ class Sampler {
   TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t step);
 
  private:
+  std::span<const float> adjust(std::span<const float> logits, std::span<const TokenId> history);
+
   SamplerOptions options_;
+  std::vector<float> adjusted_;                        // scratch
   std::vector<std::pair<float, TokenId>> candidates_;  // scratch
 };
 

@@ -39,7 +39,10 @@ class Session {
 
  private:
   struct State;
-  std::span<const float> forward_chunk(std::span<const TokenId> tokens, bool all_logits);
+  void require_fitting(std::span<const TokenId> tokens) const;
+  Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
+  std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
+  [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens);
 
   const Model& model_;
   Backend& backend_;

@@ -3,6 +3,7 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "models/model_config.h"
 #include "models/tokenizer.h"
@@ -17,11 +18,12 @@ struct Model {
   std::string weight_types;  // the most common storage type in the file, "Q4_1"
   ModelConfig config;
   Weights weights;
-  std::unique_ptr<Tokenizer> tokenizer;  // null for a synthetic model
+  std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none: llama2.c, synthetic
   int64_t n_params = 0;
   int64_t file_bytes = 0;       // of the tensors as stored
   int64_t bytes_per_token = 0;  // weights that one decode step reads
   double load_seconds = 0;
+  std::vector<std::string> warnings;  // of the load, one line each
 };
 
 struct LoadOptions {

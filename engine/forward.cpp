@@ -1,0 +1,130 @@
+#include "engine/forward.h"
+
+#include <cmath>
+#include <numeric>
+#include <vector>
+
+namespace minfer {
+namespace {
+
+void norm(Backend& backend, const ModelConfig& config, Tensor out, Tensor x, Tensor weight,
+          Tensor bias) {
+  if (config.is_llama()) {
+    backend.rms_norm(out, x, weight, config.norm_eps);
+  } else {
+    backend.layer_norm(out, x, weight, bias, config.norm_eps);
+  }
+}
+
+// One pass of n_tokens rows. Both families are
+//   x += attention(norm(x)); x += ffn(norm(x))
+// with RMSNorm, RoPE and SwiGLU (Llama) or LayerNorm, learned positions and GELU (GPT-2).
+class ForwardPass {
+ public:
+  ForwardPass(Backend& backend, const Model& model, ForwardState& state, int64_t n_tokens,
+              int64_t pos)
+      : b_(backend),
+        config_(model.config),
+        weights_(model.weights),
+        state_(state),
+        n_tokens_(n_tokens),
+        pos_(pos) {}
+
+  Tensor embed(std::span<const TokenId> tokens) {
+    const Tensor x = rows(state_.scratch.x);
+    b_.embed(x, weights_.embedding, tokens);
+    if (weights_.positions) {
+      std::vector<TokenId> positions(tokens.size());
+      std::iota(positions.begin(), positions.end(), narrow<TokenId>(pos_));
+      const Tensor at = rows(state_.scratch.normed);
+      b_.embed(at, weights_.positions, positions);
+      b_.add(x, x, at);
+    }
+    return x;
+  }
+
+  void attention_block(Tensor x, const LayerWeights& layer, KvLayer& cache) {
+    const Scratch& s = state_.scratch;
+    const Tensor normed = rows(s.normed);
+    norm(b_, config_, normed, x, layer.attn_norm, layer.attn_norm_bias);
+
+    const Tensor q = heads(s.q, config_.n_heads);     // [n_tokens, n_heads, head_dim]
+    const Tensor k = heads(s.k, config_.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
+    const Tensor v = heads(s.v, config_.n_kv_heads);
+    linear(rows(s.q), normed, layer.wq, layer.bq);
+    linear(rows(s.k), normed, layer.wk, layer.bk);
+    linear(rows(s.v), normed, layer.wv, layer.bv);
+    if (state_.rope_table) {
+      b_.rope(q, state_.rope_table, pos_);
+      b_.rope(k, state_.rope_table, pos_);
+    }
+    b_.kv_append(cache, k, v, pos_);
+
+    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
+    b_.attention(heads(s.attended, config_.n_heads), q, cache, pos_, scale);
+    add_linear(x, rows(s.attended), layer.wo, layer.bo);
+  }
+
+  void ffn_block(Tensor x, const LayerWeights& layer) {
+    const Scratch& s = state_.scratch;
+    const Tensor normed = rows(s.normed), up = rows(s.up);  // [n_tokens, dim], [n_tokens, ffn_dim]
+    norm(b_, config_, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
+    if (config_.is_llama()) {
+      const Tensor gate = rows(s.gate);  // [n_tokens, ffn_dim]
+      linear(gate, normed, layer.w_gate, layer.b_gate);
+      linear(up, normed, layer.w_up, layer.b_up);
+      b_.swiglu(up, gate, up);
+    } else {
+      b_.matmul(up, normed, layer.w_up);
+      b_.bias_gelu(up, up, layer.b_up, config_.gelu);
+    }
+    add_linear(x, up, layer.w_down, layer.b_down);
+  }
+
+ private:
+  // out = x wᵀ + bias
+  void linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
+    b_.matmul(out, x, w);
+    if (bias) b_.add_bias(out, out, bias);
+  }
+
+  // out += x wᵀ + bias
+  void add_linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
+    b_.matmul(out, x, w, /*accumulate=*/true);
+    if (bias) b_.add_bias(out, out, bias);
+  }
+
+  Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }
+  Tensor heads(const DeviceTensor& buffer, int64_t n_heads) const {
+    return rows(buffer).reshaped({n_tokens_, n_heads, config_.head_dim});
+  }
+
+  Backend& b_;
+  const ModelConfig& config_;
+  const Weights& weights_;
+  ForwardState& state_;
+  int64_t n_tokens_, pos_;
+};
+
+}  // namespace
+
+Tensor forward(Backend& backend, const Model& model, ForwardState& state,
+               std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe) {
+  ForwardPass pass(backend, model, state, std::ssize(tokens), pos);
+  const Tensor x = pass.embed(tokens);  // [n_tokens, dim]
+  for (size_t i = 0; i < model.weights.layers.size(); ++i) {
+    const LayerWeights& layer = model.weights.layers[i];
+    pass.attention_block(x, layer, state.kv.layers[i]);
+    pass.ffn_block(x, layer);
+    if (observe) observe(static_cast<int64_t>(i), x);
+  }
+  return x;
+}
+
+void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits) {
+  const Weights& w = model.weights;
+  norm(backend, model.config, x, x, w.output_norm, w.output_norm_bias);
+  backend.matmul(logits, x, w.output_matrix());
+}
+
+}  // namespace minfer

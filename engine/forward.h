@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <span>
+
+#include "engine/kv_cache.h"
+#include "engine/scratch.h"
+#include "models/model.h"
+
+namespace minfer {
+
+// What a forward pass works in; made by a Session.
+struct ForwardState {
+  KvCache kv;
+  Scratch scratch;
+  DeviceTensor rope_table;
+};
+
+// Called after each block with its index and the residual stream, [n_tokens, dim].
+using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
+
+// The transformer up to its last block, for `tokens` at positions pos, pos + 1, ...: returns the
+// residual stream, [tokens.size(), dim], in the scratch of `state`. `observe` may be null.
+Tensor forward(Backend& backend, const Model& model, ForwardState& state,
+               std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe = {});
+
+// logits = output_norm(x) · outputᵀ for each row; x [n, dim] is overwritten, logits [n,
+// vocab_size].
+void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits);
+
+}  // namespace minfer

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/backend.h"
+#include "models/model_config.h"
+
+namespace minfer {
+
+// Keys and values of every layer for one sequence. What is cached is a prefix: positions are
+// written in order, and forgetting the last ones needs no work.
+struct KvCache {
+  std::vector<KvLayer> layers;
+
+  int64_t n_bytes() const;
+};
+
+// Throws Memory where there is not enough, before anything is allocated.
+KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity);
+
+}  // namespace minfer

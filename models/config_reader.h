@@ -1,0 +1,53 @@
+#pragma once
+
+#include <initializer_list>
+#include <string>
+#include <string_view>
+
+#include "models/model_config.h"
+
+// Shared by the readers of the two key vocabularies; private to models/.
+namespace minfer {
+
+// What one vocabulary calls the sizes; an empty name is a size that it does not have.
+struct SizeKeys {
+  std::string dim, ffn_dim, n_layers, n_heads, n_kv_heads, head_dim, trained_seq_len, norm_eps;
+};
+
+// Values for keys that may be absent; 0 stands for "required".
+struct SizeDefaults {
+  int64_t n_kv_heads = 0;  // 0: n_heads
+  int64_t ffn_dim = 0;
+  int64_t trained_seq_len = 0;
+  double norm_eps = 0;
+};
+
+// Every size but vocab_size, each in its range and in keeping with the others.
+void read_sizes(ModelConfig& config, const Metadata& metadata, const SizeKeys& keys,
+                const SizeDefaults& defaults);
+
+int64_t read_vocab_size(const Metadata& metadata, const std::string& key);
+double read_rope_theta(const Metadata& metadata, const std::string& key);
+double read_rope_factor(const Metadata& metadata, const std::string& key);
+
+// A key that changes the mathematics in a way that minfer does not have: refused, unless its value
+// says what holds without it.
+struct NeutralKey {
+  std::string_view key;
+  double neutral;  // false is 0, true is 1
+};
+void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
+                           std::initializer_list<NeutralKey> keys);
+
+// A window that no position can look past is none.
+void refuse_sliding_window(const Metadata& metadata, const std::string& key,
+                           int64_t trained_seq_len);
+
+// Throws Input for a value that is not in the list: "key K: unsupported THING X (supported: A, B)".
+void require_supported(const std::string& key, std::string_view value,
+                       std::initializer_list<std::string_view> supported);
+
+ModelConfig read_hf_config(const Metadata& metadata);
+ModelConfig read_gguf_config(const TensorSource& source);
+
+}  // namespace minfer

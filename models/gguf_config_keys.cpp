@@ -1,0 +1,98 @@
+#include <cmath>
+
+#include "models/config_reader.h"
+
+namespace minfer {
+namespace {
+
+// Rows of the embedding, where no key says them.
+int64_t vocab_size_of(const TensorSource& source, const std::string& prefix) {
+  const std::string key = prefix + "vocab_size";
+  if (source.metadata.has(key)) return read_vocab_size(source.metadata, key);
+  const TensorEntry* embedding = source.find("token_embd.weight");
+  MINFER_REQUIRE(Input, embedding != nullptr && embedding->shape.rank == 2,
+                 "tensor token_embd.weight [vocab_size, dim] is missing");
+  return embedding->shape[0];
+}
+
+void read_rope(ModelConfig& config, const Metadata& metadata, const std::string& prefix) {
+  config.interleaved_rope = true;
+  config.rope_theta = read_rope_theta(metadata, prefix + "rope.freq_base");
+  config.rotary_dim =
+      metadata.integer_or(prefix + "rope.dimension_count", config.head_dim, 2, config.head_dim);
+  MINFER_REQUIRE(Input, config.rotary_dim % 2 == 0, "key ", prefix, "rope.dimension_count is ",
+                 config.rotary_dim, ", expected an even number");
+
+  const std::string type_key = prefix + "rope.scaling.type";
+  const std::string type = metadata.text_or(type_key, "linear");
+  require_supported(type_key, type, {"none", "linear"});
+  std::string factor_key = prefix + "rope.scaling.factor";
+  if (!metadata.has(factor_key)) factor_key = prefix + "rope.scale_linear";  // its first name
+  if (type == "none" || !metadata.has(factor_key)) return;
+  config.rope_scaling = RopeScaling::Linear;
+  config.rope_factor = read_rope_factor(metadata, factor_key);
+}
+
+void read_llama(ModelConfig& config, const TensorSource& source, const std::string& prefix) {
+  const Metadata& metadata = source.metadata;
+  read_rope(config, metadata, prefix);
+  config.attention_bias = source.find("blk.0.attn_q.bias") != nullptr;
+  config.attention_out_bias = source.find("blk.0.attn_output.bias") != nullptr;
+  config.mlp_bias = source.find("blk.0.ffn_up.bias") != nullptr;
+  for (const std::string name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
+    MINFER_REQUIRE(Input, source.find(name) == nullptr, "tensor ", name,
+                   ": longrope scaling is not supported (supported: none, linear, "
+                   "rope_freqs.weight)");
+  }
+}
+
+}  // namespace
+
+ModelConfig read_gguf_config(const TensorSource& source) {
+  const Metadata& metadata = source.metadata;
+  MINFER_REQUIRE(Input, !source.tensors.empty(), "has no tensors: a vocabulary, not a model");
+  const std::string& name = metadata.text("general.architecture");
+  require_supported("general.architecture", name, {"llama", "gpt2"});
+
+  ModelConfig config;
+  const bool is_llama = name == "llama";
+  config.architecture = is_llama ? Architecture::Llama : Architecture::Gpt2;
+  const std::string prefix = name + ".";
+  const SizeKeys keys = {
+      prefix + "embedding_length",
+      prefix + "feed_forward_length",
+      prefix + "block_count",
+      prefix + "attention.head_count",
+      prefix + "attention.head_count_kv",
+      prefix + "attention.key_length",
+      prefix + "context_length",
+      prefix + (is_llama ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon")};
+  read_sizes(config, metadata, keys, {});
+  config.vocab_size = vocab_size_of(source, prefix);
+  config.tied_output = source.find("output.weight") == nullptr;
+  if (is_llama) {
+    read_llama(config, source, prefix);
+  } else {
+    config.attention_bias = config.attention_out_bias = config.mlp_bias = true;
+  }
+
+  refuse_sliding_window(metadata, prefix + "attention.sliding_window", config.trained_seq_len);
+  refuse_unless_neutral(metadata, prefix,
+                        {{"attention.value_length", double(config.head_dim)},
+                         {"expert_count", 0},
+                         {"attention.causal", 1},
+                         {"attention.scale", 1 / std::sqrt(double(config.head_dim))},
+                         {"attention.clamp_kqv", 0},
+                         {"attention.max_alibi_bias", 0},
+                         {"attn_logit_softcapping", 0},
+                         {"final_logit_softcapping", 0},
+                         {"use_parallel_residual", 0},
+                         {"pooling_type", 0},
+                         {"logit_scale", 1},
+                         {"residual_scale", 1},
+                         {"embedding_scale", 1},
+                         {"rope.scaling.attn_factor", 1}});
+  return config;
+}
+
+}  // namespace minfer

@@ -1,0 +1,82 @@
+#include "models/host_memory.h"
+
+#include <algorithm>
+#include <charconv>
+#include <fstream>
+#include <limits>
+#include <optional>
+#include <sstream>
+#include <string>
+
+#include "kernels/base/error.h"
+
+namespace minfer {
+namespace {
+
+constexpr int64_t kUnlimited = std::numeric_limits<int64_t>::max();
+
+std::optional<int64_t> to_integer(const std::string& text) {
+  int64_t value = 0;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value);
+  if (error != std::errc() || end == text.data()) return std::nullopt;
+  return value;
+}
+
+// The number behind `key` in a file of "key number" lines; with an empty key the file's first word.
+std::optional<int64_t> number_in(const std::string& path, const std::string& key) {
+  std::ifstream in(path);
+  std::string word;
+  while (in >> word) {
+    if (key.empty()) return to_integer(word);
+    if (word == key && in >> word) return to_integer(word);
+  }
+  return std::nullopt;
+}
+
+struct CgroupFiles {
+  const char *limit, *usage, *cache_key;
+};
+constexpr CgroupFiles kVersion1 = {"/memory.limit_in_bytes", "/memory.usage_in_bytes",
+                                   "total_inactive_file"};
+constexpr CgroupFiles kVersion2 = {"/memory.max", "/memory.current", "inactive_file"};
+
+// File cache counts as used but is given up under pressure.
+int64_t left_in_cgroup(const std::string& dir, const CgroupFiles& files) {
+  const auto limit = number_in(dir + files.limit, ""), used = number_in(dir + files.usage, "");
+  if (!limit || !used) return kUnlimited;  // "max" is no number
+  const int64_t cache = number_in(dir + "/memory.stat", files.cache_key).value_or(0);
+  return std::max<int64_t>(0, *limit - *used + std::min(cache, *used));
+}
+
+// Lines are "ID:CONTROLLERS:PATH", version 2 with no controllers. In a container the path may be
+// the host's and the group itself be mounted at the root, so that both places are asked.
+int64_t left_in_cgroups() {
+  int64_t left = kUnlimited;
+  std::ifstream in("/proc/self/cgroup");
+  for (std::string line; std::getline(in, line);) {
+    const size_t first = line.find(':'), second = line.find(':', first + 1);
+    if (first == std::string::npos || second == std::string::npos) continue;
+    const std::string controllers = line.substr(first + 1, second - first - 1);
+    if (!controllers.empty() && controllers != "memory") continue;
+    const CgroupFiles& files = controllers.empty() ? kVersion2 : kVersion1;
+    const std::string root = controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
+    left = std::min(left, left_in_cgroup(root, files));
+    left = std::min(left, left_in_cgroup(root + line.substr(second + 1), files));
+  }
+  return left;
+}
+
+}  // namespace
+
+int64_t available_host_bytes() {
+  const auto kib = number_in("/proc/meminfo", "MemAvailable:");
+  return std::min(kib ? *kib * 1024 : kUnlimited, left_in_cgroups());
+}
+
+void require_host_memory(int64_t bytes, std::string_view purpose) {
+  const int64_t available = available_host_bytes();
+  MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes, " bytes of memory, ",
+                 available, " are available");
+}
+
+}  // namespace minfer

@@ -1,0 +1,174 @@
+#include <algorithm>
+#include <chrono>
+#include <filesystem>
+#include <future>
+#include <map>
+
+#include "models/describe_model.h"
+#include "models/host_memory.h"
+#include "models/model.h"
+#include "models/weight_layout.h"
+#include "models/weight_names.h"
+
+namespace minfer {
+namespace {
+
+// Bytes that a tensor takes once packed: quantized values become F32.
+int64_t packed_bytes(const TensorEntry& entry) {
+  return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
+}
+
+void require_memory(const std::vector<WeightBinding>& bindings) {
+  int64_t needed = 0, largest = 0;
+  for (const WeightBinding& binding : bindings) {
+    const int64_t n_bytes = packed_bytes(*binding.entry);
+    needed = checked_add(needed, n_bytes);
+    largest = std::max(largest, n_bytes);
+  }
+  // On the way are one tensor that is being packed, its other layout, and the next one.
+  require_host_memory(checked_add(needed, 3 * largest), "loading the model");
+}
+
+HostTensor read_finite(const TensorSource& source, const TensorEntry& entry) {
+  HostTensor tensor = source.read(entry);
+  const int64_t index = first_non_finite(tensor);
+  MINFER_REQUIRE(Input, index < 0, "tensor ", shortened(entry.name), ": element ", index,
+                 " is not a finite number");
+  return tensor;
+}
+
+void place(const WeightBinding& binding, HostTensor tensor, const ModelConfig& config,
+           Backend& backend) {
+  if (binding.transposed) tensor = transposed(tensor);
+  if (binding.parts.front().vector != nullptr) tensor = to_f32_tensor(tensor);
+  int64_t begin = 0;
+  for (const WeightPart& part : binding.parts) {
+    Tensor rows = tensor.view().rows(begin, part.n_rows);
+    begin += part.n_rows;
+    HostTensor halves;
+    if (part.rope_heads > 0) {
+      halves = rope_pairs_to_halves(rows, part.rope_heads, config.rotary_dim);
+      rows = halves;
+    }
+    if (part.matrix != nullptr) {
+      *part.matrix = backend.pack_matrix(rows);
+    } else {
+      *part.vector = backend.upload_vector(rows);
+    }
+  }
+}
+
+// One tensor is read while the one before is packed.
+void read_weights(const TensorSource& source, const std::vector<WeightBinding>& bindings,
+                  const ModelConfig& config, Backend& backend, const LoadOptions& options) {
+  int64_t total = 0, done = 0;
+  for (const WeightBinding& binding : bindings) {
+    total += static_cast<int64_t>(binding.entry->file_bytes);
+  }
+  const auto start_reading = [&](size_t i) {
+    return std::async(std::launch::async,
+                      [&source, entry = bindings[i].entry] { return read_finite(source, *entry); });
+  };
+  std::future<HostTensor> next = start_reading(0);
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    HostTensor tensor = next.get();
+    if (i + 1 < bindings.size()) next = start_reading(i + 1);
+    place(bindings[i], std::move(tensor), config, backend);
+    done += static_cast<int64_t>(bindings[i].entry->file_bytes);
+    if (options.progress) options.progress(done, total);
+  }
+}
+
+std::vector<double> read_rope_divisors(const TensorSource& source, const TensorEntry& entry) {
+  const HostTensor tensor = to_f32_tensor(read_finite(source, entry));
+  std::vector<double> divisors;
+  for (int64_t i = 0; i < tensor.view().n_elements(); ++i) {
+    const float divisor = tensor.at(i);
+    MINFER_REQUIRE(Input, divisor > 0, "tensor ", entry.name, ": element ", i, " is ", divisor,
+                   ", expected more than 0");
+    divisors.push_back(double{divisor});
+  }
+  return divisors;
+}
+
+std::unique_ptr<Tokenizer> load_own_tokenizer(const TensorSource& source) {
+  if (source.key_style == KeyStyle::Gguf) {
+    return source.metadata.has("tokenizer.ggml.model") ? make_gguf_tokenizer(source.metadata)
+                                                       : nullptr;
+  }
+  const std::filesystem::path dir = source.path;
+  const bool has_one = std::filesystem::exists(dir / "tokenizer.model") ||
+                       std::filesystem::exists(dir / "tokenizer.json");
+  return has_one ? load_tokenizer(source.path) : nullptr;
+}
+
+void require_fitting_tokenizer(const Model& model) {
+  if (model.tokenizer == nullptr) return;
+  MINFER_REQUIRE(Input, model.tokenizer->n_tokens() <= model.config.vocab_size,
+                 "the tokenizer has ", model.tokenizer->n_tokens(), " tokens, the embedding ",
+                 model.config.vocab_size, " rows");
+}
+
+// "Q4_1": the type that most matrix elements of the file have.
+std::string most_common_type(const std::vector<WeightBinding>& bindings) {
+  std::map<DType, int64_t> n_elements;
+  for (const WeightBinding& binding : bindings) {
+    n_elements[binding.entry->dtype] += binding.entry->shape.n_elements();
+  }
+  const auto most = std::max_element(n_elements.begin(), n_elements.end(),
+                                     [](auto& a, auto& b) { return a.second < b.second; });
+  return std::string(info(most->first).name);
+}
+
+}  // namespace
+
+ModelConfig check_model(const TensorSource& source) try {
+  const ModelConfig config = read_model_config(source);
+  Weights weights;
+  std::vector<std::string> warnings;
+  bind_weights(source, config, weights, warnings);
+  find_rope_divisors(source, config);
+  return config;
+} catch (const Error& e) {
+  throw e.in(shortened(source.path));
+}
+
+Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  Model model;
+  try {
+    model.config = read_model_config(source);
+    model.warnings = source.warnings;
+    const auto bindings = bind_weights(source, model.config, model.weights, model.warnings);
+    const TensorEntry* divisors = find_rope_divisors(source, model.config);
+    model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
+                                                     : load_tokenizer(options.tokenizer_path);
+    require_fitting_tokenizer(model);
+    require_memory(bindings);
+
+    if (divisors != nullptr)
+      model.config.rope_freq_divisors = read_rope_divisors(source, *divisors);
+    read_weights(source, bindings, model.config, backend, options);
+    source.check_unchanged();
+
+    model.weight_types = most_common_type(bindings);
+    for (const WeightBinding& binding : bindings) {
+      model.n_params += binding.entry->shape.n_elements();
+      model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
+    }
+  } catch (const Error& e) {
+    throw e.in(shortened(source.path));
+  }
+  const auto path = std::filesystem::path(source.path).lexically_normal();
+  model.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  describe_model(model);
+  model.load_seconds =
+      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  return model;
+}
+
+Model load_model(const std::string& path, Backend& backend, const LoadOptions& options) {
+  return load_model(*open_source(path), backend, options);
+}
+
+}  // namespace minfer

@@ -1,0 +1,81 @@
+#include "models/weight_layout.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <vector>
+
+#include "kernels/base/quant_codec.h"
+
+namespace minfer {
+namespace {
+
+// Exponent bits all set: NaN or infinity. No branch, so that the loop becomes vector code.
+template <typename Bits>
+bool any_special(const Bits* bits, int64_t n, Bits exponent) {
+  bool any = false;
+  for (int64_t i = 0; i < n; ++i) any |= (bits[i] & exponent) == exponent;
+  return any;
+}
+
+bool any_special(const void* x, DType dtype, int64_t n) {
+  switch (dtype) {
+    case DType::F32:
+      return any_special(static_cast<const uint32_t*>(x), n, uint32_t{0x7f800000});
+    case DType::F16:
+      return any_special(static_cast<const uint16_t*>(x), n, uint16_t{0x7c00});
+    case DType::BF16:
+      return any_special(static_cast<const uint16_t*>(x), n, uint16_t{0x7f80});
+    default:
+      break;
+  }
+  throw Error(ErrorKind::Internal, cat("any_special: ", dtype));
+}
+
+}  // namespace
+
+HostTensor transposed(const Tensor& x) {
+  const int64_t n_rows = x.shape[0], n_cols = x.shape[1];
+  HostTensor out(x.dtype, {n_cols, n_rows});
+  visit_float(x.dtype, [&]<typename T>() {
+    const T* from = x.as<const T>();
+    T* to = out.as<T>();
+    for (int64_t i = 0; i < n_rows; ++i) {
+      for (int64_t j = 0; j < n_cols; ++j) to[j * n_rows + i] = from[i * n_cols + j];
+    }
+  });
+  return out;
+}
+
+HostTensor rope_pairs_to_halves(const Tensor& x, int64_t n_heads, int64_t rotary_dim) {
+  HostTensor out(x.dtype, x.shape);
+  const int64_t head_dim = x.shape[0] / n_heads, half = rotary_dim / 2;
+  const int64_t row_bytes = x.n_bytes() / x.shape[0];
+  const auto* from = static_cast<const std::byte*>(x.data);
+  auto* to = static_cast<std::byte*>(out.view().data);
+  for (int64_t row = 0; row < x.shape[0]; ++row) {
+    const int64_t head = row / head_dim, i = row % head_dim;
+    const int64_t source = i >= rotary_dim ? i : i < half ? 2 * i : 2 * (i - half) + 1;
+    std::memcpy(to + row * row_bytes, from + (head * head_dim + source) * row_bytes,
+                static_cast<size_t>(row_bytes));
+  }
+  return out;
+}
+
+int64_t first_non_finite(const Tensor& x) {
+  constexpr int64_t kPieceElements = 4096;  // whole blocks of every dtype
+  const int64_t n = x.n_elements();
+  std::vector<float> values(kPieceElements);
+  for (int64_t begin = 0; begin < n; begin += kPieceElements) {
+    const int64_t count = std::min(kPieceElements, n - begin);
+    const auto* piece = static_cast<const std::byte*>(x.data) + bytes_of(x.dtype, begin);
+    if (is_float(x.dtype) && !any_special(piece, x.dtype, count)) continue;
+    dequantize_row(values.data(), piece, x.dtype, count);
+    for (int64_t i = 0; i < count; ++i) {
+      if (!std::isfinite(values[static_cast<size_t>(i)])) return begin + i;
+    }
+  }
+  return -1;
+}
+
+}  // namespace minfer

@@ -1,0 +1,249 @@
+#include "models/weight_names.h"
+
+#include <set>
+#include <string_view>
+
+namespace minfer {
+namespace {
+
+// Modules of a block and around it, as one kind of file spells them; each has a ".weight" and may
+// have a ".bias". Empty: the architecture has no such module.
+struct Names {
+  std::string_view prefix;  // of all but `output`; some files leave it out
+  std::string_view embedding, positions, layers;
+  std::string_view attn_norm, wq, wk, wv, wqkv, wo;
+  std::string_view ffn_norm, w_gate, w_up, w_down;
+  std::string_view output_norm, output;
+  bool transposed;  // matrices of the blocks are stored [in, out]
+};
+
+constexpr Names kHfLlama = {.prefix = "model.",
+                            .embedding = "embed_tokens",
+                            .positions = "",
+                            .layers = "layers.",
+                            .attn_norm = "input_layernorm",
+                            .wq = "self_attn.q_proj",
+                            .wk = "self_attn.k_proj",
+                            .wv = "self_attn.v_proj",
+                            .wqkv = "",
+                            .wo = "self_attn.o_proj",
+                            .ffn_norm = "post_attention_layernorm",
+                            .w_gate = "mlp.gate_proj",
+                            .w_up = "mlp.up_proj",
+                            .w_down = "mlp.down_proj",
+                            .output_norm = "norm",
+                            .output = "lm_head",
+                            .transposed = false};
+
+constexpr Names kHfGpt2 = {.prefix = "transformer.",
+                           .embedding = "wte",
+                           .positions = "wpe",
+                           .layers = "h.",
+                           .attn_norm = "ln_1",
+                           .wq = "",
+                           .wk = "",
+                           .wv = "",
+                           .wqkv = "attn.c_attn",
+                           .wo = "attn.c_proj",
+                           .ffn_norm = "ln_2",
+                           .w_gate = "",
+                           .w_up = "mlp.c_fc",
+                           .w_down = "mlp.c_proj",
+                           .output_norm = "ln_f",
+                           .output = "lm_head",
+                           .transposed = true};
+
+constexpr Names kGgufLlama = {.prefix = "",
+                              .embedding = "token_embd",
+                              .positions = "",
+                              .layers = "blk.",
+                              .attn_norm = "attn_norm",
+                              .wq = "attn_q",
+                              .wk = "attn_k",
+                              .wv = "attn_v",
+                              .wqkv = "",
+                              .wo = "attn_output",
+                              .ffn_norm = "ffn_norm",
+                              .w_gate = "ffn_gate",
+                              .w_up = "ffn_up",
+                              .w_down = "ffn_down",
+                              .output_norm = "output_norm",
+                              .output = "output",
+                              .transposed = false};
+
+constexpr Names kGgufGpt2 = {.prefix = "",
+                             .embedding = "token_embd",
+                             .positions = "position_embd",
+                             .layers = "blk.",
+                             .attn_norm = "attn_norm",
+                             .wq = "",
+                             .wk = "",
+                             .wv = "",
+                             .wqkv = "attn_qkv",
+                             .wo = "attn_output",
+                             .ffn_norm = "ffn_norm",
+                             .w_gate = "",
+                             .w_up = "ffn_up",
+                             .w_down = "ffn_down",
+                             .output_norm = "output_norm",
+                             .output = "output",
+                             .transposed = false};
+
+constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+
+const Names& names_of(KeyStyle style, Architecture architecture) {
+  const bool is_llama = architecture == Architecture::Llama;
+  if (style == KeyStyle::HuggingFace) return is_llama ? kHfLlama : kHfGpt2;
+  return is_llama ? kGgufLlama : kGgufGpt2;
+}
+
+// Buffers that hold no weights: angles that follow from the configuration, causal masks.
+bool is_known_buffer(std::string_view name) {
+  return name == kRopeDivisors || name.ends_with("rotary_emb.inv_freq") ||
+         name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+}
+
+class Binder {
+ public:
+  Binder(const TensorSource& source, const ModelConfig& config)
+      : source_(source), config_(config), names_(names_of(source.key_style, config.architecture)) {
+    prefix_ = names_.prefix;
+    if (source.find(cat(prefix_, names_.output_norm, ".weight")) == nullptr &&
+        source.find(cat(names_.output_norm, ".weight")) != nullptr) {
+      prefix_.clear();
+    }
+  }
+
+  void bind(Weights& weights) {
+    const ModelConfig& c = config_;
+    bind_embedding(weights);
+    if (!names_.positions.empty()) {
+      table(prefix_ + std::string(names_.positions), c.trained_seq_len, weights.positions);
+    }
+    weights.layers.resize(static_cast<size_t>(c.n_layers));
+    for (int64_t i = 0; i < c.n_layers; ++i) {
+      bind_layer(cat(prefix_, names_.layers, i, "."), weights.layers[static_cast<size_t>(i)]);
+    }
+    norm(prefix_ + std::string(names_.output_norm), weights.output_norm, weights.output_norm_bias);
+  }
+
+  std::vector<WeightBinding> take_bindings() { return std::move(bindings_); }
+
+  std::vector<std::string> surplus() const {
+    std::vector<std::string> names;
+    for (const TensorEntry& entry : source_.tensors) {
+      if (!bound_.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
+    }
+    return names;
+  }
+
+ private:
+  // A tied pair is stored under either name in Hugging Face files.
+  void bind_embedding(Weights& weights) {
+    const std::string embedding = prefix_ + std::string(names_.embedding), output(names_.output);
+    const bool stored_as_output = config_.tied_output &&
+                                  source_.find(embedding + ".weight") == nullptr &&
+                                  source_.find(output + ".weight") != nullptr;
+    table(stored_as_output ? output : embedding, config_.vocab_size, weights.embedding);
+    if (!config_.tied_output) table(output, config_.vocab_size, weights.output);
+  }
+
+  void bind_layer(const std::string& at, LayerWeights& layer) {
+    const ModelConfig& c = config_;
+    const auto name = [&](std::string_view module) { return at + std::string(module); };
+    norm(name(names_.attn_norm), layer.attn_norm, layer.attn_norm_bias);
+
+    const int64_t q_rope = c.interleaved_rope ? c.n_heads : 0;
+    const int64_t k_rope = c.interleaved_rope ? c.n_kv_heads : 0;
+    const WeightPart q = {&layer.wq, &layer.bq, c.q_dim(), q_rope};
+    const WeightPart k = {&layer.wk, &layer.bk, c.kv_dim(), k_rope};
+    const WeightPart v = {&layer.wv, &layer.bv, c.kv_dim(), 0};
+    if (names_.wqkv.empty()) {
+      linear(name(names_.wq), c.dim, c.attention_bias, {q});
+      linear(name(names_.wk), c.dim, c.attention_bias, {k});
+      linear(name(names_.wv), c.dim, c.attention_bias, {v});
+    } else {
+      linear(name(names_.wqkv), c.dim, c.attention_bias, {q, k, v});
+    }
+    linear(name(names_.wo), c.q_dim(), c.attention_out_bias, {{&layer.wo, &layer.bo, c.dim, 0}});
+
+    norm(name(names_.ffn_norm), layer.ffn_norm, layer.ffn_norm_bias);
+    if (!names_.w_gate.empty()) {
+      linear(name(names_.w_gate), c.dim, c.mlp_bias,
+             {{&layer.w_gate, &layer.b_gate, c.ffn_dim, 0}});
+    }
+    linear(name(names_.w_up), c.dim, c.mlp_bias, {{&layer.w_up, &layer.b_up, c.ffn_dim, 0}});
+    linear(name(names_.w_down), c.ffn_dim, c.mlp_bias, {{&layer.w_down, &layer.b_down, c.dim, 0}});
+  }
+
+  void norm(const std::string& module, DeviceTensor& weight, DeviceTensor& bias) {
+    add(module + ".weight", {config_.dim}, false, {{.vector = &weight, .n_rows = config_.dim}});
+    if (!config_.is_llama()) {
+      add(module + ".bias", {config_.dim}, false, {{.vector = &bias, .n_rows = config_.dim}});
+    }
+  }
+
+  // A matrix and, with `has_bias`, the vector of the same rows.
+  void linear(const std::string& module, int64_t in_dim, bool has_bias,
+              const std::vector<WeightPart>& parts) {
+    std::vector<WeightPart> matrices = parts, vectors = parts;
+    int64_t out_dim = 0;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      matrices[i].vector = nullptr;
+      vectors[i].matrix = nullptr;
+      out_dim += parts[i].n_rows;
+    }
+    const Shape shape = names_.transposed ? Shape{in_dim, out_dim} : Shape{out_dim, in_dim};
+    add(module + ".weight", shape, names_.transposed, std::move(matrices));
+    if (has_bias) add(module + ".bias", {out_dim}, false, std::move(vectors));
+  }
+
+  void table(const std::string& module, int64_t n_rows, Matrix& matrix) {
+    add(module + ".weight", {n_rows, config_.dim}, false, {{.matrix = &matrix, .n_rows = n_rows}});
+  }
+
+  void add(const std::string& name, const Shape& shape, bool transposed,
+           std::vector<WeightPart> parts) {
+    const TensorEntry* entry = source_.find(name);
+    MINFER_REQUIRE(Input, entry != nullptr, "tensor ", name, " ", shape, " is missing");
+    MINFER_REQUIRE(Input, entry->shape == shape, "tensor ", name, ": shape ", entry->shape,
+                   ", expected ", shape);
+    bound_.insert(entry);
+    bindings_.push_back({entry, transposed, std::move(parts)});
+  }
+
+  const TensorSource& source_;
+  const ModelConfig& config_;
+  const Names& names_;
+  std::string prefix_;
+  std::vector<WeightBinding> bindings_;
+  std::set<const TensorEntry*> bound_;
+};
+
+}  // namespace
+
+std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
+                                        Weights& weights, std::vector<std::string>& warnings) {
+  Binder binder(source, config);
+  binder.bind(weights);
+  const std::vector<std::string> surplus = binder.surplus();
+  if (!surplus.empty()) {
+    constexpr size_t kNamed = 8;
+    std::string line = cat(surplus.size(), " tensors that the model does not use:");
+    for (size_t i = 0; i < surplus.size() && i < kNamed; ++i) line += " " + shortened(surplus[i]);
+    if (surplus.size() > kNamed) line += " ...";
+    warnings.push_back(std::move(line));
+  }
+  return binder.take_bindings();
+}
+
+const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config) {
+  if (source.key_style != KeyStyle::Gguf || !config.is_llama()) return nullptr;
+  const TensorEntry* entry = source.find(std::string(kRopeDivisors));
+  const Shape shape = {config.rotary_dim / 2};
+  MINFER_REQUIRE(Input, entry == nullptr || entry->shape == shape, "tensor ", kRopeDivisors,
+                 ": shape ", entry->shape, ", expected ", shape);
+  return entry;
+}
+
+}  // namespace minfer

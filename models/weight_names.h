@@ -1,0 +1,36 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "models/model_config.h"
+#include "models/weights.h"
+
+namespace minfer {
+
+// Where some rows of a tensor go: a matrix or a vector of the model.
+struct WeightPart {
+  Matrix* matrix = nullptr;
+  DeviceTensor* vector = nullptr;
+  int64_t n_rows = 0;
+  // > 0: the rows are this many heads with interleaved rotary pairs, to be put into halves.
+  int64_t rope_heads = 0;
+};
+
+// A tensor of the file that the model needs, found and of the right shape.
+struct WeightBinding {
+  const TensorEntry* entry = nullptr;
+  bool transposed = false;        // stored [in, out]: GPT-2's Conv1D in Hugging Face files
+  std::vector<WeightPart> parts;  // in the order of the rows
+};
+
+// Sizes `weights` for the model and says which tensor fills which field, whatever the file calls
+// it. Throws Input for a tensor that is missing or of another shape. `warnings` gets one line for
+// surplus tensors. The bindings point into `source` and `weights`.
+std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
+                                        Weights& weights, std::vector<std::string>& warnings);
+
+// GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
+const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config);
+
+}  // namespace minfer
