@@ -11,6 +11,12 @@
 
 namespace minfer {
 
+// A stretch of a text; tokens other than control tokens may reach over its ends.
+struct TextPart {
+  std::string text;
+  bool parse_special = false;  // strings of control tokens in it become those tokens
+};
+
 struct EncodeOptions {
   bool add_bos = true;         // one BOS in front where the model's tokenizer adds one, never two
   bool parse_special = false;  // strings of control tokens in the text become those tokens
@@ -21,12 +27,13 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Any bytes: invalid UTF-8 goes through byte tokens where the vocabulary has them, else as
-  // U+FFFD. O(n log n), no recursion.
-  virtual std::vector<TokenId> encode(std::string_view text,
-                                      const EncodeOptions& options) const = 0;
-  // The bytes that an id adds to a text: may be part of a character; control tokens give nothing
-  // unless `special`.
+  // Any bytes: invalid UTF-8 keeps its bytes in a byte-level vocabulary and becomes U+FFFD in a
+  // SentencePiece one. O(n log n), no recursion.
+  std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const;
+  // The parts as one text.
+  virtual std::vector<TokenId> encode(std::span<const TextPart> parts, bool add_bos) const = 0;
+  // The bytes that an id adds to a text: may be part of a character. Unless `special`, control
+  // tokens give nothing and the unknown token U+FFFD.
   virtual std::string token_bytes(TokenId id, bool special = false) const = 0;
   // The piece as the vocabulary spells it ("▁the", "Ġthe", "<0x0A>"), for people.
   virtual std::string piece(TokenId id) const = 0;
@@ -40,6 +47,7 @@ class Tokenizer {
   TokenId eos() const { return eos_; }  // -1: none
   // Ends a generated text: end of text, end of turn.
   bool is_end(TokenId id) const;
+  const std::vector<TokenId>& end_ids() const { return end_ids_; }
   // The id whose piece is exactly `text` (special or not), or -1.
   virtual TokenId find(std::string_view text) const = 0;
   const std::string& chat_template() const { return chat_template_; }  // Jinja source, or empty

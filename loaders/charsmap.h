@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string_view>
+
+namespace minfer {
+
+// SentencePiece's compiled normalization rules: u32 size of the trie in bytes, the trie (a
+// double array of u32 units as Darts-clone lays it out), then the replacements, each ended by NUL.
+// Throws Input unless every walk through the trie, by whatever text, stays inside and ends at a
+// replacement that is UTF-8.
+void check_charsmap(std::string_view charsmap);
+
+}  // namespace minfer

@@ -1,0 +1,74 @@
+#include <sentencepiece_processor.h>
+
+#include <algorithm>
+
+#include "kernels/base/error.h"
+#include "loaders/file.h"
+#include "loaders/tokenizer_model.h"
+#include "models/tokenizer_base.h"
+#include "models/tokenizer_formats.h"
+#include "models/tokenizer_hf_side_files.h"
+#include "models/tokenizer_normalize.h"
+
+namespace minfer {
+namespace {
+
+constexpr uint64_t kMaxFileBytes = 64 << 20;
+
+class SentencePieceTokenizer : public VocabularyTokenizer {
+ public:
+  SentencePieceTokenizer(TokenizerSpec spec, const SentencePieceModel& model)
+      : VocabularyTokenizer(std::move(spec)),
+        has_dummy_prefix_(model.add_dummy_prefix && !model.treat_whitespace_as_suffix) {
+    const auto status = processor_.LoadFromSerializedProto(serialize_tokenizer_model(model));
+    MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
+  }
+
+  bool strips_leading_space() const override { return has_dummy_prefix_; }
+
+ protected:
+  void encode_text(std::string_view text, bool /*at_start*/,
+                   std::vector<TokenId>& ids) const override {
+    std::vector<int> encoded;
+    const auto status = processor_.Encode(text, &encoded);
+    MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
+    ids.insert(ids.end(), encoded.begin(), encoded.end());
+  }
+
+  std::string plain_bytes(const Piece& piece) const override {
+    return replace_all(piece.text, kBlank, " ");
+  }
+
+ private:
+  sentencepiece::SentencePieceProcessor processor_;
+  bool has_dummy_prefix_;
+};
+
+TokenId find_control(const std::vector<Piece>& pieces, const std::string& text) {
+  const auto found = std::ranges::find_if(pieces, [&](const Piece& piece) {
+    return piece.kind == PieceKind::Control && piece.text == text;
+  });
+  return found == pieces.end() ? -1 : static_cast<TokenId>(found - pieces.begin());
+}
+
+}  // namespace
+
+std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path,
+                                              const std::string& directory) {
+  const SentencePieceModel model = parse_tokenizer_model(read_whole_file(path, kMaxFileBytes));
+  TokenizerSpec spec;
+  spec.kind = model.type == SentencePieceModel::Bpe ? "SentencePiece BPE" : "SentencePiece unigram";
+  for (const SentencePieceModel::Piece& piece : model.pieces) {
+    if (piece.kind == static_cast<int>(PieceKind::Unknown))
+      spec.unknown = static_cast<TokenId>(spec.pieces.size());
+    spec.pieces.push_back({piece.text, static_cast<PieceKind>(piece.kind), piece.score});
+  }
+  spec.bos = find_control(spec.pieces, model.bos_piece);
+  spec.eos = find_control(spec.pieces, model.eos_piece);
+  spec.adds_bos = true;
+  spec.first_found_user_defined = static_cast<TokenId>(spec.pieces.size());
+  apply_hf_side_files(directory, spec);
+  return std::make_unique<SentencePieceTokenizer>(std::move(spec), model);
+}
+
+}  // namespace minfer

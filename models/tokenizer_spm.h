@@ -1,0 +1,24 @@
+#pragma once
+
+#include "models/tokenizer_base.h"
+
+namespace minfer {
+
+// SentencePiece's BPE over a vocabulary with scores: of all neighbours that make a piece, those of
+// the highest score are merged first. What is no piece in the end is spelled in bytes, or unknown.
+class SpmTokenizer : public VocabularyTokenizer {
+ public:
+  // add_space_prefix: one blank in front of a text and behind a special token.
+  SpmTokenizer(TokenizerSpec spec, bool add_space_prefix);
+
+  bool strips_leading_space() const override { return add_space_prefix_; }
+
+ protected:
+  void encode_text(std::string_view text, bool at_start, std::vector<TokenId>& ids) const override;
+  std::string plain_bytes(const Piece& piece) const override;
+
+ private:
+  bool add_space_prefix_;
+};
+
+}  // namespace minfer

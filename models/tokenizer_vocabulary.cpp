@@ -1,0 +1,70 @@
+#include "models/tokenizer_vocabulary.h"
+
+#include <algorithm>
+#include <charconv>
+
+namespace minfer {
+
+int byte_of_piece(std::string_view text) {
+  if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
+  int byte = -1;
+  const char* end = text.data() + 5;
+  const auto [stop, fault] = std::from_chars(text.data() + 3, end, byte, 16);
+  return fault == std::errc() && stop == end && byte >= 0 ? byte : -1;
+}
+
+Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
+  byte_ids_.fill(-1);
+  ids_.reserve(pieces_.size());
+  for (TokenId id = 0; id < size(); ++id) {
+    const Piece& piece = (*this)[id];
+    if (piece.text.empty()) continue;
+    ids_[piece.text] = id;
+    longest_bytes_ = std::max(longest_bytes_, piece.text.size());
+    if (const int byte = byte_of_piece(piece.text); piece.kind == PieceKind::Byte && byte >= 0)
+      byte_ids_[static_cast<size_t>(byte)] = id;
+  }
+  spells_bytes_ = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
+}
+
+TokenId Vocabulary::find(std::string_view text) const {
+  const auto found = ids_.find(text);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+TokenId Vocabulary::find_mergeable(std::string_view text) const {
+  const TokenId id = find(text);
+  if (id < 0) return -1;
+  const PieceKind kind = (*this)[id].kind;
+  const bool reserved =
+      kind == PieceKind::Unknown || kind == PieceKind::Control || kind == PieceKind::Byte;
+  return reserved ? -1 : id;
+}
+
+void StringSet::add(std::string_view text, TokenId id) {
+  if (text.empty()) return;
+  starts_[static_cast<unsigned char>(text[0])] = true;
+  int64_t node = 0;
+  for (const char byte : text) {
+    const auto next = static_cast<int64_t>(ids_.size());
+    const auto [found, is_new] = edges_.try_emplace(edge(node, byte), next);
+    if (is_new) ids_.push_back(-1);
+    node = found->second;
+  }
+  ids_[static_cast<size_t>(node)] = id;
+}
+
+StringSet::Match StringSet::longest_at(std::string_view text) const {
+  Match longest;
+  if (text.empty() || !starts_[static_cast<unsigned char>(text[0])]) return longest;
+  int64_t node = 0;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const auto found = edges_.find(edge(node, text[i]));
+    if (found == edges_.end()) break;
+    node = found->second;
+    if (const TokenId id = ids_[static_cast<size_t>(node)]; id >= 0) longest = {id, i + 1};
+  }
+  return longest;
+}
+
+}  // namespace minfer

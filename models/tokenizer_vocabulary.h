@@ -1,0 +1,83 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "kernels/base/tensor.h"
+
+namespace minfer {
+
+// Numbered as SentencePiece and GGUF do.
+enum class PieceKind : uint8_t {
+  Normal = 1,
+  Unknown = 2,      // stands for what the vocabulary cannot spell
+  Control = 3,      // markers such as <s>: no part of the text
+  UserDefined = 4,  // always one token, whatever is around it
+  Unused = 5,
+  Byte = 6,  // "<0x0A>": one byte of a character that has no piece
+};
+
+struct Piece {
+  std::string text;
+  PieceKind kind = PieceKind::Normal;
+  float score = 0;  // the higher, the earlier it is merged; SentencePiece vocabularies only
+};
+
+// The byte that "<0x0A>" stands for, or -1 where the text has another form.
+int byte_of_piece(std::string_view text);
+
+// Pieces by id and by text.
+class Vocabulary {
+ public:
+  // Where two pieces have one text, the text stands for the later one. A piece without text (a hole
+  // in the numbering) is never found.
+  explicit Vocabulary(std::vector<Piece> pieces);
+
+  int64_t size() const { return static_cast<int64_t>(pieces_.size()); }
+  bool contains(TokenId id) const { return id >= 0 && id < size(); }
+  const Piece& operator[](TokenId id) const { return pieces_[static_cast<size_t>(id)]; }
+  void set_kind(TokenId id, PieceKind kind) { pieces_[static_cast<size_t>(id)].kind = kind; }
+
+  TokenId find(std::string_view text) const;            // -1: none
+  TokenId find_mergeable(std::string_view text) const;  // the same among what text can merge into
+  TokenId byte_id(unsigned char byte) const { return byte_ids_[byte]; }  // -1: none
+  bool spells_bytes() const { return spells_bytes_; }                    // has all 256 of them
+  size_t longest_bytes() const { return longest_bytes_; }
+
+ private:
+  struct TextHash : std::hash<std::string_view> {
+    using is_transparent = void;
+  };
+  std::vector<Piece> pieces_;
+  std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;
+  std::array<TokenId, 256> byte_ids_;
+  bool spells_bytes_ = false;
+  size_t longest_bytes_ = 0;
+};
+
+// Longest match over a set of strings, in time of the match.
+class StringSet {
+ public:
+  struct Match {
+    TokenId id = -1;  // -1: none
+    size_t n_bytes = 0;
+  };
+  void add(std::string_view text, TokenId id);
+  // The longest member at the start of `text`.
+  Match longest_at(std::string_view text) const;
+
+ private:
+  static uint64_t edge(int64_t node, char byte) {
+    return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
+  }
+  std::array<bool, 256> starts_{};
+  std::vector<TokenId> ids_ = {-1};              // per node of the trie; node 0 is the root
+  std::unordered_map<uint64_t, int64_t> edges_;  // (node, byte) to node
+};
+
+}  // namespace minfer
