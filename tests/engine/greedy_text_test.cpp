@@ -28,7 +28,8 @@ TEST(GreedyText, EqualsThePublishedTexts) {
   MINFER_NEEDS(path);
   const auto backend = make_cpu_backend();
   int n_runs = 0;
-  for (const auto& test_case : nlohmann::json::parse(read_file(path)).at("cases")) {
+  const nlohmann::json published = nlohmann::json::parse(read_file(path));
+  for (const auto& test_case : published.at("cases")) {
     std::vector<std::string> tokenizers = {""};
     if (test_case.at("tokenizer").is_array()) tokenizers = as_list(test_case.at("tokenizer"));
     for (const std::string& file : as_list(test_case.at("model"))) {
@@ -52,8 +53,7 @@ TEST(GreedyText, GgufBringsItsOwnTokenizer) {
   MINFER_NEEDS(path);
   const auto backend = make_cpu_backend();
   const Model model = load_model(path.string(), *backend);
-  EXPECT_EQ(greedy_text(model, *backend, "", 12),
-            "Once upon a time, there was a little girl named Lily.");
+  EXPECT_EQ(greedy_text(model, *backend, "", 12), "Once upon a time, there was a little girl");
 }
 
 TEST(GreedyText, IsTheSameFromEveryUnquantizedFile) {
