@@ -16,7 +16,19 @@ struct Isa {
 };
 
 // The best one last.
-auto all_isas() { return std::array{Isa{"base", true, reference_kernels}}; }
+auto all_isas() {
+#if defined(__x86_64__)
+  const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&
+                    __builtin_cpu_supports("f16c");
+  const bool avx512 = avx2 && __builtin_cpu_supports("avx512f") &&
+                      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
+                      __builtin_cpu_supports("avx512vl");
+  return std::array{Isa{"base", true, reference_kernels}, Isa{"avx2", avx2, avx2_kernels},
+                    Isa{"avx512", avx512, avx512_kernels}};
+#else
+  return std::array{Isa{"base", true, reference_kernels}};
+#endif
+}
 
 }  // namespace
 

@@ -44,10 +44,9 @@ struct AttentionPiece {
   float scale;
   float* scratch;  // attention_scratch(row_end - row_begin, head_dim) floats of this thread
 };
-// Queries, scores, sums, maxima and totals of each row, and one tile of sums.
+// Queries, scores and sums of each row, with its maximum, total and correction.
 static constexpr int64_t attention_scratch(int64_t n_rows, int64_t head_dim) {
-  const int64_t padded_dim = n_panels(head_dim) * kPanel;
-  return n_rows * (2 * padded_dim + kPositionBlock + 2) + kManyTokens * padded_dim;
+  return n_rows * ((n_blocks(head_dim) + 1) * kKBlock + n_panels(head_dim) * kPanel + 3);
 }
 
 struct KvAppend {
@@ -89,5 +88,9 @@ struct CpuKernels {
 };
 
 const CpuKernels& reference_kernels();
+#if defined(__x86_64__)
+const CpuKernels& avx2_kernels();
+const CpuKernels& avx512_kernels();
+#endif
 
 }  // namespace minfer::cpu

@@ -16,12 +16,14 @@ constexpr int64_t kPanel = 16;
 constexpr int64_t kKBlock = 256;
 
 // Attention takes positions in blocks of this many, at absolute multiples of it.
-constexpr int64_t kPositionBlock = 128;
+constexpr int64_t kPositionBlock = 256;
 static_assert(kPositionBlock % kPanel == 0 && kPositionBlock <= kKBlock);
 
 // These are static, so that no object file built with AVX flags holds a copy for the linker to
 // share.
 static constexpr int64_t n_panels(int64_t rows) { return (rows + kPanel - 1) / kPanel; }
+
+static constexpr int64_t n_blocks(int64_t cols) { return (cols + kKBlock - 1) / kKBlock; }
 
 static constexpr int64_t panel_elements(int64_t rows, int64_t cols) {
   return n_panels(rows) * cols * kPanel;

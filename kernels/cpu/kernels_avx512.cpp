@@ -1,0 +1,20 @@
+// The kernels for AVX-512 F, BW, DQ and VL; built with those flags on x86-64 alone. Everything here
+// and in what it includes is local to this file, see kernels.h.
+
+#include "kernels/cpu/kernels.h"
+
+// The instruction set first, then what is written over it.
+// clang-format off
+#include "kernels/cpu/simd_avx512.h"
+#include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_attention.h"
+#include "kernels/cpu/vector_rows.h"
+#include "kernels/cpu/vector_kernels.h"
+// clang-format on
+
+namespace minfer::cpu {
+
+const CpuKernels& avx512_kernels() { return kVectorKernels; }
+
+}  // namespace minfer::cpu

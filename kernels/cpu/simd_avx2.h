@@ -1,0 +1,150 @@
+#pragma once
+
+// Sixteen f32 lanes in two registers: AVX2, FMA and F16C. Included by kernels_avx2.cpp alone.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/base/half.h"
+
+namespace minfer::cpu {
+namespace {
+
+constexpr const char* kIsaName = "avx2";
+// Register tile of the matmuls: tokens times panels in flight, of 16 registers.
+constexpr int kTileTokens = 6, kTilePanels = 1;
+
+struct F32x16 {
+  __m256 lo, hi;
+};
+
+// Lanes i < n of the lower (or, with n - 8, the upper) half.
+inline __m256i first_lanes(int64_t n) {
+  return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
+}
+
+inline F32x16 splat(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
+inline F32x16 load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
+inline F32x16 load(const f16* p) {
+  const auto* halves = reinterpret_cast<const __m128i*>(p);
+  return {_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves + 1))};
+}
+inline __m256 bf16_to_f32(__m128i bits) {
+  return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
+}
+inline F32x16 load(const bf16* p) {
+  const auto* halves = reinterpret_cast<const __m128i*>(p);
+  return {bf16_to_f32(_mm_loadu_si128(halves)), bf16_to_f32(_mm_loadu_si128(halves + 1))};
+}
+inline __m256 masked_load(const float* p, __m256i lanes, __m256 fill) {
+  return _mm256_blendv_ps(fill, _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
+}
+// The first n lanes, the others `fill`.
+inline F32x16 load_first(const float* p, int64_t n, float fill) {
+  const __m256 other = _mm256_set1_ps(fill);
+  return {masked_load(p, first_lanes(n), other), masked_load(p + 8, first_lanes(n - 8), other)};
+}
+inline void store(float* p, F32x16 x) {
+  _mm256_storeu_ps(p, x.lo);
+  _mm256_storeu_ps(p + 8, x.hi);
+}
+inline void store(f16* p, F32x16 x) {
+  auto* halves = reinterpret_cast<__m128i*>(p);
+  _mm_storeu_si128(halves, _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+  _mm_storeu_si128(halves + 1,
+                   _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline void store_first(float* p, int64_t n, F32x16 x) {
+  _mm256_maskstore_ps(p, first_lanes(n), x.lo);
+  _mm256_maskstore_ps(p + 8, first_lanes(n - 8), x.hi);
+}
+
+inline F32x16 operator+(F32x16 a, F32x16 b) {
+  return {_mm256_add_ps(a.lo, b.lo), _mm256_add_ps(a.hi, b.hi)};
+}
+inline F32x16 operator-(F32x16 a, F32x16 b) {
+  return {_mm256_sub_ps(a.lo, b.lo), _mm256_sub_ps(a.hi, b.hi)};
+}
+inline F32x16 operator*(F32x16 a, F32x16 b) {
+  return {_mm256_mul_ps(a.lo, b.lo), _mm256_mul_ps(a.hi, b.hi)};
+}
+inline F32x16 operator/(F32x16 a, F32x16 b) {
+  return {_mm256_div_ps(a.lo, b.lo), _mm256_div_ps(a.hi, b.hi)};
+}
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) {
+  return {_mm256_fmadd_ps(a.lo, b.lo, c.lo), _mm256_fmadd_ps(a.hi, b.hi, c.hi)};
+}
+inline F32x16 round(F32x16 a) {
+  constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
+  return {_mm256_round_ps(a.lo, kNearest), _mm256_round_ps(a.hi, kNearest)};
+}
+// Where a lane of b is no number, so is the result's.
+inline F32x16 max(F32x16 a, F32x16 b) {
+  return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
+}
+inline F32x16 min(F32x16 a, F32x16 b) {
+  return {_mm256_min_ps(a.lo, b.lo), _mm256_min_ps(a.hi, b.hi)};
+}
+inline F32x16 abs(F32x16 a) {
+  const __m256 sign = _mm256_set1_ps(-0.0f);
+  return {_mm256_andnot_ps(sign, a.lo), _mm256_andnot_ps(sign, a.hi)};
+}
+inline F32x16 with_sign_of(F32x16 magnitude, F32x16 sign) {
+  const __m256 bit = _mm256_set1_ps(-0.0f);
+  return {_mm256_or_ps(magnitude.lo, _mm256_and_ps(sign.lo, bit)),
+          _mm256_or_ps(magnitude.hi, _mm256_and_ps(sign.hi, bit))};
+}
+// a < b ? x : y
+inline F32x16 where_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
+          _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
+}
+// In two steps, as 2^128 is no number.
+inline __m256 times_power_of_2(__m256 a, __m256 n) {
+  const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
+  const __m256i one = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
+  const auto power = [one](__m256i k) __attribute__((always_inline)) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_add_epi32(k, one), 23));
+  };
+  return _mm256_mul_ps(_mm256_mul_ps(a, power(half)), power(rest));
+}
+// a 2^n for whole numbers n in [-126, 128]
+inline F32x16 times_power_of_2(F32x16 a, F32x16 n) {
+  return {times_power_of_2(a.lo, n.lo), times_power_of_2(a.hi, n.hi)};
+}
+
+// Lanes are added and compared by halves: 8 and 8, 4 and 4, ...
+inline __m256 upper_half(F32x16 a) { return a.hi; }
+inline __m256 lower_half(F32x16 a) { return a.lo; }
+
+// 16 floats c s c s ... as 8 c and 8 s
+inline void load_pairs(const float* p, __m256& first, __m256& second) {
+  const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8);
+  const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);  // pairs of lanes across halves
+  first = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(a, b, 0x88), order);
+  second = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(a, b, 0xdd), order);
+}
+// 32 floats c s c s ... as 16 c and 16 s
+inline void load_pairs(const float* p, F32x16& first, F32x16& second) {
+  load_pairs(p, first.lo, second.lo);
+  load_pairs(p + 16, first.hi, second.hi);
+}
+
+struct U32x16 {
+  __m256i lo, hi;
+};
+inline U32x16 load_words(const uint32_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 8))};
+}
+inline U32x16 operator+(U32x16 a, U32x16 b) {
+  return {_mm256_add_epi32(a.lo, b.lo), _mm256_add_epi32(a.hi, b.hi)};
+}
+inline void store_words(uint32_t* p, U32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
+}
+
+}  // namespace
+}  // namespace minfer::cpu

@@ -1,0 +1,90 @@
+#pragma once
+
+// Sixteen f32 lanes in one register: AVX-512 F, BW, DQ and VL. Included by kernels_avx512.cpp
+// alone.
+
+#include <immintrin.h>
+
+#include <cstdint>
+
+#include "kernels/base/half.h"
+
+namespace minfer::cpu {
+namespace {
+
+constexpr const char* kIsaName = "avx512";
+// Register tile of the matmuls: tokens times panels in flight, of 32 registers.
+constexpr int kTileTokens = 14, kTilePanels = 2;
+
+struct F32x16 {
+  __m512 v;
+};
+
+inline __mmask16 first_lanes(int64_t n) { return __mmask16((1u << n) - 1); }  // n <= 16
+
+inline F32x16 splat(float x) { return {_mm512_set1_ps(x)}; }
+inline F32x16 load(const float* p) { return {_mm512_loadu_ps(p)}; }
+inline F32x16 load(const f16* p) {
+  return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))};
+}
+inline F32x16 load(const bf16* p) {
+  const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
+  return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
+}
+// The first n lanes, the others `fill`.
+inline F32x16 load_first(const float* p, int64_t n, float fill) {
+  return {_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first_lanes(n), p)};
+}
+inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
+inline void store(f16* p, F32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                      _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+inline void store_first(float* p, int64_t n, F32x16 x) {
+  _mm512_mask_storeu_ps(p, first_lanes(n), x.v);
+}
+
+inline F32x16 operator+(F32x16 a, F32x16 b) { return {_mm512_add_ps(a.v, b.v)}; }
+inline F32x16 operator-(F32x16 a, F32x16 b) { return {_mm512_sub_ps(a.v, b.v)}; }
+inline F32x16 operator*(F32x16 a, F32x16 b) { return {_mm512_mul_ps(a.v, b.v)}; }
+inline F32x16 operator/(F32x16 a, F32x16 b) { return {_mm512_div_ps(a.v, b.v)}; }
+inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+inline F32x16 round(F32x16 a) {
+  return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
+}
+// Where a lane of b is no number, so is the result's.
+inline F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
+inline F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
+inline F32x16 abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
+inline F32x16 with_sign_of(F32x16 magnitude, F32x16 sign) {
+  return {_mm512_or_ps(magnitude.v, _mm512_and_ps(sign.v, _mm512_set1_ps(-0.0f)))};
+}
+// a < b ? x : y
+inline F32x16 where_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
+  return {_mm512_mask_blend_ps(_mm512_cmp_ps_mask(a.v, b.v, _CMP_LT_OQ), y.v, x.v)};
+}
+// a 2^n for whole numbers n in [-126, 128]
+inline F32x16 times_power_of_2(F32x16 a, F32x16 n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+
+// Lanes are added and compared by halves: 8 and 8, 4 and 4, ...
+inline __m256 upper_half(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
+inline __m256 lower_half(F32x16 a) { return _mm512_castps512_ps256(a.v); }
+
+// 32 floats c s c s ... as 16 c and 16 s
+inline void load_pairs(const float* p, F32x16& first, F32x16& second) {
+  const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+  const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
+  const __m512 a = _mm512_loadu_ps(p), b = _mm512_loadu_ps(p + 16);
+  first = {_mm512_permutex2var_ps(a, even, b)};
+  second = {_mm512_permutex2var_ps(a, odd, b)};
+}
+
+struct U32x16 {
+  __m512i v;
+};
+inline U32x16 load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
+inline U32x16 operator+(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
+inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
+
+}  // namespace
+}  // namespace minfer::cpu

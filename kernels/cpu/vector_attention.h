@@ -1,0 +1,186 @@
+#pragma once
+
+// Attention over panels for one instruction set, built of the matmul's tile: scores are queries
+// times panels of keys, results are probabilities times panels of values.
+
+namespace minfer::cpu {
+namespace {
+
+// The state of a piece's rows; see attention_scratch.
+struct AttentionRows {
+  float* q;           // [n_blocks(head_dim)][n_rows][kKBlock]
+  float* scores;      // [n_rows][kKBlock], of one block of positions; then probabilities
+  float* sums;        // [n_rows][padded head_dim], probabilities times values
+  float* max;         // [n_rows], of the scores so far
+  float* total;       // [n_rows], of the probabilities so far
+  float* correction;  // [n_rows], what the last change of the maximum makes of older sums
+  int64_t n_rows, padded_dim;
+};
+
+inline AttentionRows start_rows(const AttentionPiece& piece) {
+  AttentionRows rows;
+  rows.n_rows = piece.row_end - piece.row_begin;
+  rows.padded_dim = n_panels(piece.head_dim) * kPanel;
+  rows.q = piece.scratch;
+  rows.scores = rows.q + n_blocks(piece.head_dim) * rows.n_rows * kKBlock;
+  rows.sums = rows.scores + rows.n_rows * kKBlock;
+  rows.max = rows.sums + rows.n_rows * rows.padded_dim;
+  rows.total = rows.max + rows.n_rows;
+  rows.correction = rows.total + rows.n_rows;
+  for (int64_t r = 0; r < rows.n_rows; ++r) {
+    const int64_t row = piece.row_begin + r;
+    const float* q =
+        piece.q + (row / piece.n_group * piece.n_heads + row % piece.n_group) * piece.head_dim;
+    for (int64_t i = 0; i < piece.head_dim; i += kKBlock) {
+      pack_tokens(rows.q + (i / kKBlock * rows.n_rows + r) * kKBlock, q + i, 0, 1,
+                  smaller(kKBlock, piece.head_dim - i));
+    }
+    for (int64_t i = 0; i < rows.padded_dim; i += kPanel) {
+      store(rows.sums + r * rows.padded_dim + i, splat(0));
+    }
+    rows.max[r] = -__builtin_inff();
+    rows.total[r] = 0;
+  }
+  return rows;
+}
+
+// Positions of the block at `begin` that row r sees; grows with r.
+inline int64_t n_visible(const AttentionPiece& piece, int64_t r, int64_t begin) {
+  const int64_t n = piece.pos + (piece.row_begin + r) / piece.n_group + 1 - begin;
+  return smaller(kPositionBlock, n > 0 ? n : 0);
+}
+
+template <typename T>
+void score_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t first_row,
+                 int64_t begin) {
+  alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
+  const int64_t key_stride = piece.head_dim * kPanel;
+  const T* const keys = static_cast<const T*>(piece.keys) + begin / kPanel * key_stride;
+  for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
+    const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
+    const int64_t panels = n_panels(n_visible(piece, r + n_tile - 1, begin));
+    for (int64_t p = 0; p < panels; p += kTilePanels) {
+      const int64_t n = smaller(kTilePanels, panels - p);
+      for (int64_t i = 0; i < piece.head_dim; i += kKBlock) {
+        multiply(n_tile, n, sums, keys + p * key_stride + i * kPanel, key_stride,
+                 rows.q + (i / kKBlock * rows.n_rows + r) * kKBlock,
+                 smaller(kKBlock, piece.head_dim - i), i > 0);
+      }
+      for (int64_t j = 0; j < n_tile * n; ++j) {
+        store(rows.scores + (r + j / n) * kKBlock + (p + j % n) * kPanel,
+              load(sums + j * kPanel) * splat(piece.scale));
+      }
+    }
+  }
+}
+
+// Scores to probabilities relative to the new maximum. Lanes of masked positions become 0.
+// Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
+inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n) {
+  float* const scores = rows.scores + r * kKBlock;
+  const float minus_infinity = -__builtin_inff();
+  F32x16 max_lanes = splat(rows.max[r]);
+  for (int64_t j = 0; j < n; j += kPanel) {
+    const F32x16 score =
+        n - j >= kPanel ? load(scores + j) : load_first(scores + j, n - j, minus_infinity);
+    store(scores + j, score);
+    max_lanes = max(max_lanes, score);
+  }
+  const float new_max = max_lane(max_lanes);
+  F32x16 sum = splat(0);
+  for (int64_t j = 0; j < n; j += kPanel) {
+    const F32x16 p = exp(load(scores + j) - splat(new_max));
+    store(scores + j, p);
+    sum = sum + p;
+  }
+  rows.correction[r] = first_lane(exp(splat(rows.max[r] - new_max)));
+  rows.total[r] = rows.total[r] * rows.correction[r] + sum_lanes(sum);
+  rows.max[r] = new_max;
+}
+
+// Rows of a tile see the positions of its first row together; what later rows see beyond is added
+// row by row, so that a masked value, be it no number, is never touched.
+template <typename T>
+void value_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t first_row,
+                 int64_t begin) {
+  alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
+  const int64_t value_stride = piece.capacity * kPanel, panels = n_panels(piece.head_dim);
+  const T* const values = static_cast<const T*>(piece.values) + begin * kPanel;
+  for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
+    const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
+    const int64_t n_common = n_visible(piece, r, begin);
+    for (int64_t p = 0; p < panels; p += kTilePanels) {
+      const int64_t n = smaller(kTilePanels, panels - p);
+      const T* const w = values + p * value_stride;
+      multiply(n_tile, n, sums, w, value_stride, rows.scores + r * kKBlock, n_common, false);
+      for (int64_t t = 0; t < n_tile; ++t) {
+        float* const row_sums = sums + t * n * kPanel;
+        const int64_t n_more = n_visible(piece, r + t, begin) - n_common;
+        if (n_more > 0) {
+          multiply(1, n, row_sums, w + n_common * kPanel, value_stride,
+                   rows.scores + (r + t) * kKBlock + n_common, n_more, true);
+        }
+        for (int64_t i = 0; i < n; ++i) {
+          float* const to = rows.sums + (r + t) * rows.padded_dim + (p + i) * kPanel;
+          store(to, fma(load(to), splat(rows.correction[r + t]), load(row_sums + i * kPanel)));
+        }
+      }
+    }
+  }
+}
+
+template <typename T>
+void attention(const AttentionPiece& piece) {
+  const AttentionRows rows = start_rows(piece);
+  for (int64_t begin = 0; n_visible(piece, rows.n_rows - 1, begin) > 0; begin += kPositionBlock) {
+    int64_t first_row = 0;
+    while (n_visible(piece, first_row, begin) == 0) ++first_row;
+    score_block<T>(piece, rows, first_row, begin);
+    for (int64_t r = first_row; r < rows.n_rows; ++r) {
+      softmax_block(rows, r, n_visible(piece, r, begin));
+    }
+    value_block<T>(piece, rows, first_row, begin);
+  }
+  for (int64_t r = 0; r < rows.n_rows; ++r) {
+    const int64_t row = piece.row_begin + r;
+    float* const out =
+        piece.out + (row / piece.n_group * piece.n_heads + row % piece.n_group) * piece.head_dim;
+    for (int64_t i = 0; i < piece.head_dim; i += kPanel) {
+      const F32x16 result = load(rows.sums + r * rows.padded_dim + i) / splat(rows.total[r]);
+      store_first(out + i, smaller(kPanel, piece.head_dim - i), result);
+    }
+  }
+}
+
+inline void scatter(float* p, int64_t stride, int64_t n, F32x16 x) {
+  alignas(64) float lanes[kPanel];
+  store(lanes, x);
+  for (int64_t i = 0; i < n; ++i) p[i * stride] = lanes[i];
+}
+inline void scatter(f16* p, int64_t stride, int64_t n, F32x16 x) {
+  alignas(64) f16 lanes[kPanel];
+  store(lanes, x);
+  for (int64_t i = 0; i < n; ++i) p[i * stride] = lanes[i];
+}
+
+template <typename T>
+void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
+  const int64_t head_dim = append.head_dim, capacity = append.capacity;
+  for (int64_t head = 0; head < append.n_kv_heads; ++head) {
+    T* const keys = static_cast<T*>(append.keys) + head * panel_elements(capacity, head_dim);
+    T* const values = static_cast<T*>(append.values) + head * panel_elements(head_dim, capacity);
+    for (int64_t t = token_begin; t < token_end; ++t) {
+      const int64_t row = (t * append.n_kv_heads + head) * head_dim, position = append.pos + t;
+      for (int64_t i = 0; i < head_dim; i += kPanel) {
+        const int64_t n = smaller(kPanel, head_dim - i);
+        scatter(keys + panel_offset(position, i, head_dim), kPanel, n,
+                load_first(append.k + row + i, n, 0));
+        // Lanes past head_dim are padding.
+        store(values + panel_offset(i, position, capacity), load_first(append.v + row + i, n, 0));
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace minfer::cpu

@@ -1,0 +1,29 @@
+#pragma once
+
+// The table of the vector kernels of one instruction set.
+
+namespace minfer::cpu {
+namespace {
+
+constexpr CpuKernels kVectorKernels = {
+    .name = kIsaName,
+    .matmul_f32 = matmul<float>,
+    .matmul_f16 = matmul<f16>,
+    .matmul_bf16 = matmul<bf16>,
+    .attention_f32 = attention<float>,
+    .attention_f16 = attention<f16>,
+    .kv_append_f32 = kv_append<float>,
+    .kv_append_f16 = kv_append<f16>,
+    .rope = rope,
+    .rms_norm = rms_norm,
+    .layer_norm = layer_norm,
+    .activate = activate,
+    .swiglu = swiglu,
+    .add = add,
+    .softmax = softmax,
+    .sum_words = sum_words,
+    .fma_rounds = fma_rounds,
+};
+
+}  // namespace
+}  // namespace minfer::cpu
