@@ -27,7 +27,9 @@ size_t uniform_bytes(std::string_view text) {
 
 BpeTokenizer::BpeTokenizer(TokenizerSpec spec, BpeOptions options,
                            const std::vector<std::pair<std::string, std::string>>& merges)
-    : VocabularyTokenizer(std::move(spec)), options_(std::move(options)) {
+    : VocabularyTokenizer(std::move(spec)),
+      boundaries_(vocabulary()),
+      options_(std::move(options)) {
   for (int byte = 0; byte < 256; ++byte) {
     const std::string spelled = byte_level_spelling(std::string(1, static_cast<char>(byte)));
     byte_ids_[static_cast<size_t>(byte)] = options_.byte_level ? vocabulary().find(spelled) : -1;
@@ -94,6 +96,17 @@ std::vector<Symbol> BpeTokenizer::symbols_of(std::string_view word) const {
   return symbols;
 }
 
+std::vector<Symbol> BpeTokenizer::merged_symbols(std::string_view word) const {
+  std::vector<Symbol> symbols = symbols_of(word);
+  merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
+    if (left.id < 0 || right.id < 0) return std::nullopt;
+    const auto found = merges_.find(pair_key(left.id, right.id));
+    if (found == merges_.end()) return std::nullopt;
+    return found->second;
+  });
+  return symbols;
+}
+
 void BpeTokenizer::encode_word(std::string_view word, std::vector<TokenId>& ids) const {
   if (options_.ignore_merges && word.size() <= vocabulary().longest_bytes()) {
     const TokenId id = vocabulary().find_mergeable(options_.byte_level ? byte_level_spelling(word)
@@ -103,21 +116,18 @@ void BpeTokenizer::encode_word(std::string_view word, std::vector<TokenId>& ids)
       return;
     }
   }
-  std::vector<Symbol> symbols = symbols_of(word);
-  merge_symbols(symbols, [&](const Symbol& left, const Symbol& right) -> std::optional<Merge> {
-    if (left.id < 0 || right.id < 0) return std::nullopt;
-    const auto found = merges_.find(pair_key(left.id, right.id));
-    if (found == merges_.end()) return std::nullopt;
-    return found->second;
-  });
   bool after_unknown = false;
-  for (const Symbol& symbol : symbols) {
-    if (symbol.id >= 0)
-      ids.push_back(symbol.id);
-    else if (unknown() >= 0 && !(after_unknown && options_.fuse_unknown))
-      ids.push_back(unknown());
-    after_unknown = symbol.id < 0;
-  }
+  const auto append = [&](const std::vector<Symbol>& symbols) {
+    for (const Symbol& symbol : symbols) {
+      if (symbol.id >= 0)
+        ids.push_back(symbol.id);
+      else if (unknown() >= 0 && !(after_unknown && options_.fuse_unknown))
+        ids.push_back(unknown());
+      after_unknown = symbol.id < 0;
+    }
+  };
+  if (options_.byte_level) return append(merged_symbols(word));
+  for (const std::string_view stretch : boundaries_.cut(word)) append(merged_symbols(stretch));
 }
 
 std::string BpeTokenizer::plain_bytes(const Piece& piece) const {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "models/tokenizer_base.h"
+#include "models/tokenizer_boundaries.h"
 #include "models/tokenizer_merge.h"
 #include "models/tokenizer_normalize.h"
 #include "models/tokenizer_split.h"
@@ -41,7 +42,9 @@ class BpeTokenizer : public VocabularyTokenizer {
  private:
   void encode_word(std::string_view word, std::vector<TokenId>& ids) const;
   std::vector<Symbol> symbols_of(std::string_view word) const;
+  std::vector<Symbol> merged_symbols(std::string_view word) const;
 
+  Boundaries boundaries_;
   BpeOptions options_;
   std::array<TokenId, 256> byte_ids_;           // byte-level: the piece of each byte, or -1
   std::unordered_map<uint64_t, Merge> merges_;  // by the ids of both neighbours

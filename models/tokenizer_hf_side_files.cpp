@@ -119,8 +119,7 @@ void apply_hf_side_files(const std::string& directory, TokenizerSpec& spec) {
   with_file(directory, "added_tokens.json", [&](const std::string& text) {
     const json added = parse_strict_json(text);
     std::vector<std::pair<int64_t, std::string>> tokens;
-    for (const auto& [token, id] : added.items())
-      tokens.emplace_back(id.get<int64_t>(), token);
+    for (const auto& [token, id] : added.items()) tokens.emplace_back(id.get<int64_t>(), token);
     std::ranges::sort(tokens);
     for (const auto& [id, token] : tokens) {
       if (id >= static_cast<int64_t>(spec.pieces.size()))

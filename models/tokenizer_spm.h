@@ -1,6 +1,8 @@
 #pragma once
 
 #include "models/tokenizer_base.h"
+#include "models/tokenizer_boundaries.h"
+#include "models/tokenizer_merge.h"
 
 namespace minfer {
 
@@ -18,6 +20,9 @@ class SpmTokenizer : public VocabularyTokenizer {
   std::string plain_bytes(const Piece& piece) const override;
 
  private:
+  std::vector<Symbol> merged_symbols(std::string_view word) const;
+
+  Boundaries boundaries_;
   bool add_space_prefix_;
 };
 
