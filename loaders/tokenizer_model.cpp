@@ -144,6 +144,11 @@ void check_pieces(const SentencePieceModel& model) {
     require(std::isfinite(piece.score), cat("score ", piece.score));
     const bool is_ordinary = piece.kind == 1 || piece.kind == 4 || piece.kind == 5;
     require((is_ordinary ? ordinary : reserved).insert(piece.text).second, "there twice");
+    // SentencePiece looks these up in a trie whose keys end at the first NUL.
+    const bool in_trie =
+        is_ordinary && (model.type == SentencePieceModel::Unigram || piece.kind == 4);
+    require(!in_trie || piece.text.find('\0') == std::string::npos,
+            "a NUL, which only ordinary pieces of a BPE model may have");
     if (piece.kind == 2) require(++n_unknown == 1, "a second unknown piece");
     if (piece.kind != 6) continue;
     const int byte = byte_value(piece.text);

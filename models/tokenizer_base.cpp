@@ -112,11 +112,17 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts
   return ids;
 }
 
+// Some files give the unknown token an id that marks the text's ends too: then it is that.
+bool VocabularyTokenizer::is_unknown(TokenId id) const {
+  if (vocabulary_[id].kind == PieceKind::Unknown) return true;
+  return id == unknown_ && id != bos_ && !is_end(id);
+}
+
 std::string VocabularyTokenizer::token_bytes(TokenId id, bool special) const {
   MINFER_REQUIRE(Usage, vocabulary_.contains(id), "token id ", id, " is outside the vocabulary of ",
                  vocabulary_.size(), " pieces");
   const Piece& piece = vocabulary_[id];
-  if (id == unknown_ || piece.kind == PieceKind::Unknown) return special ? piece.text : "\ufffd";
+  if (is_unknown(id)) return special ? piece.text : "\ufffd";
   switch (piece.kind) {
     case PieceKind::Control:
       return special ? piece.text : "";

@@ -52,6 +52,7 @@ class VocabularyTokenizer : public Tokenizer {
     TokenId id;  // -1: `text` it is
     std::string text;
   };
+  bool is_unknown(TokenId id) const;
   std::vector<Fragment> fragments_of(std::span<const TextPart> parts) const;
 
   Vocabulary vocabulary_;

@@ -12,7 +12,7 @@ namespace {
 // Per match. Splitting needs a step or so a character; a run of a million characters of one class
 // is one match, and so is a run of blanks that is tried from its end.
 constexpr uint32_t kMaxSteps = 20'000'000;
-constexpr uint32_t kMaxHeapKib = 64 * 1024;
+constexpr uint32_t kMaxHeapKib = 512 * 1024;
 constexpr size_t kMaxPatternBytes = 16 * 1024;
 constexpr uint32_t kMaxNesting = 50;  // of parentheses; compiling recurses
 
@@ -28,6 +28,23 @@ std::string message_of(int code) {
   PCRE2_UCHAR text[128];
   pcre2_get_error_message(code, text, sizeof text);
   return reinterpret_cast<const char*>(text);
+}
+
+// PCRE2's \s counts U+180E, which has not been white space since Unicode 6.3 and is none for the
+// engine that tokenizers are trained with.
+std::string with_unicode_white_space(std::string_view pattern) {
+  std::string out;
+  for (size_t i = 0; i < pattern.size(); ++i) {
+    const bool escape = pattern[i] == '\\' && i + 1 < pattern.size();
+    const char letter = escape ? pattern[++i] : pattern[i];
+    if (escape && letter == 's')
+      out += "\\p{White_Space}";
+    else if (escape && letter == 'S')
+      out += "\\P{White_Space}";
+    else
+      out += escape ? std::string{'\\', letter} : std::string{letter};
+  }
+  return out;
 }
 
 const pcre2_code* code_of(const std::shared_ptr<const void>& code) {
@@ -49,7 +66,8 @@ Regex::Regex(const std::string& pattern, bool literal) : pattern_(pattern) {
       PCRE2_UTF | (literal ? PCRE2_LITERAL : PCRE2_UCP | PCRE2_NEVER_BACKSLASH_C);
   int fault = 0;
   size_t fault_at = 0;
-  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(pattern.data()), pattern.size(),
+  const std::string source = literal ? pattern : with_unicode_white_space(pattern);
+  pcre2_code* code = pcre2_compile(reinterpret_cast<PCRE2_SPTR>(source.data()), source.size(),
                                    options, &fault, &fault_at, context.get());
   if (code == nullptr) refuse(cat(message_of(fault), " at byte ", fault_at));
   code_ = std::shared_ptr<const void>(code, [](const void* p) {

@@ -1,6 +1,8 @@
 #include <sentencepiece_processor.h>
 
 #include <algorithm>
+#include <exception>
+#include <new>
 
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
@@ -31,8 +33,14 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
                  !model.treat_whitespace_as_suffix && vocabulary().find(kBlank) >= 0) {
     if (can_cut_)
       model.add_dummy_prefix = false;  // encode_text puts it in front of the first chunk
-    const auto status = processor_.LoadFromSerializedProto(serialize_tokenizer_model(model));
-    MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
+    try {
+      const auto status = processor_.LoadFromSerializedProto(serialize_tokenizer_model(model));
+      MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
+    } catch (const std::bad_alloc&) {
+      throw;
+    } catch (const std::exception& e) {  // of the trie inside, which has limits of its own
+      throw Error(ErrorKind::Input, shortened(e.what(), 200));
+    }
   }
 
   bool strips_leading_space() const override { return has_dummy_prefix_; }

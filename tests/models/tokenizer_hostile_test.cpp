@@ -1,0 +1,253 @@
+// Broken and hostile tokenizer files: an Input error of one line or a valid load, never a crash.
+#include <cstring>
+#include <functional>
+
+#include "kernels/base/error.h"
+#include "loaders/charsmap.h"
+#include "loaders/tokenizer_model.h"
+#include "models/tokenizer.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/test_data.h"
+
+namespace minfer {
+namespace {
+
+using test::expect_error;
+
+constexpr ErrorKind kInput = ErrorKind::Input;
+
+void load_or_refuse(const std::string& path, const std::string& what) {
+  try {
+    const auto tokenizer = load_tokenizer(path);
+    const auto ids = tokenizer->encode("ab <s> \xff\xe2\x96 caf\xc3\xa9\n", {});
+    for (const TokenId id : ids) tokenizer->token_bytes(id);
+  } catch (const Error& e) {
+    EXPECT_EQ(e.kind(), kInput) << what << ": " << e.what();
+    EXPECT_EQ(std::strchr(e.what(), '\n'), nullptr) << e.what();
+  }
+}
+
+// A small SentencePiece model: specials, bytes if wanted, letters and a few merges.
+SentencePieceModel small_model(bool byte_fallback, int64_t type = SentencePieceModel::Bpe) {
+  SentencePieceModel model;
+  model.type = type;
+  model.byte_fallback = byte_fallback;
+  model.remove_extra_whitespaces = false;
+  model.pieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}};
+  for (int i = 0; byte_fallback && i < 256; ++i) {
+    char text[8];
+    std::snprintf(text, sizeof text, "<0x%02X>", i);
+    model.pieces.push_back({text, 0, 6});
+  }
+  float score = 0;
+  for (const char* text : {"▁a", "ab", "▁ab", "▁", "a", "b", "c", "é"})
+    model.pieces.push_back({text, --score, 1});
+  return model;
+}
+
+class HostileFile : public testing::Test {
+ protected:
+  // Prefixes, and bytes set to 0x00 and 0xff and with each of their bits flipped: all of them at
+  // both ends of the file, one in `step` between, where one piece looks like the other.
+  void mutate(const std::string& name, const std::string& bytes, size_t step = 1) {
+    constexpr size_t kEnds = 120;
+    for (size_t at = 0; at < bytes.size();
+         at += at < kEnds || at + kEnds >= bytes.size() ? 1 : step) {
+      load_or_refuse(dir_.write(name, bytes.substr(0, at)), cat(at, " bytes"));
+      std::vector<int> values = {0x00, 0xff};
+      for (int bit = 0; bit < 8; ++bit) values.push_back(bytes[at] ^ 1 << bit);
+      for (const int value : values) {
+        std::string changed = bytes;
+        changed[at] = static_cast<char>(value);
+        load_or_refuse(dir_.write(name, changed), cat("byte ", at, " is ", value));
+      }
+    }
+  }
+  test::TempDir dir_;
+};
+
+TEST_F(HostileFile, SentencePieceModel) {
+  mutate("tokenizer.model", serialize_tokenizer_model(small_model(false)));
+}
+
+TEST_F(HostileFile, SentencePieceUnigram) {
+  mutate("tokenizer.model",
+         serialize_tokenizer_model(small_model(false, SentencePieceModel::Unigram)));
+}
+
+TEST_F(HostileFile, SentencePieceWithBytes) {
+  mutate("tokenizer.model", serialize_tokenizer_model(small_model(true)), 37);
+}
+
+std::string llama2c_file() {
+  std::string bytes;
+  const auto put = [&](const auto& value) {
+    bytes.append(reinterpret_cast<const char*>(&value), sizeof value);
+  };
+  put(int32_t{6});
+  for (const auto& piece : small_model(true).pieces) {
+    put(piece.score);
+    std::string text = piece.text.starts_with("▁") ? " " + piece.text.substr(3) : piece.text;
+    if (piece.kind == 3) text = "\n" + text.substr(0, 4);
+    put(static_cast<int32_t>(text.size()));
+    bytes += text;
+  }
+  return bytes;
+}
+
+TEST_F(HostileFile, Llama2c) {
+  const std::string bytes = llama2c_file();
+  const auto tokenizer = load_tokenizer(dir_.write("good.bin", bytes));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("ab é\x01", {})), "ab é\x01");
+  mutate("tokenizer.bin", bytes, 37);
+}
+
+TEST_F(HostileFile, TokenizerJson) {
+  const std::string json = R"json({"added_tokens":[{"id":3,"content":"<s>","special":true}],
+"normalizer":{"type":"Prepend","prepend":"x"},
+"pre_tokenizer":{"type":"Split","pattern":{"Regex":"a+(b|c)"},"behavior":"Isolated"},
+"decoder":{"type":"Fuse"},"post_processor":{"type":"TemplateProcessing","single":[
+{"SpecialToken":{"id":"<s>","type_id":0}},{"Sequence":{"id":"A"}}],
+"special_tokens":{"<s>":{"id":"<s>","ids":[3]}}},
+"model":{"type":"BPE","unk_token":"b","vocab":{"a":0,"b":1,"ab":2},"merges":["a b"]}})json";
+  const auto tokenizer = load_tokenizer(dir_.write("good.json", json));
+  EXPECT_EQ(tokenizer->encode("ab", {}), (std::vector<TokenId>{3, 1, 2}));
+  mutate("tokenizer.json", json);
+}
+
+// Field by field, each with the words of its refusal.
+TEST(TokenizerModel, EachRule) {
+  struct Case {
+    const char* message;
+    std::function<void(SentencePieceModel&)> break_it;
+  };
+  const std::vector<Case> cases = {
+      {"no text", [](auto& m) { m.pieces.back().text.clear(); }},
+      {"not UTF-8", [](auto& m) { m.pieces.back().text = "\xc3"; }},
+      {"longer than", [](auto& m) { m.pieces.back().text.assign(8000, 'x'); }},
+      {"there twice", [](auto& m) { m.pieces.back().text = "a"; }},
+      {"there twice", [](auto& m) { m.pieces[2].text = "<s>"; }},
+      {"score inf",
+       [](auto& m) { m.pieces.back().score = std::numeric_limits<float>::infinity(); }},
+      {"score nan",
+       [](auto& m) { m.pieces.back().score = std::numeric_limits<float>::quiet_NaN(); }},
+      {"type 7", [](auto& m) { m.pieces.back().kind = 7; }},
+      {"type 0", [](auto& m) { m.pieces.back().kind = 0; }},
+      {"second unknown", [](auto& m) { m.pieces.back().kind = 2; }},
+      {"no unknown", [](auto& m) { m.pieces.erase(m.pieces.begin()); }},
+      {"looks like <0x0A>", [](auto& m) { m.pieces[3].text = "<0x-1>"; }},
+      {"looks like <0x0A>", [](auto& m) { m.pieces[3].text = "<0x0G>"; }},
+      {"looks like <0x0A>", [](auto& m) { m.pieces[3].text = "<0x 1>"; }},
+      {"looks like <0x0A>", [](auto& m) { m.pieces[3].text = "<0x100>"; }},
+      {"255 byte pieces", [](auto& m) { m.pieces.erase(m.pieces.begin() + 3); }},
+      {"without byte_fallback", [](auto& m) { m.byte_fallback = false; }},
+      {"model_type 3", [](auto& m) { m.type = 3; }},
+      {"charsmap", [](auto& m) { m.charsmap = std::string(64, '\0'); }},
+  };
+  for (const Case& c : cases) {
+    SentencePieceModel model = small_model(true);
+    c.break_it(model);
+    expect_error(kInput, c.message,
+                 [&] { parse_tokenizer_model(serialize_tokenizer_model(model)); });
+  }
+}
+
+TEST(TokenizerModel, WireFormat) {
+  const std::string good = serialize_tokenizer_model(small_model(false));
+  const auto refuse = [&](const std::string& tail, const char* message) {
+    expect_error(kInput, message, [&] { parse_tokenizer_model(good + tail); });
+  };
+  EXPECT_NO_THROW(parse_tokenizer_model(good + std::string("\x98\x3f\x05", 3)));  // unknown field
+  refuse(std::string("\x03", 1), "field number 0");
+  refuse("\x0b", "wire type 3");
+  refuse("\x0c", "wire type 4");
+  refuse("\x0f", "wire type 7");
+  refuse(
+      "\x0a\x05"
+      "ab",
+      "bytes wanted");
+  refuse("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "bytes wanted");
+  refuse("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "longer than 10 bytes");
+  refuse("\x08\x01", "wire type 0, expected 2");
+  expect_error(kInput, "no trainer_spec", [] { parse_tokenizer_model(""); });
+}
+
+// A piece with a NUL is in published models. The library's tries take it for the end of the text.
+TEST(TokenizerModel, NulInsideAPiece) {
+  const test::TempDir dir;
+  const auto load = [&](int64_t type, int kind) {
+    SentencePieceModel model = small_model(true, type);
+    model.pieces.push_back({std::string("a\0b", 3), -9, kind});
+    model.pieces.push_back({std::string("\0\0", 2), -9, kind});
+    return load_tokenizer(dir.write("tokenizer.model", serialize_tokenizer_model(model)));
+  };
+  const auto tokenizer = load(SentencePieceModel::Bpe, 1);
+  const std::string text("ab a\0b \0\0 x", 11);
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, {})), text);
+  expect_error(kInput, "a NUL", [&] { load(SentencePieceModel::Bpe, 4); });
+  expect_error(kInput, "a NUL", [&] { load(SentencePieceModel::Unigram, 1); });
+}
+
+// One unit and its children at 256; every byte leads nowhere.
+std::string charsmap_of(std::vector<uint32_t> units, const std::string& replacements) {
+  const auto n_bytes = static_cast<uint32_t>(units.size() * 4);
+  std::string bytes(reinterpret_cast<const char*>(&n_bytes), 4);
+  bytes.append(reinterpret_cast<const char*>(units.data()), n_bytes);
+  return bytes + replacements;
+}
+
+TEST(Charsmap, EachRule) {
+  const std::string nul(1, '\0');
+  std::vector<uint32_t> units(512);
+  units[0] = 256u << 10;                                  // the root's children are at 256
+  units[256 ^ 'b'] = 'b' | 1u << 8 | (('b') ^ 0u) << 10;  // "b" has a value, at 256
+  units[256] = 1u << 31 | 0;
+  EXPECT_NO_THROW(check_charsmap(charsmap_of(units, "x" + nul)));
+  const auto refuse = [&](const std::string& charsmap, const char* message) {
+    expect_error(kInput, message, [&] { check_charsmap(charsmap); });
+  };
+  refuse("abc", "bytes wanted");
+  refuse(charsmap_of({}, "x" + nul), "a trie of 0 bytes");
+  refuse(charsmap_of(units, ""), "a trie of");
+  refuse(charsmap_of(units, "x"), "ended by NUL");
+  refuse(charsmap_of(units, "\xff" + nul), "not UTF-8");
+  refuse(charsmap_of(units, std::string(300, 'x') + nul), "a replacement of");
+  auto bad = units;
+  bad[0] = 512u << 10;
+  refuse(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
+  bad = units;
+  bad[0] = 4u << 10 | 1u << 9;  // the long form of an offset: times 256
+  refuse(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
+  bad = units;
+  bad[256] = 1u << 31 | 9;
+  refuse(charsmap_of(bad, "x" + nul), "replacement byte 9");
+  refuse(charsmap_of(std::vector<uint32_t>(3), "x" + nul), "unit 0 leads to unit 255 of 3");
+}
+
+// The normalization it describes is what the library does: b becomes x.
+TEST(Charsmap, IsUsed) {
+  std::vector<uint32_t> units(512);
+  units[0] = 256u << 10;
+  units[256 ^ 'b'] = 'b' | 1u << 8 | static_cast<uint32_t>('b') << 10;
+  units[256] = 1u << 31 | 0;
+  SentencePieceModel model = small_model(true);
+  model.charsmap = charsmap_of(units, std::string("x\0", 2));
+  const test::TempDir dir;
+  const auto tokenizer =
+      load_tokenizer(dir.write("tokenizer.model", serialize_tokenizer_model(model)));
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("abc", {})), "axc");
+}
+
+TEST(TokenizerFile, NotATokenizer) {
+  const test::TempDir dir;
+  expect_error(kInput, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
+  expect_error(kInput, "neither tokenizer.model nor tokenizer.json",
+               [&] { load_tokenizer(dir.path()); });
+  expect_error(kInput, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
+  expect_error(kInput, "malformed JSON",
+               [&] { load_tokenizer(dir.write("t.json", "{" + std::string(100000, '['))); });
+}
+
+}  // namespace
+}  // namespace minfer
