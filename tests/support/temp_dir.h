@@ -30,6 +30,8 @@ class TempDir {
   // Writes a file, whole, and hands back its path.
   std::string write(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path file = path_ / name;
+    // Some file systems write a truncated file to the disk at once, which costs milliseconds.
+    std::filesystem::remove(file);
     std::ofstream out(file, std::ios::binary);
     out.write(bytes.data(), static_cast<std::streamsize>(bytes.size()));
     out.close();
