@@ -1,0 +1,175 @@
+#include "tools/bench_report.h"
+
+#include <spdlog/fmt/fmt.h>
+#include <sys/utsname.h>
+
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "tools/statistics.h"
+
+namespace minfer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+Json row_json(const BenchRow& row) {
+  const std::vector<double> rates = row.samples_ts();
+  return {{"test", row.test()},
+          {"model", row.model},
+          {"model_size", row.model_bytes},
+          {"model_n_params", row.n_params},
+          {"backend", row.backend},
+          {"n_threads", row.n_threads},
+          {"n_batch", row.n_batch},
+          {"type_k", row.kv_type},
+          {"type_v", row.kv_type},
+          {"activations", row.activations},
+          {"n_prompt", row.n_prompt},
+          {"n_gen", row.n_gen},
+          {"n_depth", row.n_depth},
+          {"test_time", row.test_time},
+          {"avg_ts", mean(rates)},
+          {"stddev_ts", standard_deviation(rates)},
+          {"avg_ns", mean(row.samples_s) * 1e9},
+          {"stddev_ns", standard_deviation(row.samples_s) * 1e9},
+          {"bytes_per_token", row.bytes_per_token},
+          {"read_share", row.read_share()},
+          {"first_token_s", row.first_token_s},
+          {"p50_s", percentile(row.step_s, 0.5)},
+          {"p90_s", percentile(row.step_s, 0.9)},
+          {"p99_s", percentile(row.step_s, 0.99)},
+          {"samples_ts", rates}};
+}
+
+std::string markdown(const std::vector<BenchRow>& rows) {
+  std::string text =
+      "| model | size | params | backend | test | t/s | ms/token p50 / p99 | of read bandwidth |\n"
+      "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n";
+  for (const BenchRow& row : rows) {
+    const std::vector<double> rates = row.samples_ts();
+    text += fmt::format(
+        "| {} | {:.2f} GiB | {:.2f} M | {} | {} | {:.2f} ± {:.2f} | {:.2f} / {:.2f} | "
+        "{:.0f} % |\n",
+        row.model, double(row.model_bytes) / (1024.0 * 1024 * 1024), double(row.n_params) / 1e6,
+        row.backend, row.test(), mean(rates), standard_deviation(rates),
+        percentile(row.step_s, 0.5) * 1e3, percentile(row.step_s, 0.99) * 1e3,
+        row.read_share() * 100);
+  }
+  return text;
+}
+
+std::string with_doubled(const std::string& text, char quote) {
+  std::string out(1, quote);
+  for (char c : text) out += c == quote ? std::string(2, c) : std::string(1, c);
+  return out + quote;
+}
+
+// A cell of CSV: the text, quoted; an array as its JSON.
+std::string csv_cell(const Json& value) {
+  return with_doubled(value.is_string() ? value.get<std::string>() : value.dump(), '"');
+}
+
+std::string csv(const std::vector<BenchRow>& rows) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    const Json object = row_json(row);
+    std::string names, values;
+    for (const auto& [name, value] : object.items()) {
+      names += (names.empty() ? "" : ",") + name;
+      values += (values.empty() ? "" : ",") + csv_cell(value);
+    }
+    if (text.empty()) text = names + '\n';
+    text += values + '\n';
+  }
+  return text;
+}
+
+std::string sql(const std::vector<BenchRow>& rows) {
+  std::string text;
+  for (const BenchRow& row : rows) {
+    const Json object = row_json(row);
+    std::string columns, names, values;
+    for (const auto& [name, value] : object.items()) {
+      const char* type = value.is_number_integer() ? "INTEGER"
+                         : value.is_number()       ? "REAL"
+                                                   : "TEXT";
+      const std::string comma = names.empty() ? "" : ", ";
+      columns += comma + name + " " + type;
+      names += comma + name;
+      const std::string plain = value.is_string() ? value.get<std::string>() : value.dump();
+      values += comma + (value.is_number() ? plain : with_doubled(plain, '\''));
+    }
+    if (text.empty()) text = "CREATE TABLE IF NOT EXISTS test (" + columns + ");\n";
+    text += "INSERT INTO test (" + names + ") VALUES (" + values + ");\n";
+  }
+  return text;
+}
+
+std::string json_lines(const std::vector<BenchRow>& rows) {
+  std::string text;
+  for (const BenchRow& row : rows) text += row_json(row).dump() + '\n';
+  return text;
+}
+
+std::string processor_name() {
+  std::ifstream info("/proc/cpuinfo");
+  for (std::string line; std::getline(info, line);) {
+    const size_t colon = line.find(": ");
+    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
+  }
+  return "unknown";
+}
+
+}  // namespace
+
+std::string BenchRow::test() const {
+  std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_gen);
+  if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
+  return name;
+}
+
+std::vector<double> BenchRow::samples_ts() const {
+  std::vector<double> rates;
+  for (double seconds : samples_s) rates.push_back(per_second(double(n_tokens()), seconds));
+  return rates;
+}
+
+double BenchRow::read_share() const {
+  return per_second(double(bytes_per_token) * mean(samples_ts()), read_bytes_per_second);
+}
+
+std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format) {
+  if (format == "md") return markdown(rows);
+  if (format == "csv") return csv(rows);
+  if (format == "sql") return sql(rows);
+  if (format == "jsonl") return json_lines(rows);
+  MINFER_CHECK(format == "json", "bench format ", format);
+  return to_json(rows).dump(2) + '\n';
+}
+
+Json to_json(const std::vector<BenchRow>& rows) {
+  Json array = Json::array();
+  for (const BenchRow& row : rows) array.push_back(row_json(row));
+  return array;
+}
+
+Json to_json(const CpuLimits& limits) {
+  return {{"n_threads", limits.n_threads},
+          {"read_bytes_per_s", limits.read_bytes_per_second},
+          {"copy_bytes_per_s", limits.copy_bytes_per_second},
+          {"fma_flops_per_s", limits.fma_flops_per_second},
+          {"barrier_s", limits.barrier_seconds}};
+}
+
+Json machine_json() {
+  utsname system{};
+  ::uname(&system);
+  return {{"cpu", processor_name()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"architecture", system.machine},
+          {"kernel", std::string(system.sysname) + " " + system.release}};
+}
+
+}  // namespace minfer

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "kernels/bench.h"
+
+namespace minfer {
+
+// One test of `minfer bench`: n_prompt tokens of prefill or n_gen of decode, behind n_depth tokens
+// of context.
+struct BenchRow {
+  std::string model;  // "llama 1.1B F16"
+  int64_t model_bytes = 0, n_params = 0;
+  std::string backend;  // "cpu avx512, 2 threads"
+  std::string kv_type, activations = "float";
+  std::string test_time;  // ISO 8601, UTC, of the first repetition
+  int64_t n_threads = 0, n_batch = 0;
+  int64_t n_prompt = 0, n_gen = 0, n_depth = 0;
+
+  std::vector<double> samples_s;     // seconds of each repetition
+  std::vector<double> step_s;        // seconds per token of every timed call
+  double first_token_s = 0;          // mean time until the logits of the first new token
+  int64_t bytes_per_token = 0;       // weights and cache that one token reads
+  double read_bytes_per_second = 0;  // of the machine, measured in the same run
+
+  int64_t n_tokens() const { return n_prompt + n_gen; }
+  std::string test() const;  // "pp512", "tg128 @ d4096"
+  std::vector<double> samples_ts() const;
+  double read_share() const;
+};
+
+// "md", "csv", "json" (the array of rows), "jsonl", "sql".
+std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);
+nlohmann::ordered_json to_json(const std::vector<BenchRow>& rows);
+nlohmann::ordered_json to_json(const CpuLimits& limits);
+// The host by name: processor, cores, kernel.
+nlohmann::ordered_json machine_json();
+
+}  // namespace minfer

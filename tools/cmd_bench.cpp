@@ -1,0 +1,237 @@
+#include <spdlog/fmt/chrono.h>
+#include <spdlog/spdlog.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+
+#include "engine/session.h"
+#include "models/synthetic.h"
+#include "tools/bench_report.h"
+#include "tools/commands.h"
+#include "tools/model_path.h"
+#include "tools/process.h"
+#include "tools/progress.h"
+#include "tools/statistics.h"
+
+namespace minfer {
+namespace {
+
+struct BenchOptions {
+  std::string model_path, tokenizer_path, synthetic;
+  std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0};
+  int64_t repetitions = 5;
+  int64_t batch_size = 512;
+  std::string kv_type = "f16", format = "md";
+  bool no_warmup = false;
+  DeviceOptions device;
+};
+
+std::string utc_now() {
+  return fmt::format(
+      "{:%Y-%m-%dT%H:%M:%SZ}",
+      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+}
+
+// Token ids that change from place to place, inside any vocabulary.
+std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size) {
+  std::vector<TokenId> ids;
+  for (int64_t i = 0; i < n; ++i) ids.push_back(narrow<TokenId>((i * 7919 + 1) % vocab_size));
+  return ids;
+}
+
+int64_t kv_bytes_per_position(const Session& session) {
+  return session.kv_bytes() / session.max_seq_len();
+}
+
+// One test of a session whose context holds depth + n tokens.
+class Bench {
+ public:
+  Bench(const Model& model, Session& session, const BenchOptions& options)
+      : model_(model), session_(session), options_(options) {}
+
+  // The share of the timed calls in which weights are read once each: one a chunk in prefill.
+  BenchRow measure(int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
+    BenchRow row;
+    row.n_prompt = n_prompt;
+    row.n_gen = n_gen;
+    row.n_depth = n_depth;
+    row.test_time = utc_now();
+    const int64_t n = n_prompt + n_gen;
+    const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, options_.batch_size) : 1;
+    row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
+                          kv_bytes_per_position(session_) * (n_depth + n / 2) / tokens_per_read;
+    set_depth(n_depth);
+    if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
+    for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_prompt, n_gen, n_depth, &row);
+    row.first_token_s /= double(options_.repetitions);
+    return row;
+  }
+
+ private:
+  void set_depth(int64_t n_depth) {
+    session_.truncate(std::min(session_.pos(), n_depth));
+    if (session_.pos() < n_depth) session_.eval(tokens(n_depth - session_.pos()));
+  }
+
+  std::vector<TokenId> tokens(int64_t n) const { return bench_tokens(n, model_.config.vocab_size); }
+
+  void run_once(int64_t n_prompt, int64_t n_gen, int64_t n_depth, BenchRow* row) {
+    set_depth(n_depth);
+    const std::vector<TokenId> ids = tokens(n_prompt + n_gen);
+    std::vector<double> steps;
+    const double start = now_seconds();
+    if (n_prompt > 0) {
+      session_.eval(ids);
+      steps.push_back((now_seconds() - start) / double(n_prompt));
+    }
+    for (int64_t i = 0; i < n_gen; ++i) {
+      throw_if_interrupted();
+      const double before = now_seconds();
+      session_.eval(std::span(ids).subspan(size_t(i), 1));
+      steps.push_back(now_seconds() - before);
+    }
+    throw_if_interrupted();
+    if (row == nullptr) return;
+    const double seconds = now_seconds() - start;
+    row->samples_s.push_back(seconds);
+    row->first_token_s += n_prompt > 0 ? seconds : steps.front();
+    row->step_s.insert(row->step_s.end(), steps.begin(), steps.end());
+  }
+
+  const Model& model_;
+  Session& session_;
+  const BenchOptions& options_;
+};
+
+Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
+  MINFER_REQUIRE(Usage, options.synthetic.empty() || options.model_path.empty(),
+                 "--model and --synthetic exclude each other");
+  if (!options.synthetic.empty()) return make_synthetic_model(options.synthetic, backend);
+  Progress progress("loading", context.common.quiet);
+  return load_model(find_model(options.model_path), backend,
+                    {.tokenizer_path = options.tokenizer_path, .progress = progress.callback()});
+}
+
+std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
+  const auto largest = [](const std::vector<int64_t>& list) { return std::ranges::max(list); };
+  const int64_t needed =
+      largest(options.n_depth) + std::max(largest(options.n_prompt), largest(options.n_gen));
+  MINFER_REQUIRE(Usage, needed <= model.config.trained_seq_len, "depth and tests need ", needed,
+                 " tokens of context, the model was trained on ", model.config.trained_seq_len);
+  Session session(model, backend,
+                  {.max_seq_len = needed,
+                   .prefill_chunk = options.batch_size,
+                   .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32});
+  Bench bench(model, session, options);
+  std::vector<BenchRow> rows;
+  const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
+    if (n_prompt + n_gen == 0) return;
+    rows.push_back(bench.measure(n_prompt, n_gen, n_depth));
+    spdlog::info("{}: {:.2f} tok/s", rows.back().test(), mean(rows.back().samples_ts()));
+  };
+  for (int64_t n_depth : options.n_depth) {
+    for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth);
+    for (int64_t n_gen : options.n_gen) run(0, n_gen, n_depth);
+  }
+  return rows;
+}
+
+void warn_of_spread(const BenchRow& row) {
+  const std::vector<double> rates = row.samples_ts();
+  const double share = per_second(standard_deviation(rates), mean(rates));
+  if (share > 0.03) {
+    spdlog::warn("{}: the repetitions spread by {:.0f} %: the machine is busy or its clock moves",
+                 row.test(), share * 100);
+  }
+}
+
+void run_bench(const BenchOptions& options, Context& context) {
+  const std::unique_ptr<Backend> backend = make_backend(options.device);
+  const int n_threads = thread_count(options.device);
+  const Model model = load_bench_model(options, *backend, context);
+  spdlog::info("{} on {}", model.description, backend->name());
+  // Before and after the tests, for a machine whose speed moves in between; the better one holds.
+  CpuLimits limits;
+  if (context.common.json) {
+    limits = measure_cpu_limits(n_threads, "");
+  } else {
+    limits.read_bytes_per_second = measure_cpu_read_bandwidth(n_threads, "");
+  }
+  throw_if_interrupted();
+  std::vector<BenchRow> rows = run_tests(options, model, *backend);
+  limits.read_bytes_per_second =
+      std::max(limits.read_bytes_per_second, measure_cpu_read_bandwidth(n_threads, ""));
+  spdlog::info("read bandwidth {:.1f} GB/s", limits.read_bytes_per_second / 1e9);
+  for (BenchRow& row : rows) {
+    row.model = model.description;
+    row.model_bytes = model.file_bytes;
+    row.n_params = model.n_params;
+    row.backend = backend->name();
+    row.n_threads = n_threads;
+    row.n_batch = options.batch_size;
+    row.kv_type = options.kv_type;
+    row.read_bytes_per_second = limits.read_bytes_per_second;
+    warn_of_spread(row);
+  }
+  if (!context.common.json) return context.out.text(format_rows(rows, options.format));
+  context.out.json(
+      {{"machine", machine_json()}, {"limits", to_json(limits)}, {"results", to_json(rows)}});
+}
+
+void run_limits(const BenchOptions& options, Context& context) {
+  make_backend(options.device);  // refuses what this build does not have
+  const CpuLimits limits = measure_cpu_limits(thread_count(options.device), "");
+  if (context.common.json) {
+    return context.out.json({{"machine", machine_json()}, {"limits", to_json(limits)}});
+  }
+  context.out.text(fmt::format(
+      "threads        {}\nread           {:.1f} GB/s\ncopy           {:.1f} GB/s\n"
+      "f32 fma        {:.1f} GFLOP/s\nbarrier        {:.2f} us\n",
+      limits.n_threads, limits.read_bytes_per_second / 1e9, limits.copy_bytes_per_second / 1e9,
+      limits.fma_flops_per_second / 1e9, limits.barrier_seconds * 1e6));
+}
+
+}  // namespace
+
+Command add_bench_command(CLI::App& root, Context& context) {
+  CLI::App* app = root.add_subcommand("bench", "Speed of a model, beside the machine's limits");
+  app->fallthrough();
+  app->require_subcommand(0, 1);
+  app->footer(
+      "  minfer bench -m smollm2\n"
+      "  minfer bench --synthetic tinyllama-1.1b:f16 -p 512 -n 32 -r 3\n"
+      "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
+      "  minfer bench limits");
+  auto options = std::make_shared<BenchOptions>();
+  add_text(*app, "-m,--model", options->model_path, "MODEL",
+           "Directory, .gguf, llama2.c .bin, or smollm2");
+  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model")
+      ->group(kMoreOptions);
+  std::string names;
+  for (const std::string& name : synthetic_names()) names += (names.empty() ? "" : ", ") + name;
+  add_text(*app, "--synthetic", options->synthetic, "NAME[:TYPE]",
+           "Random weights in a known shape: " + names + "; f16, bf16 or f32");
+  constexpr int64_t kMax = 1 << 24;
+  add_integer_list(*app, "-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
+  add_integer_list(*app, "-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");
+  add_integer_list(*app, "-d,--n-depth", options->n_depth, 0, kMax,
+                   "Tokens of context before them");
+  add_integer(*app, "-r,--repetitions", options->repetitions, 1, 10000, "Repetitions of each test");
+  add_choice(*app, "-o,--output", options->format, {"md", "csv", "json", "jsonl", "sql"}, "Format");
+  add_integer(*app, "-b,--batch-size", options->batch_size, 1, 1 << 20,
+              "Tokens of the prompt in one pass")
+      ->group(kMoreOptions);
+  add_choice(*app, "--kv-type", options->kv_type, {"f32", "f16"}, "Type of the KV cache")
+      ->group(kMoreOptions);
+  app->add_flag("--no-warmup", options->no_warmup, "No untimed run before each test")
+      ->group(kMoreOptions);
+  add_device_options(*app, options->device);
+  CLI::App* limits = app->add_subcommand("limits", "Bandwidth and arithmetic that the machine has");
+  limits->fallthrough();
+  return {app, [options, &context, limits] {
+            if (limits->parsed()) return run_limits(*options, context);
+            run_bench(*options, context);
+          }};
+}
+
+}  // namespace minfer

@@ -1,0 +1,261 @@
+#include <spdlog/spdlog.h>
+
+#include <nlohmann/json.hpp>
+#include <random>
+
+#include "engine/generate.h"
+#include "models/chat.h"
+#include "tools/commands.h"
+#include "tools/generate_report.h"
+#include "tools/model_path.h"
+#include "tools/process.h"
+#include "tools/progress.h"
+#include "tools/text_input.h"
+
+namespace minfer {
+namespace {
+
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+struct GenerateCommandOptions {
+  std::string model_path, tokenizer_path;
+  TextOptions prompt;
+  bool chat = false;
+  std::optional<std::string> system;
+  std::string chat_template;
+  bool special = false, no_bos = false, echo = false, jsonl = false;
+
+  int64_t ctx_size = 0;  // 0: what prompt and -n need, within the trained context
+  int64_t batch_size = 512;
+  std::string kv_type = "f16";
+  std::optional<uint64_t> seed;
+  std::vector<std::string> logit_bias;  // "ID=B"
+  GenerateOptions generate;
+  DeviceOptions device;
+};
+
+std::pair<TokenId, float> parse_logit_bias(const std::string& text) {
+  const size_t equals = text.find('=');
+  MINFER_REQUIRE(Usage, equals != std::string::npos, "--logit-bias: ", shortened(text),
+                 " is not ID=BIAS");
+  const std::string_view view = text;
+  const int64_t id = parse_integer("--logit-bias", view.substr(0, equals), 0, INT32_MAX);
+  return {narrow<TokenId>(id),
+          float(parse_number("--logit-bias", view.substr(equals + 1), -1e30, 1e30))};
+}
+
+uint64_t random_seed() { return std::random_device()(); }
+
+// What the options say that cannot be, before a model is read.
+void check(const GenerateCommandOptions& options, const Context& context) {
+  MINFER_REQUIRE(Usage, options.chat || (!options.system && options.chat_template.empty()),
+                 "--system and --chat-template go with --chat");
+  MINFER_REQUIRE(Usage, !(context.common.json && options.jsonl),
+                 "--json and --jsonl exclude each other");
+  MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
+                 "--logprobs goes with --json or --jsonl");
+  MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
+  for (const std::string& stop : options.generate.stop) {
+    MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
+  }
+  if (!options.chat_template.empty()) chat_family_by_name(options.chat_template);
+}
+
+std::string read_prompt(const TextOptions& options) {
+  std::optional<std::string> text = read_text_options(options);
+  MINFER_REQUIRE(Usage, text,
+                 "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
+  // The newline that ends a file is the editor's or echo's and not the prompt's.
+  const bool typed = options.positional || options.option;
+  if (!typed && text->ends_with('\n')) text->pop_back();
+  return *std::move(text);
+}
+
+ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
+                       const std::string& text) {
+  ChatPrompt prompt;
+  if (options.chat) {
+    const ChatFamily family = options.chat_template.empty()
+                                  ? recognize_chat_family(tokenizer.chat_template())
+                                  : chat_family_by_name(options.chat_template);
+    prompt = make_chat_prompt(tokenizer, family, text, options.system, options.special);
+    const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
+    if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
+  } else {
+    prompt.tokens =
+        tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
+  }
+  MINFER_REQUIRE(Usage, !prompt.tokens.empty(),
+                 "the prompt is empty and the model begins with no token of its own");
+  return prompt;
+}
+
+// The KV cache holds what this run can need and no more.
+SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
+                               int64_t n_prompt) {
+  const int64_t trained = model.config.trained_seq_len;
+  MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
+                 " is past the trained context of ", trained, " tokens");
+  const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
+  MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
+                 " tokens, the context holds ", limit);
+  const int64_t n_predict = options.generate.n_predict;
+  const bool bounded = options.ctx_size == 0 && n_predict >= 0;
+  return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
+          .prefill_chunk = options.batch_size,
+          .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32};
+}
+
+void run_generate(const GenerateCommandOptions& options, Context& context) {
+  check(options, context);
+  GenerateOptions generate_options = options.generate;
+  for (const std::string& bias : options.logit_bias) {
+    generate_options.sampler.logit_bias.push_back(parse_logit_bias(bias));
+  }
+  const std::unique_ptr<Backend> backend = make_backend(options.device);
+  const std::string path = find_model(options.model_path);
+  const std::string text = read_prompt(options.prompt);
+  const Model model = [&] {
+    Progress progress("loading", context.common.quiet);
+    return load_model(path, *backend,
+                      {.tokenizer_path = options.tokenizer_path, .progress = progress.callback()});
+  }();
+  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
+                 ": has no tokenizer; --tokenizer FILE gives one");
+
+  ChatPrompt prompt = make_prompt(options, *model.tokenizer, text);
+  const SessionOptions session_opts =
+      session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
+  Session session(model, *backend, session_opts);
+  spdlog::info(load_line(model, session, session_opts, *backend));
+
+  const uint64_t seed = options.seed ? *options.seed : random_seed();
+  generate_options.sampler.seed = seed;
+  generate_options.end_ids = prompt.end_ids;
+  generate_options.show_special = options.special;
+  generate_options.interrupted = &interrupt_flag();
+
+  const bool logprobs = generate_options.n_logprobs > 0;
+  const bool streamed = !context.common.json && !options.jsonl;
+  if (streamed && options.echo) context.out.text(text);
+  std::vector<double> token_seconds;
+  double last = 0;
+  int64_t index = 0;
+  const auto on_token = [&](const GeneratedToken& token) {
+    const double now = now_seconds();
+    if (index > 0 && token.id >= 0) token_seconds.push_back(now - last);
+    last = now;
+    if (options.jsonl) context.out.json_line(to_json(token, index, model, logprobs));
+    if (streamed) context.out.text(token.text);
+    ++index;
+  };
+  const GenerateResult result = generate(session, prompt.tokens, generate_options, on_token);
+
+  if (streamed) context.out.text("\n");
+  if (context.common.json) {
+    nlohmann::ordered_json object = to_json(result, model, seed, logprobs);
+    if (options.echo) object["prompt"] = text;
+    context.out.json(object);
+  }
+  spdlog::info(finish_line(result, std::move(token_seconds), model, seed));
+  throw_if_interrupted();
+}
+
+void add_prompt_options(CLI::App& app, GenerateCommandOptions& options) {
+  add_text(app, "PROMPT", options.prompt.positional, "TEXT", "Text to continue");
+  add_text(app, "-p,--prompt", options.prompt.option, "TEXT",
+           "Text to continue; \"\" is a prompt too");
+  add_text(app, "-f,--file", options.prompt.file, "FILE",
+           "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
+  app.add_flag("--chat", options.chat, "The prompt is a user's turn in the model's chat template");
+  add_text(app, "--system", options.system, "TEXT", "System message of the chat; \"\": none");
+  add_choice(app, "--chat-template", options.chat_template,
+             {"chatml", "llama2", "llama3", "zephyr", "mistral"},
+             "Chat template, where the model's own is not known")
+      ->group(kMoreOptions);
+  app.add_flag("--special", options.special,
+               "Names of control tokens in the prompt are those tokens, and show in the output")
+      ->group(kMoreOptions);
+  app.add_flag("--no-bos", options.no_bos, "No BOS token before the prompt")->group(kMoreOptions);
+}
+
+void add_sampling_options(CLI::App& app, GenerateCommandOptions& options) {
+  SamplerOptions& sampler = options.generate.sampler;
+  app.add_option(
+         "-s,--seed",
+         [&options](const CLI::results_t& results) {
+           options.seed = parse_integer("--seed", results.back(), -1, INT64_MAX);
+           if (results.back() == "-1") options.seed.reset();
+           return true;
+         },
+         "Seed of the random draws; -1: a random one, which is printed")
+      ->type_name("N")
+      ->take_last()
+      ->default_str("-1");
+  add_number(app, "--temp,--temperature", sampler.temperature, 0, 100,
+             "Temperature; 0: the most probable token, ties to the lower id");
+  add_integer(app, "--top-k,--top_k", sampler.top_k, 0, INT32_MAX,
+              "Keep the K most probable; 0: all");
+  add_number(app, "--top-p,--top_p", sampler.top_p, 0, 1, "Keep the probability mass P; 1: all");
+  add_number(app, "--min-p,--min_p", sampler.min_p, 0, 1,
+             "Keep what is at least this share of the best; 0: all");
+  add_number(app, "--repeat-penalty,--repetition-penalty,--repetition_penalty",
+             sampler.repeat_penalty, 0.01f, 100, "Divides the logits of repeated tokens; 1: off")
+      ->group(kMoreOptions);
+  add_integer(app, "--repeat-last-n", sampler.repeat_last_n, -1, INT32_MAX,
+              "How far back penalties look; -1: all, 0: off")
+      ->group(kMoreOptions);
+  add_number(app, "--presence-penalty,--presence_penalty", sampler.presence_penalty, -100, 100,
+             "Subtracted from the logits of tokens seen")
+      ->group(kMoreOptions);
+  add_number(app, "--frequency-penalty,--frequency_penalty", sampler.frequency_penalty, -100, 100,
+             "Subtracted as often as a token was seen")
+      ->group(kMoreOptions);
+  add_repeatable(app, "--logit-bias", options.logit_bias, "ID=B", "Added to the logit of a token")
+      ->group(kMoreOptions);
+}
+
+void add_output_options(CLI::App& app, GenerateCommandOptions& options) {
+  GenerateOptions& generate = options.generate;
+  add_integer(app, "-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", generate.n_predict,
+              -1, kMaxTokens,
+              "Tokens to generate; -1: to the end of text or context, 0: evaluate the prompt only");
+  add_repeatable(app, "--stop", generate.stop, "TEXT", "End before this text; repeatable");
+  app.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text")
+      ->group(kMoreOptions);
+  app.add_flag("--echo", options.echo, "Print the prompt as well")->group(kMoreOptions);
+  add_integer(app, "--logprobs", generate.n_logprobs, 0, 1000,
+              "Report the K best tokens of each step (--json, --jsonl)")
+      ->group(kMoreOptions);
+  app.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
+}
+
+}  // namespace
+
+Command add_generate_command(CLI::App& root, Context& context) {
+  CLI::App* app = root.add_subcommand("generate", "Continue a text, or answer a question");
+  app->fallthrough();
+  app->footer(
+      "  minfer generate \"Once upon a time\" -n 64\n"
+      "  minfer generate -m smollm2 --chat \"Why is the sky blue?\"\n"
+      "  minfer generate -m model.gguf --temp 0 --json -f prompt.txt\n"
+      "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"");
+  auto options = std::make_shared<GenerateCommandOptions>();
+  add_text(*app, "-m,--model", options->model_path, "MODEL",
+           "Directory, .gguf, llama2.c .bin, or smollm2");
+  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
+  add_prompt_options(*app, *options);
+  add_output_options(*app, *options);
+  add_sampling_options(*app, *options);
+  add_integer(*app, "-c,--ctx-size", options->ctx_size, 0, kMaxTokens,
+              "Context in tokens; 0: what prompt and -n need, within the trained one");
+  add_integer(*app, "-b,--batch-size", options->batch_size, 1, 1 << 20,
+              "Tokens of the prompt in one pass")
+      ->group(kMoreOptions);
+  add_choice(*app, "--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache")
+      ->group(kMoreOptions);
+  add_device_options(*app, options->device);
+  return {app, [options, &context] { run_generate(*options, context); }};
+}
+
+}  // namespace minfer

@@ -1,0 +1,105 @@
+#include <charconv>
+#include <nlohmann/json.hpp>
+
+#include "models/tokenizer.h"
+#include "tools/commands.h"
+#include "tools/model_path.h"
+#include "tools/text_input.h"
+
+namespace minfer {
+namespace {
+
+struct TokenizeOptions {
+  std::string model_path, tokenizer_path;
+  TextOptions text;
+  std::optional<std::string> decode;  // ids with blanks or commas between them
+  bool no_bos = false, special = false;
+  bool ids = false, count = false;
+};
+
+std::vector<TokenId> parse_ids(std::string_view text, int64_t n_tokens) {
+  constexpr std::string_view kBetween = " ,\t\n\r";
+  std::vector<TokenId> ids;
+  for (size_t begin = text.find_first_not_of(kBetween); begin != std::string_view::npos;
+       begin = text.find_first_not_of(kBetween, begin)) {
+    const size_t end = std::min(text.find_first_of(kBetween, begin), text.size());
+    const std::string_view id = text.substr(begin, end - begin);
+    ids.push_back(narrow<TokenId>(parse_integer("--decode", id, 0, n_tokens - 1)));
+    begin = end;
+  }
+  return ids;
+}
+
+std::string joined(const std::vector<TokenId>& ids) {
+  std::string line;
+  for (TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
+  return line;
+}
+
+void print_decoded(const Tokenizer& tokenizer, const TokenizeOptions& options, Context& context) {
+  const std::string text =
+      tokenizer.decode(parse_ids(*options.decode, tokenizer.n_tokens()), options.special);
+  if (context.common.json)
+    return context.out.json(nlohmann::ordered_json::object({{"text", text}}));
+  context.out.line(text);
+}
+
+void print_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
+                  const TokenizeOptions& options, Context& context) {
+  if (context.common.json) {
+    auto pieces = nlohmann::ordered_json::array();
+    for (TokenId id : ids) pieces.push_back(tokenizer.piece(id));
+    return context.out.json(
+        nlohmann::ordered_json::object({{"count", ids.size()}, {"ids", ids}, {"pieces", pieces}}));
+  }
+  if (options.count) return context.out.line(std::to_string(ids.size()));
+  if (options.ids) return context.out.line(joined(ids));
+  std::string lines;
+  for (TokenId id : ids) {
+    lines += cat(id, '\t', shortened(tokenizer.piece(id), std::string::npos), '\n');
+  }
+  context.out.text(lines);
+}
+
+void run_tokenize(const TokenizeOptions& options, Context& context) {
+  MINFER_REQUIRE(Usage, int(options.ids) + int(options.count) + int(context.common.json) <= 1,
+                 "--ids, --count and --json exclude each other");
+  const bool has_text = options.text.positional || options.text.option || options.text.file;
+  MINFER_REQUIRE(Usage, !(options.decode && has_text), "--decode takes ids and no other text");
+  const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(
+      options.tokenizer_path.empty() ? find_model(options.model_path) : options.tokenizer_path);
+  if (options.decode) return print_decoded(*tokenizer, options, context);
+
+  const std::optional<std::string> text = read_text_options(options.text);
+  MINFER_REQUIRE(Usage, text, "no text: give it as an argument, with -f FILE or by a pipe");
+  const std::vector<TokenId> ids =
+      tokenizer->encode(*text, {.add_bos = !options.no_bos, .parse_special = options.special});
+  print_tokens(*tokenizer, ids, options, context);
+}
+
+}  // namespace
+
+Command add_tokenize_command(CLI::App& root, Context& context) {
+  CLI::App* app = root.add_subcommand("tokenize", "Text to token ids, and back");
+  app->fallthrough();
+  app->footer(
+      "  minfer tokenize -m smollm2 \"Hello world\"\n"
+      "  minfer tokenize -m tokenizer.model -f book.txt --count\n"
+      "  minfer tokenize -m smollm2 --decode \"19556 905\"");
+  auto options = std::make_shared<TokenizeOptions>();
+  add_text(*app, "-m,--model", options->model_path, "MODEL",
+           "Directory, .gguf (vocabulary-only too), tokenizer file, or smollm2");
+  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "The same as -m");
+  add_text(*app, "TEXT", options->text.positional, "TEXT", "Text to tokenize");
+  add_text(*app, "-p,--prompt", options->text.option, "TEXT", "Text to tokenize");
+  add_text(*app, "-f,--file", options->text.file, "FILE", "Read the text from FILE, - for stdin");
+  app->add_flag("--ids", options->ids, "Print the ids on one line");
+  app->add_flag("--count", options->count, "Print the number of tokens");
+  add_text(*app, "--decode", options->decode, "IDS", "Print the text of these ids");
+  app->add_flag("--no-bos", options->no_bos, "No BOS token in front");
+  app->add_flag("--special", options->special, "Names of control tokens are those tokens")
+      ->group(kMoreOptions);
+  return {app, [options, &context] { run_tokenize(*options, context); }};
+}
+
+}  // namespace minfer

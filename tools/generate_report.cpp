@@ -1,0 +1,101 @@
+#include "tools/generate_report.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <nlohmann/json.hpp>
+
+#include "tools/statistics.h"
+
+namespace minfer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+double decode_bandwidth_gb(const GenerateResult& result, const Model& model) {
+  const double bytes = double(model.bytes_per_token) * double(result.decode_steps);
+  return per_second(bytes, result.decode_seconds) / 1e9;
+}
+
+Json top_json(const GeneratedToken& token, const Model& model) {
+  Json top = Json::array();
+  for (const TokenLogprob& candidate : token.top) {
+    top.push_back({{"id", candidate.id},
+                   {"piece", model.tokenizer->piece(candidate.id)},
+                   {"logprob", candidate.logprob}});
+  }
+  return top;
+}
+
+}  // namespace
+
+std::string load_line(const Model& model, const Session& session, const SessionOptions& options,
+                      const Backend& backend) {
+  constexpr double kGiB = 1024.0 * 1024 * 1024;
+  return fmt::format(
+      "model {}, {:.2f} GiB ({:.2f} bpw), {} layers | kv {} x {} = {:.2f} GiB | {} | "
+      "loaded in {:.2f} s",
+      model.description, double(model.file_bytes) / kGiB,
+      8.0 * double(model.file_bytes) / double(model.n_params), model.config.n_layers,
+      session.max_seq_len(), options.kv_dtype == DType::F16 ? "f16" : "f32",
+      double(session.kv_bytes()) / kGiB, backend.name(), model.load_seconds);
+}
+
+std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
+                        const Model& model, uint64_t seed) {
+  std::string line = fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", result.prompt_tokens,
+                                 result.prefill_seconds * 1e3,
+                                 per_second(double(result.prompt_tokens), result.prefill_seconds));
+  if (!result.tokens.empty()) {
+    line += fmt::format(" | first token {:.0f} ms", result.first_token_seconds * 1e3);
+  }
+  if (result.decode_steps > 0) {
+    const double rate = per_second(double(result.decode_steps), result.decode_seconds);
+    line += fmt::format(" | {} tok, {:.1f} tok/s, {:.1f} ms/tok (p99 {:.1f}) | {:.1f} GB/s",
+                        result.tokens.size(), rate, per_second(1e3, rate),
+                        percentile(std::move(token_seconds), 0.99) * 1e3,
+                        decode_bandwidth_gb(result, model));
+  }
+  return line + fmt::format(" | stop {} | seed {}", stop_reason_name(result.stop_reason), seed);
+}
+
+Json to_json(const GeneratedToken& token, int64_t index, const Model& model, bool with_logprobs) {
+  Json object = {{"index", index}, {"id", token.id}, {"text", token.text}};
+  if (with_logprobs && token.id >= 0) {
+    object["logprob"] = token.logprob;
+    object["top"] = top_json(token, model);
+  }
+  return object;
+}
+
+Json to_json(const GenerateResult& result, const Model& model, uint64_t seed, bool with_logprobs) {
+  Json logprobs = nullptr;
+  if (with_logprobs) {
+    logprobs = Json::array();
+    for (const GeneratedToken& step : result.steps) {
+      logprobs.push_back({{"id", step.id},
+                          {"piece", model.tokenizer->piece(step.id)},
+                          {"logprob", step.logprob},
+                          {"top", top_json(step, model)}});
+    }
+  }
+  const Json timings = {
+      {"load_s", model.load_seconds},
+      {"prefill_s", result.prefill_seconds},
+      {"prefill_tokens_per_s", per_second(double(result.prompt_tokens), result.prefill_seconds)},
+      {"first_token_s", result.first_token_seconds},
+      {"decode_s", result.decode_seconds},
+      {"decode_tokens_per_s", per_second(double(result.decode_steps), result.decode_seconds)},
+      {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
+  return {{"text", result.text},
+          {"tokens", result.tokens},
+          {"prompt_tokens", result.prompt_tokens},
+          {"generated_tokens", result.tokens.size()},
+          {"stop_reason", stop_reason_name(result.stop_reason)},
+          {"seed", seed},
+          {"logprobs", logprobs},
+          {"timings", timings},
+          {"model", model.description},
+          {"activations", "float"}};
+}
+
+}  // namespace minfer

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <nlohmann/json_fwd.hpp>
+#include <string>
+#include <vector>
+
+#include "engine/generate.h"
+
+namespace minfer {
+
+// "model llama 135M Q4_1, 0.09 GiB (5.8 bpw), 30 layers | kv 2048 x f16 = 0.04 GiB | cpu ... |
+// loaded in 0.4 s"
+std::string load_line(const Model& model, const Session& session, const SessionOptions& options,
+                      const Backend& backend);
+
+// "prompt 12 tok, 80 ms, 150.0 tok/s | first token 81 ms | 128 tok, ... | seed 1"
+//   token_seconds  time of each generated token after the first, unsorted
+std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
+                        const Model& model, uint64_t seed);
+
+// The object of `generate --json`.
+nlohmann::ordered_json to_json(const GenerateResult& result, const Model& model, uint64_t seed,
+                               bool with_logprobs);
+// One token of `generate --jsonl`.
+nlohmann::ordered_json to_json(const GeneratedToken& token, int64_t index, const Model& model,
+                               bool with_logprobs);
+
+}  // namespace minfer

@@ -1,0 +1,176 @@
+#include "tools/inspection.h"
+
+#include <spdlog/fmt/fmt.h>
+
+#include <cmath>
+#include <nlohmann/json.hpp>
+
+namespace minfer {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string human_bytes(double bytes) {
+  if (bytes >= 1024.0 * 1024 * 1024)
+    return fmt::format("{:.2f} GiB", bytes / (1024.0 * 1024 * 1024));
+  if (bytes >= 1024.0 * 1024) return fmt::format("{:.2f} MiB", bytes / (1024.0 * 1024));
+  return fmt::format("{:.1f} KiB", bytes / 1024);
+}
+
+double bits_per_weight(uint64_t bytes, int64_t n_params) {
+  return n_params == 0 ? 0 : 8.0 * double(bytes) / double(n_params);
+}
+
+std::string architecture_of(const TensorSource& source) {
+  const Metadata& metadata = source.metadata;
+  for (const char* key : {"general.architecture", "model_type", "architectures"}) {
+    if (metadata.has(key)) return metadata.as_text(key);
+  }
+  return "unknown";
+}
+
+int64_t memory_bytes(const TensorEntry& entry) {
+  return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
+}
+
+std::string config_text(const ModelConfig& c) {
+  std::string text = fmt::format(
+      "layers         {}\ndim            {}\nffn dim        {}\nheads          {} ({} for keys and "
+      "values), {} each\nvocabulary     {}{}\ntrained on     {} tokens\n",
+      c.n_layers, c.dim, c.ffn_dim, c.n_heads, c.n_kv_heads, c.head_dim, c.vocab_size,
+      c.tied_output ? ", output tied to the embedding" : "", c.trained_seq_len);
+  if (c.is_llama()) {
+    const char* scaling = c.rope_scaling == RopeScaling::None     ? "none"
+                          : c.rope_scaling == RopeScaling::Linear ? "linear"
+                                                                  : "llama3";
+    text += fmt::format("rope           theta {}, scaling {}\n", c.rope_theta, scaling);
+  }
+  return text;
+}
+
+Json config_json(const ModelConfig& c) {
+  return {{"n_layers", c.n_layers},     {"dim", c.dim},
+          {"ffn_dim", c.ffn_dim},       {"n_heads", c.n_heads},
+          {"n_kv_heads", c.n_kv_heads}, {"head_dim", c.head_dim},
+          {"vocab_size", c.vocab_size}, {"trained_seq_len", c.trained_seq_len},
+          {"norm_eps", c.norm_eps},     {"tied_output", c.tied_output},
+          {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
+}
+
+}  // namespace
+
+Inspection inspect(const TensorSource& source, int64_t ctx) {
+  Inspection result;
+  result.path = source.path;
+  result.format = source.format;
+  result.architecture = architecture_of(source);
+  result.warnings = source.warnings;
+  for (const TensorEntry& entry : source.tensors) {
+    Inspection::TypeCount& type = result.types[std::string(info(entry.dtype).name)];
+    ++type.n_tensors;
+    type.n_params += entry.shape.n_elements();
+    type.file_bytes += entry.file_bytes;
+    ++result.n_tensors;
+    result.n_params += entry.shape.n_elements();
+    result.file_bytes += entry.file_bytes;
+    result.weight_memory_bytes += memory_bytes(entry);
+  }
+  try {
+    result.config = check_model(source);
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Input) throw;
+    result.refusal = e.what();
+    return result;
+  }
+  const ModelConfig& config = *result.config;
+  result.ctx = ctx > 0 ? ctx : config.trained_seq_len;
+  constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
+  result.kv_bytes =
+      checked_mul(result.ctx, kKeysAndValues * kF16Bytes * config.n_layers * config.kv_dim());
+  return result;
+}
+
+std::string to_text(const Inspection& result, const TensorSource& source, bool list_tensors) {
+  std::string text = fmt::format("file           {}\nformat         {}\narchitecture   {}\n",
+                                 shortened(result.path, 500), result.format, result.architecture);
+  if (result.config) text += config_text(*result.config);
+  text += fmt::format("parameters     {}\ntensors        {}, {} ({:.2f} bits per weight)\n",
+                      result.n_params, result.n_tensors, human_bytes(double(result.file_bytes)),
+                      bits_per_weight(result.file_bytes, result.n_params));
+  for (const auto& [name, type] : result.types) {
+    text += fmt::format("  {:<12} {:>5} tensors {:>14} parameters {:>12}\n", name, type.n_tensors,
+                        type.n_params, human_bytes(double(type.file_bytes)));
+  }
+  if (result.config) {
+    text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
+                        human_bytes(double(result.weight_memory_bytes)),
+                        human_bytes(double(result.kv_bytes)), result.ctx,
+                        human_bytes(double(result.weight_memory_bytes + result.kv_bytes)));
+  } else {
+    text += "not supported  " + result.refusal + '\n';
+  }
+  for (const std::string& warning : result.warnings) text += "warning        " + warning + '\n';
+  if (!list_tensors) return text;
+  for (const TensorEntry& entry : source.tensors) {
+    text += cat(entry.dtype, '\t', entry.shape, '\t', shortened(entry.name, 200), '\n');
+  }
+  return text;
+}
+
+Json to_json(const Inspection& result, const TensorSource& source) {
+  Json types = Json::object();
+  for (const auto& [name, type] : result.types) {
+    types[name] = {
+        {"n_tensors", type.n_tensors}, {"n_params", type.n_params}, {"bytes", type.file_bytes}};
+  }
+  Json tensors = Json::array();
+  for (const TensorEntry& entry : source.tensors) {
+    Json shape = Json::array();
+    for (int i = 0; i < entry.shape.rank; ++i) shape.push_back(entry.shape[i]);
+    tensors.push_back({{"name", entry.name},
+                       {"type", info(entry.dtype).name},
+                       {"shape", shape},
+                       {"bytes", entry.file_bytes}});
+  }
+  Json object = {{"path", result.path},
+                 {"format", result.format},
+                 {"architecture", result.architecture},
+                 {"supported", result.config.has_value()},
+                 {"unsupported", nullptr},
+                 {"config", nullptr},
+                 {"n_params", result.n_params},
+                 {"n_tensors", result.n_tensors},
+                 {"bytes", result.file_bytes},
+                 {"bpw", bits_per_weight(result.file_bytes, result.n_params)},
+                 {"types", types},
+                 {"memory", nullptr},
+                 {"warnings", result.warnings},
+                 {"tensors", tensors}};
+  if (result.config) {
+    object["config"] = config_json(*result.config);
+    object["memory"] = {{"ctx", result.ctx},
+                        {"weight_bytes", result.weight_memory_bytes},
+                        {"kv_bytes", result.kv_bytes},
+                        {"total_bytes", result.weight_memory_bytes + result.kv_bytes}};
+  } else {
+    object["unsupported"] = result.refusal;
+  }
+  return object;
+}
+
+void check_values(const TensorSource& source,
+                  const std::function<void(int64_t, int64_t)>& progress) {
+  int64_t done = 0;
+  for (const TensorEntry& entry : source.tensors) {
+    const HostTensor values = to_f32_tensor(source.read(entry));
+    const float* x = values.as<const float>();
+    for (int64_t i = 0, n = values.view().n_elements(); i < n; ++i) {
+      MINFER_REQUIRE(Input, std::isfinite(x[i]), shortened(source.path, 200), ": tensor ",
+                     shortened(entry.name), ": element ", i, " is ", x[i], ", not finite");
+    }
+    progress(++done, int64_t(source.tensors.size()));
+  }
+  source.check_unchanged();
+}
+
+}  // namespace minfer

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <map>
+#include <nlohmann/json_fwd.hpp>
+#include <optional>
+#include <string>
+
+#include "models/model.h"
+
+namespace minfer {
+
+// What `minfer inspect` says about a checkpoint, from its headers alone.
+struct Inspection {
+  std::string path, format, architecture;
+  std::optional<ModelConfig> config;  // where the model is supported
+  std::string refusal;                // why it is not
+  std::vector<std::string> warnings;
+
+  struct TypeCount {
+    int64_t n_tensors = 0, n_params = 0;
+    uint64_t file_bytes = 0;
+  };
+  std::map<std::string, TypeCount> types;
+  int64_t n_tensors = 0, n_params = 0;
+  uint64_t file_bytes = 0;
+
+  // Memory of a run on the CPU, where quantized tensors are held as f32.
+  int64_t ctx = 0;
+  int64_t weight_memory_bytes = 0, kv_bytes = 0;  // the cache in f16
+};
+
+//   ctx  tokens of context; 0: the trained context
+Inspection inspect(const TensorSource& source, int64_t ctx);
+
+std::string to_text(const Inspection& inspection, const TensorSource& source, bool list_tensors);
+nlohmann::ordered_json to_json(const Inspection& inspection, const TensorSource& source);
+
+// Reads every tensor and refuses the first value that is not finite (Input).
+//   progress  called with tensors done and in all
+void check_values(const TensorSource& source,
+                  const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace minfer

@@ -1,0 +1,71 @@
+#include <spdlog/pattern_formatter.h>
+#include <spdlog/sinks/basic_file_sink.h>
+#include <spdlog/sinks/stdout_sinks.h>
+#include <spdlog/spdlog.h>
+
+#include "kernels/base/error.h"
+#include "tools/options.h"
+
+namespace minfer {
+namespace {
+
+// "minfer: error: " before errors and warnings; status lines stand for themselves.
+class Prefix : public spdlog::custom_flag_formatter {
+ public:
+  void format(const spdlog::details::log_msg& message, const std::tm&,
+              spdlog::memory_buf_t& out) override {
+    const std::string_view prefix = message.level == spdlog::level::err    ? "minfer: error: "
+                                    : message.level == spdlog::level::warn ? "minfer: warning: "
+                                                                           : "";
+    out.append(prefix.data(), prefix.data() + prefix.size());
+  }
+  std::unique_ptr<custom_flag_formatter> clone() const override {
+    return std::make_unique<Prefix>();
+  }
+};
+
+const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
+
+spdlog::level::level_enum chosen_level(const CommonOptions& options) {
+  if (!options.log_level.empty()) return spdlog::level::from_str(options.log_level);
+  if (options.quiet) return spdlog::level::err;
+  return options.verbosity > 0 ? spdlog::level::debug : spdlog::level::info;
+}
+
+spdlog::sink_ptr stderr_sink() {
+  auto formatter = std::make_unique<spdlog::pattern_formatter>();
+  formatter->add_flag<Prefix>('*').set_pattern("%*%v");
+  auto sink = std::make_shared<spdlog::sinks::stderr_sink_mt>();
+  sink->set_formatter(std::move(formatter));
+  return sink;
+}
+
+}  // namespace
+
+void add_common_options(CLI::App& root, CommonOptions& options) {
+  root.add_flag("--json", options.json, "Print one JSON object instead of text");
+  root.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
+  root.add_flag("-v,--verbose", options.verbosity, "More on stderr");
+  add_choice(root, "--log-level", options.log_level, kLevels, "What goes to stderr and the log")
+      ->group(kMoreOptions);
+  add_text(root, "--log-file", options.log_file, "FILE", "Append the log to FILE as well")
+      ->group(kMoreOptions);
+}
+
+void configure_log(const CommonOptions& options) {
+  std::vector<spdlog::sink_ptr> sinks = {stderr_sink()};
+  if (!options.log_file.empty()) {
+    try {
+      sinks.push_back(std::make_shared<spdlog::sinks::basic_file_sink_mt>(options.log_file));
+    } catch (const spdlog::spdlog_ex& e) {
+      throw Error(ErrorKind::System, cat("--log-file: ", shortened(e.what(), 200)));
+    }
+    sinks.back()->set_pattern("%Y-%m-%dT%H:%M:%S.%e%z %l %v");
+  }
+  auto logger = std::make_shared<spdlog::logger>("minfer", sinks.begin(), sinks.end());
+  logger->set_level(chosen_level(options));
+  logger->flush_on(spdlog::level::debug);
+  spdlog::set_default_logger(std::move(logger));
+}
+
+}  // namespace minfer

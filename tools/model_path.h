@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+
+namespace minfer {
+
+// ${XDG_CACHE_HOME:-~/.cache}/minfer/models, where scripts/get_model.sh puts models.
+std::string model_cache_dir();
+
+// The model that -m names: a path, or the short name of a model in the cache. Empty: smollm2 from
+// the cache. What is not simply the given path is said on stderr. Throws Usage where there is none.
+std::string find_model(const std::string& given);
+
+}  // namespace minfer

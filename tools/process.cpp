@@ -1,0 +1,48 @@
+#include "tools/process.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <csignal>
+
+namespace minfer {
+namespace {
+
+// A signal handler can reach nothing but globals.
+std::atomic<bool> interrupted{false};
+std::atomic<int> first_signal{0};
+static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
+
+extern "C" void on_signal(int signal) {
+  if (interrupted.load()) _exit(128 + signal);
+  first_signal.store(signal);
+  interrupted.store(true);
+}
+
+}  // namespace
+
+void open_standard_files() {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
+    // open() returns the lowest free number: `fd` itself.
+    if (::fcntl(fd, F_GETFD) == -1 && errno == EBADF) (void)!::open("/dev/null", O_RDWR);
+  }
+}
+
+void install_signal_handlers() {
+  struct sigaction action = {};
+  action.sa_handler = on_signal;
+  ::sigemptyset(&action.sa_mask);
+  ::sigaction(SIGINT, &action, nullptr);
+  ::sigaction(SIGTERM, &action, nullptr);
+  action.sa_handler = SIG_IGN;
+  ::sigaction(SIGPIPE, &action, nullptr);
+}
+
+const std::atomic<bool>& interrupt_flag() { return interrupted; }
+
+void throw_if_interrupted() {
+  if (interrupted.load()) throw Interrupted{first_signal.load()};
+}
+
+}  // namespace minfer

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <atomic>
+
+namespace minfer {
+
+// SIGINT or SIGTERM asked for the end: the process ends with 128 + signal.
+struct Interrupted {
+  int signal;
+};
+
+// Opens what is closed of stdin, stdout and stderr on /dev/null, so that no model file gets one of
+// their numbers.
+void open_standard_files();
+
+// The first SIGINT or SIGTERM sets the flag, the second ends the process at once. SIGPIPE is
+// ignored: a closed stdout is seen at the write.
+void install_signal_handlers();
+const std::atomic<bool>& interrupt_flag();
+void throw_if_interrupted();
+
+}  // namespace minfer

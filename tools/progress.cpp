@@ -1,0 +1,52 @@
+#include "tools/progress.h"
+
+#include <unistd.h>
+
+#include <chrono>
+
+#include "kernels/base/error.h"
+#include "tools/output.h"
+#include "tools/process.h"
+
+namespace minfer {
+namespace {
+
+constexpr int64_t kBarCells = 30;
+
+// Progress is for eyes: a failed write is no fault.
+void write_stderr(const std::string& text) {
+  (void)!::write(STDERR_FILENO, text.data(), text.size());
+}
+
+}  // namespace
+
+Progress::Progress(std::string label, bool quiet)
+    : label_(std::move(label)),
+      enabled_(!quiet && is_terminal(STDERR_FILENO)),
+      started_(now_seconds()) {}
+
+Progress::~Progress() {
+  if (shown_) write_stderr("\r\x1b[K");
+}
+
+void Progress::update(int64_t done, int64_t total) {
+  throw_if_interrupted();
+  if (!enabled_ || total <= 0 || now_seconds() - started_ < 0.5) return;
+  const int64_t percent = done * 100 / total;
+  if (percent == last_percent_) return;
+  last_percent_ = percent;
+  shown_ = true;
+  const int64_t cells = percent * kBarCells / 100;
+  write_stderr(cat("\r", label_, " [", std::string(size_t(cells), '#'),
+                   std::string(size_t(kBarCells - cells), '.'), "] ", percent, " %\x1b[K"));
+}
+
+std::function<void(int64_t, int64_t)> Progress::callback() {
+  return [this](int64_t done, int64_t total) { update(done, total); };
+}
+
+double now_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+}  // namespace minfer

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+
+namespace minfer {
+
+// A bar on stderr while a model is read: on a terminal alone, after the first half second, gone
+// when it is done. Also where Ctrl-C is noticed: throws Interrupted.
+class Progress {
+ public:
+  Progress(std::string label, bool quiet);
+  ~Progress();
+  void update(int64_t done, int64_t total);
+  // For LoadOptions::progress; this object outlives the function.
+  std::function<void(int64_t, int64_t)> callback();
+
+ private:
+  std::string label_;
+  bool enabled_, shown_ = false;
+  double started_;
+  int64_t last_percent_ = -1;
+};
+
+double now_seconds();  // on the monotonic clock
+
+}  // namespace minfer

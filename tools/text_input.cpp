@@ -1,0 +1,66 @@
+#include "tools/text_input.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "kernels/base/error.h"
+#include "tools/output.h"
+#include "tools/process.h"
+
+namespace minfer {
+namespace {
+
+// Ctrl-C while a terminal or pipe is waited for ends the process.
+std::string read_all(int fd, const std::string& name) {
+  std::string text;
+  char buffer[1 << 16];
+  while (true) {
+    const ssize_t n = ::read(fd, buffer, sizeof buffer);
+    throw_if_interrupted();
+    if (n == 0) return text;
+    if (n > 0) {
+      text.append(buffer, static_cast<size_t>(n));
+    } else if (errno == EISDIR) {
+      throw Error(ErrorKind::Input, cat(name, ": is a directory"));
+    } else {
+      MINFER_REQUIRE(System, errno == EINTR, name, ": ", std::strerror(errno));
+    }
+  }
+}
+
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  if (path == "-") return read_all(STDIN_FILENO, "stdin");
+  const std::string name = shortened(path, 200);
+  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  if (fd < 0) {
+    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    throw Error(missing ? ErrorKind::Input : ErrorKind::System,
+                cat(name, ": ", std::strerror(errno)));
+  }
+  struct Closer {
+    int fd;
+    ~Closer() { ::close(fd); }
+  } closer{fd};
+  return read_all(fd, name);
+}
+
+std::optional<std::string> read_text_options(const TextOptions& options) {
+  const int given = int(options.positional.has_value()) + int(options.option.has_value()) +
+                    int(options.file.has_value());
+  MINFER_REQUIRE(Usage, given <= 1,
+                 "the text is given more than once: as an argument, an option or a file");
+  if (options.positional) return options.positional;
+  if (options.option) return options.option;
+  if (options.file) return read_text(*options.file);
+  if (is_terminal(STDIN_FILENO)) return std::nullopt;
+  std::string piped = read_text("-");
+  if (piped.empty()) return std::nullopt;
+  return piped;
+}
+
+}  // namespace minfer
