@@ -1,0 +1,54 @@
+#!/usr/bin/env python3
+"""Fails where a source file includes a folder that its own may not see, or a package that has its
+place elsewhere. Run from the root."""
+import pathlib
+import re
+import sys
+
+MAY_SEE = {
+    "kernels/base": {"kernels/base"},
+    "kernels": {"kernels/base", "kernels"},
+    "loaders": {"kernels/base", "loaders"},
+    "models": {"kernels/base", "kernels", "loaders", "models"},
+    "engine": {"kernels/base", "kernels", "models", "engine"},
+    "tools": {"kernels/base", "kernels", "loaders", "models", "engine", "tools"},
+}
+KERNELS_SEEN = {  # of kernels/ outside kernels/base
+    "models": {"kernels/backend.h"},
+    "engine": {"kernels/backend.h"},
+    "tools": {"kernels/backend.h", "kernels/bench.h"},
+}
+PACKAGES_OF_TOOLS = ("CLI/", "spdlog/")
+
+
+def layer(path):
+    return "kernels/base" if path.startswith("kernels/base/") else path.split("/")[0]
+
+
+def fault(file, own, quoted, target):
+    """What is wrong with one include, or None."""
+    if not quoted:
+        if target.startswith(PACKAGES_OF_TOOLS) and own != "tools":
+            return f"{target} belongs to tools/"
+        if target == "nlohmann/json.hpp" and file.suffix == ".h":
+            return f"{target} belongs into .cpp files"
+        return None
+    private = layer(target) == "kernels" and target not in KERNELS_SEEN.get(own, {target})
+    if layer(target) not in MAY_SEE[own] or private:
+        return f"{own} may not include {target}"
+    return None
+
+
+bad = 0
+for folder in sorted({own.split("/")[0] for own in MAY_SEE}):
+    for file in sorted(pathlib.Path(folder).rglob("*")):
+        if file.suffix not in {".h", ".cpp", ".cu", ".cuh"}:
+            continue
+        own = layer(file.as_posix())
+        for number, line in enumerate(file.read_text(encoding="utf-8").splitlines(), 1):
+            found = re.match(r'\s*#\s*include\s*(["<])([^">]+)[">]', line)
+            message = found and fault(file, own, found.group(1) == '"', found.group(2))
+            if message:
+                print(f"{file}:{number}: {message}")
+                bad += 1
+sys.exit(bad > 0)
