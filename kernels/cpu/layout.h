@@ -13,10 +13,10 @@ constexpr int64_t kPanel = 16;
 // The order of every sum of products, so that its bits depend neither on the number of tokens nor
 // on the threads: blocks of kKBlock columns, each summed from zero in order by fused multiply-adds
 // (plain products and sums in the base path); block sums are added in order to the first one.
-constexpr int64_t kKBlock = 256;
+constexpr int64_t kKBlock = 128;
 
 // Attention takes positions in blocks of this many, at absolute multiples of it.
-constexpr int64_t kPositionBlock = 256;
+constexpr int64_t kPositionBlock = 128;
 static_assert(kPositionBlock % kPanel == 0 && kPositionBlock <= kKBlock);
 
 // These are static, so that no object file built with AVX flags holds a copy for the linker to

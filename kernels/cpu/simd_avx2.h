@@ -14,6 +14,7 @@ namespace {
 constexpr const char* kIsaName = "avx2";
 // Register tile of the matmuls: tokens times panels in flight, of 16 registers.
 constexpr int kTileTokens = 6, kTilePanels = 1;
+constexpr int kFmaChains = 6;  // F32x16 in flight that hide the latency of multiply-adds
 
 struct F32x16 {
   __m256 lo, hi;

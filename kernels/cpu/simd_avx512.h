@@ -14,7 +14,8 @@ namespace {
 
 constexpr const char* kIsaName = "avx512";
 // Register tile of the matmuls: tokens times panels in flight, of 32 registers.
-constexpr int kTileTokens = 14, kTilePanels = 2;
+constexpr int kTileTokens = 6, kTilePanels = 4;
+constexpr int kFmaChains = 12;  // F32x16 in flight that hide the latency of multiply-adds
 
 struct F32x16 {
   __m512 v;

@@ -59,12 +59,12 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t
   for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
     const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
     const int64_t panels = n_panels(n_visible(piece, r + n_tile - 1, begin));
-    for (int64_t p = 0; p < panels; p += kTilePanels) {
-      const int64_t n = smaller(kTilePanels, panels - p);
+    for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
+      const int64_t n = group_size(panels - p);
       for (int64_t i = 0; i < piece.head_dim; i += kKBlock) {
         multiply(n_tile, n, sums, keys + p * key_stride + i * kPanel, key_stride,
                  rows.q + (i / kKBlock * rows.n_rows + r) * kKBlock,
-                 smaller(kKBlock, piece.head_dim - i), i > 0);
+                 smaller(kKBlock, piece.head_dim - i), i == 0 ? Sums::Replace : Sums::Continue);
       }
       for (int64_t j = 0; j < n_tile * n; ++j) {
         store(rows.scores + (r + j / n) * kKBlock + (p + j % n) * kPanel,
@@ -109,16 +109,17 @@ void value_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t
   for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
     const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
     const int64_t n_common = n_visible(piece, r, begin);
-    for (int64_t p = 0; p < panels; p += kTilePanels) {
-      const int64_t n = smaller(kTilePanels, panels - p);
+    for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
+      const int64_t n = group_size(panels - p);
       const T* const w = values + p * value_stride;
-      multiply(n_tile, n, sums, w, value_stride, rows.scores + r * kKBlock, n_common, false);
+      multiply(n_tile, n, sums, w, value_stride, rows.scores + r * kKBlock, n_common,
+               Sums::Replace);
       for (int64_t t = 0; t < n_tile; ++t) {
         float* const row_sums = sums + t * n * kPanel;
         const int64_t n_more = n_visible(piece, r + t, begin) - n_common;
         if (n_more > 0) {
           multiply(1, n, row_sums, w + n_common * kPanel, value_stride,
-                   rows.scores + (r + t) * kKBlock + n_common, n_more, true);
+                   rows.scores + (r + t) * kKBlock + n_common, n_more, Sums::Continue);
         }
         for (int64_t i = 0; i < n; ++i) {
           float* const to = rows.sums + (r + t) * rows.padded_dim + (p + i) * kPanel;

@@ -7,7 +7,16 @@ namespace {
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// sums[t][p][lane] = (resume ? sums : 0) + sum over k of x[t][k] * w[p][k][lane]
+// What a tile does with the sums that it finds.
+enum class Sums {
+  Replace,   // they become those of the tile's products
+  Continue,  // the chain of multiply-adds goes on where it stopped
+  Add,       // the tile's products are summed from zero and then added
+};
+
+alignas(64) constexpr float kZeros[kTileTokens * kMatvecPanels * kPanel] = {};
+
+// sums[t][p][lane] = sum over k of x[t][k] * w[p][k][lane], joined with what is there
 //
 //   sums   [kTokens][kPanels][kPanel]
 //   w      panels, `panel_stride` elements apart
@@ -17,12 +26,12 @@ inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 //          many tokens, gets the same bits
 template <typename W, int kTokens, int kPanels>
 [[gnu::noinline]] void multiply_tile(float* sums, const W* w, int64_t panel_stride, const float* x,
-                                     int64_t n_k, bool resume) {
+                                     int64_t n_k, Sums mode) {
+  // From memory in each case: a branch here makes GCC 12 send the registers through the stack.
+  const float* const start = mode == Sums::Continue ? sums : kZeros;
   F32x16 acc[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t) {
-    for (int p = 0; p < kPanels; ++p) {
-      acc[t][p] = resume ? load(sums + (t * kPanels + p) * kPanel) : splat(0);
-    }
+    for (int p = 0; p < kPanels; ++p) acc[t][p] = load(start + (t * kPanels + p) * kPanel);
   }
   for (int64_t k = 0; k < n_k; ++k) {
     if constexpr (kTokens == 1) {
@@ -40,30 +49,38 @@ template <typename W, int kTokens, int kPanels>
     }
   }
   for (int t = 0; t < kTokens; ++t) {
-    for (int p = 0; p < kPanels; ++p) store(sums + (t * kPanels + p) * kPanel, acc[t][p]);
+    for (int p = 0; p < kPanels; ++p) {
+      float* const to = sums + (t * kPanels + p) * kPanel;
+      store(to, mode == Sums::Add ? load(to) + acc[t][p] : acc[t][p]);
+    }
   }
 }
 
 // The same for a number of tokens, 1 to kTileTokens, known only now.
 template <int kPanels, int kTokens = kTileTokens, typename W>
 void multiply_tokens(int64_t n_tokens, float* sums, const W* w, int64_t panel_stride,
-                     const float* x, int64_t n_k, bool resume) {
+                     const float* x, int64_t n_k, Sums mode) {
   if constexpr (kTokens > 1) {
     if (n_tokens < kTokens) {
-      return multiply_tokens<kPanels, kTokens - 1>(n_tokens, sums, w, panel_stride, x, n_k, resume);
+      return multiply_tokens<kPanels, kTokens - 1>(n_tokens, sums, w, panel_stride, x, n_k, mode);
     }
   }
-  multiply_tile<W, kTokens, kPanels>(sums, w, panel_stride, x, n_k, resume);
+  multiply_tile<W, kTokens, kPanels>(sums, w, panel_stride, x, n_k, mode);
 }
 
-// And of 1 to kTilePanels panels; sums [n_tokens][n_panels][kPanel].
+// Panels that go into one tile where so many are left: as many as it has, or one.
+inline int64_t group_size(int64_t panels_left) {
+  return panels_left >= kTilePanels ? kTilePanels : 1;
+}
+
+// The same for a group of panels; sums [n_tokens][n_panels][kPanel].
 template <typename W>
 void multiply(int64_t n_tokens, int64_t n_panels, float* sums, const W* w, int64_t panel_stride,
-              const float* x, int64_t n_k, bool resume) {
+              const float* x, int64_t n_k, Sums mode) {
   if (n_panels == kTilePanels) {
-    multiply_tokens<kTilePanels>(n_tokens, sums, w, panel_stride, x, n_k, resume);
+    multiply_tokens<kTilePanels>(n_tokens, sums, w, panel_stride, x, n_k, mode);
   } else {
-    multiply_tokens<1>(n_tokens, sums, w, panel_stride, x, n_k, resume);
+    multiply_tokens<1>(n_tokens, sums, w, panel_stride, x, n_k, mode);
   }
 }
 
@@ -83,16 +100,15 @@ template <int kPanels, typename W>
 void matvec_panels(const MatmulPiece& piece, const W* w, int64_t panel) {
   const float* const x = piece.x + piece.token_begin * piece.in_dim;
   const int64_t panel_stride = piece.in_dim * kPanel;
-  alignas(64) float sums[kPanels * kPanel];
-  F32x16 total[kPanels] = {};
+  alignas(64) float totals[kPanels * kPanel];
   for (int64_t k0 = 0; k0 < piece.in_dim; k0 += kKBlock) {
-    multiply_tile<W, 1, kPanels>(sums, w + panel * panel_stride + k0 * kPanel, panel_stride, x + k0,
-                                 smaller(kKBlock, piece.in_dim - k0), false);
-    for (int p = 0; p < kPanels; ++p) {
-      total[p] = k0 == 0 ? load(sums + p * kPanel) : total[p] + load(sums + p * kPanel);
-    }
+    multiply_tile<W, 1, kPanels>(totals, w + panel * panel_stride + k0 * kPanel, panel_stride,
+                                 x + k0, smaller(kKBlock, piece.in_dim - k0),
+                                 k0 == 0 ? Sums::Replace : Sums::Add);
   }
-  for (int p = 0; p < kPanels; ++p) write_outputs(piece, piece.token_begin, panel + p, total[p]);
+  for (int p = 0; p < kPanels; ++p) {
+    write_outputs(piece, piece.token_begin, panel + p, load(totals + p * kPanel));
+  }
 }
 
 template <typename W>
@@ -121,23 +137,38 @@ void unpack_weights(float* to, const W* w, int64_t panel_stride, int64_t n_panel
   }
 }
 
-// total[t][p] (+)= the sums of one block of columns, for all tokens and up to kTilePanels panels.
-//   total  rows `total_stride` apart
+// What comes after a block of products, to be brought into the cache meanwhile: a column of cache
+// lines of the tokens, and panels.
+struct Ahead {
+  const float* x = nullptr;  // rows x_stride apart
+  int64_t x_stride = 0;
+  const char* w = nullptr;  // n_panels times panel_bytes, panel_stride bytes apart
+  int64_t n_panels = 0, panel_bytes = 0, panel_stride = 0;
+
+  // The share of tile i of n, tokens [begin, end).
+  void prefetch(int64_t i, int64_t n, int64_t begin, int64_t end) const {
+    constexpr int64_t kLine = 64;
+    if (x != nullptr) {
+      for (int64_t t = begin; t < end; ++t) __builtin_prefetch(x + t * x_stride, 0, 2);
+    }
+    const int64_t panel_lines = panel_bytes / kLine, lines = n_panels * panel_lines;
+    for (int64_t line = lines * i / n; line < lines * (i + 1) / n; ++line) {
+      __builtin_prefetch(w + line / panel_lines * panel_stride + line % panel_lines * kLine, 0, 2);
+    }
+  }
+};
+
+// One block of columns for all tokens of a piece and one group of panels.
+//   totals  [n_tokens][n_panels][kPanel]
 template <typename W>
-void add_block(float* total, int64_t total_stride, bool first, const W* w, int64_t panel_stride,
-               int64_t n_panels, const float* x, int64_t n_tokens, int64_t n_k) {
-  alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
+void multiply_block(float* totals, const W* w, int64_t panel_stride, int64_t n_panels,
+                    const float* x, int64_t n_tokens, int64_t n_k, Sums mode, const Ahead& ahead) {
   const int64_t n_tiles = (n_tokens + kTileTokens - 1) / kTileTokens;
   for (int64_t tile = 0; tile < n_tiles; ++tile) {  // tiles of equal size, give or take one token
     const int64_t begin = n_tokens * tile / n_tiles, end = n_tokens * (tile + 1) / n_tiles;
-    multiply(end - begin, n_panels, sums, w, panel_stride, x + begin * kKBlock, n_k, false);
-    for (int64_t t = begin; t < end; ++t) {
-      for (int64_t p = 0; p < n_panels; ++p) {
-        float* const to = total + t * total_stride + p * kPanel;
-        const F32x16 sum = load(sums + ((t - begin) * n_panels + p) * kPanel);
-        store(to, first ? sum : load(to) + sum);
-      }
-    }
+    ahead.prefetch(tile, n_tiles, begin, end);
+    multiply(end - begin, n_panels, totals + begin * n_panels * kPanel, w, panel_stride,
+             x + begin * kKBlock, n_k, mode);
   }
 }
 
@@ -149,31 +180,47 @@ void matmul(const MatmulPiece& piece) {
   if (n_tokens == 1) return matvec<W>(piece);
   const int64_t panels = piece.panel_end - piece.panel_begin, panel_stride = piece.in_dim * kPanel;
   const float* const x = piece.x + piece.token_begin * piece.in_dim;
-  float* const x_block = piece.scratch;                            // [n_tokens, kKBlock]
-  float* const w_block = x_block + kMaxMatmulTokens * kKBlock;     // [kTilePanels, kKBlock, kPanel]
-  float* const totals = w_block + kTilePanels * kKBlock * kPanel;  // [n_tokens, panels, kPanel]
+  const W* const w = static_cast<const W*>(piece.w) + piece.panel_begin * panel_stride;
+  float* const x_block = piece.scratch;                         // [n_tokens, kKBlock]
+  float* const w_block = x_block + kMaxMatmulTokens * kKBlock;  // [kTilePanels, kKBlock, kPanel]
+  // By groups of panels: [n_tokens][panels of the group][kPanel].
+  float* const totals = w_block + kTilePanels * kKBlock * kPanel;
 
   for (int64_t k0 = 0; k0 < piece.in_dim; k0 += kKBlock) {
     const int64_t n_k = smaller(kKBlock, piece.in_dim - k0);
+    const Sums mode = k0 == 0 ? Sums::Replace : Sums::Add;
     pack_tokens(x_block, x + k0, piece.in_dim, n_tokens, n_k);
-    for (int64_t p = 0; p < panels; p += kTilePanels) {
-      const int64_t n = smaller(kTilePanels, panels - p);
-      const W* const w =
-          static_cast<const W*>(piece.w) + (piece.panel_begin + p) * panel_stride + k0 * kPanel;
-      float* const total = totals + p * kPanel;
+    for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
+      const int64_t n = group_size(panels - p);
+      const W* const w_group = w + p * panel_stride + k0 * kPanel;
+      float* const group = totals + p * n_tokens * kPanel;
+      Ahead ahead;
+      const int64_t column = k0 + kKBlock + p / kTilePanels * kPanel;
+      if (column < piece.in_dim && column < k0 + 2 * kKBlock) {
+        ahead.x = x + column;
+        ahead.x_stride = piece.in_dim;
+      }
+      const bool last_group = p + n == panels;
+      if (!last_group || k0 + n_k < piece.in_dim) {
+        const int64_t next_k0 = last_group ? k0 + kKBlock : k0, next_p = last_group ? 0 : p + n;
+        ahead.w = reinterpret_cast<const char*>(w + next_p * panel_stride + next_k0 * kPanel);
+        ahead.n_panels = group_size(panels - next_p);
+        ahead.panel_bytes = smaller(kKBlock, piece.in_dim - next_k0) * kPanel * int64_t{sizeof(W)};
+        ahead.panel_stride = panel_stride * int64_t{sizeof(W)};
+      }
       if (sizeof(W) < sizeof(float) && n_tokens >= kManyTokens) {
-        unpack_weights(w_block, w, panel_stride, n, n_k);
-        add_block(total, panels * kPanel, k0 == 0, w_block, kKBlock * kPanel, n, x_block, n_tokens,
-                  n_k);
+        unpack_weights(w_block, w_group, panel_stride, n, n_k);
+        multiply_block(group, w_block, kKBlock * kPanel, n, x_block, n_tokens, n_k, mode, ahead);
       } else {
-        add_block(total, panels * kPanel, k0 == 0, w, panel_stride, n, x_block, n_tokens, n_k);
+        multiply_block(group, w_group, panel_stride, n, x_block, n_tokens, n_k, mode, ahead);
       }
     }
   }
-  for (int64_t t = 0; t < n_tokens; ++t) {
-    for (int64_t p = 0; p < panels; ++p) {
-      write_outputs(piece, piece.token_begin + t, piece.panel_begin + p,
-                    load(totals + (t * panels + p) * kPanel));
+  for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
+    const int64_t n = group_size(panels - p);
+    for (int64_t i = 0; i < n_tokens * n; ++i) {
+      write_outputs(piece, piece.token_begin + i / n, piece.panel_begin + p + i % n,
+                    load(totals + (p * n_tokens + i) * kPanel));
     }
   }
 }

@@ -149,15 +149,14 @@ uint32_t sum_words(const uint32_t* data, int64_t n) {
 }
 
 double fma_rounds(float* result, int64_t n_rounds) {
-  constexpr int kChains = kTileTokens * kTilePanels > 12 ? 12 : 6;  // registers: 12 in both
-  F32x16 x[kChains];
+  F32x16 x[kFmaChains];
   for (F32x16& v : x) v = splat(1e-3f);
   const F32x16 factor = splat(0.999f), term = splat(1e-3f);
   for (int64_t i = 0; i < n_rounds; ++i) {
     for (F32x16& v : x) v = fma(v, factor, term);
   }
   for (const F32x16& v : x) *result += sum_lanes(v);
-  return 2.0 * kPanel * kChains * double(n_rounds);
+  return 2.0 * kPanel * kFmaChains * double(n_rounds);
 }
 
 }  // namespace
