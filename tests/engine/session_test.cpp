@@ -1,0 +1,148 @@
+#include "engine/session.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/synthetic.h"
+#include "tests/support/tensors.h"
+
+namespace minfer::test {
+namespace {
+
+// Both kinds of block, with shapes that no tile divides: dim 80, head sizes 20, FFN 93.
+ModelConfig odd_config(Architecture architecture) {
+  ModelConfig config;
+  config.architecture = architecture;
+  config.dim = 80;
+  config.ffn_dim = 93;
+  config.n_layers = 2;
+  config.n_heads = 4;
+  config.n_kv_heads = architecture == Architecture::Llama ? 2 : 4;
+  config.head_dim = config.rotary_dim = 20;
+  config.vocab_size = 131;
+  config.trained_seq_len = 640;
+  config.norm_eps = 1e-5f;
+  config.attention_bias = config.attention_out_bias = config.mlp_bias = true;
+  return config;
+}
+
+std::vector<TokenId> some_tokens(size_t n) {
+  std::vector<TokenId> ids;
+  for (size_t i = 0; i < n; ++i) ids.push_back(static_cast<TokenId>((i * i * 7 + i) % 131));
+  return ids;
+}
+
+std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
+
+std::string error_of(const std::function<void()>& f) {
+  try {
+    f();
+  } catch (const Error& e) {
+    return cat(static_cast<int>(e.kind()), ": ", e.what());
+  }
+  return "no error";
+}
+
+class SessionTest : public testing::TestWithParam<Architecture> {
+ protected:
+  Model make_model(Backend& backend, DType dtype = DType::F16) {
+    return make_synthetic_model(odd_config(GetParam()), dtype, backend, 7);
+  }
+};
+
+TEST_P(SessionTest, LogitsHaveTheSameBitsForAnyChunkAndAnyNumberOfThreads) {
+  const std::vector<TokenId> ids = some_tokens(600);
+  for (const std::string& isa : supported_isas()) {
+    std::vector<float> expected;
+    for (const int n_threads : {1, 2, 3}) {
+      const auto backend = make_cpu_backend({.n_threads = n_threads, .isa = isa});
+      const Model model = make_model(*backend);
+      for (const int64_t chunk : {600, 512, 64, 7, 1}) {
+        Session session(model, *backend, {.prefill_chunk = chunk});
+        const std::vector<float> logits = copy(session.eval(ids));
+        if (expected.empty()) expected = logits;
+        EXPECT_EQ(logits, expected) << isa << ", " << n_threads << " threads, chunk " << chunk;
+      }
+    }
+  }
+}
+
+TEST_P(SessionTest, AllLogitsAreThoseOfEachPrefix) {
+  const auto backend = make_cpu_backend();
+  const Model model = make_model(*backend);
+  const std::vector<TokenId> ids = some_tokens(40);
+  Session all(model, *backend, {}), one_by_one(model, *backend, {});
+  const std::vector<float> logits = copy(all.eval_all(ids));
+  ASSERT_EQ(logits.size(), 40u * 131u);
+  for (size_t t = 0; t < ids.size(); ++t) {
+    const auto expected = one_by_one.eval({&ids[t], 1});
+    EXPECT_TRUE(std::equal(expected.begin(), expected.end(), logits.begin() + int64_t(t) * 131))
+        << "token " << t;
+  }
+}
+
+TEST_P(SessionTest, TruncatedAndEvaluatedAgainEqualsFresh) {
+  const auto backend = make_cpu_backend();
+  const Model model = make_model(*backend);
+  const std::vector<TokenId> ids = some_tokens(50), other(20, 5);
+  Session fresh(model, *backend, {}), reused(model, *backend, {});
+  const std::vector<float> expected = copy(fresh.eval(ids));
+  reused.eval(std::span(ids).first(30));
+  reused.eval(other);
+  reused.truncate(30);
+  EXPECT_EQ(reused.pos(), 30);
+  EXPECT_EQ(copy(reused.eval(std::span(ids).subspan(30))), expected);
+}
+
+TEST_P(SessionTest, RefusesWhatDoesNotFit) {
+  const auto backend = make_cpu_backend();
+  const Model model = make_model(*backend);
+  Session session(model, *backend, {.max_seq_len = 16, .prefill_chunk = 8});
+  EXPECT_GE(session.kv_bytes(), 2 * 2 * model.config.kv_dim() * 16 * 2);
+  session.eval(some_tokens(10));
+  EXPECT_EQ(error_of([&] { session.eval(some_tokens(7)); }),
+            "2: 7 tokens after 10 do not fit the context of 16");
+  EXPECT_EQ(session.pos(), 10);
+  session.eval(some_tokens(6));
+  EXPECT_EQ(session.pos(), 16);
+  session.truncate(0);
+  const std::vector<TokenId> bad = {3, 131};
+  EXPECT_EQ(error_of([&] { session.eval(bad); }),
+            "2: token id 131 is not below the vocabulary size 131");
+  EXPECT_EQ(error_of([&] { session.eval({}); }), "2: no tokens to evaluate");
+  EXPECT_EQ(error_of([&] { session.eval_all(some_tokens(9)); }),
+            "2: logits of 9 tokens at once, the prefill chunk is 8");
+  EXPECT_EQ(error_of([&] { Session(model, *backend, {.max_seq_len = 641}); }),
+            "2: a context of 641 tokens, the model was trained for 640");
+  EXPECT_EQ(error_of([&] { Session(model, *backend, {.prefill_chunk = 0}); }),
+            "2: a prefill chunk of 0 tokens, expected 1 or more");
+  EXPECT_EQ(error_of([&] { Session(model, *backend, {.kv_dtype = DType::BF16}); }),
+            "2: a KV cache of BF16 (supported: F16, F32)");
+}
+
+// The place is named, whichever chunk it is in.
+TEST_P(SessionTest, NamesTheFirstPositionThatIsNotFinite) {
+  const auto backend = make_cpu_backend();
+  Model model = make_model(*backend);
+  HostTensor embedding = random_normal(1, {131, 80});
+  embedding.as<float>()[77 * 80 + 3] = std::nanf("");
+  model.weights.embedding = backend->pack_matrix(embedding);
+  std::vector<TokenId> ids(30, 5);
+  ids[17] = 77;
+  for (const int64_t chunk : {30, 8, 1}) {
+    Session session(model, *backend, {.prefill_chunk = chunk});
+    EXPECT_EQ(error_of([&] { session.eval(ids); }),
+              "8: position 17: not a finite number after layer 0")
+        << chunk;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, SessionTest,
+                         testing::Values(Architecture::Llama, Architecture::Gpt2),
+                         [](const auto& info) {
+                           return info.param == Architecture::Llama ? "Llama" : "Gpt2";
+                         });
+
+}  // namespace
+}  // namespace minfer::test
