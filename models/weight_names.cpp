@@ -134,6 +134,9 @@ class Binder {
     for (const TensorEntry& entry : source_.tensors) {
       if (!bound_.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
     }
+    for (const auto& [name, reason] : source_.unusable) {
+      if (!is_known_buffer(name)) names.push_back(name);
+    }
     return names;
   }
 
@@ -205,7 +208,12 @@ class Binder {
   void add(const std::string& name, const Shape& shape, bool transposed,
            std::vector<WeightPart> parts) {
     const TensorEntry* entry = source_.find(name);
-    MINFER_REQUIRE(Input, entry != nullptr, "tensor ", name, " ", shape, " is missing");
+    if (entry == nullptr) {
+      const auto reason = source_.unusable.find(name);
+      throw Error(ErrorKind::Input,
+                  cat("tensor ", name, " ", shape, " ",
+                      reason == source_.unusable.end() ? "is missing" : reason->second));
+    }
     MINFER_REQUIRE(Input, entry->shape == shape, "tensor ", name, ": shape ", entry->shape,
                    ", expected ", shape);
     bound_.insert(entry);

@@ -1,0 +1,209 @@
+#!/usr/bin/env python3
+"""Writes the small models of tests/fixtures/models and their float64 logits.
+
+    make_model_fixtures.py [OUT]    default: tests/fixtures/models
+
+Each is a seeded random model of one variant of the Llama or GPT-2 family, written by Hugging Face
+transformers (or the gguf package) and evaluated by transformers in float64. Weights are rounded to
+the stored type before they are evaluated. Needs torch, transformers, safetensors, gguf.
+"""
+
+import json
+import pathlib
+import sys
+
+import gguf
+import numpy as np
+import torch
+import transformers
+from safetensors.torch import save_file
+
+N_TOKENS = 24
+DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+
+
+def llama_config(**changes):
+    values = dict(vocab_size=67, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+                  rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+    values.update(changes)
+    return transformers.LlamaConfig(**values)
+
+
+def gpt2_config(**changes):
+    values = dict(vocab_size=67, n_embd=32, n_layer=2, n_head=4, n_positions=64, bos_token_id=1,
+                  eos_token_id=2)
+    values.update(changes)
+    return transformers.GPT2Config(**values)
+
+
+LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
+          "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
+
+# name: (configuration, stored type, largest shard or None)
+HF_MODELS = {
+    "llama-mha-f32": (llama_config(num_key_value_heads=4), "f32", None),
+    "llama-gqa-sharded-bf16": (llama_config(), "bf16", "8KB"),
+    "llama-mqa-f16": (llama_config(num_key_value_heads=1), "f16", None),
+    "llama-tied-bf16": (llama_config(tie_word_embeddings=True), "bf16", None),
+    "llama-biases-f16": (llama_config(attention_bias=True, mlp_bias=True), "f16", None),
+    "llama-rope-linear-f16": (llama_config(rope_parameters={
+        "rope_type": "linear", "rope_theta": 10000.0, "factor": 4.0}), "f16", None),
+    "llama-rope-llama3-bf16": (llama_config(rope_parameters=LLAMA3, head_dim=16), "bf16", None),
+    "llama-head64-f16": (llama_config(num_attention_heads=2, num_key_value_heads=1, head_dim=64),
+                         "f16", None),
+    "llama-head80-f16": (llama_config(num_attention_heads=2, num_key_value_heads=1, head_dim=80),
+                         "f16", None),
+    "llama-head96-f16": (llama_config(num_attention_heads=2, num_key_value_heads=1, head_dim=96),
+                         "f16", None),
+    "llama-head128-f16": (llama_config(num_attention_heads=2, num_key_value_heads=1, head_dim=128),
+                          "f16", None),
+    "gpt2-f32": (gpt2_config(), "f32", None),
+    "gpt2-untied-inner-f16": (gpt2_config(n_inner=52, tie_word_embeddings=False,
+                                          activation_function="gelu"), "f16", None),
+}
+
+
+def make_model(config, dtype, seed):
+    """A model whose every weight, norms and biases too, is random and exact in `dtype`."""
+    torch.manual_seed(seed)
+    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
+    with torch.no_grad():
+        for name, weight in model.named_parameters():
+            if weight.dim() == 1:
+                centre = 0.0 if name.endswith("bias") else 1.0
+                weight.copy_(centre + 0.3 * torch.randn_like(weight))
+            else:  # large enough for attention to be far from even
+                weight.copy_(torch.randn_like(weight) * 1.5 / weight.shape[-1] ** 0.5)
+            weight.copy_(weight.to(dtype).to(torch.float32))
+    return model.eval()
+
+
+def float64_logits(model, ids):
+    with torch.no_grad():
+        return model.double()(torch.tensor([ids])).logits[0]
+
+
+def write_expected(path, ids, logits):
+    rows = [[float(f"{value:.10g}") for value in row] for row in logits.tolist()]
+    path.write_text(json.dumps({"ids": ids, "logits": rows}, separators=(",", ":")) + "\n")
+
+
+def write_hf(out, model, dtype, shard_size):
+    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB")
+    (out / "generation_config.json").unlink(missing_ok=True)
+
+
+def to_pairs(weight, n_heads):
+    """Rotary halves of each head to pairs, as GGUF files of Llama models have them."""
+    head_dim = weight.shape[0] // n_heads
+    halves = weight.reshape(n_heads, 2, head_dim // 2, *weight.shape[1:])
+    return halves.swapaxes(1, 2).reshape(weight.shape)
+
+
+def write_gguf_llama(path, model, config, rope_divisors):
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_key_length(config.head_dim)
+    writer.add_value_length(config.head_dim)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_dimension_count(config.head_dim)
+    names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+             "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
+             "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
+             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
+    tensors = {"token_embd.weight": "model.embed_tokens.weight",
+               "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    for layer in range(config.num_hidden_layers):
+        for hf, ours in names.items():
+            for part in ("weight", "bias"):
+                if f"model.layers.{layer}.{hf}.{part}" in weights:
+                    tensors[f"blk.{layer}.{ours}.{part}"] = f"model.layers.{layer}.{hf}.{part}"
+    for name, hf in tensors.items():
+        value = weights[hf]
+        n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
+        value = to_pairs(value, n_heads) if n_heads else value
+        stored = np.float16 if value.ndim == 2 else np.float32
+        writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
+    writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
+    finish(writer)
+
+
+def write_gguf_gpt2(path, model, config):
+    writer = gguf.GGUFWriter(path, "gpt2")
+    writer.add_context_length(config.n_positions)
+    writer.add_embedding_length(config.n_embd)
+    writer.add_block_count(config.n_layer)
+    writer.add_feed_forward_length(4 * config.n_embd)
+    writer.add_head_count(config.n_head)
+    writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    names = {"ln_1": "attn_norm", "attn.c_attn": "attn_qkv", "attn.c_proj": "attn_output",
+             "ln_2": "ffn_norm", "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+    weights = {name: value.numpy() for name, value in model.state_dict().items()}
+    writer.add_tensor("token_embd.weight", weights["transformer.wte.weight"])
+    writer.add_tensor("position_embd.weight", weights["transformer.wpe.weight"])
+    for layer in range(config.n_layer):
+        for hf, ours in names.items():
+            weight = weights[f"transformer.h.{layer}.{hf}.weight"]
+            transposed = np.ascontiguousarray(weight.T)  # Conv1D keeps [in, out]
+            writer.add_tensor(f"blk.{layer}.{ours}.weight", transposed)
+            writer.add_tensor(f"blk.{layer}.{ours}.bias",
+                              weights[f"transformer.h.{layer}.{hf}.bias"])
+    writer.add_tensor("output_norm.weight", weights["transformer.ln_f.weight"])
+    writer.add_tensor("output_norm.bias", weights["transformer.ln_f.bias"])
+    finish(writer)
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def main():
+    root = pathlib.Path(__file__).resolve().parent.parent
+    out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/fixtures/models"
+    ids = np.random.default_rng(5).integers(0, 67, N_TOKENS).tolist()
+
+    for seed, (name, (config, dtype, shard_size)) in enumerate(HF_MODELS.items()):
+        model = make_model(config, DTYPES[dtype], seed)
+        (out / name).mkdir(parents=True, exist_ok=True)
+        write_expected(out / name / "expected.json", ids, float64_logits(model, ids))
+        write_hf(out / name, model, DTYPES[dtype], shard_size)
+
+    # The divisors that converters write for llama3 scaling are the ratio of the two tables.
+    config = llama_config(attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=LLAMA3)
+    model = make_model(config, torch.float16, 100)
+    (out / "gguf-llama-biases-rope-freqs").mkdir(parents=True, exist_ok=True)
+    plain = 10000.0 ** (-np.arange(0, 16, 2) / 16)
+    divisors = plain / model.model.rotary_emb.inv_freq.double().numpy()
+    write_gguf_llama(out / "gguf-llama-biases-rope-freqs/model.gguf", model, config, divisors)
+    write_expected(out / "gguf-llama-biases-rope-freqs/expected.json", ids,
+                   float64_logits(model, ids))
+
+    config = gpt2_config()
+    model = make_model(config, torch.float32, 101)
+    (out / "gguf-gpt2").mkdir(parents=True, exist_ok=True)
+    write_gguf_gpt2(out / "gguf-gpt2/model.gguf", model, config)
+    write_expected(out / "gguf-gpt2/expected.json", ids, float64_logits(model, ids))
+
+    # Names without their prefix, and a buffer that older files carry.
+    model = make_model(llama_config(), torch.bfloat16, 102)
+    (out / "llama-bare-names-bf16").mkdir(parents=True, exist_ok=True)
+    write_expected(out / "llama-bare-names-bf16/expected.json", ids, float64_logits(model, ids))
+    write_hf(out / "llama-bare-names-bf16", model, torch.bfloat16, None)
+    tensors = {name.removeprefix("model."): value.contiguous()
+               for name, value in model.state_dict().items()}
+    tensors["layers.0.self_attn.rotary_emb.inv_freq"] = torch.ones(4)
+    save_file(tensors, out / "llama-bare-names-bf16/model.safetensors")
+
+
+main()

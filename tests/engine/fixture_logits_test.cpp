@@ -1,0 +1,56 @@
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/session.h"
+#include "tests/support/float64_llama.h"
+#include "tests/support/test_data.h"
+
+namespace minfer::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+std::vector<std::string> fixture_names() {
+  std::vector<std::string> names;
+  for (const auto& entry : fs::directory_iterator(fixtures_dir() / "models")) {
+    names.push_back(entry.path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
+// Small models of every supported variant with logits that transformers gave in float64; written by
+// scripts/make_model_fixtures.py.
+class FixtureLogits : public testing::TestWithParam<std::string> {};
+
+TEST_P(FixtureLogits, AgreeWithTransformers) {
+  const fs::path dir = fixtures_dir() / "models" / GetParam();
+  const fs::path gguf = dir / "model.gguf";
+  const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
+  const auto ids = expected.at("ids").get<std::vector<TokenId>>();
+  std::vector<double> reference;
+  for (const auto& row : expected.at("logits")) {
+    for (const double logit : row) reference.push_back(logit);
+  }
+
+  for (const std::string& isa : supported_isas()) {
+    const auto backend = make_cpu_backend({.isa = isa});
+    const Model model = load_model((fs::exists(gguf) ? gguf : dir).string(), *backend);
+    EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
+    Session session(model, *backend, {.kv_dtype = DType::F32});
+    const double error = max_difference(session.eval_all(ids), reference) / rms(reference);
+    RecordProperty("error_" + isa, cat(error));
+    EXPECT_LE(error, 1e-4) << isa;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, FixtureLogits, testing::ValuesIn(fixture_names()),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+}  // namespace
+}  // namespace minfer::test

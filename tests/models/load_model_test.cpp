@@ -1,0 +1,235 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "models/host_memory.h"
+#include "models/model.h"
+#include "models/synthetic.h"
+#include "models/weight_layout.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
+
+namespace minfer::test {
+namespace {
+
+class LoadModel : public testing::Test {
+ protected:
+  void expect_refused(const TensorSource& source, std::string_view message) {
+    expect_error(ErrorKind::Input, message, [&] { load_model(source, *backend_); });
+  }
+  // Rows of a packed matrix, looked up as a table.
+  std::vector<float> rows_of(const Matrix& matrix) {
+    std::vector<TokenId> ids;
+    for (int64_t i = 0; i < matrix.out_dim; ++i) ids.push_back(static_cast<TokenId>(i));
+    const DeviceTensor out = poisoned(*backend_, {matrix.out_dim, matrix.in_dim});
+    backend_->embed(out, matrix, ids);
+    return values_of(*backend_, out);
+  }
+
+  std::unique_ptr<Backend> backend_ = make_cpu_backend();
+};
+
+TEST_F(LoadModel, SaysWhatItLoaded) {
+  const MemorySource source = small_hf_llama();
+  int64_t last_done = 0, total = 0;
+  LoadOptions options;
+  options.progress = [&](int64_t done, int64_t of) {
+    EXPECT_GT(done, last_done);
+    last_done = done;
+    total = of;
+  };
+  const Model model = load_model(source, *backend_, options);
+  const int64_t per_layer = 2 * 16 * 16 + 2 * 8 * 16 + 3 * 24 * 16 + 2 * 16;
+  EXPECT_EQ(model.n_params, 2 * 40 * 16 + 2 * per_layer + 16);
+  EXPECT_EQ(model.file_bytes, 4 * model.n_params);
+  EXPECT_EQ(last_done, model.file_bytes);
+  EXPECT_EQ(total, model.file_bytes);
+  // All weights once, but of the embedding one row; the backend may pad each of the 15 matrices by
+  // less than 16 rows.
+  const int64_t n_bytes = 4 * (model.n_params - 39 * 16);
+  EXPECT_GE(model.bytes_per_token, n_bytes);
+  EXPECT_LT(model.bytes_per_token, n_bytes + 4 * 15 * 16 * 24);
+  EXPECT_EQ(model.description, "llama 5K F32");
+  EXPECT_EQ(model.weight_types, "F32");
+  EXPECT_EQ(model.tokenizer, nullptr);
+  EXPECT_TRUE(model.warnings.empty());
+  EXPECT_TRUE(source.checked);
+}
+
+TEST_F(LoadModel, NamesAMissingTensor) {
+  for (const char* name : {"model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight",
+                           "lm_head.weight", "model.layers.0.input_layernorm.weight"}) {
+    MemorySource source = small_hf_llama();
+    source.remove(name);
+    expect_refused(source, cat("memory: tensor ", name, " ["));
+    EXPECT_EQ(source.n_reads, 0);
+  }
+}
+
+TEST_F(LoadModel, SaysWhyATensorIsUnusable) {
+  MemorySource source = small_hf_llama();
+  source.remove("model.norm.weight");
+  source.unusable["model.norm.weight"] = "has dtype I64";
+  expect_refused(source, "memory: tensor model.norm.weight [16] has dtype I64");
+}
+
+TEST_F(LoadModel, NamesATensorOfAnotherShape) {
+  MemorySource source = small_hf_llama();
+  add_random(source, "model.layers.1.self_attn.k_proj.weight", {16, 16});
+  expect_refused(source,
+                 "memory: tensor model.layers.1.self_attn.k_proj.weight: shape [16, 16], expected "
+                 "[8, 16]");
+  EXPECT_EQ(source.n_reads, 0);
+}
+
+TEST_F(LoadModel, NamesTheElementThatIsNotFinite) {
+  for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
+    MemorySource source = small_hf_llama();
+    source.data("model.layers.0.mlp.up_proj.weight").as<float>()[383] = bad;
+    expect_refused(source,
+                   "memory: tensor model.layers.0.mlp.up_proj.weight: element 383 is not a finite "
+                   "number");
+  }
+}
+
+TEST_F(LoadModel, NamesSurplusTensorsButNoBuffers) {
+  MemorySource source = small_hf_llama();
+  add_random(source, "model.layers.0.self_attn.rotary_emb.inv_freq", {2});
+  EXPECT_TRUE(load_model(source, *backend_).warnings.empty());
+  add_random(source, "model.layers.0.self_attn.q_norm.weight", {4});
+  const Model model = load_model(source, *backend_);
+  ASSERT_EQ(model.warnings.size(), 1u);
+  EXPECT_EQ(model.warnings[0],
+            "1 tensors that the model does not use: model.layers.0.self_attn.q_norm.weight");
+}
+
+TEST_F(LoadModel, TakesATiedPairUnderEitherName) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("tie_word_embeddings", true);
+  source.remove("model.embed_tokens.weight");
+  const Model model = load_model(source, *backend_);
+  EXPECT_FALSE(model.weights.output);
+  EXPECT_EQ(rows_of(model.weights.embedding).size(), 640u);
+  source.remove("lm_head.weight");
+  expect_refused(source, "memory: tensor model.embed_tokens.weight [40, 16] is missing");
+}
+
+// Values count from 0 through the tensor, so that a row's place shows in them.
+HostTensor counting(const Shape& shape) {
+  HostTensor tensor(DType::F32, shape);
+  for (int64_t i = 0; i < shape.n_elements(); ++i) tensor.as<float>()[i] = static_cast<float>(i);
+  return tensor;
+}
+
+TEST_F(LoadModel, PutsRotaryPairsIntoHalves) {
+  MemorySource source = small_gguf_llama();
+  source.add("blk.0.attn_q.weight", counting({16, 16}));
+  source.add("blk.0.attn_k.weight", counting({8, 16}));
+  source.add("blk.0.attn_v.weight", counting({8, 16}));
+  for (const char* name : {"attn_q", "attn_k", "attn_v"}) {
+    for (int i = 0; i < 2; ++i) {
+      source.add(cat("blk.", i, ".", name, ".bias"),
+                 counting({std::string(name) == "attn_q" ? 16 : 8}));
+    }
+  }
+  const Model model = load_model(source, *backend_);
+  const LayerWeights& layer = model.weights.layers[0];
+  // Heads of four rows: 0 1 2 3 become 0 2 1 3.
+  const int order[] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
+  const auto q = rows_of(layer.wq), k = rows_of(layer.wk), v = rows_of(layer.wv);
+  const auto bq = values_of(*backend_, layer.bq), bk = values_of(*backend_, layer.bk),
+             bv = values_of(*backend_, layer.bv);
+  for (size_t row = 0; row < 16; ++row) {
+    EXPECT_EQ(q[row * 16], float(order[row] * 16));
+    EXPECT_EQ(bq[row], float(order[row]));
+    if (row >= 8) continue;
+    EXPECT_EQ(k[row * 16], float(order[row] * 16));
+    EXPECT_EQ(bk[row], float(order[row]));
+    EXPECT_EQ(v[row * 16], float(row * 16));
+    EXPECT_EQ(bv[row], float(row));
+  }
+}
+
+TEST_F(LoadModel, SplitsAndTransposesGpt2Projections) {
+  MemorySource source = small_hf_gpt2();
+  source.add("transformer.h.0.attn.c_attn.weight", counting({16, 48}));
+  source.add("transformer.h.0.attn.c_attn.bias", counting({48}));
+  const Model model = load_model(source, *backend_);
+  const LayerWeights& layer = model.weights.layers[0];
+  const Matrix* matrices[] = {&layer.wq, &layer.wk, &layer.wv};
+  const DeviceTensor* biases[] = {&layer.bq, &layer.bk, &layer.bv};
+  for (size_t part = 0; part < 3; ++part) {
+    const auto rows = rows_of(*matrices[part]), bias = values_of(*backend_, *biases[part]);
+    for (size_t out = 0; out < 16; ++out) {
+      EXPECT_EQ(bias[out], float(part * 16 + out));
+      for (size_t in = 0; in < 16; ++in) {
+        EXPECT_EQ(rows[out * 16 + in], float(in * 48 + part * 16 + out));
+      }
+    }
+  }
+}
+
+TEST_F(LoadModel, ReadsRopeDivisors) {
+  MemorySource source = small_gguf_llama();
+  source.add("rope_freqs.weight", from_values({1, 8}, {2}));
+  const Model model = load_model(source, *backend_);
+  EXPECT_EQ(model.config.rope_freq_divisors, (std::vector<double>{1, 8}));
+  EXPECT_DOUBLE_EQ(rope_frequencies(model.config)[1], 0.01 / 8);
+  source.add("rope_freqs.weight", from_values({1, 0}, {2}));
+  expect_refused(source, "memory: tensor rope_freqs.weight: element 1 is 0, expected more than 0");
+  source.add("rope_freqs.weight", from_values({1, 1, 1}, {3}));
+  expect_refused(source, "memory: tensor rope_freqs.weight: shape [3], expected [2]");
+}
+
+TEST(WeightLayout, RotatedPartMovesAndTheRestStays) {
+  const HostTensor out = rope_pairs_to_halves(counting({12, 1}), 2, 4);
+  const std::vector<float> expected = {0, 2, 1, 3, 4, 5, 6, 8, 7, 9, 10, 11};
+  EXPECT_EQ(std::vector<float>(out.as<float>(), out.as<float>() + 12), expected);
+}
+
+TEST(WeightLayout, FindsWhatIsNotFiniteInEveryType) {
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    HostTensor tensor = random_normal(1, {5000}, dtype);
+    EXPECT_EQ(first_non_finite(tensor), -1) << dtype;
+    visit_float(dtype, [&]<typename T>() { tensor.as<T>()[4999] = from_f32<T>(HUGE_VALF); });
+    EXPECT_EQ(first_non_finite(tensor), 4999) << dtype;
+    visit_float(dtype, [&]<typename T>() { tensor.as<T>()[17] = from_f32<T>(std::nanf("")); });
+    EXPECT_EQ(first_non_finite(tensor), 17) << dtype;
+  }
+  HostTensor blocks(DType::Q8_0, {3, 64});
+  std::memset(blocks.view().data, 0, size_t(blocks.view().n_bytes()));
+  EXPECT_EQ(first_non_finite(blocks), -1);
+  auto* scale = static_cast<uint8_t*>(blocks.view().data) + 4 * 34;  // of the fifth block
+  scale[0] = 0, scale[1] = 0x7c;
+  EXPECT_EQ(first_non_finite(blocks), 128);
+}
+
+TEST(HostMemory, RefusesWithBothFigures) {
+  const int64_t available = available_host_bytes();
+  EXPECT_GT(available, 1 << 20);
+  EXPECT_NO_THROW(require_host_memory(1 << 20, "a test"));
+  expect_error(ErrorKind::Memory, "a test needs 1152921504606846976 bytes of memory, ",
+               [] { require_host_memory(int64_t{1} << 60, "a test"); });
+}
+
+TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {
+  const Model a = make_synthetic_model("tiny:f32", *backend_),
+              b = make_synthetic_model("tiny:f32", *backend_),
+              other = make_synthetic_model("tiny:f32", *backend_, 2);
+  EXPECT_EQ(rows_of(a.weights.layers[1].w_down), rows_of(b.weights.layers[1].w_down));
+  EXPECT_NE(rows_of(a.weights.layers[1].w_down), rows_of(other.weights.layers[1].w_down));
+  EXPECT_NE(rows_of(a.weights.layers[1].wk), rows_of(a.weights.layers[1].wv));
+  // Uniform with variance 1 / in_dim: 172 * 64 draws are within 5 % of it.
+  double sum_sq = 0;
+  const auto up = rows_of(a.weights.layers[0].w_up);
+  for (const float w : up) sum_sq += double(w) * double(w);
+  EXPECT_NEAR(sum_sq / double(up.size()) * 64, 1, 0.05);
+  EXPECT_EQ(a.description, cat("llama ", std::llround(double(a.n_params) / 1e3), "K F32"));
+  expect_error(ErrorKind::Usage, "no synthetic model \"huge\" (there are: tiny, ",
+               [&] { make_synthetic_model("huge", *backend_); });
+  expect_error(ErrorKind::Usage, "no synthetic weight type \"int3\" (there are: f16, bf16, f32)",
+               [&] { make_synthetic_model("tiny:int3", *backend_); });
+}
+
+}  // namespace
+}  // namespace minfer::test

@@ -1,0 +1,293 @@
+#include "models/model_config.h"
+
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <numbers>
+
+#include "models/model.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
+
+namespace minfer::test {
+namespace {
+
+using Value = Metadata::Value;
+using Texts = std::vector<std::string>;
+
+enum class Kind { HfLlama, HfGpt2, GgufLlama };
+
+MemorySource make_source(Kind kind) {
+  switch (kind) {
+    case Kind::HfLlama:
+      return small_hf_llama();
+    case Kind::HfGpt2:
+      return small_hf_gpt2();
+    case Kind::GgufLlama:
+      return small_gguf_llama();
+  }
+  throw Error(ErrorKind::Internal, "make_source");
+}
+
+TEST(ModelConfig, ReadsHuggingFaceLlamaWithItsDefaults) {
+  const ModelConfig c = check_model(small_hf_llama());
+  EXPECT_EQ(c.architecture, Architecture::Llama);
+  EXPECT_EQ(c.dim, 16);
+  EXPECT_EQ(c.ffn_dim, 24);
+  EXPECT_EQ(c.n_layers, 2);
+  EXPECT_EQ(c.n_heads, 4);
+  EXPECT_EQ(c.n_kv_heads, 2);
+  EXPECT_EQ(c.head_dim, 4);
+  EXPECT_EQ(c.rotary_dim, 4);
+  EXPECT_EQ(c.vocab_size, 40);
+  EXPECT_EQ(c.trained_seq_len, 64);
+  EXPECT_EQ(c.norm_eps, 1e-6f);
+  EXPECT_EQ(c.rope_theta, 10000);
+  EXPECT_EQ(c.rope_scaling, RopeScaling::None);
+  EXPECT_FALSE(c.tied_output || c.attention_bias || c.attention_out_bias || c.mlp_bias);
+  EXPECT_FALSE(c.interleaved_rope);
+}
+
+TEST(ModelConfig, ReadsHuggingFaceGpt2WithItsDefaults) {
+  const ModelConfig c = check_model(small_hf_gpt2());
+  EXPECT_EQ(c.architecture, Architecture::Gpt2);
+  EXPECT_EQ(c.ffn_dim, 64);
+  EXPECT_EQ(c.n_kv_heads, 4);
+  EXPECT_EQ(c.trained_seq_len, 32);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_EQ(c.gelu, GeluKind::Tanh);
+  EXPECT_TRUE(c.tied_output && c.attention_bias && c.attention_out_bias && c.mlp_bias);
+}
+
+TEST(ModelConfig, ReadsGgufLlama) {
+  const ModelConfig c = check_model(small_gguf_llama());
+  EXPECT_EQ(c.vocab_size, 40);  // rows of the embedding
+  EXPECT_EQ(c.n_kv_heads, 2);
+  EXPECT_EQ(c.norm_eps, 1e-5f);
+  EXPECT_TRUE(c.interleaved_rope && c.tied_output);
+}
+
+TEST(ModelConfig, ReadsRopeScalingUnderItsOldAndNewNames) {
+  for (const std::string prefix : {"rope_scaling.", "rope_parameters."}) {
+    MemorySource source = small_hf_llama();
+    source.metadata.set(prefix + "rope_type", std::string("llama3"));
+    source.metadata.set(prefix + "factor", 8.0);
+    source.metadata.set(prefix + "low_freq_factor", int64_t{1});
+    source.metadata.set(prefix + "high_freq_factor", 4.0);
+    source.metadata.set(prefix + "original_max_position_embeddings", int64_t{32});
+    const ModelConfig c = check_model(source);
+    EXPECT_EQ(c.rope_scaling, RopeScaling::Llama3);
+    EXPECT_EQ(c.rope_factor, 8);
+    EXPECT_EQ(c.rope_original_seq_len, 32);
+  }
+  MemorySource source = small_hf_llama();
+  source.metadata.set("rope_scaling.type", std::string("linear"));
+  source.metadata.set("rope_scaling.factor", 2.0);
+  source.metadata.set("rope_parameters.rope_theta", 5e5);
+  const ModelConfig c = check_model(source);
+  EXPECT_EQ(c.rope_scaling, RopeScaling::Linear);
+  EXPECT_EQ(c.rope_factor, 2);
+  EXPECT_EQ(c.rope_theta, 5e5);
+}
+
+TEST(ModelConfig, TakesMistralWhereItIsALlama) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("architectures", Texts{"MistralForCausalLM"});
+  EXPECT_NO_THROW(check_model(source));
+  source.metadata.set("sliding_window", int64_t{64});  // no position can look past it
+  EXPECT_NO_THROW(check_model(source));
+}
+
+TEST(ModelConfig, TakesValuesThatChangeNothing) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("logits_scaling", int64_t{1});
+  source.metadata.set("attention_multiplier", 0.5);
+  source.metadata.set("layer_types", Texts{"full_attention", "full_attention"});
+  EXPECT_NO_THROW(check_model(source));
+}
+
+struct Refusal {
+  const char* name;
+  Kind kind;
+  const char* key;
+  Value value;
+  const char* message;
+};
+void PrintTo(const Refusal& refusal, std::ostream* out) { *out << refusal.name; }
+
+class Refused : public testing::TestWithParam<Refusal> {};
+
+TEST_P(Refused, ByNameBeforeWeightsAreRead) {
+  MemorySource source = make_source(GetParam().kind);
+  source.metadata.set(GetParam().key, GetParam().value);
+  expect_error(ErrorKind::Input, cat("memory: ", GetParam().message), [&] { check_model(source); });
+  EXPECT_EQ(source.n_reads, 0);
+}
+
+Value text(const char* value) { return std::string(value); }
+Value whole(int64_t value) { return value; }
+
+const Refusal kRefusals[] = {
+    {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
+     "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
+     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel)"},
+    {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
+     "key architectures has 2 entries, expected 1"},
+    {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
+     "key num_hidden_layers is 0, expected 1 to 1024"},
+    {"TooManyLayers", Kind::HfLlama, "num_hidden_layers", whole(1025),
+     "key num_hidden_layers is 1025, expected 1 to 1024"},
+    {"FractionalLayers", Kind::HfLlama, "num_hidden_layers", 2.0,
+     "key num_hidden_layers is a number, expected an integer"},
+    {"WideModel", Kind::HfLlama, "hidden_size", whole((1 << 20) + 1),
+     "key hidden_size is 1048577, expected 1 to 1048576"},
+    {"ManyHeads", Kind::HfLlama, "num_attention_heads", whole(4097),
+     "key num_attention_heads is 4097, expected 1 to 4096"},
+    {"KvHeadsThatDoNotDivide", Kind::HfLlama, "num_key_value_heads", whole(3),
+     "4 heads are no multiple of 3 key/value heads"},
+    {"HeadsThatDoNotDivide", Kind::HfLlama, "hidden_size", whole(18),
+     "key hidden_size: width 18 is no multiple of 4 heads"},
+    {"OddHeadSize", Kind::HfLlama, "head_dim", whole(5),
+     "head size 5, expected an even number from 2 to 1024"},
+    {"LargeHeadSize", Kind::HfLlama, "head_dim", whole(1026),
+     "key head_dim is 1026, expected 2 to 1024"},
+    {"LargeFfn", Kind::HfLlama, "intermediate_size", whole((1 << 22) + 1),
+     "key intermediate_size is 4194305, expected 1 to 4194304"},
+    {"LargeVocabulary", Kind::HfLlama, "vocab_size", whole((1 << 24) + 1),
+     "key vocab_size is 16777217, expected 1 to 16777216"},
+    {"LongContext", Kind::HfLlama, "max_position_embeddings", whole((int64_t{1} << 31) + 1),
+     "key max_position_embeddings is 2147483649, expected 1 to 2147483648"},
+    {"ZeroEps", Kind::HfLlama, "rms_norm_eps", 0.0, ""},
+    {"EpsOfOne", Kind::HfLlama, "rms_norm_eps", 1.0, ""},
+    {"ZeroTheta", Kind::HfLlama, "rope_theta", 0.0, ""},
+    {"InfiniteTheta", Kind::HfLlama, "rope_theta", HUGE_VAL, ""},
+    {"Activation", Kind::HfLlama, "hidden_act", text("gelu"),
+     "key hidden_act is \"gelu\": not supported (supported: silu, swish)"},
+    {"DynamicRope", Kind::HfLlama, "rope_scaling.type", text("dynamic"),
+     "key rope_scaling.type is \"dynamic\": not supported (supported: default, linear, llama3)"},
+    {"YarnRope", Kind::HfLlama, "rope_parameters.rope_type", text("yarn"),
+     "key rope_parameters.rope_type is \"yarn\": not supported (supported: default, linear, "
+     "llama3)"},
+    {"LongRope", Kind::HfLlama, "rope_scaling.rope_type", text("longrope"),
+     "key rope_scaling.rope_type is \"longrope\": not supported (supported: default, linear, "
+     "llama3)"},
+    {"RopeWithoutFactor", Kind::HfLlama, "rope_scaling.type", text("linear"),
+     "key rope_scaling.factor is missing"},
+    {"SlidingWindow", Kind::HfLlama, "sliding_window", whole(63),
+     "key sliding_window is 63: attention windows below the context of 64 are not supported "
+     "(supported: none)"},
+    {"SlidingLayers", Kind::HfLlama, "layer_types", Texts{"full_attention", "sliding_attention"},
+     "key layer_types is \"sliding_attention\": not supported (supported: full_attention)"},
+    {"Quantized", Kind::HfLlama, "quantization_config.quant_method", text("awq"),
+     "quantization_config: quantized Hugging Face directories are not supported (supported: F32, "
+     "F16, BF16)"},
+    {"PartialRotation", Kind::HfLlama, "partial_rotary_factor", 0.5,
+     "key partial_rotary_factor is 0.5: not supported (supported: 1)"},
+    {"Experts", Kind::HfLlama, "num_local_experts", whole(8),
+     "key num_local_experts is 8: not supported (supported: 0)"},
+    {"LogitsScaling", Kind::HfLlama, "logits_scaling", 8.0,
+     "key logits_scaling is 8: not supported (supported: 1)"},
+    {"ClippedQkv", Kind::HfLlama, "clip_qkv", 8.0,
+     "key clip_qkv is 8: not supported (supported: 0)"},
+    {"QkNorm", Kind::HfLlama, "use_qk_norm", true,
+     "key use_qk_norm is true: not supported (supported: 0)"},
+    {"Gpt2Activation", Kind::HfGpt2, "activation_function", text("relu"),
+     "key activation_function is \"relu\": not supported (supported: gelu_new, "
+     "gelu_pytorch_tanh, gelu_fast, gelu)"},
+    {"Gpt2UnscaledAttention", Kind::HfGpt2, "scale_attn_weights", false,
+     "key scale_attn_weights is false: not supported (supported: 1)"},
+    {"Gpt2ScaleByLayer", Kind::HfGpt2, "scale_attn_by_inverse_layer_idx", true,
+     "key scale_attn_by_inverse_layer_idx is true: not supported (supported: 0)"},
+    {"Gpt2CrossAttention", Kind::HfGpt2, "add_cross_attention", true,
+     "key add_cross_attention is true: not supported (supported: 0)"},
+    {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi3"),
+     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2)"},
+    {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
+     "key llama.expert_count is 8: not supported (supported: 0)"},
+    {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("yarn"),
+     "key llama.rope.scaling.type is \"yarn\": not supported (supported: none, linear)"},
+    {"GgufValueLength", Kind::GgufLlama, "llama.attention.value_length", uint64_t{8},
+     "key llama.attention.value_length is 8: not supported (supported: 4)"},
+    {"GgufOddRotation", Kind::GgufLlama, "llama.rope.dimension_count", uint64_t{3},
+     "key llama.rope.dimension_count is 3, expected an even number"},
+    {"GgufWideRotation", Kind::GgufLlama, "llama.rope.dimension_count", uint64_t{6},
+     "key llama.rope.dimension_count is 6, expected 2 to 4"},
+    {"GgufBidirectional", Kind::GgufLlama, "llama.attention.causal", false,
+     "key llama.attention.causal is false: not supported (supported: 1)"},
+    {"GgufSlidingWindow", Kind::GgufLlama, "llama.attention.sliding_window", uint64_t{32},
+     "key llama.attention.sliding_window is 32: attention windows below the context of 64 are not "
+     "supported (supported: none)"},
+    {"GgufHeadsPerLayer", Kind::GgufLlama, "llama.attention.head_count", std::vector<int64_t>{4, 4},
+     ""},
+};
+
+INSTANTIATE_TEST_SUITE_P(Keys, Refused, testing::ValuesIn(kRefusals),
+                         [](const auto& info) { return info.param.name; });
+
+TEST(RefusedTensors, AVocabularyIsNoModel) {
+  MemorySource source(KeyStyle::Gguf);
+  source.metadata = small_gguf_llama().metadata;
+  expect_error(ErrorKind::Input, "memory: has no tensors: a vocabulary, not a model",
+               [&] { check_model(source); });
+}
+
+TEST(RefusedTensors, LongRopeFactors) {
+  MemorySource source = small_gguf_llama();
+  add_random(source, "rope_factors_long.weight", {2});
+  expect_error(ErrorKind::Input,
+               "memory: tensor rope_factors_long.weight: longrope scaling is not supported "
+               "(supported: none, linear, rope_freqs.weight)",
+               [&] { check_model(source); });
+}
+
+TEST(RefusedTensors, MistralHasAWindowUnlessItSaysOtherwise) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("architectures", Texts{"MistralForCausalLM"});
+  source.metadata.set("max_position_embeddings", int64_t{32768});
+  source.metadata.set("sliding_window", int64_t{4096});
+  expect_error(ErrorKind::Input, "sliding_window is 4096", [&] { check_model(source); });
+}
+
+TEST(RopeFrequencies, LinearDividesAll) {
+  ModelConfig c;
+  c.rotary_dim = 8;
+  c.rope_theta = 10000;
+  const std::vector<double> plain = {1, 0.1, 0.01, 0.001};
+  const std::vector<double> frequencies = rope_frequencies(c);
+  for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(frequencies[i], plain[i]);
+  c.rope_scaling = RopeScaling::Linear;
+  c.rope_factor = 4;
+  for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(rope_frequencies(c)[i], plain[i] / 4);
+}
+
+// The three ranges by wavelength, as the Llama 3.1 reference states them.
+TEST(RopeFrequencies, Llama3KeepsShortAndStretchesLongWaves) {
+  ModelConfig c;
+  c.rotary_dim = 128;
+  c.rope_theta = 500000;
+  const std::vector<double> plain = rope_frequencies(c);
+  c.rope_scaling = RopeScaling::Llama3;
+  c.rope_factor = 8;
+  c.rope_original_seq_len = 8192;
+  const std::vector<double> scaled = rope_frequencies(c);
+  int n_kept = 0, n_stretched = 0;
+  for (size_t i = 0; i < plain.size(); ++i) {
+    const double wavelength = 2 * std::numbers::pi / plain[i];
+    double expected = plain[i];
+    if (wavelength > 8192.0 / 1) {
+      expected = plain[i] / 8;
+      ++n_stretched;
+    } else if (wavelength < 8192.0 / 4) {
+      ++n_kept;
+    } else {
+      const double smooth = (8192 / wavelength - 1) / (4 - 1);
+      expected = (1 - smooth) * plain[i] / 8 + smooth * plain[i];
+    }
+    EXPECT_NEAR(scaled[i], expected, 1e-14 * expected) << i;
+  }
+  EXPECT_GT(n_kept, 0);
+  EXPECT_GT(n_stretched, 0);
+}
+
+}  // namespace
+}  // namespace minfer::test

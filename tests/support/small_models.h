@@ -1,0 +1,108 @@
+#pragma once
+
+#include <string>
+
+#include "tests/support/memory_source.h"
+#include "tests/support/tensors.h"
+
+// Complete random checkpoints of two layers, as the files of each kind would hold them.
+namespace minfer::test {
+
+inline void add_random(MemorySource& source, const std::string& name, const Shape& shape) {
+  const auto seed = static_cast<uint64_t>(source.tensors.size());
+  source.add(name, random_normal(seed, shape, DType::F32, 0.2f));
+}
+
+// dim 16, ffn_dim 24, 4 heads of 4 elements, 2 key/value heads, 40 tokens
+inline MemorySource small_hf_llama() {
+  MemorySource source(KeyStyle::HuggingFace);
+  Metadata& m = source.metadata;
+  m.set("architectures", std::vector<std::string>{"LlamaForCausalLM"});
+  m.set("hidden_size", int64_t{16});
+  m.set("intermediate_size", int64_t{24});
+  m.set("num_hidden_layers", int64_t{2});
+  m.set("num_attention_heads", int64_t{4});
+  m.set("num_key_value_heads", int64_t{2});
+  m.set("max_position_embeddings", int64_t{64});
+  m.set("vocab_size", int64_t{40});
+  add_random(source, "model.embed_tokens.weight", {40, 16});
+  for (int i = 0; i < 2; ++i) {
+    const std::string at = cat("model.layers.", i, ".");
+    add_random(source, at + "input_layernorm.weight", {16});
+    add_random(source, at + "self_attn.q_proj.weight", {16, 16});
+    add_random(source, at + "self_attn.k_proj.weight", {8, 16});
+    add_random(source, at + "self_attn.v_proj.weight", {8, 16});
+    add_random(source, at + "self_attn.o_proj.weight", {16, 16});
+    add_random(source, at + "post_attention_layernorm.weight", {16});
+    add_random(source, at + "mlp.gate_proj.weight", {24, 16});
+    add_random(source, at + "mlp.up_proj.weight", {24, 16});
+    add_random(source, at + "mlp.down_proj.weight", {16, 24});
+  }
+  add_random(source, "model.norm.weight", {16});
+  add_random(source, "lm_head.weight", {40, 16});
+  return source;
+}
+
+// dim 16, ffn_dim 64, 4 heads, 40 tokens, 32 positions
+inline MemorySource small_hf_gpt2() {
+  MemorySource source(KeyStyle::HuggingFace);
+  Metadata& m = source.metadata;
+  m.set("architectures", std::vector<std::string>{"GPT2LMHeadModel"});
+  m.set("n_embd", int64_t{16});
+  m.set("n_layer", int64_t{2});
+  m.set("n_head", int64_t{4});
+  m.set("n_positions", int64_t{32});
+  m.set("vocab_size", int64_t{40});
+  const auto linear = [&](const std::string& name, int64_t in_dim, int64_t out_dim) {
+    add_random(source, name + ".weight", {in_dim, out_dim});
+    add_random(source, name + ".bias", {out_dim});
+  };
+  const auto norm = [&](const std::string& name) {
+    add_random(source, name + ".weight", {16});
+    add_random(source, name + ".bias", {16});
+  };
+  add_random(source, "transformer.wte.weight", {40, 16});
+  add_random(source, "transformer.wpe.weight", {32, 16});
+  for (int i = 0; i < 2; ++i) {
+    const std::string at = cat("transformer.h.", i, ".");
+    norm(at + "ln_1");
+    linear(at + "attn.c_attn", 16, 48);
+    linear(at + "attn.c_proj", 16, 16);
+    norm(at + "ln_2");
+    linear(at + "mlp.c_fc", 16, 64);
+    linear(at + "mlp.c_proj", 64, 16);
+  }
+  norm("transformer.ln_f");
+  return source;
+}
+
+// As small_hf_llama, tied.
+inline MemorySource small_gguf_llama() {
+  MemorySource source(KeyStyle::Gguf);
+  Metadata& m = source.metadata;
+  m.set("general.architecture", std::string("llama"));
+  m.set("llama.embedding_length", uint64_t{16});
+  m.set("llama.feed_forward_length", uint64_t{24});
+  m.set("llama.block_count", uint64_t{2});
+  m.set("llama.attention.head_count", uint64_t{4});
+  m.set("llama.attention.head_count_kv", uint64_t{2});
+  m.set("llama.context_length", uint64_t{64});
+  m.set("llama.attention.layer_norm_rms_epsilon", 1e-5);
+  add_random(source, "token_embd.weight", {40, 16});
+  for (int i = 0; i < 2; ++i) {
+    const std::string at = cat("blk.", i, ".");
+    add_random(source, at + "attn_norm.weight", {16});
+    add_random(source, at + "attn_q.weight", {16, 16});
+    add_random(source, at + "attn_k.weight", {8, 16});
+    add_random(source, at + "attn_v.weight", {8, 16});
+    add_random(source, at + "attn_output.weight", {16, 16});
+    add_random(source, at + "ffn_norm.weight", {16});
+    add_random(source, at + "ffn_gate.weight", {24, 16});
+    add_random(source, at + "ffn_up.weight", {24, 16});
+    add_random(source, at + "ffn_down.weight", {16, 24});
+  }
+  add_random(source, "output_norm.weight", {16});
+  return source;
+}
+
+}  // namespace minfer::test
