@@ -1,12 +1,13 @@
 #include "tools/bench_report.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 #include <sys/utsname.h>
 
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <thread>
 
+#include "tools/json_text.h"
 #include "tools/statistics.h"
 
 namespace minfer {
@@ -109,7 +110,7 @@ std::string sql(const std::vector<BenchRow>& rows) {
 
 std::string json_lines(const std::vector<BenchRow>& rows) {
   std::string text;
-  for (const BenchRow& row : rows) text += row_json(row).dump() + '\n';
+  for (const BenchRow& row : rows) text += compact(row_json(row)) + '\n';
   return text;
 }
 
@@ -120,6 +121,29 @@ std::string processor_name() {
     if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
   }
   return "unknown";
+}
+
+Json rows_json(const std::vector<BenchRow>& rows) {
+  Json array = Json::array();
+  for (const BenchRow& row : rows) array.push_back(row_json(row));
+  return array;
+}
+
+Json limits_object(const CpuLimits& limits) {
+  return {{"n_threads", limits.n_threads},
+          {"read_bytes_per_s", limits.read_bytes_per_second},
+          {"copy_bytes_per_s", limits.copy_bytes_per_second},
+          {"fma_flops_per_s", limits.fma_flops_per_second},
+          {"barrier_s", limits.barrier_seconds}};
+}
+
+Json machine_json() {
+  utsname system{};
+  ::uname(&system);
+  return {{"cpu", processor_name()},
+          {"cores", std::thread::hardware_concurrency()},
+          {"architecture", system.machine},
+          {"kernel", std::string(system.sysname) + " " + system.release}};
 }
 
 }  // namespace
@@ -146,30 +170,25 @@ std::string format_rows(const std::vector<BenchRow>& rows, const std::string& fo
   if (format == "sql") return sql(rows);
   if (format == "jsonl") return json_lines(rows);
   MINFER_CHECK(format == "json", "bench format ", format);
-  return to_json(rows).dump(2) + '\n';
+  return pretty(rows_json(rows)) + '\n';
 }
 
-Json to_json(const std::vector<BenchRow>& rows) {
-  Json array = Json::array();
-  for (const BenchRow& row : rows) array.push_back(row_json(row));
-  return array;
+std::string bench_json(const CpuLimits& limits, const std::vector<BenchRow>& rows) {
+  return pretty(Json::object({{"machine", machine_json()},
+                              {"limits", limits_object(limits)},
+                              {"results", rows_json(rows)}}));
 }
 
-Json to_json(const CpuLimits& limits) {
-  return {{"n_threads", limits.n_threads},
-          {"read_bytes_per_s", limits.read_bytes_per_second},
-          {"copy_bytes_per_s", limits.copy_bytes_per_second},
-          {"fma_flops_per_s", limits.fma_flops_per_second},
-          {"barrier_s", limits.barrier_seconds}};
+std::string limits_json(const CpuLimits& limits) {
+  return pretty(Json::object({{"machine", machine_json()}, {"limits", limits_object(limits)}}));
 }
 
-Json machine_json() {
-  utsname system{};
-  ::uname(&system);
-  return {{"cpu", processor_name()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"architecture", system.machine},
-          {"kernel", std::string(system.sysname) + " " + system.release}};
+std::string limits_text(const CpuLimits& limits) {
+  return fmt::format(
+      "threads        {}\nread           {:.1f} GB/s\ncopy           {:.1f} GB/s\n"
+      "f32 fma        {:.1f} GFLOP/s\nbarrier        {:.2f} us\n",
+      limits.n_threads, limits.read_bytes_per_second / 1e9, limits.copy_bytes_per_second / 1e9,
+      limits.fma_flops_per_second / 1e9, limits.barrier_seconds * 1e6);
 }
 
 }  // namespace minfer

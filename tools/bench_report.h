@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -33,9 +32,10 @@ struct BenchRow {
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);
-nlohmann::ordered_json to_json(const std::vector<BenchRow>& rows);
-nlohmann::ordered_json to_json(const CpuLimits& limits);
-// The host by name: processor, cores, kernel.
-nlohmann::ordered_json machine_json();
+// {"machine", "limits", "results"}: the host by name, what it can do, and the rows.
+std::string bench_json(const CpuLimits& limits, const std::vector<BenchRow>& rows);
+// {"machine", "limits"}, and the same as text.
+std::string limits_json(const CpuLimits& limits);
+std::string limits_text(const CpuLimits& limits);
 
 }  // namespace minfer

@@ -1,13 +1,13 @@
-#include <spdlog/fmt/chrono.h>
-#include <spdlog/spdlog.h>
+#include <fmt/format.h>
 
-#include <chrono>
-#include <nlohmann/json.hpp>
+#include <algorithm>
+#include <ctime>
 
 #include "engine/session.h"
 #include "models/synthetic.h"
 #include "tools/bench_report.h"
 #include "tools/commands.h"
+#include "tools/device.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
 #include "tools/progress.h"
@@ -17,7 +17,7 @@ namespace minfer {
 namespace {
 
 struct BenchOptions {
-  std::string model_path, tokenizer_path, synthetic;
+  std::string model_path, synthetic;
   std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0};
   int64_t repetitions = 5;
   int64_t batch_size = 512;
@@ -27,9 +27,11 @@ struct BenchOptions {
 };
 
 std::string utc_now() {
-  return fmt::format(
-      "{:%Y-%m-%dT%H:%M:%SZ}",
-      fmt::gmtime(std::chrono::system_clock::to_time_t(std::chrono::system_clock::now())));
+  const std::time_t now = std::time(nullptr);
+  std::tm utc{};
+  ::gmtime_r(&now, &utc);
+  char text[32];
+  return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
 }
 
 // Token ids that change from place to place, inside any vocabulary.
@@ -109,7 +111,7 @@ Model load_bench_model(const BenchOptions& options, Backend& backend, const Cont
   if (!options.synthetic.empty()) return make_synthetic_model(options.synthetic, backend);
   Progress progress("loading", context.common.quiet);
   return load_model(find_model(options.model_path), backend,
-                    {.tokenizer_path = options.tokenizer_path, .progress = progress.callback()});
+                    {.tokenizer_path = {}, .progress = progress.callback()});
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
@@ -127,7 +129,7 @@ std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model,
   const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
     if (n_prompt + n_gen == 0) return;
     rows.push_back(bench.measure(n_prompt, n_gen, n_depth));
-    spdlog::info("{}: {:.2f} tok/s", rows.back().test(), mean(rows.back().samples_ts()));
+    log_info(fmt::format("{}: {:.2f} tok/s", rows.back().test(), mean(rows.back().samples_ts())));
   };
   for (int64_t n_depth : options.n_depth) {
     for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth);
@@ -140,8 +142,9 @@ void warn_of_spread(const BenchRow& row) {
   const std::vector<double> rates = row.samples_ts();
   const double share = per_second(standard_deviation(rates), mean(rates));
   if (share > 0.03) {
-    spdlog::warn("{}: the repetitions spread by {:.0f} %: the machine is busy or its clock moves",
-                 row.test(), share * 100);
+    log_warning(fmt::format(
+        "{}: the repetitions spread by {:.0f} %: the machine is busy or its clock moves",
+        row.test(), share * 100));
   }
 }
 
@@ -149,7 +152,7 @@ void run_bench(const BenchOptions& options, Context& context) {
   const std::unique_ptr<Backend> backend = make_backend(options.device);
   const int n_threads = thread_count(options.device);
   const Model model = load_bench_model(options, *backend, context);
-  spdlog::info("{} on {}", model.description, backend->name());
+  log_info(model.description + " on " + backend->name());
   // Before and after the tests, for a machine whose speed moves in between; the better one holds.
   CpuLimits limits;
   if (context.common.json) {
@@ -161,7 +164,7 @@ void run_bench(const BenchOptions& options, Context& context) {
   std::vector<BenchRow> rows = run_tests(options, model, *backend);
   limits.read_bytes_per_second =
       std::max(limits.read_bytes_per_second, measure_cpu_read_bandwidth(n_threads, ""));
-  spdlog::info("read bandwidth {:.1f} GB/s", limits.read_bytes_per_second / 1e9);
+  log_info(fmt::format("read bandwidth {:.1f} GB/s", limits.read_bytes_per_second / 1e9));
   for (BenchRow& row : rows) {
     row.model = model.description;
     row.model_bytes = model.file_bytes;
@@ -174,64 +177,51 @@ void run_bench(const BenchOptions& options, Context& context) {
     warn_of_spread(row);
   }
   if (!context.common.json) return context.out.text(format_rows(rows, options.format));
-  context.out.json(
-      {{"machine", machine_json()}, {"limits", to_json(limits)}, {"results", to_json(rows)}});
+  context.out.line(bench_json(limits, rows));
 }
 
 void run_limits(const BenchOptions& options, Context& context) {
   make_backend(options.device);  // refuses what this build does not have
   const CpuLimits limits = measure_cpu_limits(thread_count(options.device), "");
-  if (context.common.json) {
-    return context.out.json({{"machine", machine_json()}, {"limits", to_json(limits)}});
-  }
-  context.out.text(fmt::format(
-      "threads        {}\nread           {:.1f} GB/s\ncopy           {:.1f} GB/s\n"
-      "f32 fma        {:.1f} GFLOP/s\nbarrier        {:.2f} us\n",
-      limits.n_threads, limits.read_bytes_per_second / 1e9, limits.copy_bytes_per_second / 1e9,
-      limits.fma_flops_per_second / 1e9, limits.barrier_seconds * 1e6));
+  if (context.common.json) return context.out.line(limits_json(limits));
+  context.out.text(limits_text(limits));
 }
 
 }  // namespace
 
-Command add_bench_command(CLI::App& root, Context& context) {
-  CLI::App* app = root.add_subcommand("bench", "Speed of a model, beside the machine's limits");
-  app->fallthrough();
-  app->require_subcommand(0, 1);
-  app->footer(
-      "  minfer bench -m smollm2\n"
-      "  minfer bench --synthetic tinyllama-1.1b:f16 -p 512 -n 32 -r 3\n"
-      "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
-      "  minfer bench limits");
+void add_bench_command(CommandNode& root, Context& context) {
   auto options = std::make_shared<BenchOptions>();
-  add_text(*app, "-m,--model", options->model_path, "MODEL",
-           "Directory, .gguf, llama2.c .bin, or smollm2");
-  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model")
-      ->group(kMoreOptions);
+  CommandNode& command =
+      root.add_command("bench", "Speed of a model, beside the machine's limits",
+                       "  minfer bench -m smollm2\n"
+                       "  minfer bench --synthetic tinyllama-1.1b:f16 -p 512 -n 32 -r 3\n"
+                       "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
+                       "  minfer bench limits",
+                       [options, &context] { run_bench(*options, context); });
+  command.add_text("-m,--model", options->model_path, "MODEL",
+                   "Directory, .gguf, llama2.c .bin, or smollm2");
   std::string names;
   for (const std::string& name : synthetic_names()) names += (names.empty() ? "" : ", ") + name;
-  add_text(*app, "--synthetic", options->synthetic, "NAME[:TYPE]",
-           "Random weights in a known shape: " + names + "; f16, bf16 or f32");
+  command.add_text("--synthetic", options->synthetic, "NAME[:TYPE]",
+                   "Random weights in a known shape: " + names + "; f16, bf16 or f32");
   constexpr int64_t kMax = 1 << 24;
-  add_integer_list(*app, "-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
-  add_integer_list(*app, "-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");
-  add_integer_list(*app, "-d,--n-depth", options->n_depth, 0, kMax,
-                   "Tokens of context before them");
-  add_integer(*app, "-r,--repetitions", options->repetitions, 1, 10000, "Repetitions of each test");
-  add_choice(*app, "-o,--output", options->format, {"md", "csv", "json", "jsonl", "sql"}, "Format");
-  add_integer(*app, "-b,--batch-size", options->batch_size, 1, 1 << 20,
-              "Tokens of the prompt in one pass")
-      ->group(kMoreOptions);
-  add_choice(*app, "--kv-type", options->kv_type, {"f32", "f16"}, "Type of the KV cache")
-      ->group(kMoreOptions);
-  app->add_flag("--no-warmup", options->no_warmup, "No untimed run before each test")
-      ->group(kMoreOptions);
-  add_device_options(*app, options->device);
-  CLI::App* limits = app->add_subcommand("limits", "Bandwidth and arithmetic that the machine has");
-  limits->fallthrough();
-  return {app, [options, &context, limits] {
-            if (limits->parsed()) return run_limits(*options, context);
-            run_bench(*options, context);
-          }};
+  command.add_integers("-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
+  command.add_integers("-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");
+  command.add_integers("-d,--n-depth", options->n_depth, 0, kMax, "Tokens of context before them");
+  command.add_integer("-r,--repetitions", options->repetitions, 1, 10000,
+                      "Repetitions of each test");
+  command.add_choice("-o,--output", options->format, {"md", "csv", "json", "jsonl", "sql"},
+                     "Format");
+  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+                      "Tokens of the prompt in one pass", Show::More);
+  command.add_choice("--kv-type", options->kv_type, {"f32", "f16"}, "Type of the KV cache",
+                     Show::More);
+  command.add_flag("--no-warmup", options->no_warmup, "No untimed run before each test",
+                   Show::More);
+  add_device_options(command, options->device);
+  command.add_command("limits", "Bandwidth and arithmetic that the machine has",
+                      "  minfer bench limits --json",
+                      [options, &context] { run_limits(*options, context); });
 }
 
 }  // namespace minfer

@@ -1,26 +1,26 @@
+#include <memory>
+
 #include "tools/commands.h"
 #include "tools/completions.h"
 
 namespace minfer {
 
-Command add_completions_command(CLI::App& root, Context& context) {
-  CLI::App* app = root.add_subcommand("completions", "Completion script of a shell");
-  app->fallthrough();
-  app->footer("  minfer completions bash > ~/.local/share/bash-completion/completions/minfer");
-  auto shell = std::make_shared<std::string>();
-  add_choice(*app, "SHELL", *shell, {"bash", "zsh", "fish"}, "bash, zsh or fish")->required();
-  return {app, [shell, &root, &context] {
-            context.out.text(*shell == "bash"  ? bash_completion(root)
-                             : *shell == "zsh" ? zsh_completion(root)
-                                               : fish_completion(root));
-          }};
+void add_completions_command(CommandNode& root, Context& context) {
+  auto shell = std::make_shared<std::string>("bash");
+  CommandNode& command = root.add_command(
+      "completions", "Completion script of a shell",
+      "  minfer completions bash > ~/.local/share/bash-completion/completions/minfer",
+      [shell, &root, &context] {
+        context.out.text(*shell == "bash"  ? bash_completion(root)
+                         : *shell == "zsh" ? zsh_completion(root)
+                                           : fish_completion(root));
+      });
+  command.add_choice("SHELL", *shell, {"bash", "zsh", "fish"}, "bash, zsh or fish");
 }
 
-Command add_man_command(CLI::App& root, Context& context) {
-  CLI::App* app = root.add_subcommand("man", "The manual page, in roff");
-  app->fallthrough();
-  app->group("");  // for the build, not for people
-  return {app, [&root, &context] { context.out.text(man_page(root)); }};
+// Without a description: for the build, not for people.
+void add_man_command(CommandNode& root, Context& context) {
+  root.add_command("man", "", "", [&root, &context] { context.out.text(man_page(root)); });
 }
 
 }  // namespace minfer

@@ -1,11 +1,10 @@
-#include <spdlog/spdlog.h>
-
-#include <nlohmann/json.hpp>
+#include <algorithm>
 #include <random>
 
 #include "engine/generate.h"
 #include "models/chat.h"
 #include "tools/commands.h"
+#include "tools/device.h"
 #include "tools/generate_report.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
@@ -28,7 +27,7 @@ struct GenerateCommandOptions {
   int64_t ctx_size = 0;  // 0: what prompt and -n need, within the trained context
   int64_t batch_size = 512;
   std::string kv_type = "f16";
-  std::optional<uint64_t> seed;
+  int64_t seed = -1;                    // -1: a random one
   std::vector<std::string> logit_bias;  // "ID=B"
   GenerateOptions generate;
   DeviceOptions device;
@@ -41,7 +40,7 @@ std::pair<TokenId, float> parse_logit_bias(const std::string& text) {
   const std::string_view view = text;
   const int64_t id = parse_integer("--logit-bias", view.substr(0, equals), 0, INT32_MAX);
   return {narrow<TokenId>(id),
-          float(parse_number("--logit-bias", view.substr(equals + 1), -1e30, 1e30))};
+          (parse_number("--logit-bias", view.substr(equals + 1), -1e30f, 1e30f))};
 }
 
 uint64_t random_seed() { return std::random_device()(); }
@@ -127,9 +126,9 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const SessionOptions session_opts =
       session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
   Session session(model, *backend, session_opts);
-  spdlog::info(load_line(model, session, session_opts, *backend));
+  log_info(load_line(model, session, session_opts, *backend));
 
-  const uint64_t seed = options.seed ? *options.seed : random_seed();
+  const uint64_t seed = options.seed >= 0 ? uint64_t(options.seed) : random_seed();
   generate_options.sampler.seed = seed;
   generate_options.end_ids = prompt.end_ids;
   generate_options.show_special = options.special;
@@ -145,7 +144,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
     const double now = now_seconds();
     if (index > 0 && token.id >= 0) token_seconds.push_back(now - last);
     last = now;
-    if (options.jsonl) context.out.json_line(to_json(token, index, model, logprobs));
+    if (options.jsonl) context.out.line(token_json(token, index, model, logprobs));
     if (streamed) context.out.text(token.text);
     ++index;
   };
@@ -153,109 +152,91 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
 
   if (streamed) context.out.text("\n");
   if (context.common.json) {
-    nlohmann::ordered_json object = to_json(result, model, seed, logprobs);
-    if (options.echo) object["prompt"] = text;
-    context.out.json(object);
+    const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
+    context.out.line(result_json(result, model, seed, logprobs, echo));
   }
-  spdlog::info(finish_line(result, std::move(token_seconds), model, seed));
+  log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();
 }
 
-void add_prompt_options(CLI::App& app, GenerateCommandOptions& options) {
-  add_text(app, "PROMPT", options.prompt.positional, "TEXT", "Text to continue");
-  add_text(app, "-p,--prompt", options.prompt.option, "TEXT",
-           "Text to continue; \"\" is a prompt too");
-  add_text(app, "-f,--file", options.prompt.file, "FILE",
-           "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
-  app.add_flag("--chat", options.chat, "The prompt is a user's turn in the model's chat template");
-  add_text(app, "--system", options.system, "TEXT", "System message of the chat; \"\": none");
-  add_choice(app, "--chat-template", options.chat_template,
-             {"chatml", "llama2", "llama3", "zephyr", "mistral"},
-             "Chat template, where the model's own is not known")
-      ->group(kMoreOptions);
-  app.add_flag("--special", options.special,
-               "Names of control tokens in the prompt are those tokens, and show in the output")
-      ->group(kMoreOptions);
-  app.add_flag("--no-bos", options.no_bos, "No BOS token before the prompt")->group(kMoreOptions);
+void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
+  command.add_text("PROMPT", options.prompt.positional, "TEXT", "Text to continue");
+  command.add_text("-p,--prompt", options.prompt.option, "TEXT",
+                   "Text to continue; \"\" is a prompt too");
+  command.add_text("-f,--file", options.prompt.file, "FILE",
+                   "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
+  command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
+  command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
+  command.add_choice("--chat-template", options.chat_template,
+                     {"chatml", "llama2", "llama3", "zephyr", "mistral"},
+                     "Chat template, instead of the model's own", Show::More);
+  command.add_flag("--special", options.special,
+                   "Names of control tokens in the prompt are those tokens, and show in the output",
+                   Show::More);
+  command.add_flag("--no-bos", options.no_bos, "No BOS token before the prompt", Show::More);
 }
 
-void add_sampling_options(CLI::App& app, GenerateCommandOptions& options) {
+void add_sampling_options(CommandNode& command, GenerateCommandOptions& options) {
   SamplerOptions& sampler = options.generate.sampler;
-  app.add_option(
-         "-s,--seed",
-         [&options](const CLI::results_t& results) {
-           options.seed = parse_integer("--seed", results.back(), -1, INT64_MAX);
-           if (results.back() == "-1") options.seed.reset();
-           return true;
-         },
-         "Seed of the random draws; -1: a random one, which is printed")
-      ->type_name("N")
-      ->take_last()
-      ->default_str("-1");
-  add_number(app, "--temp,--temperature", sampler.temperature, 0, 100,
-             "Temperature; 0: the most probable token, ties to the lower id");
-  add_integer(app, "--top-k,--top_k", sampler.top_k, 0, INT32_MAX,
-              "Keep the K most probable; 0: all");
-  add_number(app, "--top-p,--top_p", sampler.top_p, 0, 1, "Keep the probability mass P; 1: all");
-  add_number(app, "--min-p,--min_p", sampler.min_p, 0, 1,
-             "Keep what is at least this share of the best; 0: all");
-  add_number(app, "--repeat-penalty,--repetition-penalty,--repetition_penalty",
-             sampler.repeat_penalty, 0.01f, 100, "Divides the logits of repeated tokens; 1: off")
-      ->group(kMoreOptions);
-  add_integer(app, "--repeat-last-n", sampler.repeat_last_n, -1, INT32_MAX,
-              "How far back penalties look; -1: all, 0: off")
-      ->group(kMoreOptions);
-  add_number(app, "--presence-penalty,--presence_penalty", sampler.presence_penalty, -100, 100,
-             "Subtracted from the logits of tokens seen")
-      ->group(kMoreOptions);
-  add_number(app, "--frequency-penalty,--frequency_penalty", sampler.frequency_penalty, -100, 100,
-             "Subtracted as often as a token was seen")
-      ->group(kMoreOptions);
-  add_repeatable(app, "--logit-bias", options.logit_bias, "ID=B", "Added to the logit of a token")
-      ->group(kMoreOptions);
+  command.add_integer("-s,--seed", options.seed, -1, INT64_MAX,
+                      "Seed of the draws; -1: a random one, which is printed");
+  command.add_number("--temp,--temperature", sampler.temperature, 0, 100,
+                     "Temperature; 0: the most probable token, ties to the lower id");
+  command.add_integer("--top-k,--top_k", sampler.top_k, 0, INT32_MAX,
+                      "Keep the K most probable; 0: all");
+  command.add_number("--top-p,--top_p", sampler.top_p, 0, 1, "Keep the probability mass P; 1: all");
+  command.add_number("--min-p,--min_p", sampler.min_p, 0, 1,
+                     "Keep what is at least this share of the best; 0: all");
+  command.add_number("--repeat-penalty,--repetition-penalty,--repetition_penalty",
+                     sampler.repeat_penalty, 0.01f, 100,
+                     "Divides the logits of repeated tokens; 1: off", Show::More);
+  command.add_integer("--repeat-last-n", sampler.repeat_last_n, -1, INT32_MAX,
+                      "How far back penalties look; -1: all, 0: off", Show::More);
+  command.add_number("--presence-penalty,--presence_penalty", sampler.presence_penalty, -100, 100,
+                     "Subtracted from the logits of tokens seen", Show::More);
+  command.add_number("--frequency-penalty,--frequency_penalty", sampler.frequency_penalty, -100,
+                     100, "Subtracted as often as a token was seen", Show::More);
+  command.add_repeatable("--logit-bias", options.logit_bias, "ID=B",
+                         "Added to the logit of a token; repeatable", Show::More);
 }
 
-void add_output_options(CLI::App& app, GenerateCommandOptions& options) {
+void add_output_options(CommandNode& command, GenerateCommandOptions& options) {
   GenerateOptions& generate = options.generate;
-  add_integer(app, "-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", generate.n_predict,
-              -1, kMaxTokens,
-              "Tokens to generate; -1: to the end of text or context, 0: evaluate the prompt only");
-  add_repeatable(app, "--stop", generate.stop, "TEXT", "End before this text; repeatable");
-  app.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text")
-      ->group(kMoreOptions);
-  app.add_flag("--echo", options.echo, "Print the prompt as well")->group(kMoreOptions);
-  add_integer(app, "--logprobs", generate.n_logprobs, 0, 1000,
-              "Report the K best tokens of each step (--json, --jsonl)")
-      ->group(kMoreOptions);
-  app.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
+  command.add_integer("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens",
+                      generate.n_predict, -1, kMaxTokens,
+                      "Tokens to generate; -1: to the end of text or context, 0: the prompt only");
+  command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
+  command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
+  command.add_flag("--echo", options.echo, "Print the prompt as well", Show::More);
+  command.add_integer("--logprobs", generate.n_logprobs, 0, 1000,
+                      "Report the K best tokens of each step (--json, --jsonl)", Show::More);
+  command.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
 }
 
 }  // namespace
 
-Command add_generate_command(CLI::App& root, Context& context) {
-  CLI::App* app = root.add_subcommand("generate", "Continue a text, or answer a question");
-  app->fallthrough();
-  app->footer(
-      "  minfer generate \"Once upon a time\" -n 64\n"
-      "  minfer generate -m smollm2 --chat \"Why is the sky blue?\"\n"
-      "  minfer generate -m model.gguf --temp 0 --json -f prompt.txt\n"
-      "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"");
+void add_generate_command(CommandNode& root, Context& context) {
   auto options = std::make_shared<GenerateCommandOptions>();
-  add_text(*app, "-m,--model", options->model_path, "MODEL",
-           "Directory, .gguf, llama2.c .bin, or smollm2");
-  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
-  add_prompt_options(*app, *options);
-  add_output_options(*app, *options);
-  add_sampling_options(*app, *options);
-  add_integer(*app, "-c,--ctx-size", options->ctx_size, 0, kMaxTokens,
-              "Context in tokens; 0: what prompt and -n need, within the trained one");
-  add_integer(*app, "-b,--batch-size", options->batch_size, 1, 1 << 20,
-              "Tokens of the prompt in one pass")
-      ->group(kMoreOptions);
-  add_choice(*app, "--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache")
-      ->group(kMoreOptions);
-  add_device_options(*app, options->device);
-  return {app, [options, &context] { run_generate(*options, context); }};
+  CommandNode& command =
+      root.add_command("generate", "Continue a text, or answer a question",
+                       "  minfer generate \"Once upon a time\" -n 64\n"
+                       "  minfer generate -m smollm2 --chat \"Why is the sky blue?\"\n"
+                       "  minfer generate -m model.gguf --temp 0 --json -f prompt.txt\n"
+                       "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"",
+                       [options, &context] { run_generate(*options, context); });
+  command.add_text("-m,--model", options->model_path, "MODEL",
+                   "Directory, .gguf, llama2.c .bin, or smollm2");
+  command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
+  add_prompt_options(command, *options);
+  add_output_options(command, *options);
+  add_sampling_options(command, *options);
+  command.add_integer("-c,--ctx-size", options->ctx_size, 0, kMaxTokens,
+                      "Context in tokens; 0: what prompt and -n need, within the trained one");
+  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+                      "Tokens of the prompt in one pass", Show::More);
+  command.add_choice("--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
+                     Show::More);
+  add_device_options(command, options->device);
 }
 
 }  // namespace minfer

@@ -1,13 +1,15 @@
-#include <charconv>
 #include <nlohmann/json.hpp>
 
 #include "models/tokenizer.h"
 #include "tools/commands.h"
+#include "tools/json_text.h"
 #include "tools/model_path.h"
 #include "tools/text_input.h"
 
 namespace minfer {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 struct TokenizeOptions {
   std::string model_path, tokenizer_path;
@@ -39,18 +41,17 @@ std::string joined(const std::vector<TokenId>& ids) {
 void print_decoded(const Tokenizer& tokenizer, const TokenizeOptions& options, Context& context) {
   const std::string text =
       tokenizer.decode(parse_ids(*options.decode, tokenizer.n_tokens()), options.special);
-  if (context.common.json)
-    return context.out.json(nlohmann::ordered_json::object({{"text", text}}));
+  if (context.common.json) return context.out.line(pretty(Json::object({{"text", text}})));
   context.out.line(text);
 }
 
 void print_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
                   const TokenizeOptions& options, Context& context) {
   if (context.common.json) {
-    auto pieces = nlohmann::ordered_json::array();
+    Json pieces = Json::array();
     for (TokenId id : ids) pieces.push_back(tokenizer.piece(id));
-    return context.out.json(
-        nlohmann::ordered_json::object({{"count", ids.size()}, {"ids", ids}, {"pieces", pieces}}));
+    return context.out.line(
+        pretty(Json::object({{"count", ids.size()}, {"ids", ids}, {"pieces", pieces}})));
   }
   if (options.count) return context.out.line(std::to_string(ids.size()));
   if (options.ids) return context.out.line(joined(ids));
@@ -79,27 +80,26 @@ void run_tokenize(const TokenizeOptions& options, Context& context) {
 
 }  // namespace
 
-Command add_tokenize_command(CLI::App& root, Context& context) {
-  CLI::App* app = root.add_subcommand("tokenize", "Text to token ids, and back");
-  app->fallthrough();
-  app->footer(
-      "  minfer tokenize -m smollm2 \"Hello world\"\n"
-      "  minfer tokenize -m tokenizer.model -f book.txt --count\n"
-      "  minfer tokenize -m smollm2 --decode \"19556 905\"");
+void add_tokenize_command(CommandNode& root, Context& context) {
   auto options = std::make_shared<TokenizeOptions>();
-  add_text(*app, "-m,--model", options->model_path, "MODEL",
-           "Directory, .gguf (vocabulary-only too), tokenizer file, or smollm2");
-  add_text(*app, "--tokenizer", options->tokenizer_path, "FILE", "The same as -m");
-  add_text(*app, "TEXT", options->text.positional, "TEXT", "Text to tokenize");
-  add_text(*app, "-p,--prompt", options->text.option, "TEXT", "Text to tokenize");
-  add_text(*app, "-f,--file", options->text.file, "FILE", "Read the text from FILE, - for stdin");
-  app->add_flag("--ids", options->ids, "Print the ids on one line");
-  app->add_flag("--count", options->count, "Print the number of tokens");
-  add_text(*app, "--decode", options->decode, "IDS", "Print the text of these ids");
-  app->add_flag("--no-bos", options->no_bos, "No BOS token in front");
-  app->add_flag("--special", options->special, "Names of control tokens are those tokens")
-      ->group(kMoreOptions);
-  return {app, [options, &context] { run_tokenize(*options, context); }};
+  CommandNode& command =
+      root.add_command("tokenize", "Text to token ids, and back",
+                       "  minfer tokenize -m smollm2 \"Hello world\"\n"
+                       "  minfer tokenize -m tokenizer.model -f book.txt --count\n"
+                       "  minfer tokenize -m smollm2 --decode \"19556 905\"",
+                       [options, &context] { run_tokenize(*options, context); });
+  command.add_text("-m,--model", options->model_path, "MODEL",
+                   "Directory, .gguf (vocabulary-only too), tokenizer file, or smollm2");
+  command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
+  command.add_text("TEXT", options->text.positional, "TEXT", "Text to tokenize");
+  command.add_text("-p,--prompt", options->text.option, "TEXT", "Text to tokenize");
+  command.add_text("-f,--file", options->text.file, "FILE", "Read the text from FILE, - for stdin");
+  command.add_flag("--ids", options->ids, "Print the ids on one line");
+  command.add_flag("--count", options->count, "Print the number of tokens");
+  command.add_text("--decode", options->decode, "IDS", "Print the text of these ids");
+  command.add_flag("--no-bos", options->no_bos, "No BOS token in front");
+  command.add_flag("--special", options->special, "Names of control tokens are those tokens",
+                   Show::More);
 }
 
 }  // namespace minfer

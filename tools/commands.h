@@ -1,10 +1,7 @@
 #pragma once
 
-#include <CLI/CLI.hpp>
-#include <functional>
-#include <string>
-
-#include "tools/options.h"
+#include "tools/command_line.h"
+#include "tools/log.h"
 #include "tools/output.h"
 
 namespace minfer {
@@ -15,17 +12,11 @@ struct Context {
   Output out;
 };
 
-// A node of the option tree with what it does. Options live in `run`.
-struct Command {
-  CLI::App* app;
-  std::function<void()> run;
-};
-
-Command add_generate_command(CLI::App& root, Context& context);
-Command add_tokenize_command(CLI::App& root, Context& context);
-Command add_inspect_command(CLI::App& root, Context& context);
-Command add_bench_command(CLI::App& root, Context& context);
-Command add_completions_command(CLI::App& root, Context& context);
-Command add_man_command(CLI::App& root, Context& context);
+void add_generate_command(CommandNode& root, Context& context);
+void add_tokenize_command(CommandNode& root, Context& context);
+void add_inspect_command(CommandNode& root, Context& context);
+void add_bench_command(CommandNode& root, Context& context);
+void add_completions_command(CommandNode& root, Context& context);
+void add_man_command(CommandNode& root, Context& context);
 
 }  // namespace minfer

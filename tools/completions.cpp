@@ -1,68 +1,66 @@
 #include "tools/completions.h"
 
-#include <functional>
-
-#include "tools/help.h"
-
 namespace minfer {
 namespace {
 
-using CLI::detail::join;
+std::string joined(const std::vector<std::string>& words, const std::string& separator) {
+  std::string text;
+  for (const std::string& word : words) text += (text.empty() ? "" : separator) + word;
+  return text;
+}
 
-// "f32|f16" is a choice of values; anything else names a kind of value.
-bool is_choice(const OptionHelp& option) { return option.value.find('|') != std::string::npos; }
+std::string replaced(std::string text, const std::string& from, const std::string& to) {
+  for (size_t at = text.find(from); at != std::string::npos; at = text.find(from, at + to.size())) {
+    text.replace(at, from.size(), to);
+  }
+  return text;
+}
 
-bool takes_file(const OptionHelp& option) {
+bool takes_file(const OptionInfo& option) {
   return option.value == "FILE" || option.value == "MODEL";
 }
 
-std::string spaced_choices(const OptionHelp& option) {
-  return join(CLI::detail::split(option.value, '|'), " ");
-}
+std::string spaced_choices(const OptionInfo& option) { return replaced(option.value, "|", " "); }
 
 // `text` inside single quotes of a shell.
-std::string quoted(const std::string& text) {
-  return "'" + CLI::detail::find_and_replace(text, "'", "'\\''") + "'";
-}
+std::string quoted(const std::string& text) { return "'" + replaced(text, "'", "'\\''") + "'"; }
 
-std::vector<OptionHelp> options_of(const CLI::App& app) {
-  std::vector<OptionHelp> all = visible_options(app);
-  if (app.get_parent() != nullptr) {
-    for (OptionHelp& option : options_of(*app.get_parent())) {
-      const bool help = option.names.back().starts_with("--help");
-      if (!help && option.names.back() != "--version") all.push_back(std::move(option));
+// What may stand behind a command: its own options and those of every command.
+std::vector<OptionInfo> options_of(const CommandNode& command) {
+  std::vector<OptionInfo> found;
+  for (const CommandNode* node = &command; node != nullptr; node = node->parent()) {
+    for (const OptionInfo& option : node->options()) {
+      if (!option.positional()) found.push_back(option);
     }
   }
-  std::erase_if(all,
-                [](const OptionHelp& option) { return !option.names.front().starts_with('-'); });
-  return all;
+  return found;
 }
 
-std::vector<std::string> command_names(const CLI::App& app) {
+std::vector<std::string> command_names(const CommandNode& app) {
   std::vector<std::string> names;
-  for (const CLI::App* command : visible_commands(app)) names.push_back(command->get_name());
+  for (const CommandNode* command : app.visible_commands()) names.push_back(command->name());
   return names;
 }
 
 // Words that may follow: options and commands below.
-std::string bash_words(const CLI::App& app) {
+std::string bash_words(const CommandNode& app) {
   std::vector<std::string> words = command_names(app);
-  for (const OptionHelp& option : options_of(app)) {
+  for (const OptionInfo& option : options_of(app)) {
     words.insert(words.end(), option.names.begin(), option.names.end());
   }
-  return join(words, " ");
+  return joined(words, " ");
 }
 
-std::string bash_value_cases(const CLI::App& app) {
+std::string bash_value_cases(const CommandNode& app) {
   std::string cases;
-  for (const OptionHelp& option : options_of(app)) {
+  for (const OptionInfo& option : options_of(app)) {
     if (option.value.empty()) continue;
     std::vector<std::string> patterns;
-    for (const std::string& name : option.names) patterns.push_back(app.get_name() + ":" + name);
-    const std::string words = is_choice(option)    ? "-W '" + spaced_choices(option) + "'"
+    for (const std::string& name : option.names) patterns.push_back(app.name() + ":" + name);
+    const std::string words = option.is_choice()   ? "-W '" + spaced_choices(option) + "'"
                               : takes_file(option) ? "-f"
                                                    : "-W ''";
-    cases += "    " + join(patterns, "|") + ") COMPREPLY=($(compgen " + words +
+    cases += "    " + joined(patterns, "|") + ") COMPREPLY=($(compgen " + words +
              " -- \"$cur\")); return ;;\n";
   }
   return cases;
@@ -70,11 +68,11 @@ std::string bash_value_cases(const CLI::App& app) {
 
 }  // namespace
 
-std::string bash_completion(const CLI::App& root) {
+std::string bash_completion(const CommandNode& root) {
   std::string values, words = "    minfer) words='" + bash_words(root) + "' ;;\n";
-  for (const CLI::App* command : visible_commands(root)) {
+  for (const CommandNode* command : root.visible_commands()) {
     values += bash_value_cases(*command);
-    words += "    " + command->get_name() + ") words='" + bash_words(*command) + "' ;;\n";
+    words += "    " + command->name() + ") words='" + bash_words(*command) + "' ;;\n";
   }
   return "# bash completion for minfer\n"
          "_minfer() {\n"
@@ -83,7 +81,7 @@ std::string bash_completion(const CLI::App& root) {
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
          "    case \"$word\" in\n"
          "      " +
-         join(command_names(root), "|") +
+         joined(command_names(root), "|") +
          ") command=\"$word\"; break ;;\n"
          "    esac\n"
          "  done\n"
@@ -102,17 +100,17 @@ std::string bash_completion(const CLI::App& root) {
          "complete -o filenames -F _minfer minfer\n";
 }
 
-std::string zsh_completion(const CLI::App& root) {
-  const auto specs = [](const CLI::App& app) {
+std::string zsh_completion(const CommandNode& root) {
+  const auto specs = [](const CommandNode& app) {
     std::string lines;
-    for (const OptionHelp& option : options_of(app)) {
-      std::string text = option.text;
+    for (const OptionInfo& option : options_of(app)) {
+      std::string text = option.help;
       for (const char* c : {"[", "]", ":"}) {
-        text = CLI::detail::find_and_replace(text, c, std::string("\\") + c);
+        text = replaced(text, c, std::string("\\") + c);
       }
       std::string value;
-      if (is_choice(option)) value = ":value:(" + spaced_choices(option) + ")";
-      if (!is_choice(option) && !option.value.empty()) value = ":" + option.value + ":";
+      if (option.is_choice()) value = ":value:(" + spaced_choices(option) + ")";
+      if (!option.is_choice() && !option.value.empty()) value = ":" + option.value + ":";
       if (takes_file(option)) value += "_files";
       for (const std::string& name : option.names) {
         lines += " \\\n        " + quoted("*" + name + "[" + text + "]" + value);
@@ -121,9 +119,9 @@ std::string zsh_completion(const CLI::App& root) {
     return lines;
   };
   std::string commands, cases;
-  for (const CLI::App* command : visible_commands(root)) {
-    commands += "    " + quoted(command->get_name() + ":" + command->get_description()) + "\n";
-    cases += "    " + command->get_name() + ")\n      _arguments" + specs(*command) +
+  for (const CommandNode* command : root.visible_commands()) {
+    commands += "    " + quoted(command->name() + ":" + command->description()) + "\n";
+    cases += "    " + command->name() + ")\n      _arguments" + specs(*command) +
              " \\\n        '*:file:_files' ;;\n";
   }
   return "#compdef minfer\n"
@@ -143,24 +141,24 @@ std::string zsh_completion(const CLI::App& root) {
          "_minfer \"$@\"\n";
 }
 
-std::string fish_completion(const CLI::App& root) {
+std::string fish_completion(const CommandNode& root) {
   std::string text = "# fish completion for minfer\n";
-  const auto add_options = [&text](const CLI::App& app, const std::string& condition) {
-    for (const OptionHelp& option : visible_options(app)) {
+  const auto add_options = [&text](const CommandNode& app, const std::string& condition) {
+    for (const OptionInfo& option : app.options()) {
       if (!option.names.front().starts_with('-')) continue;
       text += "complete -c minfer -n " + quoted(condition);
       for (const std::string& name : option.names) {
         text += name.starts_with("--") ? " -l " + name.substr(2) : " -s " + name.substr(1);
       }
-      if (is_choice(option)) text += " -x -a " + quoted(spaced_choices(option));
-      if (!is_choice(option) && !option.value.empty()) text += takes_file(option) ? " -r" : " -x";
-      text += " -d " + quoted(option.text) + "\n";
+      if (option.is_choice()) text += " -x -a " + quoted(spaced_choices(option));
+      if (!option.is_choice() && !option.value.empty()) text += takes_file(option) ? " -r" : " -x";
+      text += " -d " + quoted(option.help) + "\n";
     }
   };
-  for (const CLI::App* command : visible_commands(root)) {
-    text += "complete -c minfer -f -n __fish_use_subcommand -a " + command->get_name() + " -d " +
-            quoted(command->get_description()) + "\n";
-    add_options(*command, "__fish_seen_subcommand_from " + command->get_name());
+  for (const CommandNode* command : root.visible_commands()) {
+    text += "complete -c minfer -f -n __fish_use_subcommand -a " + command->name() + " -d " +
+            quoted(command->description()) + "\n";
+    add_options(*command, "__fish_seen_subcommand_from " + command->name());
   }
   add_options(root, "true");
   return text;

@@ -1,9 +1,10 @@
 #include "tools/generate_report.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <nlohmann/json.hpp>
 
+#include "tools/json_text.h"
 #include "tools/statistics.h"
 
 namespace minfer {
@@ -24,6 +25,17 @@ Json top_json(const GeneratedToken& token, const Model& model) {
                    {"logprob", candidate.logprob}});
   }
   return top;
+}
+
+Json timings_json(const GenerateResult& result, const Model& model) {
+  return {
+      {"load_s", model.load_seconds},
+      {"prefill_s", result.prefill_seconds},
+      {"prefill_tokens_per_s", per_second(double(result.prompt_tokens), result.prefill_seconds)},
+      {"first_token_s", result.first_token_seconds},
+      {"decode_s", result.decode_seconds},
+      {"decode_tokens_per_s", per_second(double(result.decode_steps), result.decode_seconds)},
+      {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
 }
 
 }  // namespace
@@ -58,19 +70,30 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
   return line + fmt::format(" | stop {} | seed {}", stop_reason_name(result.stop_reason), seed);
 }
 
-Json to_json(const GeneratedToken& token, int64_t index, const Model& model, bool with_logprobs) {
+std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
+                       bool with_logprobs) {
   Json object = {{"index", index}, {"id", token.id}, {"text", token.text}};
   if (with_logprobs && token.id >= 0) {
     object["logprob"] = token.logprob;
     object["top"] = top_json(token, model);
   }
-  return object;
+  return compact(object);
 }
 
-Json to_json(const GenerateResult& result, const Model& model, uint64_t seed, bool with_logprobs) {
-  Json logprobs = nullptr;
+std::string result_json(const GenerateResult& result, const Model& model, uint64_t seed,
+                        bool with_logprobs, const std::optional<std::string>& echo) {
+  Json object = {{"text", result.text},
+                 {"tokens", result.tokens},
+                 {"prompt_tokens", result.prompt_tokens},
+                 {"generated_tokens", result.tokens.size()},
+                 {"stop_reason", stop_reason_name(result.stop_reason)},
+                 {"seed", seed},
+                 {"logprobs", nullptr},
+                 {"timings", timings_json(result, model)},
+                 {"model", model.description},
+                 {"activations", "float"}};
   if (with_logprobs) {
-    logprobs = Json::array();
+    Json& logprobs = object["logprobs"] = Json::array();
     for (const GeneratedToken& step : result.steps) {
       logprobs.push_back({{"id", step.id},
                           {"piece", model.tokenizer->piece(step.id)},
@@ -78,24 +101,8 @@ Json to_json(const GenerateResult& result, const Model& model, uint64_t seed, bo
                           {"top", top_json(step, model)}});
     }
   }
-  const Json timings = {
-      {"load_s", model.load_seconds},
-      {"prefill_s", result.prefill_seconds},
-      {"prefill_tokens_per_s", per_second(double(result.prompt_tokens), result.prefill_seconds)},
-      {"first_token_s", result.first_token_seconds},
-      {"decode_s", result.decode_seconds},
-      {"decode_tokens_per_s", per_second(double(result.decode_steps), result.decode_seconds)},
-      {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
-  return {{"text", result.text},
-          {"tokens", result.tokens},
-          {"prompt_tokens", result.prompt_tokens},
-          {"generated_tokens", result.tokens.size()},
-          {"stop_reason", stop_reason_name(result.stop_reason)},
-          {"seed", seed},
-          {"logprobs", logprobs},
-          {"timings", timings},
-          {"model", model.description},
-          {"activations", "float"}};
+  if (echo) object["prompt"] = *echo;
+  return pretty(object);
 }
 
 }  // namespace minfer

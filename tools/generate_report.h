@@ -1,6 +1,6 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -18,11 +18,11 @@ std::string load_line(const Model& model, const Session& session, const SessionO
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
                         const Model& model, uint64_t seed);
 
-// The object of `generate --json`.
-nlohmann::ordered_json to_json(const GenerateResult& result, const Model& model, uint64_t seed,
-                               bool with_logprobs);
-// One token of `generate --jsonl`.
-nlohmann::ordered_json to_json(const GeneratedToken& token, int64_t index, const Model& model,
-                               bool with_logprobs);
+// The object of `generate --json`; the prompt is in it where `echo` has it.
+std::string result_json(const GenerateResult& result, const Model& model, uint64_t seed,
+                        bool with_logprobs, const std::optional<std::string>& echo);
+// One token of `generate --jsonl`, on one line.
+std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
+                       bool with_logprobs);
 
 }  // namespace minfer

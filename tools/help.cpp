@@ -1,110 +1,93 @@
 #include "tools/help.h"
 
-#include <algorithm>
 #include <sstream>
-
-#include "tools/options.h"
 
 namespace minfer {
 namespace {
 
 constexpr size_t kTextColumn = 34;
 
-std::string full_name(const CLI::App& app) {
-  const CLI::App* parent = app.get_parent();
-  return parent == nullptr ? app.get_name() : full_name(*parent) + " " + app.get_name();
+std::string full_name(const CommandNode& command) {
+  if (command.parent() == nullptr) return command.name();
+  return full_name(*command.parent()) + " " + command.name();
 }
 
 void write_entry(std::ostream& out, const std::string& left, const std::string& text) {
-  out << "  " << left;
   const size_t used = left.size() + 2;
-  out << (used < kTextColumn ? std::string(kTextColumn - used, ' ')
-                             : "\n" + std::string(kTextColumn, ' '));
-  out << text << '\n';
+  out << "  " << left
+      << (used < kTextColumn ? std::string(kTextColumn - used, ' ')
+                             : "\n" + std::string(kTextColumn, ' '))
+      << text << '\n';
 }
 
-void write_options(std::ostream& out, const std::string& title, const CLI::App& app, bool more) {
+void write_options(std::ostream& out, const std::string& title, const CommandNode& command,
+                   Show show) {
   bool first = true;
-  for (const OptionHelp& option : visible_options(app)) {
-    if (option.more != more) continue;
+  for (const OptionInfo& option : command.options()) {
+    if (option.show != show) continue;
     if (first) out << '\n' << title << ":\n";
     first = false;
-    std::string left = CLI::detail::join(option.names, ", ");
-    if (!option.value.empty()) left += " " + option.value;
-    write_entry(out, left, option.text);
+    std::string left;
+    for (const std::string& name : option.names) left += (left.empty() ? "" : ", ") + name;
+    if (!option.value.empty() && !option.positional()) left += " " + option.value;
+    write_entry(out, left, option.help);
   }
 }
 
-std::string usage_line(const CLI::App& app) {
-  std::string line = full_name(app) + " [OPTIONS]";
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_positional()) line += " [" + option->get_name(true) + "]";
+std::string usage_line(const CommandNode& command) {
+  std::string line = full_name(command);
+  if (!command.visible_commands().empty()) {
+    line += command.parent() == nullptr ? " COMMAND" : " [COMMAND]";
   }
-  if (!visible_commands(app).empty()) {
-    line += app.get_require_subcommand_min() > 0 ? " COMMAND" : " [COMMAND]";
+  line += " [OPTIONS]";
+  for (const OptionInfo& option : command.options()) {
+    if (option.positional()) line += " [" + option.names.front() + "]";
   }
   return line;
 }
 
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_help(const CLI::App* app, std::string, CLI::AppFormatMode mode) const override {
-    const bool all = mode == CLI::AppFormatMode::All;
-    const CLI::App* parent = app->get_parent();
-    std::ostringstream out;
-    out << app->get_description() << "\n\n";
-    if (!app->get_footer().empty()) out << "Examples:\n" << app->get_footer() << "\n\n";
-    out << "Usage: " << usage_line(*app) << '\n';
-    for (const CLI::App* command : visible_commands(*app)) {
-      if (command == visible_commands(*app).front()) out << "\nCommands:\n";
-      write_entry(out, command->get_name(), command->get_description());
-    }
-    write_options(out, "Options", *app, false);
-    if (all) write_options(out, kMoreOptions, *app, true);
-    while (parent != nullptr) {
-      write_options(out, "Options of every command", *parent, false);
-      if (all) write_options(out, "More options of every command", *parent, true);
-      parent = parent->get_parent();
-    }
-    if (!all) return out.str() + "\n--help-all shows every option.\n";
-    out << "\nEvery option can be set by MINFER_<OPTION> (MINFER_TEMP=0) and by a line of the "
-           "file\n"
-           "of --config (temp = 0, alone or under [generate]); the command line comes first, then\n"
-           "the file, then the environment.\n";
-    for (const CLI::App* command : visible_commands(*app)) {
-      out << '\n' << std::string(72, '-') << '\n' << make_help(command, "", mode);
-    }
-    return out.str();
+void write_command(std::ostream& out, const CommandNode& command, Show upto) {
+  out << command.description() << "\n\n";
+  if (!command.examples().empty()) out << "Examples:\n" << command.examples() << "\n\n";
+  out << "Usage: " << usage_line(command) << '\n';
+  bool first = true;
+  for (const CommandNode* below : command.visible_commands()) {
+    if (first) out << "\nCommands:\n";
+    first = false;
+    write_entry(out, below->name(), below->description());
   }
-};
+  write_options(out, "Options", command, Show::Always);
+  if (upto == Show::More) write_options(out, "More options", command, Show::More);
+}
+
+void write_commands_below(std::ostream& out, const CommandNode& command) {
+  for (const CommandNode* below : command.visible_commands()) {
+    out << '\n' << std::string(72, '-') << "\n\n";
+    write_command(out, *below, Show::More);
+    write_commands_below(out, *below);
+  }
+}
 
 }  // namespace
 
-std::shared_ptr<CLI::FormatterBase> make_help_formatter() {
-  return std::make_shared<HelpFormatter>();
-}
-
-std::vector<OptionHelp> visible_options(const CLI::App& app) {
-  std::vector<OptionHelp> found;
-  for (const CLI::Option* option : app.get_options()) {
-    if (option->get_group().empty()) continue;
-    OptionHelp entry;
-    for (const std::string& name : option->get_snames()) entry.names.push_back("-" + name);
-    if (!option->get_lnames().empty()) entry.names.push_back("--" + option->get_lnames().front());
-    if (option->get_positional()) entry.names.push_back(option->get_name(true));
-    if (option->get_type_size() != 0 && option->nonpositional()) {
-      entry.value = option->get_type_name();
-    }
-    entry.text = option->get_description();
-    if (!option->get_default_str().empty()) entry.text += " [" + option->get_default_str() + "]";
-    entry.more = option->get_group() == kMoreOptions;
-    found.push_back(std::move(entry));
+std::string help_text(const CommandNode& command, Show upto) {
+  std::ostringstream out;
+  write_command(out, command, upto);
+  for (const CommandNode* above = command.parent(); above != nullptr; above = above->parent()) {
+    const std::string title = "Options of " + full_name(*above);
+    write_options(out, title, *above, Show::Always);
+    if (upto == Show::More)
+      write_options(out, "More options of " + full_name(*above), *above, Show::More);
   }
-  return found;
-}
-
-std::vector<const CLI::App*> visible_commands(const CLI::App& app) {
-  return app.get_subcommands([](const CLI::App* command) { return !command->get_group().empty(); });
+  if (upto == Show::Always) {
+    out << "\n--help-all shows every option.\n";
+    return std::move(out).str();
+  }
+  out << "\nEvery option can be set by MINFER_<OPTION> (MINFER_TEMP=0) and by a line of the file\n"
+         "of --config (temp = 0, alone or under [generate]); the command line comes first, then\n"
+         "the file, then the environment.\n";
+  write_commands_below(out, command);
+  return std::move(out).str();
 }
 
 }  // namespace minfer

@@ -1,9 +1,11 @@
 #include "tools/inspection.h"
 
-#include <spdlog/fmt/fmt.h>
+#include <fmt/format.h>
 
 #include <cmath>
 #include <nlohmann/json.hpp>
+
+#include "tools/json_text.h"
 
 namespace minfer {
 namespace {
@@ -117,7 +119,7 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
   return text;
 }
 
-Json to_json(const Inspection& result, const TensorSource& source) {
+std::string to_json(const Inspection& result, const TensorSource& source, bool checked) {
   Json types = Json::object();
   for (const auto& [name, type] : result.types) {
     types[name] = {
@@ -136,6 +138,7 @@ Json to_json(const Inspection& result, const TensorSource& source) {
                  {"format", result.format},
                  {"architecture", result.architecture},
                  {"supported", result.config.has_value()},
+                 {"checked", checked},
                  {"unsupported", nullptr},
                  {"config", nullptr},
                  {"n_params", result.n_params},
@@ -155,7 +158,7 @@ Json to_json(const Inspection& result, const TensorSource& source) {
   } else {
     object["unsupported"] = result.refusal;
   }
-  return object;
+  return pretty(object);
 }
 
 void check_values(const TensorSource& source,

@@ -1,7 +1,7 @@
 #pragma once
 
+#include <functional>
 #include <map>
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 
@@ -33,7 +33,8 @@ struct Inspection {
 Inspection inspect(const TensorSource& source, int64_t ctx);
 
 std::string to_text(const Inspection& inspection, const TensorSource& source, bool list_tensors);
-nlohmann::ordered_json to_json(const Inspection& inspection, const TensorSource& source);
+// `checked`: check_values has passed.
+std::string to_json(const Inspection& inspection, const TensorSource& source, bool checked);
 
 // Reads every tensor and refuses the first value that is not finite (Input).
 //   progress  called with tensors done and in all

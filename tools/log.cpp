@@ -1,10 +1,11 @@
+#include "tools/log.h"
+
 #include <spdlog/pattern_formatter.h>
 #include <spdlog/sinks/basic_file_sink.h>
 #include <spdlog/sinks/stdout_sinks.h>
 #include <spdlog/spdlog.h>
 
 #include "kernels/base/error.h"
-#include "tools/options.h"
 
 namespace minfer {
 namespace {
@@ -29,7 +30,7 @@ const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "
 spdlog::level::level_enum chosen_level(const CommonOptions& options) {
   if (!options.log_level.empty()) return spdlog::level::from_str(options.log_level);
   if (options.quiet) return spdlog::level::err;
-  return options.verbosity > 0 ? spdlog::level::debug : spdlog::level::info;
+  return options.verbose ? spdlog::level::debug : spdlog::level::info;
 }
 
 spdlog::sink_ptr stderr_sink() {
@@ -42,14 +43,14 @@ spdlog::sink_ptr stderr_sink() {
 
 }  // namespace
 
-void add_common_options(CLI::App& root, CommonOptions& options) {
+void add_common_options(CommandNode& root, CommonOptions& options) {
   root.add_flag("--json", options.json, "Print one JSON object instead of text");
   root.add_flag("-q,--quiet", options.quiet, "Nothing on stderr but errors");
-  root.add_flag("-v,--verbose", options.verbosity, "More on stderr");
-  add_choice(root, "--log-level", options.log_level, kLevels, "What goes to stderr and the log")
-      ->group(kMoreOptions);
-  add_text(root, "--log-file", options.log_file, "FILE", "Append the log to FILE as well")
-      ->group(kMoreOptions);
+  root.add_flag("-v,--verbose", options.verbose, "More on stderr");
+  root.add_choice("--log-level", options.log_level, kLevels, "What goes to stderr and the log",
+                  Show::More);
+  root.add_text("--log-file", options.log_file, "FILE", "Append the log to FILE as well",
+                Show::More);
 }
 
 void configure_log(const CommonOptions& options) {
@@ -67,5 +68,10 @@ void configure_log(const CommonOptions& options) {
   logger->flush_on(spdlog::level::debug);
   spdlog::set_default_logger(std::move(logger));
 }
+
+void log_debug(const std::string& message) { spdlog::debug(message); }
+void log_info(const std::string& message) { spdlog::info(message); }
+void log_warning(const std::string& message) { spdlog::warn(message); }
+void log_error(const std::string& message) { spdlog::error(message); }
 
 }  // namespace minfer

@@ -1,79 +1,38 @@
-#include <spdlog/spdlog.h>
-
 #include <new>
 
 #include "kernels/base/error.h"
 #include "tools/commands.h"
-#include "tools/config_file.h"
-#include "tools/help.h"
 #include "tools/process.h"
 #include "tools/version.h"
 
 namespace minfer {
 namespace {
 
-// "--stop=" as "--stop" and an empty value: CLI11 would take the next argument as the value.
-std::vector<std::string> arguments(int argc, char** argv) {
-  std::vector<std::string> args;
-  bool only_positionals = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string arg = argv[i];
-    only_positionals = only_positionals || arg == "--";
-    const bool empty_value = arg.starts_with("--") && arg.find('=') == arg.size() - 1;
-    if (!only_positionals && empty_value) {
-      arg.pop_back();
-      args.push_back(arg);
-      arg.clear();
-    }
-    args.push_back(std::move(arg));
-  }
-  std::ranges::reverse(args);  // as CLI11 wants them
-  return args;
-}
+constexpr const char* kExamples =
+    "  minfer generate -m smollm2 --chat \"What is the capital of France?\"\n"
+    "  minfer inspect smollm2\n"
+    "  minfer bench --synthetic tinyllama-1.1b:f16";
 
 void run(int argc, char** argv) {
   Context context;
-  CLI::App root("minfer: large language models on one machine", "minfer");
-  root.footer(
-      "  minfer generate -m smollm2 --chat \"What is the capital of France?\"\n"
-      "  minfer inspect model.gguf\n"
-      "  minfer bench --synthetic tinyllama-1.1b:f16");
-  root.formatter(make_help_formatter());
-  root.set_help_flag("-h,--help", "Help with examples");
-  root.set_help_all_flag("--help-all", "Help with every option");
-  root.set_version_flag("--version", version_text, "Version, compiler and CPU path");
-  root.require_subcommand(1);
-  root.fallthrough();
-  add_common_options(root, context.common);
-  add_config_file_option(root);
-  const std::vector<Command> commands = {
-      add_generate_command(root, context),    add_tokenize_command(root, context),
-      add_inspect_command(root, context),     add_bench_command(root, context),
-      add_completions_command(root, context), add_man_command(root, context)};
-  name_environment_variables(root);
+  CommandLine line("minfer: large language models on one machine", kExamples);
+  add_common_options(line.root(), context.common);
+  add_generate_command(line.root(), context);
+  add_tokenize_command(line.root(), context);
+  add_inspect_command(line.root(), context);
+  add_bench_command(line.root(), context);
+  add_completions_command(line.root(), context);
+  add_man_command(line.root(), context);
 
-  try {
-    root.parse(arguments(argc, argv));
-  } catch (const CLI::CallForHelp&) {
-    return context.out.text(root.help());
-  } catch (const CLI::CallForAllHelp&) {
-    return context.out.text(root.help("", CLI::AppFormatMode::All));
-  } catch (const CLI::CallForVersion& version) {
-    return context.out.line(version.what());
-  } catch (const CLI::FileError& e) {
-    throw Error(ErrorKind::Input, e.what());
-  } catch (const CLI::ParseError& e) {
-    throw Error(ErrorKind::Usage, cat(e.what(), " (minfer --help)"));
-  }
+  const auto print = [&context](const std::string& text) { context.out.text(text); };
+  const std::function<void()> chosen = line.parse(argc, argv, print, version_text);
   configure_log(context.common);
-  for (const Command& command : commands) {
-    if (command.app->parsed()) command.run();
-  }
+  chosen();
   context.out.close();
 }
 
 int fail(ErrorKind kind, std::string_view message) {
-  spdlog::error(shortened(message, 2000));
+  log_error(shortened(message, 2000));
   return static_cast<int>(kind);
 }
 

@@ -1,30 +1,36 @@
+#include <sstream>
+
 #include "tools/completions.h"
-#include "tools/help.h"
 
 namespace minfer {
 namespace {
 
-// Text in which roff finds no request and no minus that becomes a hyphen.
+// Text in which roff finds no request, no escape and no minus that becomes a hyphen.
 std::string roff(const std::string& text) {
-  std::string out = CLI::detail::find_and_replace(text, "\\", "\\e");
-  out = CLI::detail::find_and_replace(out, "-", "\\-");
-  return out.starts_with('.') || out.starts_with('\'') ? "\\&" + out : out;
+  std::string out = text.starts_with('.') || text.starts_with('\'') ? "\\&" : "";
+  for (char c : text) {
+    if (c == '-') out += '\\';
+    out += c == '\\' ? "\\e" : std::string(1, c);
+  }
+  return out;
 }
 
-std::string roff_options(const CLI::App& app) {
+std::string roff_options(const CommandNode& command) {
   std::string text;
-  for (const OptionHelp& option : visible_options(app)) {
-    text += ".TP\n\\fB" + roff(CLI::detail::join(option.names, ", ")) + "\\fR";
+  for (const OptionInfo& option : command.options()) {
+    std::string names;
+    for (const std::string& name : option.names) names += (names.empty() ? "" : ", ") + name;
+    text += ".TP\n\\fB" + roff(names) + "\\fR";
     if (!option.value.empty()) text += " \\fI" + roff(option.value) + "\\fR";
-    text += "\n" + roff(option.text) + "\n";
+    text += "\n" + roff(option.help) + "\n";
   }
   return text;
 }
 
-std::string roff_examples(const CLI::App& app) {
+std::string roff_examples(const CommandNode& command) {
   std::string text = ".nf\n";
-  for (const std::string& line : CLI::detail::split(app.get_footer(), '\n'))
-    text += roff(line) + "\n";
+  std::istringstream lines(command.examples());
+  for (std::string line; std::getline(lines, line);) text += roff(line) + "\n";
   return text + ".fi\n";
 }
 
@@ -44,15 +50,15 @@ constexpr const char* kEnvironment =
 
 }  // namespace
 
-std::string man_page(const CLI::App& root) {
+std::string man_page(const CommandNode& root) {
   std::string text =
       ".TH MINFER 1\n.SH NAME\nminfer \\- large language models on one machine\n.SH SYNOPSIS\n"
       "\\fBminfer\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH EXAMPLES\n" +
       roff_examples(root);
   text += ".SH COMMANDS\n";
-  for (const CLI::App* command : visible_commands(root)) {
-    text += ".SS minfer " + command->get_name() + "\n" + roff(command->get_description()) + ".\n";
-    if (!command->get_footer().empty()) text += roff_examples(*command);
+  for (const CommandNode* command : root.visible_commands()) {
+    text += ".SS minfer " + command->name() + "\n" + roff(command->description()) + ".\n";
+    if (!command->examples().empty()) text += roff_examples(*command);
     text += roff_options(*command);
   }
   text += ".SH COMMON OPTIONS\n" + roff_options(root);

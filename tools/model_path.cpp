@@ -1,13 +1,12 @@
 #include "tools/model_path.h"
 
-#include <spdlog/spdlog.h>
-
 #include <array>
 #include <cstdlib>
 #include <filesystem>
 #include <utility>
 
 #include "kernels/base/error.h"
+#include "tools/log.h"
 
 namespace minfer {
 namespace {
@@ -46,7 +45,7 @@ std::string find_model(const std::string& given) {
                    given.empty() ? "no model given (-m, MINFER_MODEL), and " : "", short_name,
                    " is not in ", shortened(model_cache_dir(), 200), "; scripts/get_model.sh ",
                    short_name, " fetches it");
-    spdlog::info("model {}", path);
+    log_info("model " + path);
     return path;
   }
   return given;  // the loader says what is wrong with it

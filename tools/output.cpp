@@ -4,7 +4,6 @@
 
 #include <cerrno>
 #include <cstring>
-#include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
@@ -20,11 +19,6 @@ std::string with_replacements(std::string_view text) {
     text.remove_prefix(n == 0 ? 1 : n);
   }
   return out;
-}
-
-std::string dump(const nlohmann::ordered_json& value, int indent) {
-  return value.dump(indent, ' ', /*ensure_ascii=*/false,
-                    nlohmann::ordered_json::error_handler_t::replace);
 }
 
 }  // namespace
@@ -51,10 +45,6 @@ void Output::text(std::string_view text) {
 }
 
 void Output::line(std::string_view text) { this->text(std::string(text) + '\n'); }
-
-void Output::json(const nlohmann::ordered_json& value) { line(dump(value, 2)); }
-
-void Output::json_line(const nlohmann::ordered_json& value) { line(dump(value, -1)); }
 
 void Output::close() {
   MINFER_REQUIRE(System, ::close(STDOUT_FILENO) == 0, "stdout: ", std::strerror(errno));

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 
@@ -15,8 +14,6 @@ class Output {
  public:
   void text(std::string_view text);
   void line(std::string_view text);
-  void json(const nlohmann::ordered_json& value);       // indented, for one object
-  void json_line(const nlohmann::ordered_json& value);  // on one line, for many
   // Closes stdout: some file systems report a failed write only here.
   void close();
 

@@ -28,7 +28,7 @@ std::string cpu_features() {
 std::string version_text() {
   return cat("minfer ", MINFER_VERSION, MINFER_COMMIT[0] == '\0' ? "" : " (" MINFER_COMMIT ")",
              "\ncompiler: ", MINFER_COMPILER, "\nbackends: cpu\ncpu features: ", cpu_features(),
-             "\ncpu path: ", make_cpu_backend()->name());
+             "\ncpu path: ", make_cpu_backend()->name(), "\n");
 }
 
 }  // namespace minfer

@@ -1,0 +1,41 @@
+#include "tools/device.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "kernels/base/math.h"
+
+namespace minfer {
+
+void add_device_options(CommandNode& command, DeviceOptions& options) {
+  command.add_integer("-t,--threads", options.n_threads, 0, 1024,
+                      "Threads; 0: one for each core that the process may use");
+  command.add_text("--device", options.device, "DEVICE", "cpu, cuda, cuda:0 or cuda:0,1",
+                   Show::More);
+  command.add_integer("--tp", options.tp, 1, 64, "Ranks that share the model", Show::More);
+  command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
+                     "Type of the inputs of each matmul", Show::More);
+}
+
+void check_ranks(int64_t tp) {
+  MINFER_REQUIRE(Usage, tp == 1, "--tp ", tp, ": this build runs on one rank");
+}
+
+int thread_count(const DeviceOptions& options) {
+  if (options.n_threads > 0) return narrow<int>(options.n_threads);
+  return std::max(1, narrow<int>(std::thread::hardware_concurrency()));
+}
+
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
+  const bool cuda = options.device == "cuda" || options.device.starts_with("cuda:");
+  MINFER_REQUIRE(Gpu, !cuda, "--device ", shortened(options.device),
+                 ": this build has no CUDA backend; --device cpu runs here");
+  MINFER_REQUIRE(Usage, options.device == "cpu", "--device: ", shortened(options.device),
+                 " is none of cpu, cuda, cuda:N,...");
+  check_ranks(options.tp);
+  MINFER_REQUIRE(Usage, options.activations == "float", "--activations ", options.activations,
+                 ": this build knows float alone");
+  return make_cpu_backend({.n_threads = thread_count(options), .isa = {}});
+}
+
+}  // namespace minfer

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "kernels/backend.h"
+#include "tools/command_line.h"
+
+namespace minfer {
+
+// Where the mathematics runs.
+struct DeviceOptions {
+  int64_t n_threads = 0;
+  std::string device = "cpu";
+  int64_t tp = 1;
+  std::string activations = "float";
+};
+
+void add_device_options(CommandNode& command, DeviceOptions& options);
+void check_ranks(int64_t tp);                    // Usage for what this build does not have
+int thread_count(const DeviceOptions& options);  // with 0 resolved
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options);
+
+}  // namespace minfer
