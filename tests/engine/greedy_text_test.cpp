@@ -39,7 +39,7 @@ TEST(GreedyText, EqualsThePublishedTexts) {
         if (!tokenizer.empty()) options.tokenizer_path = (data_dir() / tokenizer).string();
         const Model model = load_model((data_dir() / file).string(), *backend, options);
         EXPECT_EQ(greedy_text(model, *backend, test_case.at("prompt"), test_case.at("new_tokens")),
-                  test_case.at("expected_text"));
+                  test_case.at("expected_text").get<std::string>());
         ++n_runs;
       }
     }
