@@ -159,7 +159,7 @@ TEST(SmolLm2, PublishedIds) {
       EXPECT_TRUE(tokenizer->is_end(generated.back()));
       generated.pop_back();
     }
-    EXPECT_EQ(tokenizer->decode(generated), c.at("text"));
+    EXPECT_EQ(tokenizer->decode(generated), c.at("text").get<std::string>());
   }
 }
 
