@@ -14,6 +14,7 @@ namespace minfer {
 // cache, which is most of the time that a book takes.
 class Boundaries {
  public:
+  Boundaries() = default;  // of an empty vocabulary: everywhere
   explicit Boundaries(const Vocabulary& vocabulary);
 
   bool between(std::string_view left_char, std::string_view right_char) const {

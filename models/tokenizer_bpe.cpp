@@ -27,9 +27,8 @@ size_t uniform_bytes(std::string_view text) {
 
 BpeTokenizer::BpeTokenizer(TokenizerSpec spec, BpeOptions options,
                            const std::vector<std::pair<std::string, std::string>>& merges)
-    : VocabularyTokenizer(std::move(spec)),
-      boundaries_(vocabulary()),
-      options_(std::move(options)) {
+    : VocabularyTokenizer(std::move(spec)), options_(std::move(options)) {
+  if (!options_.byte_level) boundaries_ = Boundaries(vocabulary());
   for (int byte = 0; byte < 256; ++byte) {
     const std::string spelled = byte_level_spelling(std::string(1, static_cast<char>(byte)));
     byte_ids_[static_cast<size_t>(byte)] = options_.byte_level ? vocabulary().find(spelled) : -1;

@@ -44,7 +44,7 @@ class BpeTokenizer : public VocabularyTokenizer {
   std::vector<Symbol> symbols_of(std::string_view word) const;
   std::vector<Symbol> merged_symbols(std::string_view word) const;
 
-  Boundaries boundaries_;
+  Boundaries boundaries_;  // not byte-level
   BpeOptions options_;
   std::array<TokenId, 256> byte_ids_;           // byte-level: the piece of each byte, or -1
   std::unordered_map<uint64_t, Merge> merges_;  // by the ids of both neighbours

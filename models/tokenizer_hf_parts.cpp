@@ -77,8 +77,10 @@ void read_hf_normalizer(const json& normalizer, BpeOptions& options) {
       if (!pattern.literal) refuse("normalizer", "Replace by regex", "Replace by string");
       options.normalizer.push_back(
           {NormalizeStep::Kind::Replace, pattern.text, step.at("content").get<std::string>()});
+    } else if (type == "NFC") {
+      options.normalizer.push_back({NormalizeStep::Kind::Nfc, "", ""});
     } else {
-      refuse("normalizer", type, "Prepend, Replace, Sequence");
+      refuse("normalizer", type, "NFC, Prepend, Replace, Sequence");
     }
   });
 }

@@ -1,6 +1,7 @@
 #include "models/tokenizer_normalize.h"
 
 #include "kernels/base/utf8.h"
+#include "models/unicode_nfc.h"
 
 namespace minfer {
 
@@ -32,6 +33,10 @@ std::string normalized(std::string text, const std::vector<NormalizeStep>& steps
   for (const NormalizeStep& step : steps) {
     if (step.kind == NormalizeStep::Kind::Replace) {
       text = replace_all(text, step.from, step.to);
+      continue;
+    }
+    if (step.kind == NormalizeStep::Kind::Nfc) {
+      text = nfc(text);
       continue;
     }
     if (text.empty() || (step.at_start_only && !at_start)) continue;

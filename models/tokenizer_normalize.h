@@ -20,6 +20,7 @@ struct NormalizeStep {
     Prepend,      // `from` in front of a text that is not empty
     PrependOnce,  // the same unless it is there
     Replace,      // every `from` by `to`
+    Nfc,          // Unicode's normalization form C
   };
   Kind kind = Kind::Replace;
   std::string from, to;

@@ -29,8 +29,11 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
       : VocabularyTokenizer(std::move(spec)),
         boundaries_(vocabulary()),
         has_dummy_prefix_(model.add_dummy_prefix && !model.treat_whitespace_as_suffix),
+        // The rules for a character must not depend on its neighbours, and no run of unknown
+        // characters be torn.
         can_cut_(model.charsmap.empty() && !model.remove_extra_whitespaces &&
-                 !model.treat_whitespace_as_suffix && vocabulary().find(kBlank) >= 0) {
+                 !model.treat_whitespace_as_suffix && model.escape_whitespaces &&
+                 model.byte_fallback) {
     if (can_cut_)
       model.add_dummy_prefix = false;  // encode_text puts it in front of the first chunk
     try {
@@ -70,14 +73,16 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
     ids.insert(ids.end(), encoded.begin(), encoded.end());
   }
 
-  // The first place past kChunkBytes where a blank follows an ASCII character that no piece has in
-  // front of a blank; else the end. The blank is a piece, so no run of unknown tokens is torn.
+  // The first place past kChunkBytes that no piece reaches over; else the end.
   size_t chunk_end(std::string_view text) const {
-    for (size_t at = text.find(' ', kChunkBytes); at != text.npos; at = text.find(' ', at + 1)) {
-      const std::string_view left = text.substr(at - 1, 1);
-      if (is_utf8(left) && left != " " && boundaries_.between(left, " ") &&
-          boundaries_.between(left, kBlank))
-        return at;
+    size_t at = std::min(kChunkBytes, text.size());
+    std::string_view left;  // the character in front of `at`; empty where it is none
+    while (at < text.size()) {
+      const size_t n_bytes = utf8_char_bytes(text.substr(at));
+      const std::string_view right = text[at] == ' ' ? kBlank : text.substr(at, n_bytes);
+      if (!left.empty() && !right.empty() && boundaries_.between(left, right)) return at;
+      left = right;
+      at += std::max<size_t>(n_bytes, 1);
     }
     return text.size();
   }
