@@ -5,8 +5,7 @@
 
 #include "tests/support/allocation_meter.h"
 #include "tests/support/load_everything.h"
-#include "tests/support/model_files.h"
-#include "tests/support/temp_dir.h"
+#include "tests/support/sample_models.h"
 
 // Every prefix of a sound file, and every byte of its headers changed: each either loads or ends in
 // one Input error of one line, in bounded time and memory.
@@ -15,86 +14,11 @@ namespace {
 
 using namespace test;
 
-struct Sample {
-  const char* name;
-  std::string file;  // the one that is damaged
-  std::string bytes;
-  size_t header_bytes;                                           // what comes before the data
-  std::vector<std::pair<std::string, std::string>> others = {};  // name and bytes
-};
-
-std::string gguf_bytes(bool split) {
-  GgufBuilder file;
-  file.pair("general.alignment", kU32, bytes_of_values(uint32_t{32}))
-      .pair("llama.rope.freq_base", kF32, bytes_of_values(1e4f))
-      .pair("flag", kBool, "\1")
-      .texts("tokenizer.ggml.tokens", {"<s>", "a", ""})
-      .array<float>("tokenizer.ggml.scores", kF32, {0, -1, -2});
-  if (split) {
-    file.pair("split.no", kU16, bytes_of_values(uint16_t{0}))
-        .pair("split.count", kU16, bytes_of_values(uint16_t{2}))
-        .pair("split.tensors.count", kI32, bytes_of_values(int32_t{3}));
-  }
-  file.tensor({"a", {3, 2}, 0, bytes_of_vector(counting_floats(6))})
-      .tensor({"q", {32, 2}, 8, std::string(68, '\1')});
-  return file.build();
-}
-
-std::string second_gguf_part() {
-  GgufBuilder file;
-  file.pair("split.no", kU16, bytes_of_values(uint16_t{1}))
-      .pair("split.count", kU16, bytes_of_values(uint16_t{2}))
-      .pair("split.tensors.count", kI32, bytes_of_values(int32_t{3}))
-      .tensor({"b", {1}, 0, bytes_of_values(1.0f)});
-  return file.build();
-}
-
-const std::string kConfig = R"({"model_type": "llama", "hidden_size": 64, "tie": true,
- "rope_scaling": {"type": "linear", "factor": 2.0}, "eos": [1, 2], "eps": 1e-05})";
-const std::string kShardHeader =
-    R"({"__metadata__": {"format": "pt"}, "a": {"dtype": "F32", "shape": [2, 3],
- "data_offsets": [0, 24]}, "i": {"dtype": "I64", "shape": [1], "data_offsets": [24, 32]}})";
-const std::string kShard = safetensors_file(kShardHeader, std::string(32, '\0'));
-const std::string kIndex =
-    R"({"metadata": {"total_size": 32}, "weight_map": {"a": "m-1.safetensors", "i": "m-1.safetensors"}})";
-
-std::vector<Sample> samples() {
-  Llama2cSizes untied;
-  untied.tied = false;
-  const std::string index_name = "model.safetensors.index.json";
-  return {
-      {"Gguf", "m.gguf", gguf_bytes(false), 400},
-      {"GgufSplit",
-       "m-00001-of-00002.gguf",
-       gguf_bytes(true),
-       512,
-       {{"m-00002-of-00002.gguf", second_gguf_part()}}},
-      {"Safetensors", "m.safetensors", kShard, 8 + kShardHeader.size()},
-      {"HfShard", "model.safetensors", kShard, 8 + kShardHeader.size(), {{"config.json", kConfig}}},
-      {"HfConfig", "config.json", kConfig, kConfig.size(), {{"model.safetensors", kShard}}},
-      {"HfIndex",
-       index_name,
-       kIndex,
-       kIndex.size(),
-       {{"config.json", kConfig}, {"m-1.safetensors", kShard}}},
-      {"Llama2cLegacy", "m.bin", llama2c_legacy_file(untied), 28},
-      {"Llama2cV1", "m.bin", llama2c_v1_file(untied), 256},
-      {"Llama2cV2", "m.bin", llama2c_v2_file(untied, 8), 256},
-  };
-}
-
-class Malformed : public testing::TestWithParam<Sample> {
+class Malformed : public testing::TestWithParam<SampleModel> {
  protected:
-  Malformed() {
-    for (const auto& [name, bytes] : GetParam().others) dir_.write(name, bytes);
-    const bool directory =
-        std::filesystem::exists(dir_.path() / "config.json") || GetParam().file == "config.json";
-    path_ = directory ? dir_.path() : dir_.path() / GetParam().file;
-  }
-
   // Loads the sample with these bytes; says whether it was accepted.
   bool load(const std::string& bytes, const std::string& what) {
-    dir_.write(GetParam().file, bytes);
+    dir_.write(bytes);
     uint64_t all_bytes = bytes.size();
     for (const auto& [name, other] : GetParam().others) all_bytes += other.size();
     const auto start = std::chrono::steady_clock::now();
@@ -102,12 +26,12 @@ class Malformed : public testing::TestWithParam<Sample> {
     reset_peak();
     bool accepted = true;
     try {
-      load_everything(path_);
+      load_everything(dir_.model());
     } catch (const Error& e) {
       accepted = false;
       EXPECT_EQ(static_cast<int>(e.kind()), static_cast<int>(ErrorKind::Input)) << what << e.what();
       EXPECT_EQ(std::string(e.what()).find('\n'), std::string::npos) << what << e.what();
-      EXPECT_TRUE(std::string(e.what()).starts_with(dir_.path().string())) << what << e.what();
+      EXPECT_TRUE(std::string(e.what()).starts_with(dir_.model())) << what << e.what();
     }
     const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
     EXPECT_LE(peak_bytes() - held, 2 * all_bytes + (16 << 20)) << what;
@@ -115,8 +39,7 @@ class Malformed : public testing::TestWithParam<Sample> {
     return accepted;
   }
 
-  TempDir dir_;
-  std::string path_;
+  SampleDir dir_{GetParam()};
 };
 
 TEST_P(Malformed, SoundFileLoads) { EXPECT_TRUE(load(GetParam().bytes, "sound")); }
@@ -140,7 +63,7 @@ TEST_P(Malformed, EveryHeaderByteIsHandled) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Samples, Malformed, testing::ValuesIn(samples()),
+INSTANTIATE_TEST_SUITE_P(Samples, Malformed, testing::ValuesIn(sample_models()),
                          [](const auto& info) { return info.param.name; });
 
 }  // namespace
