@@ -43,12 +43,12 @@ bool is_llama2c(const File& file);
 
 // Runs parse(), and puts the file's name in front of what it finds wrong with its content.
 template <typename F>
-decltype(auto) in_file(const File& file, F&& parse) {
+decltype(auto) in_file(const std::string& path, F&& parse) {
   try {
     return std::forward<F>(parse)();
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::Input) throw;  // System errors come from File and name it
-    throw e.in(shown_path(file.path()));
+    throw e.in(shown_path(path));
   }
 }
 

@@ -33,7 +33,7 @@ class GgufSource final : public FileTensorSource {
     const std::string first_path = first.path();
     int64_t n_parts = 1;
     std::string stem;  // of the names of all parts, from the first part's name only
-    in_file(first, [&] {
+    in_file(first_path, [&] {
       GgufPart part = read_gguf_part(first);
       format = cat("gguf v", part.version);
       n_parts = check_split(part.metadata, 0);
@@ -44,7 +44,7 @@ class GgufSource final : public FileTensorSource {
     files_.push_back(std::move(first));
     for (int64_t i = 1; i < n_parts; ++i) {
       File file(stem + part_suffix(i, n_parts));
-      in_file(file, [&] {
+      in_file(file.path(), [&] {
         const GgufPart part = read_gguf_part(file);
         const int64_t n = check_split(part.metadata, i);
         MINFER_REQUIRE(Input, n == n_parts, "key split.count is ", n, ", expected ", n_parts,
@@ -53,7 +53,7 @@ class GgufSource final : public FileTensorSource {
       });
       files_.push_back(std::move(file));
     }
-    if (n_parts > 1) in_file(files_[0], [&] { check_n_tensors(); });
+    if (n_parts > 1) in_file(first_path, [&] { check_n_tensors(); });
   }
 
  private:

@@ -13,6 +13,7 @@
 namespace minfer {
 namespace {
 
+constexpr std::string_view kMagic = "GGUF";
 constexpr uint64_t kMaxKeys = 1 << 16;
 constexpr uint64_t kMaxArrayLength = 1 << 24;  // no vocabulary is longer
 constexpr uint64_t kMaxKeyBytes = 65535;
@@ -68,6 +69,8 @@ constexpr GgmlType kGgmlTypes[] = {
     {""},
     {"MXFP4"},
     {"NVFP4"},
+    {"Q1_0"},
+    {"Q2_0"},
 };
 
 DType dtype_of_ggml(uint32_t number) {
@@ -286,19 +289,17 @@ void check_extents(GgufPart& part, uint64_t file_bytes, uint64_t alignment) {
 }  // namespace
 
 bool is_gguf(const File& file) {
-  char magic[4] = {};
-  if (file.size() < sizeof magic) return false;
-  file.read(0, magic, sizeof magic);
-  return std::string_view(magic, sizeof magic) == "GGUF";
+  return file.size() >= kMagic.size() && ByteReader(file).text(kMagic.size()) == kMagic;
 }
 
 GgufPart read_gguf_part(const File& file) {
   ByteReader reader(file);
   GgufPart part;
-  reader.read<uint32_t>();  // the magic, seen by is_gguf
+  MINFER_REQUIRE(Input, reader.text(kMagic.size()) == kMagic, "does not begin with ", kMagic);
   part.version = reader.read<uint32_t>();
-  MINFER_REQUIRE(Input, part.version < (1u << 16), "version ", part.version,
-                 ": the file is big-endian, little-endian ones are supported");
+  const uint32_t swapped = __builtin_bswap32(part.version);
+  MINFER_REQUIRE(Input, swapped == 0 || swapped > 3, "is big-endian (version ", swapped,
+                 " with its bytes swapped), little-endian files are supported");
   MINFER_REQUIRE(Input, part.version == 2 || part.version == 3, "version ", part.version,
                  ", supported: 2 and 3");
   const auto n_tensors = reader.read<uint64_t>();

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "loaders/file.h"
+#include "loaders/formats.h"
 #include "loaders/strict_json.h"
 
 namespace minfer {
@@ -77,15 +78,13 @@ void flatten(const std::string& key, const json& value, Metadata& metadata) {
 
 Metadata read_hf_config(const std::string& path) {
   const std::string text = read_whole_file(path, kMaxConfigBytes);
-  try {
+  return in_file(path, [&] {
     const json root = parse_strict_json(text);
     MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
     Metadata metadata;
     flatten("", root, metadata);
     return metadata;
-  } catch (const Error& e) {
-    throw e.in(shown_path(path));
-  }
+  });
 }
 
 }  // namespace minfer

@@ -102,7 +102,7 @@ class Llama2cSource final : public FileTensorSource {
  public:
   explicit Llama2cSource(File file) {
     key_style = KeyStyle::Gguf;
-    in_file(file, [&] {
+    in_file(file.path(), [&] {
       const Header h = read_header(file);
       format = cat("llama2.c v", h.version);
       metadata = metadata_of(h);

@@ -37,23 +37,23 @@ void check_shard_name(const std::string& name) {
 // The shard of each tensor, by the index.
 using WeightMap = std::map<std::string, std::string>;
 
-WeightMap read_weight_map(const File& index) {
-  std::string text(index.size(), '\0');
-  MINFER_REQUIRE(Input, index.size() <= kMaxIndexBytes, "has ", index.size(), " bytes, at most ",
-                 kMaxIndexBytes, " are accepted");
-  index.read(0, text.data(), text.size());
-  const json root = parse_strict_json(text);
-  MINFER_REQUIRE(Input, root.is_object() && root.contains("weight_map"), "has no weight_map");
-  const json& map = root["weight_map"];
-  MINFER_REQUIRE(Input, map.is_object(), "weight_map is ", map.type_name(), ", expected an object");
-  WeightMap shard_of;
-  for (const auto& [tensor, shard] : map.items()) {
-    MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
-                   shard.type_name(), ", expected a file name");
-    shard_of[tensor] = shard.get<std::string>();
-    check_shard_name(shard_of[tensor]);
-  }
-  return shard_of;
+WeightMap read_weight_map(const std::string& path) {
+  const std::string text = read_whole_file(path, kMaxIndexBytes);
+  return in_file(path, [&] {
+    const json root = parse_strict_json(text);
+    MINFER_REQUIRE(Input, root.is_object() && root.contains("weight_map"), "has no weight_map");
+    const json& map = root["weight_map"];
+    MINFER_REQUIRE(Input, map.is_object(), "weight_map is ", map.type_name(),
+                   ", expected an object");
+    WeightMap shard_of;
+    for (const auto& [tensor, shard] : map.items()) {
+      MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
+                     shard.type_name(), ", expected a file name");
+      shard_of[tensor] = shard.get<std::string>();
+      check_shard_name(shard_of[tensor]);
+    }
+    return shard_of;
+  });
 }
 
 class SafetensorsSource final : public FileTensorSource {
@@ -66,7 +66,7 @@ class SafetensorsSource final : public FileTensorSource {
   // Adds the tensors of one file and hands back their names.
   std::vector<std::string> add_file(File file) {
     std::vector<std::string> names;
-    in_file(file, [&] {
+    in_file(file.path(), [&] {
       const SafetensorsHeader header = read_safetensors_header(file);
       for (const SafetensorsRecord& record : header.records) {
         add_record(record, header.data_begin);
@@ -77,32 +77,25 @@ class SafetensorsSource final : public FileTensorSource {
     return names;
   }
 
-  void add_shards(const fs::path& directory, const File& index) {
-    const WeightMap shard_of = in_file(index, [&] { return read_weight_map(index); });
+  // Adds the files that an index names, and holds them against it.
+  void add_shards(const fs::path& directory, const std::string& index_path) {
+    const WeightMap shard_of = read_weight_map(index_path);
     std::set<std::string> shards;
     for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
-    MINFER_REQUIRE(Input, shards.size() <= kMaxShards, shown_path(index.path()), ": names ",
-                   shards.size(), " files, at most ", kMaxShards, " are accepted");
+    in_file(index_path, [&] {
+      MINFER_REQUIRE(Input, shards.size() <= kMaxShards, "names ", shards.size(),
+                     " files, at most ", kMaxShards, " are accepted");
+    });
     for (const std::string& shard : shards) {
-      std::vector<std::string> unmapped;
-      for (std::string& name : add_file(File(directory / shard))) {
-        const auto mapped = shard_of.find(name);
-        if (mapped == shard_of.end()) {
-          unmapped.push_back(std::move(name));
-          continue;
-        }
-        MINFER_REQUIRE(Input, mapped->second == shard, shown_path(index.path()), ": puts tensor ",
-                       shortened(name), " into ", mapped->second, ", it is in ", shard);
-      }
-      if (!unmapped.empty()) {
-        warnings.push_back(cat(shard, ": ", unmapped.size(), " tensors are not in the index, as ",
-                               shortened(unmapped[0])));
-      }
+      const std::vector<std::string> names = add_file(File(directory / shard));
+      in_file(index_path, [&] { check_tensors(names, shard, shard_of); });
     }
-    for (const auto& [tensor, shard] : shard_of) {
-      MINFER_REQUIRE(Input, find(tensor) || unusable.contains(tensor), shown_path(index.path()),
-                     ": puts tensor ", shortened(tensor), " into ", shard, ", it is not there");
-    }
+    in_file(index_path, [&] {
+      for (const auto& [tensor, shard] : shard_of) {
+        MINFER_REQUIRE(Input, find(tensor) || unusable.contains(tensor), "puts tensor ",
+                       shortened(tensor), " into ", shortened(shard), ", it is not there");
+      }
+    });
     warn_of_other_files(directory, shards);
   }
 
@@ -121,6 +114,25 @@ class SafetensorsSource final : public FileTensorSource {
       std::copy(record.dims.begin(), record.dims.end(), shape.dims.begin());
       add_tensor({record.name, *record.dtype, shape, record.end - record.begin},
                  {files_.size(), data_begin + record.begin});
+    }
+  }
+
+  // The tensors of a shard against what the index says of them.
+  void check_tensors(const std::vector<std::string>& names, const std::string& shard,
+                     const WeightMap& shard_of) {
+    std::vector<std::string> unmapped;
+    for (const std::string& name : names) {
+      const auto mapped = shard_of.find(name);
+      if (mapped == shard_of.end()) {
+        unmapped.push_back(name);
+      } else {
+        MINFER_REQUIRE(Input, mapped->second == shard, "puts tensor ", shortened(name), " into ",
+                       shortened(mapped->second), ", it is in ", shortened(shard));
+      }
+    }
+    if (!unmapped.empty()) {
+      warnings.push_back(cat(shortened(shard), ": ", unmapped.size(),
+                             " tensors are not in the index, as ", shortened(unmapped[0])));
     }
   }
 
@@ -169,7 +181,7 @@ std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
   } else {
     MINFER_REQUIRE(Input, fs::exists(index, ignored), shown_path(path),
                    ": has neither model.safetensors nor ", kIndexName);
-    source->add_shards(directory, File(index));
+    source->add_shards(directory, index);
   }
   return source;
 }

@@ -308,6 +308,14 @@ TEST(GgufSplit, PartsMakeOneModel) {
   source->check_unchanged();
 }
 
+TEST(GgufSplit, EveryPartHasToBeGguf) {
+  const TempDir dir;
+  const std::string first = dir.write("m-00001-of-00002.gguf", split_file({0, 2, 2, {"a"}}));
+  dir.write("m-00002-of-00002.gguf", "GGUX" + split_file({1, 2, 2, {"b"}}).substr(4));
+  expect_error(ErrorKind::Input, "00002-of-00002.gguf: does not begin with GGUF",
+               [&] { open_source(first); });
+}
+
 struct BrokenSplit {
   const char* name;
   const char* message;

@@ -136,6 +136,8 @@ TEST_F(HfDirectory, ShardNamesStayInTheDirectory) {
     write_index(cat("{\"a\": \"", name, "\"}"));
     refuses("expected a bare file name ending in .safetensors");
   }
+  write_index(R"({"a": "line\nbreak.safetensors"})");  // is a bare name, and no file
+  refuses("/line\\x0abreak.safetensors: cannot open");
   write_index(cat("{\"a\": \"", std::string(255, 'x'), ".safetensors\"}"));
   refuses("expected a bare file name");
 }
