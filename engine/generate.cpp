@@ -19,13 +19,10 @@ class Stopwatch {
   std::chrono::steady_clock::time_point start_ = std::chrono::steady_clock::now();
 };
 
-// Every id that ends the text, with a logit that is never chosen.
+// Every id that ends the text.
 std::vector<TokenId> end_ids(const Tokenizer& tokenizer, const GenerateOptions& options) {
-  std::vector<TokenId> ids = options.end_ids;
-  for (int64_t i = 0; i < tokenizer.n_tokens(); ++i) {
-    const auto id = static_cast<TokenId>(i);
-    if (tokenizer.is_end(id)) ids.push_back(id);
-  }
+  std::vector<TokenId> ids = tokenizer.end_ids();
+  ids.insert(ids.end(), options.end_ids.begin(), options.end_ids.end());
   return ids;
 }
 

@@ -29,11 +29,16 @@ class Ranking {
  public:
   using Candidate = std::pair<float, TokenId>;
 
-  explicit Ranking(std::vector<Candidate>& candidates) : candidates_(candidates) {}
+  explicit Ranking(std::vector<Candidate>& candidates) : candidates_(candidates) { sort_to(1); }
 
   const Candidate& operator[](size_t i) {
-    if (i >= n_sorted_) sort_to(std::max(i + 1, 2 * n_sorted_ + 64));
+    sort_beyond(i);
     return candidates_[i];
+  }
+
+  // Puts rank i in its place, and some more, so that a walk down costs n log n in all.
+  void sort_beyond(size_t i) {
+    if (i >= n_sorted_) sort_to(std::max(i + 1, 2 * n_sorted_ + 64));
   }
 
   void sort_to(size_t n) {
@@ -55,8 +60,8 @@ class Ranking {
     return sum;
   }
 
-  double weight(size_t i, double temperature) {
-    return std::exp((double{candidates_[i].first} - double{(*this)[0].first}) / temperature);
+  double weight(size_t i, double temperature) const {
+    return std::exp((double{candidates_[i].first} - double{candidates_[0].first}) / temperature);
   }
 
  private:
@@ -73,8 +78,8 @@ size_t n_kept(Ranking& ranking, size_t n_candidates, const SamplerOptions& optio
       options.top_p < 1 ? double{options.top_p} * ranking.sum_weights(k, 1) : HUGE_VAL;
   double sum = 0;
   for (size_t i = 0; i < k; ++i) {
-    const float logit = ranking[i].first;
-    const double weight = std::exp(double{logit} - double{ranking[0].first});
+    ranking.sort_beyond(i);
+    const double weight = ranking.weight(i, 1);
     if (i > 0 && (sum >= enough || weight < double{options.min_p})) return i;
     sum += weight;
   }
