@@ -277,19 +277,18 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) 
                                            : kernels_.matmul_bf16;
 
   // With few tokens the weights are streamed: small pieces of panels. With many, pieces are as
-  // large as the caches allow, but not so large that threads run out of them.
-  const int64_t min_pieces = 4 * pool_.n_threads();
-  int64_t step_tokens = std::max<int64_t>(n_tokens, 1), step_panels = 0;
+  // large as the caches allow, but not so large that one thread waits for another's last piece.
+  const int64_t min_pieces = pool_.n_threads() == 1 ? 1 : 4 * pool_.n_threads();
+  int64_t step_tokens = std::max<int64_t>(n_tokens, 1), step_panels = kMaxMatmulPanels;
   if (n_tokens < kManyTokens) {
     const int64_t panel_bytes = w.n_bytes / whole.panel_end;
-    step_panels =
-        std::min(ceil_div(kMatvecPieceBytes, panel_bytes), ceil_div(whole.panel_end, min_pieces));
-    step_panels = align_up(step_panels, kMatvecPanels);
+    step_panels = std::min({kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes),
+                            ceil_div(whole.panel_end, min_pieces)});
+    step_panels = align_up(step_panels, n_tokens == 1 ? kMatvecPanels : kMaxTilePanels);
   } else {
     step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
-    step_panels = kMaxMatmulPanels;
     const int64_t token_pieces = ceil_div(n_tokens, step_tokens);
-    while (step_panels > kMatvecPanels &&
+    while (step_panels > kMaxTilePanels &&
            token_pieces * ceil_div(whole.panel_end, step_panels) < min_pieces) {
       step_panels /= 2;
     }

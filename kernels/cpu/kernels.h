@@ -19,7 +19,7 @@ struct MatmulPiece {
   const void* w;   // panels of [out_dim, in_dim]
   int64_t in_dim, out_dim;
   int64_t token_begin, token_end;  // at most kMaxMatmulTokens
-  int64_t panel_begin, panel_end;  // at most kMaxMatmulPanels where there are many tokens
+  int64_t panel_begin, panel_end;  // at most kMaxMatmulPanels
   bool accumulate;                 // out += x w^T
   float* scratch;                  // kMatmulScratch floats of this thread
 };
@@ -27,8 +27,9 @@ constexpr int64_t kMaxMatmulTokens = 256;
 constexpr int64_t kMaxMatmulPanels = 32;
 // From this many tokens on, a kernel may unpack weights before it multiplies.
 constexpr int64_t kManyTokens = 16;
-// Panels that a kernel streams side by side; pieces begin at multiples of it.
-constexpr int64_t kMatvecPanels = 4;
+// Panels that a kernel takes together, of one token and of several: pieces are multiples of it. Two
+// streams of memory are faster than one and than four.
+constexpr int64_t kMatvecPanels = 2, kMaxTilePanels = 4;
 constexpr int64_t kMatmulScratch = 1 << 18;
 
 // Causal attention of query rows r = (t, i), i < n_group fastest, in [row_begin, row_end); all of

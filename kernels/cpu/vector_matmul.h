@@ -14,7 +14,9 @@ enum class Sums {
   Add,       // the tile's products are summed from zero and then added
 };
 
-alignas(64) constexpr float kZeros[kTileTokens * kMatvecPanels * kPanel] = {};
+static_assert(kTilePanels <= kMaxTilePanels && kTileTokens <= kManyTokens);
+
+alignas(64) constexpr float kZeros[kTileTokens * kMaxTilePanels * kPanel] = {};
 
 // sums[t][p][lane] = sum over k of x[t][k] * w[p][k][lane], joined with what is there
 //

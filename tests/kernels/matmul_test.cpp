@@ -1,5 +1,6 @@
 #include <cstring>
 
+#include "kernels/cpu/layout.h"
 #include "tests/support/float64_ops.h"
 #include "tests/support/tensors.h"
 #include "tests/support/test_data.h"
@@ -7,7 +8,7 @@
 namespace minfer::test {
 namespace {
 
-constexpr int64_t kBlock = 256;  // kernels/cpu/layout.h: columns summed before the blocks are added
+constexpr int64_t kBlock = cpu::kKBlock;  // columns summed before the blocks are added
 
 // A chain of n fused (or rounded) multiply-adds is off by at most n u of the sum of magnitudes, one
 // more u where the product is rounded; adding the block sums and the residual costs one u each.
@@ -33,6 +34,7 @@ std::vector<Dims> shapes() {
     }
   }
   all.push_back({300, 513, 97});
+  all.push_back({5, 1, 5000});  // thin rows: many panels in few bytes
   all.push_back({1, 2048, 2048});
   return all;
 }
