@@ -42,6 +42,11 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   chat_template_ = std::move(spec.chat_template);
   kind_ = std::move(spec.kind);
 
+  // Files without kinds have ordinary pieces there.
+  for (const TokenId id : {bos_, eos_}) {
+    if (id >= 0 && vocabulary_[id].kind != PieceKind::Unknown)
+      vocabulary_.set_kind(id, PieceKind::Control);
+  }
   if (eos_ >= 0) end_ids_.push_back(eos_);
   for (const TokenId id : spec.end_ids)
     if (id >= 0 && !has(end_ids_, id)) end_ids_.push_back(id);

@@ -32,7 +32,11 @@ std::vector<Piece> read_pieces(const Metadata& metadata) {
   MINFER_REQUIRE(Input, !texts.empty() && texts.size() <= kMaxPieces, "tokenizer.ggml.tokens has ",
                  texts.size(), " elements, expected 1 to ", kMaxPieces);
   std::vector<Piece> pieces(texts.size());
-  for (size_t i = 0; i < texts.size(); ++i) pieces[i].text = texts[i];
+  const bool has_kinds = metadata.has("tokenizer.ggml.token_type");
+  for (size_t i = 0; i < texts.size(); ++i) {
+    pieces[i].text = texts[i];
+    if (!has_kinds && byte_of_piece(texts[i]) >= 0) pieces[i].kind = PieceKind::Byte;
+  }
   if (metadata.has("tokenizer.ggml.scores")) {
     const std::vector<double>& scores = metadata.numbers("tokenizer.ggml.scores");
     require_length("tokenizer.ggml.scores", scores.size(), texts.size());
@@ -42,7 +46,7 @@ std::vector<Piece> read_pieces(const Metadata& metadata) {
       pieces[i].score = static_cast<float>(scores[i]);
     }
   }
-  if (metadata.has("tokenizer.ggml.token_type")) {
+  if (has_kinds) {
     const std::vector<int64_t>& kinds = metadata.integers("tokenizer.ggml.token_type");
     require_length("tokenizer.ggml.token_type", kinds.size(), texts.size());
     for (size_t i = 0; i < kinds.size(); ++i) {

@@ -36,6 +36,9 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
                  model.byte_fallback) {
     if (can_cut_)
       model.add_dummy_prefix = false;  // encode_text puts it in front of the first chunk
+    // The files beside the model may have made control tokens of others.
+    for (size_t id = 0; id < model.pieces.size(); ++id)
+      model.pieces[id].kind = static_cast<int>(vocabulary()[static_cast<TokenId>(id)].kind);
     try {
       const auto status = processor_.LoadFromSerializedProto(serialize_tokenizer_model(model));
       MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
