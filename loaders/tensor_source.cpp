@@ -14,13 +14,6 @@ const TensorEntry* TensorSource::find(const std::string& name) const {
   return found == index_.end() ? nullptr : &tensors[found->second];
 }
 
-const TensorEntry& TensorSource::require(const std::string& name) const {
-  if (const TensorEntry* entry = find(name)) return *entry;
-  const auto reason = unusable.find(name);
-  throw Error(ErrorKind::Input, cat(shown_path(path), ": tensor ", name, ": ",
-                                    reason == unusable.end() ? "is missing" : reason->second));
-}
-
 void TensorSource::add_tensor(TensorEntry entry) {
   const bool is_new = index_.emplace(entry.name, tensors.size()).second;
   MINFER_REQUIRE(Input, is_new, "tensor ", shortened(entry.name), ": is there twice");

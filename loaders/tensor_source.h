@@ -36,12 +36,11 @@ class TensorSource {
   Metadata metadata;  // GGUF keys as they are (llama2.c speaks them too), config.json's for HF
   std::vector<TensorEntry> tensors;   // in the order of the file, names unique
   std::vector<std::string> warnings;  // one line each: unused bytes, shards that no index names
-  // Sound tensors that cannot be delivered, by name, with the reason: "has dtype I64, ...".
+  // Sound tensors that are not in `tensors` because we cannot deliver them, by name, with the
+  // reason: "has dtype I64, ...".
   std::map<std::string, std::string> unusable;
 
   const TensorEntry* find(const std::string& name) const;  // null where there is none
-  // The same for a tensor that must be there: Input, saying whether it is missing or unusable.
-  const TensorEntry& require(const std::string& name) const;
 
   // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
   // was opened.

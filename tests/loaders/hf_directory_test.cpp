@@ -8,6 +8,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/model_files.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_of.h"
 
 namespace minfer {
 namespace {
@@ -87,7 +88,7 @@ TEST_F(HfDirectory, ReadsOneFile) {
   const auto source = open();
   EXPECT_EQ(source->path, dir_.path());
   EXPECT_EQ(source->metadata.text("model_type"), "llama");
-  EXPECT_EQ(source->read(source->require("w")).at(0), 1.0f);
+  EXPECT_EQ(source->read(tensor_of(*source, "w")).at(0), 1.0f);
 }
 
 TEST_F(HfDirectory, ReadsShardsAlsoThroughLinks) {
@@ -98,7 +99,7 @@ TEST_F(HfDirectory, ReadsShardsAlsoThroughLinks) {
   const auto source = open();
   EXPECT_EQ(source->tensors.size(), 2u);
   EXPECT_TRUE(source->warnings.empty());
-  EXPECT_EQ(source->read(source->require("b")).at(0), 1.0f);
+  EXPECT_EQ(source->read(tensor_of(*source, "b")).at(0), 1.0f);
   source->check_unchanged();
 }
 

@@ -7,6 +7,7 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/model_files.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/tensor_of.h"
 
 namespace minfer {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 using namespace test;
 
 void expect_counting(const TensorSource& source, const std::string& name, const Shape& shape) {
-  const TensorEntry& entry = source.require(name);
+  const TensorEntry& entry = tensor_of(source, name);
   EXPECT_EQ(entry.shape, shape) << name;
   const HostTensor tensor = source.read(entry);
   EXPECT_EQ(tensor.at(0), 0.0f) << name;
@@ -59,7 +60,7 @@ TEST(Llama2c, ReadsGroupsThatCrossRows) {
   const TempDir dir;
   const auto source = open_source(dir.write("2.bin", llama2c_v2_file({}, 8)));  // rows of 12
   EXPECT_EQ(source->format, "llama2.c v2");
-  const TensorEntry& down = source->require("blk.1.ffn_down.weight");
+  const TensorEntry& down = tensor_of(*source, "blk.1.ffn_down.weight");
   EXPECT_EQ(down.dtype, DType::F32);
   EXPECT_EQ(down.file_bytes, 96u + 12 * 4);
   const HostTensor tensor = source->read(down);

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <string>
+
+#include "loaders/tensor_source.h"
+
+namespace minfer::test {
+
+// A tensor that the test knows to be there.
+inline const TensorEntry& tensor_of(const TensorSource& source, const std::string& name) {
+  const TensorEntry* entry = source.find(name);
+  MINFER_CHECK(entry != nullptr, source.path, " has no tensor ", name);
+  return *entry;
+}
+
+}  // namespace minfer::test
