@@ -1,10 +1,21 @@
 #pragma once
 
+#include <algorithm>
+
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace minfer::cpu {
+
+// Rows of x, all but its last dim.
+inline int64_t n_rows(const Tensor& x) {
+  MINFER_CHECK(x.shape.last() > 0, "rows of ", x.shape);
+  return x.n_elements() / x.shape.last();
+}
+
+// Query rows of one attention piece: they share one reading of keys and values.
+constexpr int64_t kAttentionRows = 112;
 
 // Backend on the host: checks shapes, splits an operation into pieces for the thread pool and calls
 // the kernels of one instruction set. The floating-point environment stays the default one:
@@ -51,7 +62,18 @@ class CpuBackend final : public Backend {
   // f(begin, end) over ranges of [0, n), on all threads where n * cost is worth it; cost in
   // elements read or written.
   template <typename F>
-  void for_ranges(int64_t n, int64_t cost, F&& f);
+  void for_ranges(int64_t n, int64_t cost, F&& f) {
+    // Elements below which waking another thread costs more than it gains, and of one piece.
+    constexpr int64_t kSerialElements = 32768, kPieceElements = 8192;
+    if (n * cost < kSerialElements) {
+      if (n > 0) f(int64_t{0}, n);
+      return;
+    }
+    const int64_t step = std::max<int64_t>(1, kPieceElements / cost);
+    pool_.parallel_for(ceil_div(n, step), [&](int64_t piece, int) {
+      f(piece * step, std::min(n, (piece + 1) * step));
+    });
+  }
   void norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
                  Activation activation);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);

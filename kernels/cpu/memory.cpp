@@ -14,7 +14,7 @@ constexpr size_t kCacheLine = 64, kHugePage = size_t{2} << 20;
 
 DeviceTensor allocate_tensor(DType dtype, const Shape& shape) {
   const auto n_bytes = static_cast<size_t>(std::max<int64_t>(bytes_of(dtype, shape), 1));
-  const bool huge = n_bytes >= 2 * kHugePage;
+  const bool huge = n_bytes >= kHugePage;
   const std::align_val_t alignment{huge ? kHugePage : kCacheLine};
   void* memory = ::operator new(n_bytes, alignment, std::nothrow);
   MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");
