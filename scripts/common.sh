@@ -6,7 +6,7 @@ build_packages=(
   libsentencepiece-dev libpcre2-dev
 )
 model_packages=(python3-pip python3 unzip ca-certificates)  # scripts/get_model.sh
-test_packages=(libgtest-dev)
+test_packages=(libgtest-dev libbenchmark-dev)
 ci_packages=(clang-format g++-aarch64-linux-gnu)
 
 # install_packages NAME...: installs what is missing, with sudo when not root.

@@ -231,6 +231,15 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
     return [print, version] { print(version()); };
   } catch (const CLI::FileError& e) {
     throw Error(ErrorKind::Input, e.what());
+  } catch (const CLI::RequiredError&) {
+    std::string names;
+    for (const CommandNode* command : root_->visible_commands()) {
+      names += (names.empty() ? "" : ", ") + command->name();
+    }
+    const std::vector<std::string> rest = app_->remaining();
+    throw Error(ErrorKind::Usage,
+                rest.empty() ? "no command; there are " + names
+                             : cat("no command ", shortened(rest.front()), "; there are ", names));
   } catch (const CLI::ConfigError& e) {
     throw Error(ErrorKind::Usage, cat("--config: ", e.what()));
   } catch (const CLI::ParseError& e) {

@@ -25,8 +25,8 @@ double bits_per_weight(uint64_t bytes, int64_t n_params) {
 
 std::string architecture_of(const TensorSource& source) {
   const Metadata& metadata = source.metadata;
-  for (const char* key : {"general.architecture", "model_type", "architectures"}) {
-    if (metadata.has(key)) return metadata.as_text(key);
+  for (const char* key : {"general.architecture", "model_type"}) {
+    if (metadata.has(key)) return shortened(metadata.text(key));
   }
   return "unknown";
 }

@@ -1,0 +1,47 @@
+# cmake --install: the binary with its manual page and completions, and the library with its
+# headers for find_package(minfer) and pkg-config.
+include(CMakePackageConfigHelpers)
+
+install(TARGETS minfer_cli)
+install(TARGETS minfer EXPORT minferTargets)
+install(FILES LICENSE README.md TYPE DOC)
+
+# The headers that are meant for others, with what they include.
+install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base
+        FILES_MATCHING PATTERN "*.h")
+foreach(header IN ITEMS kernels/backend kernels/bench loaders/metadata loaders/tensor_source
+        models/chat models/model models/model_config models/synthetic models/tokenizer
+        models/weights engine/generate engine/sampler engine/session)
+  cmake_path(GET header PARENT_PATH folder)
+  install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/${folder})
+endforeach()
+
+set(config_dir ${CMAKE_INSTALL_LIBDIR}/cmake/minfer)
+configure_package_config_file(cmake/minferConfig.cmake.in ${PROJECT_BINARY_DIR}/minferConfig.cmake
+                              INSTALL_DESTINATION ${config_dir})
+write_basic_package_version_file(${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
+                                 COMPATIBILITY SameMinorVersion)
+install(EXPORT minferTargets NAMESPACE minfer:: DESTINATION ${config_dir})
+install(FILES ${PROJECT_BINARY_DIR}/minferConfig.cmake
+              ${PROJECT_BINARY_DIR}/minferConfigVersion.cmake DESTINATION ${config_dir})
+configure_file(cmake/minfer.pc.in ${PROJECT_BINARY_DIR}/minfer.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/minfer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+# Made by the binary itself, so not where it is built for another machine.
+if(NOT CMAKE_CROSSCOMPILING)
+  set(made ${PROJECT_BINARY_DIR}/made)
+  file(MAKE_DIRECTORY ${made})
+  add_custom_command(
+    OUTPUT ${made}/minfer.1 ${made}/minfer.bash ${made}/_minfer ${made}/minfer.fish
+    COMMAND minfer_cli man > ${made}/minfer.1
+    COMMAND minfer_cli completions bash > ${made}/minfer.bash
+    COMMAND minfer_cli completions zsh > ${made}/_minfer
+    COMMAND minfer_cli completions fish > ${made}/minfer.fish
+    DEPENDS minfer_cli VERBATIM)
+  add_custom_target(minfer_docs ALL DEPENDS ${made}/minfer.1)
+  install(FILES ${made}/minfer.1 DESTINATION ${CMAKE_INSTALL_MANDIR}/man1)
+  install(FILES ${made}/minfer.bash DESTINATION ${CMAKE_INSTALL_DATADIR}/bash-completion/completions
+          RENAME minfer)
+  install(FILES ${made}/_minfer DESTINATION ${CMAKE_INSTALL_DATADIR}/zsh/site-functions)
+  install(FILES ${made}/minfer.fish DESTINATION ${CMAKE_INSTALL_DATADIR}/fish/vendor_completions.d)
+endif()

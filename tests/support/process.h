@@ -1,0 +1,50 @@
+#pragma once
+
+#include <sys/types.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace minfer::test {
+
+struct ProcessOptions {
+  std::string input = {};  // what stdin holds
+  // Beside PATH, HOME and the sanitizers' options.
+  std::map<std::string, std::string> environment = {};
+  std::optional<std::string> stdout_path = {};  // in place of the pipe that is read
+  bool close_stdin = false, close_stdout = false, close_stderr = false;
+};
+
+struct ProcessResult {
+  int exit_code = -1;  // -1: ended by a signal
+  int signal = 0;
+  std::string out, err;
+};
+
+// A child process with pipes. `args` begins with the path of the binary.
+class Process {
+ public:
+  explicit Process(const std::vector<std::string>& args, const ProcessOptions& options = {});
+  ~Process();  // ends what still runs
+  Process(const Process&) = delete;
+  Process& operator=(const Process&) = delete;
+
+  void read_out(size_t n_bytes);  // waits for so much on stdout, or its end
+  void close_out();               // as a reader that goes away
+  void send(int signal);
+  ProcessResult wait();
+
+ private:
+  pid_t pid_ = -1;
+  int out_ = -1, err_ = -1;
+  ProcessResult result_;
+};
+
+inline ProcessResult run_process(const std::vector<std::string>& args,
+                                 const ProcessOptions& options = {}) {
+  return Process(args, options).wait();
+}
+
+}  // namespace minfer::test

@@ -1,0 +1,75 @@
+#include "tools/bench_report.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "tools/statistics.h"
+
+namespace minfer::test {
+namespace {
+
+using nlohmann::json;
+
+std::vector<BenchRow> two_rows() {
+  BenchRow prefill;
+  prefill.model = "llama \"1B\", it's F16";
+  prefill.model_bytes = int64_t{1} << 30;
+  prefill.n_params = 5'000'000;
+  prefill.backend = "cpu base, 2 threads";
+  prefill.n_prompt = 512;
+  prefill.samples_s = {4, 2};
+  prefill.step_s = {4.0 / 512, 2.0 / 512};
+  BenchRow decode = prefill;
+  decode.n_prompt = 0;
+  decode.n_gen = 10;
+  decode.n_depth = 4096;
+  decode.samples_s = {2, 2};
+  decode.step_s = {0.1, 0.2, 0.3, 0.4};
+  decode.bytes_per_token = 100;
+  decode.read_bytes_per_second = 1000;
+  return {prefill, decode};
+}
+
+TEST(BenchReport, NamesTestsAsLlamaBench) {
+  EXPECT_EQ(two_rows()[0].test(), "pp512");
+  EXPECT_EQ(two_rows()[1].test(), "tg10 @ d4096");
+}
+
+TEST(BenchReport, JsonHasEveryFieldOfARow) {
+  const json rows = json::parse(format_rows(two_rows(), "json"));
+  ASSERT_EQ(rows.size(), 2u);
+  EXPECT_EQ(rows[0]["samples_ts"], json({128.0, 256.0}));
+  EXPECT_EQ(rows[0]["avg_ts"], 192.0);
+  EXPECT_NEAR(rows[0]["stddev_ts"].get<double>(), 90.5097, 1e-3);
+  EXPECT_EQ(rows[1]["read_share"], 0.5);  // 5 tokens/s of 100 bytes, of 1000 bytes/s
+  EXPECT_EQ(rows[1]["p50_s"], 0.2);
+  EXPECT_EQ(rows[1]["p90_s"], 0.4);
+  EXPECT_EQ(rows[1]["p99_s"], 0.4);
+  for (const char* field : {"n_prompt", "n_gen", "n_depth", "bytes_per_token", "first_token_s"}) {
+    EXPECT_TRUE(rows[0][field].is_number()) << field;
+  }
+  EXPECT_EQ(rows[0]["activations"], "float");
+}
+
+TEST(BenchReport, OtherFormatsHaveOneLineARow) {
+  const std::string markdown = format_rows(two_rows(), "md");
+  EXPECT_EQ(std::ranges::count(markdown, '\n'), 4);
+  EXPECT_NE(markdown.find("| pp512 | 192.00 ± 90.51 |"), std::string::npos) << markdown;
+  EXPECT_EQ(std::ranges::count(format_rows(two_rows(), "csv"), '\n'), 3);
+  EXPECT_NE(format_rows(two_rows(), "csv").find(R"("llama ""1B"", it's F16")"), std::string::npos);
+  EXPECT_EQ(std::ranges::count(format_rows(two_rows(), "jsonl"), '\n'), 2);
+  EXPECT_EQ(std::ranges::count(format_rows(two_rows(), "sql"), '\n'), 3);
+  EXPECT_NE(format_rows(two_rows(), "sql").find(R"('llama "1B", it''s F16')"), std::string::npos);
+}
+
+TEST(Statistics, OfFewSamples) {
+  EXPECT_EQ(percentile({}, 0.5), 0);
+  EXPECT_EQ(percentile({3}, 0.99), 3);
+  EXPECT_EQ(mean({}), 0);
+  EXPECT_EQ(standard_deviation({1}), 0);
+}
+
+}  // namespace
+}  // namespace minfer::test

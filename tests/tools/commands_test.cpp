@@ -1,0 +1,94 @@
+#include "tests/support/test_data.h"
+#include "tests/tools/minfer_process.h"
+
+namespace minfer::test {
+namespace {
+
+using Commands = MinferProcess;
+using nlohmann::json;
+
+TEST_F(Commands, HelpHasExamplesFirst) {
+  for (const char* name : {"generate", "tokenize", "inspect", "bench", "completions"}) {
+    const ProcessResult help = minfer({name, "--help"});
+    EXPECT_EQ(help.exit_code, 0);
+    EXPECT_LT(help.out.find("Examples:"), help.out.find("Options:")) << name;
+    EXPECT_EQ(help.out.find("--log-file"), std::string::npos);
+    EXPECT_NE(minfer({name, "--help-all"}).out.find("--log-file"), std::string::npos);
+  }
+  EXPECT_NE(minfer({"--help-all"}).out.find("--repeat-penalty"), std::string::npos);
+}
+
+TEST_F(Commands, VersionNamesCompilerAndPath) {
+  const std::string text = minfer({"--version"}).out;
+  EXPECT_TRUE(text.starts_with("minfer ")) << text;
+  EXPECT_NE(text.find("compiler: "), std::string::npos);
+  EXPECT_NE(
+      minfer({"--version"}, {.environment = {{"MINFER_CPU_ISA", "base"}}}).out.find("cpu base"),
+      std::string::npos);
+}
+
+TEST_F(Commands, TokenizeInEveryForm) {
+  const auto tokenize = [&](std::vector<std::string> args, const ProcessOptions& options = {}) {
+    args.insert(args.begin(), {"tokenize", "-m", model_});
+    const ProcessResult result = minfer(args, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  // The dummy prefix is one character of three bytes.
+  EXPECT_EQ(tokenize({"--ids", "A\n"}), "1 229 153 132 68 13\n");
+  EXPECT_EQ(tokenize({"A", "--no-bos"}), "229\t<0xE2>\n153\t<0x96>\n132\t<0x81>\n68\t<0x41>\n");
+  EXPECT_EQ(tokenize({"--count", "-f", dir_.write("t.txt", "A\n")}), "6\n");
+  EXPECT_EQ(tokenize({"--count"}, {.input = "A\n"}), "6\n");
+  EXPECT_EQ(tokenize({"--decode", "1 68 69"}), "AB\n");
+  EXPECT_EQ(tokenize({"--decode", "229"}), "\xef\xbf\xbd\n");
+  const json object = json::parse(tokenize({"--json", "A"}));
+  EXPECT_EQ(object["count"], 5);
+  EXPECT_EQ(object["ids"][4], 68);
+  EXPECT_EQ(object["pieces"][4], "<0x41>");
+}
+
+TEST_F(Commands, InspectSaysWhatIsThere) {
+  const ProcessResult text = minfer({"inspect", model_, "--check", "--tensors"});
+  EXPECT_EQ(text.exit_code, 0) << text.err;
+  EXPECT_NE(text.out.find("blk.1.ffn_up.weight"), std::string::npos);
+  const json object = json::parse(minfer({"inspect", "--json", "--ctx", "100", model_}).out);
+  EXPECT_EQ(object["architecture"], "llama");
+  EXPECT_EQ(object["n_tensors"], 20);
+  EXPECT_EQ(object["bpw"], 32.0);
+  EXPECT_EQ(object["types"]["F32"]["n_tensors"], 20);
+  EXPECT_EQ(object["memory"]["kv_bytes"], 100 * 2 * 2 * 2 * 32);
+  EXPECT_EQ(object["config"]["n_layers"], 2);
+}
+
+TEST_F(Commands, BenchMeasuresEachTest) {
+  const ProcessResult result = minfer(
+      {"bench", "-m", model_, "-q", "-p", "4,8", "-n", "3", "-d", "0,5", "-r", "2", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json object = json::parse(result.out);
+  EXPECT_GT(object["limits"]["read_bytes_per_s"], 0);
+  EXPECT_TRUE(object["machine"]["cpu"].is_string());
+  std::vector<std::string> tests;
+  for (const json& row : object["results"]) {
+    tests.push_back(row["test"]);
+    EXPECT_EQ(row["samples_ts"].size(), 2u);
+    EXPECT_GT(row["avg_ts"], 0);
+  }
+  EXPECT_EQ(tests,
+            (std::vector<std::string>{"pp4", "pp8", "tg3", "pp4 @ d5", "pp8 @ d5", "tg3 @ d5"}));
+}
+
+TEST_F(Commands, CompletionsAreSoundShell) {
+  const std::string bash = dir_.write("completion.bash", minfer({"completions", "bash"}).out);
+  EXPECT_EQ(run_process({"/bin/bash", "-n", bash}).exit_code, 0);
+  // What Tab gives behind "minfer generate --kv-".
+  const std::string ask =
+      "source " + bash +
+      "; COMP_WORDS=(minfer generate --kv-); COMP_CWORD=2; _minfer; echo \"${COMPREPLY[@]}\"";
+  EXPECT_EQ(run_process({"/bin/bash", "-c", ask}).out, "--kv-type\n");
+  EXPECT_NE(minfer({"completions", "zsh"}).out.find("#compdef minfer"), std::string::npos);
+  EXPECT_NE(minfer({"completions", "fish"}).out.find("-l kv-type"), std::string::npos);
+  EXPECT_NE(minfer({"man"}).out.find(".SH EXIT STATUS"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace minfer::test

@@ -1,0 +1,172 @@
+#include <set>
+
+#include "kernels/base/utf8.h"
+#include "tests/support/sha256.h"
+#include "tests/support/test_data.h"
+#include "tests/tools/minfer_process.h"
+
+namespace minfer::test {
+namespace {
+
+using Generate = MinferProcess;
+using nlohmann::json;
+
+TEST_F(Generate, PrintsTheTextAndOneNewline) {
+  const ProcessResult result = generate({"x"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_TRUE(is_utf8(result.out));
+  EXPECT_EQ(result.out.back(), '\n');
+  EXPECT_NE(result.err.find("loaded in"), std::string::npos);
+  EXPECT_NE(result.err.find("seed "), std::string::npos);
+  EXPECT_EQ(generate({"-q", "x"}).err, "");
+}
+
+TEST_F(Generate, TakesThePromptFromEverywhere) {
+  const std::string want = generate({"-q", "a prompt"}).out;
+  EXPECT_EQ(generate({"-q", "-p", "a prompt"}).out, want);
+  EXPECT_EQ(generate({"-q"}, {.input = "a prompt\n"}).out, want);
+  EXPECT_EQ(generate({"-q", "-f", "-"}, {.input = "a prompt"}).out, want);
+  EXPECT_EQ(generate({"-q", "-f", dir_.write("prompt.txt", "a prompt\n")}).out, want);
+  EXPECT_EQ(generate({"-q"}, {.environment = {{"MINFER_PROMPT", "a prompt"}}}).out, want);
+  // Not eaten by the parser: words that are commands, brackets, dashes, an empty text.
+  for (const char* prompt : {"bench", "[a,b]", "--", "-x", "", "%{}"}) {
+    const ProcessResult result = generate({"-q", "--json", "-p", prompt, "--echo"});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(json::parse(result.out)["prompt"], prompt);
+  }
+}
+
+TEST_F(Generate, JsonHasEveryField) {
+  const json object = json::parse(generate({"--json", "--logprobs", "3", "-s", "7", "x"}).out);
+  EXPECT_EQ(object["tokens"].size(), 8u);
+  EXPECT_EQ(object["generated_tokens"], 8);
+  EXPECT_EQ(object["prompt_tokens"], 5);  // BOS, the three bytes of the dummy prefix, x
+  EXPECT_EQ(object["stop_reason"], "length");
+  EXPECT_EQ(object["seed"], 7);
+  ASSERT_EQ(object["logprobs"].size(), 8u);
+  for (size_t i = 0; i < 8; ++i) {
+    const json& step = object["logprobs"][i];
+    ASSERT_EQ(step["top"].size(), 3u);
+    EXPECT_EQ(step["top"][0]["id"], object["tokens"][i]);  // greedy
+    EXPECT_EQ(step["top"][0]["logprob"], step["logprob"]);
+  }
+  for (const char* field : {"load_s", "prefill_s", "prefill_tokens_per_s", "first_token_s",
+                            "decode_s", "decode_tokens_per_s", "weight_gb_per_s"}) {
+    EXPECT_TRUE(object["timings"][field].is_number()) << field;
+  }
+}
+
+TEST_F(Generate, JsonLinesAreOneObjectATokenAndGiveTheText) {
+  const std::string lines = generate({"--jsonl", "x"}).out;
+  const std::string text = json::parse(generate({"--json", "x"}).out)["text"];
+  std::string joined;
+  std::istringstream stream(lines);
+  for (std::string line; std::getline(stream, line);) {
+    joined += json::parse(line)["text"].get<std::string>();
+  }
+  EXPECT_EQ(joined, text);
+}
+
+TEST_F(Generate, CountsOfTokens) {
+  EXPECT_EQ(generate({"-q", "-n", "0", "x"}).out, "\n");
+  const json all = json::parse(generate({"--json", "-n", "-1", "-c", "20", "x"}).out);
+  EXPECT_EQ(all["stop_reason"], "context");
+  EXPECT_EQ(all["prompt_tokens"].get<int>() + all["generated_tokens"].get<int>(), 21);
+  EXPECT_EQ(json::parse(generate({"--json", "--no-bos", "x"}).out)["prompt_tokens"], 4);
+}
+
+TEST_F(Generate, StopStringIsNotPrinted) {
+  const std::string text = json::parse(generate({"--json", "-n", "64", "x"}).out)["text"];
+  size_t at = text.size() / 2;
+  while (utf8_char_bytes(std::string_view(text).substr(at)) == 0) --at;
+  const std::string stop = text.substr(at, utf8_char_bytes(std::string_view(text).substr(at)));
+  const json stopped = json::parse(
+      generate({"--json", "-n", "64", "--stop", "never there", "--stop", stop, "x"}).out);
+  EXPECT_EQ(stopped["text"], text.substr(0, text.find(stop)));
+  EXPECT_EQ(stopped["stop_reason"], "stop");
+}
+
+TEST_F(Generate, SeedRepeatsAndDiffers) {
+  const auto with_seed = [&](const char* seed) {
+    return minfer({"generate", "-q", "-m", model_, "-n", "32", "--ignore-eos", "-s", seed, "x"})
+        .out;
+  };
+  EXPECT_EQ(with_seed("1"), with_seed("1"));
+  EXPECT_NE(with_seed("1"), with_seed("2"));
+}
+
+TEST_F(Generate, LogitBiasForcesAToken) {
+  const json object = json::parse(generate({"--json", "--logit-bias", "68=1000", "x"}).out);
+  EXPECT_EQ(object["text"], "AAAAAAAA");  // 3 + 'A'
+}
+
+TEST_F(Generate, EnvironmentConfigFileAndCommandLineComeInThisOrder) {
+  const std::string config = dir_.write("c.toml", "predict = 3\n[generate]\nignore-eos = true\n");
+  const auto generated = [&](std::vector<std::string> args, const ProcessOptions& options) {
+    args.insert(args.begin(), {"generate", "-m", model_, "--temp", "0", "--json", "x"});
+    const ProcessResult result = minfer(args, options);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out)["generated_tokens"].get<int>();
+  };
+  const ProcessOptions environment = {
+      .environment = {{"MINFER_PREDICT", "2"}, {"MINFER_IGNORE_EOS", "1"}}};
+  EXPECT_EQ(generated({}, environment), 2);
+  EXPECT_EQ(generated({"--config", config}, environment), 3);
+  EXPECT_EQ(generated({"--config", config, "-n", "4"}, environment), 4);
+  EXPECT_EQ(generated({}, {.environment = {{"MINFER_CONFIG", config}}}), 3);
+  expect_failure(generate({"--config", dir_.write("bad.toml", "tmp = 0\n"), "x"}), 2, "tmp");
+}
+
+TEST_F(Generate, LogGoesToAFileAsWell) {
+  const std::string log = dir_.path() / "log.txt";
+  EXPECT_EQ(generate({"-q", "--log-level", "info", "--log-file", log, "x"}).exit_code, 0);
+  EXPECT_NE(read_file(log).find("loaded in"), std::string::npos);
+}
+
+// The same bytes for any locale and any number of threads.
+TEST_F(Generate, GreedyTextHasOneHash) {
+  std::set<std::string> hashes;
+  for (int run = 0; run < 100; ++run) {
+    const ProcessResult result =
+        minfer({"generate", "-m", model_, "-q", "--temp", "0", "-n", "256", "--ignore-eos", "-t",
+                run % 2 == 0 ? "1" : "2", "Once upon a time"},
+               {.environment = {{"LC_ALL", run % 3 == 0   ? "C"
+                                           : run % 3 == 1 ? "C.UTF-8"
+                                                          : "de_DE"}}});
+    ASSERT_EQ(result.exit_code, 0) << result.err;
+    hashes.insert(sha256(result.out));
+  }
+  EXPECT_EQ(hashes.size(), 1u);
+}
+
+TEST(GenerateStories, MatchesThePublishedText) {
+  const std::filesystem::path stories = data_dir() / "tinyllamas/stories260K";
+  MINFER_NEEDS(stories);
+  const json expected = json::parse(read_file(data_dir() / "expected/greedy-text.json"));
+  const std::string want = expected["cases"][0]["expected_text"];
+  const auto text = [&](const std::string& file, const std::vector<std::string>& more) {
+    std::vector<std::string> args = {MINFER_BINARY, "generate", "-q", "--temp", "0",           "-n",
+                                     "200",         "-p",       "",   "-m",     stories / file};
+    args.insert(args.end(), more.begin(), more.end());
+    return run_process(args).out;
+  };
+  EXPECT_EQ(text("stories260K.gguf", {}), want + "\n");
+  for (const char* file : {"stories260K.bin", "stories260K-v1.bin"}) {
+    for (const char* tokenizer : {"tok512.bin", "tok512.model"}) {
+      EXPECT_EQ(text(file, {"--tokenizer", stories / tokenizer}), want + "\n") << file;
+    }
+  }
+}
+
+TEST(GenerateSmolLm2, AnswersInItsChatTemplate) {
+  MINFER_NEEDS(smollm2_path());
+  const ProcessResult result =
+      run_process({MINFER_BINARY, "generate", "-q", "-m", smollm2_path(), "--chat", "--temp", "0",
+                   "What is the capital of France?"});
+  EXPECT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_NE(result.out.find("Paris"), std::string::npos) << result.out;
+  EXPECT_EQ(result.out.find("<|im_end|>"), std::string::npos) << result.out;
+}
+
+}  // namespace
+}  // namespace minfer::test

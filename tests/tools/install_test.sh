@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# Usage: install_test.sh CMAKE BUILD_DIR COMPILER FLAGS
+set -euo pipefail
+cmake="$1" build="$2" compiler="$3" flags="$4"
+
+work="$(mktemp -d)"
+trap 'rm -rf "$work"' EXIT
+"$cmake" --install "$build" --prefix "$work/prefix" >/dev/null
+for file in bin/minfer share/man/man1/minfer.1 share/bash-completion/completions/minfer \
+    share/zsh/site-functions/_minfer share/fish/vendor_completions.d/minfer.fish; do
+  [[ -s "$work/prefix/$file" ]] || { echo "$file is not installed"; exit 1; }
+done
+"$work/prefix/bin/minfer" --version
+
+"$cmake" -S "$(dirname "$0")/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
+  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
+"$cmake" --build "$work/build" >/dev/null
+[[ "$("$work/build/consumer")" == "10 logits" ]]
