@@ -3,6 +3,7 @@
 #include <initializer_list>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "models/model_config.h"
 
@@ -37,7 +38,7 @@ struct NeutralKey {
   double neutral;  // false is 0, true is 1
 };
 void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
-                           std::initializer_list<NeutralKey> keys);
+                           const std::vector<NeutralKey>& keys);
 
 // A window that no position can look past is none.
 void refuse_sliding_window(const Metadata& metadata, const std::string& key,
@@ -49,5 +50,7 @@ void require_supported(const std::string& key, std::string_view value,
 
 ModelConfig read_hf_config(const Metadata& metadata);
 ModelConfig read_gguf_config(const TensorSource& source);
+// Keys of the architecture that neither change what minfer computes nor are known not to.
+std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelConfig& config);
 
 }  // namespace minfer

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "models/config_reader.h"
 
@@ -33,6 +35,23 @@ void read_rope(ModelConfig& config, const Metadata& metadata, const std::string&
   config.rope_factor = read_rope_factor(metadata, factor_key);
 }
 
+std::vector<NeutralKey> neutral_keys(const ModelConfig& config) {
+  return {{"attention.value_length", double(config.head_dim)},
+          {"expert_count", 0},
+          {"attention.causal", 1},
+          {"attention.scale", 1 / std::sqrt(double(config.head_dim))},
+          {"attention.clamp_kqv", 0},
+          {"attention.max_alibi_bias", 0},
+          {"attn_logit_softcapping", 0},
+          {"final_logit_softcapping", 0},
+          {"use_parallel_residual", 0},
+          {"pooling_type", 0},
+          {"logit_scale", 1},
+          {"residual_scale", 1},
+          {"embedding_scale", 1},
+          {"rope.scaling.attn_factor", 1}};
+}
+
 void read_llama(ModelConfig& config, const TensorSource& source, const std::string& prefix) {
   const Metadata& metadata = source.metadata;
   read_rope(config, metadata, prefix);
@@ -46,7 +65,46 @@ void read_llama(ModelConfig& config, const TensorSource& source, const std::stri
   }
 }
 
+// Keys that are read above, and keys that say nothing about the mathematics.
+constexpr std::string_view kOtherKeys[] = {"embedding_length",
+                                           "feed_forward_length",
+                                           "block_count",
+                                           "attention.head_count",
+                                           "attention.head_count_kv",
+                                           "attention.key_length",
+                                           "attention.layer_norm_epsilon",
+                                           "attention.layer_norm_rms_epsilon",
+                                           "attention.sliding_window",
+                                           "context_length",
+                                           "vocab_size",
+                                           "rope.dimension_count",
+                                           "rope.freq_base",
+                                           "rope.scale_linear",
+                                           "rope.scaling.factor",
+                                           "rope.scaling.finetuned",
+                                           "rope.scaling.original_context_length",
+                                           "rope.scaling.type",
+                                           "expert_used_count",
+                                           "tensor_data_layout"};
+
+bool is_known(std::string_view key, const ModelConfig& config) {
+  const std::vector<NeutralKey> neutral = neutral_keys(config);
+  return std::find(std::begin(kOtherKeys), std::end(kOtherKeys), key) != std::end(kOtherKeys) ||
+         std::any_of(neutral.begin(), neutral.end(),
+                     [&](const NeutralKey& known) { return known.key == key; });
+}
+
 }  // namespace
+
+std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelConfig& config) {
+  const std::string prefix = config.architecture_name() + ".";
+  std::vector<std::string> keys;
+  for (auto it = metadata.all().lower_bound(prefix);
+       it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
+    if (!is_known(it->first.substr(prefix.size()), config)) keys.push_back(it->first);
+  }
+  return keys;
+}
 
 ModelConfig read_gguf_config(const TensorSource& source) {
   const Metadata& metadata = source.metadata;
@@ -77,21 +135,7 @@ ModelConfig read_gguf_config(const TensorSource& source) {
   }
 
   refuse_sliding_window(metadata, prefix + "attention.sliding_window", config.trained_seq_len);
-  refuse_unless_neutral(metadata, prefix,
-                        {{"attention.value_length", double(config.head_dim)},
-                         {"expert_count", 0},
-                         {"attention.causal", 1},
-                         {"attention.scale", 1 / std::sqrt(double(config.head_dim))},
-                         {"attention.clamp_kqv", 0},
-                         {"attention.max_alibi_bias", 0},
-                         {"attn_logit_softcapping", 0},
-                         {"final_logit_softcapping", 0},
-                         {"use_parallel_residual", 0},
-                         {"pooling_type", 0},
-                         {"logit_scale", 1},
-                         {"residual_scale", 1},
-                         {"embedding_scale", 1},
-                         {"rope.scaling.attn_factor", 1}});
+  refuse_unless_neutral(metadata, prefix, neutral_keys(config));
   return config;
 }
 

@@ -120,13 +120,22 @@ std::string most_common_type(const std::vector<WeightBinding>& bindings) {
   return std::string(info(most->first).name);
 }
 
+void warn(Model& model, std::string_view what, const std::vector<std::string>& names) {
+  if (names.empty()) return;
+  constexpr size_t kNamed = 8;
+  std::string line = cat(names.size(), " ", what, ":");
+  for (size_t i = 0; i < names.size() && i < kNamed; ++i) line += " " + shortened(names[i]);
+  if (names.size() > kNamed) line += " ...";
+  model.warnings.push_back(std::move(line));
+}
+
 }  // namespace
 
 ModelConfig check_model(const TensorSource& source) try {
   const ModelConfig config = read_model_config(source);
   Weights weights;
-  std::vector<std::string> warnings;
-  bind_weights(source, config, weights, warnings);
+  std::vector<std::string> surplus;
+  bind_weights(source, config, weights, surplus);
   find_rope_divisors(source, config);
   return config;
 } catch (const Error& e) {
@@ -138,8 +147,11 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
   Model model;
   try {
     model.config = read_model_config(source);
+    std::vector<std::string> surplus;
+    const auto bindings = bind_weights(source, model.config, model.weights, surplus);
     model.warnings = source.warnings;
-    const auto bindings = bind_weights(source, model.config, model.weights, model.warnings);
+    warn(model, "tensors that the model does not use", surplus);
+    warn(model, "keys that minfer does not know", unknown_config_keys(source, model.config));
     const TensorEntry* divisors = find_rope_divisors(source, model.config);
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);

@@ -74,7 +74,7 @@ double read_rope_factor(const Metadata& metadata, const std::string& key) {
 }
 
 void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
-                           std::initializer_list<NeutralKey> keys) {
+                           const std::vector<NeutralKey>& keys) {
   for (const NeutralKey& flag : keys) {
     const std::string key = prefix + std::string(flag.key);
     const auto found = metadata.all().find(key);
@@ -108,6 +108,12 @@ void require_supported(const std::string& key, std::string_view value,
 ModelConfig read_model_config(const TensorSource& source) {
   return source.key_style == KeyStyle::HuggingFace ? read_hf_config(source.metadata)
                                                    : read_gguf_config(source);
+}
+
+std::vector<std::string> unknown_config_keys(const TensorSource& source,
+                                             const ModelConfig& config) {
+  return source.key_style == KeyStyle::Gguf ? unknown_gguf_keys(source.metadata, config)
+                                            : std::vector<std::string>{};
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

@@ -50,6 +50,10 @@ struct ModelConfig {
 // by name (Input, with the list of what is supported).
 ModelConfig read_model_config(const TensorSource& source);
 
+// GGUF keys of the architecture that minfer knows nothing about, for a warning; config.json is full
+// of keys for others.
+std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelConfig& config);
+
 // Rotation frequencies in radians per position, with the scaling applied: [rotary_dim / 2].
 std::vector<double> rope_frequencies(const ModelConfig& config);
 

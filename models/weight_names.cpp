@@ -231,17 +231,10 @@ class Binder {
 }  // namespace
 
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
-                                        Weights& weights, std::vector<std::string>& warnings) {
+                                        Weights& weights, std::vector<std::string>& surplus) {
   Binder binder(source, config);
   binder.bind(weights);
-  const std::vector<std::string> surplus = binder.surplus();
-  if (!surplus.empty()) {
-    constexpr size_t kNamed = 8;
-    std::string line = cat(surplus.size(), " tensors that the model does not use:");
-    for (size_t i = 0; i < surplus.size() && i < kNamed; ++i) line += " " + shortened(surplus[i]);
-    if (surplus.size() > kNamed) line += " ...";
-    warnings.push_back(std::move(line));
-  }
+  surplus = binder.surplus();
   return binder.take_bindings();
 }
 

@@ -25,10 +25,10 @@ struct WeightBinding {
 };
 
 // Sizes `weights` for the model and says which tensor fills which field, whatever the file calls
-// it. Throws Input for a tensor that is missing or of another shape. `warnings` gets one line for
-// surplus tensors. The bindings point into `source` and `weights`.
+// it. Throws Input for a tensor that is missing or of another shape. `surplus` gets the names of
+// tensors that the model does not use. The bindings point into `source` and `weights`.
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
-                                        Weights& weights, std::vector<std::string>& warnings);
+                                        Weights& weights, std::vector<std::string>& surplus);
 
 // GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
 const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config);

@@ -103,6 +103,16 @@ TEST_F(LoadModel, NamesSurplusTensorsButNoBuffers) {
             "1 tensors that the model does not use: model.layers.0.self_attn.q_norm.weight");
 }
 
+TEST_F(LoadModel, NamesKeysThatItDoesNotKnow) {
+  MemorySource source = small_gguf_llama();
+  source.metadata.set("llama.rope.scaling.finetuned", true);
+  source.metadata.set("tokenizer.ggml.pre", std::string("x"));
+  EXPECT_TRUE(load_model(source, *backend_).warnings.empty());
+  source.metadata.set("llama.novel_attention", true);
+  EXPECT_EQ(load_model(source, *backend_).warnings,
+            std::vector<std::string>{"1 keys that minfer does not know: llama.novel_attention"});
+}
+
 TEST_F(LoadModel, TakesATiedPairUnderEitherName) {
   MemorySource source = small_hf_llama();
   source.metadata.set("tie_word_embeddings", true);
