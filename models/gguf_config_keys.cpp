@@ -108,9 +108,9 @@ std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const Model
 
 ModelConfig read_gguf_config(const TensorSource& source) {
   const Metadata& metadata = source.metadata;
-  MINFER_REQUIRE(Input, !source.tensors.empty(), "has no tensors: a vocabulary, not a model");
   const std::string& name = metadata.text("general.architecture");
   require_supported("general.architecture", name, {"llama", "gpt2"});
+  MINFER_REQUIRE(Input, !source.tensors.empty(), "has no tensors: a vocabulary, not a model");
 
   ModelConfig config;
   const bool is_llama = name == "llama";

@@ -124,6 +124,8 @@ ModelConfig read_gpt2(const Metadata& metadata) {
 }  // namespace
 
 ModelConfig read_hf_config(const Metadata& metadata) {
+  MINFER_REQUIRE(Input, !metadata.all().empty(),
+                 "has no configuration: a model is the directory with config.json");
   const std::string name = architecture_of(metadata);
   const std::string prefix = "quantization_config.";
   const auto quantized = metadata.all().lower_bound(prefix);

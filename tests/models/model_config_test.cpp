@@ -231,6 +231,11 @@ TEST(RefusedTensors, AVocabularyIsNoModel) {
                [&] { check_model(source); });
 }
 
+TEST(RefusedTensors, ABareTensorFileIsNoModel) {
+  const MemorySource source(KeyStyle::HuggingFace);
+  expect_error(ErrorKind::Input, "memory: has no configuration", [&] { check_model(source); });
+}
+
 TEST(RefusedTensors, LongRopeFactors) {
   MemorySource source = small_gguf_llama();
   add_random(source, "rope_factors_long.weight", {2});
