@@ -74,6 +74,14 @@ class CpuBackend final : public Backend {
       f(piece * step, std::min(n, (piece + 1) * step));
     });
   }
+  // f(piece, thread) for n_pieces of an operation of that many products, on all threads where they
+  // are worth it.
+  template <typename F>
+  void for_pieces(int64_t n_pieces, double products, F&& f) {
+    constexpr double kSerialProducts = 128 << 10;  // some microseconds
+    if (products >= kSerialProducts) return pool_.parallel_for(n_pieces, f);
+    for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
+  }
   void norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
                  Activation activation);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);

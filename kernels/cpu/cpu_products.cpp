@@ -52,7 +52,9 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) 
     }
   }
   const int64_t panel_pieces = ceil_div(whole.panel_end, step_panels);
-  pool_.parallel_for(ceil_div(n_tokens, step_tokens) * panel_pieces, [&](int64_t i, int thread) {
+  const int64_t n_pieces = ceil_div(n_tokens, step_tokens) * panel_pieces;
+  const double products = double(n_tokens) * double(w.in_dim) * double(w.out_dim);
+  for_pieces(n_pieces, products, [&](int64_t i, int thread) {
     MatmulPiece piece = whole;
     piece.token_begin = i / panel_pieces * step_tokens;
     piece.token_end = std::min(n_tokens, piece.token_begin + step_tokens);
@@ -113,7 +115,8 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
   while (step > 1 && cache.n_kv_heads * ceil_div(rows, step) < 2 * pool_.n_threads()) {
     step = ceil_div(step, 2);
   }
-  pool_.parallel_for(cache.n_kv_heads * ceil_div(rows, step), [&](int64_t i, int thread) {
+  const double products = 2 * double(q.n_elements()) * double(pos + n_tokens);
+  for_pieces(cache.n_kv_heads * ceil_div(rows, step), products, [&](int64_t i, int thread) {
     const int64_t head = i % cache.n_kv_heads, block = i / cache.n_kv_heads;
     AttentionPiece piece = whole;
     piece.out += head * n_group * head_dim;
