@@ -5,23 +5,16 @@
 #include <limits>
 #include <unordered_map>
 
+#include "kernels/base/random.h"
+
 namespace minfer {
 namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// A bijection of 64 bits that looks random. Source: Steele, Lea, Flood, "Fast splittable
-// pseudorandom number generators", 2014.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
-}
-
 // Uniform in [0, 1), in steps of 2^-53.
 double draw(uint64_t seed, uint64_t step) {
-  return static_cast<double>(mix(mix(seed) + step) >> 11) * 0x1p-53;
+  return static_cast<double>(mix64(mix64(seed) + step) >> 11) * 0x1p-53;
 }
 
 // Candidates from the best on, ties to the lower id, sorted only as far as they are looked at.

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <thread>
 
+#include "kernels/base/random.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 
@@ -41,15 +42,6 @@ ModelConfig to_config(const KnownShape& shape) {
   config.rope_theta = shape.rope_theta;
   config.tied_output = shape.tied_output;
   return config;
-}
-
-// A bijection of 64 bits that looks random. Source: Steele, Lea, Flood, "Fast splittable
-// pseudorandom number generators", 2014.
-uint64_t mix(uint64_t x) {
-  x += 0x9e3779b97f4a7c15u;
-  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-  return x ^ (x >> 31);
 }
 
 // Weights one after another, each from its own counter, so that neither the number of threads nor
@@ -90,13 +82,13 @@ class WeightMaker {
 
   template <typename T>
   void fill(T* out, int64_t n, const std::array<T, kLevels>& levels) const {
-    const uint64_t stream = mix(seed_ ^ mix(n_tensors_));
+    const uint64_t stream = mix64(seed_ ^ mix64(n_tensors_));
     const int64_t n_groups = ceil_div(n, 4);  // four weights from one hash
     const auto n_threads = std::max<int64_t>(
         1, std::min<int64_t>(std::thread::hardware_concurrency(), n_groups / 65536));
     const auto fill_groups = [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
-        uint64_t bits = mix(stream + static_cast<uint64_t>(group));
+        uint64_t bits = mix64(stream + static_cast<uint64_t>(group));
         for (int64_t i = 4 * group; i < std::min(4 * group + 4, n); ++i, bits >>= 16) {
           out[i] = levels[bits % kLevels];
         }

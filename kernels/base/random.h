@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+
+namespace minfer {
+
+// A bijection of 64 bits that looks random: random numbers by counter, mix64(seed + i).
+// Source: Steele, Lea, Flood, "Fast splittable pseudorandom number generators", 2014.
+constexpr uint64_t mix64(uint64_t x) {
+  x += 0x9e3779b97f4a7c15u;
+  x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
+  x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
+  return x ^ (x >> 31);
+}
+
+}  // namespace minfer
