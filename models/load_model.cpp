@@ -120,6 +120,12 @@ std::string most_common_type(const std::vector<WeightBinding>& bindings) {
   return std::string(info(most->first).name);
 }
 
+// With the model's path in front, unless the error names a file of the model already.
+Error in_source(const TensorSource& source, const Error& e) {
+  const std::string path = shortened(source.path);
+  return std::string_view(e.what()).starts_with(path) ? e : e.in(path);
+}
+
 void warn(Model& model, std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   constexpr size_t kNamed = 8;
@@ -139,7 +145,7 @@ ModelConfig check_model(const TensorSource& source) try {
   find_rope_divisors(source, config);
   return config;
 } catch (const Error& e) {
-  throw e.in(shortened(source.path));
+  throw in_source(source, e);
 }
 
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
@@ -169,7 +175,7 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
     }
   } catch (const Error& e) {
-    throw e.in(shortened(source.path));
+    throw in_source(source, e);
   }
   const auto path = std::filesystem::path(source.path).lexically_normal();
   model.name = (path.has_filename() ? path : path.parent_path()).filename().string();
