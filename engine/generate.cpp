@@ -54,6 +54,85 @@ class TextStream {
   StopMatcher stops_;
 };
 
+// One text on its way from the prompt to its end.
+class Generation {
+ public:
+  Generation(Session& session, std::span<const TokenId> prompt, const GenerateOptions& options,
+             const std::function<void(const GeneratedToken&)>& on_token)
+      : session_(session),
+        tokenizer_(*session.model().tokenizer),
+        options_(options),
+        on_token_(on_token),
+        ends_(end_ids(tokenizer_, options)),
+        sampler_(sampler_options(options, ends_), tokenizer_.n_tokens()),
+        stream_(tokenizer_, prompt.size() == 1 && prompt[0] == tokenizer_.bos(), options),
+        history_(prompt.begin(), prompt.end()) {}
+
+  GenerateResult run(std::span<const TokenId> prompt) {
+    result_.prompt_tokens = std::ssize(prompt);
+    std::span<const float> logits = evaluate(prompt);
+    result_.prefill_seconds = since_start_.seconds();
+    result_.stop_reason = choose_tokens(logits);
+    if (std::string held = stream_.flush(); !held.empty()) {
+      emit({.id = -1, .text = std::move(held), .top = {}});
+      if (stream_.stopped()) result_.stop_reason = StopReason::Stop;
+    }
+    return std::move(result_);
+  }
+
+ private:
+  StopReason choose_tokens(std::span<const float> logits) {
+    for (int64_t step = 0; step != options_.n_predict; ++step) {
+      if (options_.interrupted != nullptr && options_.interrupted->load()) {
+        return StopReason::Interrupted;
+      }
+      const TokenId id = sampler_.sample(logits, history_, static_cast<uint64_t>(step));
+      if (step == 0) result_.first_token_seconds = since_start_.seconds();
+      if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) return StopReason::Eos;
+
+      GeneratedToken token{.id = id, .text = stream_.push(id), .top = {}};
+      if (options_.n_logprobs > 0) {
+        token.logprob = logprob_of(logits, id);
+        token.top = top_logprobs(logits, options_.n_logprobs);
+      }
+      result_.tokens.push_back(id);
+      history_.push_back(id);
+      emit(std::move(token));
+      if (stream_.stopped()) return StopReason::Stop;
+      if (step + 1 == options_.n_predict) break;  // nobody asks what would come next
+      if (session_.pos() == session_.max_seq_len()) return StopReason::Context;
+
+      const Stopwatch since_step;
+      logits = evaluate({&id, 1});
+      result_.decode_seconds += since_step.seconds();
+      ++result_.decode_steps;
+    }
+    return StopReason::Length;
+  }
+
+  // Rows of the embedding past the vocabulary are padding, and never chosen.
+  std::span<const float> evaluate(std::span<const TokenId> tokens) {
+    return session_.eval(tokens).first(static_cast<size_t>(tokenizer_.n_tokens()));
+  }
+
+  void emit(GeneratedToken token) {
+    result_.text += token.text;
+    if (on_token_) on_token_(token);
+    if (options_.n_logprobs > 0 && token.id >= 0) result_.steps.push_back(std::move(token));
+  }
+
+  Session& session_;
+  const Tokenizer& tokenizer_;
+  const GenerateOptions& options_;
+  const std::function<void(const GeneratedToken&)>& on_token_;
+  const std::vector<TokenId> ends_;
+  Sampler sampler_;
+  TextStream stream_;
+  std::vector<TokenId> history_;
+  GenerateResult result_;
+  Stopwatch since_start_;
+};
+
 }  // namespace
 
 const char* stop_reason_name(StopReason reason) {
@@ -77,68 +156,7 @@ GenerateResult generate(Session& session, std::span<const TokenId> prompt,
                         const std::function<void(const GeneratedToken&)>& on_token) {
   MINFER_CHECK(session.pos() == 0, "generate in a session of ", session.pos(), " tokens");
   MINFER_REQUIRE(Input, session.model().tokenizer != nullptr, "the model has no tokenizer");
-  const Tokenizer& tokenizer = *session.model().tokenizer;
-  // Rows of the embedding past the vocabulary are padding: never chosen.
-  const auto n_tokens = static_cast<size_t>(tokenizer.n_tokens());
-  const std::vector<TokenId> ends = end_ids(tokenizer, options);
-  Sampler sampler(sampler_options(options, ends), tokenizer.n_tokens());
-  const bool at_start = prompt.size() == 1 && prompt[0] == tokenizer.bos();
-  TextStream stream(tokenizer, at_start, options);
-
-  GenerateResult result;
-  result.prompt_tokens = std::ssize(prompt);
-  std::vector<TokenId> history(prompt.begin(), prompt.end());
-  const auto emit = [&](GeneratedToken token) {
-    result.text += token.text;
-    if (on_token) on_token(token);
-    if (options.n_logprobs > 0 && token.id >= 0) result.steps.push_back(std::move(token));
-  };
-
-  const Stopwatch since_start;
-  std::span<const float> logits = session.eval(prompt).first(n_tokens);
-  result.prefill_seconds = since_start.seconds();
-  for (int64_t step = 0;; ++step) {
-    if (step == options.n_predict) {
-      result.stop_reason = StopReason::Length;
-      break;
-    }
-    if (options.interrupted != nullptr && options.interrupted->load()) {
-      result.stop_reason = StopReason::Interrupted;
-      break;
-    }
-    const TokenId id = sampler.sample(logits, history, static_cast<uint64_t>(step));
-    if (step == 0) result.first_token_seconds = since_start.seconds();
-    if (std::find(ends.begin(), ends.end(), id) != ends.end()) {
-      result.stop_reason = StopReason::Eos;
-      break;
-    }
-    GeneratedToken token{.id = id, .text = stream.push(id), .top = {}};
-    if (options.n_logprobs > 0) {
-      token.logprob = logprob_of(logits, id);
-      token.top = top_logprobs(logits, options.n_logprobs);
-    }
-    result.tokens.push_back(id);
-    history.push_back(id);
-    emit(std::move(token));
-    if (stream.stopped()) {
-      result.stop_reason = StopReason::Stop;
-      break;
-    }
-    if (step + 1 == options.n_predict) continue;  // nobody asks for what comes after the last one
-    if (session.pos() == session.max_seq_len()) {
-      result.stop_reason = StopReason::Context;
-      break;
-    }
-    const Stopwatch since_step;
-    logits = session.eval({&id, 1}).first(n_tokens);
-    result.decode_seconds += since_step.seconds();
-    ++result.decode_steps;
-  }
-  if (std::string held = stream.flush(); !held.empty()) {
-    emit({.id = -1, .text = std::move(held), .top = {}});
-    if (stream.stopped()) result.stop_reason = StopReason::Stop;
-  }
-  return result;
+  return Generation(session, prompt, options, on_token).run(prompt);
 }
 
 }  // namespace minfer
