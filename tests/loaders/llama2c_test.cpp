@@ -60,7 +60,7 @@ TEST(Llama2c, ReadsGroupsThatCrossRows) {
   const TempDir dir;
   const auto source = open_source(dir.write("2.bin", llama2c_v2_file({}, 8)));  // rows of 12
   EXPECT_EQ(source->format, "llama2.c v2");
-  const TensorEntry& down = tensor_of(*source, "blk.1.ffn_down.weight");
+  const TensorEntry down = tensor_of(*source, "blk.1.ffn_down.weight");
   EXPECT_EQ(down.dtype, DType::F32);
   EXPECT_EQ(down.file_bytes, 96u + 12 * 4);
   const HostTensor tensor = source->read(down);

@@ -128,7 +128,7 @@ TEST(Gguf, ReadsSmolLm2) {
   const auto source = open_source(test::smollm2_path());
   EXPECT_EQ(source->tensors.size(), 272u);
   EXPECT_TRUE(source->warnings.empty());
-  const TensorEntry& embedding = tensor_of(*source, "token_embd.weight");
+  const TensorEntry embedding = tensor_of(*source, "token_embd.weight");
   EXPECT_EQ(embedding.dtype, DType::Q8_0);
   EXPECT_EQ(embedding.shape, (Shape{49152, 576}));
 }
