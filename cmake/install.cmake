@@ -23,7 +23,8 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
                                  COMPATIBILITY SameMinorVersion)
 install(EXPORT minferTargets NAMESPACE minfer:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_BINARY_DIR}/minferConfig.cmake
-              ${PROJECT_BINARY_DIR}/minferConfigVersion.cmake DESTINATION ${config_dir})
+              ${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
+              cmake/FindSentencePiece.cmake DESTINATION ${config_dir})
 configure_file(cmake/minfer.pc.in ${PROJECT_BINARY_DIR}/minfer.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/minfer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
