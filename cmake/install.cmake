@@ -25,6 +25,8 @@ install(EXPORT minferTargets NAMESPACE minfer:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_BINARY_DIR}/minferConfig.cmake
               ${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
               cmake/FindSentencePiece.cmake DESTINATION ${config_dir})
+# The prefix is known only at the install: --prefix may say another one.
+file(RELATIVE_PATH up_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 configure_file(cmake/minfer.pc.in ${PROJECT_BINARY_DIR}/minfer.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/minfer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 

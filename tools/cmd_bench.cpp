@@ -8,6 +8,7 @@
 #include "tools/bench_report.h"
 #include "tools/commands.h"
 #include "tools/device.h"
+#include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
 #include "tools/progress.h"
@@ -109,9 +110,7 @@ Model load_bench_model(const BenchOptions& options, Backend& backend, const Cont
   MINFER_REQUIRE(Usage, options.synthetic.empty() || options.model_path.empty(),
                  "--model and --synthetic exclude each other");
   if (!options.synthetic.empty()) return make_synthetic_model(options.synthetic, backend);
-  Progress progress("loading", context.common.quiet);
-  return load_model(find_model(options.model_path), backend,
-                    {.tokenizer_path = {}, .progress = progress.callback()});
+  return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {

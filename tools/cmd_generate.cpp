@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/generate_report.h"
+#include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
 #include "tools/progress.h"
@@ -89,6 +90,12 @@ ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& t
   return prompt;
 }
 
+std::string listed(const std::vector<TokenId>& ids) {
+  std::string list;
+  for (TokenId id : ids) list += cat(' ', id);
+  return list;
+}
+
 // The KV cache holds what this run can need and no more.
 SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
                                int64_t n_prompt) {
@@ -114,15 +121,13 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::unique_ptr<Backend> backend = make_backend(options.device);
   const std::string path = find_model(options.model_path);
   const std::string text = read_prompt(options.prompt);
-  const Model model = [&] {
-    Progress progress("loading", context.common.quiet);
-    return load_model(path, *backend,
-                      {.tokenizer_path = options.tokenizer_path, .progress = progress.callback()});
-  }();
+  const Model model =
+      load_with_progress(path, *backend, options.tokenizer_path, context.common.quiet);
   MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
                  ": has no tokenizer; --tokenizer FILE gives one");
 
   ChatPrompt prompt = make_prompt(options, *model.tokenizer, text);
+  log_debug("prompt ids" + listed(prompt.tokens));
   const SessionOptions session_opts =
       session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
   Session session(model, *backend, session_opts);

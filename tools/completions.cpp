@@ -42,13 +42,26 @@ std::vector<std::string> command_names(const CommandNode& app) {
   return names;
 }
 
-// Words that may follow: options and commands below.
-std::string bash_words(const CommandNode& app) {
-  std::vector<std::string> words = command_names(app);
+std::string option_names(const CommandNode& app) {
+  std::vector<std::string> words;
   for (const OptionInfo& option : options_of(app)) {
     words.insert(words.end(), option.names.begin(), option.names.end());
   }
   return joined(words, " ");
+}
+
+// Commands below, and the values of a positional that is a choice.
+std::string plain_words(const CommandNode& app) {
+  std::vector<std::string> words = command_names(app);
+  for (const OptionInfo& option : app.options()) {
+    if (option.positional() && option.is_choice()) words.push_back(spaced_choices(option));
+  }
+  return joined(words, " ");
+}
+
+std::string bash_word_case(const CommandNode& app) {
+  return "    " + app.name() + ") options='" + option_names(app) + "' plain='" + plain_words(app) +
+         "' ;;\n";
 }
 
 std::string bash_value_cases(const CommandNode& app) {
@@ -69,15 +82,15 @@ std::string bash_value_cases(const CommandNode& app) {
 }  // namespace
 
 std::string bash_completion(const CommandNode& root) {
-  std::string values, words = "    minfer) words='" + bash_words(root) + "' ;;\n";
+  std::string values, words = bash_word_case(root);
   for (const CommandNode* command : root.visible_commands()) {
     values += bash_value_cases(*command);
-    words += "    " + command->name() + ") words='" + bash_words(*command) + "' ;;\n";
+    words += bash_word_case(*command);
   }
   return "# bash completion for minfer\n"
          "_minfer() {\n"
          "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-         "  local command=minfer word words=\n"
+         "  local command=minfer word options= plain=\n"
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
          "    case \"$word\" in\n"
          "      " +
@@ -91,10 +104,10 @@ std::string bash_completion(const CommandNode& root) {
          "  case \"$command\" in\n" +
          words +
          "  esac\n"
-         "  if [[ \"$cur\" == -* || \"$command\" == minfer ]]; then\n"
-         "    COMPREPLY=($(compgen -W \"$words\" -- \"$cur\"))\n"
+         "  if [[ \"$cur\" == -* ]]; then\n"
+         "    COMPREPLY=($(compgen -W \"$options\" -- \"$cur\"))\n"
          "  else\n"
-         "    COMPREPLY=($(compgen -f -- \"$cur\"))\n"
+         "    COMPREPLY=($(compgen -W \"$plain\" -- \"$cur\") $(compgen -f -- \"$cur\"))\n"
          "  fi\n"
          "}\n"
          "complete -o filenames -F _minfer minfer\n";

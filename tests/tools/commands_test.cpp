@@ -80,11 +80,16 @@ TEST_F(Commands, BenchMeasuresEachTest) {
 TEST_F(Commands, CompletionsAreSoundShell) {
   const std::string bash = dir_.write("completion.bash", minfer({"completions", "bash"}).out);
   EXPECT_EQ(run_process({"/bin/bash", "-n", bash}).exit_code, 0);
-  // What Tab gives behind "minfer generate --kv-".
-  const std::string ask =
-      "source " + bash +
-      "; COMP_WORDS=(minfer generate --kv-); COMP_CWORD=2; _minfer; echo \"${COMPREPLY[@]}\"";
-  EXPECT_EQ(run_process({"/bin/bash", "-c", ask}).out, "--kv-type\n");
+  // What Tab gives behind "minfer", a command and the start of a word.
+  const auto completed = [&](const std::string& command, const std::string& word) {
+    return run_process({"/bin/bash", "-c",
+                        "source " + bash + "; COMP_WORDS=(minfer " + command + " " + word +
+                            "); COMP_CWORD=2; _minfer; echo \"${COMPREPLY[@]}\""})
+        .out;
+  };
+  EXPECT_EQ(completed("generate", "--kv-"), "--kv-type\n");
+  EXPECT_EQ(completed("bench", "lim"), "limits\n");
+  EXPECT_EQ(completed("completions", "zs"), "zsh\n");
   EXPECT_NE(minfer({"completions", "zsh"}).out.find("#compdef minfer"), std::string::npos);
   EXPECT_NE(minfer({"completions", "fish"}).out.find("-l kv-type"), std::string::npos);
   EXPECT_NE(minfer({"man"}).out.find(".SH EXIT STATUS"), std::string::npos);

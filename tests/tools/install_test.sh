@@ -16,3 +16,9 @@ done
   -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
 "$cmake" --build "$work/build" >/dev/null
 [[ "$("$work/build/consumer")" == "10 logits" ]]
+
+# The same by pkg-config.
+pc="$(find "$work/prefix" -name minfer.pc -printf '%h')"
+read -ra options <<<"$flags $(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs minfer)"
+"$compiler" -std=c++20 "$(dirname "$0")/consumer/main.cpp" -o "$work/by_pkg_config" "${options[@]}"
+[[ "$("$work/by_pkg_config")" == "10 logits" ]]

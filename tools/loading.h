@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "models/model.h"
+
+namespace minfer {
+
+// load_model with a progress bar and its warnings in the log. Throws Interrupted on Ctrl-C.
+Model load_with_progress(const std::string& path, Backend& backend,
+                         const std::string& tokenizer_path, bool quiet);
+
+}  // namespace minfer
