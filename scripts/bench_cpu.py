@@ -44,7 +44,7 @@ def measure_limits(args):
     """Read bandwidth in bytes/s and f32 FMA rate in flop/s, with all threads."""
     if not args.limits:
         limits = json.loads(run([args.minfer, "bench", "limits", "--json"]))["limits"]
-        return {"read": limits["read_bytes_per_second"], "fma": limits["fma_flops_per_second"]}
+        return {"read": limits["read_bytes_per_s"], "fma": limits["fma_flops_per_s"]}
     lines = [json.loads(line) for line in run([args.limits]).splitlines()]
     threads = max(line["threads"] for line in lines)
     rate = {line["what"]: line for line in lines if line["threads"] == threads}
