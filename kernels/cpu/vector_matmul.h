@@ -16,6 +16,10 @@ enum class Sums {
 
 static_assert(kTilePanels <= kMaxTilePanels && kTileTokens <= kManyTokens);
 
+// How far ahead of a matvec's loads memory is asked for: the hardware's own prefetching stops at
+// each page of 4 KB. Measured: 6 to 8 % more bandwidth than without, 1 KB and 8 KB gain less.
+constexpr int64_t kMatvecPrefetchBytes = 4096;
+
 alignas(64) constexpr float kZeros[kTileTokens * kMaxTilePanels * kPanel] = {};
 
 // sums[t][p][lane] = sum over k of x[t][k] * w[p][k][lane], joined with what is there
@@ -39,7 +43,9 @@ template <typename W, int kTokens, int kPanels>
     if constexpr (kTokens == 1) {
       const F32x16 xv = splat(x[k]);
       for (int p = 0; p < kPanels; ++p) {
-        acc[0][p] = fma(xv, load(w + p * panel_stride + k * kPanel), acc[0][p]);
+        const W* const from = w + p * panel_stride + k * kPanel;
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + kMatvecPrefetchBytes);
+        acc[0][p] = fma(xv, load(from), acc[0][p]);
       }
     } else {
       F32x16 wv[kPanels];
