@@ -19,6 +19,6 @@ done
 
 # The same by pkg-config.
 pc="$(find "$work/prefix" -name minfer.pc -printf '%h')"
-read -ra options <<<"$flags $(PKG_CONFIG_PATH="$pc" pkg-config --cflags --libs minfer)"
+read -ra options <<<"$flags $(PKG_CONFIG_PATH="$pc:${PKG_CONFIG_PATH:-}" pkg-config --cflags --libs minfer)"
 "$compiler" -std=c++20 "$(dirname "$0")/consumer/main.cpp" -o "$work/by_pkg_config" "${options[@]}"
 [[ "$("$work/by_pkg_config")" == "10 logits" ]]
