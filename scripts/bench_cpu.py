@@ -54,6 +54,9 @@ def measure_limits(args):
 def bench_rows(command):
     """llama-bench's JSON rows, ours and theirs, as {"pp512": row, "tg128": row}."""
     rows = json.loads(run(command))
+    for row in rows:
+        if "model_filename" in row:
+            row["model_filename"] = os.path.basename(row["model_filename"])
     return {f"pp{r['n_prompt']}" if r["n_gen"] == 0 else f"tg{r['n_gen']}": r for r in rows}
 
 
