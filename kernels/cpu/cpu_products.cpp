@@ -42,7 +42,7 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) 
     const int64_t panel_bytes = w.n_bytes / whole.panel_end;
     step_panels = std::min({kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes),
                             ceil_div(whole.panel_end, min_pieces)});
-    step_panels = align_up(step_panels, n_tokens == 1 ? kMatvecPanels : kMaxTilePanels);
+    step_panels = align_up(step_panels, kMaxTilePanels);
   } else {
     step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
     const int64_t token_pieces = ceil_div(n_tokens, step_tokens);

@@ -27,8 +27,8 @@ constexpr int64_t kMaxMatmulTokens = 256;
 constexpr int64_t kMaxMatmulPanels = 32;
 // From this many tokens on, a kernel may unpack weights before it multiplies.
 constexpr int64_t kManyTokens = 16;
-// Panels that a kernel takes together, of one token and of several: pieces are multiples of it.
-constexpr int64_t kMatvecPanels = 4, kMaxTilePanels = 4;
+// Panels that a kernel takes together: pieces are multiples of it.
+constexpr int64_t kMaxTilePanels = 4;
 constexpr int64_t kMatmulScratch = 1 << 18;
 
 // Causal attention of query rows r = (t, i), i < n_group fastest, in [row_begin, row_end); all of

@@ -123,8 +123,8 @@ template <typename W>
 void matvec(const MatmulPiece& piece) {
   const W* const w = static_cast<const W*>(piece.w);
   int64_t panel = piece.panel_begin;
-  for (; panel + kMatvecPanels <= piece.panel_end; panel += kMatvecPanels) {
-    matvec_panels<kMatvecPanels>(piece, w, panel);
+  for (; panel + kMaxTilePanels <= piece.panel_end; panel += kMaxTilePanels) {
+    matvec_panels<kMaxTilePanels>(piece, w, panel);
   }
   for (; panel < piece.panel_end; ++panel) matvec_panels<1>(piece, w, panel);
 }

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Usage: install_test.sh CMAKE BUILD_DIR COMPILER FLAGS
+# Usage: install_test.sh CMAKE BUILD_DIR GENERATOR COMPILER FLAGS
 set -euo pipefail
-cmake="$1" build="$2" compiler="$3" flags="$4"
+cmake="$1" build="$2" generator="$3" compiler="$4" flags="$5"
 
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
@@ -12,8 +12,8 @@ for file in bin/minfer share/man/man1/minfer.1 share/bash-completion/completions
 done
 "$work/prefix/bin/minfer" --version
 
-"$cmake" -S "$(dirname "$0")/consumer" -B "$work/build" -DCMAKE_PREFIX_PATH="$work/prefix" \
-  -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
+"$cmake" -G "$generator" -S "$(dirname "$0")/consumer" -B "$work/build" \
+  -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
 "$cmake" --build "$work/build" >/dev/null
 [[ "$("$work/build/consumer")" == "10 logits" ]]
 
