@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/base/host_tensor.h"
+#include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
 
 namespace minfer {
@@ -74,6 +75,7 @@ class Backend {
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. Float types keep their values and type; quantized ones become F32.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
+  virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                 int64_t capacity) = 0;
 
@@ -124,9 +126,15 @@ class Backend {
   virtual void synchronize() = 0;  // returns when all that was asked for is done
 };
 
+// What a matmul does with its input. Float rounds nothing. Int8 quantizes each row in blocks of 32
+// columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero) *
+// scale, which reaches from the smallest value of the block to the largest.
+enum class Activations { Float, Int8, Int8Asym };
+
 struct CpuOptions {
   int n_threads = 0;  // 0: one for each core that this process may use
   std::string isa;    // "base", "avx2", "avx512"; empty: $MINFER_CPU_ISA, else the best there is
+  Activations activations = Activations::Float;
 };
 
 // Throws Usage where the ISA is unknown or not on this machine.

@@ -44,6 +44,10 @@ HostTensor FileTensorSource::read(const TensorEntry& entry) const {
   return tensor;
 }
 
+HostQuantizedMatrix TensorSource::read_quantized(const TensorEntry& entry) const {
+  throw Error(ErrorKind::Internal, cat("tensor ", entry.name, " has no groups"));
+}
+
 void FileTensorSource::check_unchanged() const {
   for (const File& file : files_) file.check_unchanged();
 }

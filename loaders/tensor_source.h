@@ -3,11 +3,13 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 #include "kernels/base/host_tensor.h"
+#include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
 #include "loaders/metadata.h"
 
@@ -16,12 +18,22 @@ namespace minfer {
 // Which vocabulary of keys and tensor names a source speaks.
 enum class KeyStyle { HuggingFace, Gguf };
 
+// How a weight of a quantized Hugging Face checkpoint reads as a QuantizedMatrix.
+struct QuantScheme {
+  DType scales = DType::F16;  // or F32
+  int64_t group = 0;
+  bool asymmetric = false;
+};
+
 // One tensor of a checkpoint, checked: its bytes lie inside the file and fit its shape.
 struct TensorEntry {
   std::string name;
   DType dtype = DType::F32;  // what read() delivers
   Shape shape;               // row-major, outermost first (GGUF's dims are already reversed)
-  uint64_t file_bytes = 0;   // what it takes in the file
+  uint64_t file_bytes = 0;   // what it takes in the file, with its scales
+  // Set where `dtype` is U4 or U8: a matrix for read_quantized(), whose parts are several tensors
+  // of the file under one name ("model.layers.0.mlp.up_proj.weight").
+  std::optional<QuantScheme> quant = std::nullopt;
 };
 
 // A checkpoint whose headers have been read and checked, whatever its format. Made by open_source;
@@ -45,6 +57,8 @@ class TensorSource {
   // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
   // was opened.
   virtual HostTensor read(const TensorEntry& entry) const = 0;
+  // The same for an entry with `quant`. Thread-safe.
+  virtual HostQuantizedMatrix read_quantized(const TensorEntry& entry) const;
   // After the last read: throws System where a file is no longer the one that was opened.
   virtual void check_unchanged() const = 0;
 

@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <variant>
 
 #include "models/describe_model.h"
 #include "models/host_memory.h"
@@ -29,12 +30,35 @@ void require_memory(const std::vector<WeightBinding>& bindings) {
   require_host_memory(checked_add(needed, 3 * largest), "loading the model");
 }
 
+void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part) {
+  const int64_t index = first_non_finite(x);
+  MINFER_REQUIRE(Input, index < 0, "tensor ", shortened(entry.name), ": ", part, " ", index,
+                 " is not a finite number");
+}
+
 HostTensor read_finite(const TensorSource& source, const TensorEntry& entry) {
   HostTensor tensor = source.read(entry);
-  const int64_t index = first_non_finite(tensor);
-  MINFER_REQUIRE(Input, index < 0, "tensor ", shortened(entry.name), ": element ", index,
-                 " is not a finite number");
+  require_finite(entry, tensor, "element");
   return tensor;
+}
+
+HostQuantizedMatrix read_finite_groups(const TensorSource& source, const TensorEntry& entry) {
+  HostQuantizedMatrix matrix = source.read_quantized(entry);
+  require_finite(entry, matrix.scales, "scale");
+  if (matrix.mins.view()) require_finite(entry, matrix.mins, "minimum");
+  return matrix;
+}
+
+// Of a quantized checkpoint: rows in their final order, as Hugging Face's are.
+void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Backend& backend) {
+  int64_t begin = 0;
+  for (const WeightPart& part : binding.parts) {
+    MINFER_REQUIRE(Input, part.matrix != nullptr && part.rope_heads == 0 && !binding.transposed,
+                   "tensor ", shortened(binding.entry->name),
+                   ": is quantized, expected a float type");
+    *part.matrix = backend.pack_matrix(matrix.view().rows(begin, part.n_rows));
+    begin += part.n_rows;
+  }
 }
 
 void place(const WeightBinding& binding, HostTensor tensor, const ModelConfig& config,
@@ -65,15 +89,22 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
   for (const WeightBinding& binding : bindings) {
     total += static_cast<int64_t>(binding.entry->file_bytes);
   }
+  using Weight = std::variant<HostTensor, HostQuantizedMatrix>;
   const auto start_reading = [&](size_t i) {
-    return std::async(std::launch::async,
-                      [&source, entry = bindings[i].entry] { return read_finite(source, *entry); });
+    return std::async(std::launch::async, [&source, entry = bindings[i].entry]() -> Weight {
+      if (entry->quant) return read_finite_groups(source, *entry);
+      return read_finite(source, *entry);
+    });
   };
-  std::future<HostTensor> next = start_reading(0);
+  std::future<Weight> next = start_reading(0);
   for (size_t i = 0; i < bindings.size(); ++i) {
-    HostTensor tensor = next.get();
+    Weight weight = next.get();
     if (i + 1 < bindings.size()) next = start_reading(i + 1);
-    place(bindings[i], std::move(tensor), config, backend);
+    if (auto* matrix = std::get_if<HostQuantizedMatrix>(&weight)) {
+      place(bindings[i], *matrix, backend);
+    } else {
+      place(bindings[i], std::get<HostTensor>(std::move(weight)), config, backend);
+    }
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);
     if (options.progress) options.progress(done, total);
   }

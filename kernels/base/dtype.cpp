@@ -20,6 +20,8 @@ const DTypeInfo& info(DType dtype) {
       {"Q4_K", BlockQ4_K::kElements, sizeof(BlockQ4_K)},
       {"Q5_K", BlockQ5_K::kElements, sizeof(BlockQ5_K)},
       {"Q6_K", BlockQ6_K::kElements, sizeof(BlockQ6_K)},
+      {"U8", 1, 1},
+      {"U4", 2, 1},
   };
   return kInfos[static_cast<size_t>(dtype)];
 }

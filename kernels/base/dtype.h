@@ -9,8 +9,9 @@
 
 namespace minfer {
 
-// How the elements of a tensor are stored. The Q types are GGUF's blocks (quant_blocks.h).
-enum class DType { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K };
+// How the elements of a tensor are stored. The Q types are GGUF's blocks (quant_blocks.h);
+// U8 and U4 (two a byte) are the levels of a QuantizedMatrix and mean nothing without its scales.
+enum class DType { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, U8, U4 };
 
 struct DTypeInfo {
   std::string_view name;
@@ -21,7 +22,7 @@ struct DTypeInfo {
 const DTypeInfo& info(DType dtype);
 std::ostream& operator<<(std::ostream& out, DType dtype);
 
-inline bool is_float(DType dtype) { return info(dtype).block_elements == 1; }
+inline bool is_float(DType dtype) { return dtype <= DType::BF16; }
 
 // Bytes of n elements in a row; n must be whole blocks. Throws Input where the product overflows.
 int64_t bytes_of(DType dtype, int64_t n);
@@ -44,6 +45,11 @@ struct dtype_of<f16> {
 template <>
 struct dtype_of<bf16> {
   static constexpr DType value = DType::BF16;
+};
+
+template <>
+struct dtype_of<uint8_t> {
+  static constexpr DType value = DType::U8;
 };
 
 // Calls f.operator()<T>() with the C++ type of a float dtype.

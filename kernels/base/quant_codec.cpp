@@ -7,44 +7,51 @@
 namespace minfer {
 namespace {
 
-void dequantize(float* out, const BlockQ8_0& b) {
-  const float d = to_f32(b.d);
-  for (int i = 0; i < 32; ++i) out[i] = float(b.q[i]) * d;
+// One block as groups of unsigned levels with their scales and mins, as in QuantizedMatrix.
+struct Groups {
+  uint8_t* levels;
+  float *scales, *mins;  // mins are written where the format has them
+};
+
+void unpack(const BlockQ8_0& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  for (int i = 0; i < 32; ++i) to.levels[i] = uint8_t(b.q[i] + 128);
 }
 
-void dequantize(float* out, const BlockQ4_0& b) {
-  const float d = to_f32(b.d);
+void unpack_nibbles(const uint8_t (&q)[16], uint8_t* levels) {
   for (int i = 0; i < 16; ++i) {
-    out[i] = float((b.q[i] & 15) - 8) * d;
-    out[i + 16] = float((b.q[i] >> 4) - 8) * d;
+    levels[i] = q[i] & 15;
+    levels[i + 16] = q[i] >> 4;
   }
 }
 
-void dequantize(float* out, const BlockQ4_1& b) {
-  const float d = to_f32(b.d), m = to_f32(b.m);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = float(b.q[i] & 15) * d + m;
-    out[i + 16] = float(b.q[i] >> 4) * d + m;
-  }
+void unpack(const BlockQ4_0& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  unpack_nibbles(b.q, to.levels);
 }
 
-// Fifth bit of element i, in place above a nibble.
-int fifth_bit(const uint8_t (&high)[4], int i) { return ((high[i / 8] >> (i % 8)) & 1) << 4; }
-
-void dequantize(float* out, const BlockQ5_0& b) {
-  const float d = to_f32(b.d);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = float(((b.q[i] & 15) | fifth_bit(b.high, i)) - 16) * d;
-    out[i + 16] = float(((b.q[i] >> 4) | fifth_bit(b.high, i + 16)) - 16) * d;
-  }
+void unpack(const BlockQ4_1& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  to.mins[0] = to_f32(b.m);
+  unpack_nibbles(b.q, to.levels);
 }
 
-void dequantize(float* out, const BlockQ5_1& b) {
-  const float d = to_f32(b.d), m = to_f32(b.m);
-  for (int i = 0; i < 16; ++i) {
-    out[i] = float((b.q[i] & 15) | fifth_bit(b.high, i)) * d + m;
-    out[i + 16] = float((b.q[i] >> 4) | fifth_bit(b.high, i + 16)) * d + m;
-  }
+void add_fifth_bits(const uint8_t (&high)[4], uint8_t* levels) {
+  for (int i = 0; i < 32; ++i) levels[i] |= uint8_t(((high[i / 8] >> (i % 8)) & 1) << 4);
+}
+
+void unpack(const BlockQ5_0& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  unpack_nibbles(b.q, to.levels);
+  add_fifth_bits(b.high, to.levels);
+  for (int i = 0; i < 32; ++i) to.levels[i] = uint8_t(to.levels[i] + 128 - 16);
+}
+
+void unpack(const BlockQ5_1& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  to.mins[0] = to_f32(b.m);
+  unpack_nibbles(b.q, to.levels);
+  add_fifth_bits(b.high, to.levels);
 }
 
 struct ScaleMin {
@@ -59,50 +66,50 @@ ScaleMin scale_min(const uint8_t (&p)[12], int s) {
   return {(p[s + 4] & 15) | ((p[s - 4] >> 6) << 4), (p[s + 4] >> 4) | ((p[s] >> 6) << 4)};
 }
 
-void dequantize(float* out, const BlockQ4_K& b) {
+// What Q4_K and Q5_K share: two-level scales and mins, and the low four bits.
+template <typename Block>
+void unpack_k(const Block& b, Groups to) {
   for (int s = 0; s < 8; ++s) {
     const ScaleMin k = scale_min(b.scales, s);
-    const float d = to_f32(b.d) * float(k.scale), m = to_f32(b.dmin) * float(k.min);
+    to.scales[s] = to_f32(b.d) * float(k.scale);
+    to.mins[s] = -(to_f32(b.dmin) * float(k.min));
     const uint8_t* q = b.q + 32 * (s / 2);
-    for (int i = 0; i < 32; ++i) out[32 * s + i] = d * float((q[i] >> (4 * (s % 2))) & 15) - m;
+    for (int i = 0; i < 32; ++i) to.levels[32 * s + i] = (q[i] >> (4 * (s % 2))) & 15;
   }
 }
 
-void dequantize(float* out, const BlockQ5_K& b) {
+void unpack(const BlockQ4_K& b, Groups to) { unpack_k(b, to); }
+
+void unpack(const BlockQ5_K& b, Groups to) {
+  unpack_k(b, to);
   for (int s = 0; s < 8; ++s) {
-    const ScaleMin k = scale_min(b.scales, s);
-    const float d = to_f32(b.d) * float(k.scale), m = to_f32(b.dmin) * float(k.min);
-    const uint8_t* q = b.q + 32 * (s / 2);
-    for (int i = 0; i < 32; ++i) {
-      const int low = (q[i] >> (4 * (s % 2))) & 15, high = ((b.high[i] >> s) & 1) << 4;
-      out[32 * s + i] = d * float(low | high) - m;
-    }
+    for (int i = 0; i < 32; ++i) to.levels[32 * s + i] |= uint8_t(((b.high[i] >> s) & 1) << 4);
   }
 }
 
 // Each half of 128 elements: 64 bytes of low nibbles, 32 bytes of upper bit pairs, 8 scales.
 // Quarter j of a half takes the low nibbles of bytes 0..31 or 32..63, then their high nibbles.
-void dequantize(float* out, const BlockQ6_K& b) {
+void unpack(const BlockQ6_K& b, Groups to) {
   const float d = to_f32(b.d);
+  for (int s = 0; s < 16; ++s) to.scales[s] = d * float(b.scales[s]);
   for (int half = 0; half < 2; ++half) {
     for (int j = 0; j < 4; ++j) {
       for (int i = 0; i < 32; ++i) {
         const int low = (b.low[64 * half + 32 * (j % 2) + i] >> (4 * (j / 2))) & 15;
         const int high = (b.high[32 * half + i] >> (2 * j)) & 3;
-        const float scale = d * float(b.scales[8 * half + 2 * j + i / 16]);
-        out[128 * half + 32 * j + i] = scale * float((low | (high << 4)) - 32);
+        to.levels[128 * half + 32 * j + i] = uint8_t((low | (high << 4)) - 32 + 128);
       }
     }
   }
 }
 
 template <typename Block>
-void dequantize_blocks(float* out, const void* in, int64_t n) {
+void unpack_blocks(const void* in, int64_t n, int64_t group, Groups to) {
   const char* bytes = static_cast<const char*>(in);
   for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
     Block block;
     std::memcpy(&block, bytes, sizeof block);
-    dequantize(out + i, block);
+    unpack(block, {to.levels + i, to.scales + i / group, to.mins + i / group});
   }
 }
 
@@ -118,8 +125,57 @@ void convert_floats(float* out, const void* in, int64_t n) {
 
 }  // namespace
 
-void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
+GroupFormat group_format(DType dtype) {
+  switch (dtype) {
+    case DType::Q4_0:
+      return {.bits = 4, .group = 32, .has_mins = false, .scales = DType::F16};
+    case DType::Q4_1:
+      return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F16};
+    case DType::Q8_0:
+    case DType::Q5_0:
+      return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F16};
+    case DType::Q5_1:
+      return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F16};
+    case DType::Q4_K:
+      return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F32};
+    case DType::Q5_K:
+      return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F32};
+    case DType::Q6_K:
+      return {.bits = 8, .group = 16, .has_mins = false, .scales = DType::F32};
+    default:
+      break;
+  }
+  throw Error(ErrorKind::Internal, cat("group_format: ", dtype));
+}
+
+void unpack_groups(uint8_t* levels, float* scales, float* mins, const void* in, DType dtype,
+                   int64_t n) {
+  const int64_t group = group_format(dtype).group;
   MINFER_CHECK(n % info(dtype).block_elements == 0, n, " elements of ", dtype);
+  const Groups to{levels, scales, mins};
+  switch (dtype) {
+    case DType::Q8_0:
+      return unpack_blocks<BlockQ8_0>(in, n, group, to);
+    case DType::Q4_0:
+      return unpack_blocks<BlockQ4_0>(in, n, group, to);
+    case DType::Q4_1:
+      return unpack_blocks<BlockQ4_1>(in, n, group, to);
+    case DType::Q5_0:
+      return unpack_blocks<BlockQ5_0>(in, n, group, to);
+    case DType::Q5_1:
+      return unpack_blocks<BlockQ5_1>(in, n, group, to);
+    case DType::Q4_K:
+      return unpack_blocks<BlockQ4_K>(in, n, group, to);
+    case DType::Q5_K:
+      return unpack_blocks<BlockQ5_K>(in, n, group, to);
+    case DType::Q6_K:
+      return unpack_blocks<BlockQ6_K>(in, n, group, to);
+    default:
+      break;
+  }
+}
+
+void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
   switch (dtype) {
     case DType::F32:
       return convert_floats<float>(out, in, n);
@@ -127,24 +183,24 @@ void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
       return convert_floats<f16>(out, in, n);
     case DType::BF16:
       return convert_floats<bf16>(out, in, n);
-    case DType::Q8_0:
-      return dequantize_blocks<BlockQ8_0>(out, in, n);
-    case DType::Q4_0:
-      return dequantize_blocks<BlockQ4_0>(out, in, n);
-    case DType::Q4_1:
-      return dequantize_blocks<BlockQ4_1>(out, in, n);
-    case DType::Q5_0:
-      return dequantize_blocks<BlockQ5_0>(out, in, n);
-    case DType::Q5_1:
-      return dequantize_blocks<BlockQ5_1>(out, in, n);
-    case DType::Q4_K:
-      return dequantize_blocks<BlockQ4_K>(out, in, n);
-    case DType::Q5_K:
-      return dequantize_blocks<BlockQ5_K>(out, in, n);
-    case DType::Q6_K:
-      return dequantize_blocks<BlockQ6_K>(out, in, n);
+    default:
+      break;
   }
-  MINFER_CHECK(false, "dequantize_row: unknown dtype");
+  constexpr int64_t kMaxBlock = 256, kMinGroup = 16;
+  const DTypeInfo& type = info(dtype);
+  const GroupFormat format = group_format(dtype);
+  const int zero = format.has_mins ? 0 : 1 << (format.bits - 1);
+  MINFER_CHECK(n % type.block_elements == 0, n, " elements of ", dtype);
+  uint8_t levels[kMaxBlock];
+  float scales[kMaxBlock / kMinGroup], mins[kMaxBlock / kMinGroup] = {};
+  const char* block = static_cast<const char*>(in);
+  for (int64_t i = 0; i < n; i += type.block_elements, block += type.block_bytes) {
+    unpack_groups(levels, scales, mins, block, dtype, type.block_elements);
+    for (int64_t j = 0; j < type.block_elements; ++j) {
+      const float x = float(levels[j] - zero) * scales[j / format.group];
+      out[i + j] = format.has_mins ? x + mins[j / format.group] : x;
+    }
+  }
 }
 
 }  // namespace minfer

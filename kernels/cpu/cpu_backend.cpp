@@ -85,6 +85,14 @@ Matrix CpuBackend::pack_matrix(const Tensor& host) {
   return matrix;
 }
 
+Matrix CpuBackend::pack_matrix(const QuantizedMatrix& host) {
+  HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
+  pool_.parallel_for(host.out_dim(), [&](int64_t row, int) {
+    dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
+  });
+  return pack_matrix(values.view());
+}
+
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                   int64_t capacity) {
   MINFER_CHECK((dtype == DType::F16 || dtype == DType::F32) && n_kv_heads > 0 && head_dim > 0 &&

@@ -32,6 +32,7 @@ class CpuBackend final : public Backend {
   HostTensor download(const Tensor& device) override;
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
+  Matrix pack_matrix(const QuantizedMatrix& host) override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t capacity) override;
 

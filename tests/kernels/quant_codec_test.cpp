@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "kernels/base/quantized_matrix.h"
 #include "loaders/byte_reader.h"
 #include "tests/support/test_data.h"
 
@@ -41,6 +42,22 @@ TEST(QuantCodec, EveryTypeEqualsTheReference) {
     for (size_t i = 0; i < n; ++i) {
       ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
           << name << " element " << i << ": " << found[i] << ", expected " << expected[i];
+    }
+    if (is_float(dtype)) continue;
+
+    // The same as a QuantizedMatrix of two rows where the blocks are even in number.
+    const int64_t n_rows = static_cast<int64_t>(n) / info(dtype).block_elements % 2 == 0 ? 2 : 1;
+    const int64_t in_dim = static_cast<int64_t>(n) / n_rows;
+    const HostQuantizedMatrix matrix =
+        to_quantized_matrix({const_cast<char*>(blocks.data()), dtype, {n_rows, in_dim}});
+    std::fill(found.begin(), found.end(), std::nanf(""));
+    for (int64_t row = 0; row < n_rows; ++row) {
+      dequantize_row(found.data() + row * in_dim, matrix.view(), row);
+    }
+    for (size_t i = 0; i < n; ++i) {
+      ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
+          << name << " as a matrix, element " << i << ": " << found[i] << ", expected "
+          << expected[i];
     }
   }
   EXPECT_EQ(n_types, 10);

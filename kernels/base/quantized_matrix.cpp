@@ -1,0 +1,77 @@
+#include "kernels/base/quantized_matrix.h"
+
+#include <algorithm>
+#include <vector>
+
+#include "kernels/base/quant_codec.h"
+
+namespace minfer {
+namespace {
+
+// levels [n], one a byte, as U4 or U8.
+void store_levels(uint8_t* out, const uint8_t* levels, int64_t n, DType dtype) {
+  if (dtype == DType::U8) {
+    std::copy(levels, levels + n, out);
+    return;
+  }
+  for (int64_t i = 0; i < n; i += 2) out[i / 2] = uint8_t(levels[i] | levels[i + 1] << 4);
+}
+
+}  // namespace
+
+HostQuantizedMatrix make_quantized_matrix(DType levels, DType scales, int64_t out_dim,
+                                          int64_t in_dim, int64_t group, bool asymmetric) {
+  MINFER_CHECK((levels == DType::U4 || levels == DType::U8) &&
+                   (scales == DType::F16 || scales == DType::F32) && group > 0 &&
+                   in_dim % group == 0,
+               "a quantized matrix of ", levels, " and ", scales, ", ", in_dim,
+               " columns in groups of ", group);
+  HostQuantizedMatrix w;
+  w.group = group;
+  w.levels = HostTensor(levels, {out_dim, in_dim});
+  w.scales = HostTensor(scales, {out_dim, in_dim / group});
+  if (asymmetric) w.mins = HostTensor(DType::F32, {out_dim, in_dim / group});
+  return w;
+}
+
+HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
+  const GroupFormat format = group_format(host.dtype);
+  const int64_t out_dim = host.shape[0], in_dim = host.shape[1];
+  HostQuantizedMatrix w =
+      make_quantized_matrix(format.bits == 4 ? DType::U4 : DType::U8, format.scales, out_dim,
+                            in_dim, format.group, format.has_mins);
+  const int64_t n_groups = in_dim / format.group;
+  std::vector<uint8_t> levels(static_cast<size_t>(in_dim));
+  std::vector<float> scales(static_cast<size_t>(n_groups)), mins(scales);
+  for (int64_t row = 0; row < out_dim; ++row) {
+    unpack_groups(levels.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
+                  in_dim);
+    store_levels(static_cast<uint8_t*>(w.levels.view().rows(row, 1).data), levels.data(), in_dim,
+                 w.levels.view().dtype);
+    visit_float(format.scales, [&]<typename T>() {
+      T* const to = w.scales.as<T>() + row * n_groups;
+      for (int64_t g = 0; g < n_groups; ++g) to[g] = from_f32<T>(scales[static_cast<size_t>(g)]);
+    });
+    if (format.has_mins) {
+      std::copy(mins.begin(), mins.end(), w.mins.as<float>() + row * n_groups);
+    }
+  }
+  return w;
+}
+
+void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
+  const auto* levels = static_cast<const uint8_t*>(w.levels.rows(row, 1).data);
+  const int zero = w.asymmetric() ? 0 : w.zero_level();
+  visit_float(w.scales.dtype, [&]<typename T>() {
+    const T* const scales = w.scales.as<const T>() + row * w.n_groups();
+    const float* const mins =
+        w.asymmetric() ? w.mins.as<const float>() + row * w.n_groups() : nullptr;
+    for (int64_t i = 0; i < w.in_dim(); ++i) {
+      const int level = w.bits() == 8 ? levels[i] : (levels[i / 2] >> (i % 2 * 4)) & 15;
+      const float x = float(level - zero) * to_f32(scales[i / w.group]);
+      out[i] = mins == nullptr ? x : x + mins[i / w.group];
+    }
+  });
+}
+
+}  // namespace minfer
