@@ -14,10 +14,6 @@ int64_t first_non_finite(std::span<const float> values) {
   return found == values.end() ? -1 : found - values.begin();
 }
 
-std::span<const float> as_floats(const HostTensor& tensor) {
-  return {tensor.as<const float>(), static_cast<size_t>(tensor.view().n_elements())};
-}
-
 SessionOptions checked(SessionOptions options, const ModelConfig& config) {
   if (options.max_seq_len == 0) options.max_seq_len = config.trained_seq_len;
   MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= config.trained_seq_len,
@@ -36,7 +32,9 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config) {
 struct Session::State {
   ForwardState forward;
   DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made by the first eval_all
-  HostTensor host_logits;   // f32, what the last call returned
+  // What was fetched last, in the activations' type and as f32 where that is another one. The first
+  // grows to the largest that was asked for.
+  HostTensor host, host_f32;
 };
 
 Session::Session(const Model& model, Backend& backend, const SessionOptions& options)
@@ -56,28 +54,29 @@ std::span<const float> Session::eval(std::span<const TokenId> tokens) {
   require_fitting(tokens);
   const auto chunk = static_cast<size_t>(options_.prefill_chunk);
   while (tokens.size() > chunk) {
-    const Tensor x = forward_chunk(tokens.first(chunk));
-    // No logits here to look at: what went wrong must not hide in the cache.
-    if (first_non_finite(as_floats(to_f32_tensor(backend_.download(x)))) >= 0) {
-      throw_non_finite(tokens.first(chunk));
-    }
-    pos_ += std::ssize(tokens.first(chunk));
+    pass_without_logits(tokens.first(chunk));
     tokens = tokens.subspan(chunk);
   }
   const Tensor x = forward_chunk(tokens);
   return finish(tokens, x.rows(x.shape[0] - 1, 1), state_->forward.scratch.logits);
 }
 
-std::span<const float> Session::eval_all(std::span<const TokenId> tokens) {
+std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_t first) {
   require_fitting(tokens);
+  const int64_t n_tokens = std::ssize(tokens), n_rows = n_tokens - first;
+  MINFER_CHECK(first >= 0 && n_rows >= 0, "logits from token ", first, " of ", n_tokens);
   MINFER_REQUIRE(Usage, std::ssize(tokens) <= options_.prefill_chunk, "logits of ", tokens.size(),
                  " tokens at once, the prefill chunk is ", options_.prefill_chunk);
+  if (n_rows == 0) {
+    pass_without_logits(tokens);
+    return {};
+  }
   if (!state_->all_logits) {
     state_->all_logits = backend_.allocate(backend_.activation_dtype(),
                                            {options_.prefill_chunk, model_.config.vocab_size});
   }
   const Tensor x = forward_chunk(tokens);
-  return finish(tokens, x, state_->all_logits.view().rows(0, std::ssize(tokens)));
+  return finish(tokens, x.rows(first, n_rows), state_->all_logits.view().rows(0, n_rows));
 }
 
 void Session::truncate(int64_t n_tokens) {
@@ -101,20 +100,36 @@ Tensor Session::forward_chunk(std::span<const TokenId> tokens) {
   return forward(backend_, model_, state_->forward, tokens, pos_);
 }
 
+void Session::pass_without_logits(std::span<const TokenId> tokens) {
+  const Tensor x = forward_chunk(tokens);
+  // No logits here to look at: what went wrong must not hide in the cache.
+  if (first_non_finite(fetch(x)) >= 0) throw_non_finite(tokens);
+  pos_ += std::ssize(tokens);
+}
+
 std::span<const float> Session::finish(std::span<const TokenId> tokens, Tensor x, Tensor logits) {
   output_logits(backend_, model_, x, logits);
-  state_->host_logits = backend_.download(logits);
-  if (logits.dtype != DType::F32) state_->host_logits = to_f32_tensor(state_->host_logits);
-  const std::span<const float> values = as_floats(state_->host_logits);
+  const std::span<const float> values = fetch(logits);
   if (first_non_finite(values) >= 0) throw_non_finite(tokens);
   pos_ += std::ssize(tokens);
   return values;
 }
 
+std::span<const float> Session::fetch(Tensor device) {
+  HostTensor& host = state_->host;
+  const int64_t n = device.n_elements();
+  if (!host.view() || host.view().n_elements() < n) host = HostTensor(device.dtype, {n});
+  const Tensor values = host.view().rows(0, n);
+  backend_.download_into(values, device.reshaped({n}));
+  if (device.dtype == DType::F32) return {values.as<const float>(), static_cast<size_t>(n)};
+  state_->host_f32 = to_f32_tensor(values);
+  return {state_->host_f32.as<const float>(), static_cast<size_t>(n)};
+}
+
 // Runs the pass again, which writes the same cache, and looks after each block.
 void Session::throw_non_finite(std::span<const TokenId> tokens) {
   forward(backend_, model_, state_->forward, tokens, pos_, [&](int64_t layer, Tensor x) {
-    const int64_t index = first_non_finite(as_floats(to_f32_tensor(backend_.download(x))));
+    const int64_t index = first_non_finite(fetch(x));
     MINFER_REQUIRE(Numeric, index < 0, "position ", pos_ + index / model_.config.dim,
                    ": not a finite number after layer ", layer);
   });

@@ -27,13 +27,14 @@ class Session {
   // [vocab_size] f32, valid until the next call. Throws Usage where they do not fit, Numeric at the
   // first non-finite logit, with its position.
   std::span<const float> eval(std::span<const TokenId> tokens);
-  // The same with the logits of every token, [n_tokens, vocab_size] f32: for perplexity and tests.
-  // n_tokens <= prefill_chunk.
-  std::span<const float> eval_all(std::span<const TokenId> tokens);
+  // The same with the logits of tokens[first] and all after it, [n_tokens - first, vocab_size] f32:
+  // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
+  std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
   void truncate(int64_t n_tokens);  // forgets what lies past the first n_tokens
   int64_t pos() const { return pos_; }
   int64_t max_seq_len() const { return options_.max_seq_len; }
+  int64_t prefill_chunk() const { return options_.prefill_chunk; }
   int64_t kv_bytes() const;
   const Model& model() const { return model_; }
 
@@ -41,7 +42,9 @@ class Session {
   struct State;
   void require_fitting(std::span<const TokenId> tokens) const;
   Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
+  void pass_without_logits(std::span<const TokenId> tokens);
   std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
+  std::span<const float> fetch(Tensor device);  // as f32, valid until the next call
   [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens);
 
   const Model& model_;

@@ -70,7 +70,13 @@ class Backend {
   // Not initialized. Throws Memory with the bytes asked for where there is none.
   virtual DeviceTensor allocate(DType dtype, const Shape& shape) = 0;
   virtual DeviceTensor upload(const Tensor& host) = 0;  // a copy with the same dtype and shape
-  virtual HostTensor download(const Tensor& device) = 0;
+  // Into `host`, of the same dtype and shape.
+  virtual void download_into(Tensor host, const Tensor& device) = 0;
+  HostTensor download(const Tensor& device) {
+    HostTensor copy(device.dtype, device.shape);
+    download_into(copy, device);
+    return copy;
+  }
   // A vector (norm weight, bias) as the backend wants it: activations' dtype.
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. Float types keep their values and type; quantized ones become F32.

@@ -62,10 +62,10 @@ DeviceTensor CpuBackend::upload(const Tensor& host) {
   return copy;
 }
 
-HostTensor CpuBackend::download(const Tensor& device) {
-  HostTensor copy(device.dtype, device.shape);
-  std::memcpy(copy.view().data, device.data, static_cast<size_t>(device.n_bytes()));
-  return copy;
+void CpuBackend::download_into(Tensor host, const Tensor& device) {
+  MINFER_CHECK(host.dtype == device.dtype && host.shape == device.shape, "download: ", device.dtype,
+               " ", device.shape, " into ", host.dtype, " ", host.shape);
+  std::memcpy(host.data, device.data, static_cast<size_t>(device.n_bytes()));
 }
 
 DeviceTensor CpuBackend::upload_vector(const Tensor& host) { return upload(to_f32_tensor(host)); }

@@ -29,7 +29,7 @@ class CpuBackend final : public Backend {
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;
-  HostTensor download(const Tensor& device) override;
+  void download_into(Tensor host, const Tensor& device) override;
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
