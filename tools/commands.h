@@ -15,6 +15,9 @@ struct Context {
 void add_generate_command(CommandNode& root, Context& context);
 void add_tokenize_command(CommandNode& root, Context& context);
 void add_inspect_command(CommandNode& root, Context& context);
+void add_eval_command(CommandNode& root, Context& context);
+void add_eval_perplexity_command(CommandNode& eval, Context& context);
+void add_eval_score_command(CommandNode& eval, Context& context);
 void add_bench_command(CommandNode& root, Context& context);
 void add_completions_command(CommandNode& root, Context& context);
 void add_man_command(CommandNode& root, Context& context);

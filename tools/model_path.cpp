@@ -30,10 +30,12 @@ bool exists(const fs::path& path) {
 
 }  // namespace
 
-std::string model_cache_dir() {
+std::string cache_dir() {
   const std::string cache = environment("XDG_CACHE_HOME");
-  return (cache.empty() ? environment("HOME") + "/.cache" : cache) + "/minfer/models";
+  return (cache.empty() ? environment("HOME") + "/.cache" : cache) + "/minfer";
 }
+
+std::string model_cache_dir() { return cache_dir() + "/models"; }
 
 std::string find_model(const std::string& given) {
   if (!given.empty() && exists(given)) return given;

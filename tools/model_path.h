@@ -4,7 +4,9 @@
 
 namespace minfer {
 
-// ${XDG_CACHE_HOME:-~/.cache}/minfer/models, where scripts/get_model.sh puts models.
+// ${XDG_CACHE_HOME:-~/.cache}/minfer, where scripts put models and data.
+std::string cache_dir();
+// Its folder for models.
 std::string model_cache_dir();
 
 // The model that -m names: a path, or the short name of a model in the cache. Empty: smollm2 from

@@ -1,8 +1,10 @@
 #include "tools/progress.h"
 
+#include <fmt/format.h>
 #include <unistd.h>
 
 #include <chrono>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "tools/output.h"
@@ -30,15 +32,29 @@ Progress::~Progress() {
 }
 
 void Progress::update(int64_t done, int64_t total) {
+  if (is_due(done, total)) show("");
+}
+
+void Progress::update(int64_t done, int64_t total, const std::string& figure) {
+  if (!is_due(done, total)) return;
+  const double left = (now_seconds() - started_) * double(total - done) / double(done);
+  show(fmt::format("  {}  {}:{:02} left", figure, int64_t(left) / 60, int64_t(left) % 60));
+}
+
+// Whether there is something new to show.
+bool Progress::is_due(int64_t done, int64_t total) {
   throw_if_interrupted();
-  if (!enabled_ || total <= 0 || now_seconds() - started_ < 0.5) return;
+  if (!enabled_ || done <= 0 || total <= 0 || now_seconds() - started_ < 0.5) return false;
   const int64_t percent = done * 100 / total;
-  if (percent == last_percent_) return;
-  last_percent_ = percent;
+  return std::exchange(last_percent_, percent) != percent;
+}
+
+void Progress::show(const std::string& detail) {
   shown_ = true;
-  const int64_t cells = percent * kBarCells / 100;
+  const int64_t cells = last_percent_ * kBarCells / 100;
   write_stderr(cat("\r", label_, " [", std::string(size_t(cells), '#'),
-                   std::string(size_t(kBarCells - cells), '.'), "] ", percent, " %\x1b[K"));
+                   std::string(size_t(kBarCells - cells), '.'), "] ", last_percent_, " %", detail,
+                   "\x1b[K"));
 }
 
 std::function<void(int64_t, int64_t)> Progress::callback() {

@@ -6,17 +6,22 @@
 
 namespace minfer {
 
-// A bar on stderr while a model is read: on a terminal alone, after the first half second, gone
-// when it is done. Also where Ctrl-C is noticed: throws Interrupted.
+// A bar on stderr while something takes long: on a terminal alone, after the first half second,
+// gone when it is done. Also where Ctrl-C is noticed: throws Interrupted.
 class Progress {
  public:
   Progress(std::string label, bool quiet);
   ~Progress();
   void update(int64_t done, int64_t total);
+  // With a figure behind the bar, and the time that is left.
+  void update(int64_t done, int64_t total, const std::string& figure);
   // For LoadOptions::progress; this object outlives the function.
   std::function<void(int64_t, int64_t)> callback();
 
  private:
+  bool is_due(int64_t done, int64_t total);
+  void show(const std::string& detail);
+
   std::string label_;
   bool enabled_, shown_ = false;
   double started_;

@@ -1,0 +1,137 @@
+#include "engine/perplexity.h"
+
+#include <algorithm>
+#include <thread>
+
+#include "engine/sampler.h"
+
+namespace minfer {
+namespace {
+
+// f(i) for i in [0, n), on n_threads threads.
+template <typename F>
+void for_each_row(int64_t n, int n_threads, const F& f) {
+  const auto share = [&](int64_t thread) {
+    for (int64_t i = n * thread / n_threads; i < n * (thread + 1) / n_threads; ++i) f(i);
+  };
+  std::vector<std::jthread> others;
+  for (int thread = 1; thread < n_threads; ++thread) others.emplace_back(share, thread);
+  share(0);
+}
+
+struct RowScore {
+  double nll = 0, reference_nll = 0, kl_divergence = 0;
+  bool same_top = false;
+};
+
+RowScore score_row(std::span<const float> logits, TokenId target) {
+  return {.nll = -logprob_of(logits, target)};
+}
+
+// With p the reference's probabilities, KL = sum of p (log p - log q).
+RowScore score_row(std::span<const float> logits, std::span<const float> reference,
+                   TokenId target) {
+  const auto top = std::ranges::max_element(logits);
+  const auto reference_top = std::ranges::max_element(reference);
+  double sum = 0, reference_sum = 0, weighted = 0;
+  for (size_t i = 0; i < logits.size(); ++i) {
+    sum += std::exp(double{logits[i]} - double{*top});
+    const double p = std::exp(double{reference[i]} - double{*reference_top});
+    reference_sum += p;
+    weighted += p * (double{reference[i]} - double{logits[i]});
+  }
+  const double log_sum = double{*top} + std::log(sum);
+  const double reference_log_sum = double{*reference_top} + std::log(reference_sum);
+  return {.nll = log_sum - double{logits[size_t(target)]},
+          .reference_nll = reference_log_sum - double{reference[size_t(target)]},
+          .kl_divergence = weighted / reference_sum + log_sum - reference_log_sum,
+          .same_top = top - logits.begin() == reference_top - reference.begin()};
+}
+
+void add(Perplexity& result, const RowScore& row) {
+  result.nll.add(row.nll);
+  if (!result.difference) return;
+  ModelDifference& difference = *result.difference;
+  difference.reference_nll.add(row.reference_nll);
+  difference.nll_difference.add(row.nll - row.reference_nll);
+  difference.kl_divergence.add(row.kl_divergence);
+  difference.n_same_top += row.same_top;
+}
+
+class Evaluation {
+ public:
+  Evaluation(Session& session, Session* reference, int n_threads)
+      : session_(session),
+        reference_(reference),
+        n_threads_(n_threads),
+        chunk_(session.prefill_chunk()),
+        vocab_size_(size_t(session.model().config.vocab_size)) {
+    if (reference == nullptr) return;
+    MINFER_REQUIRE(Usage, session.model().config.vocab_size == reference->model().config.vocab_size,
+                   "the models have ", session.model().config.vocab_size, " and ",
+                   reference->model().config.vocab_size, " tokens: their logits do not compare");
+    chunk_ = std::min(chunk_, reference->prefill_chunk());
+    result_.difference.emplace();
+  }
+
+  void add_window(const ScoringWindow& window) {
+    session_.truncate(0);
+    if (reference_ != nullptr) reference_->truncate(0);
+    const int64_t n_evaluated = std::ssize(window.tokens) - 1;
+    for (int64_t begin = 0; begin < n_evaluated; begin += chunk_) {
+      add_chunk(window, begin, std::min(chunk_, n_evaluated - begin));
+    }
+    result_.n_evaluated += n_evaluated;
+  }
+
+  const Perplexity& result() const { return result_; }
+
+ private:
+  // Row t of the chunk predicts token begin + t + 1 of the window.
+  void add_chunk(const ScoringWindow& window, int64_t begin, int64_t n_tokens) {
+    const std::span<const TokenId> tokens(&window.tokens[size_t(begin)], size_t(n_tokens));
+    const int64_t first = std::clamp<int64_t>(window.first_scored - 1 - begin, 0, n_tokens);
+    const std::span<const float> logits = session_.eval_all(tokens, first);
+    std::span<const float> reference;
+    if (reference_ != nullptr) reference = reference_->eval_all(tokens, first);
+
+    rows_.resize(size_t(n_tokens - first));
+    for_each_row(n_tokens - first, n_threads_, [&](int64_t i) {
+      const TokenId target = window.tokens[size_t(begin + first + i + 1)];
+      const size_t at = size_t(i) * vocab_size_;
+      const auto row = logits.subspan(at, vocab_size_);
+      rows_[size_t(i)] = reference_ == nullptr
+                             ? score_row(row, target)
+                             : score_row(row, reference.subspan(at, vocab_size_), target);
+    });
+    for (const RowScore& row : rows_) add(result_, row);
+  }
+
+  Session& session_;
+  Session* reference_;
+  int n_threads_;
+  int64_t chunk_;
+  size_t vocab_size_;
+  std::vector<RowScore> rows_;
+  Perplexity result_;
+};
+
+}  // namespace
+
+Perplexity evaluate_perplexity(std::span<const ScoringWindow> windows, Session& session,
+                               Session* reference, const PerplexityOptions& options) {
+  Evaluation evaluation(session, reference, options.n_threads);
+  for (size_t i = 0; i < windows.size(); ++i) {
+    try {
+      evaluation.add_window(windows[i]);
+    } catch (const Error& e) {
+      throw e.in(cat("window ", i));
+    }
+    if (options.progress) {
+      options.progress(int64_t(i) + 1, std::ssize(windows), evaluation.result().value());
+    }
+  }
+  return evaluation.result();
+}
+
+}  // namespace minfer

@@ -1,0 +1,177 @@
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <filesystem>
+
+#include "engine/perplexity.h"
+#include "loaders/checksum.h"
+#include "tools/commands.h"
+#include "tools/device.h"
+#include "tools/generate_report.h"
+#include "tools/loading.h"
+#include "tools/model_path.h"
+#include "tools/perplexity_report.h"
+#include "tools/progress.h"
+#include "tools/text_input.h"
+
+namespace minfer {
+namespace {
+
+constexpr const char* kWikitext2 = "wikitext2";
+// Of wiki.test.raw of wikitext-2-raw-v1.
+constexpr const char* kWikitext2Sha256 =
+    "173c87a53759e0201f33e0ccf978e510c2042d7f2cb78229d9a50d79b9e7dd08";
+constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
+struct PerplexityCommandOptions {
+  std::string model_path, tokenizer_path, against_path;
+  std::string text = kWikitext2;
+  std::string convention;  // empty: gptq, llamacpp for a .gguf
+  int64_t ctx = 0;         // 0: the convention's
+  int64_t stride = 512;
+  int64_t n_windows = 0;  // 0: all
+  bool raw_text = false;
+  int64_t batch_size = 512;
+  std::string kv_type = "f16";
+  DeviceOptions device;
+};
+
+std::string sha256_of(const std::string& bytes) {
+  Sha256 hash;
+  hash.update(bytes.data(), bytes.size());
+  return hash.hex();
+}
+
+std::string read_evaluation_text(const std::string& name) {
+  if (name != kWikitext2) return read_text(name);
+  const std::string path = cache_dir() + "/data/wiki.test.raw";
+  std::error_code ignored;
+  MINFER_REQUIRE(Input, std::filesystem::exists(path, ignored), shortened(path, 200),
+                 " is not there; scripts/get_wikitext2.sh fetches it");
+  std::string text = read_text(path);
+  const std::string found = sha256_of(text);
+  MINFER_REQUIRE(Input, found == kWikitext2Sha256, shortened(path, 200), ": SHA-256 ", found,
+                 ", expected ", kWikitext2Sha256);
+  return text;
+}
+
+Convention choose_convention(const PerplexityCommandOptions& options, const std::string& model) {
+  if (!options.convention.empty()) return convention_by_name(options.convention);
+  return model.ends_with(".gguf") ? Convention::LlamaCpp : Convention::Gptq;
+}
+
+// The context that is asked for, or else the convention's as far as the model was trained.
+void settle_ctx(PerplexityReport& report, int64_t asked, int64_t trained) {
+  MINFER_REQUIRE(Usage, asked <= trained, "--ctx ", asked, " is past the trained context of ",
+                 trained, " tokens");
+  const int64_t usual = default_ctx(report.scoring.convention);
+  report.trained_ctx = asked == 0 && usual > trained;
+  report.scoring.ctx = asked > 0 ? asked : usual > 0 ? std::min(usual, trained) : trained;
+}
+
+Model load_with_tokenizer(const std::string& path, const PerplexityCommandOptions& options,
+                          Backend& backend, const Context& context) {
+  Model model = load_with_progress(path, backend, options.tokenizer_path, context.common.quiet);
+  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
+                 ": has no tokenizer; --tokenizer FILE gives one");
+  return model;
+}
+
+void require_same_tokens(const ScoringPlan& plan, const ScoringPlan& other) {
+  const bool same = std::ranges::equal(plan.windows, other.windows, {}, &ScoringWindow::tokens,
+                                       &ScoringWindow::tokens);
+  MINFER_REQUIRE(Input, same,
+                 "--against: its tokenizer makes other tokens of the text; --tokenizer FILE gives "
+                 "both the same one");
+}
+
+void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
+  MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
+  const std::unique_ptr<Backend> backend = make_backend(options.device);
+  PerplexityReport report;
+  report.model = find_model(options.model_path);
+  report.kv_type = options.kv_type;
+  report.activations = options.device.activations;
+  report.scoring = {.convention = choose_convention(options, report.model),
+                    .stride = options.stride,
+                    .raw_text = options.raw_text};
+  const std::string text = read_evaluation_text(options.text);
+  report.text_sha256 = sha256_of(text);
+
+  const Model model = load_with_tokenizer(report.model, options, *backend, context);
+  std::optional<Model> reference;
+  int64_t trained = model.config.trained_seq_len;
+  if (!options.against_path.empty()) {
+    report.against = find_model(options.against_path);
+    reference = load_with_tokenizer(report.against, options, *backend, context);
+    trained = std::min(trained, reference->config.trained_seq_len);
+  }
+  settle_ctx(report, options.ctx, trained);
+  report.plan = plan_scoring(text, *model.tokenizer, report.scoring);
+  if (reference) {
+    require_same_tokens(report.plan, plan_scoring(text, *reference->tokenizer, report.scoring));
+  }
+  report.n_windows_in_all = std::ssize(report.plan.windows);
+  if (options.n_windows > 0 && options.n_windows < report.n_windows_in_all) {
+    report.plan.windows.resize(size_t(options.n_windows));
+  }
+
+  const SessionOptions session_options = {
+      .max_seq_len = report.scoring.ctx,
+      .prefill_chunk = options.batch_size,
+      .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32};
+  Session session(model, *backend, session_options);
+  log_info(load_line(model, session, session_options, *backend));
+  std::optional<Session> reference_session;
+  if (reference) reference_session.emplace(*reference, *backend, session_options);
+
+  Progress progress("perplexity", context.common.quiet);
+  const double started = now_seconds();
+  report.result = evaluate_perplexity(
+      report.plan.windows, session, reference_session ? &*reference_session : nullptr,
+      {.n_threads = thread_count(options.device),
+       .progress = [&](int64_t done, int64_t total, double perplexity) {
+         progress.update(done, total, fmt::format("{:.4f}", perplexity));
+       }});
+  report.seconds = now_seconds() - started;
+  if (context.common.json) return context.out.line(perplexity_json(report));
+  context.out.text(perplexity_text(report));
+}
+
+}  // namespace
+
+void add_eval_perplexity_command(CommandNode& eval, Context& context) {
+  auto options = std::make_shared<PerplexityCommandOptions>();
+  CommandNode& command =
+      eval.add_command("perplexity", "Perplexity of a text, with the recipe that made it",
+                       "  minfer eval perplexity -m smollm2 --windows 8\n"
+                       "  minfer eval perplexity -m DIRECTORY --convention gptq --ctx 4096\n"
+                       "  minfer eval perplexity -m model-int4 --against model --json\n"
+                       "  minfer eval perplexity -m model.gguf --text book.txt",
+                       [options, &context] { run_eval_perplexity(*options, context); });
+  command.add_text("-m,--model", options->model_path, "MODEL",
+                   "Directory, .gguf, llama2.c .bin, or smollm2");
+  command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
+  command.add_text("--text", options->text, "FILE",
+                   "Text to evaluate; wikitext2: what scripts/get_wikitext2.sh has fetched");
+  command.add_choice("--convention", options->convention,
+                     {"gptq", "llamacpp", "hf-stride", "lm-eval"},
+                     "Text form, windows and what is scored; default gptq, llamacpp for a .gguf");
+  command.add_text("--against", options->against_path, "MODEL",
+                   "Paired difference, KL divergence and same top tokens beside this model");
+  command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, kMaxTokens,
+                      "Tokens in a window; 0: the convention's, within the trained context");
+  command.add_integer("--stride", options->stride, 1, kMaxTokens,
+                      "Tokens between windows of hf-stride");
+  command.add_integer("--windows", options->n_windows, 0, kMaxTokens,
+                      "Only the first N windows; 0: all");
+  command.add_flag("--raw-text", options->raw_text,
+                   "The file as it is where the convention would join its lines");
+  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20, "Tokens in one pass",
+                      Show::More);
+  command.add_choice("--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
+                     Show::More);
+  add_device_options(command, options->device);
+}
+
+}  // namespace minfer

@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "engine/perplexity.h"
+
+namespace minfer {
+
+// Everything that a figure of perplexity depends on, and the figure.
+struct PerplexityReport {
+  ScoringOptions scoring;
+  ScoringPlan plan;              // with the windows that were evaluated
+  int64_t n_windows_in_all = 0;  // that the text has
+  bool trained_ctx = false;      // the convention's windows are longer than the trained context
+  std::string text_sha256;       // of the file
+  std::string kv_type, activations;
+  std::string model, against;  // paths; `against` is empty without a reference
+  Perplexity result;
+  double seconds = 0;  // of the evaluation, without loading
+};
+
+// One line that says how the figure was made, so that another one can be held against it.
+std::string recipe_line(const PerplexityReport& report);
+std::string perplexity_text(const PerplexityReport& report);
+std::string perplexity_json(const PerplexityReport& report);
+
+}  // namespace minfer
