@@ -145,36 +145,44 @@ void unpack_weights(float* to, const W* w, int64_t panel_stride, int64_t n_panel
   }
 }
 
-// What comes after a block of products, to be brought into the cache meanwhile: a column of cache
-// lines of the tokens, and panels.
+// What comes after a block of products, to be brought into the cache meanwhile, a few lines with
+// each tile: a column of cache lines of the tokens, and panels.
 struct Ahead {
+  static constexpr int64_t kLine = 64;  // bytes
+
   const float* x = nullptr;  // rows x_stride apart
   int64_t x_stride = 0;
-  const char* w = nullptr;  // n_panels times panel_bytes, panel_stride bytes apart
-  int64_t n_panels = 0, panel_bytes = 0, panel_stride = 0;
+  const char* w = nullptr;  // n_panels times panel_lines, panel_stride bytes apart
+  int64_t n_panels = 0, panel_lines = 0, panel_stride = 0;
 
-  // The share of tile i of n, tokens [begin, end).
-  void prefetch(int64_t i, int64_t n, int64_t begin, int64_t end) const {
-    constexpr int64_t kLine = 64;
+  // Tokens [begin, end) of n, and their share of the lines of the panels. No division: this runs
+  // once for each tile.
+  void prefetch(int64_t begin, int64_t end, int64_t n) {
     if (x != nullptr) {
       for (int64_t t = begin; t < end; ++t) __builtin_prefetch(x + t * x_stride, 0, 2);
     }
-    const int64_t panel_lines = panel_bytes / kLine, lines = n_panels * panel_lines;
-    for (int64_t line = lines * i / n; line < lines * (i + 1) / n; ++line) {
-      __builtin_prefetch(w + line / panel_lines * panel_stride + line % panel_lines * kLine, 0, 2);
+    for (credit_ += (end - begin) * n_panels * panel_lines; credit_ > 0; credit_ -= n) {
+      __builtin_prefetch(w + line_ * kLine, 0, 2);
+      if (++line_ == panel_lines) {
+        line_ = 0;
+        w += panel_stride;
+      }
     }
   }
+
+ private:
+  int64_t line_ = 0, credit_ = 0;  // lines asked for in this panel; lines due, times n
 };
 
 // One block of columns for all tokens of a piece and one group of panels.
 //   totals  [n_tokens][n_panels][kPanel]
 template <typename W>
 void multiply_block(float* totals, const W* w, int64_t panel_stride, int64_t n_panels,
-                    const float* x, int64_t n_tokens, int64_t n_k, Sums mode, const Ahead& ahead) {
+                    const float* x, int64_t n_tokens, int64_t n_k, Sums mode, Ahead ahead) {
   const int64_t n_tiles = (n_tokens + kTileTokens - 1) / kTileTokens;
   for (int64_t tile = 0; tile < n_tiles; ++tile) {  // tiles of equal size, give or take one token
     const int64_t begin = n_tokens * tile / n_tiles, end = n_tokens * (tile + 1) / n_tiles;
-    ahead.prefetch(tile, n_tiles, begin, end);
+    ahead.prefetch(begin, end, n_tokens);
     multiply(end - begin, n_panels, totals + begin * n_panels * kPanel, w, panel_stride,
              x + begin * kKBlock, n_k, mode);
   }
@@ -213,7 +221,8 @@ void matmul(const MatmulPiece& piece) {
         const int64_t next_k0 = last_group ? k0 + kKBlock : k0, next_p = last_group ? 0 : p + n;
         ahead.w = reinterpret_cast<const char*>(w + next_p * panel_stride + next_k0 * kPanel);
         ahead.n_panels = group_size(panels - next_p);
-        ahead.panel_bytes = smaller(kKBlock, piece.in_dim - next_k0) * kPanel * int64_t{sizeof(W)};
+        ahead.panel_lines =
+            smaller(kKBlock, piece.in_dim - next_k0) * kPanel * int64_t{sizeof(W)} / Ahead::kLine;
         ahead.panel_stride = panel_stride * int64_t{sizeof(W)};
       }
       if (sizeof(W) < sizeof(float) && n_tokens >= kManyTokens) {
@@ -226,9 +235,11 @@ void matmul(const MatmulPiece& piece) {
   }
   for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
     const int64_t n = group_size(panels - p);
-    for (int64_t i = 0; i < n_tokens * n; ++i) {
-      write_outputs(piece, piece.token_begin + i / n, piece.panel_begin + p + i % n,
-                    load(totals + (p * n_tokens + i) * kPanel));
+    const float* from = totals + p * n_tokens * kPanel;
+    for (int64_t t = piece.token_begin; t < piece.token_end; ++t) {
+      for (int64_t i = 0; i < n; ++i, from += kPanel) {
+        write_outputs(piece, t, piece.panel_begin + p + i, load(from));
+      }
     }
   }
 }
