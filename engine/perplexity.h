@@ -56,7 +56,7 @@ struct Perplexity {
 struct PerplexityOptions {
   int n_threads = 1;  // for the log-likelihoods; the result does not depend on it
   // Called after each window with windows done and in all, and the perplexity so far; may be null.
-  std::function<void(int64_t, int64_t, double)> progress;
+  std::function<void(int64_t, int64_t, double)> progress = {};
 };
 
 // Evaluates the windows, each from an empty cache; with a reference (may be null) the same in both

@@ -6,6 +6,7 @@ build_packages=(
   libsentencepiece-dev libpcre2-dev libssl-dev libxxhash-dev
 )
 model_packages=(python3-pip python3 unzip ca-certificates)  # scripts/get_model.sh
+data_packages=(curl unzip ca-certificates)  # scripts/get_wikitext2.sh
 test_packages=(libgtest-dev libbenchmark-dev)
 ci_packages=(clang-format g++-aarch64-linux-gnu)
 

@@ -31,8 +31,8 @@ std::string text_field(const nlohmann::json& object, const char* name) {
 ContinuationTokens parse_line(std::string_view line, const Tokenizer& tokenizer) {
   const nlohmann::json object = parse_strict_json(line);
   MINFER_REQUIRE(Input, object.is_object(), "no JSON object");
-  return encode_continuation(tokenizer, text_field(object, "context"),
-                             text_field(object, "continuation"));
+  const std::string context = text_field(object, "context");
+  return encode_continuation(tokenizer, context, text_field(object, "continuation"));
 }
 
 // All lines before the first is scored: a bad one is found before the long work.

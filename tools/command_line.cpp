@@ -44,17 +44,26 @@ class ConfigFile : public CLI::ConfigTOML {
 
   std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
     std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
-    const std::vector<CLI::App*> chosen = root_.get_subcommands();
     for (CLI::ConfigItem& item : items) {
       const bool common = root_.get_option_no_throw("--" + item.name) != nullptr;
-      if (item.parents.empty() && !common && !chosen.empty()) {
-        item.parents = {chosen.front()->get_name()};
-      }
+      if (item.parents.empty() && !common) item.parents = owner("--" + item.name);
     }
     return items;
   }
 
  private:
+  // Names down to the last of the chosen commands that has the option; the first one's where none
+  // has it, which is then refused.
+  std::vector<std::string> owner(const std::string& option) const {
+    std::vector<std::string> path, found;
+    for (const CLI::App* app = &root_; !app->get_subcommands().empty();) {
+      app = app->get_subcommands().front();
+      path.push_back(app->get_name());
+      if (found.empty() || app->get_option_no_throw(option) != nullptr) found = path;
+    }
+    return found;
+  }
+
   const CLI::App& root_;
 };
 
@@ -183,6 +192,20 @@ std::vector<const CommandNode*> CommandNode::visible_commands() const {
     if (!command->description().empty()) visible.push_back(command.get());
   }
   return visible;
+}
+
+std::vector<const CommandNode*> CommandNode::all_visible_commands() const {
+  std::vector<const CommandNode*> all;
+  for (const CommandNode* command : visible_commands()) {
+    all.push_back(command);
+    const std::vector<const CommandNode*> below = command->all_visible_commands();
+    all.insert(all.end(), below.begin(), below.end());
+  }
+  return all;
+}
+
+std::string CommandNode::full_name() const {
+  return parent_ == nullptr ? name_ : parent_->full_name() + " " + name_;
 }
 
 const CommandNode* CommandNode::chosen() const {

@@ -66,10 +66,14 @@ class CommandNode {
 
   const CommandNode* parent() const { return parent_; }
   const std::string& name() const { return name_; }
+  std::string full_name() const;  // "minfer bench limits"
   const std::string& description() const { return description_; }
   const std::string& examples() const { return examples_; }
   const std::vector<OptionInfo>& options() const { return options_; }
+  // Those below this one that help shows.
   std::vector<const CommandNode*> visible_commands() const;
+  // The same with those below them.
+  std::vector<const CommandNode*> all_visible_commands() const;
 
  private:
   friend class CommandLine;

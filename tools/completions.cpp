@@ -1,5 +1,7 @@
 #include "tools/completions.h"
 
+#include <functional>
+
 namespace minfer {
 namespace {
 
@@ -59,9 +61,18 @@ std::string plain_words(const CommandNode& app) {
   return joined(words, " ");
 }
 
+// The words that lead to each command, as the patterns of a shell's `case`.
+std::string command_patterns(const CommandNode& root) {
+  std::vector<std::string> patterns;
+  for (const CommandNode* command : root.all_visible_commands()) {
+    patterns.push_back(quoted(command->full_name()));
+  }
+  return joined(patterns, "|");
+}
+
 std::string bash_word_case(const CommandNode& app) {
-  return "    " + app.name() + ") options='" + option_names(app) + "' plain='" + plain_words(app) +
-         "' ;;\n";
+  return "    " + quoted(app.full_name()) + ") options='" + option_names(app) + "' plain='" +
+         plain_words(app) + "' ;;\n";
 }
 
 std::string bash_value_cases(const CommandNode& app) {
@@ -69,7 +80,8 @@ std::string bash_value_cases(const CommandNode& app) {
   for (const OptionInfo& option : options_of(app)) {
     if (option.value.empty()) continue;
     std::vector<std::string> patterns;
-    for (const std::string& name : option.names) patterns.push_back(app.name() + ":" + name);
+    for (const std::string& name : option.names)
+      patterns.push_back(quoted(app.full_name() + ":" + name));
     const std::string words = option.is_choice()   ? "-W '" + spaced_choices(option) + "'"
                               : takes_file(option) ? "-f"
                                                    : "-W ''";
@@ -83,7 +95,7 @@ std::string bash_value_cases(const CommandNode& app) {
 
 std::string bash_completion(const CommandNode& root) {
   std::string values, words = bash_word_case(root);
-  for (const CommandNode* command : root.visible_commands()) {
+  for (const CommandNode* command : root.all_visible_commands()) {
     values += bash_value_cases(*command);
     words += bash_word_case(*command);
   }
@@ -92,10 +104,10 @@ std::string bash_completion(const CommandNode& root) {
          "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
          "  local command=minfer word options= plain=\n"
          "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-         "    case \"$word\" in\n"
+         "    case \"$command $word\" in\n"
          "      " +
-         joined(command_names(root), "|") +
-         ") command=\"$word\"; break ;;\n"
+         command_patterns(root) +
+         ") command=\"$command $word\" ;;\n"
          "    esac\n"
          "  done\n"
          "  case \"$command:$prev\" in\n" +
@@ -131,24 +143,38 @@ std::string zsh_completion(const CommandNode& root) {
     }
     return lines;
   };
-  std::string commands, cases;
-  for (const CommandNode* command : root.visible_commands()) {
-    commands += "    " + quoted(command->name() + ":" + command->description()) + "\n";
-    cases += "    " + command->name() + ")\n      _arguments" + specs(*command) +
-             " \\\n        '*:file:_files' ;;\n";
+  const auto descriptions = [](const CommandNode& app) {
+    std::vector<std::string> entries;
+    for (const CommandNode* command : app.visible_commands()) {
+      entries.push_back(quoted(command->name() + ":" + command->description()));
+    }
+    return joined(entries, "\n        ");
+  };
+  std::vector<const CommandNode*> nodes = root.all_visible_commands();
+  nodes.push_back(&root);
+  std::string cases;
+  for (const CommandNode* command : nodes) {
+    cases += "    " + quoted(command->full_name()) + ")\n";
+    if (!command->visible_commands().empty()) {
+      cases += "      commands=(\n        " + descriptions(*command) +
+               "\n      )\n"
+               "      [[ \"$words[CURRENT]\" == -* ]] || _describe command commands\n";
+    }
+    cases += "      _arguments" + specs(*command) + " \\\n        '*:file:_files' ;;\n";
   }
   return "#compdef minfer\n"
          "_minfer() {\n"
-         "  local -a commands=(\n" +
-         commands +
-         "  )\n"
-         "  if (( CURRENT == 2 )) && [[ \"$words[2]\" != -* ]]; then\n"
-         "    _describe command commands\n"
-         "    return\n"
-         "  fi\n"
-         "  case \"$words[2]\" in\n" +
-         cases + "    *)\n      _arguments" + specs(root) +
-         " ;;\n"
+         "  local command=minfer word\n"
+         "  local -a commands\n"
+         "  for word in \"${(@)words[2,CURRENT-1]}\"; do\n"
+         "    case \"$command $word\" in\n"
+         "      " +
+         command_patterns(root) +
+         ") command=\"$command $word\" ;;\n"
+         "    esac\n"
+         "  done\n"
+         "  case \"$command\" in\n" +
+         cases +
          "  esac\n"
          "}\n"
          "_minfer \"$@\"\n";
@@ -168,11 +194,21 @@ std::string fish_completion(const CommandNode& root) {
       text += " -d " + quoted(option.help) + "\n";
     }
   };
-  for (const CommandNode* command : root.visible_commands()) {
-    text += "complete -c minfer -f -n __fish_use_subcommand -a " + command->name() + " -d " +
-            quoted(command->description()) + "\n";
-    add_options(*command, "__fish_seen_subcommand_from " + command->name());
-  }
+  // What stands on the line before a command: those above it and none beside it.
+  const std::function<void(const CommandNode&, const std::string&)> add_commands =
+      [&](const CommandNode& app, const std::string& seen) {
+        const std::string names = joined(command_names(app), " ");
+        for (const CommandNode* command : app.visible_commands()) {
+          const std::string prefix = seen.empty() ? "" : seen + "; and ";
+          text += "complete -c minfer -f -n " +
+                  quoted(prefix + "not __fish_seen_subcommand_from " + names) + " -a " +
+                  command->name() + " -d " + quoted(command->description()) + "\n";
+          const std::string here = prefix + "__fish_seen_subcommand_from " + command->name();
+          add_options(*command, here);
+          add_commands(*command, here);
+        }
+      };
+  add_commands(root, "");
   add_options(root, "true");
   return text;
 }

@@ -7,11 +7,6 @@ namespace {
 
 constexpr size_t kTextColumn = 34;
 
-std::string full_name(const CommandNode& command) {
-  if (command.parent() == nullptr) return command.name();
-  return full_name(*command.parent()) + " " + command.name();
-}
-
 void write_entry(std::ostream& out, const std::string& left, const std::string& text) {
   const size_t used = left.size() + 2;
   out << "  " << left
@@ -35,7 +30,7 @@ void write_options(std::ostream& out, const std::string& title, const CommandNod
 }
 
 std::string usage_line(const CommandNode& command) {
-  std::string line = full_name(command);
+  std::string line = command.full_name();
   if (!command.visible_commands().empty()) {
     line += command.parent() == nullptr ? " COMMAND" : " [COMMAND]";
   }
@@ -74,10 +69,10 @@ std::string help_text(const CommandNode& command, Show upto) {
   std::ostringstream out;
   write_command(out, command, upto);
   for (const CommandNode* above = command.parent(); above != nullptr; above = above->parent()) {
-    const std::string title = "Options of " + full_name(*above);
+    const std::string title = "Options of " + above->full_name();
     write_options(out, title, *above, Show::Always);
     if (upto == Show::More)
-      write_options(out, "More options of " + full_name(*above), *above, Show::More);
+      write_options(out, "More options of " + above->full_name(), *above, Show::More);
   }
   if (upto == Show::Always) {
     out << "\n--help-all shows every option.\n";

@@ -56,8 +56,8 @@ std::string man_page(const CommandNode& root) {
       "\\fBminfer\\fR \\fICOMMAND\\fR [\\fIOPTIONS\\fR]\n.SH EXAMPLES\n" +
       roff_examples(root);
   text += ".SH COMMANDS\n";
-  for (const CommandNode* command : root.visible_commands()) {
-    text += ".SS minfer " + command->name() + "\n" + roff(command->description()) + ".\n";
+  for (const CommandNode* command : root.all_visible_commands()) {
+    text += ".SS " + command->full_name() + "\n" + roff(command->description()) + ".\n";
     if (!command->examples().empty()) text += roff_examples(*command);
     text += roff_options(*command);
   }

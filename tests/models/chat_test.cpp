@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "models/chat_template.h"
-#include "tests/models/byte_tokenizer.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/test_data.h"
 

@@ -3,7 +3,7 @@
 
 #include "loaders/tokenizer_model.h"
 #include "models/tokenizer.h"
-#include "tests/models/byte_tokenizer.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 

@@ -5,7 +5,7 @@
 
 #include "models/tokenizer.h"
 #include "models/tokenizer_split.h"
-#include "tests/models/byte_tokenizer.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {

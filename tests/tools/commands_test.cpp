@@ -8,7 +8,7 @@ using Commands = MinferProcess;
 using nlohmann::json;
 
 TEST_F(Commands, HelpHasExamplesFirst) {
-  for (const char* name : {"generate", "tokenize", "inspect", "bench", "completions"}) {
+  for (const char* name : {"generate", "tokenize", "inspect", "eval", "bench", "completions"}) {
     const ProcessResult help = minfer({name, "--help"});
     EXPECT_EQ(help.exit_code, 0);
     EXPECT_LT(help.out.find("Examples:"), help.out.find("Options:")) << name;
@@ -84,15 +84,21 @@ TEST_F(Commands, CompletionsAreSoundShell) {
   const auto completed = [&](const std::string& command, const std::string& word) {
     return run_process({"/bin/bash", "-c",
                         "source " + bash + "; COMP_WORDS=(minfer " + command + " " + word +
-                            "); COMP_CWORD=2; _minfer; echo \"${COMPREPLY[@]}\""})
+                            "); COMP_CWORD=$((${#COMP_WORDS[@]} - 1)); _minfer; "
+                            "echo \"${COMPREPLY[@]}\""})
         .out;
   };
   EXPECT_EQ(completed("generate", "--kv-"), "--kv-type\n");
   EXPECT_EQ(completed("bench", "lim"), "limits\n");
   EXPECT_EQ(completed("completions", "zs"), "zsh\n");
+  EXPECT_EQ(completed("eval", "per"), "perplexity\n");
+  EXPECT_EQ(completed("eval perplexity", "--conv"), "--convention\n");
+  EXPECT_EQ(completed("eval perplexity --convention", "hf"), "hf-stride\n");
   EXPECT_NE(minfer({"completions", "zsh"}).out.find("#compdef minfer"), std::string::npos);
   EXPECT_NE(minfer({"completions", "fish"}).out.find("-l kv-type"), std::string::npos);
-  EXPECT_NE(minfer({"man"}).out.find(".SH EXIT STATUS"), std::string::npos);
+  const std::string manual = minfer({"man"}).out;
+  EXPECT_NE(manual.find(".SH EXIT STATUS"), std::string::npos);
+  EXPECT_NE(manual.find(".SS minfer eval perplexity"), std::string::npos);
 }
 
 }  // namespace

@@ -9,7 +9,8 @@ namespace minfer::test {
 
 struct TinyModel {
   uint32_t context = 1024;
-  bool poisoned = false;  // one weight is not a number
+  bool poisoned = false;     // one weight is not a number
+  bool overflowing = false;  // every weight is finite, what comes out of the first block is not
   std::string architecture = "llama";
 };
 
@@ -59,8 +60,9 @@ inline std::string tiny_gguf(const TinyModel& options = {}) {
     }
     add(at + "ffn_norm.weight", kDim, 1, 1);
     add(at + "ffn_gate.weight", kDim, kFfnDim, 0.2f);
-    add(at + "ffn_up.weight", kDim, kFfnDim, 0.2f);
-    add(at + "ffn_down.weight", kFfnDim, kDim, 0.2f);
+    const float scale = options.overflowing ? 1e30f : 0.2f;
+    add(at + "ffn_up.weight", kDim, kFfnDim, scale);
+    add(at + "ffn_down.weight", kFfnDim, kDim, scale);
   }
   add("output_norm.weight", kDim, 1, 1);
   return gguf.build();

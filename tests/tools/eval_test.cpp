@@ -1,0 +1,166 @@
+#include <cmath>
+
+#include "tests/tools/minfer_process.h"
+
+namespace minfer::test {
+namespace {
+
+using nlohmann::json;
+
+class Eval : public MinferProcess {
+ protected:
+  static std::string some_text(size_t n_bytes) {
+    std::string text;
+    for (size_t i = 0; text.size() < n_bytes; ++i)
+      text += cat("_w", i * i % 97, i % 11 ? "" : "\n");
+    return text.substr(0, n_bytes);
+  }
+  ProcessResult perplexity(std::vector<std::string> args) const {
+    const std::vector<std::string> first = {"eval", "perplexity", "-m", model_, "--text", text_};
+    args.insert(args.begin(), first.begin(), first.end());
+    return minfer(args);
+  }
+  json perplexity_json(std::vector<std::string> args) const {
+    args.insert(args.end(), {"--json", "-q"});
+    const ProcessResult result = perplexity(args);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.err, "");
+    return json::parse(result.out);
+  }
+  ProcessResult score(const std::string& lines, std::vector<std::string> args = {}) const {
+    const std::vector<std::string> first = {"eval", "score", "-q", "-m", model_, "--input", "-"};
+    args.insert(args.begin(), first.begin(), first.end());
+    return minfer(args, {.input = lines});
+  }
+
+  // With BOS and the dummy prefix of three bytes 4,204 tokens of the tiny model.
+  std::string text_ = dir_.write("text", some_text(4200));
+};
+
+TEST_F(Eval, PerplexitySaysHowItWasMade) {
+  const json object = perplexity_json({"--windows", "3"});
+  EXPECT_GT(object["perplexity"], 1);
+  EXPECT_NEAR(object["perplexity"], std::exp(object["mean_nll"].get<double>()), 1e-9);
+  EXPECT_NEAR(object["stderr"].get<double>(),
+              object["perplexity"].get<double>() * object["mean_nll_stderr"].get<double>(), 1e-9);
+  EXPECT_EQ(object["convention"], "llamacpp");  // of a .gguf
+  EXPECT_EQ(object["tokens_total"], 4204);
+  EXPECT_EQ(object["windows"], 3);
+  EXPECT_EQ(object["windows_in_text"], 8);
+  EXPECT_EQ(object["ctx"], 512);
+  EXPECT_EQ(object["tokens_scored"], 3 * 255);
+  EXPECT_EQ(object["text_sha256"].get<std::string>().size(), 64u);
+  EXPECT_EQ(object["kv_type"], "f16");
+  EXPECT_EQ(object["activations"], "float");
+  EXPECT_GT(object["seconds"], 0);
+  EXPECT_GT(object["tokens_per_s"], 0);
+  const std::string recipe = "convention llamacpp  text raw sha256 " +
+                             object["text_sha256"].get<std::string>().substr(0, 12) +
+                             "  tokens 4204  windows 3 of 8 x 512  scored 765  bos each-window  "
+                             "kv f16  activations float";
+  EXPECT_EQ(object["recipe"], recipe);
+
+  const ProcessResult text = perplexity({"--windows", "3"});
+  EXPECT_TRUE(text.out.starts_with("perplexity ")) << text.out;
+  EXPECT_TRUE(text.out.ends_with(recipe + "\n")) << text.out;
+  EXPECT_NE(text.err.find("loaded in"), std::string::npos);
+}
+
+TEST_F(Eval, ConventionsHaveTheirOwnWindows) {
+  const json gptq = perplexity_json({"--convention", "gptq", "--windows", "1"});
+  EXPECT_EQ(gptq["ctx"], 1024);  // the trained context, not 2048
+  EXPECT_EQ(gptq["tokens_scored"], 1023);
+  const std::string recipe = gptq["recipe"];
+  EXPECT_NE(recipe.find("text hf-join"), std::string::npos) << recipe;
+  EXPECT_NE(recipe.find("x 1024 (trained context)"), std::string::npos) << recipe;
+  const json raw = perplexity_json({"--convention", "gptq", "--windows", "1", "--raw-text"});
+  EXPECT_EQ(raw["tokens_total"], 4204);
+  EXPECT_LT(raw["tokens_total"], gptq["tokens_total"]);
+
+  const json strided = perplexity_json(
+      {"--convention", "hf-stride", "--ctx", "64", "--stride", "32", "--windows", "3"});
+  EXPECT_EQ(strided["stride"], 32);
+  EXPECT_EQ(strided["tokens_scored"], 63 + 2 * 32);
+
+  const json pages = perplexity_json({"--convention", "lm-eval", "--ctx", "512"});
+  EXPECT_EQ(pages["pages"], 1);
+  const double sum = pages["mean_nll"].get<double>() * pages["tokens_scored"].get<double>();
+  EXPECT_NEAR(std::log(pages["word_perplexity"].get<double>()), sum / pages["words"].get<double>(),
+              1e-6);
+  EXPECT_NEAR(std::log(pages["byte_perplexity"].get<double>()), sum / 4200, 1e-9);
+  EXPECT_NEAR(pages["bits_per_byte"].get<double>(), sum / 4200 / std::log(2), 1e-9);
+}
+
+TEST_F(Eval, AgainstItselfNothingDiffers) {
+  const json against = perplexity_json({"--windows", "2", "--against", model_})["against"];
+  EXPECT_EQ(against["model"], model_);
+  EXPECT_EQ(against["nll_difference"], 0.0);
+  EXPECT_EQ(against["nll_difference_stderr"], 0.0);
+  EXPECT_EQ(against["kl_divergence"], 0.0);
+  EXPECT_EQ(against["same_top"], 1.0);
+  const std::string text = perplexity({"--windows", "2", "--against", model_}).out;
+  EXPECT_NE(text.find("same top token 100.00 %"), std::string::npos) << text;
+}
+
+TEST_F(Eval, FailuresHaveTheirStatus) {
+  expect_failure(minfer({"eval"}), 2, "perplexity or score");
+  expect_failure(perplexity({"--convention", "best"}), 2, "gptq|llamacpp|hf-stride|lm-eval");
+  expect_failure(perplexity({"-q", "--ctx", "1025"}), 2, "1024");
+  expect_failure(perplexity({"-q", "--convention", "hf-stride", "--ctx", "64", "--stride", "65"}),
+                 2, "stride of 65");
+  expect_failure(perplexity({"-q", "--convention", "lm-eval", "--raw-text"}), 2, "lm-eval");
+  const std::string small = dir_.write("small.gguf", tiny_gguf({.context = 128}));
+  expect_failure(perplexity({"-q", "--against", small, "--ctx", "256"}), 2, "128");
+  expect_failure(perplexity({"-q", "--text", dir_.path() / "none"}), 3, "none");
+  expect_failure(perplexity({"-q", "--text", dir_.path()}), 3, "directory");
+  expect_failure(perplexity({"-q", "--text", dir_.write("short", some_text(1000))}), 3,
+                 "1004 tokens, expected 1024 or more");
+  expect_failure(perplexity({"-q", "--against", dir_.path() / "none"}), 3, "none");
+  const std::string hot = dir_.write("hot.gguf", tiny_gguf({.overflowing = true}));
+  expect_failure(minfer({"eval", "perplexity", "-q", "-m", hot, "--text", text_}), 8,
+                 "window 0: position 0: not a finite number after layer 0");
+}
+
+TEST_F(Eval, Wikitext2IsTheFileOfThatName) {
+  expect_failure(perplexity({"--text", "wikitext2"}), 3, "scripts/get_wikitext2.sh");
+  std::filesystem::create_directories(dir_.path() / "minfer/data");
+  dir_.write("minfer/data/wiki.test.raw", some_text(4200));
+  expect_failure(perplexity({"--text", "wikitext2"}), 3, "expected 173c87a5");
+}
+
+TEST_F(Eval, ScoreGivesOneLineForEach) {
+  const ProcessResult result = score(R"({"context": "ab", "continuation": " cd"})"
+                                     "\n"
+                                     R"({"context": "ab ", "continuation": "cd", "more": [1]})"
+                                     "\n"
+                                     R"({"context": "", "continuation": "ab"})"
+                                     "\n");
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::istringstream lines(result.out);
+  std::vector<json> objects;
+  for (std::string line; std::getline(lines, line);) objects.push_back(json::parse(line));
+  ASSERT_EQ(objects.size(), 3u);
+  EXPECT_EQ(objects[0], objects[1]);
+  EXPECT_EQ(objects[0]["n_tokens"], 5);  // the space is a character of three bytes
+  EXPECT_LT(objects[0]["logprob"], 0);
+  EXPECT_TRUE(objects[0]["is_greedy"].is_boolean());
+  EXPECT_EQ(objects[2]["n_tokens"], 5);
+}
+
+TEST_F(Eval, ScoreRefusesABadLineByItsNumber) {
+  const std::string good = R"({"context": "a", "continuation": "b"})"
+                           "\n";
+  expect_failure(score(good + "{}\n"), 3, "line 2: no text \"context\"");
+  expect_failure(score(good + R"({"context": "a", "continuation": 3})"), 3, "line 2");
+  expect_failure(score(good + good + "[]\n"), 3, "line 3: no JSON object");
+  expect_failure(score("\n" + good), 3, "line 1");
+  expect_failure(score(good + "{\"context\": \n"), 3, "line 2");
+  expect_failure(score(R"({"context": "a", "continuation": ""})"), 3, "line 1");
+  expect_failure(minfer({"eval", "score", "-m", model_}), 2, "--input");
+  const json line = {{"context", ""}, {"continuation", std::string(1100, 'x')}};
+  expect_failure(score(line.dump()), 3, "line 1: the continuation has 1103 tokens");
+  EXPECT_EQ(score("").out, "");
+}
+
+}  // namespace
+}  // namespace minfer::test
