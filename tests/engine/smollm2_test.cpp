@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/generate.h"
+#include "engine/perplexity.h"
 #include "tests/support/test_data.h"
 
 namespace minfer::test {
@@ -50,42 +51,35 @@ TEST_F(SmolLm2, GreedyTokensAreTheReferenceOnesAsFarAsTheyAreSafe) {
 }
 
 TEST_F(SmolLm2, LogLikelihoodsOfWindowsAgreeWithFloat64) {
-  const auto ids = model_.tokenizer->encode(read_file(text_path_), {.add_bos = false});
-  const nlohmann::json& perplexity = expected_.at("perplexity");
-  const auto ctx = perplexity.at("ctx").get<size_t>();
-  const auto vocab_size = static_cast<size_t>(model_.config.vocab_size);
-  Session session(model_, *backend_,
-                  {.max_seq_len = int64_t(ctx), .prefill_chunk = 128, .kv_dtype = DType::F32});
-  for (const auto& window : perplexity.at("float64_windows")) {
-    const auto first = window.at("window").get<size_t>() * ctx;
-    SCOPED_TRACE(cat("tokens from ", first));
-    session.truncate(0);
-    std::vector<double> nll;  // of token i + 1 of the window
-    for (size_t begin = 0; begin < ctx; begin += 128) {
-      const auto logits = session.eval_all({ids.data() + first + begin, 128});
-      for (size_t i = 0; i < 128 && begin + i + 1 < ctx; ++i) {
-        const TokenId next = ids[first + begin + i + 1];
-        nll.push_back(-logprob_of(logits.subspan(i * vocab_size, vocab_size), next));
-      }
-    }
-    const auto sum = [&](size_t begin) {
-      double total = 0;
-      for (size_t i = begin; i < nll.size(); ++i) total += nll[i];
-      return total;
-    };
-    const auto expect_near = [&](const char* name, double ours) {
-      const auto reference = window.at(name).get<double>();
-      EXPECT_NEAR(ours, reference, 1e-4 * reference) << name;
-      RecordProperty(cat(name, "_", first), cat(ours / reference - 1));
-    };
-    expect_near("sum_nll_all_511", sum(0));
-    expect_near("sum_nll_last_256", sum(255));
-    expect_near("sum_nll_llamacpp_255", sum(256));
-    for (size_t i = 0; i < 8; ++i) {
-      const auto reference = window.at("first_8_nll").at(i).get<double>();
-      EXPECT_NEAR(nll[i], reference, 1e-4 * reference) << "token " << i + 1;
-    }
+  const nlohmann::json& expected = expected_.at("perplexity");
+  const auto ctx = expected.at("ctx").get<int64_t>();
+  Session session(model_, *backend_, {.max_seq_len = ctx, .kv_dtype = DType::F32});
+  const auto sum_nll = [&](const ScoringWindow& window) {
+    return evaluate_perplexity({&window, 1}, session, nullptr, {.n_threads = 2}).nll.sum();
+  };
+  const auto expect_near = [&](const std::string& name, double ours, double reference) {
+    EXPECT_NEAR(ours, reference, 1e-4 * reference) << name;
+    RecordProperty(name, cat(ours / reference - 1));
+  };
+
+  const ScoringPlan plan =
+      plan_scoring(read_file(text_path_), *model_.tokenizer, {.ctx = ctx, .raw_text = true});
+  EXPECT_EQ(plan.bos, "none");
+  EXPECT_EQ(plan.windows.size(), expected.at("windows_in_file"));
+  for (const auto& reference : expected.at("float64_windows")) {
+    const auto index = reference.at("window").get<size_t>();
+    const auto sum = reference.at("sum_nll_all_511").get<double>();
+    expect_near(cat("all_511_of_window_", index), sum_nll(plan.windows[index]), sum);
   }
+  ScoringWindow second_half = plan.windows.front();
+  second_half.first_scored = ctx / 2 + 1;  // as the convention llamacpp, without a BOS
+  const nlohmann::json& first = expected.at("float64_windows").front();
+  expect_near("llamacpp_255", sum_nll(second_half), first.at("sum_nll_llamacpp_255").get<double>());
+  ScoringWindow start = plan.windows.front();
+  start.tokens.resize(9);
+  double first_8 = 0;
+  for (const double nll : first.at("first_8_nll")) first_8 += nll;
+  expect_near("first_8", sum_nll(start), first_8);
 }
 
 }  // namespace
