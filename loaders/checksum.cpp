@@ -49,6 +49,12 @@ std::string Sha256::hex() {
   return hex_of(digest, sizeof digest);
 }
 
+std::string sha256_hex(std::string_view bytes) {
+  Sha256 hash;
+  hash.update(bytes.data(), bytes.size());
+  return hash.hex();
+}
+
 struct Xxh3::State {
   XXH3_state_t state;
 };

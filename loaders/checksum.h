@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <memory>
 #include <string>
+#include <string_view>
 
 namespace minfer {
 
@@ -21,6 +22,8 @@ class Sha256 {
   struct State;
   std::unique_ptr<State> state_;
 };
+
+std::string sha256_hex(std::string_view bytes);
 
 // XXH3, 64 bits, unseeded, of bytes that come piece by piece.
 class Xxh3 {

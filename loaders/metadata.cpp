@@ -1,5 +1,6 @@
 #include "loaders/metadata.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string_view>
 #include <type_traits>
@@ -139,6 +140,34 @@ bool Metadata::boolean_or(const std::string& key, bool fallback) const {
 
 std::string Metadata::text_or(const std::string& key, const std::string& fallback) const {
   return has(key) ? text(key) : fallback;
+}
+
+void require_supported(const std::string& key, std::string_view value,
+                       std::initializer_list<std::string_view> supported) {
+  std::string list;
+  for (const std::string_view name : supported) {
+    if (name == value) return;
+    list += cat(list.empty() ? "" : ", ", name);
+  }
+  throw Error(ErrorKind::Input, cat("key ", key, " is \"", shortened(value),
+                                    "\": not supported (supported: ", list, ")"));
+}
+
+std::vector<std::string> names_below(const Metadata& metadata, const std::string& prefix) {
+  std::vector<std::string> names;
+  const std::string start = prefix + ".";
+  for (auto it = metadata.all().lower_bound(start);
+       it != metadata.all().end() && it->first.starts_with(start); ++it) {
+    const std::string rest = it->first.substr(start.size());
+    const std::string name = rest.substr(0, rest.find('.'));
+    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+  }
+  return names;
+}
+
+void require_absent(const Metadata& metadata, const std::string& key) {
+  const bool is_there = metadata.has(key) || !names_below(metadata, key).empty();
+  MINFER_REQUIRE(Input, !is_there, "key ", key, " is there: not supported");
 }
 
 }  // namespace minfer

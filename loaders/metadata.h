@@ -1,9 +1,11 @@
 #pragma once
 
 #include <cstdint>
+#include <initializer_list>
 #include <map>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <variant>
 #include <vector>
 
@@ -44,5 +46,14 @@ class Metadata {
   const Value& value(const std::string& key) const;
   std::map<std::string, Value> values_;
 };
+
+// Throws Input for a value that is not in the list: "key K is "X": not supported (supported: A,
+// B)".
+void require_supported(const std::string& key, std::string_view value,
+                       std::initializer_list<std::string_view> supported);
+// The names that follow "prefix." in the keys, up to the next dot, each once.
+std::vector<std::string> names_below(const Metadata& metadata, const std::string& prefix);
+// Throws Input where the key, or one below it, is there.
+void require_absent(const Metadata& metadata, const std::string& key);
 
 }  // namespace minfer

@@ -1,3 +1,5 @@
+#include "loaders/safetensors.h"
+
 #include <algorithm>
 #include <cstring>
 #include <filesystem>
@@ -8,9 +10,8 @@
 #include <system_error>
 #include <utility>
 
-#include "loaders/formats.h"
 #include "loaders/hf_config.h"
-#include "loaders/safetensors_header.h"
+#include "loaders/quantized_checkpoint.h"
 #include "loaders/strict_json.h"
 
 namespace minfer {
@@ -56,102 +57,107 @@ WeightMap read_weight_map(const std::string& path) {
   });
 }
 
-class SafetensorsSource final : public FileTensorSource {
- public:
-  SafetensorsSource() {
-    format = "safetensors";
-    key_style = KeyStyle::HuggingFace;
-  }
-
-  // Adds the tensors of one file and hands back their names.
-  std::vector<std::string> add_file(File file) {
-    std::vector<std::string> names;
-    in_file(file.path(), [&] {
-      const SafetensorsHeader header = read_safetensors_header(file);
-      for (const SafetensorsRecord& record : header.records) {
-        add_record(record, header.data_begin);
-        names.push_back(record.name);
-      }
-    });
-    files_.push_back(std::move(file));
-    return names;
-  }
-
-  // Adds the files that an index names, and holds them against it.
-  void add_shards(const fs::path& directory, const std::string& index_path) {
-    const WeightMap shard_of = read_weight_map(index_path);
-    std::set<std::string> shards;
-    for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
-    in_file(index_path, [&] {
-      MINFER_REQUIRE(Input, shards.size() <= kMaxShards, "names ", shards.size(),
-                     " files, at most ", kMaxShards, " are accepted");
-    });
-    for (const std::string& shard : shards) {
-      const std::vector<std::string> names = add_file(File(directory / shard));
-      in_file(index_path, [&] { check_tensors(names, shard, shard_of); });
-    }
-    in_file(index_path, [&] {
-      for (const auto& [tensor, shard] : shard_of) {
-        MINFER_REQUIRE(Input, find(tensor) || unusable.contains(tensor), "puts tensor ",
-                       shortened(tensor), " into ", shortened(shard), ", it is not there");
-      }
-    });
-    warn_of_other_files(directory, shards);
-  }
-
- private:
-  void add_record(const SafetensorsRecord& record, uint64_t data_begin) {
-    MINFER_REQUIRE(Input, !find(record.name) && !unusable.contains(record.name), "tensor ",
-                   shortened(record.name), ": is in another shard too");
-    if (!record.dtype) {
-      unusable[record.name] = cat("has dtype ", record.type_name, ", supported: F32, F16 and BF16");
-    } else if (record.dims.size() > Shape::kMaxRank) {
-      unusable[record.name] =
-          cat("has ", record.dims.size(), " dims, at most ", Shape::kMaxRank, " are supported");
-    } else {
-      Shape shape;
-      shape.rank = static_cast<int>(record.dims.size());
-      std::copy(record.dims.begin(), record.dims.end(), shape.dims.begin());
-      add_tensor({record.name, *record.dtype, shape, record.end - record.begin},
-                 {files_.size(), data_begin + record.begin});
-    }
-  }
-
-  // The tensors of a shard against what the index says of them.
-  void check_tensors(const std::vector<std::string>& names, const std::string& shard,
-                     const WeightMap& shard_of) {
-    std::vector<std::string> unmapped;
-    for (const std::string& name : names) {
-      const auto mapped = shard_of.find(name);
-      if (mapped == shard_of.end()) {
-        unmapped.push_back(name);
-      } else {
-        MINFER_REQUIRE(Input, mapped->second == shard, "puts tensor ", shortened(name), " into ",
-                       shortened(mapped->second), ", it is in ", shortened(shard));
-      }
-    }
-    if (!unmapped.empty()) {
-      warnings.push_back(cat(shortened(shard), ": ", unmapped.size(),
-                             " tensors are not in the index, as ", shortened(unmapped[0])));
-    }
-  }
-
-  void warn_of_other_files(const fs::path& directory, const std::set<std::string>& shards) {
-    std::vector<std::string> others;
-    std::error_code error;  // a directory that cannot be listed has nothing to warn of
-    for (fs::directory_iterator item(directory, error), end; !error && item != end;
-         item.increment(error)) {
-      const std::string name = item->path().filename();
-      if (name.ends_with(".safetensors") && !shards.contains(name)) others.push_back(name);
-    }
-    std::sort(others.begin(), others.end());
-    for (const std::string& name : others) {
-      warnings.push_back(cat(shortened(name), ": is not in the index and not read"));
-    }
-  }
-};
-
 }  // namespace
+
+SafetensorsSource::SafetensorsSource() {
+  format = "safetensors";
+  key_style = KeyStyle::HuggingFace;
+}
+
+std::vector<std::string> SafetensorsSource::add_file(File file) {
+  std::vector<std::string> names;
+  in_file(file.path(), [&] {
+    const SafetensorsHeader header = read_safetensors_header(file);
+    for (const SafetensorsRecord& record : header.records) {
+      add_record(record, header.data_begin);
+      names.push_back(record.name);
+    }
+  });
+  files_.push_back(std::move(file));
+  return names;
+}
+
+void SafetensorsSource::add_shards(const std::string& directory, const std::string& index_path) {
+  const WeightMap shard_of = read_weight_map(index_path);
+  std::set<std::string> shards;
+  for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
+  in_file(index_path, [&] {
+    MINFER_REQUIRE(Input, shards.size() <= kMaxShards, "names ", shards.size(), " files, at most ",
+                   kMaxShards, " are accepted");
+  });
+  for (const std::string& shard : shards) {
+    const std::vector<std::string> names = add_file(File(fs::path(directory) / shard));
+    in_file(index_path, [&] { check_tensors(names, shard, shard_of); });
+  }
+  in_file(index_path, [&] {
+    for (const auto& [tensor, shard] : shard_of) {
+      MINFER_REQUIRE(Input, find_stored(tensor), "puts tensor ", shortened(tensor), " into ",
+                     shortened(shard), ", it is not there");
+    }
+  });
+  warn_of_other_files(directory, shards);
+}
+
+const SafetensorsSource::Stored* SafetensorsSource::find_stored(const std::string& name) const {
+  const auto found = stored_index_.find(name);
+  return found == stored_index_.end() ? nullptr : &stored_[found->second];
+}
+
+void SafetensorsSource::read_stored(const Stored& stored, void* to) const {
+  files_[stored.extent.file].read(stored.extent.begin, to, stored.n_bytes());
+}
+
+void SafetensorsSource::add_record(const SafetensorsRecord& record, uint64_t data_begin) {
+  const Extent extent = {files_.size(), data_begin + record.begin};
+  const bool is_new = stored_index_.emplace(record.name, stored_.size()).second;
+  MINFER_REQUIRE(Input, is_new, "tensor ", shortened(record.name), ": is in another shard too");
+  stored_.push_back({record, extent});
+  if (!record.dtype) {
+    unusable[record.name] = cat("has dtype ", record.type_name, ", supported: F32, F16 and BF16");
+  } else if (record.dims.size() > Shape::kMaxRank) {
+    unusable[record.name] =
+        cat("has ", record.dims.size(), " dims, at most ", Shape::kMaxRank, " are supported");
+  } else {
+    Shape shape;
+    shape.rank = static_cast<int>(record.dims.size());
+    std::copy(record.dims.begin(), record.dims.end(), shape.dims.begin());
+    add_tensor({record.name, *record.dtype, shape, stored_.back().n_bytes()}, extent);
+  }
+}
+
+// The tensors of a shard against what the index says of them.
+void SafetensorsSource::check_tensors(const std::vector<std::string>& names,
+                                      const std::string& shard, const WeightMap& shard_of) {
+  std::vector<std::string> unmapped;
+  for (const std::string& name : names) {
+    const auto mapped = shard_of.find(name);
+    if (mapped == shard_of.end()) {
+      unmapped.push_back(name);
+    } else {
+      MINFER_REQUIRE(Input, mapped->second == shard, "puts tensor ", shortened(name), " into ",
+                     shortened(mapped->second), ", it is in ", shortened(shard));
+    }
+  }
+  if (!unmapped.empty()) {
+    warnings.push_back(cat(shortened(shard), ": ", unmapped.size(),
+                           " tensors are not in the index, as ", shortened(unmapped[0])));
+  }
+}
+
+void SafetensorsSource::warn_of_other_files(const std::string& directory,
+                                            const std::set<std::string>& shards) {
+  std::vector<std::string> others;
+  std::error_code error;  // a directory that cannot be listed has nothing to warn of
+  for (fs::directory_iterator item(directory, error), end; !error && item != end;
+       item.increment(error)) {
+    const std::string name = item->path().filename();
+    if (name.ends_with(".safetensors") && !shards.contains(name)) others.push_back(name);
+  }
+  std::sort(others.begin(), others.end());
+  for (const std::string& name : others) {
+    warnings.push_back(cat(shortened(name), ": is not in the index and not read"));
+  }
+}
 
 bool is_safetensors(const File& file) {
   char start[16];
@@ -183,7 +189,7 @@ std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
                    ": has neither model.safetensors nor ", kIndexName);
     source->add_shards(directory, index);
   }
-  return source;
+  return in_file(path, [&] { return join_packed_weights(std::move(source)); });
 }
 
 }  // namespace minfer

@@ -112,13 +112,14 @@ SafetensorsRecord parse_record(const std::string& name, const json& value) {
   return record;
 }
 
-void check_metadata(const json& metadata) {
+std::map<std::string, std::string> parse_metadata(const json& metadata) {
   MINFER_REQUIRE(Input, metadata.is_object(), "__metadata__ is ", metadata.type_name(),
                  ", expected an object");
   for (const auto& [key, value] : metadata.items()) {
     MINFER_REQUIRE(Input, value.is_string(), "__metadata__: ", shortened(key), " is ",
                    value.type_name(), ", expected text");
   }
+  return metadata;
 }
 
 // The tensors have to lie one after the other, from the first byte of the data to the last.
@@ -151,7 +152,7 @@ SafetensorsHeader read_safetensors_header(const File& file) {
   header.data_begin = reader.position();
   for (const auto& [name, value] : root.items()) {
     if (name == "__metadata__") {
-      check_metadata(value);
+      header.metadata = parse_metadata(value);
       continue;
     }
     try {

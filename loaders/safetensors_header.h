@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -21,8 +22,9 @@ struct SafetensorsRecord {
 };
 
 struct SafetensorsHeader {
-  std::vector<SafetensorsRecord> records;  // in the order of the data
-  uint64_t data_begin = 0;                 // in the file
+  std::vector<SafetensorsRecord> records;       // in the order of the data
+  uint64_t data_begin = 0;                      // in the file
+  std::map<std::string, std::string> metadata;  // __metadata__
 };
 
 // Reads and checks everything but the data: the tensors fill the file without holes. Throws Input

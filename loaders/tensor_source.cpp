@@ -9,6 +9,16 @@
 
 namespace minfer {
 
+std::string groups_text(int bits, int64_t group, bool asymmetric) {
+  return cat("int", bits, group == 0 ? " row" : cat(" g", group), asymmetric ? " asymmetric" : "");
+}
+
+std::string type_text(const TensorEntry& entry) {
+  if (!entry.quant) return std::string(info(entry.dtype).name);
+  const int64_t group = entry.quant->group == entry.shape.last() ? 0 : entry.quant->group;
+  return groups_text(entry.dtype == DType::U4 ? 4 : 8, group, entry.quant->asymmetric);
+}
+
 const TensorEntry* TensorSource::find(const std::string& name) const {
   const auto found = index_.find(name);
   return found == index_.end() ? nullptr : &tensors[found->second];

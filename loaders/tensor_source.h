@@ -36,6 +36,11 @@ struct TensorEntry {
   std::optional<QuantScheme> quant = std::nullopt;
 };
 
+// "int4 g64", "int8 row asymmetric": for people. group 0: one scale a row.
+std::string groups_text(int bits, int64_t group, bool asymmetric);
+// The same of an entry; of one without groups the name of its dtype.
+std::string type_text(const TensorEntry& entry);
+
 // A checkpoint whose headers have been read and checked, whatever its format. Made by open_source;
 // no tensor data is read before read().
 class TensorSource {

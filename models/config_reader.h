@@ -44,10 +44,6 @@ void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
 void refuse_sliding_window(const Metadata& metadata, const std::string& key,
                            int64_t trained_seq_len);
 
-// Throws Input for a value that is not in the list: "key K: unsupported THING X (supported: A, B)".
-void require_supported(const std::string& key, std::string_view value,
-                       std::initializer_list<std::string_view> supported);
-
 ModelConfig read_hf_config(const Metadata& metadata);
 ModelConfig read_gguf_config(const TensorSource& source);
 // Keys of the architecture that neither change what minfer computes nor are known not to.

@@ -127,11 +127,6 @@ ModelConfig read_hf_config(const Metadata& metadata) {
   MINFER_REQUIRE(Input, !metadata.all().empty(),
                  "has no configuration: a model is the directory with config.json");
   const std::string name = architecture_of(metadata);
-  const std::string prefix = "quantization_config.";
-  const auto quantized = metadata.all().lower_bound(prefix);
-  MINFER_REQUIRE(Input, quantized == metadata.all().end() || !quantized->first.starts_with(prefix),
-                 "quantization_config: quantized Hugging Face directories are not supported "
-                 "(supported: F32, F16, BF16)");
   ModelConfig config = name == kGpt2 ? read_gpt2(metadata) : read_llama(metadata, name == kMistral);
   config.vocab_size = read_vocab_size(metadata, "vocab_size");
   return config;

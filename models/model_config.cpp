@@ -94,17 +94,6 @@ void refuse_sliding_window(const Metadata& metadata, const std::string& key,
                  " are not supported (supported: none)");
 }
 
-void require_supported(const std::string& key, std::string_view value,
-                       std::initializer_list<std::string_view> supported) {
-  std::string list;
-  for (const std::string_view name : supported) {
-    if (name == value) return;
-    list += cat(list.empty() ? "" : ", ", name);
-  }
-  throw Error(ErrorKind::Input, cat("key ", key, " is \"", shortened(value),
-                                    "\": not supported (supported: ", list, ")"));
-}
-
 ModelConfig read_model_config(const TensorSource& source) {
   return source.key_style == KeyStyle::HuggingFace ? read_hf_config(source.metadata)
                                                    : read_gguf_config(source);

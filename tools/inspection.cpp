@@ -59,6 +59,25 @@ Json config_json(const ModelConfig& c) {
           {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
 }
 
+void check_values(const TensorSource& source, const TensorEntry& entry) {
+  const auto require_finite = [&](const float* x, int64_t begin, int64_t n) {
+    for (int64_t i = 0; i < n; ++i) {
+      MINFER_REQUIRE(Input, std::isfinite(x[i]), shortened(source.path, 200), ": tensor ",
+                     shortened(entry.name), ": element ", begin + i, " is ", x[i], ", not finite");
+    }
+  };
+  if (!entry.quant) {
+    const HostTensor values = to_f32_tensor(source.read(entry));
+    return require_finite(values.as<const float>(), 0, values.view().n_elements());
+  }
+  const HostQuantizedMatrix matrix = source.read_quantized(entry);
+  std::vector<float> row(static_cast<size_t>(entry.shape.last()));
+  for (int64_t i = 0; i < entry.shape[0]; ++i) {
+    dequantize_row(row.data(), matrix.view(), i);
+    require_finite(row.data(), i * entry.shape.last(), entry.shape.last());
+  }
+}
+
 }  // namespace
 
 Inspection inspect(const TensorSource& source, int64_t ctx) {
@@ -68,7 +87,7 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   result.architecture = architecture_of(source);
   result.warnings = source.warnings;
   for (const TensorEntry& entry : source.tensors) {
-    Inspection::TypeCount& type = result.types[std::string(info(entry.dtype).name)];
+    Inspection::TypeCount& type = result.types[type_text(entry)];
     ++type.n_tensors;
     type.n_params += entry.shape.n_elements();
     type.file_bytes += entry.file_bytes;
@@ -100,7 +119,7 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
                       result.n_params, result.n_tensors, human_bytes(double(result.file_bytes)),
                       bits_per_weight(result.file_bytes, result.n_params));
   for (const auto& [name, type] : result.types) {
-    text += fmt::format("  {:<12} {:>5} tensors {:>14} parameters {:>12}\n", name, type.n_tensors,
+    text += fmt::format("  {:<20} {:>5} tensors {:>14} parameters {:>12}\n", name, type.n_tensors,
                         type.n_params, human_bytes(double(type.file_bytes)));
   }
   if (result.config) {
@@ -114,7 +133,7 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
   for (const std::string& warning : result.warnings) text += "warning        " + warning + '\n';
   if (!list_tensors) return text;
   for (const TensorEntry& entry : source.tensors) {
-    text += cat(entry.dtype, '\t', entry.shape, '\t', shortened(entry.name, 200), '\n');
+    text += cat(type_text(entry), '\t', entry.shape, '\t', shortened(entry.name, 200), '\n');
   }
   return text;
 }
@@ -130,7 +149,7 @@ std::string to_json(const Inspection& result, const TensorSource& source, bool c
     Json shape = Json::array();
     for (int i = 0; i < entry.shape.rank; ++i) shape.push_back(entry.shape[i]);
     tensors.push_back({{"name", entry.name},
-                       {"type", info(entry.dtype).name},
+                       {"type", type_text(entry)},
                        {"shape", shape},
                        {"bytes", entry.file_bytes}});
   }
@@ -165,12 +184,7 @@ void check_values(const TensorSource& source,
                   const std::function<void(int64_t, int64_t)>& progress) {
   int64_t done = 0;
   for (const TensorEntry& entry : source.tensors) {
-    const HostTensor values = to_f32_tensor(source.read(entry));
-    const float* x = values.as<const float>();
-    for (int64_t i = 0, n = values.view().n_elements(); i < n; ++i) {
-      MINFER_REQUIRE(Input, std::isfinite(x[i]), shortened(source.path, 200), ": tensor ",
-                     shortened(entry.name), ": element ", i, " is ", x[i], ", not finite");
-    }
+    check_values(source, entry);
     progress(++done, int64_t(source.tensors.size()));
   }
   source.check_unchanged();

@@ -178,9 +178,6 @@ const Refusal kRefusals[] = {
      "(supported: none)"},
     {"SlidingLayers", Kind::HfLlama, "layer_types", Texts{"full_attention", "sliding_attention"},
      "key layer_types is \"sliding_attention\": not supported (supported: full_attention)"},
-    {"Quantized", Kind::HfLlama, "quantization_config.quant_method", text("awq"),
-     "quantization_config: quantized Hugging Face directories are not supported (supported: F32, "
-     "F16, BF16)"},
     {"PartialRotation", Kind::HfLlama, "partial_rotary_factor", 0.5,
      "key partial_rotary_factor is 0.5: not supported (supported: 1)"},
     {"Experts", Kind::HfLlama, "num_local_experts", whole(8),

@@ -5,9 +5,9 @@
 #include <sstream>
 
 #include "kernels/base/error.h"
+#include "loaders/checksum.h"
 #include "models/chat.h"
 #include "models/tokenizer.h"
-#include "tests/support/sha256.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {
@@ -141,7 +141,7 @@ TEST(SmolLm2, PublishedIds) {
   EXPECT_EQ(ids.size(), expected.at("tokenizer").at("wiki_test_raw_tokens"));
   std::string joined;
   for (const TokenId id : ids) joined += (joined.empty() ? "" : " ") + std::to_string(id);
-  EXPECT_EQ(test::sha256(joined),
+  EXPECT_EQ(sha256_hex(joined),
             expected.at("tokenizer").at("sha256_of_ids_joined_by_blanks").get<std::string>());
 
   for (const json& c : expected.at("greedy")) {

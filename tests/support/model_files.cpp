@@ -1,5 +1,7 @@
 #include "tests/support/model_files.h"
 
+#include <nlohmann/json.hpp>
+
 namespace minfer::test {
 
 std::vector<float> counting_floats(int64_t n, float first) {
@@ -50,6 +52,18 @@ std::string GgufBuilder::build() const {
 
 std::string safetensors_file(std::string_view header, std::string_view data) {
   return bytes_of_values(uint64_t{header.size()}).append(header).append(data);
+}
+
+std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors) {
+  nlohmann::json header = nlohmann::json::object();
+  std::string data;
+  for (const auto& [name, tensor] : tensors) {
+    const size_t begin = data.size();
+    data += tensor.data;
+    header[name] = {
+        {"dtype", tensor.dtype}, {"shape", tensor.dims}, {"data_offsets", {begin, data.size()}}};
+  }
+  return safetensors_file(header.dump(), data);
 }
 
 namespace {

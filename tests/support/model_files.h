@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -77,6 +78,14 @@ class GgufBuilder {
 
 // Length, header text and data.
 std::string safetensors_file(std::string_view header, std::string_view data);
+
+struct SafetensorsTensor {
+  std::string dtype;  // "I32"
+  std::vector<int64_t> dims;
+  std::string data;
+};
+// By name; the data in that order, without holes.
+std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors);
 
 struct Llama2cSizes {
   int32_t dim = 8, ffn_dim = 12, n_layers = 2, n_heads = 2, n_kv_heads = 1, vocab_size = 16;

@@ -1,6 +1,7 @@
 #include "tests/support/sample_models.h"
 
 #include "tests/support/model_files.h"
+#include "tests/support/packed_directory.h"
 
 namespace minfer::test {
 namespace {
@@ -43,6 +44,9 @@ std::vector<SampleModel> sample_models() {
   const std::string index =
       R"({"metadata": {"total_size": 32}, "weight_map": {"a": "m-1.safetensors", "i": "m-1.safetensors"}})";
 
+  const PackedDirectory packed = packed_compressed_tensors(), gptq = packed_gptq();
+  const std::string packed_shard = packed.tensors_file(), gptq_shard = gptq.tensors_file();
+
   Llama2cSizes untied;
   untied.tied = false;
   const std::string index_name = "model.safetensors.index.json";
@@ -61,6 +65,21 @@ std::vector<SampleModel> sample_models() {
        index,
        index.size(),
        {{"config.json", config}, {"m-1.safetensors", shard}}},
+      {"HfPacked",
+       "model.safetensors",
+       packed_shard,
+       packed_shard.size(),
+       {{"config.json", packed.config_text()}}},
+      {"HfGptq",
+       "model.safetensors",
+       gptq_shard,
+       gptq_shard.size(),
+       {{"config.json", gptq.config_text()}}},
+      {"HfPackedConfig",
+       "config.json",
+       packed.config_text(),
+       packed.config_text().size(),
+       {{"model.safetensors", packed_shard}}},
       {"Llama2cLegacy", "m.bin", llama2c_legacy_file(untied), 28},
       {"Llama2cV1", "m.bin", llama2c_v1_file(untied), 256},
       {"Llama2cV2", "m.bin", llama2c_v2_file(untied, 8), 256},

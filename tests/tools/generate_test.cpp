@@ -1,7 +1,7 @@
 #include <set>
 
 #include "kernels/base/utf8.h"
-#include "tests/support/sha256.h"
+#include "loaders/checksum.h"
 #include "tests/support/test_data.h"
 #include "tests/tools/minfer_process.h"
 
@@ -134,7 +134,7 @@ TEST_F(Generate, GreedyTextHasOneHash) {
                                            : run % 3 == 1 ? "C.UTF-8"
                                                           : "de_DE"}}});
     ASSERT_EQ(result.exit_code, 0) << result.err;
-    hashes.insert(sha256(result.out));
+    hashes.insert(sha256_hex(result.out));
   }
   EXPECT_EQ(hashes.size(), 1u);
 }

@@ -1,0 +1,253 @@
+#include <algorithm>
+
+#include "loaders/packed_words.h"
+
+// Source: the compressed-tensors package (compressors pack_quantized and naive_quantized), version
+// 0.20.
+namespace minfer {
+namespace {
+
+using Stored = PackedWeight::Stored;
+
+constexpr const char* kRoot = "quantization_config";
+constexpr std::string_view kPacked = ".weight_packed", kWeight = ".weight";
+
+// One of config_groups: how weights may be stored.
+struct Scheme {
+  int bits = 0;
+  int64_t group = 0;  // 0: one scale a row
+  bool asymmetric = false;
+
+  int64_t columns(int64_t in_dim) const { return group == 0 ? in_dim : group; }
+};
+
+Scheme read_scheme(const Metadata& metadata, const std::string& at) {
+  const std::string weights = at + ".weights.";
+  require_absent(metadata, at + ".input_activations");
+  require_absent(metadata, at + ".output_activations");
+  require_supported(at + ".format", metadata.text_or(at + ".format", "pack-quantized"),
+                    {"pack-quantized", "int-quantized"});
+  require_supported(weights + "type", metadata.text_or(weights + "type", "int"), {"int"});
+  MINFER_REQUIRE(Input, !metadata.boolean_or(weights + "dynamic", false), "key ", weights,
+                 "dynamic is true: not supported (supported: false)");
+  // "group" stores the columns in another order; the others were of use to the quantizer alone.
+  require_supported(weights + "actorder", metadata.text_or(weights + "actorder", "static"),
+                    {"static", "weight"});
+  Scheme scheme;
+  scheme.bits = static_cast<int>(metadata.integer(weights + "num_bits", 1, 16));
+  MINFER_REQUIRE(Input, scheme.bits == 4 || scheme.bits == 8, "key ", weights, "num_bits is ",
+                 scheme.bits, ": not supported (supported: 4, 8)");
+  const int64_t group_size = metadata.integer_or(weights + "group_size", -1, -1, 1 << 20);
+  const std::string strategy =
+      metadata.text_or(weights + "strategy", group_size > 0 ? "group" : "channel");
+  require_supported(weights + "strategy", strategy, {"group", "channel"});
+  if (strategy == "group") {
+    MINFER_REQUIRE(Input, group_size > 0, "key ", weights, "group_size is ", group_size,
+                   ", expected more than 0");
+    scheme.group = group_size;
+  }
+  scheme.asymmetric = !metadata.boolean_or(weights + "symmetric", true);
+  return scheme;
+}
+
+std::vector<Scheme> read_schemes(const Metadata& metadata) {
+  const std::string root = kRoot;
+  require_supported(root + ".format", metadata.text_or(root + ".format", "pack-quantized"),
+                    {"pack-quantized", "int-quantized", "mixed-precision"});
+  require_supported(root + ".quantization_status",
+                    metadata.text_or(root + ".quantization_status", "compressed"), {"compressed"});
+  require_absent(metadata, root + ".kv_cache_scheme");
+  require_absent(metadata, root + ".transform_config");
+  require_absent(metadata, root + ".moe_sparsity_config");
+  require_supported(root + ".sparsity_config.format",
+                    metadata.text_or(root + ".sparsity_config.format", "dense"), {"dense"});
+  std::vector<Scheme> schemes;
+  for (const std::string& group : names_below(metadata, root + ".config_groups")) {
+    schemes.push_back(read_scheme(metadata, cat(root, ".config_groups.", group)));
+  }
+  MINFER_REQUIRE(Input, !schemes.empty(), "key ", root, ".config_groups is missing");
+  return schemes;
+}
+
+// config_groups name their layers by class or by pattern; what is stored says by itself which
+// scheme it follows, and has to follow one.
+void require_scheme(const std::string& module, const std::vector<Scheme>& schemes, int bits,
+                    int64_t group, int64_t in_dim, bool has_zeros) {
+  std::string known;
+  bool needs_zeros = false;
+  for (const Scheme& scheme : schemes) {
+    const bool fits = scheme.bits == bits && scheme.columns(in_dim) == group;
+    if (fits && (has_zeros || !scheme.asymmetric)) return;
+    needs_zeros |= fits;
+    known +=
+        cat(known.empty() ? "" : ", ", groups_text(scheme.bits, scheme.group, scheme.asymmetric));
+  }
+  MINFER_REQUIRE(Input, !needs_zeros, "tensor ", shortened(module + ".weight_zero_point"),
+                 ": is missing");
+  throw Error(ErrorKind::Input, cat("tensor ", shortened(module + ".weight"), ": has ",
+                                    groups_text(bits, group == in_dim ? 0 : group, has_zeros),
+                                    ", config_groups have ", known));
+}
+
+// weight_zero_point: packed along the rows, or one signed byte each in older files.
+struct ZeroPoints {
+  const Stored* stored = nullptr;  // null: symmetric
+  int bits = 0;
+
+  static ZeroPoints find(const SafetensorsSource& source, const std::string& module, int bits,
+                         int64_t out_dim, int64_t n_groups) {
+    ZeroPoints zeros{source.find_stored(module + ".weight_zero_point"), bits};
+    if (zeros.stored == nullptr) return zeros;
+    packed_part(source, module, "weight_zero_point", {"I32", "I8"});
+    const int64_t n_words = ceil_div(out_dim, PackedWords::per_word(bits));
+    require_dims(*zeros.stored, {zeros.is_packed() ? n_words : out_dim, n_groups});
+    return zeros;
+  }
+
+  bool is_packed() const { return stored->record.type_name == "I32"; }
+
+  // [out_dim, n_groups], of the unsigned levels.
+  std::vector<uint8_t> read(const SafetensorsSource& source, int64_t out_dim,
+                            int64_t n_groups) const {
+    const int middle = 1 << (bits - 1);
+    std::vector<uint8_t> values(static_cast<size_t>(out_dim * n_groups), uint8_t(middle));
+    if (stored == nullptr) return values;
+    if (is_packed()) {
+      const auto words = read_part<uint32_t>(source, *stored);
+      const int64_t per_word = PackedWords::per_word(bits);
+      for (int64_t i = 0; i < out_dim * n_groups; ++i) {
+        const int64_t row = i / n_groups, g = i % n_groups;
+        const auto word = static_cast<size_t>(row / per_word * n_groups + g);
+        values[static_cast<size_t>(i)] =
+            uint8_t(PackedWords{&words[word], bits}.at(row % per_word));
+      }
+      return values;
+    }
+    const auto bytes = read_part<int8_t>(source, *stored);
+    for (size_t i = 0; i < bytes.size(); ++i) {
+      MINFER_REQUIRE(Input, bytes[i] >= -middle && bytes[i] < middle, "zero-point ", i, " is ",
+                     int{bytes[i]}, ", expected ", -middle, " to ", middle - 1);
+      values[i] = uint8_t(bytes[i] + middle);
+    }
+    return values;
+  }
+};
+
+// The shape that a packed matrix has, which its words alone do not say.
+struct Dims {
+  int64_t out, in;
+};
+Dims read_weight_shape(const SafetensorsSource& source, const std::string& module) {
+  const Stored& stored = packed_part(source, module, "weight_shape", {"I64", "I32"});
+  require_dims(stored, {2});
+  std::vector<int64_t> dims;
+  if (stored.record.type_name == "I64") {
+    dims = read_part<int64_t>(source, stored);
+  } else {
+    for (const int32_t dim : read_part<int32_t>(source, stored)) dims.push_back(dim);
+  }
+  for (const int64_t dim : dims) {
+    MINFER_REQUIRE(Input, dim > 0 && dim <= 1 << 24, "tensor ", shortened(stored.record.name),
+                   ": has ", dim, ", expected 1 to ", 1 << 24);
+  }
+  return {dims[0], dims[1]};
+}
+
+PackedWeight make_weight(const SafetensorsSource& source, const std::string& module,
+                         const std::vector<Scheme>& schemes, const Stored& levels, int bits,
+                         Dims dims, const Stored* shape) {
+  const Stored& scales = packed_part(source, module, "weight_scale", {});
+  const std::vector<int64_t>& scale_dims = scales.record.dims;
+  const int64_t n_groups = scale_dims.size() == 2 ? scale_dims[1] : 1;
+  require_dims(scales, {dims.out, n_groups});
+  const int64_t group = group_of(scales, n_groups, dims.in);
+  MINFER_REQUIRE(Input, source.find_stored(module + ".weight_g_idx") == nullptr, "tensor ",
+                 shortened(module + ".weight_g_idx"),
+                 ": is there, columns out of order are not "
+                 "supported");
+  const ZeroPoints zeros = ZeroPoints::find(source, module, bits, dims.out, n_groups);
+  require_scheme(module, schemes, bits, group, dims.in, zeros.stored != nullptr);
+
+  PackedWeight weight;
+  weight.parts = {&levels, &scales};
+  if (shape != nullptr) weight.parts.push_back(shape);
+  if (zeros.stored != nullptr) weight.parts.push_back(zeros.stored);
+  weight.entry = packed_entry(module, bits, dims.out, dims.in, group, zeros.stored != nullptr,
+                              scales, weight.parts);
+  const bool is_packed = shape != nullptr;
+  const int64_t row_words = is_packed ? levels.record.dims[1] : 0;
+  weight.read_quantized = [=, entry = weight.entry, &levels,
+                           &scales](const SafetensorsSource& files) {
+    const std::vector<float> scale = read_float_part(files, scales);
+    const std::vector<uint8_t> zero = zeros.read(files, dims.out, n_groups);
+    const auto scale_at = [&](int64_t row, int64_t g) {
+      return scale[static_cast<size_t>(row * n_groups + g)];
+    };
+    const auto zero_at = [&](int64_t row, int64_t g) {
+      return int{zero[static_cast<size_t>(row * n_groups + g)]};
+    };
+    if (is_packed) {
+      const auto words = read_part<uint32_t>(files, levels);
+      const auto level_at = [&](int64_t row, int64_t column) {
+        return PackedWords{words.data() + row * row_words, bits}.at(column);
+      };
+      return assemble(entry, level_at, scale_at, zero_at);
+    }
+    const auto bytes = read_part<int8_t>(files, levels);
+    const auto level_at = [&](int64_t row, int64_t column) {
+      return bytes[static_cast<size_t>(row * dims.in + column)] + 128;
+    };
+    return assemble(entry, level_at, scale_at, zero_at);
+  };
+  return weight;
+}
+
+// `module`.weight_packed [out, words of a row]; the shape and the words tell the bits.
+PackedWeight make_packed(const SafetensorsSource& source, const std::string& module,
+                         const std::vector<Scheme>& schemes) {
+  const Stored& levels = packed_part(source, module, "weight_packed", {"I32"});
+  const Dims dims = read_weight_shape(source, module);
+  const auto fits = [&](const Scheme& scheme) {
+    const int64_t n_words = ceil_div(dims.in, PackedWords::per_word(scheme.bits));
+    return levels.record.dims == std::vector<int64_t>{dims.out, n_words};
+  };
+  const auto scheme = std::ranges::find_if(schemes, fits);
+  if (scheme == schemes.end()) {
+    require_dims(levels,
+                 {dims.out, ceil_div(dims.in, PackedWords::per_word(schemes.front().bits))});
+  }
+  const Stored* shape = source.find_stored(module + ".weight_shape");
+  return make_weight(source, module, schemes, levels, scheme->bits, dims, shape);
+}
+
+// `module`.weight [out, in], one signed byte each.
+PackedWeight make_bytes(const SafetensorsSource& source, const std::string& module,
+                        const std::vector<Scheme>& schemes) {
+  const Stored& levels = packed_part(source, module, "weight", {"I8"});
+  const std::vector<int64_t>& dims = levels.record.dims;
+  MINFER_REQUIRE(Input, dims.size() == 2 && dims[0] > 0 && dims[1] > 0, "tensor ",
+                 shortened(levels.record.name), ": has ", dims.size(),
+                 " dims, expected 2 of more than 0");
+  return make_weight(source, module, schemes, levels, 8, {dims[0], dims[1]}, nullptr);
+}
+
+}  // namespace
+
+PackedWeights find_compressed_tensors(const SafetensorsSource& source) {
+  const std::vector<Scheme> schemes = read_schemes(source.metadata);
+  PackedWeights packed;
+  for (const Stored& stored : source.all_stored()) {
+    const std::string& name = stored.record.name;
+    if (name.ends_with(kPacked)) {
+      packed.weights.push_back(
+          make_packed(source, name.substr(0, name.size() - kPacked.size()), schemes));
+    } else if (name.ends_with(kWeight) && stored.record.type_name == "I8") {
+      packed.weights.push_back(
+          make_bytes(source, name.substr(0, name.size() - kWeight.size()), schemes));
+    }
+  }
+  packed.scheme = "compressed-tensors " + common_scheme(packed.weights);
+  return packed;
+}
+
+}  // namespace minfer

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <initializer_list>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "loaders/quantized_checkpoint.h"
+
+// What the readers of packed weights share.
+namespace minfer {
+
+// Unsigned integers of 4 or 8 bits in 32-bit words, the first in the lowest bits. A view.
+struct PackedWords {
+  const uint32_t* words;
+  int bits;
+
+  static int64_t per_word(int bits) { return 32 / bits; }
+  int at(int64_t i) const {
+    const int64_t per_word_log2 = bits == 4 ? 3 : 2;
+    const int64_t place = i & ((1 << per_word_log2) - 1);
+    return int((words[i >> per_word_log2] >> (place * bits)) & ((1u << bits) - 1));
+  }
+};
+
+// The tensor `module.suffix`, of one of these types (empty: any float type). Throws Input where it
+// is missing or of another type.
+const PackedWeight::Stored& packed_part(const SafetensorsSource& source, const std::string& module,
+                                        std::string_view suffix,
+                                        std::initializer_list<std::string_view> types);
+// Throws Input naming the tensor.
+void require_dims(const PackedWeight::Stored& stored, const std::vector<int64_t>& dims);
+
+template <typename T>
+std::vector<T> read_part(const SafetensorsSource& source, const PackedWeight::Stored& stored) {
+  std::vector<T> values(stored.n_bytes() / sizeof(T));
+  source.read_stored(stored, values.data());
+  return values;
+}
+// Of any float type.
+std::vector<float> read_float_part(const SafetensorsSource& source,
+                                   const PackedWeight::Stored& stored);
+
+// The entry of `module`.weight [out_dim, in_dim]; scales are F16 as they are, others exact in F32.
+TensorEntry packed_entry(const std::string& module, int bits, int64_t out_dim, int64_t in_dim,
+                         int64_t group, bool asymmetric, const PackedWeight::Stored& scales,
+                         const std::vector<const PackedWeight::Stored*>& parts);
+
+// Columns that share a scale, from the rows of scales that a matrix has. Throws Input where they do
+// not divide it.
+int64_t group_of(const PackedWeight::Stored& scales, int64_t n_groups, int64_t in_dim);
+
+// "int4 g64", "int8 row asymmetric" of most weights.
+std::string common_scheme(const std::vector<PackedWeight>& weights);
+
+// The matrix of an entry from accessors of its parts:
+//   level(row, column), zero(row, group)  in 0 ... 2^bits - 1
+//   scale(row, group)                     float
+// Throws Input where a symmetric matrix has a zero-point off the middle.
+template <typename Level, typename Scale, typename Zero>
+HostQuantizedMatrix assemble(const TensorEntry& entry, Level level, Scale scale, Zero zero) {
+  const int64_t out_dim = entry.shape[0], in_dim = entry.shape[1];
+  HostQuantizedMatrix w = make_quantized_matrix(entry.dtype, entry.quant->scales, out_dim, in_dim,
+                                                entry.quant->group, entry.quant->asymmetric);
+  const QuantizedMatrix view = w.view();
+  const bool two_a_byte = entry.dtype == DType::U4;
+  const int64_t row_bytes = two_a_byte ? in_dim / 2 : in_dim;
+  auto* const levels = static_cast<uint8_t*>(view.levels.data);
+  // Some packings have neighbouring rows in neighbouring words: whole cache lines of them at once.
+  constexpr int64_t kTileRows = 64;
+  for (int64_t begin = 0; begin < out_dim; begin += kTileRows) {
+    const int64_t end = std::min(begin + kTileRows, out_dim);
+    for (int64_t at = 0; at < row_bytes; ++at) {
+      for (int64_t row = begin; row < end; ++row) {
+        levels[row * row_bytes + at] =
+            two_a_byte ? uint8_t(level(row, 2 * at) | level(row, 2 * at + 1) << 4)
+                       : uint8_t(level(row, at));
+      }
+    }
+  }
+  const int64_t n_groups = view.n_groups();
+  visit_float(entry.quant->scales, [&]<typename T>() {
+    for (int64_t row = 0; row < out_dim; ++row) {
+      for (int64_t g = 0; g < n_groups; ++g) {
+        const float s = scale(row, g);
+        const int z = zero(row, g);
+        w.scales.as<T>()[row * n_groups + g] = from_f32<T>(s);
+        if (view.asymmetric()) {
+          w.mins.as<float>()[row * n_groups + g] = -(s * float(z));
+        } else {
+          MINFER_REQUIRE(Input, z == view.zero_level(), "zero-point of row ", row, ", group ", g,
+                         " is ", z, ", expected ", view.zero_level(), " of symmetric weights");
+        }
+      }
+    }
+  });
+  return w;
+}
+
+}  // namespace minfer

@@ -1,0 +1,39 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "loaders/safetensors.h"
+
+// Private to the loaders: Hugging Face directories with a quantization_config.
+namespace minfer {
+
+// A weight whose parts are several tensors of the files. Made from headers alone.
+struct PackedWeight {
+  using Stored = SafetensorsSource::Stored;
+
+  TensorEntry entry;
+  std::vector<const Stored*> parts;  // no other weight's, and not tensors of their own
+  // What read_quantized() or, for an entry without `quant`, read() delivers. One of them is set.
+  std::function<HostQuantizedMatrix(const SafetensorsSource&)> read_quantized;
+  std::function<HostTensor(const SafetensorsSource&)> read;
+};
+
+// What a quantization_config says, held against the headers of the files.
+struct PackedWeights {
+  std::string scheme;  // "compressed-tensors int4 g64": for people
+  std::vector<PackedWeight> weights;
+  std::vector<std::string> warnings;
+};
+// Each throws Input for what it does not know how to read, by name.
+PackedWeights find_compressed_tensors(const SafetensorsSource& source);
+PackedWeights find_gptq(const SafetensorsSource& source);
+PackedWeights find_awq(const SafetensorsSource& source);
+
+// The source with its packed weights under their plain names; itself where its metadata has no
+// quantization_config. Throws Input without the name of the directory.
+std::unique_ptr<TensorSource> join_packed_weights(std::unique_ptr<SafetensorsSource> source);
+
+}  // namespace minfer

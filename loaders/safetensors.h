@@ -1,0 +1,44 @@
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "loaders/formats.h"
+#include "loaders/safetensors_header.h"
+
+namespace minfer {
+
+// One safetensors file, or the shards of a directory. What it cannot deliver as a TensorEntry,
+// packed integers above all, a reader of quantized checkpoints takes as it lies there.
+class SafetensorsSource final : public FileTensorSource {
+ public:
+  struct Stored {
+    SafetensorsRecord record;
+    Extent extent;
+
+    uint64_t n_bytes() const { return record.end - record.begin; }
+  };
+
+  SafetensorsSource();
+  // Adds the tensors of one file and hands back their names.
+  std::vector<std::string> add_file(File file);
+  // Adds the files that the index of a directory names, and holds them against it.
+  void add_shards(const std::string& directory, const std::string& index_path);
+
+  const std::vector<Stored>& all_stored() const { return stored_; }  // of every type
+  const Stored* find_stored(const std::string& name) const;          // null where there is none
+  void read_stored(const Stored& stored, void* to) const;            // all its bytes
+
+ private:
+  void add_record(const SafetensorsRecord& record, uint64_t data_begin);
+  void check_tensors(const std::vector<std::string>& names, const std::string& shard,
+                     const std::map<std::string, std::string>& shard_of);
+  void warn_of_other_files(const std::string& directory, const std::set<std::string>& shards);
+
+  std::vector<Stored> stored_;
+  std::unordered_map<std::string, size_t> stored_index_;
+};
+
+}  // namespace minfer
