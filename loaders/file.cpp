@@ -10,6 +10,7 @@
 #include <cstring>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "kernels/base/error.h"
 
@@ -82,6 +83,17 @@ void File::read(uint64_t offset, void* to, uint64_t n) const {
     out += got;
     offset += static_cast<uint64_t>(got);
     n -= static_cast<uint64_t>(got);
+  }
+}
+
+void File::read_pieces(uint64_t offset, uint64_t n,
+                       const std::function<void(const char*, size_t)>& take) const {
+  constexpr uint64_t kPieceBytes = 4 << 20;
+  std::vector<char> piece;
+  for (uint64_t at = 0; at < n; at += piece.size()) {
+    piece.resize(std::min(kPieceBytes, n - at));
+    read(offset + at, piece.data(), piece.size());
+    take(piece.data(), piece.size());
   }
 }
 

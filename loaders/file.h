@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <functional>
 #include <string>
 
 namespace minfer {
@@ -24,6 +25,9 @@ class File {
 
   // Bytes [offset, offset + n), all of them. Throws System where they cannot be read.
   void read(uint64_t offset, void* to, uint64_t n) const;
+  // The same bytes in pieces of a few MiB, in order.
+  void read_pieces(uint64_t offset, uint64_t n,
+                   const std::function<void(const char*, size_t)>& take) const;
   // Throws System where the path no longer names the file that was opened, or it has been written.
   void check_unchanged() const;
 

@@ -43,6 +43,7 @@ class QuantizedCheckpoint final : public TensorSource {
                  " has no groups");
     return deliver(entry, packed_[index].read_quantized);
   }
+  int64_t check_checksums() const override { return files_->check_checksums(); }
   void check_unchanged() const override { files_->check_unchanged(); }
 
  private:

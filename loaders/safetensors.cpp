@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "loaders/checksum.h"
 #include "loaders/hf_config.h"
 #include "loaders/quantized_checkpoint.h"
 #include "loaders/strict_json.h"
@@ -69,7 +70,7 @@ std::vector<std::string> SafetensorsSource::add_file(File file) {
   in_file(file.path(), [&] {
     const SafetensorsHeader header = read_safetensors_header(file);
     for (const SafetensorsRecord& record : header.records) {
-      add_record(record, header.data_begin);
+      add_record(record, header);
       names.push_back(record.name);
     }
   });
@@ -107,11 +108,29 @@ void SafetensorsSource::read_stored(const Stored& stored, void* to) const {
   files_[stored.extent.file].read(stored.extent.begin, to, stored.n_bytes());
 }
 
-void SafetensorsSource::add_record(const SafetensorsRecord& record, uint64_t data_begin) {
-  const Extent extent = {files_.size(), data_begin + record.begin};
+int64_t SafetensorsSource::check_checksums() const {
+  int64_t n_checked = 0;
+  for (const Stored& stored : stored_) {
+    if (stored.checksum.empty()) continue;
+    const File& file = files_[stored.extent.file];
+    Xxh3 checksum;
+    file.read_pieces(stored.extent.begin, stored.n_bytes(),
+                     [&](const char* bytes, size_t n) { checksum.update(bytes, n); });
+    MINFER_REQUIRE(Input, checksum.hex() == stored.checksum, shown_path(file.path()), ": tensor ",
+                   shortened(stored.record.name), ": XXH3 is ", checksum.hex(), ", the file has ",
+                   shortened(stored.checksum));
+    ++n_checked;
+  }
+  return n_checked;
+}
+
+void SafetensorsSource::add_record(const SafetensorsRecord& record,
+                                   const SafetensorsHeader& header) {
+  const Extent extent = {files_.size(), header.data_begin + record.begin};
   const bool is_new = stored_index_.emplace(record.name, stored_.size()).second;
   MINFER_REQUIRE(Input, is_new, "tensor ", shortened(record.name), ": is in another shard too");
-  stored_.push_back({record, extent});
+  const auto checksum = header.metadata.find("xxh3." + record.name);
+  stored_.push_back({record, extent, checksum == header.metadata.end() ? "" : checksum->second});
   if (!record.dtype) {
     unusable[record.name] = cat("has dtype ", record.type_name, ", supported: F32, F16 and BF16");
   } else if (record.dims.size() > Shape::kMaxRank) {

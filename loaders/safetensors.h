@@ -17,6 +17,7 @@ class SafetensorsSource final : public FileTensorSource {
   struct Stored {
     SafetensorsRecord record;
     Extent extent;
+    std::string checksum;  // XXH3 in hexadecimal digits; empty: the file has none for it
 
     uint64_t n_bytes() const { return record.end - record.begin; }
   };
@@ -27,12 +28,14 @@ class SafetensorsSource final : public FileTensorSource {
   // Adds the files that the index of a directory names, and holds them against it.
   void add_shards(const std::string& directory, const std::string& index_path);
 
+  int64_t check_checksums() const override;
+
   const std::vector<Stored>& all_stored() const { return stored_; }  // of every type
   const Stored* find_stored(const std::string& name) const;          // null where there is none
   void read_stored(const Stored& stored, void* to) const;            // all its bytes
 
  private:
-  void add_record(const SafetensorsRecord& record, uint64_t data_begin);
+  void add_record(const SafetensorsRecord& record, const SafetensorsHeader& header);
   void check_tensors(const std::vector<std::string>& names, const std::string& shard,
                      const std::map<std::string, std::string>& shard_of);
   void warn_of_other_files(const std::string& directory, const std::set<std::string>& shards);

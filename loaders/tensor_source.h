@@ -64,6 +64,9 @@ class TensorSource {
   virtual HostTensor read(const TensorEntry& entry) const = 0;
   // The same for an entry with `quant`. Thread-safe.
   virtual HostQuantizedMatrix read_quantized(const TensorEntry& entry) const;
+  // Holds every tensor of the files against the checksum that they carry for it ("xxh3.NAME" in
+  // safetensors' __metadata__): Input where one differs. Returns how many have one.
+  virtual int64_t check_checksums() const { return 0; }
   // After the last read: throws System where a file is no longer the one that was opened.
   virtual void check_unchanged() const = 0;
 

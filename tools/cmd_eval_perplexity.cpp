@@ -36,12 +36,6 @@ struct PerplexityCommandOptions {
   DeviceOptions device;
 };
 
-std::string sha256_of(const std::string& bytes) {
-  Sha256 hash;
-  hash.update(bytes.data(), bytes.size());
-  return hash.hex();
-}
-
 std::string read_evaluation_text(const std::string& name) {
   if (name != kWikitext2) return read_text(name);
   const std::string path = cache_dir() + "/data/wiki.test.raw";
@@ -49,7 +43,7 @@ std::string read_evaluation_text(const std::string& name) {
   MINFER_REQUIRE(Input, std::filesystem::exists(path, ignored), shortened(path, 200),
                  " is not there; scripts/get_wikitext2.sh fetches it");
   std::string text = read_text(path);
-  const std::string found = sha256_of(text);
+  const std::string found = sha256_hex(text);
   MINFER_REQUIRE(Input, found == kWikitext2Sha256, shortened(path, 200), ": SHA-256 ", found,
                  ", expected ", kWikitext2Sha256);
   return text;
@@ -96,7 +90,7 @@ void run_eval_perplexity(const PerplexityCommandOptions& options, Context& conte
                     .stride = options.stride,
                     .raw_text = options.raw_text};
   const std::string text = read_evaluation_text(options.text);
-  report.text_sha256 = sha256_of(text);
+  report.text_sha256 = sha256_hex(text);
 
   const Model model = load_with_tokenizer(report.model, options, *backend, context);
   std::optional<Model> reference;

@@ -1,3 +1,7 @@
+#include <filesystem>
+#include <optional>
+
+#include "loaders/sha256_sums.h"
 #include "loaders/tensor_source.h"
 #include "tools/commands.h"
 #include "tools/device.h"
@@ -17,18 +21,28 @@ struct InspectOptions {
 
 void run_inspect(const InspectOptions& options, Context& context) {
   check_ranks(options.tp);
-  const std::unique_ptr<TensorSource> source = open_source(find_model(options.model_path));
+  const std::string path = find_model(options.model_path);
+  std::optional<Checked> checked;
+  if (options.check) {  // first: what is damaged is not worth a look inside
+    checked.emplace();
+    Progress progress("checking files", context.common.quiet);
+    if (std::filesystem::is_directory(path)) {
+      checked->n_files = check_sha256_sums(path, progress.callback());
+    }
+  }
+  const std::unique_ptr<TensorSource> source = open_source(path);
   const Inspection inspection = inspect(*source, options.ctx);
-  const bool check = options.check && inspection.config;
-  if (check) {
-    Progress progress("checking", context.common.quiet);
+  if (!inspection.config) checked.reset();
+  if (checked) {
+    Progress progress("checking tensors", context.common.quiet);
+    checked->n_tensors = source->check_checksums();
     check_values(*source, progress.callback());
   }
   if (context.common.json) {
-    context.out.line(to_json(inspection, *source, check));
+    context.out.line(to_json(inspection, *source, checked));
   } else {
     context.out.text(to_text(inspection, *source, options.tensors));
-    if (check) context.out.line("check          every tensor is there, whole and finite");
+    if (checked) context.out.line(to_text(*checked));
   }
   MINFER_REQUIRE(Input, inspection.config, inspection.refusal);
 }
@@ -44,7 +58,8 @@ void add_inspect_command(CommandNode& root, Context& context) {
                                           [options, &context] { run_inspect(*options, context); });
   command.add_text("MODEL,-m,--model", options->model_path, "MODEL",
                    "Directory, .gguf, llama2.c .bin, or smollm2");
-  command.add_flag("--check", options->check, "Read everything: all there, whole and finite");
+  command.add_flag("--check", options->check,
+                   "Read everything: all there, whole, finite, checksums equal");
   command.add_flag("--tensors", options->tensors, "List every tensor");
   command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, int64_t{1} << 31,
                       "Context for the memory figure; 0: the trained one");

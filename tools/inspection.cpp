@@ -138,7 +138,15 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
   return text;
 }
 
-std::string to_json(const Inspection& result, const TensorSource& source, bool checked) {
+std::string to_text(const Checked& checked) {
+  std::string text = "check          every tensor is there, whole and finite";
+  if (checked.n_files) text += cat("; ", *checked.n_files, " files agree with SHA256SUMS");
+  if (checked.n_tensors > 0) text += cat("; ", checked.n_tensors, " tensors with their XXH3");
+  return text;
+}
+
+std::string to_json(const Inspection& result, const TensorSource& source,
+                    const std::optional<Checked>& checked) {
   Json types = Json::object();
   for (const auto& [name, type] : result.types) {
     types[name] = {
@@ -157,7 +165,8 @@ std::string to_json(const Inspection& result, const TensorSource& source, bool c
                  {"format", result.format},
                  {"architecture", result.architecture},
                  {"supported", result.config.has_value()},
-                 {"checked", checked},
+                 {"checked", checked.has_value()},
+                 {"checksums", nullptr},
                  {"unsupported", nullptr},
                  {"config", nullptr},
                  {"n_params", result.n_params},
@@ -168,6 +177,10 @@ std::string to_json(const Inspection& result, const TensorSource& source, bool c
                  {"memory", nullptr},
                  {"warnings", result.warnings},
                  {"tensors", tensors}};
+  if (checked) {
+    object["checksums"] = {{"sha256_files", checked->n_files.value_or(0)},
+                           {"xxh3_tensors", checked->n_tensors}};
+  }
   if (result.config) {
     object["config"] = config_json(*result.config);
     object["memory"] = {{"ctx", result.ctx},

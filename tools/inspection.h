@@ -33,8 +33,16 @@ struct Inspection {
 Inspection inspect(const TensorSource& source, int64_t ctx);
 
 std::string to_text(const Inspection& inspection, const TensorSource& source, bool list_tensors);
-// `checked`: check_values has passed.
-std::string to_json(const Inspection& inspection, const TensorSource& source, bool checked);
+
+// What has been held against checksums, and found equal.
+struct Checked {
+  std::optional<int64_t> n_files;  // of SHA256SUMS, where there is one
+  int64_t n_tensors = 0;           // that have an XXH3
+};
+std::string to_text(const Checked& checked);
+//   checked  where check_values has passed too
+std::string to_json(const Inspection& inspection, const TensorSource& source,
+                    const std::optional<Checked>& checked);
 
 // Reads every tensor and refuses the first value that is not finite (Input).
 //   progress  called with tensors done and in all

@@ -54,8 +54,9 @@ std::string safetensors_file(std::string_view header, std::string_view data) {
   return bytes_of_values(uint64_t{header.size()}).append(header).append(data);
 }
 
-std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors) {
-  nlohmann::json header = nlohmann::json::object();
+std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata) {
+  nlohmann::json header = {{"__metadata__", metadata}};
   std::string data;
   for (const auto& [name, tensor] : tensors) {
     const size_t begin = data.size();

@@ -85,7 +85,8 @@ struct SafetensorsTensor {
   std::string data;
 };
 // By name; the data in that order, without holes.
-std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors);
+std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors,
+                             const std::map<std::string, std::string>& metadata);
 
 struct Llama2cSizes {
   int32_t dim = 8, ffn_dim = 12, n_layers = 2, n_heads = 2, n_kv_heads = 1, vocab_size = 16;

@@ -13,11 +13,12 @@ namespace minfer::test {
 struct PackedDirectory {
   nlohmann::json quantization;  // quantization_config
   std::map<std::string, SafetensorsTensor> tensors;
+  std::map<std::string, std::string> metadata = {};  // of the safetensors file
 
   std::string config_text() const {
     return nlohmann::json{{"model_type", "llama"}, {"quantization_config", quantization}}.dump();
   }
-  std::string tensors_file() const { return safetensors_file(tensors); }
+  std::string tensors_file() const { return safetensors_file(tensors, metadata); }
 };
 
 constexpr uint16_t kHalfOne = 0x3c00, kHalfTwo = 0x4000;  // f16

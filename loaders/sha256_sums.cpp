@@ -1,0 +1,91 @@
+#include "loaders/sha256_sums.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <map>
+#include <string_view>
+#include <system_error>
+#include <vector>
+
+#include "kernels/base/math.h"
+#include "loaders/checksum.h"
+#include "loaders/file.h"
+#include "loaders/formats.h"
+
+namespace minfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kSums = "SHA256SUMS";
+constexpr uint64_t kMaxSumsBytes = 1 << 20;
+constexpr size_t kDigits = 64;
+
+// By file name. Strict, so that no bit of the list can change unseen.
+std::map<std::string, std::string> parse_sums(std::string_view text) {
+  MINFER_REQUIRE(Input, text.ends_with('\n'), "does not end with a line");
+  std::map<std::string, std::string> sums;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(line.size() + 1);
+    const std::string sum(line.substr(0, kDigits));
+    const bool is_sum = sum.size() == kDigits &&
+                        sum.find_first_not_of("0123456789abcdef") == std::string::npos &&
+                        line.substr(kDigits).starts_with("  ");
+    const std::string name(is_sum ? line.substr(kDigits + 2) : "");
+    const bool is_name = !name.empty() && name != "." && name != ".." && name != kSums &&
+                         name.find_first_of(std::string_view("/\0", 2)) == name.npos;
+    MINFER_REQUIRE(Input, is_name, "has the line \"", shortened(line),
+                   "\", expected 64 digits, two blanks and the name of a file");
+    MINFER_REQUIRE(Input, sums.emplace(name, sum).second, "lists ", shortened(name), " twice");
+  }
+  return sums;
+}
+
+void require_all_listed(const std::string& directory,
+                        const std::map<std::string, std::string>& sums) {
+  std::vector<std::string> others;
+  std::error_code error;
+  for (fs::directory_iterator item(directory, error), end; !error && item != end;
+       item.increment(error)) {
+    std::error_code ignored;
+    const std::string name = item->path().filename();
+    const bool is_folder = fs::is_directory(item->path(), ignored);
+    if (!is_folder && name != kSums && !sums.contains(name)) others.push_back(name);
+  }
+  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
+  MINFER_REQUIRE(Input, others.empty(), shown_path(directory), ": the file ",
+                 shortened(*std::ranges::min_element(others)), " is not in ", kSums);
+}
+
+}  // namespace
+
+std::optional<int64_t> check_sha256_sums(const std::string& directory,
+                                         const std::function<void(int64_t, int64_t)>& progress) {
+  const std::string list = fs::path(directory) / kSums;
+  std::error_code ignored;  // File says what is wrong with one that is there
+  if (!fs::exists(list, ignored)) return std::nullopt;
+  const std::string text = read_whole_file(list, kMaxSumsBytes);
+  const auto sums = in_file(list, [&] { return parse_sums(text); });
+  require_all_listed(directory, sums);
+
+  int64_t total = 0, done = 0;
+  for (const auto& [name, sum] : sums) {
+    total = checked_add(total, narrow<int64_t>(File(fs::path(directory) / name).size()));
+  }
+  for (const auto& [name, sum] : sums) {
+    const File file(fs::path(directory) / name);
+    Sha256 hash;
+    file.read_pieces(0, file.size(), [&](const char* bytes, size_t n) {
+      hash.update(bytes, n);
+      done += narrow<int64_t>(n);
+      progress(done, total);
+    });
+    const std::string found = hash.hex();
+    MINFER_REQUIRE(Input, found == sum, shown_path(file.path()), ": SHA-256 is ", found, ", ",
+                   kSums, " has ", sum);
+  }
+  return static_cast<int64_t>(sums.size());
+}
+
+}  // namespace minfer

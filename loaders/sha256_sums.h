@@ -1,0 +1,19 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+
+namespace minfer {
+
+// Holds the files of a directory against its SHA256SUMS: lines "<64 digits>  <name>", as sha256sum
+// writes them, of every file beside it. Throws Input where a file is missing, is not listed or has
+// another sum, and where the list itself is malformed.
+//
+//   progress  called with bytes done and in all
+//   returns   the number of files; nothing where the directory has no SHA256SUMS
+std::optional<int64_t> check_sha256_sums(const std::string& directory,
+                                         const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace minfer
