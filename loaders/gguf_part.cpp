@@ -13,12 +13,10 @@
 namespace minfer {
 namespace {
 
-constexpr std::string_view kMagic = "GGUF";
 constexpr uint64_t kMaxKeys = 1 << 16;
 constexpr uint64_t kMaxArrayLength = 1 << 24;  // no vocabulary is longer
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxTensorNameBytes = 64;
-constexpr uint64_t kDefaultAlignment = 32;
 constexpr uint64_t kMaxAlignment = 65536;
 
 struct GgmlType {
@@ -87,51 +85,35 @@ DType dtype_of_ggml(uint32_t number) {
   return *type.dtype;
 }
 
-enum class ValueType : uint32_t {
-  U8,
-  I8,
-  U16,
-  I16,
-  U32,
-  I32,
-  F32,
-  Bool,
-  Text,
-  Array,
-  U64,
-  I64,
-  F64
-};
-
 // Calls f.operator()<T>() with the C++ type of a value; not for arrays.
 template <typename F>
-auto visit_value_type(ValueType type, F&& f) {
+auto visit_value_type(GgufValueType type, F&& f) {
   switch (type) {
-    case ValueType::U8:
+    case GgufValueType::U8:
       return f.template operator()<uint8_t>();
-    case ValueType::I8:
+    case GgufValueType::I8:
       return f.template operator()<int8_t>();
-    case ValueType::U16:
+    case GgufValueType::U16:
       return f.template operator()<uint16_t>();
-    case ValueType::I16:
+    case GgufValueType::I16:
       return f.template operator()<int16_t>();
-    case ValueType::U32:
+    case GgufValueType::U32:
       return f.template operator()<uint32_t>();
-    case ValueType::I32:
+    case GgufValueType::I32:
       return f.template operator()<int32_t>();
-    case ValueType::F32:
+    case GgufValueType::F32:
       return f.template operator()<float>();
-    case ValueType::Bool:
+    case GgufValueType::Bool:
       return f.template operator()<bool>();
-    case ValueType::Text:
+    case GgufValueType::Text:
       return f.template operator()<std::string>();
-    case ValueType::U64:
+    case GgufValueType::U64:
       return f.template operator()<uint64_t>();
-    case ValueType::I64:
+    case GgufValueType::I64:
       return f.template operator()<int64_t>();
-    case ValueType::F64:
+    case GgufValueType::F64:
       return f.template operator()<double>();
-    case ValueType::Array:
+    case GgufValueType::Array:
       throw Error(ErrorKind::Input, "an array of arrays is not supported");
   }
   throw Error(ErrorKind::Input, cat("value type ", uint32_t(type), ", expected 0 to 12"));
@@ -153,7 +135,7 @@ T read_value(ByteReader& reader) {
 }
 
 Metadata::Value read_array(ByteReader& reader) {
-  const auto type = static_cast<ValueType>(reader.read<uint32_t>());
+  const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
   const auto length = reader.read<uint64_t>();
   return visit_value_type(type, [&]<typename T>() -> Metadata::Value {
     using Element =
@@ -179,7 +161,7 @@ Metadata::Value read_array(ByteReader& reader) {
   });
 }
 
-Metadata::Value read_scalar(ByteReader& reader, ValueType type) {
+Metadata::Value read_scalar(ByteReader& reader, GgufValueType type) {
   return visit_value_type(type, [&]<typename T>() -> Metadata::Value {
     if constexpr (std::is_same_v<T, bool> || std::is_same_v<T, std::string>) {
       return read_value<T>(reader);
@@ -203,10 +185,11 @@ void read_pair(ByteReader& reader, Metadata& metadata) {
   MINFER_REQUIRE(Input, !metadata.has(key), "byte ", begin, ": key ", shortened(key),
                  " is there twice");
   try {
-    const auto type = static_cast<ValueType>(reader.read<uint32_t>());
-    MINFER_REQUIRE(Input, key != "general.alignment" || type == ValueType::U32, "value type ",
-                   uint32_t(type), ", expected ", uint32_t(ValueType::U32), " (u32)");
-    metadata.set(key, type == ValueType::Array ? read_array(reader) : read_scalar(reader, type));
+    const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
+    MINFER_REQUIRE(Input, key != "general.alignment" || type == GgufValueType::U32, "value type ",
+                   uint32_t(type), ", expected ", uint32_t(GgufValueType::U32), " (u32)");
+    metadata.set(key,
+                 type == GgufValueType::Array ? read_array(reader) : read_scalar(reader, type));
   } catch (const Error& e) {
     throw e.in(cat("key ", shortened(key)));
   }
@@ -254,7 +237,7 @@ GgufRecord read_record(ByteReader& reader, uint64_t alignment) {
 
 uint64_t read_alignment(const Metadata& metadata) {
   const auto alignment = static_cast<uint64_t>(
-      metadata.integer_or("general.alignment", kDefaultAlignment, 1, kMaxAlignment));
+      metadata.integer_or("general.alignment", kGgufAlignment, 1, kMaxAlignment));
   MINFER_REQUIRE(Input, std::has_single_bit(alignment), "key general.alignment is ", alignment,
                  ", expected a power of two");
   return alignment;
@@ -289,13 +272,20 @@ void check_extents(GgufPart& part, uint64_t file_bytes, uint64_t alignment) {
 }  // namespace
 
 bool is_gguf(const File& file) {
-  return file.size() >= kMagic.size() && ByteReader(file).text(kMagic.size()) == kMagic;
+  return file.size() >= kGgufMagic.size() && ByteReader(file).text(kGgufMagic.size()) == kGgufMagic;
+}
+
+uint32_t ggml_type_number(DType dtype) {
+  const auto found = std::ranges::find(kGgmlTypes, dtype, &GgmlType::dtype);
+  MINFER_CHECK(found != std::end(kGgmlTypes), "no GGUF type for ", dtype);
+  return static_cast<uint32_t>(found - std::begin(kGgmlTypes));
 }
 
 GgufPart read_gguf_part(const File& file) {
   ByteReader reader(file);
   GgufPart part;
-  MINFER_REQUIRE(Input, reader.text(kMagic.size()) == kMagic, "does not begin with ", kMagic);
+  MINFER_REQUIRE(Input, reader.text(kGgufMagic.size()) == kGgufMagic, "does not begin with ",
+                 kGgufMagic);
   part.version = reader.read<uint32_t>();
   const uint32_t swapped = __builtin_bswap32(part.version);
   MINFER_REQUIRE(Input, swapped == 0 || swapped > 3, "is big-endian (version ", swapped,

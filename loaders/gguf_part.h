@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 #include <vector>
 
 #include "loaders/file.h"
@@ -8,7 +9,27 @@
 
 namespace minfer {
 
+constexpr std::string_view kGgufMagic = "GGUF";
+constexpr uint64_t kGgufAlignment = 32;  // of tensors, where the file does not say another
 constexpr uint64_t kMaxGgufTensors = 1 << 20;
+
+enum class GgufValueType : uint32_t {
+  U8,
+  I8,
+  U16,
+  I16,
+  U32,
+  I32,
+  F32,
+  Bool,
+  Text,
+  Array,
+  U64,
+  I64,
+  F64
+};
+
+uint32_t ggml_type_number(DType dtype);  // as tensor records have it
 
 struct GgufRecord {
   TensorEntry entry;

@@ -55,6 +55,10 @@ class Tokenizer {
 
   std::string decode(std::span<const TokenId> ids, bool special = false) const;
 
+  // The same tokenizer in the keys of a GGUF file, filled up with unused pieces to vocab_size.
+  // Throws Input where GGUF has no name for how it works.
+  virtual Metadata to_gguf(int64_t vocab_size) const = 0;
+
  protected:
   int64_t n_tokens_ = 0;
   bool adds_bos_ = false;

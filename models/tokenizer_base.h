@@ -44,6 +44,13 @@ class VocabularyTokenizer : public Tokenizer {
   // The bytes of an ordinary piece.
   virtual std::string plain_bytes(const Piece& piece) const = 0;
 
+  // What to_gguf says of every vocabulary.
+  Metadata gguf_vocabulary(int64_t vocab_size) const;
+  std::vector<double> scores() const;  // of the pieces
+  // The whole of to_gguf for a SentencePiece vocabulary: pieces merge by their scores.
+  Metadata gguf_sentencepiece(int64_t vocab_size, const std::vector<double>& scores,
+                              bool add_space_prefix) const;
+
   const Vocabulary& vocabulary() const { return vocabulary_; }
   TokenId unknown() const { return unknown_; }
 

@@ -34,12 +34,14 @@ class BpeTokenizer : public VocabularyTokenizer {
                const std::vector<std::pair<std::string, std::string>>& merges);
 
   bool strips_leading_space() const override { return options_.strips_leading_space; }
+  Metadata to_gguf(int64_t vocab_size) const override;
 
  protected:
   void encode_text(std::string_view text, bool at_start, std::vector<TokenId>& ids) const override;
   std::string plain_bytes(const Piece& piece) const override;
 
  private:
+  std::vector<std::pair<uint64_t, Merge>> merges_in_order() const;
   void encode_word(std::string_view word, std::vector<TokenId>& ids) const;
   std::vector<Symbol> symbols_of(std::string_view word) const;
   std::vector<Symbol> merged_symbols(std::string_view word) const;

@@ -53,7 +53,7 @@ const pcre2_code* code_of(const std::shared_ptr<const void>& code) {
 
 }  // namespace
 
-Regex::Regex(const std::string& pattern, bool literal) : pattern_(pattern) {
+Regex::Regex(const std::string& pattern, bool literal) : pattern_(pattern), literal_(literal) {
   const auto refuse = [&](std::string_view why) {
     throw Error(ErrorKind::Input, cat("pattern \"", shortened(pattern_), "\": ", why));
   };

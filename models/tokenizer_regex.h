@@ -19,10 +19,14 @@ class Regex {
   // UTF-8. Throws Input where a match needs more steps than kMaxSteps.
   void for_each_match(std::string_view text,
                       const std::function<void(size_t begin, size_t end)>& found) const;
+  bool operator==(const Regex& other) const {
+    return pattern_ == other.pattern_ && literal_ == other.literal_;
+  }
 
  private:
   std::shared_ptr<const void> code_;  // shared: splitters are copied into tokenizers
   std::string pattern_;
+  bool literal_;
 };
 
 }  // namespace minfer

@@ -28,6 +28,7 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
   SentencePieceTokenizer(TokenizerSpec spec, SentencePieceModel model)
       : VocabularyTokenizer(std::move(spec)),
         boundaries_(vocabulary()),
+        is_bpe_(model.type == SentencePieceModel::Bpe),
         has_dummy_prefix_(model.add_dummy_prefix && !model.treat_whitespace_as_suffix),
         // The rules for a character must not depend on its neighbours, and no run of unknown
         // characters be torn.
@@ -50,6 +51,10 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
   }
 
   bool strips_leading_space() const override { return has_dummy_prefix_; }
+  Metadata to_gguf(int64_t vocab_size) const override {
+    MINFER_REQUIRE(Input, is_bpe_, "a SentencePiece unigram model has no form in GGUF");
+    return gguf_sentencepiece(vocab_size, scores(), has_dummy_prefix_);
+  }
 
  protected:
   void encode_text(std::string_view text, bool /*at_start*/,
@@ -92,7 +97,7 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
 
   sentencepiece::SentencePieceProcessor processor_;
   Boundaries boundaries_;
-  bool has_dummy_prefix_, can_cut_;
+  bool is_bpe_, has_dummy_prefix_, can_cut_;
 };
 
 TokenId find_control(const std::vector<Piece>& pieces, const std::string& text) {

@@ -116,4 +116,12 @@ PreTokenizer pre_tokenizer_by_name(const std::string& name) {
   return made;
 }
 
+std::string name_of_pre_tokenizer(const TextSplitter& splitter, bool ignore_merges) {
+  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
+    const PreTokenizer known = pre_tokenizer_by_name(name);
+    if (known.splitter == splitter && known.ignore_merges == ignore_merges) return name;
+  }
+  return {};
+}
+
 }  // namespace minfer

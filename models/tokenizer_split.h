@@ -21,12 +21,15 @@ class TextSplitter {
 
   // `text` is valid UTF-8; the words point into it.
   std::vector<std::string_view> split(std::string_view text) const;
+  // Whether both cut in the same steps.
+  bool operator==(const TextSplitter& other) const = default;
 
  private:
   struct Step {
     Regex regex;
     SplitBehavior behavior;
     bool invert;
+    bool operator==(const Step& other) const = default;
   };
   std::vector<Step> steps_;
 };
@@ -43,5 +46,7 @@ struct PreTokenizer {
 };
 // Throws Input for another name, with the list.
 PreTokenizer pre_tokenizer_by_name(const std::string& name);
+// The reverse; empty where it has no name.
+std::string name_of_pre_tokenizer(const TextSplitter& splitter, bool ignore_merges);
 
 }  // namespace minfer

@@ -14,6 +14,9 @@ class SpmTokenizer : public VocabularyTokenizer {
   SpmTokenizer(TokenizerSpec spec, bool add_space_prefix);
 
   bool strips_leading_space() const override { return add_space_prefix_; }
+  Metadata to_gguf(int64_t vocab_size) const override {
+    return gguf_sentencepiece(vocab_size, scores(), add_space_prefix_);
+  }
 
  protected:
   void encode_text(std::string_view text, bool at_start, std::vector<TokenId>& ids) const override;

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
-"""Writes tests/fixtures/quant_blocks.bin: blocks of every GGUF type and what they stand for.
+"""Writes tests/fixtures/quant_blocks.bin: blocks of every GGUF type and what they stand for; and
+quant_rows.bin: values and the blocks that they become.
 
-The values are those of the `gguf` package from PyPI, so that our dequantization is held against
-somebody else's. For each type: name (8 bytes, zero-padded), elements (u64), bytes of the blocks
+Both by the `gguf` package from PyPI, so that our code is held against somebody else's. For each type: name (8 bytes, zero-padded), elements (u64), bytes of the blocks
 (u64), the blocks, the f32 values. Little-endian. Seeded: the same file every time.
 """
 
@@ -52,14 +52,33 @@ def blocks_of(rng, name):
     return random_blocks(rng, name, ELEMENTS // block_elements, block_bytes)
 
 
+def write_record(file, name, blocks, values):
+    file.write(name.encode().ljust(8, b"\0"))
+    file.write(np.array([values.size, blocks.size], "<u8").tobytes())
+    file.write(blocks.tobytes() + values.tobytes())
+
+
+def write_rows(output):
+    rng = np.random.default_rng(20240301)
+    values = (rng.standard_normal(512) * np.repeat(10.0 ** np.arange(-8, 8), 32)).astype(np.float32)
+    values[64:96] = 0
+    values[96:128] = np.abs(values[96:128])
+    with open(output, "wb") as file:
+        for name in ["F16", "BF16", "Q8_0", "Q4_0"]:
+            fits = np.clip(values, -60000, 60000)
+            blocks = gguf.quants.quantize(fits, gguf.GGMLQuantizationType[name])
+            write_record(file, name, blocks.view(np.uint8), fits)
+
+
 def main():
-    default = pathlib.Path(__file__).parent.parent / "tests/fixtures/quant_blocks.bin"
+    default = pathlib.Path(__file__).parent.parent / "tests/fixtures"
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("output", nargs="?", type=pathlib.Path, default=default)
     output = parser.parse_args().output
+    write_rows(output / "quant_rows.bin")
 
     rng = np.random.default_rng(20240229)
-    with open(output, "wb") as file:
+    with open(output / "quant_blocks.bin", "wb") as file:
         for name in TYPES:
             blocks = blocks_of(rng, name)
             if name == "F16":
@@ -68,9 +87,7 @@ def main():
                 values = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[name])
             assert values.size == ELEMENTS and values.dtype == np.float32
             assert np.isfinite(values).all(), name
-            file.write(name.encode().ljust(8, b"\0"))
-            file.write(np.array([values.size, blocks.size], "<u8").tobytes())
-            file.write(blocks.tobytes() + values.tobytes())
+            write_record(file, name, blocks, values)
 
 
 if __name__ == "__main__":

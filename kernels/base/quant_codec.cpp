@@ -1,5 +1,7 @@
 #include "kernels/base/quant_codec.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/base/quant_blocks.h"
@@ -123,7 +125,49 @@ void convert_floats(float* out, const void* in, int64_t n) {
   }
 }
 
+// 1 / d, or 0 for a block of zeros.
+float inverse(float d) { return d == 0 ? 0 : 1 / d; }
+
+void pack(BlockQ8_0& b, const float* in) {
+  float largest = 0;
+  for (int i = 0; i < 32; ++i) largest = std::max(largest, std::abs(in[i]));
+  const float d = largest / 127, inverse_d = inverse(d);
+  b.d = to_f16(d);
+  for (int i = 0; i < 32; ++i) b.q[i] = int8_t(std::round(in[i] * inverse_d));
+}
+
+void pack(BlockQ4_0& b, const float* in) {
+  float largest = 0;  // in size, with its sign
+  for (int i = 0; i < 32; ++i) {
+    if (std::abs(in[i]) > std::abs(largest)) largest = in[i];
+  }
+  const float d = largest / -8, inverse_d = inverse(d);
+  b.d = to_f16(d);
+  const auto level = [&](float x) { return std::min(15, int(x * inverse_d + 8.5f)); };
+  for (int i = 0; i < 16; ++i) b.q[i] = uint8_t(level(in[i]) | level(in[i + 16]) << 4);
+}
+
+template <typename Block>
+void pack_blocks(void* out, const float* in, int64_t n) {
+  MINFER_CHECK(n % Block::kElements == 0, n, " elements are no whole blocks");
+  char* bytes = static_cast<char*>(out);
+  for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
+    Block block;
+    pack(block, in + i);
+    std::memcpy(bytes, &block, sizeof block);
+  }
+}
+
 }  // namespace
+
+void encode_row(void* out, const float* in, DType dtype, int64_t n) {
+  if (dtype == DType::Q8_0) return pack_blocks<BlockQ8_0>(out, in, n);
+  if (dtype == DType::Q4_0) return pack_blocks<BlockQ4_0>(out, in, n);
+  visit_float(dtype, [&]<typename T>() {
+    T* const to = static_cast<T*>(out);
+    for (int64_t i = 0; i < n; ++i) to[i] = from_f32<T>(in[i]);
+  });
+}
 
 GroupFormat group_format(DType dtype) {
   switch (dtype) {

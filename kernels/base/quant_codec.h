@@ -11,6 +11,11 @@ namespace minfer {
 //   maths f32, each product and sum rounded once, in the order that ggml uses: equal bits
 void dequantize_row(float* out, const void* in, DType dtype, int64_t n);
 
+// The reverse, for the float types, Q8_0 and Q4_0: out gets the n elements in whole blocks. The
+// scales are those that ggml chooses (max|x| / 127; the x of largest size / -8), so that the bytes
+// are equal.
+void encode_row(void* out, const float* in, DType dtype, int64_t n);
+
 // How a block format of GGUF reads as a QuantizedMatrix (quantized_matrix.h), which says the same,
 // value for value.
 struct GroupFormat {

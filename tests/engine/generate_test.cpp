@@ -27,6 +27,7 @@ class ToyTokenizer final : public Tokenizer {
   std::string piece(TokenId id) const override { return pieces_[size_t(id)]; }
   bool strips_leading_space() const override { return false; }
   TokenId find(std::string_view) const override { return -1; }
+  Metadata to_gguf(int64_t) const override { return {}; }
 
  private:
   std::vector<std::string> pieces_;

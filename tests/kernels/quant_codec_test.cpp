@@ -23,25 +23,40 @@ DType dtype_named(const std::string& name) {
   return DType::F32;
 }
 
+// What make_quant_fixtures.py has put into a file: blocks, and values that belong to them.
+struct Record {
+  DType dtype;
+  std::string blocks;
+  std::vector<float> values;
+};
+std::vector<Record> read_records(const char* name) {
+  const std::string fixture = test::read_file(test::fixtures_dir() / name);
+  ByteReader reader(fixture);
+  std::vector<Record> records;
+  while (reader.left() > 0) {
+    Record record;
+    record.dtype = dtype_named(reader.text(8).c_str());  // up to the padding
+    record.values.resize(reader.read<uint64_t>());
+    record.blocks = reader.text(reader.read<uint64_t>());
+    const std::string values = reader.text(record.values.size() * sizeof(float));
+    std::memcpy(record.values.data(), values.data(), values.size());
+    EXPECT_EQ(bytes_of(record.dtype, std::ssize(record.values)), std::ssize(record.blocks));
+    records.push_back(std::move(record));
+  }
+  return records;
+}
+
 // Against the values of the `gguf` Python package (scripts/make_quant_fixtures.py), bit for bit.
 TEST(QuantCodec, EveryTypeEqualsTheReference) {
-  const std::string fixture = test::read_file(test::fixtures_dir() / "quant_blocks.bin");
-  ByteReader reader(fixture);
-  int n_types = 0;
-  for (; reader.left() > 0; ++n_types) {
-    const std::string name = reader.text(8).c_str();  // up to the padding
-    const auto n = reader.read<uint64_t>();
-    const auto n_bytes = reader.read<uint64_t>();
-    const std::string blocks = reader.text(n_bytes), values = reader.text(n * sizeof(float));
-    const DType dtype = dtype_named(name);
-    ASSERT_EQ(static_cast<uint64_t>(bytes_of(dtype, static_cast<int64_t>(n))), n_bytes) << name;
-
-    std::vector<float> expected(n), found(n, std::nanf(""));
-    std::memcpy(expected.data(), values.data(), values.size());
+  const std::vector<Record> records = read_records("quant_blocks.bin");
+  EXPECT_EQ(records.size(), 10u);
+  for (const auto& [dtype, blocks, expected] : records) {
+    const size_t n = expected.size();
+    std::vector<float> found(n, std::nanf(""));
     dequantize_row(found.data(), blocks.data(), dtype, static_cast<int64_t>(n));
     for (size_t i = 0; i < n; ++i) {
       ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
-          << name << " element " << i << ": " << found[i] << ", expected " << expected[i];
+          << dtype << " element " << i << ": " << found[i] << ", expected " << expected[i];
     }
     if (is_float(dtype)) continue;
 
@@ -56,11 +71,20 @@ TEST(QuantCodec, EveryTypeEqualsTheReference) {
     }
     for (size_t i = 0; i < n; ++i) {
       ASSERT_EQ(std::bit_cast<uint32_t>(found[i]), std::bit_cast<uint32_t>(expected[i]))
-          << name << " as a matrix, element " << i << ": " << found[i] << ", expected "
+          << dtype << " as a matrix, element " << i << ": " << found[i] << ", expected "
           << expected[i];
     }
   }
-  EXPECT_EQ(n_types, 10);
+}
+
+TEST(QuantCodec, EncodesAsTheReference) {
+  const std::vector<Record> records = read_records("quant_rows.bin");
+  EXPECT_EQ(records.size(), 4u);
+  for (const auto& [dtype, blocks, values] : records) {
+    std::string found(blocks.size(), '\x55');
+    encode_row(found.data(), values.data(), dtype, std::ssize(values));
+    EXPECT_TRUE(found == blocks) << dtype;
+  }
 }
 
 }  // namespace
