@@ -46,7 +46,6 @@ TEST_F(Failures, PromptPastTheContextIsTwoWithBothNumbers) {
 }
 
 TEST_F(Failures, NoModelIsTwoAndNamesTheScript) {
-  expect_failure(minfer({"generate", "x"}), 2, "scripts/get_model.sh smollm2");
   expect_failure(minfer({"generate", "-m", "smollm2", "x"}), 2, "scripts/get_model.sh smollm2");
 }
 
