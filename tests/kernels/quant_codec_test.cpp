@@ -9,8 +9,7 @@
 #include <vector>
 
 #include "kernels/base/quantized_matrix.h"
-#include "loaders/byte_reader.h"
-#include "tests/support/tensors.h"
+#include "tests/support/quant_records.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {
