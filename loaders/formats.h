@@ -15,6 +15,7 @@ namespace minfer {
 class FileTensorSource : public TensorSource {
  public:
   HostTensor read(const TensorEntry& entry) const override;
+  HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const override;
   void check_unchanged() const override;
 
  protected:

@@ -1,6 +1,7 @@
 #include "loaders/tensor_source.h"
 
 #include <algorithm>
+#include <cstring>
 #include <filesystem>
 #include <system_error>
 #include <utility>
@@ -52,6 +53,31 @@ HostTensor FileTensorSource::read(const TensorEntry& entry) const {
   MINFER_CHECK(std::cmp_equal(tensor.view().n_bytes(), entry.file_bytes), "tensor ", entry.name);
   read_bytes(entry, tensor.view().data);
   return tensor;
+}
+
+HostTensor TensorSource::read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const {
+  HostTensor whole = read(entry);
+  if (n == entry.shape[0]) return whole;
+  const Tensor rows = whole.view().rows(begin, n);
+  HostTensor copy(rows.dtype, rows.shape);
+  std::memcpy(copy.view().data, rows.data, static_cast<size_t>(rows.n_bytes()));
+  return copy;
+}
+
+HostTensor FileTensorSource::read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const {
+  if (std::cmp_not_equal(bytes_of(entry.dtype, entry.shape), entry.file_bytes)) {
+    return TensorSource::read_rows(entry, begin, n);  // stored otherwise than read() delivers it
+  }
+  Shape shape = entry.shape;
+  shape.dims[0] = begin;
+  const auto skipped = static_cast<uint64_t>(bytes_of(entry.dtype, shape));
+  shape.dims[0] = n;
+  MINFER_CHECK(begin >= 0 && n >= 0 && begin + n <= entry.shape[0], "rows of ", entry.name);
+  HostTensor rows(entry.dtype, shape);
+  const Extent& extent = extents_[index_of(entry)];
+  files_[extent.file].read(extent.begin + skipped, rows.view().data,
+                           static_cast<uint64_t>(rows.view().n_bytes()));
+  return rows;
 }
 
 HostQuantizedMatrix TensorSource::read_quantized(const TensorEntry& entry) const {

@@ -62,6 +62,8 @@ class TensorSource {
   // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
   // was opened.
   virtual HostTensor read(const TensorEntry& entry) const = 0;
+  // Rows [begin, begin + n) of the outermost dim of one that read() delivers. Thread-safe.
+  virtual HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const;
   // The same for an entry with `quant`. Thread-safe.
   virtual HostQuantizedMatrix read_quantized(const TensorEntry& entry) const;
   // Holds every tensor of the files against the checksum that they carry for it ("xxh3.NAME" in

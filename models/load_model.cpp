@@ -8,16 +8,22 @@
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 #include "models/model.h"
+#include "models/source_error.h"
 #include "models/weight_layout.h"
 #include "models/weight_names.h"
 
 namespace minfer {
 namespace {
 
+// Bytes that a tensor takes once packed: quantized values become F32.
+int64_t packed_bytes(const TensorEntry& entry) {
+  return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
+}
+
 void require_memory(const std::vector<WeightBinding>& bindings) {
   int64_t needed = 0, largest = 0;
   for (const WeightBinding& binding : bindings) {
-    const int64_t n_bytes = weight_memory_bytes(*binding.entry);
+    const int64_t n_bytes = packed_bytes(*binding.entry);
     needed = checked_add(needed, n_bytes);
     largest = std::max(largest, n_bytes);
   }
@@ -144,12 +150,6 @@ std::string most_common_type(const std::vector<WeightBinding>& bindings) {
   const auto most = std::max_element(n_elements.begin(), n_elements.end(),
                                      [](auto& a, auto& b) { return a.second < b.second; });
   return std::string(info(most->first).name);
-}
-
-// With the model's path in front, unless the error names a file of the model already.
-Error in_source(const TensorSource& source, const Error& e) {
-  const std::string path = shortened(source.path);
-  return std::string_view(e.what()).starts_with(path) ? e : e.in(path);
 }
 
 void warn(Model& model, std::string_view what, const std::vector<std::string>& names) {

@@ -103,18 +103,23 @@ bool is_known_buffer(std::string_view name) {
          name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
 }
 
-class Binder {
- public:
-  Binder(const TensorSource& source, const ModelConfig& config)
-      : source_(source), config_(config), names_(names_of(source.key_style, config.architecture)) {
-    prefix_ = names_.prefix;
-    if (source.find(cat(prefix_, names_.output_norm, ".weight")) == nullptr &&
-        source.find(cat(names_.output_norm, ".weight")) != nullptr) {
-      prefix_.clear();
-    }
-  }
+// A tensor that the model needs, by the name that one kind of file gives it.
+struct Slot {
+  std::string name;
+  Shape shape;
+  bool transposed;
+  std::vector<WeightPart> parts;
+};
 
-  void bind(Weights& weights) {
+// Goes through a model's weights in one order for all kinds of files.
+class Walk {
+ public:
+  //   stored_as_output  a tied pair goes by the name of the output layer
+  Walk(const ModelConfig& config, const Names& names, std::string_view prefix,
+       bool stored_as_output)
+      : config_(config), names_(names), prefix_(prefix), stored_as_output_(stored_as_output) {}
+
+  std::vector<Slot> slots(Weights& weights) {
     const ModelConfig& c = config_;
     bind_embedding(weights);
     if (!names_.positions.empty()) {
@@ -125,29 +130,13 @@ class Binder {
       bind_layer(cat(prefix_, names_.layers, i, "."), weights.layers[static_cast<size_t>(i)]);
     }
     norm(prefix_ + std::string(names_.output_norm), weights.output_norm, weights.output_norm_bias);
-  }
-
-  std::vector<WeightBinding> take_bindings() { return std::move(bindings_); }
-
-  std::vector<std::string> surplus() const {
-    std::vector<std::string> names;
-    for (const TensorEntry& entry : source_.tensors) {
-      if (!bound_.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
-    }
-    for (const auto& [name, reason] : source_.unusable) {
-      if (!is_known_buffer(name)) names.push_back(name);
-    }
-    return names;
+    return std::move(slots_);
   }
 
  private:
-  // A tied pair is stored under either name in Hugging Face files.
   void bind_embedding(Weights& weights) {
     const std::string embedding = prefix_ + std::string(names_.embedding), output(names_.output);
-    const bool stored_as_output = config_.tied_output &&
-                                  source_.find(embedding + ".weight") == nullptr &&
-                                  source_.find(output + ".weight") != nullptr;
-    table(stored_as_output ? output : embedding, config_.vocab_size, weights.embedding);
+    table(stored_as_output_ ? output : embedding, config_.vocab_size, weights.embedding);
     if (!config_.tied_output) table(output, config_.vocab_size, weights.output);
   }
 
@@ -207,35 +196,80 @@ class Binder {
 
   void add(const std::string& name, const Shape& shape, bool transposed,
            std::vector<WeightPart> parts) {
-    const TensorEntry* entry = source_.find(name);
-    if (entry == nullptr) {
-      const auto reason = source_.unusable.find(name);
-      throw Error(ErrorKind::Input,
-                  cat("tensor ", name, " ", shape, " ",
-                      reason == source_.unusable.end() ? "is missing" : reason->second));
-    }
-    MINFER_REQUIRE(Input, entry->shape == shape, "tensor ", name, ": shape ", entry->shape,
-                   ", expected ", shape);
-    bound_.insert(entry);
-    bindings_.push_back({entry, transposed, std::move(parts)});
+    slots_.push_back({name, shape, transposed, std::move(parts)});
   }
 
-  const TensorSource& source_;
   const ModelConfig& config_;
   const Names& names_;
   std::string prefix_;
-  std::vector<WeightBinding> bindings_;
-  std::set<const TensorEntry*> bound_;
+  bool stored_as_output_;
+  std::vector<Slot> slots_;
 };
+
+// As the source calls them.
+std::vector<Slot> slots_of(const TensorSource& source, const ModelConfig& config,
+                           Weights& weights) {
+  const Names& names = names_of(source.key_style, config.architecture);
+  std::string_view prefix = names.prefix;
+  if (source.find(cat(prefix, names.output_norm, ".weight")) == nullptr &&
+      source.find(cat(names.output_norm, ".weight")) != nullptr) {
+    prefix = {};
+  }
+  // A tied pair is stored under either name in Hugging Face files.
+  const bool stored_as_output = config.tied_output &&
+                                source.find(cat(prefix, names.embedding, ".weight")) == nullptr &&
+                                source.find(cat(names.output, ".weight")) != nullptr;
+  return Walk(config, names, prefix, stored_as_output).slots(weights);
+}
+
+const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
+  const TensorEntry* entry = source.find(slot.name);
+  if (entry == nullptr) {
+    const auto reason = source.unusable.find(slot.name);
+    throw Error(ErrorKind::Input,
+                cat("tensor ", slot.name, " ", slot.shape, " ",
+                    reason == source.unusable.end() ? "is missing" : reason->second));
+  }
+  MINFER_REQUIRE(Input, entry->shape == slot.shape, "tensor ", slot.name, ": shape ", entry->shape,
+                 ", expected ", slot.shape);
+  return entry;
+}
+
+std::vector<std::string> surplus_of(const TensorSource& source,
+                                    const std::set<const TensorEntry*>& bound) {
+  std::vector<std::string> names;
+  for (const TensorEntry& entry : source.tensors) {
+    if (!bound.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
+  }
+  for (const auto& [name, reason] : source.unusable) {
+    if (!is_known_buffer(name)) names.push_back(name);
+  }
+  return names;
+}
 
 }  // namespace
 
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
                                         Weights& weights, std::vector<std::string>& surplus) {
-  Binder binder(source, config);
-  binder.bind(weights);
-  surplus = binder.surplus();
-  return binder.take_bindings();
+  std::vector<WeightBinding> bindings;
+  std::set<const TensorEntry*> bound;
+  for (Slot& slot : slots_of(source, config, weights)) {
+    const TensorEntry* entry = find_entry(source, slot);
+    bound.insert(entry);
+    bindings.push_back({entry, slot.transposed, std::move(slot.parts)});
+  }
+  surplus = surplus_of(source, bound);
+  return bindings;
+}
+
+std::vector<NamedShape> hf_weights(const ModelConfig& config) {
+  const Names& names = names_of(KeyStyle::HuggingFace, config.architecture);
+  Weights weights;
+  std::vector<NamedShape> all;
+  for (const Slot& slot : Walk(config, names, names.prefix, false).slots(weights)) {
+    all.push_back({slot.name, slot.shape});
+  }
+  return all;
 }
 
 const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config) {

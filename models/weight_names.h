@@ -30,6 +30,13 @@ struct WeightBinding {
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
                                         Weights& weights, std::vector<std::string>& surplus);
 
+// Every tensor of a model as transformers names it, in the order of bind_weights.
+struct NamedShape {
+  std::string name;
+  Shape shape;
+};
+std::vector<NamedShape> hf_weights(const ModelConfig& config);
+
 // GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
 const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config);
 

@@ -18,6 +18,7 @@ void add_inspect_command(CommandNode& root, Context& context);
 void add_eval_command(CommandNode& root, Context& context);
 void add_eval_perplexity_command(CommandNode& eval, Context& context);
 void add_eval_score_command(CommandNode& eval, Context& context);
+void add_quantize_command(CommandNode& root, Context& context);
 void add_bench_command(CommandNode& root, Context& context);
 void add_completions_command(CommandNode& root, Context& context);
 void add_man_command(CommandNode& root, Context& context);

@@ -21,6 +21,7 @@ void run(int argc, char** argv) {
   add_tokenize_command(line.root(), context);
   add_inspect_command(line.root(), context);
   add_eval_command(line.root(), context);
+  add_quantize_command(line.root(), context);
   add_bench_command(line.root(), context);
   add_completions_command(line.root(), context);
   add_man_command(line.root(), context);

@@ -37,6 +37,7 @@ void install_signal_handlers() {
   ::sigaction(SIGTERM, &action, nullptr);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
+  ::sigaction(SIGXFSZ, &action, nullptr);
 }
 
 const std::atomic<bool>& interrupt_flag() { return interrupted; }

@@ -13,8 +13,8 @@ struct Interrupted {
 // their numbers.
 void open_standard_files();
 
-// The first SIGINT or SIGTERM sets the flag, the second ends the process at once. SIGPIPE is
-// ignored: a closed stdout is seen at the write.
+// The first SIGINT or SIGTERM sets the flag, the second ends the process at once. SIGPIPE and
+// SIGXFSZ are ignored: a closed stdout and a file size limit are seen at the write.
 void install_signal_handlers();
 const std::atomic<bool>& interrupt_flag();
 void throw_if_interrupted();

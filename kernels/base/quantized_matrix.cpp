@@ -66,10 +66,14 @@ void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
     const T* const scales = w.scales.as<const T>() + row * w.n_groups();
     const float* const mins =
         w.asymmetric() ? w.mins.as<const float>() + row * w.n_groups() : nullptr;
-    for (int64_t i = 0; i < w.in_dim(); ++i) {
-      const int level = w.bits() == 8 ? levels[i] : (levels[i / 2] >> (i % 2 * 4)) & 15;
-      const float x = float(level - zero) * to_f32(scales[i / w.group]);
-      out[i] = mins == nullptr ? x : x + mins[i / w.group];
+    const bool is_bytes = w.bits() == 8;
+    for (int64_t g = 0; g < w.n_groups(); ++g) {
+      const float scale = to_f32(scales[g]);
+      for (int64_t i = g * w.group; i < (g + 1) * w.group; ++i) {
+        const int level = is_bytes ? levels[i] : (levels[i >> 1] >> (i & 1) * 4) & 15;
+        const float x = float(level - zero) * scale;
+        out[i] = mins == nullptr ? x : x + mins[g];
+      }
     }
   });
 }

@@ -1,8 +1,6 @@
 // The kernels for AVX-512 F, BW, DQ and VL; built with those flags on x86-64 alone. Everything here
 // and in what it includes is local to this file, see kernels.h.
 
-#include <utility>
-
 #include "kernels/cpu/kernels.h"
 
 // The instruction set first, then what is written over it.
@@ -10,7 +8,6 @@
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_matmul.h"
-#include "kernels/cpu/vector_levels.h"
 #include "kernels/cpu/vector_attention.h"
 #include "kernels/cpu/vector_rows.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -18,6 +15,6 @@
 
 namespace minfer::cpu {
 
-CpuKernels avx512_kernels(const Int8Products& int8) { return vector_kernels(int8); }
+const CpuKernels& avx512_kernels() { return kVectorKernels; }
 
 }  // namespace minfer::cpu

@@ -1,0 +1,145 @@
+#include "loaders/quantized_dir.h"
+
+#include <algorithm>
+#include <array>
+#include <filesystem>
+#include <string_view>
+#include <system_error>
+#include <utility>
+
+#include "loaders/checksum.h"
+#include "loaders/compressed_tensors.h"
+#include "loaders/file.h"
+#include "loaders/output_file.h"
+#include "loaders/staging.h"
+
+namespace minfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr const char* kConfig = "config.json";
+constexpr const char* kWeights = "model.safetensors";
+constexpr const char* kReport = "minfer_quant_report.json";
+constexpr const char* kSums = "SHA256SUMS";
+constexpr uint64_t kMaxSideFileBytes = 256 << 20;
+
+bool is_side_file(const std::string& name) {
+  constexpr std::array kOwn = {kConfig, kReport, kSums};
+  constexpr std::array kEndings = {".json", ".model", ".txt", ".jinja", ".md"};
+  constexpr std::array kStarts = {"LICENSE", "NOTICE", "USE_POLICY"};
+  if (name.starts_with('.') || name.ends_with(".index.json") ||
+      std::ranges::count(kOwn, name) > 0) {
+    return false;
+  }
+  return std::ranges::any_of(kEndings, [&](const char* end) { return name.ends_with(end); }) ||
+         std::ranges::any_of(kStarts, [&](const char* start) { return name.starts_with(start); });
+}
+
+class QuantizedDirWriter final : public ModelWriter {
+ public:
+  explicit QuantizedDirWriter(QuantizedDirOptions options)
+      : options_(std::move(options)),
+        layout_(options_.tensors),
+        staging_(options_.output, options_.replace) {
+    staging_.require_space(expected_bytes());
+    weights_ = std::make_unique<SafetensorsWriter>(path_of(kWeights), records(), metadata());
+  }
+
+  void write_rows(const TensorEntry& tensor, int64_t, const Tensor& rows) override {
+    weights_->append(tensor.name, rows.data, static_cast<uint64_t>(rows.n_bytes()));
+  }
+
+  void write_rows(const TensorEntry& tensor, int64_t begin, const QuantizedMatrix& rows) override {
+    layout_.append(*weights_, tensor, begin, rows);
+  }
+
+  void finish(const std::string& report) override {
+    weights_->finish();
+    sums_[kWeights] = weights_->check(options_.progress);
+    add_file(kConfig, layout_.with_quantization_config(options_.config, options_.tied_output));
+    if (!options_.source_dir.empty()) {
+      for (const std::string& name : side_files(options_.source_dir)) {
+        add_file(name, read_whole_file(source_path(name), kMaxSideFileBytes));
+      }
+    }
+    add_file(kReport, report);
+    std::string sums;
+    for (const auto& [name, sum] : sums_) sums += sum + "  " + name + '\n';
+    add_file(kSums, sums);
+    staging_.commit_directory();
+  }
+
+ private:
+  std::string path_of(const std::string& name) const { return staging_.directory() + '/' + name; }
+  std::string source_path(const std::string& name) const {
+    return (fs::path(options_.source_dir) / name).string();
+  }
+
+  // Tensors that are no whole multiples of 64 bytes come last, so that the others begin at one.
+  std::vector<SafetensorsWriter::Record> records() const {
+    std::vector<SafetensorsWriter::Record> all;
+    for (const TensorEntry& tensor : options_.tensors) {
+      for (auto& record : layout_.records(tensor)) all.push_back(std::move(record));
+    }
+    std::ranges::stable_partition(all, [](const auto& record) { return record.n_bytes % 64 == 0; });
+    return all;
+  }
+
+  std::map<std::string, std::string> metadata() const {
+    std::map<std::string, std::string> all = options_.metadata;
+    all["format"] = "pt";  // what transformers asks for
+    all["minfer.format"] = "1";
+    return all;
+  }
+
+  int64_t expected_bytes() const {
+    constexpr int64_t kSmallFiles = 16 << 20;  // header, configuration, report
+    int64_t n_bytes = kSmallFiles;
+    for (const TensorEntry& tensor : options_.tensors) {
+      n_bytes = checked_add(n_bytes, layout_.stored_bytes(tensor));
+    }
+    if (options_.source_dir.empty()) return n_bytes;
+    for (const std::string& name : side_files(options_.source_dir)) {
+      std::error_code ignored;  // a file that cannot be read is an error when it is
+      const uintmax_t size = fs::file_size(source_path(name), ignored);
+      if (!ignored) n_bytes = checked_add(n_bytes, narrow<int64_t>(size));
+    }
+    return n_bytes;
+  }
+
+  void add_file(const std::string& name, const std::string& bytes) {
+    write_file(path_of(name), bytes);
+    MINFER_REQUIRE(System, read_whole_file(path_of(name), bytes.size()) == bytes,
+                   shown_path(path_of(name)), ": does not hold what was written");
+    sums_[name] = sha256_hex(bytes);
+  }
+
+  QuantizedDirOptions options_;
+  CompressedTensorsLayout layout_;
+  Staging staging_;
+  std::unique_ptr<SafetensorsWriter> weights_;  // closed before staging_ goes
+  std::map<std::string, std::string> sums_;     // SHA-256 by file name
+};
+
+}  // namespace
+
+std::vector<std::string> side_files(const std::string& directory) {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator item(directory, error), end; !error && item != end;
+       item.increment(error)) {
+    std::error_code ignored;
+    const std::string name = item->path().filename();
+    if (is_side_file(name) && item->is_regular_file(ignored)) names.push_back(name);
+  }
+  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
+  std::ranges::sort(names);
+  return names;
+}
+
+std::unique_ptr<ModelWriter> make_quantized_dir_writer(QuantizedDirOptions options) {
+  return std::make_unique<QuantizedDirWriter>(std::move(options));
+}
+
+}  // namespace minfer

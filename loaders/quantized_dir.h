@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "loaders/model_writer.h"
+
+namespace minfer {
+
+// A Hugging Face directory with quantized matrices: config.json, model.safetensors (in
+// compressed_tensors.h's layout, with a checksum of each tensor), the tokenizer and other small
+// files of the source, minfer_quant_report.json, and SHA256SUMS over them all.
+struct QuantizedDirOptions {
+  std::string output;
+  bool replace = false;  // an output that is there already
+  std::vector<TensorEntry> tensors;
+  std::string config;  // config.json as JSON text, without quantization_config
+  bool tied_output = false;
+  std::string source_dir;                       // whose small files are copied; empty: none
+  std::map<std::string, std::string> metadata;  // of the safetensors file
+  // While the result is read back: bytes done and in all.
+  std::function<void(int64_t, int64_t)> progress;
+};
+std::unique_ptr<ModelWriter> make_quantized_dir_writer(QuantizedDirOptions options);
+
+// Names of the files of a Hugging Face directory that go with its weights: tokenizer, chat
+// template, generation settings, licence.
+std::vector<std::string> side_files(const std::string& directory);
+
+}  // namespace minfer

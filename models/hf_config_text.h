@@ -1,0 +1,13 @@
+#pragma once
+
+#include <string>
+
+#include "models/model_config.h"
+
+namespace minfer {
+
+// config.json of a Llama-family model, for a source that has none.
+//   dtype  of the values that are not quantized
+std::string hf_config_text(const ModelConfig& config, DType dtype);
+
+}  // namespace minfer

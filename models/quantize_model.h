@@ -1,0 +1,33 @@
+#pragma once
+
+#include <functional>
+#include <vector>
+
+#include "loaders/model_writer.h"
+#include "models/quantize_plan.h"
+
+namespace minfer {
+
+// What became of each tensor of the plan, in its order.
+struct QuantizedTensorReport {
+  std::string name;
+  DType source_type = DType::F32;
+  TensorEntry output;
+  int64_t bytes_before = 0, bytes_after = 0;
+  bool fallback = false;
+  QuantizationError error;  // zero where the values are the source's
+};
+
+// Before the run: sizes, no errors.
+QuantizedTensorReport planned_report(const PlannedTensor& tensor);
+
+// Reads the source block of rows by block, one ahead, and hands what each becomes to the writer;
+// the memory that it takes does not grow with the model. The bytes written depend on the source,
+// the plan and the method alone. The writer is not finished. Throws Input for values that cannot be
+// stored, System.
+//   progress  bytes of the source done and in all
+std::vector<QuantizedTensorReport> quantize_model(
+    const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,
+    ModelWriter& writer, const std::function<void(int64_t, int64_t)>& progress);
+
+}  // namespace minfer

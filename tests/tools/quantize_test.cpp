@@ -1,0 +1,279 @@
+#include <gtest/gtest.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <csignal>
+#include <set>
+#include <thread>
+
+#include "loaders/checksum.h"
+#include "tests/support/test_data.h"
+#include "tests/tools/minfer_process.h"
+
+namespace minfer::test {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+std::set<std::string> names_in(const fs::path& directory) {
+  std::set<std::string> names;
+  for (const auto& item : fs::directory_iterator(directory)) {
+    names.insert(item.path().filename());
+  }
+  return names;
+}
+
+// Every file of a directory by name.
+std::map<std::string, std::string> files_in(const fs::path& directory) {
+  std::map<std::string, std::string> files;
+  for (const std::string& name : names_in(directory)) files[name] = read_file(directory / name);
+  return files;
+}
+
+// The input lies in `in`, everything else appears beside it.
+class Quantize : public MinferProcess {
+ protected:
+  Quantize() {
+    fs::create_directory(in_);
+    fs::copy(fixtures_dir() / "models/llama-head64-f16", in_, fs::copy_options::recursive);
+    dir_.write("in/tokenizer.model", "not read by quantize");
+  }
+
+  ProcessResult quantize(std::vector<std::string> args, const ProcessOptions& options = {}) const {
+    args.insert(args.begin(), {"quantize"});
+    return minfer(args, options);
+  }
+  // `bytes` as the limit of a file's size.
+  ProcessResult quantize_limited(int kib, const std::string& output) const {
+    const std::string command = cat("ulimit -f ", kib, "; exec \"$0\" quantize \"$1\" \"$2\"");
+    return run_process({"/bin/bash", "-c", command, MINFER_BINARY, in_, output});
+  }
+
+  // Nothing but the directory's own files and what a test names.
+  void expect_clean(std::set<std::string> also) const {
+    also.insert({"in", "tiny.gguf"});
+    EXPECT_EQ(names_in(dir_.path()), also);
+  }
+
+  const std::string in_ = dir_.path() / "in", out_ = dir_.path() / "out";
+};
+
+TEST_F(Quantize, WritesADirectoryWithItsChecksums) {
+  const ProcessResult result = quantize({in_, out_, "--group", "32", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto files = files_in(out_);
+  const std::set<std::string> expected = {"SHA256SUMS",        "config.json",
+                                          "expected.json",     "minfer_quant_report.json",
+                                          "model.safetensors", "tokenizer.model"};
+  EXPECT_EQ(names_in(out_), expected);
+  EXPECT_EQ(files.at("tokenizer.model"), "not read by quantize");
+  std::string sums;
+  for (const auto& [name, bytes] : files) {
+    if (name != "SHA256SUMS") sums += sha256_hex(bytes) + "  " + name + '\n';
+  }
+  EXPECT_EQ(files.at("SHA256SUMS"), sums);
+
+  const Json report = Json::parse(files.at("minfer_quant_report.json"));
+  const Json printed = Json::parse(result.out);
+  EXPECT_EQ(report["tensors"], printed["tensors"]);
+  EXPECT_EQ(report["bytes_after"], printed["bytes_after"]);
+  EXPECT_EQ(report["worst"].size(), 5u);
+  EXPECT_FALSE(report.contains("seconds"));
+  EXPECT_GT(printed["mb_per_s"].get<double>(), 0);
+  int64_t after = 0;
+  for (const Json& tensor : report["tensors"]) after += tensor["bytes_after"].get<int64_t>();
+  EXPECT_EQ(report["bytes_after"], after);
+  EXPECT_LT(size_t(after), files.at("model.safetensors").size());
+  EXPECT_EQ(Json::parse(files.at("config.json"))["quantization_config"]["quant_method"],
+            "compressed-tensors");
+  expect_clean({"out"});
+}
+
+TEST_F(Quantize, SameBytesForAnyNumberOfThreads) {
+  ASSERT_EQ(quantize({in_, out_, "-t", "1", "--group", "32"}).exit_code, 0);
+  ASSERT_EQ(quantize({in_, out_ + "2", "-t", "2", "--group", "32"}).exit_code, 0);
+  EXPECT_EQ(files_in(out_), files_in(out_ + "2"));
+}
+
+TEST_F(Quantize, DryRunPrintsTheSizesOfTheRun) {
+  const Json dry = Json::parse(quantize({in_, out_, "--dry-run", "--json"}).out);
+  EXPECT_TRUE(dry["dry_run"].get<bool>());
+  expect_clean({});
+  const Json run = Json::parse(quantize({in_, out_, "--json"}).out);
+  EXPECT_EQ(dry["bytes_after"], run["bytes_after"]);
+  EXPECT_EQ(dry["fallbacks"], run["fallbacks"]);
+  fs::remove(fs::path(in_) / "model.safetensors");
+  const Json config_alone = Json::parse(quantize({in_, "--dry-run", "--json"}).out);
+  EXPECT_EQ(config_alone["bytes_after"], run["bytes_after"]);
+  EXPECT_EQ(config_alone["bytes_before"], run["bytes_before"]);
+}
+
+TEST_F(Quantize, OutputIsNamedAfterTheInput) {
+  EXPECT_EQ(quantize({in_ + "/", "-q"}).exit_code, 0);
+  EXPECT_EQ(quantize({in_, "-q", "--type", "int8"}).exit_code, 0);
+  EXPECT_EQ(quantize({model_, "-q", "--group", "128"}).exit_code, 0);
+  expect_clean({"in-int4-g64", "in-int8-row", "tiny-int4-g128"});
+}
+
+TEST_F(Quantize, UsageIsTwo) {
+  expect_failure(quantize({}), 2, "no model");
+  expect_failure(quantize({in_, out_, "--group", "48"}), 2, "--group");
+  expect_failure(quantize({in_, out_, "--tensor", "*"}), 2, "PATTERN=TYPE");
+  expect_failure(quantize({in_, out_, "--tensor", "*=int5"}), 2, "int5");
+  expect_failure(quantize({in_, out_, "--tensor", "none=int4"}), 2, "fits no tensor");
+  expect_failure(quantize({in_, out_, "--type", "int8", "--asymmetric"}), 2, "symmetric");
+  expect_failure(quantize({in_, in_}), 2, "is the input");
+  expect_failure(quantize({in_, in_ + "/../in/", "--force"}), 2, "is the input");
+  expect_failure(quantize({in_, in_ + "/out"}), 2, "inside the input");
+  expect_failure(quantize({in_, dir_.path(), "--force"}), 2, "inside the output");
+  expect_failure(quantize({model_, model_, "--force"}), 2, "is the input");
+  fs::create_directory_symlink(in_, dir_.path() / "link");
+  expect_failure(quantize({in_, dir_.path() / "link", "--force"}), 2, "is the input");
+  expect_failure(quantize({in_, dir_.path() / "link/out"}), 2, "inside the input");
+  expect_clean({"link"});
+}
+
+TEST_F(Quantize, InputIsThree) {
+  expect_failure(quantize({dir_.path() / "none", out_}), 3, "none");
+  expect_failure(quantize({in_, out_, "--group", "128", "--strict"}), 3, "whole groups");
+  const fs::path gpt2 = fixtures_dir() / "models/gpt2-f32";
+  expect_failure(quantize({gpt2, out_}), 3, "architecture gpt2");
+  const std::string poisoned = dir_.write("bad.gguf", tiny_gguf({.poisoned = true}));
+  expect_failure(quantize({poisoned, out_, "-q"}), 3, "blk.1.ffn_up.weight: row 0, column 5");
+  expect_clean({"bad.gguf"});
+}
+
+TEST_F(Quantize, OutputThatIsThereStaysWithoutForce) {
+  fs::create_directory(out_);
+  dir_.write("out/mine", "precious");
+  expect_failure(quantize({in_, out_}), 4, "--force");
+  EXPECT_EQ(read_file(out_ + "/mine"), "precious");
+  EXPECT_EQ(quantize({in_, out_, "--force"}).exit_code, 0);
+  EXPECT_FALSE(fs::exists(out_ + "/mine"));
+  EXPECT_TRUE(fs::exists(out_ + "/model.safetensors"));
+  EXPECT_EQ(quantize({in_, dir_.write("file", "x"), "--force"}).exit_code, 0);
+  expect_clean({"out", "file"});
+}
+
+TEST_F(Quantize, FullDiskIsFourAndLeavesNothing) {
+  const ProcessResult weights = quantize_limited(8, out_);
+  EXPECT_EQ(weights.exit_code, 4) << weights.err;
+  EXPECT_NE(weights.err.find("model.safetensors: cannot write"), std::string::npos) << weights.err;
+  expect_clean({});
+
+  const fs::path mount = dir_.path() / "small";
+  fs::create_directory(mount);
+  if (::mount("tmpfs", mount.c_str(), "tmpfs", 0, "size=64k") != 0) {
+    fs::remove(mount);
+    GTEST_SKIP() << "cannot mount a small tmpfs";
+  }
+  const ProcessResult full = quantize({in_, mount / "out"});
+  EXPECT_EQ(names_in(mount).size(), 0u);
+  ::umount(mount.c_str());
+  expect_failure(full, 4, "bytes");
+}
+
+TEST_F(Quantize, UnwritablePlaceIsFour) {
+  expect_failure(quantize({in_, dir_.path() / "none/out"}), 4, "cannot make a directory");
+  expect_clean({});
+}
+
+// A model that takes long enough to be interrupted in the middle.
+class QuantizeLong : public Quantize {
+ protected:
+  QuantizeLong() {
+    fs::copy(in_ + "/config.json", dir_.path() / "config.json");
+    Json config = Json::parse(read_file(in_ + "/config.json"));
+    config["vocab_size"] = kVocab;
+    dir_.write("in/config.json", config.dump());
+    dir_.write("in/model.safetensors", with_large_tables(read_file(in_ + "/model.safetensors"),
+                                                         config["hidden_size"].get<int64_t>()));
+    fs::remove(dir_.path() / "config.json");
+    for (const auto& [name, bytes] : files_in(in_)) before_[name] = sha256_hex(bytes);
+  }
+
+  // Starts a run and waits until it writes.
+  std::unique_ptr<Process> start() const {
+    auto process = std::make_unique<Process>(command({"quantize", in_, out_, "-q", "-t", "1"}));
+    while (names_in(dir_.path()).size() <= 2) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    return process;
+  }
+
+  void expect_input_untouched() const {
+    for (const auto& [name, bytes] : files_in(in_)) EXPECT_EQ(sha256_hex(bytes), before_.at(name));
+  }
+
+ private:
+  static constexpr int64_t kVocab = 30000;
+
+  // The same file with embedding and output layer of kVocab rows.
+  static std::string with_large_tables(const std::string& file, int64_t dim) {
+    uint64_t length;
+    std::memcpy(&length, file.data(), sizeof length);
+    const Json header = Json::parse(file.substr(8, length));
+    Json enlarged;
+    std::string data;
+    for (const auto& [name, tensor] : header.items()) {
+      if (name == "__metadata__") continue;
+      const auto begin = tensor["data_offsets"][0].get<size_t>(),
+                 end = tensor["data_offsets"][1].get<size_t>();
+      std::string bytes = file.substr(8 + length + begin, end - begin);
+      enlarged[name] = tensor;
+      if (tensor["shape"].size() == 2 &&
+          (name.starts_with("lm_head") || name.starts_with("model.embed"))) {
+        const std::string some = bytes;
+        while (bytes.size() < size_t(kVocab * dim * 2)) bytes += some;
+        bytes.resize(size_t(kVocab * dim * 2));
+        enlarged[name]["shape"] = {kVocab, dim};
+      }
+      enlarged[name]["data_offsets"] = {data.size(), data.size() + bytes.size()};
+      data += bytes;
+    }
+    return safetensors_file(enlarged.dump(), data);
+  }
+
+  std::map<std::string, std::string> before_;  // SHA-256
+};
+
+TEST_F(QuantizeLong, SignalLeavesNothing) {
+  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+    const auto process = start();
+    process->send(signal);
+    EXPECT_EQ(process->wait().exit_code, code);
+    expect_clean({});
+  }
+  expect_input_untouched();
+}
+
+TEST_F(QuantizeLong, KilledRunIsCleanedUpByTheNext) {
+  for (const int delay_ms : {0, 5, 20, 60}) {
+    const auto process = start();
+    std::this_thread::sleep_for(std::chrono::milliseconds(delay_ms));
+    process->send(SIGKILL);
+    process->wait();
+    expect_input_untouched();
+    if (fs::exists(out_)) {  // all was written: it has to be sound
+      EXPECT_TRUE(fs::exists(out_ + "/SHA256SUMS"));
+      fs::remove_all(out_);
+    }
+  }
+  ASSERT_EQ(quantize({in_, out_, "-q"}).exit_code, 0);
+  expect_clean({"out"});
+}
+
+TEST_F(QuantizeLong, RunsAtTheSameTimeDoNotDisturbEachOther) {
+  const auto first = start();
+  const ProcessResult second = quantize({in_, out_, "-q"});
+  const ProcessResult result = first->wait();
+  EXPECT_EQ(std::min(result.exit_code, second.exit_code), 0);
+  EXPECT_EQ(std::max(result.exit_code, second.exit_code), 4);  // the name was taken by the other
+  expect_clean({"out"});
+}
+
+}  // namespace
+}  // namespace minfer::test

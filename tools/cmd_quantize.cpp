@@ -1,0 +1,225 @@
+#include <filesystem>
+
+#include "loaders/compressed_tensors.h"
+#include "loaders/file.h"
+#include "loaders/quantized_dir.h"
+#include "loaders/staging.h"
+#include "models/hf_config_text.h"
+#include "tools/commands.h"
+#include "tools/device.h"
+#include "tools/model_path.h"
+#include "tools/process.h"
+#include "tools/progress.h"
+#include "tools/quantize_report.h"
+
+namespace minfer {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxConfigBytes = 16 << 20;
+const std::vector<std::string> kStoredTypes = {"int4", "int8", "f16", "bf16"};
+
+struct CommandOptions {
+  std::string input, output;
+  std::string type = "int4", group, method = "mse";
+  std::string head_type, embed_type;
+  std::vector<std::string> rules;
+  bool asymmetric = false, dry_run = false, force = false, strict = false;
+  int64_t n_threads = 0;
+};
+
+StoredType stored_type(const std::string& option, const std::string& name) {
+  if (name == "int4") return StoredType::Int4;
+  if (name == "int8") return StoredType::Int8;
+  if (name == "f16") return StoredType::F16;
+  MINFER_REQUIRE(Usage, name == "bf16", option, ": ", shortened(name),
+                 " is none of int4, int8, f16, bf16");
+  return StoredType::BF16;
+}
+
+QuantizeMethod method_of(const CommandOptions& options) {
+  if (options.method == "rtn") return QuantizeMethod::Rtn;
+  return options.method == "rtn16" ? QuantizeMethod::Rtn16 : QuantizeMethod::Mse;
+}
+
+std::string group_name(const CommandOptions& options) {
+  if (!options.group.empty()) return options.group;
+  return options.type == "int4" ? "64" : "row";
+}
+
+QuantizeOptions quantize_options(const CommandOptions& options) {
+  QuantizeOptions to;
+  to.type = stored_type("--type", options.type);
+  const std::string group = group_name(options);
+  to.group = group == "row" ? 0 : parse_integer("--group", group, 1, 1 << 20);
+  MINFER_REQUIRE(Usage, !options.asymmetric || options.type == "int4",
+                 "--asymmetric: int8 is symmetric, --type int4 may be either");
+  to.asymmetric = options.asymmetric;
+  if (!options.head_type.empty()) to.head = stored_type("--head-type", options.head_type);
+  if (!options.embed_type.empty()) to.embedding = stored_type("--embed-type", options.embed_type);
+  for (const std::string& rule : options.rules) {
+    const size_t equals = rule.rfind('=');
+    MINFER_REQUIRE(Usage, equals != std::string::npos && equals > 0, "--tensor ", shortened(rule),
+                   ": expected PATTERN=TYPE");
+    to.rules.push_back({rule.substr(0, equals), stored_type("--tensor", rule.substr(equals + 1))});
+  }
+  return to;
+}
+
+// "-int4-g64" behind the name of the input.
+std::string default_output(const CommandOptions& options, const std::string& input) {
+  std::error_code error;
+  fs::path path = fs::absolute(input, error).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string name = fs::is_directory(path, error) ? path.filename() : path.stem();
+  const std::string group = group_name(options);
+  return (path.parent_path() / cat(name, '-', options.type, '-', group == "row" ? "" : "g", group))
+      .string();
+}
+
+// A directory that has a configuration and no weights.
+bool is_config_alone(const fs::path& input) {
+  std::error_code ignored;
+  return fs::exists(input / "config.json", ignored) &&
+         !fs::exists(input / "model.safetensors", ignored) &&
+         !fs::exists(input / "model.safetensors.index.json", ignored);
+}
+
+std::string config_text(const TensorSource& source, const QuantizePlan& plan) {
+  if (source.key_style == KeyStyle::HuggingFace) {
+    return read_whole_file(fs::path(source.path) / "config.json", kMaxConfigBytes);
+  }
+  DType dtype = DType::F16;  // of the embedding, where that is not quantized
+  for (const TensorEntry& tensor : plan.outputs()) {
+    if (tensor.shape.rank == 2 && !tensor.quant) dtype = tensor.dtype;
+  }
+  return hf_config_text(plan.config, dtype);
+}
+
+void set_stored_bytes(QuantizePlan& plan) {
+  const CompressedTensorsLayout layout(plan.outputs());
+  for (PlannedTensor& tensor : plan.tensors) {
+    tensor.output.file_bytes = static_cast<uint64_t>(layout.stored_bytes(tensor.output));
+  }
+}
+
+void require_no_fallback(const QuantizePlan& plan) {
+  for (const PlannedTensor& tensor : plan.tensors) {
+    MINFER_REQUIRE(Input, !tensor.fallback, "tensor ", tensor.output.name, ": ",
+                   tensor.output.shape, " is no whole groups; without --strict it becomes int8");
+  }
+}
+
+// Sizes as planned; errors come with the run.
+std::vector<QuantizedTensorReport> planned(const QuantizePlan& plan) {
+  std::vector<QuantizedTensorReport> tensors;
+  for (const PlannedTensor& tensor : plan.tensors) tensors.push_back(planned_report(tensor));
+  return tensors;
+}
+
+void print(const QuantizeReport& report, Context& context) {
+  if (context.common.json) return context.out.line(to_json(report, /*with_run=*/true));
+  context.out.text(to_text(report));
+}
+
+QuantizeReport report_of(const std::string& input, const std::string& format,
+                         const CommandOptions& options) {
+  fs::path path = fs::path(input).lexically_normal();
+  if (!path.has_filename()) path = path.parent_path();
+  const std::string group = group_name(options);
+  QuantizeReport report;
+  report.source = path.filename();
+  report.source_format = format;
+  report.scheme = cat(options.type, group == "row" ? " " : " g", group,
+                      options.asymmetric ? " asymmetric " : " ", options.method);
+  return report;
+}
+
+void write(const TensorSource& source, const QuantizePlan& plan, const std::string& output,
+           const CommandOptions& options, Context& context) {
+  const double start = now_seconds();
+  Progress quantizing("quantizing", context.common.quiet);
+  Progress checking("checking", context.common.quiet);
+  const bool is_directory = source.key_style == KeyStyle::HuggingFace;
+  QuantizeReport report = report_of(source.path, source.format, options);
+  const std::unique_ptr<ModelWriter> writer = make_quantized_dir_writer(
+      {.output = output,
+       .replace = options.force,
+       .tensors = plan.outputs(),
+       .config = config_text(source, plan),
+       .tied_output = plan.config.tied_output,
+       .source_dir = is_directory ? source.path : "",
+       .metadata = {{"minfer.scheme", report.scheme}, {"minfer.source", report.source}},
+       .progress = checking.callback()});
+  report.tensors = quantize_model(source, plan, method_of(options),
+                                  thread_count({.n_threads = options.n_threads}), *writer,
+                                  quantizing.callback());
+  writer->finish(to_json(report, /*with_run=*/false) + '\n');
+  report.run = {output, now_seconds() - start};
+  print(report, context);
+}
+
+void run_quantize(const CommandOptions& options, Context& context) {
+  MINFER_REQUIRE(Usage, !options.input.empty(), "no model to quantize");
+  const QuantizeOptions quantize = quantize_options(options);
+  const std::string input = find_model(options.input);
+  if (options.dry_run && is_config_alone(input)) {
+    QuantizePlan plan = plan_quantization(fs::path(input) / "config.json", quantize);
+    set_stored_bytes(plan);
+    QuantizeReport report = report_of(input, "config.json", options);
+    report.tensors = planned(plan);
+    return print(report, context);
+  }
+  const std::string output =
+      options.output.empty() ? default_output(options, input) : options.output;
+  require_apart(input, output);
+  const std::unique_ptr<TensorSource> source = open_source(input);
+  QuantizePlan plan = plan_quantization(*source, quantize);
+  set_stored_bytes(plan);
+  for (const std::string& warning : source->warnings) log_warning(warning);
+  for (const std::string& name : plan.unused) {
+    log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
+  }
+  if (options.strict) require_no_fallback(plan);
+  if (!options.dry_run) return write(*source, plan, output, options, context);
+  QuantizeReport report = report_of(input, source->format, options);
+  report.tensors = planned(plan);
+  print(report, context);
+}
+
+}  // namespace
+
+void add_quantize_command(CommandNode& root, Context& context) {
+  auto options = std::make_shared<CommandOptions>();
+  CommandNode& command =
+      root.add_command("quantize", "Fewer bits for the weights of a model",
+                       "  minfer quantize Llama-2-7b-hf\n"
+                       "  minfer quantize Llama-2-7b-hf out --type int4 --group 128 --asymmetric\n"
+                       "  minfer quantize model.gguf out --tensor '*down_proj*=int8'\n"
+                       "  minfer quantize Llama-2-7b-hf --dry-run",
+                       [options, &context] { run_quantize(*options, context); });
+  command.add_text("IN", options->input, "IN", "Directory, .gguf, llama2.c .bin, or smollm2");
+  command.add_text("OUT", options->output, "OUT",
+                   "Directory to write; beside IN, named after it, where not given");
+  command.add_choice("--type", options->type, {"int4", "int8"}, "Type of the linear layers");
+  command.add_choice("--group", options->group, {"32", "64", "128", "row"},
+                     "Columns that share a scale; int4: 64, int8: row");
+  command.add_choice("--method", options->method, {"rtn", "rtn16", "mse"},
+                     "rtn: scale max|w|/7; rtn16: all 16 levels; mse: least squared error");
+  command.add_flag("--asymmetric", options->asymmetric, "int4 with a zero-point in each group");
+  command.add_repeatable("--tensor", options->rules, "PATTERN=TYPE",
+                         "int4, int8, f16 or bf16 for tensors whose name fits (* and ?)");
+  command.add_choice("--head-type", options->head_type, kStoredTypes,
+                     "Type of the output layer; int8, of a tied pair the source's");
+  command.add_choice("--embed-type", options->embed_type, kStoredTypes,
+                     "Type of the embedding; int8, of a tied pair the source's");
+  command.add_flag("--dry-run", options->dry_run, "Print the sizes and write nothing");
+  command.add_flag("--force", options->force, "Replace OUT where it exists");
+  command.add_flag("--strict", options->strict,
+                   "Refuse tensors whose rows are no whole groups, which become int8 otherwise");
+  command.add_integer("-t,--threads", options->n_threads, 0, 1024,
+                      "Threads; 0: one for each core that the process may use");
+}
+
+}  // namespace minfer
