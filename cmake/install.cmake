@@ -5,6 +5,7 @@ include(CMakePackageConfigHelpers)
 install(TARGETS minfer_cli)
 install(TARGETS minfer EXPORT minferTargets)
 install(FILES LICENSE README.md TYPE DOC)
+install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer)
 
 # The headers that are meant for others, with what they include.
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base

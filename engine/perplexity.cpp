@@ -60,67 +60,79 @@ void add(Perplexity& result, const RowScore& row) {
 
 class Evaluation {
  public:
-  Evaluation(Session& session, Session* reference, int n_threads)
-      : session_(session),
-        reference_(reference),
-        n_threads_(n_threads),
-        chunk_(session.prefill_chunk()),
-        vocab_size_(size_t(session.model().config.vocab_size)) {
+  Evaluation(std::span<Session* const> sessions, Session* reference, int n_threads)
+      : sessions_(sessions), reference_(reference), n_threads_(n_threads) {
+    MINFER_CHECK(!sessions.empty(), "nothing to evaluate");
+    vocab_size_ = sessions.front()->model().config.vocab_size;
+    chunk_ = sessions.front()->prefill_chunk();
+    for (const Session* session : sessions) require_comparable(*session);
+    if (reference != nullptr) require_comparable(*reference);
+    results_.resize(sessions.size());
     if (reference == nullptr) return;
-    MINFER_REQUIRE(Usage, session.model().config.vocab_size == reference->model().config.vocab_size,
-                   "the models have ", session.model().config.vocab_size, " and ",
-                   reference->model().config.vocab_size, " tokens: their logits do not compare");
-    chunk_ = std::min(chunk_, reference->prefill_chunk());
-    result_.difference.emplace();
+    for (Perplexity& result : results_) result.difference.emplace();
   }
 
   void add_window(const ScoringWindow& window) {
-    session_.truncate(0);
+    for (Session* session : sessions_) session->truncate(0);
     if (reference_ != nullptr) reference_->truncate(0);
     const int64_t n_evaluated = std::ssize(window.tokens) - 1;
     for (int64_t begin = 0; begin < n_evaluated; begin += chunk_) {
       add_chunk(window, begin, std::min(chunk_, n_evaluated - begin));
     }
-    result_.n_evaluated += n_evaluated;
+    for (Perplexity& result : results_) result.n_evaluated += n_evaluated;
   }
 
-  const Perplexity& result() const { return result_; }
+  const std::vector<Perplexity>& results() const { return results_; }
 
  private:
+  void require_comparable(const Session& session) {
+    const int64_t found = session.model().config.vocab_size;
+    MINFER_REQUIRE(Usage, found == vocab_size_, "the models have ", vocab_size_, " and ", found,
+                   " tokens: their logits do not compare");
+    chunk_ = std::min(chunk_, session.prefill_chunk());
+  }
+
   // Row t of the chunk predicts token begin + t + 1 of the window.
   void add_chunk(const ScoringWindow& window, int64_t begin, int64_t n_tokens) {
     const std::span<const TokenId> tokens(&window.tokens[size_t(begin)], size_t(n_tokens));
     const int64_t first = std::clamp<int64_t>(window.first_scored - 1 - begin, 0, n_tokens);
-    const std::span<const float> logits = session_.eval_all(tokens, first);
+    const std::span<const TokenId> targets(&window.tokens[size_t(begin + first + 1)],
+                                           size_t(n_tokens - first));
     std::span<const float> reference;
     if (reference_ != nullptr) reference = reference_->eval_all(tokens, first);
-
-    rows_.resize(size_t(n_tokens - first));
-    for_each_row(n_tokens - first, n_threads_, [&](int64_t i) {
-      const TokenId target = window.tokens[size_t(begin + first + i + 1)];
-      const size_t at = size_t(i) * vocab_size_;
-      const auto row = logits.subspan(at, vocab_size_);
-      rows_[size_t(i)] = reference_ == nullptr
-                             ? score_row(row, target)
-                             : score_row(row, reference.subspan(at, vocab_size_), target);
-    });
-    for (const RowScore& row : rows_) add(result_, row);
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      score_rows(sessions_[i]->eval_all(tokens, first), reference, targets);
+      for (const RowScore& row : rows_) add(results_[i], row);
+    }
   }
 
-  Session& session_;
+  void score_rows(std::span<const float> logits, std::span<const float> reference,
+                  std::span<const TokenId> targets) {
+    rows_.resize(targets.size());
+    const auto width = static_cast<size_t>(vocab_size_);
+    for_each_row(std::ssize(targets), n_threads_, [&](int64_t row) {
+      const auto i = static_cast<size_t>(row);
+      const auto ours = logits.subspan(i * width, width);
+      rows_[i] = reference_ == nullptr
+                     ? score_row(ours, targets[i])
+                     : score_row(ours, reference.subspan(i * width, width), targets[i]);
+    });
+  }
+
+  std::span<Session* const> sessions_;
   Session* reference_;
   int n_threads_;
-  int64_t chunk_;
-  size_t vocab_size_;
-  std::vector<RowScore> rows_;
-  Perplexity result_;
+  int64_t chunk_ = 0, vocab_size_ = 0;
+  std::vector<RowScore> rows_;  // of one chunk
+  std::vector<Perplexity> results_;
 };
 
 }  // namespace
 
-Perplexity evaluate_perplexity(std::span<const ScoringWindow> windows, Session& session,
-                               Session* reference, const PerplexityOptions& options) {
-  Evaluation evaluation(session, reference, options.n_threads);
+std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windows,
+                                            std::span<Session* const> sessions, Session* reference,
+                                            const PerplexityOptions& options) {
+  Evaluation evaluation(sessions, reference, options.n_threads);
   for (size_t i = 0; i < windows.size(); ++i) {
     try {
       evaluation.add_window(windows[i]);
@@ -128,10 +140,10 @@ Perplexity evaluate_perplexity(std::span<const ScoringWindow> windows, Session& 
       throw e.in(cat("window ", i));
     }
     if (options.progress) {
-      options.progress(int64_t(i) + 1, std::ssize(windows), evaluation.result().value());
+      options.progress(int64_t(i) + 1, std::ssize(windows), evaluation.results().front().value());
     }
   }
-  return evaluation.result();
+  return evaluation.results();
 }
 
 }  // namespace minfer

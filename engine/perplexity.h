@@ -55,13 +55,16 @@ struct Perplexity {
 
 struct PerplexityOptions {
   int n_threads = 1;  // for the log-likelihoods; the result does not depend on it
-  // Called after each window with windows done and in all, and the perplexity so far; may be null.
+  // Called after each window with windows done and in all, and the perplexity of the first session
+  // so far; may be null.
   std::function<void(int64_t, int64_t, double)> progress = {};
 };
 
-// Evaluates the windows, each from an empty cache; with a reference (may be null) the same in both
-// sessions. Throws Numeric at the first number that is not finite, with window, position and layer.
-Perplexity evaluate_perplexity(std::span<const ScoringWindow> windows, Session& session,
-                               Session* reference, const PerplexityOptions& options);
+// Evaluates the windows, each from an empty cache, in each of the sessions; in the reference (may
+// be null) once for all of them. One result for each session. Throws Numeric at the first number
+// that is not finite, with window, position and layer.
+std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windows,
+                                            std::span<Session* const> sessions, Session* reference,
+                                            const PerplexityOptions& options);
 
 }  // namespace minfer

@@ -33,8 +33,10 @@ class DeviceTensor {
 // by matmul and embed of the same backend alone. Rows are the `out` features.
 struct Matrix {
   DeviceTensor storage;
+  DeviceTensor scales, mins;  // of quantized elements; mins may be null
   int64_t out_dim = 0, in_dim = 0;
-  DType dtype = DType::F32;  // of the stored elements
+  int64_t group = 0;         // columns that share a scale; 0: not quantized
+  DType dtype = DType::F32;  // of the stored elements: a float type, U8 or U4
   int64_t n_bytes = 0;       // read by one matvec
 
   explicit operator bool() const { return bool(storage); }
@@ -79,7 +81,8 @@ class Backend {
   }
   // A vector (norm weight, bias) as the backend wants it: activations' dtype.
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
-  // host [out, in] of any DType. Float types keep their values and type; quantized ones become F32.
+  // host [out, in] of any DType. Every value is kept exactly: float types stay as they are,
+  // quantized ones stay levels with scales, or become F32 where the backend has no such groups.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
@@ -134,7 +137,7 @@ class Backend {
 
 // What a matmul does with its input. Float rounds nothing. Int8 quantizes each row in blocks of 32
 // columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero) *
-// scale, which reaches from the smallest value of the block to the largest.
+// scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
 enum class Activations { Float, Int8, Int8Asym };
 
 struct CpuOptions {

@@ -3,11 +3,16 @@
 #include <cstdint>
 #include <string_view>
 
+#include "loaders/tensor_source.h"
+
 namespace minfer {
 
 // Bytes that this process can still take without swapping or being killed: what the system has
 // left, and what the control group allows. The largest int64_t where nothing says.
 int64_t available_host_bytes();
+
+// Bytes that a weight takes in a backend's memory, packing's padding aside.
+int64_t weight_memory_bytes(const TensorEntry& entry);
 
 // Throws Memory, with both figures, where there are fewer.
 void require_host_memory(int64_t bytes, std::string_view purpose);

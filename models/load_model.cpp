@@ -15,15 +15,10 @@
 namespace minfer {
 namespace {
 
-// Bytes that a tensor takes once packed: quantized values become F32.
-int64_t packed_bytes(const TensorEntry& entry) {
-  return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
-}
-
 void require_memory(const std::vector<WeightBinding>& bindings) {
   int64_t needed = 0, largest = 0;
   for (const WeightBinding& binding : bindings) {
-    const int64_t n_bytes = packed_bytes(*binding.entry);
+    const int64_t n_bytes = weight_memory_bytes(*binding.entry);
     needed = checked_add(needed, n_bytes);
     largest = std::max(largest, n_bytes);
   }

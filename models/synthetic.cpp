@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <thread>
+#include <utility>
 
 #include "kernels/base/random.h"
 #include "models/describe_model.h"
@@ -48,49 +49,82 @@ ModelConfig to_config(const KnownShape& shape) {
 // the order of work changes them.
 class WeightMaker {
  public:
-  WeightMaker(DType dtype, Backend& backend, uint64_t seed)
-      : dtype_(dtype), backend_(backend), seed_(seed) {}
+  WeightMaker(const SyntheticType& type, Backend& backend, uint64_t seed)
+      : type_(type), backend_(backend), seed_(seed) {}
 
-  // Uniform with variance 1 / in_dim, in steps of 1 / 2048 of its range.
+  // Uniform with variance 1 / in_dim.
   Matrix matrix(int64_t out_dim, int64_t in_dim) {
-    HostTensor tensor(dtype_, {out_dim, in_dim});
-    const double bound = std::sqrt(3.0 / static_cast<double>(in_dim));
-    visit_float(dtype_, [&]<typename T>() {
-      std::array<T, kLevels> levels;
-      for (size_t i = 0; i < kLevels; ++i) {
-        const double unit = (2 * static_cast<double>(i) + 1) / kLevels - 1;
-        levels[i] = from_f32<T>(static_cast<float>(unit * bound));
-      }
-      fill(tensor.as<T>(), out_dim * in_dim, levels);
-    });
-    ++n_tensors_;
     n_params_ += out_dim * in_dim;
-    return backend_.pack_matrix(tensor);
+    stream_ = mix64(seed_ ^ mix64(n_tensors_++));
+    if (is_float(type_.dtype)) return float_matrix(out_dim, in_dim);
+    const bool groups = type_.dtype == DType::U4 && in_dim % type_.group == 0;
+    return quantized_matrix(groups ? DType::U4 : DType::U8, out_dim, in_dim,
+                            groups ? type_.group : in_dim);
+  }
+  // The embedding and the output layer: int8 where other matrices are int4.
+  Matrix token_matrix(int64_t out_dim, int64_t in_dim) {
+    if (type_.dtype != DType::U4) return matrix(out_dim, in_dim);
+    const SyntheticType others = std::exchange(type_, {DType::U8, 0});
+    Matrix result = matrix(out_dim, in_dim);
+    type_ = others;
+    return result;
   }
 
   DeviceTensor vector(int64_t n, float value) {
     HostTensor tensor(DType::F32, {n});
     std::fill_n(tensor.as<float>(), n, value);
     n_params_ += n;
+    n_bytes_ += tensor.view().n_bytes();
     return backend_.upload_vector(tensor);
   }
 
   int64_t n_params() const { return n_params_; }
+  int64_t n_bytes() const { return n_bytes_; }
 
  private:
-  static constexpr size_t kLevels = 4096;
+  static constexpr size_t kValues = 4096;
+
+  static double bound(int64_t in_dim) { return std::sqrt(3.0 / static_cast<double>(in_dim)); }
+
+  // In steps of 1 / 2048 of the range.
+  Matrix float_matrix(int64_t out_dim, int64_t in_dim) {
+    HostTensor tensor(type_.dtype, {out_dim, in_dim});
+    visit_float(type_.dtype, [&]<typename T>() {
+      std::array<T, kValues> values;
+      for (size_t i = 0; i < kValues; ++i) {
+        const double unit = (2 * static_cast<double>(i) + 1) / kValues - 1;
+        values[i] = from_f32<T>(static_cast<float>(unit * bound(in_dim)));
+      }
+      fill(tensor.as<T>(), out_dim * in_dim, values);
+    });
+    n_bytes_ += tensor.view().n_bytes();
+    return backend_.pack_matrix(tensor);
+  }
+
+  Matrix quantized_matrix(DType levels, int64_t out_dim, int64_t in_dim, int64_t group) {
+    HostQuantizedMatrix matrix = make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group,
+                                                       /*asymmetric=*/false);
+    std::array<uint8_t, kValues> bytes;
+    for (size_t i = 0; i < kValues; ++i) bytes[i] = static_cast<uint8_t>(i % 256);
+    const Tensor& stored = matrix.levels.view();
+    fill(static_cast<uint8_t*>(stored.data), stored.n_bytes(), bytes);
+    const auto scale =
+        to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_level())));
+    std::fill_n(matrix.scales.as<f16>(), matrix.scales.view().n_elements(), scale);
+    n_bytes_ += matrix.view().n_bytes();
+    return backend_.pack_matrix(matrix.view());
+  }
 
   template <typename T>
-  void fill(T* out, int64_t n, const std::array<T, kLevels>& levels) const {
-    const uint64_t stream = mix64(seed_ ^ mix64(n_tensors_));
+  void fill(T* out, int64_t n, const std::array<T, kValues>& values) const {
     const int64_t n_groups = ceil_div(n, 4);  // four weights from one hash
     const auto n_threads = std::max<int64_t>(
         1, std::min<int64_t>(std::thread::hardware_concurrency(), n_groups / 65536));
     const auto fill_groups = [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
-        uint64_t bits = mix64(stream + static_cast<uint64_t>(group));
+        uint64_t bits = mix64(stream_ + static_cast<uint64_t>(group));
         for (int64_t i = 4 * group; i < std::min(4 * group + 4, n); ++i, bits >>= 16) {
-          out[i] = levels[bits % kLevels];
+          out[i] = values[bits % kValues];
         }
       }
     };
@@ -100,10 +134,10 @@ class WeightMaker {
     }
   }
 
-  DType dtype_;
+  SyntheticType type_;
   Backend& backend_;
-  uint64_t seed_, n_tensors_ = 0;
-  int64_t n_params_ = 0;
+  uint64_t seed_, n_tensors_ = 0, stream_ = 0;
+  int64_t n_params_ = 0, n_bytes_ = 0;
 };
 
 LayerWeights make_layer(const ModelConfig& c, WeightMaker& make) {
@@ -138,26 +172,52 @@ int64_t n_matrix_elements(const ModelConfig& c) {
   return c.n_layers * (attention + ffn) + (c.tied_output ? 1 : 2) * c.vocab_size * c.dim;
 }
 
+std::string type_text(const SyntheticType& type) {
+  if (type.dtype == DType::U4) return cat("int4 g", type.group);
+  return type.dtype == DType::U8 ? "int8" : std::string(info(type.dtype).name);
+}
+
+// "f16", "int8", "int4:128"
+SyntheticType parse_type(const std::string& text) {
+  if (text == "f16") return {DType::F16, 0};
+  if (text == "bf16") return {DType::BF16, 0};
+  if (text == "f32") return {DType::F32, 0};
+  if (text == "int8") return {DType::U8, 0};
+  for (const int64_t group : {32, 64, 128}) {
+    if (text == cat("int4:", group) || (group == 64 && text == "int4")) return {DType::U4, group};
+  }
+  throw Error(ErrorKind::Usage,
+              cat("no synthetic weight type \"", shortened(text),
+                  "\" (there are: f16, bf16, f32, int8, int4, int4:32, int4:64, int4:128)"));
+}
+
+// Of n matrix elements: four bits each have at least 32 columns to an F16 scale.
+int64_t bound_of_bytes(const SyntheticType& type, int64_t n) {
+  return type.dtype == DType::U4 ? n / 2 + n / 16 : bytes_of(type.dtype, n);
+}
+
 }  // namespace
 
-Model make_synthetic_model(const ModelConfig& config, DType dtype, Backend& backend,
+Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type, Backend& backend,
                            uint64_t seed) {
   const int64_t largest = config.dim * std::max(config.vocab_size, config.ffn_dim);
-  require_host_memory(bytes_of(dtype, n_matrix_elements(config) + largest), "the model");
+  require_host_memory(
+      bound_of_bytes(type, n_matrix_elements(config)) + bytes_of(DType::U8, largest) * 2,
+      "the model");
   Model model;
   model.name = "synthetic";
   model.config = config;
-  model.weight_types = info(dtype).name;
-  WeightMaker make(dtype, backend, seed);
+  model.weight_types = type_text(type);
+  WeightMaker make(type, backend, seed);
   Weights& w = model.weights;
-  w.embedding = make.matrix(config.vocab_size, config.dim);
+  w.embedding = make.token_matrix(config.vocab_size, config.dim);
   if (!config.is_llama()) w.positions = make.matrix(config.trained_seq_len, config.dim);
   for (int64_t i = 0; i < config.n_layers; ++i) w.layers.push_back(make_layer(config, make));
   w.output_norm = make.vector(config.dim, 1);
   if (!config.is_llama()) w.output_norm_bias = make.vector(config.dim, 0.01f);
-  if (!config.tied_output) w.output = make.matrix(config.vocab_size, config.dim);
+  if (!config.tied_output) w.output = make.token_matrix(config.vocab_size, config.dim);
   model.n_params = make.n_params();
-  model.file_bytes = bytes_of(dtype, model.n_params);
+  model.file_bytes = make.n_bytes();
   describe_model(model);
   return model;
 }
@@ -172,10 +232,7 @@ Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t s
   for (const std::string& known : synthetic_names()) list += (list.empty() ? "" : ", ") + known;
   MINFER_REQUIRE(Usage, shape != std::end(kKnownShapes), "no synthetic model \"", shortened(name),
                  "\" (there are: ", list, ")");
-  MINFER_REQUIRE(Usage, type == "f16" || type == "bf16" || type == "f32",
-                 "no synthetic weight type \"", shortened(type), "\" (there are: f16, bf16, f32)");
-  const DType dtype = type == "f16" ? DType::F16 : type == "bf16" ? DType::BF16 : DType::F32;
-  Model model = make_synthetic_model(to_config(*shape), dtype, backend, seed);
+  Model model = make_synthetic_model(to_config(*shape), parse_type(type), backend, seed);
   model.name = name;
   return model;
 }

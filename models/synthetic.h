@@ -9,11 +9,20 @@
 namespace minfer {
 
 // A model of a known shape with seeded random weights, made in memory: no file, no tokenizer.
-//   spec  NAME or NAME:TYPE; NAME as in synthetic_names(), TYPE f16 (default), bf16 or f32
-// Weights are uniform with variance 1 / in_dim, so that activations keep their size. Throws Usage
-// for an unknown name or type, with the list.
+//   spec  NAME or NAME:TYPE; NAME as in synthetic_names(), TYPE f16 (default), bf16, f32, int8
+//         or int4[:GROUP], GROUP 32, 64 (default) or 128
+// Weights are uniform with variance 1 / in_dim, so that activations keep their size. int8 has one
+// scale a row; so have the embedding, the output and rows of broken groups of an int4 model, as
+// `minfer quantize` leaves them. Throws Usage for an unknown name or type, with the list.
 Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed = 1);
-Model make_synthetic_model(const ModelConfig& config, DType dtype, Backend& backend, uint64_t seed);
+
+struct SyntheticType {
+  SyntheticType(DType weights, int64_t columns = 0) : dtype(weights), group(columns) {}
+  DType dtype;    // a float type, U8 or U4
+  int64_t group;  // U4: columns that share a scale
+};
+Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type, Backend& backend,
+                           uint64_t seed);
 
 std::vector<std::string> synthetic_names();
 

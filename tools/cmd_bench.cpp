@@ -172,6 +172,7 @@ void run_bench(const BenchOptions& options, Context& context) {
     row.n_threads = n_threads;
     row.n_batch = options.batch_size;
     row.kv_type = options.kv_type;
+    row.activations = options.device.activations;
     row.read_bytes_per_second = limits.read_bytes_per_second;
     warn_of_spread(row);
   }
@@ -201,8 +202,9 @@ void add_bench_command(CommandNode& root, Context& context) {
                    "Directory, .gguf, llama2.c .bin, or smollm2");
   std::string names;
   for (const std::string& name : synthetic_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_text("--synthetic", options->synthetic, "NAME[:TYPE]",
-                   "Random weights in a known shape: " + names + "; f16, bf16 or f32");
+  command.add_text(
+      "--synthetic", options->synthetic, "NAME[:TYPE]",
+      "Random weights in a known shape: " + names + "; f16, bf16, f32, int8 or int4[:GROUP]");
   constexpr int64_t kMax = 1 << 24;
   command.add_integers("-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
   command.add_integers("-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");

@@ -24,7 +24,8 @@ constexpr const char* kWikitext2Sha256 =
 constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct PerplexityCommandOptions {
-  std::string model_path, tokenizer_path, against_path;
+  std::vector<std::string> model_paths;  // empty: the default model
+  std::string tokenizer_path, against_path;
   std::string text = kWikitext2;
   std::string convention;  // empty: gptq, llamacpp for a .gguf
   int64_t ctx = 0;         // 0: the convention's
@@ -63,73 +64,129 @@ void settle_ctx(PerplexityReport& report, int64_t asked, int64_t trained) {
   report.scoring.ctx = asked > 0 ? asked : usual > 0 ? std::min(usual, trained) : trained;
 }
 
-Model load_with_tokenizer(const std::string& path, const PerplexityCommandOptions& options,
-                          Backend& backend, const Context& context) {
-  Model model = load_with_progress(path, backend, options.tokenizer_path, context.common.quiet);
-  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                 ": has no tokenizer; --tokenizer FILE gives one");
-  return model;
-}
+struct EvaluatedModel {
+  std::string path;
+  Model model;
+  ScoringPlan plan;
+  std::unique_ptr<Session> session;
+};
 
-void require_same_tokens(const ScoringPlan& plan, const ScoringPlan& other) {
-  const bool same = std::ranges::equal(plan.windows, other.windows, {}, &ScoringWindow::tokens,
-                                       &ScoringWindow::tokens);
-  MINFER_REQUIRE(Input, same,
-                 "--against: its tokenizer makes other tokens of the text; --tokenizer FILE gives "
-                 "both the same one");
-}
+class PerplexityRun {
+ public:
+  PerplexityRun(const PerplexityCommandOptions& options, const Context& context)
+      : options_(options),
+        quiet_(context.common.quiet),
+        backend_(make_backend(options.device)),
+        text_(read_evaluation_text(options.text)) {
+    std::vector<std::string> paths = options.model_paths;
+    if (paths.empty()) paths.emplace_back();
+    for (const std::string& path : paths) models_.push_back(load(path, *backend_));
+    if (options.against_path.empty()) return;
+    DeviceOptions device = options.device;
+    device.activations = "float";
+    reference_backend_ = make_backend(device);
+    reference_ = load(options.against_path, *reference_backend_);
+  }
+
+  // One for each model.
+  std::vector<PerplexityReport> run() {
+    PerplexityReport report = settled_report();
+    prepare(report.scoring, models_.front(), *backend_);
+    for (EvaluatedModel& model : std::span(models_).subspan(1)) {
+      prepare(report.scoring, model, *backend_);
+      require_same_tokens(models_.front(), model);
+    }
+    if (reference_) {
+      prepare(report.scoring, *reference_, *reference_backend_);
+      require_same_tokens(models_.front(), *reference_);
+      report.against = reference_->path;
+    }
+    report.plan = std::move(models_.front().plan);
+    report.n_windows_in_all = std::ssize(report.plan.windows);
+    if (options_.n_windows > 0 && options_.n_windows < report.n_windows_in_all) {
+      report.plan.windows.resize(size_t(options_.n_windows));
+    }
+    return evaluate(report);
+  }
+
+ private:
+  EvaluatedModel load(const std::string& given, Backend& backend) const {
+    const std::string path = find_model(given);
+    Model model = load_with_progress(path, backend, options_.tokenizer_path, quiet_);
+    MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
+                   ": has no tokenizer; --tokenizer FILE gives one");
+    return {path, std::move(model), {}, nullptr};
+  }
+
+  // What is the same for all models.
+  PerplexityReport settled_report() const {
+    PerplexityReport report;
+    report.kv_type = options_.kv_type;
+    report.activations = options_.device.activations;
+    report.text_sha256 = sha256_hex(text_);
+    report.scoring.convention = choose_convention(options_, models_.front().path);
+    report.scoring.stride = options_.stride;
+    report.scoring.raw_text = options_.raw_text;
+    int64_t trained = reference_ ? reference_->model.config.trained_seq_len : kMaxTokens;
+    for (const EvaluatedModel& model : models_) {
+      trained = std::min(trained, model.model.config.trained_seq_len);
+    }
+    settle_ctx(report, options_.ctx, trained);
+    return report;
+  }
+
+  void prepare(const ScoringOptions& scoring, EvaluatedModel& model, Backend& backend) const {
+    model.plan = plan_scoring(text_, *model.model.tokenizer, scoring);
+    const SessionOptions session_options = {
+        .max_seq_len = scoring.ctx,
+        .prefill_chunk = options_.batch_size,
+        .kv_dtype = options_.kv_type == "f16" ? DType::F16 : DType::F32};
+    model.session = std::make_unique<Session>(model.model, backend, session_options);
+    log_info(load_line(model.model, *model.session, session_options, backend));
+  }
+
+  void require_same_tokens(const EvaluatedModel& model, const EvaluatedModel& other) const {
+    const bool same = std::ranges::equal(model.plan.windows, other.plan.windows, {},
+                                         &ScoringWindow::tokens, &ScoringWindow::tokens);
+    MINFER_REQUIRE(Input, same, shortened(other.path, 200),
+                   ": makes other tokens of the text than ", shortened(model.path, 200),
+                   "; --tokenizer FILE gives all the same one");
+  }
+
+  std::vector<PerplexityReport> evaluate(PerplexityReport report) const {
+    std::vector<Session*> sessions;
+    for (const EvaluatedModel& model : models_) sessions.push_back(model.session.get());
+    Progress progress("perplexity", quiet_);
+    const double started = now_seconds();
+    const std::vector<Perplexity> results = evaluate_perplexity(
+        report.plan.windows, sessions, reference_ ? reference_->session.get() : nullptr,
+        {.n_threads = thread_count(options_.device),
+         .progress = [&](int64_t done, int64_t total, double perplexity) {
+           progress.update(done, total, fmt::format("{:.4f}", perplexity));
+         }});
+    report.seconds = now_seconds() - started;
+    std::vector<PerplexityReport> reports(models_.size(), report);
+    for (size_t i = 0; i < models_.size(); ++i) {
+      reports[i].model = models_[i].path;
+      reports[i].result = results[i];
+    }
+    return reports;
+  }
+
+  const PerplexityCommandOptions& options_;
+  bool quiet_;
+  // The reference always has float activations: what --activations costs is part of the difference.
+  std::unique_ptr<Backend> backend_, reference_backend_;
+  std::string text_;
+  std::vector<EvaluatedModel> models_;
+  std::optional<EvaluatedModel> reference_;
+};
 
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
-  const std::unique_ptr<Backend> backend = make_backend(options.device);
-  PerplexityReport report;
-  report.model = find_model(options.model_path);
-  report.kv_type = options.kv_type;
-  report.activations = options.device.activations;
-  report.scoring = {.convention = choose_convention(options, report.model),
-                    .stride = options.stride,
-                    .raw_text = options.raw_text};
-  const std::string text = read_evaluation_text(options.text);
-  report.text_sha256 = sha256_hex(text);
-
-  const Model model = load_with_tokenizer(report.model, options, *backend, context);
-  std::optional<Model> reference;
-  int64_t trained = model.config.trained_seq_len;
-  if (!options.against_path.empty()) {
-    report.against = find_model(options.against_path);
-    reference = load_with_tokenizer(report.against, options, *backend, context);
-    trained = std::min(trained, reference->config.trained_seq_len);
-  }
-  settle_ctx(report, options.ctx, trained);
-  report.plan = plan_scoring(text, *model.tokenizer, report.scoring);
-  if (reference) {
-    require_same_tokens(report.plan, plan_scoring(text, *reference->tokenizer, report.scoring));
-  }
-  report.n_windows_in_all = std::ssize(report.plan.windows);
-  if (options.n_windows > 0 && options.n_windows < report.n_windows_in_all) {
-    report.plan.windows.resize(size_t(options.n_windows));
-  }
-
-  const SessionOptions session_options = {
-      .max_seq_len = report.scoring.ctx,
-      .prefill_chunk = options.batch_size,
-      .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32};
-  Session session(model, *backend, session_options);
-  log_info(load_line(model, session, session_options, *backend));
-  std::optional<Session> reference_session;
-  if (reference) reference_session.emplace(*reference, *backend, session_options);
-
-  Progress progress("perplexity", context.common.quiet);
-  const double started = now_seconds();
-  report.result = evaluate_perplexity(
-      report.plan.windows, session, reference_session ? &*reference_session : nullptr,
-      {.n_threads = thread_count(options.device),
-       .progress = [&](int64_t done, int64_t total, double perplexity) {
-         progress.update(done, total, fmt::format("{:.4f}", perplexity));
-       }});
-  report.seconds = now_seconds() - started;
-  if (context.common.json) return context.out.line(perplexity_json(report));
-  context.out.text(perplexity_text(report));
+  const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
+  if (context.common.json) return context.out.line(perplexity_json(reports));
+  for (const PerplexityReport& report : reports) context.out.text(perplexity_text(report));
 }
 
 }  // namespace
@@ -143,8 +200,8 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                        "  minfer eval perplexity -m model-int4 --against model --json\n"
                        "  minfer eval perplexity -m model.gguf --text book.txt",
                        [options, &context] { run_eval_perplexity(*options, context); });
-  command.add_text("-m,--model", options->model_path, "MODEL",
-                   "Directory, .gguf, llama2.c .bin, or smollm2");
+  command.add_repeatable("-m,--model", options->model_paths, "MODEL",
+                         "Directory, .gguf, llama2.c .bin, or smollm2; repeatable: in one pass");
   command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
   command.add_text("--text", options->text, "FILE",
                    "Text to evaluate; wikitext2: what scripts/get_wikitext2.sh has fetched");

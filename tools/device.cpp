@@ -7,6 +7,16 @@
 
 namespace minfer {
 
+namespace {
+
+Activations activations_named(const std::string& name) {
+  return name == "int8"        ? Activations::Int8
+         : name == "int8-asym" ? Activations::Int8Asym
+                               : Activations::Float;
+}
+
+}  // namespace
+
 void add_device_options(CommandNode& command, DeviceOptions& options) {
   command.add_integer("-t,--threads", options.n_threads, 0, 1024,
                       "Threads; 0: one for each core that the process may use");
@@ -33,9 +43,9 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
   MINFER_REQUIRE(Usage, options.device == "cpu", "--device: ", shortened(options.device),
                  " is none of cpu, cuda, cuda:N,...");
   check_ranks(options.tp);
-  MINFER_REQUIRE(Usage, options.activations == "float", "--activations ", options.activations,
-                 ": this build knows float alone");
-  return make_cpu_backend({.n_threads = thread_count(options), .isa = {}});
+  return make_cpu_backend({.n_threads = thread_count(options),
+                           .isa = {},
+                           .activations = activations_named(options.activations)});
 }
 
 }  // namespace minfer

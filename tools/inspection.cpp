@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "models/host_memory.h"
 #include "tools/json_text.h"
 
 namespace minfer {
@@ -29,10 +30,6 @@ std::string architecture_of(const TensorSource& source) {
     if (metadata.has(key)) return shortened(metadata.text(key));
   }
   return "unknown";
-}
-
-int64_t memory_bytes(const TensorEntry& entry) {
-  return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
 }
 
 std::string config_text(const ModelConfig& c) {
@@ -94,7 +91,7 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
     ++result.n_tensors;
     result.n_params += entry.shape.n_elements();
     result.file_bytes += entry.file_bytes;
-    result.weight_memory_bytes += memory_bytes(entry);
+    result.weight_memory_bytes += weight_memory_bytes(entry);
   }
   try {
     result.config = check_model(source);

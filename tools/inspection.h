@@ -24,7 +24,7 @@ struct Inspection {
   int64_t n_tensors = 0, n_params = 0;
   uint64_t file_bytes = 0;
 
-  // Memory of a run on the CPU, where quantized tensors are held as f32.
+  // Memory of a run on the CPU.
   int64_t ctx = 0;
   int64_t weight_memory_bytes = 0, kv_bytes = 0;  // the cache in f16
 };

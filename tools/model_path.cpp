@@ -1,9 +1,7 @@
 #include "tools/model_path.h"
 
-#include <array>
 #include <cstdlib>
 #include <filesystem>
-#include <utility>
 
 #include "kernels/base/error.h"
 #include "tools/log.h"
@@ -13,19 +11,32 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Short names and the files that scripts/get_model.sh makes of them.
-constexpr std::array<std::pair<const char*, const char*>, 1> kShortNames = {
-    {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"}}};
-constexpr const char* kDefaultName = "smollm2";
+// What scripts/get_model.sh fetches, and its name here.
+constexpr const char* kFetchedName = "smollm2";
+constexpr const char* kFetchedFile = "SmolLM2-135M-Instruct.Q4_1.gguf";
+constexpr const char* kDemoName = "demo";
 
 std::string environment(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? "" : value;
 }
 
-bool exists(const fs::path& path) {
+bool is_there(const fs::path& path) {
   std::error_code ignored;
   return fs::exists(path, ignored);
+}
+
+// The demonstration model beside this program: installed, or in the tree that it was built in.
+// Empty where there is none.
+std::string demo_model() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  if (error) return "";
+  for (const char* place : {"../share/minfer/demo", "../../../models/demo"}) {
+    const fs::path dir = (program.parent_path() / place).lexically_normal();
+    if (is_there(dir / "config.json")) return dir;
+  }
+  return "";
 }
 
 }  // namespace
@@ -38,19 +49,23 @@ std::string cache_dir() {
 std::string model_cache_dir() { return cache_dir() + "/models"; }
 
 std::string find_model(const std::string& given) {
-  if (!given.empty() && exists(given)) return given;
-  const std::string name = given.empty() ? kDefaultName : given;
-  for (const auto& [short_name, file] : kShortNames) {
-    if (name != short_name) continue;
-    const std::string path = model_cache_dir() + "/" + file;
-    MINFER_REQUIRE(Usage, exists(path),
-                   given.empty() ? "no model given (-m, MINFER_MODEL), and " : "", short_name,
-                   " is not in ", shortened(model_cache_dir(), 200), "; scripts/get_model.sh ",
-                   short_name, " fetches it");
-    log_info("model " + path);
-    return path;
+  if (!given.empty() && is_there(given)) return given;
+  std::string path;
+  if (given.empty() || given == kFetchedName) {
+    path = model_cache_dir() + "/" + kFetchedFile;
+    if (!is_there(path)) path.clear();
   }
-  return given;  // the loader says what is wrong with it
+  if (path.empty() && (given.empty() || given == kDemoName)) path = demo_model();
+  if (path.empty() && !given.empty() && given != kFetchedName && given != kDemoName) {
+    return given;  // the loader says what is wrong with it
+  }
+  MINFER_REQUIRE(
+      Usage, !path.empty(), given.empty() ? "no model given (-m, MINFER_MODEL), and " : "",
+      given == kDemoName ? "the demonstration model is not installed"
+                         : cat(kFetchedName, " is not in ", shortened(model_cache_dir(), 200)),
+      "; scripts/get_model.sh ", kFetchedName, " fetches ", kFetchedName);
+  log_info("model " + path);
+  return path;
 }
 
 }  // namespace minfer

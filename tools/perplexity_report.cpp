@@ -42,6 +42,37 @@ Json difference_json(const PerplexityReport& report) {
           {"same_top", same_top_share(report)}};
 }
 
+Json report_json(const PerplexityReport& report) {
+  const Perplexity& result = report.result;
+  Json object = {{"perplexity", result.value()},
+                 {"stderr", result.standard_error()},
+                 {"mean_nll", result.nll.mean()},
+                 {"mean_nll_stderr", result.nll.standard_error()},
+                 {"tokens_total", report.plan.n_tokens},
+                 {"tokens_scored", result.nll.n()},
+                 {"windows", report.plan.windows.size()},
+                 {"windows_in_text", report.n_windows_in_all},
+                 {"ctx", report.scoring.ctx},
+                 {"convention", convention_name(report.scoring.convention)},
+                 {"recipe", recipe_line(report)},
+                 {"text_sha256", report.text_sha256},
+                 {"kv_type", report.kv_type},
+                 {"activations", report.activations},
+                 {"model", report.model},
+                 {"seconds", report.seconds},
+                 {"tokens_per_s", per_second(double(result.n_evaluated), report.seconds)}};
+  if (report.scoring.convention == Convention::HfStride) object["stride"] = report.scoring.stride;
+  if (has_pages(report)) {
+    object["word_perplexity"] = word_perplexity(report);
+    object["byte_perplexity"] = std::exp(nats_per_byte(report));
+    object["bits_per_byte"] = nats_per_byte(report) / std::numbers::ln2;
+    object["pages"] = report.plan.n_pages;
+    object["words"] = report.plan.n_words;
+  }
+  if (result.difference) object["against"] = difference_json(report);
+  return object;
+}
+
 }  // namespace
 
 std::string recipe_line(const PerplexityReport& report) {
@@ -84,35 +115,11 @@ std::string perplexity_text(const PerplexityReport& report) {
   return text + recipe_line(report) + "\n";
 }
 
-std::string perplexity_json(const PerplexityReport& report) {
-  const Perplexity& result = report.result;
-  Json object = {{"perplexity", result.value()},
-                 {"stderr", result.standard_error()},
-                 {"mean_nll", result.nll.mean()},
-                 {"mean_nll_stderr", result.nll.standard_error()},
-                 {"tokens_total", report.plan.n_tokens},
-                 {"tokens_scored", result.nll.n()},
-                 {"windows", report.plan.windows.size()},
-                 {"windows_in_text", report.n_windows_in_all},
-                 {"ctx", report.scoring.ctx},
-                 {"convention", convention_name(report.scoring.convention)},
-                 {"recipe", recipe_line(report)},
-                 {"text_sha256", report.text_sha256},
-                 {"kv_type", report.kv_type},
-                 {"activations", report.activations},
-                 {"model", report.model},
-                 {"seconds", report.seconds},
-                 {"tokens_per_s", per_second(double(result.n_evaluated), report.seconds)}};
-  if (report.scoring.convention == Convention::HfStride) object["stride"] = report.scoring.stride;
-  if (has_pages(report)) {
-    object["word_perplexity"] = word_perplexity(report);
-    object["byte_perplexity"] = std::exp(nats_per_byte(report));
-    object["bits_per_byte"] = nats_per_byte(report) / std::numbers::ln2;
-    object["pages"] = report.plan.n_pages;
-    object["words"] = report.plan.n_words;
-  }
-  if (result.difference) object["against"] = difference_json(report);
-  return pretty(object);
+std::string perplexity_json(const std::vector<PerplexityReport>& reports) {
+  if (reports.size() == 1) return pretty(report_json(reports.front()));
+  Json results = Json::array();
+  for (const PerplexityReport& report : reports) results.push_back(report_json(report));
+  return pretty(Json::object({{"results", std::move(results)}}));
 }
 
 }  // namespace minfer

@@ -22,6 +22,7 @@ struct PerplexityReport {
 // One line that says how the figure was made, so that another one can be held against it.
 std::string recipe_line(const PerplexityReport& report);
 std::string perplexity_text(const PerplexityReport& report);
-std::string perplexity_json(const PerplexityReport& report);
+// One object; of several reports under "results".
+std::string perplexity_json(const std::vector<PerplexityReport>& reports);
 
 }  // namespace minfer

@@ -13,7 +13,8 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   MINFER_REQUIRE(Usage, options.n_threads >= 0 && options.n_threads <= 1024, options.n_threads,
                  " threads, expected 0 to 1024");
   return std::make_unique<cpu::CpuBackend>(
-      cpu::choose_kernels(options.isa), options.n_threads > 0 ? options.n_threads : usable_cores());
+      cpu::choose_kernels(options.isa), options.n_threads > 0 ? options.n_threads : usable_cores(),
+      options.activations);
 }
 
 namespace cpu {
@@ -36,8 +37,8 @@ void check_vector(const char* op, const Tensor& vector, const Tensor& x) {
 
 }  // namespace
 
-CpuBackend::CpuBackend(const CpuKernels& kernels, int n_threads)
-    : kernels_(kernels), pool_(n_threads) {
+CpuBackend::CpuBackend(const CpuKernels& kernels, int n_threads, Activations activations)
+    : kernels_(kernels), pool_(n_threads), activations_(activations) {
   scratch_ = allocate(DType::F32, {n_threads, kMatmulScratch});
 }
 
@@ -72,25 +73,33 @@ DeviceTensor CpuBackend::upload_vector(const Tensor& host) { return upload(to_f3
 
 Matrix CpuBackend::pack_matrix(const Tensor& host) {
   MINFER_CHECK(host.shape.rank == 2 && host.n_elements() > 0, "pack_matrix: ", host.shape);
+  if (!is_float(host.dtype)) return pack_level_rows(level_rows(host));
   Matrix matrix;
   matrix.out_dim = host.shape[0];
   matrix.in_dim = host.shape[1];
-  matrix.dtype = is_float(host.dtype) ? host.dtype : DType::F32;
+  matrix.dtype = host.dtype;
   matrix.storage = allocate(matrix.dtype, {n_panels(matrix.out_dim), matrix.in_dim, kPanel});
   matrix.n_bytes = matrix.storage.view().n_bytes();
-  void* const panels = matrix.storage.view().data;
-  pool_.parallel_for(n_panels(matrix.out_dim), [&](int64_t panel, int) {
-    pack_panels(panels, matrix.dtype, host, panel, panel + 1);
-  });
+  pool_.parallel_for(n_panels(matrix.out_dim),
+                     [&](int64_t panel, int) { pack_panel(matrix.storage, host, panel); });
   return matrix;
 }
 
 Matrix CpuBackend::pack_matrix(const QuantizedMatrix& host) {
+  MINFER_CHECK(host.out_dim() > 0 && host.in_dim() > 0, "pack_matrix: ", host.levels.shape);
+  if (has_level_panels(host.in_dim(), host.group)) return pack_level_rows(level_rows(host));
   HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
   pool_.parallel_for(host.out_dim(), [&](int64_t row, int) {
     dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
   });
   return pack_matrix(values.view());
+}
+
+Matrix CpuBackend::pack_level_rows(const LevelRows& rows) {
+  Matrix matrix = allocate_levels(rows, *this);
+  pool_.parallel_for(n_panels(rows.out_dim),
+                     [&](int64_t panel, int) { pack_level_panel(matrix, rows, panel); });
+  return matrix;
 }
 
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
@@ -127,7 +136,11 @@ void CpuBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId>
   float* const to = out.as<float>();
   for_ranges(n_tokens, dim, [&](int64_t begin, int64_t end) {
     for (int64_t t = begin; t < end; ++t) {
-      unpack_row(to + t * dim, table.storage.view().data, table.dtype, ids[size_t(t)], dim);
+      if (is_float(table.dtype)) {
+        unpack_row(to + t * dim, table.storage, ids[size_t(t)], dim);
+      } else {
+        unpack_level_row(to + t * dim, table, ids[size_t(t)]);
+      }
     }
   });
 }

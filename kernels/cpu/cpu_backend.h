@@ -4,6 +4,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
+#include "kernels/cpu/pack_levels.h"
 #include "kernels/cpu/thread_pool.h"
 
 namespace minfer::cpu {
@@ -22,7 +23,7 @@ constexpr int64_t kAttentionRows = 112;
 // subnormal numbers are kept, on every thread.
 class CpuBackend final : public Backend {
  public:
-  CpuBackend(const CpuKernels& kernels, int n_threads);
+  CpuBackend(const CpuKernels& kernels, int n_threads, Activations activations);
 
   std::string name() const override;
   DType activation_dtype() const override { return DType::F32; }
@@ -83,14 +84,29 @@ class CpuBackend final : public Backend {
     if (products >= kSerialProducts) return pool_.parallel_for(n_pieces, f);
     for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
   }
+  Matrix pack_level_rows(const LevelRows& rows);
   void norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
                  Activation activation);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);
 
+  // run(piece) for the pieces of a matmul, on all threads where they are worth it.
+  template <typename F>
+  void for_matmul_pieces(const MatmulPiece& whole, int64_t weight_bytes, F&& run);
+  // The input of a matmul, x [n_rows, in_dim], in the forms that kernels take; each is valid until
+  // the next call.
+  FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedLevels& w);
+  const InputBlock* int8_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
+                               int zero_level);
+  const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // to int8 and back
+  template <typename T>
+  T* input_memory(DeviceTensor& memory, int64_t n);  // grows and stays
+
   const CpuKernels& kernels_;
   ThreadPool pool_;
+  Activations activations_;
   DeviceTensor scratch_;  // [n_threads, floats]
+  DeviceTensor padded_input_, input_sums_, input_blocks_;
 };
 
 }  // namespace minfer::cpu

@@ -15,6 +15,14 @@ struct Isa {
   const CpuKernels& (*kernels)();
 };
 
+#if defined(__x86_64__)
+const CpuKernels& avx512_or_vnni_kernels() {
+  static const CpuKernels kernels = avx512_kernels(
+      __builtin_cpu_supports("avx512vnni") ? avx512_vnni_products() : avx2_kernels().int8);
+  return kernels;
+}
+#endif
+
 // The best one last.
 auto all_isas() {
 #if defined(__x86_64__)
@@ -24,7 +32,7 @@ auto all_isas() {
                       __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512dq") &&
                       __builtin_cpu_supports("avx512vl");
   return std::array{Isa{"base", true, reference_kernels}, Isa{"avx2", avx2, avx2_kernels},
-                    Isa{"avx512", avx512, avx512_kernels}};
+                    Isa{"avx512", avx512, avx512_or_vnni_kernels}};
 #else
   return std::array{Isa{"base", true, reference_kernels}};
 #endif

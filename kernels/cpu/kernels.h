@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cpu/layout.h"
+#include "kernels/cpu/quantized_layout.h"
 
 namespace minfer::cpu {
 
@@ -22,6 +22,12 @@ struct MatmulPiece {
   int64_t panel_begin, panel_end;  // at most kMaxMatmulPanels
   bool accumulate;                 // out += x w^T
   float* scratch;                  // kMatmulScratch floats of this thread
+};
+// Input of a product with quantized weights, in rows of padded_cols(in_dim) that end in zeros.
+struct FloatInput {
+  const float* x;
+  int64_t stride;
+  const float* sums;  // [n_tokens][n_steps], of each step's columns; read where there are mins
 };
 constexpr int64_t kMaxMatmulTokens = 256;
 constexpr int64_t kMaxMatmulPanels = 32;
@@ -56,13 +62,26 @@ struct KvAppend {
   int64_t pos;  // of token 0
 };
 
+// Products with quantized weights of inputs in int8, in both of their forms.
+struct Int8Products {
+  using Matmul = void (*)(const MatmulPiece&, const PackedLevels&, const InputBlock*);
+  Matmul symmetric, asymmetric;
+};
+
 struct CpuKernels {
   using Matmul = void (*)(const MatmulPiece&);
+  // The piece's x and w are in other forms here.
+  using MatmulLevels = void (*)(const MatmulPiece&, const PackedLevels&, const FloatInput&);
   using Attention = void (*)(const AttentionPiece&);
   using Append = void (*)(const KvAppend&, int64_t token_begin, int64_t token_end);
 
   const char* name;
   Matmul matmul_f32, matmul_f16, matmul_bf16;
+  MatmulLevels matmul_levels;
+  Int8Products int8;
+  // x [n_rows, cols]; out [n_rows, n_input_blocks(cols)]
+  void (*quantize_input)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
+                         const InputFormat& format);
   Attention attention_f32, attention_f16;
   Append kv_append_f32, kv_append_f16;
 
@@ -90,7 +109,8 @@ struct CpuKernels {
 const CpuKernels& reference_kernels();
 #if defined(__x86_64__)
 const CpuKernels& avx2_kernels();
-const CpuKernels& avx512_kernels();
+CpuKernels avx512_kernels(const Int8Products& int8);
+Int8Products avx512_vnni_products();
 #endif
 
 }  // namespace minfer::cpu

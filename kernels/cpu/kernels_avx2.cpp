@@ -1,13 +1,18 @@
 // The kernels for AVX2, FMA and F16C; built with those flags on x86-64 alone. Everything here and
 // in what it includes is local to this file, see kernels.h.
 
+#include <utility>
+
 #include "kernels/cpu/kernels.h"
 
 // The instruction set first, then what is written over it.
 // clang-format off
 #include "kernels/cpu/simd_avx2.h"
 #include "kernels/cpu/vector_math.h"
+#include "kernels/cpu/dot_avx2.h"
 #include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_levels.h"
+#include "kernels/cpu/vector_int8.h"
 #include "kernels/cpu/vector_attention.h"
 #include "kernels/cpu/vector_rows.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -15,6 +20,9 @@
 
 namespace minfer::cpu {
 
-const CpuKernels& avx2_kernels() { return kVectorKernels; }
+const CpuKernels& avx2_kernels() {
+  static constexpr CpuKernels kKernels = vector_kernels(kInt8Products);
+  return kKernels;
+}
 
 }  // namespace minfer::cpu

@@ -1,6 +1,8 @@
 // The kernels for AVX-512 F, BW, DQ and VL; built with those flags on x86-64 alone. Everything here
 // and in what it includes is local to this file, see kernels.h.
 
+#include <utility>
+
 #include "kernels/cpu/kernels.h"
 
 // The instruction set first, then what is written over it.
@@ -8,6 +10,7 @@
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_levels.h"
 #include "kernels/cpu/vector_attention.h"
 #include "kernels/cpu/vector_rows.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -15,6 +18,6 @@
 
 namespace minfer::cpu {
 
-const CpuKernels& avx512_kernels() { return kVectorKernels; }
+CpuKernels avx512_kernels(const Int8Products& int8) { return vector_kernels(int8); }
 
 }  // namespace minfer::cpu

@@ -6,7 +6,7 @@
 #include <limits>
 
 #include "kernels/base/half.h"
-#include "kernels/cpu/kernels.h"
+#include "kernels/cpu/reference_quantized.h"
 
 namespace minfer::cpu {
 namespace {
@@ -217,6 +217,9 @@ const CpuKernels& reference_kernels() {
       .matmul_f32 = matmul<float>,
       .matmul_f16 = matmul<f16>,
       .matmul_bf16 = matmul<bf16>,
+      .matmul_levels = reference_matmul_levels,
+      .int8 = {.symmetric = reference_matmul_int8, .asymmetric = reference_matmul_int8},
+      .quantize_input = reference_quantize_input,
       .attention_f32 = attention<float>,
       .attention_f16 = attention<f16>,
       .kv_append_f32 = kv_append<float>,

@@ -147,5 +147,63 @@ inline void store_words(uint32_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
 }
 
+// Quantized levels in words, see quantized_layout.h.
+inline U32x16 load_levels(const uint8_t* p) {
+  return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
+          _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
+}
+inline void store_levels(uint8_t* p, U32x16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.hi);
+}
+inline U32x16 low_nibbles(U32x16 a) {
+  const __m256i nibble = _mm256_set1_epi8(15);
+  return {_mm256_and_si256(a.lo, nibble), _mm256_and_si256(a.hi, nibble)};
+}
+inline U32x16 high_nibbles(U32x16 a) {
+  return low_nibbles({_mm256_srli_epi32(a.lo, 4), _mm256_srli_epi32(a.hi, 4)});
+}
+
+// What levels are as numbers: level - zero.
+template <int kBits>
+struct LevelValues {
+  explicit LevelValues(int zero) : zeros(_mm256_set1_ps(float(zero))) {}
+  // The kBits from bit kShift of each word on.
+  template <int kShift>
+  F32x16 at(U32x16 words) const {
+    return {value<kShift>(words.lo), value<kShift>(words.hi)};
+  }
+  template <int kShift>
+  __m256 value(__m256i words) const {
+    const __m256i mask = _mm256_set1_epi32((1 << kBits) - 1);
+    const __m256i level = _mm256_and_si256(_mm256_srli_epi32(words, kShift), mask);
+    return _mm256_sub_ps(_mm256_cvtepi32_ps(level), zeros);
+  }
+  __m256 zeros;
+};
+
+// For quantizing inputs. As bits, magnitudes have the order of their values, and NaN is above all.
+inline U32x16 magnitude_bits(F32x16 a) {
+  const F32x16 magnitude = abs(a);
+  return {_mm256_castps_si256(magnitude.lo), _mm256_castps_si256(magnitude.hi)};
+}
+inline U32x16 max(U32x16 a, U32x16 b) {
+  return {_mm256_max_epu32(a.lo, b.lo), _mm256_max_epu32(a.hi, b.hi)};
+}
+inline uint32_t max_lane(U32x16 a) {
+  const __m256i by8 = _mm256_max_epu32(a.lo, a.hi);
+  __m128i by4 = _mm_max_epu32(_mm256_castsi256_si128(by8), _mm256_extracti128_si256(by8, 1));
+  by4 = _mm_max_epu32(by4, _mm_shuffle_epi32(by4, 0x4e));
+  return uint32_t(_mm_cvtsi128_si32(_mm_max_epu32(by4, _mm_shuffle_epi32(by4, 0xb1))));
+}
+// Whole numbers in [-128, 127]
+inline void store(int8_t* p, F32x16 a) {
+  const __m256i words = _mm256_permute4x64_epi64(
+      _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)), 0xd8);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
+}
+
 }  // namespace
 }  // namespace minfer::cpu

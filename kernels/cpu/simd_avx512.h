@@ -87,5 +87,53 @@ inline U32x16 load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline U32x16 operator+(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 
+// Quantized levels in words, see quantized_layout.h.
+inline U32x16 load_levels(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_levels(uint8_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
+inline U32x16 low_nibbles(U32x16 a) {
+  return {_mm512_and_si512(a.v, _mm512_set1_epi32(0x0f0f0f0f))};
+}
+inline U32x16 high_nibbles(U32x16 a) {
+  return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
+}
+
+// What levels are as numbers: level - zero.
+template <int kBits>
+struct LevelValues {
+  explicit LevelValues(int zero) : zeros(_mm512_set1_ps(float(zero))) {}
+  // The kBits from bit kShift of each word on.
+  template <int kShift>
+  F32x16 at(U32x16 words) const {
+    const __m512i lowest = _mm512_setr4_epi32(int(0xffffff00), int(0xffffff04), int(0xffffff08),
+                                              int(0xffffff0c));  // of each word, with zeros above
+    const __m512i level =
+        _mm512_shuffle_epi8(words.v, _mm512_add_epi32(lowest, _mm512_set1_epi32(kShift / 8)));
+    return {_mm512_sub_ps(_mm512_cvtepi32_ps(level), zeros)};
+  }
+  __m512 zeros;
+};
+
+template <>
+struct LevelValues<4> {
+  explicit LevelValues(int zero)
+      : table(_mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
+                            _mm512_set1_ps(float(zero)))) {}
+  template <int kShift>
+  F32x16 at(U32x16 words) const {  // the permutation looks at the lowest four bits alone
+    return {
+        _mm512_permutexvar_ps(kShift == 0 ? words.v : _mm512_srli_epi32(words.v, kShift), table)};
+  }
+  __m512 table;
+};
+
+// For quantizing inputs. As bits, magnitudes have the order of their values, and NaN is above all.
+inline U32x16 magnitude_bits(F32x16 a) { return {_mm512_castps_si512(abs(a).v)}; }
+inline U32x16 max(U32x16 a, U32x16 b) { return {_mm512_max_epu32(a.v, b.v)}; }
+inline uint32_t max_lane(U32x16 a) { return _mm512_reduce_max_epu32(a.v); }
+// Whole numbers in [-128, 127]
+inline void store(int8_t* p, F32x16 a) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
+}
+
 }  // namespace
 }  // namespace minfer::cpu

@@ -5,25 +5,30 @@
 namespace minfer::cpu {
 namespace {
 
-constexpr CpuKernels kVectorKernels = {
-    .name = kIsaName,
-    .matmul_f32 = matmul<float>,
-    .matmul_f16 = matmul<f16>,
-    .matmul_bf16 = matmul<bf16>,
-    .attention_f32 = attention<float>,
-    .attention_f16 = attention<f16>,
-    .kv_append_f32 = kv_append<float>,
-    .kv_append_f16 = kv_append<f16>,
-    .rope = rope,
-    .rms_norm = rms_norm,
-    .layer_norm = layer_norm,
-    .activate = activate,
-    .swiglu = swiglu,
-    .add = add,
-    .softmax = softmax,
-    .sum_words = sum_words,
-    .fma_rounds = fma_rounds,
-};
+constexpr CpuKernels vector_kernels(const Int8Products& int8) {
+  return {
+      .name = kIsaName,
+      .matmul_f32 = matmul<float>,
+      .matmul_f16 = matmul<f16>,
+      .matmul_bf16 = matmul<bf16>,
+      .matmul_levels = matmul_levels,
+      .int8 = int8,
+      .quantize_input = quantize_input,
+      .attention_f32 = attention<float>,
+      .attention_f16 = attention<f16>,
+      .kv_append_f32 = kv_append<float>,
+      .kv_append_f16 = kv_append<f16>,
+      .rope = rope,
+      .rms_norm = rms_norm,
+      .layer_norm = layer_norm,
+      .activate = activate,
+      .swiglu = swiglu,
+      .add = add,
+      .softmax = softmax,
+      .sum_words = sum_words,
+      .fma_rounds = fma_rounds,
+  };
+}
 
 }  // namespace
 }  // namespace minfer::cpu

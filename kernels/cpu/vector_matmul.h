@@ -103,6 +103,19 @@ inline void write_outputs(const MatmulPiece& piece, int64_t t, int64_t panel, F3
   }
 }
 
+// All outputs of a piece.
+//   totals  by groups of panels: [n_tokens][panels of the group][kPanel]
+inline void write_totals(const MatmulPiece& piece, const float* totals) {
+  for (int64_t panel = piece.panel_begin, n; panel < piece.panel_end; panel += n) {
+    n = group_size(piece.panel_end - panel);
+    for (int64_t t = piece.token_begin; t < piece.token_end; ++t) {
+      for (int64_t i = 0; i < n; ++i, totals += kPanel) {
+        write_outputs(piece, t, panel + i, load(totals));
+      }
+    }
+  }
+}
+
 // One token: panels are streamed from memory, kPanels side by side.
 template <int kPanels, typename W>
 void matvec_panels(const MatmulPiece& piece, const W* w, int64_t panel) {
@@ -233,15 +246,7 @@ void matmul(const MatmulPiece& piece) {
       }
     }
   }
-  for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
-    const int64_t n = group_size(panels - p);
-    const float* from = totals + p * n_tokens * kPanel;
-    for (int64_t t = piece.token_begin; t < piece.token_end; ++t) {
-      for (int64_t i = 0; i < n; ++i, from += kPanel) {
-        write_outputs(piece, t, piece.panel_begin + p + i, load(from));
-      }
-    }
-  }
+  write_totals(piece, totals);
 }
 
 }  // namespace

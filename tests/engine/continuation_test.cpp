@@ -80,6 +80,7 @@ TEST_F(ContinuationTest, WhatIsSharedGivesTheSameBits) {
       {{kBos, 'q', 'r', 's', 't', 'u', 'w'}, {'x', 'y', 'z'}},
       {{kBos, 'q'}, {'r', 's'}},  // its context is all in the cache
       {{kBos, 'q'}, {'r', 's'}},
+      {{kBos, 'q', 'a', 'b', 'c'}, {'d'}},  // differs in the middle
       {{'a'}, {'b'}},
   };
   for (const int64_t chunk : {512, 2}) {

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 
@@ -52,8 +53,9 @@ TEST_P(PerplexityData, AgreesWithFloat64) {
     }
     const size_t n_windows =
         is_long ? expected.at("windows_used").get<size_t>() : reference.n_windows;
-    const Perplexity result = evaluate_perplexity(std::span(plan.windows).first(n_windows), session,
-                                                  nullptr, {.n_threads = 2});
+    const Perplexity result = evaluate_perplexity(std::span(plan.windows).first(n_windows),
+                                                  std::array{&session}, nullptr, {.n_threads = 2})
+                                  .front();
     const double mean =
         is_long ? expected.at(is_gptq ? "plain" : "llama_cpp").at("mean_nll").get<double>()
                 : (is_gptq ? reference.gptq : reference.llamacpp);

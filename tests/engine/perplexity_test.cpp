@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 
 #include "engine/wikitext.h"
@@ -23,7 +24,12 @@ class PerplexityTest : public testing::Test {
 
   Perplexity evaluate(const ScoringPlan& plan, int n_threads = 2, int64_t chunk = 512) const {
     Session session(model_, *backend_, {.prefill_chunk = chunk, .kv_dtype = DType::F32});
-    return evaluate_perplexity(plan.windows, session, nullptr, {.n_threads = n_threads});
+    return evaluate(plan, session, nullptr, {.n_threads = n_threads});
+  }
+
+  static Perplexity evaluate(const ScoringPlan& plan, Session& session, Session* reference,
+                             const PerplexityOptions& options = {}) {
+    return evaluate_perplexity(plan.windows, std::array{&session}, reference, options).front();
   }
 
   // The f32 of the logits costs some 1e-7 of each of them.
@@ -146,7 +152,7 @@ TEST(MeanEstimate, StandardErrorIsThatOfTheMean) {
 TEST_F(PerplexityTest, AgainstItselfNothingDiffers) {
   const ScoringPlan plan = plan_scoring(text_, *tokenizer_, {.ctx = 30});
   Session session(model_, *backend_, {}), same(model_, *backend_, {});
-  const Perplexity result = evaluate_perplexity(plan.windows, session, &same, {});
+  const Perplexity result = evaluate(plan, session, &same);
   ASSERT_TRUE(result.difference);
   EXPECT_EQ(result.difference->nll_difference.mean(), 0);
   EXPECT_EQ(result.difference->nll_difference.standard_error(), 0);
@@ -160,7 +166,7 @@ TEST_F(PerplexityTest, AgainstAnotherIsTheDefinition) {
   const ScoringPlan plan = plan_scoring(text_, *tokenizer_, {.ctx = 62});
   Session session(model_, *backend_, {.prefill_chunk = 16, .kv_dtype = DType::F32});
   Session reference(other, *backend_, {.prefill_chunk = 20, .kv_dtype = DType::F32});
-  const Perplexity result = evaluate_perplexity(plan.windows, session, &reference, {});
+  const Perplexity result = evaluate(plan, session, &reference);
 
   double difference = 0, kl_divergence = 0;
   int64_t n_same_top = 0;
@@ -183,16 +189,29 @@ TEST_F(PerplexityTest, AgainstAnotherIsTheDefinition) {
   EXPECT_GT(result.difference->kl_divergence.mean(), 0);
 }
 
+TEST_F(PerplexityTest, SeveralModelsAtOnceAreEachAsAlone) {
+  const Model other = scoring_model(*backend_, 4);
+  const ScoringPlan plan = plan_scoring(text_, *tokenizer_, {.ctx = 30});
+  Session first(model_, *backend_, {}), second(other, *backend_, {}), third(model_, *backend_, {});
+  const std::vector<Perplexity> together =
+      evaluate_perplexity(plan.windows, std::array{&first, &second}, &third, {});
+  ASSERT_EQ(together.size(), 2u);
+  EXPECT_EQ(together[0].difference->kl_divergence.sum(), 0);
+  const Perplexity alone = evaluate(plan, second, &first);
+  EXPECT_EQ(together[1].nll.sum(), alone.nll.sum());
+  EXPECT_EQ(together[1].difference->kl_divergence.sum(), alone.difference->kl_divergence.sum());
+}
+
 TEST_F(PerplexityTest, ReportsEachWindow) {
   const ScoringPlan plan = plan_scoring(text_, *tokenizer_, {.ctx = 20});
   Session session(model_, *backend_, {});
   std::vector<double> running;
-  const Perplexity result = evaluate_perplexity(
-      plan.windows, session, nullptr, {.progress = [&](int64_t done, int64_t total, double value) {
-        running.push_back(value);
-        EXPECT_EQ(done, std::ssize(running));
-        EXPECT_EQ(total, 3);
-      }});
+  const auto progress = [&](int64_t done, int64_t total, double value) {
+    running.push_back(value);
+    EXPECT_EQ(done, std::ssize(running));
+    EXPECT_EQ(total, 3);
+  };
+  const Perplexity result = evaluate(plan, session, nullptr, {.progress = progress});
   ASSERT_EQ(running.size(), 3u);
   EXPECT_EQ(running.back(), result.value());
 }
@@ -215,8 +234,7 @@ TEST_F(PerplexityTest, RefusesModelsOfOtherVocabularies) {
   config.vocab_size = 261;
   const Model other = make_synthetic_model(config, DType::F16, *backend_, 1);
   Session session(model_, *backend_, {}), reference(other, *backend_, {});
-  expect_error(ErrorKind::Usage, "260 and 261 tokens",
-               [&] { evaluate_perplexity({}, session, &reference, {}); });
+  expect_error(ErrorKind::Usage, "260 and 261 tokens", [&] { evaluate({}, session, &reference); });
 }
 
 }  // namespace

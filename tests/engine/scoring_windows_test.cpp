@@ -37,12 +37,12 @@ TEST(ScoringWindows, BosWhereTheTokenizerAddsOne) {
 TEST(ScoringWindows, TextFormFollowsTheConvention) {
   const auto tokenizer = scoring_tokenizer(false);
   const std::string text =
-      "c\n \nd\n";  // joined: "c\n\n\n\n\nd\n", where two line ends are a token
+      "c\n \n \nd\n";  // joined, seven line ends stand together; two are a token
   const auto n_tokens = [&](const ScoringOptions& options) {
     return plan_scoring(text, *tokenizer, options).n_tokens;
   };
-  EXPECT_EQ(n_tokens({.convention = Convention::Gptq, .ctx = 4}), 6);
-  EXPECT_EQ(n_tokens({.convention = Convention::Gptq, .ctx = 4, .raw_text = true}), 6);
+  EXPECT_EQ(n_tokens({.convention = Convention::Gptq, .ctx = 4}), 7);
+  EXPECT_EQ(n_tokens({.convention = Convention::Gptq, .ctx = 4, .raw_text = true}), 8);
   EXPECT_EQ(plan_scoring(text, *tokenizer, {.ctx = 4}).text_form, "hf-join");
   EXPECT_EQ(plan_scoring(text, *tokenizer, {.ctx = 4, .raw_text = true}).text_form, "raw");
   const ScoringPlan pages =

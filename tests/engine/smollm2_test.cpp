@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
@@ -55,7 +56,9 @@ TEST_F(SmolLm2, LogLikelihoodsOfWindowsAgreeWithFloat64) {
   const auto ctx = expected.at("ctx").get<int64_t>();
   Session session(model_, *backend_, {.max_seq_len = ctx, .kv_dtype = DType::F32});
   const auto sum_nll = [&](const ScoringWindow& window) {
-    return evaluate_perplexity({&window, 1}, session, nullptr, {.n_threads = 2}).nll.sum();
+    return evaluate_perplexity({&window, 1}, std::array{&session}, nullptr, {.n_threads = 2})
+        .front()
+        .nll.sum();
   };
   const auto expect_near = [&](const std::string& name, double ours, double reference) {
     EXPECT_NEAR(ours, reference, 1e-4 * reference) << name;

@@ -9,12 +9,6 @@
 namespace minfer::test {
 namespace {
 
-std::string sha256_of(const std::string& text) {
-  Sha256 hash;
-  hash.update(text.data(), text.size());
-  return hash.hex();
-}
-
 TEST(WhiteSpace, IsThatOfPython) {
   for (const char* space : {" ", "\t", "\n", "\v", "\r", "\x1c", "\x1f", "\u0085", "\u00a0",
                             "\u2003", "\u200a", "\u2028", "\u3000"}) {
@@ -66,7 +60,7 @@ TEST(Wikitext2, IsWhatPythonMakesOfIt) {
   const auto path = data_dir() / "wikitext-2-raw/wiki.test.raw";
   MINFER_NEEDS(path);
   const std::string raw = read_file(path);
-  EXPECT_EQ(sha256_of(hf_join(raw)),
+  EXPECT_EQ(sha256_hex(hf_join(raw)),
             "696cca6b65a171b0a358a4be6732cdfdf2dd6164a32e20fd70e3c13fc4dfae83");
   const std::vector<std::string> pages = wikitext_pages(raw);
   EXPECT_EQ(pages.size(), 62u);
@@ -78,7 +72,7 @@ TEST(Wikitext2, IsWhatPythonMakesOfIt) {
     prose += detokenized(page);
   }
   EXPECT_EQ(n_words, 241335);
-  EXPECT_EQ(sha256_of(prose), "b0ae50e166add20959a5406d9b3c99fe1f23819ec0a10149047149434fb85d81");
+  EXPECT_EQ(sha256_hex(prose), "b0ae50e166add20959a5406d9b3c99fe1f23819ec0a10149047149434fb85d81");
 }
 
 }  // namespace

@@ -130,24 +130,5 @@ INSTANTIATE_TEST_SUITE_P(Isa, Matmul,
                          testing::Combine(testing::ValuesIn(supported_isas()),
                                           testing::Values(DType::F32, DType::F16, DType::BF16)));
 
-TEST(MatmulOfQuantized, IsThatOfTheDequantizedMatrix) {
-  const auto backend = make_cpu_backend({.n_threads = 2, .isa = ""});
-  constexpr int64_t kIn = 64, kOut = 19;
-  HostTensor w(DType::Q8_0, {kOut, kIn});
-  for (int64_t i = 0; i < kOut * kIn / 32; ++i) {
-    auto* block = static_cast<uint8_t*>(w.view().data) + i * 34;
-    const f16 scale = to_f16(0.01f * float(i + 1));
-    std::memcpy(block, &scale, 2);
-    for (int j = 0; j < 32; ++j) block[2 + j] = uint8_t(i * 7 + j * 5);
-  }
-  const Matrix packed = backend->pack_matrix(w);
-  EXPECT_EQ(packed.dtype, DType::F32);
-  const HostTensor x = random_normal(4, {3, kIn});
-  const DeviceTensor out = poisoned(*backend, {3, kOut}), same = poisoned(*backend, {3, kOut});
-  backend->matmul(out, backend->upload(x), packed);
-  backend->matmul(same, backend->upload(x), backend->pack_matrix(to_f32_tensor(w)));
-  EXPECT_EQ(values_of(*backend, out), values_of(*backend, same));
-}
-
 }  // namespace
 }  // namespace minfer::test

@@ -9,46 +9,15 @@
 #include <vector>
 
 #include "kernels/base/quantized_matrix.h"
-#include "loaders/byte_reader.h"
+#include "tests/support/quant_records.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {
 namespace {
 
-DType dtype_named(const std::string& name) {
-  for (int i = 0; i <= static_cast<int>(DType::Q6_K); ++i) {
-    if (info(static_cast<DType>(i)).name == name) return static_cast<DType>(i);
-  }
-  ADD_FAILURE() << "no dtype " << name;
-  return DType::F32;
-}
-
-// What make_quant_fixtures.py has put into a file: blocks, and values that belong to them.
-struct Record {
-  DType dtype;
-  std::string blocks;
-  std::vector<float> values;
-};
-std::vector<Record> read_records(const char* name) {
-  const std::string fixture = test::read_file(test::fixtures_dir() / name);
-  ByteReader reader(fixture);
-  std::vector<Record> records;
-  while (reader.left() > 0) {
-    Record record;
-    record.dtype = dtype_named(reader.text(8).c_str());  // up to the padding
-    record.values.resize(reader.read<uint64_t>());
-    record.blocks = reader.text(reader.read<uint64_t>());
-    const std::string values = reader.text(record.values.size() * sizeof(float));
-    std::memcpy(record.values.data(), values.data(), values.size());
-    EXPECT_EQ(bytes_of(record.dtype, std::ssize(record.values)), std::ssize(record.blocks));
-    records.push_back(std::move(record));
-  }
-  return records;
-}
-
 // Against the values of the `gguf` Python package (scripts/make_quant_fixtures.py), bit for bit.
 TEST(QuantCodec, EveryTypeEqualsTheReference) {
-  const std::vector<Record> records = read_records("quant_blocks.bin");
+  const std::vector<test::QuantRecord> records = test::read_quant_records("quant_blocks.bin");
   EXPECT_EQ(records.size(), 10u);
   for (const auto& [dtype, blocks, expected] : records) {
     const size_t n = expected.size();
@@ -78,7 +47,7 @@ TEST(QuantCodec, EveryTypeEqualsTheReference) {
 }
 
 TEST(QuantCodec, EncodesAsTheReference) {
-  const std::vector<Record> records = read_records("quant_rows.bin");
+  const std::vector<test::QuantRecord> records = test::read_quant_records("quant_rows.bin");
   EXPECT_EQ(records.size(), 4u);
   for (const auto& [dtype, blocks, values] : records) {
     std::string found(blocks.size(), '\x55');

@@ -237,8 +237,31 @@ TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {
   EXPECT_EQ(a.description, cat("llama ", std::llround(double(a.n_params) / 1e3), "K F32"));
   expect_error(ErrorKind::Usage, "no synthetic model \"huge\" (there are: tiny, ",
                [&] { make_synthetic_model("huge", *backend_); });
-  expect_error(ErrorKind::Usage, "no synthetic weight type \"int3\" (there are: f16, bf16, f32)",
-               [&] { make_synthetic_model("tiny:int3", *backend_); });
+  for (const char* type : {"int3", "int4:16", "int8:64"}) {
+    expect_error(ErrorKind::Usage,
+                 cat("no synthetic weight type \"", type,
+                     "\" (there are: f16, bf16, f32, int8, int4, int4:32, int4:64, int4:128)"),
+                 [&] { make_synthetic_model(cat("tiny:", type), *backend_); });
+  }
+}
+
+// As `minfer quantize` leaves them: the tokens' matrices and rows of broken groups are int8.
+TEST_F(LoadModel, SyntheticModelsCanBeQuantized) {
+  const Model model = make_synthetic_model("tiny:int4", *backend_);
+  const LayerWeights& layer = model.weights.layers[0];
+  EXPECT_EQ(model.weight_types, "int4 g64");
+  EXPECT_EQ(layer.w_up.dtype, DType::U4);
+  EXPECT_EQ(layer.w_up.group, 64);
+  EXPECT_EQ(layer.w_down.dtype, DType::U8);  // 172 columns
+  EXPECT_EQ(layer.w_down.group, 172);
+  EXPECT_EQ(model.weights.embedding.dtype, DType::U8);
+  EXPECT_EQ(model.weights.output_matrix().dtype, DType::U8);
+  double sum_sq = 0;
+  const auto up = rows_of(layer.w_up);
+  for (const float w : up) sum_sq += double(w) * double(w);
+  EXPECT_NEAR(sum_sq / double(up.size()) * 64, 1, 0.1);
+  EXPECT_EQ(make_synthetic_model("tiny:int4:32", *backend_).weights.layers[0].wq.group, 32);
+  EXPECT_EQ(make_synthetic_model("tiny:int8", *backend_).weights.layers[0].wq.group, 64);
 }
 
 }  // namespace

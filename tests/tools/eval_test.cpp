@@ -102,6 +102,19 @@ TEST_F(Eval, AgainstItselfNothingDiffers) {
   EXPECT_NE(text.find("same top token 100.00 %"), std::string::npos) << text;
 }
 
+TEST_F(Eval, SeveralModelsAreEvaluatedInOnePass) {
+  const json object = perplexity_json({"-m", model_, "--windows", "2", "--against", model_});
+  ASSERT_EQ(object["results"].size(), 2u);
+  for (const json& result : object["results"]) {
+    EXPECT_EQ(result["model"], model_);
+    EXPECT_EQ(result["against"]["kl_divergence"], 0.0);
+  }
+  const ProcessResult named =
+      minfer({"eval", "perplexity", "--text", text_, "--windows", "1", "-q"},
+             {.environment = {{"MINFER_MODEL", model_}}});
+  EXPECT_EQ(named.exit_code, 0) << named.err;
+}
+
 TEST_F(Eval, FailuresHaveTheirStatus) {
   expect_failure(minfer({"eval"}), 2, "perplexity or score");
   expect_failure(perplexity({"--convention", "best"}), 2, "gptq|llamacpp|hf-stride|lm-eval");

@@ -12,6 +12,11 @@ for file in bin/minfer share/man/man1/minfer.1 share/bash-completion/completions
 done
 "$work/prefix/bin/minfer" --version
 
+# Without any other model the one that comes along answers.
+XDG_CACHE_HOME="$work" "$work/prefix/bin/minfer" generate -n 4 --temp 0 "Once upon a" >"$work/text" 2>"$work/talk"
+grep -q "$work/prefix/share/minfer/demo" "$work/talk"
+[[ -s "$work/text" ]]
+
 "$cmake" -G "$generator" -S "$(dirname "$0")/consumer" -B "$work/build" \
   -DCMAKE_PREFIX_PATH="$work/prefix" -DCMAKE_CXX_COMPILER="$compiler" -DCMAKE_CXX_FLAGS="$flags" >/dev/null
 "$cmake" --build "$work/build" >/dev/null

@@ -1,71 +1,10 @@
-// Matmul and attention of the CPU backend: how they are cut into pieces.
+// Attention of the CPU backend: how it is cut into pieces.
 
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
 
 namespace minfer::cpu {
-namespace {
-
-// One piece of a matvec: some ten microseconds of streaming.
-constexpr int64_t kMatvecPieceBytes = 256 << 10;
-
-}  // namespace
-
-// ---- matmul ------------------------------------------------------------------------------------
-
-void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) {
-  const int64_t n_tokens = n_rows(x);
-  MINFER_CHECK(
-      x.shape.last() == w.in_dim && out.shape.last() == w.out_dim && n_rows(out) == n_tokens,
-      "matmul: x ", x.shape, ", w [", w.out_dim, ", ", w.in_dim, "], out ", out.shape);
-  const MatmulPiece whole{.out = out.as<float>(),
-                          .x = x.as<const float>(),
-                          .w = w.storage.view().data,
-                          .in_dim = w.in_dim,
-                          .out_dim = w.out_dim,
-                          .token_begin = 0,
-                          .token_end = n_tokens,
-                          .panel_begin = 0,
-                          .panel_end = n_panels(w.out_dim),
-                          .accumulate = accumulate,
-                          .scratch = nullptr};
-  const auto run = w.dtype == DType::F32   ? kernels_.matmul_f32
-                   : w.dtype == DType::F16 ? kernels_.matmul_f16
-                                           : kernels_.matmul_bf16;
-
-  // With few tokens the weights are streamed: small pieces of panels. With many, pieces are as
-  // large as the caches allow, but not so large that one thread waits for another's last piece.
-  const int64_t min_pieces = pool_.n_threads() == 1 ? 1 : 4 * pool_.n_threads();
-  int64_t step_tokens = std::max<int64_t>(n_tokens, 1), step_panels = kMaxMatmulPanels;
-  if (n_tokens < kManyTokens) {
-    const int64_t panel_bytes = w.n_bytes / whole.panel_end;
-    step_panels = std::min({kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes),
-                            ceil_div(whole.panel_end, min_pieces)});
-    step_panels = align_up(step_panels, kMaxTilePanels);
-  } else {
-    step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
-    const int64_t token_pieces = ceil_div(n_tokens, step_tokens);
-    while (step_panels > kMaxTilePanels &&
-           token_pieces * ceil_div(whole.panel_end, step_panels) < min_pieces) {
-      step_panels /= 2;
-    }
-  }
-  const int64_t panel_pieces = ceil_div(whole.panel_end, step_panels);
-  const int64_t n_pieces = ceil_div(n_tokens, step_tokens) * panel_pieces;
-  const double products = double(n_tokens) * double(w.in_dim) * double(w.out_dim);
-  for_pieces(n_pieces, products, [&](int64_t i, int thread) {
-    MatmulPiece piece = whole;
-    piece.token_begin = i / panel_pieces * step_tokens;
-    piece.token_end = std::min(n_tokens, piece.token_begin + step_tokens);
-    piece.panel_begin = i % panel_pieces * step_panels;
-    piece.panel_end = std::min(whole.panel_end, piece.panel_begin + step_panels);
-    piece.scratch = scratch(thread);
-    run(piece);
-  });
-}
-
-// ---- attention ---------------------------------------------------------------------------------
 
 void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
   const int64_t n_tokens = k.shape[0];

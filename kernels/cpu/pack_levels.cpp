@@ -1,0 +1,167 @@
+#include "kernels/cpu/pack_levels.h"
+
+#include <algorithm>
+
+#include "kernels/base/quant_codec.h"
+
+namespace minfer::cpu {
+namespace {
+
+int64_t step_columns(int64_t in_dim, int64_t group) {
+  return group == in_dim || group % kBrick == 0 ? kBrick : kBrick / 2;
+}
+
+bool fits_f16(const Tensor& values) {
+  if (!values || values.dtype == DType::F16) return true;
+  const float* const x = values.as<const float>();
+  return std::all_of(x, x + values.n_elements(),
+                     [](float value) { return to_f32(to_f16(value)) == value; });
+}
+
+void copy_as_f32(std::vector<float>& to, const Tensor& row) {
+  visit_float(row.dtype, [&]<typename T>() {
+    const T* const from = row.as<const T>();
+    for (size_t i = 0; i < to.size(); ++i) to[i] = to_f32(from[i]);
+  });
+}
+
+// levels [in_dim] into the words of one lane.
+template <int kBits>
+void pack_lane(uint32_t* words, const uint8_t* levels, int64_t in_dim) {
+  constexpr int64_t kColumns = 32 / kBits;
+  for (int64_t k = 0; k < in_dim; k += kColumns, words += kPanel) {
+    uint32_t word = 0;
+    for (int64_t c = 0; c < std::min(kColumns, in_dim - k); ++c) {
+      word |= uint32_t{levels[k + c]} << level_shift(kBits, int(c));
+    }
+    *words = word;
+  }
+}
+
+void pack_scales(const DeviceTensor& to, const std::vector<float>& scales, int64_t row) {
+  const auto n_groups = int64_t(scales.size());
+  visit_float(to.view().dtype, [&]<typename T>() {
+    T* const panel = to.view().as<T>() + row / kPanel * n_groups * kPanel + row % kPanel;
+    for (int64_t g = 0; g < n_groups; ++g) panel[g * kPanel] = from_f32<T>(scales[size_t(g)]);
+  });
+}
+
+void clear_panel(const DeviceTensor& tensor, int64_t panel) {
+  const Tensor rows = tensor.view().rows(panel, 1);
+  std::fill_n(static_cast<char*>(rows.data), rows.n_bytes(), char{0});
+}
+
+}  // namespace
+
+LevelRows level_rows(const QuantizedMatrix& host) {
+  return {.out_dim = host.out_dim(),
+          .in_dim = host.in_dim(),
+          .group = host.group,
+          .bits = host.bits(),
+          .with_mins = host.asymmetric(),
+          .half_scales = fits_f16(host.scales) && fits_f16(host.mins),
+          .read = [host](LevelRow& to, int64_t row) {
+            const auto* bytes = static_cast<const uint8_t*>(host.levels.rows(row, 1).data);
+            for (size_t i = 0; i < to.levels.size(); ++i) {
+              to.levels[i] =
+                  host.bits() == 8 ? bytes[i] : uint8_t((bytes[i / 2] >> (i % 2 * 4)) & 15);
+            }
+            copy_as_f32(to.scales, host.scales.rows(row, 1));
+            if (host.asymmetric()) copy_as_f32(to.mins, host.mins.rows(row, 1));
+          }};
+}
+
+LevelRows level_rows(const Tensor& host) {
+  const GroupFormat format = group_format(host.dtype);
+  return {.out_dim = host.shape[0],
+          .in_dim = host.shape[1],
+          .group = format.group,
+          .bits = format.bits,
+          .with_mins = format.has_mins,
+          .half_scales = format.scales == DType::F16,
+          .read = [host](LevelRow& to, int64_t row) {
+            unpack_groups(to.levels.data(), to.scales.data(), to.mins.data(),
+                          host.rows(row, 1).data, host.dtype, host.shape[1]);
+          }};
+}
+
+bool has_level_panels(int64_t in_dim, int64_t group) {
+  return group == in_dim || group % (kBrick / 2) == 0;
+}
+
+Matrix allocate_levels(const LevelRows& rows, Backend& backend) {
+  const int64_t panels = n_panels(rows.out_dim);
+  const Shape groups{panels, rows.in_dim / rows.group, kPanel};
+  const DType scale_type = rows.half_scales ? DType::F16 : DType::F32;
+  Matrix matrix;
+  matrix.out_dim = rows.out_dim;
+  matrix.in_dim = rows.in_dim;
+  matrix.group = rows.group;
+  matrix.dtype = rows.bits == 4 ? DType::U4 : DType::U8;
+  matrix.storage =
+      backend.allocate(DType::U8, {panels, packed_panel_bytes(rows.in_dim, rows.bits)});
+  matrix.scales = backend.allocate(scale_type, groups);
+  matrix.n_bytes = matrix.storage.view().n_bytes() + matrix.scales.view().n_bytes();
+  if (rows.with_mins) {
+    matrix.mins = backend.allocate(scale_type, groups);
+    matrix.n_bytes += matrix.mins.view().n_bytes();
+  }
+  return matrix;
+}
+
+void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel) {
+  const auto n_groups = size_t(rows.in_dim / rows.group);
+  LevelRow row{.levels = std::vector<uint8_t>(size_t(rows.in_dim)),
+               .scales = std::vector<float>(n_groups),
+               .mins = std::vector<float>(rows.with_mins ? n_groups : 0)};
+  clear_panel(to.storage, panel);
+  clear_panel(to.scales, panel);
+  if (to.mins) clear_panel(to.mins, panel);
+  auto* const words = static_cast<uint32_t*>(to.storage.view().rows(panel, 1).data);
+  const int64_t begin = panel * kPanel, n_rows = std::min(kPanel, rows.out_dim - begin);
+  for (int64_t lane = 0; lane < n_rows; ++lane) {
+    rows.read(row, begin + lane);
+    if (rows.bits == 4) {
+      pack_lane<4>(words + lane, row.levels.data(), rows.in_dim);
+    } else {
+      pack_lane<8>(words + lane, row.levels.data(), rows.in_dim);
+    }
+    pack_scales(to.scales, row.scales, begin + lane);
+    if (to.mins) pack_scales(to.mins, row.mins, begin + lane);
+  }
+}
+
+PackedLevels packed_levels(const Matrix& matrix) {
+  const int64_t step = step_columns(matrix.in_dim, matrix.group);
+  return {.levels = matrix.storage.view().as<const uint8_t>(),
+          .scales = matrix.scales.view().data,
+          .mins = matrix.mins.view().data,
+          .half_scales = matrix.scales.view().dtype == DType::F16,
+          .bits = matrix.dtype == DType::U4 ? 4 : 8,
+          .n_groups = matrix.in_dim / matrix.group,
+          .step = step,
+          .steps_per_group = ceil_div(matrix.group, step),
+          .n_steps = ceil_div(matrix.in_dim, step)};
+}
+
+void unpack_level_row(float* out, const Matrix& matrix, int64_t row) {
+  const PackedLevels w = packed_levels(matrix);
+  const int64_t panel = row / kPanel, lane = row % kPanel;
+  const uint8_t* const levels =
+      w.levels + panel * packed_panel_bytes(matrix.in_dim, w.bits) + lane * 4;
+  const int64_t columns = 32 / w.bits, first = panel * w.n_groups * kPanel + lane;
+  visit_float(matrix.scales.view().dtype, [&]<typename T>() {
+    const auto* const scales = static_cast<const T*>(w.scales);
+    const auto* const mins = static_cast<const T*>(w.mins);
+    for (int64_t i = 0; i < matrix.in_dim; ++i) {
+      const int shift = level_shift(w.bits, int(i % columns));
+      const uint8_t byte = levels[i / columns * 4 * kPanel + shift / 8];
+      const int level = (byte >> shift % 8) & ((1 << w.bits) - 1);
+      const int64_t group = first + i / matrix.group * kPanel;
+      const float x = float(level - w.zero_level()) * to_f32(scales[group]);
+      out[i] = mins == nullptr ? x : x + to_f32(mins[group]);
+    }
+  });
+}
+
+}  // namespace minfer::cpu

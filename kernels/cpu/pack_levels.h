@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/quantized_layout.h"
+
+namespace minfer::cpu {
+
+// One row of a quantized matrix on its way into a panel.
+struct LevelRow {
+  std::vector<uint8_t> levels;      // [in_dim], one a byte
+  std::vector<float> scales, mins;  // [in_dim / group]; mins empty where there are none
+};
+
+// A quantized matrix that is to be packed, whatever it comes from.
+struct LevelRows {
+  int64_t out_dim, in_dim, group;
+  int bits;
+  bool with_mins;
+  bool half_scales;                                  // F16 holds every scale and min exactly
+  std::function<void(LevelRow&, int64_t row)> read;  // called from any thread
+};
+
+LevelRows level_rows(const QuantizedMatrix& host);  // host outlives it
+LevelRows level_rows(const Tensor& host);           // of a Q type; host's data outlives it
+
+// Whether panels of levels can hold such groups: whole steps, or one a row.
+bool has_level_panels(int64_t in_dim, int64_t group);
+
+// The memory of `rows` packed, not yet filled; `allocate` makes its tensors.
+Matrix allocate_levels(const LevelRows& rows, Backend& backend);
+void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel);
+
+PackedLevels packed_levels(const Matrix& matrix);
+
+// out[i] = element [row, i], as dequantize_row has it.
+void unpack_level_row(float* out, const Matrix& matrix, int64_t row);
+
+}  // namespace minfer::cpu

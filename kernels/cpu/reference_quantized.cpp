@@ -1,0 +1,152 @@
+// Products with quantized weights in plain loops; see quantized_layout.h for the order of every
+// sum, here without fusing.
+
+#include "kernels/cpu/reference_quantized.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <limits>
+
+namespace minfer::cpu {
+namespace {
+
+// The levels of one step, [step][kPanel].
+template <int kBits>
+void unpack_step(uint8_t* to, const uint8_t* levels, int64_t step) {
+  constexpr int64_t kColumns = 32 / kBits;
+  for (int64_t k = 0; k < step; ++k) {
+    const int64_t shift = level_shift(kBits, int(k % kColumns));
+    for (int64_t lane = 0; lane < kPanel; ++lane) {
+      const uint8_t byte = levels[(k / kColumns * kPanel + lane) * 4 + shift / 8];
+      to[k * kPanel + lane] = uint8_t((byte >> shift % 8) & ((1 << kBits) - 1));
+    }
+  }
+}
+
+// One panel: for each step its levels and scales go to add_step(totals of token 0, ...).
+//   add  (total [kPanel], token, step, levels [step][kPanel], scales [kPanel], mins or null)
+template <typename Add>
+void matmul(const MatmulPiece& piece, const PackedLevels& w, Add&& add) {
+  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+    const int64_t n_tokens = piece.token_end - piece.token_begin;
+    for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
+      float* const totals = piece.scratch;  // [n_tokens][kPanel]
+      std::fill(totals, totals + n_tokens * kPanel, 0.0f);
+      const uint8_t* const levels = w.levels + panel * packed_panel_bytes(piece.in_dim, kBits);
+      const auto* const scales = static_cast<const Scale*>(w.scales) + panel * w.n_groups * kPanel;
+      const auto* const mins = static_cast<const Scale*>(w.mins) + panel * w.n_groups * kPanel;
+      GroupCursor group(w);
+      for (int64_t step = 0; step < w.n_steps; ++step, group.next_step()) {
+        uint8_t unpacked[kStep * kPanel];
+        unpack_step<kBits>(unpacked, levels + step * kStep * kPanel * kBits / 8, kStep);
+        float scale[kPanel], min[kPanel] = {};
+        for (int64_t lane = 0; lane < kPanel; ++lane) {
+          scale[lane] = to_f32(scales[group.offset + lane]);
+          if (w.mins != nullptr) min[lane] = to_f32(mins[group.offset + lane]);
+        }
+        for (int64_t t = 0; t < n_tokens; ++t) {
+          add(totals + t * kPanel, piece.token_begin + t, step, unpacked, scale,
+              w.mins != nullptr ? min : nullptr);
+        }
+      }
+      const int64_t n_lanes = std::min(kPanel, piece.out_dim - panel * kPanel);
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        float* const out = piece.out + (piece.token_begin + t) * piece.out_dim + panel * kPanel;
+        for (int64_t lane = 0; lane < n_lanes; ++lane) {
+          const float total = totals[t * kPanel + lane];
+          out[lane] = piece.accumulate ? out[lane] + total : total;
+        }
+      }
+    }
+  });
+}
+
+// The quantized form of one block: level = round(x * inverse) + zero.
+struct BlockScale {
+  float scale, inverse, zero;
+};
+
+BlockScale block_scale(const float* x, int64_t n, bool asymmetric) {
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  float magnitude = 0, lowest = 0, highest = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    if (!std::isfinite(x[i])) return {kNone, 0, 0};
+    magnitude = std::max(magnitude, std::abs(x[i]));
+    lowest = std::min(lowest, x[i]);
+    highest = std::max(highest, x[i]);
+  }
+  if (magnitude < kSmallestInput) return {0, 0, 0};
+  if (!asymmetric) return {magnitude / 127, 127 / magnitude, 0};
+  const float range = highest - lowest, inverse = 255 / range;
+  if (!std::isfinite(range)) return {kNone, 0, 0};
+  return {range / 255, inverse, std::nearbyint(-128 - lowest * inverse)};
+}
+
+}  // namespace
+
+void reference_matmul_levels(const MatmulPiece& piece, const PackedLevels& w,
+                             const FloatInput& input) {
+  const int zero = w.zero_level();
+  matmul(piece, w,
+         [&](float* total, int64_t t, int64_t step, const uint8_t* levels, const float* scale,
+             const float* min) {
+           const float* const x = input.x + t * input.stride + step * w.step;
+           for (int64_t lane = 0; lane < kPanel; ++lane) {
+             float sum = 0;
+             for (int64_t k = 0; k < w.step; ++k) {
+               sum += x[k] * float(levels[k * kPanel + lane] - zero);
+             }
+             total[lane] += scale[lane] * sum;
+             if (min != nullptr) total[lane] += min[lane] * input.sums[t * w.n_steps + step];
+           }
+         });
+}
+
+// Products of both forms: the symmetric one has minus_zero 0.
+void reference_matmul_int8(const MatmulPiece& piece, const PackedLevels& w,
+                           const InputBlock* input) {
+  const int zero = w.zero_level();
+  const int64_t stride = n_input_blocks(piece.in_dim);
+  matmul(piece, w,
+         [&](float* total, int64_t t, int64_t step, const uint8_t* levels, const float* scale,
+             const float* min) {
+           const InputBlock& block = input[t * stride + step * w.step / kBrick];
+           const int64_t half = step * w.step % kBrick / kPanel;
+           const int8_t* const x = block.levels + half * kPanel;
+           for (int64_t lane = 0; lane < kPanel; ++lane) {
+             int32_t sum = 0;
+             for (int64_t k = 0; k < w.step; ++k) {
+               sum += (x[k] + block.minus_zero) * (levels[k * kPanel + lane] - zero);
+             }
+             total[lane] += scale[lane] * (float(sum) * block.scale);
+             if (min != nullptr) total[lane] += min[lane] * block.sum[half];
+           }
+         });
+}
+
+void reference_quantize_input(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
+                              const InputFormat& format) {
+  for (int64_t row = 0; row < n_rows; ++row, x += cols) {
+    for (int64_t k0 = 0; k0 < cols; k0 += kBrick, ++out) {
+      const int64_t n = std::min(kBrick, cols - k0);
+      const BlockScale to = block_scale(x + k0, n, format.asymmetric);
+      out->scale = to.scale;
+      out->minus_zero = -int(to.zero);
+      int sums[2] = {};
+      for (int64_t k = 0; k < kBrick; ++k) {
+        const float value = k < n && std::isfinite(x[k0 + k]) ? x[k0 + k] : 0;
+        const float level = std::nearbyint(value * to.inverse) + to.zero;
+        out->levels[k] = int8_t(std::clamp(level, -128.0f, 127.0f));
+        sums[k / kPanel] += out->levels[k] + out->minus_zero;
+      }
+      if (format.step == kBrick) sums[0] += sums[1];
+      for (int half = 0; half < 2; ++half) {
+        out->start[half] = -format.zero_level * sums[half];
+        out->sum[half] = to.scale * float(sums[half]);
+      }
+    }
+  }
+}
+
+}  // namespace minfer::cpu

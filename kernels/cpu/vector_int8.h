@@ -1,0 +1,196 @@
+#pragma once
+
+// Matmul of int8 inputs with quantized weights for one instruction set; see quantized_layout.h for
+// the order of every sum. Integers are exact, so every path has the same ones.
+
+namespace minfer::cpu {
+namespace {
+
+// Columns of which one pass over the tokens is made: their inputs stay in the second-level cache,
+// the levels of a tile's panels in the first.
+constexpr int64_t kDotColumns = 1024;
+
+static_assert(kDotTokens <= kSpareInputRows);
+
+// Panels of a tile: levels at the first step's columns, scales and mins at the panel's beginning.
+template <typename Scale>
+struct DotPanels {
+  const uint8_t* levels;
+  const Scale *scales, *mins;  // mins may be null
+  int64_t panel_bytes, panel_scales;
+};
+
+inline I32x16 splat_columns(const int8_t* levels) {  // four of them, in each lane
+  int32_t word;
+  __builtin_memcpy(&word, levels, sizeof word);
+  return splat_int(word);
+}
+
+// totals[t][p][lane] += products of steps [step_begin, step_end), for kTokens rows of input blocks
+// `input_stride` apart
+template <int kBits, typename Scale, int kStep, bool kAsymmetric, int kTokens, int kPanels>
+[[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedLevels& w,
+                                const InputBlock* input, int64_t input_stride, int64_t step_begin,
+                                int64_t step_end) {
+  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  F32x16 total[kTokens][kPanels];
+  for (int t = 0; t < kTokens; ++t) {
+    for (int p = 0; p < kPanels; ++p) total[t][p] = load(totals + (t * kPanels + p) * kPanel);
+  }
+  GroupCursor group(w, step_begin);
+  for (int64_t step = step_begin; step < step_end; ++step, group.next_step()) {
+    const InputBlock* const blocks = input + step * kStep / kBrick;
+    const int half = kStep < kBrick ? int(step % 2) : 0;
+    I32x16 sum[kTokens][kPanels], level_sum[kPanels];
+    for (int t = 0; t < kTokens; ++t) {
+      for (int p = 0; p < kPanels; ++p) {
+        sum[t][p] = splat_int(blocks[t * input_stride].start[half]);
+      }
+    }
+    for (int p = 0; p < kPanels; ++p) level_sum[p] = splat_int(0);
+    const auto add_columns = [&](const U32x16(&levels)[kPanels], int column) {
+      for (int t = 0; t < kTokens; ++t) {
+        const I32x16 x = splat_columns(blocks[t * input_stride].levels + half * kStep + column);
+        for (int p = 0; p < kPanels; ++p) sum[t][p] = add_dot(sum[t][p], levels[p], x);
+      }
+      if constexpr (kAsymmetric) {
+        const I32x16 ones = splat_int(0x01010101);
+        for (int p = 0; p < kPanels; ++p) level_sum[p] = add_dot(level_sum[p], levels[p], ones);
+      }
+    };
+    for (int c = 0; c < kStep; c += kColumns, panels.levels += kWordBytes) {
+      U32x16 words[kPanels], levels[kPanels];
+      for (int p = 0; p < kPanels; ++p) {
+        const uint8_t* const from = panels.levels + p * panels.panel_bytes;
+        if constexpr (kTokens == 1) __builtin_prefetch(from + kMatvecPrefetchBytes);
+        words[p] = load_levels(from);
+      }
+      if constexpr (kBits == 8) {
+        add_columns(words, c);
+      } else {
+        for (int p = 0; p < kPanels; ++p) levels[p] = low_nibbles(words[p]);
+        add_columns(levels, c);
+        for (int p = 0; p < kPanels; ++p) levels[p] = high_nibbles(words[p]);
+        add_columns(levels, c + 4);
+      }
+    }
+    for (int p = 0; p < kPanels; ++p) {
+      const int64_t at = p * panels.panel_scales + group.offset;
+      const F32x16 scale = load(panels.scales + at);
+      for (int t = 0; t < kTokens; ++t) {
+        const InputBlock& block = blocks[t * input_stride];
+        if constexpr (kAsymmetric) {
+          sum[t][p] = add_product(sum[t][p], level_sum[p], splat_int(block.minus_zero));
+        }
+        total[t][p] = fma(scale, to_float(sum[t][p]) * splat(block.scale), total[t][p]);
+      }
+      if (panels.mins != nullptr) {
+        const F32x16 min = load(panels.mins + at);
+        for (int t = 0; t < kTokens; ++t) {
+          total[t][p] = fma(min, splat(blocks[t * input_stride].sum[half]), total[t][p]);
+        }
+      }
+    }
+  }
+  for (int t = 0; t < kTokens; ++t) {
+    for (int p = 0; p < kPanels; ++p) store(totals + (t * kPanels + p) * kPanel, total[t][p]);
+  }
+}
+
+// The panels from `panel` on, at column 0.
+template <typename Scale>
+inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedLevels& w, int64_t panel) {
+  const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, w.bits);
+  const int64_t panel_scales = w.n_groups * kPanel, at = panel * panel_scales;
+  return {.levels = w.levels + panel * panel_bytes,
+          .scales = static_cast<const Scale*>(w.scales) + at,
+          .mins = w.mins == nullptr ? nullptr : static_cast<const Scale*>(w.mins) + at,
+          .panel_bytes = panel_bytes,
+          .panel_scales = panel_scales};
+}
+
+template <int kBits, typename Scale, int kStep, bool kAsymmetric>
+void dot_matvec(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+  const InputBlock* const row = input + piece.token_begin * n_input_blocks(piece.in_dim);
+  for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
+    alignas(64) float totals[kPanel] = {};
+    dot_tile<kBits, Scale, kStep, kAsymmetric, 1, 1>(totals, panels_at<Scale>(piece, w, panel), w,
+                                                     row, 0, 0, w.n_steps);
+    write_outputs(piece, piece.token_begin, panel, load(totals));
+  }
+}
+
+// 4-bit levels as 8-bit ones.
+inline void widen_levels(uint8_t* to, const uint8_t* levels, int64_t n_columns) {
+  constexpr int64_t kWordBytes = 4 * kPanel;
+  for (int64_t k = 0; k < n_columns; k += 8, levels += kWordBytes, to += 2 * kWordBytes) {
+    const U32x16 words = load_levels(levels);
+    store_levels(to, low_nibbles(words));
+    store_levels(to + kWordBytes, high_nibbles(words));
+  }
+}
+
+// Several tokens: block of columns by block of columns, in tiles whose last one may take rows of
+// input that are not the piece's, and a panel twice.
+template <typename Scale, int kStep, bool kAsymmetric>
+void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+  const int64_t n_tokens = piece.token_end - piece.token_begin;
+  const int64_t panels = piece.panel_end - piece.panel_begin, stride = n_input_blocks(piece.in_dim);
+  const InputBlock* const rows = input + piece.token_begin * stride;
+  uint8_t* const widened = reinterpret_cast<uint8_t*>(piece.scratch);  // [kDotPanels][kDotColumns]
+  // By tiles of panels: [n_tokens, up to a whole tile][kDotPanels][kPanel].
+  float* const totals = piece.scratch + kDotPanels * kDotColumns * kPanel / 4;
+  const int64_t tile_totals =
+      (n_tokens + kDotTokens - 1) / kDotTokens * kDotTokens * kDotPanels * kPanel;
+  const int64_t n_tiles = (panels + kDotPanels - 1) / kDotPanels;
+  for (int64_t i = 0; i < n_tiles * tile_totals; i += kPanel) store(totals + i, splat(0));
+
+  for (int64_t begin = 0; begin < w.n_steps; begin += kDotColumns / kStep) {
+    const int64_t end = smaller(w.n_steps, begin + kDotColumns / kStep);
+    for (int64_t tile = 0; tile < n_tiles; ++tile) {
+      const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
+      DotPanels<Scale> at = panels_at<Scale>(piece, w, piece.panel_begin + panel);
+      at.levels += begin * kStep * kPanel * w.bits / 8;
+      if (w.bits == 4) {
+        constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
+        for (int64_t p = 0; p < n; ++p) {
+          widen_levels(widened + p * kWidenedBytes, at.levels + p * at.panel_bytes,
+                       (end - begin) * kStep);
+        }
+        at.levels = widened;
+        at.panel_bytes = kWidenedBytes;
+      }
+      if (n < kDotPanels) at.panel_bytes = at.panel_scales = 0;
+      for (int64_t t = 0; t < n_tokens; t += kDotTokens) {
+        dot_tile<8, Scale, kStep, kAsymmetric, kDotTokens, kDotPanels>(
+            totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,
+            begin, end);
+      }
+    }
+  }
+  for (int64_t panel = 0; panel < panels; ++panel) {
+    const float* const from =
+        totals + panel / kDotPanels * tile_totals + panel % kDotPanels * kPanel;
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      write_outputs(piece, piece.token_begin + t, piece.panel_begin + panel,
+                    load(from + t * kDotPanels * kPanel));
+    }
+  }
+}
+
+template <bool kAsymmetric>
+void matmul_int8(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+    if (piece.token_end - piece.token_begin == 1) {
+      dot_matvec<kBits, Scale, kStep, kAsymmetric>(piece, w, input);
+    } else {
+      dot_matmul<Scale, kStep, kAsymmetric>(piece, w, input);
+    }
+  });
+}
+
+constexpr Int8Products kInt8Products = {.symmetric = matmul_int8<false>,
+                                        .asymmetric = matmul_int8<true>};
+
+}  // namespace
+}  // namespace minfer::cpu

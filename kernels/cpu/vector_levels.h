@@ -1,0 +1,235 @@
+#pragma once
+
+// Matmul of f32 inputs with quantized weights for one instruction set; see quantized_layout.h for
+// the order of every sum.
+
+namespace minfer::cpu {
+namespace {
+
+template <int... kIndices, typename F>
+inline void unrolled(std::integer_sequence<int, kIndices...>, F&& f) {
+  (f.template operator()<kIndices>(), ...);
+}
+
+// f.operator()<i>() for each column i of a word of kBits.
+template <int kBits, typename F>
+inline void for_columns(F&& f) {
+  unrolled(std::make_integer_sequence<int, 32 / kBits>(), f);
+}
+
+// Panels of a matvec side by side: their sums hide each other's latency.
+constexpr int kLevelPanels = 2;
+
+// total + scale * sum (+ min * x_sum)
+template <typename Scale>
+inline F32x16 add_step(F32x16 total, F32x16 sum, const Scale* scales, const Scale* mins,
+                       const float* x_sum) {
+  total = fma(load(scales), sum, total);
+  return mins == nullptr ? total : fma(load(mins), splat(*x_sum), total);
+}
+
+template <int kBits, typename Scale, int kStep, int kPanels>
+void matvec_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input,
+                   int64_t panel) {
+  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  const LevelValues<kBits> values(w.zero_level());
+  const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
+  const int64_t panel_scales = w.n_groups * kPanel;
+  const uint8_t* levels = w.levels + panel * panel_bytes;
+  const Scale* const scales = static_cast<const Scale*>(w.scales) + panel * panel_scales;
+  const Scale* const mins =
+      w.mins == nullptr ? nullptr : static_cast<const Scale*>(w.mins) + panel * panel_scales;
+  const float* x = input.x + piece.token_begin * input.stride;
+  const float* x_sum = input.sums + piece.token_begin * w.n_steps;
+  F32x16 totals[kPanels];
+  for (F32x16& total : totals) total = splat(0);
+  GroupCursor group(w);
+  for (int64_t step = 0; step < w.n_steps; ++step, group.next_step(), ++x_sum) {
+    F32x16 sums[kPanels];
+    for (F32x16& sum : sums) sum = splat(0);
+    for (int c = 0; c < kStep; c += kColumns, x += kColumns, levels += kWordBytes) {
+      U32x16 words[kPanels];
+      for (int p = 0; p < kPanels; ++p) {
+        const uint8_t* const from = levels + p * panel_bytes;
+        __builtin_prefetch(from + kMatvecPrefetchBytes);
+        words[p] = load_levels(from);
+      }
+      for_columns<kBits>([&]<int kColumn>() {
+        const F32x16 xv = splat(x[kColumn]);
+        for (int p = 0; p < kPanels; ++p) {
+          const F32x16 wv = values.template at<level_shift(kBits, kColumn)>(words[p]);
+          sums[p] = fma(xv, wv, sums[p]);
+        }
+      });
+    }
+    for (int p = 0; p < kPanels; ++p) {
+      const int64_t at = p * panel_scales + group.offset;
+      totals[p] =
+          add_step(totals[p], sums[p], scales + at, mins == nullptr ? nullptr : mins + at, x_sum);
+    }
+  }
+  for (int p = 0; p < kPanels; ++p) {
+    write_outputs(piece, piece.token_begin, panel + p, totals[p]);
+  }
+}
+
+// Columns [0, n_k) of n_panels panels as numbers, panels kKBlock columns apart.
+template <int kBits>
+void unpack_levels(float* to, const uint8_t* levels, int64_t panel_bytes, int64_t n_panels,
+                   int64_t n_k, int zero_level) {
+  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  const LevelValues<kBits> values(zero_level);
+  for (int64_t p = 0; p < n_panels; ++p, to += kKBlock * kPanel, levels += panel_bytes) {
+    for (int64_t k = 0; k < n_k; k += kColumns) {
+      const U32x16 words = load_levels(levels + k / kColumns * kWordBytes);
+      for_columns<kBits>([&]<int kColumn>() {
+        store(to + (k + kColumn) * kPanel, values.template at<level_shift(kBits, kColumn)>(words));
+      });
+    }
+  }
+}
+
+// A group of panels, with their scales from the step on that a block of columns begins with.
+template <typename Scale>
+struct ScaledPanels {
+  const Scale *scales, *mins;  // of the first one
+  int64_t n_panels, panel_scales;
+  GroupCursor group;
+};
+
+// Adds the steps of one block of columns of some tokens to totals [n_tokens][n_panels][kPanel].
+template <int kStep, typename Scale>
+void add_block(float* totals, ScaledPanels<Scale> panels, const float* w_block,
+               const float* x_block, int64_t n_tokens, int64_t n_k, const float* x_sums,
+               int64_t n_steps) {
+  alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
+  const int64_t n_panels = panels.n_panels;
+  for (int64_t k = 0; k < n_k; k += kStep, panels.group.next_step(), ++x_sums) {
+    multiply(n_tokens, n_panels, sums, w_block + k * kPanel, kKBlock * kPanel, x_block + k, kStep,
+             Sums::Replace);
+    for (int64_t p = 0; p < n_panels; ++p) {
+      const int64_t at = p * panels.panel_scales + panels.group.offset;
+      for (int64_t t = 0; t < n_tokens; ++t) {
+        const int64_t i = (t * n_panels + p) * kPanel;
+        store(totals + i,
+              add_step(load(totals + i), load(sums + i), panels.scales + at,
+                       panels.mins == nullptr ? nullptr : panels.mins + at, x_sums + t * n_steps));
+      }
+    }
+  }
+}
+
+template <int kBits, typename Scale, int kStep>
+void matmul_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input) {
+  const int64_t n_tokens = piece.token_end - piece.token_begin, cols = w.n_steps * kStep;
+  const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
+  float* const x_block = piece.scratch;                            // [n_tokens, kKBlock]
+  float* const w_block = x_block + kMaxMatmulTokens * kKBlock;     // [kTilePanels, kKBlock, kPanel]
+  float* const totals = w_block + kTilePanels * kKBlock * kPanel;  // as write_totals has them
+  const int64_t n_totals = (piece.panel_end - piece.panel_begin) * n_tokens * kPanel;
+  for (int64_t i = 0; i < n_totals; i += kPanel) store(totals + i, splat(0));
+  for (int64_t k0 = 0; k0 < cols; k0 += kKBlock) {
+    const int64_t n_k = smaller(kKBlock, cols - k0);
+    pack_tokens(x_block, input.x + piece.token_begin * input.stride + k0, input.stride, n_tokens,
+                n_k);
+    for (int64_t panel = piece.panel_begin, n; panel < piece.panel_end; panel += n) {
+      n = group_size(piece.panel_end - panel);
+      unpack_levels<kBits>(w_block, w.levels + panel * panel_bytes + k0 * kPanel * kBits / 8,
+                           panel_bytes, n, n_k, w.zero_level());
+      const int64_t panel_scales = w.n_groups * kPanel;
+      const ScaledPanels<Scale> panels{
+          .scales = static_cast<const Scale*>(w.scales) + panel * panel_scales,
+          .mins = w.mins == nullptr ? nullptr
+                                    : static_cast<const Scale*>(w.mins) + panel * panel_scales,
+          .n_panels = n,
+          .panel_scales = panel_scales,
+          .group = GroupCursor(w, k0 / kStep)};
+      float* const group = totals + (panel - piece.panel_begin) * n_tokens * kPanel;
+      for (int64_t t = 0; t < n_tokens; t += kTileTokens) {
+        add_block<kStep>(group + t * n * kPanel, panels, w_block, x_block + t * kKBlock,
+                         smaller(kTileTokens, n_tokens - t), n_k,
+                         input.sums + (piece.token_begin + t) * w.n_steps + k0 / kStep, w.n_steps);
+      }
+    }
+  }
+  write_totals(piece, totals);
+}
+
+void matmul_levels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input) {
+  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+    if (piece.token_end - piece.token_begin > 1) {
+      return matmul_panels<kBits, Scale, kStep>(piece, w, input);
+    }
+    int64_t panel = piece.panel_begin;
+    for (; panel + kLevelPanels <= piece.panel_end; panel += kLevelPanels) {
+      matvec_panels<kBits, Scale, kStep, kLevelPanels>(piece, w, input, panel);
+    }
+    for (; panel < piece.panel_end; ++panel) {
+      matvec_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);
+    }
+  });
+}
+
+// lanes 0 ... 15 of a block and 16 ... 31
+struct BlockLanes {
+  F32x16 low, high;
+};
+
+// The quantized form of one block: level = round(x * inverse) + zero.
+struct BlockScale {
+  float scale, inverse, zero;
+};
+
+inline BlockScale block_scale(const BlockLanes& x, bool asymmetric) {
+  const uint32_t bits = max_lane(max(magnitude_bits(x.low), magnitude_bits(x.high)));
+  const float magnitude = __builtin_bit_cast(float, bits);
+  if (magnitude < kSmallestInput) return {0, 0, 0};
+  if (!(magnitude <= __FLT_MAX__)) return {__builtin_nanf(""), 0, 0};
+  if (!asymmetric) return {magnitude / 127, 127 / magnitude, 0};
+  const F32x16 zeros = splat(0);
+  const float highest = max_lane(max(zeros, max(x.low, x.high)));
+  const float lowest = -max_lane(max(zeros, max(zeros - x.low, zeros - x.high)));
+  const float range = highest - lowest, inverse = 255 / range;
+  if (!(range <= __FLT_MAX__)) return {__builtin_nanf(""), 0, 0};
+  return {range / 255, inverse, first_lane(round(splat(-128 - lowest * inverse)))};
+}
+
+inline void set_sums(InputBlock& block, int half, int sum, int zero_level) {
+  block.start[half] = -zero_level * sum;
+  block.sum[half] = block.scale * float(sum);
+}
+
+inline void quantize_block(InputBlock& block, const BlockLanes& x, const InputFormat& format) {
+  const BlockScale to = block_scale(x, format.asymmetric);
+  const F32x16 inverse = splat(to.inverse), zero = splat(to.zero);
+  const F32x16 highest = splat(127);  // the lowest cannot be passed: zero is rounded from it
+  store(block.levels, min(highest, round(x.low * inverse) + zero));
+  store(block.levels + kPanel, min(highest, round(x.high * inverse) + zero));
+  block.scale = to.scale;
+  block.minus_zero = -int(to.zero);
+  int sums[2] = {16 * block.minus_zero, 16 * block.minus_zero};
+  for (int i = 0; i < kPanel; ++i) {
+    sums[0] += block.levels[i];
+    sums[1] += block.levels[kPanel + i];
+  }
+  const bool halves = format.step < kBrick;
+  set_sums(block, 0, halves ? sums[0] : sums[0] + sums[1], format.zero_level);
+  set_sums(block, 1, sums[1], format.zero_level);
+}
+
+void quantize_input(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
+                    const InputFormat& format) {
+  for (int64_t row = 0; row < n_rows; ++row, x += cols) {
+    for (int64_t k = 0; k < cols; k += kBrick, ++out) {
+      const int64_t n = cols - k;
+      const F32x16 low = n >= kPanel ? load(x + k) : load_first(x + k, n, 0);
+      const F32x16 high = n >= kBrick   ? load(x + k + kPanel)
+                          : n <= kPanel ? splat(0)
+                                        : load_first(x + k + kPanel, n - kPanel, 0);
+      quantize_block(*out, {low, high}, format);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace minfer::cpu
