@@ -1,0 +1,242 @@
+#!/usr/bin/env python3
+"""Quantizes models in every way that minfer knows and measures what each way costs.
+
+    scripts/quantization_table.py --minfer build/release/tools/minfer --calibration TEXT \\
+        [--llama-quantize PATH] [--windows N] [--text FILE] MODEL [MODEL ...]
+
+Each MODEL is a Hugging Face directory in a float type; it is the reference of its table. Writes
+docs/benchmarks/quantization.json (every figure and command) and quantization.md (the tables).
+--llama-quantize is llama.cpp's tool: its types are made from minfer's f16 GGUF and evaluated by
+minfer. Needs the Python packages numpy and gguf for their weights' errors.
+"""
+import argparse
+import datetime
+import json
+import math
+import os
+import pathlib
+import platform
+import subprocess
+import sys
+import tempfile
+
+GROUPS = (32, 64, 128)
+METHODS = ("rtn", "rtn16", "mse", "asymmetric mse", "gptq")
+LLAMA_TYPES = ("Q8_0", "Q4_K_M", "Q4_0")
+DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
+
+HEAD = """\
+# Quantization, measured
+
+What fewer bits cost: WikiText-2 perplexity by the convention `llamacpp` (windows of 512), and against the model as it
+was trained, on the same tokens, the paired difference of the mean negative log-likelihood with its standard error, the
+KL divergence and the share of predictions with the same most probable token. Activations are float where nothing else
+is said; the model compared with always has float activations. The cache is f16.
+
+Bits are those of the linear layers with their scales, the size is that of all tensors, the error is the relative RMS
+error of a linear layer (its square averaged over all weights). minfer leaves a tied embedding in its own type;
+llama.cpp gives it another type unless told not to, so its types stand here both ways. They are made from minfer's f16
+GGUF and evaluated by minfer, so that the arithmetic is the same for all rows.
+
+`scripts/quantization_table.py` makes this page; every figure and command stands in
+[quantization.json](quantization.json).
+"""
+
+
+def run(command):
+    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def is_linear(name, shape):
+    return name.startswith(("model.layers.", "blk.")) and len(shape) == 2
+
+
+def mean_error(errors):
+    """Of [(weights, relative RMS)], the root of the mean square over the weights."""
+    weights = sum(n for n, _ in errors)
+    return math.sqrt(sum(n * error**2 for n, error in errors) / weights)
+
+
+def error_of_directory(path):
+    report = json.loads((path / "minfer_quant_report.json").read_text())
+    return mean_error([(t["n_weights"], t["relative_rms"]) for t in report["tensors"]
+                       if t["name"].startswith("model.layers.") and t["type_before"] != t["type"]])
+
+
+def error_of_gguf(path, original):
+    import gguf
+    import numpy as np
+
+    def matrices(file):
+        return {t.name: gguf.quants.dequantize(t.data, t.tensor_type).astype(np.float64)
+                for t in gguf.GGUFReader(file).tensors if is_linear(t.name, t.shape)}
+    ours, reference = matrices(path), matrices(original)
+    return mean_error([(w.size, math.sqrt(np.square(ours[name] - w).sum() / np.square(w).sum()))
+                       for name, w in reference.items()])
+
+
+class Table:
+    """One model in every form; rows are made first and evaluated in as few passes as can be."""
+
+    def __init__(self, args, model, work):
+        self.args, self.model, self.work = args, model, work
+        self.rows = []
+        self.commands = []
+
+    def run(self, command):
+        names = {str(self.model): self.model.name, str(self.work): "OUT"}
+        line = " ".join(os.path.basename(part) if os.path.isabs(part) and part == str(command[0])
+                        else part for part in map(str, command))
+        for path, name in names.items():
+            line = line.replace(path, name)
+        self.commands.append(line)
+        return run(command)
+
+    def add_row(self, name, path, error):
+        info = json.loads(run([self.args.minfer, "inspect", "--json", path]))
+        linear = [t for t in info["tensors"] if is_linear(t["name"], t["shape"])]
+        self.rows.append({
+            "name": name, "path": str(path), "activations": "float", "error": error,
+            "bits": 8 * sum(t["bytes"] for t in linear) / sum(math.prod(t["shape"]) for t in linear),
+            "bytes": info["bytes"]})
+
+    def make(self):
+        gguf = self.work / "f16.gguf"
+        self.run([self.args.minfer, "quantize", "-q", "--gguf", "f16", self.model, gguf])
+        self.add_row("f16", gguf, 0)
+        self.make_ours("int8 row", ["--type", "int8"])
+        self.make_ours("int8 g128", ["--type", "int8", "--group", 128])
+        for group in GROUPS:
+            for method in self.args.methods:
+                options = ["--type", "int4", "--group", group, "--method", method.split()[-1]]
+                if method.startswith("asymmetric"):
+                    options.append("--asymmetric")
+                if method == "gptq":
+                    options += ["--calibration", self.args.calibration]
+                self.make_ours(f"int4 g{group} {method}", options)
+        if self.args.llama_quantize:
+            for kind in LLAMA_TYPES:
+                self.make_llama(f"llama.cpp {kind}", kind, [])
+                self.make_llama(f"llama.cpp {kind}, f16 embedding", kind,
+                                ["--token-embedding-type", "f16"])
+
+    def make_ours(self, name, options):
+        path = self.work / name.replace(" ", "-")
+        self.run([self.args.minfer, "quantize", "-q", *options, self.model, path])
+        self.add_row(name, path, error_of_directory(path))
+
+    def make_llama(self, name, kind, options):
+        original = self.work / "f16.gguf"
+        path = self.work / (name.replace(" ", "-").replace(",", "") + ".gguf")
+        self.run([self.args.llama_quantize, *options, original, path, kind])
+        self.add_row(name, path, error_of_gguf(path, original))
+
+    def evaluate(self):
+        """Fills every row, adds those with quantized activations, and compares methods in pairs."""
+        self.evaluate_rows(self.rows)
+        chosen = ["f16", "int8 row"] + [f"int4 g64 {m}" for m in ("mse", "gptq")
+                                        if m in self.args.methods]
+        for activations in ("int8", "int8-asym"):
+            rows = [dict(row, activations=activations) for row in self.rows
+                    if row["name"] in chosen and row["activations"] == "float"]
+            self.evaluate_rows(rows)
+            self.rows += rows
+        self.pairs = []
+        if "gptq" in self.args.methods:
+            self.pairs = [self.compare(f"int4 g{g} gptq", f"int4 g{g} mse") for g in GROUPS]
+
+    def perplexities(self, paths, against, activations="float"):
+        tokenizers = [self.model / name for name in ("tokenizer.model", "tokenizer.json")]
+        command = [self.args.minfer, "eval", "perplexity", "--json", "-q",
+                   "--convention", "llamacpp", "--text", self.args.text, "--against", against,
+                   "--activations", activations,
+                   "--tokenizer", next(path for path in tokenizers if path.exists())]
+        if self.args.windows:
+            command += ["--windows", self.args.windows]
+        for path in paths:
+            command += ["-m", path]
+        result = json.loads(self.run(command))
+        return result.get("results", [result])
+
+    def evaluate_rows(self, rows):
+        results = self.perplexities([row["path"] for row in rows], self.model,
+                                    rows[0]["activations"])
+        for row, result in zip(rows, results):
+            row["perplexity"] = result["perplexity"]
+            row["recipe"] = result["recipe"]
+            row.update({key: result["against"][key] for key in (
+                "nll_difference", "nll_difference_stderr", "kl_divergence", "kl_divergence_stderr",
+                "same_top")})
+            self.reference = {key: result["against"][key] for key in ("perplexity", "mean_nll")}
+            print(f"{self.model.name}: {row['name']} {row['perplexity']:.4f}", file=sys.stderr)
+
+    def compare(self, better, worse):
+        paths = {row["name"]: row["path"] for row in self.rows}
+        result, = self.perplexities([paths[better]], paths[worse])
+        return {"model": better, "against": worse,
+                **{key: result["against"][key]
+                   for key in ("nll_difference", "nll_difference_stderr")}}
+
+    def lines(self):
+        yield (f"## {self.model.name}")
+        yield ""
+        yield (f"As trained: perplexity {self.reference['perplexity']:.4f} "
+               f"(`{self.rows[0]['recipe']}`).")
+        yield ""
+        yield ("| | activations | bits | size, MB | error, % | perplexity | NLL difference "
+               "| KL divergence | same top, % |")
+        yield "|---|---|---|---|---|---|---|---|---|"
+        for row in self.rows:
+            yield (f"| {row['name']} | {row['activations']} | {row['bits']:.2f} "
+                   f"| {row['bytes'] / 1e6:.2f} | {100 * row['error']:.2f} "
+                   f"| {row['perplexity']:.4f} "
+                   f"| {row['nll_difference']:+.5f} ± {row['nll_difference_stderr']:.5f} "
+                   f"| {row['kl_divergence']:.5f} ± {row['kl_divergence_stderr']:.5f} "
+                   f"| {100 * row['same_top']:.2f} |")
+        for pair in self.pairs:
+            yield ""
+            yield (f"{pair['model']} against {pair['against']}: NLL difference "
+                   f"{pair['nll_difference']:+.5f} ± {pair['nll_difference_stderr']:.5f}.")
+
+    def record(self):
+        rows = [{key: value for key, value in row.items() if key != "path"} for row in self.rows]
+        return {"model": self.model.name, "reference": self.reference, "rows": rows,
+                "pairs": self.pairs, "commands": self.commands}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--minfer", required=True)
+    parser.add_argument("--calibration", help="text for gptq; not the one that is evaluated")
+    parser.add_argument("--llama-quantize")
+    parser.add_argument("--text", default="wikitext2")
+    parser.add_argument("--windows", type=int, default=0, help="the first N alone; 0: all")
+    parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS),
+                        help="of " + ",".join(METHODS))
+    parser.add_argument("--out", type=pathlib.Path, default=DOCS)
+    parser.add_argument("models", nargs="+", type=lambda path: pathlib.Path(path).resolve())
+    args = parser.parse_args()
+    if "gptq" in args.methods and not args.calibration:
+        parser.error("gptq needs --calibration")
+
+    tables = []
+    for model in args.models:
+        with tempfile.TemporaryDirectory() as work:
+            table = Table(args, model, pathlib.Path(work))
+            table.make()
+            table.evaluate()
+            tables.append(table)
+    record = {"date": datetime.date.today().isoformat(), "machine": platform.machine(),
+              "version": run([args.minfer, "--version"]).strip(),
+              "tables": [table.record() for table in tables]}
+    (args.out / "quantization.json").write_text(json.dumps(record, indent=1) + "\n")
+    page = HEAD + "".join("\n" + "\n".join(table.lines()) + "\n" for table in tables)
+    (args.out / "quantization.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
