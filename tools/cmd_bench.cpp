@@ -122,7 +122,7 @@ std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model,
   Session session(model, backend,
                   {.max_seq_len = needed,
                    .prefill_chunk = options.batch_size,
-                   .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32});
+                   .kv_dtype = kv_dtype_by_name(options.kv_type)});
   Bench bench(model, session, options);
   std::vector<BenchRow> rows;
   const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
@@ -148,6 +148,7 @@ void warn_of_spread(const BenchRow& row) {
 }
 
 void run_bench(const BenchOptions& options, Context& context) {
+  kv_dtype_by_name(options.kv_type);  // refuses what this build does not have
   const std::unique_ptr<Backend> backend = make_backend(options.device);
   const int n_threads = thread_count(options.device);
   const Model model = load_bench_model(options, *backend, context);
@@ -215,8 +216,7 @@ void add_bench_command(CommandNode& root, Context& context) {
                      "Format");
   command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
-  command.add_choice("--kv-type", options->kv_type, {"f32", "f16"}, "Type of the KV cache",
-                     Show::More);
+  add_kv_type_option(command, options->kv_type);
   command.add_flag("--no-warmup", options->no_warmup, "No untimed run before each test",
                    Show::More);
   add_device_options(command, options->device);

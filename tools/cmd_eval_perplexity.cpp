@@ -76,6 +76,7 @@ class PerplexityRun {
   PerplexityRun(const PerplexityCommandOptions& options, const Context& context)
       : options_(options),
         quiet_(context.common.quiet),
+        kv_dtype_(kv_dtype_by_name(options.kv_type)),
         backend_(make_backend(options.device)),
         text_(read_evaluation_text(options.text)) {
     std::vector<std::string> paths = options.model_paths;
@@ -138,9 +139,7 @@ class PerplexityRun {
   void prepare(const ScoringOptions& scoring, EvaluatedModel& model, Backend& backend) const {
     model.plan = plan_scoring(text_, *model.model.tokenizer, scoring);
     const SessionOptions session_options = {
-        .max_seq_len = scoring.ctx,
-        .prefill_chunk = options_.batch_size,
-        .kv_dtype = options_.kv_type == "f16" ? DType::F16 : DType::F32};
+        .max_seq_len = scoring.ctx, .prefill_chunk = options_.batch_size, .kv_dtype = kv_dtype_};
     model.session = std::make_unique<Session>(model.model, backend, session_options);
     log_info(load_line(model.model, *model.session, session_options, backend));
   }
@@ -175,6 +174,7 @@ class PerplexityRun {
 
   const PerplexityCommandOptions& options_;
   bool quiet_;
+  DType kv_dtype_;
   // The reference always has float activations: what --activations costs is part of the difference.
   std::unique_ptr<Backend> backend_, reference_backend_;
   std::string text_;
@@ -183,7 +183,6 @@ class PerplexityRun {
 };
 
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
-  MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
   const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
   if (context.common.json) return context.out.line(perplexity_json(reports));
   for (const PerplexityReport& report : reports) context.out.text(perplexity_text(report));
@@ -220,8 +219,7 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                    "The file as it is where the convention would join its lines");
   command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20, "Tokens in one pass",
                       Show::More);
-  command.add_choice("--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
-                     Show::More);
+  add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
 }
 

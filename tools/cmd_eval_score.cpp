@@ -62,7 +62,7 @@ int64_t needed_ctx(const std::vector<ContinuationTokens>& lines, int64_t trained
 
 void run_eval_score(const ScoreOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input_path.empty(), "no --input FILE.jsonl");
-  MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
+  const DType kv_dtype = kv_dtype_by_name(options.kv_type);
   const std::unique_ptr<Backend> backend = make_backend(options.device);
   const std::string path = find_model(options.model_path);
   const std::string text = read_text(options.input_path);
@@ -75,7 +75,7 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const SessionOptions session_options = {
       .max_seq_len = needed_ctx(lines, model.config.trained_seq_len),
       .prefill_chunk = options.batch_size,
-      .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32};
+      .kv_dtype = kv_dtype};
   Session session(model, *backend, session_options);
   log_info(load_line(model, session, session_options, *backend));
 
@@ -109,8 +109,7 @@ void add_eval_score_command(CommandNode& eval, Context& context) {
                    "One object a line with \"context\" and \"continuation\"; -: stdin");
   command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20, "Tokens in one pass",
                       Show::More);
-  command.add_choice("--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
-                     Show::More);
+  add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
 }
 

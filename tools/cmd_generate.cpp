@@ -54,7 +54,7 @@ void check(const GenerateCommandOptions& options, const Context& context) {
                  "--json and --jsonl exclude each other");
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
                  "--logprobs goes with --json or --jsonl");
-  MINFER_REQUIRE(Usage, options.kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
+  kv_dtype_by_name(options.kv_type);
   for (const std::string& stop : options.generate.stop) {
     MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
   }
@@ -109,7 +109,7 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
   const bool bounded = options.ctx_size == 0 && n_predict >= 0;
   return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
           .prefill_chunk = options.batch_size,
-          .kv_dtype = options.kv_type == "f16" ? DType::F16 : DType::F32};
+          .kv_dtype = kv_dtype_by_name(options.kv_type)};
 }
 
 void run_generate(const GenerateCommandOptions& options, Context& context) {
@@ -239,8 +239,7 @@ void add_generate_command(CommandNode& root, Context& context) {
                       "Context in tokens; 0: what prompt and -n need, within the trained one");
   command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
-  command.add_choice("--kv-type", options->kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
-                     Show::More);
+  add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
 }
 

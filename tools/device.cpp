@@ -27,6 +27,16 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
                      "Type of the inputs of each matmul", Show::More);
 }
 
+void add_kv_type_option(CommandNode& command, std::string& kv_type) {
+  command.add_choice("--kv-type", kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
+                     Show::More);
+}
+
+DType kv_dtype_by_name(const std::string& kv_type) {
+  MINFER_REQUIRE(Usage, kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
+  return kv_type == "f16" ? DType::F16 : DType::F32;
+}
+
 void check_ranks(int64_t tp) {
   MINFER_REQUIRE(Usage, tp == 1, "--tp ", tp, ": this build runs on one rank");
 }
