@@ -4,6 +4,7 @@
 #include <future>
 #include <utility>
 
+#include "kernels/base/quant_codec.h"
 #include "models/source_error.h"
 #include "models/weight_layout.h"
 
@@ -47,15 +48,11 @@ HostTensor in_half_split_order(HostTensor rows, const PlannedTensor& tensor,
   return rope_pairs_to_halves(rows, n_heads, config.rotary_dim);
 }
 
-// x in a float type; what is finite stays finite.
+// x in another type of elements or blocks; what is finite stays finite.
 HostTensor converted(const Tensor& x, DType dtype) {
   HostTensor out(dtype, x.shape);
   const HostTensor values = to_f32_tensor(x);
-  visit_float(dtype, [&]<typename T>() {
-    for (int64_t i = 0, n = x.n_elements(); i < n; ++i) {
-      out.as<T>()[i] = from_f32<T>(values.as<float>()[i]);
-    }
-  });
+  encode_row(out.view().data, values.as<float>(), dtype, x.n_elements());
   const int64_t index = first_non_finite(out);
   MINFER_REQUIRE(Input, index < 0, "element ", index, ": ", values.at(std::max<int64_t>(index, 0)),
                  " cannot be stored as ", dtype);

@@ -247,6 +247,16 @@ std::vector<std::string> surplus_of(const TensorSource& source,
   return names;
 }
 
+std::vector<NamedShape> weights_by(KeyStyle style, const ModelConfig& config) {
+  const Names& names = names_of(style, config.architecture);
+  Weights weights;
+  std::vector<NamedShape> all;
+  for (const Slot& slot : Walk(config, names, names.prefix, false).slots(weights)) {
+    all.push_back({slot.name, slot.shape});
+  }
+  return all;
+}
+
 }  // namespace
 
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
@@ -263,13 +273,11 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelC
 }
 
 std::vector<NamedShape> hf_weights(const ModelConfig& config) {
-  const Names& names = names_of(KeyStyle::HuggingFace, config.architecture);
-  Weights weights;
-  std::vector<NamedShape> all;
-  for (const Slot& slot : Walk(config, names, names.prefix, false).slots(weights)) {
-    all.push_back({slot.name, slot.shape});
-  }
-  return all;
+  return weights_by(KeyStyle::HuggingFace, config);
+}
+
+std::vector<NamedShape> gguf_weights(const ModelConfig& config) {
+  return weights_by(KeyStyle::Gguf, config);
 }
 
 const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config) {

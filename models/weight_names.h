@@ -36,6 +36,8 @@ struct NamedShape {
   Shape shape;
 };
 std::vector<NamedShape> hf_weights(const ModelConfig& config);
+// The same by the names of GGUF files.
+std::vector<NamedShape> gguf_weights(const ModelConfig& config);
 
 // GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
 const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config);

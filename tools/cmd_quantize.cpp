@@ -4,6 +4,7 @@
 #include "loaders/file.h"
 #include "loaders/quantized_dir.h"
 #include "loaders/staging.h"
+#include "models/gguf_export.h"
 #include "models/hf_config_text.h"
 #include "tools/commands.h"
 #include "tools/device.h"
@@ -25,6 +26,7 @@ struct CommandOptions {
   std::string type = "int4", group, method = "mse";
   std::string head_type, embed_type;
   std::vector<std::string> rules;
+  std::string gguf;  // empty: a directory
   bool asymmetric = false, dry_run = false, force = false, strict = false;
   int64_t n_threads = 0;
 };
@@ -48,8 +50,20 @@ std::string group_name(const CommandOptions& options) {
   return options.type == "int4" ? "64" : "row";
 }
 
+DType gguf_type(const CommandOptions& options) {
+  return options.gguf == "f16" ? DType::F16 : options.gguf == "q8_0" ? DType::Q8_0 : DType::Q4_0;
+}
+
 QuantizeOptions quantize_options(const CommandOptions& options) {
   QuantizeOptions to;
+  if (!options.gguf.empty()) {
+    const bool is_set = options.asymmetric || !options.group.empty() || !options.rules.empty() ||
+                        !options.head_type.empty() || !options.embed_type.empty();
+    MINFER_REQUIRE(Usage, !is_set,
+                   "--gguf: a type of GGUF has its own groups; --group, --asymmetric, --tensor, "
+                   "--head-type and --embed-type are for directories");
+    return to;
+  }
   to.type = stored_type("--type", options.type);
   const std::string group = group_name(options);
   to.group = group == "row" ? 0 : parse_integer("--group", group, 1, 1 << 20);
@@ -73,6 +87,9 @@ std::string default_output(const CommandOptions& options, const std::string& inp
   fs::path path = fs::absolute(input, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = fs::is_directory(path, error) ? path.filename() : path.stem();
+  if (!options.gguf.empty()) {
+    return (path.parent_path() / cat(name, '-', options.gguf, ".gguf")).string();
+  }
   const std::string group = group_name(options);
   return (path.parent_path() / cat(name, '-', options.type, '-', group == "row" ? "" : "g", group))
       .string();
@@ -97,7 +114,9 @@ std::string config_text(const TensorSource& source, const QuantizePlan& plan) {
   return hf_config_text(plan.config, dtype);
 }
 
-void set_stored_bytes(QuantizePlan& plan) {
+// The types and bytes that the output's format has.
+void choose_stored(QuantizePlan& plan, const CommandOptions& options) {
+  if (!options.gguf.empty()) return choose_gguf_types(plan, gguf_type(options));
   const CompressedTensorsLayout layout(plan.outputs());
   for (PlannedTensor& tensor : plan.tensors) {
     tensor.output.file_bytes = static_cast<uint64_t>(layout.stored_bytes(tensor.output));
@@ -131,9 +150,35 @@ QuantizeReport report_of(const std::string& input, const std::string& format,
   QuantizeReport report;
   report.source = path.filename();
   report.source_format = format;
+  if (!options.gguf.empty()) {
+    report.scheme = "GGUF " + options.gguf;
+    return report;
+  }
   report.scheme = cat(options.type, group == "row" ? " " : " g", group,
                       options.asymmetric ? " asymmetric " : " ", options.method);
   return report;
+}
+
+std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const QuantizePlan& plan,
+                                         const std::string& output, const QuantizeReport& report,
+                                         const CommandOptions& options, Progress& checking) {
+  const std::string source_dir = source.key_style == KeyStyle::HuggingFace ? source.path : "";
+  if (!options.gguf.empty()) {
+    return make_gguf_model_writer(source, plan,
+                                  {.output = output,
+                                   .replace = options.force,
+                                   .type = gguf_type(options),
+                                   .tokenizer_source = source_dir});
+  }
+  return make_quantized_dir_writer(
+      {.output = output,
+       .replace = options.force,
+       .tensors = plan.outputs(),
+       .config = config_text(source, plan),
+       .tied_output = plan.config.tied_output,
+       .source_dir = source_dir,
+       .metadata = {{"minfer.scheme", report.scheme}, {"minfer.source", report.source}},
+       .progress = checking.callback()});
 }
 
 void write(const TensorSource& source, const QuantizePlan& plan, const std::string& output,
@@ -141,17 +186,9 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
   const double start = now_seconds();
   Progress quantizing("quantizing", context.common.quiet);
   Progress checking("checking", context.common.quiet);
-  const bool is_directory = source.key_style == KeyStyle::HuggingFace;
   QuantizeReport report = report_of(source.path, source.format, options);
-  const std::unique_ptr<ModelWriter> writer = make_quantized_dir_writer(
-      {.output = output,
-       .replace = options.force,
-       .tensors = plan.outputs(),
-       .config = config_text(source, plan),
-       .tied_output = plan.config.tied_output,
-       .source_dir = is_directory ? source.path : "",
-       .metadata = {{"minfer.scheme", report.scheme}, {"minfer.source", report.source}},
-       .progress = checking.callback()});
+  const std::unique_ptr<ModelWriter> writer =
+      make_writer(source, plan, output, report, options, checking);
   report.tensors = quantize_model(source, plan, method_of(options),
                                   thread_count({.n_threads = options.n_threads}), *writer,
                                   quantizing.callback());
@@ -166,7 +203,7 @@ void run_quantize(const CommandOptions& options, Context& context) {
   const std::string input = find_model(options.input);
   if (options.dry_run && is_config_alone(input)) {
     QuantizePlan plan = plan_quantization(fs::path(input) / "config.json", quantize);
-    set_stored_bytes(plan);
+    choose_stored(plan, options);
     QuantizeReport report = report_of(input, "config.json", options);
     report.tensors = planned(plan);
     return print(report, context);
@@ -176,7 +213,7 @@ void run_quantize(const CommandOptions& options, Context& context) {
   require_apart(input, output);
   const std::unique_ptr<TensorSource> source = open_source(input);
   QuantizePlan plan = plan_quantization(*source, quantize);
-  set_stored_bytes(plan);
+  choose_stored(plan, options);
   for (const std::string& warning : source->warnings) log_warning(warning);
   for (const std::string& name : plan.unused) {
     log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
@@ -197,11 +234,12 @@ void add_quantize_command(CommandNode& root, Context& context) {
                        "  minfer quantize Llama-2-7b-hf\n"
                        "  minfer quantize Llama-2-7b-hf out --type int4 --group 128 --asymmetric\n"
                        "  minfer quantize model.gguf out --tensor '*down_proj*=int8'\n"
+                       "  minfer quantize Llama-2-7b-hf model.gguf --gguf q8_0\n"
                        "  minfer quantize Llama-2-7b-hf --dry-run",
                        [options, &context] { run_quantize(*options, context); });
   command.add_text("IN", options->input, "IN", "Directory, .gguf, llama2.c .bin, or smollm2");
   command.add_text("OUT", options->output, "OUT",
-                   "Directory to write; beside IN, named after it, where not given");
+                   "Directory or .gguf to write; beside IN, named after it, where not given");
   command.add_choice("--type", options->type, {"int4", "int8"}, "Type of the linear layers");
   command.add_choice("--group", options->group, {"32", "64", "128", "row"},
                      "Columns that share a scale; int4: 64, int8: row");
@@ -214,6 +252,8 @@ void add_quantize_command(CommandNode& root, Context& context) {
                      "Type of the output layer; int8, of a tied pair the source's");
   command.add_choice("--embed-type", options->embed_type, kStoredTypes,
                      "Type of the embedding; int8, of a tied pair the source's");
+  command.add_choice("--gguf", options->gguf, {"f16", "q8_0", "q4_0"},
+                     "Write a GGUF file for llama.cpp and others instead of a directory");
   command.add_flag("--dry-run", options->dry_run, "Print the sizes and write nothing");
   command.add_flag("--force", options->force, "Replace OUT where it exists");
   command.add_flag("--strict", options->strict,

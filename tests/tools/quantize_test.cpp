@@ -275,5 +275,23 @@ TEST_F(QuantizeLong, RunsAtTheSameTimeDoNotDisturbEachOther) {
   expect_clean({"out"});
 }
 
+TEST_F(Quantize, WritesGgufForOthers) {
+  const std::string gguf = dir_.path() / "out.gguf";
+  const ProcessResult result = quantize({model_, gguf, "--gguf", "q8_0", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(Json::parse(result.out)["scheme"], "GGUF q8_0");
+  const ProcessResult inspected = minfer({"inspect", gguf, "--check", "--json"});
+  ASSERT_EQ(inspected.exit_code, 0) << inspected.err;
+  const Json object = Json::parse(inspected.out);
+  EXPECT_EQ(object["types"]["Q8_0"]["n_tensors"], 13);  // all matrices but w_down: 48 columns
+  EXPECT_EQ(object["types"]["F16"]["n_tensors"], 2);
+  EXPECT_EQ(minfer({"generate", "-m", gguf, "-n", "4", "-q", "x"}).exit_code, 0);
+
+  expect_failure(quantize({model_, gguf, "--gguf", "q8_0"}), 4, "out.gguf");
+  expect_failure(quantize({model_, gguf, "--gguf", "q8_0", "--asymmetric"}), 2, "--gguf");
+  expect_failure(quantize({model_, gguf, "--gguf", "q2_k"}), 2, "f16|q8_0|q4_0");
+  expect_clean({"out.gguf"});
+}
+
 }  // namespace
 }  // namespace minfer::test

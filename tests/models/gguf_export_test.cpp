@@ -1,0 +1,118 @@
+#include "models/gguf_export.h"
+
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+
+#include "engine/session.h"
+#include "kernels/base/quant_codec.h"
+#include "loaders/tokenizer_model.h"
+#include "models/quantize_model.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/float64_llama.h"
+#include "tests/support/temp_dir.h"
+#include "tests/support/tensor_of.h"
+#include "tests/support/test_data.h"
+#include "tests/tools/tiny_model.h"
+
+namespace minfer::test {
+namespace {
+
+namespace fs = std::filesystem;
+
+void export_gguf(const TensorSource& source, const GgufExportOptions& options) {
+  QuantizePlan plan = plan_quantization(source, {});
+  choose_gguf_types(plan, options.type);
+  const auto writer = make_gguf_model_writer(source, plan, options);
+  quantize_model(source, plan, QuantizeMethod::Rtn, 1, *writer, [](int64_t, int64_t) {});
+  writer->finish("");
+}
+
+// A byte-fallback vocabulary of a few pieces.
+std::string small_tokenizer_model() {
+  SentencePieceModel model;
+  model.type = SentencePieceModel::Bpe;
+  model.pieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}};
+  float score = 0;
+  for (const char* text : {"\u2581", "a", "b", "ab", "\u2581ab"}) {
+    model.pieces.push_back({text, score--, 1});
+  }
+  return serialize_tokenizer_model(model);
+}
+
+struct GgufExport : testing::TestWithParam<DType> {};
+
+TEST_P(GgufExport, HoldsWhatTheSourceRoundsTo) {
+  const TempDir dir;
+  const auto source = open_source(dir.write("in.gguf", tiny_gguf()));
+  const std::string path = dir.path() / "out.gguf";
+  export_gguf(*source, {.output = path, .type = GetParam()});
+  const auto made = open_source(path);
+  EXPECT_EQ(made->tensors.size(), source->tensors.size());
+  for (const TensorEntry& entry : made->tensors) {
+    const bool is_table = entry.name == "token_embd.weight" || entry.name == "output.weight";
+    const bool is_whole = entry.shape.last() % 32 == 0;  // 48 columns are one block and a half
+    const DType expected = entry.shape.rank == 1                   ? DType::F32
+                           : !is_whole                             ? DType::F16
+                           : is_table && GetParam() == DType::Q4_0 ? DType::Q8_0
+                                                                   : GetParam();
+    EXPECT_EQ(entry.dtype, expected) << entry.name;
+    const HostTensor values = source->read(tensor_of(*source, entry.name));
+    const HostTensor found = made->read(entry);
+    std::string encoded(static_cast<size_t>(found.view().n_bytes()), '\0');
+    encode_row(encoded.data(), values.as<float>(), expected, values.view().n_elements());
+    EXPECT_EQ(std::memcmp(encoded.data(), found.view().data, encoded.size()), 0) << entry.name;
+  }
+  for (const auto& [key, value] : source->metadata.all()) {
+    if (key.starts_with("tokenizer.")) {
+      EXPECT_EQ(made->metadata.as_text(key), source->metadata.as_text(key)) << key;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, GgufExport, testing::Values(DType::F16, DType::Q8_0, DType::Q4_0),
+                         [](const auto& info) { return cat(info.param); });
+
+// Rows of queries and keys change places, scalings become tables: the logits say whether rightly.
+struct GgufExportOfDirectory : testing::TestWithParam<const char*> {};
+
+TEST_P(GgufExportOfDirectory, LogitsStay) {
+  const fs::path dir = fixtures_dir() / "models" / GetParam();
+  const TempDir work;
+  const std::string path = work.path() / "out.gguf";
+  const std::string tokenizer = work.write("tokenizer.model", small_tokenizer_model());
+  export_gguf(*open_source(dir), {.output = path, .tokenizer_source = tokenizer});
+  const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
+  std::vector<double> reference;
+  for (const auto& row : expected.at("logits")) {
+    for (const double logit : row) reference.push_back(logit);
+  }
+  const auto backend = make_cpu_backend({});
+  const Model model = load_model(path, *backend);
+  EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
+  EXPECT_EQ(model.tokenizer->encode("ab", {}), (std::vector<TokenId>{1, 7}));
+  Session session(model, *backend, {.kv_dtype = DType::F32});
+  const auto ids = expected.at("ids").get<std::vector<TokenId>>();
+  EXPECT_LE(max_difference(session.eval_all(ids), reference) / rms(reference), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, GgufExportOfDirectory,
+                         testing::Values("llama-gqa-sharded-bf16", "llama-biases-f16",
+                                         "llama-tied-bf16", "llama-rope-linear-f16",
+                                         "llama-rope-llama3-bf16", "llama-head80-f16"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
+TEST(GgufExport, NeedsATokenizer) {
+  const TempDir dir;
+  const auto source = open_source(fixtures_dir() / "models/llama-mha-f32");
+  expect_error(ErrorKind::Input, "has no tokenizer, which a GGUF file needs",
+               [&] { export_gguf(*source, {.output = dir.path() / "out.gguf"}); });
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
+
+}  // namespace
+}  // namespace minfer::test
