@@ -2,7 +2,7 @@
 """Quantizes models in every way that minfer knows and measures what each way costs.
 
     scripts/quantization_table.py --minfer build/release/tools/minfer --calibration TEXT \\
-        [--llama-quantize PATH] [--windows N] [--text FILE] MODEL [MODEL ...]
+        [--llama-quantize PATH] [--windows N] [--text FILE] [NAME=]MODEL ...
 
 Each MODEL is a Hugging Face directory in a float type; it is the reference of its table. Writes
 docs/benchmarks/quantization.json (every figure and command) and quantization.md (the tables).
@@ -81,13 +81,13 @@ def error_of_gguf(path, original):
 class Table:
     """One model in every form; rows are made first and evaluated in as few passes as can be."""
 
-    def __init__(self, args, model, work):
-        self.args, self.model, self.work = args, model, work
+    def __init__(self, args, name, model, work):
+        self.args, self.name, self.model, self.work = args, name, model, work
         self.rows = []
         self.commands = []
 
     def run(self, command):
-        names = {str(self.model): self.model.name, str(self.work): "OUT"}
+        names = {str(self.model): self.name, str(self.work): "OUT"}
         line = " ".join(os.path.basename(part) if os.path.isabs(part) and part == str(command[0])
                         else part for part in map(str, command))
         for path, name in names.items():
@@ -171,7 +171,7 @@ class Table:
                 "nll_difference", "nll_difference_stderr", "kl_divergence", "kl_divergence_stderr",
                 "same_top")})
             self.reference = {key: result["against"][key] for key in ("perplexity", "mean_nll")}
-            print(f"{self.model.name}: {row['name']} {row['perplexity']:.4f}", file=sys.stderr)
+            print(f"{self.name}: {row['name']} {row['perplexity']:.4f}", file=sys.stderr)
 
     def compare(self, better, worse):
         paths = {row["name"]: row["path"] for row in self.rows}
@@ -181,7 +181,7 @@ class Table:
                    for key in ("nll_difference", "nll_difference_stderr")}}
 
     def lines(self):
-        yield (f"## {self.model.name}")
+        yield f"## {self.name}"
         yield ""
         yield (f"As trained: perplexity {self.reference['perplexity']:.4f} "
                f"(`{self.rows[0]['recipe']}`).")
@@ -203,7 +203,7 @@ class Table:
 
     def record(self):
         rows = [{key: value for key, value in row.items() if key != "path"} for row in self.rows]
-        return {"model": self.model.name, "reference": self.reference, "rows": rows,
+        return {"model": self.name, "reference": self.reference, "rows": rows,
                 "pairs": self.pairs, "commands": self.commands}
 
 
@@ -217,15 +217,17 @@ def main():
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS),
                         help="of " + ",".join(METHODS))
     parser.add_argument("--out", type=pathlib.Path, default=DOCS)
-    parser.add_argument("models", nargs="+", type=lambda path: pathlib.Path(path).resolve())
+    parser.add_argument("models", nargs="+", metavar="[NAME=]MODEL")
     args = parser.parse_args()
     if "gptq" in args.methods and not args.calibration:
         parser.error("gptq needs --calibration")
 
     tables = []
     for model in args.models:
+        path = pathlib.Path(model.split("=")[-1]).resolve()
+        name = model.split("=")[0] if "=" in model else path.name
         with tempfile.TemporaryDirectory() as work:
-            table = Table(args, model, pathlib.Path(work))
+            table = Table(args, name, path, pathlib.Path(work))
             table.make()
             table.evaluate()
             tables.append(table)
