@@ -10,6 +10,7 @@ import numpy as np
 
 SHAPES = {
     "tiny": dict(hidden=256, ffn=704, layers=4, heads=4, kv_heads=4, vocab=1000, context=512),
+    "small": dict(hidden=768, ffn=2048, layers=8, heads=12, kv_heads=12, vocab=8000, context=512),
     "tinyllama-1.1b": dict(hidden=2048, ffn=5632, layers=22, heads=32, kv_heads=4, vocab=32000,
                            context=2048),
     "llama-2-7b": dict(hidden=4096, ffn=11008, layers=32, heads=32, kv_heads=32, vocab=32000,

@@ -1,0 +1,150 @@
+#include "models/quantize_model.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <string>
+
+#include "loaders/quantized_dir.h"
+#include "models/hf_config_text.h"
+#include "models/weight_layout.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/small_models.h"
+#include "tests/support/temp_dir.h"
+
+namespace minfer {
+namespace {
+
+using namespace test;
+
+std::string bytes_of_tensor(const Tensor& x) {
+  return x ? std::string(static_cast<const char*>(x.data), size_t(x.n_bytes())) : std::string();
+}
+
+std::string bytes_of_parts(const QuantizedMatrix& q) {
+  return bytes_of_tensor(q.levels) + bytes_of_tensor(q.scales) + bytes_of_tensor(q.mins);
+}
+
+class QuantizeModel : public testing::Test {
+ protected:
+  // Quantizes and opens what has been written.
+  std::unique_ptr<TensorSource> run(const TensorSource& source, const QuantizePlan& plan,
+                                    QuantizeMethod method = QuantizeMethod::Mse) {
+    const auto no_progress = [](int64_t, int64_t) {};
+    const auto writer =
+        make_quantized_dir_writer({.output = output_,
+                                   .replace = true,
+                                   .tensors = plan.outputs(),
+                                   .config = hf_config_text(plan.config, DType::F32),
+                                   .tied_output = plan.config.tied_output,
+                                   .source_dir = "",
+                                   .metadata = {},
+                                   .progress = no_progress});
+    quantize_model(source, plan, method, 2, *writer, no_progress);
+    writer->finish("{}\n");
+    return open_source(output_);
+  }
+
+  // Every tensor that is read back is what the definition makes of the source.
+  void expect_round_trip(MemorySource& source, const QuantizeOptions& options) {
+    const QuantizePlan plan = plan_quantization(source, options);
+    const auto written = run(source, plan);
+    for (const PlannedTensor& tensor : plan.tensors) {
+      const TensorEntry* entry = written->find(tensor.output.name);
+      ASSERT_NE(entry, nullptr) << tensor.output.name;
+      HostTensor rows = source.read(*tensor.source);
+      if (tensor.rope_heads > 0) {
+        rows = rope_pairs_to_halves(rows, tensor.rope_heads, plan.config.rotary_dim);
+      }
+      ASSERT_EQ(entry->quant.has_value(), tensor.output.quant.has_value()) << entry->name;
+      if (!entry->quant) {
+        EXPECT_EQ(bytes_of_tensor(written->read(*entry)), bytes_of_tensor(rows)) << entry->name;
+        continue;
+      }
+      EXPECT_EQ(entry->quant->asymmetric, tensor.output.quant->asymmetric);
+      const QuantizeFormat format = {.bits = entry->dtype == DType::U4 ? 4 : 8,
+                                     .group = entry->quant->group,
+                                     .asymmetric = entry->quant->asymmetric};
+      EXPECT_EQ(bytes_of_parts(written->read_quantized(*entry).view()),
+                bytes_of_parts(quantize_matrix(rows, format, QuantizeMethod::Mse, 1).view()))
+          << entry->name;
+    }
+    EXPECT_EQ(written->tensors.size(), plan.tensors.size());
+  }
+
+  TempDir dir_;
+  const std::string output_ = dir_.path() / "out";
+};
+
+TEST_F(QuantizeModel, WhatIsWrittenIsReadBack) {
+  MemorySource source = small_hf_llama();
+  expect_round_trip(source, {.group = 8});
+  expect_round_trip(source, {.group = 16});  // with fallbacks
+  expect_round_trip(source, {.group = 0});
+  expect_round_trip(source, {.group = 8, .asymmetric = true});
+  expect_round_trip(source, {.type = StoredType::Int8, .group = 0});
+  expect_round_trip(source, {.type = StoredType::Int8, .group = 8});
+  QuantizeOptions mixed = {.group = 8, .asymmetric = true};
+  mixed.embedding = StoredType::Int4;
+  mixed.rules = {{"*v_proj*", StoredType::Int8}};
+  expect_round_trip(source, mixed);
+}
+
+// Rows that fill no whole words, and a last word of zero-points that has room left.
+TEST_F(QuantizeModel, RowsArePaddedToWords) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("intermediate_size", int64_t{26});
+  for (int i = 0; i < 2; ++i) {
+    const std::string at = cat("model.layers.", i, ".mlp.");
+    source.add(at + "gate_proj.weight", random_normal(1, {26, 16}));
+    source.add(at + "up_proj.weight", random_normal(2, {26, 16}));
+    source.add(at + "down_proj.weight", random_normal(3, {16, 26}));
+  }
+  expect_round_trip(source, {.group = 0});
+  expect_round_trip(source, {.group = 0, .asymmetric = true});
+}
+
+TEST_F(QuantizeModel, GgufGetsHuggingFaceNamesAndOrder) {
+  MemorySource source = small_gguf_llama();
+  expect_round_trip(source, {.group = 8});
+  ModelConfig from = read_model_config(source), to = read_model_config(*open_source(output_));
+  EXPECT_TRUE(from.interleaved_rope);
+  EXPECT_FALSE(to.interleaved_rope);
+  EXPECT_EQ(hf_config_text(from, DType::F32), hf_config_text(to, DType::F32));
+}
+
+TEST_F(QuantizeModel, ConvertsFloatTypes) {
+  MemorySource source = small_hf_llama();
+  QuantizeOptions options = {.group = 8};
+  options.rules = {{"*", StoredType::BF16}};
+  const auto written = run(source, plan_quantization(source, options));
+  for (const TensorEntry& entry : written->tensors) {
+    ASSERT_EQ(entry.dtype, DType::BF16);
+    const HostTensor stored = written->read(entry);
+    for (int64_t i = 0; i < stored.view().n_elements(); ++i) {
+      ASSERT_EQ(stored.at(i), to_f32(to_bf16(source.data(entry.name).at(i)))) << entry.name;
+    }
+  }
+  source.data("model.norm.weight").as<float>()[3] = 1e6f;
+  options.rules = {{"*", StoredType::F16}};
+  expect_error(ErrorKind::Input,
+               "tensor model.norm.weight: element 3: 1e+06 cannot be stored as F16",
+               [&] { run(source, plan_quantization(source, options)); });
+}
+
+TEST_F(QuantizeModel, LeavesNothingWhereItFails) {
+  MemorySource source = small_hf_llama();
+  source.data("model.norm.weight").as<float>()[3] = std::nanf("");
+  expect_error(ErrorKind::Input, "memory: tensor model.norm.weight: element 3 is not",
+               [&] { run(source, plan_quantization(source, {.group = 8})); });
+  EXPECT_TRUE(std::filesystem::is_empty(dir_.path()));
+}
+
+TEST_F(QuantizeModel, AsksWhetherTheSourceHasChanged) {
+  MemorySource source = small_hf_llama();
+  run(source, plan_quantization(source, {.group = 8}));
+  EXPECT_TRUE(source.checked);
+}
+
+}  // namespace
+}  // namespace minfer
