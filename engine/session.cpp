@@ -103,14 +103,19 @@ Tensor Session::forward_chunk(std::span<const TokenId> tokens) {
 void Session::pass_without_logits(std::span<const TokenId> tokens) {
   const Tensor x = forward_chunk(tokens);
   // No logits here to look at: what went wrong must not hide in the cache.
-  if (first_non_finite(fetch(x)) >= 0) throw_non_finite(tokens);
+  const int64_t index = first_non_finite(fetch(x));
+  if (index >= 0) throw_non_finite(tokens, index / model_.config.dim);
   pos_ += std::ssize(tokens);
 }
 
 std::span<const float> Session::finish(std::span<const TokenId> tokens, Tensor x, Tensor logits) {
   output_logits(backend_, model_, x, logits);
   const std::span<const float> values = fetch(logits);
-  if (first_non_finite(values) >= 0) throw_non_finite(tokens);
+  const int64_t index = first_non_finite(values);
+  if (index >= 0) {
+    const int64_t first = std::ssize(tokens) - logits.shape[0];
+    throw_non_finite(tokens, first + index / logits.shape[1]);
+  }
   pos_ += std::ssize(tokens);
   return values;
 }
@@ -127,14 +132,13 @@ std::span<const float> Session::fetch(Tensor device) {
 }
 
 // Runs the pass again, which writes the same cache, and looks after each block.
-void Session::throw_non_finite(std::span<const TokenId> tokens) {
+void Session::throw_non_finite(std::span<const TokenId> tokens, int64_t row) {
   forward(backend_, model_, state_->forward, tokens, pos_, [&](int64_t layer, Tensor x) {
     const int64_t index = first_non_finite(fetch(x));
     MINFER_REQUIRE(Numeric, index < 0, "position ", pos_ + index / model_.config.dim,
                    ": not a finite number after layer ", layer);
   });
-  throw Error(ErrorKind::Numeric,
-              cat("position ", pos_ + std::ssize(tokens) - 1, ": a logit is not a finite number"));
+  throw Error(ErrorKind::Numeric, cat("position ", pos_ + row, ": a logit is not a finite number"));
 }
 
 }  // namespace minfer

@@ -45,7 +45,8 @@ class Session {
   void pass_without_logits(std::span<const TokenId> tokens);
   std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
   std::span<const float> fetch(Tensor device);  // as f32, valid until the next call
-  [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens);
+  // `row` of the tokens is the first whose result is not finite.
+  [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens, int64_t row);
 
   const Model& model_;
   Backend& backend_;

@@ -2,7 +2,9 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "models/synthetic.h"
 #include "tests/support/expect_error.h"
@@ -128,6 +130,35 @@ TEST_P(SessionTest, NamesTheFirstPositionThatIsNotFinite) {
     expect_error(ErrorKind::Numeric, "position 17: not a finite number after layer 0",
                  [&] { session.eval(ids); });
   }
+}
+
+// The blocks are sound, and the output layer leaves the range of f32 behind one token alone.
+TEST_P(SessionTest, NamesTheFirstPositionOfALogitThatIsNotFinite) {
+  const auto backend = make_cpu_backend();
+  Model model = make_model(*backend);
+  const std::vector<TokenId> ids = some_tokens(30);
+  HostTensor output = random_normal(3, {131, 80}, DType::F32, 0.1f);
+  model.weights.output = backend->pack_matrix(output);
+  Session sound(model, *backend, {});
+  const std::vector<float> logits = copy(sound.eval_all(ids));
+  std::vector<float> peaks(ids.size());  // the largest magnitude of each position's logits
+  for (size_t i = 0; i < logits.size(); ++i) {
+    peaks[i / 131] = std::max(peaks[i / 131], std::abs(logits[i]));
+  }
+  const auto position = std::ranges::max_element(peaks) - peaks.begin();
+  std::ranges::sort(peaks, std::ranges::greater{});
+  // Between the two highest peaks lies the end of the range.
+  const float scale = std::numeric_limits<float>::max() / std::sqrt(peaks[0] * peaks[1]);
+  float* const weights = output.as<float>();
+  for (int64_t i = 0; i < 131 * 80; ++i) weights[i] *= scale;
+  model.weights.output = backend->pack_matrix(output);
+  Session session(model, *backend, {});
+  ASSERT_GT(position, 0);
+  expect_error(ErrorKind::Numeric, cat("position ", position, ": a logit is not a finite number"),
+               [&] { session.eval_all(ids); });
+  session.eval_all(std::span(ids).first(1));
+  expect_error(ErrorKind::Numeric, cat("position ", position, ": a logit is not a finite number"),
+               [&] { session.eval_all(std::span(ids).subspan(1), position - 1); });
 }
 
 INSTANTIATE_TEST_SUITE_P(Architectures, SessionTest,
