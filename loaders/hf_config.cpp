@@ -76,15 +76,17 @@ void flatten(const std::string& key, const json& value, Metadata& metadata) {
 
 }  // namespace
 
+Metadata parse_hf_config(std::string_view text) {
+  const json root = parse_strict_json(text);
+  MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
+  Metadata metadata;
+  flatten("", root, metadata);
+  return metadata;
+}
+
 Metadata read_hf_config(const std::string& path) {
   const std::string text = read_whole_file(path, kMaxConfigBytes);
-  return in_file(path, [&] {
-    const json root = parse_strict_json(text);
-    MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
-    Metadata metadata;
-    flatten("", root, metadata);
-    return metadata;
-  });
+  return in_file(path, [&] { return parse_hf_config(text); });
 }
 
 }  // namespace minfer

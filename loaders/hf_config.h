@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <string_view>
 
 #include "loaders/metadata.h"
 
@@ -9,5 +10,7 @@ namespace minfer {
 // config.json, keys of nested objects joined by dots. An array whose elements have one type becomes
 // one value; of any other array each element that is not null becomes a key, "name.0" and so on.
 Metadata read_hf_config(const std::string& path);
+// The same of its text. Throws Input without the name of the file.
+Metadata parse_hf_config(std::string_view text);
 
 }  // namespace minfer

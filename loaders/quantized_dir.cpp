@@ -11,6 +11,7 @@
 #include "loaders/compressed_tensors.h"
 #include "loaders/file.h"
 #include "loaders/output_file.h"
+#include "loaders/small_files.h"
 #include "loaders/staging.h"
 
 namespace minfer {
@@ -43,7 +44,11 @@ class QuantizedDirWriter final : public ModelWriter {
         layout_(options_.tensors),
         staging_(options_.output, options_.replace) {
     staging_.require_space(expected_bytes());
+    if (options_.single_file) inside_ = files_to_carry();
     weights_ = std::make_unique<SafetensorsWriter>(path_of(kWeights), records(), metadata());
+    for (const auto& [name, bytes] : inside_) {
+      weights_->append(inside_tensor_name(name), bytes.data(), bytes.size());
+    }
   }
 
   void write_rows(const TensorEntry& tensor, int64_t, const Tensor& rows) override {
@@ -57,7 +62,8 @@ class QuantizedDirWriter final : public ModelWriter {
   void finish(const std::string& report) override {
     weights_->finish();
     sums_[kWeights] = weights_->check(options_.progress);
-    add_file(kConfig, layout_.with_quantization_config(options_.config, options_.tied_output));
+    if (options_.single_file) return staging_.commit_file(kWeights);
+    add_file(kConfig, final_config());
     if (!options_.source_dir.empty()) {
       for (const std::string& name : side_files(options_.source_dir)) {
         add_file(name, read_whole_file(source_path(name), kMaxSideFileBytes));
@@ -76,6 +82,20 @@ class QuantizedDirWriter final : public ModelWriter {
     return (fs::path(options_.source_dir) / name).string();
   }
 
+  std::string final_config() const {
+    return layout_.with_quantization_config(options_.config, options_.tied_output);
+  }
+
+  std::map<std::string, std::string> files_to_carry() const {
+    std::map<std::string, std::string> files = {{kConfig, final_config()}};
+    if (options_.source_dir.empty()) return files;
+    for (const std::string& name : side_files(options_.source_dir)) {
+      if (std::ranges::find(kInsideFiles, name) == std::end(kInsideFiles)) continue;
+      files[name] = read_whole_file(source_path(name), kMaxSideFileBytes);
+    }
+    return files;
+  }
+
   // Tensors that are no whole multiples of 64 bytes come last, so that the others begin at one.
   std::vector<SafetensorsWriter::Record> records() const {
     std::vector<SafetensorsWriter::Record> all;
@@ -83,6 +103,9 @@ class QuantizedDirWriter final : public ModelWriter {
       for (auto& record : layout_.records(tensor)) all.push_back(std::move(record));
     }
     std::ranges::stable_partition(all, [](const auto& record) { return record.n_bytes % 64 == 0; });
+    for (const auto& [name, bytes] : inside_) {
+      all.push_back({inside_tensor_name(name), "U8", {std::ssize(bytes)}, bytes.size()});
+    }
     return all;
   }
 
@@ -120,6 +143,7 @@ class QuantizedDirWriter final : public ModelWriter {
   Staging staging_;
   std::unique_ptr<SafetensorsWriter> weights_;  // closed before staging_ goes
   std::map<std::string, std::string> sums_;     // SHA-256 by file name
+  std::map<std::string, std::string> inside_;   // of a single file, by name
 };
 
 }  // namespace

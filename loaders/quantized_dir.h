@@ -15,6 +15,9 @@ namespace minfer {
 // files of the source, minfer_quant_report.json, and SHA256SUMS over them all.
 struct QuantizedDirOptions {
   std::string output;
+  // The output is one safetensors file that carries the configuration and the tokenizer inside
+  // (small_files.h); no report, and no sums but the tensors'.
+  bool single_file = false;
   bool replace = false;  // an output that is there already
   std::vector<TensorEntry> tensors;
   std::string config;  // config.json as JSON text, without quantization_config

@@ -13,6 +13,7 @@
 #include "loaders/checksum.h"
 #include "loaders/hf_config.h"
 #include "loaders/quantized_checkpoint.h"
+#include "loaders/small_files.h"
 #include "loaders/strict_json.h"
 
 namespace minfer {
@@ -22,6 +23,7 @@ using nlohmann::json;
 namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxIndexBytes = 64 << 20;
+constexpr uint64_t kMaxInsideBytes = 64 << 20;
 constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
 constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
@@ -108,6 +110,21 @@ void SafetensorsSource::read_stored(const Stored& stored, void* to) const {
   files_[stored.extent.file].read(stored.extent.begin, to, stored.n_bytes());
 }
 
+std::map<std::string, std::string> SafetensorsSource::files_inside() {
+  std::map<std::string, std::string> inside;
+  for (const char* name : kInsideFiles) {
+    const std::string tensor = inside_tensor_name(name);
+    const Stored* stored = find_stored(tensor);
+    if (stored == nullptr || stored->record.type_name != "U8") continue;
+    MINFER_REQUIRE(Input, stored->n_bytes() <= kMaxInsideBytes, "tensor ", tensor, ": has ",
+                   stored->n_bytes(), " bytes, at most ", kMaxInsideBytes, " are accepted");
+    inside[name].resize(stored->n_bytes());
+    read_stored(*stored, inside[name].data());
+    unusable.erase(tensor);
+  }
+  return inside;
+}
+
 int64_t SafetensorsSource::check_checksums() const {
   int64_t n_checked = 0;
   for (const Stored& stored : stored_) {
@@ -191,8 +208,16 @@ bool is_safetensors(const File& file) {
 
 std::unique_ptr<TensorSource> open_safetensors(File file) {
   auto source = std::make_unique<SafetensorsSource>();
+  const std::string path = file.path();
   source->add_file(std::move(file));
-  return source;
+  return in_file(path, [&]() -> std::unique_ptr<TensorSource> {
+    const std::map<std::string, std::string> inside = source->files_inside();
+    const auto config = inside.find("config.json");
+    if (config == inside.end()) return std::move(source);
+    source->format += ", single file";
+    source->metadata = parse_hf_config(config->second);
+    return join_packed_weights(std::move(source));
+  });
 }
 
 std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {

@@ -30,6 +30,10 @@ class SafetensorsSource final : public FileTensorSource {
 
   int64_t check_checksums() const override;
 
+  // Of a single file: the small files of a model that it carries, by their own names. They are no
+  // longer in `unusable`.
+  std::map<std::string, std::string> files_inside();
+
   const std::vector<Stored>& all_stored() const { return stored_; }  // of every type
   const Stored* find_stored(const std::string& name) const;          // null where there is none
   void read_stored(const Stored& stored, void* to) const;            // all its bytes

@@ -123,10 +123,7 @@ std::unique_ptr<Tokenizer> load_own_tokenizer(const TensorSource& source) {
     return source.metadata.has("tokenizer.ggml.model") ? make_gguf_tokenizer(source.metadata)
                                                        : nullptr;
   }
-  const std::filesystem::path dir = source.path;
-  const bool has_one = std::filesystem::exists(dir / "tokenizer.model") ||
-                       std::filesystem::exists(dir / "tokenizer.json");
-  return has_one ? load_tokenizer(source.path) : nullptr;
+  return has_tokenizer(source.path) ? load_tokenizer(source.path) : nullptr;
 }
 
 void require_fitting_tokenizer(const Model& model) {

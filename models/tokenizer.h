@@ -88,6 +88,8 @@ class StreamDecoder {
 // `tokenizer.json` in a directory. Throws Input; unknown pre-tokenizers and models are refused by
 // name with the list of what is supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
+// Whether a directory or a single safetensors file brings a tokenizer along.
+bool has_tokenizer(const std::string& path);
 // From the metadata of an opened GGUF.
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const Metadata& metadata);
 

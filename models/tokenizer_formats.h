@@ -2,16 +2,17 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 
+#include "loaders/small_files.h"
 #include "models/tokenizer.h"
 
 namespace minfer {
 
-// One function per kind of tokenizer file; each throws Input for a file it cannot take. `directory`
-// is where the files beside it are looked for (tokenizer_config.json and the like).
-std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path,
-                                              const std::string& directory);
-std::unique_ptr<Tokenizer> load_hf_json(const std::string& path, const std::string& directory);
+// One function per kind of tokenizer file; each throws Input for a file it cannot take. `beside`
+// has tokenizer_config.json and the like.
+std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const SmallFiles& beside);
+std::unique_ptr<Tokenizer> load_hf_json(std::string_view text, const SmallFiles& beside);
 std::unique_ptr<Tokenizer> load_llama2c(const std::string& path);
 
 }  // namespace minfer

@@ -2,7 +2,6 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
-#include "loaders/file.h"
 #include "loaders/strict_json.h"
 #include "models/tokenizer_bpe.h"
 #include "models/tokenizer_formats.h"
@@ -14,8 +13,6 @@ namespace {
 
 using nlohmann::json;
 using Merges = std::vector<std::pair<std::string, std::string>>;
-
-constexpr uint64_t kMaxFileBytes = 64 << 20;
 
 const json kNull;
 
@@ -95,7 +92,7 @@ void read_model(const json& model, TokenizerSpec& spec, BpeOptions& options, Mer
   }
 }
 
-std::unique_ptr<Tokenizer> make_tokenizer(const json& root, const std::string& directory) {
+std::unique_ptr<Tokenizer> make_tokenizer(const json& root, const SmallFiles& beside) {
   TokenizerSpec spec;
   BpeOptions options;
   Merges merges;
@@ -106,17 +103,17 @@ std::unique_ptr<Tokenizer> make_tokenizer(const json& root, const std::string& d
   read_hf_pre_tokenizer(member(root, "pre_tokenizer"), options);
   read_hf_decoder(member(root, "decoder"), options);
   read_hf_post_processor(member(root, "post_processor"), spec);
-  apply_hf_side_files(directory, spec);
+  apply_hf_side_files(beside, spec);
   spec.kind = options.byte_level ? "byte-level BPE" : "SentencePiece-style BPE";
   return std::make_unique<BpeTokenizer>(std::move(spec), std::move(options), merges);
 }
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_hf_json(const std::string& path, const std::string& directory) {
-  const json root = parse_strict_json(read_whole_file(path, kMaxFileBytes));
+std::unique_ptr<Tokenizer> load_hf_json(std::string_view text, const SmallFiles& beside) {
+  const json root = parse_strict_json(text);
   try {
-    return make_tokenizer(root, directory);
+    return make_tokenizer(root, beside);
   } catch (const json::exception& e) {  // a member that is missing or of another type
     std::string_view reason = e.what();
     reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));

@@ -2,11 +2,9 @@
 
 #include <algorithm>
 #include <charconv>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
-#include "loaders/file.h"
 #include "loaders/strict_json.h"
 
 namespace minfer {
@@ -17,19 +15,17 @@ using nlohmann::json;
 constexpr uint64_t kMaxFileBytes = 16 << 20;
 constexpr int64_t kMaxHoles = 4096;  // in the numbering, for tokens that a model left out
 
-// Calls take(path) where the file is there, with its name in front of every error.
+// Calls take(text) where the file is there, with its name in front of every error.
 template <typename Take>
-void with_file(const std::string& directory, const char* name, const Take& take) {
-  const std::string path = (std::filesystem::path(directory) / name).string();
-  std::error_code ignored;
-  if (!std::filesystem::exists(path, ignored)) return;
-  const std::string text = read_whole_file(path, kMaxFileBytes);
+void with_file(const SmallFiles& files, const char* name, const Take& take) {
+  if (!files.has(name)) return;
+  const std::string text = files.read(name, kMaxFileBytes);
   try {
     take(text);
   } catch (const Error& e) {
-    throw e.in(shown_path(path));
+    throw e.in(files.shown(name));
   } catch (const json::exception&) {  // a value of another type than the format says
-    throw Error(ErrorKind::Input, cat(shown_path(path), ": a value has the wrong type"));
+    throw Error(ErrorKind::Input, cat(files.shown(name), ": a value has the wrong type"));
   }
 }
 
@@ -115,8 +111,8 @@ void set_added_piece(TokenizerSpec& spec, int64_t id, const std::string& text, P
   if (piece.kind != PieceKind::Unknown && piece.kind != PieceKind::Byte) piece.kind = kind;
 }
 
-void apply_hf_side_files(const std::string& directory, TokenizerSpec& spec) {
-  with_file(directory, "added_tokens.json", [&](const std::string& text) {
+void apply_hf_side_files(const SmallFiles& files, TokenizerSpec& spec) {
+  with_file(files, "added_tokens.json", [&](const std::string& text) {
     const json added = parse_strict_json(text);
     std::vector<std::pair<int64_t, std::string>> tokens;
     for (const auto& [token, id] : added.items()) tokens.emplace_back(id.get<int64_t>(), token);
@@ -126,17 +122,17 @@ void apply_hf_side_files(const std::string& directory, TokenizerSpec& spec) {
         set_added_piece(spec, id, token, PieceKind::UserDefined);
     }
   });
-  with_file(directory, "special_tokens_map.json", [&](const std::string& text) {
+  with_file(files, "special_tokens_map.json", [&](const std::string& text) {
     const json map = parse_strict_json(text);
     take_token(map, "bos_token", spec, spec.bos);
     take_token(map, "eos_token", spec, spec.eos);
   });
-  with_file(directory, "tokenizer_config.json",
+  with_file(files, "tokenizer_config.json",
             [&](const std::string& text) { take_tokenizer_config(parse_strict_json(text), spec); });
-  with_file(directory, "generation_config.json", [&](const std::string& text) {
+  with_file(files, "generation_config.json", [&](const std::string& text) {
     take_generation_config(parse_strict_json(text), spec);
   });
-  with_file(directory, "chat_template.jinja",
+  with_file(files, "chat_template.jinja",
             [&](const std::string& text) { spec.chat_template = text; });
 }
 

@@ -9,45 +9,65 @@
 namespace minfer {
 namespace {
 
+constexpr uint64_t kMaxFileBytes = 64 << 20;
+
+// `bytes` is a tokenizer.model or a tokenizer.json.
+std::unique_ptr<Tokenizer> load_hf(std::string_view bytes, const SmallFiles& beside) {
+  constexpr char kFirstPiece = 0x0a;  // protobuf: field 1, a message
+  if (bytes.starts_with('{')) return load_hf_json(bytes, beside);
+  MINFER_REQUIRE(Input, bytes.starts_with(kFirstPiece),
+                 "not a tokenizer; supported are tokenizer.model, tokenizer.json, llama2.c's "
+                 "tokenizer.bin and GGUF");
+  return load_sentencepiece(bytes, beside);
+}
+
 std::unique_ptr<Tokenizer> load_file(const std::string& path) {
-  const std::string directory = std::filesystem::path(path).parent_path().string();
   const File file(path);
   char start[4] = {};
   file.read(0, start, std::min<uint64_t>(file.size(), sizeof start));
   const std::string_view magic(start, sizeof start);
   if (magic == "GGUF") return make_gguf_tokenizer(open_source(path)->metadata);
-  if (magic[0] == '{') return load_hf_json(path, directory);
   // llama2.c's length of the longest piece is far below 65,536.
-  if (magic[2] == 0 && magic[3] == 0) return load_llama2c(path);
-  constexpr char kFirstPiece = 0x0a;  // protobuf: field 1, a message
-  MINFER_REQUIRE(Input, magic[0] == kFirstPiece,
-                 "not a tokenizer; supported are tokenizer.model, tokenizer.json, llama2.c's "
-                 "tokenizer.bin and GGUF");
-  return load_sentencepiece(path, directory);
+  if (magic[0] != '{' && magic[2] == 0 && magic[3] == 0) return load_llama2c(path);
+  return load_hf(read_whole_file(path, kMaxFileBytes),
+                 SmallFiles(std::filesystem::path(path).parent_path().string()));
 }
 
-std::string tokenizer_file_of(const std::string& path) {
-  if (!std::filesystem::is_directory(path)) return path;
+// The file of a model that has its tokenizer; empty: none has.
+std::string tokenizer_file_in(const SmallFiles& files) {
   for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
-    const std::filesystem::path file = std::filesystem::path(path) / name;
-    if (std::filesystem::exists(file)) return file.string();
+    if (files.has(name)) return name;
   }
-  throw Error(ErrorKind::Input,
-              cat(shown_path(path), ": neither tokenizer.model nor tokenizer.json is there"));
+  return {};
+}
+
+// With the name of the file in front, which errors of reading it have already.
+template <typename Load>
+std::unique_ptr<Tokenizer> load_named(const std::string& shown, const Load& load) {
+  try {
+    return load();
+  } catch (const Error& e) {
+    if (std::string_view(e.what()).starts_with(shown)) throw;
+    throw e.in(shown);
+  }
 }
 
 }  // namespace
 
+bool has_tokenizer(const std::string& path) {
+  return !tokenizer_file_in(small_files_of(path)).empty();
+}
+
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
-  const std::string file = tokenizer_file_of(path);
-  try {
-    return load_file(file);
-  } catch (const Error& e) {
-    // Errors of reading the file name it already.
-    const std::string shown = shown_path(file);
-    if (std::string_view(e.what()).starts_with(shown)) throw;
-    throw e.in(shown);
+  const SmallFiles files = small_files_of(path);
+  const std::string name = tokenizer_file_in(files);
+  if (!name.empty()) {
+    return load_named(files.shown(name),
+                      [&] { return load_hf(files.read(name, kMaxFileBytes), files); });
   }
+  MINFER_REQUIRE(Input, !std::filesystem::is_directory(path), shown_path(path),
+                 ": neither tokenizer.model nor tokenizer.json is there");
+  return load_named(shown_path(path), [&] { return load_file(path); });
 }
 
 }  // namespace minfer

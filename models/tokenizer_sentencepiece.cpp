@@ -6,7 +6,6 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
-#include "loaders/file.h"
 #include "loaders/tokenizer_model.h"
 #include "models/tokenizer_base.h"
 #include "models/tokenizer_boundaries.h"
@@ -16,8 +15,6 @@
 
 namespace minfer {
 namespace {
-
-constexpr uint64_t kMaxFileBytes = 64 << 20;
 
 // How much text the library is given at a time where it can be cut: its work on a book as one piece
 // is three times slower.
@@ -109,9 +106,8 @@ TokenId find_control(const std::vector<Piece>& pieces, const std::string& text) 
 
 }  // namespace
 
-std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path,
-                                              const std::string& directory) {
-  const SentencePieceModel model = parse_tokenizer_model(read_whole_file(path, kMaxFileBytes));
+std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const SmallFiles& beside) {
+  const SentencePieceModel model = parse_tokenizer_model(bytes);
   TokenizerSpec spec;
   spec.kind = model.type == SentencePieceModel::Bpe ? "SentencePiece BPE" : "SentencePiece unigram";
   for (const SentencePieceModel::Piece& piece : model.pieces) {
@@ -123,7 +119,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(const std::string& path,
   spec.eos = find_control(spec.pieces, model.eos_piece);
   spec.adds_bos = true;
   spec.first_found_user_defined = static_cast<TokenId>(spec.pieces.size());
-  apply_hf_side_files(directory, spec);
+  apply_hf_side_files(beside, spec);
   return std::make_unique<SentencePieceTokenizer>(std::move(spec), model);
 }
 

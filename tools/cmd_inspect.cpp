@@ -31,11 +31,11 @@ void run_inspect(const InspectOptions& options, Context& context) {
     }
   }
   const std::unique_ptr<TensorSource> source = open_source(path);
+  if (checked) checked->n_tensors = source->check_checksums();
   const Inspection inspection = inspect(*source, options.ctx);
   if (!inspection.config) checked.reset();
   if (checked) {
     Progress progress("checking tensors", context.common.quiet);
-    checked->n_tensors = source->check_checksums();
     check_values(*source, progress.callback());
   }
   if (context.common.json) {

@@ -27,6 +27,7 @@ struct CommandOptions {
   std::string head_type, embed_type;
   std::vector<std::string> rules;
   std::string gguf;  // empty: a directory
+  bool single_file = false;
   bool asymmetric = false, dry_run = false, force = false, strict = false;
   int64_t n_threads = 0;
 };
@@ -58,10 +59,11 @@ QuantizeOptions quantize_options(const CommandOptions& options) {
   QuantizeOptions to;
   if (!options.gguf.empty()) {
     const bool is_set = options.asymmetric || !options.group.empty() || !options.rules.empty() ||
-                        !options.head_type.empty() || !options.embed_type.empty();
+                        !options.head_type.empty() || !options.embed_type.empty() ||
+                        options.single_file;
     MINFER_REQUIRE(Usage, !is_set,
                    "--gguf: a type of GGUF has its own groups; --group, --asymmetric, --tensor, "
-                   "--head-type and --embed-type are for directories");
+                   "--head-type, --embed-type and --single-file are not for it");
     return to;
   }
   to.type = stored_type("--type", options.type);
@@ -91,7 +93,8 @@ std::string default_output(const CommandOptions& options, const std::string& inp
     return (path.parent_path() / cat(name, '-', options.gguf, ".gguf")).string();
   }
   const std::string group = group_name(options);
-  return (path.parent_path() / cat(name, '-', options.type, '-', group == "row" ? "" : "g", group))
+  return (path.parent_path() / cat(name, '-', options.type, '-', group == "row" ? "" : "g", group,
+                                   options.single_file ? ".safetensors" : ""))
       .string();
 }
 
@@ -172,6 +175,7 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
   }
   return make_quantized_dir_writer(
       {.output = output,
+       .single_file = options.single_file,
        .replace = options.force,
        .tensors = plan.outputs(),
        .config = config_text(source, plan),
@@ -254,6 +258,8 @@ void add_quantize_command(CommandNode& root, Context& context) {
                      "Type of the embedding; int8, of a tied pair the source's");
   command.add_choice("--gguf", options->gguf, {"f16", "q8_0", "q4_0"},
                      "Write a GGUF file for llama.cpp and others instead of a directory");
+  command.add_flag("--single-file", options->single_file,
+                   "One .safetensors file with configuration and tokenizer inside");
   command.add_flag("--dry-run", options->dry_run, "Print the sizes and write nothing");
   command.add_flag("--force", options->force, "Replace OUT where it exists");
   command.add_flag("--strict", options->strict,

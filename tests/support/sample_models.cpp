@@ -47,6 +47,11 @@ std::vector<SampleModel> sample_models() {
   const PackedDirectory packed = packed_compressed_tensors(), gptq = packed_gptq();
   const std::string packed_shard = packed.tensors_file(), gptq_shard = gptq.tensors_file();
 
+  PackedDirectory single = packed;
+  const std::string inside = packed.config_text();
+  single.tensors["minfer.config"] = {"U8", {std::ssize(inside)}, inside};
+  const std::string single_file = single.tensors_file();
+
   Llama2cSizes untied;
   untied.tied = false;
   const std::string index_name = "model.safetensors.index.json";
@@ -80,6 +85,7 @@ std::vector<SampleModel> sample_models() {
        packed.config_text(),
        packed.config_text().size(),
        {{"model.safetensors", packed_shard}}},
+      {"SingleFile", "m.safetensors", single_file, single_file.size()},
       {"Llama2cLegacy", "m.bin", llama2c_legacy_file(untied), 28},
       {"Llama2cV1", "m.bin", llama2c_v1_file(untied), 256},
       {"Llama2cV2", "m.bin", llama2c_v2_file(untied, 8), 256},

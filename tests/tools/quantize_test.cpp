@@ -293,5 +293,32 @@ TEST_F(Quantize, WritesGgufForOthers) {
   expect_clean({"out.gguf"});
 }
 
+TEST_F(Quantize, SingleFileIsTheWholeModel) {
+  const std::string demo = fixtures_dir().parent_path().parent_path() / "models/demo";
+  const std::string file = dir_.path() / "demo.safetensors";
+  ASSERT_EQ(quantize({demo, out_, "-q"}).exit_code, 0);
+  const ProcessResult result = quantize({demo, file, "--single-file", "-q"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  expect_clean({"out", "demo.safetensors"});
+  const auto text_of = [&](const std::string& model) {
+    return minfer({"generate", "-m", model, "--temp", "0", "-n", "16", "-q", "Once upon a time"})
+        .out;
+  };
+  EXPECT_EQ(text_of(file), text_of(out_));
+  EXPECT_GT(text_of(file).size(), 16u);
+  const ProcessResult inspected = minfer({"inspect", file, "--check"});
+  EXPECT_EQ(inspected.exit_code, 0) << inspected.err;
+  EXPECT_NE(inspected.out.find("safetensors, single file, compressed-tensors int4 g64"),
+            std::string::npos)
+      << inspected.out;
+  EXPECT_EQ(minfer({"tokenize", "-m", file, "--count", "a b"}).out,
+            minfer({"tokenize", "-m", demo, "--count", "a b"}).out);
+
+  std::string bytes = read_file(file);
+  bytes[bytes.find("\"hidden_size\"") + 1] ^= 1;
+  dir_.write("demo.safetensors", bytes);
+  expect_failure(minfer({"inspect", file, "--check", "-q"}), 3, "minfer.config: XXH3");
+}
+
 }  // namespace
 }  // namespace minfer::test
