@@ -77,12 +77,12 @@ int64_t weight_memory_bytes(const TensorEntry& entry) {
   if (is_float(entry.dtype)) return bytes_of(entry.dtype, entry.shape);
   // A min that an integer zero-point makes needs F32, and its scale goes with it.
   const GroupFormat format =
-      entry.quant ? GroupFormat{.bits = entry.dtype == DType::U4 ? 4 : 8,
-                                .group = entry.quant->group,
-                                .has_mins = entry.quant->asymmetric,
-                                .scales = entry.quant->asymmetric ? DType::F32
-                                                                  : entry.quant->scales}
-                  : group_format(entry.dtype);
+      entry.quant
+          ? GroupFormat{.bits = entry.dtype == DType::U4 ? 4 : 8,
+                        .group = entry.quant->group,
+                        .has_mins = entry.quant->asymmetric,
+                        .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales}
+          : group_format(entry.dtype);
   const int64_t n = entry.shape.n_elements();
   const int64_t group_bytes = (format.has_mins ? 2 : 1) * info(format.scales).block_bytes;
   return checked_add(n / 8 * format.bits, checked_mul(n / format.group, group_bytes));
