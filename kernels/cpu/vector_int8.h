@@ -82,7 +82,7 @@ template <int kBits, typename Scale, int kStep, bool kAsymmetric, int kTokens, i
         if constexpr (kAsymmetric) {
           sum[t][p] = add_product(sum[t][p], level_sum[p], splat_int(block.minus_zero));
         }
-        total[t][p] = fma(scale, to_float(sum[t][p]) * splat(block.scale), total[t][p]);
+        total[t][p] = fma(to_float(sum[t][p]), scale * splat(block.scale), total[t][p]);
       }
       if (panels.mins != nullptr) {
         const F32x16 min = load(panels.mins + at);
@@ -168,12 +168,14 @@ void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
       }
     }
   }
-  for (int64_t panel = 0; panel < panels; ++panel) {
-    const float* const from =
-        totals + panel / kDotPanels * tile_totals + panel % kDotPanels * kPanel;
-    for (int64_t t = 0; t < n_tokens; ++t) {
-      write_outputs(piece, piece.token_begin + t, piece.panel_begin + panel,
-                    load(from + t * kDotPanels * kPanel));
+  for (int64_t t = 0; t < n_tokens; ++t) {
+    for (int64_t tile = 0; tile < n_tiles; ++tile) {
+      const float* const from = totals + tile * tile_totals + t * kDotPanels * kPanel;
+      const int64_t panel = tile * kDotPanels;
+      for (int64_t p = 0; p < smaller(kDotPanels, panels - panel); ++p) {
+        write_outputs(piece, piece.token_begin + t, piece.panel_begin + panel + p,
+                      load(from + p * kPanel));
+      }
     }
   }
 }

@@ -194,27 +194,33 @@ inline BlockScale block_scale(const BlockLanes& x, bool asymmetric) {
   return {range / 255, inverse, first_lane(round(splat(-128 - lowest * inverse)))};
 }
 
-inline void set_sums(InputBlock& block, int half, int sum, int zero_level) {
-  block.start[half] = -zero_level * sum;
+inline void set_sums(InputBlock& block, int half, int64_t sum, int zero_level) {
+  block.start[half] = int32_t(-zero_level * sum);
   block.sum[half] = block.scale * float(sum);
 }
 
 inline void quantize_block(InputBlock& block, const BlockLanes& x, const InputFormat& format) {
   const BlockScale to = block_scale(x, format.asymmetric);
+  if (to.inverse == 0) {  // zeros, or what is no number
+    block = {
+        .scale = to.scale, .minus_zero = 0, .start = {}, .sum = {to.scale, to.scale}, .levels = {}};
+    return;
+  }
   const F32x16 inverse = splat(to.inverse), zero = splat(to.zero);
   const F32x16 highest = splat(127);  // the lowest cannot be passed: zero is rounded from it
-  store(block.levels, min(highest, round(x.low * inverse) + zero));
-  store(block.levels + kPanel, min(highest, round(x.high * inverse) + zero));
+  const F32x16 low = min(highest, round(x.low * inverse) + zero);
+  const F32x16 high = min(highest, round(x.high * inverse) + zero);
+  store(block.levels, low);
+  store(block.levels + kPanel, high);
   block.scale = to.scale;
   block.minus_zero = -int(to.zero);
-  int sums[2] = {16 * block.minus_zero, 16 * block.minus_zero};
-  for (int i = 0; i < kPanel; ++i) {
-    sums[0] += block.levels[i];
-    sums[1] += block.levels[kPanel + i];
+  if (format.step == kBrick) {
+    set_sums(block, 0, int(sum_lanes(low + high)) + kBrick * block.minus_zero, format.zero_level);
+    set_sums(block, 1, 0, format.zero_level);  // not read
+  } else {
+    set_sums(block, 0, int(sum_lanes(low)) + kPanel * block.minus_zero, format.zero_level);
+    set_sums(block, 1, int(sum_lanes(high)) + kPanel * block.minus_zero, format.zero_level);
   }
-  const bool halves = format.step < kBrick;
-  set_sums(block, 0, halves ? sums[0] : sums[0] + sums[1], format.zero_level);
-  set_sums(block, 1, sums[1], format.zero_level);
 }
 
 void quantize_input(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
