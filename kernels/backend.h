@@ -45,8 +45,9 @@ struct Matrix {
 // Keys and values of one layer for positions [0, capacity), in a layout of the backend's own.
 struct KvLayer {
   DeviceTensor keys, values;
+  DeviceTensor key_scales, value_scales;  // U8: one for each head and position, F32
   int64_t n_kv_heads = 0, head_dim = 0, capacity = 0;
-  DType dtype = DType::F16;  // F16 or F32
+  DType dtype = DType::F16;  // F16, F32, or U8: (level - 128) * scale, the largest at +-127
 };
 
 enum class GeluKind { Erf, Tanh };
@@ -124,7 +125,7 @@ class Backend {
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
-  // head_dim], rounded to the cache's dtype.
+  // head_dim], rounded to the cache's dtype: U8 per head and position.
   virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) = 0;
   // Causal attention of queries at pos + t over cached positions 0 ... pos + t:
   //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)

@@ -5,6 +5,11 @@
 #include "kernels/cpu/cpu_backend.h"
 
 namespace minfer::cpu {
+namespace {
+
+float* f32_or_null(const DeviceTensor& x) { return x ? x.view().as<float>() : nullptr; }
+
+}  // namespace
 
 void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
   const int64_t n_tokens = k.shape[0];
@@ -14,13 +19,18 @@ void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
                cache.capacity);
   const KvAppend whole{.keys = cache.keys.view().data,
                        .values = cache.values.view().data,
+                       .key_scales = f32_or_null(cache.key_scales),
+                       .value_scales = f32_or_null(cache.value_scales),
+                       .scale_stride = n_panels(cache.capacity) * kPanel,
                        .k = k.as<const float>(),
                        .v = v.as<const float>(),
                        .n_kv_heads = cache.n_kv_heads,
                        .head_dim = cache.head_dim,
                        .capacity = cache.capacity,
                        .pos = pos};
-  const auto append = cache.dtype == DType::F16 ? kernels_.kv_append_f16 : kernels_.kv_append_f32;
+  const auto append = cache.dtype == DType::U8    ? kernels_.kv_append_u8
+                      : cache.dtype == DType::F16 ? kernels_.kv_append_f16
+                                                  : kernels_.kv_append_f32;
   for_ranges(n_tokens, 2 * cache.n_kv_heads * cache.head_dim,
              [&](int64_t begin, int64_t end) { append(whole, begin, end); });
 }
@@ -36,6 +46,8 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
                              .q = q.as<const float>(),
                              .keys = cache.keys.view().data,
                              .values = cache.values.view().data,
+                             .key_scales = f32_or_null(cache.key_scales),
+                             .value_scales = f32_or_null(cache.value_scales),
                              .n_heads = n_heads,
                              .n_group = n_group,
                              .head_dim = head_dim,
@@ -45,7 +57,9 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
                              .pos = pos,
                              .scale = scale,
                              .scratch = nullptr};
-  const auto run = cache.dtype == DType::F16 ? kernels_.attention_f16 : kernels_.attention_f32;
+  const auto run = cache.dtype == DType::U8    ? kernels_.attention_u8
+                   : cache.dtype == DType::F16 ? kernels_.attention_f16
+                                               : kernels_.attention_f32;
   const int64_t element_bytes = info(cache.dtype).block_bytes;
   const int64_t key_bytes = panel_elements(cache.capacity, head_dim) * element_bytes;
   const int64_t value_bytes = panel_elements(head_dim, cache.capacity) * element_bytes;
@@ -62,6 +76,11 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
     piece.q += head * n_group * head_dim;
     piece.keys = static_cast<const char*>(piece.keys) + head * key_bytes;
     piece.values = static_cast<const char*>(piece.values) + head * value_bytes;
+    if (piece.key_scales != nullptr) {
+      const int64_t offset = head * n_panels(cache.capacity) * kPanel;
+      piece.key_scales += offset;
+      piece.value_scales += offset;
+    }
     piece.row_end = rows - block * step;  // the rows that see most positions first
     piece.row_begin = std::max<int64_t>(0, piece.row_end - step);
     piece.scratch = scratch(thread);

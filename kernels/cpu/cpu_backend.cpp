@@ -104,8 +104,9 @@ Matrix CpuBackend::pack_level_rows(const LevelRows& rows) {
 
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                   int64_t capacity) {
-  MINFER_CHECK((dtype == DType::F16 || dtype == DType::F32) && n_kv_heads > 0 && head_dim > 0 &&
-                   capacity > 0,
+  const bool quantized = dtype == DType::U8;
+  MINFER_CHECK((quantized || dtype == DType::F16 || dtype == DType::F32) && n_kv_heads > 0 &&
+                   head_dim > 0 && capacity > 0,
                "make_kv_layer: ", dtype, " [", n_kv_heads, ", ", head_dim, "], capacity ",
                capacity);
   KvLayer layer;
@@ -115,9 +116,15 @@ KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_
   layer.dtype = dtype;
   layer.keys = allocate(dtype, {n_kv_heads, n_panels(capacity), head_dim, kPanel});
   layer.values = allocate(dtype, {n_kv_heads, n_panels(head_dim), capacity, kPanel});
+  if (quantized) {
+    const Shape scales{n_kv_heads, n_panels(capacity) * kPanel};
+    layer.key_scales = allocate(DType::F32, scales);
+    layer.value_scales = allocate(DType::F32, scales);
+  }
   // Whole vectors are read, also where only some of their lanes have been written.
-  for (const Tensor& part : {layer.keys.view(), layer.values.view()}) {
-    std::memset(part.data, 0, static_cast<size_t>(part.n_bytes()));
+  for (const Tensor& part : {layer.keys.view(), layer.values.view(), layer.key_scales.view(),
+                             layer.value_scales.view()}) {
+    if (part) std::memset(part.data, 0, static_cast<size_t>(part.n_bytes()));
   }
   const int64_t needed = attention_scratch(kAttentionRows, head_dim);
   if (needed > scratch_.view().shape[1]) {

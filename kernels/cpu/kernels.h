@@ -44,6 +44,7 @@ struct AttentionPiece {
   const float* q;      // as out
   const void* keys;    // panels of [capacity, head_dim]
   const void* values;  // panels of [head_dim, capacity]
+  const float *key_scales, *value_scales;  // [capacity], of the head; null where not quantized
   int64_t n_heads, n_group, head_dim, capacity;
   int64_t row_begin, row_end;
   int64_t pos;  // of token 0
@@ -55,9 +56,14 @@ static constexpr int64_t attention_scratch(int64_t n_rows, int64_t head_dim) {
   return n_rows * ((n_blocks(head_dim) + 1) * kKBlock + n_panels(head_dim) * kPanel + 3);
 }
 
+// Levels of a quantized cache: this, one a byte, means 0.
+constexpr int kKvZeroLevel = 128;
+
 struct KvAppend {
-  void *keys, *values;  // panels as above, of all heads: [n_kv_heads][...]
-  const float *k, *v;   // [n_tokens, n_kv_heads, head_dim]
+  void *keys, *values;               // panels as above, of all heads: [n_kv_heads][...]
+  float *key_scales, *value_scales;  // [n_kv_heads][scale_stride]
+  int64_t scale_stride;
+  const float *k, *v;  // [n_tokens, n_kv_heads, head_dim]
   int64_t n_kv_heads, head_dim, capacity;
   int64_t pos;  // of token 0
 };
@@ -82,8 +88,8 @@ struct CpuKernels {
   // x [n_rows, cols]; out [n_rows, n_input_blocks(cols)]
   void (*quantize_input)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
                          const InputFormat& format);
-  Attention attention_f32, attention_f16;
-  Append kv_append_f32, kv_append_f16;
+  Attention attention_f32, attention_f16, attention_u8;
+  Append kv_append_f32, kv_append_f16, kv_append_u8;
 
   // x [n_tokens, n_heads, head_dim] in place; cos_sin [n_tokens, rotary_dim / 2, 2]
   void (*rope)(float* x, const float* cos_sin, int64_t n_tokens, int64_t n_heads, int64_t head_dim,

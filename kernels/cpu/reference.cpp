@@ -44,6 +44,11 @@ void matmul(const MatmulPiece& piece) {
   }
 }
 
+// An element of the cache before its scale.
+float cached(float x) { return x; }
+float cached(f16 x) { return to_f32(x); }
+float cached(uint8_t level) { return float(level - kKvZeroLevel); }
+
 // Softmax over blocks of positions with a running maximum, sum and weighted values.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
 template <typename T>
@@ -65,22 +70,24 @@ void attention(const AttentionPiece& piece) {
       for (int64_t j = 0; j < n; ++j) {
         float dot = 0;
         for (int64_t i = 0; i < piece.head_dim; ++i) {
-          dot += q[i] * to_f32(keys[panel_offset(begin + j, i, piece.head_dim)]);
+          dot += q[i] * cached(keys[panel_offset(begin + j, i, piece.head_dim)]);
         }
         p[j] = dot * piece.scale;
+        if (piece.key_scales != nullptr) p[j] *= piece.key_scales[begin + j];
         new_max = std::max(new_max, p[j]);
       }
       float sum = 0;
       for (int64_t j = 0; j < n; ++j) {
         p[j] = std::exp(p[j] - new_max);
         sum += p[j];
+        if (piece.value_scales != nullptr) p[j] *= piece.value_scales[begin + j];
       }
       const float correction = std::exp(max - new_max);
       total = total * correction + sum;
       for (int64_t i = 0; i < piece.head_dim; ++i) {
         float weighted = 0;
         for (int64_t j = 0; j < n; ++j) {
-          weighted += p[j] * to_f32(values[panel_offset(i, begin + j, piece.capacity)]);
+          weighted += p[j] * cached(values[panel_offset(i, begin + j, piece.capacity)]);
         }
         sums[i] = sums[i] * correction + weighted;
       }
@@ -90,6 +97,32 @@ void attention(const AttentionPiece& piece) {
   }
 }
 
+// What a head's values at one position become: a scale, and numbers that are written at once.
+template <typename T>
+struct CacheRow {
+  CacheRow(const float*, int64_t) {}
+  T operator()(float x) const { return from_f32<T>(x); }
+  float scale = 1;
+};
+template <>
+struct CacheRow<uint8_t> {
+  CacheRow(const float* x, int64_t n) {
+    float largest = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      largest = std::isfinite(x[i]) ? std::max(largest, std::abs(x[i]))
+                                    : std::numeric_limits<float>::quiet_NaN();
+      if (std::isnan(largest)) break;
+    }
+    if (largest < kSmallestInput) return;
+    scale = largest / 127;
+    if (!std::isnan(largest)) inverse = 127 / largest;
+  }
+  uint8_t operator()(float x) const {
+    return inverse == 0 ? kKvZeroLevel : uint8_t(std::nearbyint(x * inverse) + kKvZeroLevel);
+  }
+  float scale = 0, inverse = 0;
+};
+
 template <typename T>
 void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
   const int64_t head_dim = append.head_dim, capacity = append.capacity;
@@ -97,11 +130,15 @@ void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
     T* const keys = static_cast<T*>(append.keys) + head * panel_elements(capacity, head_dim);
     T* const values = static_cast<T*>(append.values) + head * panel_elements(head_dim, capacity);
     for (int64_t t = token_begin; t < token_end; ++t) {
-      const int64_t row = (t * append.n_kv_heads + head) * head_dim;
+      const int64_t row = (t * append.n_kv_heads + head) * head_dim, position = append.pos + t;
+      const CacheRow<T> key(append.k + row, head_dim), value(append.v + row, head_dim);
       for (int64_t i = 0; i < head_dim; ++i) {
-        keys[panel_offset(append.pos + t, i, head_dim)] = from_f32<T>(append.k[row + i]);
-        values[panel_offset(i, append.pos + t, capacity)] = from_f32<T>(append.v[row + i]);
+        keys[panel_offset(position, i, head_dim)] = key(append.k[row + i]);
+        values[panel_offset(i, position, capacity)] = value(append.v[row + i]);
       }
+      if (append.key_scales == nullptr) continue;
+      append.key_scales[head * append.scale_stride + position] = key.scale;
+      append.value_scales[head * append.scale_stride + position] = value.scale;
     }
   }
 }
@@ -222,8 +259,10 @@ const CpuKernels& reference_kernels() {
       .quantize_input = reference_quantize_input,
       .attention_f32 = attention<float>,
       .attention_f16 = attention<f16>,
+      .attention_u8 = attention<uint8_t>,
       .kv_append_f32 = kv_append<float>,
       .kv_append_f16 = kv_append<f16>,
+      .kv_append_u8 = kv_append<uint8_t>,
       .rope = rope,
       .rms_norm = rms_norm,
       .layer_norm = layer_norm,

@@ -38,6 +38,15 @@ inline F32x16 load(const bf16* p) {
   const auto* halves = reinterpret_cast<const __m128i*>(p);
   return {bf16_to_f32(_mm_loadu_si128(halves)), bf16_to_f32(_mm_loadu_si128(halves + 1))};
 }
+// Levels of a quantized cache.
+inline __m256 levels_to_f32(__m128i levels) {  // of the lower eight bytes
+  return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(levels)),
+                       _mm256_set1_ps(float(kKvZeroLevel)));
+}
+inline F32x16 load(const uint8_t* p) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {levels_to_f32(levels), levels_to_f32(_mm_srli_si128(levels, 8))};
+}
 inline __m256 masked_load(const float* p, __m256i lanes, __m256 fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
 }
@@ -55,6 +64,18 @@ inline void store(f16* p, F32x16 x) {
   _mm_storeu_si128(halves, _mm256_cvtps_ph(x.lo, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
   _mm_storeu_si128(halves + 1,
                    _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// Sixteen whole numbers as 16-bit ones; what 16 bits do not hold goes to the nearest.
+inline __m256i to_i16(F32x16 x) {
+  return _mm256_permute4x64_epi64(
+      _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)), 0xd8);
+}
+// Whole numbers in [0, 255]
+inline void store(uint8_t* p, F32x16 x) {
+  const __m256i words = to_i16(x);
+  _mm_storeu_si128(
+      reinterpret_cast<__m128i*>(p),
+      _mm_packus_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));
 }
 inline void store_first(float* p, int64_t n, F32x16 x) {
   _mm256_maskstore_ps(p, first_lanes(n), x.lo);
@@ -198,8 +219,7 @@ inline uint32_t max_lane(U32x16 a) {
 }
 // Whole numbers in [-128, 127]
 inline void store(int8_t* p, F32x16 a) {
-  const __m256i words = _mm256_permute4x64_epi64(
-      _mm256_packs_epi32(_mm256_cvtps_epi32(a.lo), _mm256_cvtps_epi32(a.hi)), 0xd8);
+  const __m256i words = to_i16(a);
   _mm_storeu_si128(
       reinterpret_cast<__m128i*>(p),
       _mm_packs_epi16(_mm256_castsi256_si128(words), _mm256_extracti128_si256(words, 1)));

@@ -32,6 +32,12 @@ inline F32x16 load(const bf16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
+// Levels of a quantized cache.
+inline F32x16 load(const uint8_t* p) {
+  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(levels)),
+                        _mm512_set1_ps(float(kKvZeroLevel)))};
+}
 // The first n lanes, the others `fill`.
 inline F32x16 load_first(const float* p, int64_t n, float fill) {
   return {_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first_lanes(n), p)};
@@ -40,6 +46,10 @@ inline void store(float* p, F32x16 x) { _mm512_storeu_ps(p, x.v); }
 inline void store(f16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
+}
+// Whole numbers in [0, 255]
+inline void store(uint8_t* p, F32x16 x) {
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
 inline void store_first(float* p, int64_t n, F32x16 x) {
   _mm512_mask_storeu_ps(p, first_lanes(n), x.v);

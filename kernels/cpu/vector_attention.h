@@ -66,17 +66,22 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t
                  rows.q + (i / kKBlock * rows.n_rows + r) * kKBlock,
                  smaller(kKBlock, piece.head_dim - i), i == 0 ? Sums::Replace : Sums::Continue);
       }
+      const float* const scales =
+          piece.key_scales == nullptr ? nullptr : piece.key_scales + begin + p * kPanel;
       for (int64_t j = 0; j < n_tile * n; ++j) {
-        store(rows.scores + (r + j / n) * kKBlock + (p + j % n) * kPanel,
-              load(sums + j * kPanel) * splat(piece.scale));
+        F32x16 score = load(sums + j * kPanel) * splat(piece.scale);
+        if (scales != nullptr) score = score * load(scales + j % n * kPanel);
+        store(rows.scores + (r + j / n) * kKBlock + (p + j % n) * kPanel, score);
       }
     }
   }
 }
 
-// Scores to probabilities relative to the new maximum. Lanes of masked positions become 0.
+// Scores to probabilities relative to the new maximum, those then to weights of the values as they
+// are stored: times `value_scales`, where there are any.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
-inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n) {
+inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n,
+                          const float* value_scales) {
   float* const scores = rows.scores + r * kKBlock;
   const float minus_infinity = -__builtin_inff();
   F32x16 max_lanes = splat(rows.max[r]);
@@ -90,7 +95,7 @@ inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n) {
   F32x16 sum = splat(0);
   for (int64_t j = 0; j < n; j += kPanel) {
     const F32x16 p = exp(load(scores + j) - splat(new_max));
-    store(scores + j, p);
+    store(scores + j, value_scales == nullptr ? p : p * load(value_scales + j));
     sum = sum + p;
   }
   rows.correction[r] = first_lane(exp(splat(rows.max[r] - new_max)));
@@ -138,7 +143,8 @@ void attention(const AttentionPiece& piece) {
     while (n_visible(piece, first_row, begin) == 0) ++first_row;
     score_block<T>(piece, rows, first_row, begin);
     for (int64_t r = first_row; r < rows.n_rows; ++r) {
-      softmax_block(rows, r, n_visible(piece, r, begin));
+      softmax_block(rows, r, n_visible(piece, r, begin),
+                    piece.value_scales == nullptr ? nullptr : piece.value_scales + begin);
     }
     value_block<T>(piece, rows, first_row, begin);
   }
@@ -164,6 +170,38 @@ inline void scatter(f16* p, int64_t stride, int64_t n, F32x16 x) {
   for (int64_t i = 0; i < n; ++i) p[i * stride] = lanes[i];
 }
 
+inline void scatter(uint8_t* p, int64_t stride, int64_t n, F32x16 x) {
+  alignas(64) uint8_t lanes[kPanel];
+  store(lanes, x);
+  for (int64_t i = 0; i < n; ++i) p[i * stride] = lanes[i];
+}
+
+// What a head's values at one position become: a scale, and numbers to be stored as T.
+template <typename T>
+struct CacheRow {
+  CacheRow(const float*, int64_t) {}
+  F32x16 operator()(F32x16 x) const { return x; }
+  float scale = 1;
+};
+template <>
+struct CacheRow<uint8_t> {
+  CacheRow(const float* x, int64_t n) {
+    U32x16 bits = magnitude_bits(splat(0));
+    for (int64_t i = 0; i < n; i += kPanel) {
+      bits = max(bits, magnitude_bits(load_first(x + i, smaller(kPanel, n - i), 0)));
+    }
+    const float largest = __builtin_bit_cast(float, max_lane(bits));
+    if (largest < kSmallestInput) return;
+    const bool finite = largest <= __FLT_MAX__;
+    scale = finite ? largest / 127 : __builtin_nanf("");
+    inverse = finite ? 127 / largest : 0;
+  }
+  F32x16 operator()(F32x16 x) const {
+    return round(x * splat(inverse)) + splat(float(kKvZeroLevel));
+  }
+  float scale = 0, inverse = 0;
+};
+
 template <typename T>
 void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
   const int64_t head_dim = append.head_dim, capacity = append.capacity;
@@ -172,13 +210,18 @@ void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
     T* const values = static_cast<T*>(append.values) + head * panel_elements(head_dim, capacity);
     for (int64_t t = token_begin; t < token_end; ++t) {
       const int64_t row = (t * append.n_kv_heads + head) * head_dim, position = append.pos + t;
+      const CacheRow<T> key(append.k + row, head_dim), value(append.v + row, head_dim);
       for (int64_t i = 0; i < head_dim; i += kPanel) {
         const int64_t n = smaller(kPanel, head_dim - i);
         scatter(keys + panel_offset(position, i, head_dim), kPanel, n,
-                load_first(append.k + row + i, n, 0));
+                key(load_first(append.k + row + i, n, 0)));
         // Lanes past head_dim are padding.
-        store(values + panel_offset(i, position, capacity), load_first(append.v + row + i, n, 0));
+        store(values + panel_offset(i, position, capacity),
+              value(load_first(append.v + row + i, n, 0)));
       }
+      if (append.key_scales == nullptr) continue;
+      append.key_scales[head * append.scale_stride + position] = key.scale;
+      append.value_scales[head * append.scale_stride + position] = value.scale;
     }
   }
 }

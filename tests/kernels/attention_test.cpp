@@ -37,12 +37,22 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
     return values_of(backend, out);
   }
 
-  HostTensor rounded(const HostTensor& x) const {
-    HostTensor copy(DType::F32, x.view().shape);
-    for (int64_t i = 0; i < x.view().n_elements(); ++i) {
-      copy.as<float>()[i] = dtype_ == DType::F16 ? to_f32(to_f16(x.at(i))) : x.at(i);
+  // x as the cache keeps it, in float64.
+  float64::Values rounded(const HostTensor& x) const {
+    float64::Values values = doubles(x);
+    const int64_t n = x.view().shape.last();
+    for (int64_t row = 0; row < x.view().n_elements(); row += n) {
+      float largest = 0;
+      for (int64_t i = row; i < row + n; ++i) largest = std::max(largest, std::abs(x.at(i)));
+      for (int64_t i = row; i < row + n; ++i) {
+        double& value = values[size_t(i)];
+        if (dtype_ == DType::F16) value = double(to_f32(to_f16(x.at(i))));
+        if (dtype_ == DType::U8) {
+          value = double(std::nearbyint(x.at(i) * (127 / largest))) * double(largest / 127);
+        }
+      }
     }
-    return copy;
+    return values;
   }
 
   Heads heads_;
@@ -59,9 +69,8 @@ TEST_P(Attention, MatchesFloat64) {
     const HostTensor q = random_normal(1, q_shape(n_tokens), DType::F32, 2);
     const HostTensor k = random_normal(2, kv_shape(n_tokens));
     const HostTensor v = random_normal(3, kv_shape(n_tokens));
-    const auto want =
-        float64::attention(doubles(q), doubles(rounded(k)), doubles(rounded(v)), heads_.n_heads,
-                           heads_.n_kv_heads, heads_.head_dim, 0, double(scale()));
+    const auto want = float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads,
+                                         heads_.n_kv_heads, heads_.head_dim, 0, double(scale()));
     const double n_blocks = double((n_tokens + 127) / 128);
     const std::vector<float> got = run(*backend, q, k, v, n_tokens);
     for (size_t i = 0; i < got.size(); ++i) {
@@ -108,7 +117,8 @@ TEST_P(Attention, MaskedPositionsContributeNothing) {
 
 INSTANTIATE_TEST_SUITE_P(
     Heads, Attention,
-    testing::Combine(testing::ValuesIn(supported_isas()), testing::Values(DType::F16, DType::F32),
+    testing::Combine(testing::ValuesIn(supported_isas()),
+                     testing::Values(DType::F16, DType::F32, DType::U8),
                      testing::Values(Heads{1, 1, 1}, Heads{4, 4, 4}, Heads{6, 2, 8},
                                      Heads{8, 1, 16}, Heads{9, 3, 64}, Heads{2, 2, 80},
                                      Heads{4, 2, 96}, Heads{2, 1, 128}, Heads{3, 3, 37})));
