@@ -7,14 +7,20 @@ namespace minfer {
 int64_t KvCache::n_bytes() const {
   int64_t n_bytes = 0;
   for (const KvLayer& layer : layers) {
-    n_bytes += layer.keys.view().n_bytes() + layer.values.view().n_bytes();
+    for (const DeviceTensor* part :
+         {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
+      if (*part) n_bytes += part->view().n_bytes();
+    }
   }
   return n_bytes;
 }
 
 KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity) {
-  const int64_t n_elements = 2 * config.n_layers * checked_mul(config.kv_dim(), capacity);
-  require_host_memory(bytes_of(dtype, n_elements), cat("a KV cache of ", capacity, " positions"));
+  const int64_t n_rows = 2 * config.n_layers * checked_mul(config.n_kv_heads, capacity);
+  const int64_t scale_bytes = dtype == DType::U8 ? bytes_of(DType::F32, n_rows) : 0;
+  const int64_t n_bytes = bytes_of(dtype, checked_mul(n_rows, config.head_dim));
+  require_host_memory(checked_add(n_bytes, scale_bytes),
+                      cat("a KV cache of ", capacity, " positions"));
   KvCache cache;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     cache.layers.push_back(

@@ -21,8 +21,10 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config) {
                  config.trained_seq_len);
   MINFER_REQUIRE(Usage, options.prefill_chunk >= 1, "a prefill chunk of ", options.prefill_chunk,
                  " tokens, expected 1 or more");
-  MINFER_REQUIRE(Usage, options.kv_dtype == DType::F16 || options.kv_dtype == DType::F32,
-                 "a KV cache of ", options.kv_dtype, " (supported: F16, F32)");
+  MINFER_REQUIRE(Usage,
+                 options.kv_dtype == DType::F16 || options.kv_dtype == DType::F32 ||
+                     options.kv_dtype == DType::U8,
+                 "a KV cache of ", options.kv_dtype, " (supported: F16, F32, U8)");
   options.prefill_chunk = std::min(options.prefill_chunk, options.max_seq_len);
   return options;
 }

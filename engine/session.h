@@ -13,7 +13,7 @@ namespace minfer {
 struct SessionOptions {
   int64_t max_seq_len = 0;      // capacity of the KV cache; 0: the trained context
   int64_t prefill_chunk = 512;  // tokens in one forward pass
-  DType kv_dtype = DType::F16;  // or F32
+  DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
 };
 
 // Prefill and decode of one sequence: the KV cache and every activation buffer, allocated here and

@@ -148,7 +148,6 @@ void warn_of_spread(const BenchRow& row) {
 }
 
 void run_bench(const BenchOptions& options, Context& context) {
-  kv_dtype_by_name(options.kv_type);  // refuses what this build does not have
   const std::unique_ptr<Backend> backend = make_backend(options.device);
   const int n_threads = thread_count(options.device);
   const Model model = load_bench_model(options, *backend, context);

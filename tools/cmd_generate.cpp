@@ -54,7 +54,6 @@ void check(const GenerateCommandOptions& options, const Context& context) {
                  "--json and --jsonl exclude each other");
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
                  "--logprobs goes with --json or --jsonl");
-  kv_dtype_by_name(options.kv_type);
   for (const std::string& stop : options.generate.stop) {
     MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
   }

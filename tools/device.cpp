@@ -33,8 +33,7 @@ void add_kv_type_option(CommandNode& command, std::string& kv_type) {
 }
 
 DType kv_dtype_by_name(const std::string& kv_type) {
-  MINFER_REQUIRE(Usage, kv_type != "int8", "--kv-type int8: this build knows f32 and f16");
-  return kv_type == "f16" ? DType::F16 : DType::F32;
+  return kv_type == "int8" ? DType::U8 : kv_type == "f16" ? DType::F16 : DType::F32;
 }
 
 void check_ranks(int64_t tp) {

@@ -18,7 +18,7 @@ struct DeviceOptions {
 };
 
 void add_device_options(CommandNode& command, DeviceOptions& options);
-// --kv-type, and what its value names. Throws Usage for a type that this build does not have.
+// --kv-type, and what its value names.
 void add_kv_type_option(CommandNode& command, std::string& kv_type);
 DType kv_dtype_by_name(const std::string& kv_type);
 void check_ranks(int64_t tp);                    // Usage for what this build does not have

@@ -48,7 +48,10 @@ std::string load_line(const Model& model, const Session& session, const SessionO
       "loaded in {:.2f} s",
       model.description, double(model.file_bytes) / kGiB,
       8.0 * double(model.file_bytes) / double(model.n_params), model.config.n_layers,
-      session.max_seq_len(), options.kv_dtype == DType::F16 ? "f16" : "f32",
+      session.max_seq_len(),
+      options.kv_dtype == DType::U8    ? "int8"
+      : options.kv_dtype == DType::F16 ? "f16"
+                                       : "f32",
       double(session.kv_bytes()) / kGiB, backend.name(), model.load_seconds);
 }
 

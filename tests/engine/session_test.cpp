@@ -40,8 +40,8 @@ std::vector<float> copy(std::span<const float> values) { return {values.begin(),
 
 class SessionTest : public testing::TestWithParam<Architecture> {
  protected:
-  Model make_model(Backend& backend, DType dtype = DType::F16) {
-    return make_synthetic_model(odd_config(GetParam()), dtype, backend, 7);
+  Model make_model(Backend& backend, const SyntheticType& type = DType::F16) {
+    return make_synthetic_model(odd_config(GetParam()), type, backend, 7);
   }
 };
 
@@ -54,6 +54,24 @@ TEST_P(SessionTest, LogitsHaveTheSameBitsForAnyChunkAndAnyNumberOfThreads) {
       const Model model = make_model(*backend);
       for (const int64_t chunk : {600, 512, 64, 7, 1}) {
         Session session(model, *backend, {.prefill_chunk = chunk});
+        const std::vector<float> logits = copy(session.eval(ids));
+        if (expected.empty()) expected = logits;
+        EXPECT_EQ(logits, expected) << isa << ", " << n_threads << " threads, chunk " << chunk;
+      }
+    }
+  }
+}
+
+TEST_P(SessionTest, SoHaveThoseOfQuantizedWeightsInputsAndCache) {
+  const std::vector<TokenId> ids = some_tokens(150);
+  for (const std::string& isa : supported_isas()) {
+    std::vector<float> expected;
+    for (const int n_threads : {1, 2}) {
+      const auto backend =
+          make_cpu_backend({.n_threads = n_threads, .isa = isa, .activations = Activations::Int8});
+      const Model model = make_model(*backend, {DType::U4, 32});
+      for (const int64_t chunk : {150, 64, 1}) {
+        Session session(model, *backend, {.prefill_chunk = chunk, .kv_dtype = DType::U8});
         const std::vector<float> logits = copy(session.eval(ids));
         if (expected.empty()) expected = logits;
         EXPECT_EQ(logits, expected) << isa << ", " << n_threads << " threads, chunk " << chunk;
@@ -111,7 +129,7 @@ TEST_P(SessionTest, RefusesWhatDoesNotFit) {
                [&] { Session(model, *backend, {.max_seq_len = 641}); });
   expect_error(ErrorKind::Usage, "a prefill chunk of 0 tokens, expected 1 or more",
                [&] { Session(model, *backend, {.prefill_chunk = 0}); });
-  expect_error(ErrorKind::Usage, "a KV cache of BF16 (supported: F16, F32)",
+  expect_error(ErrorKind::Usage, "a KV cache of BF16 (supported: F16, F32, U8)",
                [&] { Session(model, *backend, {.kv_dtype = DType::BF16}); });
 }
 

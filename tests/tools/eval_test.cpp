@@ -122,7 +122,6 @@ TEST_F(Eval, FailuresHaveTheirStatus) {
   expect_failure(perplexity({"-q", "--convention", "hf-stride", "--ctx", "64", "--stride", "65"}),
                  2, "stride of 65");
   expect_failure(perplexity({"-q", "--convention", "lm-eval", "--raw-text"}), 2, "lm-eval");
-  expect_failure(perplexity({"-q", "--kv-type", "int8"}), 2, "int8");
   const std::string small = dir_.write("small.gguf", tiny_gguf({.context = 128}));
   expect_failure(perplexity({"-q", "--against", small, "--ctx", "256"}), 2, "128");
   expect_failure(perplexity({"-q", "--text", dir_.path() / "none"}), 3, "none");

@@ -19,7 +19,6 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"-n", "", "x"}), 2, "--predict");
   expect_failure(generate({"--temp", "nan", "x"}), 2, "--temp: nan is not a number in [0, 100]");
   expect_failure(generate({"--top-p", "1.5", "x"}), 2, "--top-p");
-  expect_failure(generate({"--kv-type", "int8", "x"}), 2, "int8");
   expect_failure(generate({"--kv-type", "f64", "x"}), 2, "f32|f16|int8");
   expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
