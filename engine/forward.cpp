@@ -75,7 +75,7 @@ class ForwardPass {
       linear(up, normed, layer.w_up, layer.b_up);
       b_.swiglu(up, gate, up);
     } else {
-      b_.matmul(up, normed, layer.w_up);
+      linear(up, normed, layer.w_up, {});
       b_.bias_gelu(up, up, layer.b_up, config_.gelu);
     }
     add_linear(x, up, layer.w_down, layer.b_down);
@@ -84,14 +84,20 @@ class ForwardPass {
  private:
   // out = x wᵀ + bias
   void linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
+    observe(w, x);
     b_.matmul(out, x, w);
     if (bias) b_.add_bias(out, out, bias);
   }
 
   // out += x wᵀ + bias
   void add_linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
+    observe(w, x);
     b_.matmul(out, x, w, /*accumulate=*/true);
     if (bias) b_.add_bias(out, out, bias);
+  }
+
+  void observe(const Matrix& w, Tensor x) const {
+    if (state_.observe_matmul) state_.observe_matmul(w, x);
   }
 
   Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }
@@ -108,15 +114,25 @@ class ForwardPass {
 
 }  // namespace
 
+Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
+                    std::span<const TokenId> tokens, int64_t pos) {
+  return ForwardPass(backend, model, state, std::ssize(tokens), pos).embed(tokens);
+}
+
+void forward_layer(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                   Tensor x, int64_t pos) {
+  ForwardPass pass(backend, model, state, x.shape[0], pos);
+  const auto i = static_cast<size_t>(layer);
+  pass.attention_block(x, model.weights.layers[i], state.kv.layers[i]);
+  pass.ffn_block(x, model.weights.layers[i]);
+}
+
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe) {
-  ForwardPass pass(backend, model, state, std::ssize(tokens), pos);
-  const Tensor x = pass.embed(tokens);  // [n_tokens, dim]
-  for (size_t i = 0; i < model.weights.layers.size(); ++i) {
-    const LayerWeights& layer = model.weights.layers[i];
-    pass.attention_block(x, layer, state.kv.layers[i]);
-    pass.ffn_block(x, layer);
-    if (observe) observe(static_cast<int64_t>(i), x);
+  const Tensor x = embed_tokens(backend, model, state, tokens, pos);  // [n_tokens, dim]
+  for (int64_t i = 0; i < model.config.n_layers; ++i) {
+    forward_layer(backend, model, state, i, x, pos);
+    if (observe) observe(i, x);
   }
   return x;
 }

@@ -65,7 +65,8 @@ void store_levels(const Tensor& levels, int64_t first_row, const std::vector<flo
 }  // namespace
 
 HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat& format,
-                                    QuantizeMethod method, int n_threads) {
+                                    QuantizeMethod method, int n_threads,
+                                    const InverseFactor* factor) {
   const int64_t in_dim = weights.shape[1], group = format.group == 0 ? in_dim : format.group;
   MINFER_CHECK(in_dim % group == 0 && (format.bits == 8 || (format.bits == 4 && group % 2 == 0)) &&
                    !(format.asymmetric && format.bits == 8),
@@ -74,11 +75,19 @@ HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat&
       make_quantized_matrix(format.bits == 4 ? DType::U4 : DType::U8, DType::F16, weights.shape[0],
                             in_dim, group, format.asymmetric);
   for_row_pieces(weights, n_threads, [&](int64_t begin, int64_t n_rows) {
-    const std::vector<float> values = rows_as_f32(weights, begin, n_rows);
+    std::vector<float> values = rows_as_f32(weights, begin, n_rows);
     require_in_range(values, begin, in_dim);
     const int64_t first_group = begin * (in_dim / group);
     std::vector<GroupScale> scales(values.size() / static_cast<size_t>(group));
     choose_scales(scales.data(), values.data(), std::ssize(scales), group, group, format, method);
+    if (factor != nullptr) {
+      const auto columns = static_cast<size_t>(in_dim),
+                 groups = columns / static_cast<size_t>(group);
+      for (size_t row = 0; row < static_cast<size_t>(n_rows); ++row) {
+        round_with_feedback(std::span(values).subspan(row * columns, columns),
+                            std::span(scales).subspan(row * groups, groups), *factor);
+      }
+    }
     for (size_t g = 0; g < scales.size(); ++g) {
       const auto i = first_group + static_cast<int64_t>(g);
       out.scales.as<f16>()[i] = to_f16(scales[g].scale);

@@ -3,7 +3,7 @@
 #include <string_view>
 
 #include "kernels/base/quantized_matrix.h"
-#include "models/group_search.h"
+#include "models/gptq.h"
 
 namespace minfer {
 
@@ -11,8 +11,10 @@ namespace minfer {
 // for them, with F16 scales. Rows are independent of each other and of n_threads. Throws Input,
 // naming row and column, for a weight that is not finite or that f16, the type of the scales and of
 // what other readers make of the matrix, cannot hold.
+//   factor  with it levels are chosen by GPTQ's error feedback (gptq.h)
 HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat& format,
-                                    QuantizeMethod method, int n_threads);
+                                    QuantizeMethod method, int n_threads,
+                                    const InverseFactor* factor = nullptr);
 
 // How far a matrix is from the weights it stands for.
 struct QuantizationError {

@@ -70,13 +70,17 @@ QuantizationError conversion_error(const Tensor& x, const Tensor& stored) {
 
 // Writes what the rows become and says how far that is from them.
 QuantizationError write_block(const PlannedTensor& tensor, int64_t begin, const Tensor& rows,
-                              QuantizeMethod method, int n_threads, ModelWriter& writer) {
+                              QuantizeMethod method, int n_threads, ModelWriter& writer,
+                              Calibration* calibration) {
   const TensorEntry& output = tensor.output;
   if (output.quant) {
     const QuantizeFormat format = {.bits = output.dtype == DType::U4 ? 4 : 8,
                                    .group = output.quant->group,
                                    .asymmetric = output.quant->asymmetric};
-    const HostQuantizedMatrix matrix = quantize_matrix(rows, format, method, n_threads);
+    const InverseFactor* factor =
+        calibration == nullptr ? nullptr : calibration->factor(output.name);
+    const HostQuantizedMatrix matrix = quantize_matrix(rows, format, method, n_threads, factor);
+    if (calibration != nullptr) calibration->take_rows(output.name, begin, matrix.view());
     writer.write_rows(output, begin, matrix.view());
     return quantization_error(rows, matrix.view(), n_threads);
   }
@@ -105,7 +109,8 @@ QuantizedTensorReport planned_report(const PlannedTensor& tensor) {
 
 std::vector<QuantizedTensorReport> quantize_model(
     const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,
-    ModelWriter& writer, const std::function<void(int64_t, int64_t)>& progress) {
+    ModelWriter& writer, Calibration* calibration,
+    const std::function<void(int64_t, int64_t)>& progress) {
   std::vector<QuantizedTensorReport> reports;
   int64_t total = 0, done = 0;
   for (const PlannedTensor& tensor : plan.tensors) {
@@ -127,7 +132,7 @@ std::vector<QuantizedTensorReport> quantize_model(
     rows = in_half_split_order(std::move(rows), tensor, plan.config);
     try {
       reports[block.tensor].error.add(
-          write_block(tensor, block.begin, rows, method, n_threads, writer));
+          write_block(tensor, block.begin, rows, method, n_threads, writer, calibration));
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::Input) throw;
       const std::string rows_before = block.begin == 0 ? "" : cat(", from row ", block.begin);

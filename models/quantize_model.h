@@ -21,13 +21,27 @@ struct QuantizedTensorReport {
 // Before the run: sizes, no errors.
 QuantizedTensorReport planned_report(const PlannedTensor& tensor);
 
+// What the inputs of each matrix were on a calibration text. Asked tensor by tensor in the order of
+// the plan, and told what each became, because later layers see the outputs of quantized ones.
+class Calibration {
+ public:
+  virtual ~Calibration() = default;
+
+  // Null for a tensor that is to be quantized without; valid until the next call.
+  virtual const InverseFactor* factor(const std::string& name) = 0;
+  // Rows [begin, begin + rows) of a quantized tensor.
+  virtual void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) = 0;
+};
+
 // Reads the source block of rows by block, one ahead, and hands what each becomes to the writer;
 // the memory that it takes does not grow with the model. The bytes written depend on the source,
 // the plan and the method alone. The writer is not finished. Throws Input for values that cannot be
 // stored, System.
-//   progress  bytes of the source done and in all
+//   calibration  may be null
+//   progress     bytes of the source done and in all
 std::vector<QuantizedTensorReport> quantize_model(
     const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,
-    ModelWriter& writer, const std::function<void(int64_t, int64_t)>& progress);
+    ModelWriter& writer, Calibration* calibration,
+    const std::function<void(int64_t, int64_t)>& progress);
 
 }  // namespace minfer

@@ -11,6 +11,7 @@
 #include "tools/model_path.h"
 #include "tools/process.h"
 #include "tools/progress.h"
+#include "tools/quantize_calibration.h"
 #include "tools/quantize_report.h"
 
 namespace minfer {
@@ -24,6 +25,7 @@ const std::vector<std::string> kStoredTypes = {"int4", "int8", "f16", "bf16"};
 struct CommandOptions {
   std::string input, output;
   std::string type = "int4", group, method = "mse";
+  std::string calibration;  // text file
   std::string head_type, embed_type;
   std::vector<std::string> rules;
   std::string gguf;  // empty: a directory
@@ -43,7 +45,8 @@ StoredType stored_type(const std::string& option, const std::string& name) {
 
 QuantizeMethod method_of(const CommandOptions& options) {
   if (options.method == "rtn") return QuantizeMethod::Rtn;
-  return options.method == "rtn16" ? QuantizeMethod::Rtn16 : QuantizeMethod::Mse;
+  if (options.method == "rtn16") return QuantizeMethod::Rtn16;
+  return QuantizeMethod::Mse;  // gptq: the scales' part of it
 }
 
 std::string group_name(const CommandOptions& options) {
@@ -181,7 +184,9 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
        .config = config_text(source, plan),
        .tied_output = plan.config.tied_output,
        .source_dir = source_dir,
-       .metadata = {{"minfer.scheme", report.scheme}, {"minfer.source", report.source}},
+       .metadata = {{"minfer.scheme", report.scheme},
+                    {"minfer.source", report.source},
+                    {"minfer.calibration", report.calibration}},
        .progress = checking.callback()});
 }
 
@@ -190,12 +195,16 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
   const double start = now_seconds();
   Progress quantizing("quantizing", context.common.quiet);
   Progress checking("checking", context.common.quiet);
+  const int n_threads = thread_count({.n_threads = options.n_threads});
+  const std::unique_ptr<LoadedCalibration> loaded =
+      options.method == "gptq" ? load_calibration(source, options.calibration, n_threads) : nullptr;
   QuantizeReport report = report_of(source.path, source.format, options);
+  if (loaded) report.calibration = "sha256 " + loaded->text_sha256;
   const std::unique_ptr<ModelWriter> writer =
       make_writer(source, plan, output, report, options, checking);
-  report.tensors = quantize_model(source, plan, method_of(options),
-                                  thread_count({.n_threads = options.n_threads}), *writer,
-                                  quantizing.callback());
+  report.tensors =
+      quantize_model(source, plan, method_of(options), n_threads, *writer,
+                     loaded ? loaded->calibration.get() : nullptr, quantizing.callback());
   writer->finish(to_json(report, /*with_run=*/false) + '\n');
   report.run = {output, now_seconds() - start};
   print(report, context);
@@ -203,6 +212,9 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
 
 void run_quantize(const CommandOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input.empty(), "no model to quantize");
+  MINFER_REQUIRE(Usage, (options.method == "gptq") == !options.calibration.empty(),
+                 options.calibration.empty() ? "--method gptq needs a text: --calibration FILE"
+                                             : "--calibration is for --method gptq");
   const QuantizeOptions quantize = quantize_options(options);
   const std::string input = find_model(options.input);
   if (options.dry_run && is_config_alone(input)) {
@@ -247,8 +259,11 @@ void add_quantize_command(CommandNode& root, Context& context) {
   command.add_choice("--type", options->type, {"int4", "int8"}, "Type of the linear layers");
   command.add_choice("--group", options->group, {"32", "64", "128", "row"},
                      "Columns that share a scale; int4: 64, int8: row");
-  command.add_choice("--method", options->method, {"rtn", "rtn16", "mse"},
-                     "rtn: scale max|w|/7; rtn16: all 16 levels; mse: least squared error");
+  command.add_choice(
+      "--method", options->method, {"rtn", "rtn16", "mse", "gptq"},
+      "rtn: scale max|w|/7; rtn16: all 16 levels; mse: least squared error; gptq: mse "
+      "with error feedback by a text");
+  command.add_text("--calibration", options->calibration, "FILE", "Text for gptq");
   command.add_flag("--asymmetric", options->asymmetric, "int4 with a zero-point in each group");
   command.add_repeatable("--tensor", options->rules, "PATTERN=TYPE",
                          "int4, int8, f16 or bf16 for tensors whose name fits (* and ?)");

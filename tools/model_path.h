@@ -9,8 +9,9 @@ std::string cache_dir();
 // Its folder for models.
 std::string model_cache_dir();
 
-// The model that -m names: a path, `smollm2` from the cache, or `demo`, the demonstration model that
-// comes with minfer. Empty: the first of these two that is there. What is not simply the given path is said on stderr. Throws Usage where there is none.
+// The model that -m names: a path, `smollm2` from the cache, or `demo`, the demonstration model
+// that comes with minfer. Empty: the first of these two that is there. What is not simply the given
+// path is said on stderr. Throws Usage where there is none.
 std::string find_model(const std::string& given);
 
 }  // namespace minfer

@@ -121,6 +121,7 @@ std::string to_json(const QuantizeReport& report, bool with_run) {
   Json json = {{"source", report.source},
                {"source_format", report.source_format},
                {"scheme", report.scheme},
+               {"calibration", report.calibration},
                {"bytes_before", totals.bytes_before},
                {"bytes_after", totals.bytes_after},
                {"n_weights", totals.n_weights},

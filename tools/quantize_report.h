@@ -12,6 +12,7 @@ namespace minfer {
 struct QuantizeReport {
   std::string source, source_format;  // name and format of the input
   std::string scheme;                 // "int4 g64 mse"
+  std::string calibration = "none";   // or the "sha256 ..." of gptq's text
   std::vector<QuantizedTensorReport> tensors;
 
   struct Run {  // of this run alone, so not in the report that lies in the output
