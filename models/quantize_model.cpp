@@ -109,8 +109,8 @@ QuantizedTensorReport planned_report(const PlannedTensor& tensor) {
 
 std::vector<QuantizedTensorReport> quantize_model(
     const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,
-    ModelWriter& writer, Calibration* calibration,
-    const std::function<void(int64_t, int64_t)>& progress) {
+    ModelWriter& writer, const std::function<void(int64_t, int64_t)>& progress,
+    Calibration* calibration) {
   std::vector<QuantizedTensorReport> reports;
   int64_t total = 0, done = 0;
   for (const PlannedTensor& tensor : plan.tensors) {

@@ -37,11 +37,11 @@ class Calibration {
 // the memory that it takes does not grow with the model. The bytes written depend on the source,
 // the plan and the method alone. The writer is not finished. Throws Input for values that cannot be
 // stored, System.
-//   calibration  may be null
 //   progress     bytes of the source done and in all
+//   calibration  may be null
 std::vector<QuantizedTensorReport> quantize_model(
     const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,
-    ModelWriter& writer, Calibration* calibration,
-    const std::function<void(int64_t, int64_t)>& progress);
+    ModelWriter& writer, const std::function<void(int64_t, int64_t)>& progress,
+    Calibration* calibration = nullptr);
 
 }  // namespace minfer

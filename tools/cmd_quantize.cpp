@@ -203,8 +203,8 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
   const std::unique_ptr<ModelWriter> writer =
       make_writer(source, plan, output, report, options, checking);
   report.tensors =
-      quantize_model(source, plan, method_of(options), n_threads, *writer,
-                     loaded ? loaded->calibration.get() : nullptr, quantizing.callback());
+      quantize_model(source, plan, method_of(options), n_threads, *writer, quantizing.callback(),
+                     loaded ? loaded->calibration.get() : nullptr);
   writer->finish(to_json(report, /*with_run=*/false) + '\n');
   report.run = {output, now_seconds() - start};
   print(report, context);
