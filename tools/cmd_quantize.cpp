@@ -176,18 +176,17 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                    .type = gguf_type(options),
                                    .tokenizer_source = source_dir});
   }
-  return make_quantized_dir_writer(
-      {.output = output,
-       .single_file = options.single_file,
-       .replace = options.force,
-       .tensors = plan.outputs(),
-       .config = config_text(source, plan),
-       .tied_output = plan.config.tied_output,
-       .source_dir = source_dir,
-       .metadata = {{"minfer.scheme", report.scheme},
-                    {"minfer.source", report.source},
-                    {"minfer.calibration", report.calibration}},
-       .progress = checking.callback()});
+  return make_quantized_dir_writer({.output = output,
+                                    .single_file = options.single_file,
+                                    .replace = options.force,
+                                    .tensors = plan.outputs(),
+                                    .config = config_text(source, plan),
+                                    .tied_output = plan.config.tied_output,
+                                    .source_dir = source_dir,
+                                    .metadata = {{"minfer.scheme", report.scheme},
+                                                 {"minfer.source", report.source},
+                                                 {"minfer.calibration", report.calibration}},
+                                    .progress = checking.callback()});
 }
 
 void write(const TensorSource& source, const QuantizePlan& plan, const std::string& output,
