@@ -136,6 +136,21 @@ void require_no_fallback(const QuantizePlan& plan) {
   }
 }
 
+void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOptions& options) {
+  for (const std::string& warning : source.warnings) log_warning(warning);
+  for (const std::string& name : plan.unused) {
+    log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
+  }
+  if (!options.gguf.empty()) return;
+  if (source.key_style == KeyStyle::Gguf) {
+    log_warning(
+        "the directory has no tokenizer, its source is no directory; --tokenizer gives one");
+  }
+  if (plan.config.tied_output && plan.tensors.front().output.quant) {
+    log_warning("the tied pair is quantized: minfer reads that, transformers does not");
+  }
+}
+
 // Sizes as planned; errors come with the run.
 std::vector<QuantizedTensorReport> planned(const QuantizePlan& plan) {
   std::vector<QuantizedTensorReport> tensors;
@@ -229,10 +244,7 @@ void run_quantize(const CommandOptions& options, Context& context) {
   const std::unique_ptr<TensorSource> source = open_source(input);
   QuantizePlan plan = plan_quantization(*source, quantize);
   choose_stored(plan, options);
-  for (const std::string& warning : source->warnings) log_warning(warning);
-  for (const std::string& name : plan.unused) {
-    log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
-  }
+  warn(*source, plan, options);
   if (options.strict) require_no_fallback(plan);
   if (!options.dry_run) return write(*source, plan, output, options, context);
   QuantizeReport report = report_of(input, source->format, options);
