@@ -81,10 +81,9 @@ class TensorSource {
   std::unordered_map<std::string, size_t> index_;
 };
 
-// Opens a Hugging Face directory, a .safetensors file, a .gguf file (or the first of a split set) or
-// a llama2.c .bin.
-// The format is told by content, not by name. Throws Input (malformed, unsupported, missing, not a
-// regular file) or System; no message spans two lines.
+// Opens a Hugging Face directory, a .safetensors file, a .gguf file (or the first of a split set)
+// or a llama2.c .bin. The format is told by content, not by name. Throws Input (malformed,
+// unsupported, missing, not a regular file) or System; no message spans two lines.
 std::unique_ptr<TensorSource> open_source(const std::string& path);
 
 }  // namespace minfer
