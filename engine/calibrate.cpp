@@ -88,13 +88,11 @@ const InverseFactor* TextCalibration::factor(const std::string& name) {
 
 void TextCalibration::take_rows(const std::string& name, int64_t begin,
                                 const QuantizedMatrix& rows) {
-  if (!place_of(name)) return;
-  HostTensor& values = replaced_[name];
-  if (!values.view()) {
-    const Place place = *place_of(name);
-    const Matrix& w = model_.weights.layers[static_cast<size_t>(place.layer)].*place.module->matrix;
-    values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
-  }
+  const std::optional<Place> place = place_of(name);
+  if (!place) return;
+  Matrix& w = model_.weights.layers[static_cast<size_t>(place->layer)].*place->module->matrix;
+  HostTensor& values = replaced_[&w];
+  if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
   for (int64_t row = 0; row < rows.out_dim(); ++row) {
     dequantize_row(values.as<float>() + (begin + row) * rows.in_dim(), rows, row);
   }
@@ -102,10 +100,7 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
 
 // The layer as it was quantized, and what comes out of it.
 void TextCalibration::finish_layer() {
-  LayerWeights& layer = model_.weights.layers[static_cast<size_t>(layer_)];
-  for (const auto& [name, values] : replaced_) {
-    layer.*place_of(name)->module->matrix = backend_.pack_matrix(values.view());
-  }
+  for (const auto& [matrix, values] : replaced_) *matrix = backend_.pack_matrix(values.view());
   replaced_.clear();
   for (HostTensor& hidden : hidden_) {
     const DeviceTensor x = backend_.upload(hidden);

@@ -43,8 +43,8 @@ class TextCalibration final : public Calibration {
   int64_t layer_ = -1;              // whose inputs have been seen
   DeviceTensor hessians_[kInputs];  // [in, in]
   InverseFactor factor_;
-  int factor_input_ = -1;                       // of which input factor_ is
-  std::map<std::string, HostTensor> replaced_;  // the layer's quantized matrices, as values
+  int factor_input_ = -1;                   // of which input factor_ is
+  std::map<Matrix*, HostTensor> replaced_;  // the values of quantized matrices of layer_
 };
 
 }  // namespace minfer

@@ -5,7 +5,7 @@
 
 --data holds the training texts (see TEXTS; .txt or .txt.xz), --work the tokenizer, the token stream
 and the checkpoint that a run goes on from when it was stopped. The same seed, data and card give
-the same tokenizer and the same order of the data. Takes about 12 minutes on one H200.
+the same tokenizer and the same order of the data. Takes about 6 minutes on one H200.
 """
 
 import argparse

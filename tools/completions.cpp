@@ -70,6 +70,19 @@ std::string command_patterns(const CommandNode& root) {
   return joined(patterns, "|");
 }
 
+// Shell code, the same in bash and zsh: $command becomes the command that the words before the
+// cursor name, "minfer eval score".
+std::string command_walk(const std::string& words, const CommandNode& root) {
+  return "  for word in \"" + words +
+         "\"; do\n"
+         "    case \"$command $word\" in\n"
+         "      " +
+         command_patterns(root) +
+         ") command=\"$command $word\" ;;\n"
+         "    esac\n"
+         "  done\n";
+}
+
 std::string bash_word_case(const CommandNode& app) {
   return "    " + quoted(app.full_name()) + ") options='" + option_names(app) + "' plain='" +
          plain_words(app) + "' ;;\n";
@@ -102,15 +115,8 @@ std::string bash_completion(const CommandNode& root) {
   return "# bash completion for minfer\n"
          "_minfer() {\n"
          "  local cur=\"${COMP_WORDS[COMP_CWORD]}\" prev=\"${COMP_WORDS[COMP_CWORD-1]}\"\n"
-         "  local command=minfer word options= plain=\n"
-         "  for word in \"${COMP_WORDS[@]:1:COMP_CWORD-1}\"; do\n"
-         "    case \"$command $word\" in\n"
-         "      " +
-         command_patterns(root) +
-         ") command=\"$command $word\" ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  case \"$command:$prev\" in\n" +
+         "  local command=minfer word options= plain=\n" +
+         command_walk("${COMP_WORDS[@]:1:COMP_CWORD-1}", root) + "  case \"$command:$prev\" in\n" +
          values +
          "  esac\n"
          "  case \"$command\" in\n" +
@@ -165,16 +171,8 @@ std::string zsh_completion(const CommandNode& root) {
   return "#compdef minfer\n"
          "_minfer() {\n"
          "  local command=minfer word\n"
-         "  local -a commands\n"
-         "  for word in \"${(@)words[2,CURRENT-1]}\"; do\n"
-         "    case \"$command $word\" in\n"
-         "      " +
-         command_patterns(root) +
-         ") command=\"$command $word\" ;;\n"
-         "    esac\n"
-         "  done\n"
-         "  case \"$command\" in\n" +
-         cases +
+         "  local -a commands\n" +
+         command_walk("${(@)words[2,CURRENT-1]}", root) + "  case \"$command\" in\n" + cases +
          "  esac\n"
          "}\n"
          "_minfer \"$@\"\n";
