@@ -38,7 +38,12 @@ void check_vector(const char* op, const Tensor& vector, const Tensor& x) {
 }  // namespace
 
 CpuBackend::CpuBackend(const CpuKernels& kernels, int n_threads, Activations activations)
-    : kernels_(kernels), pool_(n_threads), activations_(activations) {
+    : kernels_(kernels),
+      pool_(n_threads),
+      activations_(activations),
+      input_form_(activations == Activations::Float  ? InputForm::Planes
+                  : activations == Activations::Int8 ? InputForm::Symmetric
+                                                     : InputForm::Asymmetric) {
   scratch_ = allocate(DType::F32, {n_threads, kMatmulScratch});
 }
 

@@ -96,7 +96,7 @@ class CpuBackend final : public Backend {
   // The input of a matmul, x [n_rows, in_dim], in the forms that kernels take; each is valid until
   // the next call.
   FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedLevels& w);
-  const InputBlock* int8_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
+  const InputBlock* byte_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
                                int zero_level);
   const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // to int8 and back
   template <typename T>
@@ -105,6 +105,7 @@ class CpuBackend final : public Backend {
   const CpuKernels& kernels_;
   ThreadPool pool_;
   Activations activations_;
+  InputForm input_form_;
   DeviceTensor scratch_;  // [n_threads, floats]
   DeviceTensor padded_input_, input_sums_, input_blocks_;
 };

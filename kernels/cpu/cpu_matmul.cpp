@@ -8,8 +8,8 @@
 namespace minfer::cpu {
 namespace {
 
-// One piece of a matvec: some ten microseconds of streaming.
-constexpr int64_t kMatvecPieceBytes = 256 << 10;
+// One piece of a matvec: a few microseconds of streaming, for which a thread may wait at the end.
+constexpr int64_t kMatvecPieceBytes = 64 << 10;
 
 // Sixteen chains, then those in order.
 float sum_of(const float* x, int64_t n) {
@@ -19,6 +19,18 @@ float sum_of(const float* x, int64_t n) {
   }
   for (const float lane : lanes) sum += lane;
   return sum;
+}
+
+ByteProducts::Matmul product_of(const ByteProducts& products, InputForm form) {
+  switch (form) {
+    case InputForm::Symmetric:
+      return products.symmetric;
+    case InputForm::Asymmetric:
+      return products.asymmetric;
+    case InputForm::Planes:
+      return products.planes;
+  }
+  return nullptr;
 }
 
 }  // namespace
@@ -56,22 +68,22 @@ FloatInput CpuBackend::float_input(const float* x, int64_t n_rows, int64_t in_di
   return input;
 }
 
-const InputBlock* CpuBackend::int8_input(const float* x, int64_t n_rows, int64_t in_dim,
+const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t in_dim,
                                          int64_t step, int zero_level) {
-  const int64_t row_blocks = n_input_blocks(in_dim);
+  const InputFormat format{.form = input_form_, .step = step, .zero_level = zero_level};
+  const int64_t row_blocks = n_input_blocks(in_dim) * n_planes(format.form);
   auto* const blocks =
       input_memory<InputBlock>(input_blocks_, (n_rows + kSpareInputRows) * row_blocks);
-  const InputFormat format{
-      .asymmetric = activations_ == Activations::Int8Asym, .step = step, .zero_level = zero_level};
+  const ByteProducts& bytes = kernels_.bytes;
+  const auto quantize = format.form == InputForm::Planes ? bytes.quantize_planes : bytes.quantize;
   for_ranges(n_rows, 2 * in_dim, [&](int64_t begin, int64_t end) {
-    kernels_.quantize_input(blocks + begin * row_blocks, x + begin * in_dim, end - begin, in_dim,
-                            format);
+    quantize(blocks + begin * row_blocks, x + begin * in_dim, end - begin, in_dim, format);
   });
   return blocks;
 }
 
 const float* CpuBackend::rounded_input(const float* x, int64_t n_rows, int64_t in_dim) {
-  const InputBlock* const blocks = int8_input(x, n_rows, in_dim, kBrick, 0);
+  const InputBlock* const blocks = byte_input(x, n_rows, in_dim, kBrick, 0);
   float* const rounded = input_memory<float>(padded_input_, n_rows * in_dim);
   for_ranges(n_rows, 2 * in_dim, [&](int64_t begin, int64_t end) {
     for (int64_t row = begin; row < end; ++row) {
@@ -144,16 +156,15 @@ void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) 
     return for_matmul_pieces(whole, w.n_bytes, run);
   }
   const PackedLevels levels = packed_levels(w);
-  if (!rounded) {
+  if (!rounded && kernels_.bytes.planes == nullptr) {
     const FloatInput input = float_input(whole.x, n_tokens, w.in_dim, levels);
     return for_matmul_pieces(whole, w.n_bytes, [&](const MatmulPiece& piece) {
       kernels_.matmul_levels(piece, levels, input);
     });
   }
   const InputBlock* const input =
-      int8_input(whole.x, n_tokens, w.in_dim, levels.step, levels.zero_level());
-  const auto run =
-      activations_ == Activations::Int8 ? kernels_.int8.symmetric : kernels_.int8.asymmetric;
+      byte_input(whole.x, n_tokens, w.in_dim, levels.step, levels.zero_level());
+  const auto run = product_of(kernels_.bytes, input_form_);
   for_matmul_pieces(whole, w.n_bytes, [&](const MatmulPiece& piece) { run(piece, levels, input); });
 }
 

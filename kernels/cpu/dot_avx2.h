@@ -5,8 +5,8 @@
 namespace minfer::cpu {
 namespace {
 
-// Register tile of the products with int8 inputs, of 16 registers: two a vector.
-constexpr int kDotTokens = 2, kDotPanels = 1;
+// Register tile of the products of bytes, of 16 registers: two a vector.
+constexpr int kDotRows = 2, kDotPanels = 1;
 
 struct I32x16 {
   __m256i lo, hi;

@@ -5,9 +5,9 @@
 namespace minfer::cpu {
 namespace {
 
-// Register tile of the products with int8 inputs: twelve totals and twelve sums in flight, of 32
-// registers; two panels share the broadcast of an input.
-constexpr int kDotTokens = 6, kDotPanels = 2;
+// Register tile of the products of bytes: twelve totals and twelve sums in flight, of 32 registers;
+// two panels share the broadcast of an input.
+constexpr int kDotRows = 6, kDotPanels = 2;
 
 struct I32x16 {
   __m512i v;
@@ -21,6 +21,29 @@ inline I32x16 add_dot(I32x16 sum, U32x16 levels, I32x16 inputs) {
 // sum + a * b for 0 <= a < 2^15, |b| < 2^15
 inline I32x16 add_product(I32x16 sum, I32x16 a, I32x16 b) {
   return {_mm512_dpwssd_epi32(sum.v, a.v, b.v)};
+}
+
+// For inputs in planes.
+inline I32x16 to_int(F32x16 a) { return {_mm512_cvtps_epi32(a.v)}; }
+// The lowest bytes of sixteen numbers and of sixteen more.
+struct I8x32 {
+  __m256i v;
+};
+inline I8x32 low_bytes(I32x16 a, I32x16 b) {
+  return {_mm256_set_m128i(_mm512_cvtepi32_epi8(b.v), _mm512_cvtepi32_epi8(a.v))};
+}
+inline void store(int8_t* p, I8x32 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), a.v); }
+// (a - its lowest byte as a signed number) / 256
+inline I32x16 without_low_byte(I32x16 a) {
+  return {_mm512_srai_epi32(_mm512_add_epi32(a.v, _mm512_set1_epi32(128)), 8)};
+}
+// of the first sixteen and of the others
+inline void sum_halves(int* sums, I8x32 a) {
+  __m256i fours = _mm256_dpbusd_epi32(_mm256_setzero_si256(), _mm256_set1_epi8(1), a.v);
+  fours = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0b01'00'11'10));
+  fours = _mm256_add_epi32(fours, _mm256_shuffle_epi32(fours, 0b10'11'00'01));
+  sums[0] = _mm256_extract_epi32(fours, 0);
+  sums[1] = _mm256_extract_epi32(fours, 4);
 }
 
 }  // namespace

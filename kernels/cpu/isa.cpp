@@ -18,7 +18,7 @@ struct Isa {
 #if defined(__x86_64__)
 const CpuKernels& avx512_or_vnni_kernels() {
   static const CpuKernels kernels = avx512_kernels(
-      __builtin_cpu_supports("avx512vnni") ? avx512_vnni_products() : avx2_kernels().int8);
+      __builtin_cpu_supports("avx512vnni") ? avx512_vnni_products() : avx2_kernels().bytes);
   return kernels;
 }
 #endif

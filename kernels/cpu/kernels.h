@@ -68,10 +68,17 @@ struct KvAppend {
   int64_t pos;  // of token 0
 };
 
-// Products with quantized weights of inputs in int8, in both of their forms.
-struct Int8Products {
+// Products with quantized weights of inputs in bytes, by the input's form.
+struct ByteProducts {
   using Matmul = void (*)(const MatmulPiece&, const PackedLevels&, const InputBlock*);
+  // x [n_rows, cols]; out [n_rows, n_input_blocks(cols), n_planes(format.form)]
+  using Quantize = void (*)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
+                            const InputFormat& format);
   Matmul symmetric, asymmetric;
+  Quantize quantize;  // to these two
+  // Null where products of f32 are faster.
+  Matmul planes = nullptr;
+  Quantize quantize_planes = nullptr;
 };
 
 struct CpuKernels {
@@ -84,10 +91,7 @@ struct CpuKernels {
   const char* name;
   Matmul matmul_f32, matmul_f16, matmul_bf16;
   MatmulLevels matmul_levels;
-  Int8Products int8;
-  // x [n_rows, cols]; out [n_rows, n_input_blocks(cols)]
-  void (*quantize_input)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
-                         const InputFormat& format);
+  ByteProducts bytes;
   Attention attention_f32, attention_f16, attention_u8;
   Append kv_append_f32, kv_append_f16, kv_append_u8;
 
@@ -115,8 +119,8 @@ struct CpuKernels {
 const CpuKernels& reference_kernels();
 #if defined(__x86_64__)
 const CpuKernels& avx2_kernels();
-CpuKernels avx512_kernels(const Int8Products& int8);
-Int8Products avx512_vnni_products();
+CpuKernels avx512_kernels(const ByteProducts& bytes);
+ByteProducts avx512_vnni_products();
 #endif
 
 }  // namespace minfer::cpu

@@ -12,7 +12,8 @@
 #include "kernels/cpu/dot_avx2.h"
 #include "kernels/cpu/vector_matmul.h"
 #include "kernels/cpu/vector_levels.h"
-#include "kernels/cpu/vector_int8.h"
+#include "kernels/cpu/vector_input.h"
+#include "kernels/cpu/vector_bytes.h"
 #include "kernels/cpu/vector_attention.h"
 #include "kernels/cpu/vector_rows.h"
 #include "kernels/cpu/vector_kernels.h"
@@ -21,7 +22,10 @@
 namespace minfer::cpu {
 
 const CpuKernels& avx2_kernels() {
-  static constexpr CpuKernels kKernels = vector_kernels(kInt8Products);
+  static constexpr CpuKernels kKernels =
+      vector_kernels({.symmetric = matmul_bytes<InputForm::Symmetric>,
+                      .asymmetric = matmul_bytes<InputForm::Asymmetric>,
+                      .quantize = quantize_input});
   return kKernels;
 }
 

@@ -18,6 +18,6 @@
 
 namespace minfer::cpu {
 
-CpuKernels avx512_kernels(const Int8Products& int8) { return vector_kernels(int8); }
+CpuKernels avx512_kernels(const ByteProducts& bytes) { return vector_kernels(bytes); }
 
 }  // namespace minfer::cpu

@@ -6,13 +6,22 @@
 // The instruction set first, then what is written over it.
 // clang-format off
 #include "kernels/cpu/simd_avx512.h"
+#include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/dot_avx512_vnni.h"
 #include "kernels/cpu/vector_matmul.h"
-#include "kernels/cpu/vector_int8.h"
+#include "kernels/cpu/vector_input.h"
+#include "kernels/cpu/vector_planes.h"
+#include "kernels/cpu/vector_bytes.h"
 // clang-format on
 
 namespace minfer::cpu {
 
-Int8Products avx512_vnni_products() { return kInt8Products; }
+ByteProducts avx512_vnni_products() {
+  return {.symmetric = matmul_bytes<InputForm::Symmetric>,
+          .asymmetric = matmul_bytes<InputForm::Asymmetric>,
+          .quantize = quantize_input,
+          .planes = matmul_bytes<InputForm::Planes>,
+          .quantize_planes = quantize_planes};
+}
 
 }  // namespace minfer::cpu

@@ -54,11 +54,20 @@ static inline void visit_levels(const PackedLevels& w, F&& f) {
   w.bits == 4 ? with_scale.template operator()<4>() : with_scale.template operator()<8>();
 }
 
-// 32 columns of an input row as int8: x = (level + minus_zero) * scale. Columns past the end of the
+// How the products of bytes see an input row.
+enum class InputForm {
+  Symmetric,
+  Asymmetric,
+  Planes,  // of f32 in three bytes: 22 bits and a sign, counted from the largest of 32 columns on
+};
+static constexpr int n_planes(InputForm form) { return form == InputForm::Planes ? 3 : 1; }
+
+// 32 columns of an input row as int8: x = (level + minus_zero) * scale, or the sum of that over the
+// planes, [n_input_blocks][n_planes], the most significant one first. Columns past the end of the
 // row are levels that mean 0. A block with a value that is not finite has the scale NaN.
 struct InputBlock {
   float scale;
-  int32_t minus_zero;  // 0 in the symmetric form
+  int32_t minus_zero;  // 0 but in the asymmetric form
   // Of the whole block in [0], or of its halves where the weights' steps are of 16 columns:
   // -zero_level * (sum of levels + minus_zero), for weights without mins, and the sum of x.
   int32_t start[2];
@@ -71,13 +80,13 @@ static constexpr int64_t n_input_blocks(int64_t cols) { return padded_cols(cols)
 constexpr int64_t kSpareInputRows = 8;
 
 struct InputFormat {
-  bool asymmetric;
+  InputForm form;
   int64_t step;    // of the weights
   int zero_level;  // of the weights
 };
 
-// Blocks whose largest magnitude is below this become zeros: 255 divided by it is finite.
-constexpr float kSmallestInput = 0x1p-110f;
+// Blocks whose largest magnitude is below this become zeros: the inverse of the scale is finite.
+constexpr float kSmallestInput = 0x1p-100f;
 
 // Walks over the groups of a panel, step by step.
 struct GroupCursor {

@@ -130,7 +130,7 @@ void reference_quantize_input(InputBlock* out, const float* x, int64_t n_rows, i
   for (int64_t row = 0; row < n_rows; ++row, x += cols) {
     for (int64_t k0 = 0; k0 < cols; k0 += kBrick, ++out) {
       const int64_t n = std::min(kBrick, cols - k0);
-      const BlockScale to = block_scale(x + k0, n, format.asymmetric);
+      const BlockScale to = block_scale(x + k0, n, format.form == InputForm::Asymmetric);
       out->scale = to.scale;
       out->minus_zero = -int(to.zero);
       int sums[2] = {};

@@ -58,7 +58,7 @@ int usable_cores() {
   return std::max(n, 1);
 }
 
-ThreadPool::ThreadPool(int n_threads) {
+ThreadPool::ThreadPool(int n_threads) : ranges_(size_t(n_threads)) {
   for (int thread = 1; thread < n_threads; ++thread) {
     workers_.emplace_back([this, thread] { worker(thread); });
   }
@@ -77,7 +77,13 @@ void ThreadPool::run(Call call, void* context, int64_t n_pieces) {
   context_.store(context, std::memory_order_relaxed);
   n_pieces_.store(n_pieces, std::memory_order_relaxed);
   unfinished_.store(n_pieces, std::memory_order_relaxed);
-  ticket_.store(uint64_t{generation} << 32 | narrow<uint32_t>(n_pieces), std::memory_order_release);
+  int64_t begin = 0;
+  for (int thread = 0; thread < n_threads(); ++thread) {
+    const int64_t end = range_end(thread, n_pieces);
+    ranges_[size_t(thread)].ticket.store(uint64_t{generation} << 32 | narrow<uint32_t>(end - begin),
+                                         std::memory_order_release);
+    begin = end;
+  }
   generation_.store(generation, std::memory_order_release);
   generation_.notify_all();
 
@@ -88,21 +94,25 @@ void ThreadPool::run(Call call, void* context, int64_t n_pieces) {
 }
 
 void ThreadPool::take_pieces(uint32_t generation, int thread) {
-  uint64_t ticket = ticket_.load(std::memory_order_acquire);
-  while (uint32_t(ticket >> 32) == generation && uint32_t(ticket) > 0) {
-    const Call call = call_.load(std::memory_order_relaxed);
-    void* const context = context_.load(std::memory_order_relaxed);
-    const int64_t n_pieces = n_pieces_.load(std::memory_order_relaxed);
-    if (!ticket_.compare_exchange_weak(ticket, ticket - 1, std::memory_order_acq_rel,
-                                       std::memory_order_acquire)) {
-      continue;
+  for (int i = 0; i < n_threads(); ++i) {
+    const int owner = (thread + i) % n_threads();
+    std::atomic<uint64_t>& ticket = ranges_[size_t(owner)].ticket;
+    uint64_t seen = ticket.load(std::memory_order_acquire);
+    while (uint32_t(seen >> 32) == generation && uint32_t(seen) > 0) {
+      const Call call = call_.load(std::memory_order_relaxed);
+      void* const context = context_.load(std::memory_order_relaxed);
+      const int64_t n_pieces = n_pieces_.load(std::memory_order_relaxed);
+      if (!ticket.compare_exchange_weak(seen, seen - 1, std::memory_order_acq_rel,
+                                        std::memory_order_acquire)) {
+        continue;
+      }
+      call(context, range_end(owner, n_pieces) - int64_t{uint32_t(seen)}, thread);
+      if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
+        all_done_.store(generation, std::memory_order_release);
+        all_done_.notify_one();
+      }
+      seen = ticket.load(std::memory_order_acquire);
     }
-    call(context, n_pieces - int64_t{uint32_t(ticket)}, thread);
-    if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
-      all_done_.store(generation, std::memory_order_release);
-      all_done_.notify_one();
-    }
-    ticket = ticket_.load(std::memory_order_acquire);
   }
 }
 

@@ -11,9 +11,10 @@ namespace minfer {
 // Cores that this process may use: its affinity mask, cut by a cgroup's quota.
 int usable_cores();
 
-// Threads that share the pieces of one loop at a time; the caller is thread 0. Pieces are taken
-// from a counter, so a thread that the system has descheduled keeps at most one piece from being
-// done. Who waits spins for a few microseconds and then sleeps.
+// Threads that share the pieces of one loop at a time; the caller is thread 0. Each thread has a
+// range of neighbouring pieces, so that what it prefetches is its own, and takes from the others'
+// ranges when its own is done: a thread that the system has descheduled keeps at most one piece
+// from being done. Who waits spins for a few microseconds and then sleeps.
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);
@@ -21,7 +22,7 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int n_threads() const { return int(workers_.size()) + 1; }
+  int n_threads() const { return int(ranges_.size()); }
 
   // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw
   // and not call the pool. One caller at a time.
@@ -44,9 +45,18 @@ class ThreadPool {
   void worker(int thread);
   void take_pieces(uint32_t generation, int thread);
 
-  // Generation of the loop in the upper half, pieces not yet taken in the lower: one word, so that
-  // a thread that wakes late cannot take a piece of the next loop for one of the last.
-  alignas(64) std::atomic<uint64_t> ticket_{0};
+  // Generation of the loop in the upper half, pieces of the range not yet taken in the lower: one
+  // word, so that a thread that wakes late cannot take a piece of the next loop for one of the
+  // last.
+  struct alignas(64) Range {
+    std::atomic<uint64_t> ticket{0};
+  };
+  // One past the last piece of a thread's range.
+  int64_t range_end(int thread, int64_t n_pieces) const {
+    return (thread + 1) * n_pieces / n_threads();
+  }
+
+  std::vector<Range> ranges_;                       // by thread
   alignas(64) std::atomic<int64_t> unfinished_{0};  // pieces
   std::atomic<uint32_t> all_done_{0};               // generation of the last finished loop
   // Generation of the loop under way; workers sleep on it.

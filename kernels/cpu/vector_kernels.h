@@ -5,15 +5,14 @@
 namespace minfer::cpu {
 namespace {
 
-constexpr CpuKernels vector_kernels(const Int8Products& int8) {
+constexpr CpuKernels vector_kernels(const ByteProducts& bytes) {
   return {
       .name = kIsaName,
       .matmul_f32 = matmul<float>,
       .matmul_f16 = matmul<f16>,
       .matmul_bf16 = matmul<bf16>,
       .matmul_levels = matmul_levels,
-      .int8 = int8,
-      .quantize_input = quantize_input,
+      .bytes = bytes,
       .attention_f32 = attention<float>,
       .attention_f16 = attention<f16>,
       .attention_u8 = attention<uint8_t>,

@@ -51,7 +51,7 @@ void matvec_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
       U32x16 words[kPanels];
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* const from = levels + p * panel_bytes;
-        __builtin_prefetch(from + kMatvecPrefetchBytes);
+        prefetch_levels(from);
         words[p] = load_levels(from);
       }
       for_columns<kBits>([&]<int kColumn>() {
@@ -168,73 +168,6 @@ void matmul_levels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
       matvec_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);
     }
   });
-}
-
-// lanes 0 ... 15 of a block and 16 ... 31
-struct BlockLanes {
-  F32x16 low, high;
-};
-
-// The quantized form of one block: level = round(x * inverse) + zero.
-struct BlockScale {
-  float scale, inverse, zero;
-};
-
-inline BlockScale block_scale(const BlockLanes& x, bool asymmetric) {
-  const uint32_t bits = max_lane(max(magnitude_bits(x.low), magnitude_bits(x.high)));
-  const float magnitude = __builtin_bit_cast(float, bits);
-  if (magnitude < kSmallestInput) return {0, 0, 0};
-  if (!(magnitude <= __FLT_MAX__)) return {__builtin_nanf(""), 0, 0};
-  if (!asymmetric) return {magnitude / 127, 127 / magnitude, 0};
-  const F32x16 zeros = splat(0);
-  const float highest = max_lane(max(zeros, max(x.low, x.high)));
-  const float lowest = -max_lane(max(zeros, max(zeros - x.low, zeros - x.high)));
-  const float range = highest - lowest, inverse = 255 / range;
-  if (!(range <= __FLT_MAX__)) return {__builtin_nanf(""), 0, 0};
-  return {range / 255, inverse, first_lane(round(splat(-128 - lowest * inverse)))};
-}
-
-inline void set_sums(InputBlock& block, int half, int64_t sum, int zero_level) {
-  block.start[half] = int32_t(-zero_level * sum);
-  block.sum[half] = block.scale * float(sum);
-}
-
-inline void quantize_block(InputBlock& block, const BlockLanes& x, const InputFormat& format) {
-  const BlockScale to = block_scale(x, format.asymmetric);
-  if (to.inverse == 0) {  // zeros, or what is no number
-    block = {
-        .scale = to.scale, .minus_zero = 0, .start = {}, .sum = {to.scale, to.scale}, .levels = {}};
-    return;
-  }
-  const F32x16 inverse = splat(to.inverse), zero = splat(to.zero);
-  const F32x16 highest = splat(127);  // the lowest cannot be passed: zero is rounded from it
-  const F32x16 low = min(highest, round(x.low * inverse) + zero);
-  const F32x16 high = min(highest, round(x.high * inverse) + zero);
-  store(block.levels, low);
-  store(block.levels + kPanel, high);
-  block.scale = to.scale;
-  block.minus_zero = -int(to.zero);
-  if (format.step == kBrick) {
-    set_sums(block, 0, int(sum_lanes(low + high)) + kBrick * block.minus_zero, format.zero_level);
-    set_sums(block, 1, 0, format.zero_level);  // not read
-  } else {
-    set_sums(block, 0, int(sum_lanes(low)) + kPanel * block.minus_zero, format.zero_level);
-    set_sums(block, 1, int(sum_lanes(high)) + kPanel * block.minus_zero, format.zero_level);
-  }
-}
-
-void quantize_input(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
-                    const InputFormat& format) {
-  for (int64_t row = 0; row < n_rows; ++row, x += cols) {
-    for (int64_t k = 0; k < cols; k += kBrick, ++out) {
-      const int64_t n = cols - k;
-      const F32x16 low = n >= kPanel ? load(x + k) : load_first(x + k, n, 0);
-      const F32x16 high = n >= kBrick   ? load(x + k + kPanel)
-                          : n <= kPanel ? splat(0)
-                                        : load_first(x + k + kPanel, n - kPanel, 0);
-      quantize_block(*out, {low, high}, format);
-    }
-  }
 }
 
 }  // namespace

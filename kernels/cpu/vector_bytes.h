@@ -1,7 +1,7 @@
 #pragma once
 
-// Matmul of int8 inputs with quantized weights for one instruction set; see quantized_layout.h for
-// the order of every sum. Integers are exact, so every path has the same ones.
+// Matmul of inputs in bytes with quantized weights for one instruction set; see quantized_layout.h
+// for the order of every sum. Integers are exact, so every path has the same ones.
 
 namespace minfer::cpu {
 namespace {
@@ -10,7 +10,11 @@ namespace {
 // the levels of a tile's panels in the first.
 constexpr int64_t kDotColumns = 1024;
 
-static_assert(kDotTokens <= kSpareInputRows);
+// Tokens of a tile, which has a row for each plane of them.
+template <InputForm kForm>
+constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
+
+static_assert(kDotRows <= kSpareInputRows);
 
 // Panels of a tile: levels at the first step's columns, scales and mins at the panel's beginning.
 template <typename Scale>
@@ -27,31 +31,38 @@ inline I32x16 splat_columns(const int8_t* levels) {  // four of them, in each la
 }
 
 // totals[t][p][lane] += products of steps [step_begin, step_end), for kTokens rows of input blocks
-// `input_stride` apart
-template <int kBits, typename Scale, int kStep, bool kAsymmetric, int kTokens, int kPanels>
+// `input_stride` apart; the tile has a row of sums for each plane of a token
+template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
 [[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedLevels& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
                                 int64_t step_end) {
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  constexpr int kPlanes = n_planes(kForm), kRows = kTokens * kPlanes;
+  constexpr bool kAsymmetric = kForm == InputForm::Asymmetric;
+  constexpr int64_t kStepsAhead = kMatvecPrefetchBytes / (kStep * kPanel * kBits / 8);
   F32x16 total[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t) {
     for (int p = 0; p < kPanels; ++p) total[t][p] = load(totals + (t * kPanels + p) * kPanel);
   }
   GroupCursor group(w, step_begin);
   for (int64_t step = step_begin; step < step_end; ++step, group.next_step()) {
-    const InputBlock* const blocks = input + step * kStep / kBrick;
+    const InputBlock* const blocks = input + step * kStep / kBrick * kPlanes;
+    const auto block_of = [&](int row) -> const InputBlock& {
+      return blocks[row / kPlanes * input_stride + row % kPlanes];
+    };
     const int half = kStep < kBrick ? int(step % 2) : 0;
-    I32x16 sum[kTokens][kPanels], level_sum[kPanels];
-    for (int t = 0; t < kTokens; ++t) {
-      for (int p = 0; p < kPanels; ++p) {
-        sum[t][p] = splat_int(blocks[t * input_stride].start[half]);
-      }
+    // Past the end of these panels come the next ones.
+    const int64_t ahead = kMatvecPrefetchBytes +
+                          (step < step_end - kStepsAhead ? 0 : (kPanels - 1) * panels.panel_bytes);
+    I32x16 sum[kRows][kPanels], level_sum[kPanels];
+    for (int r = 0; r < kRows; ++r) {
+      for (int p = 0; p < kPanels; ++p) sum[r][p] = splat_int(block_of(r).start[half]);
     }
     for (int p = 0; p < kPanels; ++p) level_sum[p] = splat_int(0);
     const auto add_columns = [&](const U32x16(&levels)[kPanels], int column) {
-      for (int t = 0; t < kTokens; ++t) {
-        const I32x16 x = splat_columns(blocks[t * input_stride].levels + half * kStep + column);
-        for (int p = 0; p < kPanels; ++p) sum[t][p] = add_dot(sum[t][p], levels[p], x);
+      for (int r = 0; r < kRows; ++r) {
+        const I32x16 x = splat_columns(block_of(r).levels + half * kStep + column);
+        for (int p = 0; p < kPanels; ++p) sum[r][p] = add_dot(sum[r][p], levels[p], x);
       }
       if constexpr (kAsymmetric) {
         const I32x16 ones = splat_int(0x01010101);
@@ -62,7 +73,7 @@ template <int kBits, typename Scale, int kStep, bool kAsymmetric, int kTokens, i
       U32x16 words[kPanels], levels[kPanels];
       for (int p = 0; p < kPanels; ++p) {
         const uint8_t* const from = panels.levels + p * panels.panel_bytes;
-        if constexpr (kTokens == 1) __builtin_prefetch(from + kMatvecPrefetchBytes);
+        if constexpr (kTokens == 1) prefetch_levels(from, ahead);
         words[p] = load_levels(from);
       }
       if constexpr (kBits == 8) {
@@ -77,17 +88,18 @@ template <int kBits, typename Scale, int kStep, bool kAsymmetric, int kTokens, i
     for (int p = 0; p < kPanels; ++p) {
       const int64_t at = p * panels.panel_scales + group.offset;
       const F32x16 scale = load(panels.scales + at);
-      for (int t = 0; t < kTokens; ++t) {
-        const InputBlock& block = blocks[t * input_stride];
+      for (int r = 0; r < kRows; ++r) {
+        F32x16& to = total[r / kPlanes][p];
         if constexpr (kAsymmetric) {
-          sum[t][p] = add_product(sum[t][p], level_sum[p], splat_int(block.minus_zero));
+          sum[r][p] = add_product(sum[r][p], level_sum[p], splat_int(block_of(r).minus_zero));
         }
-        total[t][p] = fma(to_float(sum[t][p]), scale * splat(block.scale), total[t][p]);
+        to = fma(to_float(sum[r][p]), scale * splat(block_of(r).scale), to);
       }
       if (panels.mins != nullptr) {
         const F32x16 min = load(panels.mins + at);
-        for (int t = 0; t < kTokens; ++t) {
-          total[t][p] = fma(min, splat(blocks[t * input_stride].sum[half]), total[t][p]);
+        for (int r = 0; r < kRows; ++r) {
+          F32x16& to = total[r / kPlanes][p];
+          to = fma(min, splat(block_of(r).sum[half]), to);
         }
       }
     }
@@ -109,14 +121,27 @@ inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedLevels& 
           .panel_scales = panel_scales};
 }
 
-template <int kBits, typename Scale, int kStep, bool kAsymmetric>
+template <int kBits, typename Scale, int kStep, InputForm kForm, int kPanels>
+void dot_panels(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* row,
+                int64_t panel) {
+  alignas(64) float totals[kPanels * kPanel] = {};
+  dot_tile<kBits, Scale, kStep, kForm, 1, kPanels>(totals, panels_at<Scale>(piece, w, panel), w,
+                                                   row, 0, 0, w.n_steps);
+  for (int p = 0; p < kPanels; ++p) {
+    write_outputs(piece, piece.token_begin, panel + p, load(totals + p * kPanel));
+  }
+}
+
+template <int kBits, typename Scale, int kStep, InputForm kForm>
 void dot_matvec(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
-  const InputBlock* const row = input + piece.token_begin * n_input_blocks(piece.in_dim);
-  for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
-    alignas(64) float totals[kPanel] = {};
-    dot_tile<kBits, Scale, kStep, kAsymmetric, 1, 1>(totals, panels_at<Scale>(piece, w, panel), w,
-                                                     row, 0, 0, w.n_steps);
-    write_outputs(piece, piece.token_begin, panel, load(totals));
+  const InputBlock* const row =
+      input + piece.token_begin * n_input_blocks(piece.in_dim) * n_planes(kForm);
+  int64_t panel = piece.panel_begin;
+  for (; panel + kDotPanels <= piece.panel_end; panel += kDotPanels) {
+    dot_panels<kBits, Scale, kStep, kForm, kDotPanels>(piece, w, row, panel);
+  }
+  for (; panel < piece.panel_end; ++panel) {
+    dot_panels<kBits, Scale, kStep, kForm, 1>(piece, w, row, panel);
   }
 }
 
@@ -132,16 +157,17 @@ inline void widen_levels(uint8_t* to, const uint8_t* levels, int64_t n_columns) 
 
 // Several tokens: block of columns by block of columns, in tiles whose last one may take rows of
 // input that are not the piece's, and a panel twice.
-template <typename Scale, int kStep, bool kAsymmetric>
+template <typename Scale, int kStep, InputForm kForm>
 void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
-  const int64_t panels = piece.panel_end - piece.panel_begin, stride = n_input_blocks(piece.in_dim);
+  constexpr int kTokens = kTileTokensOf<kForm>;
+  const int64_t panels = piece.panel_end - piece.panel_begin;
+  const int64_t stride = n_input_blocks(piece.in_dim) * n_planes(kForm);
   const InputBlock* const rows = input + piece.token_begin * stride;
   uint8_t* const widened = reinterpret_cast<uint8_t*>(piece.scratch);  // [kDotPanels][kDotColumns]
   // By tiles of panels: [n_tokens, up to a whole tile][kDotPanels][kPanel].
   float* const totals = piece.scratch + kDotPanels * kDotColumns * kPanel / 4;
-  const int64_t tile_totals =
-      (n_tokens + kDotTokens - 1) / kDotTokens * kDotTokens * kDotPanels * kPanel;
+  const int64_t tile_totals = (n_tokens + kTokens - 1) / kTokens * kTokens * kDotPanels * kPanel;
   const int64_t n_tiles = (panels + kDotPanels - 1) / kDotPanels;
   for (int64_t i = 0; i < n_tiles * tile_totals; i += kPanel) store(totals + i, splat(0));
 
@@ -161,8 +187,8 @@ void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
         at.panel_bytes = kWidenedBytes;
       }
       if (n < kDotPanels) at.panel_bytes = at.panel_scales = 0;
-      for (int64_t t = 0; t < n_tokens; t += kDotTokens) {
-        dot_tile<8, Scale, kStep, kAsymmetric, kDotTokens, kDotPanels>(
+      for (int64_t t = 0; t < n_tokens; t += kTokens) {
+        dot_tile<8, Scale, kStep, kForm, kTokens, kDotPanels>(
             totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,
             begin, end);
       }
@@ -180,19 +206,16 @@ void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
   }
 }
 
-template <bool kAsymmetric>
-void matmul_int8(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+template <InputForm kForm>
+void matmul_bytes(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
   visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin == 1) {
-      dot_matvec<kBits, Scale, kStep, kAsymmetric>(piece, w, input);
+      dot_matvec<kBits, Scale, kStep, kForm>(piece, w, input);
     } else {
-      dot_matmul<Scale, kStep, kAsymmetric>(piece, w, input);
+      dot_matmul<Scale, kStep, kForm>(piece, w, input);
     }
   });
 }
-
-constexpr Int8Products kInt8Products = {.symmetric = matmul_int8<false>,
-                                        .asymmetric = matmul_int8<true>};
 
 }  // namespace
 }  // namespace minfer::cpu

@@ -1,0 +1,48 @@
+#pragma once
+
+// Inputs of a matmul in f32 as planes of bytes, for instruction sets whose products of bytes are
+// more than three times as fast as those of f32; see quantized_layout.h. After vector_input.h.
+
+namespace minfer::cpu {
+namespace {
+
+constexpr int kPlanes = n_planes(InputForm::Planes);
+
+// x = 2^16 top + 2^8 middle + bottom, in units of a power of two that makes the largest magnitude
+// of the block lie in [2^21, 2^22): what is rounded off is 2^-22 of it at most. The bytes are
+// signed: what a byte keeps of its number is taken from it before the next one is cut off.
+inline void quantize_to_planes(InputBlock* planes, const BlockLanes& x, const InputFormat& format) {
+  constexpr uint32_t kMantissaBits = 23, kBias = 127, kLevelBits = 21;
+  const uint32_t bits = largest_magnitude_bits(x);
+  const float magnitude = __builtin_bit_cast(float, bits);
+  const uint32_t exponent = bits >> kMantissaBits;
+  float unit = __builtin_bit_cast(float, (exponent - kLevelBits) << kMantissaBits);
+  float inverse = __builtin_bit_cast(float, (2 * kBias + kLevelBits - exponent) << kMantissaBits);
+  if (magnitude < kSmallestInput) unit = inverse = 0;
+  if (!(magnitude <= __FLT_MAX__)) unit = __builtin_nanf("");
+  I32x16 low = to_int(x.low * splat(inverse)), high = to_int(x.high * splat(inverse));
+  for (int plane = kPlanes - 1; plane >= 0; --plane, unit *= 256) {
+    InputBlock& block = planes[plane];
+    block.scale = unit;
+    block.minus_zero = 0;
+    const I8x32 levels = low_bytes(low, high);
+    store(block.levels, levels);
+    low = without_low_byte(low);
+    high = without_low_byte(high);
+    int sums[2];
+    sum_halves(sums, levels);
+    if (format.step == kBrick) sums[0] += sums[1];
+    for (int half = 0; half < 2; ++half) set_sums(block, half, sums[half], format.zero_level);
+  }
+}
+
+void quantize_planes(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
+                     const InputFormat& format) {
+  for_blocks(x, n_rows, cols, [&](const BlockLanes& lanes) {
+    quantize_to_planes(out, lanes, format);
+    out += kPlanes;
+  });
+}
+
+}  // namespace
+}  // namespace minfer::cpu
