@@ -51,9 +51,9 @@ class ForwardPass {
     const Tensor q = heads(s.q, config_.n_heads);     // [n_tokens, n_heads, head_dim]
     const Tensor k = heads(s.k, config_.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
     const Tensor v = heads(s.v, config_.n_kv_heads);
-    linear(rows(s.q), normed, layer.wq, layer.bq);
-    linear(rows(s.k), normed, layer.wk, layer.bk);
-    linear(rows(s.v), normed, layer.wv, layer.bv);
+    linear(normed, {{{rows(s.q), layer.wq}, layer.bq},
+                    {{rows(s.k), layer.wk}, layer.bk},
+                    {{rows(s.v), layer.wv}, layer.bv}});
     if (state_.rope_table) {
       b_.rope(q, state_.rope_table, pos_);
       b_.rope(k, state_.rope_table, pos_);
@@ -62,7 +62,7 @@ class ForwardPass {
 
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
     b_.attention(heads(s.attended, config_.n_heads), q, cache, pos_, scale);
-    add_linear(x, rows(s.attended), layer.wo, layer.bo);
+    linear(rows(s.attended), {{{x, layer.wo, /*accumulate=*/true}, layer.bo}});
   }
 
   void ffn_block(Tensor x, const LayerWeights& layer) {
@@ -71,33 +71,32 @@ class ForwardPass {
     norm(b_, config_, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
     if (config_.is_llama()) {
       const Tensor gate = rows(s.gate);  // [n_tokens, ffn_dim]
-      linear(gate, normed, layer.w_gate, layer.b_gate);
-      linear(up, normed, layer.w_up, layer.b_up);
+      linear(normed, {{{gate, layer.w_gate}, layer.b_gate}, {{up, layer.w_up}, layer.b_up}});
       b_.swiglu(up, gate, up);
     } else {
-      linear(up, normed, layer.w_up, {});
+      linear(normed, {{{up, layer.w_up}, {}}});
       b_.bias_gelu(up, up, layer.b_up, config_.gelu);
     }
-    add_linear(x, up, layer.w_down, layer.b_down);
+    linear(up, {{{x, layer.w_down, /*accumulate=*/true}, layer.b_down}});
   }
 
  private:
-  // out = x wᵀ + bias
-  void linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
-    observe(w, x);
-    b_.matmul(out, x, w);
-    if (bias) b_.add_bias(out, out, bias);
-  }
+  struct Linear {
+    Product product;
+    Tensor bias;  // may be null
+  };
 
-  // out += x wᵀ + bias
-  void add_linear(Tensor out, Tensor x, const Matrix& w, const DeviceTensor& bias) {
-    observe(w, x);
-    b_.matmul(out, x, w, /*accumulate=*/true);
-    if (bias) b_.add_bias(out, out, bias);
-  }
-
-  void observe(const Matrix& w, Tensor x) const {
-    if (state_.observe_matmul) state_.observe_matmul(w, x);
+  // x wᵀ + bias for each
+  void linear(Tensor x, std::initializer_list<Linear> layers) {
+    std::vector<Product> products;
+    for (const auto& [product, bias] : layers) {
+      if (state_.observe_matmul) state_.observe_matmul(product.w, x);
+      products.push_back(product);
+    }
+    b_.matmuls(x, products);
+    for (const auto& [product, bias] : layers) {
+      if (bias) b_.add_bias(product.out, product.out, bias);
+    }
   }
 
   Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }

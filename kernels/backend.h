@@ -52,6 +52,14 @@ struct KvLayer {
 
 enum class GeluKind { Erf, Tanh };
 
+// One product of an input x [n_tokens, in]: out = x w^T with w [out, in], out [n_tokens, out]; with
+// `accumulate`, out += x w^T (the residual stream: one rounding, of the sum).
+struct Product {
+  Tensor out;
+  const Matrix& w;
+  bool accumulate = false;
+};
+
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
@@ -119,9 +127,12 @@ class Backend {
   virtual void softmax(Tensor out, Tensor x) = 0;
 
   // ---- matmul ---------------------------------------------------------------------------------
-  // out = x w^T; x [n_tokens, in], w [out, in], out [n_tokens, out]; with `accumulate`, out += x
-  // w^T (the residual stream: one rounding, of the sum).
-  virtual void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate = false) = 0;
+  // The products of one input, as if one after the other.
+  virtual void matmuls(Tensor x, std::span<const Product> products) = 0;
+  void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate = false) {
+    const Product product{out, w, accumulate};
+    matmuls(x, {&product, 1});
+  }
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <algorithm>
+#include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/cpu/kernels.h"
@@ -17,6 +18,30 @@ inline int64_t n_rows(const Tensor& x) {
 
 // Query rows of one attention piece: they share one reading of keys and values.
 constexpr int64_t kAttentionRows = 112;
+
+// The form in which the kernels of a matrix take the input.
+struct MatmulInputForm {
+  enum class Kind { Float, Rounded, Levels, Bytes };
+  Kind kind;
+  int64_t step = 0;  // of Levels with mins and of Bytes
+  int zero_level = 0;
+  bool operator==(const MatmulInputForm&) const = default;
+};
+
+// The input in one of the forms.
+struct MatmulInput {
+  MatmulInputForm::Kind kind;
+  FloatInput floats;         // of Levels; x alone of Float and Rounded
+  const InputBlock* blocks;  // of Bytes
+};
+
+// One product, cut into pieces.
+struct MatmulJob {
+  const Matrix* w;
+  MatmulPiece whole;
+  PackedLevels levels;  // of quantized weights
+  int64_t step_tokens, step_panels, panel_pieces, n_pieces;
+};
 
 // Backend on the host: checks shapes, splits an operation into pieces for the thread pool and calls
 // the kernels of one instruction set. The floating-point environment stays the default one:
@@ -53,7 +78,7 @@ class CpuBackend final : public Backend {
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void softmax(Tensor out, Tensor x) override;
 
-  void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) override;
+  void matmuls(Tensor x, std::span<const Product> products) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
   void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
@@ -90,11 +115,12 @@ class CpuBackend final : public Backend {
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);
 
-  // run(piece) for the pieces of a matmul, on all threads where they are worth it.
-  template <typename F>
-  void for_matmul_pieces(const MatmulPiece& whole, int64_t weight_bytes, F&& run);
-  // The input of a matmul, x [n_rows, in_dim], in the forms that kernels take; each is valid until
-  // the next call.
+  MatmulInputForm matmul_input_form(const Matrix& w) const;
+  // x [n_rows, in_dim] in that form, which `w` takes; valid until the next call.
+  MatmulInput matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,
+                           const Matrix& w);
+  MatmulJob matmul_job(const Product& product, int64_t n_tokens) const;
+  void run_matmul_piece(const MatmulJob& job, const MatmulInput& input, int64_t i, int thread);
   FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedLevels& w);
   const InputBlock* byte_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
                                int zero_level);
@@ -106,7 +132,8 @@ class CpuBackend final : public Backend {
   ThreadPool pool_;
   Activations activations_;
   InputForm input_form_;
-  DeviceTensor scratch_;  // [n_threads, floats]
+  std::vector<MatmulJob> jobs_;  // of the matmul under way
+  DeviceTensor scratch_;         // [n_threads, floats]
   DeviceTensor padded_input_, input_sums_, input_blocks_;
 };
 

@@ -21,7 +21,7 @@ float sum_of(const float* x, int64_t n) {
   return sum;
 }
 
-ByteProducts::Matmul product_of(const ByteProducts& products, InputForm form) {
+ByteProducts::Matmul byte_product(const ByteProducts& products, InputForm form) {
   switch (form) {
     case InputForm::Symmetric:
       return products.symmetric;
@@ -31,6 +31,12 @@ ByteProducts::Matmul product_of(const ByteProducts& products, InputForm form) {
       return products.planes;
   }
   return nullptr;
+}
+
+CpuKernels::Matmul float_product(const CpuKernels& kernels, DType dtype) {
+  return dtype == DType::F32   ? kernels.matmul_f32
+         : dtype == DType::F16 ? kernels.matmul_f16
+                               : kernels.matmul_bf16;
 }
 
 }  // namespace
@@ -97,75 +103,122 @@ const float* CpuBackend::rounded_input(const float* x, int64_t n_rows, int64_t i
   return rounded;
 }
 
-template <typename F>
-void CpuBackend::for_matmul_pieces(const MatmulPiece& whole, int64_t weight_bytes, F&& run) {
-  const int64_t n_tokens = whole.token_end;
+MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
+  using Kind = MatmulInputForm::Kind;
+  const bool rounded = activations_ != Activations::Float;
+  if (is_float(w.dtype)) return {rounded ? Kind::Rounded : Kind::Float};
+  const PackedLevels levels = packed_levels(w);
+  if (rounded || kernels_.bytes.planes != nullptr) {
+    return {Kind::Bytes, levels.step, levels.zero_level()};
+  }
+  return {Kind::Levels, levels.mins != nullptr ? levels.step : 0};
+}
+
+MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,
+                                     const Matrix& w) {
+  MatmulInput input{.kind = form.kind, .floats = {x, w.in_dim, nullptr}, .blocks = nullptr};
+  switch (form.kind) {
+    case MatmulInputForm::Kind::Float:
+      break;
+    case MatmulInputForm::Kind::Rounded:
+      input.floats.x = rounded_input(x, n_rows, w.in_dim);
+      break;
+    case MatmulInputForm::Kind::Levels:
+      input.floats = float_input(x, n_rows, w.in_dim, packed_levels(w));
+      break;
+    case MatmulInputForm::Kind::Bytes:
+      input.blocks = byte_input(x, n_rows, w.in_dim, form.step, form.zero_level);
+      break;
+  }
+  return input;
+}
+
+MatmulJob CpuBackend::matmul_job(const Product& product, int64_t n_tokens) const {
+  const Matrix& w = product.w;
+  const int64_t panels = n_panels(w.out_dim);
+  MatmulJob job{.w = &w,
+                .whole = {.out = product.out.as<float>(),
+                          .x = nullptr,
+                          .w = w.storage.view().data,
+                          .in_dim = w.in_dim,
+                          .out_dim = w.out_dim,
+                          .token_begin = 0,
+                          .token_end = n_tokens,
+                          .panel_begin = 0,
+                          .panel_end = panels,
+                          .accumulate = product.accumulate,
+                          .scratch = nullptr},
+                .levels = is_float(w.dtype) ? PackedLevels{} : packed_levels(w),
+                .step_tokens = std::max<int64_t>(n_tokens, 1),
+                .step_panels = kMaxMatmulPanels,
+                .panel_pieces = 0,
+                .n_pieces = 0};
   // With few tokens the weights are streamed: small pieces of panels. With many, pieces are as
   // large as the caches allow, but not so large that one thread waits for another's last piece.
   const int64_t min_pieces = pool_.n_threads() == 1 ? 1 : 4 * pool_.n_threads();
-  int64_t step_tokens = std::max<int64_t>(n_tokens, 1), step_panels = kMaxMatmulPanels;
   if (n_tokens < kManyTokens) {
-    const int64_t panel_bytes = weight_bytes / whole.panel_end;
-    step_panels = std::min({kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes),
-                            ceil_div(whole.panel_end, min_pieces)});
-    step_panels = align_up(step_panels, kMaxTilePanels);
+    const int64_t panel_bytes = w.n_bytes / panels;
+    job.step_panels = std::min(
+        {kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes), ceil_div(panels, min_pieces)});
+    job.step_panels = align_up(job.step_panels, kMaxTilePanels);
   } else {
-    step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
-    const int64_t token_pieces = ceil_div(n_tokens, step_tokens);
-    while (step_panels > kMaxTilePanels &&
-           token_pieces * ceil_div(whole.panel_end, step_panels) < min_pieces) {
-      step_panels /= 2;
+    job.step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
+    const int64_t token_pieces = ceil_div(n_tokens, job.step_tokens);
+    while (job.step_panels > kMaxTilePanels &&
+           token_pieces * ceil_div(panels, job.step_panels) < min_pieces) {
+      job.step_panels /= 2;
     }
   }
-  const int64_t panel_pieces = ceil_div(whole.panel_end, step_panels);
-  const int64_t n_pieces = ceil_div(n_tokens, step_tokens) * panel_pieces;
-  const double products = double(n_tokens) * double(whole.in_dim) * double(whole.out_dim);
-  for_pieces(n_pieces, products, [&](int64_t i, int thread) {
-    MatmulPiece piece = whole;
-    piece.token_begin = i / panel_pieces * step_tokens;
-    piece.token_end = std::min(n_tokens, piece.token_begin + step_tokens);
-    piece.panel_begin = i % panel_pieces * step_panels;
-    piece.panel_end = std::min(whole.panel_end, piece.panel_begin + step_panels);
-    piece.scratch = scratch(thread);
-    run(piece);
-  });
+  job.panel_pieces = ceil_div(panels, job.step_panels);
+  job.n_pieces = ceil_div(n_tokens, job.step_tokens) * job.panel_pieces;
+  return job;
 }
 
-void CpuBackend::matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate) {
-  const int64_t n_tokens = n_rows(x);
-  MINFER_CHECK(
-      x.shape.last() == w.in_dim && out.shape.last() == w.out_dim && n_rows(out) == n_tokens,
-      "matmul: x ", x.shape, ", w [", w.out_dim, ", ", w.in_dim, "], out ", out.shape);
-  MatmulPiece whole{.out = out.as<float>(),
-                    .x = x.as<const float>(),
-                    .w = w.storage.view().data,
-                    .in_dim = w.in_dim,
-                    .out_dim = w.out_dim,
-                    .token_begin = 0,
-                    .token_end = n_tokens,
-                    .panel_begin = 0,
-                    .panel_end = n_panels(w.out_dim),
-                    .accumulate = accumulate,
-                    .scratch = nullptr};
-  const bool rounded = activations_ != Activations::Float;
-  if (is_float(w.dtype)) {
-    const auto run = w.dtype == DType::F32   ? kernels_.matmul_f32
-                     : w.dtype == DType::F16 ? kernels_.matmul_f16
-                                             : kernels_.matmul_bf16;
-    if (rounded) whole.x = rounded_input(whole.x, n_tokens, w.in_dim);
-    return for_matmul_pieces(whole, w.n_bytes, run);
+void CpuBackend::run_matmul_piece(const MatmulJob& job, const MatmulInput& input, int64_t i,
+                                  int thread) {
+  MatmulPiece piece = job.whole;
+  piece.x = input.floats.x;
+  piece.token_begin = i / job.panel_pieces * job.step_tokens;
+  piece.token_end = std::min(job.whole.token_end, piece.token_begin + job.step_tokens);
+  piece.panel_begin = i % job.panel_pieces * job.step_panels;
+  piece.panel_end = std::min(job.whole.panel_end, piece.panel_begin + job.step_panels);
+  piece.scratch = scratch(thread);
+  switch (input.kind) {
+    case MatmulInputForm::Kind::Float:
+    case MatmulInputForm::Kind::Rounded:
+      return float_product(kernels_, job.w->dtype)(piece);
+    case MatmulInputForm::Kind::Levels:
+      return kernels_.matmul_levels(piece, job.levels, input.floats);
+    case MatmulInputForm::Kind::Bytes:
+      return byte_product(kernels_.bytes, input_form_)(piece, job.levels, input.blocks);
   }
-  const PackedLevels levels = packed_levels(w);
-  if (!rounded && kernels_.bytes.planes == nullptr) {
-    const FloatInput input = float_input(whole.x, n_tokens, w.in_dim, levels);
-    return for_matmul_pieces(whole, w.n_bytes, [&](const MatmulPiece& piece) {
-      kernels_.matmul_levels(piece, levels, input);
+}
+
+void CpuBackend::matmuls(Tensor x, std::span<const Product> products) {
+  const int64_t n_tokens = n_rows(x);
+  for (const auto& [out, w, _] : products) {
+    MINFER_CHECK(
+        x.shape.last() == w.in_dim && out.shape.last() == w.out_dim && n_rows(out) == n_tokens,
+        "matmul: x ", x.shape, ", w [", w.out_dim, ", ", w.in_dim, "], out ", out.shape);
+  }
+  // Neighbours that take the input in the same form share it, and one loop over their pieces.
+  for (size_t begin = 0, end = 0; begin < products.size(); begin = end) {
+    const MatmulInputForm form = matmul_input_form(products[begin].w);
+    int64_t n_pieces = 0, out_dims = 0;
+    jobs_.clear();
+    for (; end < products.size() && matmul_input_form(products[end].w) == form; ++end) {
+      jobs_.push_back(matmul_job(products[end], n_tokens));
+      n_pieces += jobs_.back().n_pieces;
+      out_dims += products[end].w.out_dim;
+    }
+    const MatmulInput input = matmul_input(form, x.as<const float>(), n_tokens, products[begin].w);
+    const double multiplications = double(n_tokens) * double(x.shape.last()) * double(out_dims);
+    for_pieces(n_pieces, multiplications, [&](int64_t i, int thread) {
+      const MatmulJob* job = jobs_.data();
+      for (; i >= job->n_pieces; ++job) i -= job->n_pieces;
+      run_matmul_piece(*job, input, i, thread);
     });
   }
-  const InputBlock* const input =
-      byte_input(whole.x, n_tokens, w.in_dim, levels.step, levels.zero_level());
-  const auto run = product_of(kernels_.bytes, input_form_);
-  for_matmul_pieces(whole, w.n_bytes, [&](const MatmulPiece& piece) { run(piece, levels, input); });
 }
 
 }  // namespace minfer::cpu

@@ -87,6 +87,9 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
     }
     for (int p = 0; p < kPanels; ++p) {
       const int64_t at = p * panels.panel_scales + group.offset;
+      if constexpr (kTokens == 1) {  // of the next panels
+        __builtin_prefetch(panels.scales + at + kPanels * panels.panel_scales, 0, 2);
+      }
       const F32x16 scale = load(panels.scales + at);
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = total[r / kPlanes][p];
