@@ -14,7 +14,7 @@ namespace minfer {
 // A source whose tensors lie in one or more files as they are read: each one range of bytes.
 class FileTensorSource : public TensorSource {
  public:
-  HostTensor read(const TensorEntry& entry) const override;
+  void read_into(HostTensor& to, const TensorEntry& entry) const override;
   HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const override;
   void check_unchanged() const override;
 

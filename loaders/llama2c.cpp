@@ -119,9 +119,9 @@ class Llama2cSource final : public FileTensorSource {
     files_.push_back(std::move(file));
   }
 
-  HostTensor read(const TensorEntry& entry) const override {
+  void read_into(HostTensor& to, const TensorEntry& entry) const override {
     const bool quantized = group_ > 0 && entry.shape.rank > 1;  // norms are f32 in any version
-    return quantized ? read_groups(entry) : FileTensorSource::read(entry);
+    quantized ? read_groups(to, entry) : FileTensorSource::read_into(to, entry);
   }
 
  private:
@@ -180,11 +180,11 @@ class Llama2cSource final : public FileTensorSource {
 
   // All int8 values of the tensor, then one f32 scale per group. Groups run over the flat tensor,
   // so that one may cross a row.
-  HostTensor read_groups(const TensorEntry& entry) const {
+  void read_groups(HostTensor& to, const TensorEntry& entry) const {
     std::vector<char> bytes(entry.file_bytes);
     read_bytes(entry, bytes.data());
-    HostTensor tensor(DType::F32, entry.shape);
-    float* out = tensor.as<float>();
+    to.reset(DType::F32, entry.shape);
+    float* out = to.as<float>();
     const int64_t n = entry.shape.n_elements();
     const char* scales = bytes.data() + n;
     for (int64_t i = 0; i < n; ++i) {
@@ -192,7 +192,6 @@ class Llama2cSource final : public FileTensorSource {
       std::memcpy(&scale, scales + i / group_ * int64_t{sizeof scale}, sizeof scale);
       out[i] = float(static_cast<int8_t>(bytes[static_cast<size_t>(i)])) * scale;
     }
-    return tensor;
   }
 
   int64_t group_ = 0;  // elements that share a scale; 0: all is f32

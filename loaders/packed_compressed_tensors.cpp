@@ -133,6 +133,29 @@ struct ZeroPoints {
   }
 };
 
+// The levels of an entry, which words of 32 bits hold row by row as U4 and U8 have them; the last
+// word of a row may be filled up.
+void read_words(const HostTensor& to, const SafetensorsSource& files, const Stored& stored) {
+  const Tensor& levels = to.view();
+  const auto out_dim = static_cast<size_t>(levels.shape[0]);
+  const size_t row_bytes = static_cast<size_t>(levels.n_bytes()) / out_dim;
+  const size_t stored_row_bytes = stored.n_bytes() / out_dim;
+  if (row_bytes == stored_row_bytes) return files.read_stored(stored, levels.data);
+  const auto bytes = read_part<uint8_t>(files, stored);
+  for (size_t row = 0; row < out_dim; ++row) {
+    std::copy_n(&bytes[row * stored_row_bytes], row_bytes,
+                static_cast<uint8_t*>(levels.data) + row * row_bytes);
+  }
+}
+
+// The levels of an entry, stored as signed bytes.
+void read_signed_bytes(const HostTensor& to, const SafetensorsSource& files, const Stored& stored) {
+  auto* const levels = static_cast<uint8_t*>(to.view().data);
+  files.read_stored(stored, levels);
+  const int64_t n = to.view().n_elements();
+  for (int64_t i = 0; i < n; ++i) levels[i] ^= 0x80;  // adds 128
+}
+
 // The shape that a packed matrix has, which its words alone do not say.
 struct Dims {
   int64_t out, in;
@@ -175,29 +198,15 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
   weight.entry = packed_entry(module, bits, dims.out, dims.in, group, zeros.stored != nullptr,
                               scales, weight.parts);
   const bool is_packed = shape != nullptr;
-  const int64_t row_words = is_packed ? levels.record.dims[1] : 0;
-  weight.read_quantized = [=, entry = weight.entry, &levels,
-                           &scales](const SafetensorsSource& files) {
+  weight.read_quantized = [=, entry = weight.entry, &levels, &scales](
+                              HostQuantizedMatrix& to, const SafetensorsSource& files) {
     const std::vector<float> scale = read_float_part(files, scales);
     const std::vector<uint8_t> zero = zeros.read(files, dims.out, n_groups);
-    const auto scale_at = [&](int64_t row, int64_t g) {
-      return scale[static_cast<size_t>(row * n_groups + g)];
-    };
-    const auto zero_at = [&](int64_t row, int64_t g) {
-      return int{zero[static_cast<size_t>(row * n_groups + g)]};
-    };
-    if (is_packed) {
-      const auto words = read_part<uint32_t>(files, levels);
-      const auto level_at = [&](int64_t row, int64_t column) {
-        return PackedWords{words.data() + row * row_words, bits}.at(column);
-      };
-      return assemble(entry, level_at, scale_at, zero_at);
-    }
-    const auto bytes = read_part<int8_t>(files, levels);
-    const auto level_at = [&](int64_t row, int64_t column) {
-      return bytes[static_cast<size_t>(row * dims.in + column)] + 128;
-    };
-    return assemble(entry, level_at, scale_at, zero_at);
+    begin_matrix(
+        to, entry,
+        [&](int64_t row, int64_t g) { return scale[static_cast<size_t>(row * n_groups + g)]; },
+        [&](int64_t row, int64_t g) { return int{zero[static_cast<size_t>(row * n_groups + g)]}; });
+    is_packed ? read_words(to.levels, files, levels) : read_signed_bytes(to.levels, files, levels);
   };
   return weight;
 }

@@ -62,6 +62,49 @@ Module find_module(const SafetensorsSource& source, const std::string& name, con
   return m;
 }
 
+// Words [n_rows][n_cols] to [n_cols][n_rows].
+void transpose_words(uint32_t* to, const uint32_t* from, int64_t n_rows, int64_t n_cols) {
+  constexpr int64_t kTile = 16;  // words of a cache line
+  for (int64_t row0 = 0; row0 < n_rows; row0 += kTile) {
+    for (int64_t col0 = 0; col0 < n_cols; col0 += kTile) {
+      for (int64_t row = row0; row < std::min(row0 + kTile, n_rows); ++row) {
+        for (int64_t col = col0; col < std::min(col0 + kTile, n_cols); ++col) {
+          to[col * n_rows + row] = from[row * n_cols + col];
+        }
+      }
+    }
+  }
+}
+
+// AWQ's words [in][out / 8], each of eight rows, to U4 [out, in].
+void unpack_awq(uint8_t* to, const uint32_t* words, int64_t out_dim, int64_t in_dim) {
+  constexpr int64_t kTileWords = 16, kTileBytes = 64;  // of a cache line
+  const int64_t row_words = out_dim / 8, row_bytes = in_dim / 2;
+  uint8_t tile[8 * kTileWords][kTileBytes];
+  for (int64_t word0 = 0; word0 < row_words; word0 += kTileWords) {
+    const int64_t n_words = std::min(kTileWords, row_words - word0);
+    for (int64_t byte0 = 0; byte0 < row_bytes; byte0 += kTileBytes) {
+      const int64_t n_bytes = std::min(kTileBytes, row_bytes - byte0);
+      for (int64_t byte = 0; byte < n_bytes; ++byte) {
+        const uint32_t* const even = words + 2 * (byte0 + byte) * row_words + word0;
+        const uint32_t* const odd = even + row_words;
+        for (int64_t word = 0; word < n_words; ++word) {
+          // One byte for each of the word's places 0, 2, 4, 6 and 1, 3, 5, 7.
+          const uint32_t places[2] = {(even[word] & 0x0f0f0f0f) | (odd[word] & 0x0f0f0f0f) << 4,
+                                      (even[word] >> 4 & 0x0f0f0f0f) | (odd[word] & 0xf0f0f0f0)};
+          for (size_t i = 0; i < 8; ++i) {
+            const int place = kAwqPlaces[i];
+            tile[8 * word + int64_t(i)][byte] = uint8_t(places[place % 2] >> place / 2 * 8);
+          }
+        }
+      }
+      for (int64_t row = 0; row < 8 * n_words; ++row) {
+        std::copy_n(tile[row], n_bytes, to + (8 * word0 + row) * row_bytes + byte0);
+      }
+    }
+  }
+}
+
 // [in, out] and [groups, out] of a module, element by element.
 class Elements {
  public:
@@ -72,28 +115,33 @@ class Elements {
         zeros_(read_part<uint32_t>(files, *module.zeros)),
         scales_(read_float_part(files, *module.scales)) {}
 
-  int level(int64_t row, int64_t column) const {
-    if (!scheme_.levels_along_in) return along_out(levels_, column, row);
+  // All of them, as a QuantizedMatrix has them.
+  void copy_levels(const HostTensor& to) const {
+    void* const data = to.view().data;
+    if (scheme_.levels_along_in) {
+      transpose_words(static_cast<uint32_t*>(data), levels_.data(),
+                      module_.in_dim / PackedWords::per_word(scheme_.bits), module_.out_dim);
+    } else {
+      unpack_awq(static_cast<uint8_t*>(data), levels_.data(), module_.out_dim, module_.in_dim);
+    }
+  }
+  int level(int64_t row, int64_t column) const {  // levels along in
     const int64_t per_word = PackedWords::per_word(scheme_.bits);
     const int64_t word = column / per_word * module_.out_dim + row;
     return PackedWords{&levels_[static_cast<size_t>(word)], scheme_.bits}.at(column % per_word);
   }
   int zero(int64_t row, int64_t group) const {
-    return (along_out(zeros_, group, row) + scheme_.zero_offset) & ((1 << scheme_.bits) - 1);
+    const int64_t per_word = PackedWords::per_word(scheme_.bits);
+    const int64_t word = group * (module_.out_dim / per_word) + row / per_word;
+    const int place = scheme_.places[static_cast<size_t>(row % per_word)];
+    const int zero = PackedWords{&zeros_[static_cast<size_t>(word)], scheme_.bits}.at(place);
+    return (zero + scheme_.zero_offset) & ((1 << scheme_.bits) - 1);
   }
   float scale(int64_t row, int64_t group) const {
     return scales_[static_cast<size_t>(group * module_.out_dim + row)];
   }
 
  private:
-  // Of words [n, out / per_word].
-  int along_out(const std::vector<uint32_t>& words, int64_t i, int64_t row) const {
-    const int64_t per_word = PackedWords::per_word(scheme_.bits);
-    const int64_t word = i * (module_.out_dim / per_word) + row / per_word;
-    const int place = scheme_.places[static_cast<size_t>(row % per_word)];
-    return PackedWords{&words[static_cast<size_t>(word)], scheme_.bits}.at(place);
-  }
-
   const Module& module_;
   const Scheme& scheme_;
   std::vector<uint32_t> levels_, zeros_;
@@ -111,8 +159,8 @@ std::vector<int32_t> read_group_of_input(const SafetensorsSource& files, const M
   return groups;
 }
 
-HostQuantizedMatrix read_matrix(const SafetensorsSource& files, const Module& module,
-                                const Scheme& scheme, const TensorEntry& entry) {
+void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const Module& module,
+                 const Scheme& scheme, const TensorEntry& entry) {
   const std::vector<int32_t> groups = read_group_of_input(files, module);
   for (size_t i = 0; i < groups.size(); ++i) {
     const int64_t expected = int64_t(i) / entry.quant->group;
@@ -120,30 +168,29 @@ HostQuantizedMatrix read_matrix(const SafetensorsSource& files, const Module& mo
                    expected, " without desc_act");
   }
   const Elements elements(files, module, scheme);
-  return assemble(
-      entry, [&](int64_t row, int64_t column) { return elements.level(row, column); },
-      [&](int64_t row, int64_t group) { return elements.scale(row, group); },
+  begin_matrix(
+      to, entry, [&](int64_t row, int64_t group) { return elements.scale(row, group); },
       [&](int64_t row, int64_t group) { return elements.zero(row, group); });
+  elements.copy_levels(to.levels);
 }
 
 // Columns whose groups are in any order have no QuantizedMatrix.
-HostTensor read_dequantized(const SafetensorsSource& files, const Module& module,
-                            const Scheme& scheme) {
+void read_dequantized(HostTensor& to, const SafetensorsSource& files, const Module& module,
+                      const Scheme& scheme) {
   std::vector<int32_t> groups = read_group_of_input(files, module);
   for (int64_t i = static_cast<int64_t>(groups.size()); i < module.in_dim; ++i) {
     groups.push_back(static_cast<int32_t>(i / (module.in_dim / module.n_groups)));
   }
   const Elements elements(files, module, scheme);
-  HostTensor out(DType::F32, {module.out_dim, module.in_dim});
-  float* to = out.as<float>();
+  to.reset(DType::F32, {module.out_dim, module.in_dim});
+  float* out = to.as<float>();
   for (int64_t row = 0; row < module.out_dim; ++row) {
     for (int64_t column = 0; column < module.in_dim; ++column) {
       const int64_t group = groups[static_cast<size_t>(column)];
       const int level = elements.level(row, column) - elements.zero(row, group);
-      *to++ = float(level) * elements.scale(row, group);
+      *out++ = float(level) * elements.scale(row, group);
     }
   }
-  return out;
 }
 
 PackedWeight make_weight(const SafetensorsSource& source, const std::string& name,
@@ -158,12 +205,13 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& nam
   if (scheme.any_order) {
     weight.entry.dtype = DType::F32;
     weight.entry.quant.reset();
-    weight.read = [module, scheme](const SafetensorsSource& files) {
-      return read_dequantized(files, module, scheme);
+    weight.read = [module, scheme](HostTensor& to, const SafetensorsSource& files) {
+      read_dequantized(to, files, module, scheme);
     };
   } else {
-    weight.read_quantized = [module, scheme, entry = weight.entry](const SafetensorsSource& files) {
-      return read_matrix(files, module, scheme, entry);
+    weight.read_quantized = [module, scheme, entry = weight.entry](HostQuantizedMatrix& to,
+                                                                   const SafetensorsSource& files) {
+      read_matrix(to, files, module, scheme, entry);
     };
   }
   return weight;

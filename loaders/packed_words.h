@@ -54,40 +54,25 @@ int64_t group_of(const PackedWeight::Stored& scales, int64_t n_groups, int64_t i
 // "int4 g64", "int8 row asymmetric" of most weights.
 std::string common_scheme(const std::vector<PackedWeight>& weights);
 
-// The matrix of an entry from accessors of its parts:
-//   level(row, column), zero(row, group)  in 0 ... 2^bits - 1
-//   scale(row, group)                     float
+// Makes `to` the matrix of an entry with scales and mins, levels not yet written, from accessors:
+//   scale(row, group)  float
+//   zero(row, group)   in 0 ... 2^bits - 1
 // Throws Input where a symmetric matrix has a zero-point off the middle.
-template <typename Level, typename Scale, typename Zero>
-HostQuantizedMatrix assemble(const TensorEntry& entry, Level level, Scale scale, Zero zero) {
-  const int64_t out_dim = entry.shape[0], in_dim = entry.shape[1];
-  HostQuantizedMatrix w = make_quantized_matrix(entry.dtype, entry.quant->scales, out_dim, in_dim,
-                                                entry.quant->group, entry.quant->asymmetric);
-  const QuantizedMatrix view = w.view();
-  const bool two_a_byte = entry.dtype == DType::U4;
-  const int64_t row_bytes = two_a_byte ? in_dim / 2 : in_dim;
-  auto* const levels = static_cast<uint8_t*>(view.levels.data);
-  // Some packings have neighbouring rows in neighbouring words: whole cache lines of them at once.
-  constexpr int64_t kTileRows = 64;
-  for (int64_t begin = 0; begin < out_dim; begin += kTileRows) {
-    const int64_t end = std::min(begin + kTileRows, out_dim);
-    for (int64_t at = 0; at < row_bytes; ++at) {
-      for (int64_t row = begin; row < end; ++row) {
-        levels[row * row_bytes + at] =
-            two_a_byte ? uint8_t(level(row, 2 * at) | level(row, 2 * at + 1) << 4)
-                       : uint8_t(level(row, at));
-      }
-    }
-  }
+template <typename Scale, typename Zero>
+void begin_matrix(HostQuantizedMatrix& to, const TensorEntry& entry, Scale scale, Zero zero) {
+  const int64_t out_dim = entry.shape[0];
+  to.reset(entry.dtype, entry.quant->scales, out_dim, entry.shape[1], entry.quant->group,
+           entry.quant->asymmetric);
+  const QuantizedMatrix view = to.view();
   const int64_t n_groups = view.n_groups();
   visit_float(entry.quant->scales, [&]<typename T>() {
     for (int64_t row = 0; row < out_dim; ++row) {
       for (int64_t g = 0; g < n_groups; ++g) {
         const float s = scale(row, g);
         const int z = zero(row, g);
-        w.scales.as<T>()[row * n_groups + g] = from_f32<T>(s);
+        to.scales.as<T>()[row * n_groups + g] = from_f32<T>(s);
         if (view.asymmetric()) {
-          w.mins.as<float>()[row * n_groups + g] = -(s * float(z));
+          to.mins.as<float>()[row * n_groups + g] = -(s * float(z));
         } else {
           MINFER_REQUIRE(Input, z == view.zero_level(), "zero-point of row ", row, ", group ", g,
                          " is ", z, ", expected ", view.zero_level(), " of symmetric weights");
@@ -95,7 +80,6 @@ HostQuantizedMatrix assemble(const TensorEntry& entry, Level level, Scale scale,
       }
     }
   });
-  return w;
 }
 
 }  // namespace minfer

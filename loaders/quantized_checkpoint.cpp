@@ -31,28 +31,28 @@ class QuantizedCheckpoint final : public TensorSource {
     }
   }
 
-  HostTensor read(const TensorEntry& entry) const override {
+  void read_into(HostTensor& to, const TensorEntry& entry) const override {
     const size_t index = index_of(entry);
-    if (index >= packed_.size()) return files_->read(entry);
+    if (index >= packed_.size()) return files_->read_into(to, entry);
     MINFER_CHECK(packed_[index].read, "tensor ", entry.name, " is a matrix of groups");
-    return deliver(entry, packed_[index].read);
+    deliver(to, entry, packed_[index].read);
   }
-  HostQuantizedMatrix read_quantized(const TensorEntry& entry) const override {
+  void read_quantized_into(HostQuantizedMatrix& to, const TensorEntry& entry) const override {
     const size_t index = index_of(entry);
     MINFER_CHECK(index < packed_.size() && packed_[index].read_quantized, "tensor ", entry.name,
                  " has no groups");
-    return deliver(entry, packed_[index].read_quantized);
+    deliver(to, entry, packed_[index].read_quantized);
   }
   int64_t check_checksums() const override { return files_->check_checksums(); }
   void check_unchanged() const override { files_->check_unchanged(); }
 
  private:
-  // What one of the functions of a PackedWeight delivers.
+  // `read` is one of the functions of a PackedWeight.
   template <typename T>
-  T deliver(const TensorEntry& entry,
-            const std::function<T(const SafetensorsSource&)>& read) const {
+  void deliver(T& to, const TensorEntry& entry,
+               const std::function<void(T&, const SafetensorsSource&)>& read) const {
     try {
-      return read(*files_);
+      read(to, *files_);
     } catch (const Error& e) {
       if (e.kind() != ErrorKind::Input) throw;
       throw e.in(cat(shown_path(path), ": tensor ", shortened(entry.name)));

@@ -16,9 +16,9 @@ struct PackedWeight {
 
   TensorEntry entry;
   std::vector<const Stored*> parts;  // no other weight's, and not tensors of their own
-  // What read_quantized() or, for an entry without `quant`, read() delivers. One of them is set.
-  std::function<HostQuantizedMatrix(const SafetensorsSource&)> read_quantized;
-  std::function<HostTensor(const SafetensorsSource&)> read;
+  // What read_quantized_into() or, for an entry without `quant`, read_into() does. One is set.
+  std::function<void(HostQuantizedMatrix& to, const SafetensorsSource&)> read_quantized;
+  std::function<void(HostTensor& to, const SafetensorsSource&)> read;
 };
 
 // What a quantization_config says, held against the headers of the files.

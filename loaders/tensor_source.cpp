@@ -48,10 +48,15 @@ void FileTensorSource::read_bytes(const TensorEntry& entry, void* to) const {
   files_[extent.file].read(extent.begin, to, tensors[index].file_bytes);
 }
 
-HostTensor FileTensorSource::read(const TensorEntry& entry) const {
-  HostTensor tensor(entry.dtype, entry.shape);
-  MINFER_CHECK(std::cmp_equal(tensor.view().n_bytes(), entry.file_bytes), "tensor ", entry.name);
-  read_bytes(entry, tensor.view().data);
+void FileTensorSource::read_into(HostTensor& to, const TensorEntry& entry) const {
+  to.reset(entry.dtype, entry.shape);
+  MINFER_CHECK(std::cmp_equal(to.view().n_bytes(), entry.file_bytes), "tensor ", entry.name);
+  read_bytes(entry, to.view().data);
+}
+
+HostTensor TensorSource::read(const TensorEntry& entry) const {
+  HostTensor tensor;
+  read_into(tensor, entry);
   return tensor;
 }
 
@@ -80,8 +85,14 @@ HostTensor FileTensorSource::read_rows(const TensorEntry& entry, int64_t begin, 
   return rows;
 }
 
-HostQuantizedMatrix TensorSource::read_quantized(const TensorEntry& entry) const {
+void TensorSource::read_quantized_into(HostQuantizedMatrix&, const TensorEntry& entry) const {
   throw Error(ErrorKind::Internal, cat("tensor ", entry.name, " has no groups"));
+}
+
+HostQuantizedMatrix TensorSource::read_quantized(const TensorEntry& entry) const {
+  HostQuantizedMatrix matrix;
+  read_quantized_into(matrix, entry);
+  return matrix;
 }
 
 void FileTensorSource::check_unchanged() const {

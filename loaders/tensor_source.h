@@ -59,13 +59,15 @@ class TensorSource {
 
   const TensorEntry* find(const std::string& name) const;  // null where there is none
 
-  // The whole tensor. Thread-safe. Throws System where the file is short or has changed since it
-  // was opened.
-  virtual HostTensor read(const TensorEntry& entry) const = 0;
+  // The whole tensor, in the memory of `to` where that is large enough. Thread-safe. Throws System
+  // where the file is short or has changed since it was opened.
+  virtual void read_into(HostTensor& to, const TensorEntry& entry) const = 0;
+  HostTensor read(const TensorEntry& entry) const;
   // Rows [begin, begin + n) of the outermost dim of one that read() delivers. Thread-safe.
   virtual HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const;
   // The same for an entry with `quant`. Thread-safe.
-  virtual HostQuantizedMatrix read_quantized(const TensorEntry& entry) const;
+  virtual void read_quantized_into(HostQuantizedMatrix& to, const TensorEntry& entry) const;
+  HostQuantizedMatrix read_quantized(const TensorEntry& entry) const;
   // Holds every tensor of the files against the checksum that they carry for it ("xxh3.NAME" in
   // safetensors' __metadata__): Input where one differs. Returns how many have one.
   virtual int64_t check_checksums() const { return 0; }

@@ -3,7 +3,6 @@
 #include <filesystem>
 #include <future>
 #include <map>
-#include <variant>
 
 #include "models/describe_model.h"
 #include "models/host_memory.h"
@@ -16,14 +15,16 @@ namespace minfer {
 namespace {
 
 void require_memory(const std::vector<WeightBinding>& bindings) {
-  int64_t needed = 0, largest = 0;
+  int64_t needed = 0, largest_float = 0, largest_quantized = 0;
   for (const WeightBinding& binding : bindings) {
     const int64_t n_bytes = weight_memory_bytes(*binding.entry);
     needed = checked_add(needed, n_bytes);
+    int64_t& largest = binding.entry->quant ? largest_quantized : largest_float;
     largest = std::max(largest, n_bytes);
   }
-  // On the way are one tensor that is being packed, its other layout, and the next one.
-  require_host_memory(checked_add(needed, 3 * largest), "loading the model");
+  // On the way are the two weights of read_weights and another layout of a tensor.
+  const int64_t on_the_way = 2 * (largest_float + largest_quantized) + largest_float;
+  require_host_memory(checked_add(needed, on_the_way), "loading the model");
 }
 
 void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part) {
@@ -32,18 +33,21 @@ void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view 
                  " is not a finite number");
 }
 
-HostTensor read_finite(const TensorSource& source, const TensorEntry& entry) {
-  HostTensor tensor = source.read(entry);
-  require_finite(entry, tensor, "element");
-  return tensor;
-}
+// One tensor of a checkpoint at a time, in memory that serves for the next one too.
+struct Weight {
+  HostTensor tensor;
+  HostQuantizedMatrix matrix;  // of an entry with `quant`
 
-HostQuantizedMatrix read_finite_groups(const TensorSource& source, const TensorEntry& entry) {
-  HostQuantizedMatrix matrix = source.read_quantized(entry);
-  require_finite(entry, matrix.scales, "scale");
-  if (matrix.mins.view()) require_finite(entry, matrix.mins, "minimum");
-  return matrix;
-}
+  void read_finite(const TensorSource& source, const TensorEntry& entry) {
+    if (!entry.quant) {
+      source.read_into(tensor, entry);
+      return require_finite(entry, tensor, "element");
+    }
+    source.read_quantized_into(matrix, entry);
+    require_finite(entry, matrix.scales, "scale");
+    if (matrix.mins.view()) require_finite(entry, matrix.mins, "minimum");
+  }
+};
 
 // Of a quantized checkpoint: rows in their final order, as Hugging Face's are.
 void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Backend& backend) {
@@ -57,13 +61,14 @@ void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Back
   }
 }
 
-void place(const WeightBinding& binding, HostTensor tensor, const ModelConfig& config,
+void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& config,
            Backend& backend) {
-  if (binding.transposed) tensor = transposed(tensor);
-  if (binding.parts.front().vector != nullptr) tensor = to_f32_tensor(tensor);
+  HostTensor other;
+  if (binding.transposed) tensor = other = transposed(tensor);
+  if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
-    Tensor rows = tensor.view().rows(begin, part.n_rows);
+    Tensor rows = tensor.rows(begin, part.n_rows);
     begin += part.n_rows;
     HostTensor halves;
     if (part.rope_heads > 0) {
@@ -85,21 +90,22 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
   for (const WeightBinding& binding : bindings) {
     total += static_cast<int64_t>(binding.entry->file_bytes);
   }
-  using Weight = std::variant<HostTensor, HostQuantizedMatrix>;
+  Weight weights[2];  // of even and of odd bindings
   const auto start_reading = [&](size_t i) {
-    return std::async(std::launch::async, [&source, entry = bindings[i].entry]() -> Weight {
-      if (entry->quant) return read_finite_groups(source, *entry);
-      return read_finite(source, *entry);
-    });
+    return std::async(std::launch::async,
+                      [&source, &to = weights[i % 2], entry = bindings[i].entry] {
+                        to.read_finite(source, *entry);
+                      });
   };
-  std::future<Weight> next = start_reading(0);
+  std::future<void> next = start_reading(0);
   for (size_t i = 0; i < bindings.size(); ++i) {
-    Weight weight = next.get();
+    next.get();
     if (i + 1 < bindings.size()) next = start_reading(i + 1);
-    if (auto* matrix = std::get_if<HostQuantizedMatrix>(&weight)) {
-      place(bindings[i], *matrix, backend);
+    const Weight& weight = weights[i % 2];
+    if (bindings[i].entry->quant) {
+      place(bindings[i], weight.matrix, backend);
     } else {
-      place(bindings[i], std::get<HostTensor>(std::move(weight)), config, backend);
+      place(bindings[i], weight.tensor, config, backend);
     }
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);
     if (options.progress) options.progress(done, total);
@@ -107,7 +113,9 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
 }
 
 std::vector<double> read_rope_divisors(const TensorSource& source, const TensorEntry& entry) {
-  const HostTensor tensor = to_f32_tensor(read_finite(source, entry));
+  Weight weight;
+  weight.read_finite(source, entry);
+  const HostTensor tensor = to_f32_tensor(weight.tensor);
   std::vector<double> divisors;
   for (int64_t i = 0; i < tensor.view().n_elements(); ++i) {
     const float divisor = tensor.at(i);

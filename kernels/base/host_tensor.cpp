@@ -11,12 +11,18 @@ constexpr std::align_val_t kAlignment{64};
 
 void HostTensor::Free::operator()(std::byte* p) const { ::operator delete(p, kAlignment); }
 
-HostTensor::HostTensor(DType dtype, const Shape& shape) {
+void HostTensor::reset(DType dtype, const Shape& shape) {
   const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape));
-  void* memory = ::operator new(n_bytes, kAlignment, std::nothrow);
-  MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");
-  memory_.reset(static_cast<std::byte*>(memory));
-  view_ = {memory, dtype, shape};
+  if (memory_ == nullptr || n_bytes > capacity_) {
+    view_ = {};
+    memory_.reset();  // before there is more
+    capacity_ = 0;
+    void* memory = ::operator new(n_bytes, kAlignment, std::nothrow);
+    MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");
+    memory_.reset(static_cast<std::byte*>(memory));
+    capacity_ = n_bytes;
+  }
+  view_ = {memory_.get(), dtype, shape};
 }
 
 HostTensor to_f32_tensor(const Tensor& host) {

@@ -12,7 +12,10 @@ namespace minfer {
 class HostTensor {
  public:
   HostTensor() = default;
-  HostTensor(DType dtype, const Shape& shape);
+  HostTensor(DType dtype, const Shape& shape) { reset(dtype, shape); }
+  // Becomes another tensor, not initialized, in the same memory where that is large enough: pages
+  // that have been touched cost nothing.
+  void reset(DType dtype, const Shape& shape);
 
   const Tensor& view() const { return view_; }
   operator Tensor() const { return view_; }
@@ -31,6 +34,7 @@ class HostTensor {
     void operator()(std::byte* p) const;
   };
   std::unique_ptr<std::byte, Free> memory_;
+  size_t capacity_ = 0;  // bytes of memory_
   Tensor view_;
 };
 

@@ -115,6 +115,48 @@ void unpack_blocks(const void* in, int64_t n, int64_t group, Groups to) {
   }
 }
 
+bool is_finite(f16 x) { return (x.bits & 0x7c00) != 0x7c00; }
+
+template <typename Block>
+bool has_finite_scales(const void* in, int64_t n) {
+  const char* bytes = static_cast<const char*>(in);
+  bool finite = true;
+  for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
+    Block block;
+    std::memcpy(&block, bytes, sizeof block);
+    finite &= is_finite(block.d);
+    if constexpr (requires { block.m; }) finite &= is_finite(block.m);
+    if constexpr (requires { block.dmin; }) finite &= is_finite(block.dmin);
+  }
+  return finite;
+}
+
+// f.operator()<the block of a Q type>().
+template <typename F>
+decltype(auto) visit_block(DType dtype, F&& f) {
+  switch (dtype) {
+    case DType::Q8_0:
+      return f.template operator()<BlockQ8_0>();
+    case DType::Q4_0:
+      return f.template operator()<BlockQ4_0>();
+    case DType::Q4_1:
+      return f.template operator()<BlockQ4_1>();
+    case DType::Q5_0:
+      return f.template operator()<BlockQ5_0>();
+    case DType::Q5_1:
+      return f.template operator()<BlockQ5_1>();
+    case DType::Q4_K:
+      return f.template operator()<BlockQ4_K>();
+    case DType::Q5_K:
+      return f.template operator()<BlockQ5_K>();
+    case DType::Q6_K:
+      return f.template operator()<BlockQ6_K>();
+    default:
+      break;
+  }
+  throw Error(ErrorKind::Internal, cat("blocks of ", dtype));
+}
+
 template <typename T>
 void convert_floats(float* out, const void* in, int64_t n) {
   const char* bytes = static_cast<const char*>(in);
@@ -196,27 +238,14 @@ void unpack_groups(uint8_t* levels, float* scales, float* mins, const void* in, 
                    int64_t n) {
   const int64_t group = group_format(dtype).group;
   MINFER_CHECK(n % info(dtype).block_elements == 0, n, " elements of ", dtype);
-  const Groups to{levels, scales, mins};
-  switch (dtype) {
-    case DType::Q8_0:
-      return unpack_blocks<BlockQ8_0>(in, n, group, to);
-    case DType::Q4_0:
-      return unpack_blocks<BlockQ4_0>(in, n, group, to);
-    case DType::Q4_1:
-      return unpack_blocks<BlockQ4_1>(in, n, group, to);
-    case DType::Q5_0:
-      return unpack_blocks<BlockQ5_0>(in, n, group, to);
-    case DType::Q5_1:
-      return unpack_blocks<BlockQ5_1>(in, n, group, to);
-    case DType::Q4_K:
-      return unpack_blocks<BlockQ4_K>(in, n, group, to);
-    case DType::Q5_K:
-      return unpack_blocks<BlockQ5_K>(in, n, group, to);
-    case DType::Q6_K:
-      return unpack_blocks<BlockQ6_K>(in, n, group, to);
-    default:
-      break;
-  }
+  visit_block(dtype, [&]<typename Block>() {
+    unpack_blocks<Block>(in, n, group, {levels, scales, mins});
+  });
+}
+
+bool has_finite_scales(const void* in, DType dtype, int64_t n) {
+  MINFER_CHECK(n % info(dtype).block_elements == 0, n, " elements of ", dtype);
+  return visit_block(dtype, [&]<typename Block>() { return has_finite_scales<Block>(in, n); });
 }
 
 void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {

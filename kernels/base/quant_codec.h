@@ -31,4 +31,8 @@ GroupFormat group_format(DType dtype);  // of a Q type
 void unpack_groups(uint8_t* levels, float* scales, float* mins, const void* in, DType dtype,
                    int64_t n);
 
+// Whether every scale and min of n elements of a Q type is finite, and so every element: one of a
+// group whose scale is not is NaN or infinite at any level.
+bool has_finite_scales(const void* in, DType dtype, int64_t n);
+
 }  // namespace minfer

@@ -19,18 +19,27 @@ void store_levels(uint8_t* out, const uint8_t* levels, int64_t n, DType dtype) {
 
 }  // namespace
 
+void HostQuantizedMatrix::reset(DType level_type, DType scale_type, int64_t out_dim, int64_t in_dim,
+                                int64_t group_dim, bool asymmetric) {
+  MINFER_CHECK((level_type == DType::U4 || level_type == DType::U8) &&
+                   (scale_type == DType::F16 || scale_type == DType::F32) && group_dim > 0 &&
+                   in_dim % group_dim == 0,
+               "a quantized matrix of ", level_type, " and ", scale_type, ", ", in_dim,
+               " columns in groups of ", group_dim);
+  group = group_dim;
+  levels.reset(level_type, {out_dim, in_dim});
+  scales.reset(scale_type, {out_dim, in_dim / group});
+  if (asymmetric) {
+    mins.reset(DType::F32, {out_dim, in_dim / group});
+  } else {
+    mins = {};
+  }
+}
+
 HostQuantizedMatrix make_quantized_matrix(DType levels, DType scales, int64_t out_dim,
                                           int64_t in_dim, int64_t group, bool asymmetric) {
-  MINFER_CHECK((levels == DType::U4 || levels == DType::U8) &&
-                   (scales == DType::F16 || scales == DType::F32) && group > 0 &&
-                   in_dim % group == 0,
-               "a quantized matrix of ", levels, " and ", scales, ", ", in_dim,
-               " columns in groups of ", group);
   HostQuantizedMatrix w;
-  w.group = group;
-  w.levels = HostTensor(levels, {out_dim, in_dim});
-  w.scales = HostTensor(scales, {out_dim, in_dim / group});
-  if (asymmetric) w.mins = HostTensor(DType::F32, {out_dim, in_dim / group});
+  w.reset(levels, scales, out_dim, in_dim, group, asymmetric);
   return w;
 }
 

@@ -42,9 +42,13 @@ struct HostQuantizedMatrix {
   int64_t group = 0;
 
   QuantizedMatrix view() const { return {levels.view(), scales.view(), mins.view(), group}; }
+  // Becomes another matrix, not initialized, as HostTensor::reset does. U8 or U4 levels, F16 or F32
+  // scales; mins where asymmetric.
+  void reset(DType level_type, DType scale_type, int64_t out_dim, int64_t in_dim, int64_t group_dim,
+             bool asymmetric);
 };
 
-// Not initialized. U8 or U4 levels, F16 or F32 scales; mins where asymmetric.
+// Not initialized, as reset() has it.
 HostQuantizedMatrix make_quantized_matrix(DType levels, DType scales, int64_t out_dim,
                                           int64_t in_dim, int64_t group, bool asymmetric);
 

@@ -1,6 +1,7 @@
 #include "kernels/cpu/pack_levels.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "kernels/base/quant_codec.h"
 
@@ -25,16 +26,28 @@ void copy_as_f32(std::vector<float>& to, const Tensor& row) {
   });
 }
 
-// levels [in_dim] into the words of one lane.
+// n levels, the even one in the low nibble, to one a byte.
+void unpack_nibbles(uint8_t* to, const uint8_t* from, int64_t n) {
+  for (int64_t i = 0; i < n / 2; ++i) {
+    to[2 * i] = from[i] & 15;
+    to[2 * i + 1] = from[i] >> 4;
+  }
+}
+
+uint32_t four_bytes(const uint8_t* bytes) {
+  uint32_t word;
+  std::memcpy(&word, bytes, sizeof word);
+  return word;
+}
+
+// levels [padded_cols(in_dim)] into the words of one lane.
 template <int kBits>
 void pack_lane(uint32_t* words, const uint8_t* levels, int64_t in_dim) {
   constexpr int64_t kColumns = 32 / kBits;
-  for (int64_t k = 0; k < in_dim; k += kColumns, words += kPanel) {
-    uint32_t word = 0;
-    for (int64_t c = 0; c < std::min(kColumns, in_dim - k); ++c) {
-      word |= uint32_t{levels[k + c]} << level_shift(kBits, int(c));
-    }
-    *words = word;
+  const uint8_t* const end = levels + padded_cols(in_dim);
+  for (; levels < end; levels += kColumns, words += kPanel) {
+    // As level_shift has it.
+    *words = kBits == 8 ? four_bytes(levels) : four_bytes(levels) | four_bytes(levels + 4) << 4;
   }
 }
 
@@ -62,9 +75,10 @@ LevelRows level_rows(const QuantizedMatrix& host) {
           .half_scales = fits_f16(host.scales) && fits_f16(host.mins),
           .read = [host](LevelRow& to, int64_t row) {
             const auto* bytes = static_cast<const uint8_t*>(host.levels.rows(row, 1).data);
-            for (size_t i = 0; i < to.levels.size(); ++i) {
-              to.levels[i] =
-                  host.bits() == 8 ? bytes[i] : uint8_t((bytes[i / 2] >> (i % 2 * 4)) & 15);
+            if (host.bits() == 8) {
+              std::copy_n(bytes, host.in_dim(), to.levels.data());
+            } else {
+              unpack_nibbles(to.levels.data(), bytes, host.in_dim());
             }
             copy_as_f32(to.scales, host.scales.rows(row, 1));
             if (host.asymmetric()) copy_as_f32(to.mins, host.mins.rows(row, 1));
@@ -111,14 +125,16 @@ Matrix allocate_levels(const LevelRows& rows, Backend& backend) {
 
 void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel) {
   const auto n_groups = size_t(rows.in_dim / rows.group);
-  LevelRow row{.levels = std::vector<uint8_t>(size_t(rows.in_dim)),
+  LevelRow row{.levels = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),
                .scales = std::vector<float>(n_groups),
                .mins = std::vector<float>(rows.with_mins ? n_groups : 0)};
-  clear_panel(to.storage, panel);
-  clear_panel(to.scales, panel);
-  if (to.mins) clear_panel(to.mins, panel);
-  auto* const words = static_cast<uint32_t*>(to.storage.view().rows(panel, 1).data);
   const int64_t begin = panel * kPanel, n_rows = std::min(kPanel, rows.out_dim - begin);
+  if (n_rows < kPanel) {
+    clear_panel(to.storage, panel);
+    clear_panel(to.scales, panel);
+    if (to.mins) clear_panel(to.mins, panel);
+  }
+  auto* const words = static_cast<uint32_t*>(to.storage.view().rows(panel, 1).data);
   for (int64_t lane = 0; lane < n_rows; ++lane) {
     rows.read(row, begin + lane);
     if (rows.bits == 4) {

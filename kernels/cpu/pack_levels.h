@@ -11,7 +11,7 @@ namespace minfer::cpu {
 
 // One row of a quantized matrix on its way into a panel.
 struct LevelRow {
-  std::vector<uint8_t> levels;      // [in_dim], one a byte
+  std::vector<uint8_t> levels;      // [padded_cols(in_dim)], one a byte; 0 past in_dim
   std::vector<float> scales, mins;  // [in_dim / group]; mins empty where there are none
 };
 

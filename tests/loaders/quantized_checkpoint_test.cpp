@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
 
 #include "loaders/checksum.h"
@@ -101,6 +102,55 @@ TEST(QuantizedCheckpoint, ReadsEachPacking) {
             (Row{-13, -12, -11, -10, -18, -16, -14, -12}));
   EXPECT_EQ(row_of(packed_gptq(), 3), (Row{-8, -7, -6, -5, -4, -3, -2, -1}));
   EXPECT_EQ(row_of(packed_awq(), 5), (Row{4, 4, 4, 4}));
+}
+
+TEST(QuantizedCheckpoint, LastWordOfARowMayBeFilledUp) {
+  PackedDirectory packed = packed_compressed_tensors();
+  packed.quantization["config_groups"]["group_0"]["weights"]["group_size"] = 3;
+  packed.tensors["m.weight_shape"].data = bytes_of_values(int64_t{2}, int64_t{6});
+  EXPECT_EQ(row_of(packed, 1), (std::vector<float>{14, 12, 10, 4, 3, 2}));
+}
+
+// `packed` with random words [in / along_in][out / along_out] as levels in one group, scales 1 and
+// zero-points 8; expects level(words, row, column) - 8 everywhere.
+template <typename Level>
+void expect_levels(PackedDirectory packed, int64_t out_dim, int64_t in_dim, int64_t along_out,
+                   int64_t along_in, uint32_t zeros, Level level) {
+  std::mt19937 engine(1);
+  std::vector<uint32_t> words(size_t(out_dim / along_out * (in_dim / along_in)));
+  for (uint32_t& word : words) word = uint32_t(engine());
+  packed.quantization["group_size"] = -1;
+  packed.tensors.erase("m.g_idx");
+  packed.tensors["m.qweight"] = {
+      "I32", {in_dim / along_in, out_dim / along_out}, bytes_of_vector(words)};
+  packed.tensors["m.qzeros"] = {
+      "I32", {1, out_dim / 8}, bytes_of_vector(std::vector<uint32_t>(size_t(out_dim / 8), zeros))};
+  packed.tensors["m.scales"] = {
+      "F16", {1, out_dim}, bytes_of_vector(std::vector<uint16_t>(size_t(out_dim), kHalfOne))};
+  const TempDir dir;
+  const auto source = open(dir, packed);
+  const HostTensor values = values_of(*source, tensor_of(*source, "m.weight"));
+  for (int64_t row = 0; row < out_dim; ++row) {
+    for (int64_t column = 0; column < in_dim; ++column) {
+      ASSERT_EQ(values.at(row * in_dim + column), float(level(words, row, column)) - 8)
+          << "row " << row << ", column " << column;
+    }
+  }
+}
+
+// More than one tile of the loops, and not whole ones, against the definition.
+TEST(QuantizedCheckpoint, LevelsOfLargeMatricesKeepTheirPlaces) {
+  constexpr int64_t kOut = 152;
+  using Words = std::vector<uint32_t>;
+  expect_levels(packed_gptq(), kOut, 136, 1, 8, 0x77777777,
+                [](const Words& words, int64_t row, int64_t column) {
+                  return words[size_t(column / 8 * kOut + row)] >> column % 8 * 4 & 15;
+                });
+  expect_levels(packed_awq(), kOut, 134, 8, 1, 0x88888888,
+                [](const Words& words, int64_t row, int64_t column) {
+                  constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
+                  return words[size_t(column * (kOut / 8) + row / 8)] >> kPlaces[row % 8] * 4 & 15;
+                });
 }
 
 // A zero-point of 0, less one, has wrapped around.

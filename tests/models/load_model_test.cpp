@@ -206,12 +206,27 @@ TEST(WeightLayout, FindsWhatIsNotFiniteInEveryType) {
     visit_float(dtype, [&]<typename T>() { tensor.as<T>()[17] = from_f32<T>(std::nanf("")); });
     EXPECT_EQ(first_non_finite(tensor), 17) << dtype;
   }
-  HostTensor blocks(DType::Q8_0, {3, 64});
-  std::memset(blocks.view().data, 0, size_t(blocks.view().n_bytes()));
-  EXPECT_EQ(first_non_finite(blocks), -1);
-  auto* scale = static_cast<uint8_t*>(blocks.view().data) + 4 * 34;  // of the fifth block
-  scale[0] = 0, scale[1] = 0x7c;
-  EXPECT_EQ(first_non_finite(blocks), 128);
+}
+
+TEST(WeightLayout, FindsScalesThatAreNotFiniteInEveryBlock) {
+  struct Field {
+    DType dtype;
+    int64_t byte;  // of a scale or min in its block
+  };
+  for (const Field field :
+       {Field{DType::Q8_0, 0}, Field{DType::Q4_0, 0}, Field{DType::Q4_1, 0}, Field{DType::Q4_1, 2},
+        Field{DType::Q5_0, 0}, Field{DType::Q5_1, 0}, Field{DType::Q5_1, 2}, Field{DType::Q4_K, 0},
+        Field{DType::Q4_K, 2}, Field{DType::Q5_K, 0}, Field{DType::Q5_K, 2},
+        Field{DType::Q6_K, 208}}) {
+    const DTypeInfo& type = info(field.dtype);
+    HostTensor blocks(field.dtype, {3, 2 * type.block_elements});
+    std::memset(blocks.view().data, 0, size_t(blocks.view().n_bytes()));
+    EXPECT_EQ(first_non_finite(blocks), -1) << field.dtype;
+    auto* const bad = static_cast<uint8_t*>(blocks.view().data) + 4 * type.block_bytes + field.byte;
+    bad[0] = 0, bad[1] = 0x7c;
+    EXPECT_EQ(first_non_finite(blocks), 4 * type.block_elements)
+        << field.dtype << ", byte " << field.byte;
+  }
 }
 
 TEST(HostMemory, RefusesWithBothFigures) {

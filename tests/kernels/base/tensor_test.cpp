@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
+#include <cstring>
+#include <utility>
 
 #include "kernels/base/host_tensor.h"
 
@@ -35,6 +37,21 @@ TEST(Tensor, RowsStartWhereTheyShould) {
   EXPECT_EQ(part.as<float>()[0], 3.0f);
   EXPECT_THROW(t.view().rows(3, 2), Error);
   EXPECT_THROW(part.as<f16>(), Error);
+}
+
+TEST(HostTensor, ResetKeepsMemoryThatIsLargeEnough) {
+  HostTensor t(DType::F32, {4, 4});
+  const void* const memory = t.view().data;
+  t.reset(DType::U8, {7});
+  EXPECT_EQ(t.view().shape, Shape{7});
+  t.reset(DType::F16, {32});
+  EXPECT_EQ(t.view().data, memory);
+  t.reset(DType::F32, {1 << 16});
+  std::memset(t.view().data, 1, 4 << 16);
+  EXPECT_EQ(t.at(65535), t.at(0));
+  HostTensor other = std::move(t);
+  t.reset(DType::F32, {2});
+  EXPECT_NE(t.view().data, other.view().data);
 }
 
 TEST(Narrow, RefusesWhatDoesNotFit) {
