@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <numeric>
+#include <utility>
 #include <vector>
 
 namespace minfer {
@@ -16,26 +17,40 @@ void norm(Backend& backend, const ModelConfig& config, Tensor out, Tensor x, Ten
   }
 }
 
-// One pass of n_tokens rows. Both families are
+// Rows of a pass that follow one another in one sequence.
+struct Run {
+  int64_t begin, n_tokens;  // rows
+  int64_t pos;              // of the first one
+};
+
+// One pass over the rows of one or more sequences. Both families are
 //   x += attention(norm(x)); x += ffn(norm(x))
 // with RMSNorm, RoPE and SwiGLU (Llama) or LayerNorm, learned positions and GELU (GPT-2).
 class ForwardPass {
  public:
+  // One sequence.
   ForwardPass(Backend& backend, const Model& model, ForwardState& state, int64_t n_tokens,
               int64_t pos)
+      : ForwardPass(backend, model, state, std::vector<Run>{{0, n_tokens, pos}}) {}
+  // Sequences after one another, which use the same cache in turn: with more than one, each begins
+  // at position 0.
+  ForwardPass(Backend& backend, const Model& model, ForwardState& state, std::vector<Run> runs)
       : b_(backend),
         config_(model.config),
         weights_(model.weights),
         state_(state),
-        n_tokens_(n_tokens),
-        pos_(pos) {}
+        runs_(std::move(runs)),
+        n_tokens_(runs_.back().begin + runs_.back().n_tokens) {}
 
   Tensor embed(std::span<const TokenId> tokens) {
     const Tensor x = rows(state_.scratch.x);
     b_.embed(x, weights_.embedding, tokens);
     if (weights_.positions) {
       std::vector<TokenId> positions(tokens.size());
-      std::iota(positions.begin(), positions.end(), narrow<TokenId>(pos_));
+      for (const Run& run : runs_) {
+        const auto first = positions.begin() + run.begin;
+        std::iota(first, first + run.n_tokens, narrow<TokenId>(run.pos));
+      }
       const Tensor at = rows(state_.scratch.normed);
       b_.embed(at, weights_.positions, positions);
       b_.add(x, x, at);
@@ -43,6 +58,22 @@ class ForwardPass {
     return x;
   }
 
+  void layer(Tensor x, int64_t index) {
+    const auto i = static_cast<size_t>(index);
+    attention_block(x, weights_.layers[i], state_.kv.layers[i]);
+    ffn_block(x, weights_.layers[i]);
+  }
+
+  Tensor all_layers(std::span<const TokenId> tokens, const LayerObserver& observe) {
+    const Tensor x = embed(tokens);
+    for (int64_t i = 0; i < config_.n_layers; ++i) {
+      layer(x, i);
+      if (observe) observe(i, x);
+    }
+    return x;
+  }
+
+ private:
   void attention_block(Tensor x, const LayerWeights& layer, KvLayer& cache) {
     const Scratch& s = state_.scratch;
     const Tensor normed = rows(s.normed);
@@ -54,14 +85,17 @@ class ForwardPass {
     linear(normed, {{{rows(s.q), layer.wq}, layer.bq},
                     {{rows(s.k), layer.wk}, layer.bk},
                     {{rows(s.v), layer.wv}, layer.bv}});
-    if (state_.rope_table) {
-      b_.rope(q, state_.rope_table, pos_);
-      b_.rope(k, state_.rope_table, pos_);
-    }
-    b_.kv_append(cache, k, v, pos_);
-
+    const Tensor attended = heads(s.attended, config_.n_heads);
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
-    b_.attention(heads(s.attended, config_.n_heads), q, cache, pos_, scale);
+    for (const Run& run : runs_) {
+      const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
+      if (state_.rope_table) {
+        b_.rope(of_run(q), state_.rope_table, run.pos);
+        b_.rope(of_run(k), state_.rope_table, run.pos);
+      }
+      b_.kv_append(cache, of_run(k), of_run(v), run.pos);
+      b_.attention(of_run(attended), of_run(q), cache, run.pos, scale);
+    }
     linear(rows(s.attended), {{{x, layer.wo, /*accumulate=*/true}, layer.bo}});
   }
 
@@ -80,7 +114,6 @@ class ForwardPass {
     linear(up, {{{x, layer.w_down, /*accumulate=*/true}, layer.b_down}});
   }
 
- private:
   struct Linear {
     Product product;
     Tensor bias;  // may be null
@@ -108,7 +141,8 @@ class ForwardPass {
   const ModelConfig& config_;
   const Weights& weights_;
   ForwardState& state_;
-  int64_t n_tokens_, pos_;
+  std::vector<Run> runs_;
+  int64_t n_tokens_;
 };
 
 }  // namespace
@@ -120,20 +154,23 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 
 void forward_layer(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    Tensor x, int64_t pos) {
-  ForwardPass pass(backend, model, state, x.shape[0], pos);
-  const auto i = static_cast<size_t>(layer);
-  pass.attention_block(x, model.weights.layers[i], state.kv.layers[i]);
-  pass.ffn_block(x, model.weights.layers[i]);
+  ForwardPass(backend, model, state, x.shape[0], pos).layer(x, layer);
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe) {
-  const Tensor x = embed_tokens(backend, model, state, tokens, pos);  // [n_tokens, dim]
-  for (int64_t i = 0; i < model.config.n_layers; ++i) {
-    forward_layer(backend, model, state, i, x, pos);
-    if (observe) observe(i, x);
+  return ForwardPass(backend, model, state, std::ssize(tokens), pos).all_layers(tokens, observe);
+}
+
+Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
+                         std::span<const TokenId> tokens, std::span<const int64_t> lengths) {
+  std::vector<Run> runs;
+  int64_t begin = 0;
+  for (const int64_t length : lengths) {
+    runs.push_back({begin, length, 0});
+    begin += length;
   }
-  return x;
+  return ForwardPass(backend, model, state, std::move(runs)).all_layers(tokens, {});
 }
 
 void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits) {

@@ -36,6 +36,12 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 void forward_layer(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    Tensor x, int64_t pos);
 
+// The same as forward() for sequences of `lengths` tokens, one after another in `tokens`, each from
+// position 0: one multiplication for all, attention for each alone. Row by row the same bits. The
+// cache holds nothing of use afterwards.
+Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
+                         std::span<const TokenId> tokens, std::span<const int64_t> lengths);
+
 // logits = output_norm(x) · outputᵀ for each row; x [n, dim] is overwritten, logits [n,
 // vocab_size].
 void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits);

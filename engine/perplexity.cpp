@@ -72,19 +72,44 @@ class Evaluation {
     for (Perplexity& result : results_) result.difference.emplace();
   }
 
+  // How many of the first windows go through one pass; 1 also where that one needs several.
+  size_t n_in_one_pass(std::span<const ScoringWindow> windows) const {
+    int64_t n_tokens = 0;
+    size_t n = 0;
+    for (; n < windows.size(); ++n) {
+      n_tokens += n_evaluated(windows[n]);
+      if (n_tokens > chunk_) break;
+    }
+    return std::max<size_t>(n, 1);
+  }
+
+  void add_together(std::span<const ScoringWindow> windows) {
+    std::vector<Session::Sequence> sequences;
+    std::vector<TokenId> targets;
+    for (const ScoringWindow& window : windows) {
+      const std::span<const TokenId> tokens = window.tokens;
+      sequences.push_back({tokens.first(tokens.size() - 1), window.first_scored - 1});
+      targets.insert(targets.end(), tokens.begin() + window.first_scored, tokens.end());
+      for (Perplexity& result : results_) result.n_evaluated += n_evaluated(window);
+    }
+    add_rows([&](Session& session) { return session.eval_sequences(sequences); }, targets);
+  }
+
   void add_window(const ScoringWindow& window) {
     for (Session* session : sessions_) session->truncate(0);
     if (reference_ != nullptr) reference_->truncate(0);
-    const int64_t n_evaluated = std::ssize(window.tokens) - 1;
-    for (int64_t begin = 0; begin < n_evaluated; begin += chunk_) {
-      add_chunk(window, begin, std::min(chunk_, n_evaluated - begin));
+    const int64_t n = n_evaluated(window);
+    for (int64_t begin = 0; begin < n; begin += chunk_) {
+      add_chunk(window, begin, std::min(chunk_, n - begin));
     }
-    for (Perplexity& result : results_) result.n_evaluated += n_evaluated;
+    for (Perplexity& result : results_) result.n_evaluated += n;
   }
 
   const std::vector<Perplexity>& results() const { return results_; }
 
  private:
+  static int64_t n_evaluated(const ScoringWindow& window) { return std::ssize(window.tokens) - 1; }
+
   void require_comparable(const Session& session) {
     const int64_t found = session.model().config.vocab_size;
     MINFER_REQUIRE(Usage, found == vocab_size_, "the models have ", vocab_size_, " and ", found,
@@ -98,10 +123,16 @@ class Evaluation {
     const int64_t first = std::clamp<int64_t>(window.first_scored - 1 - begin, 0, n_tokens);
     const std::span<const TokenId> targets(&window.tokens[size_t(begin + first + 1)],
                                            size_t(n_tokens - first));
+    add_rows([&](Session& session) { return session.eval_all(tokens, first); }, targets);
+  }
+
+  // eval(session): the logits of the rows that predict the targets.
+  template <typename Eval>
+  void add_rows(const Eval& eval, std::span<const TokenId> targets) {
     std::span<const float> reference;
-    if (reference_ != nullptr) reference = reference_->eval_all(tokens, first);
+    if (reference_ != nullptr) reference = eval(*reference_);
     for (size_t i = 0; i < sessions_.size(); ++i) {
-      score_rows(sessions_[i]->eval_all(tokens, first), reference, targets);
+      score_rows(eval(*sessions_[i]), reference, targets);
       for (const RowScore& row : rows_) add(results_[i], row);
     }
   }
@@ -123,7 +154,7 @@ class Evaluation {
   Session* reference_;
   int n_threads_;
   int64_t chunk_ = 0, vocab_size_ = 0;
-  std::vector<RowScore> rows_;  // of one chunk
+  std::vector<RowScore> rows_;  // of one pass
   std::vector<Perplexity> results_;
 };
 
@@ -133,14 +164,29 @@ std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windo
                                             std::span<Session* const> sessions, Session* reference,
                                             const PerplexityOptions& options) {
   Evaluation evaluation(sessions, reference, options.n_threads);
-  for (size_t i = 0; i < windows.size(); ++i) {
+  const auto add_alone = [&](size_t i) {
     try {
       evaluation.add_window(windows[i]);
     } catch (const Error& e) {
       throw e.in(cat("window ", i));
     }
+  };
+  for (size_t done = 0; done < windows.size();) {
+    const size_t begin = done, n = evaluation.n_in_one_pass(windows.subspan(begin));
+    done += n;
+    if (n == 1) {
+      add_alone(begin);
+    } else {
+      try {
+        evaluation.add_together(windows.subspan(begin, n));
+      } catch (const Error& e) {
+        if (e.kind() != ErrorKind::Numeric) throw;
+        for (size_t i = begin; i < done; ++i) add_alone(i);  // one of them fails the same way
+        throw;
+      }
+    }
     if (options.progress) {
-      options.progress(int64_t(i) + 1, std::ssize(windows), evaluation.results().front().value());
+      options.progress(int64_t(done), std::ssize(windows), evaluation.results().front().value());
     }
   }
   return evaluation.results();

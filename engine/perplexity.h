@@ -55,14 +55,15 @@ struct Perplexity {
 
 struct PerplexityOptions {
   int n_threads = 1;  // for the log-likelihoods; the result does not depend on it
-  // Called after each window with windows done and in all, and the perplexity of the first session
-  // so far; may be null.
+  // Called after each pass with windows done and in all, and the perplexity of the first session so
+  // far; may be null.
   std::function<void(int64_t, int64_t, double)> progress = {};
 };
 
 // Evaluates the windows, each from an empty cache, in each of the sessions; in the reference (may
-// be null) once for all of them. One result for each session. Throws Numeric at the first number
-// that is not finite, with window, position and layer.
+// be null) once for all of them. Windows that follow one another share a pass where the prefill
+// chunk of every session takes them, to the same bits. One result for each session. Throws Numeric
+// at the first number that is not finite, with window, position and layer.
 std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windows,
                                             std::span<Session* const> sessions, Session* reference,
                                             const PerplexityOptions& options);

@@ -25,7 +25,9 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config) {
                  options.kv_dtype == DType::F16 || options.kv_dtype == DType::F32 ||
                      options.kv_dtype == DType::U8,
                  "a KV cache of ", options.kv_dtype, " (supported: F16, F32, U8)");
-  options.prefill_chunk = std::min(options.prefill_chunk, options.max_seq_len);
+  if (!options.several_sequences) {
+    options.prefill_chunk = std::min(options.prefill_chunk, options.max_seq_len);
+  }
   return options;
 }
 
@@ -33,7 +35,7 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config) {
 
 struct Session::State {
   ForwardState forward;
-  DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made by the first eval_all
+  DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made when first asked for
   // What was fetched last, in the activations' type and as f32 where that is another one. The first
   // grows to the largest that was asked for.
   HostTensor host, host_f32;
@@ -67,18 +69,41 @@ std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_
   require_fitting(tokens);
   const int64_t n_tokens = std::ssize(tokens), n_rows = n_tokens - first;
   MINFER_CHECK(first >= 0 && n_rows >= 0, "logits from token ", first, " of ", n_tokens);
-  MINFER_REQUIRE(Usage, std::ssize(tokens) <= options_.prefill_chunk, "logits of ", tokens.size(),
-                 " tokens at once, the prefill chunk is ", options_.prefill_chunk);
+  require_one_pass(n_tokens);
   if (n_rows == 0) {
     pass_without_logits(tokens);
     return {};
   }
-  if (!state_->all_logits) {
-    state_->all_logits = backend_.allocate(backend_.activation_dtype(),
-                                           {options_.prefill_chunk, model_.config.vocab_size});
-  }
   const Tensor x = forward_chunk(tokens);
-  return finish(tokens, x.rows(first, n_rows), state_->all_logits.view().rows(0, n_rows));
+  return finish(tokens, x.rows(first, n_rows), all_logits(n_rows));
+}
+
+std::span<const float> Session::eval_sequences(std::span<const Sequence> sequences) {
+  MINFER_CHECK(!sequences.empty(), "no sequences to evaluate");
+  truncate(0);
+  std::vector<TokenId> tokens;
+  std::vector<int64_t> lengths;
+  int64_t n_rows = 0;
+  for (const Sequence& sequence : sequences) {
+    require_fitting(sequence.tokens);
+    tokens.insert(tokens.end(), sequence.tokens.begin(), sequence.tokens.end());
+    lengths.push_back(std::ssize(sequence.tokens));
+    MINFER_CHECK(sequence.first >= 0 && sequence.first <= lengths.back(), "logits from token ",
+                 sequence.first, " of ", lengths.back());
+    n_rows += lengths.back() - sequence.first;
+  }
+  require_one_pass(std::ssize(tokens));
+  const Tensor x = forward_sequences(backend_, model_, state_->forward, tokens, lengths);
+  const Tensor logits = all_logits(n_rows);
+  int64_t begin = 0, row = 0;
+  for (size_t i = 0; i < sequences.size(); begin += lengths[i], ++i) {
+    const int64_t first = sequences[i].first, n = lengths[i] - first;
+    if (n > 0) output_logits(backend_, model_, x.rows(begin + first, n), logits.rows(row, n));
+    row += n;
+  }
+  const std::span<const float> values = fetch(logits);
+  MINFER_REQUIRE(Numeric, first_non_finite(values) < 0, "a logit is not a finite number");
+  return values;
 }
 
 void Session::truncate(int64_t n_tokens) {
@@ -96,6 +121,20 @@ void Session::require_fitting(std::span<const TokenId> tokens) const {
     MINFER_REQUIRE(Usage, id >= 0 && id < model_.config.vocab_size, "token id ", id,
                    " is not below the vocabulary size ", model_.config.vocab_size);
   }
+}
+
+void Session::require_one_pass(int64_t n_tokens) const {
+  MINFER_REQUIRE(Usage, n_tokens <= options_.prefill_chunk, "logits of ", n_tokens,
+                 " tokens at once, the prefill chunk is ", options_.prefill_chunk);
+}
+
+Tensor Session::all_logits(int64_t n_rows) {
+  DeviceTensor& logits = state_->all_logits;
+  if (!logits) {
+    logits = backend_.allocate(backend_.activation_dtype(),
+                               {options_.prefill_chunk, model_.config.vocab_size});
+  }
+  return logits.view().rows(0, n_rows);
 }
 
 Tensor Session::forward_chunk(std::span<const TokenId> tokens) {

@@ -14,6 +14,8 @@ struct SessionOptions {
   int64_t max_seq_len = 0;      // capacity of the KV cache; 0: the trained context
   int64_t prefill_chunk = 512;  // tokens in one forward pass
   DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
+  // eval_sequences will be called: a pass may have more tokens than one sequence.
+  bool several_sequences = false;
 };
 
 // Prefill and decode of one sequence: the KV cache and every activation buffer, allocated here and
@@ -31,6 +33,15 @@ class Session {
   // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
+  struct Sequence {
+    std::span<const TokenId> tokens;
+    int64_t first = 0;  // with the logits of tokens[first] and all after it
+  };
+  // Evaluates sequences from position 0, all in one pass, and returns their logits one after
+  // another, the same bits as eval_all gives for each alone. All tokens together <= prefill_chunk.
+  // Nothing is cached afterwards: pos() is 0. Throws Numeric where a logit is not finite.
+  std::span<const float> eval_sequences(std::span<const Sequence> sequences);
+
   void truncate(int64_t n_tokens);  // forgets what lies past the first n_tokens
   int64_t pos() const { return pos_; }
   int64_t max_seq_len() const { return options_.max_seq_len; }
@@ -41,9 +52,11 @@ class Session {
  private:
   struct State;
   void require_fitting(std::span<const TokenId> tokens) const;
+  void require_one_pass(int64_t n_tokens) const;
   Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
   void pass_without_logits(std::span<const TokenId> tokens);
   std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
+  Tensor all_logits(int64_t n_rows);
   std::span<const float> fetch(Tensor device);  // as f32, valid until the next call
   // `row` of the tokens is the first whose result is not finite.
   [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens, int64_t row);

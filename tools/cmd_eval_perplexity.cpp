@@ -104,9 +104,7 @@ class PerplexityRun {
     }
     report.plan = std::move(models_.front().plan);
     report.n_windows_in_all = std::ssize(report.plan.windows);
-    if (options_.n_windows > 0 && options_.n_windows < report.n_windows_in_all) {
-      report.plan.windows.resize(size_t(options_.n_windows));
-    }
+    report.plan.windows.resize(n_evaluated_windows(report.plan));
     return evaluate(report);
   }
 
@@ -136,10 +134,26 @@ class PerplexityRun {
     return report;
   }
 
+  // No pass has more than all that is evaluated.
+  int64_t pass_tokens(const ScoringPlan& plan) const {
+    int64_t n_tokens = 0;
+    for (size_t i = 0; i < n_evaluated_windows(plan); ++i) {
+      n_tokens += std::ssize(plan.windows[i].tokens) - 1;
+    }
+    return std::min(options_.batch_size, n_tokens);
+  }
+
+  size_t n_evaluated_windows(const ScoringPlan& plan) const {
+    const size_t n = plan.windows.size();
+    return options_.n_windows > 0 ? std::min(n, size_t(options_.n_windows)) : n;
+  }
+
   void prepare(const ScoringOptions& scoring, EvaluatedModel& model, Backend& backend) const {
     model.plan = plan_scoring(text_, *model.model.tokenizer, scoring);
-    const SessionOptions session_options = {
-        .max_seq_len = scoring.ctx, .prefill_chunk = options_.batch_size, .kv_dtype = kv_dtype_};
+    const SessionOptions session_options = {.max_seq_len = scoring.ctx,
+                                            .prefill_chunk = pass_tokens(model.plan),
+                                            .kv_dtype = kv_dtype_,
+                                            .several_sequences = true};
     model.session = std::make_unique<Session>(model.model, backend, session_options);
     log_info(load_line(model.model, *model.session, session_options, backend));
   }
@@ -217,8 +231,8 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                       "Only the first N windows; 0: all");
   command.add_flag("--raw-text", options->raw_text,
                    "The file as it is where the convention would join its lines");
-  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20, "Tokens in one pass",
-                      Show::More);
+  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+                      "Tokens in one pass: a part of a window, or several whole ones", Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
 }

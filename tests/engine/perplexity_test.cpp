@@ -133,6 +133,37 @@ TEST_F(PerplexityTest, SameBitsForAnyThreadsAndChunks) {
   }
 }
 
+// Windows that share a pass, also of unequal lengths and beside a reference.
+TEST_F(PerplexityTest, SameBitsHoweverManyWindowsShareAPass) {
+  const Model other = scoring_model(*backend_, 4);
+  for (const ScoringOptions& options :
+       {ScoringOptions{.convention = Convention::Gptq, .ctx = 12},
+        ScoringOptions{.convention = Convention::LlamaCpp, .ctx = 9},
+        ScoringOptions{.convention = Convention::HfStride, .ctx = 16, .stride = 5}}) {
+    const ScoringPlan plan = plan_scoring(text_, *tokenizer_, options);
+    std::vector<Perplexity> results;
+    std::vector<int> n_passes;
+    for (const int64_t chunk : {7, 16, 40, 1000}) {
+      const SessionOptions session_options = {
+          .max_seq_len = options.ctx, .prefill_chunk = chunk, .several_sequences = true};
+      Session session(model_, *backend_, session_options);
+      Session reference(other, *backend_, session_options);
+      n_passes.push_back(0);
+      results.push_back(
+          evaluate(plan, session, &reference,
+                   {.progress = [&](int64_t, int64_t, double) { ++n_passes.back(); }}));
+      const Perplexity &one = results.front(), &result = results.back();
+      EXPECT_EQ(result.nll.sum(), one.nll.sum()) << chunk;
+      EXPECT_EQ(result.standard_error(), one.standard_error()) << chunk;
+      EXPECT_EQ(result.difference->kl_divergence.sum(), one.difference->kl_divergence.sum());
+      EXPECT_EQ(result.n_evaluated, one.n_evaluated);
+    }
+    EXPECT_EQ(n_passes[0], std::ssize(plan.windows));
+    EXPECT_GT(n_passes[1], n_passes[2]);
+    EXPECT_EQ(n_passes[3], 1);
+  }
+}
+
 TEST(MeanEstimate, StandardErrorIsThatOfTheMean) {
   const std::vector<double> values = {1.5, 2.25, -3, 0.125, 8, 8.5};
   MeanEstimate estimate;
@@ -202,9 +233,9 @@ TEST_F(PerplexityTest, SeveralModelsAtOnceAreEachAsAlone) {
   EXPECT_EQ(together[1].difference->kl_divergence.sum(), alone.difference->kl_divergence.sum());
 }
 
-TEST_F(PerplexityTest, ReportsEachWindow) {
+TEST_F(PerplexityTest, ReportsEachPass) {
   const ScoringPlan plan = plan_scoring(text_, *tokenizer_, {.ctx = 20});
-  Session session(model_, *backend_, {});
+  Session session(model_, *backend_, {.prefill_chunk = 20});
   std::vector<double> running;
   const auto progress = [&](int64_t done, int64_t total, double value) {
     running.push_back(value);
@@ -227,6 +258,8 @@ TEST_F(PerplexityTest, NamesWindowPositionAndLayerOfWhatIsNotFinite) {
   for (const int64_t chunk : {512, 4}) {
     expect_error(ErrorKind::Numeric, where, [&] { evaluate(plan, 1, chunk); });
   }
+  Session session(model_, *backend_, {.max_seq_len = 20, .several_sequences = true});
+  expect_error(ErrorKind::Numeric, where, [&] { evaluate(plan, session, nullptr); });
 }
 
 TEST_F(PerplexityTest, RefusesModelsOfOtherVocabularies) {

@@ -91,6 +91,18 @@ TEST_F(Eval, ConventionsHaveTheirOwnWindows) {
   EXPECT_NEAR(pages["bits_per_byte"].get<double>(), sum / 4200 / std::log(2), 1e-9);
 }
 
+// Parts of a window, one, or four in a pass.
+TEST_F(Eval, BatchSizeChangesNothing) {
+  json expected;
+  for (const char* batch_size : {"64", "20", "252"}) {
+    json object = perplexity_json(
+        {"--ctx", "64", "--windows", "7", "--batch-size", batch_size, "--against", model_});
+    for (const char* time : {"seconds", "tokens_per_s"}) object.erase(time);
+    if (expected.is_null()) expected = object;
+    EXPECT_EQ(object, expected) << batch_size;
+  }
+}
+
 TEST_F(Eval, AgainstItselfNothingDiffers) {
   const json against = perplexity_json({"--windows", "2", "--against", model_})["against"];
   EXPECT_EQ(against["model"], model_);
