@@ -1,6 +1,8 @@
 #include <benchmark/benchmark.h>
 
 #include <map>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "kernels/backend.h"
@@ -47,23 +49,48 @@ void share_of_reads(benchmark::State& state, int n_threads, double bytes_per_ite
 }
 
 // Few tokens: weights come from memory.
-void BM_MatmulDecode(benchmark::State& state) {
-  const int n_threads = int(state.range(0));
-  const int64_t n_tokens = state.range(1), in_dim = state.range(2), out_dim = state.range(3);
-  const auto backend = make_cpu_backend({.n_threads = n_threads, .isa = ""});
-  const HostTensor host = filled(DType::F16, {out_dim, in_dim});
+//   pack(backend)  the weights
+template <typename Pack>
+void run_decode(benchmark::State& state, const CpuOptions& options, int64_t n_tokens,
+                const Pack& pack) {
+  const auto backend = make_cpu_backend(options);
   std::vector<Matrix> matrices;
   for (int64_t bytes = 0; bytes < kColdBytes; bytes += matrices.back().n_bytes) {
-    matrices.push_back(backend->pack_matrix(host));
+    matrices.push_back(pack(*backend));
   }
-  const DeviceTensor x = backend->upload(filled(DType::F32, {n_tokens, in_dim}));
-  const DeviceTensor out = backend->allocate(DType::F32, {n_tokens, out_dim});
+  const Matrix& w = matrices[0];
+  const DeviceTensor x = backend->upload(filled(DType::F32, {n_tokens, w.in_dim}));
+  const DeviceTensor out = backend->allocate(DType::F32, {n_tokens, w.out_dim});
   size_t next = 0;
   for (auto _ : state) {
     backend->matmul(out, x, matrices[next]);
     next = (next + 1) % matrices.size();
   }
-  share_of_reads(state, n_threads, double(matrices[0].n_bytes));
+  share_of_reads(state, options.n_threads, double(w.n_bytes));
+}
+
+// Many tokens: the multiply-adds bound it.
+template <typename Pack>
+void run_prefill(benchmark::State& state, const CpuOptions& options, int64_t n_tokens,
+                 const Pack& pack) {
+  const auto backend = make_cpu_backend(options);
+  const Matrix w = pack(*backend);
+  const DeviceTensor x = backend->upload(filled(DType::F32, {n_tokens, w.in_dim}));
+  const DeviceTensor out = backend->allocate(DType::F32, {n_tokens, w.out_dim});
+  for (auto _ : state) backend->matmul(out, x, w);
+  share_of_flops(state, options.n_threads, 2.0 * double(n_tokens * w.in_dim * w.out_dim));
+}
+
+// Arguments: threads, tokens, in, out.
+auto float_weights(const benchmark::State& state) {
+  return [host = filled(DType::F16, {state.range(3), state.range(2)})](Backend& backend) {
+    return backend.pack_matrix(host);
+  };
+}
+
+void BM_MatmulDecode(benchmark::State& state) {
+  run_decode(state, {.n_threads = int(state.range(0)), .isa = ""}, state.range(1),
+             float_weights(state));
 }
 BENCHMARK(BM_MatmulDecode)
     ->ArgNames({"threads", "tokens", "in", "out"})
@@ -73,21 +100,70 @@ BENCHMARK(BM_MatmulDecode)
     ->UseRealTime()
     ->Unit(benchmark::kMicrosecond);
 
-// Many tokens: the multiply-adds bound it.
 void BM_MatmulPrefill(benchmark::State& state) {
-  const int n_threads = int(state.range(0));
-  const int64_t n_tokens = state.range(1), in_dim = state.range(2), out_dim = state.range(3);
-  const auto backend = make_cpu_backend({.n_threads = n_threads, .isa = ""});
-  const Matrix w = backend->pack_matrix(filled(DType::F16, {out_dim, in_dim}));
-  const DeviceTensor x = backend->upload(filled(DType::F32, {n_tokens, in_dim}));
-  const DeviceTensor out = backend->allocate(DType::F32, {n_tokens, out_dim});
-  for (auto _ : state) backend->matmul(out, x, w);
-  share_of_flops(state, n_threads, 2.0 * double(n_tokens * in_dim * out_dim));
+  run_prefill(state, {.n_threads = int(state.range(0)), .isa = ""}, state.range(1),
+              float_weights(state));
 }
 BENCHMARK(BM_MatmulPrefill)
     ->ArgNames({"threads", "tokens", "in", "out"})
     ->ArgsProduct({{1, 0}, {64, 512}, {2048}, {256, 2048, 5632}})
     ->ArgsProduct({{1, 0}, {512}, {5632}, {2048}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+// Arguments: threads, tokens, in, out, bits, group (0: one a row), activations (of the enum).
+CpuOptions quantized_options(const benchmark::State& state) {
+  return {.n_threads = int(state.range(0)),
+          .isa = "",
+          .activations = static_cast<Activations>(state.range(6))};
+}
+
+auto quantized_weights(const benchmark::State& state) {
+  const int64_t in_dim = state.range(2), group = state.range(5) == 0 ? in_dim : state.range(5);
+  HostQuantizedMatrix host =
+      make_quantized_matrix(state.range(4) == 4 ? DType::U4 : DType::U8, DType::F16, state.range(3),
+                            in_dim, group, /*asymmetric=*/false);
+  auto* const levels = static_cast<uint8_t*>(host.levels.view().data);
+  for (int64_t i = 0; i < host.levels.view().n_bytes(); ++i) levels[i] = uint8_t(i * 7919);
+  host.scales = filled(DType::F16, host.scales.view().shape);
+  return [host = std::move(host)](Backend& backend) { return backend.pack_matrix(host.view()); };
+}
+
+const std::vector<std::string> kQuantizedArgs = {"threads", "tokens", "in",         "out",
+                                                 "bits",    "group",  "activations"};
+
+void BM_QuantizedDecode(benchmark::State& state) {
+  run_decode(state, quantized_options(state), state.range(1), quantized_weights(state));
+}
+BENCHMARK(BM_QuantizedDecode)
+    ->ArgNames(kQuantizedArgs)
+    ->ArgsProduct({{1, 0}, {1}, {2048}, {5632}, {4}, {32, 64}, {0, 1, 2}})
+    ->ArgsProduct({{1, 0}, {1}, {2048}, {5632}, {8}, {0}, {0, 1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMicrosecond);
+
+void BM_QuantizedPrefill(benchmark::State& state) {
+  run_prefill(state, quantized_options(state), state.range(1), quantized_weights(state));
+}
+BENCHMARK(BM_QuantizedPrefill)
+    ->ArgNames(kQuantizedArgs)
+    ->ArgsProduct({{1, 0}, {512}, {2048}, {5632}, {4}, {32, 64}, {0, 1, 2}})
+    ->ArgsProduct({{1, 0}, {512}, {2048}, {5632}, {8}, {0}, {0, 1, 2}})
+    ->UseRealTime()
+    ->Unit(benchmark::kMillisecond);
+
+// Loading: levels of a checkpoint into the backend's panels.
+void BM_PackQuantized(benchmark::State& state) {
+  const auto backend = make_cpu_backend(quantized_options(state));
+  const auto pack = quantized_weights(state);
+  int64_t n_bytes = 0;
+  for (auto _ : state) n_bytes = pack(*backend).n_bytes;
+  state.SetBytesProcessed(state.iterations() * n_bytes);
+}
+BENCHMARK(BM_PackQuantized)
+    ->ArgNames(kQuantizedArgs)
+    ->ArgsProduct({{1, 0}, {0}, {2048}, {5632}, {4}, {64}, {0}})
+    ->ArgsProduct({{1, 0}, {0}, {2048}, {5632}, {8}, {0}, {0}})
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
