@@ -8,6 +8,7 @@
 #include "loaders/checksum.h"
 #include "loaders/tensor_source.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/flipped_bits.h"
 #include "tests/support/packed_directory.h"
 #include "tests/support/temp_dir.h"
 
@@ -53,17 +54,9 @@ TEST_F(Sha256Sums, SoundDirectoryPasses) {
 }
 
 TEST_F(Sha256Sums, EveryFlippedBitIsSeen) {
-  files_[kSums] = sums_;
-  for (const auto& [name, sound] : files_) {
-    std::string bytes = sound;
-    for (size_t bit = 0; bit < 8 * bytes.size(); ++bit) {
-      bytes[bit / 8] = static_cast<char>(bytes[bit / 8] ^ (1 << (bit % 8)));
-      dir_.write(name, bytes);
-      EXPECT_THROW(check(), Error) << name << ", bit " << bit;
-      bytes[bit / 8] = sound[bit / 8];
-    }
-    dir_.write(name, sound);
-  }
+  for_flipped_bits(dir_.path(), [&](const std::string& name, int64_t bit) {
+    EXPECT_THROW(check(), Error) << name << ", bit " << bit;
+  });
   EXPECT_EQ(check(), 2);
 }
 

@@ -6,9 +6,11 @@
 #include <string>
 
 #include "loaders/quantized_dir.h"
+#include "loaders/sha256_sums.h"
 #include "models/hf_config_text.h"
 #include "models/weight_layout.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/flipped_bits.h"
 #include "tests/support/small_models.h"
 #include "tests/support/temp_dir.h"
 
@@ -37,7 +39,7 @@ class QuantizeModel : public testing::Test {
                                    .tensors = plan.outputs(),
                                    .config = hf_config_text(plan.config, DType::F32),
                                    .tied_output = plan.config.tied_output,
-                                   .source_dir = "",
+                                   .source_dir = source_dir_,
                                    .metadata = {},
                                    .progress = no_progress});
     quantize_model(source, plan, method, 2, *writer, no_progress);
@@ -74,6 +76,7 @@ class QuantizeModel : public testing::Test {
 
   TempDir dir_;
   const std::string output_ = dir_.path() / "out";
+  std::string source_dir_;
 };
 
 TEST_F(QuantizeModel, WhatIsWrittenIsReadBack) {
@@ -88,6 +91,29 @@ TEST_F(QuantizeModel, WhatIsWrittenIsReadBack) {
   mixed.embedding = StoredType::Int4;
   mixed.rules = {{"*v_proj*", StoredType::Int8}};
   expect_round_trip(source, mixed);
+}
+
+// Files, list of sums and all: by what `inspect --check` asks first.
+TEST_F(QuantizeModel, EveryFlippedBitOfWhatIsWrittenIsFound) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("num_hidden_layers", int64_t{1});
+  const TempDir side_files;
+  side_files.write("tokenizer.json", R"({"model": {"type": "BPE", "vocab": {"a": 0}}})");
+  source_dir_ = side_files.path();
+  run(source, plan_quantization(source, {.group = 8, .asymmetric = true}));
+  const auto check = [&] { return check_sha256_sums(output_, [](int64_t, int64_t) {}); };
+  EXPECT_EQ(check(), 4);
+  const int64_t n_flips = for_flipped_bits(output_, [&](const std::string& name, int64_t bit) {
+    try {
+      check();
+      ADD_FAILURE() << name << ", bit " << bit << " is not seen";
+    } catch (const Error& e) {
+      EXPECT_EQ(e.kind(), ErrorKind::Input) << name << ", bit " << bit << ": " << e.what();
+    }
+  });
+  EXPECT_GT(n_flips, 30000);
+  RecordProperty("n_flips", std::to_string(n_flips));
+  EXPECT_EQ(check(), 4);
 }
 
 // Rows that fill no whole words, and a last word of zero-points that has room left.

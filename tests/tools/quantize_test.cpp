@@ -9,6 +9,7 @@
 #include <thread>
 
 #include "loaders/checksum.h"
+#include "tests/support/flipped_bits.h"
 #include "tests/support/test_data.h"
 #include "tests/tools/minfer_process.h"
 
@@ -90,6 +91,20 @@ TEST_F(Quantize, WritesADirectoryWithItsChecksums) {
   EXPECT_EQ(Json::parse(files.at("config.json"))["quantization_config"]["quant_method"],
             "compressed-tensors");
   expect_clean({"out"});
+}
+
+TEST_F(Quantize, FlippedBitsAreFoundByInspect) {
+  ASSERT_EQ(quantize({in_, out_, "-q"}).exit_code, 0);
+  const std::vector<std::string> inspect = {"inspect", out_, "--check", "-q"};
+  const int64_t n_flips = for_flipped_bits(
+      out_,
+      [&](const std::string& name, int64_t bit) {
+        SCOPED_TRACE(cat(name, ", bit ", bit));
+        expect_failure(minfer(inspect), 3, "SHA256SUMS");
+      },
+      10);
+  EXPECT_GE(n_flips, 6 * 10);
+  EXPECT_EQ(minfer(inspect).exit_code, 0);
 }
 
 TEST_F(Quantize, SameBytesForAnyNumberOfThreads) {
