@@ -159,6 +159,9 @@ struct CpuOptions {
   Activations activations = Activations::Float;
 };
 
+// Whether the CPU backend keeps such groups of columns as they are; else they become F32.
+bool cpu_keeps_groups(int64_t in_dim, int64_t group);
+
 // Throws Usage where the ISA is unknown or not on this machine.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 

@@ -4,11 +4,10 @@
 #include <charconv>
 #include <fstream>
 #include <limits>
-#include <optional>
 #include <sstream>
 #include <string>
 
-#include "kernels/base/quant_codec.h"
+#include "kernels/backend.h"
 
 namespace minfer {
 namespace {
@@ -73,19 +72,23 @@ int64_t available_host_bytes() {
   return std::min(kib ? *kib * 1024 : kUnlimited, left_in_cgroups());
 }
 
-int64_t weight_memory_bytes(const TensorEntry& entry) {
-  if (is_float(entry.dtype)) return bytes_of(entry.dtype, entry.shape);
+std::optional<GroupFormat> kept_groups(const TensorEntry& entry) {
+  if (is_float(entry.dtype)) return std::nullopt;
+  if (!entry.quant) return group_format(entry.dtype);
+  if (!cpu_keeps_groups(entry.shape.last(), entry.quant->group)) return std::nullopt;
   // A min that an integer zero-point makes needs F32, and its scale goes with it.
-  const GroupFormat format =
-      entry.quant
-          ? GroupFormat{.bits = entry.dtype == DType::U4 ? 4 : 8,
-                        .group = entry.quant->group,
-                        .has_mins = entry.quant->asymmetric,
-                        .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales}
-          : group_format(entry.dtype);
+  return GroupFormat{.bits = entry.dtype == DType::U4 ? 4 : 8,
+                     .group = entry.quant->group,
+                     .has_mins = entry.quant->asymmetric,
+                     .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales};
+}
+
+int64_t weight_memory_bytes(const TensorEntry& entry) {
+  const std::optional<GroupFormat> format = kept_groups(entry);
+  if (!format) return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
   const int64_t n = entry.shape.n_elements();
-  const int64_t group_bytes = (format.has_mins ? 2 : 1) * info(format.scales).block_bytes;
-  return checked_add(n / 8 * format.bits, checked_mul(n / format.group, group_bytes));
+  const int64_t group_bytes = (format->has_mins ? 2 : 1) * info(format->scales).block_bytes;
+  return checked_add(n / 8 * format->bits, checked_mul(n / format->group, group_bytes));
 }
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
+#include "kernels/base/quant_codec.h"
 #include "loaders/tensor_source.h"
 
 namespace minfer {
@@ -10,6 +12,9 @@ namespace minfer {
 // Bytes that this process can still take without swapping or being killed: what the system has
 // left, and what the control group allows. The largest int64_t where nothing says.
 int64_t available_host_bytes();
+
+// How the CPU keeps a weight that is in groups; none where it is in floats, as it is or as F32.
+std::optional<GroupFormat> kept_groups(const TensorEntry& entry);
 
 // Bytes that a weight takes in a backend's memory, packing's padding aside.
 int64_t weight_memory_bytes(const TensorEntry& entry);

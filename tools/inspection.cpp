@@ -56,6 +56,18 @@ Json config_json(const ModelConfig& c) {
           {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
 }
 
+// Empty where the file has no groups.
+std::string kept_text(const TensorEntry& entry) {
+  if (is_float(entry.dtype)) return "";
+  const std::optional<GroupFormat> format = kept_groups(entry);
+  if (!format) return "f32";
+  const char* const scales = format->scales == DType::F16 ? "f16" : "f32";
+  const bool one_a_row = entry.quant && format->group == entry.shape.last();
+  return fmt::format("{}-bit levels, {}{} scales{}", format->bits,
+                     one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format->group),
+                     scales, format->has_mins ? " and mins" : "");
+}
+
 void check_values(const TensorSource& source, const TensorEntry& entry) {
   const auto require_finite = [&](const float* x, int64_t begin, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -88,6 +100,7 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
     ++type.n_tensors;
     type.n_params += entry.shape.n_elements();
     type.file_bytes += entry.file_bytes;
+    type.kept = kept_text(entry);
     ++result.n_tensors;
     result.n_params += entry.shape.n_elements();
     result.file_bytes += entry.file_bytes;
@@ -116,8 +129,9 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
                       result.n_params, result.n_tensors, human_bytes(double(result.file_bytes)),
                       bits_per_weight(result.file_bytes, result.n_params));
   for (const auto& [name, type] : result.types) {
-    text += fmt::format("  {:<20} {:>5} tensors {:>14} parameters {:>12}\n", name, type.n_tensors,
-                        type.n_params, human_bytes(double(type.file_bytes)));
+    text += fmt::format("  {:<20} {:>5} tensors {:>14} parameters {:>12}{}\n", name, type.n_tensors,
+                        type.n_params, human_bytes(double(type.file_bytes)),
+                        type.kept.empty() ? "" : ", kept as " + type.kept);
   }
   if (result.config) {
     text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
@@ -146,8 +160,10 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                     const std::optional<Checked>& checked) {
   Json types = Json::object();
   for (const auto& [name, type] : result.types) {
-    types[name] = {
-        {"n_tensors", type.n_tensors}, {"n_params", type.n_params}, {"bytes", type.file_bytes}};
+    types[name] = {{"n_tensors", type.n_tensors},
+                   {"n_params", type.n_params},
+                   {"bytes", type.file_bytes},
+                   {"kept_as", type.kept.empty() ? Json(nullptr) : Json(type.kept)}};
   }
   Json tensors = Json::array();
   for (const TensorEntry& entry : source.tensors) {

@@ -9,6 +9,11 @@
 
 namespace minfer {
 
+// Panels of levels hold whole steps, or one group a row.
+bool cpu_keeps_groups(int64_t in_dim, int64_t group) {
+  return group == in_dim || group % (cpu::kBrick / 2) == 0;
+}
+
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options) {
   MINFER_REQUIRE(Usage, options.n_threads >= 0 && options.n_threads <= 1024, options.n_threads,
                  " threads, expected 0 to 1024");
@@ -92,7 +97,7 @@ Matrix CpuBackend::pack_matrix(const Tensor& host) {
 
 Matrix CpuBackend::pack_matrix(const QuantizedMatrix& host) {
   MINFER_CHECK(host.out_dim() > 0 && host.in_dim() > 0, "pack_matrix: ", host.levels.shape);
-  if (has_level_panels(host.in_dim(), host.group)) return pack_level_rows(level_rows(host));
+  if (cpu_keeps_groups(host.in_dim(), host.group)) return pack_level_rows(level_rows(host));
   HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
   pool_.parallel_for(host.out_dim(), [&](int64_t row, int) {
     dequantize_row(values.as<float>() + row * host.in_dim(), host, row);

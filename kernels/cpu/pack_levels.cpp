@@ -99,10 +99,6 @@ LevelRows level_rows(const Tensor& host) {
           }};
 }
 
-bool has_level_panels(int64_t in_dim, int64_t group) {
-  return group == in_dim || group % (kBrick / 2) == 0;
-}
-
 Matrix allocate_levels(const LevelRows& rows, Backend& backend) {
   const int64_t panels = n_panels(rows.out_dim);
   const Shape groups{panels, rows.in_dim / rows.group, kPanel};

@@ -27,9 +27,6 @@ struct LevelRows {
 LevelRows level_rows(const QuantizedMatrix& host);  // host outlives it
 LevelRows level_rows(const Tensor& host);           // of a Q type; host's data outlives it
 
-// Whether panels of levels can hold such groups: whole steps, or one a row.
-bool has_level_panels(int64_t in_dim, int64_t group);
-
 // The memory of `rows` packed, not yet filled; `allocate` makes its tensors.
 Matrix allocate_levels(const LevelRows& rows, Backend& backend);
 void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel);

@@ -229,6 +229,24 @@ TEST(WeightLayout, FindsScalesThatAreNotFiniteInEveryBlock) {
   }
 }
 
+TEST(HostMemory, KnowsHowAWeightIsKept) {
+  TensorEntry entry = {.name = "w", .dtype = DType::Q6_K, .shape = {2, 768}};
+  EXPECT_EQ(kept_groups(entry)->bits, 8);
+  EXPECT_EQ(kept_groups(entry)->group, 16);
+  EXPECT_EQ(weight_memory_bytes(entry), 2 * (768 + 48 * 4));
+  entry.dtype = DType::U4;
+  entry.quant = {.scales = DType::F16, .group = 64, .asymmetric = true};
+  EXPECT_EQ(kept_groups(entry)->scales, DType::F32);
+  EXPECT_EQ(weight_memory_bytes(entry), 2 * (384 + 12 * 8));
+  entry.quant->group = 24;  // no panels for these: floats
+  EXPECT_FALSE(kept_groups(entry));
+  EXPECT_EQ(weight_memory_bytes(entry), 2 * 768 * 4);
+  entry.dtype = DType::F16;
+  entry.quant.reset();
+  EXPECT_FALSE(kept_groups(entry));
+  EXPECT_EQ(weight_memory_bytes(entry), 2 * 768 * 2);
+}
+
 TEST(HostMemory, RefusesWithBothFigures) {
   const int64_t available = available_host_bytes();
   EXPECT_GT(available, 1 << 20);

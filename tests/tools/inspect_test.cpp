@@ -38,6 +38,10 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_EQ(object["types"]["int4 g32"]["n_params"], 22528);
   EXPECT_EQ(object["types"]["int4 g32"]["bytes"], 22528 / 2 + 22528 / 32 * 2 + 7 * 16);
   EXPECT_NEAR(object["bpw"], 6.44, 0.01);
+  EXPECT_EQ(object["types"]["int4 g32"]["kept_as"], "4-bit levels, groups of 32, f16 scales");
+  EXPECT_EQ(object["types"]["F16"]["kept_as"], nullptr);
+  const std::string text = minfer({"inspect", copy_.path()}).out;
+  EXPECT_NE(text.find(" KiB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
 TEST_F(InspectQuantized, CheckHoldsFilesAgainstTheirSums) {
