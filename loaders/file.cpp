@@ -28,6 +28,11 @@ std::string os_error_text(int error) { return std::generic_category().message(er
 
 }  // namespace
 
+bool path_exists(const std::filesystem::path& path) {
+  std::error_code ignored;
+  return std::filesystem::exists(path, ignored);
+}
+
 std::string shown_path(const std::string& path) { return shortened(path, PATH_MAX); }
 
 File::Identity File::identity_of(const struct ::stat& status) {

@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <ctime>
+#include <filesystem>
 #include <functional>
 #include <string>
 
@@ -46,6 +47,9 @@ class File {
   int descriptor_ = -1;
   Identity identity_;
 };
+
+// Whether there is something at the end of the path; File says what is wrong with it.
+bool path_exists(const std::filesystem::path& path);
 
 // The path on one line, for messages.
 std::string shown_path(const std::string& path);

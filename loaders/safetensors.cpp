@@ -225,11 +225,10 @@ std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
   auto source = std::make_unique<SafetensorsSource>();
   source->metadata = read_hf_config(directory / "config.json");
   const fs::path single = directory / "model.safetensors", index = directory / kIndexName;
-  std::error_code ignored;  // File says what is wrong with one that is there
-  if (fs::exists(single, ignored)) {
+  if (path_exists(single)) {
     source->add_file(File(single));
   } else {
-    MINFER_REQUIRE(Input, fs::exists(index, ignored), shown_path(path),
+    MINFER_REQUIRE(Input, path_exists(index), shown_path(path),
                    ": has neither model.safetensors nor ", kIndexName);
     source->add_shards(directory, index);
   }

@@ -63,8 +63,7 @@ void require_all_listed(const std::string& directory,
 std::optional<int64_t> check_sha256_sums(const std::string& directory,
                                          const std::function<void(int64_t, int64_t)>& progress) {
   const std::string list = fs::path(directory) / kSums;
-  std::error_code ignored;  // File says what is wrong with one that is there
-  if (!fs::exists(list, ignored)) return std::nullopt;
+  if (!path_exists(list)) return std::nullopt;
   const std::string text = read_whole_file(list, kMaxSumsBytes);
   const auto sums = in_file(list, [&] { return parse_sums(text); });
   require_all_listed(directory, sums);

@@ -12,8 +12,7 @@ namespace minfer {
 namespace fs = std::filesystem;
 
 bool SmallFiles::has(const std::string& name) const {
-  std::error_code ignored;  // reading says what is wrong with one that is there
-  return inside_ ? inside_->contains(name) : fs::exists(fs::path(path_) / name, ignored);
+  return inside_ ? inside_->contains(name) : path_exists(fs::path(path_) / name);
 }
 
 std::string SmallFiles::read(const std::string& name, uint64_t max_bytes) const {
@@ -34,7 +33,7 @@ std::string inside_tensor_name(const std::string& file_name) {
 SmallFiles small_files_of(const std::string& path) {
   std::error_code ignored;
   if (fs::is_directory(path, ignored)) return SmallFiles(path);
-  if (!fs::exists(path, ignored)) return SmallFiles(path, {});
+  if (!path_exists(path)) return SmallFiles(path, {});
   File file(path);
   if (!is_safetensors(file)) return SmallFiles(path, {});
   SafetensorsSource source;

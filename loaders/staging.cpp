@@ -32,7 +32,8 @@ bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
-bool is_there(const std::string& path) {
+// A link that leads nowhere takes its name too.
+bool is_taken(const std::string& path) {
   struct stat status {};
   return lstat(path.c_str(), &status) == 0;
 }
@@ -86,7 +87,7 @@ Staging::Staging(const std::string& output, bool replace)
     : output_(normalized(output).string()), replace_(replace) {
   const fs::path path(output_);
   parent_ = path.parent_path().string();
-  MINFER_REQUIRE(System, replace || !is_there(output_), shown_path(output),
+  MINFER_REQUIRE(System, replace || !is_taken(output_), shown_path(output),
                  ": exists already; --force replaces it");
   const std::string prefix = cat(".", path.filename().string(), kMark);
   remove_stale(parent_, prefix);
@@ -104,7 +105,7 @@ Staging::Staging(const std::string& output, bool replace)
 }
 
 Staging::~Staging() {
-  if (is_there(directory_)) remove_tree(directory_);
+  if (is_taken(directory_)) remove_tree(directory_);
   if (lock_ >= 0) close(lock_);
 }
 
@@ -129,7 +130,7 @@ void Staging::commit(const std::string& from) {
     // Afterwards the old output lies where the new one was made.
     failed = renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, output_.c_str(), RENAME_EXCHANGE);
   }
-  if (failed != 0 && errno == EINVAL && !is_there(output_)) {  // a file system without the flags
+  if (failed != 0 && errno == EINVAL && !is_taken(output_)) {  // a file system without the flags
     failed = rename(from.c_str(), output_.c_str());
   }
   MINFER_REQUIRE(System, failed == 0, shown_path(output_),

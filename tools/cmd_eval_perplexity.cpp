@@ -1,10 +1,10 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <filesystem>
 
 #include "engine/perplexity.h"
 #include "loaders/checksum.h"
+#include "loaders/file.h"
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/generate_report.h"
@@ -40,8 +40,7 @@ struct PerplexityCommandOptions {
 std::string read_evaluation_text(const std::string& name) {
   if (name != kWikitext2) return read_text(name);
   const std::string path = cache_dir() + "/data/wiki.test.raw";
-  std::error_code ignored;
-  MINFER_REQUIRE(Input, std::filesystem::exists(path, ignored), shortened(path, 200),
+  MINFER_REQUIRE(Input, path_exists(path), shortened(path, 200),
                  " is not there; scripts/get_wikitext2.sh fetches it");
   std::string text = read_text(path);
   const std::string found = sha256_hex(text);
@@ -111,10 +110,7 @@ class PerplexityRun {
  private:
   EvaluatedModel load(const std::string& given, Backend& backend) const {
     const std::string path = find_model(given);
-    Model model = load_with_progress(path, backend, options_.tokenizer_path, quiet_);
-    MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                   ": has no tokenizer; --tokenizer FILE gives one");
-    return {path, std::move(model), {}, nullptr};
+    return {path, load_with_tokenizer(path, backend, options_.tokenizer_path, quiet_), {}, nullptr};
   }
 
   // What is the same for all models.

@@ -67,9 +67,7 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::string text = read_text(options.input_path);
   const Model model =
-      load_with_progress(path, *backend, options.tokenizer_path, context.common.quiet);
-  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                 ": has no tokenizer; --tokenizer FILE gives one");
+      load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
   const std::vector<ContinuationTokens> lines =
       parse_lines(text, *model.tokenizer, options.input_path);
   const SessionOptions session_options = {

@@ -121,9 +121,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::string text = read_prompt(options.prompt);
   const Model model =
-      load_with_progress(path, *backend, options.tokenizer_path, context.common.quiet);
-  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                 ": has no tokenizer; --tokenizer FILE gives one");
+      load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
 
   ChatPrompt prompt = make_prompt(options, *model.tokenizer, text);
   log_debug("prompt ids" + listed(prompt.tokens));

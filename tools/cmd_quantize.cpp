@@ -103,10 +103,8 @@ std::string default_output(const CommandOptions& options, const std::string& inp
 
 // A directory that has a configuration and no weights.
 bool is_config_alone(const fs::path& input) {
-  std::error_code ignored;
-  return fs::exists(input / "config.json", ignored) &&
-         !fs::exists(input / "model.safetensors", ignored) &&
-         !fs::exists(input / "model.safetensors.index.json", ignored);
+  return path_exists(input / "config.json") && !path_exists(input / "model.safetensors") &&
+         !path_exists(input / "model.safetensors.index.json");
 }
 
 std::string config_text(const TensorSource& source, const QuantizePlan& plan) {

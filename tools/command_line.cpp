@@ -2,9 +2,9 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdlib>
-#include <filesystem>
 
 #include "kernels/base/error.h"
+#include "loaders/file.h"
 #include "tools/help.h"
 
 namespace minfer {
@@ -241,8 +241,7 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
                                          const std::function<std::string()>& version) {
   // CLI11 passes over a file that only the environment names and that is not there.
   const std::string config = app_->get_config_ptr()->get_default_str();
-  std::error_code ignored;
-  MINFER_REQUIRE(Input, config.empty() || std::filesystem::exists(config, ignored),
+  MINFER_REQUIRE(Input, config.empty() || path_exists(config),
                  "MINFER_CONFIG: ", shortened(config, 200), ": no such file");
   try {
     app_->parse(reversed_arguments(argc, argv));

@@ -14,4 +14,12 @@ Model load_with_progress(const std::string& path, Backend& backend,
   return model;
 }
 
+Model load_with_tokenizer(const std::string& path, Backend& backend,
+                          const std::string& tokenizer_path, bool quiet) {
+  Model model = load_with_progress(path, backend, tokenizer_path, quiet);
+  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
+                 ": has no tokenizer; --tokenizer FILE gives one");
+  return model;
+}
+
 }  // namespace minfer

@@ -10,4 +10,8 @@ namespace minfer {
 Model load_with_progress(const std::string& path, Backend& backend,
                          const std::string& tokenizer_path, bool quiet);
 
+// The same for a command that reads or writes text: Input where there is no tokenizer.
+Model load_with_tokenizer(const std::string& path, Backend& backend,
+                          const std::string& tokenizer_path, bool quiet);
+
 }  // namespace minfer

@@ -4,6 +4,7 @@
 #include <filesystem>
 
 #include "kernels/base/error.h"
+#include "loaders/file.h"
 #include "tools/log.h"
 
 namespace minfer {
@@ -21,11 +22,6 @@ std::string environment(const char* name) {
   return value == nullptr ? "" : value;
 }
 
-bool is_there(const fs::path& path) {
-  std::error_code ignored;
-  return fs::exists(path, ignored);
-}
-
 // The demonstration model beside this program: installed, or in the tree that it was built in.
 // Empty where there is none.
 std::string demo_model() {
@@ -34,7 +30,7 @@ std::string demo_model() {
   if (error) return "";
   for (const char* place : {"../share/minfer/demo", "../../../models/demo"}) {
     const fs::path dir = (program.parent_path() / place).lexically_normal();
-    if (is_there(dir / "config.json")) return dir;
+    if (path_exists(dir / "config.json")) return dir;
   }
   return "";
 }
@@ -49,11 +45,11 @@ std::string cache_dir() {
 std::string model_cache_dir() { return cache_dir() + "/models"; }
 
 std::string find_model(const std::string& given) {
-  if (!given.empty() && is_there(given)) return given;
+  if (!given.empty() && path_exists(given)) return given;
   std::string path;
   if (given.empty() || given == kFetchedName) {
     path = model_cache_dir() + "/" + kFetchedFile;
-    if (!is_there(path)) path.clear();
+    if (!path_exists(path)) path.clear();
   }
   if (path.empty() && (given.empty() || given == kDemoName)) path = demo_model();
   if (path.empty() && !given.empty() && given != kFetchedName && given != kDemoName) {
