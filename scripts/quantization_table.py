@@ -2,15 +2,21 @@
 """Quantizes models in every way that minfer knows and measures what each way costs.
 
     scripts/quantization_table.py --minfer build/release/tools/minfer --calibration TEXT \\
-        [--llama-quantize PATH] [--windows N] [--text FILE] [NAME=]MODEL ...
+        [--llama-quantize PATH] [--windows N] [--text FILE] [--work DIR] [NAME=]MODEL ...
 
 Each MODEL is a Hugging Face directory in a float type; it is the reference of its table. Writes
 docs/benchmarks/quantization.json (every figure and command) and quantization.md (the tables).
 --llama-quantize is llama.cpp's tool: its types are made from minfer's f16 GGUF and evaluated by
 minfer. Needs the Python packages numpy and gguf for their weights' errors.
+
+It takes about 40 minutes of two cores for a model of 8 million weights. With --work DIR what every
+command made and printed is kept there, and a run that was stopped goes on where it was; another
+version of minfer needs another DIR. --jobs runs several commands at a time (set MINFER_THREADS).
 """
 import argparse
+import concurrent.futures
 import datetime
+import hashlib
 import json
 import math
 import os
@@ -37,6 +43,9 @@ Bits are those of the linear layers with their scales, the size is that of all t
 error of a linear layer (its square averaged over all weights). minfer leaves a tied embedding in its own type;
 llama.cpp gives it another type unless told not to, so its types stand here both ways. They are made from minfer's f16
 GGUF and evaluated by minfer, so that the arithmetic is the same for all rows.
+
+Below each table stands what is expected of the methods and whether it holds. For a model that is bad at the text
+(perplexity in the hundreds) noise in the weights may lower the perplexity, and only the KL divergence is in order.
 
 `scripts/quantization_table.py` makes this page; every figure and command stands in
 [quantization.json](quantization.json).
@@ -79,21 +88,39 @@ def error_of_gguf(path, original):
 
 
 class Table:
-    """One model in every form; rows are made first and evaluated in as few passes as can be."""
+    """One model in every form; rows are made first and then evaluated some at a time."""
 
     def __init__(self, args, name, model, work):
         self.args, self.name, self.model, self.work = args, name, model, work
+        self.work.mkdir(parents=True, exist_ok=True)
         self.rows = []
         self.commands = []
 
-    def run(self, command):
-        names = {str(self.model): self.name, str(self.work): "OUT"}
-        line = " ".join(os.path.basename(part) if os.path.isabs(part) and part == str(command[0])
-                        else part for part in map(str, command))
+    def named(self, command):
+        """The command line without the places of this machine."""
+        names = {self.args.calibration: "CALIBRATION", str(self.model): self.name,
+                 str(self.work): "OUT"}
+        line = " ".join([os.path.basename(command[0])] + [str(part) for part in command[1:]])
         for path, name in names.items():
-            line = line.replace(path, name)
-        self.commands.append(line)
-        return run(command)
+            line = line.replace(path, name) if path else line
+        return line
+
+    def run_once(self, command):
+        """What a command prints, or printed when it ran to its end before."""
+        line = self.named(command)
+        kept = self.work / f"{hashlib.sha256(line.encode()).hexdigest()[:16]}.json"
+        if kept.exists():
+            return json.loads(kept.read_text())["output"]
+        output = run(command)
+        part = kept.with_suffix(".part")
+        part.write_text(json.dumps({"command": line, "output": output}))
+        part.rename(kept)
+        return output
+
+    def run_all(self, commands):
+        self.commands += map(self.named, commands)
+        with concurrent.futures.ThreadPoolExecutor(self.args.jobs) as pool:
+            return list(pool.map(self.run_once, commands))
 
     def add_row(self, name, path, error):
         info = json.loads(run([self.args.minfer, "inspect", "--json", path]))
@@ -104,11 +131,10 @@ class Table:
             "bytes": info["bytes"]})
 
     def make(self):
-        gguf = self.work / "f16.gguf"
-        self.run([self.args.minfer, "quantize", "-q", "--gguf", "f16", self.model, gguf])
-        self.add_row("f16", gguf, 0)
-        self.make_ours("int8 row", ["--type", "int8"])
-        self.make_ours("int8 g128", ["--type", "int8", "--group", 128])
+        original = self.work / "f16.gguf"
+        self.run_all([[self.args.minfer, "quantize", "-q", "--force", "--gguf", "f16", self.model,
+                       original]])
+        ours = {"int8 row": ["--type", "int8"], "int8 g128": ["--type", "int8", "--group", 128]}
         for group in GROUPS:
             for method in self.args.methods:
                 options = ["--type", "int4", "--group", group, "--method", method.split()[-1]]
@@ -116,39 +142,53 @@ class Table:
                     options.append("--asymmetric")
                 if method == "gptq":
                     options += ["--calibration", self.args.calibration]
-                self.make_ours(f"int4 g{group} {method}", options)
-        if self.args.llama_quantize:
-            for kind in LLAMA_TYPES:
-                self.make_llama(f"llama.cpp {kind}", kind, [])
-                self.make_llama(f"llama.cpp {kind}, f16 embedding", kind,
-                                ["--token-embedding-type", "f16"])
+                ours[f"int4 g{group} {method}"] = options
+        theirs = {}
+        for kind in LLAMA_TYPES if self.args.llama_quantize else ():
+            theirs[f"llama.cpp {kind}"] = (kind, [])
+            theirs[f"llama.cpp {kind}, f16 embedding"] = (kind, ["--token-embedding-type", "f16"])
 
-    def make_ours(self, name, options):
-        path = self.work / name.replace(" ", "-")
-        self.run([self.args.minfer, "quantize", "-q", *options, self.model, path])
-        self.add_row(name, path, error_of_directory(path))
-
-    def make_llama(self, name, kind, options):
-        original = self.work / "f16.gguf"
-        path = self.work / (name.replace(" ", "-").replace(",", "") + ".gguf")
-        self.run([self.args.llama_quantize, *options, original, path, kind])
-        self.add_row(name, path, error_of_gguf(path, original))
+        our_paths = {name: self.work / name.replace(" ", "-") for name in ours}
+        their_paths = {name: self.work / (name.replace(" ", "-").replace(",", "") + ".gguf")
+                       for name in theirs}
+        self.run_all([[self.args.minfer, "quantize", "-q", "--force", *options, self.model,
+                       our_paths[name]] for name, options in ours.items()] +
+                     [[self.args.llama_quantize, *options, original, their_paths[name], kind]
+                      for name, (kind, options) in theirs.items()])
+        self.add_row("f16", original, 0)
+        for name, path in our_paths.items():
+            self.add_row(name, path, error_of_directory(path))
+        for name, path in their_paths.items():
+            self.add_row(name, path, error_of_gguf(path, original))
 
     def evaluate(self):
         """Fills every row, adds those with quantized activations, and compares methods in pairs."""
-        self.evaluate_rows(self.rows)
         chosen = ["f16", "int8 row"] + [f"int4 g64 {m}" for m in ("mse", "gptq")
                                         if m in self.args.methods]
-        for activations in ("int8", "int8-asym"):
-            rows = [dict(row, activations=activations) for row in self.rows
-                    if row["name"] in chosen and row["activations"] == "float"]
-            self.evaluate_rows(rows)
-            self.rows += rows
-        self.pairs = []
-        if "gptq" in self.args.methods:
-            self.pairs = [self.compare(f"int4 g{g} gptq", f"int4 g{g} mse") for g in GROUPS]
+        self.rows += [dict(row, activations=activations) for activations in ("int8", "int8-asym")
+                      for row in self.rows if row["name"] in chosen]
+        batches = []
+        for activations in ("float", "int8", "int8-asym"):
+            rows = [row for row in self.rows if row["activations"] == activations]
+            batches += [rows[i:i + self.args.at_once]
+                        for i in range(0, len(rows), self.args.at_once)]
+        paths = {row["name"]: row["path"] for row in self.rows}
+        pairs = [(f"int4 g{g} gptq", f"int4 g{g} mse")
+                 for g in GROUPS if {"gptq", "mse"} <= set(self.args.methods)]
+        outputs = self.run_all(
+            [self.evaluation([row["path"] for row in rows], self.model, rows[0]["activations"])
+             for rows in batches] +
+            [self.evaluation([paths[better]], paths[worse], "float") for better, worse in pairs])
+        results = [json.loads(output) for output in outputs]
+        for rows, result in zip(batches, results):
+            for row, one in zip(rows, result.get("results", [result])):
+                self.fill(row, one)
+        self.pairs = [{"model": better, "against": worse,
+                       **{key: result["against"][key]
+                          for key in ("nll_difference", "nll_difference_stderr")}}
+                      for (better, worse), result in zip(pairs, results[len(batches):])]
 
-    def perplexities(self, paths, against, activations="float"):
+    def evaluation(self, paths, against, activations):
         tokenizers = [self.model / name for name in ("tokenizer.model", "tokenizer.json")]
         command = [self.args.minfer, "eval", "perplexity", "--json", "-q",
                    "--convention", "llamacpp", "--text", self.args.text, "--against", against,
@@ -158,27 +198,38 @@ class Table:
             command += ["--windows", self.args.windows]
         for path in paths:
             command += ["-m", path]
-        result = json.loads(self.run(command))
-        return result.get("results", [result])
+        return command
 
-    def evaluate_rows(self, rows):
-        results = self.perplexities([row["path"] for row in rows], self.model,
-                                    rows[0]["activations"])
-        for row, result in zip(rows, results):
-            row["perplexity"] = result["perplexity"]
-            row["recipe"] = result["recipe"]
-            row.update({key: result["against"][key] for key in (
-                "nll_difference", "nll_difference_stderr", "kl_divergence", "kl_divergence_stderr",
-                "same_top")})
-            self.reference = {key: result["against"][key] for key in ("perplexity", "mean_nll")}
-            print(f"{self.name}: {row['name']} {row['perplexity']:.4f}", file=sys.stderr)
+    def fill(self, row, result):
+        row["perplexity"] = result["perplexity"]
+        row["recipe"] = result["recipe"]
+        row.update({key: result["against"][key] for key in (
+            "nll_difference", "nll_difference_stderr", "kl_divergence", "kl_divergence_stderr",
+            "same_top")})
+        self.reference = {key: result["against"][key] for key in ("perplexity", "mean_nll")}
 
-    def compare(self, better, worse):
-        paths = {row["name"]: row["path"] for row in self.rows}
-        result, = self.perplexities([paths[better]], paths[worse])
-        return {"model": better, "against": worse,
-                **{key: result["against"][key]
-                   for key in ("nll_difference", "nll_difference_stderr")}}
+    def expectations(self):
+        """(what is expected, the figure, its bound) of each order that should hold."""
+        row = {row["name"]: row for row in self.rows if row["activations"] == "float"}
+        rise = {name: r["nll_difference"] for name, r in row.items()}
+        divergence = {name: r["kl_divergence"] for name, r in row.items()}
+        for name in ("int8 row", "int8 g128"):
+            yield f"{name}: NLL within 0.001 of f16", abs(rise[name]), 0.001
+        for g in GROUPS:
+            if {"rtn", "rtn16", "mse"} <= set(self.args.methods):
+                yield (f"g{g}: rise of the NLL of mse at most 0.75 of rtn's",
+                       rise[f"int4 g{g} mse"], 0.75 * rise[f"int4 g{g} rtn"])
+                yield (f"g{g}: rise of the NLL of mse below rtn16's",
+                       rise[f"int4 g{g} mse"], rise[f"int4 g{g} rtn16"])
+        for pair in self.pairs:
+            yield (f"{pair['model']} below {pair['against'].split()[-1]} by more than two paired "
+                   "errors: NLL difference", pair["nll_difference"],
+                   -2 * pair["nll_difference_stderr"])
+        for ours, theirs in (("int4 g64 gptq", "llama.cpp Q4_0"),
+                             ("int4 g32 gptq", "llama.cpp Q4_K_M")):
+            if ours in row and theirs in row:
+                yield (f"KL divergence of {ours} not above {theirs}'s", divergence[ours],
+                       divergence[theirs])
 
     def lines(self):
         yield f"## {self.name}"
@@ -200,11 +251,21 @@ class Table:
             yield ""
             yield (f"{pair['model']} against {pair['against']}: NLL difference "
                    f"{pair['nll_difference']:+.5f} ± {pair['nll_difference_stderr']:.5f}.")
+        yield ""
+        yield "| expected | figure | bound | |"
+        yield "|---|---|---|---|"
+        for what, figure, bound in self.expectations():
+            yield (f"| {what} | {figure:+.5f} | {bound:+.5f} "
+                   f"| {'holds' if figure <= bound else '**does not hold**'} |")
 
     def record(self):
         rows = [{key: value for key, value in row.items() if key != "path"} for row in self.rows]
         return {"model": self.name, "reference": self.reference, "rows": rows,
-                "pairs": self.pairs, "commands": self.commands}
+                "pairs": self.pairs,
+                "expectations": [{"expected": what, "figure": figure, "bound": bound,
+                                  "holds": figure <= bound}
+                                 for what, figure, bound in self.expectations()],
+                "commands": self.commands}
 
 
 def main():
@@ -217,20 +278,22 @@ def main():
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS),
                         help="of " + ",".join(METHODS))
     parser.add_argument("--out", type=pathlib.Path, default=DOCS)
+    parser.add_argument("--work", type=pathlib.Path, help="keep what is done there, and go on")
+    parser.add_argument("--jobs", type=int, default=1, help="commands at a time")
+    parser.add_argument("--at-once", type=int, default=4, help="rows that one command evaluates")
     parser.add_argument("models", nargs="+", metavar="[NAME=]MODEL")
     args = parser.parse_args()
     if "gptq" in args.methods and not args.calibration:
         parser.error("gptq needs --calibration")
 
-    tables = []
-    for model in args.models:
-        path = pathlib.Path(model.split("=")[-1]).resolve()
-        name = model.split("=")[0] if "=" in model else path.name
-        with tempfile.TemporaryDirectory() as work:
-            table = Table(args, name, path, pathlib.Path(work))
-            table.make()
-            table.evaluate()
-            tables.append(table)
+    with tempfile.TemporaryDirectory() as temporary:
+        tables = []
+        for model in args.models:
+            path = pathlib.Path(model.split("=")[-1]).resolve()
+            name = model.split("=")[0] if "=" in model else path.name
+            tables.append(Table(args, name, path, (args.work or pathlib.Path(temporary)) / name))
+            tables[-1].make()
+            tables[-1].evaluate()
     record = {"date": datetime.date.today().isoformat(), "machine": platform.machine(),
               "version": run([args.minfer, "--version"]).strip(),
               "tables": [table.record() for table in tables]}
