@@ -13,14 +13,21 @@ namespace {
 // A matrix of a block by its name in a Hugging Face file.
 struct Module {
   std::string_view name;
-  int input;  // index among the block's inputs
+  BlockInput input;
   Matrix LayerWeights::*matrix;
 };
-constexpr Module kModules[] = {
-    {"self_attn.q_proj", 0, &LayerWeights::wq},  {"self_attn.k_proj", 0, &LayerWeights::wk},
-    {"self_attn.v_proj", 0, &LayerWeights::wv},  {"self_attn.o_proj", 1, &LayerWeights::wo},
-    {"mlp.gate_proj", 2, &LayerWeights::w_gate}, {"mlp.up_proj", 2, &LayerWeights::w_up},
-    {"mlp.down_proj", 3, &LayerWeights::w_down}};
+constexpr Module kModules[] = {{"self_attn.q_proj", BlockInput::Attention, &LayerWeights::wq},
+                               {"self_attn.k_proj", BlockInput::Attention, &LayerWeights::wk},
+                               {"self_attn.v_proj", BlockInput::Attention, &LayerWeights::wv},
+                               {"self_attn.o_proj", BlockInput::AttentionOutput, &LayerWeights::wo},
+                               {"mlp.gate_proj", BlockInput::Ffn, &LayerWeights::w_gate},
+                               {"mlp.up_proj", BlockInput::Ffn, &LayerWeights::w_up},
+                               {"mlp.down_proj", BlockInput::FfnOutput, &LayerWeights::w_down}};
+
+// Whether what comes of it is added to the residual stream.
+bool ends_half(BlockInput input) {
+  return input == BlockInput::AttentionOutput || input == BlockInput::FfnOutput;
+}
 
 struct Place {
   int64_t layer;
@@ -46,6 +53,21 @@ std::optional<Place> place_of(std::string_view name) {
   return std::nullopt;
 }
 
+// a - b, element by element, as columns: [n, width] to [width, n].
+HostTensor difference_columns(const HostTensor& a, const HostTensor& b) {
+  HostTensor difference(DType::F32, a.view().shape);
+  const int64_t n = a.view().n_elements();
+  for (int64_t i = 0; i < n; ++i) difference.as<float>()[i] = a.at(i) - b.at(i);
+  return transposed(difference);
+}
+
+// sum += x wᵀ, x [m, n] and w [k, n] being what two tensors of n tokens are as columns.
+void add_products(Backend& backend, DeviceTensor& sum, const HostTensor& x, const Matrix& w) {
+  const bool is_first = !sum;
+  if (is_first) sum = backend.allocate(DType::F32, {x.view().shape[0], w.out_dim});
+  backend.matmul(sum, backend.upload(x), w, /*accumulate=*/!is_first);
+}
+
 }  // namespace
 
 TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const TokenId> tokens,
@@ -62,28 +84,36 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
   const int64_t n_windows = std::min(options.n_windows, n_tokens / length);
   for (int64_t i = 0; i < n_windows; ++i) {
     const int64_t begin = n_windows == 1 ? 0 : (n_tokens - length) * i / (n_windows - 1);
-    const Tensor x =
-        embed_tokens(backend, model, state_,
-                     tokens.subspan(static_cast<size_t>(begin), static_cast<size_t>(length)), 0);
-    hidden_.push_back(backend.download(x));
+    std::vector<TokenId> window(tokens.begin() + begin, tokens.begin() + begin + length);
+    if (options.bos >= 0) window.front() = options.bos;
+    const Tensor x = embed_tokens(backend, model, state_, window, 0);
+    windows_.push_back({backend.download(x), backend.download(x)});
   }
 }
 
-const InverseFactor* TextCalibration::factor(const std::string& name) {
+std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64_t group,
+                                                  int64_t begin, const Tensor& rows) {
   const std::optional<Place> place = place_of(name);
-  if (!place) return nullptr;
-  MINFER_CHECK(place->layer >= layer_, "layer ", place->layer, " after ", layer_);
-  while (layer_ < place->layer) {
-    if (layer_ >= 0) finish_layer();
-    ++layer_;
-    observe_layer();
+  if (!place) return std::nullopt;
+  const auto asked = std::pair(place->layer, place->module->input);
+  MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
+  while (asked > std::pair(layer_, input_)) next_input();
+  if (group == 0) group = rows.shape[1];
+  if (group != factor_group_) {
+    const HostTensor hessian = backend_.download(hessian_);
+    feedback_ = make_inverse_factor(hessian, group, kFeedbackDamping, n_threads_);
+    correction_ = make_inverse_factor(hessian, group, kCorrectionDamping, n_threads_);
+    factor_group_ = group;
   }
-  const int input = place->module->input;
-  if (input != factor_input_) {
-    factor_ = make_inverse_factor(backend_.download(hessians_[input]), n_threads_);
-    factor_input_ = input;
-  }
-  return &factor_;
+  const int64_t n_rows = rows.shape[0];
+  const bool has_stream = ends_half(input_);
+  const DeviceTensor drift =
+      has_stream ? backend_.upload(backend_.download(stream_drift_.view().rows(begin, n_rows)))
+                 : backend_.allocate(DType::F32, rows.shape);
+  backend_.matmul(drift, backend_.upload(to_f32_tensor(rows)), input_drift_,
+                  /*accumulate=*/has_stream);
+  drift_ = backend_.download(drift);
+  return GptqInputs{&feedback_, &correction_, drift_};
 }
 
 void TextCalibration::take_rows(const std::string& name, int64_t begin,
@@ -91,49 +121,78 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
   const std::optional<Place> place = place_of(name);
   if (!place) return;
   Matrix& w = model_.weights.layers[static_cast<size_t>(place->layer)].*place->module->matrix;
-  HostTensor& values = replaced_[&w];
+  HostTensor& values = taken_[&w];
   if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
   for (int64_t row = 0; row < rows.out_dim(); ++row) {
     dequantize_row(values.as<float>() + (begin + row) * rows.in_dim(), rows, row);
   }
 }
 
-// The layer as it was quantized, and what comes out of it.
-void TextCalibration::finish_layer() {
-  for (const auto& [matrix, values] : replaced_) *matrix = backend_.pack_matrix(values.view());
-  replaced_.clear();
-  for (HostTensor& hidden : hidden_) {
-    const DeviceTensor x = backend_.upload(hidden);
-    forward_layer(backend_, model_, state_, layer_, x, 0);
-    hidden = backend_.download(x);
-  }
+// Between the model as it was and what has been quantized of the block.
+void TextCalibration::exchange_matrices() {
+  for (auto& [matrix, other] : other_) std::swap(*matrix, other);
 }
 
-void TextCalibration::observe_layer() {
-  const LayerWeights& layer = model_.weights.layers[static_cast<size_t>(layer_)];
-  const Matrix* first_of_input[kInputs] = {&layer.wq, &layer.wo, &layer.w_up, &layer.w_down};
-  factor_input_ = -1;
-  for (DeviceTensor& hessian : hessians_) hessian = {};
-  state_.observe_matmul = [&](const Matrix& w, Tensor x) {
-    for (int input = 0; input < kInputs; ++input) {
-      if (&w == first_of_input[input]) add_to_hessian(input, x);
-    }
-  };
-  for (const HostTensor& hidden : hidden_) {
-    const DeviceTensor x = backend_.upload(hidden);  // what comes out of it is not kept
-    forward_layer(backend_, model_, state_, layer_, x, 0);
+void TextCalibration::next_input() {
+  for (const auto& [matrix, values] : taken_) other_[matrix] = backend_.pack_matrix(values.view());
+  taken_.clear();
+  if (layer_ >= 0 && ends_half(input_)) finish_half();
+  if (input_ == BlockInput::FfnOutput) {
+    if (layer_ >= 0) model_.weights.layers[static_cast<size_t>(layer_)] = {};
+    other_.clear();
+    ++layer_;
+    input_ = BlockInput::Attention;
+  } else {
+    input_ = static_cast<BlockInput>(static_cast<int>(input_) + 1);
   }
-  state_.observe_matmul = {};
+  observe();
 }
 
-// H += xᵀ x, as a matmul of xᵀ with itself.
-void TextCalibration::add_to_hessian(int input, Tensor x) {
-  const HostTensor columns = transposed(backend_.download(x));  // [in, n_tokens]
-  const int64_t in_dim = columns.view().shape[0];
-  const bool is_first = !hessians_[input];
-  if (is_first) hessians_[input] = backend_.allocate(DType::F32, {in_dim, in_dim});
-  backend_.matmul(hessians_[input], backend_.upload(columns), backend_.pack_matrix(columns.view()),
-                  !is_first);
+// What the half, as it was quantized, makes of the stream; observe() has done it for the original.
+void TextCalibration::finish_half() {
+  exchange_matrices();
+  for (Window& window : windows_) {
+    const DeviceTensor stream = backend_.upload(window.quantized);
+    add_output(stream, input_of(stream));
+    window.quantized = backend_.download(stream);
+  }
+  exchange_matrices();
+}
+
+Tensor TextCalibration::input_of(Tensor stream) {
+  return block_input(backend_, model_, state_, layer_, input_, stream, 0);
+}
+
+void TextCalibration::add_output(Tensor stream, Tensor input) {
+  add_block_output(backend_, model_.weights.layers[static_cast<size_t>(layer_)], input_, stream,
+                   input);
+}
+
+void TextCalibration::observe() {
+  factor_group_ = 0;
+  hessian_ = {};
+  stream_drift_ = {};
+  DeviceTensor input_drift;  // [in, in]: sum x (original x - x)ᵀ
+  for (Window& window : windows_) {
+    exchange_matrices();
+    const HostTensor x = backend_.download(input_of(backend_.upload(window.quantized)));
+    exchange_matrices();
+    const DeviceTensor stream = backend_.upload(window.original);
+    const Tensor input = input_of(stream);
+    const HostTensor original = backend_.download(input);
+
+    const HostTensor columns = transposed(x);  // [in, window_tokens]
+    const Matrix packed = backend_.pack_matrix(columns.view());
+    add_products(backend_, hessian_, columns, packed);
+    add_products(backend_, input_drift, columns,
+                 backend_.pack_matrix(difference_columns(original, x).view()));
+    if (!ends_half(input_)) continue;
+    add_products(backend_, stream_drift_, difference_columns(window.original, window.quantized),
+                 packed);
+    add_output(stream, input);
+    window.original = backend_.download(stream);
+  }
+  input_drift_ = backend_.pack_matrix(backend_.download(input_drift).view());
 }
 
 }  // namespace minfer

@@ -10,41 +10,58 @@
 namespace minfer {
 
 struct CalibrationOptions {
-  int64_t n_windows = 128;       // at most; spread evenly over the text
-  int64_t window_tokens = 2048;  // at most; the trained context where that is shorter
+  int64_t n_windows = 512;      // at most; spread evenly over the text
+  int64_t window_tokens = 512;  // at most; the trained context where that is shorter
+  TokenId bos = -1;             // in place of each window's first token, where a context begins so
 };
 
-// Runs a model over windows of a text, one layer at a time: the inputs of a layer's matrices are
-// those that come out of the layers before it as they were quantized. The model is changed on the
-// way: its layers become the quantized ones. Model and backend outlive it.
+// Runs a model over windows of a text twice, side by side and one matrix input after the other: as
+// it was, and with every matrix so far as it was quantized. What a matrix is told of the text is
+// the inputs x that it will have, and how far its outputs w x, added to the residual stream where
+// they are, would be from those of the model as it was. Model and backend outlive it; the model is
+// used up: blocks that are done are dropped.
 class TextCalibration final : public Calibration {
  public:
   // Throws Usage for a text shorter than one window.
   TextCalibration(Model& model, Backend& backend, std::span<const TokenId> tokens,
                   const CalibrationOptions& options, int n_threads);
 
-  // Names are Hugging Face's: "model.layers.0.mlp.up_proj.weight". Null outside the layers.
-  const InverseFactor* factor(const std::string& name) override;
+  // Names are Hugging Face's: "model.layers.0.mlp.up_proj.weight". None outside the layers.
+  std::optional<GptqInputs> inputs(const std::string& name, int64_t group, int64_t begin,
+                                   const Tensor& rows) override;
   void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) override;
 
  private:
-  // The inputs that a block's matrices have: of q, k and v; of o; of gate and up; of down.
-  static constexpr int kInputs = 4;
+  // The residual stream of a window in front of the present half of a block: [window_tokens, dim].
+  struct Window {
+    HostTensor original, quantized;
+  };
 
-  void finish_layer();
-  void observe_layer();
-  void add_to_hessian(int input, Tensor x);
+  void next_input();
+  void observe();
+  void finish_half();
+  Tensor input_of(Tensor stream);
+  void add_output(Tensor stream, Tensor input);
+  void exchange_matrices();
 
   Model& model_;
   Backend& backend_;
   int n_threads_;
   ForwardState state_;
-  std::vector<HostTensor> hidden_;  // of each window, what layer_ gets: [window_tokens, dim]
-  int64_t layer_ = -1;              // whose inputs have been seen
-  DeviceTensor hessians_[kInputs];  // [in, in]
-  InverseFactor factor_;
-  int factor_input_ = -1;                   // of which input factor_ is
-  std::map<Matrix*, HostTensor> replaced_;  // the values of quantized matrices of layer_
+  std::vector<Window> windows_;
+
+  // The input in turn.
+  int64_t layer_ = -1;
+  BlockInput input_ = BlockInput::FfnOutput;
+  DeviceTensor hessian_;       // [in, in]: sum x xᵀ
+  Matrix input_drift_;         // [in, in]: sum x (original x - x)ᵀ
+  DeviceTensor stream_drift_;  // [dim, in]: sum (original stream - stream) xᵀ, where w x is added
+  HostTensor drift_;           // of the rows asked for last
+  InverseFactor feedback_, correction_;
+  int64_t factor_group_ = 0;  // which they are for; 0: none
+
+  std::map<Matrix*, HostTensor> taken_;  // values of quantized matrices of this input
+  std::map<Matrix*, Matrix> other_;      // of the block: the quantized ones, or the originals
 };
 
 }  // namespace minfer

@@ -58,26 +58,44 @@ class ForwardPass {
     return x;
   }
 
-  void layer(Tensor x, int64_t index) {
-    const auto i = static_cast<size_t>(index);
-    attention_block(x, weights_.layers[i], state_.kv.layers[i]);
-    ffn_block(x, weights_.layers[i]);
-  }
-
   Tensor all_layers(std::span<const TokenId> tokens, const LayerObserver& observe) {
     const Tensor x = embed(tokens);
     for (int64_t i = 0; i < config_.n_layers; ++i) {
-      layer(x, i);
+      for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
+        add_block_output(b_, weights_.layers[static_cast<size_t>(i)], half, x, input(i, half, x));
+      }
       if (observe) observe(i, x);
     }
     return x;
   }
 
+  // See block_input.
+  Tensor input(int64_t index, BlockInput which, Tensor x) {
+    const auto i = static_cast<size_t>(index);
+    const LayerWeights& layer = weights_.layers[i];
+    switch (which) {
+      case BlockInput::Attention:
+        return attention_input(x, layer);
+      case BlockInput::AttentionOutput:
+        return attended(x, layer, state_.kv.layers[i]);
+      case BlockInput::Ffn:
+        return ffn_input(x, layer);
+      case BlockInput::FfnOutput:
+        break;
+    }
+    return ffn_hidden(x, layer);
+  }
+
  private:
-  void attention_block(Tensor x, const LayerWeights& layer, KvLayer& cache) {
-    const Scratch& s = state_.scratch;
-    const Tensor normed = rows(s.normed);
+  Tensor attention_input(Tensor x, const LayerWeights& layer) {
+    const Tensor normed = rows(state_.scratch.normed);
     norm(b_, config_, normed, x, layer.attn_norm, layer.attn_norm_bias);
+    return normed;
+  }
+
+  Tensor attended(Tensor x, const LayerWeights& layer, KvLayer& cache) {
+    const Scratch& s = state_.scratch;
+    const Tensor normed = attention_input(x, layer);
 
     const Tensor q = heads(s.q, config_.n_heads);     // [n_tokens, n_heads, head_dim]
     const Tensor k = heads(s.k, config_.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
@@ -85,7 +103,7 @@ class ForwardPass {
     linear(normed, {{{rows(s.q), layer.wq}, layer.bq},
                     {{rows(s.k), layer.wk}, layer.bk},
                     {{rows(s.v), layer.wv}, layer.bv}});
-    const Tensor attended = heads(s.attended, config_.n_heads);
+    const Tensor out = heads(s.attended, config_.n_heads);
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
     for (const Run& run : runs_) {
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
@@ -94,15 +112,20 @@ class ForwardPass {
         b_.rope(of_run(k), state_.rope_table, run.pos);
       }
       b_.kv_append(cache, of_run(k), of_run(v), run.pos);
-      b_.attention(of_run(attended), of_run(q), cache, run.pos, scale);
+      b_.attention(of_run(out), of_run(q), cache, run.pos, scale);
     }
-    linear(rows(s.attended), {{{x, layer.wo, /*accumulate=*/true}, layer.bo}});
+    return rows(s.attended);
   }
 
-  void ffn_block(Tensor x, const LayerWeights& layer) {
-    const Scratch& s = state_.scratch;
-    const Tensor normed = rows(s.normed), up = rows(s.up);  // [n_tokens, dim], [n_tokens, ffn_dim]
+  Tensor ffn_input(Tensor x, const LayerWeights& layer) {
+    const Tensor normed = rows(state_.scratch.normed);
     norm(b_, config_, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
+    return normed;
+  }
+
+  Tensor ffn_hidden(Tensor x, const LayerWeights& layer) {
+    const Scratch& s = state_.scratch;
+    const Tensor normed = ffn_input(x, layer), up = rows(s.up);  // [n_tokens, ffn_dim]
     if (config_.is_llama()) {
       const Tensor gate = rows(s.gate);  // [n_tokens, ffn_dim]
       linear(normed, {{{gate, layer.w_gate}, layer.b_gate}, {{up, layer.w_up}, layer.b_up}});
@@ -111,7 +134,7 @@ class ForwardPass {
       linear(normed, {{{up, layer.w_up}, {}}});
       b_.bias_gelu(up, up, layer.b_up, config_.gelu);
     }
-    linear(up, {{{x, layer.w_down, /*accumulate=*/true}, layer.b_down}});
+    return up;
   }
 
   struct Linear {
@@ -122,10 +145,7 @@ class ForwardPass {
   // x wᵀ + bias for each
   void linear(Tensor x, std::initializer_list<Linear> layers) {
     std::vector<Product> products;
-    for (const auto& [product, bias] : layers) {
-      if (state_.observe_matmul) state_.observe_matmul(product.w, x);
-      products.push_back(product);
-    }
+    for (const Linear& layer : layers) products.push_back(layer.product);
     b_.matmuls(x, products);
     for (const auto& [product, bias] : layers) {
       if (bias) b_.add_bias(product.out, product.out, bias);
@@ -152,9 +172,18 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
   return ForwardPass(backend, model, state, std::ssize(tokens), pos).embed(tokens);
 }
 
-void forward_layer(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
-                   Tensor x, int64_t pos) {
-  ForwardPass(backend, model, state, x.shape[0], pos).layer(x, layer);
+Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                   BlockInput which, Tensor x, int64_t pos) {
+  return ForwardPass(backend, model, state, x.shape[0], pos).input(layer, which, x);
+}
+
+void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
+                      Tensor input) {
+  const bool is_ffn = which == BlockInput::FfnOutput;
+  MINFER_CHECK(is_ffn || which == BlockInput::AttentionOutput, "block input ", int(which));
+  backend.matmul(x, input, is_ffn ? layer.w_down : layer.wo, /*accumulate=*/true);
+  const DeviceTensor& bias = is_ffn ? layer.b_down : layer.bo;
+  if (bias) backend.add_bias(x, x, bias);
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,

@@ -9,16 +9,11 @@
 
 namespace minfer {
 
-// Called with each matrix that is about to be multiplied, but the output layer, and its input
-// [n_tokens, in].
-using MatmulObserver = std::function<void(const Matrix& w, Tensor x)>;
-
 // What a forward pass works in; made by a Session.
 struct ForwardState {
   KvCache kv;
   Scratch scratch;
   DeviceTensor rope_table;
-  MatmulObserver observe_matmul = {};  // may be null
 };
 
 // Called after each block with its index and the residual stream, [n_tokens, dim].
@@ -29,12 +24,22 @@ using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe = {});
 
-// Its two parts: the embedding of tokens at positions pos, pos + 1, ... in the scratch of `state`;
-// and one block, x [n_tokens, dim] in place.
+// Its beginning: the embedding of tokens at positions pos, pos + 1, ... in the scratch of `state`.
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, int64_t pos);
-void forward_layer(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
-                   Tensor x, int64_t pos);
+
+// What the matrices of a block multiply, in the order of its computation: the input of wq, wk and
+// wv; of wo; of w_gate and w_up; of w_down.
+enum class BlockInput { Attention, AttentionOutput, Ffn, FfnOutput };
+
+// One of them, [n_tokens, in] in the scratch of `state`, from the residual stream x [n_tokens, dim]
+// in front of the block's attention, or of its FFN for the latter two.
+Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                   BlockInput which, Tensor x, int64_t pos);
+
+// x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput.
+void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
+                      Tensor input);
 
 // The same as forward() for sequences of `lengths` tokens, one after another in `tokens`, each from
 // position 0: one multiplication for all, attention for each alone. Row by row the same bits. The

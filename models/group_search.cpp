@@ -8,6 +8,7 @@
 
 #include "kernels/base/error.h"
 #include "kernels/base/half.h"
+#include "models/rounding.h"
 
 namespace minfer {
 namespace {
@@ -21,36 +22,6 @@ using Vector8 = float __attribute__((vector_size(32)));
 
 // Weights of kLanes groups: [size][kLanes].
 using Tile = std::vector<float>;
-
-// In place, because a vector that the baseline does not have cannot be returned. T is float or a
-// vector.
-//
-// To the nearest integer, ties to even; |x| < 2^22.
-template <typename T>
-[[gnu::always_inline]] inline void round_all(T& x) {
-  constexpr float kOneAndAHalf23 = 12582912;  // 1.5 * 2^23: the last bit of a sum is worth 1
-  x = (x + kOneAndAHalf23) - kOneAndAHalf23;
-}
-
-template <typename T>
-[[gnu::always_inline]] inline void clamp_all(T& x, const T& low, const T& high) {
-  x = x > low ? x : low;
-  x = x < high ? x : high;
-}
-
-float rounded_within(float x, float low, float high) {
-  clamp_all(x, low, high);
-  round_all(x);
-  return x;
-}
-
-// A finite f16 near x; what is not zero does not become zero.
-float to_scale(float x) {
-  constexpr uint16_t kSmallest = 1;  // 2^-24
-  f16 scale = to_f16(x);
-  if (x != 0 && (scale.bits & 0x7fff) == 0) scale.bits |= kSmallest;
-  return to_f32(scale);
-}
 
 // Levels minus zero that a candidate may use, as floats.
 struct Range {
@@ -162,16 +133,16 @@ class Search {
     for (size_t l = 0; l < kLanes; ++l) {
       const float magnitude = extremes_.magnitude(l);
       if (format_.asymmetric) {
-        const float scale = to_scale((extremes_.high[l] - extremes_.low[l]) / 15);
+        const float scale = stored_scale((extremes_.high[l] - extremes_.low[l]) / 15);
         const float zero = scale == 0 ? 0 : rounded_within(-extremes_.low[l] / scale, 0, 15);
         best.take(l, scale, 0, -zero, 15 - zero);
       } else if (format_.bits == 8) {
-        best.take(l, to_scale(magnitude / 127), 0, -127, 127);
+        best.take(l, stored_scale(magnitude / 127), 0, -127, 127);
       } else if (!all_levels) {
-        best.take(l, to_scale(magnitude / 7), 0, -7, 7);
+        best.take(l, stored_scale(magnitude / 7), 0, -7, 7);
       } else {
         const SignedRange range = full_range(extremes_.high[l] > -extremes_.low[l]);
-        best.take(l, to_scale(magnitude / 8), 0, range.low, range.high);
+        best.take(l, stored_scale(magnitude / 8), 0, range.low, range.high);
       }
     }
     return best;
@@ -285,7 +256,7 @@ class Search {
 
   // The f16 that is `neighbour` steps from the one nearest to a positive scale.
   static float stored(float scale, int neighbour) {
-    const int bits = to_f16(to_scale(scale)).bits + neighbour;
+    const int bits = to_f16(stored_scale(scale)).bits + neighbour;
     return to_f32(f16{static_cast<uint16_t>(std::clamp(bits, 0, 0x7bff))});
   }
 
@@ -323,6 +294,13 @@ void choose_scales(GroupScale* out, const float* weights, int64_t n_groups, int6
       out[begin + l] = group_scale(best, static_cast<size_t>(l), format, method);
     }
   }
+}
+
+float stored_scale(float x) {
+  constexpr uint16_t kSmallest = 1;  // 2^-24
+  f16 scale = to_f16(x);
+  if (x != 0 && (scale.bits & 0x7fff) == 0) scale.bits |= kSmallest;
+  return to_f32(scale);
 }
 
 uint8_t level_of(float weight, const GroupScale& scale) {

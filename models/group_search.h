@@ -29,6 +29,9 @@ struct GroupScale {
 void choose_scales(GroupScale* out, const float* weights, int64_t n_groups, int64_t size,
                    int64_t stride, const QuantizeFormat& format, QuantizeMethod method);
 
+// The finite f16 that a scale is stored as; what is not zero does not become zero.
+float stored_scale(float x);
+
 // The nearest level, ties to the even one of level - zero.
 uint8_t level_of(float weight, const GroupScale& scale);
 

@@ -65,8 +65,7 @@ void store_levels(const Tensor& levels, int64_t first_row, const std::vector<flo
 }  // namespace
 
 HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat& format,
-                                    QuantizeMethod method, int n_threads,
-                                    const InverseFactor* factor) {
+                                    QuantizeMethod method, int n_threads, const GptqInputs* gptq) {
   const int64_t in_dim = weights.shape[1], group = format.group == 0 ? in_dim : format.group;
   MINFER_CHECK(in_dim % group == 0 && (format.bits == 8 || (format.bits == 4 && group % 2 == 0)) &&
                    !(format.asymmetric && format.bits == 8),
@@ -79,14 +78,15 @@ HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat&
     require_in_range(values, begin, in_dim);
     const int64_t first_group = begin * (in_dim / group);
     std::vector<GroupScale> scales(values.size() / static_cast<size_t>(group));
-    choose_scales(scales.data(), values.data(), std::ssize(scales), group, group, format, method);
-    if (factor != nullptr) {
-      const auto columns = static_cast<size_t>(in_dim),
-                 groups = columns / static_cast<size_t>(group);
-      for (size_t row = 0; row < static_cast<size_t>(n_rows); ++row) {
-        round_with_feedback(std::span(values).subspan(row * columns, columns),
-                            std::span(scales).subspan(row * groups, groups), *factor);
+    if (gptq == nullptr) {
+      choose_scales(scales.data(), values.data(), std::ssize(scales), group, group, format, method);
+    } else {
+      if (gptq->drift) {
+        const float* const drift = gptq->drift.as<const float>() + begin * in_dim;
+        follow_drift(values, {drift, values.size()}, *gptq->correction);
+        require_in_range(values, begin, in_dim);
       }
+      quantize_with_feedback(values, scales, *gptq->feedback, format, method);
     }
     for (size_t g = 0; g < scales.size(); ++g) {
       const auto i = first_group + static_cast<int64_t>(g);

@@ -77,9 +77,12 @@ QuantizationError write_block(const PlannedTensor& tensor, int64_t begin, const 
     const QuantizeFormat format = {.bits = output.dtype == DType::U4 ? 4 : 8,
                                    .group = output.quant->group,
                                    .asymmetric = output.quant->asymmetric};
-    const InverseFactor* factor =
-        calibration == nullptr ? nullptr : calibration->factor(output.name);
-    const HostQuantizedMatrix matrix = quantize_matrix(rows, format, method, n_threads, factor);
+    std::optional<GptqInputs> gptq;
+    if (calibration != nullptr) {
+      gptq = calibration->inputs(output.name, output.quant->group, begin, rows);
+    }
+    const HostQuantizedMatrix matrix =
+        quantize_matrix(rows, format, method, n_threads, gptq ? &*gptq : nullptr);
     if (calibration != nullptr) calibration->take_rows(output.name, begin, matrix.view());
     writer.write_rows(output, begin, matrix.view());
     return quantization_error(rows, matrix.view(), n_threads);

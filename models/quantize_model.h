@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <optional>
 #include <vector>
 
 #include "loaders/model_writer.h"
@@ -21,15 +22,17 @@ struct QuantizedTensorReport {
 // Before the run: sizes, no errors.
 QuantizedTensorReport planned_report(const PlannedTensor& tensor);
 
-// What the inputs of each matrix were on a calibration text. Asked tensor by tensor in the order of
-// the plan, and told what each became, because later layers see the outputs of quantized ones.
+// What the inputs of each matrix were on a calibration text. Asked in the order of the plan, and
+// told what each block of rows became, because later matrices see the outputs of quantized ones.
 class Calibration {
  public:
   virtual ~Calibration() = default;
 
-  // Null for a tensor that is to be quantized without; valid until the next call.
-  virtual const InverseFactor* factor(const std::string& name) = 0;
-  // Rows [begin, begin + rows) of a quantized tensor.
+  // For rows [begin, begin + rows.shape[0]) of a tensor that is to have groups of `group` columns.
+  // None for a tensor that is to be quantized without; valid until the next call.
+  virtual std::optional<GptqInputs> inputs(const std::string& name, int64_t group, int64_t begin,
+                                           const Tensor& rows) = 0;
+  // What these rows became.
   virtual void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) = 0;
 };
 

@@ -1,5 +1,6 @@
 #include <filesystem>
 
+#include "loaders/checksum.h"
 #include "loaders/compressed_tensors.h"
 #include "loaders/file.h"
 #include "loaders/quantized_dir.h"
@@ -208,12 +209,14 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
   Progress quantizing("quantizing", context.common.quiet);
   Progress checking("checking", context.common.quiet);
   const int n_threads = thread_count({.n_threads = options.n_threads});
-  const std::unique_ptr<LoadedCalibration> loaded =
-      options.method == "gptq" ? load_calibration(source, options.calibration, n_threads) : nullptr;
+  const bool is_gptq = options.method == "gptq";
+  const std::string text = is_gptq ? read_calibration_text(options.calibration) : "";
   QuantizeReport report = report_of(source.path, source.format, options);
-  if (loaded) report.calibration = "sha256 " + loaded->text_sha256;
+  if (is_gptq) report.calibration = "sha256 " + sha256_hex(text);
   const std::unique_ptr<ModelWriter> writer =
       make_writer(source, plan, output, report, options, checking);
+  const std::unique_ptr<LoadedCalibration> loaded =
+      is_gptq ? load_calibration(source, text, n_threads) : nullptr;
   report.tensors =
       quantize_model(source, plan, method_of(options), n_threads, *writer, quantizing.callback(),
                      loaded ? loaded->calibration.get() : nullptr);

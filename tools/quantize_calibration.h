@@ -7,17 +7,18 @@
 
 namespace minfer {
 
+// Throws Usage for the WikiText-2 test text, on which results are measured.
+std::string read_calibration_text(const std::string& path);
+
 // What --method gptq runs: the model in full precision, over a text.
 struct LoadedCalibration {
   std::unique_ptr<Backend> backend;
   Model model;
   std::unique_ptr<TextCalibration> calibration;
-  std::string text_sha256;
 };
 
-// Throws Usage for the WikiText-2 test text, on which results are measured, for a text that is too
-// short and for a model without a tokenizer.
+// Throws Usage for a text that is too short and for a model without a tokenizer.
 std::unique_ptr<LoadedCalibration> load_calibration(const TensorSource& source,
-                                                    const std::string& text_path, int n_threads);
+                                                    const std::string& text, int n_threads);
 
 }  // namespace minfer

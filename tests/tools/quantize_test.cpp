@@ -191,6 +191,50 @@ TEST_F(Quantize, FullDiskIsFourAndLeavesNothing) {
   expect_failure(full, 4, "bytes");
 }
 
+// Of words that a byte-level model can learn nothing of, but that repeat.
+std::string calibration_text() {
+  std::string text;
+  for (int i = 0; i < 400; ++i) text += cat("the ", i * i % 97, " cats saw ", i % 13, " dogs. ");
+  return text;
+}
+
+TEST_F(Quantize, CalibratedModelRunsAndIsTheSameForAnyNumberOfThreads) {
+  const std::string text = dir_.write("text", calibration_text());
+  const auto calibrated = [&](const std::string& out, const std::string& threads) {
+    const ProcessResult result = quantize({model_, out, "--group", "32", "--method", "gptq",
+                                           "--calibration", text, "-t", threads, "-q"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return files_in(out);
+  };
+  const auto files = calibrated(out_, "1");
+  EXPECT_EQ(files, calibrated(out_ + "2", "2"));
+  ASSERT_EQ(quantize({model_, out_ + "-mse", "--group", "32", "-q"}).exit_code, 0);
+  EXPECT_NE(files.at("model.safetensors"), read_file(out_ + "-mse/model.safetensors"));
+  EXPECT_NE(files.at("minfer_quant_report.json").find(sha256_hex(calibration_text())),
+            std::string::npos);
+  const ProcessResult run = minfer({"generate", "-m", out_, "--tokenizer", model_, "--temp", "0",
+                                    "-n", "4", "--ignore-eos", "-q", "the"});
+  EXPECT_EQ(run.exit_code, 0) << run.err;
+  expect_clean({"text", "out", "out2", "out-mse"});
+}
+
+TEST_F(Quantize, CalibrationIsRefusedBeforeItRuns) {
+  const std::string text = dir_.write("text", calibration_text());
+  const std::vector<std::string> gptq = {model_, out_, "--method", "gptq", "-q"};
+  const auto with = [&](std::vector<std::string> more) {
+    more.insert(more.begin(), gptq.begin(), gptq.end());
+    return quantize(more);
+  };
+  expect_failure(with({}), 2, "--calibration FILE");
+  expect_failure(quantize({model_, out_, "--calibration", text}), 2, "--method gptq");
+  expect_failure(with({"--calibration", dir_.write("short", "too short")}), 2, "one window takes");
+  expect_failure(with({"--calibration", dir_.write("test", " = Robert Boulter = \n")}), 2,
+                 "WikiText-2 test text");
+  fs::create_directory(out_);  // found before the text turns out to be too short
+  expect_failure(with({"--calibration", dir_.path() / "short"}), 4, "--force");
+  expect_clean({"text", "short", "test", "out"});
+}
+
 TEST_F(Quantize, UnwritablePlaceIsFour) {
   expect_failure(quantize({in_, dir_.path() / "none/out"}), 4, "cannot make a directory");
   expect_clean({});
