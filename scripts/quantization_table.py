@@ -46,6 +46,8 @@ GGUF and evaluated by minfer, so that the arithmetic is the same for all rows.
 
 Below each table stands what is expected of the methods and whether it holds. For a model that is bad at the text
 (perplexity in the hundreds) noise in the weights may lower the perplexity, and only the KL divergence is in order.
+llama.cpp's Q4_K_M stands in its default form there. It takes larger types for matrices whose rows are no multiple of
+256, so that it has many more bits than its name says in a small model.
 
 `scripts/quantization_table.py` makes this page; every figure and command stands in
 [quantization.json](quantization.json).
