@@ -13,9 +13,14 @@
 namespace minfer {
 namespace {
 
-// Longer than the gaps between the operations of a decode step; short, because beside another busy
-// process the core is wanted by the thread that is waited for. 50 us keep 4 % less speed there.
-constexpr std::chrono::microseconds kSpin{10};
+// Longer than the gaps between the operations of a decode step, which sleeping would make longer by
+// some ten microseconds each.
+constexpr std::chrono::microseconds kSpin{60};
+// Beside another busy process the core is wanted by the thread that is waited for: for some waits
+// after one that took as long as only a descheduled thread takes.
+constexpr std::chrono::microseconds kShortSpin{10};
+constexpr std::chrono::milliseconds kDescheduled{1};
+constexpr int kCautiousWaits = 256;
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -25,17 +30,27 @@ void pause_cpu() {
 #endif
 }
 
-// Waits until `word` is no longer `old`: spins, then sleeps.
-void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
-  const auto end = std::chrono::steady_clock::now() + kSpin;
-  do {
-    for (int i = 0; i < 32; ++i) {
-      if (word.load(std::memory_order_acquire) != old) return;
-      pause_cpu();
-    }
-  } while (std::chrono::steady_clock::now() < end);
-  word.wait(old, std::memory_order_acquire);
-}
+// How one thread waits.
+class Waiter {
+ public:
+  // Until `word` is no longer `old`: spins, then sleeps.
+  void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto end = begin + (cautious_ > 0 ? kShortSpin : kSpin);
+    if (cautious_ > 0) --cautious_;
+    do {
+      for (int i = 0; i < 32; ++i) {
+        if (word.load(std::memory_order_acquire) != old) return;
+        pause_cpu();
+      }
+    } while (std::chrono::steady_clock::now() < end);
+    word.wait(old, std::memory_order_acquire);
+    if (std::chrono::steady_clock::now() - begin > kDescheduled) cautious_ = kCautiousWaits;
+  }
+
+ private:
+  int cautious_ = 0;  // waits
+};
 
 // cpu.max of the cgroup that a container sees as its root: "max 100000" or "150000 100000" (quota
 // and period in microseconds). 0 where there is no limit.
@@ -88,8 +103,9 @@ void ThreadPool::run(Call call, void* context, int64_t n_pieces) {
   generation_.notify_all();
 
   take_pieces(generation, 0);
+  static thread_local Waiter waiter;
   while (all_done_.load(std::memory_order_acquire) != generation) {
-    wait_while_equal(all_done_, generation - 1);
+    waiter.wait_while_equal(all_done_, generation - 1);
   }
 }
 
@@ -118,8 +134,9 @@ void ThreadPool::take_pieces(uint32_t generation, int thread) {
 
 void ThreadPool::worker(int thread) {
   uint32_t seen = 0;
+  Waiter waiter;
   while (true) {
-    wait_while_equal(generation_, seen);
+    waiter.wait_while_equal(generation_, seen);
     seen = generation_.load(std::memory_order_acquire);
     if (stop_.load(std::memory_order_relaxed)) return;
     take_pieces(seen, thread);
