@@ -6,9 +6,10 @@ same minutes. Writes JSON with every sample and prints the table of docs/benchma
 
     scripts/bench_cpu.py --minfer build/release/tools/minfer --out docs/benchmarks/cpu.json \\
         [--llama-bench PATH --llama-model tinyllama-1.1b-f16.gguf] [--limits PATH] [--rounds 5]
+    scripts/bench_cpu.py ... --model tinyllama-1.1b:int4 --activations int8 --llama-model ...-q4_0.gguf
 
---limits is a program that prints one JSON object per line ({"what", "threads", "GBps" or "GFLOPs"});
-without it the limits are those of `minfer bench limits`. The llama.cpp model is any file of the same
+--limits is a program that prints one JSON object per line ({"what", "threads", "GBps", "GFLOPs" or
+"GOPs"}); without it the limits are those of `minfer bench limits`, which has no peak of int8. The llama.cpp model is any file of the same
 shape: the weights' values do not matter for speed.
 """
 import argparse
@@ -41,14 +42,15 @@ def busy_process():
 
 
 def measure_limits(args):
-    """Read bandwidth in bytes/s and f32 FMA rate in flop/s, with all threads."""
+    """Read bandwidth in bytes/s, f32 FMA rate in flop/s, int8 rate in op/s, with all threads."""
     if not args.limits:
         limits = json.loads(run([args.minfer, "bench", "limits", "--json"]))["limits"]
         return {"read": limits["read_bytes_per_s"], "fma": limits["fma_flops_per_s"]}
     lines = [json.loads(line) for line in run([args.limits]).splitlines()]
     threads = max(line["threads"] for line in lines)
     rate = {line["what"]: line for line in lines if line["threads"] == threads}
-    return {"read": rate["read"]["GBps"] * 1e9, "fma": rate["f32 fma"]["GFLOPs"] * 1e9}
+    return {"read": rate["read"]["GBps"] * 1e9, "fma": rate["f32 fma"]["GFLOPs"] * 1e9,
+            "int8": rate["int8 vnni"]["GOPs"] * 1e9}
 
 
 def bench_rows(command):
@@ -61,7 +63,8 @@ def bench_rows(command):
 
 
 def measure_round(args):
-    ours = [args.minfer, "bench", "--synthetic", args.model, "-o", "json", "-r", "3"]
+    model = ["-m", args.model] if os.path.exists(args.model) else ["--synthetic", args.model]
+    ours = [args.minfer, "bench", *model, "--activations", args.activations, "-o", "json", "-r", "3"]
     sizes = ["-p", str(args.prompt), "-n", str(args.gen)]
     decode = ["-p", "0", "-n", str(args.gen)]
     result = {"limits": measure_limits(args), "minfer": bench_rows(ours + sizes)}
@@ -98,13 +101,17 @@ def table(rounds, args):
     out = ["| | median (range) |", "|---|---|"]
     add = lambda name, values, form: out.append(f"| {name} | {spread(values, form)} |")
     add("read bandwidth, GB/s", col(lambda r: r["limits"]["read"] * 1e-9), rate)
-    add("f32 FMA peak, GFLOP/s", col(lambda r: r["limits"]["fma"] * 1e-9), rate)
+    peak, peak_name = ("fma", "f32 FMA") if args.activations == "float" else ("int8", "int8 VNNI")
+    has_peak = peak in rounds[0]["limits"]
+    if has_peak:
+        add(f"{peak_name} peak, Gop/s", col(lambda r: r["limits"][peak] * 1e-9), rate)
     add(f"minfer {tg}, tok/s", col(lambda r: r["minfer"][tg]["avg_ts"]), rate)
     add("  share of the read bandwidth",
         col(lambda r: r["minfer"][tg]["avg_ts"] * bytes_per_token / r["limits"]["read"]), share)
     add(f"minfer {pp}, tok/s", col(lambda r: r["minfer"][pp]["avg_ts"]), rate)
-    add("  share of the f32 FMA peak",
-        col(lambda r: r["minfer"][pp]["avg_ts"] * flops / r["limits"]["fma"]), share)
+    if has_peak:
+        add(f"  share of the {peak_name} peak",
+            col(lambda r: r["minfer"][pp]["avg_ts"] * flops / r["limits"][peak]), share)
     add(f"minfer {tg} beside a busy process: speed kept",
         col(lambda r: r["minfer_busy"][tg]["avg_ts"] / r["minfer"][tg]["avg_ts"]), share)
     if args.llama_bench:
@@ -124,7 +131,8 @@ def main():
     parser.add_argument("--llama-bench")
     parser.add_argument("--llama-model")
     parser.add_argument("--limits")
-    parser.add_argument("--model", default="tinyllama-1.1b:f16")
+    parser.add_argument("--model", default="tinyllama-1.1b:f16", help="a synthetic one, or a file")
+    parser.add_argument("--activations", default="float", choices=("float", "int8", "int8-asym"))
     parser.add_argument("--gflop-per-token", type=float, default=1.94,
                         help="matmul work of one prefill token; the output layer runs once a prompt")
     parser.add_argument("--prompt", type=int, default=512)
