@@ -23,6 +23,21 @@ struct Run {
   int64_t pos;              // of the first one
 };
 
+struct Linear {
+  Product product;
+  Tensor bias;  // may be null
+};
+
+// x wᵀ + bias for each
+void linear(Backend& backend, Tensor x, std::initializer_list<Linear> layers) {
+  std::vector<Product> products;
+  for (const Linear& layer : layers) products.push_back(layer.product);
+  backend.matmuls(x, products);
+  for (const auto& [product, bias] : layers) {
+    if (bias) backend.add_bias(product.out, product.out, bias);
+  }
+}
+
 // One pass over the rows of one or more sequences. Both families are
 //   x += attention(norm(x)); x += ffn(norm(x))
 // with RMSNorm, RoPE and SwiGLU (Llama) or LayerNorm, learned positions and GELU (GPT-2).
@@ -100,9 +115,10 @@ class ForwardPass {
     const Tensor q = heads(s.q, config_.n_heads);     // [n_tokens, n_heads, head_dim]
     const Tensor k = heads(s.k, config_.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
     const Tensor v = heads(s.v, config_.n_kv_heads);
-    linear(normed, {{{rows(s.q), layer.wq}, layer.bq},
-                    {{rows(s.k), layer.wk}, layer.bk},
-                    {{rows(s.v), layer.wv}, layer.bv}});
+    linear(b_, normed,
+           {{{rows(s.q), layer.wq}, layer.bq},
+            {{rows(s.k), layer.wk}, layer.bk},
+            {{rows(s.v), layer.wv}, layer.bv}});
     const Tensor out = heads(s.attended, config_.n_heads);
     const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
     for (const Run& run : runs_) {
@@ -128,28 +144,13 @@ class ForwardPass {
     const Tensor normed = ffn_input(x, layer), up = rows(s.up);  // [n_tokens, ffn_dim]
     if (config_.is_llama()) {
       const Tensor gate = rows(s.gate);  // [n_tokens, ffn_dim]
-      linear(normed, {{{gate, layer.w_gate}, layer.b_gate}, {{up, layer.w_up}, layer.b_up}});
+      linear(b_, normed, {{{gate, layer.w_gate}, layer.b_gate}, {{up, layer.w_up}, layer.b_up}});
       b_.swiglu(up, gate, up);
     } else {
-      linear(normed, {{{up, layer.w_up}, {}}});
+      linear(b_, normed, {{{up, layer.w_up}, {}}});
       b_.bias_gelu(up, up, layer.b_up, config_.gelu);
     }
     return up;
-  }
-
-  struct Linear {
-    Product product;
-    Tensor bias;  // may be null
-  };
-
-  // x wᵀ + bias for each
-  void linear(Tensor x, std::initializer_list<Linear> layers) {
-    std::vector<Product> products;
-    for (const Linear& layer : layers) products.push_back(layer.product);
-    b_.matmuls(x, products);
-    for (const auto& [product, bias] : layers) {
-      if (bias) b_.add_bias(product.out, product.out, bias);
-    }
   }
 
   Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }
@@ -181,9 +182,9 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
                       Tensor input) {
   const bool is_ffn = which == BlockInput::FfnOutput;
   MINFER_CHECK(is_ffn || which == BlockInput::AttentionOutput, "block input ", int(which));
-  backend.matmul(x, input, is_ffn ? layer.w_down : layer.wo, /*accumulate=*/true);
-  const DeviceTensor& bias = is_ffn ? layer.b_down : layer.bo;
-  if (bias) backend.add_bias(x, x, bias);
+  linear(backend, input,
+         {{{x, is_ffn ? layer.w_down : layer.wo, /*accumulate=*/true},
+           is_ffn ? layer.b_down.view() : layer.bo.view()}});
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,

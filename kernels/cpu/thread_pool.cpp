@@ -30,28 +30,6 @@ void pause_cpu() {
 #endif
 }
 
-// How one thread waits.
-class Waiter {
- public:
-  // Until `word` is no longer `old`: spins, then sleeps.
-  void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
-    const auto begin = std::chrono::steady_clock::now();
-    const auto end = begin + (cautious_ > 0 ? kShortSpin : kSpin);
-    if (cautious_ > 0) --cautious_;
-    do {
-      for (int i = 0; i < 32; ++i) {
-        if (word.load(std::memory_order_acquire) != old) return;
-        pause_cpu();
-      }
-    } while (std::chrono::steady_clock::now() < end);
-    word.wait(old, std::memory_order_acquire);
-    if (std::chrono::steady_clock::now() - begin > kDescheduled) cautious_ = kCautiousWaits;
-  }
-
- private:
-  int cautious_ = 0;  // waits
-};
-
 // cpu.max of the cgroup that a container sees as its root: "max 100000" or "150000 100000" (quota
 // and period in microseconds). 0 where there is no limit.
 int cgroup_cores() {
@@ -71,6 +49,20 @@ int usable_cores() {
 #endif
   if (const int quota = cgroup_cores(); quota > 0) n = std::min(n, quota);
   return std::max(n, 1);
+}
+
+void ThreadPool::Waiter::wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
+  const auto begin = std::chrono::steady_clock::now();
+  const auto end = begin + (cautious_ > 0 ? kShortSpin : kSpin);
+  if (cautious_ > 0) --cautious_;
+  do {
+    for (int i = 0; i < 32; ++i) {
+      if (word.load(std::memory_order_acquire) != old) return;
+      pause_cpu();
+    }
+  } while (std::chrono::steady_clock::now() < end);
+  word.wait(old, std::memory_order_acquire);
+  if (std::chrono::steady_clock::now() - begin > kDescheduled) cautious_ = kCautiousWaits;
 }
 
 ThreadPool::ThreadPool(int n_threads) : ranges_(size_t(n_threads)) {
@@ -103,9 +95,8 @@ void ThreadPool::run(Call call, void* context, int64_t n_pieces) {
   generation_.notify_all();
 
   take_pieces(generation, 0);
-  static thread_local Waiter waiter;
   while (all_done_.load(std::memory_order_acquire) != generation) {
-    waiter.wait_while_equal(all_done_, generation - 1);
+    caller_.wait_while_equal(all_done_, generation - 1);
   }
 }
 

@@ -14,7 +14,7 @@ int usable_cores();
 // Threads that share the pieces of one loop at a time; the caller is thread 0. Each thread has a
 // range of neighbouring pieces, so that what it prefetches is its own, and takes from the others'
 // ranges when its own is done: a thread that the system has descheduled keeps at most one piece
-// from being done. Who waits spins for a few microseconds and then sleeps.
+// from being done. Who waits spins for some ten microseconds and then sleeps.
 class ThreadPool {
  public:
   explicit ThreadPool(int n_threads);
@@ -41,6 +41,16 @@ class ThreadPool {
  private:
   using Call = void (*)(void* context, int64_t piece, int thread);
 
+  // How one thread waits.
+  class Waiter {
+   public:
+    // Until `word` is no longer `old`.
+    void wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old);
+
+   private:
+    int cautious_ = 0;  // waits that spin shortly
+  };
+
   void run(Call call, void* context, int64_t n_pieces);
   void worker(int thread);
   void take_pieces(uint32_t generation, int thread);
@@ -66,6 +76,7 @@ class ThreadPool {
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> n_pieces_{0};
+  Waiter caller_;
   std::vector<std::thread> workers_;
 };
 
