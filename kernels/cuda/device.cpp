@@ -1,0 +1,58 @@
+#include "kernels/cuda/device.h"
+
+namespace minfer::cuda {
+namespace {
+
+int attribute(cudaDeviceAttr which, int index) {
+  int value = 0;
+  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, index));
+  return value;
+}
+
+}  // namespace
+
+DeviceProperties use_device(int index) {
+  int n_devices = 0;
+  const cudaError_t status = cudaGetDeviceCount(&n_devices);
+  MINFER_REQUIRE(Gpu, status == cudaSuccess && n_devices > 0, "no CUDA card: ",
+                 status == cudaSuccess ? "the driver finds none" : cudaGetErrorString(status));
+  MINFER_REQUIRE(Gpu, index >= 0 && index < n_devices, "cuda:", index, ": this machine has ",
+                 n_devices, n_devices == 1 ? " card" : " cards");
+  MINFER_CUDA_CHECK(cudaSetDevice(index));
+  DeviceProperties p;
+  cudaDeviceProp properties{};
+  MINFER_CUDA_CHECK(cudaGetDeviceProperties(&properties, index));
+  p.name = properties.name;
+  p.index = index;
+  p.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, index) +
+                         attribute(cudaDevAttrComputeCapabilityMinor, index);
+  p.n_sms = attribute(cudaDevAttrMultiProcessorCount, index);
+  p.l2_bytes = attribute(cudaDevAttrL2CacheSize, index);
+  p.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  return p;
+}
+
+DeviceTensor allocate_device(DType dtype, const Shape& shape) {
+  const int64_t n_bytes = std::max<int64_t>(bytes_of(dtype, shape), 1);
+  void* memory = nullptr;
+  const cudaError_t status = cudaMalloc(&memory, static_cast<size_t>(n_bytes));
+  if (status != cudaSuccess) cudaGetLastError();
+  MINFER_REQUIRE(Memory, status != cudaErrorMemoryAllocation, "the card has no ", n_bytes,
+                 " bytes left for ", dtype, " ", shape);
+  MINFER_CUDA_CHECK(status);
+  return DeviceTensor({memory, dtype, shape}, [](void* p) { cudaFree(p); });
+}
+
+Stream make_stream() {
+  cudaStream_t stream = nullptr;
+  MINFER_CUDA_CHECK(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
+  return Stream(stream);
+}
+
+Event make_event() {
+  cudaEvent_t event = nullptr;
+  MINFER_CUDA_CHECK(cudaEventCreate(&event));
+  return Event(event);
+}
+
+}  // namespace minfer::cuda

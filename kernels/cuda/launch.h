@@ -1,0 +1,28 @@
+#pragma once
+
+#include "kernels/cuda/check.h"
+
+namespace minfer::cuda {
+
+// Launches `kernel` so that it may begin while the one before it in the stream still runs
+// (programmatic dependent launch). The kernel MUST execute ptx::wait_for_predecessor() in every
+// block before it reads what earlier kernels wrote, or writes anything at all in global memory;
+// what comes before that may read weights only. ptx::let_successor_begin() allows the same to the
+// next one. Below sm_90 both do nothing.
+template <typename... Params, typename... Args>
+void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
+            cudaStream_t stream, Args&&... args) {
+  cudaLaunchAttribute attribute{};
+  attribute.id = cudaLaunchAttributeProgrammaticStreamSerialization;
+  attribute.val.programmaticStreamSerializationAllowed = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = grid;
+  config.blockDim = block;
+  config.dynamicSmemBytes = smem_bytes;
+  config.stream = stream;
+  config.attrs = &attribute;
+  config.numAttrs = 1;
+  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
+}
+
+}  // namespace minfer::cuda

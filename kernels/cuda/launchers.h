@@ -1,0 +1,92 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <optional>
+#include <span>
+
+#include "kernels/backend.h"
+
+// Every launcher of kernels/cuda: all that the backend sees of the .cu files. Each checks shapes,
+// dtypes and alignment (Internal), launches on `stream` and returns; formulas stand at the kernels.
+// T is the compute type of the backend, F16 or BF16; "half" below means T.
+namespace minfer::cuda {
+
+// ---- gemm/: products of more than 8 tokens -----------------------------------------------------
+
+enum class Epilogue {
+  Store,       // out = x wᵀ + bias, out half or F32
+  Accumulate,  // out += x wᵀ + bias, out F32: the residual stream
+  SwiGlu,      // out = silu(x gateᵀ + bias) * (x upᵀ + bias): exactly two parts of the same shape,
+               // gate and up; the out of the first is written
+  GeluErf,     // out = gelu(x wᵀ + bias), out half
+  GeluTanh,
+};
+
+// One matrix of a product. w [out, in] half, row-major, rows in_stride elements apart.
+struct GemmPart {
+  Tensor w;
+  Tensor out;   // [n_tokens, out]
+  Tensor bias;  // [out] half, or null
+};
+
+// All parts (1 to 3) of one input in one launch. x [n_tokens, in] half.
+void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
+
+// ---- matvec/: products of 1 to 8 tokens, at the bandwidth of the weights ------------------------
+
+constexpr int64_t kMaxMatvecTokens = 8;
+
+// What stands before the product: a norm of the F32 residual stream, fused.
+struct MatvecNorm {
+  Tensor weight, bias;  // [in] half; the bias may be null
+  float eps = 0;
+  bool is_rms = true;  // else LayerNorm
+};
+
+struct MatvecPart {
+  const Matrix* w;  // as pack_matrix laid it out
+  Tensor out;       // [n_tokens, out]
+  Tensor bias;      // [out] half, or null
+};
+
+// x [n_tokens, in]: half, or F32 where `norm` is given.
+void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+            std::span<const MatvecPart> parts, Epilogue epilogue);
+
+// ---- quantized weights ---------------------------------------------------------------------------
+
+// Levels, scales and mins of `host` in the order in which matvec and dequantize read them.
+// `staging` is device memory of host.n_bytes() for the way.
+bool keeps_groups(int64_t in_dim, int64_t group);  // else the backend keeps such a matrix as half
+
+// rows [begin, begin + out.shape[0]) of w as half, row-major: out [n, in].
+void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t begin);
+
+// ---- attention/ ----------------------------------------------------------------------------------
+
+// A view of a KvLayer: keys and values [n_kv_heads, capacity, head_dim], F16, or U8 with scales
+// [n_kv_heads, capacity] F32: (level - 128) * scale.
+
+// Many queries. q [n_tokens, n_heads, head_dim] F16, already rotated; keys of positions 0 ...
+// pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads, head_dim] half.
+void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
+                       float scale);
+
+// One query at position *pos (device memory, so that a captured graph serves for every step): the
+// cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
+// q and k, appends k and v to the cache.
+struct AttentionDecode {
+  Tensor out;      // [n_heads, head_dim] half
+  Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them
+  Tensor rope;     // [max_seq_len, rotary_dim / 2, 2] F32, or null
+  KvLayer* cache;
+  const int* pos;
+  float scale;
+  void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; left zeroed
+};
+int64_t attention_decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+                                   int64_t capacity);
+void attention_decode(cudaStream_t stream, const AttentionDecode& a);
+
+}  // namespace minfer::cuda

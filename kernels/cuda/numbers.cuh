@@ -1,0 +1,73 @@
+#pragma once
+
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+
+#include <cstdint>
+
+#include "kernels/base/tensor.h"
+
+namespace minfer::cuda {
+
+// The device's types for the storage types of kernels/base.
+template <typename T>
+struct DeviceType {
+  using type = T;
+};
+template <>
+struct DeviceType<f16> {
+  using type = __half;
+};
+template <>
+struct DeviceType<bf16> {
+  using type = __nv_bfloat16;
+};
+
+// f.template operator()<T>() with T of float, __half, __nv_bfloat16.
+template <typename F>
+decltype(auto) visit_device_float(DType dtype, F&& f) {
+  return visit_float(
+      dtype, [&]<typename T>() { return f.template operator()<typename DeviceType<T>::type>(); });
+}
+
+// The same for the types that activations and float weights of matrix products have on a card.
+template <typename F>
+decltype(auto) visit_half(DType dtype, F&& f) {
+  if (dtype == DType::F16) return f.template operator()<__half>();
+  MINFER_CHECK(dtype == DType::BF16, "a 16-bit float type is expected, not ", dtype);
+  return f.template operator()<__nv_bfloat16>();
+}
+
+template <typename T>
+T* data_of(const Tensor& tensor) {
+  return static_cast<T*>(tensor.data);
+}
+
+__device__ inline float to_float(float x) { return x; }
+__device__ inline float to_float(__half x) { return __half2float(x); }
+__device__ inline float to_float(__nv_bfloat16 x) { return __bfloat162float(x); }
+template <typename T>
+__device__ inline T from_float(float x);
+template <>
+__device__ inline float from_float<float>(float x) {
+  return x;
+}
+template <>
+__device__ inline __half from_float<__half>(float x) {
+  return __float2half_rn(x);
+}
+template <>
+__device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
+  return __float2bfloat16_rn(x);
+}
+
+// kN numbers that move as one access of 16 bytes, or of 32 as two.
+template <typename T, int kN = 16 / sizeof(T)>
+struct alignas(16) Vec {
+  static constexpr int kSize = kN;
+  T at[kN];
+  __device__ T& operator[](int i) { return at[i]; }
+  __device__ const T& operator[](int i) const { return at[i]; }
+};
+
+}  // namespace minfer::cuda
