@@ -66,7 +66,7 @@ class ForwardPass {
         const auto first = positions.begin() + run.begin;
         std::iota(first, first + run.n_tokens, narrow<TokenId>(run.pos));
       }
-      const Tensor at = rows(state_.scratch.normed);
+      const Tensor at = rows(state_.scratch.positions);
       b_.embed(at, weights_.positions, positions);
       b_.add(x, x, at);
     }
@@ -203,10 +203,12 @@ Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& sta
   return ForwardPass(backend, model, state, std::move(runs)).all_layers(tokens, {});
 }
 
-void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits) {
+void output_logits(Backend& backend, const Model& model, ForwardState& state, Tensor x,
+                   Tensor logits) {
+  const Tensor normed = state.scratch.normed.view().rows(0, x.shape[0]);
   const Weights& w = model.weights;
-  norm(backend, model.config, x, x, w.output_norm, w.output_norm_bias);
-  backend.matmul(logits, x, w.output_matrix());
+  norm(backend, model.config, normed, x, w.output_norm, w.output_norm_bias);
+  backend.matmul(logits, normed, w.output_matrix());
 }
 
 }  // namespace minfer

@@ -47,8 +47,9 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
 Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
                          std::span<const TokenId> tokens, std::span<const int64_t> lengths);
 
-// logits = output_norm(x) · outputᵀ for each row; x [n, dim] is overwritten, logits [n,
-// vocab_size].
-void output_logits(Backend& backend, const Model& model, Tensor x, Tensor logits);
+// logits = output_norm(x) · outputᵀ for each row of x [n, dim], which stays; logits [n, vocab_size]
+// F32.
+void output_logits(Backend& backend, const Model& model, ForwardState& state, Tensor x,
+                   Tensor logits);
 
 }  // namespace minfer

@@ -9,7 +9,8 @@ Scratch make_scratch(Backend& backend, const ModelConfig& config, int64_t max_to
     return backend.allocate(backend.activation_dtype(), {n_rows, width});
   };
   Scratch s;
-  s.x = rows(max_tokens, config.dim);
+  s.x = backend.allocate(DType::F32, {max_tokens, config.dim});
+  if (!config.is_llama()) s.positions = backend.allocate(DType::F32, {max_tokens, config.dim});
   s.normed = rows(max_tokens, config.dim);
   s.q = rows(max_tokens, config.q_dim());
   s.k = rows(max_tokens, config.kv_dim());
@@ -17,7 +18,7 @@ Scratch make_scratch(Backend& backend, const ModelConfig& config, int64_t max_to
   s.attended = rows(max_tokens, config.q_dim());
   if (config.is_llama()) s.gate = rows(max_tokens, config.ffn_dim);
   s.up = rows(max_tokens, config.ffn_dim);
-  s.logits = rows(1, config.vocab_size);
+  s.logits = backend.allocate(DType::F32, {1, config.vocab_size});
   return s;
 }
 

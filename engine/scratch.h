@@ -5,17 +5,18 @@
 
 namespace minfer {
 
-// Every activation of one forward pass, for up to max_tokens rows of the backend's activation
-// dtype; sized once and used again by each layer.
+// Every activation of one forward pass, for up to max_tokens rows, of the backend's activation
+// dtype where nothing else is said; sized once and used again by each layer.
 struct Scratch {
-  DeviceTensor x;         // [max_tokens, dim], the residual stream
-  DeviceTensor normed;    // [max_tokens, dim]
-  DeviceTensor q;         // [max_tokens, q_dim]
-  DeviceTensor k, v;      // [max_tokens, kv_dim]
-  DeviceTensor attended;  // [max_tokens, q_dim]
-  DeviceTensor gate;      // [max_tokens, ffn_dim]; Llama only
-  DeviceTensor up;        // [max_tokens, ffn_dim]
-  DeviceTensor logits;    // [1, vocab_size]
+  DeviceTensor x;          // [max_tokens, dim] F32, the residual stream
+  DeviceTensor positions;  // [max_tokens, dim] F32; GPT-2 only
+  DeviceTensor normed;     // [max_tokens, dim]
+  DeviceTensor q;          // [max_tokens, q_dim]
+  DeviceTensor k, v;       // [max_tokens, kv_dim]
+  DeviceTensor attended;   // [max_tokens, q_dim]
+  DeviceTensor gate;       // [max_tokens, ffn_dim]; Llama only
+  DeviceTensor up;         // [max_tokens, ffn_dim]
+  DeviceTensor logits;     // [1, vocab_size] F32
 };
 
 Scratch make_scratch(Backend& backend, const ModelConfig& config, int64_t max_tokens);

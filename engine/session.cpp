@@ -14,11 +14,12 @@ int64_t first_non_finite(std::span<const float> values) {
   return found == values.end() ? -1 : found - values.begin();
 }
 
-SessionOptions checked(SessionOptions options, const ModelConfig& config) {
+SessionOptions checked(SessionOptions options, const ModelConfig& config, const Backend& backend) {
   if (options.max_seq_len == 0) options.max_seq_len = config.trained_seq_len;
   MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= config.trained_seq_len,
                  "a context of ", options.max_seq_len, " tokens, the model was trained for ",
                  config.trained_seq_len);
+  if (options.prefill_chunk == 0) options.prefill_chunk = backend.preferred_chunk();
   MINFER_REQUIRE(Usage, options.prefill_chunk >= 1, "a prefill chunk of ", options.prefill_chunk,
                  " tokens, expected 1 or more");
   MINFER_REQUIRE(Usage,
@@ -36,15 +37,13 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config) {
 struct Session::State {
   ForwardState forward;
   DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made when first asked for
-  // What was fetched last, in the activations' type and as f32 where that is another one. The first
-  // grows to the largest that was asked for.
-  HostTensor host, host_f32;
+  HostTensor host;          // what was fetched last; grows to the largest that was asked for
 };
 
 Session::Session(const Model& model, Backend& backend, const SessionOptions& options)
     : model_(model),
       backend_(backend),
-      options_(checked(options, model.config)),
+      options_(checked(options, model.config, backend)),
       state_(std::make_unique<State>()) {
   ForwardState& forward = state_->forward;
   forward.kv = make_kv_cache(backend, model.config, options_.kv_dtype, options_.max_seq_len);
@@ -98,7 +97,9 @@ std::span<const float> Session::eval_sequences(std::span<const Sequence> sequenc
   int64_t begin = 0, row = 0;
   for (size_t i = 0; i < sequences.size(); begin += lengths[i], ++i) {
     const int64_t first = sequences[i].first, n = lengths[i] - first;
-    if (n > 0) output_logits(backend_, model_, x.rows(begin + first, n), logits.rows(row, n));
+    if (n > 0)
+      output_logits(backend_, model_, state_->forward, x.rows(begin + first, n),
+                    logits.rows(row, n));
     row += n;
   }
   const std::span<const float> values = fetch(logits);
@@ -131,8 +132,7 @@ void Session::require_one_pass(int64_t n_tokens) const {
 Tensor Session::all_logits(int64_t n_rows) {
   DeviceTensor& logits = state_->all_logits;
   if (!logits) {
-    logits = backend_.allocate(backend_.activation_dtype(),
-                               {options_.prefill_chunk, model_.config.vocab_size});
+    logits = backend_.allocate(DType::F32, {options_.prefill_chunk, model_.config.vocab_size});
   }
   return logits.view().rows(0, n_rows);
 }
@@ -144,13 +144,13 @@ Tensor Session::forward_chunk(std::span<const TokenId> tokens) {
 void Session::pass_without_logits(std::span<const TokenId> tokens) {
   const Tensor x = forward_chunk(tokens);
   // No logits here to look at: what went wrong must not hide in the cache.
-  const int64_t index = first_non_finite(fetch(x));
+  const int64_t index = backend_.first_non_finite(x);
   if (index >= 0) throw_non_finite(tokens, index / model_.config.dim);
   pos_ += std::ssize(tokens);
 }
 
 std::span<const float> Session::finish(std::span<const TokenId> tokens, Tensor x, Tensor logits) {
-  output_logits(backend_, model_, x, logits);
+  output_logits(backend_, model_, state_->forward, x, logits);
   const std::span<const float> values = fetch(logits);
   const int64_t index = first_non_finite(values);
   if (index >= 0) {
@@ -164,18 +164,16 @@ std::span<const float> Session::finish(std::span<const TokenId> tokens, Tensor x
 std::span<const float> Session::fetch(Tensor device) {
   HostTensor& host = state_->host;
   const int64_t n = device.n_elements();
-  if (!host.view() || host.view().n_elements() < n) host = HostTensor(device.dtype, {n});
+  if (!host.view() || host.view().n_elements() < n) host = HostTensor(DType::F32, {n});
   const Tensor values = host.view().rows(0, n);
   backend_.download_into(values, device.reshaped({n}));
-  if (device.dtype == DType::F32) return {values.as<const float>(), static_cast<size_t>(n)};
-  state_->host_f32 = to_f32_tensor(values);
-  return {state_->host_f32.as<const float>(), static_cast<size_t>(n)};
+  return {values.as<const float>(), static_cast<size_t>(n)};
 }
 
 // Runs the pass again, which writes the same cache, and looks after each block.
 void Session::throw_non_finite(std::span<const TokenId> tokens, int64_t row) {
   forward(backend_, model_, state_->forward, tokens, pos_, [&](int64_t layer, Tensor x) {
-    const int64_t index = first_non_finite(fetch(x));
+    const int64_t index = backend_.first_non_finite(x);
     MINFER_REQUIRE(Numeric, index < 0, "position ", pos_ + index / model_.config.dim,
                    ": not a finite number after layer ", layer);
   });

@@ -12,7 +12,7 @@ namespace minfer {
 
 struct SessionOptions {
   int64_t max_seq_len = 0;      // capacity of the KV cache; 0: the trained context
-  int64_t prefill_chunk = 512;  // tokens in one forward pass
+  int64_t prefill_chunk = 0;    // tokens in one forward pass; 0: the backend's own choice
   DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
   // eval_sequences will be called: a pass may have more tokens than one sequence.
   bool several_sequences = false;
@@ -57,7 +57,7 @@ class Session {
   void pass_without_logits(std::span<const TokenId> tokens);
   std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
   Tensor all_logits(int64_t n_rows);
-  std::span<const float> fetch(Tensor device);  // as f32, valid until the next call
+  std::span<const float> fetch(Tensor device);  // F32; valid until the next call
   // `row` of the tokens is the first whose result is not finite.
   [[noreturn]] void throw_non_finite(std::span<const TokenId> tokens, int64_t row);
 

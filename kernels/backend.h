@@ -63,19 +63,27 @@ struct Product {
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
-// Activations are row-major tensors of one float dtype (F32 on the CPU) in the backend's memory,
-// n_tokens rows in a call. Every op accumulates in f32 and rounds once at the store. An output may
-// be the same tensor as an input where "in place" is said, and overlaps nothing else. A shape that
-// does not fit is a bug of the caller (Internal).
+// Activations are row-major tensors in the backend's memory, n_tokens rows in a call, of its
+// activation type (F32 on the CPU, F16 or BF16 on a card). The residual stream is F32 everywhere:
+// what embed writes, norms read, and products with `accumulate` add to; so are logits, which a
+// product writes to an F32 tensor. Every op accumulates in f32 and rounds once at the store. An
+// output may be the same tensor as an input where "in place" is said and their types agree, and
+// overlaps nothing else. A shape that does not fit is a bug of the caller (Internal).
 //
-// The same inputs give the same bits for any number of threads, and row t of a result does not
-// depend on how many rows the call has: so any chunking of a prompt gives the same logits.
+// The same inputs give the same bits for any number of threads. On the CPU row t of a result does
+// not depend on how many rows the call has, so any chunking of a prompt gives the same logits; on a
+// card products of few and of many rows go through different kernels, which agree within the bound
+// of the type.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
   virtual DType activation_dtype() const = 0;
+  // Of the card's own memory; none where it is the host's.
+  virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
+  // Tokens of a prompt in one pass, where nobody asks for another number.
+  virtual int64_t preferred_chunk() const { return 512; }
 
   // ---- memory ---------------------------------------------------------------------------------
   // Not initialized. Throws Memory with the bytes asked for where there is none.
@@ -90,8 +98,10 @@ class Backend {
   }
   // A vector (norm weight, bias) as the backend wants it: activations' dtype.
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
-  // host [out, in] of any DType. Every value is kept exactly: float types stay as they are,
-  // quantized ones stay levels with scales, or become F32 where the backend has no such groups.
+  // host [out, in] of any DType. The CPU keeps every value exactly: float types stay as they are,
+  // quantized ones stay levels with scales, or become F32 where it has no such groups. A card keeps
+  // levels with scales too; floats, and groups that it has no layout for, become its activation
+  // type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
@@ -144,6 +154,8 @@ class Backend {
   virtual void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) = 0;
 
   // ---- control --------------------------------------------------------------------------------
+  // Index of the first element of x, F32, that is not a finite number, or -1.
+  virtual int64_t first_non_finite(Tensor x) = 0;
   virtual void synchronize() = 0;  // returns when all that was asked for is done
 };
 
@@ -164,5 +176,16 @@ bool cpu_keeps_groups(int64_t in_dim, int64_t group);
 
 // Throws Usage where the ISA is unknown or not on this machine.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
+
+struct CudaOptions {
+  int device = 0;
+  DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
+};
+
+// 0 too where this build has no CUDA backend.
+int n_cuda_devices();
+
+// Throws Gpu where the build has no CUDA backend, or the machine no such card or no driver.
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace minfer

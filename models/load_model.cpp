@@ -163,6 +163,15 @@ void warn(Model& model, std::string_view what, const std::vector<std::string>& n
 
 }  // namespace
 
+DType float_type_of(const TensorSource& source) {
+  int64_t n_bf16 = 0, n_other = 0;
+  for (const TensorEntry& entry : source.tensors) {
+    if (!is_float(entry.dtype)) continue;
+    (entry.dtype == DType::BF16 ? n_bf16 : n_other) += entry.shape.n_elements();
+  }
+  return n_bf16 > n_other ? DType::BF16 : DType::F16;
+}
+
 ModelConfig check_model(const TensorSource& source) try {
   const ModelConfig config = read_model_config(source);
   Weights weights;

@@ -39,6 +39,9 @@ Model load_model(const std::string& path, Backend& backend, const LoadOptions& o
 // The same from a source that is already open (tools/inspect, tests).
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options = {});
 
+// BF16 where most of the source's floats are, else F16: what a card computes in without loss.
+DType float_type_of(const TensorSource& source);
+
 // All of load_model's checks of headers, names, shapes and types, reading no weights.
 ModelConfig check_model(const TensorSource& source);
 

@@ -21,7 +21,7 @@ struct BenchOptions {
   std::string model_path, synthetic;
   std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0};
   int64_t repetitions = 5;
-  int64_t batch_size = 512;
+  int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16", format = "md";
   bool no_warmup = false;
   DeviceOptions device;
@@ -60,7 +60,7 @@ class Bench {
     row.n_depth = n_depth;
     row.test_time = utc_now();
     const int64_t n = n_prompt + n_gen;
-    const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, options_.batch_size) : 1;
+    const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
     row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
                           kv_bytes_per_position(session_) * (n_depth + n / 2) / tokens_per_read;
     set_depth(n_depth);
@@ -170,7 +170,7 @@ void run_bench(const BenchOptions& options, Context& context) {
     row.n_params = model.n_params;
     row.backend = backend->name();
     row.n_threads = n_threads;
-    row.n_batch = options.batch_size;
+    row.n_batch = options.batch_size > 0 ? options.batch_size : backend->preferred_chunk();
     row.kv_type = options.kv_type;
     row.activations = options.device.activations;
     row.read_bytes_per_second = limits.read_bytes_per_second;
@@ -213,7 +213,7 @@ void add_bench_command(CommandNode& root, Context& context) {
                       "Repetitions of each test");
   command.add_choice("-o,--output", options->format, {"md", "csv", "json", "jsonl", "sql"},
                      "Format");
-  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+  command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
   add_kv_type_option(command, options->kv_type);
   command.add_flag("--no-warmup", options->no_warmup, "No untimed run before each test",

@@ -32,7 +32,7 @@ struct PerplexityCommandOptions {
   int64_t stride = 512;
   int64_t n_windows = 0;  // 0: all
   bool raw_text = false;
-  int64_t batch_size = 512;
+  int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16";
   DeviceOptions device;
 };
@@ -131,12 +131,13 @@ class PerplexityRun {
   }
 
   // No pass has more than all that is evaluated.
-  int64_t pass_tokens(const ScoringPlan& plan) const {
+  int64_t pass_tokens(const ScoringPlan& plan, const Backend& backend) const {
     int64_t n_tokens = 0;
     for (size_t i = 0; i < n_evaluated_windows(plan); ++i) {
       n_tokens += std::ssize(plan.windows[i].tokens) - 1;
     }
-    return std::min(options_.batch_size, n_tokens);
+    const int64_t asked = options_.batch_size;
+    return std::min(asked > 0 ? asked : backend.preferred_chunk(), n_tokens);
   }
 
   size_t n_evaluated_windows(const ScoringPlan& plan) const {
@@ -147,7 +148,7 @@ class PerplexityRun {
   void prepare(const ScoringOptions& scoring, EvaluatedModel& model, Backend& backend) const {
     model.plan = plan_scoring(text_, *model.model.tokenizer, scoring);
     const SessionOptions session_options = {.max_seq_len = scoring.ctx,
-                                            .prefill_chunk = pass_tokens(model.plan),
+                                            .prefill_chunk = pass_tokens(model.plan, backend),
                                             .kv_dtype = kv_dtype_,
                                             .several_sequences = true};
     model.session = std::make_unique<Session>(model.model, backend, session_options);
@@ -227,7 +228,7 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                       "Only the first N windows; 0: all");
   command.add_flag("--raw-text", options->raw_text,
                    "The file as it is where the convention would join its lines");
-  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+  command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
                       "Tokens in one pass: a part of a window, or several whole ones", Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);

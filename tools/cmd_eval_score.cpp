@@ -17,7 +17,7 @@ namespace {
 
 struct ScoreOptions {
   std::string model_path, tokenizer_path, input_path;
-  int64_t batch_size = 512;
+  int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16";
   DeviceOptions device;
 };
@@ -63,8 +63,8 @@ int64_t needed_ctx(const std::vector<ContinuationTokens>& lines, int64_t trained
 void run_eval_score(const ScoreOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input_path.empty(), "no --input FILE.jsonl");
   const DType kv_dtype = kv_dtype_by_name(options.kv_type);
-  const std::unique_ptr<Backend> backend = make_backend(options.device);
   const std::string path = find_model(options.model_path);
+  const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_text(options.input_path);
   const Model model =
       load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
@@ -105,7 +105,7 @@ void add_eval_score_command(CommandNode& eval, Context& context) {
   command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
   command.add_text("--input", options->input_path, "FILE",
                    "One object a line with \"context\" and \"continuation\"; -: stdin");
-  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20, "Tokens in one pass",
+  command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20, "Tokens in one pass",
                       Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);

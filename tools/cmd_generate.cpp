@@ -25,8 +25,8 @@ struct GenerateCommandOptions {
   std::string chat_template;
   bool special = false, no_bos = false, echo = false, jsonl = false;
 
-  int64_t ctx_size = 0;  // 0: what prompt and -n need, within the trained context
-  int64_t batch_size = 512;
+  int64_t ctx_size = 0;    // 0: what prompt and -n need, within the trained context
+  int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16";
   int64_t seed = -1;                    // -1: a random one
   std::vector<std::string> logit_bias;  // "ID=B"
@@ -117,8 +117,8 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   for (const std::string& bias : options.logit_bias) {
     generate_options.sampler.logit_bias.push_back(parse_logit_bias(bias));
   }
-  const std::unique_ptr<Backend> backend = make_backend(options.device);
   const std::string path = find_model(options.model_path);
+  const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_prompt(options.prompt);
   const Model model =
       load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
@@ -234,7 +234,7 @@ void add_generate_command(CommandNode& root, Context& context) {
   add_sampling_options(command, *options);
   command.add_integer("-c,--ctx-size", options->ctx_size, 0, kMaxTokens,
                       "Context in tokens; 0: what prompt and -n need, within the trained one");
-  command.add_integer("-b,--batch-size", options->batch_size, 1, 1 << 20,
+  command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);

@@ -1,6 +1,7 @@
 #include "tools/device.h"
 
 #include <algorithm>
+#include <charconv>
 #include <thread>
 
 #include "kernels/base/math.h"
@@ -15,13 +16,26 @@ Activations activations_named(const std::string& name) {
                                : Activations::Float;
 }
 
+// "cuda" and "cuda:3"
+int card_index(const std::string& device) {
+  if (device.empty() || device == "cuda") return 0;
+  const std::string text = device.substr(std::string("cuda:").size());
+  int index = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && index >= 0;
+  MINFER_REQUIRE(Gpu, whole || text.find(',') == std::string::npos, "this build runs on one card");
+  MINFER_REQUIRE(Usage, whole, "--device: ", shortened(device),
+                 " is none of cpu, cuda, cuda:N,...");
+  return index;
+}
+
 }  // namespace
 
 void add_device_options(CommandNode& command, DeviceOptions& options) {
   command.add_integer("-t,--threads", options.n_threads, 0, 1024,
                       "Threads; 0: one for each core that the process may use");
-  command.add_text("--device", options.device, "DEVICE", "cpu, cuda, cuda:0 or cuda:0,1",
-                   Show::More);
+  command.add_text("--device", options.device, "DEVICE",
+                   "cpu, cuda or cuda:N; cuda where there is a card", Show::More);
   command.add_integer("--tp", options.tp, 1, 64, "Ranks that share the model", Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
                      "Type of the inputs of each matmul", Show::More);
@@ -45,13 +59,25 @@ int thread_count(const DeviceOptions& options) {
   return std::max(1, narrow<int>(std::thread::hardware_concurrency()));
 }
 
-std::unique_ptr<Backend> make_backend(const DeviceOptions& options) {
-  const bool cuda = options.device == "cuda" || options.device.starts_with("cuda:");
-  MINFER_REQUIRE(Gpu, !cuda, "--device ", shortened(options.device),
-                 ": this build has no CUDA backend; --device cpu runs here");
-  MINFER_REQUIRE(Usage, options.device == "cpu", "--device: ", shortened(options.device),
-                 " is none of cpu, cuda, cuda:N,...");
+bool on_card(const DeviceOptions& options) {
+  if (options.device.empty()) return n_cuda_devices() > 0;
+  return options.device == "cuda" || options.device.starts_with("cuda:");
+}
+
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   check_ranks(options.tp);
+  if (on_card(options)) {
+    MINFER_REQUIRE(Usage, options.activations == "float", "--activations ", options.activations,
+                   " runs on the CPU: --device cpu");
+    try {
+      const DType compute = float_type == DType::BF16 ? DType::BF16 : DType::F16;
+      return make_cuda_backend({.device = card_index(options.device), .compute_dtype = compute});
+    } catch (const Error& e) {
+      throw options.device.empty() ? e : e.in(cat("--device ", shortened(options.device)));
+    }
+  }
+  MINFER_REQUIRE(Usage, options.device.empty() || options.device == "cpu", "--device ",
+                 shortened(options.device), ": is none of cpu, cuda, cuda:N");
   return make_cpu_backend({.n_threads = thread_count(options),
                            .isa = {},
                            .activations = activations_named(options.activations)});

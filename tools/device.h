@@ -12,7 +12,7 @@ namespace minfer {
 // Where the mathematics runs.
 struct DeviceOptions {
   int64_t n_threads = 0;
-  std::string device = "cpu";
+  std::string device = {};  // empty: cuda where there is a card, else cpu
   int64_t tp = 1;
   std::string activations = "float";
 };
@@ -23,6 +23,8 @@ void add_kv_type_option(CommandNode& command, std::string& kv_type);
 DType kv_dtype_by_name(const std::string& kv_type);
 void check_ranks(int64_t tp);                    // Usage for what this build does not have
 int thread_count(const DeviceOptions& options);  // with 0 resolved
-std::unique_ptr<Backend> make_backend(const DeviceOptions& options);
+bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default
+// float_type: that of the model's weights, BF16 or another one; a card computes in BF16 or F16.
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type = DType::F16);
 
 }  // namespace minfer

@@ -5,6 +5,10 @@
 
 namespace minfer {
 
+std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const std::string& path) {
+  return make_backend(options, on_card(options) ? float_type_of(*open_source(path)) : DType::F16);
+}
+
 Model load_with_progress(const std::string& path, Backend& backend,
                          const std::string& tokenizer_path, bool quiet) {
   Progress progress("loading", quiet);

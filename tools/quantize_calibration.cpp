@@ -22,7 +22,7 @@ std::string read_calibration_text(const std::string& path) {
 std::unique_ptr<LoadedCalibration> load_calibration(const TensorSource& source,
                                                     const std::string& text, int n_threads) {
   auto loaded = std::make_unique<LoadedCalibration>();
-  loaded->backend = make_backend({.n_threads = n_threads});
+  loaded->backend = make_backend({.n_threads = n_threads, .device = "cpu"});
   loaded->model = load_model(source, *loaded->backend);
   MINFER_REQUIRE(Usage, loaded->model.tokenizer != nullptr,
                  "--method gptq: the model has no tokenizer to read a text with");

@@ -1,6 +1,7 @@
 #include "kernels/cpu/cpu_backend.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 #include "kernels/cpu/isa.h"
@@ -266,6 +267,14 @@ void CpuBackend::softmax(Tensor out, Tensor x) {
   for_ranges(n_rows(x), n, [&](int64_t begin, int64_t end) {
     kernels_.softmax(to + begin * n, from + begin * n, end - begin, n);
   });
+}
+
+// ---- control -----------------------------------------------------------------------------------
+
+int64_t CpuBackend::first_non_finite(Tensor x) {
+  const float *begin = x.as<const float>(), *end = begin + x.n_elements();
+  const float* found = std::find_if_not(begin, end, [](float v) { return std::isfinite(v); });
+  return found == end ? -1 : found - begin;
 }
 
 }  // namespace cpu

@@ -16,8 +16,8 @@ namespace minfer::cuda {
 }  // namespace minfer::cuda
 
 // Around every call of the CUDA runtime, and after each launch with cudaGetLastError().
-#define MINFER_CUDA_CHECK(call)                                                          \
-  do {                                                                                   \
-    if (const cudaError_t status_ = (call); status_ != cudaSuccess) [[unlikely]]         \
-      ::minfer::cuda::throw_cuda_error(status_, #call);                                  \
+#define MINFER_CUDA_CHECK(call)                                                  \
+  do {                                                                           \
+    if (const cudaError_t status_ = (call); status_ != cudaSuccess) [[unlikely]] \
+      ::minfer::cuda::throw_cuda_error(status_, #call);                          \
   } while (false)

@@ -12,14 +12,38 @@
 // T is the compute type of the backend, F16 or BF16; "half" below means T.
 namespace minfer::cuda {
 
+// ---- elementwise/: rows and elements
+// -------------------------------------------------------------- The residual stream is F32, all
+// else half; formulas as in backend.h.
+
+// x F32 or half, out, weight and bias half. bias may be null.
+void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps);
+// x += add, F32, then its norm: a residual and the norm behind it in one pass
+void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, float eps);
+void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps);
+void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias,
+                     float eps, GeluKind kind);
+// gelu(x + bias); bias may be null
+void gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, GeluKind kind);
+void silu(cudaStream_t stream, Tensor out, Tensor x);
+void swiglu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up);
+void add(cudaStream_t stream, Tensor out, Tensor a, Tensor b);          // F32 or half
+void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias);  // x F32 or half
+void softmax(cudaStream_t stream, Tensor out, Tensor x);                // F32 or half
+
+void convert(cudaStream_t stream, Tensor out, Tensor x);  // any float type into another
+// *found, on the card: index of the first element of x [...] F32 that is not finite, or their
+// number
+void find_non_finite(cudaStream_t stream, int64_t* found, Tensor x);
+
 // ---- gemm/: products of more than 8 tokens -----------------------------------------------------
 
 enum class Epilogue {
   Store,       // out = x wᵀ + bias, out half or F32
   Accumulate,  // out += x wᵀ + bias, out F32: the residual stream
-  SwiGlu,      // out = silu(x gateᵀ + bias) * (x upᵀ + bias): exactly two parts of the same shape,
-               // gate and up; the out of the first is written
-  GeluErf,     // out = gelu(x wᵀ + bias), out half
+  SwiGlu,   // out = silu(x gateᵀ + bias) * (x upᵀ + bias): exactly two parts of the same shape,
+            // gate and up; the out of the first is written
+  GeluErf,  // out = gelu(x wᵀ + bias), out half
   GeluTanh,
 };
 
@@ -54,7 +78,8 @@ struct MatvecPart {
 void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
             std::span<const MatvecPart> parts, Epilogue epilogue);
 
-// ---- quantized weights ---------------------------------------------------------------------------
+// ---- quantized weights
+// ---------------------------------------------------------------------------
 
 // Levels, scales and mins of `host` in the order in which matvec and dequantize read them.
 // `staging` is device memory of host.n_bytes() for the way.
@@ -63,7 +88,8 @@ bool keeps_groups(int64_t in_dim, int64_t group);  // else the backend keeps suc
 // rows [begin, begin + out.shape[0]) of w as half, row-major: out [n, in].
 void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t begin);
 
-// ---- attention/ ----------------------------------------------------------------------------------
+// ---- attention/
+// ----------------------------------------------------------------------------------
 
 // A view of a KvLayer: keys and values [n_kv_heads, capacity, head_dim], F16, or U8 with scales
 // [n_kv_heads, capacity] F32: (level - 128) * scale.

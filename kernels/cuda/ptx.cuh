@@ -27,9 +27,10 @@ __device__ inline void let_successor_begin() {
 // ---- copies of 16 bytes to shared memory, by each thread for itself (sm_80) --------------------
 
 __device__ inline void copy_async_16(void* to_shared, const void* from) {
-  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to_shared)),
-               "l"(from)
-               : "memory");
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to_shared)),
+      "l"(from)
+      : "memory");
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending groups of this thread are under way.

@@ -154,8 +154,8 @@ TEST_P(SessionTest, RefusesWhatDoesNotFit) {
                [&] { session.eval_all(some_tokens(9)); });
   expect_error(ErrorKind::Usage, "a context of 641 tokens, the model was trained for 640",
                [&] { Session(model, *backend, {.max_seq_len = 641}); });
-  expect_error(ErrorKind::Usage, "a prefill chunk of 0 tokens, expected 1 or more",
-               [&] { Session(model, *backend, {.prefill_chunk = 0}); });
+  expect_error(ErrorKind::Usage, "a prefill chunk of -1 tokens, expected 1 or more",
+               [&] { Session(model, *backend, {.prefill_chunk = -1}); });
   expect_error(ErrorKind::Usage, "a KV cache of BF16 (supported: F16, F32, U8)",
                [&] { Session(model, *backend, {.kv_dtype = DType::BF16}); });
 }

@@ -8,20 +8,20 @@
 #include "tests/support/tensors.h"
 
 // First in a test that needs a card.
-#define MINFER_NEEDS_CUDA()                                     \
-  try {                                                         \
-    ::minfer::cuda::use_device(0);                              \
-  } catch (const ::minfer::Error& e) {                          \
-    GTEST_SKIP() << "needs a CUDA card: " << e.what();          \
-  }                                                             \
+#define MINFER_NEEDS_CUDA()                            \
+  try {                                                \
+    ::minfer::cuda::use_device(0);                     \
+  } catch (const ::minfer::Error& e) {                 \
+    GTEST_SKIP() << "needs a CUDA card: " << e.what(); \
+  }                                                    \
   static_assert(true)
 
 namespace minfer::test {
 
 inline DeviceTensor to_device(const Tensor& host) {
   DeviceTensor copy = cuda::allocate_device(host.dtype, host.shape);
-  MINFER_CUDA_CHECK(cudaMemcpy(copy.view().data, host.data, size_t(host.n_bytes()),
-                               cudaMemcpyHostToDevice));
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(copy.view().data, host.data, size_t(host.n_bytes()), cudaMemcpyHostToDevice));
   return copy;
 }
 
@@ -36,8 +36,8 @@ inline DeviceTensor poisoned_device(DType dtype, const Shape& shape) {
 inline HostTensor to_host(const Tensor& device) {
   MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   HostTensor copy(device.dtype, device.shape);
-  MINFER_CUDA_CHECK(cudaMemcpy(copy.view().data, device.data, size_t(device.n_bytes()),
-                               cudaMemcpyDeviceToHost));
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(copy.view().data, device.data, size_t(device.n_bytes()), cudaMemcpyDeviceToHost));
   return copy;
 }
 

@@ -1,0 +1,262 @@
+#include "kernels/cuda/cuda_backend.h"
+
+#include <algorithm>
+
+namespace minfer {
+namespace cuda {
+
+CudaBackend::CudaBackend(const CudaOptions& options)
+    : device_(use_device(options.device)),
+      type_(options.compute_dtype),
+      stream_(make_stream()),
+      uploader_(stream_.get()) {
+  MINFER_CHECK(type_ == DType::F16 || type_ == DType::BF16, "compute type ", type_);
+}
+
+std::string CudaBackend::name() const {
+  return cat("cuda:", device_.index, " ", device_.name, ", ", type_);
+}
+
+std::optional<int64_t> CudaBackend::free_device_bytes() const {
+  size_t free = 0, total = 0;
+  MINFER_CUDA_CHECK(cudaMemGetInfo(&free, &total));
+  return static_cast<int64_t>(free);
+}
+
+// ---- memory ------------------------------------------------------------------------------------
+
+DeviceTensor CudaBackend::allocate(DType dtype, const Shape& shape) {
+  return allocate_device(dtype, shape);
+}
+
+DeviceTensor CudaBackend::upload(const Tensor& host) {
+  DeviceTensor copy = allocate(host.dtype, host.shape);
+  uploader_.copy(copy.view().data, host.data, host.n_bytes());
+  return copy;
+}
+
+void CudaBackend::download_into(Tensor host, const Tensor& device) {
+  MINFER_CHECK(host.dtype == device.dtype && host.shape == device.shape, "download: ", device.dtype,
+               " ", device.shape, " into ", host.dtype, " ", host.shape);
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(host.data, device.data, static_cast<size_t>(device.n_bytes()),
+                                    cudaMemcpyDeviceToHost, stream_.get()));
+  synchronize();
+}
+
+Tensor CudaBackend::scratch(DeviceTensor& memory, DType dtype, const Shape& shape) {
+  const int64_t n_bytes = align_up(bytes_of(dtype, shape), 256);
+  if (!memory || memory.view().n_bytes() < n_bytes) {
+    memory = {};
+    memory = allocate(DType::U8, {n_bytes});
+  }
+  return {memory.view().data, dtype, shape};
+}
+
+// host, of a float type, on the card as the compute type, in `memory`.
+Tensor CudaBackend::as_compute_type(const Tensor& host, DeviceTensor& memory) {
+  memory = allocate(type_, host.shape);
+  if (host.dtype == type_) {
+    uploader_.copy(memory.view().data, host.data, host.n_bytes());
+  } else {
+    const Tensor staged = scratch(staging_, host.dtype, host.shape);
+    uploader_.copy(staged.data, host.data, host.n_bytes());
+    convert(stream_.get(), memory, staged);
+  }
+  return memory;
+}
+
+DeviceTensor CudaBackend::upload_vector(const Tensor& host) {
+  DeviceTensor vector;
+  as_compute_type(host, vector);
+  return vector;
+}
+
+Matrix CudaBackend::pack_matrix(const Tensor& host) {
+  MINFER_CHECK(host.shape.rank == 2 && host.n_elements() > 0, "pack_matrix: ", host.shape);
+  if (!is_float(host.dtype)) return pack_matrix(to_quantized_matrix(host).view());
+  Matrix matrix;
+  matrix.out_dim = host.shape[0];
+  matrix.in_dim = host.shape[1];
+  matrix.dtype = type_;
+  as_compute_type(host, matrix.storage);
+  matrix.n_bytes = matrix.storage.view().n_bytes();
+  return matrix;
+}
+
+Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
+  if (!keeps_groups(host.in_dim(), host.group)) {
+    HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
+    for (int64_t row = 0; row < host.out_dim(); ++row) {
+      dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
+    }
+    return pack_matrix(values.view());
+  }
+  Matrix matrix = allocate_levels(host.levels.dtype, host.scales.dtype, host.asymmetric(),
+                                  host.out_dim(), host.in_dim(), host.group);
+  const auto part_bytes = [](const Tensor& t) { return t ? align_up(t.n_bytes(), 256) : 0; };
+  const Tensor staged =
+      scratch(staging_, DType::U8,
+              {part_bytes(host.levels) + part_bytes(host.scales) + part_bytes(host.mins)});
+  char* to = static_cast<char*>(staged.data);
+  const auto send = [&](const Tensor& part) {
+    if (!part) return Tensor();
+    const Tensor there{to, part.dtype, part.shape};
+    uploader_.copy(to, part.data, part.n_bytes());
+    to += part_bytes(part);
+    return there;
+  };
+  QuantizedMatrix on_device{send(host.levels), send(host.scales), send(host.mins), host.group};
+  pack_levels(stream_.get(), matrix, on_device);
+  return matrix;
+}
+
+KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                   int64_t capacity) {
+  MINFER_REQUIRE(Usage, dtype == DType::F16 || dtype == DType::U8, "a KV cache of ", dtype,
+                 " on a card (supported there: f16, int8)");
+  MINFER_CHECK(n_kv_heads > 0 && head_dim > 0 && capacity > 0, "make_kv_layer: [", n_kv_heads, ", ",
+               head_dim, "], capacity ", capacity);
+  KvLayer layer;
+  layer.n_kv_heads = n_kv_heads;
+  layer.head_dim = head_dim;
+  layer.capacity = capacity;
+  layer.dtype = dtype;
+  layer.keys = allocate(dtype, {n_kv_heads, capacity, head_dim});
+  layer.values = allocate(dtype, {n_kv_heads, capacity, head_dim});
+  if (dtype == DType::U8) {
+    layer.key_scales = allocate(DType::F32, {n_kv_heads, capacity});
+    layer.value_scales = allocate(DType::F32, {n_kv_heads, capacity});
+  }
+  return layer;
+}
+
+// ---- embedding and positions -------------------------------------------------------------------
+
+void CudaBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) {
+  const auto n_tokens = std::ssize(ids);
+  MINFER_CHECK(out.shape == Shape({n_tokens, table.in_dim}) && out.dtype == DType::F32, "embed: ",
+               n_tokens, " ids of dim ", table.in_dim, ", out ", out.dtype, " ", out.shape);
+  for (const TokenId id : ids) MINFER_CHECK(id >= 0 && id < table.out_dim, "embed: token ", id);
+  const Tensor there = scratch(ids_, DType::F32, {n_tokens});  // 4 bytes each
+  uploader_.copy(there.data, ids.data(), n_tokens * int64_t{sizeof(TokenId)});
+  gather_rows(stream_.get(), out, table, static_cast<const TokenId*>(there.data));
+}
+
+void CudaBackend::rope(Tensor x, Tensor cos_sin, int64_t pos) {
+  cuda::rope(stream_.get(), x, x, cos_sin, pos);
+}
+
+// ---- rows and elements -------------------------------------------------------------------------
+
+void CudaBackend::rms_norm(Tensor out, Tensor x, Tensor weight, float eps) {
+  cuda::rms_norm(stream_.get(), out, x, weight, eps);
+}
+void CudaBackend::layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
+  cuda::layer_norm(stream_.get(), out, x, weight, bias, eps);
+}
+void CudaBackend::layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                                  GeluKind kind) {
+  cuda::layer_norm_gelu(stream_.get(), out, x, weight, bias, eps, kind);
+}
+void CudaBackend::gelu(Tensor out, Tensor x, GeluKind kind) {
+  cuda::gelu(stream_.get(), out, x, {}, kind);
+}
+void CudaBackend::bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) {
+  cuda::gelu(stream_.get(), out, x, bias, kind);
+}
+void CudaBackend::silu(Tensor out, Tensor x) { cuda::silu(stream_.get(), out, x); }
+void CudaBackend::swiglu(Tensor out, Tensor gate, Tensor up) {
+  cuda::swiglu(stream_.get(), out, gate, up);
+}
+void CudaBackend::add(Tensor out, Tensor a, Tensor b) { cuda::add(stream_.get(), out, a, b); }
+void CudaBackend::add_bias(Tensor out, Tensor x, Tensor bias) {
+  cuda::add_bias(stream_.get(), out, x, bias);
+}
+void CudaBackend::softmax(Tensor out, Tensor x) { cuda::softmax(stream_.get(), out, x); }
+
+// ---- matmul ------------------------------------------------------------------------------------
+
+Tensor CudaBackend::float_weight(const Matrix& w, int64_t offset) {
+  if (is_float(w.dtype)) return w.storage;
+  const Tensor rows{static_cast<char*>(dequantized_.view().data) + offset, type_,
+                    {w.out_dim, w.in_dim}};
+  dequantize_rows(stream_.get(), rows, w, 0);
+  return rows;
+}
+
+void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
+  const Epilogue epilogue = products.front().accumulate ? Epilogue::Accumulate : Epilogue::Store;
+  if (x.shape[0] <= kMaxMatvecTokens) {
+    std::vector<MatvecPart> parts;
+    for (const Product& p : products) parts.push_back({&p.w, p.out, {}});
+    return matvec(stream_.get(), x, nullptr, parts, epilogue);
+  }
+  const auto dequantized_bytes = [&](const Matrix& w) {
+    return is_float(w.dtype) ? 0 : align_up(bytes_of(type_, {w.out_dim, w.in_dim}), 256);
+  };
+  int64_t needed = 0;
+  for (const Product& p : products) needed += dequantized_bytes(p.w);
+  if (needed > 0) scratch(dequantized_, DType::U8, {needed});
+  std::vector<GemmPart> parts;
+  int64_t offset = 0;
+  for (const Product& p : products) {
+    parts.push_back({float_weight(p.w, offset), p.out, {}});
+    offset += dequantized_bytes(p.w);
+  }
+  gemm(stream_.get(), x, parts, epilogue);
+}
+
+void CudaBackend::matmuls(Tensor x, std::span<const Product> products) {
+  MINFER_CHECK(x.shape.rank == 2 && x.dtype == type_, "matmuls: x ", x.dtype, " ", x.shape);
+  if (x.shape[0] == 0) return;
+  constexpr size_t kMaxParts = 3;
+  while (!products.empty()) {
+    const auto other = std::find_if(products.begin(), products.end(), [&](const Product& p) {
+      return p.accumulate != products.front().accumulate;
+    });
+    const size_t n = std::min(kMaxParts, static_cast<size_t>(other - products.begin()));
+    run_products(x, products.first(n));
+    products = products.subspan(n);
+  }
+}
+
+// ---- attention ---------------------------------------------------------------------------------
+
+void CudaBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
+  cuda::kv_append(stream_.get(), cache, k, v, pos);
+}
+
+void CudaBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
+  attention_prefill(stream_.get(), out, q, cache, pos, scale);
+}
+
+// ---- control -----------------------------------------------------------------------------------
+
+int64_t CudaBackend::first_non_finite(Tensor x) {
+  const Tensor found = scratch(found_, DType::U8, {int64_t{sizeof(int64_t)}});
+  find_non_finite(stream_.get(), static_cast<int64_t*>(found.data), x);
+  int64_t index = -1;
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(&index, found.data, sizeof index, cudaMemcpyDeviceToHost,
+                                    stream_.get()));
+  synchronize();
+  return index == x.n_elements() ? -1 : index;
+}
+
+void CudaBackend::synchronize() { MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_.get())); }
+
+}  // namespace cuda
+
+int n_cuda_devices() {
+  int n = 0;
+  if (cudaGetDeviceCount(&n) != cudaSuccess) {
+    cudaGetLastError();
+    return 0;
+  }
+  return n;
+}
+
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options) {
+  return std::make_unique<cuda::CudaBackend>(options);
+}
+
+}  // namespace minfer

@@ -1,0 +1,70 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/upload.h"
+
+namespace minfer::cuda {
+
+// Backend on one card: checks shapes, owns the memory that an operation needs besides its tensors,
+// and calls the launchers, all on one stream. Activations are of the compute type, F16 or BF16, the
+// residual stream and logits F32. Not for several threads at once.
+class CudaBackend final : public Backend {
+ public:
+  explicit CudaBackend(const CudaOptions& options);
+
+  std::string name() const override;
+  DType activation_dtype() const override { return type_; }
+  std::optional<int64_t> free_device_bytes() const override;
+  int64_t preferred_chunk() const override { return 4096; }
+
+  DeviceTensor allocate(DType dtype, const Shape& shape) override;
+  DeviceTensor upload(const Tensor& host) override;
+  void download_into(Tensor host, const Tensor& device) override;
+  DeviceTensor upload_vector(const Tensor& host) override;
+  Matrix pack_matrix(const Tensor& host) override;
+  Matrix pack_matrix(const QuantizedMatrix& host) override;
+  KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                        int64_t capacity) override;
+
+  void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
+  void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
+
+  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override;
+  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override;
+  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                       GeluKind kind) override;
+
+  void gelu(Tensor out, Tensor x, GeluKind kind) override;
+  void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
+  void silu(Tensor out, Tensor x) override;
+  void swiglu(Tensor out, Tensor gate, Tensor up) override;
+  void add(Tensor out, Tensor a, Tensor b) override;
+  void add_bias(Tensor out, Tensor x, Tensor bias) override;
+  void softmax(Tensor out, Tensor x) override;
+
+  void matmuls(Tensor x, std::span<const Product> products) override;
+
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
+  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
+
+  int64_t first_non_finite(Tensor x) override;
+  void synchronize() override;
+
+ private:
+  Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);
+  // Memory that grows to the largest request and stays; its content is for one operation.
+  Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);
+  void run_products(Tensor x, std::span<const Product> products);
+  // Rows of w as the compute type, in scratch from byte `offset` on where they are quantized.
+  Tensor float_weight(const Matrix& w, int64_t offset);
+
+  DeviceProperties device_;
+  DType type_;
+  Stream stream_;
+  Uploader uploader_;
+  DeviceTensor staging_, dequantized_, ids_, found_;
+};
+
+}  // namespace minfer::cuda

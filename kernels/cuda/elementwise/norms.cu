@@ -1,0 +1,156 @@
+#include "kernels/cuda/elementwise/activations.cuh"
+#include "kernels/cuda/elementwise/rows.cuh"
+#include "kernels/cuda/launchers.h"
+
+namespace minfer::cuda {
+namespace {
+
+enum class NormKind { Rms, Layer, LayerGeluErf, LayerGeluTanh };
+
+template <NormKind kKind>
+__device__ float finish(float x) {
+  if (kKind == NormKind::LayerGeluErf) return gelu_erf(x);
+  if (kKind == NormKind::LayerGeluTanh) return gelu_tanh(x);
+  return x;
+}
+
+// Rms:    out[t] = x[t] * weight / sqrt(mean(x[t]^2) + eps)
+// Layer:  out[t] = (x[t] - mean) / sqrt(mean((x[t] - mean)^2) + eps) * weight + bias, then GELU
+//
+//   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
+//   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
+//   weight   [dim] Out; bias [dim] Out, or null
+//   launch   a block a row, which it keeps in registers (rows.cuh)
+//   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from deviations
+//   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
+//   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
+template <NormKind kKind, typename In, typename Out>
+__global__ void __launch_bounds__(kMaxRowThreads)
+    norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,
+                float eps) {
+  __shared__ float scratch[32];
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t first = int64_t{blockIdx.x} * dim;
+  RegisterRow row{.dim = dim};
+  float sum = 0;
+  row.for_each([&](float(&v)[kChunk], int at) {
+    load_chunk(v, x + first + at);
+    if (add) {
+      float more[kChunk];
+      load_chunk(more, add + first + at);
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) v[i] += more[i];
+      store_chunk(x + first + at, v);
+    }
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) sum += kKind == NormKind::Rms ? v[i] * v[i] : v[i];
+  });
+  sum = block_reduce(sum, Sum{}, 0, scratch) / static_cast<float>(dim);
+  float mean = 0, variance = sum;
+  if (kKind != NormKind::Rms) {
+    mean = sum;
+    float squares = 0;
+    row.for_each([&](float(&v)[kChunk], int) {
+#pragma unroll
+      for (int i = 0; i < kChunk; ++i) squares += (v[i] - mean) * (v[i] - mean);
+    });
+    variance = block_reduce(squares, Sum{}, 0, scratch) / static_cast<float>(dim);
+  }
+  const float scale = rsqrtf(variance + eps);
+  row.for_each([&](float(&v)[kChunk], int at) {
+    float w[kChunk], b[kChunk] = {};
+    load_chunk(w, weight + at);
+    if (kKind != NormKind::Rms && bias) load_chunk(b, bias + at);
+#pragma unroll
+    for (int i = 0; i < kChunk; ++i) {
+      v[i] = finish<kKind>(fmaf((v[i] - mean) * scale, w[i], b[i]));
+    }
+    store_chunk(out + first + at, v);
+  });
+}
+
+// The same for any dim and alignment; reads the row two or three times.
+template <NormKind kKind, typename In, typename Out>
+__global__ void __launch_bounds__(256)
+    plain_norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,
+                      float eps) {
+  __shared__ float scratch[32];
+  ptx::wait_for_predecessor();
+  const int64_t first = int64_t{blockIdx.x} * dim;
+  float sum = 0;
+  for (int i = threadIdx.x; i < dim; i += 256) {
+    float v = to_float(x[first + i]);
+    if (add) {
+      v += to_float(add[first + i]);
+      x[first + i] = from_float<In>(v);
+    }
+    sum += kKind == NormKind::Rms ? v * v : v;
+  }
+  sum = block_reduce(sum, Sum{}, 0, scratch) / static_cast<float>(dim);
+  float mean = 0, variance = sum;
+  if (kKind != NormKind::Rms) {
+    mean = sum;
+    float squares = 0;
+    for (int i = threadIdx.x; i < dim; i += 256) {
+      const float v = to_float(x[first + i]) - mean;
+      squares += v * v;
+    }
+    variance = block_reduce(squares, Sum{}, 0, scratch) / static_cast<float>(dim);
+  }
+  const float scale = rsqrtf(variance + eps);
+  for (int i = threadIdx.x; i < dim; i += 256) {
+    const float b = kKind != NormKind::Rms && bias ? to_float(bias[i]) : 0;
+    const float v = (to_float(x[first + i]) - mean) * scale;
+    out[first + i] = from_float<Out>(finish<kKind>(fmaf(v, to_float(weight[i]), b)));
+  }
+}
+
+template <NormKind kKind>
+void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, Tensor bias,
+          float eps) {
+  const int64_t dim = x.shape.last(), n_rows = x.n_elements() / dim;
+  const auto fits = [&](const Tensor& t) { return t.dtype == out.dtype && t.shape == Shape({dim}); };
+  MINFER_CHECK(out.shape == x.shape && (x.dtype == DType::F32 || x.dtype == out.dtype) &&
+                   fits(weight) && (!bias || fits(bias)),
+               "norm: x ", x.dtype, " ", x.shape, ", weight ", weight.dtype, " ", weight.shape,
+               ", out ", out.dtype, " ", out.shape);
+  MINFER_CHECK(!add || (add.shape == x.shape && add.dtype == out.dtype && x.dtype == DType::F32),
+               "norm: add ", add.dtype, " ", add.shape);
+  if (n_rows == 0) return;
+  const bool whole = fits_register_row(dim);
+  visit_half(out.dtype, [&]<typename Out>() {
+    const auto run = [&]<typename In>() {
+      launch(whole ? norm_kernel<kKind, In, Out> : plain_norm_kernel<kKind, In, Out>,
+             dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), 0, stream,
+             data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(weight),
+             data_of<Out>(bias), narrow<int>(dim), eps);
+    };
+    x.dtype == DType::F32 ? run.template operator()<float>() : run.template operator()<Out>();
+  });
+}
+
+}  // namespace
+
+void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps) {
+  norm<NormKind::Rms>(stream, out, x, {}, weight, {}, eps);
+}
+
+void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, float eps) {
+  norm<NormKind::Rms>(stream, out, x, add, weight, {}, eps);
+}
+
+void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
+  norm<NormKind::Layer>(stream, out, x, {}, weight, bias, eps);
+}
+
+void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias,
+                     float eps, GeluKind kind) {
+  if (kind == GeluKind::Erf) {
+    norm<NormKind::LayerGeluErf>(stream, out, x, {}, weight, bias, eps);
+  } else {
+    norm<NormKind::LayerGeluTanh>(stream, out, x, {}, weight, bias, eps);
+  }
+}
+
+}  // namespace minfer::cuda

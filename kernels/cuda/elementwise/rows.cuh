@@ -1,0 +1,62 @@
+#pragma once
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/reduce.cuh"
+
+// Rows that a block keeps in registers, so that each is read once: 8 elements at a time, at most
+// kChunks times 8 a thread.
+namespace minfer::cuda {
+
+constexpr int kRowChunks = 2;
+constexpr int kChunk = 8;
+constexpr int kMaxRowThreads = 1024;
+
+template <typename T>
+__device__ void load_chunk(float (&to)[kChunk], const T* from) {
+  using V = Vec<T>;
+#pragma unroll
+  for (int part = 0; part < kChunk / V::kSize; ++part) {
+    const V v = reinterpret_cast<const V*>(from)[part];
+#pragma unroll
+    for (int i = 0; i < V::kSize; ++i) to[part * V::kSize + i] = to_float(v[i]);
+  }
+}
+
+template <typename T>
+__device__ void store_chunk(T* to, const float (&from)[kChunk]) {
+  using V = Vec<T>;
+#pragma unroll
+  for (int part = 0; part < kChunk / V::kSize; ++part) {
+    V v;
+#pragma unroll
+    for (int i = 0; i < V::kSize; ++i) v[i] = from_float<T>(from[part * V::kSize + i]);
+    reinterpret_cast<V*>(to)[part] = v;
+  }
+}
+
+// A row of `dim` elements, dim a multiple of 8. f(chunk, first element) for each chunk of this
+// thread; chunk is float[8], kept from call to call.
+struct RegisterRow {
+  float values[kRowChunks][kChunk];
+  int dim;
+
+  template <typename F>
+  __device__ void for_each(F&& f) {
+#pragma unroll
+    for (int c = 0; c < kRowChunks; ++c) {
+      const int at = (static_cast<int>(threadIdx.x) + c * static_cast<int>(blockDim.x)) * kChunk;
+      if (at < dim) f(values[c], at);
+    }
+  }
+};
+
+inline bool fits_register_row(int64_t dim) {
+  return dim % kChunk == 0 && dim <= int64_t{kMaxRowThreads} * kRowChunks * kChunk;
+}
+inline unsigned row_threads(int64_t dim) {
+  return narrow<unsigned>(align_up(ceil_div(dim, int64_t{kRowChunks} * kChunk), 32));
+}
+
+}  // namespace minfer::cuda

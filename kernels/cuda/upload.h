@@ -1,0 +1,31 @@
+#pragma once
+
+#include <vector>
+
+#include "kernels/cuda/device.h"
+
+namespace minfer::cuda {
+
+// Copies host memory to a card at the speed of its link: pieces go through a ring of pinned
+// buffers, filled by several threads while the piece before is under way.
+class Uploader {
+ public:
+  explicit Uploader(cudaStream_t stream);
+
+  // Returns when `host` may be changed again; the copy is done for what follows on the stream.
+  void copy(void* device, const void* host, int64_t n_bytes);
+
+ private:
+  static constexpr int64_t kPieceBytes = int64_t{8} << 20;
+  static constexpr size_t kPieces = 4;
+  struct Piece {
+    PinnedArray<char> memory{kPieceBytes};
+    Event sent = make_event();
+  };
+
+  cudaStream_t stream_;
+  std::vector<Piece> ring_;  // made with the first large copy
+  size_t next_ = 0;
+};
+
+}  // namespace minfer::cuda

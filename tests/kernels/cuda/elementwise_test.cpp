@@ -1,0 +1,210 @@
+#include "kernels/cuda/launchers.h"
+#include "tests/support/cuda_tensors.h"
+#include "tests/support/float64_ops.h"
+
+namespace minfer::test {
+namespace {
+
+// The fast exponential and division of activations.cuh, and sums in f32, are off by less than this
+// of the result; then one rounding to the type.
+constexpr double kFunctionError = 0x1p-17;
+
+double rounding(DType dtype, double want) {
+  const double subnormal = dtype == DType::F16 ? 0x1p-25 : dtype == DType::BF16 ? 1e-40 : 1e-45;
+  return unit_roundoff(dtype) * std::abs(want) + subnormal;
+}
+
+// Every finite number of the type.
+HostTensor every_number(DType dtype) {
+  std::vector<uint16_t> bits;
+  for (uint32_t i = 0; i < 65536; ++i) {
+    const float value = dtype == DType::F16 ? to_f32(f16{uint16_t(i)}) : to_f32(bf16{uint16_t(i)});
+    if (std::isfinite(value)) bits.push_back(uint16_t(i));
+  }
+  HostTensor all(dtype, {std::ssize(bits)});
+  std::memcpy(all.view().data, bits.data(), bits.size() * sizeof(uint16_t));
+  return all;
+}
+
+class CudaElementwise : public testing::TestWithParam<DType> {};
+
+// Where exp leaves the range of f32 the result is |x| times its smallest normal number at most.
+TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  const HostTensor x = every_number(GetParam());
+  const DeviceTensor x_dev = to_device(x);
+  const auto check = [&](auto&& launch, auto&& want_of) {
+    const DeviceTensor out = poisoned_device(GetParam(), x.view().shape);
+    launch(out);
+    const HostTensor got = to_host(out);
+    for (int64_t i = 0; i < x.view().n_elements(); ++i) {
+      const double value = double(x.at(i)), want = want_of(value);
+      const double largest = GetParam() == DType::F16 ? 65504 : 3.3895313892515355e38;
+      if (std::abs(value) > 0.99 * largest) continue;
+      const double bound = rounding(GetParam(), want) + kFunctionError * std::abs(want) +
+                           std::abs(value) * 0x1p-125;
+      ASSERT_NEAR(double(got.at(i)), want, bound) << "x " << value;
+    }
+  };
+  check([&](Tensor out) { cuda::silu(nullptr, out, x_dev); }, float64::silu);
+  for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
+    check([&](Tensor out) { cuda::gelu(nullptr, out, x_dev, {}, kind); },
+          [kind](double v) { return float64::gelu(v, kind); });
+  }
+}
+
+TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  const DType dtype = GetParam();
+  for (const auto [n_rows, dim] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {1, 4096}, {5, 1000},
+                                   {33, 11008}, {70, 37}, {2, 8}}) {
+    SCOPED_TRACE(cat("[", n_rows, ", ", dim, "]"));
+    const Shape shape{n_rows, dim};
+    const HostTensor a = random_normal(1, shape, dtype), b = random_normal(2, shape, dtype);
+    const HostTensor bias = random_normal(3, {dim}, dtype), wide = random_normal(4, shape);
+    const DeviceTensor a_dev = to_device(a), b_dev = to_device(b), bias_dev = to_device(bias);
+    const auto check = [&](DType out_type, auto&& launch, auto&& want_of, double relative) {
+      const DeviceTensor out = poisoned_device(out_type, shape);
+      launch(out);
+      const HostTensor got = to_host(out);
+      for (int64_t i = 0; i < n_rows * dim; ++i) {
+        const double want = want_of(i);
+        ASSERT_NEAR(double(got.at(i)), want,
+                    rounding(out_type, want) + relative * std::abs(want) + 0x1p-22)
+            << "element " << i;
+      }
+    };
+    const auto at = [&](const HostTensor& t) {
+      return [&t, dim = t.view().n_elements()](int64_t i) { return double(t.at(i % dim)); };
+    };
+    const auto x = at(a), y = at(b), c = at(bias), w = at(wide);
+    check(dtype, [&](Tensor out) { cuda::add(nullptr, out, a_dev, b_dev); },
+          [&](int64_t i) { return x(i) + y(i); }, 0);
+    check(dtype, [&](Tensor out) { cuda::swiglu(nullptr, out, a_dev, b_dev); },
+          [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError);
+    const auto with_bias = [&](int64_t i) { return x(i) + double(bias.at(i % dim)); };
+    check(dtype, [&](Tensor out) { cuda::add_bias(nullptr, out, a_dev, bias_dev); }, with_bias, 0);
+    for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
+      check(dtype, [&](Tensor out) { cuda::gelu(nullptr, out, a_dev, bias_dev, kind); },
+            [&](int64_t i) { return float64::gelu(with_bias(i), kind); }, kFunctionError);
+    }
+    const DeviceTensor wide_dev = to_device(wide);
+    check(DType::F32, [&](Tensor out) { cuda::add_bias(nullptr, out, wide_dev, bias_dev); },
+          [&](int64_t i) { return w(i) + double(bias.at(i % dim)); }, 0);
+    check(DType::F32, [&](Tensor out) { cuda::add(nullptr, out, wide_dev, wide_dev); },
+          [&](int64_t i) { return 2 * w(i); }, 0);
+    check(dtype, [&](Tensor out) { cuda::convert(nullptr, out, wide_dev); }, w, 0);
+    check(DType::F32, [&](Tensor out) { cuda::convert(nullptr, out, a_dev); }, x, 0);
+  }
+}
+
+class CudaNorm : public testing::TestWithParam<std::tuple<DType, DType, int64_t, int64_t>> {};
+
+// Sums of dim squares are off by dim u at most in any order; scale, products and bias by some u.
+TEST_P(CudaNorm, MatchesFloat64) {
+  MINFER_NEEDS_CUDA();
+  const auto [dtype, in_type, n_rows, dim] = GetParam();
+  if (in_type != DType::F32 && in_type != dtype) GTEST_SKIP() << "no such pair of types";
+  const Shape shape{n_rows, dim};
+  HostTensor x = random_normal(1, shape, in_type);
+  const HostTensor weight = random_normal(2, {dim}, dtype), bias = random_normal(3, {dim}, dtype);
+  const HostTensor more = random_normal(4, shape, dtype);
+  const DeviceTensor x_dev = to_device(x), w = to_device(weight), b = to_device(bias);
+  constexpr float kEps = 1e-5f;
+  const double relative = (0.5 * double(dim) + 16) * kU;
+  const auto check = [&](auto&& launch, const float64::Values& want, double extra) {
+    const DeviceTensor out = poisoned_device(dtype, shape);
+    launch(out);
+    const HostTensor got = to_host(out);
+    for (size_t i = 0; i < want.size(); ++i) {
+      const double magnitude = std::abs(want[i]) + std::abs(double(bias.at(int64_t(i) % dim)));
+      ASSERT_NEAR(double(got.at(int64_t(i))), want[i],
+                  rounding(dtype, want[i]) + (relative + extra) * (magnitude + 1))
+          << "element " << i;
+    }
+  };
+  check([&](Tensor out) { cuda::rms_norm(nullptr, out, x_dev, w, kEps); },
+        float64::rms_norm(doubles(x), doubles(weight), double(kEps)), 0);
+  if (dim > 1) {  // of one element the deviation is nothing but rounding
+    for (const bool with_bias : {false, true}) {
+      const Tensor or_null = with_bias ? b.view() : Tensor{};
+      const auto normed =
+          float64::layer_norm(doubles(x), doubles(weight),
+                              with_bias ? doubles(bias) : float64::Values{}, double(kEps));
+      check([&](Tensor out) { cuda::layer_norm(nullptr, out, x_dev, w, or_null, kEps); }, normed, 0);
+      for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
+        float64::Values activated = normed;
+        for (double& v : activated) v = float64::gelu(v, kind);
+        check([&](Tensor out) {
+          cuda::layer_norm_gelu(nullptr, out, x_dev, w, or_null, kEps, kind);
+        }, activated, kFunctionError);
+      }
+    }
+  }
+  if (in_type != DType::F32) return;
+  const DeviceTensor residual = to_device(x), more_dev = to_device(more);
+  float64::Values sum(size_t(n_rows * dim));
+  for (int64_t i = 0; i < n_rows * dim; ++i) {
+    x.as<float>()[i] += more.at(i);
+    sum[size_t(i)] = double(x.at(i));
+  }
+  check([&](Tensor out) { cuda::add_rms_norm(nullptr, out, residual, more_dev, w, kEps); },
+        float64::rms_norm(sum, doubles(weight), double(kEps)), 0);
+  const HostTensor written = to_host(residual);
+  for (int64_t i = 0; i < n_rows * dim; ++i) ASSERT_EQ(written.at(i), x.at(i)) << i;
+}
+
+// As on the CPU: distance from the maximum, exp, sum of n, quotient.
+TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
+  MINFER_NEEDS_CUDA();
+  const auto [dtype, in_type, n_rows, n] = GetParam();
+  if (in_type == dtype) GTEST_SKIP() << "one case for each type";
+  for (const DType type : {dtype, in_type}) {
+    const HostTensor x = random_normal(1, {n_rows, n}, type, /*scale=*/10);
+    const DeviceTensor out = poisoned_device(type, {n_rows, n});
+    cuda::softmax(nullptr, out, to_device(x));
+    const HostTensor got = to_host(out);
+    const float64::Values x64 = doubles(x), want = float64::softmax(x64, size_t(n));
+    for (int64_t i = 0; i < n_rows * n; ++i) {
+      const auto row = x64.begin() + i / n * n;
+      const double distance = *std::max_element(row, row + n) - x64[size_t(i)];
+      const double bound = (4 * distance + double(n) + 16) * kU * want[size_t(i)];
+      ASSERT_NEAR(double(got.at(i)), want[size_t(i)],
+                  rounding(type, want[size_t(i)]) + bound + kSmallestNormal)
+          << "element " << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types, CudaElementwise, testing::Values(DType::F16, DType::BF16));
+INSTANTIATE_TEST_SUITE_P(
+    Shapes, CudaNorm,
+    testing::Combine(testing::Values(DType::F16, DType::BF16),
+                     testing::Values(DType::F32, DType::F16, DType::BF16), testing::Values(1, 3, 40),
+                     testing::Values(1, 8, 37, 264, 4096, 11008, 16384, 20000)));
+
+TEST(CudaFinite, FindsTheFirstThatIsNot) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kN = 1'000'003;
+  HostTensor x = random_normal(1, {kN});
+  const DeviceTensor found = poisoned_device(DType::U8, {8});
+  const auto first = [&] {
+    cuda::find_non_finite(nullptr, static_cast<int64_t*>(found.view().data), to_device(x));
+    int64_t index = 0;
+    std::memcpy(&index, to_host(found).view().data, sizeof index);
+    return index;
+  };
+  EXPECT_EQ(first(), kN);
+  x.as<float>()[kN - 1] = std::nanf("");
+  EXPECT_EQ(first(), kN - 1);
+  x.as<float>()[777] = std::numeric_limits<float>::infinity();
+  EXPECT_EQ(first(), 777);
+}
+
+TEST(CudaDevice, RefusesACardThatIsNotThere) {
+  MINFER_NEEDS_CUDA();
+  EXPECT_THROW(make_cuda_backend({.device = 1000}), Error);
+}
+
+}  // namespace
+}  // namespace minfer::test
