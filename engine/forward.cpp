@@ -120,7 +120,7 @@ class ForwardPass {
             {{rows(s.k), layer.wk}, layer.bk},
             {{rows(s.v), layer.wv}, layer.bv}});
     const Tensor out = heads(s.attended, config_.n_heads);
-    const auto scale = static_cast<float>(1 / std::sqrt(static_cast<double>(config_.head_dim)));
+    const float scale = attention_scale(config_);
     for (const Run& run : runs_) {
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
       if (state_.rope_table) {
@@ -167,6 +167,10 @@ class ForwardPass {
 };
 
 }  // namespace
+
+float attention_scale(const ModelConfig& config) {
+  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+}
 
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, int64_t pos) {

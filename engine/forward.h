@@ -16,6 +16,9 @@ struct ForwardState {
   DeviceTensor rope_table;
 };
 
+// Of the scores: 1 / sqrt(head_dim).
+float attention_scale(const ModelConfig& config);
+
 // Called after each block with its index and the residual stream, [n_tokens, dim].
 using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
 

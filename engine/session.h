@@ -14,6 +14,7 @@ struct SessionOptions {
   int64_t max_seq_len = 0;      // capacity of the KV cache; 0: the trained context
   int64_t prefill_chunk = 0;    // tokens in one forward pass; 0: the backend's own choice
   DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
+  bool fused_decode = true;     // by the backend's plan, where it has one
   // eval_sequences will be called: a pass may have more tokens than one sequence.
   bool several_sequences = false;
 };
@@ -53,6 +54,8 @@ class Session {
   struct State;
   void require_fitting(std::span<const TokenId> tokens) const;
   void require_one_pass(int64_t n_tokens) const;
+  DecodePlan* decode_plan();  // null where the backend has none
+  std::span<const float> decode(TokenId token);
   Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
   void pass_without_logits(std::span<const TokenId> tokens);
   std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);

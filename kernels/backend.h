@@ -60,6 +60,9 @@ struct Product {
   bool accumulate = false;
 };
 
+class DecodePlan;
+struct DecodeModel;
+
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
@@ -152,6 +155,11 @@ class Backend {
   //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)
   //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32
   virtual void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) = 0;
+
+  // ---- whole steps ----------------------------------------------------------------------------
+  // A fused step for one token, or null where this backend has none for the model. Tensors and
+  // caches outlive it and stay where they are. See decode_plan.h.
+  virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
 
   // ---- control --------------------------------------------------------------------------------
   // Index of the first element of x, F32, that is not a finite number, or -1.

@@ -15,7 +15,7 @@ MAY_SEE = {
 }
 KERNELS_SEEN = {  # of kernels/ outside kernels/base
     "models": {"kernels/backend.h"},
-    "engine": {"kernels/backend.h"},
+    "engine": {"kernels/backend.h", "kernels/decode_plan.h"},
     "tools": {"kernels/backend.h", "kernels/bench.h"},
 }
 PACKAGES_OF_TOOLS = ("CLI/", "spdlog/")

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/decode/decode_graph.h"
+
 namespace minfer {
 namespace cuda {
 
@@ -134,8 +136,9 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
 
 void CudaBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) {
   const auto n_tokens = std::ssize(ids);
-  MINFER_CHECK(out.shape == Shape({n_tokens, table.in_dim}) && out.dtype == DType::F32, "embed: ",
-               n_tokens, " ids of dim ", table.in_dim, ", out ", out.dtype, " ", out.shape);
+  MINFER_CHECK(out.shape == Shape({n_tokens, table.in_dim}) && out.dtype == DType::F32,
+               "embed: ", n_tokens, " ids of dim ", table.in_dim, ", out ", out.dtype, " ",
+               out.shape);
   for (const TokenId id : ids) MINFER_CHECK(id >= 0 && id < table.out_dim, "embed: token ", id);
   const Tensor there = scratch(ids_, DType::F32, {n_tokens});  // 4 bytes each
   uploader_.copy(there.data, ids.data(), n_tokens * int64_t{sizeof(TokenId)});
@@ -178,8 +181,8 @@ void CudaBackend::softmax(Tensor out, Tensor x) { cuda::softmax(stream_.get(), o
 
 Tensor CudaBackend::float_weight(const Matrix& w, int64_t offset) {
   if (is_float(w.dtype)) return w.storage;
-  const Tensor rows{static_cast<char*>(dequantized_.view().data) + offset, type_,
-                    {w.out_dim, w.in_dim}};
+  const Tensor rows{
+      static_cast<char*>(dequantized_.view().data) + offset, type_, {w.out_dim, w.in_dim}};
   dequantize_rows(stream_.get(), rows, w, 0);
   return rows;
 }
@@ -230,14 +233,18 @@ void CudaBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t 
   attention_prefill(stream_.get(), out, q, cache, pos, scale);
 }
 
+std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
+  return std::make_unique<DecodeGraph>(stream_.get(), type_, model);
+}
+
 // ---- control -----------------------------------------------------------------------------------
 
 int64_t CudaBackend::first_non_finite(Tensor x) {
   const Tensor found = scratch(found_, DType::U8, {int64_t{sizeof(int64_t)}});
   find_non_finite(stream_.get(), static_cast<int64_t*>(found.data), x);
   int64_t index = -1;
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(&index, found.data, sizeof index, cudaMemcpyDeviceToHost,
-                                    stream_.get()));
+  MINFER_CUDA_CHECK(
+      cudaMemcpyAsync(&index, found.data, sizeof index, cudaMemcpyDeviceToHost, stream_.get()));
   synchronize();
   return index == x.n_elements() ? -1 : index;
 }

@@ -49,6 +49,7 @@ class CudaBackend final : public Backend {
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
   void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
 
+  std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
   int64_t first_non_finite(Tensor x) override;
   void synchronize() override;
 

@@ -10,8 +10,8 @@ namespace {
 // One core moves about 10 GB/s, the link five times that.
 void copy_by_threads(char* to, const char* from, int64_t n_bytes) {
   constexpr int64_t kBytesPerThread = int64_t{1} << 20;
-  const int64_t n_threads = std::clamp<int64_t>(
-      n_bytes / kBytesPerThread, 1, std::min(8u, std::thread::hardware_concurrency()));
+  const int64_t n_threads = std::clamp<int64_t>(n_bytes / kBytesPerThread, 1,
+                                                std::min(8u, std::thread::hardware_concurrency()));
   const auto part = [&](int64_t i) { return n_bytes * i / n_threads; };
   std::vector<std::jthread> threads;
   for (int64_t i = 1; i < n_threads; ++i) {

@@ -19,9 +19,9 @@ __device__ inline float gelu_tanh(float x) {
   return x * sigmoid(2 * u);
 }
 
-// x / 2 erfc(-x / sqrt 2). erfc of z = |x| / sqrt 2 is t exp(-z^2 + p(t)), t = 1 / (1 + z / 2), with
-// a relative error of 1.2e-7 everywhere, so that the tail keeps its digits.
-// source: Press et al., Numerical Recipes in C, 2nd ed., 6.2 (erfcc), a Chebyshev fit
+// x / 2 erfc(-x / sqrt 2). erfc of z = |x| / sqrt 2 is t exp(-z^2 + p(t)), t = 1 / (1 + z / 2),
+// with a relative error of 1.2e-7 everywhere, so that the tail keeps its digits. source: Press et
+// al., Numerical Recipes in C, 2nd ed., 6.2 (erfcc), a Chebyshev fit
 __device__ inline float gelu_erf(float x) {
   const float z = fabsf(x) * 0.7071067811865476f;
   const float t = __fdividef(1.0f, 1.0f + 0.5f * z);

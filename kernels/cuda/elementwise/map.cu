@@ -29,7 +29,8 @@ struct AddOp {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// out[i] = op(x[i]), op(x[i] + bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) where there is a bias
+// out[i] = op(x[i]), op(x[i] + bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) where
+// there is a bias
 //
 //   x, out   [n] T; out may be x itself
 //   bias     [dim] B, or null; with one kVec divides dim and n is below 2^32
@@ -55,7 +56,9 @@ __global__ void __launch_bounds__(kThreads)
     const int64_t at = (first + u * kThreads) * kVec;
     if (at + kVec > n) {
       for (int64_t i = at; i < n; ++i) {
-        out[i] = from_float<T>(op(to_float(x[i]) + (bias ? to_float(bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) : 0)));
+        out[i] = from_float<T>(
+            op(to_float(x[i]) +
+               (bias ? to_float(bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) : 0)));
       }
       continue;
     }
@@ -131,9 +134,9 @@ void map(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, Op op) {
 
 template <typename T, typename Op>
 void zip(cudaStream_t stream, Tensor out, Tensor a, Tensor b, Op op) {
-  MINFER_CHECK(out.shape == a.shape && out.shape == b.shape && out.dtype == a.dtype &&
-                   out.dtype == b.dtype,
-               "zip: ", a.dtype, " ", a.shape, " and ", b.dtype, " ", b.shape);
+  MINFER_CHECK(
+      out.shape == a.shape && out.shape == b.shape && out.dtype == a.dtype && out.dtype == b.dtype,
+      "zip: ", a.dtype, " ", a.shape, " and ", b.dtype, " ", b.shape);
   const int64_t n = a.n_elements();
   if (n == 0) return;
   constexpr int kVec = 16 / sizeof(T);

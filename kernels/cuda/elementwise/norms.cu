@@ -21,9 +21,9 @@ __device__ float finish(float x) {
 //   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
 //   weight   [dim] Out; bias [dim] Out, or null
 //   launch   a block a row, which it keeps in registers (rows.cuh)
-//   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from deviations
-//   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
-//   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
+//   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from
+//   deviations moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes source   Zhang and
+//   Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
 template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxRowThreads)
     norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,
@@ -110,7 +110,9 @@ template <NormKind kKind>
 void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, Tensor bias,
           float eps) {
   const int64_t dim = x.shape.last(), n_rows = x.n_elements() / dim;
-  const auto fits = [&](const Tensor& t) { return t.dtype == out.dtype && t.shape == Shape({dim}); };
+  const auto fits = [&](const Tensor& t) {
+    return t.dtype == out.dtype && t.shape == Shape({dim});
+  };
   MINFER_CHECK(out.shape == x.shape && (x.dtype == DType::F32 || x.dtype == out.dtype) &&
                    fits(weight) && (!bias || fits(bias)),
                "norm: x ", x.dtype, " ", x.shape, ", weight ", weight.dtype, " ", weight.shape,

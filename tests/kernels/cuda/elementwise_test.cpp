@@ -41,8 +41,8 @@ TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
       const double value = double(x.at(i)), want = want_of(value);
       const double largest = GetParam() == DType::F16 ? 65504 : 3.3895313892515355e38;
       if (std::abs(value) > 0.99 * largest) continue;
-      const double bound = rounding(GetParam(), want) + kFunctionError * std::abs(want) +
-                           std::abs(value) * 0x1p-125;
+      const double bound =
+          rounding(GetParam(), want) + kFunctionError * std::abs(want) + std::abs(value) * 0x1p-125;
       ASSERT_NEAR(double(got.at(i)), want, bound) << "x " << value;
     }
   };
@@ -56,8 +56,13 @@ TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
 TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
   MINFER_NEEDS_CUDA();
   const DType dtype = GetParam();
-  for (const auto [n_rows, dim] : {std::pair<int64_t, int64_t>{1, 1}, {3, 7}, {1, 4096}, {5, 1000},
-                                   {33, 11008}, {70, 37}, {2, 8}}) {
+  for (const auto [n_rows, dim] : {std::pair<int64_t, int64_t>{1, 1},
+                                   {3, 7},
+                                   {1, 4096},
+                                   {5, 1000},
+                                   {33, 11008},
+                                   {70, 37},
+                                   {2, 8}}) {
     SCOPED_TRACE(cat("[", n_rows, ", ", dim, "]"));
     const Shape shape{n_rows, dim};
     const HostTensor a = random_normal(1, shape, dtype), b = random_normal(2, shape, dtype);
@@ -78,23 +83,31 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
       return [&t, dim = t.view().n_elements()](int64_t i) { return double(t.at(i % dim)); };
     };
     const auto x = at(a), y = at(b), c = at(bias), w = at(wide);
-    check(dtype, [&](Tensor out) { cuda::add(nullptr, out, a_dev, b_dev); },
-          [&](int64_t i) { return x(i) + y(i); }, 0);
-    check(dtype, [&](Tensor out) { cuda::swiglu(nullptr, out, a_dev, b_dev); },
-          [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError);
+    check(
+        dtype, [&](Tensor out) { cuda::add(nullptr, out, a_dev, b_dev); },
+        [&](int64_t i) { return x(i) + y(i); }, 0);
+    check(
+        dtype, [&](Tensor out) { cuda::swiglu(nullptr, out, a_dev, b_dev); },
+        [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError);
     const auto with_bias = [&](int64_t i) { return x(i) + double(bias.at(i % dim)); };
-    check(dtype, [&](Tensor out) { cuda::add_bias(nullptr, out, a_dev, bias_dev); }, with_bias, 0);
+    check(
+        dtype, [&](Tensor out) { cuda::add_bias(nullptr, out, a_dev, bias_dev); }, with_bias, 0);
     for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
-      check(dtype, [&](Tensor out) { cuda::gelu(nullptr, out, a_dev, bias_dev, kind); },
-            [&](int64_t i) { return float64::gelu(with_bias(i), kind); }, kFunctionError);
+      check(
+          dtype, [&](Tensor out) { cuda::gelu(nullptr, out, a_dev, bias_dev, kind); },
+          [&](int64_t i) { return float64::gelu(with_bias(i), kind); }, kFunctionError);
     }
     const DeviceTensor wide_dev = to_device(wide);
-    check(DType::F32, [&](Tensor out) { cuda::add_bias(nullptr, out, wide_dev, bias_dev); },
-          [&](int64_t i) { return w(i) + double(bias.at(i % dim)); }, 0);
-    check(DType::F32, [&](Tensor out) { cuda::add(nullptr, out, wide_dev, wide_dev); },
-          [&](int64_t i) { return 2 * w(i); }, 0);
-    check(dtype, [&](Tensor out) { cuda::convert(nullptr, out, wide_dev); }, w, 0);
-    check(DType::F32, [&](Tensor out) { cuda::convert(nullptr, out, a_dev); }, x, 0);
+    check(
+        DType::F32, [&](Tensor out) { cuda::add_bias(nullptr, out, wide_dev, bias_dev); },
+        [&](int64_t i) { return w(i) + double(bias.at(i % dim)); }, 0);
+    check(
+        DType::F32, [&](Tensor out) { cuda::add(nullptr, out, wide_dev, wide_dev); },
+        [&](int64_t i) { return 2 * w(i); }, 0);
+    check(
+        dtype, [&](Tensor out) { cuda::convert(nullptr, out, wide_dev); }, w, 0);
+    check(
+        DType::F32, [&](Tensor out) { cuda::convert(nullptr, out, a_dev); }, x, 0);
   }
 }
 
@@ -128,16 +141,16 @@ TEST_P(CudaNorm, MatchesFloat64) {
   if (dim > 1) {  // of one element the deviation is nothing but rounding
     for (const bool with_bias : {false, true}) {
       const Tensor or_null = with_bias ? b.view() : Tensor{};
-      const auto normed =
-          float64::layer_norm(doubles(x), doubles(weight),
-                              with_bias ? doubles(bias) : float64::Values{}, double(kEps));
-      check([&](Tensor out) { cuda::layer_norm(nullptr, out, x_dev, w, or_null, kEps); }, normed, 0);
+      const auto normed = float64::layer_norm(
+          doubles(x), doubles(weight), with_bias ? doubles(bias) : float64::Values{}, double(kEps));
+      check([&](Tensor out) { cuda::layer_norm(nullptr, out, x_dev, w, or_null, kEps); }, normed,
+            0);
       for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
         float64::Values activated = normed;
         for (double& v : activated) v = float64::gelu(v, kind);
-        check([&](Tensor out) {
-          cuda::layer_norm_gelu(nullptr, out, x_dev, w, or_null, kEps, kind);
-        }, activated, kFunctionError);
+        check(
+            [&](Tensor out) { cuda::layer_norm_gelu(nullptr, out, x_dev, w, or_null, kEps, kind); },
+            activated, kFunctionError);
       }
     }
   }
@@ -177,11 +190,12 @@ TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, CudaElementwise, testing::Values(DType::F16, DType::BF16));
-INSTANTIATE_TEST_SUITE_P(
-    Shapes, CudaNorm,
-    testing::Combine(testing::Values(DType::F16, DType::BF16),
-                     testing::Values(DType::F32, DType::F16, DType::BF16), testing::Values(1, 3, 40),
-                     testing::Values(1, 8, 37, 264, 4096, 11008, 16384, 20000)));
+INSTANTIATE_TEST_SUITE_P(Shapes, CudaNorm,
+                         testing::Combine(testing::Values(DType::F16, DType::BF16),
+                                          testing::Values(DType::F32, DType::F16, DType::BF16),
+                                          testing::Values(1, 3, 40),
+                                          testing::Values(1, 8, 37, 264, 4096, 11008, 16384,
+                                                          20000)));
 
 TEST(CudaFinite, FindsTheFirstThatIsNot) {
   MINFER_NEEDS_CUDA();
