@@ -1,12 +1,22 @@
 #include "kernels/backend.h"
+#include "kernels/bench.h"
 
 // In place of kernels/cuda in a build without it.
 namespace minfer {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(ErrorKind::Gpu, "this build has no CUDA backend; --device cpu runs here");
+}
+
+}  // namespace
 
 int n_cuda_devices() { return 0; }
 
-std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) {
-  throw Error(ErrorKind::Gpu, "this build has no CUDA backend; --device cpu runs here");
-}
+std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) { refuse(); }
+
+CudaLimits measure_cuda_limits(int) { refuse(); }
+
+double measure_cuda_read_bandwidth(int) { refuse(); }
 
 }  // namespace minfer

@@ -65,4 +65,16 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
+// ---- the copy engine (sm_90) --------------------------------------------------------------------
+
+// n_bytes, a multiple of 16, aligned to 16, to shared memory; the barrier counts them.
+__device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
+                                 uint64_t* barrier) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
+          shared_address(to_shared)),
+      "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
+      : "memory");
+}
+
 }  // namespace minfer::cuda::ptx

@@ -1,0 +1,219 @@
+#include <algorithm>
+#include <vector>
+
+#include "kernels/bench.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+
+namespace minfer {
+namespace cuda {
+namespace {
+
+constexpr int64_t kReadBytes = int64_t{6} << 30;
+constexpr int kPasses = 7;
+constexpr int kRounds = 1000;  // of barriers and of launches in one interval
+
+// Reads n vectors and writes nothing; the sum keeps the loads alive.
+//   launch   any grid; each thread has kUnroll loads of 16 bytes under way
+template <int kUnroll>
+__global__ void read_kernel(const uint4* from, int64_t n, uint4* sink) {
+  uint4 sum{0, 0, 0, 0};
+  const int64_t stride = int64_t{gridDim.x} * blockDim.x * kUnroll;
+  for (int64_t i = int64_t{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x;
+       i + (kUnroll - 1) * int64_t{blockDim.x} < n; i += stride) {
+    uint4 v[kUnroll];
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) v[u] = __ldcs(from + i + u * blockDim.x);
+#pragma unroll
+    for (int u = 0; u < kUnroll; ++u) {
+      sum.x ^= v[u].x;
+      sum.y ^= v[u].y;
+      sum.z ^= v[u].z;
+      sum.w ^= v[u].w;
+    }
+  }
+  if (sum.x == 0x12345 && sum.y == 0x54321) sink[threadIdx.x] = sum;
+}
+
+// The same by bulk copies into a ring of kStages pieces of kPiece bytes in shared memory.
+template <int kPiece, int kStages>
+__global__ void bulk_read_kernel(const char* from, int64_t n_bytes, uint4* sink) {
+#if __CUDA_ARCH__ >= 900
+  extern __shared__ __align__(128) char ring[];
+  __shared__ uint64_t full[kStages];
+  const int64_t n_pieces = n_bytes / kPiece;
+  const int64_t n_own = (n_pieces - blockIdx.x + gridDim.x - 1) / gridDim.x;
+  if (threadIdx.x == 0) {
+    for (int s = 0; s < kStages; ++s) ptx::mbarrier_init(full + s, 1);
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  const auto start = [&](int64_t i) {
+    const int slot = static_cast<int>(i % kStages);
+    ptx::mbarrier_expect(full + slot, kPiece);
+    ptx::bulk_copy(ring + slot * kPiece, from + (blockIdx.x + i * gridDim.x) * kPiece, kPiece,
+                   full + slot);
+  };
+  if (threadIdx.x == 0) {
+    for (int64_t i = 0; i < kStages && i < n_own; ++i) start(i);
+  }
+  uint4 sum{0, 0, 0, 0};
+  for (int64_t i = 0; i < n_own; ++i) {
+    const int slot = static_cast<int>(i % kStages);
+    ptx::mbarrier_wait(full + slot, static_cast<int>(i / kStages % 2));
+    for (int at = threadIdx.x; at < kPiece / 16; at += blockDim.x) {
+      const uint4 v = reinterpret_cast<const uint4*>(ring + slot * kPiece)[at];
+      sum.x ^= v.x;
+      sum.y ^= v.y;
+      sum.z ^= v.z;
+      sum.w ^= v.w;
+    }
+    __syncthreads();
+    if (threadIdx.x == 0 && i + kStages < n_own) start(i + kStages);
+  }
+  if (sum.x == 0x12345 && sum.y == 0x54321) sink[threadIdx.x] = sum;
+#endif
+}
+
+// n rounds of a barrier over the grid: one counter, added to and polled by a thread of each block.
+__global__ void barrier_kernel(unsigned* counter, int n) {
+  for (int i = 0; i < n; ++i) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+      const unsigned target = static_cast<unsigned>(i + 1) * gridDim.x;
+      __threadfence();
+      atomicAdd(counter, 1);
+      while (*static_cast<volatile unsigned*>(counter) < target) {
+      }
+      __threadfence();
+    }
+    __syncthreads();
+  }
+}
+
+__global__ void empty_kernel() {
+  ptx::wait_for_predecessor();
+  ptx::let_successor_begin();
+}
+
+class LimitProbe {
+ public:
+  explicit LimitProbe(int device) : device_(use_device(device)) {}
+
+  const DeviceProperties& device() const { return device_; }
+
+  double read_bytes_per_second() {
+    const DeviceTensor memory = allocate_device(DType::U8, {kReadBytes});
+    MINFER_CUDA_CHECK(cudaMemsetAsync(memory.view().data, 7, size_t(kReadBytes), stream_.get()));
+    const DeviceTensor sink = allocate_device(DType::U8, {1 << 20});
+    auto* const from = static_cast<const uint4*>(memory.view().data);
+    auto* const to = static_cast<uint4*>(sink.view().data);
+    double best = 1e9;
+    for (const auto& [blocks, threads] : {std::pair{4, 512}, {2, 512}, {2, 1024}}) {
+      best = std::min(best, median_seconds([&] {
+                        read_kernel<8><<<unsigned(device_.n_sms * blocks), unsigned(threads), 0,
+                                         stream_.get()>>>(from, kReadBytes / 16, to);
+                      }));
+    }
+    if (device_.compute_capability >= 90) {
+      best = std::min(best, bulk_seconds<32 << 10, 6>(from, to));
+      best = std::min(best, bulk_seconds<16 << 10, 12>(from, to));
+    }
+    return double(kReadBytes) / best;
+  }
+
+  double copy_bytes_per_second() {
+    constexpr int64_t kBytes = int64_t{2} << 30;
+    const DeviceTensor from = allocate_device(DType::U8, {kBytes});
+    const DeviceTensor to = allocate_device(DType::U8, {kBytes});
+    MINFER_CUDA_CHECK(cudaMemsetAsync(from.view().data, 7, size_t(kBytes), stream_.get()));
+    return 2.0 * double(kBytes) / median_seconds([&] {
+             MINFER_CUDA_CHECK(cudaMemcpyAsync(to.view().data, from.view().data, size_t(kBytes),
+                                               cudaMemcpyDeviceToDevice, stream_.get()));
+           });
+  }
+
+  double barrier_seconds() {
+    const DeviceTensor counter = allocate_device(DType::F32, {1});
+    auto* p = static_cast<unsigned*>(counter.view().data);
+    int n = kRounds;
+    void* arguments[] = {&p, &n};
+    return median_seconds([&] {
+             MINFER_CUDA_CHECK(cudaMemsetAsync(p, 0, sizeof(unsigned), stream_.get()));
+             MINFER_CUDA_CHECK(cudaLaunchCooperativeKernel(
+                 reinterpret_cast<const void*>(barrier_kernel), dim3(unsigned(device_.n_sms)),
+                 dim3(512), arguments, 0, stream_.get()));
+           }) /
+           kRounds;
+  }
+
+  // One empty kernel of a graph of such, with programmatic dependent launch or without.
+  double launch_seconds(bool dependent) {
+    const GraphExec graph = capture_graph(stream_.get(), [&] {
+      for (int i = 0; i < kRounds; ++i) {
+        if (dependent) {
+          launch(empty_kernel, dim3(unsigned(device_.n_sms)), dim3(256), 0, stream_.get());
+        } else {
+          empty_kernel<<<unsigned(device_.n_sms), 256, 0, stream_.get()>>>();
+        }
+      }
+    });
+    return median_seconds(
+               [&] { MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_.get())); }) /
+           kRounds;
+  }
+
+ private:
+  template <int kPiece, int kStages>
+  double bulk_seconds(const uint4* from, uint4* sink) {
+    const auto kernel = bulk_read_kernel<kPiece, kStages>;
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           kPiece * kStages));
+    return median_seconds([&] {
+      kernel<<<unsigned(device_.n_sms), 256, kPiece * kStages, stream_.get()>>>(
+          reinterpret_cast<const char*>(from), kReadBytes, sink);
+    });
+  }
+
+  template <typename F>
+  double median_seconds(F&& work) {
+    std::vector<float> times;
+    work();
+    for (int i = 0; i < kPasses; ++i) {
+      MINFER_CUDA_CHECK(cudaEventRecord(begin_.get(), stream_.get()));
+      work();
+      MINFER_CUDA_CHECK(cudaGetLastError());
+      MINFER_CUDA_CHECK(cudaEventRecord(end_.get(), stream_.get()));
+      MINFER_CUDA_CHECK(cudaEventSynchronize(end_.get()));
+      float ms = 0;
+      MINFER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin_.get(), end_.get()));
+      times.push_back(ms);
+    }
+    std::sort(times.begin(), times.end());
+    return double(times[kPasses / 2]) * 1e-3;
+  }
+
+  DeviceProperties device_;
+  Stream stream_ = make_stream();
+  Event begin_ = make_event(), end_ = make_event();
+};
+
+}  // namespace
+}  // namespace cuda
+
+CudaLimits measure_cuda_limits(int device) {
+  cuda::LimitProbe probe(device);
+  return {.card = probe.device().name,
+          .read_bytes_per_second = probe.read_bytes_per_second(),
+          .copy_bytes_per_second = probe.copy_bytes_per_second(),
+          .barrier_seconds = probe.barrier_seconds(),
+          .launch_seconds = probe.launch_seconds(false),
+          .dependent_launch_seconds = probe.launch_seconds(true)};
+}
+
+double measure_cuda_read_bandwidth(int device) {
+  return cuda::LimitProbe(device).read_bytes_per_second();
+}
+
+}  // namespace minfer
