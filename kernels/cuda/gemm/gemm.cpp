@@ -18,11 +18,12 @@ struct TileCost {
 // take m * n / 32 clocks. The tile of 64 rows is bound by what an SM can take in, 64 bytes a clock.
 constexpr std::array<TileCost, 4> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
                                              {GemmTile::k128x128, 128, 128, 610},
-                                             {GemmTile::k128x192, 128, 192, 880},
+                                             {GemmTile::k128x192, 128, 192, 900},
                                              {GemmTile::k128x256, 128, 256, 1150}}};
 constexpr double kTileClocks = 2500;   // fill of the ring, epilogue
-constexpr double kSplitClocks = 1500;  // two barriers of a cluster
+constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
 constexpr double kExchangeBytesPerClock = 32;
+constexpr double kSplitMustGain = 1.05;  // unsplit, a row's bits do not depend on the other rows
 constexpr double kReadBytesPerClock = 2600;  // all SMs, from DRAM
 
 }  // namespace
@@ -61,6 +62,7 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
       if (split > 1) clocks += kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock;
       clocks *= double(ceil_div(tiles, at_once));
       clocks = std::max(clocks, kTileClocks + weight_bytes / kReadBytesPerClock);
+      if (split > 1) clocks *= kSplitMustGain;
       if (best_clocks < 0 || clocks < best_clocks) {
         best_clocks = clocks;
         best = {tile.tile, split};

@@ -49,7 +49,7 @@ std::ostream& operator<<(std::ostream& out, const Case& c) {
              << (c.has_bias ? " bias" : "");
 }
 
-using Run = std::function<void(Tensor x, std::span<const cuda::GemmPart>, Epilogue)>;
+using Launcher = std::function<void(Tensor x, std::span<const cuda::GemmPart>, Epilogue)>;
 
 // Inputs on both sides; outs with a row of NaN in front and behind.
 struct Tensors {
@@ -201,10 +201,10 @@ void compare(const Tensors& t) {
   }
 }
 
-void check(const Case& c, const Run& run) {
+void check(const Case& c, const Launcher& launcher) {
   SCOPED_TRACE(cat(c));
   const Tensors t(c);
-  run(t.x_device, t.parts(), c.epilogue);
+  launcher(t.x_device, t.parts(), c.epilogue);
   MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   compare(t);
 }
@@ -239,17 +239,17 @@ class CudaGemm : public testing::Test {
     MINFER_NEEDS_CUDA();
     stream_ = cuda::make_stream();
   }
-  Run gemm() {
+  Launcher gemm() {
     return [this](Tensor x, std::span<const cuda::GemmPart> parts, Epilogue epilogue) {
       cuda::gemm(stream_.get(), x, parts, epilogue);
     };
   }
-  Run gemm_mma() {
+  Launcher gemm_mma() {
     return [this](Tensor x, std::span<const cuda::GemmPart> parts, Epilogue epilogue) {
       cuda::gemm_mma(stream_.get(), cuda::check_gemm(x, parts, epilogue));
     };
   }
-  Run hgemm_as(const GemmPlan& plan) {
+  Launcher hgemm_as(const GemmPlan& plan) {
     return [this, plan](Tensor x, std::span<const cuda::GemmPart> parts, Epilogue epilogue) {
       const GemmArgs args = cuda::check_gemm(x, parts, epilogue);
       ASSERT_TRUE(cuda::hgemm_takes(args));
