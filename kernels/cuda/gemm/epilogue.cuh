@@ -1,0 +1,68 @@
+#pragma once
+
+#include "kernels/cuda/elementwise/activations.cuh"
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/numbers.cuh"
+
+namespace minfer::cuda {
+
+// The tile of out that a number stands for: its part, the number along n, the block of rows.
+struct GemmPlace {
+  int part, column_tile, row_tile;
+};
+
+// Tiles in bands of kBand blocks of rows, so that the weights of the tiles under way at one time,
+// and the rows of x, are few enough to stay in L2; all parts' columns follow one another.
+template <int kBand>
+__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int tiles_m, int tiles_n) {
+  const int band = tile / (kBand * tiles_n), rows = min(kBand, tiles_m - band * kBand);
+  const int within = tile - band * kBand * tiles_n;
+  GemmPlace place{0, within / rows, band * kBand + within % rows};
+#pragma unroll
+  for (int i = 0; i < kMaxGemmParts - 1; ++i) {
+    if (place.part == i && i + 1 < args.n_parts && place.column_tile >= args.part[i].n_tiles) {
+      place.column_tile -= args.part[i].n_tiles;
+      place.part = i + 1;
+    }
+  }
+  return place;
+}
+
+template <typename T>
+__device__ inline float bias_at(const GemmArgs::Part& part, int column) {
+  if (part.bias == nullptr || column >= part.n) return 0;
+  return to_float(static_cast<const T*>(part.bias)[column]);
+}
+
+// Of kN sums; the switch is the same for all threads.
+template <int kN>
+__device__ inline void activate(float (&sums)[kN], Epilogue epilogue) {
+  if (epilogue == Epilogue::GeluErf) {
+#pragma unroll
+    for (float& sum : sums) sum = gelu_erf(sum);
+  } else if (epilogue == Epilogue::GeluTanh) {
+#pragma unroll
+    for (float& sum : sums) sum = gelu_tanh(sum);
+  }
+}
+
+// Two neighbours of a row, rounded, the first in the lower half.
+template <typename T>
+__device__ inline uint32_t pack_pair(float a, float b) {
+  const Vec<T, 2> pair{from_float<T>(a), from_float<T>(b)};
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+
+// Stores or adds one element of out.
+template <typename T>
+__device__ inline void put(const GemmArgs& args, void* out, int64_t at, float sum) {
+  if (!args.out_is_f32) {
+    static_cast<T*>(out)[at] = from_float<T>(sum);
+  } else if (args.epilogue == Epilogue::Accumulate) {
+    static_cast<float*>(out)[at] += sum;
+  } else {
+    static_cast<float*>(out)[at] = sum;
+  }
+}
+
+}  // namespace minfer::cuda

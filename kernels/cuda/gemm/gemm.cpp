@@ -1,0 +1,122 @@
+#include "kernels/cuda/gemm/gemm.h"
+
+#include <algorithm>
+#include <array>
+
+#include "kernels/base/math.h"
+
+namespace minfer::cuda {
+namespace {
+
+struct TileCost {
+  GemmTile tile;
+  int m, n;
+  int step;  // clocks for 64 columns of k, where x and w lie in L2
+};
+
+// step: measured on an H200 as the slope over k of whole products; the tensor cores alone would
+// take m * n / 32 clocks. The tile of 64 rows is bound by what an SM can take in, 64 bytes a clock.
+constexpr std::array<TileCost, 4> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
+                                             {GemmTile::k128x128, 128, 128, 610},
+                                             {GemmTile::k128x192, 128, 192, 900},
+                                             {GemmTile::k128x256, 128, 256, 1150}}};
+constexpr double kTileClocks = 2500;   // fill of the ring, epilogue
+constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
+constexpr double kExchangeBytesPerClock = 32;
+constexpr double kSplitMustGain = 1.05;  // unsplit, a row's bits do not depend on the other rows
+constexpr double kReadBytesPerClock = 2600;  // all SMs, from DRAM
+
+}  // namespace
+
+int64_t set_tiles(GemmArgs& args, int columns) {
+  int64_t total = 0;
+  for (int i = 0; i < args.n_tiled_parts(); ++i) {
+    args.part[i].n_tiles = static_cast<int>(ceil_div(args.part[i].n, columns));
+    total += args.part[i].n_tiles;
+  }
+  return total;
+}
+
+// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), but
+// not less than the weights take to come from memory. Splitting k pays where there are few tiles:
+// it costs the exchange of partial sums.
+GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
+  const int64_t k_steps = ceil_div(args.k, 64);
+  double weight_bytes = 0;
+  for (const GemmArgs::Part& part : args.part) weight_bytes += 2.0 * part.n * args.k;
+  GemmPlan best;
+  double best_clocks = -1;
+  for (const TileCost& tile : kTiles) {
+    if (args.is_swiglu() && tile.tile == GemmTile::k128x192)
+      continue;  // halves of whole 64 columns
+    const int columns = args.is_swiglu() ? tile.n / 2 : tile.n;
+    int64_t tiles = 0;
+    for (int i = 0; i < args.n_tiled_parts(); ++i) tiles += ceil_div(args.part[i].n, columns);
+    tiles *= ceil_div(args.m, tile.m);
+    for (int split : {1, 2, 4}) {
+      const int at_once = split == 1   ? card.blocks
+                          : split == 2 ? card.clusters_of_2
+                                       : card.clusters_of_4;
+      if (at_once == 0 || k_steps < split) continue;
+      double clocks = kTileClocks + double(ceil_div(k_steps, split)) * tile.step;
+      if (split > 1) clocks += kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock;
+      clocks *= double(ceil_div(tiles, at_once));
+      clocks = std::max(clocks, kTileClocks + weight_bytes / kReadBytesPerClock);
+      if (split > 1) clocks *= kSplitMustGain;
+      if (best_clocks < 0 || clocks < best_clocks) {
+        best_clocks = clocks;
+        best = {tile.tile, split};
+      }
+    }
+  }
+  return best;
+}
+
+GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
+  MINFER_CHECK(x.shape.rank == 2 && (x.dtype == DType::F16 || x.dtype == DType::BF16),
+               "gemm: x is ", x.dtype, " ", x.shape);
+  MINFER_CHECK(!parts.empty() && parts.size() <= kMaxGemmParts, "gemm: ", parts.size(), " parts");
+  const bool is_swiglu = epilogue == Epilogue::SwiGlu;
+  MINFER_CHECK(!is_swiglu || (parts.size() == 2 && parts[0].w.shape == parts[1].w.shape),
+               "gemm: SwiGlu of ", parts.size(), " parts, the first ", parts[0].w.shape);
+  GemmArgs args;
+  args.x = x.data;
+  args.m = narrow<int>(x.shape[0]);
+  args.k = narrow<int>(x.shape[1]);
+  args.n_parts = static_cast<int>(parts.size());
+  args.dtype = x.dtype;
+  args.out_is_f32 = parts[0].out.dtype == DType::F32;
+  args.epilogue = epilogue;
+  const bool wants_f32 = epilogue == Epilogue::Accumulate;
+  const bool wants_half = epilogue != Epilogue::Accumulate && epilogue != Epilogue::Store;
+  MINFER_CHECK(args.out_is_f32 ? !wants_half : !wants_f32, "gemm: out is ", parts[0].out.dtype);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const auto& [w, out, bias] = parts[i];
+    MINFER_CHECK(
+        w.shape.rank == 2 && w.shape[0] > 0 && w.shape[1] == x.shape[1] && w.dtype == x.dtype,
+        "gemm: w is ", w.dtype, " ", w.shape, ", x is ", x.dtype, " ", x.shape);
+    MINFER_CHECK(!bias || (bias.dtype == x.dtype && bias.shape == Shape{w.shape[0]}),
+                 "gemm: bias is ", bias.dtype, " ", bias.shape, ", w is ", w.shape);
+    if (!is_swiglu || i == 0) {
+      MINFER_CHECK(out.shape == (Shape{x.shape[0], w.shape[0]}) &&
+                       out.dtype == parts[0].out.dtype &&
+                       (out.dtype == DType::F32 || out.dtype == x.dtype),
+                   "gemm: out is ", out.dtype, " ", out.shape, ", x ", x.shape, ", w ", w.shape);
+    }
+    args.part[i] = {w.data, out.data, bias.data, narrow<int>(w.shape[0]), 0};
+  }
+  return args;
+}
+
+void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
+  const GemmArgs args = check_gemm(x, parts, epilogue);
+  if (args.m == 0) return;
+  MINFER_CHECK(args.k > 0, "gemm: x is ", x.shape);
+  if (hgemm_takes(args)) {
+    hgemm(stream, args);
+  } else {
+    gemm_mma(stream, args);
+  }
+}
+
+}  // namespace minfer::cuda

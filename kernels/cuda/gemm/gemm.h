@@ -1,0 +1,64 @@
+#pragma once
+
+#include "kernels/cuda/launchers.h"
+
+// What the files of gemm/ share.
+namespace minfer::cuda {
+
+constexpr int kMaxGemmParts = 3;
+
+// A checked call of gemm(), as the kernels see it. A tile is a block of rows of x times a block of
+// columns of one part's out; SwiGlu has tiles of part 0 alone.
+struct GemmArgs {
+  const void* x = nullptr;  // [m, k]
+  int m = 0, k = 0;
+  int n_parts = 0;
+  DType dtype = DType::F16;
+  bool out_is_f32 = false;
+  Epilogue epilogue = Epilogue::Store;
+  struct Part {
+    const void* w = nullptr;  // [n, k]
+    void* out = nullptr;      // [m, n]
+    const void* bias = nullptr;
+    int n = 0;
+    int n_tiles = 0;  // along n
+  } part[kMaxGemmParts];
+
+  bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
+  int n_tiled_parts() const { return is_swiglu() ? 1 : n_parts; }
+};
+
+// Sets the tiles of each part, `columns` of out wide, and returns their number along n.
+int64_t set_tiles(GemmArgs& args, int columns);
+
+// Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm.
+enum class GemmTile { k64x128, k128x128, k128x192, k128x256 };
+// How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
+struct GemmPlan {
+  GemmTile tile = GemmTile::k128x256;
+  int split = 1;
+};
+// Blocks that run at once, one an SM, alone or in clusters of 2 and 4.
+struct GemmCard {
+  int blocks = 0;
+  int clusters_of_2 = 0, clusters_of_4 = 0;
+};
+// The plan with the least expected time; see gemm.cpp for the model.
+GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
+
+GemmPlan hgemm_plan(const GemmArgs& args);  // on the current card
+
+// Whether hgemm can take it: its kernels are in this binary, and rows of x and w are whole 16
+// bytes.
+bool hgemm_takes(const GemmArgs& args);
+void hgemm(cudaStream_t stream, GemmArgs args);
+// The same for one given plan, for tests and benchmarks.
+void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+
+// Any shape, from sm_80 on.
+void gemm_mma(cudaStream_t stream, GemmArgs args);
+
+// Checks a call of gemm(). Throws Internal.
+GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
+
+}  // namespace minfer::cuda

@@ -1,0 +1,157 @@
+#include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/gemm/mma.cuh"
+#include "kernels/cuda/launch.h"
+
+namespace minfer::cuda {
+namespace {
+
+constexpr int kThreads = 256;  // 2 x 4 warps of 64 x 32 sums
+constexpr int kM = 128, kN = 128;
+constexpr int kStepK = 32;  // columns of k in a stage: rows of 64 bytes
+constexpr int kStages = 3;  // 48 KB
+constexpr int kBand = 8;    // see place_of
+
+struct Stage {
+  uint4 x[kM][kStepK / 8], w[kN][kStepK / 8];
+};
+constexpr size_t kSmemBytes = kStages * sizeof(Stage);
+
+// Where 16 bytes of a row lie: so that 8 rows of one column are in 8 different groups of banks.
+__device__ int swizzled(int row, int chunk) { return chunk ^ (row / 2 % 4); }
+
+// Columns k ... k + 7 of a row of n_columns to shared memory; zeros where there are none.
+template <typename T, bool kAligned>
+__device__ void copy_chunk(uint4* to, const T* matrix, int row, int n_rows, int k, int n_columns) {
+  if constexpr (kAligned) {
+    const bool is_there = row < n_rows && k < n_columns;
+    ptx::copy_async_16_or_zero(to, is_there ? matrix + int64_t{row} * n_columns + k : matrix,
+                               is_there);
+  } else {
+    Vec<T> chunk;
+#pragma unroll
+    for (int i = 0; i < Vec<T>::kSize; ++i) {
+      const bool is_there = row < n_rows && k + i < n_columns;
+      chunk[i] = is_there ? matrix[int64_t{row} * n_columns + k + i] : from_float<T>(0);
+    }
+    *reinterpret_cast<Vec<T>*>(to) = chunk;
+  }
+}
+
+// out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue
+//
+//   x, w      [m, k], [n_i, k] T; kAligned: rows of whole 16 bytes
+//   out       [m, n_i] T or F32
+//   launch    a block takes one tile of kM x kN sums, a warp 64 x 32 of them; stages of 32 columns
+//   of
+//             k come by cp.async, kStages - 1 of them ahead. With SwiGlu a warp's columns are 16 of
+//             the gate and the same 16 of up
+//   maths     f32 sums over k in order, one rounding at the store
+//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
+template <typename T, bool kAligned>
+__global__ void __launch_bounds__(kThreads, 2)
+    gemm_mma_kernel(const __grid_constant__ GemmArgs args, int tiles_m, int tiles_n) {
+  extern __shared__ __align__(128) uint8_t raw[];
+  auto* const stages = reinterpret_cast<Stage*>(raw);
+  const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
+  const int warp_m = thread / 32 / 4, warp_n = thread / 32 % 4;
+  const bool is_swiglu = args.epilogue == Epilogue::SwiGlu;
+  const GemmPlace place = place_of<kBand>(args, static_cast<int>(blockIdx.x), tiles_m, tiles_n);
+  const GemmArgs::Part& part = args.part[place.part];
+  const int row = place.row_tile * kM, column = place.column_tile * (is_swiglu ? kN / 2 : kN);
+  const auto* const x = static_cast<const T*>(args.x);
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+
+  const auto load = [&](int step) {
+    Stage& stage = stages[step % kStages];
+    for (int i = thread; i < kM * (kStepK / 8); i += kThreads) {
+      const int r = i / (kStepK / 8), chunk = i % (kStepK / 8), k = step * kStepK + chunk * 8;
+      copy_chunk<T, kAligned>(&stage.x[r][swizzled(r, chunk)], x, row + r, args.m, k, args.k);
+      const bool is_up = is_swiglu && r % 32 >= 16;
+      const int weight_row = column + (is_swiglu ? r / 32 * 16 + r % 16 : r);
+      copy_chunk<T, kAligned>(&stage.w[r][swizzled(r, chunk)],
+                              static_cast<const T*>(is_up ? args.part[1].w : part.w), weight_row,
+                              part.n, k, args.k);
+    }
+  };
+
+  const int k_steps = (args.k + kStepK - 1) / kStepK;
+  for (int step = 0; step < kStages - 1; ++step) {
+    if (step < k_steps) load(step);
+    ptx::copy_async_commit();
+  }
+  float sums[4][4][4] = {};  // 16-row tile, 8-column tile, as mma has them
+  for (int step = 0; step < k_steps; ++step) {
+    ptx::copy_async_wait<kStages - 2>();
+    __syncthreads();  // the stage has arrived for all, and the one before it was read by all
+    if (step + kStages - 1 < k_steps) load(step + kStages - 1);
+    ptx::copy_async_commit();
+    const Stage& stage = stages[step % kStages];
+#pragma unroll
+    for (int kk = 0; kk < kStepK / 16; ++kk) {
+      uint32_t a[4][4], b[2][4];
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const int r = warp_m * 64 + i * 16 + lane % 16;
+        ptx::load_matrix_x4(a[i], &stage.x[r][swizzled(r, kk * 2 + lane / 16)]);
+      }
+#pragma unroll
+      for (int j = 0; j < 2; ++j) {
+        const int r = warp_n * 32 + j * 16 + lane / 16 * 8 + lane % 8;
+        ptx::load_matrix_x4(b[j], &stage.w[r][swizzled(r, kk * 2 + lane / 8 % 2)]);
+      }
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int j = 0; j < 4; ++j) {
+          ptx::multiply_16x8x16(sums[i][j], a[i], b[j / 2][j % 2 * 2], b[j / 2][j % 2 * 2 + 1],
+                                T{});
+        }
+      }
+    }
+  }
+
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int j = 0; j < 4; ++j) {
+      if (is_swiglu && j >= 2) continue;
+      const int first = column + warp_n * (is_swiglu ? 16 : 32) + j * 8 + lane % 4 * 2;
+      float values[4];
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        values[e] = sums[i][j][e] + bias_at<T>(part, first + e % 2);
+        if (is_swiglu) {
+          values[e] =
+              silu(values[e]) * (sums[i][(j + 2) % 4][e] + bias_at<T>(args.part[1], first + e % 2));
+        }
+      }
+      activate(values, args.epilogue);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int r = row + warp_m * 64 + i * 16 + lane / 4 + e / 2 * 8;
+        if (r < args.m && first + e % 2 < part.n) {
+          put<T>(args, part.out, int64_t{r} * part.n + first + e % 2, values[e]);
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+
+void gemm_mma(cudaStream_t stream, GemmArgs args) {
+  const int tiles_m = static_cast<int>(ceil_div(args.m, kM));
+  const int tiles_n = narrow<int>(set_tiles(args, args.is_swiglu() ? kN / 2 : kN));
+  const dim3 grid(narrow<unsigned>(int64_t{tiles_m} * tiles_n));
+  bool aligned = args.k % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
+  for (int i = 0; i < args.n_parts; ++i) {
+    aligned = aligned && reinterpret_cast<uintptr_t>(args.part[i].w) % 16 == 0;
+  }
+  visit_half(args.dtype, [&]<typename T>() {
+    launch(aligned ? gemm_mma_kernel<T, true> : gemm_mma_kernel<T, false>, grid, kThreads,
+           kSmemBytes, stream, args, tiles_m, tiles_n);
+  });
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/cuda/ptx.cuh"
+
+// Copies of boxes of a tensor by the copy engine, register budgets and clusters (sm_90a); PTX ISA
+// 8.x manual. Coordinates: x the column, y the row. What lies outside the tensor is read as zero
+// and not written.
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+namespace minfer::cuda::ptx {
+
+__device__ inline void prefetch_tensor_map(const CUtensorMap* map) {
+  asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+__device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier,
+                                   int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes "
+      "[%0], [%1, {%3, %4}], [%2];" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(shared_address(shared)), "r"(x), "r"(y)
+      : "memory");
+}
+// Adds to what is there, element by element, in f32, rounding to nearest.
+__device__ inline void tensor_add(const CUtensorMap* map, const void* shared, int x, int y) {
+  asm volatile(
+      "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group "
+      "[%0, {%2, %3}], [%1];" ::"l"(map),
+      "r"(shared_address(shared)), "r"(x), "r"(y)
+      : "memory");
+}
+__device__ inline void bulk_commit() { asm volatile("cp.async.bulk.commit_group;" ::: "memory"); }
+// Waits until at most kPending groups of this thread still read shared memory.
+template <int kPending>
+__device__ inline void bulk_wait_read() {
+  asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
+}
+template <int kPending>
+__device__ inline void bulk_wait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+// Lets the copy engine see what this thread wrote to shared memory.
+__device__ inline void fence_for_copy_engine() {
+  asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
+}
+
+// Barrier `id` (1 to 15) of n_threads threads, whole warps.
+__device__ inline void named_barrier(int id, int n_threads) {
+  asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
+}
+
+// Registers of each thread of the calling warpgroup from here on.
+template <int kCount>
+__device__ inline void shrink_registers() {
+  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+template <int kCount>
+__device__ inline void grow_registers() {
+  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
+}
+
+// Four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
+__device__ inline void store_matrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
+      "r"(a), "r"(b), "r"(c), "r"(d)
+      : "memory");
+}
+
+__device__ inline int cluster_rank() {
+  uint32_t rank;
+  asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
+  return int(rank);
+}
+// All threads of all blocks of the cluster; shared memory written before is seen behind it.
+__device__ inline void cluster_barrier() {
+  asm volatile(
+      "barrier.cluster.arrive.release;\n"
+      "barrier.cluster.wait.acquire;" ::
+          : "memory");
+}
+// The address, in the cluster, of the same place in the shared memory of block `rank`.
+__device__ inline uint32_t shared_address_in(const void* p, int rank) {
+  uint32_t address;
+  asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
+               : "=r"(address)
+               : "r"(shared_address(p)), "r"(rank));
+  return address;
+}
+__device__ inline float load_cluster(uint32_t address) {
+  float value;
+  asm volatile("ld.shared::cluster.f32 %0, [%1];" : "=f"(value) : "r"(address) : "memory");
+  return value;
+}
+
+}  // namespace minfer::cuda::ptx
+#endif
