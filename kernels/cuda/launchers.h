@@ -94,14 +94,23 @@ void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t b
 // A view of a KvLayer: keys and values [n_kv_heads, capacity, head_dim], F16, or U8 with scales
 // [n_kv_heads, capacity] F32: (level - 128) * scale.
 
-// Many queries. q [n_tokens, n_heads, head_dim] F16, already rotated; keys of positions 0 ...
-// pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads, head_dim] half.
+// Turns pairs (i, i + rotary_dim / 2) of each head by the angle of its position, as Backend::rope.
+// x [n_tokens, n_heads, head_dim] half; out the same shape in the same dtype, then x itself if so
+// wished, or F16. cos_sin [max_seq_len, rotary_dim / 2, 2] F32, or null: x is converted only.
+void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos);
+
+// Backend::kv_append: k, v [n_tokens, n_kv_heads, head_dim], both F16 or BF16.
+void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t pos);
+
+// Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
+// rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
+// head_dim] F16 or BF16. head_dim up to 256; scale > 0.
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
                        float scale);
 
 // One query at position *pos (device memory, so that a captured graph serves for every step): the
 // cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
-// q and k, appends k and v to the cache.
+// q and k, appends k and v to the cache. head_dim up to 256; scale > 0; *pos < capacity.
 struct AttentionDecode {
   Tensor out;      // [n_heads, head_dim] half
   Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them

@@ -1,0 +1,28 @@
+#include "kernels/cuda/attention/prefill.h"
+
+namespace minfer::cuda {
+
+void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
+                       float scale) {
+  MINFER_CHECK(q.shape.rank == 3 && out.shape == q.shape && q.shape[2] == cache.head_dim,
+               "attention: q ", q.shape, ", out ", out.shape, ", cache of head_dim ",
+               cache.head_dim);
+  const int64_t n_tokens = q.shape[0], n_heads = q.shape[1];
+  MINFER_CHECK(cache.n_kv_heads > 0 && n_heads % cache.n_kv_heads == 0, "attention: ", n_heads,
+               " query heads for ", cache.n_kv_heads);
+  MINFER_CHECK(pos >= 0 && pos + n_tokens <= cache.capacity, "attention: positions ", pos, " to ",
+               pos + n_tokens, " of a cache of ", cache.capacity);
+  const auto is_half = [](DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; };
+  MINFER_CHECK(is_half(q.dtype) && is_half(out.dtype), "attention: q ", q.dtype, ", out ",
+               out.dtype);
+  MINFER_CHECK(cache.dtype == DType::F16 || cache.dtype == DType::U8, "attention: a cache of ",
+               cache.dtype);
+  MINFER_CHECK(cache.head_dim > 0 && cache.head_dim <= attention::kMaxHeadDim,
+               "attention: head_dim ", cache.head_dim, " is past ", attention::kMaxHeadDim);
+  MINFER_CHECK(scale > 0, "attention: a scale of ", scale);
+  if (n_tokens == 0) return;
+  const bool wgmma = attention::has_prefill_wgmma(out, q, cache);
+  (wgmma ? attention::prefill_wgmma : attention::prefill_mma)(stream, out, q, cache, pos, scale);
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,325 @@
+#include <algorithm>
+
+#include "kernels/cuda/attention/load_halves.cuh"
+#include "kernels/cuda/attention/prefill.h"
+#include "kernels/cuda/attention/softmax_state.cuh"
+#include "kernels/cuda/attention/tensor_core.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/numbers.cuh"
+
+namespace minfer::cuda::attention {
+namespace {
+
+constexpr int kQueries = 128, kKeys = 128, kThreads = 384;
+constexpr int kBox = 128 * 64;  // halves of one copy: 128 rows of 64 dims, 128-byte swizzle
+
+// kD: head_dim rounded up to 64, 96 or 128
+template <int kD>
+struct __align__(1024) Shared {
+  static constexpr int kBoxes = (kD + 63) / 64;
+  static constexpr int kStages = kD <= 64 ? 4 : 2;
+  __half q[kBoxes][kBox], k[kStages][kBoxes][kBox], v[kStages][kBoxes][kBox];
+  uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
+};
+
+// out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r = n_heads /
+// n_kv
+//
+//   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
+//   k, v       [n_kv, pos + n_tokens, head_dim] F16 as tensors of boxes [128 keys, 64 dims]: what
+//              lies past either end reads as zero, whatever is in memory there
+//   launch     one block for 128 queries of a head: a producer warpgroup, of which one thread
+//              copies K and V tiles into a ring, and two consumer warpgroups of 64 queries that
+//              take turns: one has the tensor cores while the other is at its softmax. Heads in
+//              groups whose K and V stay in L2; in a group, the longest rows first
+//   requires   head_dim <= kD, a multiple of 8; pos + n_tokens < 2^31
+//   maths      products f16 x f16 in f32; softmax f32 (ex2.approx); weights rounded to F16 for the
+//              product with V, not for their sum; q of BF16 is rounded to F16
+//   moves      4 n_tokens (pos + n_tokens / 2) n_heads head_dim flops
+//   source     Shah et al. 2024, arXiv:2407.08608 (turns, softmax under the products)
+template <int kD, typename T>
+__global__ void __launch_bounds__(kThreads, 1)
+    prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
+                         const __grid_constant__ CUtensorMap map_k,
+                         const __grid_constant__ CUtensorMap map_v, int n_tokens, int n_heads,
+                         int heads_per_kv, int head_dim, int pos, int head_group,
+                         float scale_log2) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  using S = Shared<kD>;
+  constexpr int kStages = S::kStages, kBoxes = S::kBoxes;
+  extern __shared__ __align__(1024) uint8_t raw[];
+  S& s = *reinterpret_cast<S*>(raw);
+  ptx::let_successor_begin();
+  const int wg = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+
+  const int n_rows = (n_tokens + kQueries - 1) / kQueries;  // of tiles of queries
+  const int per_group = head_group * n_rows;
+  const int first_head = int(blockIdx.x) / per_group * head_group;
+  const int here = min(head_group, n_heads - first_head), in_group = int(blockIdx.x) % per_group;
+  const int head = first_head + in_group % here, row = n_rows - 1 - in_group / here;
+  const int first = pos + row * kQueries;  // position of the tile's first query
+  const int n_tiles = (min(first + kQueries, pos + n_tokens) + kKeys - 1) / kKeys;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(s.k_full + i, 1);
+      ptx::mbarrier_init(s.v_full + i, 1);
+      ptx::mbarrier_init(s.k_empty + i, 2);
+      ptx::mbarrier_init(s.v_empty + i, 2);
+    }
+    ptx::mbarrier_init_fence();
+  }
+  __syncthreads();
+  ptx::wait_for_predecessor();
+
+  if (wg == 0) {
+    give_up_registers<24>();
+    if (threadIdx.x != 0) return;
+    const int kv_head = head / heads_per_kv;
+    int slot = 0, parity = 1;
+    for (int j = 0; j < n_tiles; ++j) {
+      ptx::mbarrier_wait(s.k_empty + slot, parity);
+      ptx::mbarrier_expect(s.k_full + slot, kBoxes * kBox * 2);
+      for (int b = 0; b < kBoxes; ++b)
+        copy_box(s.k[slot][b], &map_k, s.k_full + slot, b * 64, j * kKeys, kv_head);
+      ptx::mbarrier_wait(s.v_empty + slot, parity);
+      ptx::mbarrier_expect(s.v_full + slot, kBoxes * kBox * 2);
+      for (int b = 0; b < kBoxes; ++b)
+        copy_box(s.v[slot][b], &map_v, s.v_full + slot, b * 64, j * kKeys, kv_head);
+      if (++slot == kStages) {
+        slot = 0;
+        parity ^= 1;
+      }
+    }
+    return;
+  }
+
+  claim_registers<240>();
+  const int c = wg - 1;
+  const bool leader = threadIdx.x % 128 == 0;
+
+  // Queries to shared memory in the swizzle of the copies: chunk i of a row lies at i ^ (row % 8).
+#pragma unroll
+  for (int i = 0; i < 64 * kBoxes * 8 / 128; ++i) {
+    const int at = i * 128 + int(threadIdx.x) % 128;
+    const int r = c * 64 + at / (kBoxes * 8), chunk = at % (kBoxes * 8);
+    Vec<__half> x = {};
+    if (row * kQueries + r < n_tokens && chunk * 8 < head_dim) {
+      const int64_t token = row * kQueries + r;
+      x = load_halves(q, (token * n_heads + head) * head_dim + chunk * 8, q_is_bf16);
+    }
+    *reinterpret_cast<Vec<__half>*>(s.q[chunk / 8] + r * 64 + ((chunk ^ r) & 7) * 8) = x;
+  }
+  fence_for_wgmma();
+  barrier_sync<128>(3 + c);
+
+  float o[kD / 2], sc[64];
+  uint32_t p[32];
+  SoftmaxState state[2];  // of rows lane / 4 and 8 more; the sums are this lane's share
+  float factor[2];
+#pragma unroll
+  for (int i = 0; i < kD / 2; ++i) o[i] = 0;
+  int slot = 0, parity = 0;
+
+  const auto start_scores = [&](int at) {
+    const uint64_t dk = operand(s.k[at][0]), dq = operand(s.q[0] + c * 64 * 64);
+#pragma unroll
+    for (int k = 0; k < kD / 16; ++k) {
+      const uint32_t step = (k / 4) * (kBox * 2 / 16) + (k % 4) * 2;
+      wgmma_scores(sc, dq + step, dk + step, k > 0);
+    }
+    wgmma_commit();
+  };
+  const auto start_values = [&](int at) {
+    const uint64_t dv = operand(s.v[at][0], kBox * 2);
+#pragma unroll
+    for (int k = 0; k < kKeys / 16; ++k) wgmma_values(o, p + 4 * k, dv + k * (16 * 128 / 16));
+    wgmma_commit();
+  };
+  // Keys past a row's own position; tile 0 leaves each row at least one.
+  const auto mask = [&](int tile) {
+    const int last = first + c * 64 + warp * 16 + lane / 4 - tile * kKeys;
+#pragma unroll
+    for (int j = 0; j < 16; ++j)
+#pragma unroll
+      for (int x = 0; x < 4; ++x)
+        if (j * 8 + lane % 4 * 2 + (x & 1) > last + (x >> 1) * 8) sc[4 * j + x] = -INFINITY;
+  };
+  const auto softmax = [&] {  // scores to weights in place, state, factor
+#pragma unroll
+    for (int r = 0; r < 2; ++r) {
+      float top = sc[2 * r];
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+        top = fmaxf(top, fmaxf(sc[4 * j + 2 * r], sc[4 * j + 2 * r + 1]));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
+      top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
+      factor[r] = state[r].raise(top * scale_log2);
+      float sum = 0;
+#pragma unroll
+      for (int j = 0; j < 16; ++j)
+#pragma unroll
+        for (int x = 0; x < 2; ++x) {
+          float& w = sc[4 * j + 2 * r + x];
+          w = exp2_fast(fmaf(w, scale_log2, -state[r].max));
+          sum += w;
+        }
+      state[r].sum += sum;
+    }
+  };
+  const auto pack = [&] {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) p[i] = pack_halves(sc[2 * i], sc[2 * i + 1]);
+  };
+
+  // Turns: barrier 1 + c lets warpgroup c start its products; warpgroup 0 goes first.
+  if (c == 1) barrier_arrive<256>(1);
+  ptx::mbarrier_wait(s.k_full, 0);
+  barrier_sync<256>(1 + c);
+  wgmma_fence();
+  start_scores(0);
+  barrier_arrive<256>(1 + (c ^ 1));
+  wgmma_wait<0>();
+  if (leader) ptx::mbarrier_arrive(s.k_empty);
+  // Tiles that need no mask. A count for each warpgroup would be a divergent branch to the
+  // compiler, which then serializes wgmma.
+  const int n_whole = min((first + 1) / kKeys, n_tiles);
+  if (n_whole == 0) mask(0);
+  softmax();
+  pack();
+  // The softmax of tile j runs while the tensor cores add tile j - 1 to o.
+  const auto visit = [&]<bool kMasked>(int j) {
+    const int before = slot, before_parity = parity;
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+    ptx::mbarrier_wait(s.k_full + slot, parity);
+    barrier_sync<256>(1 + c);
+    wgmma_fence();
+    start_scores(slot);
+    ptx::mbarrier_wait(s.v_full + before, before_parity);
+    start_values(before);
+    barrier_arrive<256>(1 + (c ^ 1));
+    wgmma_wait<1>();
+    if (leader) ptx::mbarrier_arrive(s.k_empty + slot);
+    if constexpr (kMasked) mask(j);
+    softmax();
+    wgmma_wait<0>();
+    if (leader) ptx::mbarrier_arrive(s.v_empty + before);
+#pragma unroll
+    for (int i = 0; i < kD / 2; ++i) o[i] *= factor[i >> 1 & 1];
+    pack();
+  };
+  int j = 1;
+#pragma unroll 1
+  for (; j < n_whole; ++j) visit.template operator()<false>(j);
+#pragma unroll 1
+  for (; j < n_tiles; ++j) visit.template operator()<true>(j);
+  ptx::mbarrier_wait(s.v_full + slot, parity);
+  wgmma_fence();
+  start_values(slot);
+  wgmma_wait<0>();
+
+#pragma unroll
+  for (int r = 0; r < 2; ++r) {
+    float sum = state[r].sum;
+    sum += __shfl_xor_sync(~0u, sum, 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    const float inverse = 1 / sum;
+    const int64_t token = row * kQueries + c * 64 + warp * 16 + lane / 4 + 8 * r;
+    if (token >= n_tokens) continue;
+    T* const to = out + (token * n_heads + head) * head_dim + lane % 4 * 2;
+#pragma unroll
+    for (int i = 0; i < kD / 8; ++i) {
+      if (i * 8 >= head_dim) break;
+      struct alignas(4) Pair {
+        T low, high;
+      };
+      *reinterpret_cast<Pair*>(to + i * 8) = {from_float<T>(o[4 * i + 2 * r] * inverse),
+                                              from_float<T>(o[4 * i + 2 * r + 1] * inverse)};
+    }
+  }
+#endif
+}
+
+using Encode = decltype(&cuTensorMapEncodeTiled);
+Encode encode_function() {
+  void* function = nullptr;
+  cudaDriverEntryPointQueryResult found{};
+  MINFER_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
+                                                     cudaEnableDefault, &found));
+  MINFER_REQUIRE(Gpu, found == cudaDriverEntryPointSuccess && function != nullptr,
+                 "the driver has no cuTensorMapEncodeTiled");
+  return reinterpret_cast<Encode>(function);
+}
+
+// Positions [0, kv_len) of keys or values as boxes of 128 positions and 64 dims of one head.
+CUtensorMap tensor_map(const Tensor& x, int64_t kv_len) {
+  static const Encode encode = encode_function();
+  const int64_t n_heads = x.shape[0], capacity = x.shape[1], head_dim = x.shape[2];
+  const cuuint64_t dims[3] = {cuuint64_t(head_dim), cuuint64_t(kv_len), cuuint64_t(n_heads)};
+  const cuuint64_t strides[2] = {cuuint64_t(head_dim * 2), cuuint64_t(capacity * head_dim * 2)};
+  const cuuint32_t box[3] = {64, kKeys, 1}, unit[3] = {1, 1, 1};
+  CUtensorMap map;
+  const CUresult status =
+      encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, x.data, dims, strides, box, unit,
+             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error ", int(status),
+                 " for ", x.shape);
+  return map;
+}
+
+// Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
+// up to half of that; measured, docs/decode.md has the card.
+int64_t heads_at_a_time(int64_t n_heads, const KvLayer& cache, int64_t kv_len) {
+  const int64_t heads_per_kv = n_heads / cache.n_kv_heads;
+  const int64_t kv_bytes = 4 * kv_len * cache.head_dim;  // of one key/value head
+  if (kv_bytes * cache.n_kv_heads <= 32 << 20) return n_heads;
+  const int64_t n_kv = std::max((16 << 20) / kv_bytes, ceil_div(4, heads_per_kv));
+  return std::min(n_heads, n_kv * heads_per_kv);
+}
+
+bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
+
+// Whether the code that this card runs was compiled for sm_90a, and so holds the kernel's body.
+bool binary_has_wgmma() {
+  cudaFuncAttributes attributes{};
+  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, prefill_wgmma_kernel<128, __half>));
+  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
+}
+
+}  // namespace
+
+bool has_prefill_wgmma(const Tensor& out, const Tensor& q, const KvLayer& cache) {
+  static const bool in_binary = binary_has_wgmma();
+  return in_binary && cache.dtype == DType::F16 && cache.head_dim % 8 == 0 &&
+         cache.head_dim <= 128 && is_aligned16(out) && is_aligned16(q) &&
+         is_aligned16(cache.keys) && is_aligned16(cache.values);
+}
+
+void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
+                   float scale) {
+  const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
+  const CUtensorMap map_k = tensor_map(cache.keys, kv_len);
+  const CUtensorMap map_v = tensor_map(cache.values, kv_len);
+  const auto run = [&]<int kD, typename T>() {
+    const auto kernel = prefill_wgmma_kernel<kD, T>;
+    constexpr int kBytes = sizeof(Shared<kD>);
+    MINFER_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
+    const int64_t n_blocks = ceil_div(n_tokens, kQueries) * n_heads;
+    launch(kernel, narrow<unsigned>(n_blocks), kThreads, kBytes, stream, data_of<T>(out), q.data,
+           q.dtype == DType::BF16, map_k, map_v, narrow<int>(n_tokens), narrow<int>(n_heads),
+           narrow<int>(n_heads / cache.n_kv_heads), narrow<int>(cache.head_dim), narrow<int>(pos),
+           narrow<int>(heads_at_a_time(n_heads, cache, kv_len)), scale * kLog2E);
+  };
+  visit_half(out.dtype, [&]<typename T>() {
+    if (cache.head_dim <= 64) return run.template operator()<64, T>();
+    if (cache.head_dim <= 96) return run.template operator()<96, T>();
+    run.template operator()<128, T>();
+  });
+}
+
+}  // namespace minfer::cuda::attention

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+// The one copy of the online softmax's algebra. Scores are in units of log2: the caller multiplies
+// them by scale * log2(e), so that a weight is a bare 2^x.
+namespace minfer::cuda::attention {
+
+// 2^x within 2 ulp; 0 for -inf; subnormal results are 0 (CUDA C++ guide, ex2.approx.ftz).
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
+// Of the scores seen so far: their maximum, and the sum of their weights 2^(score - max). The sum
+// may be one lane's share of it: shares add up where the maximum is common.
+//
+//   source  Milakov and Gimelshein 2018, arXiv:1805.02867
+struct SoftmaxState {
+  float max = -INFINITY;
+  float sum = 0;
+
+  // Takes in the maximum of more scores; either it or the one before must be finite. Returns the
+  // factor for what was weighted before: exactly 1 where the maximum stays.
+  __device__ float raise(float top) {
+    const float next = fmaxf(max, top);
+    const float factor = exp2_fast(max - next);
+    max = next;
+    sum *= factor;
+    return factor;
+  }
+  // What a part of the same row counts for in this state, whose maximum is none of the parts' less.
+  __device__ float share_of(float part_max) const { return exp2_fast(part_max - max); }
+};
+
+}  // namespace minfer::cuda::attention

@@ -1,0 +1,177 @@
+// Attention on a card, one JSON line a case: prefill in TFLOP/s, decode in microseconds a launch
+// and GB/s of cache read, with the share of a read of the same card in the same run.
+#include <algorithm>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launchers.h"
+
+namespace minfer::cuda {
+namespace {
+
+constexpr int kSamples = 7;
+
+// Random halves in [-2, 2), or random levels; the same block of 4 MB over and over.
+DeviceTensor random_tensor(DType dtype, const Shape& shape) {
+  DeviceTensor x = allocate_device(dtype, shape);
+  std::mt19937 engine(1);
+  std::vector<uint16_t> block(2 << 20);
+  for (uint16_t& word : block) {
+    word = uint16_t(engine());
+    if (dtype == DType::F16 || dtype == DType::BF16) {
+      const float value = float(word) / 16384 - 2;
+      word = dtype == DType::F16 ? to_f16(value).bits : to_bf16(value).bits;
+    }
+  }
+  const auto n_bytes = size_t(x.view().n_bytes());
+  for (size_t at = 0; at < n_bytes; at += block.size() * 2) {
+    MINFER_CUDA_CHECK(cudaMemcpy(static_cast<char*>(x.view().data) + at, block.data(),
+                                 std::min(block.size() * 2, n_bytes - at), cudaMemcpyHostToDevice));
+  }
+  return x;
+}
+
+DeviceTensor constant_scales(const Shape& shape) {
+  DeviceTensor x = allocate_device(DType::F32, shape);
+  const std::vector<float> host(size_t(shape.n_elements()), 0.01f);
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(x.view().data, host.data(), host.size() * 4, cudaMemcpyHostToDevice));
+  return x;
+}
+
+KvLayer make_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity) {
+  KvLayer layer;
+  layer.keys = random_tensor(dtype, {n_kv_heads, capacity, head_dim});
+  layer.values = random_tensor(dtype, {n_kv_heads, capacity, head_dim});
+  if (dtype == DType::U8) {
+    layer.key_scales = constant_scales({n_kv_heads, capacity});
+    layer.value_scales = constant_scales({n_kv_heads, capacity});
+  }
+  layer.n_kv_heads = n_kv_heads;
+  layer.head_dim = head_dim;
+  layer.capacity = capacity;
+  layer.dtype = dtype;
+  return layer;
+}
+
+// Median microseconds of one of the n_launches that `work` puts on the stream, as a graph.
+template <typename F>
+double graph_us(cudaStream_t stream, int n_launches, F&& work) {
+  const GraphExec graph = capture_graph(stream, work);
+  const Event begin = make_event(), end = make_event();
+  std::vector<double> us;
+  for (int i = 0; i < kSamples + 2; ++i) {
+    MINFER_CUDA_CHECK(cudaEventRecord(begin.get(), stream));
+    MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream));
+    MINFER_CUDA_CHECK(cudaEventRecord(end.get(), stream));
+    MINFER_CUDA_CHECK(cudaEventSynchronize(end.get()));
+    float ms = 0;
+    MINFER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin.get(), end.get()));
+    if (i >= 2) us.push_back(double(ms) * 1e3 / n_launches);
+  }
+  std::sort(us.begin(), us.end());
+  return us[kSamples / 2];
+}
+
+void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64_t n_kv_heads,
+                   int64_t head_dim, int64_t n_tokens, int64_t pos = 0) {
+  const KvLayer cache = make_layer(cache_dtype, n_kv_heads, head_dim, pos + n_tokens);
+  const DeviceTensor q = random_tensor(DType::F16, {n_tokens, n_heads, head_dim});
+  const DeviceTensor out = allocate_device(DType::F16, {n_tokens, n_heads, head_dim});
+  const int n_launches = n_tokens <= 4096 ? 10 : 2;
+  const double us = graph_us(stream, n_launches, [&] {
+    for (int i = 0; i < n_launches; ++i) attention_prefill(stream, out, q, cache, pos, 0.09f);
+  });
+  const double flops = 4.0 * double(n_tokens) * (double(pos) + double(n_tokens) / 2) *
+                       double(n_heads) * double(head_dim);
+  std::printf(
+      "{\"kernel\":\"attention_prefill\",\"cache\":\"%s\",\"tokens\":%lld,\"pos\":%lld,"
+      "\"heads\":%lld,\"kv_heads\":%lld,\"head_dim\":%lld,\"us\":%.1f,\"tflops\":%.0f}\n",
+      cache_dtype == DType::U8 ? "u8" : "f16", static_cast<long long>(n_tokens),
+      static_cast<long long>(pos), static_cast<long long>(n_heads),
+      static_cast<long long>(n_kv_heads), static_cast<long long>(head_dim), us, flops / us * 1e-6);
+  std::fflush(stdout);
+}
+
+void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64_t n_kv_heads,
+                  int64_t capacity, int context, double read_gbps) {
+  constexpr int64_t kHeadDim = 128;
+  const int64_t row_bytes =
+      kHeadDim * (cache_dtype == DType::U8 ? 1 : 2) + (cache_dtype == DType::U8 ? 4 : 0);
+  const double bytes = 2.0 * double(n_kv_heads) * double(context) * double(row_bytes);
+  // As many caches as it takes for one to have left L2 when its turn comes again.
+  const int n_caches = int(std::clamp<int64_t>(int64_t(200e6 / bytes) + 1, 2, 64));
+  std::vector<KvLayer> caches;
+  for (int i = 0; i < n_caches; ++i)
+    caches.push_back(make_layer(cache_dtype, n_kv_heads, kHeadDim, capacity));
+  const DeviceTensor q = random_tensor(DType::F16, {n_heads, kHeadDim});
+  const DeviceTensor k = random_tensor(DType::F16, {n_kv_heads, kHeadDim});
+  const DeviceTensor v = random_tensor(DType::F16, {n_kv_heads, kHeadDim});
+  const DeviceTensor out = allocate_device(DType::F16, {n_heads, kHeadDim});
+  const DeviceTensor rope = constant_scales({capacity, kHeadDim / 2, 2});
+  const DeviceTensor pos = allocate_device(DType::F32, {1});
+  const int last = context - 1;
+  MINFER_CUDA_CHECK(cudaMemcpy(pos.view().data, &last, sizeof(last), cudaMemcpyHostToDevice));
+  const int64_t n_bytes = attention_decode_workspace(n_heads, n_kv_heads, kHeadDim, capacity);
+  const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
+  MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+  const int n_launches = std::max(2 * n_caches, 8);
+  const double us = graph_us(stream, n_launches, [&] {
+    for (int i = 0; i < n_launches; ++i) {
+      attention_decode(stream, {.out = out,
+                                .q = q,
+                                .k = k,
+                                .v = v,
+                                .rope = rope,
+                                .cache = &caches[size_t(i % n_caches)],
+                                .pos = static_cast<const int*>(pos.view().data),
+                                .scale = 0.09f,
+                                .workspace = workspace.view().data});
+    }
+  });
+  std::printf(
+      "{\"kernel\":\"attention_decode\",\"cache\":\"%s\",\"context\":%d,\"capacity\":%lld,"
+      "\"heads\":%lld,\"kv_heads\":%lld,\"us\":%.2f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
+      cache_dtype == DType::U8 ? "u8" : "f16", context, static_cast<long long>(capacity),
+      static_cast<long long>(n_heads), static_cast<long long>(n_kv_heads), us, bytes / us * 1e-3,
+      bytes / us * 1e-3 / read_gbps);
+  std::fflush(stdout);
+}
+
+int run(double read_gbps) {
+  const DeviceProperties card = use_device(0);
+  std::printf("{\"card\":\"%s\",\"read_gbps\":%.0f}\n", card.name.c_str(), read_gbps);
+  const Stream owned = make_stream();
+  cudaStream_t stream = owned.get();
+  for (int64_t n : {512, 2048, 4096, 8192, 16384, 32768})
+    bench_prefill(stream, DType::F16, 32, 32, 128, n);
+  for (int64_t n : {4096, 8192}) bench_prefill(stream, DType::F16, 32, 8, 128, n);
+  for (int64_t n : {4000, 8100}) bench_prefill(stream, DType::F16, 32, 32, 128, n);
+  for (int64_t d : {64, 80, 96}) bench_prefill(stream, DType::F16, 32, 32, d, 4096);
+  bench_prefill(stream, DType::F16, 32, 32, 128, 2048, 6100);
+  bench_prefill(stream, DType::F16, 32, 32, 128, 1, 500);
+  bench_prefill(stream, DType::U8, 32, 32, 128, 4096);
+  for (DType dtype : {DType::F16, DType::U8}) {
+    for (int context : {1, 128, 256, 512, 1024, 4096})
+      bench_decode(stream, dtype, 32, 32, 4096, context, read_gbps);
+    bench_decode(stream, dtype, 32, 32, 32768, 512, read_gbps);
+    bench_decode(stream, dtype, 32, 32, 32768, 32768, read_gbps);
+    for (int context : {512, 4096, 32768})
+      bench_decode(stream, dtype, 32, 8, 32768, context, read_gbps);
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace minfer::cuda
+
+// cuda_attention_bench [READ_GBPS]: the best read stream of the card, 4692 where none is given.
+int main(int argc, char** argv) try {
+  return minfer::cuda::run(argc > 1 ? std::atof(argv[1]) : 4692);
+} catch (const minfer::Error& e) {
+  std::fprintf(stderr, "%s\n", e.what());
+  return int(e.kind());
+}
