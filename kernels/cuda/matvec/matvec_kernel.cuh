@@ -253,7 +253,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
     __syncthreads();
     if (!finishes) continue;
     float result[2] = {};  // of even and of odd warps: in pairs they have matrices of their own
-#pragma unroll 4
+#pragma unroll 1
     for (int w = 0; w < kMatvecWarps; w += 2) {
       const float* const from = sent + (w * p.n_tokens + token) * 16 + element % 16;
       result[0] += from[0];
