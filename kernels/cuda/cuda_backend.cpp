@@ -108,7 +108,7 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
     return there;
   };
   QuantizedMatrix on_device{send(host.levels), send(host.scales), send(host.mins), host.group};
-  pack_levels(stream_.get(), matrix, on_device);
+  pack_levels(stream_.get(), matrix, on_device, 0);
   return matrix;
 }
 

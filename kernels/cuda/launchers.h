@@ -69,27 +69,37 @@ struct MatvecNorm {
 };
 
 struct MatvecPart {
-  const Matrix* w;  // as pack_matrix laid it out
+  const Matrix* w;  // floats row-major, or packed levels
   Tensor out;       // [n_tokens, out]
   Tensor bias;      // [out] half, or null
 };
 
-// x [n_tokens, in]: half, or F32 where `norm` is given.
+// x [n_tokens, in]: half, or F32 where `norm` is given; the normed row is rounded to half.
 void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
             std::span<const MatvecPart> parts, Epilogue epilogue);
 
-// ---- quantized weights
-// ---------------------------------------------------------------------------
+// ---- quant/: packed levels ----------------------------------------------------------------------
 
-// Levels, scales and mins of `host` in the order in which matvec and dequantize read them.
-// `staging` is device memory of host.n_bytes() for the way.
-bool keeps_groups(int64_t in_dim, int64_t group);  // else the backend keeps such a matrix as half
+// Levels lie in tiles in the order of matvec's fragments: quant/packed_layout.h. Whether these
+// groups fit it; the backend keeps a matrix of others as half.
+bool keeps_groups(int64_t in_dim, int64_t group);
+
+// Room for packed levels U8 or U4 with scales F16 or F32; not filled.
+Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                       int64_t group);
+
+// Fills rows [first_row, first_row + rows.out_dim()) of it from `rows`, whose tensors are device
+// memory. first_row is a multiple of 16, and so is the number of rows, or they are the last ones.
+void pack_levels(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
+                 int64_t first_row);
 
 // rows [begin, begin + out.shape[0]) of w as half, row-major: out [n, in].
 void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t begin);
 
-// ---- attention/
-// ----------------------------------------------------------------------------------
+// out[i] = row ids[i] of the table, of any type: out [n, in] F32, ids [n] in device memory.
+void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids);
+
+// ---- attention/ --------------------------------------------------------------------------------
 
 // A view of a KvLayer: keys and values [n_kv_heads, capacity, head_dim], F16, or U8 with scales
 // [n_kv_heads, capacity] F32: (level - 128) * scale.

@@ -111,10 +111,12 @@ class LimitProbe {
     auto* const to = static_cast<uint4*>(sink.view().data);
     double best = 1e9;
     for (const auto& [blocks, threads] : {std::pair{4, 512}, {2, 512}, {2, 1024}}) {
-      best = std::min(best, median_seconds([&] {
-                        read_kernel<8><<<unsigned(device_.n_sms * blocks), unsigned(threads), 0,
-                                         stream_.get()>>>(from, kReadBytes / 16, to);
-                      }));
+      best = std::min(
+          best, median_seconds([&] {
+            read_kernel<8>
+                <<<unsigned(device_.n_sms * blocks), unsigned(threads), 0, stream_.get()>>>(
+                    from, kReadBytes / 16, to);
+          }));
     }
     if (device_.compute_capability >= 90) {
       best = std::min(best, bulk_seconds<32 << 10, 6>(from, to));
@@ -159,8 +161,7 @@ class LimitProbe {
         }
       }
     });
-    return median_seconds(
-               [&] { MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_.get())); }) /
+    return median_seconds([&] { MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_.get())); }) /
            kRounds;
   }
 

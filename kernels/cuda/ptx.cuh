@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
 
 #include <cstdint>
 
@@ -32,11 +34,54 @@ __device__ inline void copy_async_16(void* to_shared, const void* from) {
       "l"(from)
       : "memory");
 }
+// For bytes that are read once: they leave the L2 first. Of the 16, the first n_bytes (0 or 16) are
+// read, the rest is zero.
+__device__ inline void copy_async_16(void* to_shared, const void* from, int n_bytes,
+                                     uint64_t policy) {
+  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
+                   shared_address(to_shared)),
+               "l"(from), "r"(n_bytes), "l"(policy)
+               : "memory");
+}
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+__device__ inline void prefetch_l2(const void* from) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
+}
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending groups of this thread are under way.
 template <int kPending>
 __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
+}
+
+// ---- matrix products of a warp, 16 x 8 x 16, f32 sums: d += a b --------------------------------
+
+// Of lane (g, t) = (lane / 4, lane % 4): a0 is row g, columns 2t and 2t + 1 of a; a1 row g + 8; a2
+// and a3 the same at columns 2t + 8 and 2t + 9. b0 and b1 are column g of b, rows 2t, 2t + 1 and
+// 2t + 8, 2t + 9. d is rows g, g, g + 8, g + 8 at columns 2t, 2t + 1, 2t, 2t + 1.
+template <typename T>
+__device__ inline void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                    uint32_t a3, uint32_t b0, uint32_t b1);
+template <>
+__device__ inline void mma_m16n8k16<__half>(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
+                                            uint32_t a3, uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+template <>
+__device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], uint32_t a0, uint32_t a1,
+                                                   uint32_t a2, uint32_t a3, uint32_t b0,
+                                                   uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, "
+      "{%8,%9}, {%0,%1,%2,%3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
 // ---- barriers in shared memory that also count bytes (sm_90) -----------------------------------
@@ -71,8 +116,8 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, int parity) {
 __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
                                  uint64_t* barrier) {
   asm volatile(
-      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(
-          shared_address(to_shared)),
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::
+          "r"(shared_address(to_shared)),
       "l"(from), "r"(n_bytes), "r"(shared_address(barrier))
       : "memory");
 }

@@ -37,8 +37,8 @@ std::span<const float> DecodeGraph::step(TokenId token, int64_t pos) {
 
 void DecodeGraph::launch_step() {
   auto* const input = static_cast<StepInput*>(device_input_.view().data);
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(input, input_.data(), sizeof(StepInput),
-                                    cudaMemcpyHostToDevice, stream_));
+  MINFER_CUDA_CHECK(
+      cudaMemcpyAsync(input, input_.data(), sizeof(StepInput), cudaMemcpyHostToDevice, stream_));
   gather_rows(stream_, x_, *model_.embedding, &input->token);
   if (model_.positions != nullptr) {
     gather_rows(stream_, position_, *model_.positions, &input->pos);
@@ -86,8 +86,7 @@ void DecodeGraph::launch_layer(const DecodeLayer& layer) {
     const MatvecPart both[] = {{layer.w_gate, hidden_, layer.b_gate}, up};
     matvec(stream_, x_, &ffn_norm, both, Epilogue::SwiGlu);
   } else {
-    const Epilogue gelu =
-        model_.gelu == GeluKind::Erf ? Epilogue::GeluErf : Epilogue::GeluTanh;
+    const Epilogue gelu = model_.gelu == GeluKind::Erf ? Epilogue::GeluErf : Epilogue::GeluTanh;
     matvec(stream_, x_, &ffn_norm, {&up, 1}, gelu);
   }
   const MatvecPart down{layer.w_down, x_, layer.b_down};

@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/launchers.h"
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launchers.h"
 #include "kernels/decode_plan.h"
 
 namespace minfer::cuda {
@@ -27,10 +27,11 @@ class DecodeGraph final : public DecodePlan {
   DecodeModel model_;
   PinnedArray<StepInput> input_{1};
   PinnedArray<float> host_logits_;
-  DeviceTensor device_input_;                 // a StepInput
-  DeviceTensor x_, position_;                 // [1, dim] F32
-  DeviceTensor q_, k_, v_, attended_, hidden_;  // [1, q_dim], [1, kv_dim] twice, [1, q_dim], [1, ffn_dim]
-  DeviceTensor logits_;                       // [1, vocab_size] F32
+  DeviceTensor device_input_;  // a StepInput
+  DeviceTensor x_, position_;  // [1, dim] F32
+  DeviceTensor q_, k_, v_, attended_,
+      hidden_;           // [1, q_dim], [1, kv_dim] twice, [1, q_dim], [1, ffn_dim]
+  DeviceTensor logits_;  // [1, vocab_size] F32
   DeviceTensor workspace_;
   GraphExec graph_;
 };

@@ -1,0 +1,124 @@
+#pragma once
+
+#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+// From packed words to operands of mma.m16n8k16: quant/packed_layout.h. All of it is exact.
+namespace minfer::cuda {
+
+// (word & mask) | pattern
+template <uint32_t kMask, uint32_t kPattern>
+__device__ inline uint32_t mask_or(uint32_t word) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "n"(kMask), "n"(kPattern));
+  return result;
+}
+
+template <typename Pair>
+__device__ inline uint32_t bits_of(Pair pair) {
+  return *reinterpret_cast<const uint32_t*>(&pair);
+}
+template <typename Pair>
+__device__ inline Pair pair_of(uint32_t bits) {
+  return *reinterpret_cast<const Pair*>(&bits);
+}
+
+// What is taken off each level.
+template <typename T>
+struct Zero;
+
+// An f16 with the bits of 1024 and q in the low ones is 1024 + q; with 16 q, 1024 + 16 q. A sum and
+// a fused product with a sum that are integers below 2048 are exact.
+template <>
+struct Zero<__half> {
+  __half2 low, high;  // 1024 + zero, and -(64 + zero)
+
+  __device__ explicit Zero(int zero)
+      : low(__float2half2_rn(float(1024 + zero))), high(__float2half2_rn(float(-64 - zero))) {}
+
+  __device__ uint32_t low_nibbles(uint32_t word) const {
+    return bits_of(__hsub2(pair_of<__half2>(mask_or<0x000F000F, 0x64006400>(word)), low));
+  }
+  __device__ uint32_t high_nibbles(uint32_t word) const {
+    const __half2 sixteenth = pair_of<__half2>(0x2C002C00);
+    return bits_of(
+        __hfma2(pair_of<__half2>(mask_or<0x00F000F0, 0x64006400>(word)), sixteenth, high));
+  }
+  template <int kByte>  // bytes kByte and kByte + 1
+  __device__ uint32_t bytes(uint32_t word) const {
+    const uint32_t biased = __byte_perm(word, 0x64646464, kByte == 0 ? 0x4140 : 0x4342);
+    return bits_of(__hsub2(pair_of<__half2>(biased), low));
+  }
+};
+
+// A bf16 has 8 significant bits: 128 + q holds a nibble, and a byte goes through f32.
+template <>
+struct Zero<__nv_bfloat16> {
+  __nv_bfloat162 low;  // 128 + zero: of nibbles alone
+  float byte;          // 2^23 + zero
+
+  __device__ explicit Zero(int zero)
+      : low(__float2bfloat162_rn(float(128 + zero))), byte(8388608.0f + float(zero)) {}
+
+  __device__ uint32_t low_nibbles(uint32_t word) const {
+    return bits_of(__hsub2(pair_of<__nv_bfloat162>(mask_or<0x000F000F, 0x43004300>(word)), low));
+  }
+  __device__ uint32_t high_nibbles(uint32_t word) const { return low_nibbles(word >> 4); }
+  template <int kByte>
+  __device__ uint32_t bytes(uint32_t word) const {
+    const float first = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7650 + kByte)) - byte;
+    const float second = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7651 + kByte)) - byte;
+    return bits_of(__floats2bfloat162_rn(first, second));
+  }
+};
+
+// sum += 16 rows by 16 columns; b0 and b1 the lane's four activations.
+template <typename T>
+__device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
+                                        const Zero<T>& zero) {
+  const uint32_t upper = word >> 8;
+  ptx::mma_m16n8k16<T>(sum, zero.low_nibbles(word), zero.high_nibbles(word),
+                       zero.low_nibbles(upper), zero.high_nibbles(upper), b0, b1);
+}
+template <typename T>
+__device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
+                                      uint32_t b1, const Zero<T>& zero) {
+  ptx::mma_m16n8k16<T>(sum, zero.template bytes<0>(first), zero.template bytes<2>(first),
+                       zero.template bytes<0>(second), zero.template bytes<2>(second), b0, b1);
+}
+
+// The scales of a chunk in its slot, of lane (g, t): rows g and g + 8.
+template <bool kHalfScales>
+struct ChunkScales {
+  const uint8_t* scales;  // [units][8][2], from row g on
+  const uint8_t* mins;
+  const float* sums;  // [units][tokens], from tokens 2 t on: of activations
+  int unit_shift, sum_stride;
+  bool are_f32, has_mins;
+
+  // total += sum * scale + min * (sum of activations), of the unit that holds `column` of the chunk
+  __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
+    const int unit = column >> unit_shift;
+    float2 scale;
+    if (kHalfScales || !are_f32) {
+      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
+    } else {
+      scale = *reinterpret_cast<const float2*>(scales + unit * 64);
+    }
+    total[0] += sum[0] * scale.x;
+    total[1] += sum[1] * scale.x;
+    total[2] += sum[2] * scale.y;
+    total[3] += sum[3] * scale.y;
+    if (!kHalfScales && has_mins) {
+      const float2 min = *reinterpret_cast<const float2*>(mins + unit * 64);
+      const float2 x = *reinterpret_cast<const float2*>(sums + unit * sum_stride);
+      total[0] += x.x * min.x;
+      total[1] += x.y * min.x;
+      total[2] += x.x * min.y;
+      total[3] += x.y * min.y;
+    }
+  }
+};
+
+}  // namespace minfer::cuda

@@ -1,0 +1,200 @@
+#include <algorithm>
+#include <bit>
+
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+// Shared memory that leaves room on a multiprocessor (228 KB, 1 KB of a block its own) for a
+// neighbouring kernel's block: inputs of 4096 and of 11008 columns with three stages of float
+// weights are 106 and 119.6 KB.
+constexpr int kSharedTogether = 122'752;
+
+bool same_format(const Matrix& a, const Matrix& b) {
+  return a.dtype == b.dtype && a.group == b.group && bool(a.mins) == bool(b.mins) &&
+         (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
+}
+
+MatvecWeights weights_of(const Matrix& w) {
+  return w.dtype == DType::U4   ? MatvecWeights::U4
+         : w.dtype == DType::U8 ? MatvecWeights::U8
+                                : MatvecWeights::Float;
+}
+
+int attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  MINFER_CUDA_CHECK(cudaGetDevice(&device));
+  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+// All but tokens and stages.
+MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts,
+                       Epilogue epilogue) {
+  MatvecParams p{};
+  const Matrix& w = *parts[0].w;
+  p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
+  if (norm != nullptr) {
+    p.norm_weight = norm->weight.data;
+    p.norm_bias = norm->bias.data;
+    p.eps = norm->eps;
+  }
+  p.epilogue = epilogue;
+  p.out_is_f32 = parts[0].out.dtype == DType::F32;
+  p.in_dim = narrow<int>(w.in_dim);
+  int chunk_columns = kTileColumns;
+  p.n_chunks = narrow<int>(ceil_div(w.in_dim, chunk_columns));
+  p.slot_bytes = kChunkBytes;
+  if (is_packed(w)) {
+    const PackedLayout layout = layout_of(w);
+    chunk_columns = layout.chunk_columns();
+    p.n_chunks = narrow<int>(layout.n_chunks);
+    p.row_tile_bytes = narrow<int>(layout.row_tile_bytes());
+    p.scales_are_f32 = w.scales.view().dtype == DType::F32;
+    if (layout.unit != 0) {
+      p.unit_shift = std::countr_zero(unsigned(layout.unit));
+      p.scale_bytes = chunk_columns / layout.unit * kTileRows * (p.scales_are_f32 ? 4 : 2);
+      if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
+      p.slot_bytes += p.scale_bytes + p.min_bytes;
+    }
+    if (w.mins) {
+      p.sum_shift = layout.unit == 0 ? 6 : p.unit_shift;
+      p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;
+    }
+  }
+  p.x_columns = p.n_chunks * chunk_columns;
+  p.x_stride = p.x_columns + 32;  // 16-byte reads of 8 tokens by 4 lanes meet no bank twice
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const MatvecPart& part = parts[i];
+    MatvecPartParams& to = p.parts[i];
+    to.weights = part.w->storage.view().data;
+    to.scales = part.w->scales.view().data;
+    to.mins = static_cast<const float*>(part.w->mins.view().data);
+    to.bias = part.bias.data;
+    to.out_dim = narrow<int>(part.w->out_dim);
+    to.n_row_tiles = narrow<int>(ceil_div(part.w->out_dim, kTileRows));
+    if (i == 0 || epilogue != Epilogue::SwiGlu) p.n_tiles += to.n_row_tiles;
+  }
+  return p;
+}
+
+// Chooses tokens of one launch and stages; false where not even one token fits.
+bool fit(MatvecParams& p, int64_t n_tokens, int shared_limit) {
+  for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
+    p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
+    p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
+    for (p.n_stages = 3; p.n_stages >= 2; --p.n_stages) {
+      const int limit = p.n_stages == 2 ? shared_limit : std::min(kSharedTogether, shared_limit);
+      if (matvec_shared(p).total <= limit) return true;
+    }
+  }
+  return false;
+}
+
+// Parts of one format, all in one launch unless the tokens' inputs do not fit in shared memory.
+bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+                  std::span<const MatvecPart> parts, Epilogue epilogue, DType half) {
+  const Matrix& w = *parts[0].w;
+  if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
+  if (w.in_dim > (1 << 20)) return false;
+  MatvecParams p = params_of(x, norm, parts, epilogue);
+  const int shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  if (!fit(p, x.shape[0], shared_limit)) return false;
+
+  int scales_in_tile = 0;
+  if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
+  const auto kernel = visit_half(half, [&]<typename T>() {
+    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, !p.scales_are_f32 && !w.mins);
+  });
+  // The largest carve-out, whatever the block needs: blocks of two kernels are to share a
+  // multiprocessor, which cannot change it while one runs.
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared));
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         matvec_shared(p).total));
+  const int grid = std::min(p.n_tiles, attribute(cudaDevAttrMultiProcessorCount));
+  const int64_t at_once = p.n_tokens;
+  for (int64_t token = 0; token < x.shape[0]; token += at_once) {
+    p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
+    p.x = x.rows(token, p.n_tokens).data;
+    for (size_t i = 0; i < parts.size(); ++i) {
+      p.parts[i].out = parts[i].out ? parts[i].out.rows(token, p.n_tokens).data : nullptr;
+    }
+    launch(kernel, dim3(unsigned(grid)), dim3(kMatvecThreads), size_t(matvec_shared(p).total),
+           stream, p);
+  }
+  return true;
+}
+
+void check(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts, Epilogue epilogue,
+           DType half) {
+  MINFER_CHECK(x.shape.rank == 2 && x.shape[0] >= 1 && x.shape[0] <= kMaxMatvecTokens, "matvec: x ",
+               x.shape);
+  MINFER_CHECK(!parts.empty() && parts.size() <= size_t(kMaxMatvecParts), "matvec: ", parts.size(),
+               " parts");
+  const bool pairs = epilogue == Epilogue::SwiGlu;
+  MINFER_CHECK(!pairs || (parts.size() == 2 && parts[0].w->out_dim == parts[1].w->out_dim),
+               "matvec: SwiGlu needs gate and up");
+  const Shape in{x.shape[1]};
+  MINFER_CHECK(
+      norm == nullptr || (norm->weight.shape == in && norm->weight.dtype == half &&
+                          (!norm->bias || (norm->bias.shape == in && norm->bias.dtype == half))),
+      "matvec: a norm of ", norm == nullptr ? Shape{} : norm->weight.shape, " for x ", x.shape);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    const MatvecPart& part = parts[i];
+    const Shape out{x.shape[0], part.w->out_dim};
+    MINFER_CHECK(part.w->in_dim == x.shape[1], "matvec: x ", x.shape, ", w [", part.w->out_dim,
+                 ", ", part.w->in_dim, "]");
+    MINFER_CHECK((pairs && i == 1) || part.out.shape == out, "matvec: out ", part.out.shape,
+                 ", expected ", out);
+    MINFER_CHECK(
+        !part.bias || (part.bias.shape == Shape{part.w->out_dim} && part.bias.dtype == half),
+        "matvec: bias ", part.bias.shape, " for ", part.w->out_dim, " rows");
+    const DType dtype = part.out.dtype;
+    MINFER_CHECK((pairs && i == 1) ||
+                     (epilogue == Epilogue::Accumulate
+                          ? dtype == DType::F32
+                          : dtype == half || (dtype == DType::F32 && epilogue == Epilogue::Store)),
+                 "matvec: out of type ", dtype);
+  }
+}
+
+DType half_type(Tensor x, const MatvecNorm* norm) {
+  const DType half = norm == nullptr ? x.dtype : norm->weight.dtype;
+  MINFER_CHECK(
+      (half == DType::F16 || half == DType::BF16) && (norm == nullptr || x.dtype == DType::F32),
+      "matvec: x of type ", x.dtype);
+  return half;
+}
+
+}  // namespace
+
+void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+            std::span<const MatvecPart> parts, Epilogue epilogue) {
+  const DType half = half_type(x, norm);
+  check(x, norm, parts, epilogue, half);
+  if (epilogue == Epilogue::SwiGlu) {
+    if (!same_format(*parts[0].w, *parts[1].w) ||
+        !launch_parts(stream, x, norm, parts, epilogue, half)) {
+      matvec_plain(stream, x, norm, parts, epilogue);
+    }
+    return;
+  }
+  // Runs of parts that a launch can take together.
+  for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
+    for (end = begin + 1; end < parts.size() && same_format(*parts[begin].w, *parts[end].w) &&
+                          parts[begin].out.dtype == parts[end].out.dtype;) {
+      ++end;
+    }
+    const auto run = parts.subspan(begin, end - begin);
+    if (!launch_parts(stream, x, norm, run, epilogue, half)) {
+      matvec_plain(stream, x, norm, run, epilogue);
+    }
+  }
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,8 @@
+#include "kernels/cuda/matvec/matvec_kernel.cuh"
+
+namespace minfer::cuda {
+
+template auto matvec_kernel_of<__half>(MatvecWeights weights, int scales_in_tile, bool half_scales)
+    -> void (*)(MatvecParams);
+
+}  // namespace minfer::cuda

@@ -1,0 +1,132 @@
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/matvec/epilogue.cuh"
+#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+constexpr int kPlainThreads = 256;
+
+__device__ inline float warp_sum(float x) {
+  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
+  return x;
+}
+
+// Of a block; every thread calls it and gets the sum. scratch [8] may be used again afterwards.
+__device__ inline float block_sum(float x, float* scratch) {
+  x = warp_sum(x);
+  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
+  __syncthreads();
+  float sum = 0;
+  for (int w = 0; w < kPlainThreads / 32; ++w) sum += scratch[w];
+  __syncthreads();
+  return sum;
+}
+
+struct PlainParams {
+  MatrixView w, up;  // up of SwiGlu alone
+  void* out;
+  const void *bias, *up_bias;
+  const void* x;
+  const void* norm_weight;
+  const void* norm_bias;
+  float eps;
+  InputNorm norm;
+  Epilogue epilogue;
+  bool out_is_f32;
+  int64_t out_dim, in_dim;
+};
+
+// out[token, row] = epilogue(norm(x) wᵀ + bias): what matvec.cu's kernel does, for any in_dim and
+// any element type, with no care for speed
+//
+//   launch    blockIdx.y is the token; a warp of the 8 of a block takes one row
+//   maths     as there: the normed input is rounded to T, sums in f32
+template <typename T>
+__global__ void __launch_bounds__(kPlainThreads)
+    matvec_plain_kernel(const __grid_constant__ PlainParams p) {
+  __shared__ float scratch[kPlainThreads / 32];
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t n = p.in_dim, begin = int64_t{blockIdx.y} * n;
+  const bool has_norm = p.norm != InputNorm::None;
+  const auto x_at = [&](int64_t k) {
+    return has_norm ? static_cast<const float*>(p.x)[begin + k]
+                    : to_float(static_cast<const T*>(p.x)[begin + k]);
+  };
+  float mean = 0, scale = 1;
+  if (p.norm == InputNorm::Layer) {
+    float sum = 0;
+    for (int64_t k = threadIdx.x; k < n; k += kPlainThreads) sum += x_at(k);
+    mean = block_sum(sum, scratch) / float(n);
+  }
+  if (has_norm) {
+    float sum_sq = 0;
+    for (int64_t k = threadIdx.x; k < n; k += kPlainThreads) {
+      sum_sq += (x_at(k) - mean) * (x_at(k) - mean);
+    }
+    scale = rsqrtf(block_sum(sum_sq, scratch) / float(n) + p.eps);
+  }
+  const auto input = [&](int64_t k) {
+    if (!has_norm) return x_at(k);
+    const float y = (x_at(k) - mean) * scale * to_float(static_cast<const T*>(p.norm_weight)[k]);
+    const float b = p.norm_bias == nullptr ? 0.0f : to_float(static_cast<const T*>(p.norm_bias)[k]);
+    return to_float(from_float<T>(y + b));
+  };
+
+  const int64_t row = int64_t{blockIdx.x} * (kPlainThreads / 32) + threadIdx.x / 32;
+  if (row >= p.out_dim) return;
+  const bool pairs = p.epilogue == Epilogue::SwiGlu;
+  float sum = 0, up = 0;
+  for (int64_t k = threadIdx.x % 32; k < n; k += 32) {
+    sum += input(k) * p.w.at(row, k);
+    if (pairs) up += input(k) * p.up.at(row, k);
+  }
+  sum = warp_sum(sum);
+  up = warp_sum(up);
+  if (threadIdx.x % 32 != 0) return;
+  if (p.bias != nullptr) sum += to_float(static_cast<const T*>(p.bias)[row]);
+  if (p.up_bias != nullptr) up += to_float(static_cast<const T*>(p.up_bias)[row]);
+  const int64_t at = int64_t{blockIdx.y} * p.out_dim + row;
+  const float residual =
+      p.epilogue == Epilogue::Accumulate ? static_cast<const float*>(p.out)[at] : 0.0f;
+  store_result<T>(p.out, at, p.out_is_f32, p.epilogue, sum, up, residual);
+}
+
+}  // namespace
+
+void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+                  std::span<const MatvecPart> parts, Epilogue epilogue) {
+  PlainParams p{};
+  p.x = x.data;
+  p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
+  if (norm != nullptr) {
+    p.norm_weight = norm->weight.data;
+    p.norm_bias = norm->bias.data;
+    p.eps = norm->eps;
+  }
+  p.epilogue = epilogue;
+  p.in_dim = x.shape[1];
+  const bool pairs = epilogue == Epilogue::SwiGlu;
+  for (size_t i = 0; i < (pairs ? 1 : parts.size()); ++i) {
+    const MatvecPart& part = parts[i];
+    p.w = view_of(*part.w);
+    p.bias = part.bias.data;
+    if (pairs) {
+      p.up = view_of(*parts[1].w);
+      p.up_bias = parts[1].bias.data;
+    }
+    p.out = part.out.data;
+    p.out_is_f32 = part.out.dtype == DType::F32;
+    p.out_dim = part.w->out_dim;
+    const unsigned n_blocks = narrow<unsigned>(ceil_div(p.out_dim, kPlainThreads / 32));
+    visit_half(norm == nullptr ? x.dtype : norm->weight.dtype, [&]<typename T>() {
+      launch(matvec_plain_kernel<T>, dim3(n_blocks, narrow<unsigned>(x.shape[0])),
+             dim3(kPlainThreads), 0, stream, p);
+    });
+  }
+}
+
+}  // namespace minfer::cuda

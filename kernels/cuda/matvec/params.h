@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launchers.h"
+
+// What matvec.cu passes to its kernel.
+namespace minfer::cuda {
+
+constexpr int kMatvecWarps = 16, kMatvecThreads = 32 * kMatvecWarps;
+constexpr int kMaxMatvecParts = 3;
+
+enum class MatvecWeights { Float, U4, U8 };
+enum class InputNorm { None, Rms, Layer };
+
+struct MatvecPartParams {
+  const void* weights;
+  const void* scales;
+  const float* mins;
+  void* out;
+  const void* bias;
+  int out_dim, n_row_tiles;
+};
+
+struct MatvecParams {
+  MatvecPartParams parts[kMaxMatvecParts];  // of one format
+  const void* x;                            // [n_tokens, in_dim] T, or F32 before a norm
+  const void* norm_weight;
+  const void* norm_bias;
+  float eps;
+  InputNorm norm;
+  Epilogue epilogue;
+  bool out_is_f32, scales_are_f32;
+  int n_tokens, in_dim;
+  int n_tiles;         // 16 rows each, of all parts; of the first where parts go in pairs
+  int n_chunks;        // of a row tile
+  int row_tile_bytes;  // of levels
+  int scale_bytes;     // of a chunk; mins: min_bytes
+  int min_bytes;
+  int unit_shift;                     // log2 of the columns of a scale
+  int sum_shift, n_sums, sum_stride;  // sums of activations, for mins: columns, how many, tokens
+  int x_columns, x_stride;            // staged: columns with padding, elements from row to row
+  int n_stages, slot_bytes;           // of the ring of each warp
+  int warps_per_token;                // when the input is staged
+};
+
+// Bytes of shared memory, in this order: ring, staged input, sums of activations, partial sums.
+struct MatvecShared {
+  int ring, input, sums, partials, total;
+};
+__host__ __device__ inline MatvecShared matvec_shared(const MatvecParams& p) {
+  MatvecShared at{};
+  at.ring = 0;
+  at.input = kMatvecWarps * p.n_stages * p.slot_bytes;
+  at.sums = at.input + p.n_tokens * p.x_stride * 2;
+  at.partials = at.sums + p.n_sums * p.sum_stride * 4;
+  at.total = at.partials + 2 * kMatvecWarps * 16 * p.n_tokens * 4;
+  return at;
+}
+
+// scales_in_tile: of each row, in 64 columns: 0 (the row has one, or weights are floats), 1 (also
+// where it reaches further), 2 or 4. half_scales: F16 and no mins.
+template <typename T>
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, bool half_scales)
+    -> void (*)(MatvecParams);
+
+// Any shape and any format, slowly: matvec_plain.cu.
+void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+                  std::span<const MatvecPart> parts, Epilogue epilogue);
+
+}  // namespace minfer::cuda

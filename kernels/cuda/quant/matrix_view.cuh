@@ -1,0 +1,64 @@
+#pragma once
+
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/quant/packed_layout.h"
+
+namespace minfer::cuda {
+
+// A Matrix of any type as a kernel sees it, an element at a time.
+struct MatrixView {
+  const void* data;
+  const void* scales;
+  const float* mins;
+  int64_t in_dim;
+  DType dtype, scale_dtype;
+  PackedLayout layout;  // of levels
+
+  __device__ float scale_at(int64_t i) const {
+    return scale_dtype == DType::F16 ? __half2float(static_cast<const __half*>(scales)[i])
+                                     : static_cast<const float*>(scales)[i];
+  }
+  __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
+  __device__ int zero() const { return mins != nullptr ? 0 : 1 << (layout.bits - 1); }
+
+  // What the level at scale `at` means; as dequantize_row() of kernels/base has it, rounding for
+  // rounding.
+  __device__ float value(int level, int64_t at) const {
+    const float x = __fmul_rn(float(level - zero()), scale_at(at));
+    return mins == nullptr ? x : __fadd_rn(x, mins[at]);
+  }
+
+  __device__ float at(int64_t row, int64_t column) const {
+    const int64_t i = row * in_dim + column;
+    if (dtype == DType::F16) return __half2float(static_cast<const __half*>(data)[i]);
+    if (dtype == DType::BF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
+    if (dtype == DType::F32) return static_cast<const float*>(data)[i];
+    const PackedLayout::Place place = layout.place(row, column);
+    const int byte = static_cast<const uint8_t*>(data)[place.byte];
+    return value(layout.bits == 4 ? byte >> place.shift & 15 : byte,
+                 layout.scale_index(row, column));
+  }
+};
+
+inline bool is_packed(const Matrix& w) { return w.dtype == DType::U4 || w.dtype == DType::U8; }
+
+inline PackedLayout layout_of(const Matrix& w) {
+  return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
+}
+
+inline MatrixView view_of(const Matrix& w) {
+  MatrixView view{};
+  view.data = w.storage.view().data;
+  view.in_dim = w.in_dim;
+  view.dtype = w.dtype;
+  if (is_packed(w)) {
+    view.scales = w.scales.view().data;
+    view.mins = static_cast<const float*>(w.mins.view().data);
+    view.scale_dtype = w.scales.view().dtype;
+    view.layout = layout_of(w);
+  }
+  return view;
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,136 @@
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+constexpr int kPackThreads = 256;
+
+__device__ inline uint32_t level_at(const uint8_t* levels, int bits, int64_t i) {
+  return bits == 4 ? levels[i / 2] >> (i % 2 * 4) & 15u : levels[i];
+}
+
+// packed[tile][lane word] = levels, in the order of packed_layout.h
+//
+//   packed    whole tiles of 16 rows from first_tile on, 16-byte words
+//   levels    [n_rows, in_dim] U4 or U8, row-major
+//   launch    a thread makes a word of 16 bytes; rows and columns of padding get the zero level
+//   moves     each level read and written once
+__global__ void __launch_bounds__(kPackThreads)
+    pack_levels_kernel(uint4* packed, const uint8_t* levels, PackedLayout layout, int64_t n_rows,
+                       int64_t in_dim, int64_t n_words) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t word = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
+  if (word >= n_words) return;
+  const int bits = layout.bits, lane = int(word % 32), g = lane / 4, t = lane % 4;
+  const int64_t piece = word / 32;  // 512 bytes: a tile of U4, half a tile of U8
+  const int64_t tile = bits == 4 ? piece : piece / 2;
+  const int64_t row0 = tile / layout.n_column_tiles * kTileRows + g;
+  const int64_t column0 = tile % layout.n_column_tiles * kTileColumns + t * 4;
+  const uint32_t zero = 1u << (bits - 1);
+
+  uint32_t words[4] = {};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    // What word i holds: instructions s, pairs a, rows h and columns b; packed_layout.h.
+    const int s = bits == 4 ? i : int(piece % 2) * 2 + i / 2;
+    const int n_values = 32 / bits;
+    for (int v = 0; v < n_values; ++v) {
+      const int h = bits == 4 ? v % 2 : v / 2;
+      const int a = bits == 4 ? v / 2 % 2 : i % 2;
+      const int b = bits == 4 ? v / 4 : v % 2;
+      const int64_t row = row0 + 8 * h, column = column0 + 16 * s + 2 * a + b;
+      const bool inside = row < n_rows && column < in_dim;
+      words[i] |= (inside ? level_at(levels, bits, row * in_dim + column) : zero) << (v * bits);
+    }
+  }
+  packed[word] = make_uint4(words[0], words[1], words[2], words[3]);
+}
+
+// packed[row tile][unit][16 rows] = scales[row][group of the unit], zero in padding
+//
+//   packed    [n, n_units, 16] S from the first row tile on
+//   scales    [n_rows, n_groups] S, also mins
+//   launch    a thread writes one number
+template <typename S>
+__global__ void __launch_bounds__(kPackThreads)
+    pack_scales_kernel(S* packed, const S* scales, PackedLayout layout, int64_t n_rows,
+                       int64_t in_dim, int64_t group, int64_t n) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t i = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
+  if (i >= n) return;
+  const int64_t at = i / kTileRows;
+  const int64_t row = at / layout.n_units * kTileRows + i % 2 * 8 + i % kTileRows / 2;
+  const int64_t column = at % layout.n_units * layout.unit;  // 0 where the row has one scale
+  const bool inside = row < n_rows && column < in_dim;
+  packed[i] = inside ? scales[row * (in_dim / group) + column / group] : from_float<S>(0.0f);
+}
+
+unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kPackThreads)); }
+
+}  // namespace
+
+bool keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
+
+Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                       int64_t group) {
+  MINFER_CHECK((levels == DType::U4 || levels == DType::U8) &&
+                   (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
+                   group > 0 && in_dim % group == 0 && keeps_groups(in_dim, group),
+               "allocate_levels: ", levels, " with scales ", scales, ", [", out_dim, ", ", in_dim,
+               "] in groups of ", group);
+  Matrix w;
+  w.out_dim = out_dim;
+  w.in_dim = in_dim;
+  w.group = group;
+  w.dtype = levels;
+  const PackedLayout layout = layout_of(w);
+  w.storage = allocate_device(DType::U8, {layout.n_level_bytes()});
+  w.scales = allocate_device(scales, {layout.n_scales()});
+  if (asymmetric) w.mins = allocate_device(DType::F32, {layout.n_scales()});
+  w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +
+              (asymmetric ? w.mins.view().n_bytes() : 0);
+  return w;
+}
+
+void pack_levels(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
+                 int64_t first_row) {
+  const int64_t n_rows = rows.out_dim(), in_dim = packed.in_dim;
+  MINFER_CHECK(is_packed(packed) && rows.levels.dtype == packed.dtype && rows.in_dim() == in_dim &&
+                   rows.group == packed.group && rows.scales.dtype == packed.scales.view().dtype &&
+                   rows.asymmetric() == bool(packed.mins),
+               "pack_levels: rows of another format");
+  MINFER_CHECK(first_row >= 0 && first_row % kTileRows == 0 &&
+                   first_row + n_rows <= packed.out_dim &&
+                   (n_rows % kTileRows == 0 || first_row + n_rows == packed.out_dim),
+               "pack_levels: rows [", first_row, ", ", first_row + n_rows, ") of ", packed.out_dim);
+  if (n_rows == 0) return;
+  const PackedLayout layout = layout_of(packed);
+  const int64_t first_tile = first_row / kTileRows, n_tiles = ceil_div(n_rows, kTileRows);
+
+  const int64_t n_words = n_tiles * layout.row_tile_bytes() / 16;
+  auto* const levels = static_cast<uint8_t*>(packed.storage.view().data);
+  launch(pack_levels_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
+         reinterpret_cast<uint4*>(levels + first_tile * layout.row_tile_bytes()),
+         static_cast<const uint8_t*>(rows.levels.data), layout, n_rows, in_dim, n_words);
+
+  const int64_t first = first_tile * layout.n_units * kTileRows;
+  const int64_t n_scales = n_tiles * layout.n_units * kTileRows;
+  const auto pack = [&]<typename S>(const Tensor& to, const Tensor& from) {
+    launch(pack_scales_kernel<S>, dim3(blocks_of(n_scales)), dim3(kPackThreads), 0, stream,
+           static_cast<S*>(to.data) + first, static_cast<const S*>(from.data), layout, n_rows,
+           in_dim, packed.group, n_scales);
+  };
+  if (rows.scales.dtype == DType::F16) {
+    pack.operator()<__half>(packed.scales.view(), rows.scales);
+  } else {
+    pack.operator()<float>(packed.scales.view(), rows.scales);
+  }
+  if (packed.mins) pack.operator()<float>(packed.mins.view(), rows.mins);
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,85 @@
+#pragma once
+
+#include <cstdint>
+
+#ifdef __CUDACC__
+#define MINFER_HOST_DEVICE __host__ __device__
+#else
+#define MINFER_HOST_DEVICE
+#endif
+
+// How quantized levels lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
+// of mma.m16n8k16, so that the 16-byte words that a lane loads are its own operands.
+//
+//   tile    512 bytes of U4, 1024 of U8; tiles of one 16 rows lie one after the other along
+//   columns,
+//           rows are padded to 16 and columns to 64
+//   lane    (g, t) = (lane / 4, lane % 4) owns rows g and g + 8 and, of each 16 columns, the four
+//           from 4t on: each of the tile's four instructions multiplies 16 adjacent columns
+//   U4      32 lanes of 16 bytes; word s is instruction s: nibble 4 b + 2 a + h is row g + 8 h,
+//           column 16 s + 4 t + 2 a + b
+//   U8      2 halves (s / 2) of 32 lanes of 16 bytes; word 2 (s % 2) + a: byte 2 h + b, the same
+//   chunk   2048 bytes: 4 tiles of U4, 2 of U8; what a warp multiplies in one step
+//   scales  one for each row and `unit` columns: the largest power of two in the group, at most a
+//           chunk, so that a group which is longer is repeated once a chunk. [16 rows][unit]
+//           [row % 8][row / 8 % 2], columns padded to whole chunks with zeros. A group that is the
+//           whole row has one scale a row. Mins alike, F32
+namespace minfer::cuda {
+
+constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
+
+struct PackedLayout {
+  int bits = 4;
+  int unit = 0;  // columns of a scale; 0: the row
+  int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
+  int64_t n_units = 0;  // of a row, padding included
+
+  MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
+  MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
+  MINFER_HOST_DEVICE int64_t row_tile_bytes() const { return n_column_tiles * tile_bytes(); }
+  MINFER_HOST_DEVICE int64_t n_level_bytes() const { return n_row_tiles * row_tile_bytes(); }
+  MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
+
+  // Which scale belongs to an element.
+  MINFER_HOST_DEVICE int64_t scale_index(int64_t row, int64_t column) const {
+    const int64_t at = row / kTileRows * n_units + (unit == 0 ? 0 : column / unit);
+    return at * kTileRows + row % 8 * 2 + row / 8 % 2;
+  }
+
+  // Where a level is: in which byte, and how far it is shifted in it.
+  struct Place {
+    int64_t byte;
+    int shift;
+  };
+  MINFER_HOST_DEVICE Place place(int64_t row, int64_t column) const {
+    const int64_t tile = row / kTileRows * n_column_tiles + column / kTileColumns;
+    const int c = int(column % kTileColumns);
+    const int s = c / 16, t = c / 4 % 4, a = c / 2 % 2, b = c % 2;
+    const int lane = int(row % 8) * 4 + t, h = int(row / 8 % 2);
+    if (bits == 4) {
+      const int nibble = 4 * b + 2 * a + h;
+      return {tile * 512 + lane * 16 + s * 4 + nibble / 2, nibble % 2 * 4};
+    }
+    return {tile * 1024 + s / 2 * 512 + lane * 16 + (s % 2 * 2 + a) * 4 + 2 * h + b, 0};
+  }
+};
+
+MINFER_HOST_DEVICE inline PackedLayout packed_layout(int bits, int64_t out_dim, int64_t in_dim,
+                                                     int64_t group) {
+  PackedLayout layout;
+  layout.bits = bits;
+  layout.n_row_tiles = (out_dim + kTileRows - 1) / kTileRows;
+  layout.n_column_tiles = (in_dim + kTileColumns - 1) / kTileColumns;
+  const int chunk_columns = layout.chunk_columns();
+  layout.n_chunks = (in_dim + chunk_columns - 1) / chunk_columns;
+  if (group == in_dim) {
+    layout.n_units = 1;
+  } else {
+    const int64_t power = group & -group;
+    layout.unit = power < chunk_columns ? int(power) : chunk_columns;
+    layout.n_units = layout.n_chunks * (chunk_columns / layout.unit);
+  }
+  return layout;
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,509 @@
+#include <cmath>
+#include <set>
+
+#include "kernels/cuda/launchers.h"
+#include "tests/support/cuda_tensors.h"
+#include "tests/support/float64_ops.h"
+
+namespace minfer::test {
+namespace {
+
+using cuda::Epilogue;
+
+// group 0: floats of that type; kRow: one scale a row.
+constexpr int64_t kRow = -1;
+struct Format {
+  DType weights = DType::F16, scales = DType::F16;
+  bool with_mins = false;
+  int64_t group = 0;
+};
+
+std::ostream& operator<<(std::ostream& out, const Format& f) {
+  out << f.weights;
+  if (f.group != 0) out << " " << f.scales << (f.with_mins ? " mins" : "") << " group " << f.group;
+  return out;
+}
+
+Format of_group(DType levels, DType scales, bool with_mins, int64_t group) {
+  return {levels, scales, with_mins, group};
+}
+
+cudaStream_t stream() {
+  static const cuda::Stream stream = cuda::make_stream();
+  return stream.get();
+}
+
+void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
+  const HostTensor values = random_normal(seed, to.view().shape, to.view().dtype, scale);
+  std::memcpy(to.view().data, values.view().data, size_t(to.view().n_bytes()));
+}
+
+// Copies packed in two pieces, so that first_row is not always 0.
+Matrix pack(const QuantizedMatrix& q) {
+  Matrix w = cuda::allocate_levels(q.levels.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
+                                   q.in_dim(), q.group);
+  const int64_t middle = q.out_dim() / 32 * 16;
+  for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
+    if (n == 0) continue;
+    const QuantizedMatrix rows = q.rows(begin, n);
+    const DeviceTensor levels = to_device(rows.levels), scales = to_device(rows.scales);
+    const DeviceTensor mins = rows.mins ? to_device(rows.mins) : DeviceTensor();
+    cuda::pack_levels(stream(), w, {levels, scales, mins, q.group}, begin);
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  return w;
+}
+
+// A matrix here and on the card.
+struct Weights {
+  Weights(const Format& f, int64_t out_dim, int64_t in_dim, uint64_t seed) : format(f) {
+    const float size = 1 / std::sqrt(float(in_dim));
+    if (f.group == 0) {
+      floats.reset(f.weights, {out_dim, in_dim});
+      fill_normal(floats, seed, size);
+      matrix.storage = to_device(floats);
+      matrix.out_dim = out_dim;
+      matrix.in_dim = in_dim;
+      matrix.dtype = f.weights;
+      return;
+    }
+    quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
+                                      f.group == kRow ? in_dim : f.group, f.with_mins);
+    std::mt19937_64 engine(seed);
+    auto* const levels = static_cast<uint8_t*>(quantized.levels.view().data);
+    for (int64_t i = 0; i < quantized.levels.view().n_bytes(); ++i) levels[i] = uint8_t(engine());
+    fill_normal(quantized.scales, seed + 1, size / (f.weights == DType::U4 ? 5.0f : 80.0f));
+    if (f.with_mins) fill_normal(quantized.mins, seed + 2, size);
+    matrix = pack(quantized.view());
+  }
+
+  // The value of an element, and the magnitudes of what it is the sum of.
+  std::pair<double, double> at(int64_t row, int64_t column) const {
+    const int64_t in_dim = matrix.in_dim;
+    if (format.group == 0) {
+      const double value = double(floats.at(row * in_dim + column));
+      return {value, std::abs(value)};
+    }
+    const QuantizedMatrix q = quantized.view();
+    const auto* levels = static_cast<const uint8_t*>(q.levels.data);
+    const int64_t i = row * in_dim + column, group = row * q.n_groups() + column / q.group;
+    const int level = q.bits() == 8 ? levels[i] : levels[i / 2] >> (i % 2 * 4) & 15;
+    const double scale = double(quantized.scales.at(group));
+    const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
+    const double scaled = scale * (level - (q.asymmetric() ? 0 : q.zero_level()));
+    return {scaled + min, std::abs(scaled) + std::abs(min)};
+  }
+
+  Format format;
+  HostTensor floats;
+  HostQuantizedMatrix quantized;
+  Matrix matrix;
+};
+
+double rounded(double x, DType half) {
+  return visit_float(half, [&]<typename T>() { return double(to_f32(from_f32<T>(float(x)))); });
+}
+
+// What a product sees of its input, and how far off each number may be: a normed one is rounded to
+// half, where an error of 2^-19 before that can decide between two neighbours. The sum of squares
+// is one of threads that add at most 200 numbers each, whatever the shape, and the rest is 10
+// roundings.
+struct Input {
+  float64::Values values, slack;
+};
+
+struct Call {
+  DType half = DType::F16;
+  int64_t n_tokens = 1, in_dim = 64;
+  Epilogue epilogue = Epilogue::Store;
+  DType out = DType::F16;
+  bool has_bias = false;
+  int norm = 0;  // 1: RMS, 2: layer
+};
+
+constexpr float kEps = 1e-5f;
+
+struct Caller {
+  explicit Caller(const Call& c) : call(c) {
+    const Shape shape{c.n_tokens, c.in_dim};
+    x = random_normal(1, shape, c.norm == 0 ? c.half : DType::F32, 2);
+    if (c.norm == 0) {
+      input.values = doubles(x);
+      input.slack.resize(input.values.size());
+      return;
+    }
+    weight = random_normal(2, {c.in_dim}, c.half);
+    bias = random_normal(3, {c.in_dim}, c.half);
+    const float64::Values x64 = doubles(x), w64 = doubles(weight), b64 = doubles(bias);
+    const float64::Values y = c.norm == 1 ? float64::rms_norm(x64, w64, double(kEps))
+                                          : float64::layer_norm(x64, w64, b64, double(kEps));
+    for (size_t i = 0; i < y.size(); ++i) {
+      // A row has unit variance after the norm, |mean| below it: 4 covers both.
+      const size_t k = i % size_t(c.in_dim);
+      const double b = c.norm == 2 ? b64[k] : 0;
+      const double error = 0x1p-19 * (std::abs(y[i] - b) + std::abs(b) + 0.25 * std::abs(w64[k]));
+      const double low = rounded(y[i] - error, c.half), high = rounded(y[i] + error, c.half);
+      input.values.push_back(rounded(y[i], c.half));
+      input.slack.push_back(high - low);
+    }
+  }
+
+  // out = x wᵀ for all weights in one call, each element held against float64.
+  void expect_match(const std::vector<const Weights*>& weights, int64_t n_rows_checked = 1 << 30) {
+    const DeviceTensor x_device = to_device(x);
+    DeviceTensor weight_device, bias_device;
+    cuda::MatvecNorm norm;
+    if (call.norm != 0) {
+      weight_device = to_device(weight);
+      norm = {weight_device, {}, kEps, call.norm == 1};
+      if (call.norm == 2) norm.bias = (bias_device = to_device(bias)).view();
+    }
+    std::vector<DeviceTensor> outs, biases;
+    std::vector<HostTensor> host_biases, residuals;
+    std::vector<cuda::MatvecPart> parts;
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const int64_t out_dim = weights[i]->matrix.out_dim;
+      // One row more than is asked for: it must stay as it is.
+      outs.push_back(poisoned_device(call.out, {call.n_tokens + 1, out_dim}));
+      residuals.push_back(random_normal(20 + i, {call.n_tokens, out_dim}));
+      if (call.epilogue == Epilogue::Accumulate) {
+        MINFER_CUDA_CHECK(cudaMemcpy(outs[i].view().data, residuals[i].view().data,
+                                     size_t(residuals[i].view().n_bytes()),
+                                     cudaMemcpyHostToDevice));
+      }
+      host_biases.push_back(random_normal(40 + i, {out_dim}, call.half));
+      biases.push_back(to_device(host_biases[i]));
+      parts.push_back({&weights[i]->matrix, outs[i].view().rows(0, call.n_tokens),
+                       call.has_bias ? biases[i].view() : Tensor()});
+    }
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+    cuda::matvec(stream(), x_device, call.norm == 0 ? nullptr : &norm, parts, call.epilogue);
+
+    const bool pairs = call.epilogue == Epilogue::SwiGlu;
+    for (size_t i = 0; i < (pairs ? 1 : weights.size()); ++i) {
+      const HostTensor out = to_host(outs[i]);
+      const int64_t out_dim = weights[i]->matrix.out_dim;
+      const auto* const guard = static_cast<const uint8_t*>(out.view().rows(call.n_tokens, 1).data);
+      for (int64_t b = 0; b < bytes_of(call.out, out_dim); ++b) ASSERT_EQ(guard[b], 0xFF);
+      for (int64_t j = 0; j < call.n_tokens * out_dim; ++j) {
+        ASSERT_TRUE(std::isfinite(out.at(j))) << "element " << j << " of part " << i;
+      }
+      std::set<int64_t> rows{0, out_dim - 1};
+      std::mt19937_64 engine(5);
+      for (int64_t r = 0; r < std::min(out_dim, n_rows_checked); ++r) {
+        rows.insert(out_dim <= n_rows_checked ? r : int64_t(engine() % uint64_t(out_dim)));
+      }
+      for (const int64_t row : rows) {
+        const auto sums = products(*weights[i], row, call.has_bias ? &host_biases[i] : nullptr);
+        const auto ups =
+            pairs ? products(*weights[1], row, call.has_bias ? &host_biases[1] : nullptr) : sums;
+        for (int64_t t = 0; t < call.n_tokens; ++t) {
+          const auto [want, bound] =
+              finish(sums[size_t(t)], ups[size_t(t)], double(residuals[i].at(t * out_dim + row)));
+          ASSERT_NEAR(double(out.at(t * out_dim + row)), want, bound)
+              << weights[i]->format << " [" << out_dim << ", " << call.in_dim << "] part " << i
+              << ", row " << row << ", token " << t << " of " << call.n_tokens;
+        }
+      }
+    }
+  }
+
+  struct Sum {
+    double value, bound;
+  };
+
+  // Products are exact in f32. An instruction adds 16 of them to its sum; each addend loses less
+  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a
+  // sixteenth of the row plus a chunk; scales, the 16 warps, a bias and scaled sums are fewer than
+  // 80 roundings. Sums of activations for mins: units of at most 256, or 64 where the row has one.
+  std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
+    const int64_t n = call.in_dim;
+    std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
+    for (int64_t k = 0; k < n; ++k) {
+      std::tie(values[size_t(k)], magnitudes[size_t(k)]) = w.at(row, k);
+    }
+    std::vector<Sum> sums;
+    for (int64_t t = 0; t < call.n_tokens; ++t) {
+      double sum = 0, magnitude = 0, slack = 0;
+      for (int64_t k = 0; k < n; ++k) {
+        const double x = input.values[size_t(t * n + k)];
+        sum += values[size_t(k)] * x;
+        magnitude += magnitudes[size_t(k)] * std::abs(x);
+        slack += std::abs(values[size_t(k)]) * input.slack[size_t(t * n + k)];
+      }
+      const double b = added == nullptr ? 0 : double(added->at(row));
+      double u = (double(n) / 256 + 16 + 20) * 0x1p-22;
+      if (w.format.with_mins) u += (256 + double(n) / 64) * 0x1p-24;
+      sums.push_back({sum + b, u * (magnitude + std::abs(b)) + slack});
+    }
+    return sums;
+  }
+
+  Sum finish(const Sum& a, const Sum& up, double residual) const {
+    double value = a.value, bound = a.bound, relative = 0;
+    switch (call.epilogue) {
+      case Epilogue::Store:
+        break;
+      case Epilogue::Accumulate:
+        value += residual;
+        break;
+      case Epilogue::SwiGlu: {  // |silu'| < 1.1; exp and the division lose a few ulp
+        const double s = float64::silu(a.value);
+        value = s * up.value;
+        bound = 1.1 * a.bound * (std::abs(up.value) + up.bound) + std::abs(s) * up.bound;
+        relative = (std::abs(a.value) + 8) * 0x1p-23;
+        break;
+      }
+      case Epilogue::GeluErf:  // |gelu'| < 1.13; normcdff: 5 ulp
+      case Epilogue::GeluTanh:
+        value = float64::gelu(a.value,
+                              call.epilogue == Epilogue::GeluErf ? GeluKind::Erf : GeluKind::Tanh);
+        bound *= 1.13;
+        // the exponent of exp(-2u) is off by a few ulp of itself
+        relative = (16 + 8 * std::abs(std::pow(a.value, 3))) * 0x1p-23;
+        break;
+    }
+    const double smallest = call.out == DType::F16 ? 0x1p-25 : 1e-38;
+    const double u = unit_roundoff(call.out);
+    return {value, (bound + std::abs(value) * relative) * (1 + u) + u * std::abs(value) + smallest};
+  }
+
+  Call call;
+  HostTensor x, weight, bias;
+  Input input;
+};
+
+void expect_product(const Call& call, const Format& format, int64_t out_dim,
+                    int64_t n_rows_checked = 1 << 30) {
+  const Weights w(format, out_dim, call.in_dim, 100);
+  Caller(call).expect_match({&w}, n_rows_checked);
+}
+
+Call call_of(DType half, int64_t n_tokens, int64_t in_dim) {
+  Call call;
+  call.half = call.out = half;
+  call.n_tokens = n_tokens;
+  call.in_dim = in_dim;
+  return call;
+}
+
+class CudaMatvec : public testing::TestWithParam<DType> {};
+
+TEST_P(CudaMatvec, EveryQuantizedFormat) {
+  MINFER_NEEDS_CUDA();
+  for (const DType levels : {DType::U4, DType::U8}) {
+    for (const DType scales : {DType::F16, DType::F32}) {
+      for (const bool mins : {false, true}) {
+        for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64},
+                                    int64_t{128}, int64_t{512}, kRow}) {
+          for (const int64_t n_tokens : {1, 5}) {
+            expect_product(call_of(GetParam(), n_tokens, 1536),
+                           of_group(levels, scales, mins, group), 36);
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaMatvec, Shapes) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const int64_t in_dim : {8, 96, 160, 172, 576, 1536, 4096, 11008}) {
+    const int64_t group = in_dim % 32 == 0 ? 32 : kRow;
+    for (const Format& format : {Format{half}, of_group(DType::U4, DType::F16, false, group),
+                                 of_group(DType::U8, DType::F16, false, kRow),
+                                 of_group(DType::U4, DType::F32, true, group)}) {
+      for (const int64_t out_dim : {1, 15, 16, 17, 100}) {
+        for (const int64_t n_tokens : {1, 2, 5, 8}) {
+          expect_product(call_of(half, n_tokens, in_dim), format, out_dim, 20);
+          if (HasFatalFailure()) return;
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaMatvec, FormatsThatOnlyThePlainKernelTakes) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const Format& format : {Format{DType::F32}, Format{DType::F16}, Format{DType::BF16}}) {
+    for (const int64_t in_dim : {int64_t{1}, int64_t{172}, int64_t{1023}}) {
+      expect_product(call_of(half, 3, in_dim), format, 35);
+    }
+    expect_product(call_of(half, 2, 64), format, 35);
+  }
+}
+
+TEST_P(CudaMatvec, LlamaLayer) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const Format& format :
+       {Format{half}, of_group(DType::U8, DType::F16, false, kRow),
+        of_group(DType::U4, DType::F16, false, 64), of_group(DType::U4, DType::F32, true, 32)}) {
+    const Weights q(format, 4096, 4096, 1), k(format, 1024, 4096, 2), v(format, 1024, 4096, 3);
+    const Weights gate(format, 11008, 4096, 4), up(format, 11008, 4096, 5);
+    const Weights down(format, 4096, 11008, 6);
+    for (const int64_t n_tokens : {1, 8}) {
+      Call qkv = call_of(half, n_tokens, 4096);
+      qkv.norm = 1;
+      Caller(qkv).expect_match({&q, &k, &v}, 24);
+      Call swiglu = qkv;
+      swiglu.epilogue = Epilogue::SwiGlu;
+      Caller(swiglu).expect_match({&gate, &up}, 24);
+      Call add = call_of(half, n_tokens, 11008);
+      add.epilogue = Epilogue::Accumulate;
+      add.out = DType::F32;
+      Caller(add).expect_match({&down}, 24);
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+TEST_P(CudaMatvec, NormsBiasesAndEpilogues) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const int64_t in_dim : {96, 172, 576, 4096, 11008}) {
+    for (const Format& format : {Format{half}, of_group(DType::U4, DType::F16, false, kRow),
+                                 of_group(DType::U8, DType::F32, true, kRow)}) {
+      const Weights a(format, 33, in_dim, 1), b(format, 33, in_dim, 2);
+      for (const int norm : {0, 1, 2}) {
+        for (const Epilogue epilogue : {Epilogue::Store, Epilogue::Accumulate, Epilogue::SwiGlu,
+                                        Epilogue::GeluErf, Epilogue::GeluTanh}) {
+          for (const int64_t n_tokens : {1, 3, 8}) {
+            Call call = call_of(half, n_tokens, in_dim);
+            call.norm = norm;
+            call.epilogue = epilogue;
+            call.has_bias = n_tokens != 3;
+            const bool is_f32 =
+                epilogue == Epilogue::Accumulate || (epilogue == Epilogue::Store && norm == 1);
+            if (is_f32) call.out = DType::F32;
+            SCOPED_TRACE(cat("norm ", norm, ", epilogue ", int(epilogue)));
+            Caller(call).expect_match({&a, &b});
+            if (HasFatalFailure()) return;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaMatvec, PartsOfSeveralFormats) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  const Weights a(of_group(DType::U4, DType::F32, true, 32), 50, 512, 1);
+  const Weights b(of_group(DType::U4, DType::F32, true, 32), 20, 512, 2);
+  const Weights c(of_group(DType::U8, DType::F32, false, 16), 70, 512, 3);
+  const Weights gate(Format{half}, 50, 512, 4);
+  Caller(call_of(half, 4, 512)).expect_match({&a, &b, &c});
+  Caller(call_of(half, 4, 512)).expect_match({&a, &c, &b});
+  Call swiglu = call_of(half, 4, 512);
+  swiglu.epilogue = Epilogue::SwiGlu;
+  Caller(swiglu).expect_match({&gate, &a});
+}
+
+// More inputs than shared memory holds at once.
+TEST_P(CudaMatvec, WideInputs) {
+  MINFER_NEEDS_CUDA();
+  for (const int64_t in_dim : {28672, 65536}) {
+    for (const Format& format : {Format{GetParam()}, of_group(DType::U4, DType::F16, false, 64)}) {
+      expect_product(call_of(GetParam(), 8, in_dim), format, 20);
+    }
+  }
+}
+
+// Bit for bit: the same call again, and a token alone or among eight.
+TEST_P(CudaMatvec, Deterministic) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const Format& format : {Format{half}, of_group(DType::U8, DType::F16, false, kRow),
+                               of_group(DType::U4, DType::F32, true, 32)}) {
+    const Weights w(format, 3000, 1536, 1);
+    const DeviceTensor x = to_device(random_normal(7, {8, 1536}, half));
+    const auto run = [&](int64_t begin, int64_t n) {
+      const DeviceTensor out = poisoned_device(DType::F32, {n, 3000});
+      MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+      const cuda::MatvecPart part{&w.matrix, out, {}};
+      cuda::matvec(stream(), x.view().rows(begin, n), nullptr, {&part, 1}, Epilogue::Store);
+      return to_host(out);
+    };
+    const HostTensor all = run(0, 8), again = run(0, 8), one = run(6, 1);
+    EXPECT_EQ(0, std::memcmp(all.view().data, again.view().data, size_t(all.view().n_bytes())));
+    EXPECT_EQ(
+        0, std::memcmp(all.view().rows(6, 1).data, one.view().data, size_t(one.view().n_bytes())));
+  }
+}
+
+TEST_P(CudaMatvec, RowsReadBackAreWhatTheLevelsMean) {
+  MINFER_NEEDS_CUDA();
+  const DType half = GetParam();
+  for (const int64_t in_dim : {2, 96, 170, 576, 1536}) {
+    for (const DType levels : {DType::U4, DType::U8}) {
+      for (const bool mins : {false, true}) {
+        for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{192}, kRow}) {
+          if (group != kRow && in_dim % group != 0) continue;
+          const Format format = of_group(levels, mins ? DType::F32 : DType::F16, mins, group);
+          const Weights w(format, 83, in_dim, 1);
+          const std::vector<int32_t> ids{82, 0, 16, 5, 47};
+          HostTensor f32(DType::F32, {83, in_dim});
+          for (int64_t row = 0; row < 83; ++row) {
+            dequantize_row(f32.as<float>() + row * in_dim, w.quantized.view(), row);
+          }
+          for (const auto& [begin, n] :
+               {std::pair<int64_t, int64_t>{0, 83}, {16, 32}, {7, 20}, {82, 1}}) {
+            const DeviceTensor out = poisoned_device(half, {n + 1, in_dim});
+            MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+            cuda::dequantize_rows(stream(), out.view().rows(0, n), w.matrix, begin);
+            const HostTensor got = to_host(out);
+            for (int64_t i = 0; i < n * in_dim; ++i) {
+              ASSERT_EQ(double(got.at(i)), rounded(double(f32.at(begin * in_dim + i)), half))
+                  << format << ", row " << begin + i / in_dim << ", column " << i % in_dim;
+            }
+            for (int64_t i = n * in_dim; i < (n + 1) * in_dim; ++i) {
+              ASSERT_TRUE(std::isnan(got.at(i)));
+            }
+          }
+          DeviceTensor device_ids = cuda::allocate_device(DType::F32, {int64_t(ids.size())});
+          MINFER_CUDA_CHECK(cudaMemcpy(device_ids.view().data, ids.data(), ids.size() * 4,
+                                       cudaMemcpyHostToDevice));
+          const DeviceTensor out = poisoned_device(DType::F32, {int64_t(ids.size()), in_dim});
+          MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+          cuda::gather_rows(stream(), out, w.matrix,
+                            static_cast<const int32_t*>(device_ids.view().data));
+          const HostTensor got = to_host(out);
+          for (int64_t i = 0; i < got.view().n_elements(); ++i) {
+            ASSERT_EQ(got.at(i), f32.at(ids[size_t(i / in_dim)] * in_dim + i % in_dim)) << format;
+          }
+        }
+      }
+    }
+  }
+}
+
+TEST_P(CudaMatvec, FloatRowsReadBack) {
+  MINFER_NEEDS_CUDA();
+  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
+    const Weights w(Format{dtype}, 40, 301, 1);
+    const DeviceTensor out = poisoned_device(GetParam(), {9, 301});
+    const DeviceTensor gathered = poisoned_device(DType::F32, {1, 301});
+    const int32_t id = 39;
+    const DeviceTensor device_id = cuda::allocate_device(DType::F32, {1});
+    MINFER_CUDA_CHECK(cudaMemcpy(device_id.view().data, &id, 4, cudaMemcpyHostToDevice));
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+    cuda::dequantize_rows(stream(), out, w.matrix, 30);
+    cuda::gather_rows(stream(), gathered, w.matrix,
+                      static_cast<const int32_t*>(device_id.view().data));
+    const HostTensor got = to_host(out), row = to_host(gathered);
+    for (int64_t i = 0; i < 9 * 301; ++i) {
+      ASSERT_EQ(double(got.at(i)), rounded(double(w.floats.at(30 * 301 + i)), GetParam()));
+    }
+    for (int64_t i = 0; i < 301; ++i) ASSERT_EQ(row.at(i), w.floats.at(39 * 301 + i));
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Halves, CudaMatvec, testing::Values(DType::F16, DType::BF16),
+                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+
+}  // namespace
+}  // namespace minfer::test
