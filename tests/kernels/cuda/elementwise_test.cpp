@@ -56,7 +56,7 @@ TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
 TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
   MINFER_NEEDS_CUDA();
   const DType dtype = GetParam();
-  for (const auto [n_rows, dim] : {std::pair<int64_t, int64_t>{1, 1},
+  for (const auto& [n_rows, dim] : {std::pair<int64_t, int64_t>{1, 1},
                                    {3, 7},
                                    {1, 4096},
                                    {5, 1000},
@@ -82,7 +82,7 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
     const auto at = [&](const HostTensor& t) {
       return [&t, dim = t.view().n_elements()](int64_t i) { return double(t.at(i % dim)); };
     };
-    const auto x = at(a), y = at(b), c = at(bias), w = at(wide);
+    const auto x = at(a), y = at(b), w = at(wide);
     check(
         dtype, [&](Tensor out) { cuda::add(nullptr, out, a_dev, b_dev); },
         [&](int64_t i) { return x(i) + y(i); }, 0);
