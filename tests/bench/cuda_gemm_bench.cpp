@@ -72,6 +72,7 @@ class Bench {
     workspace_ = cuda::allocate_device(DType::U8, {64 << 20});
     check_blas(cublasSetWorkspace(handle, workspace_.view().data, 64 << 20));
     MINFER_CUDA_CHECK(cudaMemset(outs_.view().data, 0, size_t(outs_.view().n_bytes())));
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   }
 
   void compare(const Case& c) {

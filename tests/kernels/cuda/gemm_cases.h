@@ -1,0 +1,232 @@
+#pragma once
+
+#include <algorithm>
+#include <functional>
+#include <set>
+
+#include "kernels/base/math.h"
+#include "kernels/cuda/gemm/gemm.h"
+#include "tests/support/cuda_tensors.h"
+#include "tests/support/float64_ops.h"
+
+// A call of cuda::gemm, its tensors and its comparison with float64.
+namespace minfer::test {
+
+using cuda::Epilogue;
+
+// Uniform in (-scale, scale), much faster than normal numbers.
+inline HostTensor random_uniform(uint64_t seed, const Shape& shape, DType dtype, float scale) {
+  HostTensor tensor(dtype, shape);
+  uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+  visit_float(dtype, [&]<typename T>() {
+    T* const data = tensor.as<T>();
+    for (int64_t i = 0; i < shape.n_elements(); ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      data[i] = from_f32<T>((float(state >> 40) * 0x1p-23f - 1) * scale);
+    }
+  });
+  return tensor;
+}
+
+struct GemmCase {
+  DType dtype = DType::F16;
+  int64_t m = 1, k = 8;
+  std::vector<int64_t> n = {8};  // of each part
+  Epilogue epilogue = Epilogue::Store;
+  bool out_is_f32 = false;
+  bool has_bias = false;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
+  out << c.dtype << " m " << c.m << " k " << c.k << " n";
+  for (int64_t n : c.n) out << ' ' << n;
+  return out << " epilogue " << int(c.epilogue) << (c.out_is_f32 ? " f32" : "")
+             << (c.has_bias ? " bias" : "");
+}
+
+using GemmLauncher = std::function<void(Tensor x, std::span<const cuda::GemmPart>, Epilogue)>;
+
+// Inputs on both sides; outs with a row of NaN in front and behind.
+struct GemmTensors {
+  explicit GemmTensors(const GemmCase& c) : c(c) {
+    x = random_uniform(1, {c.m, c.k}, c.dtype, 1.7f);
+    x_device = to_device(x);
+    const DType out_dtype = c.out_is_f32 ? DType::F32 : c.dtype;
+    for (size_t i = 0; i < c.n.size(); ++i) {
+      const int64_t n = c.n[i];
+      w.push_back(random_uniform(2 + i, {n, c.k}, c.dtype, 1.7f / std::sqrt(float(c.k))));
+      bias.push_back(random_uniform(12 + i, {n}, c.dtype, 1));
+      HostTensor out(out_dtype, {c.m + 2, n});
+      std::memset(out.view().data, 0xFF, size_t(out.view().n_bytes()));
+      if (c.epilogue == Epilogue::Accumulate) {
+        const HostTensor before = random_uniform(22 + i, {c.m, n}, DType::F32, 3);
+        std::memcpy(out.view().rows(1, c.m).data, before.view().data,
+                    size_t(before.view().n_bytes()));
+      }
+      w_device.push_back(to_device(w[i]));
+      bias_device.push_back(to_device(bias[i]));
+      out_device.push_back(to_device(out));
+      before.push_back(std::move(out));
+    }
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for copies
+  }
+
+  std::vector<cuda::GemmPart> parts() const {
+    std::vector<cuda::GemmPart> parts;
+    for (size_t i = 0; i < c.n.size(); ++i) {
+      parts.push_back({w_device[i], out_device[i].view().rows(1, c.m),
+                       c.has_bias ? bias_device[i].view() : Tensor{}});
+    }
+    return parts;
+  }
+
+  const GemmCase& c;
+  HostTensor x;
+  std::vector<HostTensor> w, bias, before;
+  DeviceTensor x_device;
+  std::vector<DeviceTensor> w_device, bias_device, out_device;
+};
+
+struct BoundedSum {
+  double value, error;
+};
+
+// x[row] w[column] + bias in float64, and how far f32 sums on tensor cores may be off. An
+// instruction adds 16 products and the sum so far, each of them cut to 24 bits of the largest: 17
+// errors of 2^-23 of the largest partial sum, of which there are k / 16. Parts of k summed apart
+// have partial sums up to twice as large. A bias adds one rounding.
+inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int64_t column) {
+  return visit_float(t.c.dtype, [&]<typename T>() {
+    const T* const a = t.x.as<const T>() + row * t.c.k;
+    const T* const b = t.w[part].as<const T>() + column * t.c.k;
+    double sum = 0, largest = 0;
+    for (int64_t i = 0; i < t.c.k; ++i) {
+      const double product = double(to_f32(a[i])) * double(to_f32(b[i]));
+      sum += product;
+      largest = std::max({largest, std::abs(sum), std::abs(product)});
+    }
+    double error = (double(t.c.k) / 16 + 1) * 17 * 0x1p-23 * 2 * largest;
+    if (t.c.has_bias) {
+      sum += double(t.bias[part].at(column));
+      error += kU * std::abs(sum);
+    }
+    return BoundedSum{sum, error};
+  });
+}
+
+// The slopes of gelu and silu stay below 1.13; their own error below 2^-19 (activations.cuh).
+inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64_t column) {
+  const BoundedSum sum = exact_sum(t, part, row, column);
+  double value = sum.value, error = sum.error;
+  switch (t.c.epilogue) {
+    case Epilogue::Store:
+      break;
+    case Epilogue::Accumulate:
+      value += double(t.before[part].at((row + 1) * t.c.n[part] + column));
+      break;
+    case Epilogue::SwiGlu: {
+      const BoundedSum up = exact_sum(t, 1, row, column);
+      const double gate = float64::silu(sum.value);
+      value = gate * up.value;
+      error = 1.13 * sum.error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
+              0x1p-19 * std::abs(value);
+      break;
+    }
+    case Epilogue::GeluErf:
+    case Epilogue::GeluTanh:
+      value = float64::gelu(sum.value,
+                            t.c.epilogue == Epilogue::GeluErf ? GeluKind::Erf : GeluKind::Tanh);
+      error = 1.13 * sum.error + 0x1p-19 * std::abs(value);
+      break;
+  }
+  const DType out_dtype = t.c.out_is_f32 ? DType::F32 : t.c.dtype;
+  const double smallest = out_dtype == DType::F16 ? 0x1p-24 : kSmallestNormal;
+  error += unit_roundoff(out_dtype) * (std::abs(value) + error) + smallest;
+  return {value, error};
+}
+
+// All of them where that is cheap; else the first, the last and those beside edges of tiles.
+inline std::vector<int64_t> sampled(int64_t size, bool all) {
+  std::set<int64_t> picked;
+  if (all) {
+    for (int64_t i = 0; i < size; ++i) picked.insert(i);
+  } else {
+    for (int64_t i : {0, 1, 8, 31, 32, 63, 64, 127, 128, 191, 192, 255, 256}) picked.insert(i);
+    for (int64_t i = 1; i < 9; ++i) picked.insert(i * 2654435761 % size);
+    for (int64_t i = 1; i <= 3; ++i) picked.insert(size - i);
+  }
+  std::erase_if(picked, [&](int64_t i) { return i < 0 || i >= size; });
+  return {picked.begin(), picked.end()};
+}
+
+inline void compare(const GemmTensors& t) {
+  const GemmCase& c = t.c;
+  const size_t n_outs = c.epilogue == Epilogue::SwiGlu ? 1 : c.n.size();
+  for (size_t part = 0; part < c.n.size(); ++part) {
+    const HostTensor out = to_host(t.out_device[part]);
+    const int64_t n = c.n[part];
+    const auto bytes = [&](const HostTensor& tensor, int64_t row) {
+      return tensor.view().rows(row, 1).data;
+    };
+    const size_t row_bytes = size_t(out.view().rows(0, 1).n_bytes());
+    for (int64_t row : {int64_t{0}, c.m + 1}) {
+      ASSERT_EQ(std::memcmp(bytes(out, row), bytes(t.before[part], row), row_bytes), 0)
+          << "written " << (row == 0 ? "in front of" : "behind") << " out of part " << part;
+    }
+    if (part >= n_outs) {
+      ASSERT_EQ(
+          std::memcmp(out.view().data, t.before[part].view().data, size_t(out.view().n_bytes())),
+          0);
+      continue;
+    }
+    visit_float(out.view().dtype, [&]<typename T>() {
+      const T* const values = out.as<const T>() + n;
+      for (int64_t i = 0; i < c.m * n; ++i) {
+        ASSERT_TRUE(std::isfinite(to_f32(values[i])))
+            << "part " << part << ", row " << i / n << ", column " << i % n;
+      }
+    });
+    const bool all = double(c.m) * double(n) * double(c.k) < 2e6;
+    for (int64_t row : sampled(c.m, all)) {
+      for (int64_t column : sampled(n, all)) {
+        const BoundedSum want = expected(t, part, row, column);
+        ASSERT_NEAR(double(out.at((row + 1) * n + column)), want.value, want.error)
+            << "part " << part << ", row " << row << ", column " << column;
+      }
+    }
+  }
+}
+
+inline void check(const GemmCase& c, const GemmLauncher& launcher) {
+  SCOPED_TRACE(cat(c));
+  const GemmTensors t(c);
+  launcher(t.x_device, t.parts(), c.epilogue);
+  MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  compare(t);
+}
+
+// The case with every epilogue.
+inline std::vector<GemmCase> with_epilogues(const GemmCase& c) {
+  std::vector<GemmCase> cases;
+  for (bool has_bias : {false, true}) {
+    GemmCase variant = c;
+    variant.has_bias = has_bias;
+    cases.push_back(variant);
+    for (Epilogue epilogue : {Epilogue::GeluErf, Epilogue::GeluTanh}) {
+      variant.epilogue = epilogue;
+      cases.push_back(variant);
+    }
+    variant.out_is_f32 = true;
+    for (Epilogue epilogue : {Epilogue::Store, Epilogue::Accumulate}) {
+      variant.epilogue = epilogue;
+      cases.push_back(variant);
+    }
+    variant.out_is_f32 = false;
+    variant.epilogue = Epilogue::SwiGlu;
+    variant.n = {c.n[0], c.n[0]};
+    cases.push_back(variant);
+  }
+  return cases;
+}
+
+}  // namespace minfer::test
