@@ -91,13 +91,14 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
   return p;
 }
 
-// Chooses tokens of one launch and stages; false where not even one token fits.
+// Chooses tokens of one launch and stages: a single stage, which hides less, before fewer tokens,
+// which read the weights again. False where not even one token fits.
 bool fit(MatvecParams& p, int64_t n_tokens, int shared_limit) {
   for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
     p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
     p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
-    for (p.n_stages = 3; p.n_stages >= 2; --p.n_stages) {
-      const int limit = p.n_stages == 2 ? shared_limit : std::min(kSharedTogether, shared_limit);
+    for (p.n_stages = 3; p.n_stages >= 1; --p.n_stages) {
+      const int limit = p.n_stages == 3 ? std::min(kSharedTogether, shared_limit) : shared_limit;
       if (matvec_shared(p).total <= limit) return true;
     }
   }

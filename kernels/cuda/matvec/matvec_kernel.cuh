@@ -198,10 +198,12 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
     float total[2][4] = {};
     for (; step < n_steps; step += kMatvecWarps) {
       // n_stages groups are under way, the oldest is of this step.
-      if (p.n_stages == 2) {
+      if (p.n_stages == 3) {
+        ptx::copy_async_wait<2>();
+      } else if (p.n_stages == 2) {
         ptx::copy_async_wait<1>();
       } else {
-        ptx::copy_async_wait<2>();
+        ptx::copy_async_wait<0>();
       }
       __syncwarp();  // scales are copied by other lanes
       uint8_t* const slot = ring + stage * p.slot_bytes;
