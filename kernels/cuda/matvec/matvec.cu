@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/matvec/params.h"
@@ -68,6 +69,8 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
   }
   p.x_columns = p.n_chunks * chunk_columns;
   p.x_stride = p.x_columns + 32;  // 16-byte reads of 8 tokens by 4 lanes meet no bank twice
+  p.pair_mask = epilogue == Epilogue::SwiGlu ? 1 : 0;
+  std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   for (size_t i = 0; i < parts.size(); ++i) {
     const MatvecPart& part = parts[i];
     MatvecPartParams& to = p.parts[i];
@@ -76,19 +79,26 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
     to.mins = static_cast<const float*>(part.w->mins.view().data);
     to.bias = part.bias.data;
     to.out_dim = narrow<int>(part.w->out_dim);
-    to.n_row_tiles = narrow<int>(ceil_div(part.w->out_dim, kTileRows));
-    if (i == 0 || epilogue != Epilogue::SwiGlu) p.n_tiles += to.n_row_tiles;
+    const int n_row_tiles = narrow<int>(ceil_div(part.w->out_dim, kTileRows));
+    if (epilogue == Epilogue::SwiGlu) {
+      p.n_tiles = n_row_tiles;
+    } else {
+      p.begins[i] = p.n_tiles;
+      p.n_tiles += n_row_tiles;
+      if (i < std::size(p.ends)) p.ends[i] = p.n_tiles;
+    }
   }
   return p;
 }
 
-// Chooses tokens of one launch and stages; false where not even one token fits.
+// Chooses tokens of one launch and stages: a single stage, which hides less, before fewer tokens,
+// which read the weights again. False where not even one token fits.
 bool fit(MatvecParams& p, int64_t n_tokens, int shared_limit) {
   for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
     p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
     p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
-    for (p.n_stages = 3; p.n_stages >= 2; --p.n_stages) {
-      const int limit = p.n_stages == 2 ? shared_limit : std::min(kSharedTogether, shared_limit);
+    for (p.n_stages = 3; p.n_stages >= 1; --p.n_stages) {
+      const int limit = p.n_stages == 3 ? std::min(kSharedTogether, shared_limit) : shared_limit;
       if (matvec_shared(p).total <= limit) return true;
     }
   }

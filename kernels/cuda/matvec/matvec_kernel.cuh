@@ -20,57 +20,65 @@ struct MatvecCursor {
   }
 };
 
-// The part that holds a row tile; tile becomes its number there. Where parts go in pairs, all parts
-// have the tile, and an odd step is of the second.
+// The part that holds a row tile; tile becomes its number there.
 __device__ inline int part_of(const MatvecParams& p, int& tile, int step) {
-  if (p.epilogue == Epilogue::SwiGlu) return step & 1;
-  int part = 0;
-  while (tile >= p.parts[part].n_row_tiles) tile -= p.parts[part++].n_row_tiles;
+  const int part = (step & p.pair_mask) + (tile >= p.ends[0]) + (tile >= p.ends[1]);
+  tile -= p.begins[part];
   return part;
 }
 
 // Begins to copy what one step multiplies to a slot of the warp: each lane its own words, scales
 // and mins behind them. Always one group of copies, empty behind the last step.
-template <typename T, MatvecWeights kWeights>
+template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
 __device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCursor at,
                                   uint64_t policy) {
   const int lane = threadIdx.x % 32;
   if (at.tile < p.n_tiles) {
     const MatvecPartParams& part = p.parts[part_of(p, at.tile, at.step)];
-    const int chunk = p.epilogue == Epilogue::SwiGlu ? at.step / 2 : at.step;
+    const int chunk = at.step >> p.pair_mask;
     uint8_t* const to = slot + lane * 16;
     if (kWeights == MatvecWeights::Float) {
       const int g = lane / 4, t = lane % 4, column = chunk * kTileColumns + t * 8;
-      const T* const weights = static_cast<const T*>(part.weights);
+      const T* const weights = static_cast<const T*>(part.weights) + column;
 #pragma unroll
       for (int h = 0; h < 2; ++h) {  // rows behind the last one are not stored
         const int row = min(at.tile * kTileRows + g + 8 * h, part.out_dim - 1);
         const T* const from = weights + int64_t{row} * p.in_dim;
 #pragma unroll
-        for (int j = 0; j < 2; ++j) {
-          const bool inside = column + 32 * j < p.in_dim;
-          ptx::copy_async_16(to + (2 * h + j) * 512, from + (inside ? column + 32 * j : 0),
-                             inside ? 16 : 0, policy);
+        for (int j = 0; j < 2; ++j) {  // of columns behind the last one nothing is read
+          ptx::copy_async_16(to + (2 * h + j) * 512, from + 32 * j,
+                             column + 32 * j < p.in_dim ? 16 : 0, policy);
         }
       }
     } else {
-      const uint8_t* const from =
-          static_cast<const uint8_t*>(part.weights) + int64_t{at.tile} * p.row_tile_bytes;
+      const int offset = chunk * kChunkBytes;
+      const uint8_t* const from = static_cast<const uint8_t*>(part.weights) +
+                                  int64_t{at.tile} * p.row_tile_bytes + (offset + lane * 16);
 #pragma unroll
-      for (int piece = 0; piece < 4; ++piece) {
-        const int offset = chunk * kChunkBytes + piece * 512;
-        const bool inside = offset < p.row_tile_bytes;
-        ptx::copy_async_16(to + piece * 512, from + (inside ? offset : 0) + lane * 16,
-                           inside ? 16 : 0, policy);
+      for (int piece = 0; piece < 4; ++piece) {  // the last chunk may be short
+        ptx::copy_async_16(to + piece * 512, from + piece * 512,
+                           offset + piece * 512 < p.row_tile_bytes ? 16 : 0, policy);
       }
-      const int64_t index = int64_t{at.tile} * p.n_chunks + chunk;
-      const auto* const scales = static_cast<const uint8_t*>(part.scales) + index * p.scale_bytes;
-      for (int i = lane * 16; i < p.scale_bytes; i += 512) {
-        ptx::copy_async_16(slot + kChunkBytes + i, scales + i, 16, policy);
-      }
-      const auto* const mins = reinterpret_cast<const uint8_t*>(part.mins) + index * p.min_bytes;
-      for (int i = lane * 16; i < p.min_bytes; i += 512) {
-        ptx::copy_async_16(slot + kChunkBytes + p.scale_bytes + i, mins + i, 16, policy);
+      if (kScales != 0) {
+        const int index = at.tile * p.n_chunks + chunk;
+        const auto* const scales =
+            static_cast<const uint8_t*>(part.scales) + int64_t{index} * p.scale_bytes + lane * 16;
+        if (lane * 16 < p.scale_bytes) {  // F16: at most 512
+          ptx::copy_async_16(to + kChunkBytes, scales, 16, policy);
+        }
+        if (!kHalfScales) {  // F32: at most 1024
+          if (lane * 16 + 512 < p.scale_bytes) {
+            ptx::copy_async_16(to + kChunkBytes + 512, scales + 512, 16, policy);
+          }
+          const auto* const mins = reinterpret_cast<const uint8_t*>(part.mins) +
+                                   int64_t{index} * p.min_bytes + lane * 16;
+#pragma unroll
+          for (int i = 0; i < 1024; i += 512) {
+            if (lane * 16 + i < p.min_bytes) {
+              ptx::copy_async_16(to + kChunkBytes + p.scale_bytes + i, mins + i, 16, policy);
+            }
+          }
+        }
       }
     }
   }
@@ -157,7 +165,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   MatvecCursor ahead{int(blockIdx.x), warp};
   ahead.settle(n_steps);
   const auto fetch = [&](uint8_t* slot) {
-    fetch_step<T, kWeights>(slot, p, ahead, policy);
+    fetch_step<T, kWeights, kScales, kHalfScales>(slot, p, ahead, policy);
     ahead.step += kMatvecWarps;
     ahead.settle(n_steps);
   };
@@ -190,14 +198,16 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
     float total[2][4] = {};
     for (; step < n_steps; step += kMatvecWarps) {
       // n_stages groups are under way, the oldest is of this step.
-      if (p.n_stages == 2) {
+      if (p.n_stages == 3) {
+        ptx::copy_async_wait<2>();
+      } else if (p.n_stages == 2) {
         ptx::copy_async_wait<1>();
       } else {
-        ptx::copy_async_wait<2>();
+        ptx::copy_async_wait<0>();
       }
       __syncwarp();  // scales are copied by other lanes
       uint8_t* const slot = ring + stage * p.slot_bytes;
-      const int chunk = pairs ? step / 2 : step;
+      const int chunk = step >> p.pair_mask;
       if (kScales != 0) {
         scales.scales = slot + kChunkBytes + g * (kHalfScales || !p.scales_are_f32 ? 4 : 8);
         if (has_mins) {

@@ -19,7 +19,7 @@ struct MatvecPartParams {
   const float* mins;
   void* out;
   const void* bias;
-  int out_dim, n_row_tiles;
+  int out_dim;
 };
 
 struct MatvecParams {
@@ -32,6 +32,10 @@ struct MatvecParams {
   Epilogue epilogue;
   bool out_is_f32, scales_are_f32;
   int n_tokens, in_dim;
+  // Row tile r of the launch is in part (step & pair_mask) + (r >= ends[0]) + (r >= ends[1]), whose
+  // first one is begins[part]. Steps of a tile are of chunk step >> pair_mask.
+  int pair_mask;  // 1 for gate and up, whose tiles and chunks go in pairs; else 0
+  int ends[kMaxMatvecParts - 1], begins[kMaxMatvecParts];
   int n_tiles;         // 16 rows each, of all parts; of the first where parts go in pairs
   int n_chunks;        // of a row tile
   int row_tile_bytes;  // of levels
