@@ -61,9 +61,9 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// kN numbers that move as one access of 16 bytes, or of 32 as two.
+// kN numbers that move as one access, of 16 bytes where nothing else is said.
 template <typename T, int kN = 16 / sizeof(T)>
-struct alignas(16) Vec {
+struct alignas(kN * sizeof(T)) Vec {
   static constexpr int kSize = kN;
   T at[kN];
   __device__ T& operator[](int i) { return at[i]; }

@@ -34,19 +34,12 @@ __device__ inline void copy_async_16(void* to_shared, const void* from) {
       "l"(from)
       : "memory");
 }
-// For bytes that are read once: they leave the L2 first. Of the 16, the first n_bytes (0 or 16) are
-// read, the rest is zero.
-__device__ inline void copy_async_16(void* to_shared, const void* from, int n_bytes,
-                                     uint64_t policy) {
-  asm volatile("cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, %2, %3;" ::"r"(
-                   shared_address(to_shared)),
-               "l"(from), "r"(n_bytes), "l"(policy)
-               : "memory");
-}
-__device__ inline uint64_t evict_first_policy() {
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  return policy;
+// Of the 16 the first n_bytes (0 or 16) are read, the rest is zero.
+__device__ inline void copy_async_16(void* to_shared, const void* from, int n_bytes) {
+  asm volatile(
+      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
+      "l"(from), "r"(n_bytes)
+      : "memory");
 }
 __device__ inline void prefetch_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));

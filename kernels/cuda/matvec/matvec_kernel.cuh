@@ -30,8 +30,7 @@ __device__ inline int part_of(const MatvecParams& p, int& tile, int step) {
 // Begins to copy what one step multiplies to a slot of the warp: each lane its own words, scales
 // and mins behind them. Always one group of copies, empty behind the last step.
 template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
-__device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCursor at,
-                                  uint64_t policy) {
+__device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCursor at) {
   const int lane = threadIdx.x % 32;
   if (at.tile < p.n_tiles) {
     const MatvecPartParams& part = p.parts[part_of(p, at.tile, at.step)];
@@ -47,7 +46,7 @@ __device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCu
 #pragma unroll
         for (int j = 0; j < 2; ++j) {  // of columns behind the last one nothing is read
           ptx::copy_async_16(to + (2 * h + j) * 512, from + 32 * j,
-                             column + 32 * j < p.in_dim ? 16 : 0, policy);
+                             column + 32 * j < p.in_dim ? 16 : 0);
         }
       }
     } else {
@@ -57,25 +56,25 @@ __device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCu
 #pragma unroll
       for (int piece = 0; piece < 4; ++piece) {  // the last chunk may be short
         ptx::copy_async_16(to + piece * 512, from + piece * 512,
-                           offset + piece * 512 < p.row_tile_bytes ? 16 : 0, policy);
+                           offset + piece * 512 < p.row_tile_bytes ? 16 : 0);
       }
       if (kScales != 0) {
         const int index = at.tile * p.n_chunks + chunk;
         const auto* const scales =
             static_cast<const uint8_t*>(part.scales) + int64_t{index} * p.scale_bytes + lane * 16;
         if (lane * 16 < p.scale_bytes) {  // F16: at most 512
-          ptx::copy_async_16(to + kChunkBytes, scales, 16, policy);
+          ptx::copy_async_16(to + kChunkBytes, scales);
         }
         if (!kHalfScales) {  // F32: at most 1024
           if (lane * 16 + 512 < p.scale_bytes) {
-            ptx::copy_async_16(to + kChunkBytes + 512, scales + 512, 16, policy);
+            ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
           }
           const auto* const mins = reinterpret_cast<const uint8_t*>(part.mins) +
                                    int64_t{index} * p.min_bytes + lane * 16;
 #pragma unroll
           for (int i = 0; i < 1024; i += 512) {
             if (lane * 16 + i < p.min_bytes) {
-              ptx::copy_async_16(to + kChunkBytes + p.scale_bytes + i, mins + i, 16, policy);
+              ptx::copy_async_16(to + kChunkBytes + p.scale_bytes + i, mins + i);
             }
           }
         }
@@ -161,11 +160,10 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   const int n_steps = pairs ? 2 * p.n_chunks : p.n_chunks;  // of a tile
 
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  const uint64_t policy = ptx::evict_first_policy();
   MatvecCursor ahead{int(blockIdx.x), warp};
   ahead.settle(n_steps);
   const auto fetch = [&](uint8_t* slot) {
-    fetch_step<T, kWeights, kScales, kHalfScales>(slot, p, ahead, policy);
+    fetch_step<T, kWeights, kScales, kHalfScales>(slot, p, ahead);
     ahead.step += kMatvecWarps;
     ahead.settle(n_steps);
   };
