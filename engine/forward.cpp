@@ -143,9 +143,7 @@ class ForwardPass {
     const Scratch& s = state_.scratch;
     const Tensor normed = ffn_input(x, layer), up = rows(s.up);  // [n_tokens, ffn_dim]
     if (config_.is_llama()) {
-      const Tensor gate = rows(s.gate);  // [n_tokens, ffn_dim]
-      linear(b_, normed, {{{gate, layer.w_gate}, layer.b_gate}, {{up, layer.w_up}, layer.b_up}});
-      b_.swiglu(up, gate, up);
+      b_.gated_matmul(up, normed, layer.w_gate, layer.b_gate, layer.w_up, layer.b_up, rows(s.gate));
     } else {
       linear(b_, normed, {{{up, layer.w_up}, {}}});
       b_.bias_gelu(up, up, layer.b_up, config_.gelu);

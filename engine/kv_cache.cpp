@@ -19,8 +19,9 @@ KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, 
   const int64_t n_rows = 2 * config.n_layers * checked_mul(config.n_kv_heads, capacity);
   const int64_t scale_bytes = dtype == DType::U8 ? bytes_of(DType::F32, n_rows) : 0;
   const int64_t n_bytes = bytes_of(dtype, checked_mul(n_rows, config.head_dim));
-  require_host_memory(checked_add(n_bytes, scale_bytes),
-                      cat("a KV cache of ", capacity, " positions"));
+  require_backend_memory(backend, checked_add(n_bytes, scale_bytes),
+                         cat("a KV cache of ", capacity, " positions"),
+                         "a smaller --ctx-size or --kv-type int8 takes less");
   KvCache cache;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     cache.layers.push_back(

@@ -24,10 +24,6 @@ struct RowScore {
   bool same_top = false;
 };
 
-RowScore score_row(std::span<const float> logits, TokenId target) {
-  return {.nll = -logprob_of(logits, target)};
-}
-
 // With p the reference's probabilities, KL = sum of p (log p - log q).
 RowScore score_row(std::span<const float> logits, std::span<const float> reference,
                    TokenId target) {
@@ -50,7 +46,6 @@ RowScore score_row(std::span<const float> logits, std::span<const float> referen
 
 void add(Perplexity& result, const RowScore& row) {
   result.nll.add(row.nll);
-  if (!result.difference) return;
   ModelDifference& difference = *result.difference;
   difference.reference_nll.add(row.reference_nll);
   difference.nll_difference.add(row.nll - row.reference_nll);
@@ -92,6 +87,9 @@ class Evaluation {
       targets.insert(targets.end(), tokens.begin() + window.first_scored, tokens.end());
       for (Perplexity& result : results_) result.n_evaluated += n_evaluated(window);
     }
+    if (reference_ == nullptr) {
+      return add_scores([&](Session& s) { return s.score_sequences(sequences, targets); });
+    }
     add_rows([&](Session& session) { return session.eval_sequences(sequences); }, targets);
   }
 
@@ -123,14 +121,24 @@ class Evaluation {
     const int64_t first = std::clamp<int64_t>(window.first_scored - 1 - begin, 0, n_tokens);
     const std::span<const TokenId> targets(&window.tokens[size_t(begin + first + 1)],
                                            size_t(n_tokens - first));
+    if (reference_ == nullptr) {
+      return add_scores([&](Session& session) { return session.score(tokens, first, targets); });
+    }
     add_rows([&](Session& session) { return session.eval_all(tokens, first); }, targets);
+  }
+
+  // Without a reference the likelihoods are all that is asked of the logits.
+  template <typename Score>
+  void add_scores(const Score& score) {
+    for (size_t i = 0; i < sessions_.size(); ++i) {
+      for (const double nll : score(*sessions_[i])) results_[i].nll.add(nll);
+    }
   }
 
   // eval(session): the logits of the rows that predict the targets.
   template <typename Eval>
   void add_rows(const Eval& eval, std::span<const TokenId> targets) {
-    std::span<const float> reference;
-    if (reference_ != nullptr) reference = eval(*reference_);
+    const std::span<const float> reference = eval(*reference_);
     for (size_t i = 0; i < sessions_.size(); ++i) {
       score_rows(eval(*sessions_[i]), reference, targets);
       for (const RowScore& row : rows_) add(results_[i], row);
@@ -143,10 +151,8 @@ class Evaluation {
     const auto width = static_cast<size_t>(vocab_size_);
     for_each_row(std::ssize(targets), n_threads_, [&](int64_t row) {
       const auto i = static_cast<size_t>(row);
-      const auto ours = logits.subspan(i * width, width);
-      rows_[i] = reference_ == nullptr
-                     ? score_row(ours, targets[i])
-                     : score_row(ours, reference.subspan(i * width, width), targets[i]);
+      rows_[i] = score_row(logits.subspan(i * width, width), reference.subspan(i * width, width),
+                           targets[i]);
     });
   }
 

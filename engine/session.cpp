@@ -45,6 +45,7 @@ struct Session::State {
   ForwardState forward;
   std::unique_ptr<DecodePlan> plan;
   bool plan_asked_for = false;
+  std::vector<double> nll;  // of the last score
   DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made when first asked for
   HostTensor host;          // what was fetched last; grows to the largest that was asked for
 };
@@ -71,10 +72,35 @@ std::span<const float> Session::eval(std::span<const TokenId> tokens) {
     tokens = tokens.subspan(chunk);
   }
   const Tensor x = forward_chunk(tokens);
-  return finish(tokens, x.rows(x.shape[0] - 1, 1), state_->forward.scratch.logits);
+  return fetch(finish(tokens, x.rows(x.shape[0] - 1, 1), state_->forward.scratch.logits));
 }
 
 std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_t first) {
+  const Tensor logits = logits_of(tokens, first);
+  return logits ? fetch(logits) : std::span<const float>();
+}
+
+std::span<const float> Session::eval_sequences(std::span<const Sequence> sequences) {
+  return fetch(logits_of(sequences));
+}
+
+std::span<const double> Session::score(std::span<const TokenId> tokens, int64_t first,
+                                       std::span<const TokenId> targets) {
+  return nll_of(logits_of(tokens, first), targets);
+}
+
+std::span<const double> Session::score_sequences(std::span<const Sequence> sequences,
+                                                 std::span<const TokenId> targets) {
+  return nll_of(logits_of(sequences), targets);
+}
+
+std::span<const double> Session::nll_of(Tensor logits, std::span<const TokenId> targets) {
+  state_->nll.resize(targets.size());
+  if (!targets.empty()) backend_.negative_log_likelihoods(state_->nll, logits, targets);
+  return state_->nll;
+}
+
+Tensor Session::logits_of(std::span<const TokenId> tokens, int64_t first) {
   require_fitting(tokens);
   const int64_t n_tokens = std::ssize(tokens), n_rows = n_tokens - first;
   MINFER_CHECK(first >= 0 && n_rows >= 0, "logits from token ", first, " of ", n_tokens);
@@ -87,7 +113,7 @@ std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_
   return finish(tokens, x.rows(first, n_rows), all_logits(n_rows));
 }
 
-std::span<const float> Session::eval_sequences(std::span<const Sequence> sequences) {
+Tensor Session::logits_of(std::span<const Sequence> sequences) {
   MINFER_CHECK(!sequences.empty(), "no sequences to evaluate");
   truncate(0);
   std::vector<TokenId> tokens;
@@ -112,9 +138,8 @@ std::span<const float> Session::eval_sequences(std::span<const Sequence> sequenc
                     logits.rows(row, n));
     row += n;
   }
-  const std::span<const float> values = fetch(logits);
-  MINFER_REQUIRE(Numeric, first_non_finite(values) < 0, "a logit is not a finite number");
-  return values;
+  MINFER_REQUIRE(Numeric, backend_.first_non_finite(logits) < 0, "a logit is not a finite number");
+  return logits;
 }
 
 void Session::truncate(int64_t n_tokens) {
@@ -174,16 +199,15 @@ void Session::pass_without_logits(std::span<const TokenId> tokens) {
   pos_ += std::ssize(tokens);
 }
 
-std::span<const float> Session::finish(std::span<const TokenId> tokens, Tensor x, Tensor logits) {
+Tensor Session::finish(std::span<const TokenId> tokens, Tensor x, Tensor logits) {
   output_logits(backend_, model_, state_->forward, x, logits);
-  const std::span<const float> values = fetch(logits);
-  const int64_t index = first_non_finite(values);
+  const int64_t index = backend_.first_non_finite(logits);
   if (index >= 0) {
     const int64_t first = std::ssize(tokens) - logits.shape[0];
     throw_non_finite(tokens, first + index / logits.shape[1]);
   }
   pos_ += std::ssize(tokens);
-  return values;
+  return logits;
 }
 
 std::span<const float> Session::fetch(Tensor device) {

@@ -34,6 +34,11 @@ class Session {
   // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
+  // Negative log-likelihoods of `targets`, one for each row of eval_all(tokens, first), in nats;
+  // the logits stay on the device.
+  std::span<const double> score(std::span<const TokenId> tokens, int64_t first,
+                                std::span<const TokenId> targets);
+
   struct Sequence {
     std::span<const TokenId> tokens;
     int64_t first = 0;  // with the logits of tokens[first] and all after it
@@ -42,6 +47,10 @@ class Session {
   // another, the same bits as eval_all gives for each alone. All tokens together <= prefill_chunk.
   // Nothing is cached afterwards: pos() is 0. Throws Numeric where a logit is not finite.
   std::span<const float> eval_sequences(std::span<const Sequence> sequences);
+
+  // score() for such sequences.
+  std::span<const double> score_sequences(std::span<const Sequence> sequences,
+                                          std::span<const TokenId> targets);
 
   void truncate(int64_t n_tokens);  // forgets what lies past the first n_tokens
   int64_t pos() const { return pos_; }
@@ -58,7 +67,11 @@ class Session {
   std::span<const float> decode(TokenId token);
   Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
   void pass_without_logits(std::span<const TokenId> tokens);
-  std::span<const float> finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
+  // Logits on the device, all finite: of one sequence, and of several.
+  Tensor finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);
+  Tensor logits_of(std::span<const TokenId> tokens, int64_t first);
+  Tensor logits_of(std::span<const Sequence> sequences);
+  std::span<const double> nll_of(Tensor logits, std::span<const TokenId> targets);
   Tensor all_logits(int64_t n_rows);
   std::span<const float> fetch(Tensor device);  // F32; valid until the next call
   // `row` of the tokens is the first whose result is not finite.

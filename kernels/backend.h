@@ -147,6 +147,11 @@ class Backend {
     matmuls(x, {&product, 1});
   }
 
+  // out = silu(x gateᵀ + gate_bias) * (x upᵀ + up_bias); biases may be null. `other` is a tensor
+  // like out whose content is lost.
+  virtual void gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
+                            const Matrix& up, Tensor up_bias, Tensor other);
+
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
@@ -156,14 +161,20 @@ class Backend {
   //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32
   virtual void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) = 0;
 
+  // ---- results --------------------------------------------------------------------------------
+  // nll[i] = log(sum_j exp(logits[i, j])) - logits[i, targets[i]], in host memory; logits [n,
+  // vocab_size] F32.
+  virtual void negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                        std::span<const TokenId> targets) = 0;
+  // Index of the first element of x, F32, that is not a finite number, or -1.
+  virtual int64_t first_non_finite(Tensor x) = 0;
+
   // ---- whole steps ----------------------------------------------------------------------------
   // A fused step for one token, or null where this backend has none for the model. Tensors and
   // caches outlive it and stay where they are. See decode_plan.h.
   virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
 
   // ---- control --------------------------------------------------------------------------------
-  // Index of the first element of x, F32, that is not a finite number, or -1.
-  virtual int64_t first_non_finite(Tensor x) = 0;
   virtual void synchronize() = 0;  // returns when all that was asked for is done
 };
 

@@ -91,10 +91,23 @@ int64_t weight_memory_bytes(const TensorEntry& entry) {
   return checked_add(n / 8 * format->bits, checked_mul(n / format->group, group_bytes));
 }
 
+int64_t card_memory_bytes(const TensorEntry& entry) {
+  return kept_groups(entry) ? weight_memory_bytes(entry) : bytes_of(DType::F16, entry.shape);
+}
+
 void require_host_memory(int64_t bytes, std::string_view purpose) {
   const int64_t available = available_host_bytes();
   MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes, " bytes of memory, ",
                  available, " are available");
+}
+
+void require_backend_memory(const Backend& backend, int64_t bytes, std::string_view purpose,
+                            std::string_view remedies) {
+  const std::optional<int64_t> free = backend.free_device_bytes();
+  if (!free) return require_host_memory(bytes, purpose);
+  const auto gb = [](int64_t n) { return double(n / 10'000'000) / 100; };
+  MINFER_REQUIRE(Memory, bytes <= *free, purpose, " needs ", gb(bytes),
+                 " GB of the card's memory, ", gb(*free), " GB are free: ", remedies);
 }
 
 }  // namespace minfer

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 
+#include "kernels/backend.h"
 #include "kernels/base/quant_codec.h"
 #include "loaders/tensor_source.h"
 
@@ -19,7 +20,14 @@ std::optional<GroupFormat> kept_groups(const TensorEntry& entry);
 // Bytes that a weight takes in a backend's memory, packing's padding aside.
 int64_t weight_memory_bytes(const TensorEntry& entry);
 
+// The same on a card, where floats become 16-bit ones.
+int64_t card_memory_bytes(const TensorEntry& entry);
+
 // Throws Memory, with both figures, where there are fewer.
 void require_host_memory(int64_t bytes, std::string_view purpose);
+
+// The same for the memory of the backend; `remedies` ends the line where that is a card's.
+void require_backend_memory(const Backend& backend, int64_t bytes, std::string_view purpose,
+                            std::string_view remedies);
 
 }  // namespace minfer

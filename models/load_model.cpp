@@ -14,17 +14,26 @@
 namespace minfer {
 namespace {
 
-void require_memory(const std::vector<WeightBinding>& bindings) {
-  int64_t needed = 0, largest_float = 0, largest_quantized = 0;
+// On a card, where there is one, and on the host for what is on the way there.
+void require_memory(const std::vector<WeightBinding>& bindings, const Backend& backend) {
+  int64_t needed = 0, on_card = 0, as_int4 = 0, largest_float = 0, largest_quantized = 0;
   for (const WeightBinding& binding : bindings) {
     const int64_t n_bytes = weight_memory_bytes(*binding.entry);
     needed = checked_add(needed, n_bytes);
+    on_card = checked_add(on_card, card_memory_bytes(*binding.entry));
+    as_int4 += binding.entry->shape.n_elements() * 9 / 16;
     int64_t& largest = binding.entry->quant ? largest_quantized : largest_float;
     largest = std::max(largest, n_bytes);
   }
   // On the way are the two weights of read_weights and another layout of a tensor.
   const int64_t on_the_way = 2 * (largest_float + largest_quantized) + largest_float;
-  require_host_memory(checked_add(needed, on_the_way), "loading the model");
+  if (!backend.free_device_bytes()) {
+    return require_host_memory(checked_add(needed, on_the_way), "loading the model");
+  }
+  require_backend_memory(backend, on_card, "loading the model",
+                         cat("`minfer quantize` brings it to ", double(as_int4 / 10'000'000) / 100,
+                             " GB, --device cpu takes the host's memory"));
+  require_host_memory(on_the_way, "loading the model");
 }
 
 void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part) {
@@ -197,7 +206,7 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
     require_fitting_tokenizer(model);
-    require_memory(bindings);
+    require_memory(bindings, backend);
 
     if (divisors != nullptr)
       model.config.rope_freq_divisors = read_rope_divisors(source, *divisors);

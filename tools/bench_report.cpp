@@ -129,12 +129,21 @@ Json rows_json(const std::vector<BenchRow>& rows) {
   return array;
 }
 
-Json limits_object(const CpuLimits& limits) {
-  return {{"n_threads", limits.n_threads},
-          {"read_bytes_per_s", limits.read_bytes_per_second},
-          {"copy_bytes_per_s", limits.copy_bytes_per_second},
-          {"fma_flops_per_s", limits.fma_flops_per_second},
-          {"barrier_s", limits.barrier_seconds}};
+Json limits_object(const MachineLimits& limits) {
+  Json object = {{"n_threads", limits.cpu.n_threads},
+                 {"read_bytes_per_s", limits.cpu.read_bytes_per_second},
+                 {"copy_bytes_per_s", limits.cpu.copy_bytes_per_second},
+                 {"fma_flops_per_s", limits.cpu.fma_flops_per_second},
+                 {"barrier_s", limits.cpu.barrier_seconds}};
+  if (limits.cuda) {
+    object["cuda"] = {{"card", limits.cuda->card},
+                      {"read_bytes_per_s", limits.cuda->read_bytes_per_second},
+                      {"copy_bytes_per_s", limits.cuda->copy_bytes_per_second},
+                      {"barrier_s", limits.cuda->barrier_seconds},
+                      {"launch_s", limits.cuda->launch_seconds},
+                      {"dependent_launch_s", limits.cuda->dependent_launch_seconds}};
+  }
+  return object;
 }
 
 Json machine_json() {
@@ -173,22 +182,32 @@ std::string format_rows(const std::vector<BenchRow>& rows, const std::string& fo
   return pretty(rows_json(rows)) + '\n';
 }
 
-std::string bench_json(const CpuLimits& limits, const std::vector<BenchRow>& rows) {
+std::string bench_json(const MachineLimits& limits, const std::vector<BenchRow>& rows) {
   return pretty(Json::object({{"machine", machine_json()},
                               {"limits", limits_object(limits)},
                               {"results", rows_json(rows)}}));
 }
 
-std::string limits_json(const CpuLimits& limits) {
+std::string limits_json(const MachineLimits& limits) {
   return pretty(Json::object({{"machine", machine_json()}, {"limits", limits_object(limits)}}));
 }
 
-std::string limits_text(const CpuLimits& limits) {
-  return fmt::format(
+std::string limits_text(const MachineLimits& limits) {
+  const CpuLimits& cpu = limits.cpu;
+  std::string text = fmt::format(
       "threads        {}\nread           {:.1f} GB/s\ncopy           {:.1f} GB/s\n"
       "f32 fma        {:.1f} GFLOP/s\nbarrier        {:.2f} us\n",
-      limits.n_threads, limits.read_bytes_per_second / 1e9, limits.copy_bytes_per_second / 1e9,
-      limits.fma_flops_per_second / 1e9, limits.barrier_seconds * 1e6);
+      cpu.n_threads, cpu.read_bytes_per_second / 1e9, cpu.copy_bytes_per_second / 1e9,
+      cpu.fma_flops_per_second / 1e9, cpu.barrier_seconds * 1e6);
+  if (!limits.cuda) return text;
+  const CudaLimits& cuda = *limits.cuda;
+  return text + fmt::format(
+                    "card           {}\nread           {:.0f} GB/s\ncopy           {:.0f} GB/s\n"
+                    "barrier        {:.2f} us\nlaunch         {:.2f} us in a graph, {:.2f} us "
+                    "dependent\n",
+                    cuda.card, cuda.read_bytes_per_second / 1e9, cuda.copy_bytes_per_second / 1e9,
+                    cuda.barrier_seconds * 1e6, cuda.launch_seconds * 1e6,
+                    cuda.dependent_launch_seconds * 1e6);
 }
 
 }  // namespace minfer

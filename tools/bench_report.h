@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -32,10 +33,16 @@ struct BenchRow {
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);
+// What the machine can do: its processors, and the card where one is used.
+struct MachineLimits {
+  CpuLimits cpu;
+  std::optional<CudaLimits> cuda;
+};
+
 // {"machine", "limits", "results"}: the host by name, what it can do, and the rows.
-std::string bench_json(const CpuLimits& limits, const std::vector<BenchRow>& rows);
+std::string bench_json(const MachineLimits& limits, const std::vector<BenchRow>& rows);
 // {"machine", "limits"}, and the same as text.
-std::string limits_json(const CpuLimits& limits);
-std::string limits_text(const CpuLimits& limits);
+std::string limits_json(const MachineLimits& limits);
+std::string limits_text(const MachineLimits& limits);
 
 }  // namespace minfer

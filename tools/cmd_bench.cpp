@@ -106,9 +106,17 @@ class Bench {
   const BenchOptions& options_;
 };
 
-Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
+std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options) {
   MINFER_REQUIRE(Usage, options.synthetic.empty() || options.model_path.empty(),
                  "--model and --synthetic exclude each other");
+  if (options.synthetic.empty()) {
+    return make_backend_for(options.device, find_model(options.model_path));
+  }
+  return make_backend(options.device,
+                      options.synthetic.ends_with(":bf16") ? DType::BF16 : DType::F16);
+}
+
+Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
   if (!options.synthetic.empty()) return make_synthetic_model(options.synthetic, backend);
   return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);
 }
@@ -147,23 +155,32 @@ void warn_of_spread(const BenchRow& row) {
   }
 }
 
+MachineLimits measure_limits(const DeviceOptions& device) {
+  MachineLimits limits;
+  limits.cpu = measure_cpu_limits(thread_count(device), "");
+  if (on_card(device)) limits.cuda = measure_cuda_limits(card_index(device));
+  return limits;
+}
+
+// Of the memory that holds the weights.
+double measure_read_bandwidth(const DeviceOptions& device) {
+  return on_card(device) ? measure_cuda_read_bandwidth(card_index(device))
+                         : measure_cpu_read_bandwidth(thread_count(device), "");
+}
+
 void run_bench(const BenchOptions& options, Context& context) {
-  const std::unique_ptr<Backend> backend = make_backend(options.device);
+  const std::unique_ptr<Backend> backend = make_bench_backend(options);
   const int n_threads = thread_count(options.device);
   const Model model = load_bench_model(options, *backend, context);
   log_info(model.description + " on " + backend->name());
   // Before and after the tests, for a machine whose speed moves in between; the better one holds.
-  CpuLimits limits;
-  if (context.common.json) {
-    limits = measure_cpu_limits(n_threads, "");
-  } else {
-    limits.read_bytes_per_second = measure_cpu_read_bandwidth(n_threads, "");
-  }
+  MachineLimits limits;
+  if (context.common.json) limits = measure_limits(options.device);
+  double read_bytes_per_second = measure_read_bandwidth(options.device);
   throw_if_interrupted();
   std::vector<BenchRow> rows = run_tests(options, model, *backend);
-  limits.read_bytes_per_second =
-      std::max(limits.read_bytes_per_second, measure_cpu_read_bandwidth(n_threads, ""));
-  log_info(fmt::format("read bandwidth {:.1f} GB/s", limits.read_bytes_per_second / 1e9));
+  read_bytes_per_second = std::max(read_bytes_per_second, measure_read_bandwidth(options.device));
+  log_info(fmt::format("read bandwidth {:.1f} GB/s", read_bytes_per_second / 1e9));
   for (BenchRow& row : rows) {
     row.model = model.description;
     row.model_bytes = model.file_bytes;
@@ -173,7 +190,7 @@ void run_bench(const BenchOptions& options, Context& context) {
     row.n_batch = options.batch_size > 0 ? options.batch_size : backend->preferred_chunk();
     row.kv_type = options.kv_type;
     row.activations = options.device.activations;
-    row.read_bytes_per_second = limits.read_bytes_per_second;
+    row.read_bytes_per_second = read_bytes_per_second;
     warn_of_spread(row);
   }
   if (!context.common.json) return context.out.text(format_rows(rows, options.format));
@@ -182,7 +199,7 @@ void run_bench(const BenchOptions& options, Context& context) {
 
 void run_limits(const BenchOptions& options, Context& context) {
   make_backend(options.device);  // refuses what this build does not have
-  const CpuLimits limits = measure_cpu_limits(thread_count(options.device), "");
+  const MachineLimits limits = measure_limits(options.device);
   if (context.common.json) return context.out.line(limits_json(limits));
   context.out.text(limits_text(limits));
 }

@@ -16,19 +16,6 @@ Activations activations_named(const std::string& name) {
                                : Activations::Float;
 }
 
-// "cuda" and "cuda:3"
-int card_index(const std::string& device) {
-  if (device.empty() || device == "cuda") return 0;
-  const std::string text = device.substr(std::string("cuda:").size());
-  int index = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool whole = error == std::errc() && end == text.data() + text.size() && index >= 0;
-  MINFER_REQUIRE(Gpu, whole || text.find(',') == std::string::npos, "this build runs on one card");
-  MINFER_REQUIRE(Usage, whole, "--device: ", shortened(device),
-                 " is none of cpu, cuda, cuda:N,...");
-  return index;
-}
-
 }  // namespace
 
 void add_device_options(CommandNode& command, DeviceOptions& options) {
@@ -64,6 +51,19 @@ bool on_card(const DeviceOptions& options) {
   return options.device == "cuda" || options.device.starts_with("cuda:");
 }
 
+int card_index(const DeviceOptions& options) {
+  const std::string& device = options.device;
+  if (device.empty() || device == "cuda") return 0;
+  const std::string text = device.substr(std::string("cuda:").size());
+  int index = -1;
+  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
+  const bool whole = error == std::errc() && end == text.data() + text.size() && index >= 0;
+  MINFER_REQUIRE(Gpu, whole || text.find(',') == std::string::npos, "this build runs on one card");
+  MINFER_REQUIRE(Usage, whole, "--device: ", shortened(device),
+                 " is none of cpu, cuda, cuda:N,...");
+  return index;
+}
+
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   check_ranks(options.tp);
   if (on_card(options)) {
@@ -71,7 +71,7 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_
                    " runs on the CPU: --device cpu");
     try {
       const DType compute = float_type == DType::BF16 ? DType::BF16 : DType::F16;
-      return make_cuda_backend({.device = card_index(options.device), .compute_dtype = compute});
+      return make_cuda_backend({.device = card_index(options), .compute_dtype = compute});
     } catch (const Error& e) {
       throw options.device.empty() ? e : e.in(cat("--device ", shortened(options.device)));
     }

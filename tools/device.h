@@ -24,6 +24,7 @@ DType kv_dtype_by_name(const std::string& kv_type);
 void check_ranks(int64_t tp);                    // Usage for what this build does not have
 int thread_count(const DeviceOptions& options);  // with 0 resolved
 bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default
+int card_index(const DeviceOptions& options);  // "cuda:3": 3; the first one where none is named
 // float_type: that of the model's weights, BF16 or another one; a card computes in BF16 or F16.
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type = DType::F16);
 

@@ -269,6 +269,24 @@ void CpuBackend::softmax(Tensor out, Tensor x) {
   });
 }
 
+// ---- results -----------------------------------------------------------------------------------
+
+void CpuBackend::negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                          std::span<const TokenId> targets) {
+  const int64_t n = std::ssize(targets), width = logits.shape.last();
+  MINFER_CHECK(n_rows(logits) == n && std::ssize(nll) == n, "nll of ", logits.shape, ", ", n,
+               " targets");
+  for_ranges(n, width, [&](int64_t begin, int64_t end) {
+    for (int64_t i = begin; i < end; ++i) {
+      const float *row = logits.as<const float>() + i * width, *row_end = row + width;
+      const double top = double{*std::max_element(row, row_end)};
+      double sum = 0;
+      for (const float* x = row; x < row_end; ++x) sum += std::exp(double{*x} - top);
+      nll[size_t(i)] = top + std::log(sum) - double{row[targets[size_t(i)]]};
+    }
+  });
+}
+
 // ---- control -----------------------------------------------------------------------------------
 
 int64_t CpuBackend::first_non_finite(Tensor x) {

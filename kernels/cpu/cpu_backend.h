@@ -83,6 +83,8 @@ class CpuBackend final : public Backend {
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
   void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
 
+  void negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                std::span<const TokenId> targets) override;
   int64_t first_non_finite(Tensor x) override;
   void synchronize() override {}  // every call returns when it is done
 

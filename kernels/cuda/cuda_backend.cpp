@@ -179,12 +179,23 @@ void CudaBackend::softmax(Tensor out, Tensor x) { cuda::softmax(stream_.get(), o
 
 // ---- matmul ------------------------------------------------------------------------------------
 
-Tensor CudaBackend::float_weight(const Matrix& w, int64_t offset) {
-  if (is_float(w.dtype)) return w.storage;
-  const Tensor rows{
-      static_cast<char*>(dequantized_.view().data) + offset, type_, {w.out_dim, w.in_dim}};
-  dequantize_rows(stream_.get(), rows, w, 0);
-  return rows;
+std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> matrices) {
+  const auto n_bytes = [&](const Matrix& w) {
+    return is_float(w.dtype) ? 0 : align_up(bytes_of(type_, {w.out_dim, w.in_dim}), 256);
+  };
+  int64_t needed = 0, offset = 0;
+  for (const Matrix* w : matrices) needed += n_bytes(*w);
+  if (needed > 0) scratch(dequantized_, DType::U8, {needed});
+  std::vector<Tensor> weights;
+  for (const Matrix* w : matrices) {
+    weights.push_back(w->storage);
+    if (is_float(w->dtype)) continue;
+    char* const memory = static_cast<char*>(dequantized_.view().data) + offset;
+    weights.back() = {memory, type_, {w->out_dim, w->in_dim}};
+    dequantize_rows(stream_.get(), weights.back(), *w, 0);
+    offset += n_bytes(*w);
+  }
+  return weights;
 }
 
 void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
@@ -194,19 +205,25 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
     for (const Product& p : products) parts.push_back({&p.w, p.out, {}});
     return matvec(stream_.get(), x, nullptr, parts, epilogue);
   }
-  const auto dequantized_bytes = [&](const Matrix& w) {
-    return is_float(w.dtype) ? 0 : align_up(bytes_of(type_, {w.out_dim, w.in_dim}), 256);
-  };
-  int64_t needed = 0;
-  for (const Product& p : products) needed += dequantized_bytes(p.w);
-  if (needed > 0) scratch(dequantized_, DType::U8, {needed});
+  std::vector<const Matrix*> matrices;
+  for (const Product& p : products) matrices.push_back(&p.w);
+  const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
-  int64_t offset = 0;
-  for (const Product& p : products) {
-    parts.push_back({float_weight(p.w, offset), p.out, {}});
-    offset += dequantized_bytes(p.w);
-  }
+  for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
   gemm(stream_.get(), x, parts, epilogue);
+}
+
+void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
+                               const Matrix& up, Tensor up_bias, Tensor) {
+  if (x.shape[0] == 0) return;
+  if (x.shape[0] <= kMaxMatvecTokens) {
+    const MatvecPart parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
+    return matvec(stream_.get(), x, nullptr, parts, Epilogue::SwiGlu);
+  }
+  const Matrix* const matrices[] = {&gate, &up};
+  const std::vector<Tensor> weights = float_weights(matrices);
+  const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
+  gemm(stream_.get(), x, parts, Epilogue::SwiGlu);
 }
 
 void CudaBackend::matmuls(Tensor x, std::span<const Product> products) {
@@ -238,6 +255,21 @@ std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
 }
 
 // ---- control -----------------------------------------------------------------------------------
+
+void CudaBackend::negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                           std::span<const TokenId> targets) {
+  const int64_t n = std::ssize(targets);
+  MINFER_CHECK(logits.shape == Shape({n, logits.shape.last()}) && std::ssize(nll) == n, "nll of ",
+               logits.shape, ", ", n, " targets");
+  if (n == 0) return;
+  const Tensor ids = scratch(ids_, DType::F32, {n});  // 4 bytes each
+  uploader_.copy(ids.data, targets.data(), n * int64_t{sizeof(TokenId)});
+  const Tensor on_card = scratch(nll_, DType::F32, {n});
+  cuda::negative_log_likelihoods(stream_.get(), on_card, logits,
+                                 static_cast<const TokenId*>(ids.data));
+  const HostTensor host = download(on_card);
+  for (int64_t i = 0; i < n; ++i) nll[size_t(i)] = double{host.as<float>()[i]};
+}
 
 int64_t CudaBackend::first_non_finite(Tensor x) {
   const Tensor found = scratch(found_, DType::U8, {int64_t{sizeof(int64_t)}});

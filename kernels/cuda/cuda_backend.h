@@ -45,11 +45,15 @@ class CudaBackend final : public Backend {
   void softmax(Tensor out, Tensor x) override;
 
   void matmuls(Tensor x, std::span<const Product> products) override;
+  void gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias, const Matrix& up,
+                    Tensor up_bias, Tensor other) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
   void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
 
   std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
+  void negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                std::span<const TokenId> targets) override;
   int64_t first_non_finite(Tensor x) override;
   void synchronize() override;
 
@@ -58,14 +62,14 @@ class CudaBackend final : public Backend {
   // Memory that grows to the largest request and stays; its content is for one operation.
   Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);
   void run_products(Tensor x, std::span<const Product> products);
-  // Rows of w as the compute type, in scratch from byte `offset` on where they are quantized.
-  Tensor float_weight(const Matrix& w, int64_t offset);
+  // Each as the compute type, row-major; quantized ones in scratch, until the next call.
+  std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
 
   DeviceProperties device_;
   DType type_;
   Stream stream_;
   Uploader uploader_;
-  DeviceTensor staging_, dequantized_, ids_, found_;
+  DeviceTensor staging_, dequantized_, ids_, found_, nll_;
 };
 
 }  // namespace minfer::cuda

@@ -36,6 +36,11 @@ void convert(cudaStream_t stream, Tensor out, Tensor x);  // any float type into
 // number
 void find_non_finite(cudaStream_t stream, int64_t* found, Tensor x);
 
+// nll[i] = log(sum_j exp(logits[i, j])) - logits[i, targets[i]]; logits [n, vocab_size] F32, nll
+// [n] F32, targets [n] in device memory
+void negative_log_likelihoods(cudaStream_t stream, Tensor nll, Tensor logits,
+                              const int32_t* targets);
+
 // ---- gemm/: products of more than 8 tokens -----------------------------------------------------
 
 enum class Epilogue {

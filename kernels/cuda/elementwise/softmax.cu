@@ -65,7 +65,37 @@ __global__ void __launch_bounds__(256) online_softmax_kernel(T* out, const T* x,
   }
 }
 
+// nll[t] = max + log(sum_j exp(x[t, j] - max)) - x[t, target[t]]
+//
+//   x        [n_rows, n] F32; nll [n_rows]
+//   launch   a block of 1024 threads a row, read once: as online_softmax_kernel
+//   moves    4 n_rows * n bytes
+__global__ void __launch_bounds__(1024)
+    nll_kernel(float* nll, const float* x, const int32_t* targets, int n) {
+  __shared__ float scratch[32];
+  ptx::wait_for_predecessor();
+  const float* const row = x + int64_t{blockIdx.x} * n;
+  float max = -INFINITY, sum = 0;
+  for (int i = threadIdx.x; i < n; i += 1024) {
+    const float v = row[i], larger = fmaxf(max, v);
+    if (larger == -INFINITY && v == v) continue;
+    sum = sum * exp2f((max - larger) * kLog2E) + exp2f((v - larger) * kLog2E);
+    max = larger;
+  }
+  const float all = block_reduce(max, Max{}, -INFINITY, scratch);
+  if (sum == sum) sum *= max == -INFINITY ? 0 : exp2f((max - all) * kLog2E);
+  sum = block_reduce(sum, Sum{}, 0, scratch);
+  if (threadIdx.x == 0) nll[blockIdx.x] = all - row[targets[blockIdx.x]] + logf(sum);
+}
+
 }  // namespace
+
+void negative_log_likelihoods(cudaStream_t stream, Tensor nll, Tensor logits,
+                              const int32_t* targets) {
+  MINFER_CHECK(nll.shape == Shape({logits.shape[0]}), "nll ", nll.shape, " of ", logits.shape);
+  launch(nll_kernel, dim3(narrow<unsigned>(logits.shape[0])), dim3(1024), 0, stream,
+         nll.as<float>(), logits.as<const float>(), targets, narrow<int>(logits.shape[1]));
+}
 
 void softmax(cudaStream_t stream, Tensor out, Tensor x) {
   const int64_t n = x.shape.last(), n_rows = x.n_elements() / n;
