@@ -35,6 +35,6 @@ configure_release() {
     cmake -S . -B build/release -DMINFER_TESTS="$1" --log-level=WARNING
   else
     cmake --preset release -DMINFER_TESTS="$1" -DMINFER_WERROR="${MINFER_WERROR:-OFF}" \
-      --log-level=WARNING
+      -DMINFER_CUDA="${MINFER_CUDA:-AUTO}" --log-level=WARNING
   fi
 }
