@@ -157,10 +157,10 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
 void bench_decodes(cudaStream_t stream, DType dtype, double read_gbps, bool with_others) {
   using Splits = std::vector<attention::DecodeSplits>;
   const auto others = [&](const Splits& splits) { return with_others ? splits : Splits{}; };
-  const Splits short_ones = others({{8, 1, 0, 16}, {8, 1, 0, 32}, {8, 1, 0, 128}, {4, 1, 0, 64}});
-  const Splits long_ones = others({{4, 1, 0, 64}, {4, 2, 0, 64}, {4, 3, 0, 64}, {1, 8, 0, 64}});
+  const Splits short_ones = others({{4, 1, 0, 32}, {4, 1, 0, 128}, {8, 1, 0, 32}, {8, 1, 0, 64}});
+  const Splits long_ones = others({{8, 1, 0, 64}, {4, 2, 0, 64}, {4, 3, 0, 64}, {1, 8, 0, 64}});
   const Splits grouped =
-      others({{8, 1, 0, 64}, {8, 2, 64, 64}, {8, 4, 64, 64}, {8, 4, 256, 64}, {8, 6, 64, 64}});
+      others({{8, 1, 0, 64}, {8, 2, 64, 64}, {8, 2, 256, 64}, {8, 4, 64, 64}, {8, 4, 256, 64}});
   for (int context : {1, 128, 256, 512, 1024, 4096})
     bench_decode(stream, dtype, 32, 32, 4096, context, read_gbps,
                  context == 1      ? Splits{}

@@ -7,7 +7,7 @@
 
 namespace minfer::cuda::attention {
 
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
+constexpr int kWarps = 8, kThreads = 32 * kWarps;
 constexpr int kMostCluster = 16;
 
 struct DecodeArgs {
@@ -80,7 +80,7 @@ __device__ SoftmaxState merged(int n, Part part) {
 //   cache     decode_tile.cuh; its row at pos is written and not read: the step's own k and v take
 //             part from shared memory, rounded as the cache holds them
 //   launch    grid (key/value heads x blocks_per_kv, cluster x n_clusters), clusters along y: a
-//             block has up to 8 query heads of a key/value head and one share of the positions; 4
+//             block has up to 8 query heads of a key/value head and one share of the positions; 8
 //             warps in turns of 16 or 32. Shares follow from pos; blocks without one leave at once.
 //             Blocks of a cluster put their results into each other's shared memory, each the slice
 //             of the output that the other has to merge. Of several clusters the last to arrive
@@ -94,7 +94,7 @@ __device__ SoftmaxState merged(int n, Part part) {
 //   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
 template <int kD, bool kU8, bool kAligned>
-__global__ void __launch_bounds__(kThreads, kD > 128 ? 2 : 3) decode_kernel(const DecodeArgs a) {
+__global__ void __launch_bounds__(kThreads, kD > 128 ? 1 : 2) decode_kernel(const DecodeArgs a) {
   using Tile = DecodeTile<kD, kU8, kAligned>;
   constexpr int kStep = Tile::kStep, kSlots = Tile::kSlots, kE = Tile::kE;
   constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // of q, k and v, of a warp

@@ -61,7 +61,7 @@ class DecodeTile {
   static constexpr int kKeyPieces = kD / (4 * kE), kValuePieces = kD / (8 * kE);  // of a row
   static_assert(kValuePieces > 0, "rows are too short for this map");
   static constexpr int kPieces = kUnits * (2 * kKeyPieces + 4 * kValuePieces);
-  static constexpr int kSlots = 32 / kPieces;  // 16 KB a warp
+  static constexpr int kSlots = kPieces < 16 ? 16 / kPieces : 1;  // 8 KB a warp
   static constexpr int kScaleBytes = kU8 ? kSlots * kUnits * 32 * 4 : 0;
   static constexpr int kWarpBytes = kSlots * kPieces * 32 * 16 + kScaleBytes;
 
@@ -149,7 +149,8 @@ class DecodeTile {
                          int start, int end, float scale_log2) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      float sum[2][4] = {};  // two chains of products, for their latency
+      constexpr int kChains = kUnits == 1 ? 2 : 1;  // of products, for their latency
+      float sum[kChains][4] = {};
 #pragma unroll
       for (int i = 0; i < kKeyPieces; ++i) {
         const uint4 a = *key_at(slot, u, 0, i), b = *key_at(slot, u, 1, i);
@@ -158,10 +159,10 @@ class DecodeTile {
           const auto& w = q[i * (kE / 4) + s];
           if constexpr (kU8) {
             const uint32_t x = word(a, s), y = word(b, s);
-            mma_16x8x16(sum[s & 1], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
+            mma_16x8x16(sum[s % kChains], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
                         to_halves(x, kHighLevels), to_halves(y, kHighLevels), w[0], w[1]);
           } else {
-            mma_16x8x16(sum[s & 1], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
+            mma_16x8x16(sum[s % kChains], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
                         word(b, 2 * s + 1), w[0], w[1]);
           }
         }
@@ -178,9 +179,10 @@ class DecodeTile {
       }
 #pragma unroll
       for (int x = 0; x < 4; ++x)
-        sc[u][x] = start + u * 16 + score_row(x >> 1) < end
-                       ? (sum[0][x] + sum[1][x]) * scale[x >> 1]
-                       : -INFINITY;
+        sc[u][x] =
+            start + u * 16 + score_row(x >> 1) < end
+                ? (kChains == 1 ? sum[0][x] : sum[0][x] + sum[kChains - 1][x]) * scale[x >> 1]
+                : -INFINITY;
     }
   }
 
