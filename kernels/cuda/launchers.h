@@ -126,6 +126,13 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
 // One query at position *pos (device memory, so that a captured graph serves for every step): the
 // cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
 // q and k, appends k and v to the cache. head_dim up to 256; scale > 0; *pos < capacity.
+//
+// *pos, the rope table and the cache before *pos are read AHEAD of the wait for the kernel in front
+// in the stream, behind whose reads of weights they hide. That kernel may itself have begun before
+// the one in front of it ended, and so on, back to the last operation that was not launched by
+// launch() (a copy, an event, the start of a graph). So all that must have been written before such
+// an operation: a decode step begins with the copy of its position, and of its kernels only this
+// one writes a cache, at *pos.
 struct AttentionDecode {
   Tensor out;      // [n_heads, head_dim] half
   Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them

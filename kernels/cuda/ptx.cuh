@@ -41,6 +41,12 @@ __device__ inline void copy_async_16(void* to_shared, const void* from, int n_by
       "l"(from), "r"(n_bytes)
       : "memory");
 }
+// The same for 4 bytes, n_bytes 0 or 4.
+__device__ inline void copy_async_4(void* to_shared, const void* from, int n_bytes) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to_shared)),
+               "l"(from), "r"(n_bytes)
+               : "memory");
+}
 __device__ inline void prefetch_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
@@ -75,6 +81,33 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], uint32_t a0, u
       "{%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// ---- clusters of blocks (sm_90); below, every block is a cluster of its own --------------------
+
+// All threads of all blocks of the cluster, but those that have exited, arrive and then wait. What
+// a thread wrote before it arrived is seen by those that have waited.
+__device__ inline void cluster_arrive() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
+#endif
+}
+__device__ inline void cluster_wait() {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
+#endif
+}
+// *p = value in the shared memory of block `rank` of the cluster, for p in that of this block.
+__device__ inline void store_in_cluster(float* p, int rank, float value) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile(
+      "{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %0, %1;\n"
+      "st.shared::cluster.f32 [a], %2;\n}" ::"r"(shared_address(p)),
+      "r"(rank), "f"(value)
+      : "memory");
+#else
+  *p = value;
+#endif
 }
 
 // ---- barriers in shared memory that also count bytes (sm_90) -----------------------------------

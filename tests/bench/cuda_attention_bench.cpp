@@ -4,8 +4,11 @@
 #include <cstdio>
 #include <cstdlib>
 #include <random>
+#include <span>
+#include <string>
 #include <vector>
 
+#include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
 
@@ -97,7 +100,8 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
 }
 
 void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64_t n_kv_heads,
-                  int64_t capacity, int context, double read_gbps) {
+                  int64_t capacity, int context, double read_gbps,
+                  std::span<const attention::DecodeSplits> others = {}) {
   constexpr int64_t kHeadDim = 128;
   const int64_t row_bytes =
       kHeadDim * (cache_dtype == DType::U8 ? 1 : 2) + (cache_dtype == DType::U8 ? 4 : 0);
@@ -115,52 +119,83 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   const DeviceTensor pos = allocate_device(DType::F32, {1});
   const int last = context - 1;
   MINFER_CUDA_CHECK(cudaMemcpy(pos.view().data, &last, sizeof(last), cudaMemcpyHostToDevice));
-  const int64_t n_bytes = attention_decode_workspace(n_heads, n_kv_heads, kHeadDim, capacity);
-  const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
-  MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
-  const int n_launches = std::max(2 * n_caches, 8);
-  const double us = graph_us(stream, n_launches, [&] {
-    for (int i = 0; i < n_launches; ++i) {
-      attention_decode(stream, {.out = out,
-                                .q = q,
-                                .k = k,
-                                .v = v,
-                                .rope = rope,
-                                .cache = &caches[size_t(i % n_caches)],
-                                .pos = static_cast<const int*>(pos.view().data),
-                                .scale = 0.09f,
-                                .workspace = workspace.view().data});
-    }
-  });
-  std::printf(
-      "{\"kernel\":\"attention_decode\",\"cache\":\"%s\",\"context\":%d,\"capacity\":%lld,"
-      "\"heads\":%lld,\"kv_heads\":%lld,\"us\":%.2f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
-      cache_dtype == DType::U8 ? "u8" : "f16", context, static_cast<long long>(capacity),
-      static_cast<long long>(n_heads), static_cast<long long>(n_kv_heads), us, bytes / us * 1e-3,
-      bytes / us * 1e-3 / read_gbps);
-  std::fflush(stdout);
+  const auto measure = [&](const attention::DecodeSplits& splits, bool is_chosen) {
+    const int64_t n_bytes = attention::decode_workspace(n_heads, n_kv_heads, kHeadDim, splits);
+    const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
+    MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+    const int n_launches = std::max(2 * n_caches, 8);
+    const double us = graph_us(stream, n_launches, [&] {
+      for (int i = 0; i < n_launches; ++i) {
+        attention::decode(stream,
+                          {.out = out,
+                           .q = q,
+                           .k = k,
+                           .v = v,
+                           .rope = rope,
+                           .cache = &caches[size_t(i % n_caches)],
+                           .pos = static_cast<const int*>(pos.view().data),
+                           .scale = 0.09f,
+                           .workspace = workspace.view().data},
+                          splits);
+      }
+    });
+    std::printf(
+        "{\"kernel\":\"attention_decode\",\"cache\":\"%s\",\"context\":%d,\"capacity\":%lld,"
+        "\"heads\":%lld,\"kv_heads\":%lld,\"cluster\":%d,\"clusters\":%d,\"most_alone\":%d,"
+        "\"least\":%d,\"chosen\":%s,\"us\":%.2f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
+        cache_dtype == DType::U8 ? "u8" : "f16", context, static_cast<long long>(capacity),
+        static_cast<long long>(n_heads), static_cast<long long>(n_kv_heads), splits.cluster,
+        splits.n_clusters, splits.most_alone, splits.least, is_chosen ? "true" : "false", us,
+        bytes / us * 1e-3, bytes / us * 1e-3 / read_gbps);
+    std::fflush(stdout);
+  };
+  measure(attention::decode_splits(n_heads, n_kv_heads, capacity), true);
+  for (const attention::DecodeSplits& splits : others) measure(splits, false);
 }
 
-int run(double read_gbps) {
+// Every kind of context with the launcher's choice, and, if asked for, with others.
+void bench_decodes(cudaStream_t stream, DType dtype, double read_gbps, bool with_others) {
+  using Splits = std::vector<attention::DecodeSplits>;
+  const auto others = [&](const Splits& splits) { return with_others ? splits : Splits{}; };
+  const Splits short_ones = others({{4, 1, 0, 32}, {4, 1, 0, 128}, {8, 1, 0, 32}, {8, 1, 0, 64}});
+  const Splits long_ones = others({{8, 1, 0, 64}, {4, 2, 0, 64}, {4, 3, 0, 64}, {1, 8, 0, 64}});
+  const Splits grouped =
+      others({{8, 1, 0, 64}, {8, 2, 64, 64}, {8, 2, 256, 64}, {8, 4, 64, 64}, {8, 4, 256, 64}});
+  for (int context : {1, 128, 256, 512, 1024, 4096})
+    bench_decode(stream, dtype, 32, 32, 4096, context, read_gbps,
+                 context == 1      ? Splits{}
+                 : context <= 1024 ? short_ones
+                                   : long_ones);
+  bench_decode(stream, dtype, 32, 32, 32768, 512, read_gbps);
+  bench_decode(stream, dtype, 32, 32, 32768, 32768, read_gbps, long_ones);
+  for (int context : {512, 4096, 32768})
+    bench_decode(stream, dtype, 32, 8, 32768, context, read_gbps, grouped);
+}
+
+int run(double read_gbps, const std::string& what) {
   const DeviceProperties card = use_device(0);
   std::printf("{\"card\":\"%s\",\"read_gbps\":%.0f}\n", card.name.c_str(), read_gbps);
   const Stream owned = make_stream();
   cudaStream_t stream = owned.get();
-  for (int64_t n : {512, 2048, 4096, 8192, 16384, 32768})
-    bench_prefill(stream, DType::F16, 32, 32, 128, n);
-  for (int64_t n : {4096, 8192}) bench_prefill(stream, DType::F16, 32, 8, 128, n);
-  for (int64_t n : {4000, 8100}) bench_prefill(stream, DType::F16, 32, 32, 128, n);
-  for (int64_t d : {64, 80, 96}) bench_prefill(stream, DType::F16, 32, 32, d, 4096);
-  bench_prefill(stream, DType::F16, 32, 32, 128, 2048, 6100);
-  bench_prefill(stream, DType::F16, 32, 32, 128, 1, 500);
-  bench_prefill(stream, DType::U8, 32, 32, 128, 4096);
-  for (DType dtype : {DType::F16, DType::U8}) {
-    for (int context : {1, 128, 256, 512, 1024, 4096})
-      bench_decode(stream, dtype, 32, 32, 4096, context, read_gbps);
-    bench_decode(stream, dtype, 32, 32, 32768, 512, read_gbps);
-    bench_decode(stream, dtype, 32, 32, 32768, 32768, read_gbps);
+  if (what != "decode" && what != "splits") {
+    for (int64_t n : {512, 2048, 4096, 8192, 16384, 32768})
+      bench_prefill(stream, DType::F16, 32, 32, 128, n);
+    for (int64_t n : {4096, 8192}) bench_prefill(stream, DType::F16, 32, 8, 128, n);
+    for (int64_t n : {4000, 8100}) bench_prefill(stream, DType::F16, 32, 32, 128, n);
+    for (int64_t d : {64, 80, 96}) bench_prefill(stream, DType::F16, 32, 32, d, 4096);
+    bench_prefill(stream, DType::F16, 32, 32, 128, 2048, 6100);
+    bench_prefill(stream, DType::F16, 32, 32, 128, 1, 500);
+    bench_prefill(stream, DType::U8, 32, 32, 128, 4096);
+  }
+  if (what != "prefill") {
+    for (DType dtype : {DType::F16, DType::U8})
+      bench_decodes(stream, dtype, read_gbps, what == "splits");
+  }
+  // Clusters that a card need not have, so last.
+  if (what == "splits") {
+    const attention::DecodeSplits large[] = {{16, 1, 0, 64}};
     for (int context : {512, 4096, 32768})
-      bench_decode(stream, dtype, 32, 8, 32768, context, read_gbps);
+      bench_decode(stream, DType::F16, 32, 8, 32768, context, read_gbps, large);
   }
   return 0;
 }
@@ -168,9 +203,10 @@ int run(double read_gbps) {
 }  // namespace
 }  // namespace minfer::cuda
 
-// cuda_attention_bench [READ_GBPS]: the best read stream of the card, 4692 where none is given.
+// cuda_attention_bench [READ_GBPS [prefill | decode | splits]]: the best read stream of the card,
+// 4692 where none is given; "splits" is decode with other choices of its splits besides.
 int main(int argc, char** argv) try {
-  return minfer::cuda::run(argc > 1 ? std::atof(argv[1]) : 4692);
+  return minfer::cuda::run(argc > 1 ? std::atof(argv[1]) : 4692, argc > 2 ? argv[2] : "");
 } catch (const minfer::Error& e) {
   std::fprintf(stderr, "%s\n", e.what());
   return int(e.kind());

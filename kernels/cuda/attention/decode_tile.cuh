@@ -26,30 +26,6 @@ struct alignas(16) NewRow {
   __device__ uint8_t* levels(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
 };
 
-// Eight neighbouring elements of a cached row: four words of halves, or two of levels.
-template <bool kU8>
-struct Chunk {
-  static constexpr int kWords = kU8 ? 2 : 4;
-  static constexpr int kElementBytes = kU8 ? 1 : 2;
-  uint32_t word[kWords];
-};
-
-// Past L1, which keeps nothing of a cache that is read once.
-__device__ inline Chunk<false> load_chunk(const Chunk<false>* from) {
-  Chunk<false> c;
-  asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];"
-               : "=r"(c.word[0]), "=r"(c.word[1]), "=r"(c.word[2]), "=r"(c.word[3])
-               : "l"(from));
-  return c;
-}
-__device__ inline Chunk<true> load_chunk(const Chunk<true>* from) {
-  Chunk<true> c;
-  asm volatile("ld.global.nc.L1::no_allocate.v2.u32 {%0,%1}, [%2];"
-               : "=r"(c.word[0]), "=r"(c.word[1])
-               : "l"(from));
-  return c;
-}
-
 // Levels in the low bytes of the halves of 0x64006400: 1024 + level, so level - 128 by an exact
 // difference.
 __device__ inline uint32_t to_halves(uint32_t levels, uint32_t selector) {
@@ -60,117 +36,153 @@ __device__ inline uint32_t to_halves(uint32_t levels, uint32_t selector) {
 }
 constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1, or 2 and 3
 
-// What a warp holds of kStep positions of one head, as operands of mma_16x8x16 straight from
-// memory. With g = lane / 4, t = lane % 4, in unit u of 16 positions a lane has
+// kStep positions of one head on their way to a warp, as operands of mma_16x8x16. A piece is 16
+// bytes of a row, kE elements. With g = lane / 4, t = lane % 4, in unit u of 16 positions a lane
+// has
 //
-//   keys    rows g and g + 8, chunks t + 4 i of 8 dims: the dims that an mma sums may come in any
-//           order, so words 2 s and 2 s + 1 of chunk i (dims 8 (t + 4 i) + 4 s ... + 3) are its k
-//           2t, 2t + 1 and 2t + 8, 2t + 9 in step (i, s). q is read in the same order
-//   values  rows 2t, 2t + 1, 2t + 8, 2t + 9, chunks g + 8 i: dims 8 (g + 8 i) + 2 s and + 1 are
-//           rows g and g + 8 of the transposed operand of step (i, s)
+//   keys    rows g and g + 8, pieces t + 4 i: the dims that an mma sums may come in any order, so
+//           elements 4 s ... 4 s + 3 of piece i are its k 2t, 2t + 1 and 2t + 8, 2t + 9 in step
+//           (i, s). q is read in the same order: load_query
+//   values  rows 2t, 2t + 1, 2t + 8, 2t + 9, pieces g + 8 i: elements 2 s and 2 s + 1 are rows g
+//           and g + 8 of the transposed operand of step (i, s)
+//   scales  of U8: lane (g, t) fetches that of the key (t < 2) or value of position g + 8 (t & 1)
 //
 // Columns are query heads. Scores come out with position g in c0, c1 and g + 8 in c2, c3, of heads
 // 2t and 2t + 1; sums over positions with the two dims of (i, s) in c0, c1 and c2, c3.
+//
+// Every lane copies its own pieces to places of its own in shared memory, kSlots steps ahead, and
+// reads them back when its own copies have arrived: registers that fill themselves, without a
+// barrier, bank conflict or layout.
 template <int kD, bool kU8, bool kAligned>
 class DecodeTile {
  public:
   static constexpr int kUnits = kU8 && kD <= 128 ? 2 : 1, kStep = 16 * kUnits;
-  using Part = Chunk<kU8>;
+  static constexpr int kElementBytes = kU8 ? 1 : 2, kE = 16 / kElementBytes;
+  static constexpr int kKeyPieces = kD / (4 * kE), kValuePieces = kD / (8 * kE);  // of a row
+  static_assert(kValuePieces > 0, "rows are too short for this map");
+  static constexpr int kPieces = kUnits * (2 * kKeyPieces + 4 * kValuePieces);
+  static constexpr int kSlots = kPieces < 16 ? 16 / kPieces : 1;  // 8 KB a warp
+  static constexpr int kScaleBytes = kU8 ? kSlots * kUnits * 32 * 4 : 0;
+  static constexpr int kWarpBytes = kSlots * kPieces * 32 * 16 + kScaleBytes;
 
-  // Rows from position `readable` on are not read; they count as zero.
-  __device__ DecodeTile(const Cache& cache, int kv_head, int readable)
+  // Rows from position `readable` on are not read; they count as zero. `ring`: kWarpBytes of this
+  // warp's own.
+  __device__ DecodeTile(const Cache& cache, int kv_head, int readable, void* ring)
       : readable_(readable),
         head_dim_(cache.head_dim),
-        row_bytes_(cache.head_dim * Part::kElementBytes) {
+        row_bytes_(cache.head_dim * kElementBytes),
+        pieces_(static_cast<uint4*>(ring) + threadIdx.x % 32),
+        ring_scales_(reinterpret_cast<float*>(static_cast<uint4*>(ring) + kSlots * kPieces * 32) +
+                     threadIdx.x % 32) {
     const int64_t first = kv_head * cache.capacity;
     keys_ = static_cast<const uint8_t*>(cache.keys) + first * row_bytes_;
     values_ = static_cast<const uint8_t*>(cache.values) + first * row_bytes_;
-    if (kU8) {
-      key_scales_ = cache.key_scales + first;
-      value_scales_ = cache.value_scales + first;
-    }
+    if (kU8) scales_ = (t() < 2 ? cache.key_scales : cache.value_scales) + first;
   }
 
-  __device__ void load_keys(int start) {
+  // The order in which this lane wants q: words (2 s, 2 s + 1) of piece i at [i * kE / 4 + s].
+  __device__ static void load_query(uint32_t (&q)[kD / 16][2], const __half* row) {
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u)
+    for (int i = 0; i < kKeyPieces; ++i)
 #pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int position = start + u * 16 + score_row(r);
-#pragma unroll
-        for (int i = 0; i < kD / 32; ++i) k_[u][r][i] = load(keys_, position, key_dim(i));
-        if (kU8) k_scale_[u][r] = position < readable_ ? key_scales_[position] : 0.0f;
+      for (int h = 0; h < kE / 8; ++h) {
+        const uint4 x = *reinterpret_cast<const uint4*>(row + key_dim(i) + 8 * h);
+        const int at = i * (kE / 4) + 2 * h;
+        q[at][0] = x.x, q[at][1] = x.y, q[at + 1][0] = x.z, q[at + 1][1] = x.w;
       }
   }
-  __device__ void load_values(int start) {
+
+  // Keys of positions start ... start + kStep - 1, and the scales of both.
+  __device__ void fetch_keys(int slot, int start) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
-      for (int r = 0; r < 4; ++r)
+      for (int r = 0; r < 2; ++r)
 #pragma unroll
-        for (int i = 0; i < kD / 64; ++i)
-          v_[u][r][i] = load(values_, start + u * 16 + value_row(r), value_dim(i));
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int position = start + u * 16 + score_row(r);
-        if (kU8) v_scale_[u][r] = position < readable_ ? value_scales_[position] : 0.0f;
+        for (int i = 0; i < kKeyPieces; ++i)
+          fetch(key_at(slot, u, r, i), keys_, start + u * 16 + score_row(r), key_dim(i));
+      if constexpr (kU8) {
+        const int position = start + u * 16 + scale_row();
+        const bool reads = position < readable_;
+        ptx::copy_async_4(scale_at(slot, u), scales_ + (reads ? position : 0), reads ? 4 : 0);
       }
     }
   }
-
-  // The row at pos, from shared memory.
-  __device__ void put_new_keys(int start, int pos, const NewRow<kD>& row) {
+  __device__ void fetch_values(int slot, int start) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+#pragma unroll
+        for (int i = 0; i < kValuePieces; ++i)
+          fetch(value_at(slot, u, r, i), values_, start + u * 16 + value_row(r), value_dim(i));
+  }
+
+  // The row at pos, in the place of what fetch_keys and fetch_values left as zero, once the lane's
+  // copies have arrived.
+  __device__ void put_new_keys(int slot, int start, int pos, const NewRow<kD>& row) const {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (start + u * 16 + score_row(r) != pos) continue;
 #pragma unroll
-        for (int i = 0; i < kD / 32; ++i) k_[u][r][i] = part_of(row.bytes[0], key_dim(i));
-        if (kU8) k_scale_[u][r] = row.scale[0];
+        for (int i = 0; i < kKeyPieces; ++i) *key_at(slot, u, r, i) = row.bytes[0][key_dim(i) / kE];
       }
+      if (kU8 && start + u * 16 + scale_row() == pos) *scale_at(slot, u) = row.scale[t() >> 1];
+    }
   }
-  __device__ void put_new_values(int start, int pos, const NewRow<kD>& row) {
+  __device__ void put_new_values(int slot, int start, int pos, const NewRow<kD>& row) const {
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
+    for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         if (start + u * 16 + value_row(r) != pos) continue;
 #pragma unroll
-        for (int i = 0; i < kD / 64; ++i) v_[u][r][i] = part_of(row.bytes[1], value_dim(i));
+        for (int i = 0; i < kValuePieces; ++i)
+          *value_at(slot, u, r, i) = row.bytes[1][value_dim(i) / kE];
       }
-#pragma unroll
-      for (int r = 0; r < 2; ++r)
-        if (kU8 && start + u * 16 + score_row(r) == pos) v_scale_[u][r] = row.scale[1];
-    }
   }
 
-  // Scores in units of log2, -inf from position `end` on.
-  __device__ void scores(float (&sc)[kUnits][4], const uint32_t (&q)[kD / 32][4], int start,
-                         int end, float scale_log2) const {
+  // Scores in units of log2, -inf from position `end` on. Keeps the scales of the values.
+  __device__ void scores(float (&sc)[kUnits][4], const uint32_t (&q)[kD / 16][2], int slot,
+                         int start, int end, float scale_log2) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
+      constexpr int kChains = kUnits == 1 ? 2 : 1;  // of products, for their latency
+      float sum[kChains][4] = {};
 #pragma unroll
-      for (int x = 0; x < 4; ++x) sc[u][x] = 0;
+      for (int i = 0; i < kKeyPieces; ++i) {
+        const uint4 a = *key_at(slot, u, 0, i), b = *key_at(slot, u, 1, i);
 #pragma unroll
-      for (int i = 0; i < kD / 32; ++i)
-#pragma unroll
-        for (int s = 0; s < 2; ++s) {
-          const Part &a = k_[u][0][i], &b = k_[u][1][i];
+        for (int s = 0; s < kE / 4; ++s) {
+          const auto& w = q[i * (kE / 4) + s];
           if constexpr (kU8) {
-            mma_16x8x16(sc[u], to_halves(a.word[s], kLowLevels), to_halves(b.word[s], kLowLevels),
-                        to_halves(a.word[s], kHighLevels), to_halves(b.word[s], kHighLevels),
-                        q[i][2 * s], q[i][2 * s + 1]);
+            const uint32_t x = word(a, s), y = word(b, s);
+            mma_16x8x16(sum[s % kChains], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
+                        to_halves(x, kHighLevels), to_halves(y, kHighLevels), w[0], w[1]);
           } else {
-            mma_16x8x16(sc[u], a.word[2 * s], b.word[2 * s], a.word[2 * s + 1], b.word[2 * s + 1],
-                        q[i][2 * s], q[i][2 * s + 1]);
+            mma_16x8x16(sum[s % kChains], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
+                        word(b, 2 * s + 1), w[0], w[1]);
           }
         }
-#pragma unroll
-      for (int x = 0; x < 4; ++x) {
-        const float scale = kU8 ? scale_log2 * k_scale_[u][x >> 1] : scale_log2;
-        sc[u][x] = start + u * 16 + score_row(x >> 1) < end ? sc[u][x] * scale : -INFINITY;
       }
+      float scale[2] = {scale_log2, scale_log2};
+      if constexpr (kU8) {
+        const float mine = *scale_at(slot, u);
+        const int first = threadIdx.x % 32 & ~3;
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          scale[r] *= __shfl_sync(~0u, mine, first + r);
+          v_scale_[u][r] = __shfl_sync(~0u, mine, first + 2 + r);
+        }
+      }
+#pragma unroll
+      for (int x = 0; x < 4; ++x)
+        sc[u][x] =
+            start + u * 16 + score_row(x >> 1) < end
+                ? (kChains == 1 ? sum[0][x] : sum[0][x] + sum[kChains - 1][x]) * scale[x >> 1]
+                : -INFINITY;
     }
   }
 
@@ -191,21 +203,25 @@ class DecodeTile {
     return change;
   }
 
-  // o += weights times values
-  __device__ void add_values(float (&o)[kD / 16][4], const float (&weights)[kUnits][4]) const {
+  // o += weights times values; o[i * kE / 2 + s] as above
+  __device__ void add_values(float (&o)[kD / 16][4], const float (&weights)[kUnits][4],
+                             int slot) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const uint32_t p0 = transpose_matrix(pack_halves(weights[u][0], weights[u][1]));
       const uint32_t p1 = transpose_matrix(pack_halves(weights[u][2], weights[u][3]));
 #pragma unroll
-      for (int i = 0; i < kD / 64; ++i)
+      for (int i = 0; i < kValuePieces; ++i) {
+        const uint4 v[4] = {*value_at(slot, u, 0, i), *value_at(slot, u, 1, i),
+                            *value_at(slot, u, 2, i), *value_at(slot, u, 3, i)};
 #pragma unroll
-        for (int s = 0; s < 4; ++s) {
+        for (int s = 0; s < kE / 2; ++s) {
           uint32_t a[4];
-          pair_rows(a[0], a[1], v_[u][0][i], v_[u][1][i], s);
-          pair_rows(a[2], a[3], v_[u][2][i], v_[u][3][i], s);
-          mma_16x8x16(o[4 * i + s], a[0], a[1], a[2], a[3], p0, p1);
+          pair_rows(a[0], a[1], v[0], v[1], s);
+          pair_rows(a[2], a[3], v[2], v[3], s);
+          mma_16x8x16(o[i * (kE / 2) + s], a[0], a[1], a[2], a[3], p0, p1);
         }
+      }
     }
   }
 
@@ -213,53 +229,66 @@ class DecodeTile {
   __device__ static int g() { return threadIdx.x % 32 / 4; }
   __device__ static int t() { return threadIdx.x % 4; }
   __device__ static int score_row(int r) { return g() + 8 * r; }
+  __device__ static int scale_row() { return g() + 8 * (t() & 1); }
   __device__ static int value_row(int r) { return 2 * t() + (r & 1) + (r >> 1) * 8; }
-  __device__ static int key_dim(int i) { return 8 * (t() + 4 * i); }
-  __device__ static int value_dim(int i) { return 8 * (g() + 8 * i); }
+  __device__ static int key_dim(int i) { return kE * (t() + 4 * i); }
+  __device__ static int value_dim(int i) { return kE * (g() + 8 * i); }
+  __device__ static uint32_t word(const uint4& x, int i) {
+    return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+  }
 
-  // Dims 2 s and 2 s + 1 of a chunk of rows x and y: (x, y) of the one, (x, y) of the other.
-  __device__ static void pair_rows(uint32_t& even, uint32_t& odd, const Part& x, const Part& y,
+  __device__ uint4* key_at(int slot, int u, int r, int i) const {
+    return pieces_ + (slot * kPieces + (u * 2 + r) * kKeyPieces + i) * 32;
+  }
+  __device__ uint4* value_at(int slot, int u, int r, int i) const {
+    return pieces_ +
+           (slot * kPieces + kUnits * 2 * kKeyPieces + (u * 4 + r) * kValuePieces + i) * 32;
+  }
+  __device__ float* scale_at(int slot, int u) const {
+    return ring_scales_ + (slot * kUnits + u) * 32;
+  }
+
+  // Dims 2 s and 2 s + 1 of a piece of rows x and y: (x, y) of the one, (x, y) of the other.
+  __device__ static void pair_rows(uint32_t& even, uint32_t& odd, const uint4& x, const uint4& y,
                                    int s) {
     if constexpr (kU8) {
-      const uint32_t both = __byte_perm(x.word[s / 2], y.word[s / 2], s % 2 == 0 ? 0x5140 : 0x7362);
+      const uint32_t both =
+          __byte_perm(word(x, s / 2), word(y, s / 2), s % 2 == 0 ? 0x5140 : 0x7362);
       even = to_halves(both, kLowLevels);
       odd = to_halves(both, kHighLevels);
     } else {
-      even = __byte_perm(x.word[s], y.word[s], 0x5410);
-      odd = __byte_perm(x.word[s], y.word[s], 0x7632);
+      even = __byte_perm(word(x, s), word(y, s), 0x5410);
+      odd = __byte_perm(word(x, s), word(y, s), 0x7632);
     }
   }
 
-  __device__ Part load(const uint8_t* rows, int position, int dim) const {
-    Part part = {};
-    if (position >= readable_ || dim >= head_dim_) return part;
+  __device__ void fetch(uint4* to, const uint8_t* rows, int position, int dim) const {
+    const bool reads = position < readable_ && dim < head_dim_;
     const uint8_t* const from =
-        rows + uint32_t(position) * uint32_t(row_bytes_) + dim * Part::kElementBytes;
+        reads ? rows + uint32_t(position) * uint32_t(row_bytes_) + dim * kElementBytes : rows;
     if constexpr (kAligned) {
-      part = load_chunk(reinterpret_cast<const Part*>(from));
-    } else {
+      ptx::copy_async_16(to, from, reads ? 16 : 0);
+    } else {  // rows that begin anywhere: not a way for speed
+      uint32_t words[4] = {};
 #pragma unroll
-      for (int e = 0; e < 8; ++e) {
-        if (dim + e >= head_dim_) break;
+      for (int e = 0; e < kE; ++e) {
+        if (!reads || dim + e >= head_dim_) break;
         if constexpr (kU8) {
-          part.word[e / 4] |= uint32_t{from[e]} << (e % 4 * 8);
+          words[e / 4] |= uint32_t{from[e]} << (e % 4 * 8);
         } else {
-          const uint32_t x = reinterpret_cast<const uint16_t*>(from)[e];
-          part.word[e / 2] |= x << (e % 2 * 16);
+          words[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[e]} << (e % 2 * 16);
         }
       }
+      *to = {words[0], words[1], words[2], words[3]};
     }
-    return part;
-  }
-  __device__ static Part part_of(const uint4* row, int dim) {
-    return reinterpret_cast<const Part*>(row)[dim / 8];
   }
 
   const uint8_t *keys_, *values_;
-  const float *key_scales_ = nullptr, *value_scales_ = nullptr;
+  const float* scales_ = nullptr;
   int readable_, head_dim_, row_bytes_;
-  Part k_[kUnits][2][kD / 32], v_[kUnits][4][kD / 64];
-  float k_scale_[kUnits][2], v_scale_[kUnits][2];
+  uint4* pieces_;
+  float* ring_scales_;
+  float v_scale_[kUnits][2];
 };
 
 }  // namespace minfer::cuda::attention

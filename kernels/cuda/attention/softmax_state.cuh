@@ -31,7 +31,10 @@ struct SoftmaxState {
     return factor;
   }
   // What a part of the same row counts for in this state, whose maximum is none of the parts' less.
-  __device__ float share_of(float part_max) const { return exp2_fast(part_max - max); }
+  // Nothing where it has seen no score, even if no part has.
+  __device__ float share_of(float part_max) const {
+    return part_max == -INFINITY ? 0.0f : exp2_fast(part_max - max);
+  }
 };
 
 }  // namespace minfer::cuda::attention

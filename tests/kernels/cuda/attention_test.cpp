@@ -1,3 +1,4 @@
+#include "kernels/cuda/attention/decode.h"
 #include "kernels/cuda/attention/prefill.h"
 #include "tests/support/cuda_tensors.h"
 #include "tests/support/float64_ops.h"
@@ -388,6 +389,21 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
 using DecodeParam = std::tuple<Heads, DType, DType>;
 class Decode : public testing::TestWithParam<DecodeParam> {};
 
+// The launcher's choice, and others: one block or cluster, several of each, blocks with nothing to
+// do in a cluster that has. A cluster of blocks is what only sm_90 has.
+std::vector<cuda::attention::DecodeSplits> splits_of(const Heads& h, int64_t capacity) {
+  const auto chosen = cuda::attention::decode_splits(h.n_heads, h.n_kv_heads, capacity);
+  std::vector<cuda::attention::DecodeSplits> all = {
+      chosen, {1, 1, 0, 64}, {1, 5, 256, 128}, {1, 40, 16, 16}};
+  if (chosen.cluster > 1) {
+    all.push_back({2, 1, 0, 16});
+    all.push_back({4, 3, 16, 16});
+    all.push_back({8, 1, 0, 16});
+    all.push_back({8, 4, 64, 64});
+  }
+  return all;
+}
+
 TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   MINFER_NEEDS_CUDA();
   const auto [h, dtype, cache_dtype] = GetParam();
@@ -398,10 +414,14 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   const HostTensor table = angles(kCapacity, rotary_dim);
   const DeviceTensor table_dev = to_device(table);
   const HostTensor* const used = rotates ? &table : nullptr;
-  const int64_t n_bytes =
-      cuda::attention_decode_workspace(h.n_heads, h.n_kv_heads, h.head_dim, kCapacity);
-  const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
-  MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+  const auto all_splits = splits_of(h, kCapacity);
+  std::vector<DeviceTensor> workspaces;
+  for (const auto& splits : all_splits) {
+    const int64_t n_bytes =
+        cuda::attention::decode_workspace(h.n_heads, h.n_kv_heads, h.head_dim, splits);
+    workspaces.push_back(cuda::allocate_device(DType::U8, {n_bytes}));
+    MINFER_CUDA_CHECK(cudaMemset(workspaces.back().view().data, 0, size_t(n_bytes)));
+  }
   const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
 
   for (int pos : {0, 1, 63, 64, 127, 255, 256, 257, 500, 1999, 4095}) {
@@ -412,71 +432,89 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
     const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
     const DeviceTensor out = poisoned_device(dtype, {h.n_heads + 1, h.head_dim});
     MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
-    const cuda::AttentionDecode step{.out = out.view().rows(0, h.n_heads),
-                                     .q = q_dev,
-                                     .k = k_dev,
-                                     .v = v_dev,
-                                     .rope = rotates ? table_dev.view() : Tensor(),
-                                     .cache = &cache.layer,
-                                     .pos = static_cast<const int*>(pos_dev.view().data),
-                                     .scale = scale_of(h),
-                                     .workspace = workspace.view().data};
-    HostTensor got;
-    for (int again = 0; again < 3; ++again) {
-      cache.restore();
-      poison(cache.layer, pos);
-      cuda::attention_decode(nullptr, step);
-      HostTensor result = to_host(out);
-      if (again > 0) {
-        ASSERT_EQ(0,
-                  std::memcmp(got.view().data, result.view().data, size_t(result.view().n_bytes())))
-            << "position " << pos << ", run " << again;
+    std::vector<float64::Values> k_rows, v_rows;
+    // The first choice is what the launcher makes; of the others only the output is looked at.
+    for (size_t choice = 0; choice < all_splits.size(); ++choice) {
+      const DeviceTensor& workspace = workspaces[choice];
+      MINFER_CUDA_CHECK(cudaMemset(out.view().data, 0xFF, size_t(out.view().n_bytes())));
+      const cuda::AttentionDecode step{.out = out.view().rows(0, h.n_heads),
+                                       .q = q_dev,
+                                       .k = k_dev,
+                                       .v = v_dev,
+                                       .rope = rotates ? table_dev.view() : Tensor(),
+                                       .cache = &cache.layer,
+                                       .pos = static_cast<const int*>(pos_dev.view().data),
+                                       .scale = scale_of(h),
+                                       .workspace = workspace.view().data};
+      const auto& splits = all_splits[choice];
+      const std::string where = cat("position ", pos, ", ", splits.n_clusters, " clusters of ",
+                                    splits.cluster, " blocks");
+      HostTensor got;
+      for (int again = 0; again < 3; ++again) {
+        if (choice == 0) cache.restore();
+        poison(cache.layer, pos);
+        if (choice == 0) {
+          cuda::attention_decode(nullptr, step);
+        } else {
+          cuda::attention::decode(nullptr, step, splits);
+        }
+        HostTensor result = to_host(out);
+        if (again > 0) {
+          ASSERT_EQ(
+              0, std::memcmp(got.view().data, result.view().data, size_t(result.view().n_bytes())))
+              << where << ", run " << again;
+        }
+        got = std::move(result);
       }
-      got = std::move(result);
-    }
-    const HostTensor counters = to_host(workspace.view().rows(0, 4 * h.n_kv_heads));
-    for (int64_t i = 0; i < 4 * h.n_kv_heads; ++i)
-      ASSERT_EQ(static_cast<const uint8_t*>(counters.view().data)[i], 0) << "position " << pos;
+      const HostTensor counters = to_host(workspace.view().rows(0, 4 * h.n_kv_heads));
+      for (int64_t i = 0; i < 4 * h.n_kv_heads; ++i)
+        ASSERT_EQ(static_cast<const uint8_t*>(counters.view().data)[i], 0) << where;
 
-    // Row pos is as it should be, the rows before are as they were, those behind still poisoned.
-    for (int64_t head = 0; head < h.n_kv_heads; ++head) {
-      const int64_t at = head * kCapacity + pos;
-      put_row(rotated_row(k, head, h.head_dim, used, pos), at, cache.keys, cache.key_scales);
-      put_row(rotated_row(v, head, h.head_dim, nullptr, pos), at, cache.values, cache.value_scales);
+      // Row pos is as it should be, the rows before are as they were, those behind still poisoned.
+      if (choice == 0) {
+        for (int64_t head = 0; head < h.n_kv_heads; ++head) {
+          const int64_t at = head * kCapacity + pos;
+          put_row(rotated_row(k, head, h.head_dim, used, pos), at, cache.keys, cache.key_scales);
+          put_row(rotated_row(v, head, h.head_dim, nullptr, pos), at, cache.values,
+                  cache.value_scales);
+        }
+        KvLayer want;
+        want.n_kv_heads = h.n_kv_heads;
+        want.capacity = kCapacity;
+        want.keys = to_device(cache.keys);
+        want.values = to_device(cache.values);
+        if (cache_dtype == DType::U8) {
+          want.key_scales = to_device(cache.key_scales);
+          want.value_scales = to_device(cache.value_scales);
+        }
+        poison(want, pos + 1);
+        expect_same_bytes(cache.layer.keys, to_host(want.keys), where + ": keys");
+        expect_same_bytes(cache.layer.values, to_host(want.values), where + ": values");
+        if (cache_dtype == DType::U8) {
+          expect_same_bytes(cache.layer.key_scales, to_host(want.key_scales), where);
+          expect_same_bytes(cache.layer.value_scales, to_host(want.value_scales), where);
+        }
+        for (int64_t head = 0; head < h.n_kv_heads; ++head) {
+          k_rows.push_back(cache.head_values(true, head));
+          v_rows.push_back(cache.head_values(false, head));
+        }
+      }
+      for (int64_t head = 0; head < h.n_heads; ++head) {
+        const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
+        if (h.n_heads > 16 && head % 5 != 0) continue;
+        float64::Values turned;
+        for (float x : rotated_row(q, head, h.head_dim, used, pos))
+          turned.push_back(double(to_f32(to_f16(x))));
+        std::vector<float> values;
+        for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(head * h.head_dim + i));
+        ASSERT_NO_FATAL_FAILURE(expect_row(turned, k_rows[size_t(kv_head)], v_rows[size_t(kv_head)],
+                                           h, pos, dtype, false, values.data(),
+                                           cat(where, ", head ", head)));
+      }
+      for (int64_t i = 0; i < h.head_dim; ++i)
+        ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[h.n_heads * h.head_dim + i], 0xFFFF)
+            << "past the end";
     }
-    const std::string where = cat("position ", pos);
-    KvLayer want;
-    want.n_kv_heads = h.n_kv_heads;
-    want.capacity = kCapacity;
-    want.keys = to_device(cache.keys);
-    want.values = to_device(cache.values);
-    if (cache_dtype == DType::U8) {
-      want.key_scales = to_device(cache.key_scales);
-      want.value_scales = to_device(cache.value_scales);
-    }
-    poison(want, pos + 1);
-    expect_same_bytes(cache.layer.keys, to_host(want.keys), where + ": keys");
-    expect_same_bytes(cache.layer.values, to_host(want.values), where + ": values");
-    if (cache_dtype == DType::U8) {
-      expect_same_bytes(cache.layer.key_scales, to_host(want.key_scales), where);
-      expect_same_bytes(cache.layer.value_scales, to_host(want.value_scales), where);
-    }
-
-    for (int64_t head = 0; head < h.n_heads; ++head) {
-      const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
-      if (h.n_heads > 16 && head % 5 != 0) continue;
-      float64::Values turned;
-      for (float x : rotated_row(q, head, h.head_dim, used, pos))
-        turned.push_back(double(to_f32(to_f16(x))));
-      std::vector<float> values;
-      for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(head * h.head_dim + i));
-      ASSERT_NO_FATAL_FAILURE(expect_row(turned, cache.head_values(true, kv_head),
-                                         cache.head_values(false, kv_head), h, pos, dtype, false,
-                                         values.data(), cat(where, ", head ", head)));
-    }
-    for (int64_t i = 0; i < h.head_dim; ++i)
-      ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[h.n_heads * h.head_dim + i], 0xFFFF)
-          << "past the end";
   }
 }
 

@@ -1,0 +1,101 @@
+#pragma once
+
+#include "kernels/cuda/attention/decode_tile.cuh"
+#include "kernels/cuda/attention/quantize_row.cuh"
+#include "kernels/cuda/attention/rotate.cuh"
+
+// The step's own rows of q, k and v on their way into a decode block.
+namespace minfer::cuda::attention {
+
+__device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
+  return is_bf16 ? __uint_as_float(uint32_t{raw} << 16) : __half2float(__ushort_as_half(raw));
+}
+__device__ inline void store_half(void* x, int64_t i, float value, bool is_bf16) {
+  if (is_bf16) {
+    static_cast<__nv_bfloat16*>(x)[i] = __float2bfloat16_rn(value);
+  } else {
+    static_cast<__half*>(x)[i] = __float2half_rn(value);
+  }
+}
+
+// The angles of a position as the lanes of a warp need them for any row: lane + 32 j.
+template <int kD>
+struct Angles {
+  float2 at[kD / 64];
+  __device__ Angles(const float2* angles, int n_pairs) {
+#pragma unroll
+    for (int j = 0; j < kD / 64; ++j) {
+      const int i = threadIdx.x % 32 + 32 * j;
+      at[j] = i < n_pairs ? angles[i] : float2{1, 0};
+    }
+  }
+};
+
+// A row as it lies, in the registers of a warp, on its way while others are asked for. Slot j of a
+// lane is i = lane + 32 j: pair (i, i + n_pairs) below n_pairs, then element i + n_pairs.
+template <int kD>
+class RawRow {
+ public:
+  __device__ void load(const void* x, int64_t row, int head_dim, int n_pairs) {
+    const auto* const from = static_cast<const unsigned short*>(x) + row * head_dim;
+#pragma unroll
+    for (int j = 0; j < kD / 32; ++j) {
+      const int i = threadIdx.x % 32 + 32 * j;
+      a_[j] = b_[j] = 0;
+      if (i < n_pairs) a_[j] = __ldcg(from + i);
+      if (i < head_dim - n_pairs) b_[j] = __ldcg(from + i + n_pairs);
+    }
+  }
+  // Elements as emit(i, value), f32 and turned; each element by one lane.
+  template <typename Emit>
+  __device__ void rotate(const Angles<kD>& angles, int head_dim, int n_pairs, bool is_bf16,
+                         Emit emit) const {
+#pragma unroll
+    for (int j = 0; j < kD / 32; ++j) {
+      const int i = threadIdx.x % 32 + 32 * j;
+      const float b = half_from_bits(b_[j], is_bf16);
+      if (j < kD / 64 && i < n_pairs) {
+        const float2 r = rotated(half_from_bits(a_[j], is_bf16), b, angles.at[j % (kD / 64)]);
+        emit(i, r.x);
+        emit(i + n_pairs, r.y);
+      } else if (i < head_dim - n_pairs) {
+        emit(i + n_pairs, b);
+      }
+    }
+  }
+
+ private:
+  unsigned short a_[kD / 32], b_[kD / 32];
+};
+
+// Rounds `row`, f32 in shared memory, as the cache holds it: to `to`, and where `appends` to
+// position pos of the cache. By a warp.
+template <bool kU8, int kD>
+__device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache& cache,
+                        int kv_head, int pos, bool appends) {
+  const int lane = threadIdx.x % 32, head_dim = cache.head_dim;
+  const int64_t at = kv_head * cache.capacity + pos;
+  void* const rows = is_k ? cache.keys : cache.values;
+  if constexpr (kU8) {
+    float largest = 0;
+    for (int i = lane; i < head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
+    const RowScale scale = row_scale(largest);
+    if (lane == 0) {
+      to.scale[is_k ? 0 : 1] = scale.step;
+      if (appends) (is_k ? cache.key_scales : cache.value_scales)[at] = scale.step;
+    }
+    for (int i = lane; i < head_dim; i += 32) {
+      const uint8_t level = level_of(row[i], scale);
+      to.levels(is_k)[i] = level;
+      if (appends) static_cast<uint8_t*>(rows)[at * head_dim + i] = level;
+    }
+  } else {
+    for (int i = lane; i < head_dim; i += 32) {
+      const __half x = __float2half_rn(row[i]);
+      to.halves(is_k)[i] = x;
+      if (appends) static_cast<__half*>(rows)[at * head_dim + i] = x;
+    }
+  }
+}
+
+}  // namespace minfer::cuda::attention
