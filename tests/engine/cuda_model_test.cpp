@@ -17,10 +17,11 @@ namespace fs = std::filesystem;
 #define MINFER_NEEDS_CARD() \
   if (n_cuda_devices() == 0) GTEST_SKIP() << "needs a CUDA card"
 
-// Every activation of every layer is rounded to the compute type, and weights may be; errors of
-// rounding are random and add up as the root of their number, 20 or so a layer, each one half of u
-// of its magnitude: 4 u for the two layers of a small model, and as much again for safety.
-double logit_bound(DType compute) { return 8 * unit_roundoff(compute); }
+// Every activation of every layer is rounded to the compute type, and weights may be: some 20
+// roundings a layer of half of u each, as the root of their number 4 u for two layers of relative
+// error in a logit, which random weights amplify about twofold; the worst of thousands of logits is
+// four such deviations.
+double logit_bound(DType compute) { return 32 * unit_roundoff(compute); }
 
 std::vector<TokenId> some_ids(int64_t n, int64_t vocab_size) {
   std::vector<TokenId> ids;
@@ -176,8 +177,8 @@ TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
   config.norm_eps = 1e-5f;
   config.rope_theta = 1e4;
   const auto cpu = make_cpu_backend();
-  for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::BF16, 0}, {DType::U8, 0},
-                                    {DType::U4, 64}}) {
+  for (const SyntheticType& type :
+       {SyntheticType{DType::F16, 0}, {DType::BF16, 0}, {DType::U8, 0}, {DType::U4, 64}}) {
     config.n_kv_heads = type.dtype == DType::U4 ? 8 : 32;
     SCOPED_TRACE(cat(type.dtype));
     const DType compute = type.dtype == DType::BF16 ? DType::BF16 : DType::F16;
@@ -195,10 +196,13 @@ TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
     const double op_by_op = relative_difference(
         last_logits(on_card, *card, ids, {.prefill_chunk = 1, .fused_decode = false}), want);
     EXPECT_LE(op_by_op, logit_bound(compute)) << "op by op";
-    // A step of the 8-bit cache is 1/254 of the largest of a head.
-    const double kv8 = relative_difference(
-        last_logits(on_card, *card, ids, {.prefill_chunk = 64, .kv_dtype = DType::U8}), want);
-    EXPECT_LE(kv8, logit_bound(compute) + 0.01) << "int8 cache";
+    // Where a key or value lies between two levels the rounding before decides: of 150 positions a
+    // few change by a step of 1/254 of the largest in a head.
+    const SessionOptions kv8{.prefill_chunk = 64, .kv_dtype = DType::U8};
+    EXPECT_LE(relative_difference(last_logits(on_card, *card, ids, kv8),
+                                  last_logits(on_cpu, *cpu, ids, kv8)),
+              logit_bound(compute) + 0.01)
+        << "int8 cache";
   }
 }
 
@@ -207,7 +211,8 @@ TEST_F(CudaModel, HasThePerplexityOfTheCpu) {
   const auto path = fs::path(MINFER_FIXTURES) / "../../models/demo";
   MINFER_NEEDS(path);
   const auto cpu = make_cpu_backend();
-  const Model on_cpu = load_model(path.string(), *cpu), on_card = load_model(path.string(), *backend_);
+  const Model on_cpu = load_model(path.string(), *cpu),
+              on_card = load_model(path.string(), *backend_);
   std::vector<ScoringWindow> windows;
   for (int i = 0; i < 8; ++i) {
     windows.push_back({.tokens = some_ids(200 + i, on_cpu.config.vocab_size), .first_scored = 1});
