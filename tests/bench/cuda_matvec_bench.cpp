@@ -228,12 +228,12 @@ void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& 
       const double us = graph_us(stream, [&] {
         for (size_t i = 0; i < sets.size(); ++i) product(stream, a, Which(i % 4), sets[i]);
       });
-      const std::string what =
-          is_usual ? "32 layers without attention"
-                   : "32 layers, trigger_left " + std::to_string(trigger_left) +
-                         (trigger_left == usual.trigger_left
-                              ? ", teams of " + std::to_string(1 << team_shift)
-                              : "");
+      const std::string what = is_usual
+                                   ? "32 layers without attention"
+                                   : "32 layers, trigger_left " + std::to_string(trigger_left) +
+                                         (trigger_left == usual.trigger_left
+                                              ? ", teams of " + std::to_string(1 << team_shift)
+                                              : "");
       report(what.c_str(), f.name, n_tokens, us, n_bytes, limit);
     }
   }

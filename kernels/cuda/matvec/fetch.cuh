@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/matvec/fragments.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
@@ -12,11 +12,11 @@ namespace minfer::cuda {
 // that its team's run touches, an empty run the one where it would begin: run after run there are
 // at most a tile's worth more of them than tiles.
 struct MatvecRun {
-  int n_tiles, n_all;        // of the block
-  int stride, team_shift;    // from step to step; its log2
+  int n_tiles, n_all;      // of the block
+  int stride, team_shift;  // from step to step; its log2
   int team, member;
-  int tile, chunk;           // the first step's; chunk may be behind the tile's end
-  int rest;                  // steps of the team from the begin of `tile` on
+  int tile, chunk;  // the first step's; chunk may be behind the tile's end
+  int rest;         // steps of the team from the begin of `tile` on
 
   __device__ MatvecRun(const MatvecParams& p, int warp) {
     const int rounds = p.rounds + (int(blockIdx.x) < p.n_longer ? 1 : 0);
@@ -34,17 +34,11 @@ struct MatvecRun {
   __device__ int log_teams() const { return kMatvecWarpsLog - team_shift; }
   __device__ int begin_of(int which) const { return (n_all * which) >> log_teams(); }
   // The one whose run holds a step: the last that begins there or before.
-  __device__ int team_of(int step) const {
-    return (((step + 1) << log_teams()) - 1) / n_all;
-  }
+  __device__ int team_of(int step) const { return (((step + 1) << log_teams()) - 1) / n_all; }
   // Of this warp.
-  __device__ int n_steps() const {
-    return max(0, (rest - chunk + stride - 1) >> team_shift);
-  }
+  __device__ int n_steps() const { return max(0, (rest - chunk + stride - 1) >> team_shift); }
   // Where its partial sum of a tile is.
-  __device__ int partial(int of_tile) const {
-    return ((of_tile + team) << team_shift) + member;
-  }
+  __device__ int partial(int of_tile) const { return ((of_tile + team) << team_shift) + member; }
 };
 
 // A tile of a block is of a part; where in it.
@@ -59,18 +53,23 @@ __device__ inline MatvecTile tile_of(const MatvecParams& p, int tile) {
 }
 
 // The copies of a warp, step after step: each lane its own words, scales and mins behind them.
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 struct MatvecFetch {
   static constexpr bool kPacked = kWeights != MatvecWeights::Float;
 
-  const uint8_t* words;   // the lane's, of the next step
+  const uint8_t* words;  // the lane's, of the next step
   const uint8_t* scales;
   const uint8_t* mins;
   int row_8;  // floats: bytes from row g to row g + 8
   int tile, chunk, stride;
 
   __device__ MatvecFetch(const MatvecParams& p, const MatvecRun& run)
-      : words(nullptr), scales(nullptr), mins(nullptr), row_8(0), tile(run.tile), chunk(run.chunk),
+      : words(nullptr),
+        scales(nullptr),
+        mins(nullptr),
+        row_8(0),
+        tile(run.tile),
+        chunk(run.chunk),
         stride(run.stride) {
     if (run.n_steps() > 0) seek(p);
   }
@@ -96,7 +95,7 @@ struct MatvecFetch {
       if (kScales != 0) {
         const int64_t index = int64_t{row_tile} * p.n_chunks + chunk;
         scales = static_cast<const uint8_t*>(part.scales) + index * p.scale_bytes + lane * 16;
-        if (!kHalfScales) {
+        if (has_mins(kKind)) {
           mins = reinterpret_cast<const uint8_t*>(part.mins) + index * p.min_bytes + lane * 16;
         }
       }
@@ -104,9 +103,9 @@ struct MatvecFetch {
   }
 
   // Begins to copy the step's chunk to a slot, and goes on to the next.
-  __device__ void begin(uint8_t* slot, const MatvecParams& p) {
+  __device__ void begin(uint32_t slot, const MatvecParams& p) {
     const int lane = int(threadIdx.x) % 32;
-    uint8_t* const to = slot + lane * 16;
+    const uint32_t to = slot + uint32_t(lane * 16);
     if (chunk >= p.n_chunks) seek(p);
     if constexpr (!kPacked) {
       const int columns = p.in_dim - chunk * kTileColumns;
@@ -129,22 +128,22 @@ struct MatvecFetch {
 #pragma unroll
       for (int piece = 0; piece < kChunkBytes; piece += 512) {
         if (n_bytes >= kChunkBytes) {
-          ptx::copy_async_16(to + piece, words + piece);
+          ptx::copy_async_16(to + uint32_t(piece), words + piece);
         } else {  // the last chunk may be short
-          ptx::copy_async_16(to + piece, words + piece, piece < n_bytes ? 16 : 0);
+          ptx::copy_async_16(to + uint32_t(piece), words + piece, piece < n_bytes ? 16 : 0);
         }
       }
       words += stride * kChunkBytes;
       if (kScales != 0) {
         if (lane * 16 < p.scale_bytes) ptx::copy_async_16(to + kChunkBytes, scales);
-        if (!kHalfScales) {  // F16: at most 512, F32: 1024
-          if (lane * 16 + 512 < p.scale_bytes) {
-            ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
-          }
+        if (are_f32(kKind) && lane * 16 + 512 < p.scale_bytes) {  // F16: at most 512, F32: 1024
+          ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
+        }
+        if (has_mins(kKind)) {
 #pragma unroll
           for (int i = 0; i < 1024; i += 512) {
             if (lane * 16 + i < p.min_bytes) {
-              ptx::copy_async_16(to + kChunkBytes + p.scale_bytes + i, mins + i);
+              ptx::copy_async_16(to + uint32_t(kChunkBytes + p.scale_bytes + i), mins + i);
             }
           }
           mins += stride * p.min_bytes;

@@ -34,14 +34,15 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
         if (m >= n_matrices) break;
         if (parts[m].bias != nullptr) bias[m] = to_float(static_cast<const T*>(parts[m].bias)[row]);
         if (kPacked && kRowScales) {  // scale_index() of the row
-          const int64_t index =
-              int64_t{at_tile.row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
-          scale[m] = p.scales_are_f32 ? static_cast<const float*>(parts[m].scales)[index]
-                                      : to_float(static_cast<const __half*>(parts[m].scales)[index]);
+          const int64_t index = int64_t{at_tile.row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
+          scale[m] = p.scales_are_f32
+                         ? static_cast<const float*>(parts[m].scales)[index]
+                         : to_float(static_cast<const __half*>(parts[m].scales)[index]);
           if (has_mins) min_of_row[m] = parts[m].mins[index];
         }
       }
-      if (p.epilogue == Epilogue::Accumulate) residual = static_cast<const float*>(parts[0].out)[at];
+      if (p.epilogue == Epilogue::Accumulate)
+        residual = static_cast<const float*>(parts[0].out)[at];
     }
     if (is_first) __syncthreads();
     is_first = false;

@@ -84,35 +84,44 @@ __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t 
                        levels.template bytes<0>(second), levels.template bytes<2>(second), b0, b1);
 }
 
+__host__ __device__ constexpr bool has_mins(MatvecScales kind) {
+  return kind == MatvecScales::F16Mins || kind == MatvecScales::F32Mins;
+}
+__host__ __device__ constexpr bool are_f32(MatvecScales kind) {
+  return kind == MatvecScales::F32 || kind == MatvecScales::F32Mins;
+}
+
 // The scales of a chunk in its slot, of lane (g, t): rows g and g + 8.
-template <bool kHalfScales>
+template <int kScales, MatvecScales kKind>
 struct ChunkScales {
+  // log2 of the columns of a sum
+  static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
+
   const uint8_t* scales;  // [units][8][2], from row g on
   const uint8_t* mins;
   const float* sums;  // [units][tokens], from tokens 2 t on: of activations
-  int unit_shift, sum_shift, sum_stride;
-  bool are_f32, has_mins;
+  int unit_shift, sum_stride;
 
   __device__ float2 sums_at(int column) const {
-    return *reinterpret_cast<const float2*>(sums + (column >> sum_shift) * sum_stride);
+    return *reinterpret_cast<const float2*>(sums + (column >> kSumShift) * sum_stride);
   }
 
   // total += sum * scale + min * (sum of activations), of the unit that holds `column` of the
   // chunk; the latter has kUpper more for rows g + 8.
   template <int kUpper>
   __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
-    const int unit = column >> unit_shift;
+    const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;
     float2 scale;
-    if (kHalfScales || !are_f32) {
-      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
-    } else {
+    if constexpr (are_f32(kKind)) {
       scale = *reinterpret_cast<const float2*>(scales + unit * 64);
+    } else {
+      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
     }
     total[0] += sum[0] * scale.x;
     total[1] += sum[1] * scale.x;
     total[2] += sum[2] * scale.y;
     total[3] += sum[3] * scale.y;
-    if (!kHalfScales && has_mins) {
+    if constexpr (has_mins(kKind)) {
       float2 min = *reinterpret_cast<const float2*>(mins + unit * 64);
       const float2 x = sums_at(column);
       min.y *= kUpper;

@@ -26,6 +26,12 @@ MatvecWeights weights_of(const Matrix& w) {
                                 : MatvecWeights::Float;
 }
 
+MatvecScales scales_of(const Matrix& w) {
+  const bool are_f32 = is_packed(w) && w.scales.view().dtype == DType::F32;
+  if (w.mins) return are_f32 ? MatvecScales::F32Mins : MatvecScales::F16Mins;
+  return are_f32 ? MatvecScales::F32 : MatvecScales::F16;
+}
+
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
@@ -134,7 +140,7 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   int scales_in_tile = 0;
   if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
   const auto kernel = visit_half(half, [&]<typename T>() {
-    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, !p.scales_are_f32 && !w.mins);
+    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
   });
   // The largest carve-out, whatever the block needs: blocks of two kernels are to share a
   // multiprocessor, which cannot change it while one runs.

@@ -10,9 +10,9 @@ namespace minfer::cuda {
 
 // total += the step in `slot` times the staged input; x is the lane's token there, at the chunk's
 // first column and the lane's 16 bytes.
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
-                                     const ChunkScales<kHalfScales>& scales,
+                                     const ChunkScales<kScales, kKind>& scales,
                                      const Levels<T>& levels) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
@@ -31,10 +31,10 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
     constexpr bool kNibbles = kWeights == MatvecWeights::U4;
     constexpr int kUpper = kNibbles ? int(Levels<T>::kHighFactor / Levels<T>::kFactor) : 1;
     constexpr int kTiles = kNibbles ? 4 : 2;
-    const bool starts_with_zero = Levels<T>::kSubtracts || (!kHalfScales && scales.has_mins);
+    constexpr bool kStartsWithZero = Levels<T>::kSubtracts || has_mins(kKind);
     // sum begins with what takes the zero level off, for the sums of activations at `column`.
-    const auto begin = [&](float (&sum)[4], int column) {
-      const float2 s = starts_with_zero ? float2{} : scales.sums_at(column);
+    const auto begin = [&](float(&sum)[4], int column) {
+      const float2 s = kStartsWithZero ? float2{} : scales.sums_at(column);
       sum[0] = s.x;
       sum[1] = s.y;
       sum[2] = s.x * kUpper;
@@ -43,7 +43,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       float sum[4] = {};
-      if (kScales == 0 && tile % 2 == 0 && !starts_with_zero) {  // sums are of 128 columns
+      if (kScales == 0 && tile % 2 == 0 && !kStartsWithZero) {  // sums are of 128 columns
         begin(sum, tile * kTileColumns);
 #pragma unroll
         for (int i = 0; i < 4; ++i) total[0][i] += sum[i];
@@ -88,7 +88,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //             warps; one rounding at the store. F16: Σ level x and -zero Σ x meet in f32, so that
 //             an error is relative to Σ (level + zero) |x| there
 //   moves     the weights with scales and mins once
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __global__ void __launch_bounds__(kMatvecThreads, 2)
     matvec_kernel(const __grid_constant__ MatvecParams p) {
   extern __shared__ __align__(128) uint8_t shared[];
@@ -107,10 +107,10 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   int left = run.n_steps();  // copies yet to begin
   if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  MatvecFetch<T, kWeights, kScales, kHalfScales> ahead(p, run);
+  MatvecFetch<T, kWeights, kScales, kKind> ahead(p, run);
   const auto fetch = [&](uint8_t* slot) {
     if (left > 0) {
-      ahead.begin(slot, p);
+      ahead.begin(ptx::shared_address(slot), p);
       if (--left == p.trigger_left) ptx::let_successor_begin();
     }
     ptx::copy_async_commit();  // empty behind the last step
@@ -123,18 +123,14 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   stage_input<T, kPacked>(staged, sums, partials, p, first_weights);
   __syncthreads();
 
-  const bool has_mins = kPacked && !kHalfScales && p.parts[0].mins != nullptr;
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Levels<T> levels(has_mins ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
-  ChunkScales<kHalfScales> scales{};
+  const Levels<T> levels(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
+  ChunkScales<kScales, kKind> scales{};
   scales.unit_shift = p.unit_shift;
-  scales.sum_shift = p.sum_shift;
   scales.sum_stride = p.sum_stride;
-  scales.are_f32 = p.scales_are_f32;
-  scales.has_mins = has_mins;
   const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
-  const int chunk_sum_stride = (kChunkColumns >> p.sum_shift) * p.sum_stride;
-  const int scales_at = kChunkBytes + g * (kHalfScales || !p.scales_are_f32 ? 4 : 8);
+  const int chunk_sum_stride = (kChunkColumns >> scales.kSumShift) * p.sum_stride;
+  const int scales_at = kChunkBytes + g * (are_f32(kKind) ? 8 : 4);
   const int mins_at = kChunkBytes + p.scale_bytes + g * 8;
 
   uint8_t* slot = ring;
@@ -158,7 +154,8 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
         scales.mins = slot + mins_at;
         scales.sums = lane_sums + chunk * chunk_sum_stride;
       }
-      multiply_step<T, kWeights, kScales>(total, slot, x + chunk * kChunkColumns, scales, levels);
+      multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
+                                                 levels);
       __syncwarp();  // all lanes have read the slot
       fetch(slot);
       slot += p.slot_bytes;
@@ -178,25 +175,41 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
 }
 
-template <typename T>
-auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, bool half_scales)
-    -> void (*)(MatvecParams) {
-  using enum MatvecWeights;
-  if (weights == Float) return matvec_kernel<T, Float, 0, false>;
-  const bool nibbles = weights == U4;
+template <typename T, int kScales, MatvecScales kKind>
+auto matvec_kernel_of(MatvecWeights weights) -> void (*)(MatvecParams) {
+  return weights == MatvecWeights::U4 ? matvec_kernel<T, MatvecWeights::U4, kScales, kKind>
+                                      : matvec_kernel<T, MatvecWeights::U8, kScales, kKind>;
+}
+
+template <typename T, MatvecScales kKind>
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile) -> void (*)(MatvecParams) {
   switch (scales_in_tile) {
     case 0:
-      return nibbles ? matvec_kernel<T, U4, 0, false> : matvec_kernel<T, U8, 0, false>;
+      return matvec_kernel_of < T, 0,
+             has_mins(kKind) ? MatvecScales::F16Mins : MatvecScales::F16 > (weights);
     case 1:
-      if (half_scales)
-        return nibbles ? matvec_kernel<T, U4, 1, true> : matvec_kernel<T, U8, 1, true>;
-      return nibbles ? matvec_kernel<T, U4, 1, false> : matvec_kernel<T, U8, 1, false>;
+      return matvec_kernel_of<T, 1, kKind>(weights);
     case 2:
-      if (half_scales)
-        return nibbles ? matvec_kernel<T, U4, 2, true> : matvec_kernel<T, U8, 2, true>;
-      return nibbles ? matvec_kernel<T, U4, 2, false> : matvec_kernel<T, U8, 2, false>;
+      return matvec_kernel_of<T, 2, kKind>(weights);
     default:
-      return nibbles ? matvec_kernel<T, U4, 4, false> : matvec_kernel<T, U8, 4, false>;
+      return matvec_kernel_of<T, 4, kKind>(weights);
+  }
+}
+
+template <typename T>
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, MatvecScales scales)
+    -> void (*)(MatvecParams) {
+  using enum MatvecScales;
+  if (weights == MatvecWeights::Float) return matvec_kernel<T, MatvecWeights::Float, 0, F16>;
+  switch (scales) {
+    case F16:
+      return matvec_kernel_of<T, F16>(weights, scales_in_tile);
+    case F16Mins:
+      return matvec_kernel_of<T, F16Mins>(weights, scales_in_tile);
+    case F32:
+      return matvec_kernel_of<T, F32>(weights, scales_in_tile);
+    default:
+      return matvec_kernel_of<T, F32Mins>(weights, scales_in_tile);
   }
 }
 

@@ -12,6 +12,7 @@ constexpr int kMatvecThreads = 32 * kMatvecWarps;
 constexpr int kMaxMatvecParts = 3;
 
 enum class MatvecWeights { Float, U4, U8 };
+enum class MatvecScales { F16, F16Mins, F32, F32Mins };
 enum class InputNorm { None, Rms, Layer };
 
 struct MatvecPartParams {
@@ -38,11 +39,11 @@ struct MatvecParams {
   // (r >= ends[0]) + (r >= ends[1]), whose first one is begins[part].
   bool pairs;
   int ends[kMaxMatvecParts - 1], begins[kMaxMatvecParts];
-  int n_tiles;         // 16 rows each, of all parts; of the first where parts go in pairs
+  int n_tiles;           // 16 rows each, of all parts; of the first where parts go in pairs
   int rounds, n_longer;  // n_tiles over the blocks: quotient, and remainder
-  int n_chunks;        // of a row tile
-  int row_tile_bytes;  // of levels
-  int scale_bytes;     // of a chunk; mins: min_bytes
+  int n_chunks;          // of a row tile
+  int row_tile_bytes;    // of levels
+  int scale_bytes;       // of a chunk; mins: min_bytes
   int min_bytes;
   int unit_shift;                     // log2 of the columns of a scale
   int sum_shift, n_sums, sum_stride;  // sums of activations: columns, how many, tokens
@@ -77,10 +78,10 @@ struct MatvecTuning {
 };
 MatvecTuning& matvec_tuning();
 
-// scales_in_tile: of each row, in 64 columns: 0 (the row has one, or weights are floats), 1 (also
-// where it reaches further), 2 or 4. half_scales: F16 and no mins.
+// scales_in_tile: of each row, in 64 columns: 0 (the row has one, or weights are floats; the scales
+// may be F32 even for MatvecScales::F16), 1 (also where it reaches further), 2 or 4.
 template <typename T>
-auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, bool half_scales)
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, MatvecScales scales)
     -> void (*)(MatvecParams);
 
 // Any shape and any format, slowly: matvec_plain.cu.

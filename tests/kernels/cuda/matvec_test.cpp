@@ -214,10 +214,10 @@ struct Caller {
   };
 
   // Products are exact in f32. An instruction adds 16 of them to its sum; each addend loses less
-  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a part of
-  // the row, at most all of it where the block has as many tiles as warps; scales, the 16 warps, a
-  // bias and scaled sums are fewer than 80 roundings. Sums of activations, for mins and zero levels:
-  // units of at most 128, and all of them where the row has one min.
+  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a part
+  // of the row, at most all of it where the block has as many tiles as warps; scales, the 16 warps,
+  // a bias and scaled sums are fewer than 80 roundings. Sums of activations, for mins and zero
+  // levels: units of at most 128, and all of them where the row has one min.
   std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
