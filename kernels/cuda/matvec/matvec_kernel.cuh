@@ -40,20 +40,18 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       sum[2] = s.x * kUpper;
       sum[3] = s.y * kUpper;
     };
+    // Row scales: 128 columns have a sum of their own, in which it is still small.
+    constexpr bool kOwnSum = kScales != 0 || !kStartsWithZero;
+    float sum[4] = {};
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
-      float sum[4] = {};
-      if (kScales == 0 && tile % 2 == 0 && !kStartsWithZero) {  // sums are of 128 columns
-        begin(sum, tile * kTileColumns);
-#pragma unroll
-        for (int i = 0; i < 4; ++i) total[0][i] += sum[i];
-      }
+      if (kScales == 0 && kOwnSum && tile % 2 == 0) begin(sum, tile * kTileColumns);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 w = words(kNibbles ? tile : 2 * tile + j), v = activations(tile, j);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {  // instruction 2 j + i of the tile
-          float(&to)[4] = kScales == 0 ? total[i] : sum;
+          float(&to)[4] = kOwnSum ? sum : total[i];
           const uint32_t b0 = i == 0 ? v.x : v.z, b1 = i == 0 ? v.y : v.w;
           const int column = tile * kTileColumns + j * 32 + i * 16;
           if (kScales == 4 || (kScales == 2 && i == 0) || (kScales == 1 && i + j == 0)) {
@@ -69,6 +67,10 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
             scales.template add<kUpper>(total[0], sum, column);
           }
         }
+      }
+      if (kScales == 0 && kOwnSum && tile % 2 == 1) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[0][i] += sum[i];
       }
     }
   }
