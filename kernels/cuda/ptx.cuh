@@ -47,6 +47,16 @@ __device__ inline void copy_async_4(void* to_shared, const void* from, int n_byt
                "l"(from), "r"(n_bytes)
                : "memory");
 }
+// The same to an address of shared memory, from which offsets cost nothing.
+__device__ inline void copy_async_16(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
+               : "memory");
+}
+__device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes) {
+  asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
+               "r"(n_bytes)
+               : "memory");
+}
 __device__ inline void prefetch_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }

@@ -6,9 +6,10 @@
 #include <string>
 #include <vector>
 
+#include "kernels/bench.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
-#include "tests/bench/read_limit.h"
+#include "kernels/cuda/matvec/params.h"
 
 namespace minfer::bench {
 namespace {
@@ -199,11 +200,51 @@ void report(const char* what, const char* format, int64_t n_tokens, double us, d
   std::fflush(stdout);
 }
 
+// The products of 32 layers one behind the other, for each choice of matvec_tuning().
+void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& f, double limit) {
+  std::vector<std::vector<Matrix>> sets;
+  double n_bytes = 0;
+  for (int layer = 0; layer < kLayers; ++layer) {
+    for (const Which which : {Which::Qkv, Which::Output, Which::GateUp, Which::Down}) {
+      sets.push_back(matrices_of(pool, f, which));
+      n_bytes += double(bytes_of_all(sets.back()));
+    }
+  }
+  const int64_t n_tokens = a.residual.view().shape[0];
+  const cuda::MatvecTuning usual = cuda::matvec_tuning();
+  for (const int trigger_left : {0, 1, 3, 6, -1}) {
+    for (const int team_shift : {0, 1, 2, 4}) {
+      if ((n_tokens > 1 || trigger_left != usual.trigger_left) && team_shift != 1) continue;
+      if (n_tokens > 1 && trigger_left != usual.trigger_left) continue;
+      const bool is_usual = trigger_left == usual.trigger_left && team_shift == 1;
+      cuda::matvec_tuning() = usual;
+      if (!is_usual) {
+        cuda::matvec_tuning().trigger_left = trigger_left;
+        if (trigger_left == usual.trigger_left) {
+          cuda::matvec_tuning().team_shift_float = team_shift;
+          cuda::matvec_tuning().team_shift_packed = team_shift;
+        }
+      }
+      const double us = graph_us(stream, [&] {
+        for (size_t i = 0; i < sets.size(); ++i) product(stream, a, Which(i % 4), sets[i]);
+      });
+      const std::string what = is_usual
+                                   ? "32 layers without attention"
+                                   : "32 layers, trigger_left " + std::to_string(trigger_left) +
+                                         (trigger_left == usual.trigger_left
+                                              ? ", teams of " + std::to_string(1 << team_shift)
+                                              : "");
+      report(what.c_str(), f.name, n_tokens, us, n_bytes, limit);
+    }
+  }
+  cuda::matvec_tuning() = usual;
+}
+
 void run() {
   cuda::use_device(0);
   const cuda::Stream stream = cuda::make_stream();
+  const double limit = measure_cuda_read_bandwidth(0);
   Pool pool(size_t{13'500'000'000} / 256 * 256);
-  const double limit = read_limit(stream.get(), pool.data(), size_t{6} << 30);
   std::printf("{\"what\":\"read limit\",\"GBps\":%.0f}\n", limit * 1e-9);
 
   for (const int64_t n_tokens : {int64_t{1}, cuda::kMaxMatvecTokens}) {
@@ -220,20 +261,7 @@ void run() {
                limit);
       }
     }
-    for (const Format& f : {kF16, kU8Row, kU4G64, kQ4K}) {
-      std::vector<std::vector<Matrix>> sets;
-      double n_bytes = 0;
-      for (int layer = 0; layer < kLayers; ++layer) {
-        for (const Which which : {Which::Qkv, Which::Output, Which::GateUp, Which::Down}) {
-          sets.push_back(matrices_of(pool, f, which));
-          n_bytes += double(bytes_of_all(sets.back()));
-        }
-      }
-      const double us = graph_us(stream.get(), [&] {
-        for (size_t i = 0; i < sets.size(); ++i) product(stream.get(), a, Which(i % 4), sets[i]);
-      });
-      report("32 layers without attention", f.name, n_tokens, us, n_bytes, limit);
-    }
+    for (const Format& f : {kF16, kU8Row, kU4G64, kQ4K}) chain(stream.get(), pool, a, f, limit);
   }
 }
 

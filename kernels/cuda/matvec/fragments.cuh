@@ -24,41 +24,37 @@ __device__ inline Pair pair_of(uint32_t bits) {
   return *reinterpret_cast<const Pair*>(&bits);
 }
 
-// What is taken off each level.
+// What the tensor cores see of levels: kFactor times a level, or kUpperFactor where it is a high
+// nibble's, of rows g + 8. kSubtracts: the zero level is off already; else a sum begins with minus
+// it times the activations, whose sums staging has left.
 template <typename T>
-struct Zero;
+struct Levels;
 
-// An f16 with the bits of 1024 and q in the low ones is 1024 + q; with 16 q, 1024 + 16 q. A sum and
-// a fused product with a sum that are integers below 2048 are exact.
+// A level in the low bits of an f16 is a subnormal number, which tensor cores take as it is.
 template <>
-struct Zero<__half> {
-  __half2 low, high;  // 1024 + zero, and -(64 + zero)
+struct Levels<__half> {
+  static constexpr bool kSubtracts = false;
+  static constexpr float kFactor = 0x1p-24f, kHighFactor = 0x1p-20f;
 
-  __device__ explicit Zero(int zero)
-      : low(__float2half2_rn(float(1024 + zero))), high(__float2half2_rn(float(-64 - zero))) {}
-
-  __device__ uint32_t low_nibbles(uint32_t word) const {
-    return bits_of(__hsub2(pair_of<__half2>(mask_or<0x000F000F, 0x64006400>(word)), low));
-  }
-  __device__ uint32_t high_nibbles(uint32_t word) const {
-    const __half2 sixteenth = pair_of<__half2>(0x2C002C00);
-    return bits_of(
-        __hfma2(pair_of<__half2>(mask_or<0x00F000F0, 0x64006400>(word)), sixteenth, high));
-  }
+  __device__ explicit Levels(int) {}
+  __device__ uint32_t low_nibbles(uint32_t word) const { return word & 0x000F000F; }
+  __device__ uint32_t high_nibbles(uint32_t word) const { return word & 0x00F000F0; }
   template <int kByte>  // bytes kByte and kByte + 1
   __device__ uint32_t bytes(uint32_t word) const {
-    const uint32_t biased = __byte_perm(word, 0x64646464, kByte == 0 ? 0x4140 : 0x4342);
-    return bits_of(__hsub2(pair_of<__half2>(biased), low));
+    return __byte_perm(word, 0, kByte == 0 ? 0x4140 : 0x4342);
   }
 };
 
 // A bf16 has 8 significant bits: 128 + q holds a nibble, and a byte goes through f32.
 template <>
-struct Zero<__nv_bfloat16> {
+struct Levels<__nv_bfloat16> {
+  static constexpr bool kSubtracts = true;
+  static constexpr float kFactor = 1, kHighFactor = 1;
+
   __nv_bfloat162 low;  // 128 + zero: of nibbles alone
   float byte;          // 2^23 + zero
 
-  __device__ explicit Zero(int zero)
+  __device__ explicit Levels(int zero)
       : low(__float2bfloat162_rn(float(128 + zero))), byte(8388608.0f + float(zero)) {}
 
   __device__ uint32_t low_nibbles(uint32_t word) const {
@@ -76,43 +72,59 @@ struct Zero<__nv_bfloat16> {
 // sum += 16 rows by 16 columns; b0 and b1 the lane's four activations.
 template <typename T>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
-                                        const Zero<T>& zero) {
+                                        const Levels<T>& levels) {
   const uint32_t upper = word >> 8;
-  ptx::mma_m16n8k16<T>(sum, zero.low_nibbles(word), zero.high_nibbles(word),
-                       zero.low_nibbles(upper), zero.high_nibbles(upper), b0, b1);
+  ptx::mma_m16n8k16<T>(sum, levels.low_nibbles(word), levels.high_nibbles(word),
+                       levels.low_nibbles(upper), levels.high_nibbles(upper), b0, b1);
 }
 template <typename T>
 __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
-                                      uint32_t b1, const Zero<T>& zero) {
-  ptx::mma_m16n8k16<T>(sum, zero.template bytes<0>(first), zero.template bytes<2>(first),
-                       zero.template bytes<0>(second), zero.template bytes<2>(second), b0, b1);
+                                      uint32_t b1, const Levels<T>& levels) {
+  ptx::mma_m16n8k16<T>(sum, levels.template bytes<0>(first), levels.template bytes<2>(first),
+                       levels.template bytes<0>(second), levels.template bytes<2>(second), b0, b1);
+}
+
+__host__ __device__ constexpr bool has_mins(MatvecScales kind) {
+  return kind == MatvecScales::F16Mins || kind == MatvecScales::F32Mins;
+}
+__host__ __device__ constexpr bool are_f32(MatvecScales kind) {
+  return kind == MatvecScales::F32 || kind == MatvecScales::F32Mins;
 }
 
 // The scales of a chunk in its slot, of lane (g, t): rows g and g + 8.
-template <bool kHalfScales>
+template <int kScales, MatvecScales kKind>
 struct ChunkScales {
+  // log2 of the columns of a sum
+  static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
+
   const uint8_t* scales;  // [units][8][2], from row g on
   const uint8_t* mins;
   const float* sums;  // [units][tokens], from tokens 2 t on: of activations
   int unit_shift, sum_stride;
-  bool are_f32, has_mins;
 
-  // total += sum * scale + min * (sum of activations), of the unit that holds `column` of the chunk
+  __device__ float2 sums_at(int column) const {
+    return *reinterpret_cast<const float2*>(sums + (column >> kSumShift) * sum_stride);
+  }
+
+  // total += sum * scale + min * (sum of activations), of the unit that holds `column` of the
+  // chunk; the latter has kUpper more for rows g + 8.
+  template <int kUpper>
   __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
-    const int unit = column >> unit_shift;
+    const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;
     float2 scale;
-    if (kHalfScales || !are_f32) {
-      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
-    } else {
+    if constexpr (are_f32(kKind)) {
       scale = *reinterpret_cast<const float2*>(scales + unit * 64);
+    } else {
+      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
     }
     total[0] += sum[0] * scale.x;
     total[1] += sum[1] * scale.x;
     total[2] += sum[2] * scale.y;
     total[3] += sum[3] * scale.y;
-    if (!kHalfScales && has_mins) {
-      const float2 min = *reinterpret_cast<const float2*>(mins + unit * 64);
-      const float2 x = *reinterpret_cast<const float2*>(sums + unit * sum_stride);
+    if constexpr (has_mins(kKind)) {
+      float2 min = *reinterpret_cast<const float2*>(mins + unit * 64);
+      const float2 x = sums_at(column);
+      min.y *= kUpper;
       total[0] += x.x * min.x;
       total[1] += x.y * min.x;
       total[2] += x.x * min.y;

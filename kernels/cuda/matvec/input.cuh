@@ -14,134 +14,178 @@ __device__ inline int staged_column(int k) {
   return kPacked ? (k & ~31) | (k & 12) << 1 | (k & 16) >> 2 | (k & 3) : k;
 }
 
-struct Four {
-  float at[4];
+struct Eight {
+  float at[8];
 };
 
-// Columns k ... k + 3 of a row, zeros behind its end. k is a multiple of 4.
+// Columns k ... k + 7 of a row, zeros behind its end. k is a multiple of 8.
 template <typename X>
-__device__ inline Four load_four(const X* row, int k, int n) {
-  Four v{};
-  if (n % 4 == 0) {  // every row is aligned then
+__device__ inline Eight load_eight(const X* row, int k, int n) {
+  constexpr int kN = 16 / int(sizeof(X));
+  Eight v{};
+  if (n % 8 == 0) {  // every row is aligned then
     if (k < n) {
-      const Vec<X, 4> raw = *reinterpret_cast<const Vec<X, 4>*>(row + k);
-      for (int i = 0; i < 4; ++i) v.at[i] = to_float(raw[i]);
+#pragma unroll
+      for (int piece = 0; piece < 8; piece += kN) {
+        const Vec<X> raw = *reinterpret_cast<const Vec<X>*>(row + k + piece);
+#pragma unroll
+        for (int i = 0; i < kN; ++i) v.at[piece + i] = to_float(raw[i]);
+      }
     }
   } else {
-    for (int i = 0; i < 4; ++i) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
       if (k + i < n) v.at[i] = to_float(row[k + i]);
     }
   }
   return v;
 }
 
-// Of the threads of one token, whose warps begin at first_warp; the same order for all. Every
-// thread of the block calls it; ends in use of scratch [kMatvecWarps], which is not used again.
+// Of the threads of one token, n_warps of them from first_warp on, a power of two; the same bits
+// for all. Every thread of the block calls it; ends in use of scratch [kMatvecWarps], which is not
+// used again.
 __device__ inline float token_sum(float x, float* scratch, int first_warp, int n_warps) {
+#pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
   if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
   __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < n_warps; ++w) sum += scratch[first_warp + w];
+  float sum = scratch[first_warp + (int(threadIdx.x) & (n_warps - 1))];
+  for (int offset = n_warps / 2; offset > 0; offset /= 2) {
+    sum += __shfl_xor_sync(~0u, sum, offset);
+  }
   return sum;
 }
 
+// One token's columns k ... k + 7, and the sums of the units that they are in. All lanes of a warp
+// call it for adjacent columns, some of which may be behind the end.
 template <typename T, bool kPacked>
-__device__ inline void store_four(T* row, int k, const Four& v) {
+__device__ inline void store_eight(T* row, float* sums, const MatvecParams& p, int k,
+                                   const Eight& v) {
   struct alignas(8) Halves {
     T at[4];
-  } halves;
-  for (int i = 0; i < 4; ++i) halves.at[i] = from_float<T>(v.at[i]);
-  *reinterpret_cast<Halves*>(row + staged_column<kPacked>(k)) = halves;
+  } halves[2];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 8; ++i) {
+    halves[i / 4].at[i % 4] = from_float<T>(v.at[i]);
+    sum += to_float(halves[i / 4].at[i % 4]);
+  }
+  if (k < p.x_columns) {
+    *reinterpret_cast<Halves*>(row + staged_column<kPacked>(k)) = halves[0];
+    *reinterpret_cast<Halves*>(row + staged_column<kPacked>(k + 4)) = halves[1];
+  }
+  if (kPacked && p.n_sums != 0) {
+    const int n_lanes = 1 << p.sum_shift >> 3;
+    for (int offset = 1; offset < n_lanes; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+    if (k < p.x_columns && (k & ((1 << p.sum_shift) - 1)) == 0) {
+      sums[(k >> p.sum_shift) * p.sum_stride] = sum * p.sum_factor;
+    }
+  }
 }
 
-// staged[token] = x[token], or its norm, rounded to T; zeros up to x_columns. scratch holds 32
-// floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
+// What a thread of stage_input() owns: of one token, eight columns of every `step` from `begin` on.
+struct InputShare {
+  int token, begin, step;
+
+  __device__ explicit InputShare(const MatvecParams& p) {
+    const int n_warps = p.warps_per_token;
+    token = int(threadIdx.x) / 32 / n_warps;
+    step = n_warps * 32 * 8;
+    begin = (int(threadIdx.x) - token * n_warps * 32) * 8;
+  }
+  // The first column of its warp from k on.
+  __device__ int of_warp(int k) const { return k - int(threadIdx.x) % 32 * 8; }
+};
+
+// The raw norm weights of a thread's first columns: read before the predecessor is done.
+template <typename T>
+struct FirstWeights {
+  Vec<T> raw{};
+
+  __device__ explicit FirstWeights(const MatvecParams& p) {
+    const int k = InputShare(p).begin;
+    if (p.norm != InputNorm::None && p.in_dim % 8 == 0 && k < p.in_dim) {
+      raw = *reinterpret_cast<const Vec<T>*>(static_cast<const T*>(p.norm_weight) + k);
+    }
+  }
+};
+
+// staged[token] = x[token], or its norm, rounded to T; zeros up to x_columns. sums[i][token] = the
+// sum of the staged columns of unit i, times sum_factor. scratch holds 32 floats. Every thread of
+// the block calls it, after wait_for_predecessor(); a barrier must follow.
 template <typename T, bool kPacked>
-__device__ inline void stage_input(T* staged, float* scratch, const MatvecParams& p) {
-  constexpr int kHeld = 2;  // of what a thread reads, kept for the second pass
-  const int n_warps = p.warps_per_token, token = int(threadIdx.x) / 32 / n_warps;
-  const int step = n_warps * 32 * 4, begin = (int(threadIdx.x) - token * n_warps * 32) * 4;
-  const bool has_token = token < p.n_tokens;
-  T* const to = staged + token * p.x_stride;
-  const int n = p.in_dim;
+__device__ inline void stage_input(T* staged, float* sums, float* scratch, const MatvecParams& p,
+                                   const FirstWeights<T>& first_weights) {
+  const InputShare share(p);
+  const int n_warps = p.warps_per_token, n = p.in_dim;
+  const bool has_token = share.token < p.n_tokens;
+  T* const to = staged + share.token * p.x_stride;
+  sums += share.token;
 
   if (p.norm == InputNorm::None) {
     if (!has_token) return;
-    const T* const from = static_cast<const T*>(p.x) + int64_t{token} * n;
-    for (int k = begin; k < p.x_columns; k += step) {
-      store_four<T, kPacked>(to, k, load_four(from, k, n));
+    constexpr int kAtOnce = 3;  // loads under way
+    const T* const from = static_cast<const T*>(p.x) + int64_t{share.token} * n;
+    for (int k = share.begin; share.of_warp(k) < p.x_columns; k += kAtOnce * share.step) {
+      Eight v[kAtOnce];
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) v[j] = load_eight(from, k + j * share.step, n);
+#pragma unroll
+      for (int j = 0; j < kAtOnce; ++j) {
+        if (share.of_warp(k + j * share.step) >= p.x_columns) break;
+        store_eight<T, kPacked>(to, sums, p, k + j * share.step, v[j]);
+      }
     }
     return;
   }
 
-  const float* const from = static_cast<const float*>(p.x) + int64_t{has_token ? token : 0} * n;
+  const float* const from =
+      static_cast<const float*>(p.x) + int64_t{has_token ? share.token : 0} * n;
   const T* const weight = static_cast<const T*>(p.norm_weight);
-  Four held[kHeld], held_weight[kHeld];
-#pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    held[j] = load_four(from, begin + j * step, n);
-    held_weight[j] = load_four(weight, begin + j * step, n);
-  }
+  const Eight held = load_eight(from, share.begin, n);
   // f(columns of x, first column) for all that the thread owns
   const auto for_each = [&](auto&& f) {
-#pragma unroll
-    for (int j = 0; j < kHeld; ++j) f(held[j], begin + j * step);
-    for (int k = begin + kHeld * step; k < n; k += step) f(load_four(from, k, n), k);
+    f(held, share.begin);
+    for (int k = share.begin + share.step; k < n; k += share.step) f(load_eight(from, k, n), k);
   };
 
   float mean = 0;
   if (p.norm == InputNorm::Layer) {
     float sum = 0;
-    for_each([&](const Four& v, int) { sum += (v.at[0] + v.at[1]) + (v.at[2] + v.at[3]); });
-    mean = token_sum(sum, scratch, token * n_warps, n_warps) / float(n);
+    for_each([&](const Eight& v, int) {
+#pragma unroll
+      for (int i = 0; i < 8; ++i) sum += v.at[i];
+    });
+    mean = token_sum(sum, scratch, share.token * n_warps, n_warps) / float(n);
   }
   float sum_sq = 0;
-  for_each([&](const Four& v, int k) {
-    for (int i = 0; i < 4; ++i) {
+  for_each([&](const Eight& v, int k) {
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
       const float d = k + i < n ? v.at[i] - mean : 0.0f;
       sum_sq += d * d;
     }
   });
-  sum_sq = token_sum(sum_sq, scratch + kMatvecWarps, token * n_warps, n_warps);
+  sum_sq = token_sum(sum_sq, scratch + kMatvecWarps, share.token * n_warps, n_warps);
   const float scale = rsqrtf(sum_sq / float(n) + p.eps);
   if (!has_token) return;
 
   const T* const bias = static_cast<const T*>(p.norm_bias);
-  const auto store = [&](const Four& v, const Four& w, int k) {
-    Four y{};
-    const Four b = bias == nullptr ? Four{} : load_four(bias, k, n);
-    for (int i = 0; i < 4; ++i) {
-      if (k + i < n) y.at[i] = (v.at[i] - mean) * scale * w.at[i] + b.at[i];
-    }
-    store_four<T, kPacked>(to, k, y);
-  };
+  for (int k = share.begin; share.of_warp(k) < p.x_columns; k += share.step) {
+    Eight x = held, w{}, y{};
+    if (k != share.begin) x = load_eight(from, k, n);
+    if (k == share.begin && n % 8 == 0) {
 #pragma unroll
-  for (int j = 0; j < kHeld; ++j) {
-    if (begin + j * step < p.x_columns) store(held[j], held_weight[j], begin + j * step);
-  }
-  for (int k = begin + kHeld * step; k < p.x_columns; k += step) {
-    store(load_four(from, k, n), load_four(weight, k, n), k);
-  }
-}
-
-// sums[i][token] = sum of the staged columns of unit i, in their order: what mins are multiplied
-// by.
-template <typename T>
-__device__ inline void sum_units(float* sums, const T* staged, const MatvecParams& p) {
-  const int columns = 1 << p.sum_shift;
-  for (int i = int(threadIdx.x); i < p.n_sums * p.sum_stride; i += kMatvecThreads) {
-    const int unit = i / p.sum_stride, token = i % p.sum_stride;
-    float sum = 0;
-    if (token < p.n_tokens) {
-      const T* const row = staged + token * p.x_stride;
-      for (int k = unit << p.sum_shift; k < min((unit << p.sum_shift) + columns, p.x_columns);
-           k += 4) {
-        const T* const four = row + staged_column<true>(k);
-        for (int j = 0; j < 4; ++j) sum += to_float(four[j]);
-      }
+      for (int i = 0; i < 8; ++i) w.at[i] = to_float(first_weights.raw[i]);
+    } else {
+      w = load_eight(weight, k, n);
     }
-    sums[i] = sum;
+    const Eight b = bias == nullptr ? Eight{} : load_eight(bias, k, n);
+#pragma unroll
+    for (int i = 0; i < 8; ++i) {
+      if (k + i < n) y.at[i] = (x.at[i] - mean) * scale * w.at[i] + b.at[i];
+    }
+    store_eight<T, kPacked>(to, sums, p, k, y);
   }
 }
 

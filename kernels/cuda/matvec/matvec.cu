@@ -26,6 +26,12 @@ MatvecWeights weights_of(const Matrix& w) {
                                 : MatvecWeights::Float;
 }
 
+MatvecScales scales_of(const Matrix& w) {
+  const bool are_f32 = is_packed(w) && w.scales.view().dtype == DType::F32;
+  if (w.mins) return are_f32 ? MatvecScales::F32Mins : MatvecScales::F16Mins;
+  return are_f32 ? MatvecScales::F32 : MatvecScales::F16;
+}
+
 int attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
@@ -35,7 +41,7 @@ int attribute(cudaDeviceAttr which) {
 
 // All but tokens and stages.
 MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts,
-                       Epilogue epilogue) {
+                       Epilogue epilogue, DType half) {
   MatvecParams p{};
   const Matrix& w = *parts[0].w;
   p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
@@ -62,14 +68,16 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
       if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
-    if (w.mins) {
-      p.sum_shift = layout.unit == 0 ? 6 : p.unit_shift;
+    const bool subtracts = half == DType::F16;  // the zero level, by means of sums: fragments.cuh
+    if (w.mins || subtracts) {
+      p.sum_shift = layout.unit == 0 ? 7 : std::min(6, p.unit_shift);
       p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;
+      p.sum_factor = (w.mins ? 1.0f : -float(1 << (layout.bits - 1))) * (subtracts ? 0x1p-24f : 1);
     }
   }
   p.x_columns = p.n_chunks * chunk_columns;
   p.x_stride = p.x_columns + 32;  // 16-byte reads of 8 tokens by 4 lanes meet no bank twice
-  p.pair_mask = epilogue == Epilogue::SwiGlu ? 1 : 0;
+  p.pairs = epilogue == Epilogue::SwiGlu;
   std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   for (size_t i = 0; i < parts.size(); ++i) {
     const MatvecPart& part = parts[i];
@@ -91,14 +99,22 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
   return p;
 }
 
-// Chooses tokens of one launch and stages: a single stage, which hides less, before fewer tokens,
-// which read the weights again. False where not even one token fits.
-bool fit(MatvecParams& p, int64_t n_tokens, int shared_limit) {
+// Chooses tokens of one launch and stages: best is room for two blocks, then many stages; fewer
+// tokens, which read the weights again, come last. False where not even one token fits.
+bool fit(MatvecParams& p, int64_t n_tokens, int n_blocks, int shared_limit) {
+  const int n_tiles = narrow<int>(ceil_div(p.n_tiles, n_blocks)) * (p.pairs ? 2 : 1);
+  p.n_partials = ((n_tiles - 1) << p.team_shift) + kMatvecWarps;  // matvec_kernel.cuh
+  const int together = std::min(kSharedTogether, shared_limit);
   for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
     p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
     p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
-    for (p.n_stages = 3; p.n_stages >= 1; --p.n_stages) {
-      const int limit = p.n_stages == 3 ? std::min(kSharedTogether, shared_limit) : shared_limit;
+    for (const auto& [n_stages, limit] : {std::pair{3, together},
+                                          {2, together},
+                                          {4, shared_limit},
+                                          {3, shared_limit},
+                                          {2, shared_limit},
+                                          {1, shared_limit}}) {
+      p.n_stages = n_stages;
       if (matvec_shared(p).total <= limit) return true;
     }
   }
@@ -111,14 +127,20 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   const Matrix& w = *parts[0].w;
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (w.in_dim > (1 << 20)) return false;
-  MatvecParams p = params_of(x, norm, parts, epilogue);
+  MatvecParams p = params_of(x, norm, parts, epilogue, half);
   const int shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  if (!fit(p, x.shape[0], shared_limit)) return false;
+  const int grid = std::min(p.n_tiles, attribute(cudaDevAttrMultiProcessorCount));
+  const MatvecTuning& tuning = matvec_tuning();
+  p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
+  p.trigger_left = tuning.trigger_left;
+  p.rounds = p.n_tiles / grid;
+  p.n_longer = p.n_tiles % grid;
+  if (!fit(p, x.shape[0], grid, shared_limit)) return false;
 
   int scales_in_tile = 0;
   if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
   const auto kernel = visit_half(half, [&]<typename T>() {
-    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, !p.scales_are_f32 && !w.mins);
+    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
   });
   // The largest carve-out, whatever the block needs: blocks of two kernels are to share a
   // multiprocessor, which cannot change it while one runs.
@@ -126,7 +148,6 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
                                          cudaSharedmemCarveoutMaxShared));
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          matvec_shared(p).total));
-  const int grid = std::min(p.n_tiles, attribute(cudaDevAttrMultiProcessorCount));
   const int64_t at_once = p.n_tokens;
   for (int64_t token = 0; token < x.shape[0]; token += at_once) {
     p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
@@ -182,6 +203,11 @@ DType half_type(Tensor x, const MatvecNorm* norm) {
 }
 
 }  // namespace
+
+MatvecTuning& matvec_tuning() {
+  static MatvecTuning tuning;
+  return tuning;
+}
 
 void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
             std::span<const MatvecPart> parts, Epilogue epilogue) {

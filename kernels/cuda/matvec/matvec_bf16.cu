@@ -3,6 +3,6 @@
 namespace minfer::cuda {
 
 template auto matvec_kernel_of<__nv_bfloat16>(MatvecWeights weights, int scales_in_tile,
-                                              bool half_scales) -> void (*)(MatvecParams);
+                                              MatvecScales scales) -> void (*)(MatvecParams);
 
 }  // namespace minfer::cuda

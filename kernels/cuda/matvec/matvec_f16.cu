@@ -2,7 +2,7 @@
 
 namespace minfer::cuda {
 
-template auto matvec_kernel_of<__half>(MatvecWeights weights, int scales_in_tile, bool half_scales)
-    -> void (*)(MatvecParams);
+template auto matvec_kernel_of<__half>(MatvecWeights weights, int scales_in_tile,
+                                       MatvecScales scales) -> void (*)(MatvecParams);
 
 }  // namespace minfer::cuda

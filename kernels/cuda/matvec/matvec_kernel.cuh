@@ -1,94 +1,19 @@
 #pragma once
 
 #include "kernels/cuda/matvec/epilogue.cuh"
+#include "kernels/cuda/matvec/fetch.cuh"
+#include "kernels/cuda/matvec/finish.cuh"
 #include "kernels/cuda/matvec/fragments.cuh"
 #include "kernels/cuda/matvec/input.cuh"
-#include "kernels/cuda/quant/packed_layout.h"
 
 namespace minfer::cuda {
 
-// Where the warp is in the steps of its block: tile after tile, chunk after chunk, every 16th step.
-struct MatvecCursor {
-  int tile, step;
-
-  // Past the end of a tile, on to the next one of the block.
-  __device__ void settle(int n_steps) {
-    while (step >= n_steps) {
-      step -= n_steps;
-      tile += int(gridDim.x);
-    }
-  }
-};
-
-// The part that holds a row tile; tile becomes its number there.
-__device__ inline int part_of(const MatvecParams& p, int& tile, int step) {
-  const int part = (step & p.pair_mask) + (tile >= p.ends[0]) + (tile >= p.ends[1]);
-  tile -= p.begins[part];
-  return part;
-}
-
-// Begins to copy what one step multiplies to a slot of the warp: each lane its own words, scales
-// and mins behind them. Always one group of copies, empty behind the last step.
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
-__device__ inline void fetch_step(uint8_t* slot, const MatvecParams& p, MatvecCursor at) {
-  const int lane = threadIdx.x % 32;
-  if (at.tile < p.n_tiles) {
-    const MatvecPartParams& part = p.parts[part_of(p, at.tile, at.step)];
-    const int chunk = at.step >> p.pair_mask;
-    uint8_t* const to = slot + lane * 16;
-    if (kWeights == MatvecWeights::Float) {
-      const int g = lane / 4, t = lane % 4, column = chunk * kTileColumns + t * 8;
-      const T* const weights = static_cast<const T*>(part.weights) + column;
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {  // rows behind the last one are not stored
-        const int row = min(at.tile * kTileRows + g + 8 * h, part.out_dim - 1);
-        const T* const from = weights + int64_t{row} * p.in_dim;
-#pragma unroll
-        for (int j = 0; j < 2; ++j) {  // of columns behind the last one nothing is read
-          ptx::copy_async_16(to + (2 * h + j) * 512, from + 32 * j,
-                             column + 32 * j < p.in_dim ? 16 : 0);
-        }
-      }
-    } else {
-      const int offset = chunk * kChunkBytes;
-      const uint8_t* const from = static_cast<const uint8_t*>(part.weights) +
-                                  int64_t{at.tile} * p.row_tile_bytes + (offset + lane * 16);
-#pragma unroll
-      for (int piece = 0; piece < 4; ++piece) {  // the last chunk may be short
-        ptx::copy_async_16(to + piece * 512, from + piece * 512,
-                           offset + piece * 512 < p.row_tile_bytes ? 16 : 0);
-      }
-      if (kScales != 0) {
-        const int index = at.tile * p.n_chunks + chunk;
-        const auto* const scales =
-            static_cast<const uint8_t*>(part.scales) + int64_t{index} * p.scale_bytes + lane * 16;
-        if (lane * 16 < p.scale_bytes) {  // F16: at most 512
-          ptx::copy_async_16(to + kChunkBytes, scales);
-        }
-        if (!kHalfScales) {  // F32: at most 1024
-          if (lane * 16 + 512 < p.scale_bytes) {
-            ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
-          }
-          const auto* const mins = reinterpret_cast<const uint8_t*>(part.mins) +
-                                   int64_t{index} * p.min_bytes + lane * 16;
-#pragma unroll
-          for (int i = 0; i < 1024; i += 512) {
-            if (lane * 16 + i < p.min_bytes) {
-              ptx::copy_async_16(to + kChunkBytes + p.scale_bytes + i, mins + i);
-            }
-          }
-        }
-      }
-    }
-  }
-  ptx::copy_async_commit();
-}
-
 // total += the step in `slot` times the staged input; x is the lane's token there, at the chunk's
 // first column and the lane's 16 bytes.
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
-                                     const ChunkScales<kHalfScales>& scales, const Zero<T>& zero) {
+                                     const ChunkScales<kScales, kKind>& scales,
+                                     const Levels<T>& levels) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
   };
@@ -104,27 +29,48 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
     }
   } else {
     constexpr bool kNibbles = kWeights == MatvecWeights::U4;
+    constexpr int kUpper = kNibbles ? int(Levels<T>::kHighFactor / Levels<T>::kFactor) : 1;
+    constexpr int kTiles = kNibbles ? 4 : 2;
+    constexpr bool kStartsWithZero = Levels<T>::kSubtracts || has_mins(kKind);
+    // sum begins with what takes the zero level off, for the sums of activations at `column`.
+    const auto begin = [&](float(&sum)[4], int column) {
+      const float2 s = kStartsWithZero ? float2{} : scales.sums_at(column);
+      sum[0] = s.x;
+      sum[1] = s.y;
+      sum[2] = s.x * kUpper;
+      sum[3] = s.y * kUpper;
+    };
+    // Row scales: 128 columns have a sum of their own, in which it is still small.
+    constexpr bool kOwnSum = kScales != 0 || !kStartsWithZero;
+    float sum[4] = {};
 #pragma unroll
-    for (int tile = 0; tile < (kNibbles ? 4 : 2); ++tile) {
-      float sum[4] = {};
+    for (int tile = 0; tile < kTiles; ++tile) {
+      if (kScales == 0 && kOwnSum && tile % 2 == 0) begin(sum, tile * kTileColumns);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 w = words(kNibbles ? tile : 2 * tile + j), v = activations(tile, j);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {  // instruction 2 j + i of the tile
-          float(&to)[4] = kScales == 0 ? total[i] : sum;
+          float(&to)[4] = kOwnSum ? sum : total[i];
           const uint32_t b0 = i == 0 ? v.x : v.z, b1 = i == 0 ? v.y : v.w;
+          const int column = tile * kTileColumns + j * 32 + i * 16;
+          if (kScales == 4 || (kScales == 2 && i == 0) || (kScales == 1 && i + j == 0)) {
+            begin(sum, column);
+          }
           if constexpr (kNibbles) {
             multiply_nibbles<T>(to, j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w), b0, b1,
-                                zero);
+                                levels);
           } else {
-            multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, zero);
+            multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, levels);
           }
-          if ((kScales == 4) || (kScales == 2 && i == 1) || (kScales == 1 && j + i == 2)) {
-            scales.add(total[0], sum, tile * kTileColumns + j * 32 + i * 16);
-            for (float& s : sum) s = 0;
+          if (kScales == 4 || (kScales == 2 && i == 1) || (kScales == 1 && j + i == 2)) {
+            scales.template add<kUpper>(total[0], sum, column);
           }
         }
+      }
+      if (kScales == 0 && kOwnSum && tile % 2 == 1) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) total[0][i] += sum[i];
       }
     }
   }
@@ -135,175 +81,137 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
 //   weights   floats row-major, or packed levels: packed_layout.h
 //   launch    one block a multiprocessor, 16 warps; a block takes every gridDim.x-th tile of 16
-//   rows
-//             and its warps take turns along the columns, a chunk of 2 KB a step. Each lane copies
-//             what it will multiply itself into its slots of a ring, before the predecessor is
-//             done; two blocks, of this kernel and the next, fit on a multiprocessor
+//             rows, its warps equal runs of the chunks of 2 KB of all its tiles (MatvecRun). Each
+//             lane copies what it will multiply itself into its slots of a ring, before the
+//             predecessor is done; two blocks, of this kernel and the next, fit on a multiprocessor
 //   requires  in_dim % 8 == 0 for floats
-//   maths     products exact, sums in f32 in an order that depends on in_dim alone: of a warp along
-//             its chunks, scaled group by group, then over warps; one rounding at the store
+//   maths     products exact, sums in f32 in an order that depends on the shapes and the number of
+//             multiprocessors alone: of a warp along its chunks, scaled group by group, then over
+//             warps; one rounding at the store. F16: Σ level x and -zero Σ x meet in f32, so that
+//             an error is relative to Σ (level + zero) |x| there
 //   moves     the weights with scales and mins once
-template <typename T, MatvecWeights kWeights, int kScales, bool kHalfScales>
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __global__ void __launch_bounds__(kMatvecThreads, 2)
     matvec_kernel(const __grid_constant__ MatvecParams p) {
   extern __shared__ __align__(128) uint8_t shared[];
   constexpr bool kPacked = kWeights != MatvecWeights::Float;
   constexpr int kChunkColumns = !kPacked ? 64 : kWeights == MatvecWeights::U4 ? 256 : 128;
-  ptx::let_successor_begin();
+  constexpr float kLower = kPacked ? 1 / Levels<T>::kFactor : 1;
+  constexpr float kUpper = kWeights == MatvecWeights::U4 ? 1 / Levels<T>::kHighFactor : kLower;
 
   const MatvecShared layout = matvec_shared(p);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
   float* const sums = reinterpret_cast<float*>(shared + layout.sums);
   float* const partials = reinterpret_cast<float*>(shared + layout.partials);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
-  const bool pairs = p.epilogue == Epilogue::SwiGlu;
-  const int n_steps = pairs ? 2 * p.n_chunks : p.n_chunks;  // of a tile
 
+  const MatvecRun run(p, warp);
+  int left = run.n_steps();  // copies yet to begin
+  if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  MatvecCursor ahead{int(blockIdx.x), warp};
-  ahead.settle(n_steps);
+  MatvecFetch<T, kWeights, kScales, kKind> ahead(p, run);
   const auto fetch = [&](uint8_t* slot) {
-    fetch_step<T, kWeights, kScales, kHalfScales>(slot, p, ahead);
-    ahead.step += kMatvecWarps;
-    ahead.settle(n_steps);
-  };
-  for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
-  if (p.norm != InputNorm::None) {
-    for (int k = int(threadIdx.x) * 64; k < p.in_dim; k += kMatvecThreads * 64) {
-      ptx::prefetch_l2(static_cast<const T*>(p.norm_weight) + k);
+    if (left > 0) {
+      ahead.begin(ptx::shared_address(slot), p);
+      if (--left == p.trigger_left) ptx::let_successor_begin();
     }
-  }
+    ptx::copy_async_commit();  // empty behind the last step
+  };
+#pragma unroll 1
+  for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
+  const FirstWeights<T> first_weights(p);
 
   ptx::wait_for_predecessor();
-  stage_input<T, kPacked>(staged, partials, p);
+  stage_input<T, kPacked>(staged, sums, partials, p, first_weights);
   __syncthreads();
-  const bool has_mins = kPacked && !kHalfScales && p.parts[0].mins != nullptr;
-  if (has_mins) {
-    sum_units(sums, staged, p);
-    __syncthreads();
-  }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Zero<T> zero(has_mins ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
-  ChunkScales<kHalfScales> scales{};
+  const Levels<T> levels(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
+  ChunkScales<kScales, kKind> scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;
-  scales.are_f32 = p.scales_are_f32;
-  scales.has_mins = has_mins;
+  const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
+  const int chunk_sum_stride = (kChunkColumns >> scales.kSumShift) * p.sum_stride;
+  const int scales_at = kChunkBytes + g * (are_f32(kKind) ? 8 : 4);
+  const int mins_at = kChunkBytes + p.scale_bytes + g * 8;
 
-  int step = warp, round = 0, stage = 0;
-  for (int tile = int(blockIdx.x); tile < p.n_tiles; tile += int(gridDim.x), ++round) {
+  uint8_t* slot = ring;
+  int tile = run.tile, chunk = run.chunk;
+  for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks) {
     float total[2][4] = {};
-    for (; step < n_steps; step += kMatvecWarps) {
+    for (const int end = min(rest, p.n_chunks); chunk < end; chunk += run.stride) {
       // n_stages groups are under way, the oldest is of this step.
       if (p.n_stages == 3) {
         ptx::copy_async_wait<2>();
       } else if (p.n_stages == 2) {
         ptx::copy_async_wait<1>();
+      } else if (p.n_stages == 4) {
+        ptx::copy_async_wait<3>();
       } else {
         ptx::copy_async_wait<0>();
       }
       __syncwarp();  // scales are copied by other lanes
-      uint8_t* const slot = ring + stage * p.slot_bytes;
-      const int chunk = step >> p.pair_mask;
-      if (kScales != 0) {
-        scales.scales = slot + kChunkBytes + g * (kHalfScales || !p.scales_are_f32 ? 4 : 8);
-        if (has_mins) {
-          scales.mins = slot + kChunkBytes + p.scale_bytes + g * 8;
-          scales.sums = sums + (chunk * kChunkColumns >> p.unit_shift) * p.sum_stride +
-                        min(2 * t, p.sum_stride - 2);
-        }
+      if (kPacked) {
+        scales.scales = slot + scales_at;
+        scales.mins = slot + mins_at;
+        scales.sums = lane_sums + chunk * chunk_sum_stride;
       }
-      multiply_step<T, kWeights, kScales>(total, slot, x + chunk * kChunkColumns, scales, zero);
+      multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
+                                                 levels);
       __syncwarp();  // all lanes have read the slot
       fetch(slot);
-      stage = stage + 1 == p.n_stages ? 0 : stage + 1;
+      slot += p.slot_bytes;
+      if (slot == ring + p.n_stages * p.slot_bytes) slot = ring;
     }
-    step -= n_steps;
-
-    // [2 rounds][16 warps][token][16 rows]: those of one round are read while the next are written.
-    float* const sent = partials + (round % 2) * kMatvecWarps * 16 * p.n_tokens;
+    float* const sent = partials + run.partial(tile) * 16 * p.n_tokens;
+#pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = 2 * t + i;
       if (token < p.n_tokens) {
-        float* const to = sent + (warp * p.n_tokens + token) * 16;
-        to[g] = total[0][i] + total[1][i];
-        to[g + 8] = total[0][2 + i] + total[1][2 + i];
+        sent[token * 16 + g] = (total[0][i] + total[1][i]) * kLower;
+        sent[token * 16 + g + 8] = (total[0][2 + i] + total[1][2 + i]) * kUpper;
       }
     }
+    if (rest <= p.n_chunks) break;
+  }
+  finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
+}
 
-    // The threads that finish this tile, other ones in each round, fetch what they need meanwhile.
-    const int element = (int(threadIdx.x) - round * 128) & (kMatvecThreads - 1);
-    const int token = element / 16;
-    int row_tile = tile;
-    const int first = part_of(p, row_tile, 0);
-    const int row = row_tile * kTileRows + element % 16;
-    const MatvecPartParams& part = p.parts[first];
-    const bool finishes = token < p.n_tokens && row < part.out_dim;
-    const int64_t at = int64_t{token} * part.out_dim + row;
-    const int n_matrices = pairs ? 2 : 1;
-    float bias[2] = {}, scale[2] = {1, 1}, min_of_row[2] = {}, residual = 0;
-    if (finishes) {
-#pragma unroll
-      for (int m = 0; m < 2; ++m) {
-        if (m >= n_matrices) break;
-        const MatvecPartParams& of = p.parts[first + m];
-        if (of.bias != nullptr) bias[m] = to_float(static_cast<const T*>(of.bias)[row]);
-        if (kPacked && kScales == 0) {  // scale_index() of the row
-          const int64_t i = int64_t{row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
-          scale[m] = p.scales_are_f32 ? static_cast<const float*>(of.scales)[i]
-                                      : to_float(static_cast<const __half*>(of.scales)[i]);
-          if (has_mins) min_of_row[m] = of.mins[i];
-        }
-      }
-      if (p.epilogue == Epilogue::Accumulate) residual = static_cast<const float*>(part.out)[at];
-    }
-    __syncthreads();
-    if (!finishes) continue;
-    float result[2] = {};  // of even and of odd warps: in pairs they have matrices of their own
-#pragma unroll 1
-    for (int w = 0; w < kMatvecWarps; w += 2) {
-      const float* const from = sent + (w * p.n_tokens + token) * 16 + element % 16;
-      result[0] += from[0];
-      result[1] += from[p.n_tokens * 16];
-    }
-    if (!pairs) result[0] += result[1];
-#pragma unroll
-    for (int m = 0; m < 2; ++m) {
-      if (m >= n_matrices) break;
-      if (kPacked && kScales == 0) {
-        result[m] *= scale[m];
-        if (has_mins) {
-          float sum_x = 0;
-          for (int i = 0; i < p.n_sums; ++i) sum_x += sums[i * p.sum_stride + token];
-          result[m] += min_of_row[m] * sum_x;
-        }
-      }
-      result[m] += bias[m];
-    }
-    store_result<T>(part.out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
+template <typename T, int kScales, MatvecScales kKind>
+auto matvec_kernel_of(MatvecWeights weights) -> void (*)(MatvecParams) {
+  return weights == MatvecWeights::U4 ? matvec_kernel<T, MatvecWeights::U4, kScales, kKind>
+                                      : matvec_kernel<T, MatvecWeights::U8, kScales, kKind>;
+}
+
+template <typename T, MatvecScales kKind>
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile) -> void (*)(MatvecParams) {
+  switch (scales_in_tile) {
+    case 0:
+      return matvec_kernel_of < T, 0,
+             has_mins(kKind) ? MatvecScales::F16Mins : MatvecScales::F16 > (weights);
+    case 1:
+      return matvec_kernel_of<T, 1, kKind>(weights);
+    case 2:
+      return matvec_kernel_of<T, 2, kKind>(weights);
+    default:
+      return matvec_kernel_of<T, 4, kKind>(weights);
   }
 }
 
 template <typename T>
-auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, bool half_scales)
+auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, MatvecScales scales)
     -> void (*)(MatvecParams) {
-  using enum MatvecWeights;
-  if (weights == Float) return matvec_kernel<T, Float, 0, false>;
-  const bool nibbles = weights == U4;
-  switch (scales_in_tile) {
-    case 0:
-      return nibbles ? matvec_kernel<T, U4, 0, false> : matvec_kernel<T, U8, 0, false>;
-    case 1:
-      if (half_scales)
-        return nibbles ? matvec_kernel<T, U4, 1, true> : matvec_kernel<T, U8, 1, true>;
-      return nibbles ? matvec_kernel<T, U4, 1, false> : matvec_kernel<T, U8, 1, false>;
-    case 2:
-      if (half_scales)
-        return nibbles ? matvec_kernel<T, U4, 2, true> : matvec_kernel<T, U8, 2, true>;
-      return nibbles ? matvec_kernel<T, U4, 2, false> : matvec_kernel<T, U8, 2, false>;
+  using enum MatvecScales;
+  if (weights == MatvecWeights::Float) return matvec_kernel<T, MatvecWeights::Float, 0, F16>;
+  switch (scales) {
+    case F16:
+      return matvec_kernel_of<T, F16>(weights, scales_in_tile);
+    case F16Mins:
+      return matvec_kernel_of<T, F16Mins>(weights, scales_in_tile);
+    case F32:
+      return matvec_kernel_of<T, F32>(weights, scales_in_tile);
     default:
-      return nibbles ? matvec_kernel<T, U4, 4, false> : matvec_kernel<T, U8, 4, false>;
+      return matvec_kernel_of<T, F32Mins>(weights, scales_in_tile);
   }
 }
 

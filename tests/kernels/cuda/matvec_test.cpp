@@ -77,7 +77,8 @@ struct Weights {
     matrix = pack(quantized.view());
   }
 
-  // The value of an element, and the magnitudes of what it is the sum of.
+  // The value of an element, and the magnitudes of what it is the sum of: level and zero level
+  // apart.
   std::pair<double, double> at(int64_t row, int64_t column) const {
     const int64_t in_dim = matrix.in_dim;
     if (format.group == 0) {
@@ -90,8 +91,8 @@ struct Weights {
     const int level = q.bits() == 8 ? levels[i] : levels[i / 2] >> (i % 2 * 4) & 15;
     const double scale = double(quantized.scales.at(group));
     const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
-    const double scaled = scale * (level - (q.asymmetric() ? 0 : q.zero_level()));
-    return {scaled + min, std::abs(scaled) + std::abs(min)};
+    const int zero = q.asymmetric() ? 0 : q.zero_level();
+    return {scale * (level - zero) + min, std::abs(scale) * (level + zero) + std::abs(min)};
   }
 
   Format format;
@@ -213,9 +214,10 @@ struct Caller {
   };
 
   // Products are exact in f32. An instruction adds 16 of them to its sum; each addend loses less
-  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a
-  // sixteenth of the row plus a chunk; scales, the 16 warps, a bias and scaled sums are fewer than
-  // 80 roundings. Sums of activations for mins: units of at most 256, or 64 where the row has one.
+  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a part
+  // of the row, at most all of it where the block has as many tiles as warps; scales, the 16 warps,
+  // a bias and scaled sums are fewer than 80 roundings. Sums of activations, for mins and zero
+  // levels: units of at most 128, and all of them where the row has one min.
   std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
@@ -232,8 +234,8 @@ struct Caller {
         slack += std::abs(values[size_t(k)]) * input.slack[size_t(t * n + k)];
       }
       const double b = added == nullptr ? 0 : double(added->at(row));
-      double u = (double(n) / 256 + 16 + 20) * 0x1p-22;
-      if (w.format.with_mins) u += (256 + double(n) / 64) * 0x1p-24;
+      double u = (double(n) / 16 + 16 + 20) * 0x1p-22;
+      if (w.format.group != 0) u += (256 + double(n) / 64) * 0x1p-24;
       sums.push_back({sum + b, u * (magnitude + std::abs(b)) + slack});
     }
     return sums;

@@ -1,0 +1,158 @@
+#pragma once
+
+#include "kernels/cuda/matvec/fragments.cuh"
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quant/packed_layout.h"
+
+// Which chunks a warp multiplies, and how they come into its ring.
+namespace minfer::cuda {
+
+// The steps of a block are the chunks of its tiles, one tile after the other. Teams of warps have
+// equal runs of them, within which the warps take turns. A warp leaves a partial sum for each tile
+// that its team's run touches, an empty run the one where it would begin: run after run there are
+// at most a tile's worth more of them than tiles.
+struct MatvecRun {
+  int n_tiles, n_all;      // of the block
+  int stride, team_shift;  // from step to step; its log2
+  int team, member;
+  int tile, chunk;  // the first step's; chunk may be behind the tile's end
+  int rest;         // steps of the team from the begin of `tile` on
+
+  __device__ MatvecRun(const MatvecParams& p, int warp) {
+    const int rounds = p.rounds + (int(blockIdx.x) < p.n_longer ? 1 : 0);
+    n_tiles = p.pairs ? 2 * rounds : rounds;
+    n_all = n_tiles * p.n_chunks;
+    team_shift = p.team_shift;
+    stride = 1 << team_shift;
+    team = warp >> team_shift;
+    member = warp & (stride - 1);
+    tile = begin_of(team) / p.n_chunks;
+    chunk = begin_of(team) - tile * p.n_chunks + member;
+    rest = begin_of(team + 1) - tile * p.n_chunks;
+  }
+
+  __device__ int log_teams() const { return kMatvecWarpsLog - team_shift; }
+  __device__ int begin_of(int which) const { return (n_all * which) >> log_teams(); }
+  // The one whose run holds a step: the last that begins there or before.
+  __device__ int team_of(int step) const { return (((step + 1) << log_teams()) - 1) / n_all; }
+  // Of this warp.
+  __device__ int n_steps() const { return max(0, (rest - chunk + stride - 1) >> team_shift); }
+  // Where its partial sum of a tile is.
+  __device__ int partial(int of_tile) const { return ((of_tile + team) << team_shift) + member; }
+};
+
+// A tile of a block is of a part; where in it.
+struct MatvecTile {
+  int part, row_tile;
+};
+__device__ inline MatvecTile tile_of(const MatvecParams& p, int tile) {
+  if (p.pairs) return {tile & 1, int(blockIdx.x) + (tile >> 1) * int(gridDim.x)};
+  const int at = int(blockIdx.x) + tile * int(gridDim.x);
+  const int part = (at >= p.ends[0]) + (at >= p.ends[1]);
+  return {part, at - p.begins[part]};
+}
+
+// The copies of a warp, step after step: each lane its own words, scales and mins behind them.
+template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
+struct MatvecFetch {
+  static constexpr bool kPacked = kWeights != MatvecWeights::Float;
+
+  const uint8_t* words;  // the lane's, of the next step
+  const uint8_t* scales;
+  const uint8_t* mins;
+  int row_8;  // floats: bytes from row g to row g + 8
+  int tile, chunk, stride;
+
+  __device__ MatvecFetch(const MatvecParams& p, const MatvecRun& run)
+      : words(nullptr),
+        scales(nullptr),
+        mins(nullptr),
+        row_8(0),
+        tile(run.tile),
+        chunk(run.chunk),
+        stride(run.stride) {
+    if (run.n_steps() > 0) seek(p);
+  }
+
+  // Where the step is that tile and chunk say; it is not behind the block's last one.
+  __device__ void seek(const MatvecParams& p) {
+    const int lane = int(threadIdx.x) % 32;
+    while (chunk >= p.n_chunks) {
+      chunk -= p.n_chunks;
+      ++tile;
+    }
+    const auto [part_index, row_tile] = tile_of(p, tile);
+    const MatvecPartParams& part = p.parts[part_index];
+    if constexpr (!kPacked) {
+      const int first = row_tile * kTileRows + lane / 4, last = part.out_dim - 1;
+      const int row = min(first, last);  // rows behind the last one are not stored
+      words = static_cast<const uint8_t*>(part.weights) +
+              (int64_t{row} * p.in_dim + chunk * kTileColumns + lane % 4 * 8) * 2;
+      row_8 = (min(first + 8, last) - row) * p.in_dim * 2;
+    } else {
+      words = static_cast<const uint8_t*>(part.weights) + int64_t{row_tile} * p.row_tile_bytes +
+              (chunk * kChunkBytes + lane * 16);
+      if (kScales != 0) {
+        const int64_t index = int64_t{row_tile} * p.n_chunks + chunk;
+        scales = static_cast<const uint8_t*>(part.scales) + index * p.scale_bytes + lane * 16;
+        if (has_mins(kKind)) {
+          mins = reinterpret_cast<const uint8_t*>(part.mins) + index * p.min_bytes + lane * 16;
+        }
+      }
+    }
+  }
+
+  // Begins to copy the step's chunk to a slot, and goes on to the next.
+  __device__ void begin(uint32_t slot, const MatvecParams& p) {
+    const int lane = int(threadIdx.x) % 32;
+    const uint32_t to = slot + uint32_t(lane * 16);
+    if (chunk >= p.n_chunks) seek(p);
+    if constexpr (!kPacked) {
+      const int columns = p.in_dim - chunk * kTileColumns;
+      if (columns >= kTileColumns) {
+        ptx::copy_async_16(to, words);
+        ptx::copy_async_16(to + 512, words + 64);
+        ptx::copy_async_16(to + 1024, words + row_8);
+        ptx::copy_async_16(to + 1536, words + row_8 + 64);
+      } else {  // of columns behind the last one nothing is read
+        const int first = lane % 4 * 8 < columns ? 16 : 0;
+        const int second = lane % 4 * 8 + 32 < columns ? 16 : 0;
+        ptx::copy_async_16(to, words, first);
+        ptx::copy_async_16(to + 512, words + 64, second);
+        ptx::copy_async_16(to + 1024, words + row_8, first);
+        ptx::copy_async_16(to + 1536, words + row_8 + 64, second);
+      }
+      words += stride * (kTileColumns * 2);
+    } else {
+      const int n_bytes = p.row_tile_bytes - chunk * kChunkBytes;
+#pragma unroll
+      for (int piece = 0; piece < kChunkBytes; piece += 512) {
+        if (n_bytes >= kChunkBytes) {
+          ptx::copy_async_16(to + uint32_t(piece), words + piece);
+        } else {  // the last chunk may be short
+          ptx::copy_async_16(to + uint32_t(piece), words + piece, piece < n_bytes ? 16 : 0);
+        }
+      }
+      words += stride * kChunkBytes;
+      if (kScales != 0) {
+        if (lane * 16 < p.scale_bytes) ptx::copy_async_16(to + kChunkBytes, scales);
+        if (are_f32(kKind) && lane * 16 + 512 < p.scale_bytes) {  // F16: at most 512, F32: 1024
+          ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
+        }
+        if (has_mins(kKind)) {
+#pragma unroll
+          for (int i = 0; i < 1024; i += 512) {
+            if (lane * 16 + i < p.min_bytes) {
+              ptx::copy_async_16(to + uint32_t(kChunkBytes + p.scale_bytes + i), mins + i);
+            }
+          }
+          mins += stride * p.min_bytes;
+        }
+        scales += stride * p.scale_bytes;
+      }
+    }
+    chunk += stride;
+  }
+};
+
+}  // namespace minfer::cuda

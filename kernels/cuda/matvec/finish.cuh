@@ -1,0 +1,75 @@
+#pragma once
+
+#include "kernels/cuda/matvec/epilogue.cuh"
+#include "kernels/cuda/matvec/fetch.cuh"
+
+namespace minfer::cuda {
+
+// The end of matvec: partial sums of its warps, with scales of rows, biases and the epilogue.
+// Every thread of the block calls it.
+template <typename T, bool kPacked, bool kRowScales>
+__device__ inline void finish_tiles(const float* partials, const float* sums,
+                                    const MatvecParams& p) {
+  const MatvecRun run(p, int(threadIdx.x) / 32);
+  const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
+  const int n_elements = run.n_tiles / n_matrices * of_tile;
+  const bool has_mins = kPacked && p.parts[0].mins != nullptr;
+  // The last warps have the shorter runs and are here first.
+  const int thread = (kMatvecWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
+  bool is_first = true;
+  for (int i = thread; i < n_elements || is_first; i += kMatvecThreads) {
+    const int round = i / of_tile, in_tile = i - round * of_tile;
+    const int token = in_tile / 16, tile = round * n_matrices;
+    const MatvecTile at_tile = tile_of(p, tile);
+    const int row = at_tile.row_tile * kTileRows + in_tile % 16;
+    const MatvecPartParams* const parts = p.parts + at_tile.part;
+    const bool finishes = i < n_elements && row < parts[0].out_dim;
+    const int64_t at = int64_t{token} * parts[0].out_dim + row;
+
+    // Under way while other warps still multiply.
+    float bias[2] = {}, scale[2] = {1, 1}, min_of_row[2] = {}, residual = 0;
+    if (finishes) {
+#pragma unroll
+      for (int m = 0; m < 2; ++m) {
+        if (m >= n_matrices) break;
+        if (parts[m].bias != nullptr) bias[m] = to_float(static_cast<const T*>(parts[m].bias)[row]);
+        if (kPacked && kRowScales) {  // scale_index() of the row
+          const int64_t index = int64_t{at_tile.row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
+          scale[m] = p.scales_are_f32
+                         ? static_cast<const float*>(parts[m].scales)[index]
+                         : to_float(static_cast<const __half*>(parts[m].scales)[index]);
+          if (has_mins) min_of_row[m] = parts[m].mins[index];
+        }
+      }
+      if (p.epilogue == Epilogue::Accumulate)
+        residual = static_cast<const float*>(parts[0].out)[at];
+    }
+    if (is_first) __syncthreads();
+    is_first = false;
+    if (!finishes) continue;
+
+    float result[2] = {};
+#pragma unroll
+    for (int m = 0; m < 2; ++m) {
+      if (m >= n_matrices) break;
+      const int begin = (tile + m) * p.n_chunks;
+      const int first = (tile + m + run.team_of(begin)) << run.team_shift;
+      const int last = (tile + m + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
+      const float* from = partials + first * of_tile + in_tile;
+#pragma unroll 4
+      for (int k = first; k < last; ++k, from += of_tile) result[m] += *from;
+      if (kPacked && kRowScales) {
+        result[m] *= scale[m];
+        if (has_mins) {
+          float sum_x = 0;
+          for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
+          result[m] += min_of_row[m] * (sum_x / p.sum_factor);
+        }
+      }
+      result[m] += bias[m];
+    }
+    store_result<T>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
+  }
+}
+
+}  // namespace minfer::cuda
