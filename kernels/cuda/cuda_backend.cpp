@@ -203,7 +203,7 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   std::vector<GemmPart> parts;
   int64_t offset = 0;
   for (const Product& p : products) {
-    parts.push_back({float_weight(p.w, offset), p.out, {}});
+    parts.push_back({float_weight(p.w, offset), p.out, {}, is_float(p.w.dtype)});
     offset += dequantized_bytes(p.w);
   }
   gemm(stream_.get(), x, parts, epilogue);
