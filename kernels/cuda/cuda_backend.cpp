@@ -209,10 +209,7 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   for (const Product& p : products) matrices.push_back(&p.w);
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
-  for (size_t i = 0; i < products.size(); ++i) {
-    const Product& p = products[i];
-    parts.push_back({weights[i], p.out, {}, /*w_is_constant=*/is_float(p.w.dtype)});
-  }
+  for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
   gemm(stream_.get(), x, parts, epilogue);
 }
 
@@ -225,8 +222,7 @@ void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor 
   }
   const Matrix* const matrices[] = {&gate, &up};
   const std::vector<Tensor> weights = float_weights(matrices);
-  const GemmPart parts[] = {{weights[0], out, gate_bias, is_float(gate.dtype)},
-                            {weights[1], out, up_bias, is_float(up.dtype)}};
+  const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
   gemm(stream_.get(), x, parts, Epilogue::SwiGlu);
 }
 

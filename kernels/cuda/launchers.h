@@ -55,9 +55,8 @@ enum class Epilogue {
 // One matrix of a product. w [out, in] half, row-major, rows in_stride elements apart.
 struct GemmPart {
   Tensor w;
-  Tensor out;                  // [n_tokens, out]
-  Tensor bias;                 // [out] half, or null
-  bool w_is_constant = false;  // no kernel still under way writes w: it is read before they end
+  Tensor out;   // [n_tokens, out]
+  Tensor bias;  // [out] half, or null
 };
 
 // All parts (1 to 3) of one input in one launch. x [n_tokens, in] half.

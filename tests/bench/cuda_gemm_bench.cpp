@@ -81,13 +81,13 @@ class Bench {
     print(c, plan, us, blas_us);
   }
   void compare_plans(const Case& c) {
-    for (const cuda::GemmPlan& plan : cuda::all_plans(args_of(c))) {
-      if (plan.split == 4) continue;
-      // of narrow tiles, and of split ones, large products have too many
-      if (c.shape.m > 320 && (plan.split > 1 || cuda::rows_of(plan.tile) == 64)) continue;
-      if (c.shape.m < 128 && cuda::rows_of(plan.tile) == 128) continue;
-      const auto [us, blas_us] = both(c, plan);
-      print(c, plan, us, blas_us);
+    for (int tile = 0; tile < 4; ++tile) {
+      for (int split : {1, 2, 4}) {
+        const cuda::GemmPlan plan{cuda::GemmTile(tile), split};
+        if (c.epilogue == Epilogue::SwiGlu && plan.tile == cuda::GemmTile::k128x192) continue;
+        const auto [us, blas_us] = both(c, plan);
+        print(c, plan, us, blas_us);
+      }
     }
   }
 
@@ -103,7 +103,7 @@ class Bench {
       const Tensor w =
           arena_.matrix(x_elements(c) + (copy * c.n_parts + i) * n * c.shape.k, n, c.shape.k);
       auto* const out = outs_.view().as<float>() + i * c.shape.m * n;
-      parts.push_back({w, {out, is_f32 ? DType::F32 : DType::F16, {c.shape.m, n}}, {}, true});
+      parts.push_back({w, {out, is_f32 ? DType::F32 : DType::F16, {c.shape.m, n}}, {}});
     }
     return parts;
   }
@@ -160,16 +160,16 @@ class Bench {
 
   static void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) {
     const char* const epilogues[] = {"store", "accumulate", "swiglu", "gelu_erf", "gelu_tanh"};
+    const char* const tiles[] = {"64x128", "128x128", "128x192", "128x256"};
     const auto [m, n, k] = c.shape;
     const double flops = 2.0 * double(m) * double(n) * double(k);
     std::printf(
         "{\"kernel\":\"gemm\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,\"k\":%d,"
-        "\"tile\":\"%dx%d\",\"split\":%d,\"paired\":%d,\"us\":%.1f,\"tflops\":%.0f,\"weights_"
-        "gbps\":%.0f,"
+        "\"tile\":\"%s\",\"split\":%d,\"us\":%.1f,\"tflops\":%.0f,\"weights_gbps\":%.0f,"
         "\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f}\n",
-        epilogues[int(c.epilogue)], c.n_parts, int(m), int(n), int(k), cuda::rows_of(plan.tile),
-        cuda::columns_of(plan.tile), plan.split, int(plan.is_paired), us, flops / us * 1e-6,
-        2e-3 * double(n) * double(k) / us, blas_us, flops / blas_us * 1e-6, blas_us / us);
+        epilogues[int(c.epilogue)], c.n_parts, int(m), int(n), int(k), tiles[int(plan.tile)],
+        plan.split, us, flops / us * 1e-6, 2e-3 * double(n) * double(k) / us, blas_us,
+        flops / blas_us * 1e-6, blas_us / us);
     std::fflush(stdout);
   }
 
@@ -184,16 +184,9 @@ void run(bool all_plans) {
   cuda::use_device(0);
   Bench bench;
   const int64_t layers[][2] = {{12288, 4096}, {4096, 4096}, {22016, 4096}, {4096, 11008}};
-  const Shape3 ragged[] = {{2000, 12000, 4104}, {1000, 4000, 4000}, {300, 4096, 4096},
-                           {300, 12000, 4104},  {777, 11008, 4096}, {2000, 4001, 4096}};
   if (all_plans) {
     for (const auto& [n, k] : layers) {
       for (int64_t m : {16, 64, 128, 256, 512, 2048}) bench.compare_plans({{m, n, k}});
-    }
-    for (const Shape3& shape : ragged) bench.compare_plans({shape});
-    for (int64_t m : {512, 2048}) {
-      bench.compare_plans({{m, 22016, 4096}, Epilogue::SwiGlu, 2});
-      bench.compare_plans({{m, 11008, 4096}, Epilogue::GeluErf});
     }
     return;
   }
@@ -201,7 +194,14 @@ void run(bool all_plans) {
   for (const auto& [n, k] : layers) {
     for (int64_t m : {16, 64, 128, 256, 512, 2048, 4096}) bench.compare({{m, n, k}});
   }
-  for (const Shape3& shape : ragged) bench.compare({shape});
+  for (const Shape3& odd : {Shape3{2000, 12000, 4104},
+                            {1000, 4000, 4000},
+                            {300, 4096, 4096},
+                            {300, 12000, 4104},
+                            {777, 11008, 4096},
+                            {2000, 4001, 4096}}) {
+    bench.compare({odd});
+  }
   for (int64_t m : {512, 2048}) {
     bench.compare({{m, 12288, 4096}, Epilogue::Store, 3});
     bench.compare({{m, 22016, 4096}, Epilogue::SwiGlu, 2});

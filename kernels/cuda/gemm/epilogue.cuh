@@ -11,13 +11,13 @@ struct GemmPlace {
   int part, column_tile, row_tile;
 };
 
-// Tiles in bands of `band` blocks of rows, so that the weights of the tiles under way at one time,
+// Tiles in bands of kBand blocks of rows, so that the weights of the tiles under way at one time,
 // and the rows of x, are few enough to stay in L2; all parts' columns follow one another.
-__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int tiles_m, int tiles_n,
-                                     int band) {
-  const int before = tile / (band * tiles_n) * band, rows = min(band, tiles_m - before);
-  const int within = tile - before * tiles_n;
-  GemmPlace place{0, within / rows, before + within % rows};
+template <int kBand>
+__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int tiles_m, int tiles_n) {
+  const int band = tile / (kBand * tiles_n), rows = min(kBand, tiles_m - band * kBand);
+  const int within = tile - band * kBand * tiles_n;
+  GemmPlace place{0, within / rows, band * kBand + within % rows};
 #pragma unroll
   for (int i = 0; i < kMaxGemmParts - 1; ++i) {
     if (place.part == i && i + 1 < args.n_parts && place.column_tile >= args.part[i].n_tiles) {

@@ -1,65 +1,30 @@
 #include "kernels/cuda/gemm/gemm.h"
 
 #include <algorithm>
-#include <cmath>
-#include <limits>
+#include <array>
 
 #include "kernels/base/math.h"
 
 namespace minfer::cuda {
 namespace {
 
-// Fitted to measurements on an H200, where long products run at the clock that the power allows.
-constexpr double kStepUs = 0.72;  // tensor cores: 64 columns of k in a tile of 128 x 256
-constexpr double kTileUs = 1;     // epilogue
-constexpr double kLaunchUs = 3;   // and the fill of the ring
-constexpr double kSplitUs = 2;    // two barriers of a cluster, no overlap with a next tile
-constexpr double kExchangeBytesPerUs = 60000;
-constexpr double kLinesPerUs = 825;        // of 128 bytes, into an SM: 2 clocks each
-constexpr double kReadBytesPerUs = 3.8e6;  // all SMs, from DRAM
-constexpr double kSplitMustGain = 1.03;    // unsplit, a row's bits do not depend on the other rows
-constexpr double kPairMustGain = 1.03;
+struct TileCost {
+  GemmTile tile;
+  int m, n;
+  int step;  // clocks for 64 columns of k, where x and w lie in L2
+};
 
-// How much longer a sum takes in tiles of fewer columns.
-double narrow_factor(int columns) { return columns < 192 ? 1.05 : columns < 256 ? 1.016 : 1; }
-
-// What 128 bytes of a row cost: where they lie in two lines of 128 bytes, each costs as much as a
-// whole one, and two rows share no line.
-double lines_of_row(int64_t row_bytes) {
-  if (row_bytes % 128 == 0) return 1;
-  return row_bytes % 64 == 0 ? 1.8 : 2.3;
-}
-
-// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
-// what the weights take to come from memory; a little more than the longer of the two where they
-// are alike. A step takes what the tensor cores need, or
-// what x and w need on their way into the SM if that is longer; a pair of tiles shares w. Splitting
-// k pays where there are few tiles: it costs the exchange of partial sums.
-double expected_us(const GemmArgs& args, const GemmCard& card, const GemmPlan& plan) {
-  const int rows = rows_of(plan.tile), columns = columns_of(plan.tile);
-  const int at_once = plan.is_paired || plan.split == 2 ? card.clusters_of_2 : card.blocks;
-  if (at_once == 0) return std::numeric_limits<double>::infinity();
-  int64_t tiles = 0;
-  double weight_bytes = 0;
-  for (int i = 0; i < args.n_parts; ++i) {
-    weight_bytes += 2.0 * args.part[i].n * args.k;
-    if (i < args.n_tiled_parts()) {
-      tiles += ceil_div(args.part[i].n, args.is_swiglu() ? columns / 2 : columns);
-    }
-  }
-  tiles *= ceil_div(args.m, plan.is_paired ? rows * 2 : rows);
-  const double multiply_us = kStepUs * rows * columns / (128 * 256) * narrow_factor(columns);
-  const double lines = std::min(rows, args.m) + (plan.is_paired ? columns / 2 : columns);
-  const double step_us =
-      std::max(multiply_us, lines * lines_of_row(int64_t{args.k} * 2) / kLinesPerUs);
-  double tile_us = kTileUs + double(ceil_div(ceil_div(args.k, 64), plan.split)) * step_us;
-  if (plan.split > 1) tile_us += kSplitUs + 4.0 * rows * columns / kExchangeBytesPerUs;
-  const double tiles_us = double(ceil_div(tiles, at_once)) * tile_us;
-  const double read_us = weight_bytes / kReadBytesPerUs;
-  const double us = std::pow(std::pow(tiles_us, 4) + std::pow(read_us, 4), 0.25);
-  return (kLaunchUs + us) * (plan.split > 1 ? kSplitMustGain : 1) *
-         (plan.is_paired ? kPairMustGain : 1);
-}
+// step: measured on an H200 as the slope over k of whole products; the tensor cores alone would
+// take m * n / 32 clocks. The tile of 64 rows is bound by what an SM can take in, 64 bytes a clock.
+constexpr std::array<TileCost, 4> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
+                                             {GemmTile::k128x128, 128, 128, 610},
+                                             {GemmTile::k128x192, 128, 192, 900},
+                                             {GemmTile::k128x256, 128, 256, 1150}}};
+constexpr double kTileClocks = 2500;   // fill of the ring, epilogue
+constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
+constexpr double kExchangeBytesPerClock = 32;
+constexpr double kSplitMustGain = 1.05;  // unsplit, a row's bits do not depend on the other rows
+constexpr double kReadBytesPerClock = 2600;  // all SMs, from DRAM
 
 }  // namespace
 
@@ -72,30 +37,39 @@ int64_t set_tiles(GemmArgs& args, int columns) {
   return total;
 }
 
-std::vector<GemmPlan> all_plans(const GemmArgs& args) {
-  std::vector<GemmPlan> plans;
-  for (int tile = kGemmTiles; tile-- > 0;) {
-    for (const GemmPlan& plan :
-         {GemmPlan{GemmTile(tile), 1, false}, GemmPlan{GemmTile(tile), 1, true},
-          GemmPlan{GemmTile(tile), 2, false}, GemmPlan{GemmTile(tile), 4, false}}) {
-      if (hgemm_can(args, plan)) plans.push_back(plan);
+// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), but
+// not less than the weights take to come from memory. Splitting k pays where there are few tiles:
+// it costs the exchange of partial sums.
+GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
+  const int64_t k_steps = ceil_div(args.k, 64);
+  double weight_bytes = 0;
+  for (const GemmArgs::Part& part : args.part) weight_bytes += 2.0 * part.n * args.k;
+  GemmPlan best;
+  double best_clocks = -1;
+  for (const TileCost& tile : kTiles) {
+    if (args.is_swiglu() && tile.tile == GemmTile::k128x192)
+      continue;  // halves of whole 64 columns
+    const int columns = args.is_swiglu() ? tile.n / 2 : tile.n;
+    int64_t tiles = 0;
+    for (int i = 0; i < args.n_tiled_parts(); ++i) tiles += ceil_div(args.part[i].n, columns);
+    tiles *= ceil_div(args.m, tile.m);
+    for (int split : {1, 2, 4}) {
+      const int at_once = split == 1   ? card.blocks
+                          : split == 2 ? card.clusters_of_2
+                                       : card.clusters_of_4;
+      if (at_once == 0 || k_steps < split) continue;
+      double clocks = kTileClocks + double(ceil_div(k_steps, split)) * tile.step;
+      if (split > 1) clocks += kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock;
+      clocks *= double(ceil_div(tiles, at_once));
+      clocks = std::max(clocks, kTileClocks + weight_bytes / kReadBytesPerClock);
+      if (split > 1) clocks *= kSplitMustGain;
+      if (best_clocks < 0 || clocks < best_clocks) {
+        best_clocks = clocks;
+        best = {tile.tile, split};
+      }
     }
   }
-  return plans;
-}
-
-GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
-  std::vector<GemmPlan> plans = all_plans(args);
-  std::erase_if(plans, [](const GemmPlan& plan) { return plan.split == 4; });  // it never paid
-  return *std::ranges::min_element(
-      plans, {}, [&](const GemmPlan& plan) { return expected_us(args, card, plan); });
-}
-
-bool hgemm_can(const GemmArgs& args, const GemmPlan& plan) {
-  const int columns = columns_of(plan.tile) / (args.is_swiglu() ? 2 : 1);
-  if (plan.is_paired) return plan.split == 1 && rows_of(plan.tile) == 128;
-  return plan.split == 1 || ((plan.split == 2 || plan.split == 4) && columns % 64 == 0 &&
-                             ceil_div(args.k, 64) >= plan.split);
+  return best;
 }
 
 GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
@@ -113,12 +87,11 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
   args.dtype = x.dtype;
   args.out_is_f32 = parts[0].out.dtype == DType::F32;
   args.epilogue = epilogue;
-  args.w_is_constant = std::ranges::all_of(parts, &GemmPart::w_is_constant);
   const bool wants_f32 = epilogue == Epilogue::Accumulate;
   const bool wants_half = epilogue != Epilogue::Accumulate && epilogue != Epilogue::Store;
   MINFER_CHECK(args.out_is_f32 ? !wants_half : !wants_f32, "gemm: out is ", parts[0].out.dtype);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const auto& [w, out, bias, w_is_constant] = parts[i];
+    const auto& [w, out, bias] = parts[i];
     MINFER_CHECK(
         w.shape.rank == 2 && w.shape[0] > 0 && w.shape[1] == x.shape[1] && w.dtype == x.dtype,
         "gemm: w is ", w.dtype, " ", w.shape, ", x is ", x.dtype, " ", x.shape);

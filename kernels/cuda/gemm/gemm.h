@@ -1,7 +1,5 @@
 #pragma once
 
-#include <vector>
-
 #include "kernels/cuda/launchers.h"
 
 // What the files of gemm/ share.
@@ -17,7 +15,6 @@ struct GemmArgs {
   int n_parts = 0;
   DType dtype = DType::F16;
   bool out_is_f32 = false;
-  bool w_is_constant = false;  // of all parts
   Epilogue epilogue = Epilogue::Store;
   struct Part {
     const void* w = nullptr;  // [n, k]
@@ -35,33 +32,16 @@ struct GemmArgs {
 int64_t set_tiles(GemmArgs& args, int columns);
 
 // Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm.
-enum class GemmTile {
-  k64x32,
-  k64x96,
-  k64x128,
-  k64x192,
-  k128x96,
-  k128x128,
-  k128x192,
-  k128x224,
-  k128x256
-};
-constexpr int kGemmTiles = 9;
-constexpr int rows_of(GemmTile tile) { return tile < GemmTile::k128x96 ? 64 : 128; }
-constexpr int columns_of(GemmTile tile) {
-  constexpr int kColumns[kGemmTiles] = {32, 96, 128, 192, 96, 128, 192, 224, 256};
-  return kColumns[int(tile)];
-}
-// How a product is cut: `split` blocks of a cluster share a tile, each a part of k; or two blocks
-// of a cluster have two tiles with the same w, and read it once.
+enum class GemmTile { k64x128, k128x128, k128x192, k128x256 };
+// How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
   int split = 1;
-  bool is_paired = false;
 };
-// Blocks that run at once, one an SM, alone or in clusters of 2.
+// Blocks that run at once, one an SM, alone or in clusters of 2 and 4.
 struct GemmCard {
-  int blocks = 0, clusters_of_2 = 0;
+  int blocks = 0;
+  int clusters_of_2 = 0, clusters_of_4 = 0;
 };
 // The plan with the least expected time; see gemm.cpp for the model.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
@@ -72,9 +52,6 @@ GemmPlan hgemm_plan(const GemmArgs& args);  // on the current card
 // bytes.
 bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
-// Whether there is such a kernel for it; all plans for which there is.
-bool hgemm_can(const GemmArgs& args, const GemmPlan& plan);
-std::vector<GemmPlan> all_plans(const GemmArgs& args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 

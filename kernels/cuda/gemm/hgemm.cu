@@ -84,10 +84,13 @@ GemmCard describe_card() {
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&card.blocks, cudaDevAttrMultiProcessorCount, device));
   using Tile = Tile128x128;  // all tiles have one block an SM
-  Launch launch(2, Tile::kThreads, sizeof(Tile::Shared), 2, nullptr);
-  launch.config()->numAttrs = 1;  // the cluster alone
-  MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(&card.clusters_of_2, kernel_of<__half, Tile>(),
-                                                   launch.config()));
+  for (const int split : {2, 4}) {
+    Launch launch(split, Tile::kThreads, sizeof(Tile::Shared), split, nullptr);
+    launch.config()->numAttrs = 1;  // the cluster alone
+    MINFER_CUDA_CHECK(
+        cudaOccupancyMaxActiveClusters(split == 2 ? &card.clusters_of_2 : &card.clusters_of_4,
+                                       kernel_of<__half, Tile>(), launch.config()));
+  }
   return card;
 }
 // Cards of one process are of one kind.
@@ -97,36 +100,25 @@ const GemmCard& card() {
 }
 
 template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
+void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
   HgemmMaps maps{};
   HgemmCut cut{};
   cut.columns = args.is_swiglu() ? Tile::kN / 2 : Tile::kN;
   cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
   cut.tiles_n = narrow<int>(set_tiles(args, cut.columns));
-  cut.split = plan.split;
-  cut.is_paired = plan.is_paired;
-  if (plan.is_paired) cut.tiles_m = static_cast<int>(ceil_div(cut.tiles_m, 2));
-  const auto map_rows = [&](CUtensorMap& whole, CUtensorMap& tail, const void* data, int rows,
-                            int box_rows) {
-    whole = make_map(data, args.dtype, rows, args.k, box_rows);
-    if (rows % box_rows != 0) tail = make_map(data, args.dtype, rows, args.k, rows % box_rows);
-  };
-  map_rows(maps.x, maps.x_tail, args.x, args.m, 64);
+  cut.split = split;
+  maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   for (int i = 0; i < args.n_parts; ++i) {
     const GemmArgs::Part& part = args.part[i];
-    map_rows(maps.w[i], maps.w_tail[i], part.w, part.n, Tile::kWRows);
+    maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, cut.columns);
     if (i >= args.n_tiled_parts()) continue;
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
     if (cut.out_by_map[i]) maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
   }
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
-  const int cluster = plan.is_paired ? 2 : plan.split;
-  int blocks = n_tiles * cluster;
-  if (plan.split == 1) {
-    blocks = std::min(blocks, plan.is_paired ? card().clusters_of_2 * 2 : card().blocks);
-  }
-  Launch launch(blocks, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
+  const int blocks = split == 1 ? std::min(n_tiles, card().blocks) : n_tiles * split;
+  Launch launch(blocks, Tile::kThreads, sizeof(typename Tile::Shared), split, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile>(), maps, args, cut));
 }
 
@@ -151,28 +143,20 @@ bool hgemm_takes(const GemmArgs& args) {
 }
 
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
-  MINFER_CHECK(hgemm_can(args, plan), "hgemm: k ", args.k, " in ", plan.split, " parts by tile ",
-               int(plan.tile));
+  MINFER_CHECK(plan.split == 1 ||
+                   ((plan.split == 2 || plan.split == 4) && ceil_div(args.k, kStepK) >= plan.split),
+               "hgemm: k ", args.k, " in ", plan.split, " parts");
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
-      case GemmTile::k64x32:
-        return launch_tile<T, Tile64x32>(stream, args, plan);
-      case GemmTile::k64x96:
-        return launch_tile<T, Tile64x96>(stream, args, plan);
       case GemmTile::k64x128:
-        return launch_tile<T, Tile64x128>(stream, args, plan);
-      case GemmTile::k64x192:
-        return launch_tile<T, Tile64x192>(stream, args, plan);
-      case GemmTile::k128x96:
-        return launch_tile<T, Tile128x96>(stream, args, plan);
+        return launch_tile<T, Tile64x128>(stream, args, plan.split);
       case GemmTile::k128x128:
-        return launch_tile<T, Tile128x128>(stream, args, plan);
+        return launch_tile<T, Tile128x128>(stream, args, plan.split);
       case GemmTile::k128x192:
-        return launch_tile<T, Tile128x192>(stream, args, plan);
-      case GemmTile::k128x224:
-        return launch_tile<T, Tile128x224>(stream, args, plan);
+        MINFER_CHECK(!args.is_swiglu(), "hgemm: SwiGlu has no tile of 192 columns");
+        return launch_tile<T, Tile128x192>(stream, args, plan.split);
       case GemmTile::k128x256:
-        return launch_tile<T, Tile128x256>(stream, args, plan);
+        return launch_tile<T, Tile128x256>(stream, args, plan.split);
     }
   });
 }

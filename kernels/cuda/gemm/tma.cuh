@@ -23,16 +23,6 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
-// To the same place in the shared memory of every block of the cluster whose bit is set in
-// `blocks`, each of whose barriers counts the bytes.
-__device__ inline void tensor_load_multicast(void* to_shared, const CUtensorMap* map,
-                                             uint64_t* barrier, int x, int y, uint16_t blocks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to_shared)),
-      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(blocks)
-      : "memory");
-}
 __device__ inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -104,11 +94,6 @@ __device__ inline uint32_t shared_address_in(const void* p, int rank) {
                : "=r"(address)
                : "r"(shared_address(p)), "r"(rank));
   return address;
-}
-// Arrives at a barrier in another block of the cluster, by shared_address_in.
-__device__ inline void mbarrier_arrive_in_cluster(uint32_t barrier) {
-  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(barrier)
-               : "memory");
 }
 __device__ inline float load_cluster(uint32_t address) {
   float value;

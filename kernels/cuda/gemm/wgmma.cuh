@@ -35,56 +35,95 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 #define MINFER_R8(i)                                                                          \
   "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
       "+f"(d[i + 6]), "+f"(d[i + 7])
-#define MINFER_R16(i) MINFER_R8(i), MINFER_R8(i + 8)
-#define MINFER_R32(i) MINFER_R16(i), MINFER_R16(i + 16)
-#define MINFER_R64(i) MINFER_R32(i), MINFER_R32(i + 32)
-
-// kN columns; the numbers of the operands behind the d: a, b, the flag; the names of the d
-#define MINFER_WGMMA_OF(kN, kA, kB, kFlag, kType, kT, names, ...)                                \
-  __device__ inline void wgmma(float(&d)[kN / 2], uint64_t a, uint64_t b, bool accumulate, kT) { \
-    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #kFlag                                     \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #kN "k16.f32." kType "." kType        \
-                 " {" names "}, %" #kA ", %" #kB ", p, 1, 1, 0, 0;\n}"                           \
-                 : __VA_ARGS__                                                                   \
-                 : "l"(a), "l"(b), "r"(int(accumulate)));                                        \
-  }
-#define MINFER_WGMMA(kN, kA, kB, kFlag, names, ...)                     \
-  MINFER_WGMMA_OF(kN, kA, kB, kFlag, "f16", __half, names, __VA_ARGS__) \
-  MINFER_WGMMA_OF(kN, kA, kB, kFlag, "bf16", __nv_bfloat16, names, __VA_ARGS__)
+#define MINFER_R64(i)                                                                      \
+  MINFER_R8(i), MINFER_R8(i + 8), MINFER_R8(i + 16), MINFER_R8(i + 24), MINFER_R8(i + 32), \
+      MINFER_R8(i + 40), MINFER_R8(i + 48), MINFER_R8(i + 56)
 
 // clang-format off
-#define MINFER_D16 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15"
-#define MINFER_D48 MINFER_D16 "," \
+#define MINFER_D128 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-#define MINFER_D64 MINFER_D48 "," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
 "%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
-#define MINFER_D96 MINFER_D64 "," \
+// clang-format on
+__device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MINFER_D128
+      "}, %64, %65, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MINFER_D128
+      "}, %64, %65, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D128
+
+// clang-format off
+#define MINFER_D192 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
 "%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
 "%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-#define MINFER_D112 MINFER_D96 "," \
-"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
-#define MINFER_D128 MINFER_D112 "," \
+// clang-format on
+__device__ inline void wgmma(float (&d)[96], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {" MINFER_D192
+      "}, %96, %97, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[96], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" MINFER_D192
+      "}, %96, %97, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D192
+
+// clang-format off
+#define MINFER_D256 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+"%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
 "%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
 // clang-format on
-MINFER_WGMMA(32, 16, 17, 18, MINFER_D16, MINFER_R16(0))
-MINFER_WGMMA(96, 48, 49, 50, MINFER_D48, MINFER_R32(0), MINFER_R16(32))
-MINFER_WGMMA(128, 64, 65, 66, MINFER_D64, MINFER_R64(0))
-MINFER_WGMMA(192, 96, 97, 98, MINFER_D96, MINFER_R64(0), MINFER_R32(64))
-MINFER_WGMMA(224, 112, 113, 114, MINFER_D112, MINFER_R64(0), MINFER_R32(64), MINFER_R16(96))
-MINFER_WGMMA(256, 128, 129, 130, MINFER_D128, MINFER_R64(0), MINFER_R64(64))
-#undef MINFER_D16
-#undef MINFER_D48
-#undef MINFER_D64
-#undef MINFER_D96
-#undef MINFER_D112
-#undef MINFER_D128
-#undef MINFER_WGMMA
-#undef MINFER_WGMMA_OF
+__device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" MINFER_D256
+      "}, %128, %129, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R64(64)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MINFER_D256
+      "}, %128, %129, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R64(64)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D256
+
 #undef MINFER_R8
-#undef MINFER_R16
-#undef MINFER_R32
 #undef MINFER_R64
 
 }  // namespace minfer::cuda::ptx

@@ -35,7 +35,6 @@ struct GemmCase {
   Epilogue epilogue = Epilogue::Store;
   bool out_is_f32 = false;
   bool has_bias = false;
-  bool w_is_constant = true;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
@@ -76,7 +75,7 @@ struct GemmTensors {
     std::vector<cuda::GemmPart> parts;
     for (size_t i = 0; i < c.n.size(); ++i) {
       parts.push_back({w_device[i], out_device[i].view().rows(1, c.m),
-                       c.has_bias ? bias_device[i].view() : Tensor{}, c.w_is_constant});
+                       c.has_bias ? bias_device[i].view() : Tensor{}});
     }
     return parts;
   }
@@ -212,7 +211,6 @@ inline std::vector<GemmCase> with_epilogues(const GemmCase& c) {
   for (bool has_bias : {false, true}) {
     GemmCase variant = c;
     variant.has_bias = has_bias;
-    variant.w_is_constant = !has_bias;
     cases.push_back(variant);
     for (Epilogue epilogue : {Epilogue::GeluErf, Epilogue::GeluTanh}) {
       variant.epilogue = epilogue;
