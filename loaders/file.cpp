@@ -9,10 +9,13 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
+#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "kernels/base/math.h"
+#include "kernels/base/parallel.h"
 
 namespace minfer {
 namespace {
@@ -75,11 +78,19 @@ File& File::operator=(File&& other) noexcept {
 void File::read(uint64_t offset, void* to, uint64_t n) const {
   MINFER_CHECK(offset <= size() && n <= size() - offset, "read of ", n, " bytes at ", offset,
                " in a file of ", size());
-  char* out = static_cast<char*>(to);
+  // One thread copies a few GB/s out of the page cache.
+  constexpr int64_t kPartBytes = 32 << 20;
+  const int n_threads = narrow<int>(std::min(8u, std::thread::hardware_concurrency()));
+  parallel_for(n_threads, ceil_div(narrow<int64_t>(n), kPartBytes), [&](int64_t part) {
+    const auto begin = static_cast<uint64_t>(part * kPartBytes);
+    read_part(offset + begin, static_cast<char*>(to) + begin,
+              std::min(uint64_t{kPartBytes}, n - begin));
+  });
+}
+
+void File::read_part(uint64_t offset, char* out, uint64_t n) const {
   while (n > 0) {
-    constexpr uint64_t kMostAtOnce = uint64_t{1} << 30;  // the kernel stops a little below 2^31
-    const ssize_t got = pread(descriptor_, out, static_cast<size_t>(std::min(n, kMostAtOnce)),
-                              static_cast<off_t>(offset));
+    const ssize_t got = pread(descriptor_, out, static_cast<size_t>(n), static_cast<off_t>(offset));
     if (got < 0 && errno == EINTR) continue;
     MINFER_REQUIRE(System, got >= 0, shown_path(path_), ": cannot read at byte ", offset, ": ",
                    os_error_text(errno));

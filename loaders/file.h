@@ -42,6 +42,7 @@ class File {
     bool operator==(const Identity&) const = default;
   };
   static Identity identity_of(const struct ::stat& status);
+  void read_part(uint64_t offset, char* out, uint64_t n) const;  // by this thread alone
 
   std::string path_;
   int descriptor_ = -1;

@@ -200,12 +200,19 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
   const bool is_packed = shape != nullptr;
   weight.read_quantized = [=, entry = weight.entry, &levels, &scales](
                               HostQuantizedMatrix& to, const SafetensorsSource& files) {
-    const std::vector<float> scale = read_float_part(files, scales);
-    const std::vector<uint8_t> zero = zeros.read(files, dims.out, n_groups);
-    begin_matrix(
-        to, entry,
-        [&](int64_t row, int64_t g) { return scale[static_cast<size_t>(row * n_groups + g)]; },
-        [&](int64_t row, int64_t g) { return int{zero[static_cast<size_t>(row * n_groups + g)]}; });
+    if (zeros.stored == nullptr && scales.record.dtype == entry.quant->scales) {
+      to.reset(entry.dtype, entry.quant->scales, dims.out, dims.in, group, false);
+      files.read_stored(scales, to.scales.view().data);
+    } else {
+      const std::vector<float> scale = read_float_part(files, scales);
+      const std::vector<uint8_t> zero = zeros.read(files, dims.out, n_groups);
+      const auto at = [&](int64_t row, int64_t g) {
+        return static_cast<size_t>(row * n_groups + g);
+      };
+      begin_matrix(
+          to, entry, [&](int64_t row, int64_t g) { return scale[at(row, g)]; },
+          [&](int64_t row, int64_t g) { return int{zero[at(row, g)]}; });
+    }
     is_packed ? read_words(to.levels, files, levels) : read_signed_bytes(to.levels, files, levels);
   };
   return weight;

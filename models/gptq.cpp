@@ -6,8 +6,8 @@
 #include <tuple>
 
 #include "kernels/base/math.h"
+#include "kernels/base/parallel.h"
 #include "models/feedback_scale.h"
-#include "models/parallel.h"
 
 namespace minfer {
 namespace {

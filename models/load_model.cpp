@@ -3,6 +3,7 @@
 #include <filesystem>
 #include <future>
 #include <map>
+#include <thread>
 
 #include "models/describe_model.h"
 #include "models/host_memory.h"
@@ -14,26 +15,53 @@
 namespace minfer {
 namespace {
 
-// On a card, where there is one, and on the host for what is on the way there.
-void require_memory(const std::vector<WeightBinding>& bindings, const Backend& backend) {
-  int64_t needed = 0, on_card = 0, as_int4 = 0, largest_float = 0, largest_quantized = 0;
+// Host memory that read_weights takes with so many slots, each as large as the largest tensor and
+// the largest matrix of groups that it gets, and for another layout of a tensor.
+int64_t slot_bytes(const std::vector<WeightBinding>& bindings, size_t n_slots) {
+  std::vector<int64_t> floats(n_slots), groups(n_slots);
+  int64_t other_layout = 0;
+  for (size_t i = 0; i < bindings.size(); ++i) {
+    const TensorEntry& entry = *bindings[i].entry;
+    const int64_t n_bytes = weight_memory_bytes(entry);
+    int64_t& largest = (entry.quant ? groups : floats)[i % n_slots];
+    largest = std::max(largest, n_bytes);
+    if (!entry.quant) other_layout = std::max(other_layout, n_bytes);
+  }
+  int64_t sum = other_layout;
+  for (const auto& sizes : {floats, groups}) {
+    for (const int64_t n_bytes : sizes) sum = checked_add(sum, n_bytes);
+  }
+  return sum;
+}
+
+// As many slots as threads are worth, two at least: more only as memory allows.
+size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_bytes) {
+  constexpr int64_t kMostBytes = int64_t{3} << 29;  // eight of a 7B model in F16
+  size_t n = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
+  while (n > 2 && slot_bytes(bindings, n) > std::min(kMostBytes, free_bytes)) --n;
+  return n;
+}
+
+// On a card, where there is one, and on the host for what is on the way there. Returns the slots
+// that read_weights may use.
+size_t require_memory(const std::vector<WeightBinding>& bindings, const Backend& backend) {
+  int64_t needed = 0, on_card = 0, as_int4 = 0;
   for (const WeightBinding& binding : bindings) {
-    const int64_t n_bytes = weight_memory_bytes(*binding.entry);
-    needed = checked_add(needed, n_bytes);
+    needed = checked_add(needed, weight_memory_bytes(*binding.entry));
     on_card = checked_add(on_card, card_memory_bytes(*binding.entry));
     as_int4 += binding.entry->shape.n_elements() * 9 / 16;
-    int64_t& largest = binding.entry->quant ? largest_quantized : largest_float;
-    largest = std::max(largest, n_bytes);
   }
-  // On the way are the two weights of read_weights and another layout of a tensor.
-  const int64_t on_the_way = 2 * (largest_float + largest_quantized) + largest_float;
   if (!backend.free_device_bytes()) {
-    return require_host_memory(checked_add(needed, on_the_way), "loading the model");
+    const size_t n_slots = count_slots(bindings, available_host_bytes() - needed);
+    require_host_memory(checked_add(needed, slot_bytes(bindings, n_slots)), "loading the model");
+    return n_slots;
   }
   require_backend_memory(backend, on_card, "loading the model",
                          cat("`minfer quantize` brings it to ", double(as_int4 / 10'000'000) / 100,
                              " GB, --device cpu takes the host's memory"));
-  require_host_memory(on_the_way, "loading the model");
+  const size_t n_slots = count_slots(bindings, available_host_bytes());
+  require_host_memory(slot_bytes(bindings, n_slots), "loading the model");
+  return n_slots;
 }
 
 void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part) {
@@ -92,30 +120,34 @@ void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& confi
   }
 }
 
-// One tensor is read while the one before is packed.
+// Weight i passes through slot i % n_slots: while it is packed, those after it are read and
+// checked, each by a thread.
 void read_weights(const TensorSource& source, const std::vector<WeightBinding>& bindings,
-                  const ModelConfig& config, Backend& backend, const LoadOptions& options) {
+                  size_t n_slots, const ModelConfig& config, Backend& backend,
+                  const LoadOptions& options) {
   int64_t total = 0, done = 0;
   for (const WeightBinding& binding : bindings) {
     total += static_cast<int64_t>(binding.entry->file_bytes);
   }
-  Weight weights[2];  // of even and of odd bindings
+  std::vector<Weight> slots(n_slots);
+  std::vector<std::future<void>> reads(n_slots);  // gone before what they read into
   const auto start_reading = [&](size_t i) {
-    return std::async(std::launch::async,
-                      [&source, &to = weights[i % 2], entry = bindings[i].entry] {
-                        to.read_finite(source, *entry);
-                      });
+    if (i >= bindings.size()) return;
+    reads[i % n_slots] = std::async(std::launch::async,
+                                    [&source, &to = slots[i % n_slots], entry = bindings[i].entry] {
+                                      to.read_finite(source, *entry);
+                                    });
   };
-  std::future<void> next = start_reading(0);
+  for (size_t i = 0; i < n_slots; ++i) start_reading(i);
   for (size_t i = 0; i < bindings.size(); ++i) {
-    next.get();
-    if (i + 1 < bindings.size()) next = start_reading(i + 1);
-    const Weight& weight = weights[i % 2];
+    reads[i % n_slots].get();
+    const Weight& weight = slots[i % n_slots];
     if (bindings[i].entry->quant) {
       place(bindings[i], weight.matrix, backend);
     } else {
       place(bindings[i], weight.tensor, config, backend);
     }
+    start_reading(i + n_slots);
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);
     if (options.progress) options.progress(done, total);
   }
@@ -206,11 +238,11 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
     require_fitting_tokenizer(model);
-    require_memory(bindings, backend);
+    const size_t n_slots = require_memory(bindings, backend);
 
     if (divisors != nullptr)
       model.config.rope_freq_divisors = read_rope_divisors(source, *divisors);
-    read_weights(source, bindings, model.config, backend, options);
+    read_weights(source, bindings, n_slots, model.config, backend, options);
     source.check_unchanged();
 
     model.weight_types = most_common_type(bindings);

@@ -4,8 +4,8 @@
 #include <cmath>
 #include <vector>
 
+#include "kernels/base/parallel.h"
 #include "kernels/base/quant_codec.h"
-#include "models/parallel.h"
 
 namespace minfer {
 namespace {

@@ -10,12 +10,14 @@
 namespace minfer {
 namespace {
 
-// Exponent bits all set: NaN or infinity. No branch, so that the loop becomes vector code.
+// Exponent bits all set: NaN or infinity. The lowest of them added carries into the sign bit then,
+// and no branch or comparison keeps the loop from becoming vector code.
 template <typename Bits>
 bool any_special(const Bits* bits, int64_t n, Bits exponent) {
-  bool any = false;
-  for (int64_t i = 0; i < n; ++i) any |= (bits[i] & exponent) == exponent;
-  return any;
+  const auto lowest = Bits(exponent & -exponent);
+  Bits carried = 0;
+  for (int64_t i = 0; i < n; ++i) carried |= Bits((bits[i] & exponent) + lowest);
+  return (carried & ~(Bits(-1) >> 1)) != 0;
 }
 
 bool any_special(const void* x, DType dtype, int64_t n) {

@@ -83,6 +83,21 @@ TEST(File, ShrunkIsASystemError) {
   expect_error(ErrorKind::System, "changed while it was read", [&] { file.check_unchanged(); });
 }
 
+// Large reads are made in parts of 32 MiB, several at a time.
+TEST(File, LargeRangesAreReadWholeAndFailAtTheFirstByte) {
+  const TempDir dir;
+  std::string written(size_t{97} << 20, '\0');
+  for (size_t i = 0; i < written.size(); i += 1021) written[i] = char(i / 1021 % 251);
+  const std::string path = dir.write("f", written);
+  const File file(path);
+  std::string bytes(written.size() - 5, 'x');
+  file.read(5, bytes.data(), bytes.size());
+  EXPECT_TRUE(bytes == std::string_view(written).substr(5));
+  ASSERT_EQ(truncate(path.c_str(), 40'000'000), 0);
+  expect_error(ErrorKind::System, "ends at byte 40000000, had 101711872",
+               [&] { file.read(5, bytes.data(), bytes.size()); });
+}
+
 TEST(File, WrittenReplacedOrRemovedIsNoticed) {
   const TempDir dir;
   const std::string path = dir.write("f", "old");

@@ -86,6 +86,7 @@ TEST_F(LoadModel, NamesTheElementThatIsNotFinite) {
   for (const float bad : {std::nanf(""), HUGE_VALF, -HUGE_VALF}) {
     MemorySource source = small_hf_llama();
     source.data("model.layers.0.mlp.up_proj.weight").as<float>()[383] = bad;
+    source.data("model.layers.0.mlp.down_proj.weight").as<float>()[0] = bad;  // read meanwhile
     expect_refused(source,
                    "memory: tensor model.layers.0.mlp.up_proj.weight: element 383 is not a finite "
                    "number");
@@ -200,6 +201,11 @@ TEST(WeightLayout, RotatedPartMovesAndTheRestStays) {
 TEST(WeightLayout, FindsWhatIsNotFiniteInEveryType) {
   for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
     HostTensor tensor = random_normal(1, {5000}, dtype);
+    const float large = dtype == DType::F16 ? 65504.0f : 3.3e38f;  // the largest finite exponent
+    visit_float(dtype, [&]<typename T>() {
+      tensor.as<T>()[3] = from_f32<T>(large);
+      tensor.as<T>()[4] = from_f32<T>(-large);
+    });
     EXPECT_EQ(first_non_finite(tensor), -1) << dtype;
     visit_float(dtype, [&]<typename T>() { tensor.as<T>()[4999] = from_f32<T>(HUGE_VALF); });
     EXPECT_EQ(first_non_finite(tensor), 4999) << dtype;

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstring>
 #include <map>
 #include <string>
@@ -40,7 +41,7 @@ class MemorySource final : public TensorSource {
   HostTensor& data(const std::string& name) { return data_.at(name); }
 
   void read_into(HostTensor& to, const TensorEntry& entry) const override {
-    ++n_reads;
+    ++std::atomic_ref(n_reads);  // several threads may read
     to.reset(entry.dtype, entry.shape);
     std::memcpy(to.view().data, data_.at(entry.name).view().data,
                 static_cast<size_t>(entry.file_bytes));

@@ -1,4 +1,4 @@
-#include "models/parallel.h"
+#include "kernels/base/parallel.h"
 
 #include <algorithm>
 #include <atomic>
