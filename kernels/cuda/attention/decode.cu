@@ -46,8 +46,8 @@ bool has_clusters() {
 
 }  // namespace
 
-// Two blocks an SM, which long contexts need to have enough reads under way: a cluster of up to 8 for each group of heads, and more clusters where that leaves SMs idle and
-// the context is long.
+// Two blocks an SM, which long contexts need to have enough reads under way: a cluster of up to 8
+// for each group of heads, and more clusters where that leaves SMs idle and the context is long.
 DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity) {
   int device = 0, n_sms = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
