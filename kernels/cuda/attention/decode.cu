@@ -46,7 +46,8 @@ bool has_clusters() {
 
 }  // namespace
 
-// Two blocks an SM, which long contexts need to have enough reads under way: a cluster of up to 8
+// One block an SM, more or less, so that it fits beside one of the products in front and behind: a
+// cluster of up to 8
 // for each group of heads, and more clusters where that leaves SMs idle and the context is long.
 DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity) {
   int device = 0, n_sms = 0;
@@ -59,10 +60,10 @@ DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity
   s.most_alone = clusters ? 512 : 256;
   const int64_t most = ceil_div(capacity, s.least);
   if (clusters) {
-    const int64_t fit = std::min(std::clamp<int64_t>(2 * n_sms / groups, 1, 8), most);
+    const int64_t fit = std::min(std::clamp<int64_t>(3 * n_sms / 2 / groups, 1, 8), most);
     s.cluster = int(std::bit_floor(uint64_t(fit)));
   }
-  s.n_clusters = int(std::clamp<int64_t>(2 * n_sms / (groups * s.cluster), 1,
+  s.n_clusters = int(std::clamp<int64_t>(5 * n_sms / 4 / (groups * s.cluster), 1,
                                          std::min<int64_t>(64, ceil_div(most, s.cluster))));
   return s;
 }
