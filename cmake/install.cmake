@@ -28,6 +28,9 @@ install(FILES ${PROJECT_BINARY_DIR}/minferConfig.cmake
               cmake/FindSentencePiece.cmake DESTINATION ${config_dir})
 # The prefix is known only at the install: --prefix may say another one.
 file(RELATIVE_PATH up_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
+if(MINFER_HAS_CUDA)
+  set(cuda_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+endif()
 configure_file(cmake/minfer.pc.in ${PROJECT_BINARY_DIR}/minfer.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/minfer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
