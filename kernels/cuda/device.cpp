@@ -27,9 +27,18 @@ DeviceProperties use_device(int index) {
   p.compute_capability = 10 * attribute(cudaDevAttrComputeCapabilityMajor, index) +
                          attribute(cudaDevAttrComputeCapabilityMinor, index);
   p.n_sms = attribute(cudaDevAttrMultiProcessorCount, index);
-  p.l2_bytes = attribute(cudaDevAttrL2CacheSize, index);
-  p.memory_bytes = static_cast<int64_t>(properties.totalGlobalMem);
+  MINFER_REQUIRE(Gpu, p.compute_capability >= 80, "cuda:", index, " is a ", p.name,
+                 " of compute capability ", p.compute_capability / 10, ".",
+                 p.compute_capability % 10, ", expected 8.0 or newer");
   return p;
+}
+
+bool runs_hopper_code(const void* kernel) {
+  int device = 0;
+  cudaFuncAttributes attributes{};
+  MINFER_CUDA_CHECK(cudaGetDevice(&device));
+  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  return attribute(cudaDevAttrComputeCapabilityMajor, device) == 9 && attributes.ptxVersion >= 90;
 }
 
 DeviceTensor allocate_device(DType dtype, const Shape& shape) {

@@ -17,12 +17,15 @@ struct DeviceProperties {
   int index = 0;
   int compute_capability = 0;  // 90
   int n_sms = 0;
-  int64_t l2_bytes = 0, memory_bytes = 0;
 };
 
 // Makes card `index` the one of this thread. Throws Gpu, in one line, where there is no driver, no
-// such card, or one for which this build has no kernels.
+// such card, or one older than Ampere, for which no kernel is written.
 DeviceProperties use_device(int index);
+
+// Whether the current card is a Hopper and runs `kernel` as compiled for that, sm_90a: a build for
+// older cards runs there too, from PTX in which what sm_90a alone has is left out.
+bool runs_hopper_code(const void* kernel);
 
 // Memory of the current card, not initialized, 256-byte aligned. Throws Memory with the bytes asked
 // for where there is none.

@@ -159,27 +159,28 @@ std::vector<Matrix> matrices_of(Pool& pool, const Format& f, Which which) {
   return w;
 }
 
-void product(cudaStream_t stream, const Activations& a, Which which, const std::vector<Matrix>& w) {
+void product(cudaStream_t stream, const Activations& a, Which which, const std::vector<Matrix>& w,
+             const cuda::MatvecTuning& tuning = {}) {
   switch (which) {
     case Which::Qkv: {
       const MatvecPart parts[] = {{&w[0], a.q, {}}, {&w[1], a.k, {}}, {&w[2], a.v, {}}};
-      return cuda::matvec(stream, a.residual, &a.norm, parts, Epilogue::Store);
+      return cuda::matvec_as(stream, a.residual, &a.norm, parts, Epilogue::Store, tuning);
     }
     case Which::Output: {
       const MatvecPart part{&w[0], a.residual, {}};
-      return cuda::matvec(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate);
+      return cuda::matvec_as(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
     }
     case Which::GateUp: {
       const MatvecPart parts[] = {{&w[0], a.h, {}}, {&w[1], {}, {}}};
-      return cuda::matvec(stream, a.residual, &a.norm, parts, Epilogue::SwiGlu);
+      return cuda::matvec_as(stream, a.residual, &a.norm, parts, Epilogue::SwiGlu, tuning);
     }
     case Which::Down: {
       const MatvecPart part{&w[0], a.residual, {}};
-      return cuda::matvec(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate);
+      return cuda::matvec_as(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
     }
     case Which::Head: {
       const MatvecPart part{&w[0], a.logits, {}};
-      return cuda::matvec(stream, a.residual, &a.norm, {&part, 1}, Epilogue::Store);
+      return cuda::matvec_as(stream, a.residual, &a.norm, {&part, 1}, Epilogue::Store, tuning);
     }
   }
 }
@@ -200,7 +201,7 @@ void report(const char* what, const char* format, int64_t n_tokens, double us, d
   std::fflush(stdout);
 }
 
-// The products of 32 layers one behind the other, for each choice of matvec_tuning().
+// The products of 32 layers one behind the other, for each choice of MatvecTuning.
 void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& f, double limit) {
   std::vector<std::vector<Matrix>> sets;
   double n_bytes = 0;
@@ -211,22 +212,22 @@ void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& 
     }
   }
   const int64_t n_tokens = a.residual.view().shape[0];
-  const cuda::MatvecTuning usual = cuda::matvec_tuning();
+  const cuda::MatvecTuning usual;
   for (const int trigger_left : {0, 1, 3, 6, -1}) {
     for (const int team_shift : {0, 1, 2, 4}) {
       if ((n_tokens > 1 || trigger_left != usual.trigger_left) && team_shift != 1) continue;
       if (n_tokens > 1 && trigger_left != usual.trigger_left) continue;
       const bool is_usual = trigger_left == usual.trigger_left && team_shift == 1;
-      cuda::matvec_tuning() = usual;
+      cuda::MatvecTuning tuning = usual;
       if (!is_usual) {
-        cuda::matvec_tuning().trigger_left = trigger_left;
+        tuning.trigger_left = trigger_left;
         if (trigger_left == usual.trigger_left) {
-          cuda::matvec_tuning().team_shift_float = team_shift;
-          cuda::matvec_tuning().team_shift_packed = team_shift;
+          tuning.team_shift_float = team_shift;
+          tuning.team_shift_packed = team_shift;
         }
       }
       const double us = graph_us(stream, [&] {
-        for (size_t i = 0; i < sets.size(); ++i) product(stream, a, Which(i % 4), sets[i]);
+        for (size_t i = 0; i < sets.size(); ++i) product(stream, a, Which(i % 4), sets[i], tuning);
       });
       const std::string what = is_usual
                                    ? "32 layers without attention"
@@ -237,7 +238,6 @@ void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& 
       report(what.c_str(), f.name, n_tokens, us, n_bytes, limit);
     }
   }
-  cuda::matvec_tuning() = usual;
 }
 
 void run() {

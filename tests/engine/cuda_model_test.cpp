@@ -5,6 +5,7 @@
 #include "engine/generate.h"
 #include "engine/perplexity.h"
 #include "models/synthetic.h"
+#include "tests/support/fixture_models.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/test_data.h"
 
@@ -42,16 +43,8 @@ double relative_difference(std::span<const float> got, std::span<const float> wa
   return max_difference(got, reference) / rms(reference);
 }
 
-std::vector<std::string> fixture_names() {
-  std::vector<std::string> names;
-  if (n_cuda_devices() == 0) return {"none"};
-  for (const fs::path folder : {"models", "quantized"}) {
-    for (const auto& entry : fs::directory_iterator(fixtures_dir() / folder)) {
-      names.push_back(folder / entry.path().filename());
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
+std::vector<std::string> models_for_a_card() {
+  return n_cuda_devices() > 0 ? fixture_models() : std::vector<std::string>{"none"};
 }
 
 class CudaFixtures : public testing::TestWithParam<std::string> {};
@@ -90,14 +83,8 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, CudaFixtures, testing::ValuesIn(fixture_names()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) {
-                             if (c == '-' || c == '/') c = '_';
-                           }
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, CudaFixtures, testing::ValuesIn(models_for_a_card()),
+                         fixture_test_name);
 
 class CudaModel : public testing::Test {
  protected:

@@ -3,6 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/session.h"
+#include "tests/support/fixture_models.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/test_data.h"
 
@@ -10,17 +11,6 @@ namespace minfer::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::vector<std::string> fixture_names() {
-  std::vector<std::string> names;
-  for (const fs::path folder : {"models", "quantized"}) {
-    for (const auto& entry : fs::directory_iterator(fixtures_dir() / folder)) {
-      names.push_back(folder / entry.path().filename());
-    }
-  }
-  std::sort(names.begin(), names.end());
-  return names;
-}
 
 // Small models of every supported variant with logits that transformers gave in float64; written by
 // scripts/make_model_fixtures.py and make_quantized_fixtures.py.
@@ -48,14 +38,8 @@ TEST_P(FixtureLogits, AgreeWithTransformers) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, FixtureLogits, testing::ValuesIn(fixture_names()),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           for (char& c : name) {
-                             if (c == '-' || c == '/') c = '_';
-                           }
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(Models, FixtureLogits, testing::ValuesIn(fixture_models()),
+                         fixture_test_name);
 
 }  // namespace
 }  // namespace minfer::test

@@ -2,6 +2,7 @@
 #include <bit>
 
 #include "kernels/cuda/attention/decode_kernel.cuh"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 
 namespace minfer::cuda {
@@ -34,16 +35,6 @@ bool rows_aligned(const KvLayer& cache) {
          aligned(cache.values);
 }
 
-// Whether this card has clusters, and the code that it runs uses them.
-bool has_clusters() {
-  int device = 0, major = 0;
-  cudaFuncAttributes attributes{};
-  MINFER_CUDA_CHECK(cudaGetDevice(&device));
-  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, decode_kernel<128, false, true>));
-  return major >= 9 && attributes.ptxVersion >= 90;
-}
-
 }  // namespace
 
 // One block an SM, more or less, so that it fits beside one of the products in front and behind: a
@@ -54,7 +45,8 @@ DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device));
   const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
-  static const bool clusters = has_clusters();
+  static const bool clusters =
+      runs_hopper_code(reinterpret_cast<const void*>(decode_kernel<128, false, true>));
   DecodeSplits s;
   s.least = clusters ? 64 : 128;
   s.most_alone = clusters ? 512 : 256;

@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention/prefill.h"
 #include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/attention/tensor_core.cuh"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.cuh"
 
@@ -73,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::wait_for_predecessor();
 
   if (wg == 0) {
-    give_up_registers<24>();
+    ptx::shrink_registers<24>();
     if (threadIdx.x != 0) return;
     const int kv_head = head / heads_per_kv;
     int slot = 0, parity = 1;
@@ -94,7 +95,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     return;
   }
 
-  claim_registers<240>();
+  ptx::grow_registers<240>();
   const int c = wg - 1;
   const bool leader = threadIdx.x % 128 == 0;
 
@@ -128,13 +129,13 @@ __global__ void __launch_bounds__(kThreads, 1)
       const uint32_t step = (k / 4) * (kBox * 2 / 16) + (k % 4) * 2;
       wgmma_scores(sc, dq + step, dk + step, k > 0);
     }
-    wgmma_commit();
+    ptx::wgmma_commit();
   };
   const auto start_values = [&](int at) {
     const uint64_t dv = operand(s.v[at][0], kBox * 2);
 #pragma unroll
     for (int k = 0; k < kKeys / 16; ++k) wgmma_values(o, p + 4 * k, dv + k * (16 * 128 / 16));
-    wgmma_commit();
+    ptx::wgmma_commit();
   };
   // Keys past a row's own position; tile 0 leaves each row at least one.
   const auto mask = [&](int tile) {
@@ -176,10 +177,10 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (c == 1) barrier_arrive<256>(1);
   ptx::mbarrier_wait(s.k_full, 0);
   barrier_sync<256>(1 + c);
-  wgmma_fence();
+  ptx::wgmma_fence();
   start_scores(0);
   barrier_arrive<256>(1 + (c ^ 1));
-  wgmma_wait<0>();
+  ptx::wgmma_wait<0>();
   if (leader) ptx::mbarrier_arrive(s.k_empty);
   // Tiles that need no mask. A count for each warpgroup would be a divergent branch to the
   // compiler, which then serializes wgmma.
@@ -196,16 +197,16 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     ptx::mbarrier_wait(s.k_full + slot, parity);
     barrier_sync<256>(1 + c);
-    wgmma_fence();
+    ptx::wgmma_fence();
     start_scores(slot);
     ptx::mbarrier_wait(s.v_full + before, before_parity);
     start_values(before);
     barrier_arrive<256>(1 + (c ^ 1));
-    wgmma_wait<1>();
+    ptx::wgmma_wait<1>();
     if (leader) ptx::mbarrier_arrive(s.k_empty + slot);
     if constexpr (kMasked) mask(j);
     softmax();
-    wgmma_wait<0>();
+    ptx::wgmma_wait<0>();
     if (leader) ptx::mbarrier_arrive(s.v_empty + before);
 #pragma unroll
     for (int i = 0; i < kD / 2; ++i) o[i] *= factor[i >> 1 & 1];
@@ -217,9 +218,9 @@ __global__ void __launch_bounds__(kThreads, 1)
 #pragma unroll 1
   for (; j < n_tiles; ++j) visit.template operator()<true>(j);
   ptx::mbarrier_wait(s.v_full + slot, parity);
-  wgmma_fence();
+  ptx::wgmma_fence();
   start_values(slot);
-  wgmma_wait<0>();
+  ptx::wgmma_wait<0>();
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
@@ -283,17 +284,11 @@ int64_t heads_at_a_time(int64_t n_heads, const KvLayer& cache, int64_t kv_len) {
 
 bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
 
-// Whether the code that this card runs was compiled for sm_90a, and so holds the kernel's body.
-bool binary_has_wgmma() {
-  cudaFuncAttributes attributes{};
-  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, prefill_wgmma_kernel<128, __half>));
-  return attributes.binaryVersion == 90 && attributes.ptxVersion == 90;
-}
-
 }  // namespace
 
 bool has_prefill_wgmma(const Tensor& out, const Tensor& q, const KvLayer& cache) {
-  static const bool in_binary = binary_has_wgmma();
+  static const bool in_binary =
+      runs_hopper_code(reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half>));
   return in_binary && cache.dtype == DType::F16 && cache.head_dim % 8 == 0 &&
          cache.head_dim <= 128 && is_aligned16(out) && is_aligned16(q) &&
          is_aligned16(cache.keys) && is_aligned16(cache.values);

@@ -3,6 +3,7 @@
 #include <cuda_fp16.h>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/warpgroup.cuh"
 
 // The instructions that attention's kernels share beside ptx.cuh; one a function, PTX ISA 8.x.
 namespace minfer::cuda::attention {
@@ -117,25 +118,6 @@ __device__ inline void wgmma_values(float (&d)[64], const uint32_t* a, uint64_t 
                "}, {%64, %65, %66, %67}, %68, 1, 1, 1, 1;\n"
                : MINFER_R64(d)
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
-}
-
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Waits until at most kPending groups of this warpgroup are under way.
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
-
-template <int kRegisters>
-__device__ inline void give_up_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kRegisters));
-}
-template <int kRegisters>
-__device__ inline void claim_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kRegisters));
 }
 
 // Named barrier `id` (1 to 15) of kThreads threads in all: those that wait and those that do not.

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "kernels/cuda/check.h"
+#include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm/hgemm.cuh"
 
 namespace minfer::cuda {
@@ -122,19 +122,12 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile>(), maps, args, cut));
 }
 
-bool binary_has_wgmma() {
-  cudaFuncAttributes attributes{};
-  int device = 0, major = 0;
-  MINFER_CUDA_CHECK(cudaGetDevice(&device));
-  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&major, cudaDevAttrComputeCapabilityMajor, device));
-  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, hgemm_kernel<__half, Tile128x128>));
-  return major == 9 && attributes.ptxVersion >= 90;  // else the kernel's body is empty
-}
-
 }  // namespace
 
 bool hgemm_takes(const GemmArgs& args) {
-  static const bool has_wgmma = binary_has_wgmma();
+  // Else the kernel's body is empty.
+  static const bool has_wgmma =
+      runs_hopper_code(reinterpret_cast<const void*>(hgemm_kernel<__half, Tile128x128>));
   bool aligned = whole_16_bytes(args.x, int64_t{args.k} * 2);
   for (int i = 0; i < args.n_parts; ++i) {
     aligned = aligned && whole_16_bytes(args.part[i].w, int64_t{args.k} * 2);

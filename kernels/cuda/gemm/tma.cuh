@@ -57,16 +57,6 @@ __device__ inline void named_barrier(int id, int n_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
 }
 
-// Registers of each thread of the calling warpgroup from here on.
-template <int kCount>
-__device__ inline void shrink_registers() {
-  asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-template <int kCount>
-__device__ inline void grow_registers() {
-  asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kCount));
-}
-
 // Four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile(

@@ -6,22 +6,13 @@
 #include <cstdint>
 
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/warpgroup.cuh"
 
 // Products of a warpgroup with both operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All
 // 128 threads call. Between wgmma_fence and wgmma_wait the registers of d belong to the tensor
 // cores.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
-
-__device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
-__device__ inline void wgmma_commit() {
-  asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");
-}
-// Waits until at most kPending groups are under way.
-template <int kPending>
-__device__ inline void wgmma_wait() {
-  asm volatile("wgmma.wait_group.sync.aligned %0;" ::"n"(kPending) : "memory");
-}
 
 // Describes a tile of rows of 64 halves (128 bytes, swizzled by 128 bytes as TMA does), 1024-byte
 // aligned: groups of 8 rows lie 1024 bytes apart. Adding 2 moves on by 16 columns.

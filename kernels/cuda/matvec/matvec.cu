@@ -123,14 +123,14 @@ bool fit(MatvecParams& p, int64_t n_tokens, int n_blocks, int shared_limit) {
 
 // Parts of one format, all in one launch unless the tokens' inputs do not fit in shared memory.
 bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-                  std::span<const MatvecPart> parts, Epilogue epilogue, DType half) {
+                  std::span<const MatvecPart> parts, Epilogue epilogue, DType half,
+                  const MatvecTuning& tuning) {
   const Matrix& w = *parts[0].w;
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (w.in_dim > (1 << 20)) return false;
   MatvecParams p = params_of(x, norm, parts, epilogue, half);
   const int shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   const int grid = std::min(p.n_tiles, attribute(cudaDevAttrMultiProcessorCount));
-  const MatvecTuning& tuning = matvec_tuning();
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   p.rounds = p.n_tiles / grid;
@@ -204,18 +204,18 @@ DType half_type(Tensor x, const MatvecNorm* norm) {
 
 }  // namespace
 
-MatvecTuning& matvec_tuning() {
-  static MatvecTuning tuning;
-  return tuning;
-}
-
 void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
             std::span<const MatvecPart> parts, Epilogue epilogue) {
+  matvec_as(stream, x, norm, parts, epilogue, {});
+}
+
+void matvec_as(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+               std::span<const MatvecPart> parts, Epilogue epilogue, const MatvecTuning& tuning) {
   const DType half = half_type(x, norm);
   check(x, norm, parts, epilogue, half);
   if (epilogue == Epilogue::SwiGlu) {
     if (!same_format(*parts[0].w, *parts[1].w) ||
-        !launch_parts(stream, x, norm, parts, epilogue, half)) {
+        !launch_parts(stream, x, norm, parts, epilogue, half, tuning)) {
       matvec_plain(stream, x, norm, parts, epilogue);
     }
     return;
@@ -227,7 +227,7 @@ void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
       ++end;
     }
     const auto run = parts.subspan(begin, end - begin);
-    if (!launch_parts(stream, x, norm, run, epilogue, half)) {
+    if (!launch_parts(stream, x, norm, run, epilogue, half, tuning)) {
       matvec_plain(stream, x, norm, run, epilogue);
     }
   }

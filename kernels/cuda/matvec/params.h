@@ -76,7 +76,9 @@ struct MatvecTuning {
   int team_shift_float = 1;  // team_shift of floats
   int team_shift_packed = 0;
 };
-MatvecTuning& matvec_tuning();
+// matvec() with choices other than its own.
+void matvec_as(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
+               std::span<const MatvecPart> parts, Epilogue epilogue, const MatvecTuning& tuning);
 
 // scales_in_tile: of each row, in 64 columns: 0 (the row has one, or weights are floats; the scales
 // may be F32 even for MatvecScales::F16), 1 (also where it reaches further), 2 or 4.
