@@ -199,6 +199,7 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 struct CudaOptions {
   int device = 0;
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
+  bool persistent_decode = true;           // one kernel a step, where the model fits it
 };
 
 // 0 too where this build has no CUDA backend.

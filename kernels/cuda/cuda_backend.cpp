@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/decode/decode_graph.h"
+#include "kernels/cuda/decode/persistent_step.h"
 
 namespace minfer {
 namespace cuda {
@@ -10,6 +11,7 @@ namespace cuda {
 CudaBackend::CudaBackend(const CudaOptions& options)
     : device_(use_device(options.device)),
       type_(options.compute_dtype),
+      persistent_decode_(options.persistent_decode),
       stream_(make_stream()),
       uploader_(stream_.get()) {
   MINFER_CHECK(type_ == DType::F16 || type_ == DType::BF16, "compute type ", type_);
@@ -251,6 +253,9 @@ void CudaBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t 
 }
 
 std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
+  if (persistent_decode_) {
+    if (auto plan = PersistentStep::make(stream_.get(), type_, model)) return plan;
+  }
   return std::make_unique<DecodeGraph>(stream_.get(), type_, model);
 }
 

@@ -67,6 +67,7 @@ class CudaBackend final : public Backend {
 
   DeviceProperties device_;
   DType type_;
+  bool persistent_decode_;
   Stream stream_;
   Uploader uploader_;
   DeviceTensor staging_, dequantized_, ids_, found_, nll_;

@@ -158,4 +158,14 @@ __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
       : "memory");
 }
 
+// The same with a policy for L2 (createpolicy).
+__device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier,
+                                 uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1], %2, [%3], %4;" ::"r"(shared_address(to_shared)),
+      "l"(from), "r"(n_bytes), "r"(shared_address(barrier)), "l"(policy)
+      : "memory");
+}
+
 }  // namespace minfer::cuda::ptx

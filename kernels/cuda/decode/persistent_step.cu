@@ -1,0 +1,342 @@
+#include "kernels/cuda/decode/persistent_step.h"
+
+#include <algorithm>
+#include <bit>
+#include <limits>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+// Stages that are asked for at a time: about 40 KB a multiprocessor hide the latency of memory.
+constexpr int kInFlight = 5;
+
+std::optional<StepFormat> format_of(const Matrix& w) {
+  if (w.dtype == DType::F16) return StepFormat::F16;
+  if (w.dtype == DType::BF16) return StepFormat::BF16;
+  if (!is_packed(w) || w.mins || w.scales.view().dtype != DType::F16) return std::nullopt;
+  return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
+}
+
+bool same_format(const Matrix& a, const Matrix& b) {
+  return a.dtype == b.dtype && a.group == b.group && a.in_dim == b.in_dim &&
+         bool(a.mins) == bool(b.mins) &&
+         (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
+}
+
+// The product of matrices that lie one behind the other, or in pairs; none where the kernel has no
+// code for it.
+std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
+                                      int n_blocks, int& shift) {
+  const Matrix& w = **matrices.begin();
+  const std::optional<StepFormat> format = format_of(w);
+  if (!format) return std::nullopt;
+  StepProduct p{};
+  p.format = *format;
+  p.in_dim = narrow<int>(w.in_dim);
+  const bool is_float = *format <= StepFormat::BF16;
+  p.tile_rows = is_float ? 4 : kTileRows;
+  std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
+  int n_tiles = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& m = **(matrices.begin() + i);
+    if (!same_format(w, m)) return std::nullopt;
+    const bool is_last = i + 1 == matrices.size();
+    if (!is_last && m.out_dim % p.tile_rows != 0) return std::nullopt;
+    const int tiles = narrow<int>(ceil_div(m.out_dim, p.tile_rows));
+    n_tiles = in_pairs ? tiles : n_tiles + tiles;
+    if (!is_last && !in_pairs) p.ends[i] = n_tiles;
+    p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
+  }
+  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks};
+  shift = (shift + p.share.n_longer) % n_blocks;
+
+  if (is_float) {
+    if (w.in_dim % 8 != 0) return std::nullopt;
+    p.tile_bytes = 2 * p.in_dim;
+    p.n_pieces = narrow<int>(ceil_div(w.in_dim, 64));
+  } else {
+    const PackedLayout layout = layout_of(w);
+    const int piece_columns = *format == StepFormat::U4 ? 64 : 32;
+    p.tile_bytes = narrow<int>(layout.row_tile_bytes());
+    p.n_pieces = p.tile_bytes / kPieceBytes;
+    if (layout.unit != 0) {
+      if (layout.unit < 32) return std::nullopt;
+      p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
+      p.unit_shift = std::countr_zero(unsigned(layout.unit));
+      p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
+      p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
+    }
+  }
+  p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
+  p.words_per_block =
+      narrow<int>(ceil_div((p.share.rounds + (p.share.n_longer > 0 ? 1 : 0)) * p.tile_rows, 3));
+  return p;
+}
+
+// Rows of a product that a block publishes, and the room that their sums need.
+bool fits(const StepProduct& p, int halves) {
+  return (p.share.rounds + 1) * p.tile_rows * halves <= kStepMaxRows &&
+         p.out_dim % p.tile_rows == 0;
+}
+
+bool fits_words(const StepProduct& p, int n_per_thread) {
+  return p.words_per_block * p.share.n_blocks <= n_per_thread * kStepConsumers;
+}
+
+// Of word i of a vector: column * 4 + columns, for the shares of a product's rows.
+std::vector<uint32_t> map_of(const StepProduct& p) {
+  std::vector<uint32_t> map;
+  for (int block = 0; block < p.share.n_blocks; ++block) {
+    const int first = p.share.begin(block) * p.tile_rows;
+    const int n = p.share.count(block) * p.tile_rows;
+    for (int word = 0; word < p.words_per_block; ++word) {
+      map.push_back(uint32_t((first + 3 * word) * 4 + std::clamp(n - 3 * word, 0, 3)));
+    }
+  }
+  return map;
+}
+
+std::vector<uint32_t> source_of(const StepProduct& p) {
+  std::vector<uint32_t> source(size_t(p.share.n_tiles * p.tile_rows));
+  for (int block = 0; block < p.share.n_blocks; ++block) {
+    const int first = p.share.begin(block) * p.tile_rows;
+    for (int row = 0; row < p.share.count(block) * p.tile_rows; ++row) {
+      source[size_t(first + row)] = uint32_t((block * p.words_per_block + row / 3) * 4 + row % 3);
+    }
+  }
+  return source;
+}
+
+bool has_biases(const DecodeModel& model) {
+  return std::any_of(model.layers.begin(), model.layers.end(), [](const DecodeLayer& l) {
+    return l.bq || l.bk || l.bv || l.bo || l.b_gate || l.b_up || l.b_down || l.attn_norm_bias;
+  });
+}
+
+std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks) {
+  const KvLayer& cache = *model.layers.front().cache;
+  const int64_t heads_per_kv = model.n_heads / cache.n_kv_heads;
+  StepAttention a{};
+  a.n_heads = narrow<int>(model.n_heads);
+  a.head_dim = narrow<int>(model.head_dim);
+  a.capacity = narrow<int>(cache.capacity);
+  if (model.rope_table) a.n_pairs = narrow<int>(model.rope_table.shape[1]);
+  for (int64_t n = 1; n <= kStepMaxHeads; ++n) {
+    if (heads_per_kv % n == 0) a.heads_per_block = int(n);
+  }
+  a.blocks_per_kv = narrow<int>(heads_per_kv) / a.heads_per_block;
+  a.n_groups = a.n_heads / a.heads_per_block;
+  a.n_splits = n_blocks / a.n_groups;
+  a.lanes = a.head_dim <= 64 ? 8 : 16;
+  a.is_u8 = cache.dtype == DType::U8;
+  a.scale_log2 = model.attention_scale * 1.44269504088896341f;
+  const int n_elements = a.heads_per_block * a.head_dim;
+  a.group_words = narrow<int>(ceil_div(n_elements, 3));
+  if (a.n_splits == 0 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
+      (a.heads_per_block + 2) * a.head_dim / 2 > kStepConsumers ||
+      (cache.dtype != DType::F16 && cache.dtype != DType::U8)) {
+    return std::nullopt;
+  }
+  a.split_words = narrow<int>(ceil_div(a.group_words, a.n_splits));
+  // One block has 64 positions of every head in half the time that an exchange takes.
+  a.most_alone = a.n_splits == 1 ? a.capacity : 128;
+  return a;
+}
+
+}  // namespace
+
+std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType compute_type,
+                                                 const DecodeModel& model) {
+  const DecodeLayer& first = model.layers.front();
+  if (first.w_gate == nullptr || model.positions != nullptr || has_biases(model)) return nullptr;
+  int device = 0, n_blocks = 0, shared_limit = 0;
+  MINFER_CUDA_CHECK(cudaGetDevice(&device));
+  MINFER_CUDA_CHECK(
+      cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
+  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_limit,
+                                           cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+  StepParams p{};
+  int shift = 0;
+  const auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
+  const auto wo = product_of({first.wo}, false, n_blocks, shift);
+  const auto gate_up = product_of({first.w_gate, first.w_up}, true, n_blocks, shift);
+  auto down = product_of({first.w_down}, false, n_blocks, shift);
+  const auto head = product_of({model.output}, false, n_blocks, shift);
+  const auto attention = attention_of(model, n_blocks);
+  if (!qkv || !wo || !gate_up || !down || !head || !attention) return nullptr;
+  if (wo->tile_rows != down->tile_rows) return nullptr;
+  down->share = wo->share;  // who adds to a row of the residual stream keeps it
+  for (const DecodeLayer& l : model.layers) {
+    if (!same_format(*l.wq, *first.wq) || !same_format(*l.wk, *first.wk) ||
+        !same_format(*l.wv, *first.wv) || !same_format(*l.wo, *first.wo) ||
+        !same_format(*l.w_gate, *first.w_gate) || !same_format(*l.w_up, *first.w_up) ||
+        !same_format(*l.w_down, *first.w_down)) {
+      return nullptr;
+    }
+  }
+  const auto kernel = step_kernel_of(attention->heads_per_block);
+  if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
+  if (!fits(*qkv, 1) || !fits(*wo, 1) || !fits(*gate_up, 2) || !fits(*down, 1) ||
+      !fits_words(*wo, kStepMaxNormWords) || !fits_words(*gate_up, kStepMaxWords) ||
+      attention->n_groups * attention->group_words > kStepMaxWords * kStepConsumers) {
+    return nullptr;
+  }
+  p.n_layers = narrow<int>(std::ssize(model.layers));
+  p.dim = narrow<int>(model.embedding->in_dim);
+  const StepProduct products[] = {*qkv, *wo, *gate_up, *down, *head};
+  int scale_bytes = 0;
+  for (int i = 0; i < kStepPhases; ++i) {
+    const StepProduct& product = p.products[i] = products[i];
+    scale_bytes = std::max(scale_bytes, product.stage_scale_bytes);
+    const bool is_float = product.format <= StepFormat::BF16;
+    p.input_bytes = std::max(p.input_bytes, staged_bytes(product.in_dim, is_float));
+    if (product.format == StepFormat::U4) {
+      p.bias_bytes =
+          std::max(p.bias_bytes, 16 * product.n_pieces * std::max(1, product.scales_per_piece));
+    }
+  }
+  p.attention = *attention;
+  const int n_elements = attention->heads_per_block * attention->head_dim;
+  p.input_bytes = std::max(p.input_bytes, kStepWarps * n_elements * int{sizeof(float)});
+  p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
+  const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
+  if (merged * 3 > kStepWarps * kStepMaxRows) return nullptr;
+  p.slot_bytes = kStageBytes + scale_bytes;
+  cudaFuncAttributes attributes{};
+  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
+  const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
+  p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
+  if (p.n_slots < 4) return nullptr;
+  p.in_flight = std::min(kInFlight, p.n_slots - 1);
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         step_shared(p).total));
+  p.eps = model.norm_eps;
+  p.norm_is_bf16 = compute_type == DType::BF16;
+  p.rope = data_of<const float2>(model.rope_table);
+  return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
+}
+
+PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, StepParams p)
+    : stream_(stream),
+      model_(model),
+      host_logits_(static_cast<size_t>(model.output->out_dim)),
+      device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
+      x_(allocate_device(DType::F32, {1, p.dim})),
+      logits_(allocate_device(DType::F32, {1, model.output->out_dim})) {
+  allocate_words(p);
+  make_maps(p);
+  make_layers(p);
+  auto* const input = static_cast<StepInput*>(device_input_.view().data);
+  p.x = data_of<const float>(x_);
+  p.logits = data_of<float>(logits_);
+  p.pos = &input->pos;
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+
+  cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
+  cooperative.id = cudaLaunchAttributeCooperative;
+  cooperative.val.cooperative = 1;
+  cudaLaunchConfig_t config{};
+  config.gridDim = dim3(unsigned(p.products[kQkv].share.n_blocks));
+  config.blockDim = dim3(kStepThreads);
+  config.dynamicSmemBytes = size_t(step_shared(p).total);
+  config.stream = stream_;
+  config.attrs = &cooperative;
+  config.numAttrs = 1;
+  graph_ = capture_graph(stream_, [&] {
+    MINFER_CUDA_CHECK(
+        cudaMemcpyAsync(input, input_.data(), sizeof(StepInput), cudaMemcpyHostToDevice, stream_));
+    gather_rows(stream_, x_, *model_.embedding, &input->token);
+    MINFER_CUDA_CHECK(
+        cudaLaunchKernelEx(&config, step_kernel_of(p.attention.heads_per_block), p));
+    MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
+                                      static_cast<size_t>(logits_.view().n_bytes()),
+                                      cudaMemcpyDeviceToHost, stream_));
+  });
+}
+
+void PersistentStep::allocate_words(StepParams& p) {
+  const StepAttention& a = p.attention;
+  const int64_t n_blocks = p.products[kQkv].share.n_blocks;
+  const auto words = [&](int64_t n) {
+    memory_.push_back(allocate_device(DType::U8, {n * int64_t{sizeof(uint4)}}));
+    MINFER_CUDA_CHECK(cudaMemsetAsync(memory_.back().view().data, 0,
+                                      static_cast<size_t>(memory_.back().view().n_bytes()),
+                                      stream_));
+    return static_cast<uint4*>(memory_.back().view().data);
+  };
+  p.words.qkv = words(n_blocks * p.products[kQkv].words_per_block);
+  p.words.parts = words(int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words));
+  p.words.attended = words(int64_t{a.n_groups} * a.group_words);
+  p.words.after_attention = words(n_blocks * p.products[kWo].words_per_block);
+  p.words.hidden = words(n_blocks * p.products[kGateUp].words_per_block);
+  p.words.after_ffn = words(n_blocks * p.products[kWo].words_per_block);
+  p.epoch = const_cast<uint32_t*>(upload(std::vector<uint32_t>{1}));
+}
+
+void PersistentStep::make_maps(StepParams& p) {
+  const StepAttention& a = p.attention;
+  const auto map = [&](const std::vector<uint32_t>& values, int& n) {
+    n = narrow<int>(std::ssize(values));
+    return upload(values);
+  };
+  p.x_map = map(map_of(p.products[kWo]), p.n_x_words);
+  p.hidden_map = map(map_of(p.products[kGateUp]), p.n_hidden_words);
+  std::vector<uint32_t> attended;
+  const int n_elements = a.heads_per_block * a.head_dim;
+  for (int group = 0; group < a.n_groups; ++group) {
+    for (int word = 0; word < a.group_words; ++word) {
+      attended.push_back(uint32_t((group * n_elements + 3 * word) * 4 +
+                                  std::min(3, n_elements - 3 * word)));
+    }
+  }
+  p.attended_map = map(attended, p.n_attended_words);
+  p.qkv_source = upload(source_of(p.products[kQkv]));
+}
+
+void PersistentStep::make_layers(StepParams& p) {
+  const auto matrix = [](const Matrix& w) {
+    return StepMatrix{data_of<const uint8_t>(w.storage), data_of<const uint8_t>(w.scales)};
+  };
+  std::vector<StepLayer> layers;
+  for (const DecodeLayer& l : model_.layers) {
+    StepLayer to{};
+    const Matrix* const matrices[] = {l.wq, l.wk, l.wv, l.wo, l.w_gate, l.w_up, l.w_down};
+    for (size_t i = 0; i < std::size(matrices); ++i) to.matrices[i] = matrix(*matrices[i]);
+    to.attn_norm = l.attn_norm.data;
+    to.ffn_norm = l.ffn_norm.data;
+    to.keys = l.cache->keys.view().data;
+    to.values = l.cache->values.view().data;
+    to.key_scales = data_of<float>(l.cache->key_scales);
+    to.value_scales = data_of<float>(l.cache->value_scales);
+    layers.push_back(to);
+  }
+  StepLayer output{};
+  output.matrices[0] = matrix(*model_.output);
+  output.attn_norm = model_.output_norm.data;
+  layers.push_back(output);
+  p.layers = upload(layers);
+}
+
+template <typename T>
+const T* PersistentStep::upload(const std::vector<T>& values) {
+  const size_t n_bytes = values.size() * sizeof(T);
+  memory_.push_back(allocate_device(DType::U8, {narrow<int64_t>(n_bytes)}));
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(memory_.back().view().data, values.data(), n_bytes,
+                                    cudaMemcpyHostToDevice, stream_));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `values` may go
+  return static_cast<const T*>(memory_.back().view().data);
+}
+
+std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
+  MINFER_CHECK(pos >= 0 && pos < model_.layers.front().cache->capacity, "decode at position ", pos);
+  *input_.data() = {token, narrow<int32_t>(pos)};
+  MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return {host_logits_.data(), host_logits_.size()};
+}
+
+}  // namespace minfer::cuda

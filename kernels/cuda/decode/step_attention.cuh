@@ -1,0 +1,446 @@
+#pragma once
+
+#include "kernels/cuda/attention/quantize_row.cuh"
+#include "kernels/cuda/attention/rotate.cuh"
+#include "kernels/cuda/attention/softmax_state.cuh"
+#include "kernels/cuda/decode/step_exchange.cuh"
+#include "kernels/cuda/numbers.cuh"
+
+// Attention of one query within the step: a group of query heads of one key/value head to n_splits
+// blocks, each of which has a range of the positions.
+namespace minfer::cuda {
+
+// What a thread knows of the step before its first layer.
+struct StepAttentionThread {
+  bool takes_part;
+  int kv_head, first_head, group, split, splits;  // splits: that have positions
+  int begin, end, pos;                            // positions; `end` may include pos
+  bool has_new, appends;
+  // Of the block's rows, n_heads of q, k and v, this thread turns one pair.
+  int row, element[2];  // row -1: none
+  uint32_t source[2];   // word * 4 + place in it
+  float2 angle;
+};
+
+struct StepAttentionShared {
+  float q[kStepMaxHeads][kStepMaxHeadDim];
+  float new_row[2][kStepMaxHeadDim];  // k and v of the step, as the cache holds them
+  float2 states[kStepWarps][kStepMaxHeads];
+};
+
+__device__ inline StepAttentionThread attention_thread(const StepParams& p, int pos) {
+  const StepAttention& a = p.attention;
+  StepAttentionThread t{};
+  t.pos = pos;
+  t.group = int(blockIdx.x) / a.n_splits;
+  t.split = int(blockIdx.x) % a.n_splits;
+  const int kv_len = pos + 1;
+  t.splits = kv_len <= a.most_alone ? 1 : a.n_splits;
+  t.takes_part = t.group < a.n_groups && t.split < t.splits;
+  if (!t.takes_part) return t;
+  const int chunk = (kv_len + t.splits - 1) / t.splits;
+  t.begin = min(t.split * chunk, kv_len);
+  t.end = min(t.begin + chunk, kv_len);
+  t.has_new = t.begin < t.end && t.end == kv_len;
+  t.kv_head = t.group / a.blocks_per_kv;
+  t.first_head = t.group * a.heads_per_block;
+  t.appends = t.has_new && t.group % a.blocks_per_kv == 0;
+
+  const int pairs = a.head_dim / 2;
+  const int n_kv_heads = a.n_groups / a.blocks_per_kv;
+  t.row = int(threadIdx.x) / pairs;
+  const int i = int(threadIdx.x) % pairs;
+  if (t.row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
+    t.row = -1;
+    return t;
+  }
+  const bool is_v = t.row == a.heads_per_block + 1;
+  const bool turns = !is_v && i < a.n_pairs;
+  t.element[0] = turns || is_v ? i : 2 * i;
+  t.element[1] = turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1;
+  t.angle = turns ? p.rope[int64_t{pos} * a.n_pairs + i] : float2{1, 0};
+  const int head = t.row < a.heads_per_block ? t.first_head + t.row
+                   : is_v                    ? a.n_heads + n_kv_heads + t.kv_head
+                                             : a.n_heads + t.kv_head;
+#pragma unroll
+  for (int k = 0; k < 2; ++k) t.source[k] = p.qkv_source[head * a.head_dim + t.element[k]];
+  return t;
+}
+
+// Eight elements of a row of the cache as they lie.
+struct CacheEight {
+  uint4 raw;
+  float scale;
+};
+__device__ inline CacheEight load_eight(const StepAttention& a, const void* rows,
+                                        const float* scales, int64_t row, int at) {
+  CacheEight x;
+  if (a.is_u8) {
+    const uint2 raw =
+        __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint8_t*>(rows) +
+                                              row * a.head_dim + at));
+    x.raw = {raw.x, raw.y, 0, 0};
+    x.scale = __ldcs(scales + row);
+  } else {
+    x.raw = __ldcs(reinterpret_cast<const uint4*>(static_cast<const __half*>(rows) +
+                                                  row * a.head_dim + at));
+    x.scale = 1;
+  }
+  return x;
+}
+__device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
+  const uint32_t words[4] = {x.raw.x, x.raw.y, x.raw.z, x.raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t two = words[i];
+    if (is_u8) {  // levels less 128, exact
+      const uint32_t biased =
+          __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
+      const __half2 level =
+          __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
+      two = *reinterpret_cast<const uint32_t*>(&level);
+    }
+    const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&two));
+    to[2 * i] = f.x;
+    to[2 * i + 1] = f.y;
+  }
+}
+
+// Lanes that share a row, 8 or 16 of them, hold eight elements each: an online softmax of the
+// positions that these lanes have seen.
+template <int kHeads>
+struct Decoder {
+  float max[kHeads], sum[kHeads], out[kHeads][8];
+
+  __device__ Decoder() {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      max[h] = -INFINITY;
+      sum[h] = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[h][i] = 0;
+    }
+  }
+
+  // The scores of kN positions, those that are not valid -infinity; all lanes of the warp call it.
+  template <int kN>
+  __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
+                                const bool (&valid)[kN], const float (*q)[kStepMaxHeadDim], int at,
+                                const StepAttention& a) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float row[8];
+      unpack(row, k[n], a.is_u8);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const float4 low = *reinterpret_cast<const float4*>(q[h] + at);
+        const float4 high = *reinterpret_cast<const float4*>(q[h] + at + 4);
+        float s = row[0] * low.x;
+        s = fmaf(row[1], low.y, s);
+        s = fmaf(row[2], low.z, s);
+        s = fmaf(row[3], low.w, s);
+        s = fmaf(row[4], high.x, s);
+        s = fmaf(row[5], high.y, s);
+        s = fmaf(row[6], high.z, s);
+        s = fmaf(row[7], high.w, s);
+        to[h][n] = s;
+      }
+    }
+#pragma unroll
+    for (int d = 1; d <= 8; d *= 2) {
+      if (d == 8 && a.lanes == 8) break;
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+        for (int n = 0; n < kN; ++n) to[h][n] += __shfl_xor_sync(~0u, to[h][n], d);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+      for (int n = 0; n < kN; ++n) to[h][n] = valid[n] ? to[h][n] * k[n].scale : -INFINITY;
+  }
+
+  // Raises the maximum to what the scores ask for, and makes weights of them.
+  template <int kN>
+  __device__ void weigh(float (&s)[kHeads][kN]) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float top = max[h];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) top = fmaxf(top, s[h][n]);
+      const float base = top == -INFINITY ? 0.0f : top;
+      const float factor = attention::exp2_fast(max[h] - base);
+      max[h] = top;
+      sum[h] *= factor;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[h][i] *= factor;
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        s[h][n] = attention::exp2_fast(s[h][n] - base);
+        sum[h] += s[h][n];
+      }
+    }
+  }
+
+  __device__ void add(const float (&weight)[kHeads], const float (&row)[8]) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[h][i] = fmaf(weight[h], row[i], out[h][i]);
+  }
+
+  // Takes in the state that the lane `distance` away has.
+  __device__ void merge(int distance) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const float other_max = __shfl_xor_sync(~0u, max[h], distance);
+      const float top = fmaxf(max[h], other_max), base = top == -INFINITY ? 0.0f : top;
+      const float own = attention::exp2_fast(max[h] - base);
+      const float other = attention::exp2_fast(other_max - base);
+      sum[h] = sum[h] * own + __shfl_xor_sync(~0u, sum[h], distance) * other;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        out[h][i] = out[h][i] * own + __shfl_xor_sync(~0u, out[h][i], distance) * other;
+      }
+      max[h] = top;
+    }
+  }
+};
+
+// Gathers the block's q, k and v, turns q and k, and leaves q (times the scale) and the new rows as
+// the cache holds them in shared memory; appends them to the cache.
+__device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
+                                     const StepAttentionThread& t, StepAttentionShared& s,
+                                     uint32_t epoch) {
+  const StepAttention& a = p.attention;
+  if (t.row >= 0) {
+    float x[2];
+    StepWord words[2];
+#pragma unroll
+    for (int k = 0; k < 2; ++k) words[k] = load_word(p.words.qkv + (t.source[k] >> 2));
+    Patience patience;
+#pragma unroll
+    for (int k = 0; k < 2; ++k) {
+      while (words[k].epoch != epoch) {
+        words[k] = load_word(p.words.qkv + (t.source[k] >> 2));
+        patience.try_again();
+      }
+      const int place = int(t.source[k] & 3);
+      x[k] = place == 0 ? words[k].at[0] : place == 1 ? words[k].at[1] : words[k].at[2];
+    }
+    const float2 turned = attention::rotated(x[0], x[1], t.angle);
+    const bool is_q = t.row < a.heads_per_block;
+    float* const to = is_q ? s.q[t.row] : s.new_row[t.row - a.heads_per_block];
+    to[t.element[0]] = is_q ? turned.x * a.scale_log2 : turned.x;
+    to[t.element[1]] = is_q ? turned.y * a.scale_log2 : turned.y;
+  }
+  consumers_sync();
+  if (!t.has_new) return;
+  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  if (warp < 2) {  // keys, values
+    float* const row = s.new_row[warp];
+    void* const rows = warp == 0 ? layer.keys : layer.values;
+    const int64_t at = int64_t{t.kv_head} * a.capacity + t.pos;
+    if (a.is_u8) {
+      float largest = 0;
+      for (int i = lane; i < a.head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
+      const attention::RowScale scale = attention::row_scale(largest);
+      if (lane == 0 && t.appends) {
+        (warp == 0 ? layer.key_scales : layer.value_scales)[at] = scale.step;
+      }
+      for (int i = lane; i < a.head_dim; i += 32) {
+        const uint8_t level = attention::level_of(row[i], scale);
+        row[i] = (float(level) - 128) * scale.step;
+        if (t.appends) static_cast<uint8_t*>(rows)[at * a.head_dim + i] = level;
+      }
+    } else {
+      for (int i = lane; i < a.head_dim; i += 32) {
+        const __half x = __float2half_rn(row[i]);
+        row[i] = __half2float(x);
+        if (t.appends) static_cast<__half*>(rows)[at * a.head_dim + i] = x;
+      }
+    }
+  }
+  consumers_sync();
+}
+
+// The blocks' parts of a group, each a word of (maximum, sum) for each head and then the group's
+// output in words, not yet divided: merged by split, split_words of the output each.
+template <int kHeads>
+__device__ inline void merge_splits(const StepParams& p, const StepAttentionThread& t,
+                                    float* shared, uint32_t epoch) {
+  const StepAttention& a = p.attention;
+  const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
+  const int part_words = heads + a.group_words;
+  const uint4* const parts = p.words.parts + int64_t{t.group} * a.n_splits * part_words;
+  const int first = t.split * a.split_words;
+  const int n_words = max(0, min(a.split_words, a.group_words - first));
+  const int per_split = heads + n_words;
+  if (n_words > 0) {
+    for (int i = int(threadIdx.x); i < per_split * t.splits; i += kStepConsumers) {
+      const int split = i / per_split, j = i % per_split;
+      const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
+      StepWord word = load_word(from);
+      Patience patience;
+      while (word.epoch != epoch) {
+        word = load_word(from);
+        patience.try_again();
+      }
+#pragma unroll
+      for (int k = 0; k < 3; ++k) shared[i * 3 + k] = word.at[k];
+    }
+  }
+  consumers_sync();
+  const int w = int(threadIdx.x);
+  if (w >= n_words) return;
+  float value[3] = {};
+#pragma unroll
+  for (int k = 0; k < 3; ++k) {
+    const int e = (first + w) * 3 + k;
+    if (e >= n_elements) break;
+    const int head = e / a.head_dim;
+    float top = -INFINITY, sum = 0, out = 0;
+    for (int split = 0; split < t.splits; ++split) {
+      top = fmaxf(top, shared[(split * per_split + head) * 3]);
+    }
+    for (int split = 0; split < t.splits; ++split) {
+      const float* const state = shared + (split * per_split + head) * 3;
+      const float share = attention::exp2_fast(state[0] - top);
+      sum = fmaf(share, state[1], sum);
+      out = fmaf(share, shared[(split * per_split + heads + w) * 3 + k], out);
+    }
+    value[k] = out / sum;
+  }
+  store_word(p.words.attended + t.group * a.group_words + first + w, value[0], value[1], value[2],
+             epoch);
+}
+
+// softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
+// the parts. `memory`: [kStepWarps, kHeads, head_dim] floats, `parts` what merge_splits gathers.
+template <int kHeads>
+__device__ inline void attend(const StepParams& p, const StepLayer& layer,
+                              const StepAttentionThread& t, StepAttentionShared& s, float* memory,
+                              float* parts, uint32_t epoch) {
+  constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
+  const StepAttention& a = p.attention;
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int n_teams = kStepConsumers / a.lanes, team = int(threadIdx.x) / a.lanes;
+  const int at = int(threadIdx.x) % a.lanes * 8;
+  const bool has_columns = at < a.head_dim;
+  const int64_t head_row = int64_t{t.kv_head} * a.capacity;
+  const int end = min(t.end, t.pos), stride = n_teams * kN;
+
+  CacheEight k[kN], v[kN];
+  bool valid[kN];
+  const auto load = [&](CacheEight (&to)[kN], const void* rows, const float* scales, int from) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      to[n] = {};
+      const int position = from + n * n_teams;
+      if (position < end && has_columns) to[n] = load_eight(a, rows, scales, head_row + position, at);
+    }
+  };
+  // Those of the first round are under way while q is still made.
+  load(k, layer.keys, layer.key_scales, t.begin + team);
+  load(v, layer.values, layer.value_scales, t.begin + team);
+  take_new_rows(p, layer, t, s, epoch);
+
+  Decoder<kHeads> decoder;
+  const int q_at = has_columns ? at : 0;
+  for (int round = t.begin; round < end; round += stride) {
+    const int from = round + team;
+#pragma unroll
+    for (int n = 0; n < kN; ++n) valid[n] = from + n * n_teams < end;
+    float weights[kHeads][kN];
+    Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
+    load(k, layer.keys, layer.key_scales, from + stride);
+    decoder.weigh(weights);
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float row[8], weight[kHeads];
+      unpack(row, v[n], a.is_u8);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+      decoder.add(weight, row);
+    }
+    load(v, layer.values, layer.value_scales, from + stride);
+  }
+  if (t.has_new && warp == 0) {  // the first team takes the step's own position
+    float own_score[kHeads][1];
+    const bool has_row = team == 0;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float sum = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i)
+        if (has_columns) sum = fmaf(s.q[h][at + i], s.new_row[0][at + i], sum);
+#pragma unroll
+      for (int d = 1; d <= 8; d *= 2) {
+        if (d == 8 && a.lanes == 8) break;
+        sum += __shfl_xor_sync(~0u, sum, d);
+      }
+      own_score[h][0] = has_row ? sum : -INFINITY;
+    }
+    decoder.weigh(own_score);
+    float row[8], weight[kHeads];
+#pragma unroll
+    for (int i = 0; i < 8; ++i) row[i] = has_columns ? s.new_row[1][at + i] : 0.0f;
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) weight[h] = own_score[h][0];
+    decoder.add(weight, row);
+  }
+
+  if (a.lanes == 8) decoder.merge(8);
+  decoder.merge(16);
+  const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
+  if (lane < a.lanes) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      if (h >= heads) break;
+      if (lane == 0) s.states[warp][h] = {decoder.max[h], decoder.sum[h]};
+      if (!has_columns) continue;
+      float* const to = memory + warp * n_elements + h * a.head_dim + at;
+#pragma unroll
+      for (int i = 0; i < 8; i += 4) {
+        *reinterpret_cast<float4*>(to + i) = make_float4(decoder.out[h][i], decoder.out[h][i + 1],
+                                                         decoder.out[h][i + 2],
+                                                         decoder.out[h][i + 3]);
+      }
+    }
+  }
+  consumers_sync();
+  uint4* const part =
+      p.words.parts + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
+  for (int first = 0; first < n_elements; first += kRowThreads) {
+    const int e = first + row_of_thread();
+    float value = 0;
+    if (row_of_thread() >= 0 && e < n_elements) {
+      const int head = e / a.head_dim;
+      float top = -INFINITY, sum = 0;
+#pragma unroll
+      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
+      const float base = top == -INFINITY ? 0.0f : top;
+#pragma unroll
+      for (int w = 0; w < kStepWarps; ++w) {
+        const float2 state = s.states[w][head];
+        const float share = attention::exp2_fast(state.x - base);
+        sum = fmaf(share, state.y, sum);
+        value = fmaf(share, memory[w * n_elements + e], value);
+      }
+      if (t.splits == 1) {
+        value /= sum;
+      } else if (e % a.head_dim == 0) {
+        store_word(part + head, top, sum, 0, epoch);
+      }
+    }
+    publish_rows(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, first,
+                 a.group_words, value, epoch);
+  }
+  if (t.splits > 1) {
+    merge_splits<kHeads>(p, t, parts, epoch);
+  } else {
+    consumers_sync();  // `memory` is free again
+  }
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,144 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include <cstdint>
+
+// What persistent_step.cpp prepares and the kernel of step_kernel.cu reads.
+namespace minfer::cuda {
+
+constexpr int kStepWarps = 16;  // that multiply; one more keeps the ring of weights full
+constexpr int kStepConsumers = 32 * kStepWarps, kStepThreads = kStepConsumers + 32;
+
+// A stage of the ring: pieces of 512 bytes, one for each multiplying warp of a pair of them, with
+// the scales of its columns behind.
+constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
+constexpr int kStepMaxSlots = 24;
+
+// Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
+constexpr int kStepMaxRows = 256;
+// Words of an exchanged vector that a thread may have: vectors up to 3 * 512 * 10 = 15360, and 9216
+// where a norm stands before the product.
+constexpr int kStepMaxWords = 10, kStepMaxNormWords = 6;
+constexpr int kStepMaxHeads = 4;  // query heads of a key/value head that a block attends with
+constexpr int kStepMaxHeadDim = 128;
+
+enum class StepFormat : int { F16, BF16, U4, U8 };
+
+// The products of a layer, in their order, and the output matrix.
+enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
+
+// Which tiles a block has: begin(b) ... begin(b) + count(b). Those that have one more than others
+// begin at block `shift`, elsewhere for each product, so that the blocks' sums over a layer agree.
+struct StepShare {
+  int n_tiles, rounds, n_longer, shift, n_blocks;
+  __host__ __device__ int index(int block) const {
+    return block >= shift ? block - shift : block + n_blocks - shift;
+  }
+  __host__ __device__ int begin(int block) const {
+    const int i = index(block);
+    return i * rounds + (i < n_longer ? i : n_longer);
+  }
+  __host__ __device__ int count(int block) const {
+    return rounds + (index(block) < n_longer ? 1 : 0);
+  }
+};
+
+// One product, alike in all layers. Its tiles are those of its matrices one after the other, but
+// gate and up go in pairs: a tile of the share is then one of each.
+struct StepProduct {
+  StepFormat format;
+  StepShare share;
+  int tile_rows;         // 16 of packed levels, 4 of floats
+  int out_dim, in_dim;   // rows of the last matrix
+  int ends[2];           // tiles of the first matrix, and of the first two
+  int n_pieces;          // of a tile along the columns: 64 of floats and U4, 32 of U8
+  int n_stages;          // of a tile
+  int tile_bytes;        // of the levels of a tile; of floats a row
+  int scales_per_piece;  // of a row: 0 (the row has one), 1, 2
+  int unit_shift;        // log2 of the columns of a scale
+  int tile_scale_bytes, stage_scale_bytes;
+  int words_per_block;  // of what it publishes
+};
+
+struct StepMatrix {
+  const uint8_t* weights;
+  const uint8_t* scales;
+};
+
+// Of a layer, and behind the last one the output: its matrix first, and its norm.
+struct StepLayer {
+  StepMatrix matrices[7];  // q, k, v, o, gate, up, down
+  const void *attn_norm, *ffn_norm;
+  void *keys, *values;
+  float *key_scales, *value_scales;
+};
+__host__ __device__ constexpr int first_matrix(int phase) {
+  return phase == kWo ? 3 : phase == kGateUp ? 4 : phase == kDown ? 6 : 0;
+}
+
+// Where the vectors travel between blocks: step_exchange.cuh.
+struct StepWords {
+  uint4 *qkv, *parts, *attended, *after_attention, *hidden, *after_ffn;
+};
+
+struct StepAttention {
+  int n_heads, head_dim, n_pairs, capacity;
+  int heads_per_block, blocks_per_kv;
+  int n_groups, n_splits;     // a group: heads_per_block heads of a key/value head
+  int group_words;            // of its output
+  int split_words;            // of those, merged by one block
+  int most_alone;             // positions of a group that one block takes without merging
+  int lanes;                  // that share a row of the cache: 8 or 16
+  bool is_u8;
+  float scale_log2;
+};
+
+struct StepParams {
+  const StepLayer* layers;
+  int n_layers, dim;
+  StepProduct products[kStepPhases];
+  StepAttention attention;
+  StepWords words;
+  // Of word i of a vector: first column * 4 + number of columns (0 to 3).
+  const uint32_t *x_map, *attended_map, *hidden_map;
+  int n_x_words, n_attended_words, n_hidden_words;
+  // Of element i of q, k, v one behind the other: word * 4 + place in it.
+  const uint32_t* qkv_source;
+  const float* x;        // [dim], the embedding
+  const float2* rope;    // [.., n_pairs]
+  const int* pos;
+  uint32_t* epoch;       // of the first layer of this step; left at that of the next
+  float* logits;
+  float eps;
+  bool norm_is_bf16;
+  int n_slots, slot_bytes, in_flight;
+  int input_bytes;  // of shared memory: staged activations; also what attention merges
+  int bias_bytes;   // of U4's products
+};
+
+// Activations that wait in shared memory: f32, or for levels f16(x) and f16(x - f16(x)), the second
+// this many halves behind the first, which is 16 banks more than a multiple of 32.
+__host__ __device__ inline int rest_offset(int in_dim) { return (in_dim + 63) / 64 * 64 + 32; }
+__host__ __device__ inline int staged_bytes(int in_dim, bool is_float) {
+  return is_float ? (in_dim + 63) / 64 * 64 * 4 : 4 * rest_offset(in_dim);
+}
+
+// Bytes of shared memory, in this order.
+struct StepShared {
+  int ring, input, biases, scratch, total;
+};
+__host__ __device__ inline StepShared step_shared(const StepParams& p) {
+  StepShared at{};
+  at.ring = 0;
+  at.input = p.n_slots * p.slot_bytes;
+  at.biases = at.input + p.input_bytes;
+  at.scratch = at.biases + p.bias_bytes;
+  at.total = at.scratch + kStepWarps * kStepMaxRows * 4;
+  return at;
+}
+
+// For up to that many query heads a block; 1 or kStepMaxHeads.
+auto step_kernel_of(int heads_per_block) -> void (*)(StepParams);
+
+}  // namespace minfer::cuda

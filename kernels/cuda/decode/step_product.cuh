@@ -1,0 +1,205 @@
+#pragma once
+
+#include "kernels/cuda/decode/step_input.cuh"
+#include "kernels/cuda/decode/step_ring.cuh"
+
+// Products of the staged input with tiles of weights as they come through the ring. Warps w and
+// w + 8 take turns: a stage belongs to one half of the warps, warp w of it takes pieces w and
+// w + 8. Each warp leaves its sums of a row in scratch[warp][row].
+namespace minfer::cuda {
+
+// Where a warp is in the ring: every other stage is its own.
+struct StepCursor {
+  int slot, parity, skip;  // skip: stages of the next tile in front of its own first one
+  __device__ explicit StepCursor(int half) : slot(half), parity(0), skip(half) {}
+
+  // f(slot's memory, stage) for each of the tile's stages that are this warp's.
+  template <typename F>
+  __device__ void each_stage(const StepParams& p, const StepRing& ring, int n_stages, F f) {
+    int stage = skip;
+    for (; stage < n_stages; stage += 2) {
+      ptx::mbarrier_wait(ring.full + slot, parity);
+      f(ring.slots + slot * p.slot_bytes, stage);
+      __syncwarp();
+      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty + slot);
+      slot += 2;
+      if (slot >= p.n_slots) {
+        slot -= p.n_slots;
+        parity ^= 1;
+      }
+    }
+    skip = stage - n_stages;
+  }
+};
+
+__device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
+  if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
+  return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
+// Tiles of 4 rows; a piece is 64 columns: lane (r, c) = (lane / 8, lane % 8) has columns 8 c ... of
+// row r. f32 products and sums.
+template <bool kBf16>
+__device__ inline void multiply_floats(const StepParams& p, const StepProduct& product,
+                                       const StepRing& ring, const StepStage& at,
+                                       StepCursor& cursor, int n_tiles) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, r = lane / 8, c = lane % 8;
+  const float* const x = reinterpret_cast<const float*>(at.input) + c * 4;
+  float* const to = at.scratch + warp * kStepMaxRows + r;
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    float sum[2] = {};
+    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int piece = warp % 8 + 8 * k, column = (stage * kStagePieces + piece) * 64;
+        if (column + c * 8 >= product.in_dim) continue;
+        const uint4 w = *reinterpret_cast<const uint4*>(slot + r * 2048 + piece * 128 + c * 16);
+        const float4 low = *reinterpret_cast<const float4*>(x + column);
+        const float4 high = *reinterpret_cast<const float4*>(x + column + 32);
+        const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
+        const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
+        sum[k] = fmaf(w0.x, low.x, sum[k]);
+        sum[k] = fmaf(w0.y, low.y, sum[k]);
+        sum[k] = fmaf(w1.x, low.z, sum[k]);
+        sum[k] = fmaf(w1.y, low.w, sum[k]);
+        sum[k] = fmaf(w2.x, high.x, sum[k]);
+        sum[k] = fmaf(w2.y, high.y, sum[k]);
+        sum[k] = fmaf(w3.x, high.z, sum[k]);
+        sum[k] = fmaf(w3.y, high.w, sum[k]);
+      }
+    });
+    float total = sum[0] + sum[1];
+#pragma unroll
+    for (int d = 1; d < 8; d *= 2) total += __shfl_xor_sync(~0u, total, d);
+    if (c == 0) to[tile * 4] = total;
+  }
+}
+
+// A piece of U4, 64 columns: `w` the lane's 16 bytes as levels in f16's smallest numbers (row g in
+// units of 2^-24, row g + 8 of 2^-20), x the lane's staged input. sum: rows g and g + 8, columns of
+// f16(x) and of its rest in lanes with t = 0.
+__device__ inline void multiply_levels(float (&sum)[4], uint32_t w0, uint32_t w1, const uint4& x) {
+  constexpr uint32_t kLow = 0x000f000f, kHigh = 0x00f000f0;
+  const uint32_t v0 = w0 >> 8, v1 = w1 >> 8;
+  ptx::mma_m16n8k16<__half>(sum, w0 & kLow, w0 & kHigh, v0 & kLow, v0 & kHigh, x.x, x.y);
+  ptx::mma_m16n8k16<__half>(sum, w1 & kLow, w1 & kHigh, v1 & kLow, v1 & kHigh, x.z, x.w);
+}
+
+// Tiles of 16 rows of U4 levels.
+template <int kScales>
+__device__ inline void multiply_u4(const StepParams& p, const StepProduct& product,
+                                   const StepRing& ring, const StepStage& at, StepCursor& cursor,
+                                   int n_tiles) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
+                        (g == 1 ? rest_offset(product.in_dim) : 0);
+  float* const to = at.scratch + warp * kStepMaxRows + g;
+  const int pieces_shift = product.unit_shift - 6;
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    float total[4] = {};
+    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
+        if (piece >= product.n_pieces) break;
+        const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
+        const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
+        const uint4 x1 = *reinterpret_cast<const uint4*>(x + piece * 64 + 32);
+        const auto* const scales = reinterpret_cast<const __half2*>(slot + kStageBytes) + g;
+        const auto add = [&](const float (&sum)[4], int unit) {
+          const float2 f = kScales == 0 ? float2{1, 1} : __half22float2(scales[unit * 8]);
+          total[0] = fmaf(sum[0], f.x, total[0]);
+          total[1] = fmaf(sum[1], f.x, total[1]);
+          total[2] = fmaf(sum[2], f.y, total[2]);
+          total[3] = fmaf(sum[3], f.y, total[3]);
+        };
+        if constexpr (kScales == 2) {
+          const float4 b0 = at.biases[2 * piece], b1 = at.biases[2 * piece + 1];
+          float first[4] = {b0.x, b0.y, b0.z, b0.w}, second[4] = {b1.x, b1.y, b1.z, b1.w};
+          multiply_levels(first, w.x, w.y, x0);
+          multiply_levels(second, w.z, w.w, x1);
+          add(first, 2 * in_stage);
+          add(second, 2 * in_stage + 1);
+        } else {
+          const float4 b = at.biases[piece];
+          float sum[4] = {b.x, b.y, b.z, b.w};
+          multiply_levels(sum, w.x, w.y, x0);
+          multiply_levels(sum, w.z, w.w, x1);
+          add(sum, kScales == 0 ? 0 : in_stage >> pieces_shift);
+        }
+      }
+    });
+    if (t == 0) {
+      to[tile * 16] = total[0] + total[1];
+      to[tile * 16 + 8] = (total[2] + total[3]) * 0x1p-4f;
+    }
+  }
+}
+
+// Two levels of U8 as f16, less the zero level: 1024 + level is exact, and so is what is left.
+template <int kSelector>
+__device__ inline uint32_t two_levels(uint32_t word) {
+  const uint32_t biased = __byte_perm(word, 0x64646464, kSelector);
+  const __half2 x = __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
+  return *reinterpret_cast<const uint32_t*>(&x);
+}
+
+// Tiles of 16 rows of U8 levels; a piece is 32 columns.
+template <int kScales>
+__device__ inline void multiply_u8(const StepParams& p, const StepProduct& product,
+                                   const StepRing& ring, const StepStage& at, StepCursor& cursor,
+                                   int n_tiles) {
+  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+  const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
+                        (g == 1 ? rest_offset(product.in_dim) : 0);
+  float* const to = at.scratch + warp * kStepMaxRows + g;
+  const int pieces_shift = product.unit_shift - 5;
+  for (int tile = 0; tile < n_tiles; ++tile) {
+    float total[2][4] = {};
+    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+#pragma unroll
+      for (int k = 0; k < 2; ++k) {
+        const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
+        if (piece >= product.n_pieces) break;
+        const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
+        const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
+        float own[4] = {};
+        float(&sum)[4] = kScales == 0 ? total[k] : own;
+        ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.x), two_levels<0x4342>(w.x),
+                                  two_levels<0x4140>(w.y), two_levels<0x4342>(w.y), v.x, v.y);
+        ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.z), two_levels<0x4342>(w.z),
+                                  two_levels<0x4140>(w.w), two_levels<0x4342>(w.w), v.z, v.w);
+        if constexpr (kScales != 0) {
+          const auto* const scales = reinterpret_cast<const __half2*>(slot + kStageBytes) + g;
+          const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
+          total[k][0] = fmaf(own[0], f.x, total[k][0]);
+          total[k][1] = fmaf(own[1], f.x, total[k][1]);
+          total[k][2] = fmaf(own[2], f.y, total[k][2]);
+          total[k][3] = fmaf(own[3], f.y, total[k][3]);
+        }
+      }
+    });
+    if (t == 0) {
+      to[tile * 16] = (total[0][0] + total[0][1]) + (total[1][0] + total[1][1]);
+      to[tile * 16 + 8] = (total[0][2] + total[0][3]) + (total[1][2] + total[1][3]);
+    }
+  }
+}
+
+__device__ inline void multiply(const StepParams& p, const StepProduct& product,
+                                const StepRing& ring, const StepStage& at, StepCursor& cursor,
+                                int n_tiles) {
+  switch (product.format) {
+    case StepFormat::F16: return multiply_floats<false>(p, product, ring, at, cursor, n_tiles);
+    case StepFormat::BF16: return multiply_floats<true>(p, product, ring, at, cursor, n_tiles);
+    case StepFormat::U4:
+      if (product.scales_per_piece == 0) return multiply_u4<0>(p, product, ring, at, cursor, n_tiles);
+      if (product.scales_per_piece == 1) return multiply_u4<1>(p, product, ring, at, cursor, n_tiles);
+      return multiply_u4<2>(p, product, ring, at, cursor, n_tiles);
+    case StepFormat::U8:
+      if (product.scales_per_piece == 0) return multiply_u8<0>(p, product, ring, at, cursor, n_tiles);
+      return multiply_u8<1>(p, product, ring, at, cursor, n_tiles);
+  }
+}
+
+}  // namespace minfer::cuda
