@@ -57,15 +57,6 @@ __device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n
                "r"(n_bytes)
                : "memory");
 }
-// The same of bytes that are read once: the first to leave L2.
-__device__ inline void copy_async_16_once(uint32_t to_shared, const void* from) {
-  asm volatile(
-      "{\n.reg .b64 policy;\ncreatepolicy.fractional.L2::evict_first.b64 policy, 1.0;\n"
-      "cp.async.cg.shared.global.L2::cache_hint.L2::128B [%0], [%1], 16, policy;\n}" ::"r"(
-          to_shared),
-      "l"(from)
-      : "memory");
-}
 __device__ inline void prefetch_l2(const void* from) {
   asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }

@@ -105,7 +105,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   const uint32_t to = ptx::shared_address(chunk + lane);
 #pragma unroll
   for (int i = 0; i < kChunkBytes; i += 512) {
-    if (i < n_tiles * kTileWords * 16) ptx::copy_async_16_once(to + i, from + i / 16);
+    if (i < n_tiles * kTileWords * 16) ptx::copy_async_16(to + i, from + i / 16);
   }
   ptx::copy_async_commit();
 
