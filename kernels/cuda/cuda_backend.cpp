@@ -189,14 +189,16 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
   for (const Matrix* w : matrices) needed += n_bytes(*w);
   if (needed > 0) scratch(dequantized_, DType::U8, {needed});
   std::vector<Tensor> weights;
+  std::vector<DequantizePart> parts;
   for (const Matrix* w : matrices) {
     weights.push_back(w->storage);
     if (is_float(w->dtype)) continue;
     char* const memory = static_cast<char*>(dequantized_.view().data) + offset;
     weights.back() = {memory, type_, {w->out_dim, w->in_dim}};
-    dequantize_rows(stream_.get(), weights.back(), *w, 0);
+    parts.push_back({w, weights.back()});
     offset += n_bytes(*w);
   }
+  if (!parts.empty()) dequantize_rows(stream_.get(), parts);
   return weights;
 }
 

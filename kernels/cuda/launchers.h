@@ -98,8 +98,16 @@ Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_
 void pack_levels(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
                  int64_t first_row);
 
-// rows [begin, begin + out.shape[0]) of w as half, row-major: out [n, in].
-void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t begin);
+constexpr size_t kMaxDequantizeParts = 3;
+
+struct DequantizePart {
+  const Matrix* w;  // of any type
+  Tensor out;       // [n, in] half, row-major: rows [begin, begin + n) of w
+  int64_t begin = 0;
+};
+
+// All parts (1 to 3), their outs of one type: those of levels U4 in one launch, those of U8 in one.
+void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts);
 
 // out[i] = row ids[i] of the table, of any type: out [n, in] F32, ids [n] in device memory.
 void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids);

@@ -1,5 +1,6 @@
-// Products of few tokens in the shapes of Llama-2-7B, and the chain of a decode step without its
-// attention: one JSON line each, with the share of the read limit measured in the same process.
+// Products of few tokens in the shapes of Llama-2-7B, the chain of a decode step without its
+// attention, and the same matrices made F16 as products of many tokens need them: one JSON line
+// each, with the share of the read limit measured in the same process.
 #include <algorithm>
 #include <cstdio>
 #include <random>
@@ -240,6 +241,32 @@ void chain(cudaStream_t stream, Pool& pool, const Activations& a, const Format& 
   }
 }
 
+// The matrices of a product made F16 in one call; bytes read and written. Outs take turns too.
+void dequantize(cudaStream_t stream, Pool& pool, Pool& halves, const Format& f, Which which,
+                double limit) {
+  std::vector<std::vector<Matrix>> sets;
+  std::vector<std::vector<DeviceTensor>> outs;
+  double n_bytes = 0;
+  for (int i = 0; i < kLaunches; ++i) {
+    sets.push_back(matrices_of(pool, f, which));
+    outs.emplace_back();
+    n_bytes += double(bytes_of_all(sets.back()));
+    for (const Matrix& w : sets.back()) {
+      outs.back().push_back(halves.take(DType::F16, {w.out_dim, w.in_dim}));
+      n_bytes += double(outs.back().back().view().n_bytes());
+    }
+  }
+  const double us = graph_us(stream, [&] {
+    for (size_t i = 0; i < sets.size(); ++i) {
+      std::vector<cuda::DequantizePart> parts;
+      for (size_t j = 0; j < sets[i].size(); ++j) parts.push_back({&sets[i][j], outs[i][j]});
+      cuda::dequantize_rows(stream, parts);
+    }
+  });
+  const std::string what = std::string("dequantize ") + kNames[int(which)];
+  report(what.c_str(), f.name, 0, us / kLaunches, n_bytes / kLaunches, limit);
+}
+
 void run() {
   cuda::use_device(0);
   const cuda::Stream stream = cuda::make_stream();
@@ -247,6 +274,12 @@ void run() {
   Pool pool(size_t{13'500'000'000} / 256 * 256);
   std::printf("{\"what\":\"read limit\",\"GBps\":%.0f}\n", limit * 1e-9);
 
+  Pool halves(size_t{1} << 31);
+  for (const Format& f : {kU8Row, kU4G64, kQ4K}) {
+    for (const Which which : {Which::Qkv, Which::Output, Which::GateUp, Which::Down, Which::Head}) {
+      dequantize(stream.get(), pool, halves, f, which, limit);
+    }
+  }
   for (const int64_t n_tokens : {int64_t{1}, cuda::kMaxMatvecTokens}) {
     const Activations a(n_tokens);
     for (const Format& f : {kF16, kU8Row, kU4G64, kQ4K}) {

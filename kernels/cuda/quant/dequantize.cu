@@ -1,3 +1,6 @@
+#include <bit>
+#include <type_traits>
+
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
@@ -6,55 +9,163 @@ namespace minfer::cuda {
 namespace {
 
 constexpr int kDequantizeThreads = 256;
+constexpr int kWarps = kDequantizeThreads / 32;
+
+// Rows of a packed matrix, and where they go.
+struct PackedRows {
+  void* out;
+  const uint4* levels;  // of the whole matrix, as the next two
+  const void* scales;
+  const float* mins;  // or null
+  int64_t first_row_tile, n_column_tiles, n_units;
+  int64_t n_rows;
+  int skipped;  // rows of the first tile in front of the first that is wanted
+  int in_dim, n_chunks;
+  int unit_shift;  // log2 of the columns of a scale
+  int end_warp;    // where the warps of these rows end and those of the next part begin
+  bool scales_are_f32;
+  bool stores_words;  // rows of out are whole 16-byte words
+};
+struct PackedParts {
+  PackedRows part[kMaxDequantizeParts];
+};
+
+// Both rounded to T, as the bits of a pair.
+template <typename T>
+__device__ inline uint32_t round_pair(float first, float second) {
+  if constexpr (std::is_same_v<T, __half>) {
+    const __half2 pair = __floats2half2_rn(first, second);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  } else {
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(first, second);
+    return *reinterpret_cast<const uint32_t*>(&pair);
+  }
+}
+
+// Levels of rows g and g + 8 in columns [8 octet, 8 octet + 8) of a tile, from its words in the
+// order of packed_layout.h: four columns are lane (g, t)'s, the next four lane (g, t + 1)'s.
+template <int kBits>
+struct LevelOctets {
+  uint32_t words[kBits / 2];
+
+  __device__ LevelOctets(const uint4* tile, int g, int octet) {
+    const int instruction = octet / 2, lane = 4 * g + octet % 2 * 2;
+#pragma unroll
+    for (int four = 0; four < 2; ++four) {
+      if constexpr (kBits == 4) {
+        words[four] = reinterpret_cast<const uint32_t*>(tile + lane + four)[instruction];
+      } else {
+        const uint4* const half = tile + instruction / 2 * 32;
+        const uint2 two = reinterpret_cast<const uint2*>(half + lane + four)[instruction % 2];
+        words[2 * four] = two.x;
+        words[2 * four + 1] = two.y;
+      }
+    }
+  }
+
+  // Level less zero level of row g + 8 h, column 8 octet + c. bias: 2^23 + the zero level. An f32
+  // of that size counts in ones, so all of it is exact.
+  __device__ float centered(int h, int c, float bias) const {
+    const int four = c / 4, a = c / 2 % 2, b = c % 2;
+    const uint32_t bytes =
+        kBits == 4 ? words[four] >> (4 * h) & 0x0F0F0F0F : words[(2 * four + a) % (kBits / 2)];
+    const uint32_t byte = kBits == 4 ? 2u * b + a : 2u * h + b;
+    return __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte)) - bias;
+  }
+};
 
 // out[i, column] = w[begin + i, column], of packed levels
 //
-//   out       [n_rows, in_dim] T, row-major
-//   launch    a thread takes one 16-byte word of a tile, at least two rows; tiles from that of row
-//             `begin` on
+//   out       [n_rows, in_dim] T, row-major, of each part
+//   launch    a warp takes a chunk, 2048 bytes of levels of 16 rows: four 16-byte copies a lane,
+//             turned in shared memory so that eight lanes store 128 adjacent bytes of a row.
+//             Weights are read ahead of the wait. The last rows go first: a product begins with the
+//             first, which are then the likeliest to be in L2 still
 //   maths     as dequantize_row() of kernels/base in f32, then one rounding to T
-//   moves     the levels read and out written once
-template <typename T>
+//   moves     the levels read, marked as the first to leave L2, and out written once
+template <typename T, int kBits>
 __global__ void __launch_bounds__(kDequantizeThreads)
-    dequantize_packed_kernel(T* out, MatrixView w, int64_t begin, int64_t n_rows, int64_t n_words) {
+    dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
+  constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
+  __shared__ uint4 chunks[kWarps][kChunkBytes / 16];
   ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
-  const int64_t index = int64_t{blockIdx.x} * kDequantizeThreads + threadIdx.x;
-  if (index >= n_words) return;
-  const PackedLayout& layout = w.layout;
-  const int64_t word = index + begin / kTileRows * layout.row_tile_bytes() / 16;
-  const uint4 raw = static_cast<const uint4*>(w.data)[word];
-  const uint32_t words[4] = {raw.x, raw.y, raw.z, raw.w};
-  const bool nibbles = layout.bits == 4;
-  const int lane = int(word % 32), g = lane / 4, t = lane % 4;
-  const int64_t piece = word / 32, tile = nibbles ? piece : piece / 2;
-  const int64_t row0 = tile / layout.n_column_tiles * kTileRows + g;
-  const int64_t column0 = tile % layout.n_column_tiles * kTileColumns + t * 4;
+  const int lane = int(threadIdx.x) % 32;
+  const int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
+  if (warp >= n_warps) return;
+  int part = 0, first_warp = 0;
+  while (warp >= parts.part[part].end_warp) first_warp = parts.part[part++].end_warp;
+  const PackedRows& p = parts.part[part];
+  const int row_tile = (warp - first_warp) / p.n_chunks;  // of those wanted
+  const int first_tile = (warp - first_warp) % p.n_chunks * kTiles;
+  const int64_t tiles_before = (p.first_row_tile + row_tile) * p.n_column_tiles + first_tile;
+  const int n_tiles = int(min(p.n_column_tiles - first_tile, int64_t{kTiles}));
 
+  uint4* const chunk = chunks[threadIdx.x / 32];
+  const uint4* const from = p.levels + tiles_before * kTileWords + lane;
+  const uint32_t to = ptx::shared_address(chunk + lane);
 #pragma unroll
-  for (int i = 0; i < 4; ++i) {  // four columns of one row, or of U4 two rows, at a time
-    if (!nibbles && i % 2 != 0) continue;
-    const int64_t column = column0 + 16 * (nibbles ? i : int(piece % 2) * 2 + i / 2);
+  for (int i = 0; i < kChunkBytes; i += 512) {
+    if (i < n_tiles * kTileWords * 16) ptx::copy_async_16(to + i, from + i / 16);
+  }
+  ptx::copy_async_commit();
+
+  // Of each tile this lane makes columns [8 octet, 8 octet + 8), rows g and g + 8 of two g.
+  const int octet = lane % 8, first_column = first_tile * kTileColumns + octet * 8;
+  const bool has_mins = p.mins != nullptr;
+  float2 scales[kTiles][2], mins[kTiles][2] = {};
 #pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      const int64_t row = row0 + 8 * h - begin;
-      if (row < 0 || row >= n_rows || column >= w.in_dim) continue;
-      const int64_t scale = layout.scale_index(row + begin, column);
-      struct alignas(8) Halves {
-        T at[4];
-      } four;
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int64_t unit = int64_t{first_column + tile * kTileColumns} >> p.unit_shift;
+    const int64_t at = ((p.first_row_tile + row_tile) * p.n_units + unit) * (kTileRows / 2);
 #pragma unroll
-      for (int c = 0; c < 4; ++c) {  // column 2 a + b of the four
-        const int a = c / 2, b = c % 2;
-        const uint32_t level = nibbles ? words[i] >> (4 * (4 * b + 2 * a + h)) & 15u
-                                       : words[i / 2 * 2 + a] >> (8 * (2 * h + b)) & 255u;
-        four.at[c] = from_float<T>(w.value(int(level), scale));
-      }
-      T* const to = out + row * w.in_dim + column;
-      if (w.in_dim % 4 == 0) {
-        *reinterpret_cast<Halves*>(to) = four;
-      } else {
-        for (int c = 0; c < 4 && column + c < w.in_dim; ++c) to[c] = four.at[c];
+    for (int u = 0; u < 2; ++u) {
+      const int g = 4 * u + lane / 8;
+      scales[tile][u] = p.scales_are_f32
+                            ? static_cast<const float2*>(p.scales)[at + g]
+                            : __half22float2(static_cast<const __half2*>(p.scales)[at + g]);
+      if (has_mins) mins[tile][u] = reinterpret_cast<const float2*>(p.mins)[at + g];
+    }
+  }
+
+  ptx::wait_for_predecessor();
+  ptx::copy_async_wait<0>();
+  __syncwarp();
+
+  const float bias = 8388608.0f + float(has_mins ? 0 : 1 << (kBits - 1));
+#pragma unroll
+  for (int tile = 0; tile < kTiles; ++tile) {
+    const int column = first_column + tile * kTileColumns;
+    if (column >= p.in_dim) break;
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+      const int g = 4 * u + lane / 8;
+      const LevelOctets<kBits> levels(chunk + tile * kTileWords, g, octet);
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int64_t row = int64_t{row_tile} * kTileRows + g + 8 * h - p.skipped;
+        if (row < 0 || row >= p.n_rows) continue;
+        const float scale = h == 0 ? scales[tile][u].x : scales[tile][u].y;
+        const float min = h == 0 ? mins[tile][u].x : mins[tile][u].y;
+        uint32_t pairs[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          float first = __fmul_rn(levels.centered(h, 2 * i, bias), scale);
+          float second = __fmul_rn(levels.centered(h, 2 * i + 1, bias), scale);
+          if (has_mins) {
+            first = __fadd_rn(first, min);
+            second = __fadd_rn(second, min);
+          }
+          pairs[i] = round_pair<T>(first, second);
+        }
+        uint16_t* const halves = static_cast<uint16_t*>(p.out) + row * p.in_dim + column;
+        if (p.stores_words) {
+          *reinterpret_cast<uint4*>(halves) = make_uint4(pairs[0], pairs[1], pairs[2], pairs[3]);
+        } else {
+#pragma unroll
+          for (int c = 0; c < 8; ++c) {
+            if (column + c < p.in_dim) halves[c] = uint16_t(pairs[c / 2] >> (16 * (c % 2)));
+          }
+        }
       }
     }
   }
@@ -85,26 +196,71 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 
 unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kDequantizeThreads)); }
 
+// Parts of one launch.
+class PartList {
+ public:
+  void add(const DequantizePart& part) {
+    const MatrixView view = view_of(*part.w);
+    const PackedLayout& layout = view.layout;
+    const int64_t n = part.out.shape[0], end_row = part.begin + n;
+    PackedRows p{};
+    p.out = part.out.data;
+    p.levels = static_cast<const uint4*>(view.data);
+    p.scales = view.scales;
+    p.mins = view.mins;
+    p.first_row_tile = part.begin / kTileRows;
+    p.n_column_tiles = layout.n_column_tiles;
+    p.n_units = layout.n_units;
+    p.n_rows = n;
+    p.skipped = static_cast<int>(part.begin % kTileRows);
+    p.in_dim = narrow<int>(view.in_dim);
+    p.n_chunks = narrow<int>(layout.n_chunks);
+    p.unit_shift = layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
+    p.scales_are_f32 = view.scale_dtype == DType::F32;
+    p.stores_words = view.in_dim % 8 == 0 && reinterpret_cast<uintptr_t>(part.out.data) % 16 == 0;
+    n_warps_ =
+        narrow<int>(n_warps_ + (ceil_div(end_row, kTileRows) - p.first_row_tile) * layout.n_chunks);
+    p.end_warp = n_warps_;
+    parts_.part[n_parts_++] = p;
+  }
+
+  void run(void (*kernel)(PackedParts, int), cudaStream_t stream) const {
+    if (n_parts_ == 0) return;
+    launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kDequantizeThreads), 0,
+           stream, parts_, n_warps_);
+  }
+
+ private:
+  PackedParts parts_{};
+  size_t n_parts_ = 0;
+  int n_warps_ = 0;
+};
+
 }  // namespace
 
-void dequantize_rows(cudaStream_t stream, Tensor out, const Matrix& w, int64_t begin) {
-  const int64_t n = out.shape[0];
-  MINFER_CHECK(out.shape == (Shape{n, w.in_dim}) && begin >= 0 && begin + n <= w.out_dim,
-               "dequantize_rows: ", out.shape, " from row ", begin, " of [", w.out_dim, ", ",
-               w.in_dim, "]");
-  if (n == 0) return;
-  const MatrixView view = view_of(w);
-  visit_half(out.dtype, [&]<typename T>() {
-    if (!is_packed(w)) {
-      const int64_t n_elements = n * w.in_dim;
-      launch(convert_rows_kernel<T>, dim3(blocks_of(n_elements)), dim3(kDequantizeThreads), 0,
-             stream, data_of<T>(out), view, begin, n_elements);
-      return;
+void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts) {
+  MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,
+               "dequantize_rows: ", parts.size(), " parts");
+  const DType half = parts[0].out.dtype;
+  visit_half(half, [&]<typename T>() {
+    PartList u4, u8;
+    for (const DequantizePart& part : parts) {
+      const Matrix& w = *part.w;
+      const int64_t n = part.out.shape[0], begin = part.begin;
+      MINFER_CHECK(part.out.dtype == half && part.out.shape == (Shape{n, w.in_dim}) && begin >= 0 &&
+                       begin + n <= w.out_dim,
+                   "dequantize_rows: ", part.out.dtype, " ", part.out.shape, " from row ", begin,
+                   " of [", w.out_dim, ", ", w.in_dim, "]");
+      if (n == 0) continue;
+      if (is_packed(w)) {
+        (w.dtype == DType::U4 ? u4 : u8).add(part);
+      } else {
+        launch(convert_rows_kernel<T>, dim3(blocks_of(n * w.in_dim)), dim3(kDequantizeThreads), 0,
+               stream, data_of<T>(part.out), view_of(w), begin, n * w.in_dim);
+      }
     }
-    const int64_t first_tile = begin / kTileRows, end_tile = ceil_div(begin + n, kTileRows);
-    const int64_t n_words = (end_tile - first_tile) * view.layout.row_tile_bytes() / 16;
-    launch(dequantize_packed_kernel<T>, dim3(blocks_of(n_words)), dim3(kDequantizeThreads), 0,
-           stream, data_of<T>(out), view, begin, n, n_words);
+    u4.run(dequantize_packed_kernel<T, 4>, stream);
+    u8.run(dequantize_packed_kernel<T, 8>, stream);
   });
 }
 

@@ -1,109 +1,13 @@
 #include <cmath>
 #include <set>
 
-#include "kernels/cuda/launchers.h"
-#include "tests/support/cuda_tensors.h"
+#include "tests/kernels/cuda/weights.h"
 #include "tests/support/float64_ops.h"
 
 namespace minfer::test {
 namespace {
 
 using cuda::Epilogue;
-
-// group 0: floats of that type; kRow: one scale a row.
-constexpr int64_t kRow = -1;
-struct Format {
-  DType weights = DType::F16, scales = DType::F16;
-  bool with_mins = false;
-  int64_t group = 0;
-};
-
-std::ostream& operator<<(std::ostream& out, const Format& f) {
-  out << f.weights;
-  if (f.group != 0) out << " " << f.scales << (f.with_mins ? " mins" : "") << " group " << f.group;
-  return out;
-}
-
-Format of_group(DType levels, DType scales, bool with_mins, int64_t group) {
-  return {levels, scales, with_mins, group};
-}
-
-cudaStream_t stream() {
-  static const cuda::Stream stream = cuda::make_stream();
-  return stream.get();
-}
-
-void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
-  const HostTensor values = random_normal(seed, to.view().shape, to.view().dtype, scale);
-  std::memcpy(to.view().data, values.view().data, size_t(to.view().n_bytes()));
-}
-
-// Copies packed in two pieces, so that first_row is not always 0.
-Matrix pack(const QuantizedMatrix& q) {
-  Matrix w = cuda::allocate_levels(q.levels.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
-                                   q.in_dim(), q.group);
-  const int64_t middle = q.out_dim() / 32 * 16;
-  for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
-    if (n == 0) continue;
-    const QuantizedMatrix rows = q.rows(begin, n);
-    const DeviceTensor levels = to_device(rows.levels), scales = to_device(rows.scales);
-    const DeviceTensor mins = rows.mins ? to_device(rows.mins) : DeviceTensor();
-    cuda::pack_levels(stream(), w, {levels, scales, mins, q.group}, begin);
-    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-  }
-  return w;
-}
-
-// A matrix here and on the card.
-struct Weights {
-  Weights(const Format& f, int64_t out_dim, int64_t in_dim, uint64_t seed) : format(f) {
-    const float size = 1 / std::sqrt(float(in_dim));
-    if (f.group == 0) {
-      floats.reset(f.weights, {out_dim, in_dim});
-      fill_normal(floats, seed, size);
-      matrix.storage = to_device(floats);
-      matrix.out_dim = out_dim;
-      matrix.in_dim = in_dim;
-      matrix.dtype = f.weights;
-      return;
-    }
-    quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
-                                      f.group == kRow ? in_dim : f.group, f.with_mins);
-    std::mt19937_64 engine(seed);
-    auto* const levels = static_cast<uint8_t*>(quantized.levels.view().data);
-    for (int64_t i = 0; i < quantized.levels.view().n_bytes(); ++i) levels[i] = uint8_t(engine());
-    fill_normal(quantized.scales, seed + 1, size / (f.weights == DType::U4 ? 5.0f : 80.0f));
-    if (f.with_mins) fill_normal(quantized.mins, seed + 2, size);
-    matrix = pack(quantized.view());
-  }
-
-  // The value of an element, and the magnitudes of what it is the sum of: level and zero level
-  // apart.
-  std::pair<double, double> at(int64_t row, int64_t column) const {
-    const int64_t in_dim = matrix.in_dim;
-    if (format.group == 0) {
-      const double value = double(floats.at(row * in_dim + column));
-      return {value, std::abs(value)};
-    }
-    const QuantizedMatrix q = quantized.view();
-    const auto* levels = static_cast<const uint8_t*>(q.levels.data);
-    const int64_t i = row * in_dim + column, group = row * q.n_groups() + column / q.group;
-    const int level = q.bits() == 8 ? levels[i] : levels[i / 2] >> (i % 2 * 4) & 15;
-    const double scale = double(quantized.scales.at(group));
-    const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
-    const int zero = q.asymmetric() ? 0 : q.zero_level();
-    return {scale * (level - zero) + min, std::abs(scale) * (level + zero) + std::abs(min)};
-  }
-
-  Format format;
-  HostTensor floats;
-  HostQuantizedMatrix quantized;
-  Matrix matrix;
-};
-
-double rounded(double x, DType half) {
-  return visit_float(half, [&]<typename T>() { return double(to_f32(from_f32<T>(float(x)))); });
-}
 
 // What a product sees of its input, and how far off each number may be: a normed one is rounded to
 // half, where an error of 2^-19 before that can decide between two neighbours. The sum of squares
@@ -434,73 +338,6 @@ TEST_P(CudaMatvec, Deterministic) {
     EXPECT_EQ(0, std::memcmp(all.view().data, again.view().data, size_t(all.view().n_bytes())));
     EXPECT_EQ(
         0, std::memcmp(all.view().rows(6, 1).data, one.view().data, size_t(one.view().n_bytes())));
-  }
-}
-
-TEST_P(CudaMatvec, RowsReadBackAreWhatTheLevelsMean) {
-  MINFER_NEEDS_CUDA();
-  const DType half = GetParam();
-  for (const int64_t in_dim : {2, 96, 170, 576, 1536}) {
-    for (const DType levels : {DType::U4, DType::U8}) {
-      for (const bool mins : {false, true}) {
-        for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{192}, kRow}) {
-          if (group != kRow && in_dim % group != 0) continue;
-          const Format format = of_group(levels, mins ? DType::F32 : DType::F16, mins, group);
-          const Weights w(format, 83, in_dim, 1);
-          const std::vector<int32_t> ids{82, 0, 16, 5, 47};
-          HostTensor f32(DType::F32, {83, in_dim});
-          for (int64_t row = 0; row < 83; ++row) {
-            dequantize_row(f32.as<float>() + row * in_dim, w.quantized.view(), row);
-          }
-          for (const auto& [begin, n] :
-               {std::pair<int64_t, int64_t>{0, 83}, {16, 32}, {7, 20}, {82, 1}}) {
-            const DeviceTensor out = poisoned_device(half, {n + 1, in_dim});
-            MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-            cuda::dequantize_rows(stream(), out.view().rows(0, n), w.matrix, begin);
-            const HostTensor got = to_host(out);
-            for (int64_t i = 0; i < n * in_dim; ++i) {
-              ASSERT_EQ(double(got.at(i)), rounded(double(f32.at(begin * in_dim + i)), half))
-                  << format << ", row " << begin + i / in_dim << ", column " << i % in_dim;
-            }
-            for (int64_t i = n * in_dim; i < (n + 1) * in_dim; ++i) {
-              ASSERT_TRUE(std::isnan(got.at(i)));
-            }
-          }
-          DeviceTensor device_ids = cuda::allocate_device(DType::F32, {int64_t(ids.size())});
-          MINFER_CUDA_CHECK(cudaMemcpy(device_ids.view().data, ids.data(), ids.size() * 4,
-                                       cudaMemcpyHostToDevice));
-          const DeviceTensor out = poisoned_device(DType::F32, {int64_t(ids.size()), in_dim});
-          MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-          cuda::gather_rows(stream(), out, w.matrix,
-                            static_cast<const int32_t*>(device_ids.view().data));
-          const HostTensor got = to_host(out);
-          for (int64_t i = 0; i < got.view().n_elements(); ++i) {
-            ASSERT_EQ(got.at(i), f32.at(ids[size_t(i / in_dim)] * in_dim + i % in_dim)) << format;
-          }
-        }
-      }
-    }
-  }
-}
-
-TEST_P(CudaMatvec, FloatRowsReadBack) {
-  MINFER_NEEDS_CUDA();
-  for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
-    const Weights w(Format{dtype}, 40, 301, 1);
-    const DeviceTensor out = poisoned_device(GetParam(), {9, 301});
-    const DeviceTensor gathered = poisoned_device(DType::F32, {1, 301});
-    const int32_t id = 39;
-    const DeviceTensor device_id = cuda::allocate_device(DType::F32, {1});
-    MINFER_CUDA_CHECK(cudaMemcpy(device_id.view().data, &id, 4, cudaMemcpyHostToDevice));
-    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-    cuda::dequantize_rows(stream(), out, w.matrix, 30);
-    cuda::gather_rows(stream(), gathered, w.matrix,
-                      static_cast<const int32_t*>(device_id.view().data));
-    const HostTensor got = to_host(out), row = to_host(gathered);
-    for (int64_t i = 0; i < 9 * 301; ++i) {
-      ASSERT_EQ(double(got.at(i)), rounded(double(w.floats.at(30 * 301 + i)), GetParam()));
-    }
-    for (int64_t i = 0; i < 301; ++i) ASSERT_EQ(row.at(i), w.floats.at(39 * 301 + i));
   }
 }
 

@@ -1,0 +1,108 @@
+#pragma once
+
+#include <cmath>
+#include <cstring>
+#include <random>
+
+#include "kernels/cuda/launchers.h"
+#include "tests/support/cuda_tensors.h"
+
+// Matrices of every type, here and on the card, for the tests of what reads them.
+namespace minfer::test {
+
+// group 0: floats of that type; kRow: one scale a row.
+constexpr int64_t kRow = -1;
+struct Format {
+  DType weights = DType::F16, scales = DType::F16;
+  bool with_mins = false;
+  int64_t group = 0;
+};
+
+inline std::ostream& operator<<(std::ostream& out, const Format& f) {
+  out << f.weights;
+  if (f.group != 0) out << " " << f.scales << (f.with_mins ? " mins" : "") << " group " << f.group;
+  return out;
+}
+
+inline Format of_group(DType levels, DType scales, bool with_mins, int64_t group) {
+  return {levels, scales, with_mins, group};
+}
+
+inline cudaStream_t stream() {
+  static const cuda::Stream stream = cuda::make_stream();
+  return stream.get();
+}
+
+inline void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
+  const HostTensor values = random_normal(seed, to.view().shape, to.view().dtype, scale);
+  std::memcpy(to.view().data, values.view().data, size_t(to.view().n_bytes()));
+}
+
+// Copies packed in two pieces, so that first_row is not always 0.
+inline Matrix pack(const QuantizedMatrix& q) {
+  Matrix w = cuda::allocate_levels(q.levels.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
+                                   q.in_dim(), q.group);
+  const int64_t middle = q.out_dim() / 32 * 16;
+  for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
+    if (n == 0) continue;
+    const QuantizedMatrix rows = q.rows(begin, n);
+    const DeviceTensor levels = to_device(rows.levels), scales = to_device(rows.scales);
+    const DeviceTensor mins = rows.mins ? to_device(rows.mins) : DeviceTensor();
+    cuda::pack_levels(stream(), w, {levels, scales, mins, q.group}, begin);
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  return w;
+}
+
+// A matrix here and on the card.
+struct Weights {
+  Weights(const Format& f, int64_t out_dim, int64_t in_dim, uint64_t seed) : format(f) {
+    const float size = 1 / std::sqrt(float(in_dim));
+    if (f.group == 0) {
+      floats.reset(f.weights, {out_dim, in_dim});
+      fill_normal(floats, seed, size);
+      matrix.storage = to_device(floats);
+      matrix.out_dim = out_dim;
+      matrix.in_dim = in_dim;
+      matrix.dtype = f.weights;
+      return;
+    }
+    quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
+                                      f.group == kRow ? in_dim : f.group, f.with_mins);
+    std::mt19937_64 engine(seed);
+    auto* const levels = static_cast<uint8_t*>(quantized.levels.view().data);
+    for (int64_t i = 0; i < quantized.levels.view().n_bytes(); ++i) levels[i] = uint8_t(engine());
+    fill_normal(quantized.scales, seed + 1, size / (f.weights == DType::U4 ? 5.0f : 80.0f));
+    if (f.with_mins) fill_normal(quantized.mins, seed + 2, size);
+    matrix = pack(quantized.view());
+  }
+
+  // The value of an element, and the magnitudes of what it is the sum of: level and zero level
+  // apart.
+  std::pair<double, double> at(int64_t row, int64_t column) const {
+    const int64_t in_dim = matrix.in_dim;
+    if (format.group == 0) {
+      const double value = double(floats.at(row * in_dim + column));
+      return {value, std::abs(value)};
+    }
+    const QuantizedMatrix q = quantized.view();
+    const auto* levels = static_cast<const uint8_t*>(q.levels.data);
+    const int64_t i = row * in_dim + column, group = row * q.n_groups() + column / q.group;
+    const int level = q.bits() == 8 ? levels[i] : levels[i / 2] >> (i % 2 * 4) & 15;
+    const double scale = double(quantized.scales.at(group));
+    const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
+    const int zero = q.asymmetric() ? 0 : q.zero_level();
+    return {scale * (level - zero) + min, std::abs(scale) * (level + zero) + std::abs(min)};
+  }
+
+  Format format;
+  HostTensor floats;
+  HostQuantizedMatrix quantized;
+  Matrix matrix;
+};
+
+inline double rounded(double x, DType half) {
+  return visit_float(half, [&]<typename T>() { return double(to_f32(from_f32<T>(float(x)))); });
+}
+
+}  // namespace minfer::test
