@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   };
 
   if (warpgroup == 0) {
-    if constexpr (kWarpgroups == 2) ptx::shrink_registers<40>();
+    if constexpr (kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
         const GemmPlace place = place_of<Tile::kBand>(args, tile, cut.tiles_m, cut.tiles_n);
@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return;
   }
 
-  if constexpr (kWarpgroups == 2) ptx::grow_registers<232>();
+  if constexpr (kWarpgroups == 2) ptx::grow_registers<kRowBlocks == 2 ? 240 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
   int turn = 0;  // of the two staging buffers
   const bool out_is_f32 = kKind == HgemmKind::Plain && args.out_is_f32;
