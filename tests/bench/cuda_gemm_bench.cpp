@@ -81,10 +81,10 @@ class Bench {
     print(c, plan, us, blas_us);
   }
   void compare_plans(const Case& c) {
-    for (int tile = 0; tile < 4; ++tile) {
+    for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
       for (int split : {1, 2, 4}) {
         const cuda::GemmPlan plan{cuda::GemmTile(tile), split};
-        if (c.epilogue == Epilogue::SwiGlu && plan.tile == cuda::GemmTile::k128x192) continue;
+        if (!cuda::plan_fits(args_of(c), plan)) continue;
         const auto [us, blas_us] = both(c, plan);
         print(c, plan, us, blas_us);
       }
@@ -160,7 +160,8 @@ class Bench {
 
   static void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) {
     const char* const epilogues[] = {"store", "accumulate", "swiglu", "gelu_erf", "gelu_tanh"};
-    const char* const tiles[] = {"64x128", "128x128", "128x192", "128x256"};
+    const char* const tiles[] = {"64x128", "128x96", "128x128", "128x192", "128x256", "256x192"};
+    static_assert(std::size(tiles) == cuda::kGemmTiles);
     const auto [m, n, k] = c.shape;
     const double flops = 2.0 * double(m) * double(n) * double(k);
     std::printf(

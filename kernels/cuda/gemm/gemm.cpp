@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <numeric>
 
 #include "kernels/base/math.h"
 
@@ -14,17 +15,47 @@ struct TileCost {
   int step;  // clocks for 64 columns of k, where x and w lie in L2
 };
 
-// step: measured on an H200 as the slope over k of whole products; the tensor cores alone would
-// take m * n / 32 clocks. The tile of 64 rows is bound by what an SM can take in, 64 bytes a clock.
-constexpr std::array<TileCost, 4> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
-                                             {GemmTile::k128x128, 128, 128, 610},
-                                             {GemmTile::k128x192, 128, 192, 900},
-                                             {GemmTile::k128x256, 128, 256, 1150}}};
-constexpr double kTileClocks = 2500;   // fill of the ring, epilogue
+// step: measured on an H200 as the slope over k of whole products, but for 128x96 and 256x192,
+// where it continues that row; the tensor cores alone would take m * n / 32 clocks. The tile of 64
+// rows is bound by what an SM can take in.
+constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
+                                                      {GemmTile::k128x96, 128, 96, 480},
+                                                      {GemmTile::k128x128, 128, 128, 610},
+                                                      {GemmTile::k128x192, 128, 192, 900},
+                                                      {GemmTile::k128x256, 128, 256, 1150},
+                                                      {GemmTile::k256x192, 256, 192, 1690}}};
+constexpr double kLineClocks = 2;      // an SM takes in 128 bytes
+constexpr double kFillClocks = 1500;   // of the ring
 constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
 constexpr double kExchangeBytesPerClock = 32;
-constexpr double kSplitMustGain = 1.05;  // unsplit, a row's bits do not depend on the other rows
-constexpr double kReadBytesPerClock = 2600;  // all SMs, from DRAM
+constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
+// From DRAM: all SMs, and one of them.
+constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
+
+// Clocks of a tile's end for each of its sums, while the tensor cores rest.
+double epilogue_clocks(Epilogue epilogue) {
+  switch (epilogue) {
+    case Epilogue::Store:
+    case Epilogue::Accumulate:
+      return 1.0 / 32;
+    case Epilogue::SwiGlu:
+      return 3.0 / 32;
+    case Epilogue::GeluErf:
+    case Epilogue::GeluTanh:
+      return 11.0 / 32;
+  }
+  return 0;
+}
+
+const TileCost& cost_of(GemmTile tile) { return kTiles[static_cast<size_t>(tile)]; }
+
+int out_columns(const GemmArgs& args, const TileCost& tile) {
+  return args.is_swiglu() ? tile.n / 2 : tile.n;
+}
+
+// Lines of 128 bytes that 128 bytes of a row of x or w touch on average: rows that are no whole
+// lines long begin anywhere in one.
+double lines_of_row(int64_t k) { return 2 - double(std::gcd(2 * k, int64_t{128})) / 128; }
 
 }  // namespace
 
@@ -37,6 +68,16 @@ int64_t set_tiles(GemmArgs& args, int columns) {
   return total;
 }
 
+bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
+  const TileCost& tile = cost_of(plan.tile);
+  const int columns = out_columns(args, tile);
+  const bool is_gelu = args.epilogue == Epilogue::GeluErf || args.epilogue == Epilogue::GeluTanh;
+  if (columns % 32 != 0 || (is_gelu && tile.m == 256)) return false;
+  if (plan.split == 1) return true;
+  return (plan.split == 2 || plan.split == 4) && tile.m <= 128 && columns % 64 == 0 &&
+         ceil_div(args.k, 64) >= plan.split;
+}
+
 // Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), but
 // not less than the weights take to come from memory. Splitting k pays where there are few tiles:
 // it costs the exchange of partial sums.
@@ -47,22 +88,30 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   GemmPlan best;
   double best_clocks = -1;
   for (const TileCost& tile : kTiles) {
-    if (args.is_swiglu() && tile.tile == GemmTile::k128x192)
-      continue;  // halves of whole 64 columns
-    const int columns = args.is_swiglu() ? tile.n / 2 : tile.n;
+    const int columns = out_columns(args, tile);
     int64_t tiles = 0;
     for (int i = 0; i < args.n_tiled_parts(); ++i) tiles += ceil_div(args.part[i].n, columns);
     tiles *= ceil_div(args.m, tile.m);
+    const double step =
+        std::max<double>(tile.step, kLineClocks * lines_of_row(args.k) * double(tile.m + tile.n));
     for (int split : {1, 2, 4}) {
       const int at_once = split == 1   ? card.blocks
                           : split == 2 ? card.clusters_of_2
                                        : card.clusters_of_4;
-      if (at_once == 0 || k_steps < split) continue;
-      double clocks = kTileClocks + double(ceil_div(k_steps, split)) * tile.step;
-      if (split > 1) clocks += kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock;
+      if (at_once == 0 || !plan_fits(args, {tile.tile, split})) continue;
+      if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
+      double clocks = kFillClocks + double(ceil_div(k_steps, split)) * step +
+                      epilogue_clocks(args.epilogue) * tile.m * tile.n;
       clocks *= double(ceil_div(tiles, at_once));
-      clocks = std::max(clocks, kTileClocks + weight_bytes / kReadBytesPerClock);
-      if (split > 1) clocks *= kSplitMustGain;
+      const double busy = double(std::min<int64_t>(tiles * split, card.blocks));
+      clocks = std::max(
+          clocks,
+          kFillClocks + weight_bytes / std::min(kReadBytesPerClock, kReadBytesPerClockOfSm * busy));
+      if (split > 1) {
+        clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) *
+                  double(ceil_div(tiles, at_once));
+        clocks *= kSplitMustGain;
+      }
       if (best_clocks < 0 || clocks < best_clocks) {
         best_clocks = clocks;
         best = {tile.tile, split};

@@ -32,7 +32,8 @@ struct GemmArgs {
 int64_t set_tiles(GemmArgs& args, int columns);
 
 // Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm.
-enum class GemmTile { k64x128, k128x128, k128x192, k128x256 };
+enum class GemmTile { k64x128, k128x96, k128x128, k128x192, k128x256, k256x192 };
+constexpr int kGemmTiles = 6;
 // How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
@@ -43,6 +44,8 @@ struct GemmCard {
   int blocks = 0;
   int clusters_of_2 = 0, clusters_of_4 = 0;
 };
+// Whether there is a kernel for it.
+bool plan_fits(const GemmArgs& args, const GemmPlan& plan);
 // The plan with the least expected time; see gemm.cpp for the model.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
 

@@ -18,8 +18,9 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-// Of a row-major matrix, in boxes of box_rows rows of 128 bytes, swizzled.
-CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows) {
+// Of a row-major matrix, in boxes of box_rows rows of 128 or 64 bytes, swizzled over as many.
+CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
+                     int box_row_bytes = 128) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
   const CUtensorMapDataType type = dtype == DType::F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : dtype == DType::F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
@@ -27,13 +28,14 @@ CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t column
   const auto element_bytes = static_cast<cuuint64_t>(bytes_of(dtype, 1));
   const cuuint64_t dims[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
   const cuuint64_t strides[1] = {dims[0] * element_bytes};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(128 / element_bytes),
+  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_row_bytes / element_bytes),
                              static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   CUtensorMap map;
   const CUresult status =
       encode(&map, type, 2, const_cast<void*>(data), dims, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
+             CU_TENSOR_MAP_INTERLEAVE_NONE,
+             box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
              CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [", rows, ", ",
                  columns, "]: error ", int(status));
@@ -70,9 +72,9 @@ class Launch {
   cudaLaunchConfig_t config_{};
 };
 
-template <typename T, typename Tile>
+template <typename T, typename Tile, HgemmKind kKind>
 auto* kernel_of() {
-  auto* const kernel = hgemm_kernel<T, Tile>;
+  auto* const kernel = hgemm_kernel<T, Tile, kKind>;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
   return kernel;
@@ -87,9 +89,9 @@ GemmCard describe_card() {
   for (const int split : {2, 4}) {
     Launch launch(split, Tile::kThreads, sizeof(Tile::Shared), split, nullptr);
     launch.config()->numAttrs = 1;  // the cluster alone
-    MINFER_CUDA_CHECK(
-        cudaOccupancyMaxActiveClusters(split == 2 ? &card.clusters_of_2 : &card.clusters_of_4,
-                                       kernel_of<__half, Tile>(), launch.config()));
+    MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(
+        split == 2 ? &card.clusters_of_2 : &card.clusters_of_4,
+        kernel_of<__half, Tile, HgemmKind::Plain>(), launch.config()));
   }
   return card;
 }
@@ -99,35 +101,61 @@ const GemmCard& card() {
   return card;
 }
 
-template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
+template <typename T, typename Tile, HgemmKind kKind>
+void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
+  constexpr int kOut = Tile::template kOut<kKind>;
   HgemmMaps maps{};
   HgemmCut cut{};
-  cut.columns = args.is_swiglu() ? Tile::kN / 2 : Tile::kN;
   cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
-  cut.tiles_n = narrow<int>(set_tiles(args, cut.columns));
+  cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   cut.split = split;
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   for (int i = 0; i < args.n_parts; ++i) {
     const GemmArgs::Part& part = args.part[i];
-    maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, cut.columns);
+    maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, kOut);
     if (i >= args.n_tiled_parts()) continue;
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
-    if (cut.out_by_map[i]) maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
+    if (!cut.out_by_map[i]) continue;
+    maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
+    if (kOut % 64 != 0 && !args.out_is_f32) {
+      maps.out_half[i] = make_map(part.out, out_dtype, args.m, part.n, 64, 64);
+    }
   }
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   const int blocks = split == 1 ? std::min(n_tiles, card().blocks) : n_tiles * split;
   Launch launch(blocks, Tile::kThreads, sizeof(typename Tile::Shared), split, stream);
-  MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile>(), maps, args, cut));
+  MINFER_CUDA_CHECK(
+      cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));
+}
+
+template <typename T, typename Tile>
+void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
+  switch (args.epilogue) {
+    case Epilogue::Store:
+    case Epilogue::Accumulate:
+      return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, split);
+    case Epilogue::SwiGlu:
+      if constexpr (Tile::template kOut<HgemmKind::SwiGlu> % 32 == 0) {
+        return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, split);
+      }
+      break;
+    case Epilogue::GeluErf:
+    case Epilogue::GeluTanh:
+      if constexpr (Tile::kRowBlocks == 1) {
+        return launch_kind<T, Tile, HgemmKind::Gelu>(stream, args, split);
+      }
+      break;
+  }
+  MINFER_CHECK(false, "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kN);
 }
 
 }  // namespace
 
 bool hgemm_takes(const GemmArgs& args) {
   // Else the kernel's body is empty.
-  static const bool has_wgmma =
-      runs_hopper_code(reinterpret_cast<const void*>(hgemm_kernel<__half, Tile128x128>));
+  static const bool has_wgmma = runs_hopper_code(
+      reinterpret_cast<const void*>(hgemm_kernel<__half, Tile128x128, HgemmKind::Plain>));
   bool aligned = whole_16_bytes(args.x, int64_t{args.k} * 2);
   for (int i = 0; i < args.n_parts; ++i) {
     aligned = aligned && whole_16_bytes(args.part[i].w, int64_t{args.k} * 2);
@@ -136,20 +164,22 @@ bool hgemm_takes(const GemmArgs& args) {
 }
 
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
-  MINFER_CHECK(plan.split == 1 ||
-                   ((plan.split == 2 || plan.split == 4) && ceil_div(args.k, kStepK) >= plan.split),
-               "hgemm: k ", args.k, " in ", plan.split, " parts");
+  MINFER_CHECK(plan_fits(args, plan), "hgemm: tile ", int(plan.tile), ", k ", args.k, " in ",
+               plan.split, " parts, epilogue ", int(args.epilogue));
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k64x128:
         return launch_tile<T, Tile64x128>(stream, args, plan.split);
+      case GemmTile::k128x96:
+        return launch_tile<T, Tile128x96>(stream, args, plan.split);
       case GemmTile::k128x128:
         return launch_tile<T, Tile128x128>(stream, args, plan.split);
       case GemmTile::k128x192:
-        MINFER_CHECK(!args.is_swiglu(), "hgemm: SwiGlu has no tile of 192 columns");
         return launch_tile<T, Tile128x192>(stream, args, plan.split);
       case GemmTile::k128x256:
         return launch_tile<T, Tile128x256>(stream, args, plan.split);
+      case GemmTile::k256x192:
+        return launch_tile<T, Tile256x192>(stream, args, plan.split);
     }
   });
 }

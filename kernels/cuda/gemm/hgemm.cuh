@@ -7,14 +7,19 @@
 #include "kernels/cuda/gemm/wgmma.cuh"
 
 namespace minfer::cuda {
-constexpr int kStepK = 64;                         // columns of k in a stage: rows of 128 bytes
-[[maybe_unused]] constexpr int kBandOfTiles = 16;  // see place_of
-constexpr int kStagingBytes = 8192;                // 64 rows of 128 bytes
+constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 bytes
+constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
-template <int kWarpgroupsOfTile, int kColumns, int kDepth>
+// Epilogues that a kernel is compiled for; which of Store and Accumulate, or of the two gelu, it is
+// told at run time.
+enum class HgemmKind { Plain, SwiGlu, Gelu };
+
+template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
 struct HgemmTile {
-  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply, 64 rows each
-  static constexpr int kM = 64 * kWarpgroups, kN = kColumns, kStages = kDepth;
+  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
+  static constexpr int kRowBlocks = kBlocks;             // of 64 rows, of each of them
+  static constexpr int kM = 64 * kWarpgroups * kRowBlocks, kN = kColumns, kStages = kDepth;
+  static constexpr int kBand = kM == 256 ? 8 : 16;  // see place_of
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kXBytes = kM * kStepK * 2, kWBytes = kN * kStepK * 2;
   struct alignas(1024) Shared {
@@ -24,21 +29,36 @@ struct HgemmTile {
     uint64_t full[kStages], empty[kStages];
   };
   static_assert(sizeof(Shared) <= 232448);
-  static_assert(kM * kN * 4 <= kStages * (kXBytes + kWBytes), "partial sums lie in the ring");
+  // Columns of out, and whether blocks of 64 of them can be shared out to a cluster whose partial
+  // sums lie in the ring.
+  template <HgemmKind kKind>
+  static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kN / 2 : kN;
+  template <HgemmKind kKind>
+  static constexpr bool kCanSplit = kRowBlocks == 1 && kOut<kKind> % 64 == 0;
+  static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
 };
-using Tile64x128 = HgemmTile<1, 128, 8>;
-using Tile128x128 = HgemmTile<2, 128, 6>;
-using Tile128x192 = HgemmTile<2, 192, 4>;
-using Tile128x256 = HgemmTile<2, 256, 4>;
+using Tile64x128 = HgemmTile<1, 1, 128, 8>;
+using Tile128x96 = HgemmTile<2, 1, 96, 6>;
+using Tile128x128 = HgemmTile<2, 1, 128, 6>;
+using Tile128x192 = HgemmTile<2, 1, 192, 4>;
+using Tile128x256 = HgemmTile<2, 1, 256, 4>;
+using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 
+// out stores 64 rows of 128 bytes; out_half those of the last 32 columns of a tile, 64 bytes each.
 struct HgemmMaps {
-  CUtensorMap x, w[kMaxGemmParts], out[kMaxGemmParts];
+  CUtensorMap x, w[kMaxGemmParts], out[kMaxGemmParts], out_half[kMaxGemmParts];
 };
 struct HgemmCut {
-  int tiles_m, tiles_n, columns;  // columns of out in a tile
+  int tiles_m, tiles_n;
   int split;
   bool out_by_map[kMaxGemmParts];
 };
+
+// Where 16 bytes lie in rows of kRowBytes, 64 or 128, that are swizzled over as many.
+template <int kRowBytes>
+__device__ inline int staged_at(int row, int chunk) {
+  return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
+}
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue
 //
@@ -46,24 +66,28 @@ struct HgemmCut {
 //   out       [m, n_i] T or F32
 //   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
 //             and w by TMA into a ring of kStages x 64 columns of k, 128-byte rows swizzled by 128
-//             bytes; each other one multiplies 64 rows by wgmma. With split > 1 the blocks of a
+//             bytes; each other one multiplies kRowBlocks times 64 rows by wgmma, or only keeps
+//             pace where all of its rows lie behind the last of x. With split > 1 the blocks of a
 //             cluster take a part of k each, of one tile, and each finishes some of its columns
 //   maths     f32 sums over k in order; with split, parts of k summed apart and then in order; one
 //             rounding at the store. Accumulate by TMA adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
-template <typename T, typename Tile>
+template <typename T, typename Tile, HgemmKind kKind>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     hgemm_kernel(const __grid_constant__ HgemmMaps maps, const __grid_constant__ GemmArgs args,
                  const __grid_constant__ HgemmCut cut) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   constexpr int kN = Tile::kN, kStages = Tile::kStages, kWarpgroups = Tile::kWarpgroups;
+  constexpr int kRowBlocks = Tile::kRowBlocks, kOut = Tile::template kOut<kKind>;
+  constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu,
+                 kCanSplit = Tile::template kCanSplit<kKind>;
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const bool is_swiglu = args.epilogue == Epilogue::SwiGlu;
-  const int rank = cut.split > 1 ? ptx::cluster_rank() : 0;
+  const int split = kCanSplit ? cut.split : 1;
+  const int rank = split > 1 ? ptx::cluster_rank() : 0;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -79,10 +103,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   ptx::wait_for_predecessor();
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
-  const int first = static_cast<int>(blockIdx.x) / cut.split;
-  const int stride = static_cast<int>(gridDim.x) / cut.split;
+  const int first = static_cast<int>(blockIdx.x) / split;
+  const int stride = static_cast<int>(gridDim.x) / split;
   const int k_steps = (args.k + kStepK - 1) / kStepK;
-  const int k_begin = k_steps * rank / cut.split, k_end = k_steps * (rank + 1) / cut.split;
+  const int k_begin = k_steps * rank / split, k_end = k_steps * (rank + 1) / split;
   int slot = 0, parity = 0;
   const auto next_slot = [&] {
     if (++slot == kStages) {
@@ -92,16 +116,16 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   };
 
   if (warpgroup == 0) {
-    if constexpr (kWarpgroups == 2) ptx::shrink_registers<40>();
+    if constexpr (kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
-        const GemmPlace place = place_of<kBandOfTiles>(args, tile, cut.tiles_m, cut.tiles_n);
-        const int row = place.row_tile * Tile::kM, column = place.column_tile * cut.columns;
+        const GemmPlace place = place_of<Tile::kBand>(args, tile, cut.tiles_m, cut.tiles_n);
+        const int row = place.row_tile * Tile::kM, column = place.column_tile * kOut;
         for (int step = k_begin; step < k_end; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, Tile::kXBytes + Tile::kWBytes);
           ptx::tensor_load(s.x[slot], &maps.x, s.full + slot, step * kStepK, row);
-          if (is_swiglu) {
+          if constexpr (kIsSwiGlu) {
             ptx::tensor_load(s.w[slot], &maps.w[0], s.full + slot, step * kStepK, column);
             ptx::tensor_load(s.w[slot] + Tile::kWBytes / 2, &maps.w[1], s.full + slot,
                              step * kStepK, column);
@@ -113,27 +137,45 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
     __syncwarp();
-    if (cut.split > 1) {  // as often as the others
+    if (split > 1) {  // as often as the others
       ptx::cluster_barrier();
       ptx::cluster_barrier();
     }
     return;
   }
 
-  if constexpr (kWarpgroups == 2) ptx::grow_registers<232>();
+  if constexpr (kWarpgroups == 2) ptx::grow_registers<kRowBlocks == 2 ? 240 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
   int turn = 0;  // of the two staging buffers
-  float d[kN / 2];
+  const bool out_is_f32 = kKind == HgemmKind::Plain && args.out_is_f32;
+  float d[kRowBlocks][kN / 2];
   for (int tile = first; tile < n_tiles; tile += stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, tile, cut.tiles_m, cut.tiles_n);
+    const GemmArgs::Part& part = args.part[place.part];
+    const int first_row = place.row_tile * Tile::kM + consumer * 64 * kRowBlocks;
+    const int column = place.column_tile * kOut;
+    const bool by_map = cut.out_by_map[place.part];
+
+    if (first_row >= args.m) {  // no rows here: only keeps pace with the ring
+      for (int step = k_begin; step < k_end; ++step) {
+        ptx::mbarrier_wait(s.full + slot, parity);
+        if (thread == 0) ptx::mbarrier_arrive(s.empty + slot);
+        next_slot();
+      }
+      if (split == 1) continue;
+    }
     int previous = -1;
-    for (int step = k_begin; step < k_end; ++step) {
+    for (int step = first_row < args.m ? k_begin : k_end; step < k_end; ++step) {
       ptx::mbarrier_wait(s.full + slot, parity);
-      const uint64_t x_tile = ptx::wgmma_tile(s.x[slot] + consumer * 64 * kStepK * 2);
+      const uint64_t x_tile = ptx::wgmma_tile(s.x[slot] + consumer * 64 * kRowBlocks * kStepK * 2);
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot]);
       ptx::wgmma_fence();
 #pragma unroll
       for (int i = 0; i < kStepK / 16; ++i) {
-        ptx::wgmma(d, x_tile + 2 * i, w_tile + 2 * i, step > k_begin || i > 0, T{});
+#pragma unroll
+        for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart
+          ptx::wgmma(d[b], x_tile + b * 512 + 2 * i, w_tile + 2 * i, step > k_begin || i > 0, T{});
+        }
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
@@ -142,132 +184,150 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       next_slot();
     }
     ptx::wgmma_wait<0>();
-    if (thread == 0) ptx::mbarrier_arrive(s.empty + previous);
+    if (previous >= 0 && thread == 0) ptx::mbarrier_arrive(s.empty + previous);
 
-    // Blocks of 64 columns of out; SwiGlu has its gates in the lower half of d.
-    const int n_blocks = is_swiglu ? kN / 128 : kN / 64;
-    if (cut.split > 1) {
-      // The ring is drained, and there is no next tile: it takes the partial sums, d[j] of a thread
-      // at [j][thread]. Block b of the columns is finished by rank b % split.
-      ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
-      auto* const partial = reinterpret_cast<float*>(raw) + consumer * 64 * kN + thread;
+    // SwiGlu has its gates in the lower half of d.
+    if constexpr (kCanSplit) {
+      if (split > 1) {
+        // The ring is drained, and there is no next tile: it takes the partial sums, d[0][j] of a
+        // thread at [j][thread]. Block b of the columns of out is finished by rank b % split.
+        ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
+        auto* const partial = reinterpret_cast<float*>(raw) + consumer * 64 * kN + thread;
 #pragma unroll
-      for (int j = 0; j < kN / 2; ++j) partial[j * 128] = d[j];
-      ptx::cluster_barrier();
+        for (int j = 0; j < kN / 2; ++j) partial[j * 128] = d[0][j];
+        ptx::cluster_barrier();
 #pragma unroll
-      for (int group = 0; group < kN / 64; ++group) {
-        if (group % n_blocks % cut.split != rank) continue;
+        for (int group = 0; group < kN / 64; ++group) {
+          if (group % (kOut / 64) % split != rank) continue;
 #pragma unroll
-        for (int j = 0; j < 32; ++j) d[group * 32 + j] = 0;
-        for (int from = 0; from < cut.split; ++from) {
-          const uint32_t other = ptx::shared_address_in(partial + group * 32 * 128, from);
+          for (int j = 0; j < 32; ++j) d[0][group * 32 + j] = 0;
+          for (int from = 0; from < split; ++from) {
+            const uint32_t other = ptx::shared_address_in(partial + group * 32 * 128, from);
 #pragma unroll
-          for (int j = 0; j < 32; ++j) d[group * 32 + j] += ptx::load_cluster(other + j * 128 * 4);
+            for (int j = 0; j < 32; ++j) {
+              d[0][group * 32 + j] += ptx::load_cluster(other + j * 128 * 4);
+            }
+          }
         }
       }
     }
 
-    const GemmPlace place = place_of<kBandOfTiles>(args, tile, cut.tiles_m, cut.tiles_n);
-    const GemmArgs::Part& part = args.part[place.part];
-    const int row = place.row_tile * Tile::kM + consumer * 64;
-    const int column = place.column_tile * cut.columns;
-    const bool by_map = cut.out_by_map[place.part];
-
-    // A staging buffer of 64 rows of 128 bytes, swizzled by 128 bytes, goes out as a box.
+    // A staging buffer of 64 rows of kRowBytes, swizzled over as many bytes, goes out as a box.
     const auto acquire_staging = [&]() -> uint8_t* {
       if (thread == 0) ptx::bulk_wait_read<1>();
       ptx::named_barrier(1 + consumer, 128);
       return s.staging[consumer][turn];
     };
-    const auto send_staging = [&](int first_column) {
+    const auto send_staging = [&]<int kRowBytes>(const CUtensorMap& map, int row,
+                                                 int column_of_box) {
       const uint8_t* const staging = s.staging[consumer][turn];
       turn ^= 1;
       ptx::fence_for_copy_engine();
       ptx::named_barrier(1 + consumer, 128);
       if (by_map) {
         if (thread == 0) {
-          if (args.epilogue == Epilogue::Accumulate) {
-            ptx::tensor_add(&maps.out[place.part], staging, first_column, row);
+          if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
+            ptx::tensor_add(&map, staging, column_of_box, row);
           } else {
-            ptx::tensor_store(&maps.out[place.part], staging, first_column, row);
+            ptx::tensor_store(&map, staging, column_of_box, row);
           }
           ptx::bulk_commit();
         }
         return;
       }
-      const int width = args.out_is_f32 ? 32 : 64, size = args.out_is_f32 ? 4 : 2;
+      const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
+#pragma unroll 1
       for (int i = thread; i < 64 * width; i += 128) {
         const int r = i / width, c = i % width;
-        if (row + r >= args.m || first_column + c >= part.n) continue;
+        if (row + r >= args.m || column_of_box + c >= part.n) continue;
         const int byte = c * size;
-        const uint8_t* const from = staging + r * 128 + ((byte / 16 ^ r % 8) * 16) + byte % 16;
-        const float sum = args.out_is_f32 ? *reinterpret_cast<const float*>(from)
-                                          : to_float(*reinterpret_cast<const T*>(from));
-        put<T>(args, part.out, int64_t{row + r} * part.n + first_column + c, sum);
+        const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
+        const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
+                                     : to_float(*reinterpret_cast<const T*>(from));
+        put<T>(args, part.out, int64_t{row + r} * part.n + column_of_box + c, sum);
       }
     };
 
+    const auto put_block = [&]<int kWidth>(float* sums, int row, int column_of_block) {
+      if constexpr (kKind == HgemmKind::Plain) {
+        if (out_is_f32) {
 #pragma unroll
-    for (int block = 0; block < kN / 64; ++block) {
-      const int block_column = column + block * 64;
-      if (block >= n_blocks || block % cut.split != rank) continue;
-      if (row >= args.m || block_column >= part.n) continue;
-
-      float sums[32];  // as d: two columns of two rows for each 8 columns
+          for (int half = 0; half < kWidth / 32; ++half) {  // 32 columns each
+            if (column_of_block + half * 32 >= part.n) continue;
+            uint8_t* const staging = acquire_staging();
 #pragma unroll
-      for (int j = 0; j < 32; ++j) sums[j] = d[block * 32 + j];
-      if (part.bias != nullptr) {
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          sums[j] += bias_at<T>(part, block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
+            for (int j = 0; j < 8; ++j) {  // two columns of one row
+              const int r = warp * 16 + lane / 4 + j % 2 * 8;
+              const int chunk = j / 2 * 2 + lane % 4 / 2;  // of 16 bytes
+              const float* const pair = sums + half * 16 + j * 2;
+              *reinterpret_cast<float2*>(staging + staged_at<128>(r, chunk) + lane % 2 * 8) =
+                  make_float2(pair[0], pair[1]);
+            }
+            send_staging.template operator()<128>(maps.out[place.part], row,
+                                                  column_of_block + half * 32);
+          }
+          return;
         }
       }
-      if constexpr (kN % 128 == 0) {
-        if (is_swiglu) {
+      uint8_t* const staging = acquire_staging();
+#pragma unroll
+      for (int j = 0; j < kWidth / 16; ++j) {  // rows 0-7 and 8-15 of both halves of 16 columns
+        uint32_t packed[4];
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          packed[i] = pack_pair<T>(sums[j * 8 + i * 2], sums[j * 8 + i * 2 + 1]);
+        }
+        const int r = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
+        ptx::store_matrix_x4(staging + staged_at<kWidth * 2>(r, chunk), packed[0], packed[1],
+                             packed[2], packed[3]);
+      }
+      send_staging.template operator()<kWidth * 2>(
+          kWidth == 64 ? maps.out[place.part] : maps.out_half[place.part], row, column_of_block);
+    };
+
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) {
+      const int row = first_row + b * 64;
+#pragma unroll
+      for (int block = 0; block < (kOut + 63) / 64; ++block) {
+        const int block_column = column + block * 64;
+        if (kCanSplit && block % split != rank) continue;
+        if (row >= args.m || block_column >= part.n) continue;
+
+        float sums[32];  // as d: two columns of two rows for each 8 columns
+#pragma unroll
+        for (int j = 0; j < 32; ++j) {
+          sums[j] = block * 32 + j < kOut / 2 ? d[b][(block * 32 + j) % (kN / 2)] : 0;
+        }
+        if (part.bias != nullptr) {
 #pragma unroll
           for (int j = 0; j < 32; ++j) {
-            float up = d[(kN / 4 + block * 32 + j) % (kN / 2)];
-            up += bias_at<T>(args.part[1], block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
+            sums[j] += bias_at<T>(part, block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
+          }
+        }
+        if constexpr (kIsSwiGlu) {
+          const bool has_bias = args.part[1].bias != nullptr;
+#pragma unroll
+          for (int j = 0; j < 32; ++j) {
+            if (block * 32 + j >= kOut / 2) continue;
+            float up = d[b][kOut / 2 + block * 32 + j];
+            if (has_bias) {
+              up += bias_at<T>(args.part[1], block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
+            }
             sums[j] = silu(sums[j]) * up;
           }
         }
-      }
-      activate(sums, args.epilogue);
-
-      if (args.out_is_f32) {
-#pragma unroll
-        for (int half = 0; half < 2; ++half) {  // 32 columns each
-          if (block_column + half * 32 >= part.n) continue;
-          uint8_t* const staging = acquire_staging();
-#pragma unroll
-          for (int j = 0; j < 8; ++j) {  // two columns of one row
-            const int r = warp * 16 + lane / 4 + j % 2 * 8;
-            const int chunk = j / 2 * 2 + lane % 4 / 2;  // of 16 bytes
-            const float* const pair = sums + half * 16 + j * 2;
-            *reinterpret_cast<float2*>(staging + r * 128 + ((chunk ^ r % 8) * 16) + lane % 2 * 8) =
-                make_float2(pair[0], pair[1]);
-          }
-          send_staging(block_column + half * 32);
+        if constexpr (kKind == HgemmKind::Gelu) activate(sums, args.epilogue);
+        if (block * 64 + 64 <= kOut) {
+          put_block.template operator()<64>(sums, row, block_column);
+        } else {
+          put_block.template operator()<32>(sums, row, block_column);
         }
-      } else {
-        uint8_t* const staging = acquire_staging();
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {  // 16 columns: rows 0-7 and 8-15 of both halves of them
-          uint32_t packed[4];
-#pragma unroll
-          for (int i = 0; i < 4; ++i) {
-            packed[i] = pack_pair<T>(sums[j * 8 + i * 2], sums[j * 8 + i * 2 + 1]);
-          }
-          const int r = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
-          ptx::store_matrix_x4(staging + r * 128 + ((chunk ^ r % 8) * 16), packed[0], packed[1],
-                               packed[2], packed[3]);
-        }
-        send_staging(block_column);
       }
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  if (cut.split > 1) ptx::cluster_barrier();  // others may still read this block's partial sums
+  if (split > 1) ptx::cluster_barrier();  // others may still read this block's partial sums
 #endif
 }
 

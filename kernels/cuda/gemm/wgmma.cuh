@@ -31,6 +31,31 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
       MINFER_R8(i + 40), MINFER_R8(i + 48), MINFER_R8(i + 56)
 
 // clang-format off
+#define MINFER_D96 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
+// clang-format on
+__device__ inline void wgmma(float (&d)[48], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {" MINFER_D96
+      "}, %48, %49, p, 1, 1, 0, 0;\n}"
+      : MINFER_R8(0), MINFER_R8(8), MINFER_R8(16), MINFER_R8(24), MINFER_R8(32), MINFER_R8(40)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[48], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" MINFER_D96
+      "}, %48, %49, p, 1, 1, 0, 0;\n}"
+      : MINFER_R8(0), MINFER_R8(8), MINFER_R8(16), MINFER_R8(24), MINFER_R8(32), MINFER_R8(40)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D96
+
+// clang-format off
 #define MINFER_D128 \
 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \

@@ -7,8 +7,9 @@ using cuda::GemmArgs;
 using cuda::GemmPlan;
 using cuda::GemmTile;
 
-constexpr GemmTile kTiles[] = {GemmTile::k64x128, GemmTile::k128x128, GemmTile::k128x192,
-                               GemmTile::k128x256};
+constexpr GemmTile kTiles[] = {GemmTile::k64x128,  GemmTile::k128x96,  GemmTile::k128x128,
+                               GemmTile::k128x192, GemmTile::k128x256, GemmTile::k256x192};
+static_assert(std::size(kTiles) == cuda::kGemmTiles);
 
 class CudaGemm : public testing::Test {
  protected:
@@ -37,10 +38,13 @@ class CudaGemm : public testing::Test {
   std::vector<GemmPlan> plans(const GemmCase& c) {
     std::vector<GemmPlan> plans;
     if (!has_wgmma()) return plans;
+    GemmArgs args;
+    args.k = narrow<int>(c.k);
+    args.epilogue = c.epilogue;
     for (GemmTile tile : kTiles) {
-      if (c.epilogue == Epilogue::SwiGlu && tile == GemmTile::k128x192) continue;
       for (int split : {1, 2, 4}) {
-        if (ceil_div(c.k, 64) >= split) plans.push_back({tile, split});
+        const GemmPlan plan{tile, split};
+        if (cuda::plan_fits(args, plan)) plans.push_back(plan);
       }
     }
     return plans;
@@ -92,11 +96,25 @@ TEST_F(CudaGemm, EveryLengthOfK) {
   }
 }
 
+// 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  for (const GemmCase& c : with_epilogues({.m = 2000, .k = 200, .n = {4104}})) {
-    if (c.has_bias) continue;
-    check_all_plans(c);
-    check(c, gemm_mma());
+  for (int64_t m : {2000, 1800}) {
+    for (const GemmCase& c : with_epilogues({.m = m, .k = 200, .n = {4104}})) {
+      if (c.has_bias) continue;
+      check_all_plans(c);
+      check(c, gemm_mma());
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Tiles of 96 columns of out, the last 32 of which go out in boxes of their own: n just below, at
+// and just above them, and parts that end there.
+TEST_F(CudaGemm, EdgesOfTilesOf96Columns) {
+  for (int64_t n : {88, 96, 104, 160, 192, 200}) {
+    check_all_plans({.m = 300, .k = 72, .n = {n}});
+    check_all_plans({.m = 300, .k = 72, .n = {n, n}, .epilogue = Epilogue::SwiGlu});
+    check_all_plans({.m = 300, .k = 72, .n = {n, 96, n}, .out_is_f32 = true});
     if (HasFatalFailure()) return;
   }
 }
@@ -246,17 +264,18 @@ TEST(GemmPlan, FollowsTheShape) {
     return cuda::plan_gemm(args, card);
   };
   for (int m : {2048, 4096}) {
-    for (auto [n, k] : {std::pair{12288, 4096}, {4096, 4096}, {22016, 4096}, {4096, 11008}}) {
-      EXPECT_EQ(plan(m, n, k).tile, GemmTile::k128x256) << m << ' ' << n << ' ' << k;
-      EXPECT_EQ(plan(m, n, k).split, 1);
-    }
+    EXPECT_EQ(plan(m, 12288, 4096).tile, GemmTile::k256x192) << m;
+    EXPECT_EQ(plan(m, 22016, 4096).tile, GemmTile::k256x192) << m;
+    EXPECT_EQ(plan(m, 4096, 4096).tile, GemmTile::k128x256) << m;
+    EXPECT_EQ(plan(m, 4096, 11008).tile, GemmTile::k128x256) << m;
+    EXPECT_EQ(plan(m, 4096, 11008).split, 1) << m;
   }
-  EXPECT_EQ(plan(512, 12288, 4096).tile, GemmTile::k128x192);
   EXPECT_EQ(plan(512, 4096, 4096).tile, GemmTile::k128x128);
   EXPECT_EQ(plan(512, 4096, 11008).tile, GemmTile::k128x128);
-  EXPECT_EQ(plan(512, 22016, 4096).tile, GemmTile::k128x256);
   EXPECT_EQ(plan(16, 12288, 4096).tile, GemmTile::k64x128);
-  EXPECT_EQ(plan(16, 4096, 4096).split, 4);
+  EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);    // one wave
+  EXPECT_EQ(plan(300, 12000, 4104).tile, GemmTile::k256x192);  // rows across lines: fewest bytes
+  EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
 
