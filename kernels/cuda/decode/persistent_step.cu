@@ -72,8 +72,6 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     }
   }
   p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
-  p.words_per_block =
-      narrow<int>(ceil_div((p.share.rounds + (p.share.n_longer > 0 ? 1 : 0)) * p.tile_rows, 3));
   return p;
 }
 
@@ -81,34 +79,6 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
 bool fits(const StepProduct& p, int halves) {
   return (p.share.rounds + 1) * p.tile_rows * halves <= kStepMaxRows &&
          p.out_dim % p.tile_rows == 0;
-}
-
-bool fits_words(const StepProduct& p, int n_per_thread) {
-  return p.words_per_block * p.share.n_blocks <= n_per_thread * kStepConsumers;
-}
-
-// Of word i of a vector: column * 4 + columns, for the shares of a product's rows.
-std::vector<uint32_t> map_of(const StepProduct& p) {
-  std::vector<uint32_t> map;
-  for (int block = 0; block < p.share.n_blocks; ++block) {
-    const int first = p.share.begin(block) * p.tile_rows;
-    const int n = p.share.count(block) * p.tile_rows;
-    for (int word = 0; word < p.words_per_block; ++word) {
-      map.push_back(uint32_t((first + 3 * word) * 4 + std::clamp(n - 3 * word, 0, 3)));
-    }
-  }
-  return map;
-}
-
-std::vector<uint32_t> source_of(const StepProduct& p) {
-  std::vector<uint32_t> source(size_t(p.share.n_tiles * p.tile_rows));
-  for (int block = 0; block < p.share.n_blocks; ++block) {
-    const int first = p.share.begin(block) * p.tile_rows;
-    for (int row = 0; row < p.share.count(block) * p.tile_rows; ++row) {
-      source[size_t(first + row)] = uint32_t((block * p.words_per_block + row / 3) * 4 + row % 3);
-    }
-  }
-  return source;
 }
 
 bool has_biases(const DecodeModel& model) {
@@ -135,7 +105,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.is_u8 = cache.dtype == DType::U8;
   a.scale_log2 = model.attention_scale * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
-  a.group_words = narrow<int>(ceil_div(n_elements, 3));
+  a.group_words = n_elements / 4;
   if (a.n_splits == 0 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
       (a.heads_per_block + 2) * a.head_dim / 2 > kStepConsumers ||
       (cache.dtype != DType::F16 && cache.dtype != DType::U8)) {
@@ -181,8 +151,8 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   const auto kernel = step_kernel_of(attention->heads_per_block);
   if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
   if (!fits(*qkv, 1) || !fits(*wo, 1) || !fits(*gate_up, 2) || !fits(*down, 1) ||
-      !fits_words(*wo, kStepMaxNormWords) || !fits_words(*gate_up, kStepMaxWords) ||
-      attention->n_groups * attention->group_words > kStepMaxWords * kStepConsumers) {
+      wo->out_dim > 4 * kStepMaxNormWords * kStepConsumers ||
+      std::max(wo->in_dim, down->in_dim) > 4 * kStepMaxWords * kStepConsumers) {
     return nullptr;
   }
   p.n_layers = narrow<int>(std::ssize(model.layers));
@@ -204,14 +174,17 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   p.input_bytes = std::max(p.input_bytes, kStepWarps * n_elements * int{sizeof(float)});
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
-  if (merged * 3 > kStepWarps * kStepMaxRows) return nullptr;
+  if (merged * 4 > kStepWarps * kStepMaxRows) return nullptr;
   p.slot_bytes = kStageBytes + scale_bytes;
   cudaFuncAttributes attributes{};
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
   if (p.n_slots < 4) return nullptr;
-  p.in_flight = std::min(kInFlight, p.n_slots - 1);
+  const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };  // TUNE
+  p.n_slots = std::min(p.n_slots, env("STEP_SLOTS", 99));  // TUNE
+  p.in_flight = std::min(env("STEP_FLIGHT", kInFlight), p.n_slots - 1);  // TUNE
+  p.attention.most_alone = env("STEP_ALONE", p.attention.most_alone);  // TUNE
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
   p.eps = model.norm_eps;
@@ -228,13 +201,11 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
       x_(allocate_device(DType::F32, {1, p.dim})),
       logits_(allocate_device(DType::F32, {1, model.output->out_dim})) {
   allocate_words(p);
-  make_maps(p);
   make_layers(p);
   auto* const input = static_cast<StepInput*>(device_input_.view().data);
   p.x = data_of<const float>(x_);
   p.logits = data_of<float>(logits_);
-  p.pos = &input->pos;
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  p.input = input;
 
   cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
   cooperative.id = cudaLaunchAttributeCooperative;
@@ -260,41 +231,21 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
 
 void PersistentStep::allocate_words(StepParams& p) {
   const StepAttention& a = p.attention;
-  const int64_t n_blocks = p.products[kQkv].share.n_blocks;
-  const auto words = [&](int64_t n) {
-    memory_.push_back(allocate_device(DType::U8, {n * int64_t{sizeof(uint4)}}));
-    MINFER_CUDA_CHECK(cudaMemsetAsync(memory_.back().view().data, 0,
-                                      static_cast<size_t>(memory_.back().view().n_bytes()),
-                                      stream_));
-    return static_cast<uint4*>(memory_.back().view().data);
+  const auto matrices = [&](const DecodeLayer& l) {
+    return l.wq->out_dim + l.wk->out_dim + l.wv->out_dim;
   };
-  p.words.qkv = words(n_blocks * p.products[kQkv].words_per_block);
-  p.words.parts = words(int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words));
-  p.words.attended = words(int64_t{a.n_groups} * a.group_words);
-  p.words.after_attention = words(n_blocks * p.products[kWo].words_per_block);
-  p.words.hidden = words(n_blocks * p.products[kGateUp].words_per_block);
-  p.words.after_ffn = words(n_blocks * p.products[kWo].words_per_block);
-  p.epoch = const_cast<uint32_t*>(upload(std::vector<uint32_t>{1}));
-}
-
-void PersistentStep::make_maps(StepParams& p) {
-  const StepAttention& a = p.attention;
-  const auto map = [&](const std::vector<uint32_t>& values, int& n) {
-    n = narrow<int>(std::ssize(values));
-    return upload(values);
-  };
-  p.x_map = map(map_of(p.products[kWo]), p.n_x_words);
-  p.hidden_map = map(map_of(p.products[kGateUp]), p.n_hidden_words);
-  std::vector<uint32_t> attended;
-  const int n_elements = a.heads_per_block * a.head_dim;
-  for (int group = 0; group < a.n_groups; ++group) {
-    for (int word = 0; word < a.group_words; ++word) {
-      attended.push_back(uint32_t((group * n_elements + 3 * word) * 4 +
-                                  std::min(3, n_elements - 3 * word)));
-    }
-  }
-  p.attended_map = map(attended, p.n_attended_words);
-  p.qkv_source = upload(source_of(p.products[kQkv]));
+  const int64_t n_qkv = matrices(model_.layers.front()) / 4, n_x = p.dim / 4;
+  const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
+  const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
+  const int64_t n_hidden = p.products[kDown].in_dim / 4;
+  words_ = allocate_device(DType::U8, {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden) *
+                                       int64_t{sizeof(uint4)}});
+  p.words.qkv = static_cast<uint4*>(words_.view().data);
+  p.words.parts = p.words.qkv + n_qkv;
+  p.words.attended = p.words.parts + n_parts;
+  p.words.after_attention = p.words.attended + n_attended;
+  p.words.after_ffn = p.words.after_attention + n_x;
+  p.words.hidden = p.words.after_ffn + n_x;
 }
 
 void PersistentStep::make_layers(StepParams& p) {
@@ -318,22 +269,24 @@ void PersistentStep::make_layers(StepParams& p) {
   output.matrices[0] = matrix(*model_.output);
   output.attn_norm = model_.output_norm.data;
   layers.push_back(output);
-  p.layers = upload(layers);
-}
-
-template <typename T>
-const T* PersistentStep::upload(const std::vector<T>& values) {
-  const size_t n_bytes = values.size() * sizeof(T);
-  memory_.push_back(allocate_device(DType::U8, {narrow<int64_t>(n_bytes)}));
-  MINFER_CUDA_CHECK(cudaMemcpyAsync(memory_.back().view().data, values.data(), n_bytes,
+  const auto n_bytes = layers.size() * sizeof(StepLayer);
+  layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
                                     cudaMemcpyHostToDevice, stream_));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `values` may go
-  return static_cast<const T*>(memory_.back().view().data);
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `layers` goes
+  p.layers = static_cast<const StepLayer*>(layers_.view().data);
 }
 
 std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   MINFER_CHECK(pos >= 0 && pos < model_.layers.front().cache->capacity, "decode at position ", pos);
-  *input_.data() = {token, narrow<int32_t>(pos)};
+  const auto n_layers = uint32_t(model_.layers.size());
+  if (epoch_ == 0 || epoch_ + n_layers > 65536) {
+    MINFER_CUDA_CHECK(cudaMemsetAsync(words_.view().data, 0,
+                                      static_cast<size_t>(words_.view().n_bytes()), stream_));
+    epoch_ = 1;
+  }
+  *input_.data() = {token, narrow<int32_t>(pos), epoch_};
+  epoch_ += n_layers;
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
   return {host_logits_.data(), host_logits_.size()};

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <memory>
-#include <vector>
 
 #include "kernels/cuda/decode/step_params.h"
 #include "kernels/cuda/device.h"
@@ -21,24 +20,18 @@ class PersistentStep final : public DecodePlan {
   std::span<const float> step(TokenId token, int64_t pos) override;
 
  private:
-  struct StepInput {
-    TokenId token;
-    int32_t pos;
-  };
   PersistentStep(cudaStream_t stream, const DecodeModel& model, StepParams params);
   void allocate_words(StepParams& params);
-  void make_maps(StepParams& params);
   void make_layers(StepParams& params);
-  template <typename T>
-  const T* upload(const std::vector<T>& values);
 
   cudaStream_t stream_;
   DecodeModel model_;
   PinnedArray<StepInput> input_{1};
   PinnedArray<float> host_logits_;
-  DeviceTensor device_input_;  // a StepInput
-  DeviceTensor x_, logits_;    // [1, dim], [1, vocab_size] F32
-  std::vector<DeviceTensor> memory_;
+  DeviceTensor device_input_;    // a StepInput
+  DeviceTensor x_, logits_;      // [1, dim], [1, vocab_size] F32
+  DeviceTensor words_, layers_;  // those of StepParams
+  uint32_t epoch_ = 0;           // of the next step; 0: the words are not cleared yet
   GraphExec graph_;
 };
 

@@ -10,15 +10,18 @@
 // blocks, each of which has a range of the positions.
 namespace minfer::cuda {
 
-// What a thread knows of the step before its first layer.
-struct StepAttentionThread {
+// What a block has of the attention of a layer.
+struct StepAttentionShare {
   bool takes_part;
   int kv_head, first_head, group, split, splits;  // splits: that have positions
   int begin, end, pos;                            // positions; `end` may include pos
   bool has_new, appends;
-  // Of the block's rows, n_heads of q, k and v, this thread turns one pair.
+};
+
+// Of the block's rows, n_heads of q, k and v, a thread turns one pair.
+struct StepPair {
   int row, element[2];  // row -1: none
-  uint32_t source[2];   // word * 4 + place in it
+  int source[2];        // elements of q, k and v one behind the other
   float2 angle;
 };
 
@@ -28,16 +31,14 @@ struct StepAttentionShared {
   float2 states[kStepWarps][kStepMaxHeads];
 };
 
-__device__ inline StepAttentionThread attention_thread(const StepParams& p, int pos) {
-  const StepAttention& a = p.attention;
-  StepAttentionThread t{};
+__device__ inline StepAttentionShare attention_share(const StepAttention& a, int pos) {
+  StepAttentionShare t{};
   t.pos = pos;
   t.group = int(blockIdx.x) / a.n_splits;
   t.split = int(blockIdx.x) % a.n_splits;
   const int kv_len = pos + 1;
   t.splits = kv_len <= a.most_alone ? 1 : a.n_splits;
   t.takes_part = t.group < a.n_groups && t.split < t.splits;
-  if (!t.takes_part) return t;
   const int chunk = (kv_len + t.splits - 1) / t.splits;
   t.begin = min(t.split * chunk, kv_len);
   t.end = min(t.begin + chunk, kv_len);
@@ -45,26 +46,30 @@ __device__ inline StepAttentionThread attention_thread(const StepParams& p, int 
   t.kv_head = t.group / a.blocks_per_kv;
   t.first_head = t.group * a.heads_per_block;
   t.appends = t.has_new && t.group % a.blocks_per_kv == 0;
+  return t;
+}
 
-  const int pairs = a.head_dim / 2;
-  const int n_kv_heads = a.n_groups / a.blocks_per_kv;
-  t.row = int(threadIdx.x) / pairs;
+__device__ inline StepPair pair_of_thread(const StepParams& p, const StepAttentionShare& t) {
+  const StepAttention& a = p.attention;
+  const int pairs = a.head_dim / 2, n_kv_heads = a.n_groups / a.blocks_per_kv;
+  StepPair x{};
+  x.row = int(threadIdx.x) / pairs;
   const int i = int(threadIdx.x) % pairs;
-  if (t.row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
-    t.row = -1;
-    return t;
+  if (x.row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
+    x.row = -1;
+    return x;
   }
-  const bool is_v = t.row == a.heads_per_block + 1;
+  const bool is_v = x.row == a.heads_per_block + 1;
   const bool turns = !is_v && i < a.n_pairs;
-  t.element[0] = turns || is_v ? i : 2 * i;
-  t.element[1] = turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1;
-  t.angle = turns ? p.rope[int64_t{pos} * a.n_pairs + i] : float2{1, 0};
-  const int head = t.row < a.heads_per_block ? t.first_head + t.row
+  x.element[0] = turns || is_v ? i : 2 * i;
+  x.element[1] = turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1;
+  x.angle = turns ? p.rope[int64_t{t.pos} * a.n_pairs + i] : float2{1, 0};
+  const int head = x.row < a.heads_per_block ? t.first_head + x.row
                    : is_v                    ? a.n_heads + n_kv_heads + t.kv_head
                                              : a.n_heads + t.kv_head;
 #pragma unroll
-  for (int k = 0; k < 2; ++k) t.source[k] = p.qkv_source[head * a.head_dim + t.element[k]];
-  return t;
+  for (int k = 0; k < 2; ++k) x.source[k] = head * a.head_dim + x.element[k];
+  return x;
 }
 
 // Eight elements of a row of the cache as they lie.
@@ -210,29 +215,26 @@ struct Decoder {
 // Gathers the block's q, k and v, turns q and k, and leaves q (times the scale) and the new rows as
 // the cache holds them in shared memory; appends them to the cache.
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
-                                     const StepAttentionThread& t, StepAttentionShared& s,
+                                     const StepAttentionShare& t, StepAttentionShared& s,
                                      uint32_t epoch) {
   const StepAttention& a = p.attention;
-  if (t.row >= 0) {
-    float x[2];
+  const StepPair x = pair_of_thread(p, t);
+  if (x.row >= 0) {
+    float value[2];
     StepWord words[2];
 #pragma unroll
-    for (int k = 0; k < 2; ++k) words[k] = load_word(p.words.qkv + (t.source[k] >> 2));
-    Patience patience;
+    for (int k = 0; k < 2; ++k) words[k] = load_word(p.words.qkv + x.source[k] / 4);
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      while (words[k].epoch != epoch) {
-        words[k] = load_word(p.words.qkv + (t.source[k] >> 2));
-        patience.try_again();
-      }
-      const int place = int(t.source[k] & 3);
-      x[k] = place == 0 ? words[k].at[0] : place == 1 ? words[k].at[1] : words[k].at[2];
+      await_word(words[k], p.words.qkv + x.source[k] / 4, epoch);
+      const int place = x.source[k] % 4;
+      value[k] = place < 2 ? words[k].at(place == 1) : words[k].at(2 + (place == 3));
     }
-    const float2 turned = attention::rotated(x[0], x[1], t.angle);
-    const bool is_q = t.row < a.heads_per_block;
-    float* const to = is_q ? s.q[t.row] : s.new_row[t.row - a.heads_per_block];
-    to[t.element[0]] = is_q ? turned.x * a.scale_log2 : turned.x;
-    to[t.element[1]] = is_q ? turned.y * a.scale_log2 : turned.y;
+    const float2 turned = attention::rotated(value[0], value[1], x.angle);
+    const bool is_q = x.row < a.heads_per_block;
+    float* const to = is_q ? s.q[x.row] : s.new_row[x.row - a.heads_per_block];
+    to[x.element[0]] = is_q ? turned.x * a.scale_log2 : turned.x;
+    to[x.element[1]] = is_q ? turned.y * a.scale_log2 : turned.y;
   }
   consumers_sync();
   if (!t.has_new) return;
@@ -266,12 +268,10 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
 
 // The blocks' parts of a group, each a word of (maximum, sum) for each head and then the group's
 // output in words, not yet divided: merged by split, split_words of the output each.
-template <int kHeads>
-__device__ inline void merge_splits(const StepParams& p, const StepAttentionThread& t,
+__device__ inline void merge_splits(const StepParams& p, const StepAttentionShare& t,
                                     float* shared, uint32_t epoch) {
   const StepAttention& a = p.attention;
-  const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
-  const int part_words = heads + a.group_words;
+  const int heads = a.heads_per_block, part_words = heads + a.group_words;
   const uint4* const parts = p.words.parts + int64_t{t.group} * a.n_splits * part_words;
   const int first = t.split * a.split_words;
   const int n_words = max(0, min(a.split_words, a.group_words - first));
@@ -281,45 +281,36 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionThre
       const int split = i / per_split, j = i % per_split;
       const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
       StepWord word = load_word(from);
-      Patience patience;
-      while (word.epoch != epoch) {
-        word = load_word(from);
-        patience.try_again();
-      }
-#pragma unroll
-      for (int k = 0; k < 3; ++k) shared[i * 3 + k] = word.at[k];
+      await_word(word, from, epoch);
+      *reinterpret_cast<float4*>(shared + i * 4) =
+          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
     }
   }
   consumers_sync();
-  const int w = int(threadIdx.x);
-  if (w >= n_words) return;
-  float value[3] = {};
-#pragma unroll
-  for (int k = 0; k < 3; ++k) {
-    const int e = (first + w) * 3 + k;
-    if (e >= n_elements) break;
-    const int head = e / a.head_dim;
-    float top = -INFINITY, sum = 0, out = 0;
+  const int i = int(threadIdx.x), word = i / 4;
+  float value = 0;
+  if (word < n_words) {
+    const int head = (first + word) * 4 / a.head_dim;
+    float top = -INFINITY, sum = 0;
     for (int split = 0; split < t.splits; ++split) {
-      top = fmaxf(top, shared[(split * per_split + head) * 3]);
+      top = fmaxf(top, shared[(split * per_split + head) * 4]);
     }
     for (int split = 0; split < t.splits; ++split) {
-      const float* const state = shared + (split * per_split + head) * 3;
+      const float* const state = shared + (split * per_split + head) * 4;
       const float share = attention::exp2_fast(state[0] - top);
       sum = fmaf(share, state[1], sum);
-      out = fmaf(share, shared[(split * per_split + heads + w) * 3 + k], out);
+      value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
     }
-    value[k] = out / sum;
+    value /= sum;
   }
-  store_word(p.words.attended + t.group * a.group_words + first + w, value[0], value[1], value[2],
-             epoch);
+  publish(p.words.attended + t.group * a.group_words + first, 4 * n_words, value, epoch);
 }
 
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
 // the parts. `memory`: [kStepWarps, kHeads, head_dim] floats, `parts` what merge_splits gathers.
 template <int kHeads>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer,
-                              const StepAttentionThread& t, StepAttentionShared& s, float* memory,
+                              const StepAttentionShare& t, StepAttentionShared& s, float* memory,
                               float* parts, uint32_t epoch) {
   constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
   const StepAttention& a = p.attention;
@@ -409,35 +400,34 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     }
   }
   consumers_sync();
+  const int e = int(threadIdx.x);
   uint4* const part =
       p.words.parts + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
-  for (int first = 0; first < n_elements; first += kRowThreads) {
-    const int e = first + row_of_thread();
-    float value = 0;
-    if (row_of_thread() >= 0 && e < n_elements) {
-      const int head = e / a.head_dim;
-      float top = -INFINITY, sum = 0;
+  float value = 0;
+  if (e < n_elements) {
+    const int head = e / a.head_dim;
+    float top = -INFINITY, sum = 0;
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
-      const float base = top == -INFINITY ? 0.0f : top;
+    for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
+    top = through_word(top);
+    const float base = top == -INFINITY ? 0.0f : top;
 #pragma unroll
-      for (int w = 0; w < kStepWarps; ++w) {
-        const float2 state = s.states[w][head];
-        const float share = attention::exp2_fast(state.x - base);
-        sum = fmaf(share, state.y, sum);
-        value = fmaf(share, memory[w * n_elements + e], value);
-      }
-      if (t.splits == 1) {
-        value /= sum;
-      } else if (e % a.head_dim == 0) {
-        store_word(part + head, top, sum, 0, epoch);
-      }
+    for (int w = 0; w < kStepWarps; ++w) {
+      const float2 state = s.states[w][head];
+      const float share = attention::exp2_fast(state.x - base);
+      sum = fmaf(share, state.y, sum);
+      value = fmaf(share, memory[w * n_elements + e], value);
     }
-    publish_rows(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, first,
-                 a.group_words, value, epoch);
+    if (t.splits == 1) {
+      value /= sum;
+    } else if (e % a.head_dim == 0) {
+      store_word(part + head, top, sum, 0, 0, epoch);
+    }
   }
+  publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, n_elements,
+          value, epoch);
   if (t.splits > 1) {
-    merge_splits<kHeads>(p, t, parts, epoch);
+    merge_splits(p, t, parts, epoch);
   } else {
     consumers_sync();  // `memory` is free again
   }

@@ -18,6 +18,11 @@ __device__ inline int float_place(int column) {
 __device__ inline int half_place(int column) {
   return (column & ~31) | (column & 12) << 1 | (column & 16) >> 2 | (column & 3);
 }
+__device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
+  if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
+  return __half22float2(*reinterpret_cast<const __half2*>(&two));
+}
+
 struct StepStage {
   uint8_t* input;
   float4* biases;  // of U4: [n_pieces, scales of a piece], what takes the zero level off
@@ -26,20 +31,15 @@ struct StepStage {
 };
 
 // What the product's input is made of: words of an epoch, or where there are none yet plain floats;
-// and the norm's weight, or null.
+// and the norm's weight, half or bfloat16.
 struct StepSource {
   const uint4* words;
-  const float* plain;
-  const uint32_t* map;
-  int n_words;
   uint32_t epoch;
+  const float* plain;
   const void* norm_weight;
+  bool norm_is_bf16;
+  float eps;
 };
-
-__device__ inline float norm_weight_at(const StepParams& p, const void* weight, int i) {
-  return p.norm_is_bf16 ? to_float(static_cast<const __nv_bfloat16*>(weight)[i])
-                        : to_float(static_cast<const __half*>(weight)[i]);
-}
 
 // The largest of 16 values, and their sum in one order.
 __device__ inline float top_of(const float* x) {
@@ -59,77 +59,83 @@ __device__ inline float sum_of(const float* x) {
 // the levels, with 8 in place of each. The two warps that share pieces halve them.
 __device__ inline void stage_biases(const StepProduct& product, const StepStage& at) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int n_pieces = product.n_pieces;
+  const bool two = product.scales_per_piece == 2;
   const auto* const row = reinterpret_cast<const __half*>(at.input) + lane % 4 * 8 +
                           (lane / 4 == 1 ? rest_offset(product.in_dim) : 0);
   constexpr uint32_t kLow = 0x80088008, kHigh = 0x80808080;  // -8 and -128 units of 2^-24
-  for (int piece = warp; piece < product.n_pieces; piece += kStepWarps) {
+  for (int piece = warp; piece < n_pieces; piece += kStepWarps) {
     float sum[4] = {};
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const uint4 x = *reinterpret_cast<const uint4*>(row + piece * 64 + j * 32);
       ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.x, x.y);
       ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.z, x.w);
-      if (product.scales_per_piece == 2) {
+      if (two) {
         if (lane == 0) at.biases[piece * 2 + j] = make_float4(sum[0], sum[1], sum[2], sum[3]);
 #pragma unroll
         for (float& s : sum) s = 0;
       }
     }
-    if (product.scales_per_piece != 2 && lane == 0) {
+    if (!two && lane == 0) {
       at.biases[piece] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
   }
   asm volatile("bar.sync %0, 64;" ::"r"(2 + warp % 8) : "memory");
 }
 
-// kWords: of a thread, at most. Returns the factor of the product's sums: 1 / rms of a norm, and what the staged numbers and
-// levels are in units of.
+// kWords: of a thread, at most. Returns the factor of the product's sums: 1 / rms of a norm, and
+// what the staged numbers and levels are in units of.
 template <int kWords, bool kNorm>
-__device__ inline float stage_input(const StepParams& p, const StepProduct& product,
-                                    const StepSource& source, const StepStage& at) {
+__device__ inline float stage_input(const StepProduct& product, const StepSource& source,
+                                    const StepStage& at) {
   const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
   const bool is_float = product.format <= StepFormat::BF16;
-  uint32_t map[kWords];
-  float weight[kNorm ? kWords : 1][3];
-#pragma unroll
-  for (int k = 0; k < kWords; ++k) {
-    const int i = thread + k * kStepConsumers;
-    map[k] = i < source.n_words ? __ldg(source.map + i) : 0;
-  }
-  if constexpr (kNorm) {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k) {
-#pragma unroll
-      for (int j = 0; j < 3; ++j) {
-        weight[k][j] = j < int(map[k] & 3)
-                           ? norm_weight_at(p, source.norm_weight, int(map[k] >> 2) + j)
-                           : 1.0f;
-      }
-    }
-  }
+  const int in_dim = product.in_dim, n_words = in_dim / 4;
+  const bool is_plain = kNorm && source.plain != nullptr;
+  const auto word_of = [&](int k) { return thread + k * kStepConsumers; };
+
   StepWord words[kWords];
-  if (kNorm && source.plain != nullptr) {
+  if (!is_plain) {
 #pragma unroll
     for (int k = 0; k < kWords; ++k)
-#pragma unroll
-      for (int j = 0; j < 3; ++j)
-        if (j < int(map[k] & 3)) words[k].at[j] = __ldcg(source.plain + (map[k] >> 2) + j);
-  } else {
-    read_words(words, source.words, source.n_words, source.epoch);
+      if (word_of(k) < n_words) words[k] = load_word(source.words + word_of(k));
   }
-
+  uint2 weight[kNorm ? kWords : 1];
+  if constexpr (kNorm) {
+#pragma unroll
+    for (int k = 0; k < kWords; ++k)
+      if (word_of(k) < n_words)
+        weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + word_of(k));
+  }
+  // Where the f32 of a word wait, or stay: halves want the largest of all first.
+  const int rest = 2 * rest_offset(in_dim);
+  const auto place_of = [&](int k) {
+    return at.input + (is_float ? 4 * float_place(4 * word_of(k)) : 2 * half_place(4 * word_of(k)));
+  };
   float squares = 0, top = 0;
 #pragma unroll
   for (int k = 0; k < kWords; ++k) {
-#pragma unroll
-    for (int j = 0; j < 3; ++j) {
-      if (j >= int(map[k] & 3)) continue;
-      float& x = words[k].at[j];
-      if constexpr (kNorm) {
-        squares += x * x;
-        x *= weight[k][j];
-      }
-      top = fmaxf(top, fabsf(x));
+    if (word_of(k) >= n_words) continue;
+    float4 x;
+    if (is_plain) {
+      x = __ldcg(reinterpret_cast<const float4*>(source.plain) + word_of(k));
+    } else {
+      await_word(words[k], source.words + word_of(k), source.epoch);
+      x = make_float4(words[k].at(0), words[k].at(1), words[k].at(2), words[k].at(3));
+    }
+    if constexpr (kNorm) {
+      const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
+      const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
+      squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
+      x = make_float4(x.x * low.x, x.y * low.y, x.z * high.x, x.w * high.y);
+    }
+    top = fmaxf(top, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
+    if (is_float) {
+      *reinterpret_cast<float4*>(place_of(k)) = x;
+    } else {
+      *reinterpret_cast<float2*>(place_of(k)) = {x.x, x.y};
+      *reinterpret_cast<float2*>(place_of(k) + rest) = {x.z, x.w};
     }
   }
   if (kNorm) squares = warp_reduce(squares, Sum{});
@@ -140,41 +146,44 @@ __device__ inline float stage_input(const StepParams& p, const StepProduct& prod
   }
 
   float unit = 1;
-  if (is_float) {
-    float* const to = reinterpret_cast<float*>(at.input);
-#pragma unroll
-    for (int k = 0; k < kWords; ++k)
-#pragma unroll
-      for (int j = 0; j < 3; ++j)
-        if (j < int(map[k] & 3)) to[float_place(int(map[k] >> 2) + j)] = words[k].at[j];
-  } else {
+  if (!is_float) {
     consumers_sync();
     // A power of two that brings the largest into [1, 2): f16 holds it, and both halves' bits.
     const uint32_t exponent = __float_as_uint(top_of(at.sums + kStepWarps)) >> 23;
     const uint32_t bounded = min(max(exponent, 2u), 252u);
     unit = __uint_as_float(bounded << 23);
     const float inverse = __uint_as_float((254 - bounded) << 23);
-    __half* const to = reinterpret_cast<__half*>(at.input);
-    const int rest = rest_offset(product.in_dim);
-    const auto put = [&](int column, float x) {
-      const __half high = __float2half_rn(x);
-      to[half_place(column)] = high;
-      to[half_place(column) + rest] = __float2half_rn(x - __half2float(high));
+    struct alignas(8) Four {
+      __half at[4];
     };
+#pragma unroll 2
+    for (int k = 0; k < kWords; ++k) {
+      if (word_of(k) >= n_words) break;
+      auto* const first = reinterpret_cast<float2*>(place_of(k));
+      auto* const second = reinterpret_cast<float2*>(place_of(k) + rest);
+      const float x[4] = {first->x * inverse, first->y * inverse, second->x * inverse,
+                          second->y * inverse};
+      Four high, low;
 #pragma unroll
-    for (int k = 0; k < kWords; ++k)
-#pragma unroll
-      for (int j = 0; j < 3; ++j)
-        if (j < int(map[k] & 3)) put(int(map[k] >> 2) + j, words[k].at[j] * inverse);
-    const int padded = (product.in_dim + 63) / 64 * 64;
-    if (product.in_dim + thread < padded) put(product.in_dim + thread, 0);
+      for (int i = 0; i < 4; ++i) {
+        high.at[i] = __float2half_rn(x[i]);
+        low.at[i] = __float2half_rn(x[i] - __half2float(high.at[i]));
+      }
+      *reinterpret_cast<Four*>(first) = high;
+      *reinterpret_cast<Four*>(second) = low;
+    }
+    const int padding = (in_dim + 63) / 64 * 64 - in_dim;
+    if (thread < padding) {
+      __half* const to = reinterpret_cast<__half*>(at.input) + half_place(in_dim + thread);
+      to[0] = to[rest / 2] = __half(0);
+    }
   }
   consumers_sync();
   if (product.format == StepFormat::U4) {
     stage_biases(product, at);
     unit *= 0x1p24f;
   }
-  if (kNorm) unit *= rsqrtf(sum_of(at.sums) / float(product.in_dim) + p.eps);
+  if (kNorm) unit *= rsqrtf(sum_of(at.sums) / float(in_dim) + source.eps);
   return unit;
 }
 

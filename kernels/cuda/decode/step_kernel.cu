@@ -2,28 +2,23 @@
 #include "kernels/cuda/decode/step_input.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_ring.cuh"
+#include "kernels/cuda/quant/packed_layout.h"
 
 namespace minfer::cuda {
 namespace {
 
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
 
-// The matrix and row that a block's row of a product is.
-struct StepRow {
-  StepTile tile;
-  int row;  // in the matrix
-};
-__device__ inline StepRow step_row(const StepProduct& product, const StepLayer& layer, int phase,
-                                   int first_tile, int row, int half_of_pair) {
-  const StepTile tile = step_tile(product, layer.matrices + first_matrix(phase), phase,
-                                  first_tile + row / product.tile_rows, half_of_pair);
-  return {tile, tile.row_tile * product.tile_rows + row % product.tile_rows};
-}
-
-// Where a row has one scale, that; asked for before the product begins.
-__device__ inline float row_scale(const StepProduct& product, const StepRow& at) {
-  const int index = at.row / 16 * 16 + at.row % 8 * 2 + at.row / 8 % 2;  // packed_layout.h
-  return __half2float(reinterpret_cast<const __half*>(at.tile.matrix->scales)[index]);
+// The scale of a row that has one, asked for before the product begins. `row`: of the block's, from
+// first_tile on.
+__device__ inline float row_scale(const StepProduct& product, const StepLayer& layer, int phase,
+                                  int first_tile, int row, int half_of_pair) {
+  const StepTile tile =
+      step_tile(product, phase, first_tile + row / kTileRows, half_of_pair);
+  const int in_tile = row % kTileRows;
+  const int index = tile.row_tile * kTileRows + in_tile % 8 * 2 + in_tile / 8;  // packed_layout.h
+  const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
+  return __half2float(reinterpret_cast<const __half*>(scales)[index]);
 }
 
 __device__ inline float sum_of_warps(const float* scratch, int row) {
@@ -39,7 +34,7 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     as many blocks as multiprocessors, cooperative; 16 warps multiply, one keeps the
 //              ring of weights full. Blocks own rows: of the residual stream in a register each
-//   exchange   six vectors a layer between all blocks or those of a group of heads:
+//   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times f16(x) and
 //              f16(x - f16(x)) on the tensor cores, f32 sums, scales on the sums. q . k and
@@ -53,9 +48,19 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
   __shared__ alignas(16) float s_sums[2 * kStepWarps];
   __shared__ alignas(16) StepAttentionShared s_attention;
+  __shared__ StepProduct s_products[kStepPhases];
+  __shared__ StepLayer s_layers[2];  // this one and the next
 
-  const int warp = int(threadIdx.x) / 32, block = int(blockIdx.x);
-  if (threadIdx.x == 0) {
+  const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
+  if (thread < kStepPhases) s_products[thread] = p.products[thread];
+  const auto fetch_layer = [&](int layer) {
+    if (thread < int(sizeof(StepLayer) / 8)) {
+      reinterpret_cast<uint64_t*>(s_layers + layer % 2)[thread] =
+          __ldg(reinterpret_cast<const unsigned long long*>(p.layers + layer) + thread);
+    }
+  };
+  fetch_layer(0);
+  if (thread == 0) {
     for (int i = 0; i < p.n_slots; ++i) {
       ptx::mbarrier_init(s_full + i, 1);
       ptx::mbarrier_init(s_empty + i, kStepWarps / 2);
@@ -63,84 +68,86 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  const StepRing ring{shared, s_full, s_empty};
+  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes};
   if (warp == kStepWarps) {
-    fill_ring(p, ring);
+    fill_ring(p.layers, p.n_layers, s_products, ring, p.in_flight);
     return;
   }
 
   const StepShared layout = step_shared(p);
   const StepStage stage{shared + layout.input, reinterpret_cast<float4*>(shared + layout.biases),
                         reinterpret_cast<float*>(shared + layout.scratch), s_sums};
-  const uint32_t first_epoch = __ldcg(p.epoch);
-  const StepAttentionThread attention = attention_thread(p, __ldcg(p.pos));
-  const int own_row = row_of_thread();
+  const uint32_t first_epoch = p.input->epoch;
+  const int pos = p.input->pos;
   StepCursor cursor(warp / 8);
   float residual = 0;
   {
-    const StepProduct& wo = p.products[kWo];
-    const int row = wo.share.begin(block) * wo.tile_rows + own_row;
-    if (own_row >= 0 && row < p.dim) residual = __ldcg(p.x + row);
+    const StepProduct& wo = s_products[kWo];
+    const int row = wo.share.begin(block) * wo.tile_rows + thread;
+    if (row < p.dim) residual = __ldcg(p.x + row);
   }
 
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = layer_index == p.n_layers ? int(kHead) : step % 4;
-    const StepLayer& layer = p.layers[layer_index];
-    const StepProduct& product = p.products[phase];
+    const StepLayer& layer = s_layers[layer_index % 2];
+    const StepProduct& product = s_products[phase];
     const uint32_t epoch = first_epoch + uint32_t(layer_index);
 
-    if (phase == kWo && attention.takes_part) {
-      attend<kHeads>(p, layer, attention, s_attention, reinterpret_cast<float*>(stage.input),
-                     stage.scratch, epoch);
-    }
     float unit;
     if (phase == kWo || phase == kDown) {
-      const StepSource source = phase == kWo ? StepSource{p.words.attended, nullptr, p.attended_map,
-                                                          p.n_attended_words, epoch, nullptr}
-                                             : StepSource{p.words.hidden, nullptr, p.hidden_map,
-                                                          p.n_hidden_words, epoch, nullptr};
-      unit = stage_input<kStepMaxWords, false>(p, product, source, stage);
+      if (phase == kWo) {
+        fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
+        const StepAttentionShare share = attention_share(p.attention, pos);
+        if (share.takes_part) {
+          attend<kHeads>(p, layer, share, s_attention, reinterpret_cast<float*>(stage.input),
+                         stage.scratch, epoch);
+        }
+      }
+      const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
+                              .epoch = epoch};
+      unit = stage_input<kStepMaxWords, false>(product, source, stage);
     } else {
-      const StepSource source =
-          phase == kGateUp
-              ? StepSource{p.words.after_attention, nullptr, p.x_map, p.n_x_words, epoch,
-                           layer.ffn_norm}
-              : StepSource{p.words.after_ffn, layer_index == 0 ? p.x : nullptr, p.x_map,
-                           p.n_x_words, epoch - 1, layer.attn_norm};
-      unit = stage_input<kStepMaxNormWords, true>(p, product, source, stage);
+      StepSource source{.norm_is_bf16 = p.norm_is_bf16, .eps = p.eps};
+      if (phase == kGateUp) {
+        source.words = p.words.after_attention;
+        source.epoch = epoch;
+        source.norm_weight = layer.ffn_norm;
+      } else {
+        source.words = p.words.after_ffn;
+        source.epoch = epoch - 1;
+        source.plain = layer_index == 0 ? p.x : nullptr;
+        source.norm_weight = layer.attn_norm;
+      }
+      unit = stage_input<kStepMaxNormWords, true>(product, source, stage);
     }
 
     const int first_tile = product.share.begin(block), n_tiles = product.share.count(block);
-    const int halves = phase == kGateUp ? 2 : 1;
-    const int at_once = kStepMaxRows / (halves * product.tile_rows);
+    const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
+    const int at_once = kStepMaxRows / (halves * tile_rows);
     const bool has_row_scales = product.format >= StepFormat::U4 && product.scales_per_piece == 0;
     for (int tile = 0; tile == 0 || tile < n_tiles; tile += at_once) {
-      const int n_now = min(at_once, n_tiles - tile), n_rows = n_now * product.tile_rows;
-      const bool has_row = own_row >= 0 && own_row < n_rows;
-      const StepRow at =
-          step_row(product, layer, phase, first_tile + tile, has_row ? own_row : 0, 0);
-      const bool is_in_matrix = has_row && (phase != kHead || at.row < product.out_dim);
+      const int n_now = min(at_once, n_tiles - tile), n_rows = n_now * tile_rows;
+      const bool has_row = thread < n_rows;
       float scale[2] = {unit, unit};
       if (has_row_scales && has_row) {
-        scale[0] *= row_scale(product, at);
+        scale[0] *= row_scale(product, layer, phase, first_tile + tile, thread, 0);
         if (phase == kGateUp) {
-          scale[1] *= row_scale(
-              product, step_row(product, layer, phase, first_tile + tile, own_row, 1));
+          scale[1] *= row_scale(product, layer, phase, first_tile + tile, thread, 1);
         }
       }
-      multiply(p, product, ring, stage, cursor, n_now * halves);
+      multiply(product, ring, stage, cursor, n_now * halves);
       consumers_sync();
       float value = 0;
       if (has_row) {
-        const int in_tile = own_row % product.tile_rows, of_tile = own_row / product.tile_rows;
-        const int row = (of_tile * halves) * product.tile_rows + in_tile;
+        const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
         value = sum_of_warps(stage.scratch, row) * scale[0];
         if (phase == kGateUp) {
-          value = silu(value) * (sum_of_warps(stage.scratch, row + product.tile_rows) * scale[1]);
+          value = silu(value) * (sum_of_warps(stage.scratch, row + tile_rows) * scale[1]);
         }
       }
       if (phase == kHead) {
-        if (is_in_matrix) p.logits[at.row] = value;
+        const int row = (first_tile + tile) * tile_rows + thread;
+        if (has_row && row < product.out_dim) p.logits[row] = value;
         consumers_sync();  // scratch is free again
         continue;
       }
@@ -152,13 +159,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         value = residual;
         words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
       }
-      // All its words, also where it has a row less than others: who reads them waits for all.
-      publish_rows(words + block * product.words_per_block, 0, product.words_per_block, value,
-                   epoch);
+      publish(words + (first_tile + tile) * tile_rows / 4, n_rows, value, epoch);
     }
   }
-  // Every block has read it: this one has had words of all.
-  if (block == 0 && threadIdx.x == 0) *p.epoch = first_epoch + uint32_t(p.n_layers);
 }
 
 }  // namespace

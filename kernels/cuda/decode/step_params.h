@@ -17,9 +17,9 @@ constexpr int kStepMaxSlots = 24;
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
-// Words of an exchanged vector that a thread may have: vectors up to 3 * 512 * 10 = 15360, and 9216
-// where a norm stands before the product.
-constexpr int kStepMaxWords = 10, kStepMaxNormWords = 6;
+// Words of an exchanged vector that a thread may have: vectors up to 16384, and 8192 where a norm
+// stands before the product.
+constexpr int kStepMaxWords = 8, kStepMaxNormWords = 4;
 constexpr int kStepMaxHeads = 4;  // query heads of a key/value head that a block attends with
 constexpr int kStepMaxHeadDim = 128;
 
@@ -58,7 +58,6 @@ struct StepProduct {
   int scales_per_piece;  // of a row: 0 (the row has one), 1, 2
   int unit_shift;        // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
-  int words_per_block;  // of what it publishes
 };
 
 struct StepMatrix {
@@ -86,12 +85,18 @@ struct StepAttention {
   int n_heads, head_dim, n_pairs, capacity;
   int heads_per_block, blocks_per_kv;
   int n_groups, n_splits;     // a group: heads_per_block heads of a key/value head
-  int group_words;            // of its output
+  int group_words;            // of its output, four elements each
   int split_words;            // of those, merged by one block
   int most_alone;             // positions of a group that one block takes without merging
   int lanes;                  // that share a row of the cache: 8 or 16
   bool is_u8;
   float scale_log2;
+};
+
+// What changes from step to step. Words that may carry an epoch of this step are cleared before it.
+struct StepInput {
+  int32_t token, pos;
+  uint32_t epoch;  // of the first layer, at least 1; that of the last is below 65536
 };
 
 struct StepParams {
@@ -100,15 +105,9 @@ struct StepParams {
   StepProduct products[kStepPhases];
   StepAttention attention;
   StepWords words;
-  // Of word i of a vector: first column * 4 + number of columns (0 to 3).
-  const uint32_t *x_map, *attended_map, *hidden_map;
-  int n_x_words, n_attended_words, n_hidden_words;
-  // Of element i of q, k, v one behind the other: word * 4 + place in it.
-  const uint32_t* qkv_source;
   const float* x;        // [dim], the embedding
   const float2* rope;    // [.., n_pairs]
-  const int* pos;
-  uint32_t* epoch;       // of the first layer of this step; left at that of the next
+  const StepInput* input;
   float* logits;
   float eps;
   bool norm_is_bf16;

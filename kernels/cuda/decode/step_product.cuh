@@ -8,6 +8,11 @@
 // w + 8. Each warp leaves its sums of a row in scratch[warp][row].
 namespace minfer::cuda {
 
+// What the products read again and again.
+struct StepShape {
+  int n_stages, n_pieces, in_dim, unit_shift;
+};
+
 // Where a warp is in the ring: every other stage is its own.
 struct StepCursor {
   int slot, parity, skip;  // skip: stages of the next tile in front of its own first one
@@ -15,16 +20,16 @@ struct StepCursor {
 
   // f(slot's memory, stage) for each of the tile's stages that are this warp's.
   template <typename F>
-  __device__ void each_stage(const StepParams& p, const StepRing& ring, int n_stages, F f) {
+  __device__ void each_stage(const StepRing& ring, int n_stages, F f) {
     int stage = skip;
     for (; stage < n_stages; stage += 2) {
       ptx::mbarrier_wait(ring.full + slot, parity);
-      f(ring.slots + slot * p.slot_bytes, stage);
+      f(ring.slots + slot * ring.slot_bytes, stage);
       __syncwarp();
       if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty + slot);
       slot += 2;
-      if (slot >= p.n_slots) {
-        slot -= p.n_slots;
+      if (slot >= ring.n_slots) {
+        slot -= ring.n_slots;
         parity ^= 1;
       }
     }
@@ -32,27 +37,21 @@ struct StepCursor {
   }
 };
 
-__device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
-  if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
-  return __half22float2(*reinterpret_cast<const __half2*>(&two));
-}
-
 // Tiles of 4 rows; a piece is 64 columns: lane (r, c) = (lane / 8, lane % 8) has columns 8 c ... of
 // row r. f32 products and sums.
 template <bool kBf16>
-__device__ inline void multiply_floats(const StepParams& p, const StepProduct& product,
-                                       const StepRing& ring, const StepStage& at,
+__device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring, const StepStage& at,
                                        StepCursor& cursor, int n_tiles) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, r = lane / 8, c = lane % 8;
   const float* const x = reinterpret_cast<const float*>(at.input) + c * 4;
   float* const to = at.scratch + warp * kStepMaxRows + r;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float sum[2] = {};
-    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int piece = warp % 8 + 8 * k, column = (stage * kStagePieces + piece) * 64;
-        if (column + c * 8 >= product.in_dim) continue;
+        if (column + c * 8 >= shape.in_dim) continue;
         const uint4 w = *reinterpret_cast<const uint4*>(slot + r * 2048 + piece * 128 + c * 16);
         const float4 low = *reinterpret_cast<const float4*>(x + column);
         const float4 high = *reinterpret_cast<const float4*>(x + column + 32);
@@ -87,21 +86,20 @@ __device__ inline void multiply_levels(float (&sum)[4], uint32_t w0, uint32_t w1
 
 // Tiles of 16 rows of U4 levels.
 template <int kScales>
-__device__ inline void multiply_u4(const StepParams& p, const StepProduct& product,
-                                   const StepRing& ring, const StepStage& at, StepCursor& cursor,
+__device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring, const StepStage& at, StepCursor& cursor,
                                    int n_tiles) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
-                        (g == 1 ? rest_offset(product.in_dim) : 0);
+                        (g == 1 ? rest_offset(shape.in_dim) : 0);
   float* const to = at.scratch + warp * kStepMaxRows + g;
-  const int pieces_shift = product.unit_shift - 6;
+  const int pieces_shift = shape.unit_shift - 6;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float total[4] = {};
-    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
-        if (piece >= product.n_pieces) break;
+        if (piece >= shape.n_pieces) break;
         const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
         const uint4 x1 = *reinterpret_cast<const uint4*>(x + piece * 64 + 32);
@@ -146,21 +144,20 @@ __device__ inline uint32_t two_levels(uint32_t word) {
 
 // Tiles of 16 rows of U8 levels; a piece is 32 columns.
 template <int kScales>
-__device__ inline void multiply_u8(const StepParams& p, const StepProduct& product,
-                                   const StepRing& ring, const StepStage& at, StepCursor& cursor,
+__device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring, const StepStage& at, StepCursor& cursor,
                                    int n_tiles) {
   const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
-                        (g == 1 ? rest_offset(product.in_dim) : 0);
+                        (g == 1 ? rest_offset(shape.in_dim) : 0);
   float* const to = at.scratch + warp * kStepMaxRows + g;
-  const int pieces_shift = product.unit_shift - 5;
+  const int pieces_shift = shape.unit_shift - 5;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float total[2][4] = {};
-    cursor.each_stage(p, ring, product.n_stages, [&](const uint8_t* slot, int stage) {
+    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
 #pragma unroll
       for (int k = 0; k < 2; ++k) {
         const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
-        if (piece >= product.n_pieces) break;
+        if (piece >= shape.n_pieces) break;
         const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
         float own[4] = {};
@@ -186,19 +183,20 @@ __device__ inline void multiply_u8(const StepParams& p, const StepProduct& produ
   }
 }
 
-__device__ inline void multiply(const StepParams& p, const StepProduct& product,
-                                const StepRing& ring, const StepStage& at, StepCursor& cursor,
-                                int n_tiles) {
+__device__ inline void multiply(const StepProduct& product, const StepRing& ring,
+                                const StepStage& at, StepCursor& cursor, int n_tiles) {
+  const StepShape shape{product.n_stages, product.n_pieces, product.in_dim, product.unit_shift};
+  const int scales = product.scales_per_piece;
   switch (product.format) {
-    case StepFormat::F16: return multiply_floats<false>(p, product, ring, at, cursor, n_tiles);
-    case StepFormat::BF16: return multiply_floats<true>(p, product, ring, at, cursor, n_tiles);
+    case StepFormat::F16: return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
+    case StepFormat::BF16: return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
     case StepFormat::U4:
-      if (product.scales_per_piece == 0) return multiply_u4<0>(p, product, ring, at, cursor, n_tiles);
-      if (product.scales_per_piece == 1) return multiply_u4<1>(p, product, ring, at, cursor, n_tiles);
-      return multiply_u4<2>(p, product, ring, at, cursor, n_tiles);
+      if (scales == 0) return multiply_u4<0>(shape, ring, at, cursor, n_tiles);
+      if (scales == 1) return multiply_u4<1>(shape, ring, at, cursor, n_tiles);
+      return multiply_u4<2>(shape, ring, at, cursor, n_tiles);
     case StepFormat::U8:
-      if (product.scales_per_piece == 0) return multiply_u8<0>(p, product, ring, at, cursor, n_tiles);
-      return multiply_u8<1>(p, product, ring, at, cursor, n_tiles);
+      if (scales == 0) return multiply_u8<0>(shape, ring, at, cursor, n_tiles);
+      return multiply_u8<1>(shape, ring, at, cursor, n_tiles);
   }
 }
 

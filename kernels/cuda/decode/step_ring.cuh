@@ -11,81 +11,89 @@ namespace minfer::cuda {
 struct StepRing {
   uint8_t* slots;
   uint64_t *full, *empty;  // [n_slots]
+  int n_slots, slot_bytes;
 };
 
-// Where a stage of a tile lies in memory.
+// A tile of a product: its matrix, of those of the product, and which tile of that it is.
 struct StepTile {
-  const StepMatrix* matrix;
-  int row_tile;  // in its matrix
+  int matrix, row_tile;
 };
-__device__ inline StepTile step_tile(const StepProduct& p, const StepMatrix* matrices, int phase,
-                                     int tile, int half_of_pair) {
-  if (phase == kGateUp) return {matrices + half_of_pair, tile};
+__device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, int half_of_pair) {
+  if (phase == kGateUp) return {half_of_pair, tile};
   const int part = (tile >= p.ends[0]) + (tile >= p.ends[1]);
-  return {matrices + part, part == 0 ? tile : tile - p.ends[part - 1]};
+  return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
 }
 
-// In flight at most p.in_flight stages: what is asked for stands in front of what other blocks
-// exchange, and more than the latency hides brings nothing.
-__device__ inline void fill_ring(const StepParams& p, const StepRing& ring) {
+// In flight at most `in_flight` stages: what is asked for stands in front of what other blocks
+// exchange, and more than the latency hides brings nothing. `products` in shared memory.
+__device__ inline void fill_ring(const StepLayer* layers, int n_layers,
+                                 const StepProduct* products, const StepRing& ring, int in_flight) {
   const int lane = int(threadIdx.x) % 32, block = int(blockIdx.x);
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   int slot = 0, parity = 1, awaited = 0, awaited_parity = 0, issued = 0;
-  for (int step = 0; step <= 4 * p.n_layers; ++step) {
-    const int layer = step / 4, phase = layer == p.n_layers ? int(kHead) : step % 4;
-    const StepProduct& product = p.products[phase];
-    const StepMatrix* const matrices = p.layers[layer].matrices + first_matrix(phase);
+  StepMatrix matrices{};  // lane i has matrix i of the layer
+  for (int step = 0; step <= 4 * n_layers; ++step) {
+    const int layer = step / 4, phase = layer == n_layers ? int(kHead) : step % 4;
+    if (step % 4 == 0 && lane < 7) matrices = layers[layer].matrices[lane];
+    const StepProduct product = products[phase];
     const int first = product.share.begin(block), count = product.share.count(block);
     const int n_halves = phase == kGateUp ? 2 : 1;
+    const bool is_float = product.format <= StepFormat::BF16;
     for (int i = 0; i < count * n_halves; ++i) {
-      const StepTile tile =
-          step_tile(product, matrices, phase, first + i / n_halves, i % n_halves);
-      const uint8_t* const weights = tile.matrix->weights;
-      const uint8_t* const scales = tile.matrix->scales;
-      const bool is_float = product.format <= StepFormat::BF16;
+      const StepTile tile = step_tile(product, phase, first + i / n_halves, i % n_halves);
+      const int from = first_matrix(phase) + tile.matrix;
+      const auto of_matrix = [&](const uint8_t* p) {
+        return reinterpret_cast<const uint8_t*>(
+            __shfl_sync(~0u, reinterpret_cast<unsigned long long>(p), from));
+      };
+      const uint8_t* weights = of_matrix(matrices.weights);
+      const uint8_t* scales = of_matrix(matrices.scales) +
+                              int64_t{tile.row_tile} * product.tile_scale_bytes;
+      if (is_float) {
+        const int row = min(tile.row_tile * 4 + lane % 4, product.out_dim - 1);
+        weights += int64_t{row} * product.tile_bytes;
+      } else {
+        weights += int64_t{tile.row_tile} * product.tile_bytes;
+      }
+      int level_bytes = product.n_pieces * kPieceBytes, scale_bytes = product.tile_scale_bytes;
+      int row_bytes = product.tile_bytes;  // of floats
       for (int stage = 0; stage < product.n_stages; ++stage) {
-        const int pieces = min(kStagePieces, product.n_pieces - stage * kStagePieces);
         if (lane == 0) {
           ptx::mbarrier_wait(ring.empty + slot, parity);
-          if (issued >= p.in_flight) {
+          if (issued >= in_flight) {
             ptx::mbarrier_wait(ring.full + awaited, awaited_parity);
-            if (++awaited == p.n_slots) {
+            if (++awaited == ring.n_slots) {
               awaited = 0;
               awaited_parity ^= 1;
             }
           }
         }
         ++issued;
-        uint8_t* const to = ring.slots + slot * p.slot_bytes;
+        uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         uint64_t* const full = ring.full + slot;
         if (is_float) {  // 4 rows of 1024 columns
-          const int bytes = min(2048, product.tile_bytes - stage * 2048);
+          const int bytes = min(2048, row_bytes);
           if (lane == 0) ptx::mbarrier_expect(full, 4 * bytes);
           __syncwarp();
-          if (lane < 4) {
-            const int row = min(tile.row_tile * 4 + lane, product.out_dim - 1);
-            ptx::bulk_copy(to + lane * 2048,
-                           weights + int64_t{row} * product.tile_bytes + stage * 2048, bytes, full,
-                           policy);
+          if (lane < 4) ptx::bulk_copy(to + lane * 2048, weights, bytes, full, policy);
+          weights += 2048;
+          row_bytes -= 2048;
+        } else {
+          const int n_levels = min(kStageBytes, level_bytes);
+          const int n_scales = min(product.stage_scale_bytes, scale_bytes);
+          if (lane == 0) {
+            ptx::mbarrier_expect(full, n_levels + n_scales);
+            ptx::bulk_copy(to, weights, n_levels, full, policy);
+            if (n_scales != 0) ptx::bulk_copy(to + kStageBytes, scales, n_scales, full, policy);
           }
-        } else if (lane == 0) {
-          const int scale_bytes =
-              min(product.stage_scale_bytes,
-                  product.tile_scale_bytes - stage * product.stage_scale_bytes);
-          ptx::mbarrier_expect(full, pieces * kPieceBytes + scale_bytes);
-          ptx::bulk_copy(to, weights + int64_t{tile.row_tile} * product.tile_bytes +
-                                 stage * kStageBytes,
-                         pieces * kPieceBytes, full, policy);
-          if (scale_bytes != 0) {
-            ptx::bulk_copy(to + kStageBytes,
-                           scales + int64_t{tile.row_tile} * product.tile_scale_bytes +
-                               stage * product.stage_scale_bytes,
-                           scale_bytes, full, policy);
-          }
+          weights += kStageBytes;
+          level_bytes -= kStageBytes;
+          scales += product.stage_scale_bytes;
+          scale_bytes -= product.stage_scale_bytes;
         }
         __syncwarp();
-        if (++slot == p.n_slots) {
+        if (++slot == ring.n_slots) {
           slot = 0;
           parity ^= 1;
         }
