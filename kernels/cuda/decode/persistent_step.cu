@@ -1,5 +1,6 @@
 #include "kernels/cuda/decode/persistent_step.h"
 
+#include <cstdio>  // TUNE
 #include <algorithm>
 #include <bit>
 #include <limits>
@@ -8,6 +9,7 @@
 
 #include "kernels/cuda/quant/matrix_view.cuh"
 
+static long long* g_profile;  // TUNE
 namespace minfer::cuda {
 namespace {
 
@@ -38,7 +40,7 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   p.format = *format;
   p.in_dim = narrow<int>(w.in_dim);
   const bool is_float = *format <= StepFormat::BF16;
-  p.tile_rows = is_float ? 4 : kTileRows;
+  p.tile_rows = is_float ? kFloatRows : kTileRows;
   std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   int n_tiles = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
@@ -56,13 +58,14 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
 
   if (is_float) {
     if (w.in_dim % 8 != 0) return std::nullopt;
-    p.tile_bytes = 2 * p.in_dim;
-    p.n_pieces = narrow<int>(ceil_div(w.in_dim, 64));
+    p.level_bytes = 2 * p.in_dim;
+    p.n_stages = narrow<int>(ceil_div(w.in_dim, kStageColumns));
   } else {
     const PackedLayout layout = layout_of(w);
     const int piece_columns = *format == StepFormat::U4 ? 64 : 32;
-    p.tile_bytes = narrow<int>(layout.row_tile_bytes());
-    p.n_pieces = p.tile_bytes / kPieceBytes;
+    p.level_bytes = narrow<int>(layout.row_tile_bytes());
+    p.n_pieces = p.level_bytes / kPieceBytes;
+    p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
     if (layout.unit != 0) {
       if (layout.unit < 32) return std::nullopt;
       p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
@@ -71,7 +74,6 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
       p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
   }
-  p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
   return p;
 }
 
@@ -107,7 +109,6 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
   if (a.n_splits == 0 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
-      (a.heads_per_block + 2) * a.head_dim / 2 > kStepConsumers ||
       (cache.dtype != DType::F16 && cache.dtype != DType::U8)) {
     return std::nullopt;
   }
@@ -150,9 +151,7 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   }
   const auto kernel = step_kernel_of(attention->heads_per_block);
   if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
-  if (!fits(*qkv, 1) || !fits(*wo, 1) || !fits(*gate_up, 2) || !fits(*down, 1) ||
-      wo->out_dim > 4 * kStepMaxNormWords * kStepConsumers ||
-      std::max(wo->in_dim, down->in_dim) > 4 * kStepMaxWords * kStepConsumers) {
+  if (!fits(*qkv, 1) || !fits(*wo, 1) || !fits(*gate_up, 2) || !fits(*down, 1)) {
     return nullptr;
   }
   p.n_layers = narrow<int>(std::ssize(model.layers));
@@ -206,6 +205,8 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
   p.x = data_of<const float>(x_);
   p.logits = data_of<float>(logits_);
   p.input = input;
+  if (!g_profile) cudaMallocHost(&g_profile, 132 * 24 * 8);  // TUNE
+  p.profile = g_profile;  // TUNE
 
   cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
   cooperative.id = cudaLaunchAttributeCooperative;
@@ -277,6 +278,8 @@ void PersistentStep::make_layers(StepParams& p) {
   p.layers = static_cast<const StepLayer*>(layers_.view().data);
 }
 
+// TUNE
+static void show_prof() { const char* n[] = {"qkv", "wo", "gu", "down", "head", "attn"}; for (int b : {0, 5, 60, 129, 131}) { fprintf(stderr, "block %d:", b); for (int i = 0; i < 21; ++i) fprintf(stderr, "%s%s %.2f", i % 4 == 0 ? " | " : " ", i % 4 == 0 ? n[i / 4] : "", g_profile[b * 24 + i] / 1.755e3 / (i / 4 == 4 ? 1 : 32)); fprintf(stderr, "\n"); } }  // TUNE
 std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   MINFER_CHECK(pos >= 0 && pos < model_.layers.front().cache->capacity, "decode at position ", pos);
   const auto n_layers = uint32_t(model_.layers.size());
@@ -289,6 +292,7 @@ std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   epoch_ += n_layers;
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  static int n_steps = 0; if (getenv("STEP_PROF") && ++n_steps == 300) show_prof();  // TUNE
   return {host_logits_.data(), host_logits_.size()};
 }
 

@@ -18,7 +18,7 @@ struct StepAttentionShare {
   bool has_new, appends;
 };
 
-// Of the block's rows, n_heads of q, k and v, a thread turns one pair.
+// A pair of elements of the block's rows, heads of q, k and v, that turns. One a thread for one head.
 struct StepPair {
   int row, element[2];  // row -1: none
   int source[2];        // elements of q, k and v one behind the other
@@ -49,12 +49,12 @@ __device__ inline StepAttentionShare attention_share(const StepAttention& a, int
   return t;
 }
 
-__device__ inline StepPair pair_of_thread(const StepParams& p, const StepAttentionShare& t) {
+__device__ inline StepPair step_pair(const StepParams& p, const StepAttentionShare& t, int index) {
   const StepAttention& a = p.attention;
   const int pairs = a.head_dim / 2, n_kv_heads = a.n_groups / a.blocks_per_kv;
   StepPair x{};
-  x.row = int(threadIdx.x) / pairs;
-  const int i = int(threadIdx.x) % pairs;
+  x.row = index / pairs;
+  const int i = index % pairs;
   if (x.row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
     x.row = -1;
     return x;
@@ -214,21 +214,36 @@ struct Decoder {
 
 // Gathers the block's q, k and v, turns q and k, and leaves q (times the scale) and the new rows as
 // the cache holds them in shared memory; appends them to the cache.
+template <int kHeads>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
                                      const StepAttentionShare& t, StepAttentionShared& s,
                                      uint32_t epoch) {
   const StepAttention& a = p.attention;
-  const StepPair x = pair_of_thread(p, t);
-  if (x.row >= 0) {
-    float value[2];
-    StepWord words[2];
+  constexpr int kPairs = (kHeads + 2) * kStepMaxHeadDim / 2;
+  constexpr int kOwn = (kPairs + kStepConsumers - 1) / kStepConsumers;
+  StepPair pairs[kOwn];
 #pragma unroll
-    for (int k = 0; k < 2; ++k) words[k] = load_word(p.words.qkv + x.source[k] / 4);
+  for (int k = 0; k < kOwn; ++k) {
+    pairs[k] = step_pair(p, t, thread_index() + k * kStepConsumers);
+  }
+#pragma unroll
+  for (const StepPair& x : pairs) {
+    if (x.row < 0) continue;
+    const uint4* const from[2] = {p.words.qkv + x.source[0] / 4, p.words.qkv + x.source[1] / 4};
+    StepWord words[2] = {load_word(from[0]), load_word(from[1])};
+    Patience patience;
+    while (!words[0].is_of(epoch) || !words[1].is_of(epoch)) {
+      words[0] = load_word(from[0]);
+      words[1] = load_word(from[1]);
+      patience.try_again();
+    }
+    float value[2];
 #pragma unroll
     for (int k = 0; k < 2; ++k) {
-      await_word(words[k], p.words.qkv + x.source[k] / 4, epoch);
       const int place = x.source[k] % 4;
-      value[k] = place < 2 ? words[k].at(place == 1) : words[k].at(2 + (place == 3));
+      const float first = place % 2 == 0 ? words[k].at(0) : words[k].at(1);
+      const float second = place % 2 == 0 ? words[k].at(2) : words[k].at(3);
+      value[k] = place < 2 ? first : second;
     }
     const float2 turned = attention::rotated(value[0], value[1], x.angle);
     const bool is_q = x.row < a.heads_per_block;
@@ -238,7 +253,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   }
   consumers_sync();
   if (!t.has_new) return;
-  const int warp = int(threadIdx.x) / 32, lane = int(threadIdx.x) % 32;
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
   if (warp < 2) {  // keys, values
     float* const row = s.new_row[warp];
     void* const rows = warp == 0 ? layer.keys : layer.values;
@@ -277,46 +292,49 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
   if (n_words > 0) {
-    for (int i = int(threadIdx.x); i < per_split * t.splits; i += kStepConsumers) {
+    for (int i = thread_index(); i < per_split * t.splits; i += kStepConsumers) {
       const int split = i / per_split, j = i % per_split;
       const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
-      StepWord word = load_word(from);
-      await_word(word, from, epoch);
+      StepWord word[1] = {load_word(from)};
+      await_words<1>(word, from, 1, epoch);
       *reinterpret_cast<float4*>(shared + i * 4) =
-          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
+          make_float4(word[0].at(0), word[0].at(1), word[0].at(2), word[0].at(3));
     }
   }
   consumers_sync();
-  const int i = int(threadIdx.x), word = i / 4;
-  float value = 0;
-  if (word < n_words) {
-    const int head = (first + word) * 4 / a.head_dim;
-    float top = -INFINITY, sum = 0;
-    for (int split = 0; split < t.splits; ++split) {
-      top = fmaxf(top, shared[(split * per_split + head) * 4]);
+  for (int begin = 0; begin < 4 * n_words; begin += kStepConsumers) {
+    const int i = begin + thread_index(), word = i / 4;
+    float value = 0;
+    if (word < n_words) {
+      const int head = (first + word) * 4 / a.head_dim;
+      float top = -INFINITY, sum = 0;
+      for (int split = 0; split < t.splits; ++split) {
+        top = fmaxf(top, shared[(split * per_split + head) * 4]);
+      }
+      for (int split = 0; split < t.splits; ++split) {
+        const float* const state = shared + (split * per_split + head) * 4;
+        const float share = attention::exp2_fast(state[0] - top);
+        sum = fmaf(share, state[1], sum);
+        value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
+      }
+      value /= sum;
     }
-    for (int split = 0; split < t.splits; ++split) {
-      const float* const state = shared + (split * per_split + head) * 4;
-      const float share = attention::exp2_fast(state[0] - top);
-      sum = fmaf(share, state[1], sum);
-      value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
-    }
-    value /= sum;
+    publish(p.words.attended + t.group * a.group_words + first, begin, 4 * n_words, value, epoch);
   }
-  publish(p.words.attended + t.group * a.group_words + first, 4 * n_words, value, epoch);
 }
 
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
 // the parts. `memory`: [kStepWarps, kHeads, head_dim] floats, `parts` what merge_splits gathers.
 template <int kHeads>
-__device__ inline void attend(const StepParams& p, const StepLayer& layer,
-                              const StepAttentionShare& t, StepAttentionShared& s, float* memory,
-                              float* parts, uint32_t epoch) {
+__device__ inline void attend(const StepParams& p, const StepLayer& layer, StepAttentionShared& s,
+                              float* memory, float* parts, int pos, uint32_t epoch) {
+  const StepAttentionShare t = attention_share(p.attention, pos);
+  if (!t.takes_part) return;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
   const StepAttention& a = p.attention;
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-  const int n_teams = kStepConsumers / a.lanes, team = int(threadIdx.x) / a.lanes;
-  const int at = int(threadIdx.x) % a.lanes * 8;
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
+  const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
   const int64_t head_row = int64_t{t.kv_head} * a.capacity;
   const int end = min(t.end, t.pos), stride = n_teams * kN;
@@ -334,7 +352,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   // Those of the first round are under way while q is still made.
   load(k, layer.keys, layer.key_scales, t.begin + team);
   load(v, layer.values, layer.value_scales, t.begin + team);
-  take_new_rows(p, layer, t, s, epoch);
+  take_new_rows<kHeads>(p, layer, t, s, epoch);
 
   Decoder<kHeads> decoder;
   const int q_at = has_columns ? at : 0;
@@ -400,32 +418,34 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     }
   }
   consumers_sync();
-  const int e = int(threadIdx.x);
   uint4* const part =
       p.words.parts + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
-  float value = 0;
-  if (e < n_elements) {
-    const int head = e / a.head_dim;
-    float top = -INFINITY, sum = 0;
+  for (int begin = 0; begin < n_elements; begin += kStepConsumers) {
+    const int e = begin + thread_index();
+    float value = 0;
+    if (e < n_elements) {
+      const int head = e / a.head_dim;
+      float top = -INFINITY, sum = 0;
 #pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
-    top = through_word(top);
-    const float base = top == -INFINITY ? 0.0f : top;
+      for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
+      top = through_word(top);
+      const float base = top == -INFINITY ? 0.0f : top;
 #pragma unroll
-    for (int w = 0; w < kStepWarps; ++w) {
-      const float2 state = s.states[w][head];
-      const float share = attention::exp2_fast(state.x - base);
-      sum = fmaf(share, state.y, sum);
-      value = fmaf(share, memory[w * n_elements + e], value);
+      for (int w = 0; w < kStepWarps; ++w) {
+        const float2 state = s.states[w][head];
+        const float share = attention::exp2_fast(state.x - base);
+        sum = fmaf(share, state.y, sum);
+        value = fmaf(share, memory[w * n_elements + e], value);
+      }
+      if (t.splits == 1) {
+        value /= sum;
+      } else if (e % a.head_dim == 0) {
+        store_word(part + head, top, sum, 0, 0, epoch);
+      }
     }
-    if (t.splits == 1) {
-      value /= sum;
-    } else if (e % a.head_dim == 0) {
-      store_word(part + head, top, sum, 0, 0, epoch);
-    }
+    publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
+            n_elements, value, epoch);
   }
-  publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, n_elements,
-          value, epoch);
   if (t.splits > 1) {
     merge_splits(p, t, parts, epoch);
   } else {

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <utility>
 
 #include "kernels/cuda/decode/step_params.h"
 
@@ -12,6 +13,14 @@
 // writes a vector again only after it has read another one to which every block contributes after
 // having read the first: nobody's words are overwritten early.
 namespace minfer::cuda {
+
+// threadIdx.x, asked for anew: what is made of it (addresses, above all) shall not be kept in
+// registers through the loop over the layers, which is what the compiler does otherwise.
+__device__ inline int thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
 
 // What a float is after its way through a word.
 __device__ inline float through_word(float x) {
@@ -28,12 +37,14 @@ struct StepWord {
   }
 };
 
+// from[kAt], the offset being part of the instruction.
+template <int kAt = 0>
 __device__ inline StepWord load_word(const uint4* from) {
   uint64_t low, high;
   asm volatile(
-      "{\n.reg .b128 w;\nld.relaxed.gpu.global.b128 w, [%2];\nmov.b128 {%0, %1}, w;\n}"
+      "{\n.reg .b128 w;\nld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
       : "=l"(low), "=l"(high)
-      : "l"(from)
+      : "l"(from), "n"(kAt * 16)
       : "memory");
   return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
@@ -55,7 +66,8 @@ struct Patience {
   uint32_t tries = 0;
   uint64_t since = 0;
   __device__ void try_again() {
-    if ((++tries & 0x3fff) != 0) return;
+    if ((++tries & 0x3fff) != 0) [[likely]]
+      return;
     uint64_t now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     if (since == 0) since = now;
@@ -63,11 +75,35 @@ struct Patience {
   }
 };
 
-__device__ inline void await_word(StepWord& word, const uint4* from, uint32_t epoch) {
+// f<0>(), f<1>() ... f<kN - 1>()
+template <int kN, typename F>
+__device__ inline void for_each_index(F&& f) {
+  [&]<int... k>(std::integer_sequence<int, k...>) {
+    (f.template operator()<k>(), ...);
+  }(std::make_integer_sequence<int, kN>());
+}
+
+// Words from[0], from[kStride] ... of which this thread has the first n: all asked for at once, then
+// those that are missing, until they carry the epoch.
+template <int kStride, int kN>
+__device__ inline void ask_words(StepWord (&words)[kN], const uint4* from, int n) {
+  for_each_index<kN>([&]<int k>() {
+    if (k < n) words[k] = load_word<k * kStride>(from);
+  });
+}
+template <int kStride, int kN>
+__device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
+                                   uint32_t epoch) {
   Patience patience;
-  while (!word.is_of(epoch)) {
-    word = load_word(from);
-    patience.try_again();
+  for (bool all = false; !all;) {
+    all = true;
+    for_each_index<kN>([&]<int k>() {
+      if (k < n && !words[k].is_of(epoch)) {
+        words[k] = load_word<k * kStride>(from);
+        all = false;
+      }
+    });
+    if (!all) patience.try_again();
   }
 }
 
@@ -76,12 +112,12 @@ __device__ inline void consumers_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(kStepConsumers) : "memory");
 }
 
-// Writes the words of n elements of a vector, a multiple of 4, each thread's its index. All lanes
-// call it.
-__device__ inline void publish(uint4* to, int n, float value, uint32_t epoch) {
+// Writes words of a vector of n elements, a multiple of 4, to `to`: a thread has element first +
+// its index, first being a multiple of 4. All lanes call it.
+__device__ inline void publish(uint4* to, int first, int n, float value, uint32_t epoch) {
   const float b = __shfl_down_sync(~0u, value, 1), c = __shfl_down_sync(~0u, value, 2);
   const float d = __shfl_down_sync(~0u, value, 3);
-  const int i = int(threadIdx.x);
+  const int i = first + thread_index();
   if (i % 4 == 0 && i < n) store_word(to + i / 4, value, b, c, d, epoch);
 }
 

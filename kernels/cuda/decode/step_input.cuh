@@ -41,7 +41,7 @@ struct StepSource {
   float eps;
 };
 
-// The largest of 16 values, and their sum in one order.
+// The largest of the warps' values, and their sum in one order.
 __device__ inline float top_of(const float* x) {
   float top = x[0];
 #pragma unroll
@@ -56,86 +56,91 @@ __device__ inline float sum_of(const float* x) {
 }
 
 // Of U4's levels: the sums of 8 x over the columns of each scale, by the instruction that multiplies
-// the levels, with 8 in place of each. The two warps that share pieces halve them.
+// the levels, with 8 in place of each. A warp
+// makes those of the pieces that it multiplies.
 __device__ inline void stage_biases(const StepProduct& product, const StepStage& at) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int n_pieces = product.n_pieces;
   const bool two = product.scales_per_piece == 2;
   const auto* const row = reinterpret_cast<const __half*>(at.input) + lane % 4 * 8 +
                           (lane / 4 == 1 ? rest_offset(product.in_dim) : 0);
   constexpr uint32_t kLow = 0x80088008, kHigh = 0x80808080;  // -8 and -128 units of 2^-24
+#pragma unroll 4
   for (int piece = warp; piece < n_pieces; piece += kStepWarps) {
-    float sum[4] = {};
+    float4 sums[2];
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const uint4 x = *reinterpret_cast<const uint4*>(row + piece * 64 + j * 32);
+      float sum[4] = {};
       ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.x, x.y);
       ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.z, x.w);
-      if (two) {
-        if (lane == 0) at.biases[piece * 2 + j] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-#pragma unroll
-        for (float& s : sum) s = 0;
-      }
+      sums[j] = make_float4(sum[0], sum[1], sum[2], sum[3]);
     }
-    if (!two && lane == 0) {
-      at.biases[piece] = make_float4(sum[0], sum[1], sum[2], sum[3]);
+    if (lane != 0) continue;
+    if (two) {
+      at.biases[piece * 2] = sums[0];
+      at.biases[piece * 2 + 1] = sums[1];
+    } else {
+      at.biases[piece] = make_float4(sums[0].x + sums[1].x, sums[0].y + sums[1].y,
+                                     sums[0].z + sums[1].z, sums[0].w + sums[1].w);
     }
   }
-  asm volatile("bar.sync %0, 64;" ::"r"(2 + warp % 8) : "memory");
+  __syncwarp();
 }
 
-// kWords: of a thread, at most. Returns the factor of the product's sums: 1 / rms of a norm, and
-// what the staged numbers and levels are in units of.
-template <int kWords, bool kNorm>
+// Returns the factor of the product's sums: 1 / rms of a norm, and what the staged numbers and
+// levels are in units of.
+template <bool kNorm>
 __device__ inline float stage_input(const StepProduct& product, const StepSource& source,
                                     const StepStage& at) {
-  const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
+  constexpr int kBatch = 8;  // words that a thread asks for at a time
+  const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
   const bool is_float = product.format <= StepFormat::BF16;
   const int in_dim = product.in_dim, n_words = in_dim / 4;
   const bool is_plain = kNorm && source.plain != nullptr;
-  const auto word_of = [&](int k) { return thread + k * kStepConsumers; };
-
-  StepWord words[kWords];
-  if (!is_plain) {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k)
-      if (word_of(k) < n_words) words[k] = load_word(source.words + word_of(k));
-  }
-  uint2 weight[kNorm ? kWords : 1];
-  if constexpr (kNorm) {
-#pragma unroll
-    for (int k = 0; k < kWords; ++k)
-      if (word_of(k) < n_words)
-        weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + word_of(k));
-  }
   // Where the f32 of a word wait, or stay: halves want the largest of all first.
   const int rest = 2 * rest_offset(in_dim);
-  const auto place_of = [&](int k) {
-    return at.input + (is_float ? 4 * float_place(4 * word_of(k)) : 2 * half_place(4 * word_of(k)));
+  const auto place_of = [&](int word) {
+    return at.input + (is_float ? 4 * float_place(4 * word) : 2 * half_place(4 * word));
   };
+
   float squares = 0, top = 0;
-#pragma unroll
-  for (int k = 0; k < kWords; ++k) {
-    if (word_of(k) >= n_words) continue;
-    float4 x;
-    if (is_plain) {
-      x = __ldcg(reinterpret_cast<const float4*>(source.plain) + word_of(k));
-    } else {
-      await_word(words[k], source.words + word_of(k), source.epoch);
-      x = make_float4(words[k].at(0), words[k].at(1), words[k].at(2), words[k].at(3));
-    }
+#pragma unroll 1
+  for (int first = thread; first < n_words; first += kBatch * kStepConsumers) {
+    const int n_own = (n_words - first + kStepConsumers - 1) / kStepConsumers;
+    StepWord words[kBatch];
+    uint2 weight[kNorm ? kBatch : 1];
+    if (!is_plain) ask_words<kStepConsumers>(words, source.words + first, n_own);
     if constexpr (kNorm) {
-      const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
-      const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
-      squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
-      x = make_float4(x.x * low.x, x.y * low.y, x.z * high.x, x.w * high.y);
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k)
+        if (k < n_own)
+          weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first +
+                            k * kStepConsumers);
     }
-    top = fmaxf(top, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
-    if (is_float) {
-      *reinterpret_cast<float4*>(place_of(k)) = x;
-    } else {
-      *reinterpret_cast<float2*>(place_of(k)) = {x.x, x.y};
-      *reinterpret_cast<float2*>(place_of(k) + rest) = {x.z, x.w};
+    if (!is_plain) {
+      await_words<kStepConsumers>(words, source.words + first, n_own, source.epoch);
+    }
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (k >= n_own) break;
+      const int word = first + k * kStepConsumers;
+      float4 x = is_plain ? __ldcg(reinterpret_cast<const float4*>(source.plain) + word)
+                          : make_float4(words[k].at(0), words[k].at(1), words[k].at(2),
+                                        words[k].at(3));
+      if constexpr (kNorm) {
+        const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
+        const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
+        squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
+        x = make_float4(x.x * low.x, x.y * low.y, x.z * high.x, x.w * high.y);
+      }
+      top = fmaxf(top, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
+      if (is_float) {
+        *reinterpret_cast<float4*>(place_of(word)) = x;
+      } else {
+        *reinterpret_cast<float2*>(place_of(word)) = {x.x, x.y};
+        *reinterpret_cast<float2*>(place_of(word) + rest) = {x.z, x.w};
+      }
     }
   }
   if (kNorm) squares = warp_reduce(squares, Sum{});
@@ -156,11 +161,10 @@ __device__ inline float stage_input(const StepProduct& product, const StepSource
     struct alignas(8) Four {
       __half at[4];
     };
-#pragma unroll 2
-    for (int k = 0; k < kWords; ++k) {
-      if (word_of(k) >= n_words) break;
-      auto* const first = reinterpret_cast<float2*>(place_of(k));
-      auto* const second = reinterpret_cast<float2*>(place_of(k) + rest);
+#pragma unroll 4
+    for (int word = thread; word < n_words; word += kStepConsumers) {
+      auto* const first = reinterpret_cast<float2*>(place_of(word));
+      auto* const second = reinterpret_cast<float2*>(place_of(word) + rest);
       const float x[4] = {first->x * inverse, first->y * inverse, second->x * inverse,
                           second->y * inverse};
       Four high, low;

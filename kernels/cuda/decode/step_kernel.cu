@@ -32,7 +32,7 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
-//   launch     as many blocks as multiprocessors, cooperative; 16 warps multiply, one keeps the
+//   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, one keeps the
 //              ring of weights full. Blocks own rows: of the residual stream in a register each
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
@@ -44,6 +44,7 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
 template <int kHeads>
 __global__ void __launch_bounds__(kStepThreads, 1)
     decode_step_kernel(const __grid_constant__ StepParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
   __shared__ alignas(16) float s_sums[2 * kStepWarps];
@@ -63,7 +64,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   if (thread == 0) {
     for (int i = 0; i < p.n_slots; ++i) {
       ptx::mbarrier_init(s_full + i, 1);
-      ptx::mbarrier_init(s_empty + i, kStepWarps / 2);
+      ptx::mbarrier_init(s_empty + i, kStepWarps);
     }
     ptx::mbarrier_init_fence();
   }
@@ -79,7 +80,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                         reinterpret_cast<float*>(shared + layout.scratch), s_sums};
   const uint32_t first_epoch = p.input->epoch;
   const int pos = p.input->pos;
-  StepCursor cursor(warp / 8);
+  StepCursor cursor;
+  __shared__ long long s_prof[24];  // TUNE
+  if (thread < 24) s_prof[thread] = 0;  // TUNE
+  long long tic = clock64();  // TUNE
+  const auto toc = [&](int i) { if (thread == 0) { const long long now = clock64(); s_prof[i] += now - tic; tic = now; } };  // TUNE
   float residual = 0;
   {
     const StepProduct& wo = s_products[kWo];
@@ -97,15 +102,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
         fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
-        const StepAttentionShare share = attention_share(p.attention, pos);
-        if (share.takes_part) {
-          attend<kHeads>(p, layer, share, s_attention, reinterpret_cast<float*>(stage.input),
-                         stage.scratch, epoch);
-        }
+        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), stage.scratch,
+                       pos, epoch);
       }
+      toc(20);  // TUNE
       const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
                               .epoch = epoch};
-      unit = stage_input<kStepMaxWords, false>(product, source, stage);
+      unit = stage_input<false>(product, source, stage);
     } else {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16, .eps = p.eps};
       if (phase == kGateUp) {
@@ -118,9 +121,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         source.plain = layer_index == 0 ? p.x : nullptr;
         source.norm_weight = layer.attn_norm;
       }
-      unit = stage_input<kStepMaxNormWords, true>(product, source, stage);
+      unit = stage_input<true>(product, source, stage);
     }
 
+    toc(phase * 4);  // TUNE
     const int first_tile = product.share.begin(block), n_tiles = product.share.count(block);
     const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
     const int at_once = kStepMaxRows / (halves * tile_rows);
@@ -136,7 +140,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         }
       }
       multiply(product, ring, stage, cursor, n_now * halves);
+      toc(phase * 4 + 1);  // TUNE
       consumers_sync();
+      toc(phase * 4 + 2);  // TUNE
       float value = 0;
       if (has_row) {
         const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
@@ -159,9 +165,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         value = residual;
         words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
       }
-      publish(words + (first_tile + tile) * tile_rows / 4, n_rows, value, epoch);
+      publish(words + (first_tile + tile) * tile_rows / 4, 0, n_rows, value, epoch);
+      toc(phase * 4 + 3);  // TUNE
     }
   }
+  if (thread < 24) p.profile[block * 24 + thread] = s_prof[thread];  // TUNE
+#endif
 }
 
 }  // namespace

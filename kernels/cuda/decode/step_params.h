@@ -7,19 +7,18 @@
 // What persistent_step.cpp prepares and the kernel of step_kernel.cu reads.
 namespace minfer::cuda {
 
-constexpr int kStepWarps = 16;  // that multiply; one more keeps the ring of weights full
+constexpr int kStepWarps = 8;  // that multiply; one more keeps the ring of weights full
 constexpr int kStepConsumers = 32 * kStepWarps, kStepThreads = kStepConsumers + 32;
 
-// A stage of the ring: pieces of 512 bytes, one for each multiplying warp of a pair of them, with
-// the scales of its columns behind.
+// A stage of the ring: pieces of 512 bytes, two for each multiplying warp, and the scales of their
+// columns behind; of floats 4096 columns of a row.
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
+constexpr int kStageColumns = kStageBytes / 2;  // of floats
+constexpr int kFloatRows = 4;  // of a tile of floats
 constexpr int kStepMaxSlots = 24;
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
-// Words of an exchanged vector that a thread may have: vectors up to 16384, and 8192 where a norm
-// stands before the product.
-constexpr int kStepMaxWords = 8, kStepMaxNormWords = 4;
 constexpr int kStepMaxHeads = 4;  // query heads of a key/value head that a block attends with
 constexpr int kStepMaxHeadDim = 128;
 
@@ -49,12 +48,12 @@ struct StepShare {
 struct StepProduct {
   StepFormat format;
   StepShare share;
-  int tile_rows;         // 16 of packed levels, 4 of floats
+  int tile_rows;         // 16 of packed levels, kFloatRows of floats
   int out_dim, in_dim;   // rows of the last matrix
   int ends[2];           // tiles of the first matrix, and of the first two
-  int n_pieces;          // of a tile along the columns: 64 of floats and U4, 32 of U8
-  int n_stages;          // of a tile
-  int tile_bytes;        // of the levels of a tile; of floats a row
+  int n_pieces;          // of packed levels, of a tile along the columns: 64 of U4, 32 of U8
+  int n_stages;          // of a tile; of floats, of a row
+  int level_bytes;       // of a tile; of floats, of a row
   int scales_per_piece;  // of a row: 0 (the row has one), 1, 2
   int unit_shift;        // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
@@ -109,6 +108,7 @@ struct StepParams {
   const float2* rope;    // [.., n_pairs]
   const StepInput* input;
   float* logits;
+  long long* profile;  // TUNE
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes, in_flight;

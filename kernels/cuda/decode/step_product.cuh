@@ -2,10 +2,10 @@
 
 #include "kernels/cuda/decode/step_input.cuh"
 #include "kernels/cuda/decode/step_ring.cuh"
+#include "kernels/cuda/quant/packed_layout.h"
 
-// Products of the staged input with tiles of weights as they come through the ring. Warps w and
-// w + 8 take turns: a stage belongs to one half of the warps, warp w of it takes pieces w and
-// w + 8. Each warp leaves its sums of a row in scratch[warp][row].
+// Products of the staged input with tiles of weights as they come through the ring. Each warp has
+// the same columns of every stage, and leaves its sums of a row in scratch[warp][row].
 namespace minfer::cuda {
 
 // What the products read again and again.
@@ -13,64 +13,90 @@ struct StepShape {
   int n_stages, n_pieces, in_dim, unit_shift;
 };
 
-// Where a warp is in the ring: every other stage is its own.
 struct StepCursor {
-  int slot, parity, skip;  // skip: stages of the next tile in front of its own first one
-  __device__ explicit StepCursor(int half) : slot(half), parity(0), skip(half) {}
+  int slot = 0, parity = 0;
 
-  // f(slot's memory, stage) for each of the tile's stages that are this warp's.
-  template <typename F>
-  __device__ void each_stage(const StepRing& ring, int n_stages, F f) {
-    int stage = skip;
-    for (; stage < n_stages; stage += 2) {
+  // f(memory of the next kN stages), which are then free.
+  template <int kN, typename F>
+  __device__ void take(const StepRing& ring, F f) {
+    const uint8_t* slots[kN];
+    uint64_t* empty[kN];
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
       ptx::mbarrier_wait(ring.full + slot, parity);
-      f(ring.slots + slot * ring.slot_bytes, stage);
-      __syncwarp();
-      if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(ring.empty + slot);
-      slot += 2;
-      if (slot >= ring.n_slots) {
-        slot -= ring.n_slots;
+      slots[k] = ring.slots + slot * ring.slot_bytes;
+      empty[k] = ring.empty + slot;
+      if (++slot == ring.n_slots) {
+        slot = 0;
         parity ^= 1;
       }
     }
-    skip = stage - n_stages;
+    f(slots);
+    __syncwarp();
+    if (thread_index() % 32 == 0) {
+#pragma unroll
+      for (int k = 0; k < kN; ++k) ptx::mbarrier_arrive(empty[k]);
+    }
+  }
+  // The stages of a tile, two at a time: f<their number>(their memory, the first one's index).
+  template <typename F>
+  __device__ void each_pair(const StepRing& ring, int n_stages, F f) {
+    int stage = 0;
+    for (; stage + 2 <= n_stages; stage += 2) {
+      take<2>(ring, [&](const auto& slots) { f.template operator()<2>(slots, stage); });
+    }
+    if (stage < n_stages) {
+      take<1>(ring, [&](const auto& slots) { f.template operator()<1>(slots, stage); });
+    }
   }
 };
 
-// Tiles of 4 rows; a piece is 64 columns: lane (r, c) = (lane / 8, lane % 8) has columns 8 c ... of
-// row r. f32 products and sums.
+// Tiles of 4 rows; a stage is 4096 columns of one, of which a warp has 512: lane l columns 8 l ... of
+// each 256. f32 products and sums.
 template <bool kBf16>
-__device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring, const StepStage& at,
-                                       StepCursor& cursor, int n_tiles) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, r = lane / 8, c = lane % 8;
-  const float* const x = reinterpret_cast<const float*>(at.input) + c * 4;
-  float* const to = at.scratch + warp * kStepMaxRows + r;
+__device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
+                                       const StepStage& at, StepCursor& cursor, int n_tiles) {
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const int own_column = warp * 512 + lane * 8;
+  const float* const x = reinterpret_cast<const float*>(at.input) + float_place(own_column);
+  float* const to = at.scratch + warp * kStepMaxRows;
   for (int tile = 0; tile < n_tiles; ++tile) {
-    float sum[2] = {};
-    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
+    float sum[kFloatRows] = {};
+    for (int stage = 0; stage < shape.n_stages; ++stage) {
+      cursor.take<kFloatRows>(ring, [&](const uint8_t* const (&rows)[kFloatRows]) {
+        const int first = stage * kStageColumns;
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int piece = warp % 8 + 8 * k, column = (stage * kStagePieces + piece) * 64;
-        if (column + c * 8 >= shape.in_dim) continue;
-        const uint4 w = *reinterpret_cast<const uint4*>(slot + r * 2048 + piece * 128 + c * 16);
-        const float4 low = *reinterpret_cast<const float4*>(x + column);
-        const float4 high = *reinterpret_cast<const float4*>(x + column + 32);
-        const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
-        const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
-        sum[k] = fmaf(w0.x, low.x, sum[k]);
-        sum[k] = fmaf(w0.y, low.y, sum[k]);
-        sum[k] = fmaf(w1.x, low.z, sum[k]);
-        sum[k] = fmaf(w1.y, low.w, sum[k]);
-        sum[k] = fmaf(w2.x, high.x, sum[k]);
-        sum[k] = fmaf(w2.y, high.y, sum[k]);
-        sum[k] = fmaf(w3.x, high.z, sum[k]);
-        sum[k] = fmaf(w3.y, high.w, sum[k]);
-      }
-    });
-    float total = sum[0] + sum[1];
+        for (int k = 0; k < 2; ++k) {
+          const int column = own_column + k * 256;
+          if (first + column >= shape.in_dim) break;
+          const float4 low = *reinterpret_cast<const float4*>(x + first + k * 256);
+          const float4 high = *reinterpret_cast<const float4*>(x + first + k * 256 + 32);
 #pragma unroll
-    for (int d = 1; d < 8; d *= 2) total += __shfl_xor_sync(~0u, total, d);
-    if (c == 0) to[tile * 4] = total;
+          for (int r = 0; r < kFloatRows; ++r) {
+            const uint4 w = *reinterpret_cast<const uint4*>(rows[r] + 2 * column);
+            const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
+            const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
+            sum[r] = fmaf(w0.x, low.x, sum[r]);
+            sum[r] = fmaf(w0.y, low.y, sum[r]);
+            sum[r] = fmaf(w1.x, low.z, sum[r]);
+            sum[r] = fmaf(w1.y, low.w, sum[r]);
+            sum[r] = fmaf(w2.x, high.x, sum[r]);
+            sum[r] = fmaf(w2.y, high.y, sum[r]);
+            sum[r] = fmaf(w3.x, high.z, sum[r]);
+            sum[r] = fmaf(w3.y, high.w, sum[r]);
+          }
+        }
+      });
+    }
+    // Lanes of each eight take a row: first halves, then quarters of the warp swap what the other
+    // one keeps.
+    const bool upper = lane & 16, odd = lane & 8;
+    const float a = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(~0u, upper ? sum[0] : sum[2], 16);
+    const float b = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(~0u, upper ? sum[1] : sum[3], 16);
+    float total = (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 8);
+#pragma unroll
+    for (int d = 4; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d);
+    if (lane % 8 == 0) to[tile * kFloatRows + lane / 8] = total;
   }
 }
 
@@ -86,19 +112,21 @@ __device__ inline void multiply_levels(float (&sum)[4], uint32_t w0, uint32_t w1
 
 // Tiles of 16 rows of U4 levels.
 template <int kScales>
-__device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring, const StepStage& at, StepCursor& cursor,
-                                   int n_tiles) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+__device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
+                                   const StepStage& at, StepCursor& cursor, int n_tiles) {
+  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
                         (g == 1 ? rest_offset(shape.in_dim) : 0);
   float* const to = at.scratch + warp * kStepMaxRows + g;
   const int pieces_shift = shape.unit_shift - 6;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float total[4] = {};
-    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
+    cursor.each_pair(ring, shape.n_stages, [&]<int kStages>(const auto& slots, int stage) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
+      for (int k = 0; k < 2 * kStages; ++k) {
+        const uint8_t* const slot = slots[k / 2];
+        const int in_stage = warp + kStepWarps * (k % 2);
+        const int piece = (stage + k / 2) * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
         const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
@@ -128,8 +156,8 @@ __device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
       }
     });
     if (t == 0) {
-      to[tile * 16] = total[0] + total[1];
-      to[tile * 16 + 8] = (total[2] + total[3]) * 0x1p-4f;
+      to[tile * kTileRows] = total[0] + total[1];
+      to[tile * kTileRows + 8] = (total[2] + total[3]) * 0x1p-4f;
     }
   }
 }
@@ -144,19 +172,21 @@ __device__ inline uint32_t two_levels(uint32_t word) {
 
 // Tiles of 16 rows of U8 levels; a piece is 32 columns.
 template <int kScales>
-__device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring, const StepStage& at, StepCursor& cursor,
-                                   int n_tiles) {
-  const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4, t = lane % 4;
+__device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
+                                   const StepStage& at, StepCursor& cursor, int n_tiles) {
+  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
                         (g == 1 ? rest_offset(shape.in_dim) : 0);
   float* const to = at.scratch + warp * kStepMaxRows + g;
   const int pieces_shift = shape.unit_shift - 5;
   for (int tile = 0; tile < n_tiles; ++tile) {
-    float total[2][4] = {};
-    cursor.each_stage(ring, shape.n_stages, [&](const uint8_t* slot, int stage) {
+    float total[4][4] = {};
+    cursor.each_pair(ring, shape.n_stages, [&]<int kStages>(const auto& slots, int stage) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
-        const int in_stage = warp % 8 + 8 * k, piece = stage * kStagePieces + in_stage;
+      for (int k = 0; k < 2 * kStages; ++k) {
+        const uint8_t* const slot = slots[k / 2];
+        const int in_stage = warp + kStepWarps * (k % 2);
+        const int piece = (stage + k / 2) * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
         const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
@@ -177,8 +207,14 @@ __device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
       }
     });
     if (t == 0) {
-      to[tile * 16] = (total[0][0] + total[0][1]) + (total[1][0] + total[1][1]);
-      to[tile * 16 + 8] = (total[0][2] + total[0][3]) + (total[1][2] + total[1][3]);
+      float low = 0, high = 0;
+#pragma unroll
+      for (int k = 0; k < 4; ++k) {
+        low += total[k][0] + total[k][1];
+        high += total[k][2] + total[k][3];
+      }
+      to[tile * kTileRows] = low;
+      to[tile * kTileRows + 8] = high;
     }
   }
 }

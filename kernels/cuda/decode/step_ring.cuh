@@ -50,53 +50,42 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers,
       const uint8_t* weights = of_matrix(matrices.weights);
       const uint8_t* scales = of_matrix(matrices.scales) +
                               int64_t{tile.row_tile} * product.tile_scale_bytes;
-      if (is_float) {
-        const int row = min(tile.row_tile * 4 + lane % 4, product.out_dim - 1);
-        weights += int64_t{row} * product.tile_bytes;
-      } else {
-        weights += int64_t{tile.row_tile} * product.tile_bytes;
-      }
-      int level_bytes = product.n_pieces * kPieceBytes, scale_bytes = product.tile_scale_bytes;
-      int row_bytes = product.tile_bytes;  // of floats
+      const int n_rows = is_float ? kFloatRows : 1;
+      const int row_tile_bytes = n_rows * product.level_bytes;
+      weights += int64_t{tile.row_tile} * row_tile_bytes;
+      int level_bytes = product.level_bytes, scale_bytes = product.tile_scale_bytes;
       for (int stage = 0; stage < product.n_stages; ++stage) {
-        if (lane == 0) {
-          ptx::mbarrier_wait(ring.empty + slot, parity);
-          if (issued >= in_flight) {
-            ptx::mbarrier_wait(ring.full + awaited, awaited_parity);
-            if (++awaited == ring.n_slots) {
-              awaited = 0;
-              awaited_parity ^= 1;
-            }
-          }
-        }
-        ++issued;
-        uint8_t* const to = ring.slots + slot * ring.slot_bytes;
-        uint64_t* const full = ring.full + slot;
-        if (is_float) {  // 4 rows of 1024 columns
-          const int bytes = min(2048, row_bytes);
-          if (lane == 0) ptx::mbarrier_expect(full, 4 * bytes);
-          __syncwarp();
-          if (lane < 4) ptx::bulk_copy(to + lane * 2048, weights, bytes, full, policy);
-          weights += 2048;
-          row_bytes -= 2048;
-        } else {
-          const int n_levels = min(kStageBytes, level_bytes);
-          const int n_scales = min(product.stage_scale_bytes, scale_bytes);
+        const int n_levels = min(kStageBytes, level_bytes);
+        const int n_scales = min(product.stage_scale_bytes, scale_bytes);
+        for (int row = 0; row < n_rows; ++row) {
           if (lane == 0) {
+            ptx::mbarrier_wait(ring.empty + slot, parity);
+            if (issued >= in_flight) {
+              ptx::mbarrier_wait(ring.full + awaited, awaited_parity);
+              if (++awaited == ring.n_slots) {
+                awaited = 0;
+                awaited_parity ^= 1;
+              }
+            }
+            uint8_t* const to = ring.slots + slot * ring.slot_bytes;
+            uint64_t* const full = ring.full + slot;
             ptx::mbarrier_expect(full, n_levels + n_scales);
-            ptx::bulk_copy(to, weights, n_levels, full, policy);
+            // Behind the last row there is none: any other will do.
+            const bool is_behind = tile.row_tile * n_rows + row >= product.out_dim;
+            ptx::bulk_copy(to, weights + (is_behind ? 0 : row * product.level_bytes), n_levels,
+                           full, policy);
             if (n_scales != 0) ptx::bulk_copy(to + kStageBytes, scales, n_scales, full, policy);
           }
-          weights += kStageBytes;
-          level_bytes -= kStageBytes;
-          scales += product.stage_scale_bytes;
-          scale_bytes -= product.stage_scale_bytes;
+          ++issued;
+          if (++slot == ring.n_slots) {
+            slot = 0;
+            parity ^= 1;
+          }
         }
-        __syncwarp();
-        if (++slot == ring.n_slots) {
-          slot = 0;
-          parity ^= 1;
-        }
+        weights += kStageBytes;
+        level_bytes -= kStageBytes;
+        scales += product.stage_scale_bytes;
+        scale_bytes -= product.stage_scale_bytes;
       }
     }
   }
