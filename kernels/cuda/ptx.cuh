@@ -26,39 +26,46 @@ __device__ inline void let_successor_begin() {
 #endif
 }
 
+// ---- global memory ---------------------------------------------------------------------
+
+// 16 bytes where `reads`, else x stays. Past L1, which would keep nothing of what is read once; of
+// memory that nobody writes while the kernel runs.
+__device__ inline void load_once(uint4& x, const void* from, bool reads) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
+      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
+      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+      : "l"(from), "r"(int(reads)));
+}
+// n_bytes, a multiple of 16, aligned to 16, to L2 (sm_90; below, nothing).
+__device__ inline void prefetch_l2(const void* from, int n_bytes) {
+#if __CUDA_ARCH__ >= 900
+  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
+#endif
+}
+// Adds 1 and returns what was there. What this block wrote before a barrier in front of this is
+// seen by whoever adds later, and what they wrote by this block behind a barrier.
+__device__ inline unsigned count_arrival(unsigned* counter) {
+  unsigned before;
+  asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
+               : "=r"(before)
+               : "l"(counter)
+               : "memory");
+  return before;
+}
+
 // ---- copies of 16 bytes to shared memory, by each thread for itself (sm_80) --------------------
 
-__device__ inline void copy_async_16(void* to_shared, const void* from) {
-  asm volatile(
-      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(shared_address(to_shared)),
-      "l"(from)
-      : "memory");
-}
-// Of the 16 the first n_bytes (0 or 16) are read, the rest is zero.
-__device__ inline void copy_async_16(void* to_shared, const void* from, int n_bytes) {
-  asm volatile(
-      "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),
-      "l"(from), "r"(n_bytes)
-      : "memory");
-}
-// The same for 4 bytes, n_bytes 0 or 4.
-__device__ inline void copy_async_4(void* to_shared, const void* from, int n_bytes) {
-  asm volatile("cp.async.ca.shared.global [%0], [%1], 4, %2;" ::"r"(shared_address(to_shared)),
-               "l"(from), "r"(n_bytes)
-               : "memory");
-}
-// The same to an address of shared memory, from which offsets cost nothing.
+// To an address of shared memory, from which offsets cost nothing.
 __device__ inline void copy_async_16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
 }
+// Of the 16 the first n_bytes (0 or 16) are read, the rest is zero.
 __device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
                "r"(n_bytes)
                : "memory");
-}
-__device__ inline void prefetch_l2(const void* from) {
-  asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending groups of this thread are under way.
@@ -91,33 +98,6 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], uint32_t a0, u
       "{%8,%9}, {%0,%1,%2,%3};"
       : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
-}
-
-// ---- clusters of blocks (sm_90); below, every block is a cluster of its own --------------------
-
-// All threads of all blocks of the cluster, but those that have exited, arrive and then wait. What
-// a thread wrote before it arrived is seen by those that have waited.
-__device__ inline void cluster_arrive() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-#endif
-}
-__device__ inline void cluster_wait() {
-#if __CUDA_ARCH__ >= 900
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
-#endif
-}
-// *p = value in the shared memory of block `rank` of the cluster, for p in that of this block.
-__device__ inline void store_in_cluster(float* p, int rank, float value) {
-#if __CUDA_ARCH__ >= 900
-  asm volatile(
-      "{\n.reg .u32 a;\nmapa.shared::cluster.u32 a, %0, %1;\n"
-      "st.shared::cluster.f32 [a], %2;\n}" ::"r"(shared_address(p)),
-      "r"(rank), "f"(value)
-      : "memory");
-#else
-  *p = value;
-#endif
 }
 
 // ---- barriers in shared memory that also count bytes (sm_90) -----------------------------------

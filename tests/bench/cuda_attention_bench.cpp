@@ -141,12 +141,12 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
     });
     std::printf(
         "{\"kernel\":\"attention_decode\",\"cache\":\"%s\",\"context\":%d,\"capacity\":%lld,"
-        "\"heads\":%lld,\"kv_heads\":%lld,\"cluster\":%d,\"clusters\":%d,\"most_alone\":%d,"
-        "\"least\":%d,\"chosen\":%s,\"us\":%.2f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
+        "\"heads\":%lld,\"kv_heads\":%lld,\"splits\":%d,\"most_alone\":%d,\"least\":%d,"
+        "\"chosen\":%s,\"us\":%.2f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
         cache_dtype == DType::U8 ? "u8" : "f16", context, static_cast<long long>(capacity),
-        static_cast<long long>(n_heads), static_cast<long long>(n_kv_heads), splits.cluster,
-        splits.n_clusters, splits.most_alone, splits.least, is_chosen ? "true" : "false", us,
-        bytes / us * 1e-3, bytes / us * 1e-3 / read_gbps);
+        static_cast<long long>(n_heads), static_cast<long long>(n_kv_heads), splits.n,
+        splits.most_alone, splits.least, is_chosen ? "true" : "false", us, bytes / us * 1e-3,
+        bytes / us * 1e-3 / read_gbps);
     std::fflush(stdout);
   };
   measure(attention::decode_splits(n_heads, n_kv_heads, capacity), true);
@@ -157,11 +157,10 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
 void bench_decodes(cudaStream_t stream, DType dtype, double read_gbps, bool with_others) {
   using Splits = std::vector<attention::DecodeSplits>;
   const auto others = [&](const Splits& splits) { return with_others ? splits : Splits{}; };
-  const Splits short_ones = others({{4, 1, 0, 32}, {4, 1, 0, 128}, {8, 1, 0, 32}, {8, 1, 0, 64}});
-  const Splits long_ones = others({{8, 1, 0, 64}, {4, 2, 0, 64}, {4, 3, 0, 64}, {1, 8, 0, 64}});
-  const Splits grouped =
-      others({{8, 1, 0, 64}, {8, 2, 64, 64}, {8, 2, 256, 64}, {8, 4, 64, 64}, {8, 4, 256, 64}});
-  for (int context : {1, 128, 256, 512, 1024, 4096})
+  const Splits short_ones = others({{12, 64, 64}, {12, 128, 128}, {12, 512, 128}, {4, 64, 128}});
+  const Splits long_ones = others({{4, 256, 128}, {8, 256, 128}, {16, 256, 128}, {24, 256, 128}});
+  const Splits grouped = others({{16, 256, 128}, {33, 256, 128}, {64, 256, 64}, {33, 128, 64}});
+  for (int context : {1, 128, 256, 512, 1024, 2048, 4096})
     bench_decode(stream, dtype, 32, 32, 4096, context, read_gbps,
                  context == 1      ? Splits{}
                  : context <= 1024 ? short_ones
@@ -190,12 +189,6 @@ int run(double read_gbps, const std::string& what) {
   if (what != "prefill") {
     for (DType dtype : {DType::F16, DType::U8})
       bench_decodes(stream, dtype, read_gbps, what == "splits");
-  }
-  // Clusters that a card need not have, so last.
-  if (what == "splits") {
-    const attention::DecodeSplits large[] = {{16, 1, 0, 64}};
-    for (int context : {512, 4096, 32768})
-      bench_decode(stream, DType::F16, 32, 8, 32768, context, read_gbps, large);
   }
   return 0;
 }

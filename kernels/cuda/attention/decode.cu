@@ -1,17 +1,17 @@
 #include <algorithm>
-#include <bit>
 
 #include "kernels/cuda/attention/decode_kernel.cuh"
-#include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 
 namespace minfer::cuda {
 namespace attention {
 namespace {
 
+constexpr int kBlocksPerSm = 3, kMostSplits = 64;
+
 // Where the workspace holds what.
 struct Layout {
-  int64_t blocks_per_kv, groups;
+  int64_t blocks_per_kv, groups, sum_dim;
   int64_t states_at, sums_at, n_bytes;
 };
 
@@ -20,10 +20,11 @@ Layout layout_of(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
   Layout l{};
   l.blocks_per_kv = ceil_div(n_heads / n_kv_heads, kMostHeads);
   l.groups = n_kv_heads * l.blocks_per_kv;
-  const int64_t n_parts = splits.n_clusters > 1 ? l.groups * splits.n_clusters * kMostHeads : 0;
-  l.states_at = align_up(l.groups * splits.cluster * int64_t{sizeof(unsigned)}, 256);
-  l.sums_at = l.states_at + align_up(n_parts * splits.cluster * int64_t{sizeof(float2)}, 256);
-  l.n_bytes = l.sums_at + n_parts * head_dim * int64_t{sizeof(float)};
+  l.sum_dim = align_up(head_dim, 4);
+  const int64_t n_parts = splits.n > 1 ? l.groups * splits.n * kMostHeads : 0;
+  l.states_at = align_up(l.groups * int64_t{sizeof(unsigned)}, 256);
+  l.sums_at = l.states_at + align_up(n_parts * int64_t{sizeof(float2)}, 256);
+  l.n_bytes = l.sums_at + n_parts * l.sum_dim * int64_t{sizeof(float)};
   return l;
 }
 
@@ -37,26 +38,15 @@ bool rows_aligned(const KvLayer& cache) {
 
 }  // namespace
 
-// One block an SM, more or less, so that it fits beside one of the products in front and behind: a
-// cluster of up to 8
-// for each group of heads, and more clusters where that leaves SMs idle and the context is long.
 DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity) {
   int device = 0, n_sms = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device));
-  const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
-  static const bool clusters =
-      runs_hopper_code(reinterpret_cast<const void*>(decode_kernel<128, false, true>));
   DecodeSplits s;
-  s.least = clusters ? 64 : 128;
-  s.most_alone = clusters ? 512 : 256;
-  const int64_t most = ceil_div(capacity, s.least);
-  if (clusters) {
-    const int64_t fit = std::min(std::clamp<int64_t>(3 * n_sms / 2 / groups, 1, 8), most);
-    s.cluster = int(std::bit_floor(uint64_t(fit)));
-  }
-  s.n_clusters = int(std::clamp<int64_t>(5 * n_sms / 4 / (groups * s.cluster), 1,
-                                         std::min<int64_t>(64, ceil_div(most, s.cluster))));
+  if (capacity <= s.most_alone) return s;
+  const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
+  const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(capacity, s.least));
+  s.n = int(std::clamp<int64_t>(kBlocksPerSm * n_sms / groups, 1, most));
   return s;
 }
 
@@ -90,9 +80,8 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   MINFER_CHECK(cache.capacity * head_dim < int64_t{1} << 30, "attention: a cache of ",
                cache.capacity, " positions of ", head_dim);
 
-  MINFER_CHECK(splits.cluster > 0 && splits.cluster <= kMostCluster && splits.n_clusters > 0 &&
-                   splits.least > 0,
-               "attention: ", splits.n_clusters, " clusters of ", splits.cluster);
+  MINFER_CHECK(splits.n > 0 && splits.least > 0, "attention: ", splits.n, " splits of ",
+               splits.least, " positions");
 
   const Layout layout = layout_of(n_heads, n_kv_heads, head_dim, splits);
   std::byte* const workspace = static_cast<std::byte*>(a.workspace);
@@ -112,6 +101,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .counters = reinterpret_cast<unsigned*>(workspace),
       .states = reinterpret_cast<float2*>(workspace + layout.states_at),
       .sums = reinterpret_cast<float*>(workspace + layout.sums_at),
+      .sum_dim = narrow<int>(layout.sum_dim),
       .n_pairs = narrow<int>(a.rope ? a.rope.shape[1] : 0),
       .heads_per_kv = narrow<int>(n_heads / n_kv_heads),
       .blocks_per_kv = narrow<int>(layout.blocks_per_kv),
@@ -119,19 +109,15 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .is_bf16 = dtype == DType::BF16,
       .scale_log2 = a.scale * 1.44269504088896341f,
   };
-  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.cluster * splits.n_clusters));
+  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n));
   const auto run = [&]<int kD, bool kU8, bool kAligned>() {
-    constexpr int kBytes = kWarps * DecodeTile<kD, kU8, kAligned>::kWarpBytes;
+    const int64_t heads = std::min<int64_t>(n_heads / n_kv_heads, kMostHeads);
+    const auto n_bytes = size_t(kWarps * heads * kD) * sizeof(float);
     const auto kernel = decode_kernel<kD, kU8, kAligned>;
-    const auto set = [&](cudaFuncAttribute attribute, int value) {
-      MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, attribute, value));
-    };
-    set(cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
     // As the products around it, so that they run on an SM at once.
-    set(cudaFuncAttributePreferredSharedMemoryCarveout, cudaSharedmemCarveoutMaxShared);
-    if (splits.cluster > 8) set(cudaFuncAttributeNonPortableClusterSizeAllowed, 1);
-    launch_clusters(kernel, grid, dim3(1, unsigned(splits.cluster)), kThreads, kBytes, stream,
-                    args);
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                           cudaSharedmemCarveoutMaxShared));
+    launch(kernel, grid, kThreads, n_bytes, stream, args);
   };
   const auto run_size = [&]<bool kU8>() {
     if (!rows_aligned(cache)) return run.template operator()<256, kU8, false>();

@@ -6,10 +6,9 @@
 namespace minfer::cuda::attention {
 
 struct DecodeSplits {
-  int cluster = 1;     // blocks that merge through their shared memory; 1 where that cannot be
-  int n_clusters = 1;  // of a group of heads; what they leave is merged through global memory
-  int most_alone = 0;  // positions of a block up to which one cluster takes them all
-  int least = 64;      // positions of a block, at least
+  int n = 1;             // blocks of a group of heads, at most
+  int most_alone = 256;  // positions up to which one block takes them all
+  int least = 128;       // positions of a block where there are several
 };
 
 DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity);

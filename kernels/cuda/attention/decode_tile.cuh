@@ -50,30 +50,23 @@ constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1,
 // Columns are query heads. Scores come out with position g in c0, c1 and g + 8 in c2, c3, of heads
 // 2t and 2t + 1; sums over positions with the two dims of (i, s) in c0, c1 and c2, c3.
 //
-// Every lane copies its own pieces to places of its own in shared memory, kSlots steps ahead, and
-// reads them back when its own copies have arrived: registers that fill themselves, without a
-// barrier, bank conflict or layout.
+// All of it is in registers, loaded straight from memory: 256 bytes a lane, without a barrier or a
+// layout in shared memory. Keys are asked for again as soon as the scores are there, values as soon
+// as they are added, so that one half is on its way while the other is at work.
 template <int kD, bool kU8, bool kAligned>
 class DecodeTile {
  public:
-  static constexpr int kUnits = kU8 && kD <= 128 ? 2 : 1, kStep = 16 * kUnits;
+  static constexpr int kUnits = kD <= (kU8 ? 128 : 64) ? 2 : 1, kStep = 16 * kUnits;
   static constexpr int kElementBytes = kU8 ? 1 : 2, kE = 16 / kElementBytes;
   static constexpr int kKeyPieces = kD / (4 * kE), kValuePieces = kD / (8 * kE);  // of a row
   static_assert(kValuePieces > 0, "rows are too short for this map");
   static constexpr int kPieces = kUnits * (2 * kKeyPieces + 4 * kValuePieces);
-  static constexpr int kSlots = kPieces < 16 ? 16 / kPieces : 1;  // 8 KB a warp
-  static constexpr int kScaleBytes = kU8 ? kSlots * kUnits * 32 * 4 : 0;
-  static constexpr int kWarpBytes = kSlots * kPieces * 32 * 16 + kScaleBytes;
+  static constexpr bool kAhead = kPieces <= 16;  // registers for the next step's while at one
 
-  // Rows from position `readable` on are not read; they count as zero. `ring`: kWarpBytes of this
-  // warp's own.
-  __device__ DecodeTile(const Cache& cache, int kv_head, int readable, void* ring)
-      : readable_(readable),
-        head_dim_(cache.head_dim),
-        row_bytes_(cache.head_dim * kElementBytes),
-        pieces_(static_cast<uint4*>(ring) + threadIdx.x % 32),
-        ring_scales_(reinterpret_cast<float*>(static_cast<uint4*>(ring) + kSlots * kPieces * 32) +
-                     threadIdx.x % 32) {
+  // Rows from position `readable` on are not read: their registers keep what they held, at first
+  // zero. Their scores are to be masked, and then their weights are zero.
+  __device__ DecodeTile(const Cache& cache, int kv_head, int readable)
+      : readable_(readable), head_dim_(cache.head_dim), row_bytes_(cache.head_dim * kElementBytes) {
     const int64_t first = kv_head * cache.capacity;
     keys_ = static_cast<const uint8_t*>(cache.keys) + first * row_bytes_;
     values_ = static_cast<const uint8_t*>(cache.values) + first * row_bytes_;
@@ -92,68 +85,73 @@ class DecodeTile {
       }
   }
 
+  // Positions begin ... end - 1 of both to L2, by one thread.
+  __device__ void prefetch(int begin, int end) const {
+    if (!kAligned || begin >= end) return;
+    const uint32_t at = uint32_t(begin) * uint32_t(row_bytes_);
+    ptx::prefetch_l2(keys_ + at, (end - begin) * row_bytes_);
+    ptx::prefetch_l2(values_ + at, (end - begin) * row_bytes_);
+  }
+
   // Keys of positions start ... start + kStep - 1, and the scales of both.
-  __device__ void fetch_keys(int slot, int start) const {
+  __device__ void load_keys(int start) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int r = 0; r < 2; ++r)
 #pragma unroll
         for (int i = 0; i < kKeyPieces; ++i)
-          fetch(key_at(slot, u, r, i), keys_, start + u * 16 + score_row(r), key_dim(i));
+          load(k_[u][r][i], keys_, start + u * 16 + score_row(r), key_dim(i));
       if constexpr (kU8) {
         const int position = start + u * 16 + scale_row();
-        const bool reads = position < readable_;
-        ptx::copy_async_4(scale_at(slot, u), scales_ + (reads ? position : 0), reads ? 4 : 0);
+        if (position < readable_) scale_[u] = scales_[position];
       }
     }
   }
-  __device__ void fetch_values(int slot, int start) const {
+  __device__ void load_values(int start) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int r = 0; r < 4; ++r)
 #pragma unroll
         for (int i = 0; i < kValuePieces; ++i)
-          fetch(value_at(slot, u, r, i), values_, start + u * 16 + value_row(r), value_dim(i));
+          load(v_[u][r][i], values_, start + u * 16 + value_row(r), value_dim(i));
   }
 
-  // The row at pos, in the place of what fetch_keys and fetch_values left as zero, once the lane's
-  // copies have arrived.
-  __device__ void put_new_keys(int slot, int start, int pos, const NewRow<kD>& row) const {
+  // The row at pos, in the place of what was not read.
+  __device__ void put_new_keys(int start, int pos, const NewRow<kD>& row) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
         if (start + u * 16 + score_row(r) != pos) continue;
 #pragma unroll
-        for (int i = 0; i < kKeyPieces; ++i) *key_at(slot, u, r, i) = row.bytes[0][key_dim(i) / kE];
+        for (int i = 0; i < kKeyPieces; ++i) k_[u][r][i] = row.bytes[0][key_dim(i) / kE];
       }
-      if (kU8 && start + u * 16 + scale_row() == pos) *scale_at(slot, u) = row.scale[t() >> 1];
+      if (kU8 && start + u * 16 + scale_row() == pos) scale_[u] = row.scale[t() >> 1];
     }
   }
-  __device__ void put_new_values(int slot, int start, int pos, const NewRow<kD>& row) const {
+  __device__ void put_new_values(int start, int pos, const NewRow<kD>& row) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int r = 0; r < 4; ++r) {
         if (start + u * 16 + value_row(r) != pos) continue;
 #pragma unroll
-        for (int i = 0; i < kValuePieces; ++i)
-          *value_at(slot, u, r, i) = row.bytes[1][value_dim(i) / kE];
+        for (int i = 0; i < kValuePieces; ++i) v_[u][r][i] = row.bytes[1][value_dim(i) / kE];
       }
   }
 
   // Scores in units of log2, -inf from position `end` on. Keeps the scales of the values.
-  __device__ void scores(float (&sc)[kUnits][4], const uint32_t (&q)[kD / 16][2], int slot,
-                         int start, int end, float scale_log2) {
+  __device__ void scores(float (&sc)[kUnits][4], const uint32_t (&q)[kD / 16][2], int start,
+                         int end, float scale_log2) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       constexpr int kChains = kUnits == 1 ? 2 : 1;  // of products, for their latency
       float sum[kChains][4] = {};
 #pragma unroll
       for (int i = 0; i < kKeyPieces; ++i) {
-        const uint4 a = *key_at(slot, u, 0, i), b = *key_at(slot, u, 1, i);
+        const uint4 &a = k_[u][0][i], &b = k_[u][1][i];
 #pragma unroll
         for (int s = 0; s < kE / 4; ++s) {
           const auto& w = q[i * (kE / 4) + s];
@@ -169,7 +167,7 @@ class DecodeTile {
       }
       float scale[2] = {scale_log2, scale_log2};
       if constexpr (kU8) {
-        const float mine = *scale_at(slot, u);
+        const float mine = scale_[u];
         const int first = threadIdx.x % 32 & ~3;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
@@ -204,21 +202,18 @@ class DecodeTile {
   }
 
   // o += weights times values; o[i * kE / 2 + s] as above
-  __device__ void add_values(float (&o)[kD / 16][4], const float (&weights)[kUnits][4],
-                             int slot) const {
+  __device__ void add_values(float (&o)[kD / 16][4], const float (&weights)[kUnits][4]) const {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
       const uint32_t p0 = transpose_matrix(pack_halves(weights[u][0], weights[u][1]));
       const uint32_t p1 = transpose_matrix(pack_halves(weights[u][2], weights[u][3]));
 #pragma unroll
       for (int i = 0; i < kValuePieces; ++i) {
-        const uint4 v[4] = {*value_at(slot, u, 0, i), *value_at(slot, u, 1, i),
-                            *value_at(slot, u, 2, i), *value_at(slot, u, 3, i)};
 #pragma unroll
         for (int s = 0; s < kE / 2; ++s) {
           uint32_t a[4];
-          pair_rows(a[0], a[1], v[0], v[1], s);
-          pair_rows(a[2], a[3], v[2], v[3], s);
+          pair_rows(a[0], a[1], v_[u][0][i], v_[u][1][i], s);
+          pair_rows(a[2], a[3], v_[u][2][i], v_[u][3][i], s);
           mma_16x8x16(o[i * (kE / 2) + s], a[0], a[1], a[2], a[3], p0, p1);
         }
       }
@@ -237,17 +232,6 @@ class DecodeTile {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
   }
 
-  __device__ uint4* key_at(int slot, int u, int r, int i) const {
-    return pieces_ + (slot * kPieces + (u * 2 + r) * kKeyPieces + i) * 32;
-  }
-  __device__ uint4* value_at(int slot, int u, int r, int i) const {
-    return pieces_ +
-           (slot * kPieces + kUnits * 2 * kKeyPieces + (u * 4 + r) * kValuePieces + i) * 32;
-  }
-  __device__ float* scale_at(int slot, int u) const {
-    return ring_scales_ + (slot * kUnits + u) * 32;
-  }
-
   // Dims 2 s and 2 s + 1 of a piece of rows x and y: (x, y) of the one, (x, y) of the other.
   __device__ static void pair_rows(uint32_t& even, uint32_t& odd, const uint4& x, const uint4& y,
                                    int s) {
@@ -262,33 +246,32 @@ class DecodeTile {
     }
   }
 
-  __device__ void fetch(uint4* to, const uint8_t* rows, int position, int dim) const {
+  __device__ void load(uint4& piece, const uint8_t* rows, int position, int dim) const {
     const bool reads = position < readable_ && dim < head_dim_;
     const uint8_t* const from =
-        reads ? rows + uint32_t(position) * uint32_t(row_bytes_) + dim * kElementBytes : rows;
+        rows + uint32_t(position) * uint32_t(row_bytes_) + dim * kElementBytes;
     if constexpr (kAligned) {
-      ptx::copy_async_16(to, from, reads ? 16 : 0);
-    } else {  // rows that begin anywhere: not a way for speed
+      ptx::load_once(piece, from, reads);
+    } else if (reads) {  // rows that begin anywhere: not a way for speed
       uint32_t words[4] = {};
 #pragma unroll
       for (int e = 0; e < kE; ++e) {
-        if (!reads || dim + e >= head_dim_) break;
+        if (dim + e >= head_dim_) break;
         if constexpr (kU8) {
           words[e / 4] |= uint32_t{from[e]} << (e % 4 * 8);
         } else {
           words[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[e]} << (e % 2 * 16);
         }
       }
-      *to = {words[0], words[1], words[2], words[3]};
+      piece = {words[0], words[1], words[2], words[3]};
     }
   }
 
   const uint8_t *keys_, *values_;
   const float* scales_ = nullptr;
   int readable_, head_dim_, row_bytes_;
-  uint4* pieces_;
-  float* ring_scales_;
-  float v_scale_[kUnits][2];
+  uint4 k_[kUnits][2][kKeyPieces] = {}, v_[kUnits][4][kValuePieces] = {};
+  float scale_[kUnits] = {}, v_scale_[kUnits][2];
 };
 
 }  // namespace minfer::cuda::attention

@@ -1,0 +1,182 @@
+#pragma once
+
+#include "kernels/cuda/launchers.h"
+#include "tests/support/cuda_tensors.h"
+#include "tests/support/float64_ops.h"
+
+// What tests of attention on a card share: caches, the turned and rounded rows that go into them,
+// and the bound on a row of attention.
+namespace minfer::test {
+
+struct Heads {
+  int64_t n_heads, n_kv_heads, head_dim;
+};
+inline std::ostream& operator<<(std::ostream& out, const Heads& h) {
+  return out << h.n_heads << ":" << h.n_kv_heads << " heads of " << h.head_dim;
+}
+
+inline float scale_of(const Heads& h) { return 1 / std::sqrt(float(h.head_dim)); }
+
+// Positions from `begin` on become bytes of 0xFF: NaN, or level 255 with a scale of NaN.
+inline void poison(const KvLayer& layer, int64_t begin) {
+  for (const DeviceTensor* x :
+       {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
+    if (!*x || begin >= layer.capacity) continue;
+    const int64_t row_bytes = x->view().n_bytes() / (layer.n_kv_heads * layer.capacity);
+    MINFER_CUDA_CHECK(cudaMemset2D(
+        static_cast<char*>(x->view().data) + begin * row_bytes, size_t(layer.capacity * row_bytes),
+        0xFF, size_t((layer.capacity - begin) * row_bytes), size_t(layer.n_kv_heads)));
+  }
+}
+
+// A cache on the card and the values that it holds, random in every row.
+struct TestCache {
+  TestCache(uint64_t seed, DType dtype, const Heads& heads, int64_t capacity) {
+    const Shape shape{heads.n_kv_heads, capacity, heads.head_dim};
+    layer.n_kv_heads = heads.n_kv_heads;
+    layer.head_dim = heads.head_dim;
+    layer.capacity = capacity;
+    layer.dtype = dtype;
+    const auto fill = [&](uint64_t s, DeviceTensor& rows, DeviceTensor& scales,
+                          HostTensor& host_rows, HostTensor& host_scales) {
+      host_rows.reset(dtype, shape);
+      const HostTensor normal = random_normal(s, shape);
+      if (dtype == DType::F16) {
+        for (int64_t i = 0; i < shape.n_elements(); ++i)
+          host_rows.as<f16>()[i] = to_f16(normal.at(i));
+      } else {
+        host_scales = random_normal(s + 1, {shape[0], shape[1]});
+        for (int64_t i = 0; i < shape[0] * shape[1]; ++i) {
+          float& scale = host_scales.as<float>()[i];
+          scale = 0.005f + std::abs(scale) / 50;
+        }
+        for (int64_t i = 0; i < shape.n_elements(); ++i) {
+          const float level = std::clamp(std::nearbyint(normal.at(i) * 50), -127.0f, 127.0f);
+          static_cast<uint8_t*>(host_rows.view().data)[i] = uint8_t(int(level) + 128);
+        }
+        scales = to_device(host_scales);
+      }
+      rows = to_device(host_rows);
+    };
+    fill(seed, layer.keys, layer.key_scales, keys, key_scales);
+    fill(seed + 2, layer.values, layer.value_scales, values, value_scales);
+  }
+
+  void restore() {
+    const auto copy = [](const Tensor& to, const HostTensor& from) {
+      if (!to) return;
+      MINFER_CUDA_CHECK(
+          cudaMemcpy(to.data, from.view().data, size_t(to.n_bytes()), cudaMemcpyHostToDevice));
+    };
+    copy(layer.keys, keys);
+    copy(layer.values, values);
+    copy(layer.key_scales, key_scales);
+    copy(layer.value_scales, value_scales);
+  }
+
+  // Rows of a head in float64, [capacity, head_dim].
+  float64::Values head_values(bool is_k, int64_t head) const {
+    const int64_t n = layer.capacity * layer.head_dim;
+    float64::Values x(static_cast<size_t>(n));
+    const HostTensor& rows = is_k ? keys : values;
+    for (int64_t i = 0; i < n; ++i) {
+      const int64_t at = head * n + i;
+      x[size_t(i)] = layer.dtype == DType::F16
+                         ? double(rows.at(at))
+                         : (double(static_cast<const uint8_t*>(rows.view().data)[at]) - 128) *
+                               double((is_k ? key_scales : value_scales).at(at / layer.head_dim));
+    }
+    return x;
+  }
+
+  KvLayer layer;
+  HostTensor keys, values, key_scales, value_scales;
+};
+
+// One row of attention: q of `head` at position `last` over keys 0 ... last.
+//
+// A product of f16 is exact in f32; tensor cores may truncate their sums, so a score is off by 2 u
+// for each of head_dim terms, its distance from the maximum by twice that and 4 u of itself, the
+// weight by 4 u more. Sums over n keys, weighted or not, are off by 2 u for each key and the
+// factors between their blocks, of 16 keys or more, by 4 u. A weight rounded to F16 is off by 2^-11
+// of itself or by 2^-25, of which there are at most n for a total of 1 or more; so is a value that
+// passes from U8 through F16. Then one rounding of the output.
+inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
+                       const Heads& heads, int64_t last, DType out_dtype, bool rounds_values,
+                       const float* got, const std::string& what) {
+  const auto want =
+      float64::attention(q, k, v, 1, 1, heads.head_dim, last, double(scale_of(heads)));
+  const double n = double(last + 1);
+  double largest = 0;
+  for (int64_t i = 0; i < (last + 1) * heads.head_dim; ++i)
+    largest = std::max(largest, std::abs(v[size_t(i)]));
+  const double relative = kU * (8 * double(heads.head_dim + 2) * want.scores[0] +
+                                8 * want.spreads[0] + 4 * n + n / 2 + 32) +
+                          (rounds_values ? 2.01 : 1.0) * 0x1p-11;
+  for (int64_t i = 0; i < heads.head_dim; ++i) {
+    const double inexact = relative * want.magnitudes[size_t(i)] + n * 0x1p-25 * largest;
+    const double bound =
+        inexact + unit_roundoff(out_dtype) * (std::abs(want.out[size_t(i)]) + inexact) + 0x1p-25;
+    ASSERT_NEAR(double(got[i]), want.out[size_t(i)], bound) << what << ", element " << i;
+  }
+}
+
+inline HostTensor angles(int64_t max_seq_len, int64_t rotary_dim) {
+  HostTensor table(DType::F32, {max_seq_len, rotary_dim / 2, 2});
+  for (int64_t pos = 0; pos < max_seq_len; ++pos)
+    for (int64_t i = 0; i < rotary_dim / 2; ++i) {
+      const double angle = double(pos) * std::pow(10000.0, -2.0 * double(i) / double(rotary_dim));
+      float* const at = table.as<float>() + (pos * (rotary_dim / 2) + i) * 2;
+      at[0] = float(std::cos(angle));
+      at[1] = float(std::sin(angle));
+    }
+  return table;
+}
+
+// A row of x in f32, turned as rotate.cuh says: the same bits.
+inline std::vector<float> rotated_row(const HostTensor& x, int64_t row, int64_t head_dim,
+                                      const HostTensor* table, int64_t pos) {
+  std::vector<float> out;
+  for (int64_t i = 0; i < head_dim; ++i) out.push_back(x.at(row * head_dim + i));
+  if (table == nullptr) return out;
+  const int64_t n_pairs = table->view().shape[1];
+  for (int64_t i = 0; i < n_pairs; ++i) {
+    const float c = table->at((pos * n_pairs + i) * 2), s = table->at((pos * n_pairs + i) * 2 + 1);
+    const float a = out[size_t(i)], b = out[size_t(i + n_pairs)];
+    out[size_t(i)] = std::fma(a, c, -(b * s));
+    out[size_t(i + n_pairs)] = std::fma(b, c, a * s);
+  }
+  return out;
+}
+
+// Writes `row` as position `at` (of all heads' rows in a line) of what the cache should hold.
+inline void put_row(const std::vector<float>& row, int64_t at, HostTensor& rows,
+                    HostTensor& scales) {
+  const auto head_dim = int64_t(row.size());
+  float largest = 0;
+  for (float x : row) largest = std::max(largest, std::abs(x));
+  const float inverse = largest == 0 ? 0 : 127 / largest;
+  for (int64_t i = 0; i < head_dim; ++i) {
+    const float x = row[size_t(i)];
+    if (rows.view().dtype == DType::F16) {
+      rows.as<f16>()[at * head_dim + i] = to_f16(x);
+    } else {
+      static_cast<uint8_t*>(rows.view().data)[at * head_dim + i] =
+          uint8_t(128 + int(std::nearbyint(x * inverse)));
+    }
+  }
+  if (rows.view().dtype != DType::F16) scales.as<float>()[at] = largest / 127;
+}
+
+inline void expect_same_bytes(const Tensor& device, const HostTensor& want,
+                              const std::string& what) {
+  if (!device) return;
+  const HostTensor got = to_host(device);
+  if (std::memcmp(got.view().data, want.view().data, size_t(want.view().n_bytes())) == 0) return;
+  const auto* a = static_cast<const uint8_t*>(got.view().data);
+  const auto* b = static_cast<const uint8_t*>(want.view().data);
+  for (int64_t i = 0; i < want.view().n_bytes(); ++i)
+    ASSERT_EQ(a[i], b[i]) << what << ", byte " << i;
+}
+
+}  // namespace minfer::test
