@@ -23,6 +23,7 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
   expect_failure(generate({"--device", "tpu", "x"}), 2, "tpu");
+  expect_failure(generate({"--device", "cpu", "--gemm", "cublas", "x"}), 2, "--device cuda");
   expect_failure(generate({"--logit-bias", "5", "x"}), 2, "--logit-bias");
   expect_failure(generate({"--stop=", "x"}), 2, "--stop");
   expect_failure(generate({"--system", "s", "x"}), 2, "--chat");
