@@ -199,13 +199,15 @@ std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 struct CudaOptions {
   int device = 0;
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
-  bool persistent_decode = true;           // one kernel a step, where the model fits it
+  bool persistent_decode = true;     // one kernel a step, where the model fits it
+  bool use_cublas = false;           // for products of many tokens, in place of our kernels
 };
 
 // 0 too where this build has no CUDA backend.
 int n_cuda_devices();
 
-// Throws Gpu where the build has no CUDA backend, or the machine no such card or no driver.
+// Throws Gpu where the build has no CUDA backend, or the machine no such card, no driver or, if
+// asked for, no cuBLAS.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace minfer

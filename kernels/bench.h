@@ -1,6 +1,9 @@
 #pragma once
 
+#include <functional>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -27,10 +30,44 @@ struct CudaLimits {
   double barrier_seconds = 0;           // of one barrier over the grid, a block on each SM
   double launch_seconds = 0;            // of one kernel in a graph
   double dependent_launch_seconds = 0;  // the same with programmatic dependent launch
+  // F16 products of square matrices by cuBLAS; none where there is no cuBLAS, as no_cublas says.
+  struct Hgemm {
+    int64_t size;
+    double flops_per_second;
+  };
+  std::vector<Hgemm> hgemm = {};
+  std::string no_cublas = {};
 };
 
 // Throw Gpu in a build without CUDA.
 CudaLimits measure_cuda_limits(int device);
 double measure_cuda_read_bandwidth(int device);  // bytes per second
+
+// What bounds a kernel, and what its rate is held against: reads of memory, reads and writes, or
+// arithmetic (HGEMM by cuBLAS on a card, f32 multiply-adds on a CPU).
+enum class Bound { Read, Copy, Flops };
+
+// A kernel at a shape of Llama-2-7B, timed.
+struct KernelTiming {
+  std::string kernel, shape;  // "gemm_swiglu", "512 x 22016 x 4096 f16"
+  Bound bound = Bound::Copy;
+  double seconds = 0;  // of one launch: the median on a card, the best on a CPU
+  double work = 0;     // bytes that it must move, or floating-point operations
+  std::optional<double> cublas_seconds = {};  // of the product alone, where it is one
+
+  double rate() const { return work / seconds; }  // bytes or operations per second
+};
+
+// Which kernels are timed, by name and shape, and who is told of each.
+struct KernelChoice {
+  std::function<bool(const std::string& kernel, const std::string& shape)> wants;
+  std::function<void(const KernelTiming&)> done;
+};
+
+// Weights and activations come from memory, not from a cache; what a CPU's gemm and attention read,
+// from where it lies.
+void time_cpu_kernels(int n_threads, const std::string& isa, const KernelChoice& choice);
+// Throws Gpu in a build without CUDA.
+void time_cuda_kernels(int device, const KernelChoice& choice);
 
 }  // namespace minfer

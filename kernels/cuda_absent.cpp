@@ -19,4 +19,6 @@ CudaLimits measure_cuda_limits(int) { refuse(); }
 
 double measure_cuda_read_bandwidth(int) { refuse(); }
 
+void time_cuda_kernels(int, const KernelChoice&) { refuse(); }
+
 }  // namespace minfer

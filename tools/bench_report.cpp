@@ -1,11 +1,8 @@
 #include "tools/bench_report.h"
 
 #include <fmt/format.h>
-#include <sys/utsname.h>
 
-#include <fstream>
 #include <nlohmann/json.hpp>
-#include <thread>
 
 #include "tools/json_text.h"
 #include "tools/statistics.h"
@@ -27,6 +24,7 @@ Json row_json(const BenchRow& row) {
           {"type_k", row.kv_type},
           {"type_v", row.kv_type},
           {"activations", row.activations},
+          {"gemm", row.gemm},
           {"n_prompt", row.n_prompt},
           {"n_gen", row.n_gen},
           {"n_depth", row.n_depth},
@@ -114,45 +112,10 @@ std::string json_lines(const std::vector<BenchRow>& rows) {
   return text;
 }
 
-std::string processor_name() {
-  std::ifstream info("/proc/cpuinfo");
-  for (std::string line; std::getline(info, line);) {
-    const size_t colon = line.find(": ");
-    if (line.starts_with("model name") && colon != std::string::npos) return line.substr(colon + 2);
-  }
-  return "unknown";
-}
-
 Json rows_json(const std::vector<BenchRow>& rows) {
   Json array = Json::array();
   for (const BenchRow& row : rows) array.push_back(row_json(row));
   return array;
-}
-
-Json limits_object(const MachineLimits& limits) {
-  Json object = {{"n_threads", limits.cpu.n_threads},
-                 {"read_bytes_per_s", limits.cpu.read_bytes_per_second},
-                 {"copy_bytes_per_s", limits.cpu.copy_bytes_per_second},
-                 {"fma_flops_per_s", limits.cpu.fma_flops_per_second},
-                 {"barrier_s", limits.cpu.barrier_seconds}};
-  if (limits.cuda) {
-    object["cuda"] = {{"card", limits.cuda->card},
-                      {"read_bytes_per_s", limits.cuda->read_bytes_per_second},
-                      {"copy_bytes_per_s", limits.cuda->copy_bytes_per_second},
-                      {"barrier_s", limits.cuda->barrier_seconds},
-                      {"launch_s", limits.cuda->launch_seconds},
-                      {"dependent_launch_s", limits.cuda->dependent_launch_seconds}};
-  }
-  return object;
-}
-
-Json machine_json() {
-  utsname system{};
-  ::uname(&system);
-  return {{"cpu", processor_name()},
-          {"cores", std::thread::hardware_concurrency()},
-          {"architecture", system.machine},
-          {"kernel", std::string(system.sysname) + " " + system.release}};
 }
 
 }  // namespace
@@ -186,28 +149,6 @@ std::string bench_json(const MachineLimits& limits, const std::vector<BenchRow>&
   return pretty(Json::object({{"machine", machine_json()},
                               {"limits", limits_object(limits)},
                               {"results", rows_json(rows)}}));
-}
-
-std::string limits_json(const MachineLimits& limits) {
-  return pretty(Json::object({{"machine", machine_json()}, {"limits", limits_object(limits)}}));
-}
-
-std::string limits_text(const MachineLimits& limits) {
-  const CpuLimits& cpu = limits.cpu;
-  std::string text = fmt::format(
-      "threads        {}\nread           {:.1f} GB/s\ncopy           {:.1f} GB/s\n"
-      "f32 fma        {:.1f} GFLOP/s\nbarrier        {:.2f} us\n",
-      cpu.n_threads, cpu.read_bytes_per_second / 1e9, cpu.copy_bytes_per_second / 1e9,
-      cpu.fma_flops_per_second / 1e9, cpu.barrier_seconds * 1e6);
-  if (!limits.cuda) return text;
-  const CudaLimits& cuda = *limits.cuda;
-  return text + fmt::format(
-                    "card           {}\nread           {:.0f} GB/s\ncopy           {:.0f} GB/s\n"
-                    "barrier        {:.2f} us\nlaunch         {:.2f} us in a graph, {:.2f} us "
-                    "dependent\n",
-                    cuda.card, cuda.read_bytes_per_second / 1e9, cuda.copy_bytes_per_second / 1e9,
-                    cuda.barrier_seconds * 1e6, cuda.launch_seconds * 1e6,
-                    cuda.dependent_launch_seconds * 1e6);
 }
 
 }  // namespace minfer

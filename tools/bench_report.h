@@ -1,10 +1,9 @@
 #pragma once
 
-#include <optional>
 #include <string>
 #include <vector>
 
-#include "kernels/bench.h"
+#include "tools/machine_report.h"
 
 namespace minfer {
 
@@ -14,7 +13,7 @@ struct BenchRow {
   std::string model;  // "llama 1.1B F16"
   int64_t model_bytes = 0, n_params = 0;
   std::string backend;  // "cpu avx512, 2 threads"
-  std::string kv_type, activations = "float";
+  std::string kv_type, activations = "float", gemm = "own";
   std::string test_time;  // ISO 8601, UTC, of the first repetition
   int64_t n_threads = 0, n_batch = 0;
   int64_t n_prompt = 0, n_gen = 0, n_depth = 0;
@@ -33,16 +32,7 @@ struct BenchRow {
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);
-// What the machine can do: its processors, and the card where one is used.
-struct MachineLimits {
-  CpuLimits cpu;
-  std::optional<CudaLimits> cuda;
-};
-
 // {"machine", "limits", "results"}: the host by name, what it can do, and the rows.
 std::string bench_json(const MachineLimits& limits, const std::vector<BenchRow>& rows);
-// {"machine", "limits"}, and the same as text.
-std::string limits_json(const MachineLimits& limits);
-std::string limits_text(const MachineLimits& limits);
 
 }  // namespace minfer

@@ -2,12 +2,14 @@
 
 #include <algorithm>
 #include <ctime>
+#include <regex>
 
 #include "engine/session.h"
 #include "models/synthetic.h"
 #include "tools/bench_report.h"
 #include "tools/commands.h"
 #include "tools/device.h"
+#include "tools/kernel_report.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
@@ -24,6 +26,7 @@ struct BenchOptions {
   int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16", format = "md";
   bool no_warmup = false;
+  std::string filter;  // of `bench kernels`
   DeviceOptions device;
 };
 
@@ -190,6 +193,7 @@ void run_bench(const BenchOptions& options, Context& context) {
     row.n_batch = options.batch_size > 0 ? options.batch_size : backend->preferred_chunk();
     row.kv_type = options.kv_type;
     row.activations = options.device.activations;
+    row.gemm = options.device.gemm;
     row.read_bytes_per_second = read_bytes_per_second;
     warn_of_spread(row);
   }
@@ -204,6 +208,42 @@ void run_limits(const BenchOptions& options, Context& context) {
   context.out.text(limits_text(limits));
 }
 
+std::regex filter_of(const BenchOptions& options) {
+  try {
+    return std::regex(options.filter);
+  } catch (const std::regex_error&) {
+    throw Error(ErrorKind::Usage,
+                cat("--filter: ", shortened(options.filter), " is no regular expression"));
+  }
+}
+
+void run_kernels(const BenchOptions& options, Context& context) {
+  const std::regex filter = filter_of(options);
+  make_backend(options.device);  // refuses what this build does not have
+  const MachineLimits limits = measure_limits(options.device);
+  std::vector<KernelTiming> timings;
+  const KernelChoice choice{.wants =
+                                [&](const std::string& kernel, const std::string& shape) {
+                                  throw_if_interrupted();
+                                  return std::regex_search(kernel + " " + shape, filter);
+                                },
+                            .done =
+                                [&](const KernelTiming& timing) {
+                                  timings.push_back(timing);
+                                  log_info(fmt::format("{} {}: {:.1f} us", timing.kernel,
+                                                       timing.shape, timing.seconds * 1e6));
+                                }};
+  if (on_card(options.device)) {
+    time_cuda_kernels(card_index(options.device), choice);
+  } else {
+    time_cpu_kernels(thread_count(options.device), "", choice);
+  }
+  MINFER_REQUIRE(Usage, !timings.empty(), "--filter: no kernel has ", shortened(options.filter),
+                 " in its name or shape");
+  if (context.common.json) return context.out.line(kernels_json(limits, timings));
+  context.out.text(kernels_text(limits, timings));
+}
+
 }  // namespace
 
 void add_bench_command(CommandNode& root, Context& context) {
@@ -213,7 +253,8 @@ void add_bench_command(CommandNode& root, Context& context) {
                        "  minfer bench -m smollm2\n"
                        "  minfer bench --synthetic tinyllama-1.1b:f16 -p 512 -n 32 -r 3\n"
                        "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
-                       "  minfer bench limits",
+                       "  minfer bench limits\n"
+                       "  minfer bench kernels --filter gemm",
                        [options, &context] { run_bench(*options, context); });
   command.add_text("-m,--model", options->model_path, "MODEL",
                    "Directory, .gguf, llama2.c .bin, or smollm2");
@@ -239,6 +280,11 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_command("limits", "Bandwidth and arithmetic that the machine has",
                       "  minfer bench limits --json",
                       [options, &context] { run_limits(*options, context); });
+  command
+      .add_command("kernels", "Each kernel at the shapes of Llama-2-7B, beside the limits",
+                   "  minfer bench kernels --filter 'matvec.* 1 x' --json",
+                   [options, &context] { run_kernels(*options, context); })
+      .add_text("--filter", options->filter, "RE", "Those whose name and shape match");
 }
 
 }  // namespace minfer

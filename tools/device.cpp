@@ -26,6 +26,8 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
   command.add_integer("--tp", options.tp, 1, 64, "Ranks that share the model", Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
                      "Type of the inputs of each matmul", Show::More);
+  command.add_choice("--gemm", options.gemm, {"own", "cublas"},
+                     "Products of many tokens on a card: minfer's kernels or cuBLAS", Show::More);
 }
 
 void add_kv_type_option(CommandNode& command, std::string& kv_type) {
@@ -71,13 +73,17 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_
                    " runs on the CPU: --device cpu");
     try {
       const DType compute = float_type == DType::BF16 ? DType::BF16 : DType::F16;
-      return make_cuda_backend({.device = card_index(options), .compute_dtype = compute});
+      return make_cuda_backend({.device = card_index(options),
+                                .compute_dtype = compute,
+                                .use_cublas = options.gemm == "cublas"});
     } catch (const Error& e) {
       throw options.device.empty() ? e : e.in(cat("--device ", shortened(options.device)));
     }
   }
   MINFER_REQUIRE(Usage, options.device.empty() || options.device == "cpu", "--device ",
                  shortened(options.device), ": is none of cpu, cuda, cuda:N");
+  MINFER_REQUIRE(Usage, options.gemm == "own", "--gemm ", options.gemm,
+                 " runs on a card: --device cuda");
   return make_cpu_backend({.n_threads = thread_count(options),
                            .isa = {},
                            .activations = activations_named(options.activations)});

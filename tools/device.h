@@ -15,6 +15,7 @@ struct DeviceOptions {
   std::string device = {};  // empty: cuda where there is a card, else cpu
   int64_t tp = 1;
   std::string activations = "float";
+  std::string gemm = "own";  // or "cublas"
 };
 
 void add_device_options(CommandNode& command, DeviceOptions& options);

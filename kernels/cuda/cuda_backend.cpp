@@ -13,12 +13,13 @@ CudaBackend::CudaBackend(const CudaOptions& options)
       type_(options.compute_dtype),
       persistent_decode_(options.persistent_decode),
       stream_(make_stream()),
-      uploader_(stream_.get()) {
+      uploader_(stream_.get()),
+      cublas_(options.use_cublas ? std::make_unique<Cublas>(stream_.get()) : nullptr) {
   MINFER_CHECK(type_ == DType::F16 || type_ == DType::BF16, "compute type ", type_);
 }
 
 std::string CudaBackend::name() const {
-  return cat("cuda:", device_.index, " ", device_.name, ", ", type_);
+  return cat("cuda:", device_.index, " ", device_.name, ", ", type_, cublas_ ? ", cuBLAS" : "");
 }
 
 std::optional<int64_t> CudaBackend::free_device_bytes() const {
@@ -202,6 +203,14 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
   return weights;
 }
 
+void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
+  if (cublas_) {
+    cublas_->gemm(x, parts, epilogue);
+  } else {
+    gemm(stream_.get(), x, parts, epilogue);
+  }
+}
+
 void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   const Epilogue epilogue = products.front().accumulate ? Epilogue::Accumulate : Epilogue::Store;
   if (x.shape[0] <= kMaxMatvecTokens) {
@@ -214,7 +223,7 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
   for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
-  gemm(stream_.get(), x, parts, epilogue);
+  run_gemm(x, parts, epilogue);
 }
 
 void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
@@ -227,7 +236,7 @@ void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor 
   const Matrix* const matrices[] = {&gate, &up};
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
-  gemm(stream_.get(), x, parts, Epilogue::SwiGlu);
+  run_gemm(x, parts, Epilogue::SwiGlu);
 }
 
 void CudaBackend::matmuls(Tensor x, std::span<const Product> products) {

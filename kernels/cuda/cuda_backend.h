@@ -2,6 +2,7 @@
 
 #include <vector>
 
+#include "kernels/cuda/gemm/cublas.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/upload.h"
 
@@ -61,6 +62,8 @@ class CudaBackend final : public Backend {
   Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);
   // Memory that grows to the largest request and stays; its content is for one operation.
   Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);
+  // Ours or cuBLAS's.
+  void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
@@ -70,6 +73,7 @@ class CudaBackend final : public Backend {
   bool persistent_decode_;
   Stream stream_;
   Uploader uploader_;
+  std::unique_ptr<Cublas> cublas_;  // where it is asked for
   DeviceTensor staging_, dequantized_, ids_, found_, nll_;
 };
 

@@ -1,8 +1,9 @@
 #include <algorithm>
-#include <vector>
 
 #include "kernels/bench.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/bench/random_tensors.h"
+#include "kernels/cuda/bench/timing.h"
+#include "kernels/cuda/gemm/cublas.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -11,7 +12,6 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{6} << 30;
-constexpr int kPasses = 7;
 constexpr int kRounds = 1000;  // of barriers and of launches in one interval
 
 // Reads n vectors and writes nothing; the sum keeps the loads alive.
@@ -165,6 +165,23 @@ class LimitProbe {
            kRounds;
   }
 
+  // A card under load runs at a lower clock than for one product alone: many, one behind the other.
+  double hgemm_flops_per_second(Cublas& cublas, int64_t size) {
+    const DeviceTensor x = random_tensor(DType::F16, {size, size});
+    const DeviceTensor w = random_tensor(DType::F16, {size, size});
+    const DeviceTensor out = allocate_device(DType::F16, {size, size});
+    const double flops = 2.0 * double(size) * double(size) * double(size);
+    const int n = std::max(2, static_cast<int>(1e13 / flops));
+    return flops /
+           graph_us(stream_.get(), n,
+                    [&] {
+                      for (int i = 0; i < n; ++i) cublas.product(out, x, w, false);
+                    }) *
+           1e6;
+  }
+
+  cudaStream_t stream() const { return stream_.get(); }
+
  private:
   template <int kPiece, int kStages>
   double bulk_seconds(const uint4* from, uint4* sink) {
@@ -178,26 +195,13 @@ class LimitProbe {
   }
 
   template <typename F>
-  double median_seconds(F&& work) {
-    std::vector<float> times;
-    work();
-    for (int i = 0; i < kPasses; ++i) {
-      MINFER_CUDA_CHECK(cudaEventRecord(begin_.get(), stream_.get()));
-      work();
-      MINFER_CUDA_CHECK(cudaGetLastError());
-      MINFER_CUDA_CHECK(cudaEventRecord(end_.get(), stream_.get()));
-      MINFER_CUDA_CHECK(cudaEventSynchronize(end_.get()));
-      float ms = 0;
-      MINFER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin_.get(), end_.get()));
-      times.push_back(ms);
-    }
-    std::sort(times.begin(), times.end());
-    return double(times[kPasses / 2]) * 1e-3;
+  double median_seconds(const F& work) {
+    return timer_.median_us(work) * 1e-6;
   }
 
   DeviceProperties device_;
   Stream stream_ = make_stream();
-  Event begin_ = make_event(), end_ = make_event();
+  StreamTimer timer_{stream_.get()};
 };
 
 }  // namespace
@@ -205,12 +209,23 @@ class LimitProbe {
 
 CudaLimits measure_cuda_limits(int device) {
   cuda::LimitProbe probe(device);
-  return {.card = probe.device().name,
-          .read_bytes_per_second = probe.read_bytes_per_second(),
-          .copy_bytes_per_second = probe.copy_bytes_per_second(),
-          .barrier_seconds = probe.barrier_seconds(),
-          .launch_seconds = probe.launch_seconds(false),
-          .dependent_launch_seconds = probe.launch_seconds(true)};
+  CudaLimits limits{.card = probe.device().name,
+                    .read_bytes_per_second = probe.read_bytes_per_second(),
+                    .copy_bytes_per_second = probe.copy_bytes_per_second(),
+                    .barrier_seconds = probe.barrier_seconds(),
+                    .launch_seconds = probe.launch_seconds(false),
+                    .dependent_launch_seconds = probe.launch_seconds(true)};
+  std::optional<cuda::Cublas> cublas;
+  try {
+    cublas.emplace(probe.stream());
+  } catch (const Error& e) {
+    limits.no_cublas = e.what();
+    return limits;
+  }
+  for (int64_t size : {4096, 8192}) {
+    limits.hgemm.push_back({size, probe.hgemm_flops_per_second(*cublas, size)});
+  }
+  return limits;
 }
 
 double measure_cuda_read_bandwidth(int device) {

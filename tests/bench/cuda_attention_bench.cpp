@@ -3,86 +3,22 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
-#include <random>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/cuda/attention/decode.h"
-#include "kernels/cuda/device.h"
+#include "kernels/cuda/bench/random_tensors.h"
+#include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/launchers.h"
 
 namespace minfer::cuda {
 namespace {
 
-constexpr int kSamples = 7;
-
-// Random halves in [-2, 2), or random levels; the same block of 4 MB over and over.
-DeviceTensor random_tensor(DType dtype, const Shape& shape) {
-  DeviceTensor x = allocate_device(dtype, shape);
-  std::mt19937 engine(1);
-  std::vector<uint16_t> block(2 << 20);
-  for (uint16_t& word : block) {
-    word = uint16_t(engine());
-    if (dtype == DType::F16 || dtype == DType::BF16) {
-      const float value = float(word) / 16384 - 2;
-      word = dtype == DType::F16 ? to_f16(value).bits : to_bf16(value).bits;
-    }
-  }
-  const auto n_bytes = size_t(x.view().n_bytes());
-  for (size_t at = 0; at < n_bytes; at += block.size() * 2) {
-    MINFER_CUDA_CHECK(cudaMemcpy(static_cast<char*>(x.view().data) + at, block.data(),
-                                 std::min(block.size() * 2, n_bytes - at), cudaMemcpyHostToDevice));
-  }
-  return x;
-}
-
-DeviceTensor constant_scales(const Shape& shape) {
-  DeviceTensor x = allocate_device(DType::F32, shape);
-  const std::vector<float> host(size_t(shape.n_elements()), 0.01f);
-  MINFER_CUDA_CHECK(
-      cudaMemcpy(x.view().data, host.data(), host.size() * 4, cudaMemcpyHostToDevice));
-  return x;
-}
-
-KvLayer make_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity) {
-  KvLayer layer;
-  layer.keys = random_tensor(dtype, {n_kv_heads, capacity, head_dim});
-  layer.values = random_tensor(dtype, {n_kv_heads, capacity, head_dim});
-  if (dtype == DType::U8) {
-    layer.key_scales = constant_scales({n_kv_heads, capacity});
-    layer.value_scales = constant_scales({n_kv_heads, capacity});
-  }
-  layer.n_kv_heads = n_kv_heads;
-  layer.head_dim = head_dim;
-  layer.capacity = capacity;
-  layer.dtype = dtype;
-  return layer;
-}
-
-// Median microseconds of one of the n_launches that `work` puts on the stream, as a graph.
-template <typename F>
-double graph_us(cudaStream_t stream, int n_launches, F&& work) {
-  const GraphExec graph = capture_graph(stream, work);
-  const Event begin = make_event(), end = make_event();
-  std::vector<double> us;
-  for (int i = 0; i < kSamples + 2; ++i) {
-    MINFER_CUDA_CHECK(cudaEventRecord(begin.get(), stream));
-    MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream));
-    MINFER_CUDA_CHECK(cudaEventRecord(end.get(), stream));
-    MINFER_CUDA_CHECK(cudaEventSynchronize(end.get()));
-    float ms = 0;
-    MINFER_CUDA_CHECK(cudaEventElapsedTime(&ms, begin.get(), end.get()));
-    if (i >= 2) us.push_back(double(ms) * 1e3 / n_launches);
-  }
-  std::sort(us.begin(), us.end());
-  return us[kSamples / 2];
-}
-
 void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64_t n_kv_heads,
                    int64_t head_dim, int64_t n_tokens, int64_t pos = 0) {
-  const KvLayer cache = make_layer(cache_dtype, n_kv_heads, head_dim, pos + n_tokens);
-  const DeviceTensor q = random_tensor(DType::F16, {n_tokens, n_heads, head_dim});
+  const KvLayer cache = random_kv_layer(cache_dtype, n_kv_heads, head_dim, pos + n_tokens);
+  const DeviceTensor q = random_tensor(DType::F16, {n_tokens, n_heads, head_dim}, 2);
   const DeviceTensor out = allocate_device(DType::F16, {n_tokens, n_heads, head_dim});
   const int n_launches = n_tokens <= 4096 ? 10 : 2;
   const double us = graph_us(stream, n_launches, [&] {
@@ -110,12 +46,12 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   const int n_caches = int(std::clamp<int64_t>(int64_t(200e6 / bytes) + 1, 2, 64));
   std::vector<KvLayer> caches;
   for (int i = 0; i < n_caches; ++i)
-    caches.push_back(make_layer(cache_dtype, n_kv_heads, kHeadDim, capacity));
-  const DeviceTensor q = random_tensor(DType::F16, {n_heads, kHeadDim});
-  const DeviceTensor k = random_tensor(DType::F16, {n_kv_heads, kHeadDim});
-  const DeviceTensor v = random_tensor(DType::F16, {n_kv_heads, kHeadDim});
+    caches.push_back(random_kv_layer(cache_dtype, n_kv_heads, kHeadDim, capacity));
+  const DeviceTensor q = random_tensor(DType::F16, {n_heads, kHeadDim}, 2);
+  const DeviceTensor k = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
+  const DeviceTensor v = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
   const DeviceTensor out = allocate_device(DType::F16, {n_heads, kHeadDim});
-  const DeviceTensor rope = constant_scales({capacity, kHeadDim / 2, 2});
+  const DeviceTensor rope = constant_tensor({capacity, kHeadDim / 2, 2}, 0.01f);
   const DeviceTensor pos = allocate_device(DType::F32, {1});
   const int last = context - 1;
   MINFER_CUDA_CHECK(cudaMemcpy(pos.view().data, &last, sizeof(last), cudaMemcpyHostToDevice));

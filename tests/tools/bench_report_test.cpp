@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tools/kernel_report.h"
 #include "tools/statistics.h"
 
 namespace minfer::test {
@@ -51,6 +52,7 @@ TEST(BenchReport, JsonHasEveryFieldOfARow) {
     EXPECT_TRUE(rows[0][field].is_number()) << field;
   }
   EXPECT_EQ(rows[0]["activations"], "float");
+  EXPECT_EQ(rows[0]["gemm"], "own");
 }
 
 TEST(BenchReport, OtherFormatsHaveOneLineARow) {
@@ -62,6 +64,50 @@ TEST(BenchReport, OtherFormatsHaveOneLineARow) {
   EXPECT_EQ(std::ranges::count(format_rows(two_rows(), "jsonl"), '\n'), 2);
   EXPECT_EQ(std::ranges::count(format_rows(two_rows(), "sql"), '\n'), 3);
   EXPECT_NE(format_rows(two_rows(), "sql").find(R"('llama "1B", it''s F16')"), std::string::npos);
+}
+
+MachineLimits limits_of_a_card() {
+  MachineLimits limits;
+  limits.cuda = CudaLimits{.card = "a card",
+                           .read_bytes_per_second = 4e12,
+                           .copy_bytes_per_second = 2e12,
+                           .hgemm = {{4096, 500e12}, {8192, 400e12}}};
+  return limits;
+}
+std::vector<KernelTiming> two_kernels() {
+  return {{"rms_norm", "2 x 4 f32", Bound::Copy, 1e-6, 1e6},
+          {"gemm_store", "2 x 4 x 8 f16", Bound::Flops, 2e-6, 5e8, 1e-6}};
+}
+
+TEST(KernelReport, SharesOfTheLimitThatBounds) {
+  const json object = json::parse(kernels_json(limits_of_a_card(), two_kernels()));
+  EXPECT_EQ(object["limits"]["cuda"]["hgemm_flops_per_s"]["8192"], 400e12);
+  const json& norm = object["results"][0];
+  EXPECT_EQ(norm["shape"], "2 x 4 f32");
+  EXPECT_DOUBLE_EQ(norm["us"], 1);
+  EXPECT_DOUBLE_EQ(norm["gb_per_s"], 1000);
+  EXPECT_EQ(norm["limit"], "copy");
+  EXPECT_DOUBLE_EQ(norm["limit_share"], 0.5);
+  EXPECT_TRUE(norm["tflops"].is_null() && norm["of_cublas"].is_null());
+  const json& gemm = object["results"][1];
+  EXPECT_DOUBLE_EQ(gemm["tflops"], 250);
+  EXPECT_EQ(gemm["limit"], "hgemm");
+  EXPECT_DOUBLE_EQ(gemm["limit_share"], 0.5);  // of the better one
+  EXPECT_DOUBLE_EQ(gemm["of_cublas"], 0.5);
+  const std::string table = kernels_text(limits_of_a_card(), two_kernels());
+  EXPECT_NE(table.find("| gemm_store | 2 x 4 x 8 f16 | 2.00 |  | 250 | 50 % hgemm | 0.500 |"),
+            std::string::npos)
+      << table;
+}
+
+TEST(KernelReport, WithoutCublasThereIsNoShare) {
+  MachineLimits limits = limits_of_a_card();
+  limits.cuda->hgemm.clear();
+  limits.cuda->no_cublas = "cuBLAS was not found: libcublas.so.13";
+  const json object = json::parse(kernels_json(limits, two_kernels()));
+  EXPECT_TRUE(object["limits"]["cuda"]["hgemm_flops_per_s"].is_null());
+  EXPECT_TRUE(object["results"][1]["limit_share"].is_null());
+  EXPECT_NE(limits_text(limits).find("unknown: cuBLAS was not found"), std::string::npos);
 }
 
 TEST(Statistics, OfFewSamples) {

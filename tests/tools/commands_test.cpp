@@ -77,6 +77,23 @@ TEST_F(Commands, BenchMeasuresEachTest) {
             (std::vector<std::string>{"pp4", "pp8", "tg3", "pp4 @ d5", "pp8 @ d5", "tg3 @ d5"}));
 }
 
+TEST_F(Commands, BenchTimesChosenKernels) {
+  const ProcessResult result = minfer({"bench", "kernels", "--device", "cpu", "-q", "--filter",
+                                       "^attention_decode.*int8|^rms_norm", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json object = json::parse(result.out);
+  EXPECT_GT(object["limits"]["fma_flops_per_s"], 0);
+  std::vector<std::string> kernels;
+  for (const json& row : object["results"]) {
+    kernels.push_back(row["kernel"]);
+    EXPECT_GT(row["us"], 0);
+    EXPECT_GT(row["gb_per_s"], 0);
+    EXPECT_GT(row["limit_share"], 0);
+    EXPECT_TRUE(row["of_cublas"].is_null());
+  }
+  EXPECT_EQ(kernels, (std::vector<std::string>{"rms_norm", "attention_decode"}));
+}
+
 TEST_F(Commands, CompletionsAreSoundShell) {
   const std::string bash = dir_.write("completion.bash", minfer({"completions", "bash"}).out);
   EXPECT_EQ(run_process({"/bin/bash", "-n", bash}).exit_code, 0);

@@ -23,6 +23,10 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
   expect_failure(generate({"--device", "tpu", "x"}), 2, "tpu");
+  expect_failure(generate({"--device", "cpu", "--gemm", "cublas", "x"}), 2, "--device cuda");
+  expect_failure(minfer({"bench", "kernels", "--filter", "(", "-q"}), 2, "regular expression");
+  expect_failure(minfer({"bench", "kernels", "--device", "cpu", "--filter", "warp_drive", "-q"}), 2,
+                 "warp_drive");
   expect_failure(generate({"--logit-bias", "5", "x"}), 2, "--logit-bias");
   expect_failure(generate({"--stop=", "x"}), 2, "--stop");
   expect_failure(generate({"--system", "s", "x"}), 2, "--chat");
@@ -97,6 +101,8 @@ TEST_F(Failures, SystemIsFour) {
 TEST_F(Failures, CudaIsSix) {
   expect_failure(generate({"--device", "cuda", "x"}), 6, "cuda");
   expect_failure(generate({"--device", "cuda:0,1", "x"}), 6, "cuda:0,1");
+  expect_failure(minfer({"bench", "limits", "--device", "cuda", "-q"}), 6, "cuda");
+  expect_failure(minfer({"bench", "kernels", "--device", "cuda", "-q"}), 6, "cuda");
 }
 
 using Ends = MinferProcess;

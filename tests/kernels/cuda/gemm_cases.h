@@ -35,6 +35,7 @@ struct GemmCase {
   Epilogue epilogue = Epilogue::Store;
   bool out_is_f32 = false;
   bool has_bias = false;
+  bool rounds_sums = false;  // to the type of out in front of the epilogue
 };
 
 inline std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
@@ -91,6 +92,13 @@ struct BoundedSum {
   double value, error;
 };
 
+// Of one rounding to the type of out, of a value that is off by up to `error`.
+inline double round_off(const GemmTensors& t, double value, double error) {
+  const DType dtype = t.c.out_is_f32 ? DType::F32 : t.c.dtype;
+  return unit_roundoff(dtype) * (std::abs(value) + error) +
+         (dtype == DType::F16 ? 0x1p-24 : kSmallestNormal);
+}
+
 // x[row] w[column] + bias in float64, and how far f32 sums on tensor cores may be off. An
 // instruction adds 16 products and the sum so far, each of them cut to 24 bits of the largest: 17
 // errors of 2^-23 of the largest partial sum, of which there are k / 16. Parts of k summed apart
@@ -106,9 +114,11 @@ inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int6
       largest = std::max({largest, std::abs(sum), std::abs(product)});
     }
     double error = (double(t.c.k) / 16 + 1) * 17 * 0x1p-23 * 2 * largest;
+    if (t.c.rounds_sums) error += round_off(t, sum, error);
     if (t.c.has_bias) {
       sum += double(t.bias[part].at(column));
       error += kU * std::abs(sum);
+      if (t.c.rounds_sums) error += round_off(t, sum, error);
     }
     return BoundedSum{sum, error};
   });
@@ -139,10 +149,7 @@ inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64
       error = 1.13 * sum.error + 0x1p-19 * std::abs(value);
       break;
   }
-  const DType out_dtype = t.c.out_is_f32 ? DType::F32 : t.c.dtype;
-  const double smallest = out_dtype == DType::F16 ? 0x1p-24 : kSmallestNormal;
-  error += unit_roundoff(out_dtype) * (std::abs(value) + error) + smallest;
-  return {value, error};
+  return {value, error + round_off(t, value, error)};
 }
 
 // All of them where that is cheap; else the first, the last and those beside edges of tiles.

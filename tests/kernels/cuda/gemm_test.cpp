@@ -1,3 +1,6 @@
+#include <optional>
+
+#include "kernels/cuda/gemm/cublas.h"
 #include "tests/kernels/cuda/gemm_cases.h"
 
 namespace minfer::test {
@@ -230,6 +233,36 @@ TEST_F(CudaGemm, ReplaysInAGraph) {
     const HostTensor out = to_host(middle);
     EXPECT_EQ(std::memcmp(out.view().data, want.view().data, size_t(want.view().n_bytes())), 0);
   }
+}
+
+// cuBLAS in place of ours: rows that are whole 16 bytes and others, parts, captured and not.
+TEST_F(CudaGemm, CublasTakesEveryEpilogue) {
+  std::optional<cuda::Cublas> cublas;
+  try {
+    cublas.emplace(stream_.get());
+  } catch (const Error& e) {
+    GTEST_SKIP() << e.what();
+  }
+  const GemmLauncher by_cublas = [&](Tensor x, std::span<const cuda::GemmPart> parts,
+                                     Epilogue epilogue) { cublas->gemm(x, parts, epilogue); };
+  for (DType dtype : {DType::F16, DType::BF16}) {
+    for (const auto& [m, k, n] : {std::array<int64_t, 3>{130, 264, 264}, {67, 99, 131}}) {
+      for (GemmCase c : with_epilogues({.dtype = dtype, .m = m, .k = k, .n = {n}})) {
+        c.rounds_sums = true;
+        check(c, by_cublas);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+  check({.m = 300, .k = 576, .n = {576, 192, 33}, .has_bias = true, .rounds_sums = true},
+        by_cublas);
+  const GemmCase c{.m = 512, .k = 1024, .n = {768}, .out_is_f32 = true, .rounds_sums = true};
+  const GemmTensors t(c);
+  const cuda::GraphExec graph = cuda::capture_graph(
+      stream_.get(), [&] { cublas->product(t.parts()[0].out, t.x_device, t.w_device[0], false); });
+  MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_.get()));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
+  compare(t);
 }
 
 TEST_F(CudaGemm, RefusesWhatDoesNotFit) {

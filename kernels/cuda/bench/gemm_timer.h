@@ -1,0 +1,53 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/bench/timing.h"
+#include "kernels/cuda/gemm/cublas.h"
+#include "kernels/cuda/gemm/gemm.h"
+
+namespace minfer::cuda {
+
+// A product to be timed: x [m, k], w of all parts together [n, k].
+struct TimedGemm {
+  int64_t m, n, k;
+  Epilogue epilogue = Epilogue::Store;
+  int n_parts = 1;
+
+  double flops() const { return 2.0 * double(m) * double(n) * double(k); }
+};
+
+// Times products over rotating weights, so that these come from DRAM as in a model.
+class GemmTimer {
+ public:
+  using Launch = std::function<void(Tensor x, std::span<const GemmPart> parts)>;
+  struct Times {
+    double us = 0;
+    std::optional<double> cublas_us;
+  };
+
+  // cublas may be null.
+  GemmTimer(cudaStream_t stream, Cublas* cublas);
+
+  // Of `launch`, and of cuBLAS for the product alone, without an epilogue: their replays take
+  // turns.
+  Times times(const TimedGemm& c, const Launch& launch);
+  GemmArgs args_of(const TimedGemm& c) const;
+
+ private:
+  static constexpr int64_t kArena = int64_t{1} << 29;  // halves: 1 GiB
+  static constexpr int64_t kOut = int64_t{1} << 27;    // floats: 512 MiB
+
+  Tensor matrix(int64_t first, int64_t rows, int64_t columns) const;
+  Tensor x_of(const TimedGemm& c) const { return matrix(0, c.m, c.k); }
+  std::vector<GemmPart> parts_of(const TimedGemm& c, int64_t copy) const;
+
+  cudaStream_t stream_;
+  Cublas* cublas_;
+  StreamTimer timer_;
+  DeviceTensor arena_, outs_;
+};
+
+}  // namespace minfer::cuda

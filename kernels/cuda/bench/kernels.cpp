@@ -1,0 +1,394 @@
+#include <algorithm>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "kernels/base/math.h"
+#include "kernels/bench.h"
+#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/gemm_timer.h"
+#include "kernels/cuda/bench/timing.h"
+
+// The launchers of launchers.h, without those of loading, at shapes of Llama-2-7B.
+namespace minfer {
+namespace cuda {
+namespace {
+
+constexpr int64_t kTokens = 2048;  // of a prompt, where a kernel has one shape
+constexpr int64_t kHeads = 32, kHeadDim = 128;
+constexpr int kLaunches = 32;
+constexpr float kEps = 1e-5f;
+
+// A tensor that one launch reads or writes once, or both where `moves` is 2.
+struct Operand {
+  DType dtype;
+  Shape shape;
+  bool is_written = false;
+  int moves = 1;
+
+  double bytes() const { return double(moves) * double(bytes_of(dtype, shape)); }
+};
+
+Operand in(DType dtype, const Shape& shape) { return {dtype, shape}; }
+Operand out(DType dtype, const Shape& shape) { return {dtype, shape, true}; }
+Operand in_out(DType dtype, const Shape& shape) { return {dtype, shape, true, 2}; }
+
+// "2048 x 4096 f32"
+std::string shape_text(const Operand& operand) {
+  std::string text;
+  for (int i = 0; i < operand.shape.rank; ++i) text += cat(i > 0 ? " x " : "", operand.shape[i]);
+  return text + (operand.dtype == DType::F32 ? " f32" : " f16");
+}
+
+class KernelBench {
+ public:
+  explicit KernelBench(const KernelChoice& choice) : choice_(choice) {}
+
+  void run() {
+    norms();
+    elements();
+    rows_of_logits();
+    positions();
+    products_of_many();
+    products_of_few();
+    dequantized();
+    attention_of_prompts();
+    attention_of_steps();
+  }
+
+ private:
+  // ---- rows and elements ----
+
+  // kernel(tensors): the operands of one launch, in their order; each launch has others.
+  template <typename F>
+  void stream_through(const char* name, const std::vector<Operand>& operands, Bound bound,
+                      const F& kernel) {
+    const std::string shape = shape_text(operands.front());
+    if (!choice_.wants(name, shape)) return;
+    double bytes = 0;
+    for (const Operand& o : operands) bytes += o.bytes();
+    const double us = graph_us(stream(), kLaunches, [&] {
+      for (int i = 0; i < kLaunches; ++i) {
+        std::vector<DeviceTensor> memory;
+        std::vector<Tensor> tensors;
+        for (const Operand& o : operands) {
+          memory.push_back((o.is_written ? outputs_ : inputs_).take(o.dtype, o.shape));
+          tensors.push_back(memory.back());
+        }
+        kernel(tensors);
+      }
+    });
+    choice_.done({name, shape, bound, us * 1e-6, bytes});
+  }
+  template <typename F>
+  void stream_through(const char* name, const std::vector<Operand>& operands, const F& kernel) {
+    stream_through(name, operands, Bound::Copy, kernel);
+  }
+
+  void norms() {
+    const Shape rows{kTokens, kBenchDim}, row{kBenchDim};
+    const Operand x = in(DType::F32, rows), y = out(DType::F16, rows), w = in(DType::F16, row);
+    stream_through("rms_norm", {x, y, w},
+                   [&](auto& t) { rms_norm(stream(), t[1], t[0], t[2], kEps); });
+    stream_through("add_rms_norm", {in_out(DType::F32, rows), in(DType::F16, rows), y, w},
+                   [&](auto& t) { add_rms_norm(stream(), t[2], t[0], t[1], t[3], kEps); });
+    stream_through("layer_norm", {x, y, w, w},
+                   [&](auto& t) { layer_norm(stream(), t[1], t[0], t[2], t[3], kEps); });
+    stream_through("layer_norm_gelu", {x, y, w, w}, [&](auto& t) {
+      layer_norm_gelu(stream(), t[1], t[0], t[2], t[3], kEps, GeluKind::Erf);
+    });
+  }
+
+  void elements() {
+    const Shape hidden{kTokens, kBenchFfnDim}, residual{kTokens, kBenchDim};
+    const Operand x = in(DType::F16, hidden), y = out(DType::F16, hidden);
+    stream_through("gelu_erf", {x, y},
+                   [&](auto& t) { gelu(stream(), t[1], t[0], {}, GeluKind::Erf); });
+    stream_through("gelu_tanh", {x, y},
+                   [&](auto& t) { gelu(stream(), t[1], t[0], {}, GeluKind::Tanh); });
+    stream_through("bias_gelu_erf", {x, y, in(DType::F16, {kBenchFfnDim})},
+                   [&](auto& t) { gelu(stream(), t[1], t[0], t[2], GeluKind::Erf); });
+    stream_through("silu", {x, y}, [&](auto& t) { silu(stream(), t[1], t[0]); });
+    stream_through("swiglu", {x, x, y}, [&](auto& t) { swiglu(stream(), t[2], t[0], t[1]); });
+    stream_through("add",
+                   {in(DType::F32, residual), in(DType::F32, residual), out(DType::F32, residual)},
+                   [&](auto& t) { add(stream(), t[2], t[0], t[1]); });
+    stream_through("add_bias", {x, y, in(DType::F16, {kBenchFfnDim})},
+                   [&](auto& t) { add_bias(stream(), t[1], t[0], t[2]); });
+    stream_through("convert", {in(DType::F32, residual), out(DType::F16, residual)},
+                   [&](auto& t) { convert(stream(), t[1], t[0]); });
+  }
+
+  void rows_of_logits() {
+    const Operand x = in(DType::F32, {kTokens, kBenchVocab});
+    stream_through("softmax", {x, out(DType::F32, {kTokens, kBenchVocab})},
+                   [&](auto& t) { softmax(stream(), t[1], t[0]); });
+    const DeviceTensor targets = token_ids();
+    stream_through("negative_log_likelihoods", {x, out(DType::F32, {kTokens})}, Bound::Read,
+                   [&](auto& t) {
+                     negative_log_likelihoods(stream(), t[1], t[0],
+                                              static_cast<const int32_t*>(targets.view().data));
+                   });
+    const DeviceTensor found = allocate_device(DType::U8, {int64_t{sizeof(int64_t)}});
+    stream_through("find_non_finite", {x}, Bound::Read, [&](auto& t) {
+      find_non_finite(stream(), static_cast<int64_t*>(found.view().data), t[0]);
+    });
+  }
+
+  void positions() {
+    const Shape heads{kTokens, kHeads, kHeadDim};
+    stream_through(
+        "rope",
+        {in(DType::F16, heads), out(DType::F16, heads), in(DType::F32, {kTokens, kHeadDim / 2, 2})},
+        [&](auto& t) { rope(stream(), t[1], t[0], t[2], 0); });
+    for (DType dtype : {DType::F16, DType::U8}) {
+      const char* const name = dtype == DType::U8 ? "kv_append_int8" : "kv_append_f16";
+      const Operand keys = out(dtype, {kHeads, kTokens, kHeadDim});
+      const Operand scales = out(DType::F32, {kHeads, kTokens});
+      std::vector<Operand> operands = {in(DType::F16, heads), in(DType::F16, heads), keys, keys};
+      if (dtype == DType::U8) operands.insert(operands.end(), {scales, scales});
+      stream_through(name, operands, [&](auto& t) {
+        KvLayer layer = layer_of(dtype, kTokens, view_of_tensor(t[2]), view_of_tensor(t[3]));
+        if (dtype == DType::U8) {
+          layer.key_scales = view_of_tensor(t[4]);
+          layer.value_scales = view_of_tensor(t[5]);
+        }
+        kv_append(stream(), layer, t[0], t[1], 0);
+      });
+    }
+    const DeviceTensor ids = token_ids();
+    for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights}) {
+      const std::string shape = cat(kTokens, " x ", kBenchDim, " ", f.name);
+      if (!choice_.wants("gather_rows", shape)) continue;
+      const DeviceTensor rows = allocate_device(DType::F32, {kTokens, kBenchDim});
+      const double us = graph_us(stream(), kLaunches, [&] {
+        for (int i = 0; i < kLaunches; ++i) {
+          gather_rows(stream(), rows, inputs_.matrix(f, kBenchVocab, kBenchDim),
+                      static_cast<const int32_t*>(ids.view().data));
+        }
+      });
+      const double table = double(inputs_.matrix(f, kBenchVocab, kBenchDim).n_bytes);
+      const double bytes =
+          table * double(kTokens) / double(kBenchVocab) + double(rows.view().n_bytes());
+      choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, bytes});
+    }
+  }
+
+  // ---- products ----
+
+  void products_of_many() {
+    const struct {
+      const char* name;
+      Epilogue epilogue;
+      int n_parts;
+      int64_t n, k;
+    } cases[] = {{"gemm_store", Epilogue::Store, 3, 3 * kBenchDim, kBenchDim},
+                 {"gemm_store", Epilogue::Store, 1, kBenchDim, kBenchDim},
+                 {"gemm_accumulate", Epilogue::Accumulate, 1, kBenchDim, kBenchDim},
+                 {"gemm_accumulate", Epilogue::Accumulate, 1, kBenchDim, kBenchFfnDim},
+                 {"gemm_swiglu", Epilogue::SwiGlu, 2, 2 * kBenchFfnDim, kBenchDim},
+                 {"gemm_gelu_erf", Epilogue::GeluErf, 1, kBenchFfnDim, kBenchDim},
+                 {"gemm_gelu_tanh", Epilogue::GeluTanh, 1, kBenchFfnDim, kBenchDim}};
+    for (int64_t m : {512, 2048, 4096}) {
+      for (const auto& c : cases) {
+        const std::string shape =
+            cat(m, " x ", c.n, " x ", c.k, " f16",
+                c.n_parts > 1 ? cat(", ", c.n_parts, " parts") : std::string());
+        if (!choice_.wants(c.name, shape)) continue;
+        const TimedGemm timed{m, c.n, c.k, c.epilogue, c.n_parts};
+        const auto times =
+            gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
+              gemm(stream(), x, parts, c.epilogue);
+            });
+        KernelTiming timing{c.name, shape, Bound::Flops, times.us * 1e-6, timed.flops()};
+        if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
+        choice_.done(timing);
+      }
+    }
+  }
+
+  static std::string shape_of(const WeightFormat& f, const std::vector<Matrix>& w) {
+    int64_t n = 0;
+    for (const Matrix& m : w) n += m.out_dim;
+    return cat(n, " x ", w[0].in_dim, " ", f.name);
+  }
+
+  void products_of_few() {
+    for (int64_t n_tokens : {int64_t{1}, kMaxMatvecTokens}) {
+      const DecodeActivations a(n_tokens);
+      for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights}) {
+        for (DecodeProduct which : kDecodeProducts) {
+          std::vector<std::vector<Matrix>> sets;
+          for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
+          const std::string name = cat("matvec_", name_of(which));
+          const std::string shape = cat(n_tokens, " x ", shape_of(f, sets[0]));
+          if (!choice_.wants(name, shape)) continue;
+          const double us = graph_us(stream(), kLaunches, [&] {
+            for (const auto& w : sets) run_product(stream(), a, which, w);
+          });
+          choice_.done({name, shape, Bound::Read, us * 1e-6, double(bytes_of_all(sets[0]))});
+        }
+      }
+    }
+  }
+
+  void dequantized() {
+    for (const WeightFormat& f : {kInt8Weights, kInt4Weights}) {
+      for (DecodeProduct which : kDecodeProducts) {
+        double bytes = 0;
+        std::vector<std::vector<Matrix>> sets;
+        for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
+        const std::string shape = shape_of(f, sets[0]);
+        if (!choice_.wants("dequantize_rows", shape)) continue;
+        const double us = graph_us(stream(), kLaunches, [&] {
+          for (const auto& set : sets) {
+            std::vector<DeviceTensor> halves;
+            std::vector<DequantizePart> parts;
+            bytes = double(bytes_of_all(set));
+            for (const Matrix& w : set) {
+              halves.push_back(outputs_.take(DType::F16, {w.out_dim, w.in_dim}));
+              parts.push_back({&w, halves.back()});
+              bytes += double(halves.back().view().n_bytes());
+            }
+            dequantize_rows(stream(), parts);
+          }
+        });
+        choice_.done({"dequantize_rows", shape, Bound::Copy, us * 1e-6, bytes});
+      }
+    }
+  }
+
+  // ---- attention ----
+
+  static std::string attention_shape(int64_t n_tokens, DType cache) {
+    return cat(n_tokens, " x ", kHeads, " x ", kHeadDim, cache == DType::U8 ? " int8" : " f16");
+  }
+
+  void attention_of_prompts() {
+    for (DType dtype : {DType::F16, DType::U8}) {
+      for (int64_t n : {512, 2048, 4096}) {
+        const std::string shape = attention_shape(n, dtype);
+        if (!choice_.wants("attention_prefill", shape)) continue;
+        const KvLayer cache = random_kv_layer(dtype, kHeads, kHeadDim, n);
+        const DeviceTensor q = random_tensor(DType::F16, {n, kHeads, kHeadDim}, 2);
+        const DeviceTensor o = allocate_device(DType::F16, {n, kHeads, kHeadDim});
+        constexpr int kTimes = 10;
+        const double us = graph_us(stream(), kTimes, [&] {
+          for (int i = 0; i < kTimes; ++i) attention_prefill(stream(), o, q, cache, 0, 0.09f);
+        });
+        const double flops = 2.0 * double(n) * double(n + 1) * double(kHeads * kHeadDim);
+        choice_.done({"attention_prefill", shape, Bound::Flops, us * 1e-6, flops});
+      }
+    }
+  }
+
+  void attention_of_steps() {
+    constexpr int64_t kCapacity = 4096;
+    std::optional<TensorPool> pool;
+    for (DType dtype : {DType::F16, DType::U8}) {
+      for (int64_t context : {128, 512, 4096}) {
+        const std::string shape = attention_shape(context, dtype);
+        if (!choice_.wants("attention_decode", shape)) continue;
+        const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
+        const double bytes = 2.0 * double(kHeads * context * row_bytes);
+        // As many as it takes for one to have left L2 when its turn comes again.
+        const int n_caches = int(std::clamp(200e6 / bytes + 1, 2.0, 64.0));
+        if (!pool) pool.emplace(int64_t{4} << 30, 2.0f);
+        std::vector<KvLayer> caches;
+        for (int i = 0; i < n_caches; ++i) caches.push_back(layer_from(*pool, dtype, kCapacity));
+        const Shape heads{kHeads, kHeadDim};
+        const DeviceTensor q = random_tensor(DType::F16, heads, 2);
+        const DeviceTensor k = random_tensor(DType::F16, heads, 2);
+        const DeviceTensor v = random_tensor(DType::F16, heads, 2);
+        const DeviceTensor o = allocate_device(DType::F16, heads);
+        const DeviceTensor table = constant_tensor({kCapacity, kHeadDim / 2, 2}, 0.5f);
+        const int64_t n_bytes = attention_decode_workspace(kHeads, kHeads, kHeadDim, kCapacity);
+        const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
+        MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+        const DeviceTensor pos = to_card(std::vector{narrow<int32_t>(context - 1)});
+        const int n_launches = std::max(2 * n_caches, 8);
+        const double us = graph_us(stream(), n_launches, [&] {
+          for (int i = 0; i < n_launches; ++i) {
+            attention_decode(stream(), {.out = o,
+                                        .q = q,
+                                        .k = k,
+                                        .v = v,
+                                        .rope = table,
+                                        .cache = &caches[size_t(i % n_caches)],
+                                        .pos = static_cast<const int*>(pos.view().data),
+                                        .scale = 0.09f,
+                                        .workspace = workspace.view().data});
+          }
+        });
+        choice_.done({"attention_decode", shape, Bound::Read, us * 1e-6, bytes});
+      }
+    }
+  }
+
+  // ---- memory ----
+
+  static DeviceTensor view_of_tensor(const Tensor& t) {
+    return DeviceTensor(t, [](void*) {});
+  }
+  static KvLayer layer_of(DType dtype, int64_t capacity, DeviceTensor keys, DeviceTensor values) {
+    KvLayer layer;
+    layer.keys = std::move(keys);
+    layer.values = std::move(values);
+    layer.n_kv_heads = kHeads;
+    layer.head_dim = kHeadDim;
+    layer.capacity = capacity;
+    layer.dtype = dtype;
+    return layer;
+  }
+  static KvLayer layer_from(TensorPool& pool, DType dtype, int64_t capacity) {
+    const Shape rows{kHeads, capacity, kHeadDim}, scales{kHeads, capacity};
+    KvLayer layer = layer_of(dtype, capacity, pool.take(dtype, rows), pool.take(dtype, rows));
+    if (dtype == DType::U8) {
+      layer.key_scales = pool.take(DType::F32, scales);
+      layer.value_scales = pool.take(DType::F32, scales);
+    }
+    return layer;
+  }
+  static DeviceTensor to_card(const std::vector<int32_t>& values) {
+    const int64_t n = std::ssize(values);
+    DeviceTensor tensor = allocate_device(DType::F32, {n});  // 4 bytes each
+    MINFER_CUDA_CHECK(
+        cudaMemcpy(tensor.view().data, values.data(), size_t(4 * n), cudaMemcpyHostToDevice));
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for it
+    return tensor;
+  }
+  static DeviceTensor token_ids() {
+    std::vector<int32_t> ids(kTokens);
+    for (size_t i = 0; i < ids.size(); ++i) ids[i] = int32_t(i * 7919 % kBenchVocab);
+    return to_card(ids);
+  }
+
+  cudaStream_t stream() const { return stream_.get(); }
+  GemmTimer& gemm_timer() {
+    if (!gemm_timer_) {
+      try {
+        cublas_.emplace(stream());
+      } catch (const Error&) {  // no yardstick then, as the limits of the run say
+      }
+      gemm_timer_.emplace(stream(), cublas_ ? &*cublas_ : nullptr);
+    }
+    return *gemm_timer_;
+  }
+
+  const KernelChoice& choice_;
+  Stream stream_ = make_stream();
+  // What is only read, and what is written: nothing is allocated within a capture.
+  TensorPool inputs_{int64_t{2} << 30}, outputs_{int64_t{2} << 30};
+  std::optional<Cublas> cublas_;
+  std::optional<GemmTimer> gemm_timer_;
+};
+
+}  // namespace
+}  // namespace cuda
+
+void time_cuda_kernels(int device, const KernelChoice& choice) {
+  cuda::use_device(device);
+  cuda::KernelBench(choice).run();
+}
+
+}  // namespace minfer
