@@ -13,9 +13,6 @@ static long long* g_profile;  // TUNE
 namespace minfer::cuda {
 namespace {
 
-// Stages that are asked for at a time: about 40 KB a multiprocessor hide the latency of memory.
-constexpr int kInFlight = 5;
-
 std::optional<StepFormat> format_of(const Matrix& w) {
   if (w.dtype == DType::F16) return StepFormat::F16;
   if (w.dtype == DType::BF16) return StepFormat::BF16;
@@ -163,10 +160,6 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
     scale_bytes = std::max(scale_bytes, product.stage_scale_bytes);
     const bool is_float = product.format <= StepFormat::BF16;
     p.input_bytes = std::max(p.input_bytes, staged_bytes(product.in_dim, is_float));
-    if (product.format == StepFormat::U4) {
-      p.bias_bytes =
-          std::max(p.bias_bytes, 16 * product.n_pieces * std::max(1, product.scales_per_piece));
-    }
   }
   p.attention = *attention;
   const int n_elements = attention->heads_per_block * attention->head_dim;
@@ -179,10 +172,10 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
-  if (p.n_slots < 4) return nullptr;
+  if (p.n_slots < 2 * kStepProducers) return nullptr;
   const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };  // TUNE
   p.n_slots = std::min(p.n_slots, env("STEP_SLOTS", 99));  // TUNE
-  p.in_flight = std::min(env("STEP_FLIGHT", kInFlight), p.n_slots - 1);  // TUNE
+  p.mode = env("STEP_MODE", 0);  // TUNE
   p.attention.most_alone = env("STEP_ALONE", p.attention.most_alone);  // TUNE
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
@@ -292,7 +285,7 @@ std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   epoch_ += n_layers;
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  static int n_steps = 0; if (getenv("STEP_PROF") && ++n_steps == 300) show_prof();  // TUNE
+  static int n_steps = 0; if (getenv("STEP_PROF") && ++n_steps == 200) show_prof();  // TUNE
   return {host_logits_.data(), host_logits_.size()};
 }
 

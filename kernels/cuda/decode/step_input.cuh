@@ -25,7 +25,6 @@ __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
 
 struct StepStage {
   uint8_t* input;
-  float4* biases;  // of U4: [n_pieces, scales of a piece], what takes the zero level off
   float* scratch;  // [kStepWarps, kStepMaxRows]
   float* sums;     // [2 kStepWarps]
 };
@@ -53,39 +52,6 @@ __device__ inline float sum_of(const float* x) {
 #pragma unroll
   for (int i = 0; i < kStepWarps; ++i) sum += x[i];
   return sum;
-}
-
-// Of U4's levels: the sums of 8 x over the columns of each scale, by the instruction that multiplies
-// the levels, with 8 in place of each. A warp
-// makes those of the pieces that it multiplies.
-__device__ inline void stage_biases(const StepProduct& product, const StepStage& at) {
-  const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int n_pieces = product.n_pieces;
-  const bool two = product.scales_per_piece == 2;
-  const auto* const row = reinterpret_cast<const __half*>(at.input) + lane % 4 * 8 +
-                          (lane / 4 == 1 ? rest_offset(product.in_dim) : 0);
-  constexpr uint32_t kLow = 0x80088008, kHigh = 0x80808080;  // -8 and -128 units of 2^-24
-#pragma unroll 4
-  for (int piece = warp; piece < n_pieces; piece += kStepWarps) {
-    float4 sums[2];
-#pragma unroll
-    for (int j = 0; j < 2; ++j) {
-      const uint4 x = *reinterpret_cast<const uint4*>(row + piece * 64 + j * 32);
-      float sum[4] = {};
-      ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.x, x.y);
-      ptx::mma_m16n8k16<__half>(sum, kLow, kHigh, kLow, kHigh, x.z, x.w);
-      sums[j] = make_float4(sum[0], sum[1], sum[2], sum[3]);
-    }
-    if (lane != 0) continue;
-    if (two) {
-      at.biases[piece * 2] = sums[0];
-      at.biases[piece * 2 + 1] = sums[1];
-    } else {
-      at.biases[piece] = make_float4(sums[0].x + sums[1].x, sums[0].y + sums[1].y,
-                                     sums[0].z + sums[1].z, sums[0].w + sums[1].w);
-    }
-  }
-  __syncwarp();
 }
 
 // Returns the factor of the product's sums: 1 / rms of a norm, and what the staged numbers and
@@ -183,10 +149,7 @@ __device__ inline float stage_input(const StepProduct& product, const StepSource
     }
   }
   consumers_sync();
-  if (product.format == StepFormat::U4) {
-    stage_biases(product, at);
-    unit *= 0x1p24f;
-  }
+  if (product.format == StepFormat::U4) unit *= 0x1p24f;
   if (kNorm) unit *= rsqrtf(sum_of(at.sums) / float(in_dim) + source.eps);
   return unit;
 }

@@ -69,15 +69,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes};
-  if (warp == kStepWarps) {
-    fill_ring(p.layers, p.n_layers, s_products, ring, p.in_flight);
+  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes, p.mode};
+  if (warp >= kStepWarps) {
+    fill_ring(p.layers, p.n_layers, s_products, ring, warp - kStepWarps);
     return;
   }
 
   const StepShared layout = step_shared(p);
-  const StepStage stage{shared + layout.input, reinterpret_cast<float4*>(shared + layout.biases),
-                        reinterpret_cast<float*>(shared + layout.scratch), s_sums};
+  const StepStage stage{shared + layout.input, reinterpret_cast<float*>(shared + layout.scratch),
+                        s_sums};
   const uint32_t first_epoch = p.input->epoch;
   const int pos = p.input->pos;
   StepCursor cursor;
@@ -102,12 +102,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
         fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
+        if (!(p.mode & 2))  // TUNE
         attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), stage.scratch,
                        pos, epoch);
       }
       toc(20);  // TUNE
       const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
-                              .epoch = epoch};
+                              .epoch = (p.mode & 2) ? 0xffffffff : epoch};
       unit = stage_input<false>(product, source, stage);
     } else {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16, .eps = p.eps};
@@ -121,6 +122,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         source.plain = layer_index == 0 ? p.x : nullptr;
         source.norm_weight = layer.attn_norm;
       }
+      if (p.mode & 2) source.epoch = 0xffffffff;  // TUNE
       unit = stage_input<true>(product, source, stage);
     }
 

@@ -7,14 +7,16 @@
 // What persistent_step.cpp prepares and the kernel of step_kernel.cu reads.
 namespace minfer::cuda {
 
-constexpr int kStepWarps = 8;  // that multiply; one more keeps the ring of weights full
-constexpr int kStepConsumers = 32 * kStepWarps, kStepThreads = kStepConsumers + 32;
+constexpr int kStepWarps = 8;      // that multiply
+constexpr int kStepProducers = 4;  // that keep the ring of weights full
+constexpr int kStepConsumers = 32 * kStepWarps;
+constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 
 // A stage of the ring: pieces of 512 bytes, two for each multiplying warp, and the scales of their
 // columns behind; of floats 4096 columns of a row.
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
 constexpr int kStageColumns = kStageBytes / 2;  // of floats
-constexpr int kFloatRows = 4;  // of a tile of floats
+constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of floats
 constexpr int kStepMaxSlots = 24;
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
@@ -109,11 +111,11 @@ struct StepParams {
   const StepInput* input;
   float* logits;
   long long* profile;  // TUNE
+  int mode;  // TUNE
   float eps;
   bool norm_is_bf16;
-  int n_slots, slot_bytes, in_flight;
+  int n_slots, slot_bytes;
   int input_bytes;  // of shared memory: staged activations; also what attention merges
-  int bias_bytes;   // of U4's products
 };
 
 // Activations that wait in shared memory: f32, or for levels f16(x) and f16(x - f16(x)), the second
@@ -125,14 +127,13 @@ __host__ __device__ inline int staged_bytes(int in_dim, bool is_float) {
 
 // Bytes of shared memory, in this order.
 struct StepShared {
-  int ring, input, biases, scratch, total;
+  int ring, input, scratch, total;
 };
 __host__ __device__ inline StepShared step_shared(const StepParams& p) {
   StepShared at{};
   at.ring = 0;
   at.input = p.n_slots * p.slot_bytes;
-  at.biases = at.input + p.input_bytes;
-  at.scratch = at.biases + p.bias_bytes;
+  at.scratch = at.input + p.input_bytes;
   at.total = at.scratch + kStepWarps * kStepMaxRows * 4;
   return at;
 }

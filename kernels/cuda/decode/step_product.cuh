@@ -31,22 +31,12 @@ struct StepCursor {
         parity ^= 1;
       }
     }
+    if (!(ring.mode & 1))  // TUNE
     f(slots);
     __syncwarp();
     if (thread_index() % 32 == 0) {
 #pragma unroll
       for (int k = 0; k < kN; ++k) ptx::mbarrier_arrive(empty[k]);
-    }
-  }
-  // The stages of a tile, two at a time: f<their number>(their memory, the first one's index).
-  template <typename F>
-  __device__ void each_pair(const StepRing& ring, int n_stages, F f) {
-    int stage = 0;
-    for (; stage + 2 <= n_stages; stage += 2) {
-      take<2>(ring, [&](const auto& slots) { f.template operator()<2>(slots, stage); });
-    }
-    if (stage < n_stages) {
-      take<1>(ring, [&](const auto& slots) { f.template operator()<1>(slots, stage); });
     }
   }
 };
@@ -110,55 +100,64 @@ __device__ inline void multiply_levels(float (&sum)[4], uint32_t w0, uint32_t w1
   ptx::mma_m16n8k16<__half>(sum, w1 & kLow, w1 & kHigh, v1 & kLow, v1 & kHigh, x.z, x.w);
 }
 
-// Tiles of 16 rows of U4 levels.
-template <int kScales>
+// kTiles tiles of 16 rows of U4 levels.
+template <int kScales, int kTiles>
 __device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
-                                   const StepStage& at, StepCursor& cursor, int n_tiles) {
+                                   const StepStage& at, StepCursor& cursor, int tile) {
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
                         (g == 1 ? rest_offset(shape.in_dim) : 0);
-  float* const to = at.scratch + warp * kStepMaxRows + g;
   const int pieces_shift = shape.unit_shift - 6;
-  for (int tile = 0; tile < n_tiles; ++tile) {
-    float total[4] = {};
-    cursor.each_pair(ring, shape.n_stages, [&]<int kStages>(const auto& slots, int stage) {
+  float total[kTiles][4] = {};
+  for (int stage = 0; stage < shape.n_stages; ++stage) {
+    cursor.take<kTiles>(ring, [&](const auto& slots) {
 #pragma unroll
-      for (int k = 0; k < 2 * kStages; ++k) {
-        const uint8_t* const slot = slots[k / 2];
-        const int in_stage = warp + kStepWarps * (k % 2);
-        const int piece = (stage + k / 2) * kStagePieces + in_stage;
+      for (int k = 0; k < 2; ++k) {
+        const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
-        const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
         const uint4 x1 = *reinterpret_cast<const uint4*>(x + piece * 64 + 32);
-        const auto* const scales = reinterpret_cast<const __half2*>(slot + kStageBytes) + g;
-        const auto add = [&](const float (&sum)[4], int unit) {
-          const float2 f = kScales == 0 ? float2{1, 1} : __half22float2(scales[unit * 8]);
-          total[0] = fmaf(sum[0], f.x, total[0]);
-          total[1] = fmaf(sum[1], f.x, total[1]);
-          total[2] = fmaf(sum[2], f.y, total[2]);
-          total[3] = fmaf(sum[3], f.y, total[3]);
-        };
-        if constexpr (kScales == 2) {
-          const float4 b0 = at.biases[2 * piece], b1 = at.biases[2 * piece + 1];
-          float first[4] = {b0.x, b0.y, b0.z, b0.w}, second[4] = {b1.x, b1.y, b1.z, b1.w};
-          multiply_levels(first, w.x, w.y, x0);
-          multiply_levels(second, w.z, w.w, x1);
-          add(first, 2 * in_stage);
-          add(second, 2 * in_stage + 1);
-        } else {
-          const float4 b = at.biases[piece];
-          float sum[4] = {b.x, b.y, b.z, b.w};
+        // What takes the zero level off: the sums with 8 in place of each level.
+        constexpr uint32_t kEight = 0x80088008, kEightUp = 0x80808080;  // -8 in units of each row
+        float zero[2][4] = {};
+        auto& second_zero = zero[kScales == 2 ? 1 : 0];
+        ptx::mma_m16n8k16<__half>(zero[0], kEight, kEightUp, kEight, kEightUp, x0.x, x0.y);
+        ptx::mma_m16n8k16<__half>(zero[0], kEight, kEightUp, kEight, kEightUp, x0.z, x0.w);
+        ptx::mma_m16n8k16<__half>(second_zero, kEight, kEightUp, kEight, kEightUp, x1.x, x1.y);
+        ptx::mma_m16n8k16<__half>(second_zero, kEight, kEightUp, kEight, kEightUp, x1.z, x1.w);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const uint4 w =
+              *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
+          const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+          const auto add = [&](const float (&sum)[4], const float (&less)[4], int unit) {
+            const float2 f = kScales == 0 ? float2{1, 1} : __half22float2(scales[unit * 8]);
+            total[j][0] = fmaf(sum[0] + less[0], f.x, total[j][0]);
+            total[j][1] = fmaf(sum[1] + less[1], f.x, total[j][1]);
+            total[j][2] = fmaf(sum[2] + less[2], f.y, total[j][2]);
+            total[j][3] = fmaf(sum[3] + less[3], f.y, total[j][3]);
+          };
+          float sum[4] = {};
           multiply_levels(sum, w.x, w.y, x0);
-          multiply_levels(sum, w.z, w.w, x1);
-          add(sum, kScales == 0 ? 0 : in_stage >> pieces_shift);
+          if constexpr (kScales == 2) {
+            add(sum, zero[0], 2 * in_stage);
+            float second[4] = {};
+            multiply_levels(second, w.z, w.w, x1);
+            add(second, zero[1], 2 * in_stage + 1);
+          } else {
+            multiply_levels(sum, w.z, w.w, x1);
+            add(sum, zero[0], kScales == 0 ? 0 : in_stage >> pieces_shift);
+          }
         }
       }
     });
-    if (t == 0) {
-      to[tile * kTileRows] = total[0] + total[1];
-      to[tile * kTileRows + 8] = (total[2] + total[3]) * 0x1p-4f;
-    }
+  }
+  float* const to = at.scratch + warp * kStepMaxRows + tile * kTileRows + g;
+  if (t != 0) return;
+#pragma unroll
+  for (int j = 0; j < kTiles; ++j) {
+    to[j * kTileRows] = total[j][0] + total[j][1];
+    to[j * kTileRows + 8] = (total[j][2] + total[j][3]) * 0x1p-4f;
   }
 }
 
@@ -170,69 +169,88 @@ __device__ inline uint32_t two_levels(uint32_t word) {
   return *reinterpret_cast<const uint32_t*>(&x);
 }
 
-// Tiles of 16 rows of U8 levels; a piece is 32 columns.
-template <int kScales>
+// kTiles tiles of 16 rows of U8 levels; a piece is 32 columns.
+template <int kScales, int kTiles>
 __device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
-                                   const StepStage& at, StepCursor& cursor, int n_tiles) {
+                                   const StepStage& at, StepCursor& cursor, int tile) {
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
                         (g == 1 ? rest_offset(shape.in_dim) : 0);
-  float* const to = at.scratch + warp * kStepMaxRows + g;
   const int pieces_shift = shape.unit_shift - 5;
-  for (int tile = 0; tile < n_tiles; ++tile) {
-    float total[4][4] = {};
-    cursor.each_pair(ring, shape.n_stages, [&]<int kStages>(const auto& slots, int stage) {
+  float total[kTiles][4] = {};
+  for (int stage = 0; stage < shape.n_stages; ++stage) {
+    cursor.take<kTiles>(ring, [&](const auto& slots) {
 #pragma unroll
-      for (int k = 0; k < 2 * kStages; ++k) {
-        const uint8_t* const slot = slots[k / 2];
-        const int in_stage = warp + kStepWarps * (k % 2);
-        const int piece = (stage + k / 2) * kStagePieces + in_stage;
+      for (int k = 0; k < 2; ++k) {
+        const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
-        const uint4 w = *reinterpret_cast<const uint4*>(slot + in_stage * kPieceBytes + lane * 16);
         const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
-        float own[4] = {};
-        float(&sum)[4] = kScales == 0 ? total[k] : own;
-        ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.x), two_levels<0x4342>(w.x),
-                                  two_levels<0x4140>(w.y), two_levels<0x4342>(w.y), v.x, v.y);
-        ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.z), two_levels<0x4342>(w.z),
-                                  two_levels<0x4140>(w.w), two_levels<0x4342>(w.w), v.z, v.w);
-        if constexpr (kScales != 0) {
-          const auto* const scales = reinterpret_cast<const __half2*>(slot + kStageBytes) + g;
-          const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
-          total[k][0] = fmaf(own[0], f.x, total[k][0]);
-          total[k][1] = fmaf(own[1], f.x, total[k][1]);
-          total[k][2] = fmaf(own[2], f.y, total[k][2]);
-          total[k][3] = fmaf(own[3], f.y, total[k][3]);
+#pragma unroll
+        for (int j = 0; j < kTiles; ++j) {
+          const uint4 w =
+              *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
+          float own[4] = {};
+          float(&sum)[4] = kScales == 0 ? total[j] : own;
+          ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.x), two_levels<0x4342>(w.x),
+                                    two_levels<0x4140>(w.y), two_levels<0x4342>(w.y), v.x, v.y);
+          ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.z), two_levels<0x4342>(w.z),
+                                    two_levels<0x4140>(w.w), two_levels<0x4342>(w.w), v.z, v.w);
+          if constexpr (kScales != 0) {
+            const auto* const scales =
+                reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+            const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
+            total[j][0] = fmaf(own[0], f.x, total[j][0]);
+            total[j][1] = fmaf(own[1], f.x, total[j][1]);
+            total[j][2] = fmaf(own[2], f.y, total[j][2]);
+            total[j][3] = fmaf(own[3], f.y, total[j][3]);
+          }
         }
       }
     });
-    if (t == 0) {
-      float low = 0, high = 0;
+  }
+  float* const to = at.scratch + warp * kStepMaxRows + tile * kTileRows + g;
+  if (t != 0) return;
 #pragma unroll
-      for (int k = 0; k < 4; ++k) {
-        low += total[k][0] + total[k][1];
-        high += total[k][2] + total[k][3];
-      }
-      to[tile * kTileRows] = low;
-      to[tile * kTileRows + 8] = high;
-    }
+  for (int j = 0; j < kTiles; ++j) {
+    to[j * kTileRows] = total[j][0] + total[j][1];
+    to[j * kTileRows + 8] = total[j][2] + total[j][3];
+  }
+}
+
+// f<number of tiles>(first one), in groups as the ring has them.
+template <typename F>
+__device__ inline void each_group(int n_tiles, F f) {
+  for (int tile = 0, n; tile < n_tiles; tile += n) {
+    n = stream_group(n_tiles - tile);
+    if (n == 4) f.template operator()<4>(tile);
+    if (n == 2) f.template operator()<2>(tile);
+    if (n == 1) f.template operator()<1>(tile);
   }
 }
 
 __device__ inline void multiply(const StepProduct& product, const StepRing& ring,
                                 const StepStage& at, StepCursor& cursor, int n_tiles) {
   const StepShape shape{product.n_stages, product.n_pieces, product.in_dim, product.unit_shift};
-  const int scales = product.scales_per_piece;
+  const auto u4 = [&]<int kScales>() {
+    each_group(n_tiles, [&]<int kTiles>(int tile) {
+      multiply_u4<kScales, kTiles>(shape, ring, at, cursor, tile);
+    });
+  };
+  const auto u8 = [&]<int kScales>() {
+    each_group(n_tiles, [&]<int kTiles>(int tile) {
+      multiply_u8<kScales, kTiles>(shape, ring, at, cursor, tile);
+    });
+  };
   switch (product.format) {
     case StepFormat::F16: return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
     case StepFormat::BF16: return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
     case StepFormat::U4:
-      if (scales == 0) return multiply_u4<0>(shape, ring, at, cursor, n_tiles);
-      if (scales == 1) return multiply_u4<1>(shape, ring, at, cursor, n_tiles);
-      return multiply_u4<2>(shape, ring, at, cursor, n_tiles);
+      if (product.scales_per_piece == 0) return u4.template operator()<0>();
+      if (product.scales_per_piece == 1) return u4.template operator()<1>();
+      return u4.template operator()<2>();
     case StepFormat::U8:
-      if (scales == 0) return multiply_u8<0>(shape, ring, at, cursor, n_tiles);
-      return multiply_u8<1>(shape, ring, at, cursor, n_tiles);
+      if (product.scales_per_piece == 0) return u8.template operator()<0>();
+      return u8.template operator()<1>();
   }
 }
 

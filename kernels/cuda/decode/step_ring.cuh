@@ -1,5 +1,7 @@
 #pragma once
 
+#include <climits>
+
 #include "kernels/cuda/decode/step_params.h"
 #include "kernels/cuda/ptx.cuh"
 
@@ -12,7 +14,12 @@ struct StepRing {
   uint8_t* slots;
   uint64_t *full, *empty;  // [n_slots]
   int n_slots, slot_bytes;
+  int mode;  // TUNE
 };
+
+// Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
+// stage each: what is staged of the input is read once for all of them.
+__device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
 // A tile of a product: its matrix, of those of the product, and which tile of that it is.
 struct StepTile {
@@ -24,68 +31,64 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
   return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
 }
 
-// In flight at most `in_flight` stages: what is asked for stands in front of what other blocks
-// exchange, and more than the latency hides brings nothing. `products` in shared memory.
+// Warp `producer` of kStepProducers; it has every kStepProducers-th stage, which one lane asks for:
+// a single one would be the slowest part of all. `products` in shared memory.
 __device__ inline void fill_ring(const StepLayer* layers, int n_layers,
-                                 const StepProduct* products, const StepRing& ring, int in_flight) {
+                                 const StepProduct* products, const StepRing& ring, int producer) {
+  static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
   const int lane = int(threadIdx.x) % 32, block = int(blockIdx.x);
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
-  int slot = 0, parity = 1, awaited = 0, awaited_parity = 0, issued = 0;
+  int slot = producer, parity = 1;
+  unsigned n_issued = 0;    // by all producers, in front of the group
   StepMatrix matrices{};  // lane i has matrix i of the layer
   for (int step = 0; step <= 4 * n_layers; ++step) {
     const int layer = step / 4, phase = layer == n_layers ? int(kHead) : step % 4;
     if (step % 4 == 0 && lane < 7) matrices = layers[layer].matrices[lane];
     const StepProduct product = products[phase];
-    const int first = product.share.begin(block), count = product.share.count(block);
-    const int n_halves = phase == kGateUp ? 2 : 1;
+    const int first = product.share.begin(block), half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = product.format <= StepFormat::BF16;
-    for (int i = 0; i < count * n_halves; ++i) {
-      const StepTile tile = step_tile(product, phase, first + i / n_halves, i % n_halves);
-      const int from = first_matrix(phase) + tile.matrix;
+    const int row_shift = is_float ? kFloatRowsLog : 0;
+    const int n_streams = product.share.count(block) << (half_shift + row_shift);
+    // Behind the last row of floats there is none: any other will do.
+    const int last = is_float ? product.out_dim - 1 : INT_MAX;
+    for (int i = 0, n; i < n_streams; i += n) {
+      n = stream_group(n_streams - i);
+      const unsigned turn = (unsigned(producer) - n_issued) % kStepProducers;
+      n_issued += unsigned(n * product.n_stages);
+      const int n_log = n >> 1, stream = i + int(turn & unsigned(n - 1));  // log2 of 1, 2 and 4
+      const int tile_index = stream >> row_shift;
+      const StepTile tile = step_tile(product, phase, first + (tile_index >> half_shift),
+                                      tile_index & ((1 << half_shift) - 1));
       const auto of_matrix = [&](const uint8_t* p) {
-        return reinterpret_cast<const uint8_t*>(
-            __shfl_sync(~0u, reinterpret_cast<unsigned long long>(p), from));
+        return reinterpret_cast<const uint8_t*>(__shfl_sync(
+            ~0u, reinterpret_cast<unsigned long long>(p), first_matrix(phase) + tile.matrix));
       };
-      const uint8_t* weights = of_matrix(matrices.weights);
-      const uint8_t* scales = of_matrix(matrices.scales) +
-                              int64_t{tile.row_tile} * product.tile_scale_bytes;
-      const int n_rows = is_float ? kFloatRows : 1;
-      const int row_tile_bytes = n_rows * product.level_bytes;
-      weights += int64_t{tile.row_tile} * row_tile_bytes;
-      int level_bytes = product.level_bytes, scale_bytes = product.tile_scale_bytes;
-      for (int stage = 0; stage < product.n_stages; ++stage) {
-        const int n_levels = min(kStageBytes, level_bytes);
-        const int n_scales = min(product.stage_scale_bytes, scale_bytes);
-        for (int row = 0; row < n_rows; ++row) {
-          if (lane == 0) {
-            ptx::mbarrier_wait(ring.empty + slot, parity);
-            if (issued >= in_flight) {
-              ptx::mbarrier_wait(ring.full + awaited, awaited_parity);
-              if (++awaited == ring.n_slots) {
-                awaited = 0;
-                awaited_parity ^= 1;
-              }
-            }
-            uint8_t* const to = ring.slots + slot * ring.slot_bytes;
-            uint64_t* const full = ring.full + slot;
-            ptx::mbarrier_expect(full, n_levels + n_scales);
-            // Behind the last row there is none: any other will do.
-            const bool is_behind = tile.row_tile * n_rows + row >= product.out_dim;
-            ptx::bulk_copy(to, weights + (is_behind ? 0 : row * product.level_bytes), n_levels,
-                           full, policy);
-            if (n_scales != 0) ptx::bulk_copy(to + kStageBytes, scales, n_scales, full, policy);
-          }
-          ++issued;
-          if (++slot == ring.n_slots) {
-            slot = 0;
-            parity ^= 1;
-          }
+      const uint8_t* const all_weights = of_matrix(matrices.weights);
+      const uint8_t* const all_scales = of_matrix(matrices.scales);
+      if (lane != 0) continue;
+      const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
+      const uint8_t* const weights = all_weights + int64_t{row} * product.level_bytes;
+      const uint8_t* const scales = all_scales + int64_t{tile.row_tile} * product.tile_scale_bytes;
+      for (int stage = int(turn) >> n_log; stage < product.n_stages;
+           stage += kStepProducers >> n_log) {
+        const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
+        const int n_levels = min(kStageBytes, product.level_bytes - from);
+        const int n_scales =
+            min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
+        uint8_t* const to = ring.slots + slot * ring.slot_bytes;
+        uint64_t* const full = ring.full + slot;
+        ptx::mbarrier_wait(ring.empty + slot, parity);
+        ptx::mbarrier_expect(full, n_levels + n_scales);
+        ptx::bulk_copy(to, weights + from, n_levels, full, policy);
+        if (n_scales != 0) {
+          ptx::bulk_copy(to + kStageBytes, scales + scales_from, n_scales, full, policy);
         }
-        weights += kStageBytes;
-        level_bytes -= kStageBytes;
-        scales += product.stage_scale_bytes;
-        scale_bytes -= product.stage_scale_bytes;
+        slot += kStepProducers;
+        if (slot >= ring.n_slots) {
+          slot -= ring.n_slots;
+          parity ^= 1;
+        }
       }
     }
   }
