@@ -78,8 +78,8 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
     EXPECT_LE(in_one, logit_bound(compute)) << compute;
     RecordProperty(cat("error_", compute), cat(in_one));
     for (const DecodeWay& way : kDecodeWays) {
-      const auto its_backend = make_cuda_backend(
-          {.compute_dtype = compute, .persistent_decode = way.persistent});
+      const auto its_backend =
+          make_cuda_backend({.compute_dtype = compute, .persistent_decode = way.persistent});
       const Model its_model = load_model((fs::exists(gguf) ? gguf : dir).string(), *its_backend);
       Session by_one(its_model, *its_backend, {.fused_decode = way.fused});
       const auto width = static_cast<size_t>(model.config.vocab_size);

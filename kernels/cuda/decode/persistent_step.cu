@@ -1,15 +1,12 @@
-#include "kernels/cuda/decode/persistent_step.h"
-
-#include <cstdio>  // TUNE
 #include <algorithm>
 #include <bit>
 #include <limits>
 #include <optional>
 #include <vector>
 
+#include "kernels/cuda/decode/persistent_step.h"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
-static long long* g_profile;  // TUNE
 namespace minfer::cuda {
 namespace {
 
@@ -123,10 +120,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   if (first.w_gate == nullptr || model.positions != nullptr || has_biases(model)) return nullptr;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
+  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
-      cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
-  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&shared_limit,
-                                           cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
+      cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   StepParams p{};
   int shift = 0;
   const auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
@@ -173,10 +169,6 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
   if (p.n_slots < 2 * kStepProducers) return nullptr;
-  const auto env = [](const char* n, int d) { return getenv(n) ? atoi(getenv(n)) : d; };  // TUNE
-  p.n_slots = std::min(p.n_slots, env("STEP_SLOTS", 99));  // TUNE
-  p.mode = env("STEP_MODE", 0);  // TUNE
-  p.attention.most_alone = env("STEP_ALONE", p.attention.most_alone);  // TUNE
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
   p.eps = model.norm_eps;
@@ -198,8 +190,6 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
   p.x = data_of<const float>(x_);
   p.logits = data_of<float>(logits_);
   p.input = input;
-  if (!g_profile) cudaMallocHost(&g_profile, 132 * 24 * 8);  // TUNE
-  p.profile = g_profile;  // TUNE
 
   cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
   cooperative.id = cudaLaunchAttributeCooperative;
@@ -215,8 +205,7 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
     MINFER_CUDA_CHECK(
         cudaMemcpyAsync(input, input_.data(), sizeof(StepInput), cudaMemcpyHostToDevice, stream_));
     gather_rows(stream_, x_, *model_.embedding, &input->token);
-    MINFER_CUDA_CHECK(
-        cudaLaunchKernelEx(&config, step_kernel_of(p.attention.heads_per_block), p));
+    MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, step_kernel_of(p.attention.heads_per_block), p));
     MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
                                       static_cast<size_t>(logits_.view().n_bytes()),
                                       cudaMemcpyDeviceToHost, stream_));
@@ -232,8 +221,8 @@ void PersistentStep::allocate_words(StepParams& p) {
   const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
   const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
   const int64_t n_hidden = p.products[kDown].in_dim / 4;
-  words_ = allocate_device(DType::U8, {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden) *
-                                       int64_t{sizeof(uint4)}});
+  words_ = allocate_device(
+      DType::U8, {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden) * int64_t{sizeof(uint4)}});
   p.words.qkv = static_cast<uint4*>(words_.view().data);
   p.words.parts = p.words.qkv + n_qkv;
   p.words.attended = p.words.parts + n_parts;
@@ -271,8 +260,6 @@ void PersistentStep::make_layers(StepParams& p) {
   p.layers = static_cast<const StepLayer*>(layers_.view().data);
 }
 
-// TUNE
-static void show_prof() { const char* n[] = {"qkv", "wo", "gu", "down", "head", "attn"}; for (int b : {0, 5, 60, 129, 131}) { fprintf(stderr, "block %d:", b); for (int i = 0; i < 21; ++i) fprintf(stderr, "%s%s %.2f", i % 4 == 0 ? " | " : " ", i % 4 == 0 ? n[i / 4] : "", g_profile[b * 24 + i] / 1.755e3 / (i / 4 == 4 ? 1 : 32)); fprintf(stderr, "\n"); } }  // TUNE
 std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   MINFER_CHECK(pos >= 0 && pos < model_.layers.front().cache->capacity, "decode at position ", pos);
   const auto n_layers = uint32_t(model_.layers.size());
@@ -285,7 +272,6 @@ std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
   epoch_ += n_layers;
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  static int n_steps = 0; if (getenv("STEP_PROF") && ++n_steps == 200) show_prof();  // TUNE
   return {host_logits_.data(), host_logits_.size()};
 }
 

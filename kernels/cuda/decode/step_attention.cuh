@@ -18,7 +18,8 @@ struct StepAttentionShare {
   bool has_new, appends;
 };
 
-// A pair of elements of the block's rows, heads of q, k and v, that turns. One a thread for one head.
+// A pair of elements of the block's rows, heads of q, k and v, that turns. One a thread for one
+// head.
 struct StepPair {
   int row, element[2];  // row -1: none
   int source[2];        // elements of q, k and v one behind the other
@@ -81,14 +82,13 @@ __device__ inline CacheEight load_eight(const StepAttention& a, const void* rows
                                         const float* scales, int64_t row, int at) {
   CacheEight x;
   if (a.is_u8) {
-    const uint2 raw =
-        __ldcs(reinterpret_cast<const uint2*>(static_cast<const uint8_t*>(rows) +
-                                              row * a.head_dim + at));
+    const uint2 raw = __ldcs(
+        reinterpret_cast<const uint2*>(static_cast<const uint8_t*>(rows) + row * a.head_dim + at));
     x.raw = {raw.x, raw.y, 0, 0};
     x.scale = __ldcs(scales + row);
   } else {
-    x.raw = __ldcs(reinterpret_cast<const uint4*>(static_cast<const __half*>(rows) +
-                                                  row * a.head_dim + at));
+    x.raw = __ldcs(
+        reinterpret_cast<const uint4*>(static_cast<const __half*>(rows) + row * a.head_dim + at));
     x.scale = 1;
   }
   return x;
@@ -99,8 +99,7 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
   for (int i = 0; i < 4; ++i) {
     uint32_t two = words[i];
     if (is_u8) {  // levels less 128, exact
-      const uint32_t biased =
-          __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
+      const uint32_t biased = __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
       const __half2 level =
           __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
       two = *reinterpret_cast<const uint32_t*>(&level);
@@ -283,8 +282,8 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
 
 // The blocks' parts of a group, each a word of (maximum, sum) for each head and then the group's
 // output in words, not yet divided: merged by split, split_words of the output each.
-__device__ inline void merge_splits(const StepParams& p, const StepAttentionShare& t,
-                                    float* shared, uint32_t epoch) {
+__device__ inline void merge_splits(const StepParams& p, const StepAttentionShare& t, float* shared,
+                                    uint32_t epoch) {
   const StepAttention& a = p.attention;
   const int heads = a.heads_per_block, part_words = heads + a.group_words;
   const uint4* const parts = p.words.parts + int64_t{t.group} * a.n_splits * part_words;
@@ -341,12 +340,13 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, StepA
 
   CacheEight k[kN], v[kN];
   bool valid[kN];
-  const auto load = [&](CacheEight (&to)[kN], const void* rows, const float* scales, int from) {
+  const auto load = [&](CacheEight(&to)[kN], const void* rows, const float* scales, int from) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
       to[n] = {};
       const int position = from + n * n_teams;
-      if (position < end && has_columns) to[n] = load_eight(a, rows, scales, head_row + position, at);
+      if (position < end && has_columns)
+        to[n] = load_eight(a, rows, scales, head_row + position, at);
     }
   };
   // Those of the first round are under way while q is still made.
@@ -411,9 +411,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, StepA
       float* const to = memory + warp * n_elements + h * a.head_dim + at;
 #pragma unroll
       for (int i = 0; i < 8; i += 4) {
-        *reinterpret_cast<float4*>(to + i) = make_float4(decoder.out[h][i], decoder.out[h][i + 1],
-                                                         decoder.out[h][i + 2],
-                                                         decoder.out[h][i + 3]);
+        *reinterpret_cast<float4*>(to + i) = make_float4(
+            decoder.out[h][i], decoder.out[h][i + 1], decoder.out[h][i + 2], decoder.out[h][i + 3]);
       }
     }
   }

@@ -7,11 +7,11 @@
 
 // How vectors travel between blocks that run at the same time: in words of 16 bytes, four floats of
 // 28 bits, in whose last 4 bits each the 16 bits of an epoch travel. A word is read and written as
-// a whole (b128 is atomic on sm_90), so no flag and no fence is needed: who waits for a vector reads
-// its words until all carry the epoch. Word i has elements 4 i ... of its vector. Every vector of a
-// layer has words of its own, and the epoch is a layer of a step, so nothing is cleared. A block
-// writes a vector again only after it has read another one to which every block contributes after
-// having read the first: nobody's words are overwritten early.
+// a whole (b128 is atomic on sm_90), so no flag and no fence is needed: who waits for a vector
+// reads its words until all carry the epoch. Word i has elements 4 i ... of its vector. Every
+// vector of a layer has words of its own, and the epoch is a layer of a step, so nothing is
+// cleared. A block writes a vector again only after it has read another one to which every block
+// contributes after having read the first: nobody's words are overwritten early.
 namespace minfer::cuda {
 
 // threadIdx.x, asked for anew: what is made of it (addresses, above all) shall not be kept in
@@ -23,9 +23,7 @@ __device__ inline int thread_index() {
 }
 
 // What a float is after its way through a word.
-__device__ inline float through_word(float x) {
-  return __uint_as_float(__float_as_uint(x) & ~15u);
-}
+__device__ inline float through_word(float x) { return __uint_as_float(__float_as_uint(x) & ~15u); }
 
 struct StepWord {
   uint32_t bits[4];
@@ -60,7 +58,7 @@ __device__ inline void store_word(uint4* to, float a, float b, float c, float d,
       : "memory");
 }
 
-// Ends the launch with an error where a word does not come within seconds: a block that is gone
+// Ends the launch with an error where a word does not come within 20 seconds: a block that is gone
 // must not hang the card.
 struct Patience {
   uint32_t tries = 0;
@@ -71,20 +69,19 @@ struct Patience {
     uint64_t now;
     asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
     if (since == 0) since = now;
-    if (now - since > 4'000'000'000ull) __trap();
+    if (now - since > 20'000'000'000ull) __trap();
   }
 };
 
 // f<0>(), f<1>() ... f<kN - 1>()
 template <int kN, typename F>
 __device__ inline void for_each_index(F&& f) {
-  [&]<int... k>(std::integer_sequence<int, k...>) {
-    (f.template operator()<k>(), ...);
-  }(std::make_integer_sequence<int, kN>());
+  [&]<int... k>(std::integer_sequence<int, k...>) { (f.template operator()<k>(), ...); }
+  (std::make_integer_sequence<int, kN>());
 }
 
-// Words from[0], from[kStride] ... of which this thread has the first n: all asked for at once, then
-// those that are missing, until they carry the epoch.
+// Words from[0], from[kStride] ... of which this thread has the first n: all asked for at once,
+// then those that are missing, until they carry the epoch.
 template <int kStride, int kN>
 __device__ inline void ask_words(StepWord (&words)[kN], const uint4* from, int n) {
   for_each_index<kN>([&]<int k>() {
@@ -94,7 +91,6 @@ __device__ inline void ask_words(StepWord (&words)[kN], const uint4* from, int n
 template <int kStride, int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
                                    uint32_t epoch) {
-  if (epoch == 0xffffffff) return;  // TUNE
   Patience patience;
   for (bool all = false; !all;) {
     all = true;

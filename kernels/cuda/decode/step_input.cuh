@@ -59,7 +59,7 @@ __device__ inline float sum_of(const float* x) {
 template <bool kNorm>
 __device__ inline float stage_input(const StepProduct& product, const StepSource& source,
                                     const StepStage& at) {
-  constexpr int kBatch = 8;  // words that a thread asks for at a time
+  constexpr int kBatch = 2048 / kStepConsumers;  // words that a thread asks for at a time
   const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
   const bool is_float = product.format <= StepFormat::BF16;
   const int in_dim = product.in_dim, n_words = in_dim / 4;
@@ -81,8 +81,8 @@ __device__ inline float stage_input(const StepProduct& product, const StepSource
 #pragma unroll
       for (int k = 0; k < kBatch; ++k)
         if (k < n_own)
-          weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first +
-                            k * kStepConsumers);
+          weight[k] =
+              __ldg(static_cast<const uint2*>(source.norm_weight) + first + k * kStepConsumers);
     }
     if (!is_plain) {
       await_words<kStepConsumers>(words, source.words + first, n_own, source.epoch);
@@ -91,9 +91,9 @@ __device__ inline float stage_input(const StepProduct& product, const StepSource
     for (int k = 0; k < kBatch; ++k) {
       if (k >= n_own) break;
       const int word = first + k * kStepConsumers;
-      float4 x = is_plain ? __ldcg(reinterpret_cast<const float4*>(source.plain) + word)
-                          : make_float4(words[k].at(0), words[k].at(1), words[k].at(2),
-                                        words[k].at(3));
+      float4 x = is_plain
+                     ? __ldcg(reinterpret_cast<const float4*>(source.plain) + word)
+                     : make_float4(words[k].at(0), words[k].at(1), words[k].at(2), words[k].at(3));
       if constexpr (kNorm) {
         const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
         const float2 high = floats_of(weight[k].y, source.norm_is_bf16);

@@ -2,19 +2,17 @@
 #include "kernels/cuda/decode/step_input.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_ring.cuh"
+#include "kernels/cuda/matvec/epilogue.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
 namespace minfer::cuda {
 namespace {
 
-__device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
-
 // The scale of a row that has one, asked for before the product begins. `row`: of the block's, from
 // first_tile on.
 __device__ inline float row_scale(const StepProduct& product, const StepLayer& layer, int phase,
                                   int first_tile, int row, int half_of_pair) {
-  const StepTile tile =
-      step_tile(product, phase, first_tile + row / kTileRows, half_of_pair);
+  const StepTile tile = step_tile(product, phase, first_tile + row / kTileRows, half_of_pair);
   const int in_tile = row % kTileRows;
   const int index = tile.row_tile * kTileRows + in_tile % 8 * 2 + in_tile / 8;  // packed_layout.h
   const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
@@ -32,7 +30,7 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
-//   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, one keeps the
+//   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
 //              ring of weights full. Blocks own rows: of the residual stream in a register each
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
@@ -69,7 +67,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes, p.mode};
+  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes};
   if (warp >= kStepWarps) {
     fill_ring(p.layers, p.n_layers, s_products, ring, warp - kStepWarps);
     return;
@@ -81,10 +79,6 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   const uint32_t first_epoch = p.input->epoch;
   const int pos = p.input->pos;
   StepCursor cursor;
-  __shared__ long long s_prof[24];  // TUNE
-  if (thread < 24) s_prof[thread] = 0;  // TUNE
-  long long tic = clock64();  // TUNE
-  const auto toc = [&](int i) { if (thread == 0) { const long long now = clock64(); s_prof[i] += now - tic; tic = now; } };  // TUNE
   float residual = 0;
   {
     const StepProduct& wo = s_products[kWo];
@@ -102,13 +96,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
         fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
-        if (!(p.mode & 2))  // TUNE
         attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), stage.scratch,
                        pos, epoch);
       }
-      toc(20);  // TUNE
       const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
-                              .epoch = (p.mode & 2) ? 0xffffffff : epoch};
+                              .epoch = epoch};
       unit = stage_input<false>(product, source, stage);
     } else {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16, .eps = p.eps};
@@ -122,11 +114,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         source.plain = layer_index == 0 ? p.x : nullptr;
         source.norm_weight = layer.attn_norm;
       }
-      if (p.mode & 2) source.epoch = 0xffffffff;  // TUNE
       unit = stage_input<true>(product, source, stage);
     }
 
-    toc(phase * 4);  // TUNE
     const int first_tile = product.share.begin(block), n_tiles = product.share.count(block);
     const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
     const int at_once = kStepMaxRows / (halves * tile_rows);
@@ -142,9 +132,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         }
       }
       multiply(product, ring, stage, cursor, n_now * halves);
-      toc(phase * 4 + 1);  // TUNE
       consumers_sync();
-      toc(phase * 4 + 2);  // TUNE
       float value = 0;
       if (has_row) {
         const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
@@ -168,10 +156,8 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
       }
       publish(words + (first_tile + tile) * tile_rows / 4, 0, n_rows, value, epoch);
-      toc(phase * 4 + 3);  // TUNE
     }
   }
-  if (thread < 24) p.profile[block * 24 + thread] = s_prof[thread];  // TUNE
 #endif
 }
 

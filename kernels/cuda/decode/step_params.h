@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-// What persistent_step.cpp prepares and the kernel of step_kernel.cu reads.
+// What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
 namespace minfer::cuda {
 
 constexpr int kStepWarps = 8;      // that multiply
@@ -15,9 +15,9 @@ constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 // A stage of the ring: pieces of 512 bytes, two for each multiplying warp, and the scales of their
 // columns behind; of floats 4096 columns of a row.
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
-constexpr int kStageColumns = kStageBytes / 2;  // of floats
+constexpr int kStageColumns = kStageBytes / 2;                     // of floats
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of floats
-constexpr int kStepMaxSlots = 24;
+constexpr int kStepMaxSlots = 12;  // more were no faster: copies under way delay the exchange
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
@@ -85,11 +85,11 @@ struct StepWords {
 struct StepAttention {
   int n_heads, head_dim, n_pairs, capacity;
   int heads_per_block, blocks_per_kv;
-  int n_groups, n_splits;     // a group: heads_per_block heads of a key/value head
-  int group_words;            // of its output, four elements each
-  int split_words;            // of those, merged by one block
-  int most_alone;             // positions of a group that one block takes without merging
-  int lanes;                  // that share a row of the cache: 8 or 16
+  int n_groups, n_splits;  // a group: heads_per_block heads of a key/value head
+  int group_words;         // of its output, four elements each
+  int split_words;         // of those, merged by one block
+  int most_alone;          // positions of a group that one block takes without merging
+  int lanes;               // that share a row of the cache: 8 or 16
   bool is_u8;
   float scale_log2;
 };
@@ -106,12 +106,10 @@ struct StepParams {
   StepProduct products[kStepPhases];
   StepAttention attention;
   StepWords words;
-  const float* x;        // [dim], the embedding
-  const float2* rope;    // [.., n_pairs]
+  const float* x;      // [dim], the embedding
+  const float2* rope;  // [.., n_pairs]
   const StepInput* input;
   float* logits;
-  long long* profile;  // TUNE
-  int mode;  // TUNE
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;

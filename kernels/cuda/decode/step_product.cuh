@@ -31,7 +31,6 @@ struct StepCursor {
         parity ^= 1;
       }
     }
-    if (!(ring.mode & 1))  // TUNE
     f(slots);
     __syncwarp();
     if (thread_index() % 32 == 0) {
@@ -41,22 +40,23 @@ struct StepCursor {
   }
 };
 
-// Tiles of 4 rows; a stage is 4096 columns of one, of which a warp has 512: lane l columns 8 l ... of
-// each 256. f32 products and sums.
+// Tiles of 4 rows; a stage is 4096 columns of one, of which each warp has its share: lane l columns
+// 8 l
+// ... of each 256. f32 products and sums.
 template <bool kBf16>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
                                        const StepStage& at, StepCursor& cursor, int n_tiles) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int own_column = warp * 512 + lane * 8;
+  const int own_column = warp * (kStageColumns / kStepWarps) + lane * 8;
   const float* const x = reinterpret_cast<const float*>(at.input) + float_place(own_column);
   float* const to = at.scratch + warp * kStepMaxRows;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float sum[kFloatRows] = {};
     for (int stage = 0; stage < shape.n_stages; ++stage) {
-      cursor.take<kFloatRows>(ring, [&](const uint8_t* const (&rows)[kFloatRows]) {
+      cursor.take<kFloatRows>(ring, [&](const uint8_t* const(&rows)[kFloatRows]) {
         const int first = stage * kStageColumns;
 #pragma unroll
-        for (int k = 0; k < 2; ++k) {
+        for (int k = 0; k < kStageColumns / kStepWarps / 256; ++k) {
           const int column = own_column + k * 256;
           if (first + column >= shape.in_dim) break;
           const float4 low = *reinterpret_cast<const float4*>(x + first + k * 256);
@@ -105,14 +105,14 @@ template <int kScales, int kTiles>
 __device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
                                    const StepStage& at, StepCursor& cursor, int tile) {
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
-                        (g == 1 ? rest_offset(shape.in_dim) : 0);
+  const auto* const x =
+      reinterpret_cast<const __half*>(at.input) + t * 8 + (g == 1 ? rest_offset(shape.in_dim) : 0);
   const int pieces_shift = shape.unit_shift - 6;
   float total[kTiles][4] = {};
   for (int stage = 0; stage < shape.n_stages; ++stage) {
     cursor.take<kTiles>(ring, [&](const auto& slots) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
+      for (int k = 0; k < kStagePieces / kStepWarps; ++k) {
         const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
         const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
@@ -130,7 +130,7 @@ __device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
           const uint4 w =
               *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
           const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
-          const auto add = [&](const float (&sum)[4], const float (&less)[4], int unit) {
+          const auto add = [&](const float(&sum)[4], const float(&less)[4], int unit) {
             const float2 f = kScales == 0 ? float2{1, 1} : __half22float2(scales[unit * 8]);
             total[j][0] = fmaf(sum[0] + less[0], f.x, total[j][0]);
             total[j][1] = fmaf(sum[1] + less[1], f.x, total[j][1]);
@@ -174,14 +174,14 @@ template <int kScales, int kTiles>
 __device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
                                    const StepStage& at, StepCursor& cursor, int tile) {
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const auto* const x = reinterpret_cast<const __half*>(at.input) + t * 8 +
-                        (g == 1 ? rest_offset(shape.in_dim) : 0);
+  const auto* const x =
+      reinterpret_cast<const __half*>(at.input) + t * 8 + (g == 1 ? rest_offset(shape.in_dim) : 0);
   const int pieces_shift = shape.unit_shift - 5;
   float total[kTiles][4] = {};
   for (int stage = 0; stage < shape.n_stages; ++stage) {
     cursor.take<kTiles>(ring, [&](const auto& slots) {
 #pragma unroll
-      for (int k = 0; k < 2; ++k) {
+      for (int k = 0; k < kStagePieces / kStepWarps; ++k) {
         const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
         if (piece >= shape.n_pieces) break;
         const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
@@ -196,8 +196,7 @@ __device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
           ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.z), two_levels<0x4342>(w.z),
                                     two_levels<0x4140>(w.w), two_levels<0x4342>(w.w), v.z, v.w);
           if constexpr (kScales != 0) {
-            const auto* const scales =
-                reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+            const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
             const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
             total[j][0] = fmaf(own[0], f.x, total[j][0]);
             total[j][1] = fmaf(own[1], f.x, total[j][1]);
@@ -242,8 +241,10 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
     });
   };
   switch (product.format) {
-    case StepFormat::F16: return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
-    case StepFormat::BF16: return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
+    case StepFormat::F16:
+      return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
+    case StepFormat::BF16:
+      return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
     case StepFormat::U4:
       if (product.scales_per_piece == 0) return u4.template operator()<0>();
       if (product.scales_per_piece == 1) return u4.template operator()<1>();

@@ -5,8 +5,8 @@
 #include "kernels/cuda/decode/step_params.h"
 #include "kernels/cuda/ptx.cuh"
 
-// The ring of weights: one warp fills it along the way that the others take through all products of
-// the step. It waits for slots alone, never for activations, so that the memory is busy while
+// The ring of weights: some warps fill it along the way that the others take through all products
+// of the step. They wait for slots alone, never for activations, so that the memory is busy while
 // blocks exchange theirs.
 namespace minfer::cuda {
 
@@ -14,7 +14,6 @@ struct StepRing {
   uint8_t* slots;
   uint64_t *full, *empty;  // [n_slots]
   int n_slots, slot_bytes;
-  int mode;  // TUNE
 };
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
@@ -33,14 +32,14 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 
 // Warp `producer` of kStepProducers; it has every kStepProducers-th stage, which one lane asks for:
 // a single one would be the slowest part of all. `products` in shared memory.
-__device__ inline void fill_ring(const StepLayer* layers, int n_layers,
-                                 const StepProduct* products, const StepRing& ring, int producer) {
+__device__ inline void fill_ring(const StepLayer* layers, int n_layers, const StepProduct* products,
+                                 const StepRing& ring, int producer) {
   static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
   const int lane = int(threadIdx.x) % 32, block = int(blockIdx.x);
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   int slot = producer, parity = 1;
-  unsigned n_issued = 0;    // by all producers, in front of the group
+  unsigned n_issued = 0;  // by all producers, in front of the group
   StepMatrix matrices{};  // lane i has matrix i of the layer
   for (int step = 0; step <= 4 * n_layers; ++step) {
     const int layer = step / 4, phase = layer == n_layers ? int(kHead) : step % 4;
@@ -74,8 +73,7 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers,
            stage += kStepProducers >> n_log) {
         const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
         const int n_levels = min(kStageBytes, product.level_bytes - from);
-        const int n_scales =
-            min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
+        const int n_scales = min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         uint64_t* const full = ring.full + slot;
         ptx::mbarrier_wait(ring.empty + slot, parity);
