@@ -255,4 +255,22 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
   }
 }
 
+// The scale of a row that has one, asked for before the product begins. `row`: of the block's, from
+// first_tile on.
+__device__ inline float row_scale(const StepProduct& product, const StepLayer& layer, int phase,
+                                  int first_tile, int row, int half_of_pair) {
+  const StepTile tile = step_tile(product, phase, first_tile + row / kTileRows, half_of_pair);
+  const int in_tile = row % kTileRows;
+  const int index = tile.row_tile * kTileRows + in_tile % 8 * 2 + in_tile / 8;  // packed_layout.h
+  const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
+  return __half2float(reinterpret_cast<const __half*>(scales)[index]);
+}
+
+__device__ inline float sum_of_warps(const float* scratch, int row) {
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kStepWarps; ++w) sum += scratch[w * kStepMaxRows + row];
+  return sum;
+}
+
 }  // namespace minfer::cuda
