@@ -15,11 +15,6 @@ namespace {
 // weights are 106 and 119.6 KB.
 constexpr int kSharedTogether = 122'752;
 
-bool same_format(const Matrix& a, const Matrix& b) {
-  return a.dtype == b.dtype && a.group == b.group && bool(a.mins) == bool(b.mins) &&
-         (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
-}
-
 MatvecWeights weights_of(const Matrix& w) {
   return w.dtype == DType::U4   ? MatvecWeights::U4
          : w.dtype == DType::U8 ? MatvecWeights::U8

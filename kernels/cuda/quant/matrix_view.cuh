@@ -43,6 +43,13 @@ struct MatrixView {
 
 inline bool is_packed(const Matrix& w) { return w.dtype == DType::U4 || w.dtype == DType::U8; }
 
+// Whether one kernel can read both, a row like the other.
+inline bool same_format(const Matrix& a, const Matrix& b) {
+  return a.dtype == b.dtype && a.group == b.group && a.in_dim == b.in_dim &&
+         bool(a.mins) == bool(b.mins) &&
+         (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
+}
+
 inline PackedLayout layout_of(const Matrix& w) {
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
 }
