@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/base/host_tensor.h"
 
 namespace minfer {
 
@@ -63,6 +64,10 @@ struct KernelChoice {
   std::function<bool(const std::string& kernel, const std::string& shape)> wants;
   std::function<void(const KernelTiming&)> done;
 };
+
+// What a kernel of the CPU is timed with: floats in [-0.5, 0.5], and a matrix of all levels.
+HostTensor filled(DType dtype, const Shape& shape);
+HostQuantizedMatrix filled_levels(DType levels, int64_t out_dim, int64_t in_dim, int64_t group);
 
 // Weights and activations come from memory, not from a cache; what a CPU's gemm and attention read,
 // from where it lies.

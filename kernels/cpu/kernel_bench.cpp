@@ -15,25 +15,6 @@ constexpr int64_t kColdBytes = int64_t{1} << 29;  // tensors in rotation: more t
 constexpr int kMinRuns = 3, kMaxRuns = 50;
 constexpr double kEnoughSeconds = 0.3;  // of one kernel
 
-HostTensor filled(DType dtype, const Shape& shape) {
-  HostTensor tensor(dtype, shape);
-  visit_float(dtype, [&]<typename T>() {
-    for (int64_t i = 0; i < shape.n_elements(); ++i) {
-      tensor.as<T>()[i] = from_f32<T>(float(i * 7919 % 1009) / 1009 - 0.5f);
-    }
-  });
-  return tensor;
-}
-
-HostQuantizedMatrix filled_levels(DType levels, int64_t out_dim, int64_t in_dim, int64_t group) {
-  HostQuantizedMatrix w =
-      make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group, /*asymmetric=*/false);
-  auto* const bytes = static_cast<uint8_t*>(w.levels.view().data);
-  for (int64_t i = 0; i < w.levels.view().n_bytes(); ++i) bytes[i] = uint8_t(i * 7919);
-  w.scales = filled(DType::F16, w.scales.view().shape);
-  return w;
-}
-
 class KernelBench {
  public:
   KernelBench(int n_threads, const std::string& isa, const KernelChoice& choice)
@@ -164,6 +145,25 @@ class KernelBench {
 };
 
 }  // namespace
+
+HostTensor filled(DType dtype, const Shape& shape) {
+  HostTensor tensor(dtype, shape);
+  visit_float(dtype, [&]<typename T>() {
+    for (int64_t i = 0; i < shape.n_elements(); ++i) {
+      tensor.as<T>()[i] = from_f32<T>(float(i * 7919 % 1009) / 1009 - 0.5f);
+    }
+  });
+  return tensor;
+}
+
+HostQuantizedMatrix filled_levels(DType levels, int64_t out_dim, int64_t in_dim, int64_t group) {
+  HostQuantizedMatrix w =
+      make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group, /*asymmetric=*/false);
+  auto* const bytes = static_cast<uint8_t*>(w.levels.view().data);
+  for (int64_t i = 0; i < w.levels.view().n_bytes(); ++i) bytes[i] = uint8_t(i * 7919);
+  w.scales = filled(DType::F16, w.scales.view().shape);
+  return w;
+}
 
 void time_cpu_kernels(int n_threads, const std::string& isa, const KernelChoice& choice) {
   KernelBench(n_threads, isa, choice).run();

@@ -22,16 +22,6 @@ const CpuLimits& limits(int n_threads) {
   return at->second;
 }
 
-HostTensor filled(DType dtype, const Shape& shape) {
-  HostTensor tensor(dtype, shape);
-  visit_float(dtype, [&]<typename T>() {
-    for (int64_t i = 0; i < shape.n_elements(); ++i) {
-      tensor.as<T>()[i] = from_f32<T>(float(i * 7919 % 1009) / 1009 - 0.5f);
-    }
-  });
-  return tensor;
-}
-
 void share_of_flops(benchmark::State& state, int n_threads, double flops_per_iteration) {
   using benchmark::Counter;
   const double flops = flops_per_iteration * double(state.iterations());
@@ -121,11 +111,7 @@ CpuOptions quantized_options(const benchmark::State& state) {
 auto quantized_weights(const benchmark::State& state) {
   const int64_t in_dim = state.range(2), group = state.range(5) == 0 ? in_dim : state.range(5);
   HostQuantizedMatrix host =
-      make_quantized_matrix(state.range(4) == 4 ? DType::U4 : DType::U8, DType::F16, state.range(3),
-                            in_dim, group, /*asymmetric=*/false);
-  auto* const levels = static_cast<uint8_t*>(host.levels.view().data);
-  for (int64_t i = 0; i < host.levels.view().n_bytes(); ++i) levels[i] = uint8_t(i * 7919);
-  host.scales = filled(DType::F16, host.scales.view().shape);
+      filled_levels(state.range(4) == 4 ? DType::U4 : DType::U8, state.range(3), in_dim, group);
   return [host = std::move(host)](Backend& backend) { return backend.pack_matrix(host.view()); };
 }
 
