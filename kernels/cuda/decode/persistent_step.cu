@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <bit>
-#include <limits>
 #include <optional>
 #include <vector>
 
@@ -29,7 +28,6 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   p.in_dim = narrow<int>(w.in_dim);
   const bool is_float = *format <= StepFormat::BF16;
   p.tile_rows = is_float ? kFloatRows : kTileRows;
-  std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   int n_tiles = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const Matrix& m = **(matrices.begin() + i);
@@ -38,10 +36,9 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     if (!is_last && m.out_dim % p.tile_rows != 0) return std::nullopt;
     const int tiles = narrow<int>(ceil_div(m.out_dim, p.tile_rows));
     n_tiles = in_pairs ? tiles : n_tiles + tiles;
-    if (!is_last && !in_pairs) p.ends[i] = n_tiles;
     p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
   }
-  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks};
+  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks, 1};
   shift = (shift + p.share.n_longer) % n_blocks;
 
   if (is_float) {
@@ -54,7 +51,9 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     p.level_bytes = narrow<int>(layout.row_tile_bytes());
     p.n_pieces = p.level_bytes / kPieceBytes;
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
-    if (layout.unit != 0) {
+    if (layout.unit == 0) {
+      if (w.in_dim > 65536) return std::nullopt;  // sums of integers: multiply_levels
+    } else {
       if (layout.unit < 32) return std::nullopt;
       p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
       p.unit_shift = std::countr_zero(unsigned(layout.unit));
@@ -63,6 +62,21 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     }
   }
   return p;
+}
+
+// Tiles of q, k and v by heads, and where nobody gets more that way, those of a group to the blocks
+// that attend with it: they wait for each other alone. False where heads are not whole tiles.
+bool order_by_heads(StepProduct& qkv, const StepAttention& a) {
+  if (a.head_dim % qkv.tile_rows != 0) return false;
+  const int n_kv_heads = a.n_groups / a.blocks_per_kv, n_blocks = qkv.share.team_blocks;
+  qkv.head_tiles[1] = a.head_dim / qkv.tile_rows;
+  qkv.head_tiles[0] = a.heads_per_block * a.blocks_per_kv * qkv.head_tiles[1];
+  const int n_tiles = qkv.head_tiles[0] + 2 * qkv.head_tiles[1];
+  const int team_blocks = a.blocks_per_kv * a.n_splits;
+  if (ceil_div(n_tiles, team_blocks) <= ceil_div(n_tiles * n_kv_heads, n_blocks)) {
+    qkv.share = {n_tiles, n_tiles / team_blocks, n_tiles % team_blocks, 0, team_blocks, n_kv_heads};
+  }
+  return true;
 }
 
 // Rows of a product that a block publishes, and the room that their sums need.
@@ -119,14 +133,14 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   StepParams p{};
   int shift = 0;
-  const auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
+  auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
   const auto wo = product_of({first.wo}, false, n_blocks, shift);
   const auto gate_up = product_of({first.w_gate, first.w_up}, true, n_blocks, shift);
   auto down = product_of({first.w_down}, false, n_blocks, shift);
   const auto head = product_of({model.output}, false, n_blocks, shift);
   const auto attention = attention_of(model, n_blocks);
   if (!qkv || !wo || !gate_up || !down || !head || !attention) return nullptr;
-  if (wo->tile_rows != down->tile_rows) return nullptr;
+  if (wo->tile_rows != down->tile_rows || !order_by_heads(*qkv, *attention)) return nullptr;
   down->share = wo->share;  // who adds to a row of the residual stream keeps it
   for (const DecodeLayer& l : model.layers) {
     if (!same_format(*l.wq, *first.wq) || !same_format(*l.wk, *first.wk) ||
@@ -156,12 +170,15 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   p.input_bytes = std::max(p.input_bytes, kStepWarps * n_elements * int{sizeof(float)});
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
-  if (merged * 4 > kStepWarps * kStepMaxRows) return nullptr;
+  if (merged * 4 > kScratchFloats) return nullptr;
   p.slot_bytes = kStageBytes + scale_bytes;
   cudaFuncAttributes attributes{};
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
+  // What is under way delays the exchange; floats, of which there is most to move, want the
+  // bandwidth.
+  p.most_copies = wo->format <= StepFormat::BF16 ? 0 : 1;
   if (p.n_slots < 2 * kStepProducers) return nullptr;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
@@ -189,7 +206,7 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, St
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(p.products[kQkv].share.n_blocks));
+  config.gridDim = dim3(unsigned(p.products[kHead].share.team_blocks));
   config.blockDim = dim3(kStepThreads);
   config.dynamicSmemBytes = size_t(step_shared(p).total);
   config.stream = stream_;

@@ -5,6 +5,7 @@
 #include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/decode/step_exchange.cuh"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ptx.cuh"
 
 // Attention of one query within the step: a group of query heads of one key/value head to n_splits
 // blocks, each of which has a range of the positions.
@@ -22,7 +23,7 @@ struct StepAttentionShare {
 // head.
 struct StepPair {
   int row, element[2];  // row -1: none
-  int source[2];        // elements of q, k and v one behind the other
+  int source[2];        // elements of the words of q, k and v
   float2 angle;
 };
 
@@ -50,9 +51,27 @@ __device__ inline StepAttentionShare attention_share(const StepAttention& a, int
   return t;
 }
 
+// The first rows of the block's positions on their way to L2, while q is still computed.
+__device__ inline void prefetch_rows(const StepAttention& a, const StepLayer& layer, int pos) {
+  constexpr int kMost = 128;
+  const StepAttentionShare t = attention_share(a, pos);
+  const int n = min(min(t.end, pos) - t.begin, kMost);
+  if (!t.takes_part || n <= 0) return;
+  const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2);
+  const int64_t row = int64_t{t.kv_head} * a.capacity + t.begin;
+  const auto rows_of = [&](const void* rows) {
+    return reinterpret_cast<const void*>((reinterpret_cast<uintptr_t>(rows) + row * row_bytes) &
+                                         ~uintptr_t{15});
+  };
+  const int n_bytes = n * row_bytes & ~15;
+  if (n_bytes == 0) return;
+  ptx::prefetch_l2(rows_of(layer.keys), n_bytes);
+  ptx::prefetch_l2(rows_of(layer.values), n_bytes);
+}
+
 __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionShare& t, int index) {
   const StepAttention& a = p.attention;
-  const int pairs = a.head_dim / 2, n_kv_heads = a.n_groups / a.blocks_per_kv;
+  const int pairs = a.head_dim / 2;
   StepPair x{};
   x.row = index / pairs;
   const int i = index % pairs;
@@ -65,9 +84,11 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSha
   x.element[0] = turns || is_v ? i : 2 * i;
   x.element[1] = turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1;
   x.angle = turns ? p.rope[int64_t{t.pos} * a.n_pairs + i] : float2{1, 0};
-  const int head = x.row < a.heads_per_block ? t.first_head + x.row
-                   : is_v                    ? a.n_heads + n_kv_heads + t.kv_head
-                                             : a.n_heads + t.kv_head;
+  // By key/value heads: the query heads of one, its k, its v.
+  const int heads_per_kv = a.heads_per_block * a.blocks_per_kv;
+  const int head =
+      t.kv_head * (heads_per_kv + 2) +
+      (x.row < a.heads_per_block ? t.first_head % heads_per_kv + x.row : heads_per_kv + int(is_v));
 #pragma unroll
   for (int k = 0; k < 2; ++k) x.source[k] = head * a.head_dim + x.element[k];
   return x;
@@ -294,10 +315,10 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
     for (int i = thread_index(); i < per_split * t.splits; i += kStepConsumers) {
       const int split = i / per_split, j = i % per_split;
       const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
-      StepWord word[1] = {load_word(from)};
-      await_words<1>(word, from, 1, epoch);
+      StepWord word = load_word(from);
+      for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
       *reinterpret_cast<float4*>(shared + i * 4) =
-          make_float4(word[0].at(0), word[0].at(1), word[0].at(2), word[0].at(3));
+          make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
     }
   }
   consumers_sync();
@@ -445,11 +466,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, StepA
     publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
             n_elements, value, epoch);
   }
-  if (t.splits > 1) {
-    merge_splits(p, t, parts, epoch);
-  } else {
-    consumers_sync();  // `memory` is free again
-  }
+  if (t.splits > 1) merge_splits(p, t, parts, epoch);
+  consumers_sync();  // `memory` and `parts` are free again
 }
 
 }  // namespace minfer::cuda

@@ -46,6 +46,19 @@ __device__ inline StepWord load_word(const uint4* from) {
       : "memory");
   return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
+// The same where `reads`, else the word stays: without a branch.
+template <int kAt>
+__device__ inline void load_word_if(bool reads, StepWord& word, const uint4* from) {
+  uint64_t low = uint64_t{word.bits[1]} << 32 | word.bits[0];
+  uint64_t high = uint64_t{word.bits[3]} << 32 | word.bits[2];
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b128 w;\nsetp.ne.u32 p, %4, 0;\nmov.b128 w, {%0, %1};\n"
+      "@p ld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
+      : "+l"(low), "+l"(high)
+      : "l"(from), "n"(kAt * 16), "r"(int(reads))
+      : "memory");
+  word = {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
+}
 __device__ inline void store_word(uint4* to, float a, float b, float c, float d, uint32_t epoch) {
   const auto bits = [&](float x, int shift) {
     return (__float_as_uint(x) & ~15u) | (epoch >> shift & 15u);
@@ -80,25 +93,26 @@ __device__ inline void for_each_index(F&& f) {
   (std::make_integer_sequence<int, kN>());
 }
 
-// Words from[0], from[kStride] ... of which this thread has the first n: all asked for at once,
-// then those that are missing, until they carry the epoch.
-template <int kStride, int kN>
+// Words from[kPlace(0)], from[kPlace(1)] ... those below from[n]: all asked for at once, then those
+// that are missing, until they carry the epoch.
+template <int (*kPlace)(int), int kN>
 __device__ inline void ask_words(StepWord (&words)[kN], const uint4* from, int n) {
   for_each_index<kN>([&]<int k>() {
-    if (k < n) words[k] = load_word<k * kStride>(from);
+    constexpr int at = kPlace(k);
+    if (at < n) words[k] = load_word<at>(from);
   });
 }
-template <int kStride, int kN>
+template <int (*kPlace)(int), int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
                                    uint32_t epoch) {
   Patience patience;
   for (bool all = false; !all;) {
     all = true;
     for_each_index<kN>([&]<int k>() {
-      if (k < n && !words[k].is_of(epoch)) {
-        words[k] = load_word<k * kStride>(from);
-        all = false;
-      }
+      constexpr int at = kPlace(k);
+      const bool is_missing = at < n && !words[k].is_of(epoch);
+      load_word_if<at>(is_missing, words[k], from);
+      all &= !is_missing;
     });
     if (!all) patience.try_again();
   }

@@ -5,7 +5,8 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
-// The input of a product in shared memory, once a block.
+// The input of a product in shared memory: each warp waits for the columns that it multiplies, and
+// for no others.
 namespace minfer::cuda {
 
 // Staged for float weights: f32, of 64 columns first the lower fours of each eight, so that 8 lanes
@@ -13,11 +14,22 @@ namespace minfer::cuda {
 __device__ inline int float_place(int column) {
   return (column & ~63) | (column & 4) << 3 | (column & 56) >> 1 | (column & 3);
 }
-// Staged for levels: of 32 columns, 16 h + 4 t + i at 8 t + 4 h + i (quant/packed_layout.h), twice:
-// f16(x) and behind it f16(x - f16(x)), 22 bits together, for two columns of the instruction.
-__device__ inline int half_place(int column) {
-  return (column & ~31) | (column & 12) << 1 | (column & 16) >> 2 | (column & 3);
+// Staged for levels: fixed point of 32 bits, whose digits of 8 bits with a sign are columns of an
+// integer instruction. Digits of a kind lie in the order of a lane's levels
+// (quant/packed_layout.h): of the 64 columns of a piece of U4, or 32 of U8, first those that lane t
+// of four multiplies, in words of four columns.
+__device__ inline int digit_place(int word, bool is_u4) {
+  const int n_log = is_u4 ? 2 : 1, n = 1 << n_log;  // words of a lane
+  return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
 }
+// A number times 2^29, below 2^30 in magnitude, as four digits: 256^i times byte i, each a number
+// with a sign.
+__device__ inline uint32_t digits_of(float x) {
+  constexpr uint32_t kHalves = 0x00808080;
+  return (uint32_t(__float2int_rn(x)) + kHalves) ^ kHalves;
+}
+constexpr float kDigitUnit = 0x1p-29f;
+
 __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
   if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
@@ -26,7 +38,7 @@ __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
 struct StepStage {
   uint8_t* input;
   float* scratch;  // [kStepWarps, kStepMaxRows]
-  float* sums;     // [2 kStepWarps]
+  float* squares;  // [kStepWarps], of the warps' columns before the norm's weight
 };
 
 // What the product's input is made of: words of an epoch, or where there are none yet plain floats;
@@ -37,60 +49,59 @@ struct StepSource {
   const float* plain;
   const void* norm_weight;
   bool norm_is_bf16;
-  float eps;
 };
 
-// The largest of the warps' values, and their sum in one order.
-__device__ inline float top_of(const float* x) {
-  float top = x[0];
-#pragma unroll
-  for (int i = 1; i < kStepWarps; ++i) top = fmaxf(top, x[i]);
-  return top;
-}
-__device__ inline float sum_of(const float* x) {
+// 1 / rms from the squares of all warps, summed in one order.
+__device__ inline float norm_factor(const float* squares, int in_dim, float eps) {
   float sum = 0;
 #pragma unroll
-  for (int i = 0; i < kStepWarps; ++i) sum += x[i];
-  return sum;
+  for (int w = 0; w < kStepWarps; ++w) sum += squares[w];
+  return rsqrtf(sum / float(in_dim) + eps);
 }
 
-// Returns the factor of the product's sums: 1 / rms of a norm, and what the staged numbers and
-// levels are in units of.
-template <bool kNorm>
-__device__ inline float stage_input(const StepProduct& product, const StepSource& source,
-                                    const StepStage& at) {
-  constexpr int kBatch = 2048 / kStepConsumers;  // words that a thread asks for at a time
-  const int thread = thread_index(), lane = thread % 32, warp = thread / 32;
-  const bool is_float = product.format <= StepFormat::BF16;
-  const int in_dim = product.in_dim, n_words = in_dim / 4;
-  const bool is_plain = kNorm && source.plain != nullptr;
-  // Where the f32 of a word wait, or stay: halves want the largest of all first.
-  const int rest = 2 * rest_offset(in_dim);
-  const auto place_of = [&](int word) {
-    return at.input + (is_float ? 4 * float_place(4 * word) : 2 * half_place(4 * word));
-  };
+// A warp's k-th words of a vector, from its lane's first one: of floats 512 columns of each 4096,
+// of levels every kStepWarps-th piece.
+template <bool kFloat>
+__host__ __device__ constexpr int own_word(int k) {
+  return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
+}
+constexpr int kWordBatch = 8;  // that a lane asks for at a time
+constexpr int kBatchWords = kWordBatch * kStepConsumers;
+static_assert(own_word<true>(kWordBatch) == kBatchWords);
 
-  float squares = 0, top = 0;
+__device__ inline int first_own_word(StepFormat format) {
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  if (format <= StepFormat::BF16) return warp * (kStageColumns / 4 / kStepWarps) + lane;
+  const int log = format == StepFormat::U4 ? 4 : 3;  // words of a piece
+  return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
+}
+
+// f(word, its four floats) for the words of the lane as they come, times the norm's weight; returns
+// the sum of the squares before that.
+template <bool kNorm, bool kFloat, typename F>
+__device__ inline float each_own_word(const StepSource& source, int first, int n_words, F f) {
+  constexpr auto kPlace = own_word<kFloat>;
+  const bool is_plain = kNorm && source.plain != nullptr;
+  float squares = 0;
 #pragma unroll 1
-  for (int first = thread; first < n_words; first += kBatch * kStepConsumers) {
-    const int n_own = (n_words - first + kStepConsumers - 1) / kStepConsumers;
-    StepWord words[kBatch];
-    uint2 weight[kNorm ? kBatch : 1];
-    if (!is_plain) ask_words<kStepConsumers>(words, source.words + first, n_own);
+  for (; first < n_words; first += kBatchWords) {
+    const int n_left = n_words - first;
+    StepWord words[kWordBatch];
+    uint2 weight[kNorm ? kWordBatch : 1];
+    if (!is_plain) ask_words<kPlace>(words, source.words + first, n_left);
     if constexpr (kNorm) {
 #pragma unroll
-      for (int k = 0; k < kBatch; ++k)
-        if (k < n_own)
-          weight[k] =
-              __ldg(static_cast<const uint2*>(source.norm_weight) + first + k * kStepConsumers);
+      for (int k = 0; k < kWordBatch; ++k) {
+        if (kPlace(k) < n_left) {
+          weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first + kPlace(k));
+        }
+      }
     }
-    if (!is_plain) {
-      await_words<kStepConsumers>(words, source.words + first, n_own, source.epoch);
-    }
+    if (!is_plain) await_words<kPlace>(words, source.words + first, n_left, source.epoch);
 #pragma unroll
-    for (int k = 0; k < kBatch; ++k) {
-      if (k >= n_own) break;
-      const int word = first + k * kStepConsumers;
+    for (int k = 0; k < kWordBatch; ++k) {
+      if (kPlace(k) >= n_left) break;
+      const int word = first + kPlace(k);
       float4 x = is_plain
                      ? __ldcg(reinterpret_cast<const float4*>(source.plain) + word)
                      : make_float4(words[k].at(0), words[k].at(1), words[k].at(2), words[k].at(3));
@@ -100,57 +111,86 @@ __device__ inline float stage_input(const StepProduct& product, const StepSource
         squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
         x = make_float4(x.x * low.x, x.y * low.y, x.z * high.x, x.w * high.y);
       }
-      top = fmaxf(top, fmaxf(fmaxf(fabsf(x.x), fabsf(x.y)), fmaxf(fabsf(x.z), fabsf(x.w))));
-      if (is_float) {
-        *reinterpret_cast<float4*>(place_of(word)) = x;
-      } else {
-        *reinterpret_cast<float2*>(place_of(word)) = {x.x, x.y};
-        *reinterpret_cast<float2*>(place_of(word) + rest) = {x.z, x.w};
-      }
+      f(word, x);
     }
   }
-  if (kNorm) squares = warp_reduce(squares, Sum{});
-  if (!is_float) top = warp_reduce(top, Max{});
-  if (lane == 0) {
-    at.sums[warp] = squares;
-    at.sums[kStepWarps + warp] = top;
-  }
+  return squares;
+}
 
-  float unit = 1;
-  if (!is_float) {
-    consumers_sync();
-    // A power of two that brings the largest into [1, 2): f16 holds it, and both halves' bits.
-    const uint32_t exponent = __float_as_uint(top_of(at.sums + kStepWarps)) >> 23;
-    const uint32_t bounded = min(max(exponent, 2u), 252u);
-    unit = __uint_as_float(bounded << 23);
-    const float inverse = __uint_as_float((254 - bounded) << 23);
-    struct alignas(8) Four {
-      __half at[4];
-    };
-#pragma unroll 4
-    for (int word = thread; word < n_words; word += kStepConsumers) {
-      auto* const first = reinterpret_cast<float2*>(place_of(word));
-      auto* const second = reinterpret_cast<float2*>(place_of(word) + rest);
-      const float x[4] = {first->x * inverse, first->y * inverse, second->x * inverse,
-                          second->y * inverse};
-      Four high, low;
+// The warp's part of f32 numbers for float weights.
+template <bool kNorm>
+__device__ inline float stage_floats(const StepProduct& product, const StepSource& source,
+                                     const StepStage& at) {
+  return each_own_word<kNorm, true>(
+      source, first_own_word(product.format), product.in_dim / 4, [&](int word, const float4& x) {
+        *reinterpret_cast<float4*>(at.input + 4 * float_place(4 * word)) = x;
+      });
+}
+
+// The warp's part as digits. `unit`: the power of two that brings its largest number into [1, 2),
+// which it was divided by; NaN where a number is not finite.
+template <bool kNorm>
+__device__ inline float stage_digits(const StepProduct& product, const StepSource& source,
+                                     const StepStage& at, float& unit) {
+  const bool is_u4 = product.format == StepFormat::U4;
+  const int stride = digit_stride(product.in_dim) / 4, n_words = product.in_dim / 4;
+  const int first = first_own_word(product.format);
+  const auto place_of = [&](int word) {
+    return reinterpret_cast<uint32_t*>(at.input + digit_place(word, is_u4));
+  };
+  // The scale wants the largest of all: until then each number waits where a digit will be.
+  uint32_t top = 0;  // bits of the largest magnitude: infinities and NaN are above all others
+  const float squares =
+      each_own_word<kNorm, false>(source, first, n_words, [&](int word, float4 x) {
+        uint32_t* const to = place_of(word);
+        const uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                                  __float_as_uint(x.w)};
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        high.at[i] = __float2half_rn(x[i]);
-        low.at[i] = __float2half_rn(x[i] - __half2float(high.at[i]));
-      }
-      *reinterpret_cast<Four*>(first) = high;
-      *reinterpret_cast<Four*>(second) = low;
+        for (int i = 0; i < 4; ++i) {
+          to[i * stride] = bits[i];
+          top = max(top, bits[i] & 0x7fffffffu);
+        }
+      });
+  const uint32_t exponent = __reduce_max_sync(~0u, top) >> 23, bounded = max(exponent, 40u);
+  unit = exponent == 255 ? NAN : __uint_as_float(bounded << 23);
+  const float to_fixed = __uint_as_float((254 + 29 - bounded) << 23);
+  const int n_padded = (product.in_dim + 63) / 64 * 16;  // columns that are not there are zeros
+#pragma unroll 4
+  for (int word = first; word < n_padded; word += kStepConsumers) {
+    uint32_t* const to = place_of(word);
+    uint32_t x[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      x[i] = word < n_words ? digits_of(__uint_as_float(to[i * stride]) * to_fixed) : 0;
     }
-    const int padding = (in_dim + 63) / 64 * 64 - in_dim;
-    if (thread < padding) {
-      __half* const to = reinterpret_cast<__half*>(at.input) + half_place(in_dim + thread);
-      to[0] = to[rest / 2] = __half(0);
-    }
+    // Bytes in the order of the columns of a word of levels: 0 2 1 3 in U4.
+    const uint32_t second = is_u4 ? x[2] : x[1], third = is_u4 ? x[1] : x[2];
+    const uint32_t low[2] = {__byte_perm(x[0], second, 0x5140), __byte_perm(third, x[3], 0x5140)};
+    const uint32_t high[2] = {__byte_perm(x[0], second, 0x7362), __byte_perm(third, x[3], 0x7362)};
+    to[0] = __byte_perm(low[0], low[1], 0x5410);
+    to[stride] = __byte_perm(low[0], low[1], 0x7632);
+    to[2 * stride] = __byte_perm(high[0], high[1], 0x5410);
+    to[3 * stride] = __byte_perm(high[0], high[1], 0x7632);
   }
-  consumers_sync();
-  if (product.format == StepFormat::U4) unit *= 0x1p24f;
-  if (kNorm) unit *= rsqrtf(sum_of(at.sums) / float(in_dim) + source.eps);
+  return squares;
+}
+
+// Leaves the warp's columns in shared memory, and the sum of their squares in at.squares[warp].
+// Returns the factor of the warp's own sums.
+template <bool kNorm>
+__device__ inline float stage_input(const StepProduct& product, const StepSource& source,
+                                    const StepStage& at) {
+  float unit = 1, squares;
+  if (product.format <= StepFormat::BF16) {
+    squares = stage_floats<kNorm>(product, source, at);
+  } else {
+    squares = stage_digits<kNorm>(product, source, at, unit);
+  }
+  if constexpr (kNorm) {
+    squares = warp_reduce(squares, Sum{});
+    if (thread_index() % 32 == 0) at.squares[thread_index() / 32] = squares;
+  }
+  __syncwarp();
   return unit;
 }
 

@@ -26,13 +26,17 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
-  __shared__ alignas(16) float s_sums[2 * kStepWarps];
+  __shared__ float s_squares[2][kStepWarps];
   __shared__ alignas(16) StepAttentionShared s_attention;
   __shared__ StepProduct s_products[kStepPhases];
   __shared__ StepLayer s_layers[2];  // this one and the next
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
-  if (thread < kStepPhases) s_products[thread] = p.products[thread];
+  if (thread < kStepPhases) {
+    StepProduct& product = s_products[thread] = p.products[thread];
+    product.begin = product.share.begin(block);
+    product.count = product.share.count(block);
+  }
   const auto fetch_layer = [&](int layer) {
     if (thread < int(sizeof(StepLayer) / 8)) {
       reinterpret_cast<uint64_t*>(s_layers + layer % 2)[thread] =
@@ -48,22 +52,26 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     ptx::mbarrier_init_fence();
   }
   __syncthreads();
-  const StepRing ring{shared, s_full, s_empty, p.n_slots, p.slot_bytes};
+  const StepRing ring{shared,
+                      ptx::shared_address(s_full),
+                      ptx::shared_address(s_empty),
+                      p.n_slots,
+                      p.slot_bytes,
+                      p.most_copies};
   if (warp >= kStepWarps) {
     fill_ring(p.layers, p.n_layers, s_products, ring, warp - kStepWarps);
     return;
   }
 
   const StepShared layout = step_shared(p);
-  const StepStage stage{shared + layout.input, reinterpret_cast<float*>(shared + layout.scratch),
-                        s_sums};
+  auto* const scratch = reinterpret_cast<float*>(shared + layout.scratch);
   const uint32_t first_epoch = p.input->epoch;
   const int pos = p.input->pos;
   StepCursor cursor;
   float residual = 0;
   {
     const StepProduct& wo = s_products[kWo];
-    const int row = wo.share.begin(block) * wo.tile_rows + thread;
+    const int row = wo.begin * wo.tile_rows + thread;
     if (row < p.dim) residual = __ldcg(p.x + row);
   }
 
@@ -73,18 +81,20 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const StepProduct& product = s_products[phase];
     const uint32_t epoch = first_epoch + uint32_t(layer_index);
 
+    // Who is done with a product may be a barrier ahead of others, who still read what it left.
+    StepStage stage{shared + layout.input, scratch, s_squares[step % 2]};
     float unit;
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
         fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
-        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), stage.scratch,
-                       pos, epoch);
+        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), scratch, pos,
+                       epoch);
       }
       const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
                               .epoch = epoch};
       unit = stage_input<false>(product, source, stage);
     } else {
-      StepSource source{.norm_is_bf16 = p.norm_is_bf16, .eps = p.eps};
+      StepSource source{.norm_is_bf16 = p.norm_is_bf16};
       if (phase == kGateUp) {
         source.words = p.words.after_attention;
         source.epoch = epoch;
@@ -98,24 +108,35 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       unit = stage_input<true>(product, source, stage);
     }
 
-    const int first_tile = product.share.begin(block), n_tiles = product.share.count(block);
+    if (phase == kQkv && thread == 0) prefetch_rows(p.attention, layer, pos);
+    if ((phase == kWo || phase == kDown) && thread == 0) {  // the next norm's weight, to L2
+      const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
+      ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
+    }
+    const int first_tile = product.begin, n_tiles = product.count;
     const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
     const int at_once = kStepMaxRows / (halves * tile_rows);
     const bool has_row_scales = product.format >= StepFormat::U4 && product.scales_per_piece == 0;
-    for (int tile = 0; tile == 0 || tile < n_tiles; tile += at_once) {
+    for (int tile = 0, round = 0; tile == 0 || tile < n_tiles; tile += at_once, ++round) {
+      stage.scratch = scratch + (step + round) % 2 * kScratchFloats;
       const int n_now = min(at_once, n_tiles - tile), n_rows = n_now * tile_rows;
       const bool has_row = thread < n_rows;
-      float scale[2] = {unit, unit};
+      float scale[2] = {1, 1};
       if (has_row_scales && has_row) {
         scale[0] *= row_scale(product, layer, phase, first_tile + tile, thread, 0);
         if (phase == kGateUp) {
           scale[1] *= row_scale(product, layer, phase, first_tile + tile, thread, 1);
         }
       }
-      multiply(product, ring, stage, cursor, n_now * halves);
+      multiply(product, ring, stage, cursor, n_now * halves, unit);
       consumers_sync();
       float value = 0;
       if (has_row) {
+        if (phase != kWo && phase != kDown) {
+          const float factor = norm_factor(stage.squares, product.in_dim, p.eps);
+          scale[0] *= factor;
+          scale[1] *= factor;
+        }
         const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
         value = sum_of_warps(stage.scratch, row) * scale[0];
         if (phase == kGateUp) {
@@ -125,7 +146,6 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (phase == kHead) {
         const int row = (first_tile + tile) * tile_rows + thread;
         if (has_row && row < product.out_dim) p.logits[row] = value;
-        consumers_sync();  // scratch is free again
         continue;
       }
       uint4* words = p.words.qkv;

@@ -17,10 +17,11 @@ constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
 constexpr int kStageColumns = kStageBytes / 2;                     // of floats
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of floats
-constexpr int kStepMaxSlots = 12;  // more were no faster: copies under way delay the exchange
+constexpr int kStepMaxSlots = 20;  // more were no faster: copies under way delay the exchange
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
+constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // twice
 constexpr int kStepMaxHeads = 4;  // query heads of a key/value head that a block attends with
 constexpr int kStepMaxHeadDim = 128;
 
@@ -29,30 +30,37 @@ enum class StepFormat : int { F16, BF16, U4, U8 };
 // The products of a layer, in their order, and the output matrix.
 enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
 
-// Which tiles a block has: begin(b) ... begin(b) + count(b). Those that have one more than others
-// begin at block `shift`, elsewhere for each product, so that the blocks' sums over a layer agree.
+// Which tiles a block has: begin(b) ... begin(b) + count(b). Blocks come in teams, each with its
+// own n_tiles of them; those behind the last team have none. Of a team those that have one tile
+// more than others begin at block `shift`, elsewhere for each product, so that the blocks' sums
+// over a layer agree.
 struct StepShare {
-  int n_tiles, rounds, n_longer, shift, n_blocks;
-  __host__ __device__ int index(int block) const {
-    return block >= shift ? block - shift : block + n_blocks - shift;
-  }
+  int n_tiles, rounds, n_longer, shift, team_blocks, n_teams;
   __host__ __device__ int begin(int block) const {
     const int i = index(block);
-    return i * rounds + (i < n_longer ? i : n_longer);
+    return block / team_blocks * n_tiles + i * rounds + (i < n_longer ? i : n_longer);
   }
   __host__ __device__ int count(int block) const {
+    if (block / team_blocks >= n_teams) return 0;
     return rounds + (index(block) < n_longer ? 1 : 0);
+  }
+
+ private:
+  __host__ __device__ int index(int block) const {
+    const int i = block % team_blocks;
+    return i >= shift ? i - shift : i + team_blocks - shift;
   }
 };
 
-// One product, alike in all layers. Its tiles are those of its matrices one after the other, but
-// gate and up go in pairs: a tile of the share is then one of each.
+// One product, alike in all layers. Gate and up go in pairs: a tile of the share is then one of
+// each. Those of q, k and v go by heads: q's of a key/value head, its k's, its v's, and so on.
 struct StepProduct {
   StepFormat format;
   StepShare share;
+  int begin, count;      // of this block, from `share`: the kernel's own
   int tile_rows;         // 16 of packed levels, kFloatRows of floats
   int out_dim, in_dim;   // rows of the last matrix
-  int ends[2];           // tiles of the first matrix, and of the first two
+  int head_tiles[2];     // kQkv: tiles of the query heads of a key/value head, and of one head
   int n_pieces;          // of packed levels, of a tile along the columns: 64 of U4, 32 of U8
   int n_stages;          // of a tile; of floats, of a row
   int level_bytes;       // of a tile; of floats, of a row
@@ -113,14 +121,16 @@ struct StepParams {
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;
+  int most_copies;  // that a producer has under way; 0: as many as there are slots
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };
 
-// Activations that wait in shared memory: f32, or for levels f16(x) and f16(x - f16(x)), the second
-// this many halves behind the first, which is 16 banks more than a multiple of 32.
-__host__ __device__ inline int rest_offset(int in_dim) { return (in_dim + 63) / 64 * 64 + 32; }
+// Activations that wait in shared memory: f32, or for levels 4 digits of 8 bits (step_input.cuh),
+// all of one kind together; kinds lie this many bytes apart, which is 8 banks more than a multiple
+// of 16.
+__host__ __device__ inline int digit_stride(int in_dim) { return (in_dim + 63) / 64 * 64 + 32; }
 __host__ __device__ inline int staged_bytes(int in_dim, bool is_float) {
-  return is_float ? (in_dim + 63) / 64 * 64 * 4 : 4 * rest_offset(in_dim);
+  return is_float ? (in_dim + 63) / 64 * 64 * 4 : 4 * digit_stride(in_dim);
 }
 
 // Bytes of shared memory, in this order.
@@ -132,7 +142,7 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
   at.ring = 0;
   at.input = p.n_slots * p.slot_bytes;
   at.scratch = at.input + p.input_bytes;
-  at.total = at.scratch + kStepWarps * kStepMaxRows * 4;
+  at.total = at.scratch + 2 * kScratchFloats * 4;
   return at;
 }
 

@@ -16,26 +16,37 @@ struct StepShape {
 struct StepCursor {
   int slot = 0, parity = 0;
 
-  // f(memory of the next kN stages), which are then free.
-  template <int kN, typename F>
-  __device__ void take(const StepRing& ring, F f) {
-    const uint8_t* slots[kN];
-    uint64_t* empty[kN];
+  // f(i, memory of the next kN stages) for i = 0 ... n_steps - 1; stages are free after it. Lane i
+  // asks for and gives back the i-th slot from here on: as many steps as are there go in one.
+  template <int kN, int kMostSteps, typename F>
+  __device__ void take(const StepRing& ring, int n_steps, F f) {
+    const int lane = thread_index() % 32;
+    for (int step = 0; step < n_steps;) {
+      const int n_wanted = min(min(n_steps - step, kMostSteps) * kN, ring.n_slots / kN * kN);
+      int own = slot + min(lane, n_wanted - 1);
+      const bool wraps = own >= ring.n_slots;
+      if (wraps) own -= ring.n_slots;
+      unsigned missing;
+      do {
+        missing = __ballot_sync(~0u, !is_complete(ring.full + 8 * own, parity ^ int(wraps)));
+      } while ((missing & ((1u << kN) - 1)) != 0);
+      __syncwarp();  // what one lane has seen of the copies, all see
+      const int n_ready = missing == 0 ? n_wanted / kN : (__ffs(int(missing)) - 1) / kN;
+      for (int i = 0; i < n_ready; ++i) {
+        const uint8_t* memory[kN];
 #pragma unroll
-    for (int k = 0; k < kN; ++k) {
-      ptx::mbarrier_wait(ring.full + slot, parity);
-      slots[k] = ring.slots + slot * ring.slot_bytes;
-      empty[k] = ring.empty + slot;
-      if (++slot == ring.n_slots) {
-        slot = 0;
-        parity ^= 1;
+        for (int k = 0; k < kN; ++k) {
+          memory[k] = ring.slots + slot * ring.slot_bytes;
+          if (++slot == ring.n_slots) {
+            slot = 0;
+            parity ^= 1;
+          }
+        }
+        f(step + i, memory);
+        __syncwarp();
+        arrive_if(lane / kN == i, ring.empty + 8 * own);
       }
-    }
-    f(slots);
-    __syncwarp();
-    if (thread_index() % 32 == 0) {
-#pragma unroll
-      for (int k = 0; k < kN; ++k) ptx::mbarrier_arrive(empty[k]);
+      step += n_ready;
     }
   }
 };
@@ -52,32 +63,31 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   float* const to = at.scratch + warp * kStepMaxRows;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float sum[kFloatRows] = {};
-    for (int stage = 0; stage < shape.n_stages; ++stage) {
-      cursor.take<kFloatRows>(ring, [&](const uint8_t* const(&rows)[kFloatRows]) {
-        const int first = stage * kStageColumns;
+    cursor.take<kFloatRows, 1>(
+        ring, shape.n_stages, [&](int stage, const uint8_t* const(&rows)[kFloatRows]) {
+          const int first = stage * kStageColumns;
 #pragma unroll
-        for (int k = 0; k < kStageColumns / kStepWarps / 256; ++k) {
-          const int column = own_column + k * 256;
-          if (first + column >= shape.in_dim) break;
-          const float4 low = *reinterpret_cast<const float4*>(x + first + k * 256);
-          const float4 high = *reinterpret_cast<const float4*>(x + first + k * 256 + 32);
+          for (int k = 0; k < kStageColumns / kStepWarps / 256; ++k) {
+            const int column = own_column + k * 256;
+            if (first + column >= shape.in_dim) break;
+            const float4 low = *reinterpret_cast<const float4*>(x + first + k * 256);
+            const float4 high = *reinterpret_cast<const float4*>(x + first + k * 256 + 32);
 #pragma unroll
-          for (int r = 0; r < kFloatRows; ++r) {
-            const uint4 w = *reinterpret_cast<const uint4*>(rows[r] + 2 * column);
-            const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
-            const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
-            sum[r] = fmaf(w0.x, low.x, sum[r]);
-            sum[r] = fmaf(w0.y, low.y, sum[r]);
-            sum[r] = fmaf(w1.x, low.z, sum[r]);
-            sum[r] = fmaf(w1.y, low.w, sum[r]);
-            sum[r] = fmaf(w2.x, high.x, sum[r]);
-            sum[r] = fmaf(w2.y, high.y, sum[r]);
-            sum[r] = fmaf(w3.x, high.z, sum[r]);
-            sum[r] = fmaf(w3.y, high.w, sum[r]);
+            for (int r = 0; r < kFloatRows; ++r) {
+              const uint4 w = *reinterpret_cast<const uint4*>(rows[r] + 2 * column);
+              const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
+              const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
+              sum[r] = fmaf(w0.x, low.x, sum[r]);
+              sum[r] = fmaf(w0.y, low.y, sum[r]);
+              sum[r] = fmaf(w1.x, low.z, sum[r]);
+              sum[r] = fmaf(w1.y, low.w, sum[r]);
+              sum[r] = fmaf(w2.x, high.x, sum[r]);
+              sum[r] = fmaf(w2.y, high.y, sum[r]);
+              sum[r] = fmaf(w3.x, high.z, sum[r]);
+              sum[r] = fmaf(w3.y, high.w, sum[r]);
+            }
           }
-        }
-      });
-    }
+        });
     // Lanes of each eight take a row: first halves, then quarters of the warp swap what the other
     // one keeps.
     const bool upper = lane & 16, odd = lane & 8;
@@ -90,129 +100,149 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// A piece of U4, 64 columns: `w` the lane's 16 bytes as levels in f16's smallest numbers (row g in
-// units of 2^-24, row g + 8 of 2^-20), x the lane's staged input. sum: rows g and g + 8, columns of
-// f16(x) and of its rest in lanes with t = 0.
-__device__ inline void multiply_levels(float (&sum)[4], uint32_t w0, uint32_t w1, const uint4& x) {
-  constexpr uint32_t kLow = 0x000f000f, kHigh = 0x00f000f0;
-  const uint32_t v0 = w0 >> 8, v1 = w1 >> 8;
-  ptx::mma_m16n8k16<__half>(sum, w0 & kLow, w0 & kHigh, v0 & kLow, v0 & kHigh, x.x, x.y);
-  ptx::mma_m16n8k16<__half>(sum, w1 & kLow, w1 & kHigh, v1 & kLow, v1 & kHigh, x.z, x.w);
+// d = a b + c of mma.m16n8k32, 8-bit numbers and 32-bit sums; a without signs in kUnsigned.
+template <bool kUnsigned>
+__device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const int (&c)[4]) {
+  if constexpr (kUnsigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+          "r"(c[2]), "r"(c[3]));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+          "r"(c[2]), "r"(c[3]));
+  }
 }
 
-// kTiles tiles of 16 rows of U4 levels.
-template <int kScales, int kTiles>
-__device__ inline void multiply_u4(const StepShape& shape, const StepRing& ring,
-                                   const StepStage& at, StepCursor& cursor, int tile) {
+// Of a lane (g, t) of mma.m16n8k32: its levels of rows g and g + 8 as they come in a piece, those
+// of row g + 8 in units of 1 / kUpperUnit; the instructions of a piece; and the zero levels with a
+// sign.
+template <StepFormat>
+struct Levels;
+template <>
+struct Levels<StepFormat::U4> {
+  static constexpr int kParts = 2, kUpperUnit = 16;
+  static constexpr uint32_t kZero = 0xf8f8f8f8, kUpperZero = 0x80808080;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int part) {
+    const uint32_t first = part == 0 ? w.x : w.z, second = part == 0 ? w.y : w.w;
+    a[0] = first & 0x0f0f0f0f;
+    a[1] = first & 0xf0f0f0f0;
+    a[2] = second & 0x0f0f0f0f;
+    a[3] = second & 0xf0f0f0f0;
+  }
+};
+template <>
+struct Levels<StepFormat::U8> {
+  static constexpr int kParts = 1, kUpperUnit = 1;
+  static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int) {
+    a[0] = __byte_perm(w.x, w.y, 0x5410);
+    a[1] = __byte_perm(w.x, w.y, 0x7632);
+    a[2] = __byte_perm(w.z, w.w, 0x5410);
+    a[3] = __byte_perm(w.z, w.w, 0x7632);
+  }
+};
+
+// kTiles tiles of 16 rows of levels, of which each scale has a row (kScales = 0), a piece or
+// several (1), or half a piece of U4 (2). Digits of x are columns 0, 2, 4 and 6, so that each lane
+// has one; levels times digits are summed exactly. A sum of a piece stays below 2^22 in magnitude:
+// put on the float 1.5 * 2^23 it is that float plus the sum. A row has room for 65536 columns.
+template <StepFormat kFormat, int kScales, int kTiles>
+__device__ inline void multiply_levels(const StepShape& shape, const StepRing& ring,
+                                       const StepStage& at, StepCursor& cursor, int tile,
+                                       float unit) {
+  using L = Levels<kFormat>;
+  constexpr int kColumns = 32 * L::kParts, kSums = kScales == 2 ? 2 : 1;
+  constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const auto* const x =
-      reinterpret_cast<const __half*>(at.input) + t * 8 + (g == 1 ? rest_offset(shape.in_dim) : 0);
-  const int pieces_shift = shape.unit_shift - 6;
-  float total[kTiles][4] = {};
-  for (int stage = 0; stage < shape.n_stages; ++stage) {
-    cursor.take<kTiles>(ring, [&](const auto& slots) {
+  const uint8_t* const x = at.input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts);
+  const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
+  float total[kTiles][2] = {};             // of rows g and g + 8: scaled sums, or
+  int sums[kTiles][4] = {}, zero[4] = {};  // those of a whole row, and of the zero level in place
+  cursor.take<kTiles, 16 / kTiles>(ring, shape.n_stages, [&](int stage, const auto& slots) {
+    const auto piece = [&](int in_stage) {
+      uint32_t b[L::kParts][2];
+      const uint8_t* const from = x + (stage * kStagePieces + in_stage) * kColumns;
+      if constexpr (L::kParts == 2) {
+        const uint4 digits = *reinterpret_cast<const uint4*>(from);
+        b[0][0] = digits.x;
+        b[0][1] = digits.y;
+        b[1][0] = digits.z;
+        b[1][1] = digits.w;
+      } else {
+        const uint2 digits = *reinterpret_cast<const uint2*>(from);
+        b[0][0] = digits.x;
+        b[0][1] = digits.y;
+      }
+      constexpr int kBits = 0x4b400000;  // of kBase
+      int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
+      if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
 #pragma unroll
-      for (int k = 0; k < kStagePieces / kStepWarps; ++k) {
-        const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
-        if (piece >= shape.n_pieces) break;
-        const uint4 x0 = *reinterpret_cast<const uint4*>(x + piece * 64);
-        const uint4 x1 = *reinterpret_cast<const uint4*>(x + piece * 64 + 32);
-        // What takes the zero level off: the sums with 8 in place of each level.
-        constexpr uint32_t kEight = 0x80088008, kEightUp = 0x80808080;  // -8 in units of each row
-        float zero[2][4] = {};
-        auto& second_zero = zero[kScales == 2 ? 1 : 0];
-        ptx::mma_m16n8k16<__half>(zero[0], kEight, kEightUp, kEight, kEightUp, x0.x, x0.y);
-        ptx::mma_m16n8k16<__half>(zero[0], kEight, kEightUp, kEight, kEightUp, x0.z, x0.w);
-        ptx::mma_m16n8k16<__half>(second_zero, kEight, kEightUp, kEight, kEightUp, x1.x, x1.y);
-        ptx::mma_m16n8k16<__half>(second_zero, kEight, kEightUp, kEight, kEightUp, x1.z, x1.w);
+      for (int part = 0; part < L::kParts; ++part) {
+        int(&less)[4] = kScales == 0 ? zero : begin[part % kSums];
+        mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b[part][0],
+                            b[part][1], less);
+      }
 #pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          const uint4 w =
-              *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
-          const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
-          const auto add = [&](const float(&sum)[4], const float(&less)[4], int unit) {
-            const float2 f = kScales == 0 ? float2{1, 1} : __half22float2(scales[unit * 8]);
-            total[j][0] = fmaf(sum[0] + less[0], f.x, total[j][0]);
-            total[j][1] = fmaf(sum[1] + less[1], f.x, total[j][1]);
-            total[j][2] = fmaf(sum[2] + less[2], f.y, total[j][2]);
-            total[j][3] = fmaf(sum[3] + less[3], f.y, total[j][3]);
-          };
-          float sum[4] = {};
-          multiply_levels(sum, w.x, w.y, x0);
-          if constexpr (kScales == 2) {
-            add(sum, zero[0], 2 * in_stage);
-            float second[4] = {};
-            multiply_levels(second, w.z, w.w, x1);
-            add(second, zero[1], 2 * in_stage + 1);
+      for (int j = 0; j < kTiles; ++j) {
+        const uint4 w =
+            *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
+        [[maybe_unused]] int own[kSums][4];
+#pragma unroll
+        for (int part = 0; part < L::kParts; ++part) {
+          uint32_t a[4];
+          L::get(a, w, part);
+          if constexpr (kScales == 0) {
+            mma_m16n8k32<true>(sums[j], a, b[part][0], b[part][1], sums[j]);
           } else {
-            multiply_levels(sum, w.z, w.w, x1);
-            add(sum, zero[0], kScales == 0 ? 0 : in_stage >> pieces_shift);
+            int(&to)[4] = own[part % kSums];
+            const bool is_first = part < kSums;
+            mma_m16n8k32<true>(to, a, b[part][0], b[part][1], is_first ? begin[part % kSums] : to);
+          }
+        }
+        if constexpr (kScales != 0) {
+          const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+#pragma unroll
+          for (int i = 0; i < kSums; ++i) {
+            const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
+            const float2 f = __half22float2(scales[unit * 8]);
+            total[j][0] = fmaf(__int_as_float(own[i][0]) - kBase, f.x, total[j][0]);
+            total[j][1] = fmaf(__int_as_float(own[i][2]) - kBase, f.y, total[j][1]);
           }
         }
       }
-    });
-  }
+    };
+    constexpr int kOwn = kStagePieces / kStepWarps;
+    const int n_here = shape.n_pieces - stage * kStagePieces;
+    if (n_here >= kStagePieces) {
+#pragma unroll
+      for (int k = 0; k < kOwn; ++k) piece(warp + kStepWarps * k);
+    } else {
+#pragma unroll 1
+      for (int in_stage = warp; in_stage < n_here; in_stage += kStepWarps) piece(in_stage);
+    }
+  });
+  // Digits together: lanes of a quad swap what the other one keeps of two rows.
+  const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit * unit;
   float* const to = at.scratch + warp * kStepMaxRows + tile * kTileRows + g;
-  if (t != 0) return;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
-    to[j * kTileRows] = total[j][0] + total[j][1];
-    to[j * kTileRows + 8] = (total[j][2] + total[j][3]) * 0x1p-4f;
-  }
-}
-
-// Two levels of U8 as f16, less the zero level: 1024 + level is exact, and so is what is left.
-template <int kSelector>
-__device__ inline uint32_t two_levels(uint32_t word) {
-  const uint32_t biased = __byte_perm(word, 0x64646464, kSelector);
-  const __half2 x = __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
-  return *reinterpret_cast<const uint32_t*>(&x);
-}
-
-// kTiles tiles of 16 rows of U8 levels; a piece is 32 columns.
-template <int kScales, int kTiles>
-__device__ inline void multiply_u8(const StepShape& shape, const StepRing& ring,
-                                   const StepStage& at, StepCursor& cursor, int tile) {
-  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const auto* const x =
-      reinterpret_cast<const __half*>(at.input) + t * 8 + (g == 1 ? rest_offset(shape.in_dim) : 0);
-  const int pieces_shift = shape.unit_shift - 5;
-  float total[kTiles][4] = {};
-  for (int stage = 0; stage < shape.n_stages; ++stage) {
-    cursor.take<kTiles>(ring, [&](const auto& slots) {
-#pragma unroll
-      for (int k = 0; k < kStagePieces / kStepWarps; ++k) {
-        const int in_stage = warp + kStepWarps * k, piece = stage * kStagePieces + in_stage;
-        if (piece >= shape.n_pieces) break;
-        const uint4 v = *reinterpret_cast<const uint4*>(x + piece * 32);
-#pragma unroll
-        for (int j = 0; j < kTiles; ++j) {
-          const uint4 w =
-              *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
-          float own[4] = {};
-          float(&sum)[4] = kScales == 0 ? total[j] : own;
-          ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.x), two_levels<0x4342>(w.x),
-                                    two_levels<0x4140>(w.y), two_levels<0x4342>(w.y), v.x, v.y);
-          ptx::mma_m16n8k16<__half>(sum, two_levels<0x4140>(w.z), two_levels<0x4342>(w.z),
-                                    two_levels<0x4140>(w.w), two_levels<0x4342>(w.w), v.z, v.w);
-          if constexpr (kScales != 0) {
-            const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
-            const float2 f = __half22float2(scales[(in_stage >> pieces_shift) * 8]);
-            total[j][0] = fmaf(own[0], f.x, total[j][0]);
-            total[j][1] = fmaf(own[1], f.x, total[j][1]);
-            total[j][2] = fmaf(own[2], f.y, total[j][2]);
-            total[j][3] = fmaf(own[3], f.y, total[j][3]);
-          }
-        }
-      }
-    });
-  }
-  float* const to = at.scratch + warp * kStepMaxRows + tile * kTileRows + g;
-  if (t != 0) return;
-#pragma unroll
-  for (int j = 0; j < kTiles; ++j) {
-    to[j * kTileRows] = total[j][0] + total[j][1];
-    to[j * kTileRows + 8] = total[j][2] + total[j][3];
+    float rows[2] = {total[j][0], total[j][1]};
+    if constexpr (kScales == 0) {
+      rows[0] = float(sums[j][0] + zero[0]);
+      rows[1] = float(sums[j][2] + zero[2]);
+    }
+    rows[0] *= digit;
+    rows[1] *= digit / L::kUpperUnit;
+    const bool odd = t & 1;
+    float sum = (odd ? rows[1] : rows[0]) + __shfl_xor_sync(~0u, odd ? rows[0] : rows[1], 1);
+    sum += __shfl_xor_sync(~0u, sum, 2);
+    if (t < 2) to[j * kTileRows + 8 * t] = sum;
   }
 }
 
@@ -227,31 +257,28 @@ __device__ inline void each_group(int n_tiles, F f) {
   }
 }
 
+// `unit`: the factor of the warp's sums.
 __device__ inline void multiply(const StepProduct& product, const StepRing& ring,
-                                const StepStage& at, StepCursor& cursor, int n_tiles) {
+                                const StepStage& at, StepCursor& cursor, int n_tiles, float unit) {
   const StepShape shape{product.n_stages, product.n_pieces, product.in_dim, product.unit_shift};
-  const auto u4 = [&]<int kScales>() {
+  const auto levels = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_u4<kScales, kTiles>(shape, ring, at, cursor, tile);
+      multiply_levels<kFormat, kScales, kTiles>(shape, ring, at, cursor, tile, unit);
     });
   };
-  const auto u8 = [&]<int kScales>() {
-    each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_u8<kScales, kTiles>(shape, ring, at, cursor, tile);
-    });
-  };
+  constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
   switch (product.format) {
     case StepFormat::F16:
       return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
     case StepFormat::BF16:
       return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
-    case StepFormat::U4:
-      if (product.scales_per_piece == 0) return u4.template operator()<0>();
-      if (product.scales_per_piece == 1) return u4.template operator()<1>();
-      return u4.template operator()<2>();
-    case StepFormat::U8:
-      if (product.scales_per_piece == 0) return u8.template operator()<0>();
-      return u8.template operator()<1>();
+    case kU4:
+      if (product.scales_per_piece == 0) return levels.template operator()<kU4, 0>();
+      if (product.scales_per_piece == 1) return levels.template operator()<kU4, 1>();
+      return levels.template operator()<kU4, 2>();
+    case kU8:
+      if (product.scales_per_piece == 0) return levels.template operator()<kU8, 0>();
+      return levels.template operator()<kU8, 1>();
   }
 }
 

@@ -12,9 +12,28 @@ namespace minfer::cuda {
 
 struct StepRing {
   uint8_t* slots;
-  uint64_t *full, *empty;  // [n_slots]
-  int n_slots, slot_bytes;
+  uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
+  int n_slots, slot_bytes, most_copies;
 };
+
+// Of a slot's barrier: whether the phase of that parity has completed.
+__device__ inline bool is_complete(uint32_t barrier, int parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+      "p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ inline void arrive_if(bool condition, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
+          barrier),
+      "r"(int(condition))
+      : "memory");
+}
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
 // stage each: what is staged of the input is read once for all of them.
@@ -26,16 +45,21 @@ struct StepTile {
 };
 __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, int half_of_pair) {
   if (phase == kGateUp) return {half_of_pair, tile};
-  const int part = (tile >= p.ends[0]) + (tile >= p.ends[1]);
-  return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
+  if (phase != kQkv) return {0, tile};
+  const int q = p.head_tiles[0], k = p.head_tiles[1];
+  const int head = tile / (q + 2 * k), in_head = tile % (q + 2 * k);
+  if (in_head < q) return {0, head * q + in_head};
+  return {in_head < q + k ? 1 : 2, head * k + (in_head - q) % k};
 }
+
+constexpr unsigned kRingSleep = 40;  // ns
 
 // Warp `producer` of kStepProducers; it has every kStepProducers-th stage, which one lane asks for:
 // a single one would be the slowest part of all. `products` in shared memory.
 __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const StepProduct* products,
                                  const StepRing& ring, int producer) {
   static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
-  const int lane = int(threadIdx.x) % 32, block = int(blockIdx.x);
+  const int lane = int(threadIdx.x) % 32;
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   int slot = producer, parity = 1;
@@ -45,10 +69,10 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
     const int layer = step / 4, phase = layer == n_layers ? int(kHead) : step % 4;
     if (step % 4 == 0 && lane < 7) matrices = layers[layer].matrices[lane];
     const StepProduct product = products[phase];
-    const int first = product.share.begin(block), half_shift = phase == kGateUp ? 1 : 0;
+    const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = product.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
-    const int n_streams = product.share.count(block) << (half_shift + row_shift);
+    const int n_streams = product.count << (half_shift + row_shift);
     // Behind the last row of floats there is none: any other will do.
     const int last = is_float ? product.out_dim - 1 : INT_MAX;
     for (int i = 0, n; i < n_streams; i += n) {
@@ -57,7 +81,7 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
       n_issued += unsigned(n * product.n_stages);
       const int n_log = n >> 1, stream = i + int(turn & unsigned(n - 1));  // log2 of 1, 2 and 4
       const int tile_index = stream >> row_shift;
-      const StepTile tile = step_tile(product, phase, first + (tile_index >> half_shift),
+      const StepTile tile = step_tile(product, phase, product.begin + (tile_index >> half_shift),
                                       tile_index & ((1 << half_shift) - 1));
       const auto of_matrix = [&](const uint8_t* p) {
         return reinterpret_cast<const uint8_t*>(__shfl_sync(
@@ -75,12 +99,19 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         const int n_levels = min(kStageBytes, product.level_bytes - from);
         const int n_scales = min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
-        uint64_t* const full = ring.full + slot;
-        ptx::mbarrier_wait(ring.empty + slot, parity);
-        ptx::mbarrier_expect(full, n_levels + n_scales);
-        ptx::bulk_copy(to, weights + from, n_levels, full, policy);
+        // Asleep a while: who asks on and on takes turns from the warps that multiply.
+        while (!is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
+        if (ring.most_copies != 0) {
+          const int before = slot - ring.most_copies * kStepProducers;
+          const uint32_t its_full = ring.full + 8 * (before < 0 ? before + ring.n_slots : before);
+          while (!is_complete(its_full, before < 0 ? parity : parity ^ 1)) __nanosleep(kRingSleep);
+        }
+        auto* const barrier =
+            static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
+        ptx::mbarrier_expect(barrier, n_levels + n_scales);
+        ptx::bulk_copy(to, weights + from, n_levels, barrier, policy);
         if (n_scales != 0) {
-          ptx::bulk_copy(to + kStageBytes, scales + scales_from, n_scales, full, policy);
+          ptx::bulk_copy(to + kStageBytes, scales + scales_from, n_scales, barrier, policy);
         }
         slot += kStepProducers;
         if (slot >= ring.n_slots) {
