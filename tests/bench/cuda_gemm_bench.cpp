@@ -1,7 +1,9 @@
-// cuda::gemm beside cuBLAS, one JSON line a case; "plans" as the argument: every tile and split.
+// cuda::gemm beside cuBLAS, one JSON line a case; "plans" as the argument: every tile and split at
+// Llama-2-7B's shapes, the model's choice among them marked.
 //
 // Each figure is the median of replays of a CUDA graph of many products over rotating weights, so
-// that these come from DRAM as in a model; ours and cuBLAS's replays take turns.
+// that these come from DRAM as in a model; the replays of all plans of a case and cuBLAS's take
+// turns.
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -16,36 +18,47 @@ using Case = cuda::TimedGemm;
 
 class Bench {
  public:
-  void compare(const Case& c) { time(c, cuda::hgemm_plan(timer_.args_of(c))); }
+  void compare(const Case& c) { time(c, {cuda::hgemm_plan(timer_.args_of(c))}); }
   void compare_plans(const Case& c) {
+    std::vector<cuda::GemmPlan> plans;
     for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
       for (int split : {1, 2, 4}) {
         const cuda::GemmPlan plan{cuda::GemmTile(tile), split};
-        if (cuda::plan_fits(timer_.args_of(c), plan)) time(c, plan);
+        if (split > 1 && c.m > 512) continue;  // many rows fill the card without
+        if (cuda::plan_fits(timer_.args_of(c), plan)) plans.push_back(plan);
       }
     }
+    time(c, plans);
   }
 
  private:
-  void time(const Case& c, const cuda::GemmPlan& plan) {
-    const auto times = timer_.times(c, [&](Tensor x, std::span<const cuda::GemmPart> parts) {
-      cuda::hgemm_as(stream_.get(), cuda::check_gemm(x, parts, c.epilogue), plan);
-    });
-    print(c, plan, times.us, times.cublas_us.value());
+  void time(const Case& c, const std::vector<cuda::GemmPlan>& plans) {
+    std::vector<cuda::GemmTimer::Launch> launches;
+    for (const cuda::GemmPlan& plan : plans) {
+      launches.push_back([&](Tensor x, std::span<const cuda::GemmPart> parts) {
+        cuda::hgemm_as(stream_.get(), cuda::check_gemm(x, parts, c.epilogue), plan);
+      });
+    }
+    const auto times = timer_.times(c, launches);
+    for (size_t i = 0; i < plans.size(); ++i) {
+      print(c, plans[i], times[i].us, times[i].cublas_us.value());
+    }
   }
 
-  static void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) {
+  void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) const {
     const char* const epilogues[] = {"store", "accumulate", "swiglu", "gelu_erf", "gelu_tanh"};
-    const char* const tiles[] = {"64x128", "128x96", "128x128", "128x192", "128x256", "256x192"};
+    const char* const tiles[] = {"64x96",   "64x128",  "64x176",  "128x96", "128x128",
+                                 "128x192", "128x224", "128x256", "256x192"};
     static_assert(std::size(tiles) == cuda::kGemmTiles);
+    const cuda::GemmPlan chosen = cuda::hgemm_plan(timer_.args_of(c));
     const double flops = c.flops();
     std::printf(
         "{\"kernel\":\"gemm\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,\"k\":%d,"
-        "\"tile\":\"%s\",\"split\":%d,\"us\":%.1f,\"tflops\":%.0f,\"weights_gbps\":%.0f,"
-        "\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f}\n",
+        "\"tile\":\"%s\",\"split\":%d,\"chosen\":%s,\"us\":%.1f,\"tflops\":%.0f,"
+        "\"weights_gbps\":%.0f,\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f}\n",
         epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k), tiles[int(plan.tile)],
-        plan.split, us, flops / us * 1e-6, 2e-3 * double(c.n) * double(c.k) / us, blas_us,
-        flops / blas_us * 1e-6, blas_us / us);
+        plan.split, plan == chosen ? "true" : "false", us, flops / us * 1e-6,
+        2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6, blas_us / us);
     std::fflush(stdout);
   }
 
@@ -58,24 +71,24 @@ void run(bool all_plans) {
   cuda::use_device(0);
   Bench bench;
   const int64_t layers[][2] = {{12288, 4096}, {4096, 4096}, {22016, 4096}, {4096, 11008}};
+  const Case odd_shapes[] = {{2000, 12000, 4104}, {1000, 4000, 4000}, {300, 4096, 4096},
+                             {300, 12000, 4104},  {777, 11008, 4096}, {2000, 4001, 4096}};
   if (all_plans) {
-    for (const auto& [n, k] : layers) {
-      for (int64_t m : {16, 64, 128, 256, 512, 2048}) bench.compare_plans({m, n, k});
+    for (int64_t m : {16, 64, 128, 256, 300, 512, 777, 2048, 4096}) {
+      bench.compare_plans({m, 12288, 4096, Epilogue::Store, 3});
+      bench.compare_plans({m, 4096, 4096, Epilogue::Accumulate});
+      bench.compare_plans({m, 22016, 4096, Epilogue::SwiGlu, 2});
+      bench.compare_plans({m, 22016, 4096});
+      bench.compare_plans({m, 4096, 11008, Epilogue::Accumulate});
     }
+    for (const Case& odd : odd_shapes) bench.compare_plans(odd);
     return;
   }
   for (int64_t size : {4096, 8192}) bench.compare({size, size, size});
   for (const auto& [n, k] : layers) {
     for (int64_t m : {16, 64, 128, 256, 512, 2048, 4096}) bench.compare({m, n, k});
   }
-  for (const Case& odd : {Case{2000, 12000, 4104},
-                          {1000, 4000, 4000},
-                          {300, 4096, 4096},
-                          {300, 12000, 4104},
-                          {777, 11008, 4096},
-                          {2000, 4001, 4096}}) {
-    bench.compare(odd);
-  }
+  for (const Case& odd : odd_shapes) bench.compare(odd);
   for (int64_t m : {512, 2048}) {
     bench.compare({m, 12288, 4096, Epilogue::Store, 3});
     bench.compare({m, 22016, 4096, Epilogue::SwiGlu, 2});

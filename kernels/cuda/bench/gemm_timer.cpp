@@ -45,31 +45,42 @@ GemmArgs GemmTimer::args_of(const TimedGemm& c) const {
   return check_gemm(x_of(c), parts_of(c, 0), c.epilogue);
 }
 
-GemmTimer::Times GemmTimer::times(const TimedGemm& c, const Launch& launch) {
+std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c,
+                                               std::span<const Launch> launches) {
   const int64_t copies = std::clamp<int64_t>((kArena - x_elements(c)) / (c.n * c.k), 1,
                                              ceil_div(100 << 20, c.n * c.k));
   const double expected_us = 5 + c.flops() * 1e-6 / 600;
   const int n_launches = int(std::clamp(3000 / expected_us, 2.0, 60.0));
-  const GraphExec ours = capture_graph(stream_, [&] {
-    for (int i = 0; i < n_launches; ++i) launch(x_of(c), parts_of(c, i % copies));
-  });
-  if (cublas_ == nullptr) return {timer_.median_us(ours) / n_launches, {}};
-  const GraphExec theirs = capture_graph(stream_, [&] {
-    for (int i = 0; i < n_launches; ++i) {
-      Tensor w = parts_of(c, i % copies)[0].w;
-      w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts lie one behind the other
-      const Tensor out{outs_.view().data, out_type(c), {c.m, w.shape[0]}};
-      cublas_->product(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
-    }
-  });
-  std::vector<double> us, cublas_us;
-  for (int i = 0; i < kUntimedRuns + kTimedRuns; ++i) {
-    const double a = timer_.us(ours), b = timer_.us(theirs);
-    if (i < kUntimedRuns) continue;
-    us.push_back(a / n_launches);
-    cublas_us.push_back(b / n_launches);
+  std::vector<GraphExec> graphs;
+  for (const Launch& launch : launches) {
+    graphs.push_back(capture_graph(stream_, [&] {
+      for (int i = 0; i < n_launches; ++i) launch(x_of(c), parts_of(c, i % copies));
+    }));
   }
-  return {median(us), median(cublas_us)};
+  if (cublas_ != nullptr) {
+    graphs.push_back(capture_graph(stream_, [&] {
+      for (int i = 0; i < n_launches; ++i) {
+        Tensor w = parts_of(c, i % copies)[0].w;
+        w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts lie one behind the other
+        const Tensor out{outs_.view().data, out_type(c), {c.m, w.shape[0]}};
+        cublas_->product(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
+      }
+    }));
+  }
+  std::vector<std::vector<double>> samples(graphs.size());
+  for (int run = 0; run < kUntimedRuns + kTimedRuns; ++run) {
+    for (size_t i = 0; i < graphs.size(); ++i) {
+      const GraphExec& graph = graphs[i];
+      const double us = timer_.us(graph);
+      if (run >= kUntimedRuns) samples[i].push_back(us / n_launches);
+    }
+  }
+  std::vector<Times> times(launches.size());
+  for (size_t i = 0; i < times.size(); ++i) {
+    times[i].us = median(samples[i]);
+    if (cublas_ != nullptr) times[i].cublas_us = median(samples.back());
+  }
+  return times;
 }
 
 }  // namespace minfer::cuda

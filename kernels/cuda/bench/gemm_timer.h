@@ -2,6 +2,7 @@
 
 #include <functional>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "kernels/cuda/bench/timing.h"
@@ -31,9 +32,10 @@ class GemmTimer {
   // cublas may be null.
   GemmTimer(cudaStream_t stream, Cublas* cublas);
 
-  // Of `launch`, and of cuBLAS for the product alone, without an epilogue: their replays take
+  // Of each launch, and of cuBLAS for the product alone, without an epilogue: their replays take
   // turns.
-  Times times(const TimedGemm& c, const Launch& launch);
+  std::vector<Times> times(const TimedGemm& c, std::span<const Launch> launches);
+  Times times(const TimedGemm& c, const Launch& launch) { return times(c, {&launch, 1})[0]; }
   GemmArgs args_of(const TimedGemm& c) const;
 
  private:

@@ -12,12 +12,17 @@ struct GemmPlace {
 };
 
 // Tiles in bands of kBand blocks of rows, so that the weights of the tiles under way at one time,
-// and the rows of x, are few enough to stay in L2; all parts' columns follow one another.
+// and the rows of x, are few enough to stay in L2; all parts' columns follow one another. A block
+// that takes every stride-th tile would always have the same block of rows where that divides
+// stride: each round then begins with the next one, so that all blocks get a share of the last
+// rows, which are soon done.
 template <int kBand>
-__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int tiles_m, int tiles_n) {
+__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride, int tiles_m,
+                                     int tiles_n) {
   const int band = tile / (kBand * tiles_n), rows = min(kBand, tiles_m - band * kBand);
   const int within = tile - band * kBand * tiles_n;
-  GemmPlace place{0, within / rows, band * kBand + within % rows};
+  const int round = stride % rows == 0 ? within / stride : 0;
+  GemmPlace place{0, within / rows, band * kBand + (within + round) % rows};
 #pragma unroll
   for (int i = 0; i < kMaxGemmParts - 1; ++i) {
     if (place.part == i && i + 1 < args.n_parts && place.column_tile >= args.part[i].n_tiles) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <numeric>
 
 #include "kernels/base/math.h"
@@ -15,13 +16,16 @@ struct TileCost {
   int step;  // clocks for 64 columns of k, where x and w lie in L2
 };
 
-// step: measured on an H200 as the slope over k of whole products, but for 128x96 and 256x192,
-// where it continues that row; the tensor cores alone would take m * n / 32 clocks. The tile of 64
-// rows is bound by what an SM can take in.
-constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x128, 64, 128, 400},
-                                                      {GemmTile::k128x96, 128, 96, 480},
+// step: measured on an H200 as the slope over k of whole products, but for 64x96, 64x176, 128x96,
+// 128x224 and 256x192, where it continues that row; the tensor cores alone would take m * n / 32
+// clocks. Tiles of 64 rows are bound by what an SM can take in.
+constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
+                                                      {GemmTile::k64x128, 64, 128, 400},
+                                                      {GemmTile::k64x176, 64, 176, 500},
+                                                      {GemmTile::k128x96, 128, 96, 510},
                                                       {GemmTile::k128x128, 128, 128, 610},
                                                       {GemmTile::k128x192, 128, 192, 900},
+                                                      {GemmTile::k128x224, 128, 224, 1025},
                                                       {GemmTile::k128x256, 128, 256, 1150},
                                                       {GemmTile::k256x192, 256, 192, 1690}}};
 constexpr double kLineClocks = 2;      // an SM takes in 128 bytes
@@ -57,6 +61,29 @@ int out_columns(const GemmArgs& args, const TileCost& tile) {
 // lines long begin anywhere in one.
 double lines_of_row(int64_t k) { return 2 - double(std::gcd(2 * k, int64_t{128})) / 128; }
 
+// Clocks for 64 columns of k in a tile of which `rows` are there: half of them leave a warpgroup
+// idle, and tiles of 64 are bound by what comes in.
+double step_clocks(const TileCost& tile, int rows, int64_t k) {
+  double share = 1;
+  if (tile.m == 64) {
+    share = double(rows + tile.n) / (64 + tile.n);
+  } else if (rows * 2 <= tile.m) {
+    share = 0.7;
+  }
+  return std::max(share * tile.step, kLineClocks * lines_of_row(k) * (rows + tile.n));
+}
+
+// Of the weights from DRAM by n_tiles tiles, at most `blocks` at a time.
+double read_clocks(double weight_bytes, int64_t n_tiles, int blocks) {
+  const auto rate = [](int64_t busy) {
+    return std::min(kReadBytesPerClock, kReadBytesPerClockOfSm * double(busy));
+  };
+  const int64_t last = n_tiles % blocks;
+  double tiles_over_rate = double(n_tiles - last) / rate(blocks);
+  if (last > 0) tiles_over_rate += double(last) / rate(last);
+  return weight_bytes / double(n_tiles) * tiles_over_rate;
+}
+
 }  // namespace
 
 int64_t set_tiles(GemmArgs& args, int columns) {
@@ -71,16 +98,16 @@ int64_t set_tiles(GemmArgs& args, int columns) {
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
-  const bool is_gelu = args.epilogue == Epilogue::GeluErf || args.epilogue == Epilogue::GeluTanh;
-  if (columns % 32 != 0 || (is_gelu && tile.m == 256)) return false;
+  if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
   return (plan.split == 2 || plan.split == 4) && tile.m <= 128 && columns % 64 == 0 &&
          ceil_div(args.k, 64) >= plan.split;
 }
 
-// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), but
-// not less than the weights take to come from memory. Splitting k pays where there are few tiles:
-// it costs the exchange of partial sums.
+// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
+// what the weights take to come from memory, which is longer where the last wave has few blocks to
+// ask for them; a little more than the longer of the two where they are alike. Splitting k pays
+// where there are few tiles: it costs the exchange of partial sums.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -91,25 +118,29 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
     const int columns = out_columns(args, tile);
     int64_t tiles = 0;
     for (int i = 0; i < args.n_tiled_parts(); ++i) tiles += ceil_div(args.part[i].n, columns);
-    tiles *= ceil_div(args.m, tile.m);
-    const double step =
-        std::max<double>(tile.step, kLineClocks * lines_of_row(args.k) * double(tile.m + tile.n));
+    const int64_t tiles_m = ceil_div(args.m, tile.m);
+    tiles *= tiles_m;
+    const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
+    const double step = step_clocks(tile, tile.m, args.k);
+    const double last_step = step_clocks(tile, last_rows, args.k);
     for (int split : {1, 2, 4}) {
       const int at_once = split == 1   ? card.blocks
                           : split == 2 ? card.clusters_of_2
                                        : card.clusters_of_4;
       if (at_once == 0 || !plan_fits(args, {tile.tile, split})) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
-      double clocks = kFillClocks + double(ceil_div(k_steps, split)) * step +
-                      epilogue_clocks(args.epilogue) * tile.m * tile.n;
-      clocks *= double(ceil_div(tiles, at_once));
-      const double busy = double(std::min<int64_t>(tiles * split, card.blocks));
-      clocks = std::max(
-          clocks,
-          kFillClocks + weight_bytes / std::min(kReadBytesPerClock, kReadBytesPerClockOfSm * busy));
+      // of as many tiles_m as a block takes tiles, one has the last rows
+      const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
+      double clocks =
+          double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
+          double(ceil_div(k_steps, split)) *
+              (double(waves - n_last) * step + double(n_last) * last_step);
+      clocks = std::pow(
+          std::pow(clocks, 4) +
+              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * split, card.blocks), 4),
+          0.25);
       if (split > 1) {
-        clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) *
-                  double(ceil_div(tiles, at_once));
+        clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);
         clocks *= kSplitMustGain;
       }
       if (best_clocks < 0 || clocks < best_clocks) {

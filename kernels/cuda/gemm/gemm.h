@@ -32,12 +32,40 @@ struct GemmArgs {
 int64_t set_tiles(GemmArgs& args, int columns);
 
 // Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm.
-enum class GemmTile { k64x128, k128x96, k128x128, k128x192, k128x256, k256x192 };
-constexpr int kGemmTiles = 6;
+enum class GemmTile {
+  k64x96,
+  k64x128,
+  k64x176,
+  k128x96,
+  k128x128,
+  k128x192,
+  k128x224,
+  k128x256,
+  k256x192
+};
+constexpr int kGemmTiles = 9;
+// Whether hgemm has a kernel of tiles of m x n: 176 and 224 cut SwiGlu's 2 x 11008 weight rows into
+// whole waves, 64 x 96 few tokens' products.
+constexpr bool has_tile(int m, int n, Epilogue epilogue) {
+  const bool is_for_all = n % 96 == 0 || n % 128 == 0;
+  switch (epilogue) {
+    case Epilogue::Store:
+    case Epilogue::Accumulate:
+      return is_for_all;
+    case Epilogue::SwiGlu:
+      return n >= 128;
+    case Epilogue::GeluErf:
+    case Epilogue::GeluTanh:
+      return is_for_all && m <= 128 && m * n > 64 * 96;
+  }
+  return false;
+}
 // How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
   int split = 1;
+
+  bool operator==(const GemmPlan&) const = default;
 };
 // Blocks that run at once, one an SM, alone or in clusters of 2 and 4.
 struct GemmCard {

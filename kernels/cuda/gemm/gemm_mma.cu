@@ -55,7 +55,8 @@ __global__ void __launch_bounds__(kThreads, 2)
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp_m = thread / 32 / 4, warp_n = thread / 32 % 4;
   const bool is_swiglu = args.epilogue == Epilogue::SwiGlu;
-  const GemmPlace place = place_of<kBand>(args, static_cast<int>(blockIdx.x), tiles_m, tiles_n);
+  const GemmPlace place = place_of<kBand>(args, static_cast<int>(blockIdx.x),
+                                          static_cast<int>(gridDim.x), tiles_m, tiles_n);
   const GemmArgs::Part& part = args.part[place.part];
   const int row = place.row_tile * kM, column = place.column_tile * (is_swiglu ? kN / 2 : kN);
   const auto* const x = static_cast<const T*>(args.x);

@@ -109,16 +109,21 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
   cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   cut.split = split;
-  maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
+  const auto map_rows = [&](CUtensorMap& whole, CUtensorMap& tail, const void* data, int rows,
+                            int box_rows) {
+    whole = make_map(data, args.dtype, rows, args.k, box_rows);
+    if (rows % box_rows != 0) tail = make_map(data, args.dtype, rows, args.k, rows % box_rows);
+  };
+  map_rows(maps.x, maps.x_tail, args.x, args.m, Tile::kM);
   for (int i = 0; i < args.n_parts; ++i) {
     const GemmArgs::Part& part = args.part[i];
-    maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, kOut);
+    map_rows(maps.w[i], maps.w_tail[i], part.w, part.n, kOut);
     if (i >= args.n_tiled_parts()) continue;
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
-    if (kOut % 64 != 0 && !args.out_is_f32) {
+    if (kOut % 64 == 32 && !args.out_is_f32) {
       maps.out_half[i] = make_map(part.out, out_dtype, args.m, part.n, 64, 64);
     }
   }
@@ -131,23 +136,27 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
 
 template <typename T, typename Tile>
 void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
+  constexpr int kM = Tile::kM, kN = Tile::kN;
   switch (args.epilogue) {
     case Epilogue::Store:
     case Epilogue::Accumulate:
-      return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, split);
+      if constexpr (has_tile(kM, kN, Epilogue::Store)) {
+        return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, split);
+      }
+      break;
     case Epilogue::SwiGlu:
-      if constexpr (Tile::template kOut<HgemmKind::SwiGlu> % 32 == 0) {
+      if constexpr (has_tile(kM, kN, Epilogue::SwiGlu)) {
         return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, split);
       }
       break;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
-      if constexpr (Tile::kRowBlocks == 1) {
+      if constexpr (has_tile(kM, kN, Epilogue::GeluErf)) {
         return launch_kind<T, Tile, HgemmKind::Gelu>(stream, args, split);
       }
       break;
   }
-  MINFER_CHECK(false, "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kN);
+  MINFER_CHECK(false, "hgemm: epilogue ", int(args.epilogue), " in a tile of ", kM, " x ", kN);
 }
 
 }  // namespace
@@ -168,14 +177,20 @@ void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
                plan.split, " parts, epilogue ", int(args.epilogue));
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
+      case GemmTile::k64x96:
+        return launch_tile<T, Tile64x96>(stream, args, plan.split);
       case GemmTile::k64x128:
         return launch_tile<T, Tile64x128>(stream, args, plan.split);
+      case GemmTile::k64x176:
+        return launch_tile<T, Tile64x176>(stream, args, plan.split);
       case GemmTile::k128x96:
         return launch_tile<T, Tile128x96>(stream, args, plan.split);
       case GemmTile::k128x128:
         return launch_tile<T, Tile128x128>(stream, args, plan.split);
       case GemmTile::k128x192:
         return launch_tile<T, Tile128x192>(stream, args, plan.split);
+      case GemmTile::k128x224:
+        return launch_tile<T, Tile128x224>(stream, args, plan.split);
       case GemmTile::k128x256:
         return launch_tile<T, Tile128x256>(stream, args, plan.split);
       case GemmTile::k256x192:

@@ -29,24 +29,32 @@ struct HgemmTile {
     uint64_t full[kStages], empty[kStages];
   };
   static_assert(sizeof(Shared) <= 232448);
-  // Columns of out, and whether blocks of 64 of them can be shared out to a cluster whose partial
-  // sums lie in the ring.
+  // Columns of out; whether the last 64 of them are stored over some that are stored already; and
+  // whether blocks of 64 of them can be shared out to a cluster whose partial sums lie in the ring.
   template <HgemmKind kKind>
   static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kN / 2 : kN;
+  template <HgemmKind kKind>
+  static constexpr bool kOverlaps = kOut<kKind> % 32 != 0;
   template <HgemmKind kKind>
   static constexpr bool kCanSplit = kRowBlocks == 1 && kOut<kKind> % 64 == 0;
   static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
 };
+using Tile64x96 = HgemmTile<1, 1, 96, 10>;
 using Tile64x128 = HgemmTile<1, 1, 128, 8>;
+using Tile64x176 = HgemmTile<1, 1, 176, 6>;
 using Tile128x96 = HgemmTile<2, 1, 96, 6>;
 using Tile128x128 = HgemmTile<2, 1, 128, 6>;
 using Tile128x192 = HgemmTile<2, 1, 192, 4>;
+using Tile128x224 = HgemmTile<2, 1, 224, 4>;
 using Tile128x256 = HgemmTile<2, 1, 256, 4>;
 using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 
-// out stores 64 rows of 128 bytes; out_half those of the last 32 columns of a tile, 64 bytes each.
+// x and w load kM and kOut rows; the tails what is left of them in the last tile, since a row that
+// is not there costs the copy engine more than one that is. out stores 64 rows of 128 bytes;
+// out_half those of the last 32 columns of a tile, 64 bytes each.
 struct HgemmMaps {
-  CUtensorMap x, w[kMaxGemmParts], out[kMaxGemmParts], out_half[kMaxGemmParts];
+  CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
+  CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
 };
 struct HgemmCut {
   int tiles_m, tiles_n;
@@ -67,8 +75,10 @@ __device__ inline int staged_at(int row, int chunk) {
 //   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
 //             and w by TMA into a ring of kStages x 64 columns of k, 128-byte rows swizzled by 128
 //             bytes; each other one multiplies kRowBlocks times 64 rows by wgmma, or only keeps
-//             pace where all of its rows lie behind the last of x. With split > 1 the blocks of a
-//             cluster take a part of k each, of one tile, and each finishes some of its columns
+//             pace where all of its rows lie behind the last of x. Behind the last rows of x and
+//             of w the ring holds what it held before: that makes sums which are not stored, and
+//             no others. With split > 1 the blocks of a cluster take a part of k each, of one
+//             tile, and each finishes some of its columns
 //   maths     f32 sums over k in order; with split, parts of k summed apart and then in order; one
 //             rounding at the store. Accumulate by TMA adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
@@ -81,7 +91,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr int kN = Tile::kN, kStages = Tile::kStages, kWarpgroups = Tile::kWarpgroups;
   constexpr int kRowBlocks = Tile::kRowBlocks, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu,
-                 kCanSplit = Tile::template kCanSplit<kKind>;
+                 kCanSplit = Tile::template kCanSplit<kKind>,
+                 kOverlaps = Tile::template kOverlaps<kKind>;
+  static_assert(!kOverlaps || kIsSwiGlu, "what is stored twice must not be added");
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -119,18 +131,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
-        const GemmPlace place = place_of<Tile::kBand>(args, tile, cut.tiles_m, cut.tiles_n);
+        const GemmPlace place = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
         const int row = place.row_tile * Tile::kM, column = place.column_tile * kOut;
+        const int rows = min(Tile::kM, args.m - row);
+        const int columns = min(kOut, args.part[place.part].n - column);
+        const CUtensorMap* const x_map = rows == Tile::kM ? &maps.x : &maps.x_tail;
+        const CUtensorMap* const w_maps = columns == kOut ? maps.w : maps.w_tail;
+        const int n_bytes = (rows + (kIsSwiGlu ? 2 : 1) * columns) * kStepK * 2;
         for (int step = k_begin; step < k_end; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
-          ptx::mbarrier_expect(s.full + slot, Tile::kXBytes + Tile::kWBytes);
-          ptx::tensor_load(s.x[slot], &maps.x, s.full + slot, step * kStepK, row);
+          ptx::mbarrier_expect(s.full + slot, n_bytes);
+          ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, row);
           if constexpr (kIsSwiGlu) {
-            ptx::tensor_load(s.w[slot], &maps.w[0], s.full + slot, step * kStepK, column);
-            ptx::tensor_load(s.w[slot] + Tile::kWBytes / 2, &maps.w[1], s.full + slot,
+            ptx::tensor_load(s.w[slot], w_maps, s.full + slot, step * kStepK, column);
+            ptx::tensor_load(s.w[slot] + Tile::kWBytes / 2, w_maps + 1, s.full + slot,
                              step * kStepK, column);
           } else {
-            ptx::tensor_load(s.w[slot], &maps.w[place.part], s.full + slot, step * kStepK, column);
+            ptx::tensor_load(s.w[slot], w_maps + place.part, s.full + slot, step * kStepK, column);
           }
           next_slot();
         }
@@ -150,7 +167,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const bool out_is_f32 = kKind == HgemmKind::Plain && args.out_is_f32;
   float d[kRowBlocks][kN / 2];
   for (int tile = first; tile < n_tiles; tile += stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, tile, cut.tiles_m, cut.tiles_n);
+    const GemmPlace place = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
     const GemmArgs::Part& part = args.part[place.part];
     const int first_row = place.row_tile * Tile::kM + consumer * 64 * kRowBlocks;
     const int column = place.column_tile * kOut;
@@ -209,6 +226,43 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             }
           }
         }
+      }
+    }
+
+    // Biases in front of all else, so that no branch stands between one sum and the next: the
+    // functions of many sums then run side by side.
+    const auto add_bias = [&]<int kFirst>(const GemmArgs::Part& of) {
+      if (of.bias == nullptr) return;
+#pragma unroll
+      for (int j = 0; j < kOut / 2; j += 4) {
+        const int at = column + j * 2 + lane % 4 * 2;
+        const float left = bias_at<T>(of, at), right = bias_at<T>(of, at + 1);
+#pragma unroll
+        for (int b = 0; b < kRowBlocks; ++b) {
+          d[b][kFirst + j] += left;
+          d[b][kFirst + j + 1] += right;
+          d[b][kFirst + j + 2] += left;
+          d[b][kFirst + j + 3] += right;
+        }
+      }
+    };
+    add_bias.template operator()<0>(part);
+    if constexpr (kIsSwiGlu) add_bias.template operator()<kOut / 2>(args.part[1]);
+
+    if constexpr (kKind == HgemmKind::Gelu) {
+      // One copy of the code for all sums, as it is long: fetching instructions would take the
+      // time. What is done goes to the end; at last all are in place again.
+      constexpr int kSums = kN / 2, kAtOnce = kSums % 32 == 0 ? 32 : 16;
+#pragma unroll 1
+      for (int i = 0; i < kSums; i += kAtOnce) {
+        float some[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) some[j] = d[0][j];
+        activate(some, args.epilogue);
+#pragma unroll
+        for (int j = 0; j < kSums - kAtOnce; ++j) d[0][j] = d[0][j + kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) d[0][kSums - kAtOnce + j] = some[j];
       }
     }
 
@@ -290,35 +344,24 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const int row = first_row + b * 64;
 #pragma unroll
       for (int block = 0; block < (kOut + 63) / 64; ++block) {
-        const int block_column = column + block * 64;
+        const int offset = kOverlaps ? min(block * 64, kOut - 64) : block * 64;
+        const int block_column = column + offset;
         if (kCanSplit && block % split != rank) continue;
         if (row >= args.m || block_column >= part.n) continue;
 
         float sums[32];  // as d: two columns of two rows for each 8 columns
 #pragma unroll
         for (int j = 0; j < 32; ++j) {
-          sums[j] = block * 32 + j < kOut / 2 ? d[b][(block * 32 + j) % (kN / 2)] : 0;
-        }
-        if (part.bias != nullptr) {
-#pragma unroll
-          for (int j = 0; j < 32; ++j) {
-            sums[j] += bias_at<T>(part, block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
-          }
+          sums[j] = offset / 2 + j < kOut / 2 ? d[b][(offset / 2 + j) % (kN / 2)] : 0;
         }
         if constexpr (kIsSwiGlu) {
-          const bool has_bias = args.part[1].bias != nullptr;
 #pragma unroll
           for (int j = 0; j < 32; ++j) {
-            if (block * 32 + j >= kOut / 2) continue;
-            float up = d[b][kOut / 2 + block * 32 + j];
-            if (has_bias) {
-              up += bias_at<T>(args.part[1], block_column + j / 4 * 8 + lane % 4 * 2 + j % 2);
-            }
-            sums[j] = silu(sums[j]) * up;
+            if (offset / 2 + j >= kOut / 2) continue;
+            sums[j] = silu(sums[j]) * d[b][kOut / 2 + offset / 2 + j];
           }
         }
-        if constexpr (kKind == HgemmKind::Gelu) activate(sums, args.epilogue);
-        if (block * 64 + 64 <= kOut) {
+        if (offset + 64 <= kOut) {
           put_block.template operator()<64>(sums, row, block_column);
         } else {
           put_block.template operator()<32>(sums, row, block_column);

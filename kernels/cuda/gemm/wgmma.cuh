@@ -82,6 +82,34 @@ __device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool accumu
 #undef MINFER_D128
 
 // clang-format off
+#define MINFER_D176 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+"%80,%81,%82,%83,%84,%85,%86,%87"
+// clang-format on
+__device__ inline void wgmma(float (&d)[88], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %90, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16 {" MINFER_D176
+      "}, %88, %89, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[88], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %90, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {" MINFER_D176
+      "}, %88, %89, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D176
+
+// clang-format off
 #define MINFER_D192 \
 "%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
 "%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
@@ -108,6 +136,37 @@ __device__ inline void wgmma(float (&d)[96], uint64_t a, uint64_t b, bool accumu
       : "l"(a), "l"(b), "r"(int(accumulate)));
 }
 #undef MINFER_D192
+
+// clang-format off
+#define MINFER_D224 \
+"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
+"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
+"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
+"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
+"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
+"%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
+"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
+// clang-format on
+__device__ inline void wgmma(float (&d)[112], uint64_t a, uint64_t b, bool accumulate, __half) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %114, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n224k16.f32.f16.f16 {" MINFER_D224
+      "}, %112, %113, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88), MINFER_R8(96),
+        MINFER_R8(104)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+__device__ inline void wgmma(float (&d)[112], uint64_t a, uint64_t b, bool accumulate,
+                             __nv_bfloat16) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %114, "
+      "0;\nwgmma.mma_async.sync.aligned.m64n224k16.f32.bf16.bf16 {" MINFER_D224
+      "}, %112, %113, p, 1, 1, 0, 0;\n}"
+      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88), MINFER_R8(96),
+        MINFER_R8(104)
+      : "l"(a), "l"(b), "r"(int(accumulate)));
+}
+#undef MINFER_D224
 
 // clang-format off
 #define MINFER_D256 \

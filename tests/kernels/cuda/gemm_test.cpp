@@ -10,10 +10,6 @@ using cuda::GemmArgs;
 using cuda::GemmPlan;
 using cuda::GemmTile;
 
-constexpr GemmTile kTiles[] = {GemmTile::k64x128,  GemmTile::k128x96,  GemmTile::k128x128,
-                               GemmTile::k128x192, GemmTile::k128x256, GemmTile::k256x192};
-static_assert(std::size(kTiles) == cuda::kGemmTiles);
-
 class CudaGemm : public testing::Test {
  protected:
   void SetUp() override {
@@ -44,9 +40,9 @@ class CudaGemm : public testing::Test {
     GemmArgs args;
     args.k = narrow<int>(c.k);
     args.epilogue = c.epilogue;
-    for (GemmTile tile : kTiles) {
+    for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
       for (int split : {1, 2, 4}) {
-        const GemmPlan plan{tile, split};
+        const GemmPlan plan{GemmTile(tile), split};
         if (cuda::plan_fits(args, plan)) plans.push_back(plan);
       }
     }
@@ -122,6 +118,43 @@ TEST_F(CudaGemm, EdgesOfTilesOf96Columns) {
   }
 }
 
+// Tiles of 88 and 112 columns of out, whose last 64 are stored over some of the first: n around
+// them, around where the last 64 begin, and in several tiles.
+TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
+  for (int64_t n : {8, 24, 32, 48, 56, 88, 96, 112, 120, 176, 184, 232, 248}) {
+    for (bool has_bias : {false, true}) {
+      check_all_plans(
+          {.m = 150, .k = 136, .n = {n, n}, .epilogue = Epilogue::SwiGlu, .has_bias = has_bias});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
+// Behind the last rows of x and of w shared memory holds what it held before, here NaN in the whole
+// ring of every SM: none of it may come out, nor be written behind the last row or column.
+TEST_F(CudaGemm, LastTilesBehindNaN) {
+  if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
+  const DeviceTensor x = poisoned_device(DType::F16, {2048, 768});
+  const DeviceTensor w = poisoned_device(DType::F16, {4096, 768});
+  const DeviceTensor out = poisoned_device(DType::F16, {2048, 4096});
+  MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  const cuda::GemmPart part{w, out, {}};
+  const GemmArgs of_nan = cuda::check_gemm(x, {&part, 1}, Epilogue::Store);
+  for (const auto& [m, n] :
+       {std::array<int64_t, 2>{16, 8}, {65, 72}, {130, 120}, {300, 232}, {520, 200}, {9, 131}}) {
+    for (const GemmCase& c : with_epilogues({.m = m, .k = 136, .n = {n}})) {
+      for (const GemmPlan& plan : plans(c)) {
+        SCOPED_TRACE(cat("tile ", int(plan.tile), " split ", plan.split));
+        check(c, [&](Tensor case_x, std::span<const cuda::GemmPart> parts, Epilogue epilogue) {
+          cuda::hgemm_as(stream_.get(), of_nan, {GemmTile::k64x96, 1});
+          hgemm_as(plan)(case_x, parts, epilogue);
+        });
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_F(CudaGemm, PartsInOneLaunch) {
   for (bool out_is_f32 : {false, true}) {
     for (const std::vector<int64_t>& n :
@@ -176,17 +209,18 @@ TEST_F(CudaGemm, SameBitsInEveryTileAndForAnyNumberOfRows) {
   const GemmCase whole{.m = 300, .k = 1000, .n = {520}};
   const GemmTensors t(whole);
   std::vector<HostTensor> results;
-  for (GemmTile tile : kTiles) {
+  for (const GemmPlan& plan : plans(whole)) {
+    if (plan.split > 1) continue;
     for (int64_t m : {300, 40}) {
       MINFER_CUDA_CHECK(cudaMemset(t.out_device[0].view().data, 0xFF, 302 * 520 * 2));
       MINFER_CUDA_CHECK(cudaDeviceSynchronize());
       auto parts = t.parts();
       parts[0].out = parts[0].out.rows(0, m);
       const GemmArgs args = cuda::check_gemm(t.x_device.view().rows(0, m), parts, Epilogue::Store);
-      cuda::hgemm_as(stream_.get(), args, {tile, 1});
+      cuda::hgemm_as(stream_.get(), args, plan);
       results.push_back(to_host(t.parts()[0].out.rows(0, 40)));
       EXPECT_EQ(std::memcmp(results.back().view().data, results[0].view().data, 40 * 520 * 2), 0)
-          << "tile " << int(tile) << ", m " << m;
+          << "tile " << int(plan.tile) << ", m " << m;
     }
   }
 }
@@ -288,13 +322,16 @@ TEST_F(CudaGemm, RefusesWhatDoesNotFit) {
 // Needs no card.
 TEST(GemmPlan, FollowsTheShape) {
   const cuda::GemmCard card{.blocks = 132, .clusters_of_2 = 66, .clusters_of_4 = 32};
-  const auto plan = [&](int m, int n, int k) {
+  const auto plan = [&](int m, int n, int k, Epilogue epilogue = Epilogue::Store) {
     GemmArgs args;
     args.m = m;
     args.k = k;
-    args.n_parts = 1;
-    args.part[0].n = n;
-    return cuda::plan_gemm(args, card);
+    args.epilogue = epilogue;
+    args.n_parts = epilogue == Epilogue::SwiGlu ? 2 : 1;
+    for (int i = 0; i < args.n_parts; ++i) args.part[i].n = n / args.n_parts;
+    const GemmPlan plan = cuda::plan_gemm(args, card);
+    EXPECT_TRUE(cuda::plan_fits(args, plan)) << m << " " << n << " " << k;
+    return plan;
   };
   for (int m : {2048, 4096}) {
     EXPECT_EQ(plan(m, 12288, 4096).tile, GemmTile::k256x192) << m;
@@ -305,8 +342,11 @@ TEST(GemmPlan, FollowsTheShape) {
   }
   EXPECT_EQ(plan(512, 4096, 4096).tile, GemmTile::k128x128);
   EXPECT_EQ(plan(512, 4096, 11008).tile, GemmTile::k128x128);
-  EXPECT_EQ(plan(16, 12288, 4096).tile, GemmTile::k64x128);
-  EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);    // one wave
+  EXPECT_EQ(plan(512, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k128x224);  // 3 whole waves
+  EXPECT_EQ(plan(2048, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k256x192);
+  EXPECT_EQ(plan(16, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k64x176);  // one wave
+  EXPECT_EQ(plan(16, 12288, 4096).tile, GemmTile::k64x96);                     // one wave
+  EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);                    // one wave
   EXPECT_EQ(plan(300, 12000, 4104).tile, GemmTile::k256x192);  // rows across lines: fewest bytes
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
