@@ -125,11 +125,16 @@ void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos
 // Backend::kv_append: k, v [n_tokens, n_kv_heads, head_dim], both F16 or BF16.
 void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t pos);
 
+//
+// With a `workspace` of attention_prefill_workspace(cache) bytes, 16-byte aligned, more than
+// kMaxMatvecTokens queries of a U8 cache read it as F16, by the kernel of F16 caches; else its
+// levels are read as they are, by the plain one. 0 bytes: there is only the one way.
+int64_t attention_prefill_workspace(const KvLayer& cache);
 // Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
 // rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
 // head_dim] F16 or BF16. head_dim up to 256; scale > 0.
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                       float scale);
+                       float scale, void* workspace = nullptr);
 
 // One query at position *pos (device memory, so that a captured graph serves for every step): the
 // cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
