@@ -206,8 +206,8 @@ struct CudaOptions {
 // 0 too where this build has no CUDA backend.
 int n_cuda_devices();
 
-// Throws Gpu where the build has no CUDA backend, or the machine no such card, no driver or, if
-// asked for, no cuBLAS.
+// Throws Gpu where the build has no CUDA backend or none for this card, or the machine no such
+// card, no driver or, if asked for, no cuBLAS.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace minfer
