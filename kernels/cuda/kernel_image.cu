@@ -1,4 +1,5 @@
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
 
 namespace minfer::cuda {
 namespace {
@@ -13,6 +14,15 @@ cudaError_t kernel_image_status() {
   const cudaError_t status = cudaFuncGetAttributes(&attributes, probe_kernel);
   if (status != cudaSuccess) cudaGetLastError();
   return status;
+}
+
+bool kernels_are_of_sm90() {
+  static const bool they_are = [] {
+    cudaFuncAttributes attributes{};
+    MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, probe_kernel));
+    return attributes.ptxVersion >= 90;
+  }();
+  return they_are;
 }
 
 }  // namespace minfer::cuda
