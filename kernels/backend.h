@@ -193,6 +193,12 @@ struct CpuOptions {
 // Whether the CPU backend keeps such groups of columns as they are; else they become F32.
 bool cpu_keeps_groups(int64_t in_dim, int64_t group);
 
+// The same on a card, where others become its compute type; and the bytes that a matrix which keeps
+// them takes there, padding included. Both in builds without CUDA too.
+bool cuda_keeps_groups(int64_t in_dim, int64_t group);
+int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                          int64_t group);
+
 // Throws Usage where the ISA is unknown or not on this machine.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 

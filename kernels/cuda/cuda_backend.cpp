@@ -89,7 +89,7 @@ Matrix CudaBackend::pack_matrix(const Tensor& host) {
 }
 
 Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
-  if (!keeps_groups(host.in_dim(), host.group)) {
+  if (!cuda_keeps_groups(host.in_dim(), host.group)) {
     HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
     for (int64_t row = 0; row < host.out_dim(); ++row) {
       dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
