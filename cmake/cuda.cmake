@@ -17,6 +17,13 @@ if(NOT MINFER_CUDA STREQUAL "OFF")
 endif()
 
 if(MINFER_HAS_CUDA)
+  foreach(arch IN LISTS MINFER_CUDA_ARCHS)
+    # Code for plain 90 has no wgmma and would be taken for code that has.
+    if(NOT arch MATCHES "^(8[0-9]|90a|1[0-9][0-9][af]?)(-real|-virtual)?$")
+      message(FATAL_ERROR "MINFER_CUDA_ARCHS: ${arch}, expected 80, 89 or 90a, with -real or "
+                          "-virtual behind it or not")
+    endif()
+  endforeach()
   set(CMAKE_CUDA_ARCHITECTURES ${MINFER_CUDA_ARCHS})
   enable_language(CUDA)
   if(NOT CMAKE_CUDA20_STANDARD_COMPILE_OPTION)  # CMake 3.25 does not know that nvcc takes C++20

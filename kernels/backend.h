@@ -193,6 +193,12 @@ struct CpuOptions {
 // Whether the CPU backend keeps such groups of columns as they are; else they become F32.
 bool cpu_keeps_groups(int64_t in_dim, int64_t group);
 
+// The same on a card, where others become its compute type; and the bytes that a matrix which keeps
+// them takes there, padding included. Both in builds without CUDA too.
+bool cuda_keeps_groups(int64_t in_dim, int64_t group);
+int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                          int64_t group);
+
 // Throws Usage where the ISA is unknown or not on this machine.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 
@@ -206,8 +212,8 @@ struct CudaOptions {
 // 0 too where this build has no CUDA backend.
 int n_cuda_devices();
 
-// Throws Gpu where the build has no CUDA backend, or the machine no such card, no driver or, if
-// asked for, no cuBLAS.
+// Throws Gpu where the build has no CUDA backend or none for this card, or the machine no such
+// card, no driver or, if asked for, no cuBLAS.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace minfer

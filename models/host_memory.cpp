@@ -65,6 +65,23 @@ int64_t left_in_cgroups() {
   return left;
 }
 
+// A backend that keeps(in_dim, group) keeps all else of the format too.
+std::optional<GroupFormat> groups_kept_by(bool (*keeps)(int64_t, int64_t),
+                                          const TensorEntry& entry) {
+  if (is_float(entry.dtype)) return std::nullopt;
+  GroupFormat format;
+  if (entry.quant) {
+    // A min that an integer zero-point makes needs F32, and its scale goes with it.
+    format = {.bits = entry.dtype == DType::U4 ? 4 : 8,
+              .group = entry.quant->group,
+              .has_mins = entry.quant->asymmetric,
+              .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales};
+  } else {
+    format = group_format(entry.dtype);
+  }
+  return keeps(entry.shape.last(), format.group) ? std::optional(format) : std::nullopt;
+}
+
 }  // namespace
 
 int64_t available_host_bytes() {
@@ -73,14 +90,11 @@ int64_t available_host_bytes() {
 }
 
 std::optional<GroupFormat> kept_groups(const TensorEntry& entry) {
-  if (is_float(entry.dtype)) return std::nullopt;
-  if (!entry.quant) return group_format(entry.dtype);
-  if (!cpu_keeps_groups(entry.shape.last(), entry.quant->group)) return std::nullopt;
-  // A min that an integer zero-point makes needs F32, and its scale goes with it.
-  return GroupFormat{.bits = entry.dtype == DType::U4 ? 4 : 8,
-                     .group = entry.quant->group,
-                     .has_mins = entry.quant->asymmetric,
-                     .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales};
+  return groups_kept_by(cpu_keeps_groups, entry);
+}
+
+std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry) {
+  return groups_kept_by(cuda_keeps_groups, entry);
 }
 
 int64_t weight_memory_bytes(const TensorEntry& entry) {
@@ -92,7 +106,12 @@ int64_t weight_memory_bytes(const TensorEntry& entry) {
 }
 
 int64_t card_memory_bytes(const TensorEntry& entry) {
-  return kept_groups(entry) ? weight_memory_bytes(entry) : bytes_of(DType::F16, entry.shape);
+  const std::optional<GroupFormat> format = card_kept_groups(entry);
+  const int64_t n = entry.shape.n_elements();
+  if (!format || n == 0) return bytes_of(DType::F16, entry.shape);
+  const int64_t in_dim = entry.shape.last();
+  return cuda_packed_bytes(format->bits, format->scales, format->has_mins, n / in_dim, in_dim,
+                           format->group);
 }
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {

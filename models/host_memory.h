@@ -17,10 +17,11 @@ int64_t available_host_bytes();
 // How the CPU keeps a weight that is in groups; none where it is in floats, as it is or as F32.
 std::optional<GroupFormat> kept_groups(const TensorEntry& entry);
 
-// Bytes that a weight takes in a backend's memory, packing's padding aside.
+// Bytes that it takes there, packing's padding aside.
 int64_t weight_memory_bytes(const TensorEntry& entry);
 
-// The same on a card, where floats become 16-bit ones.
+// The same of a card, whose floats have 16 bits; padding included.
+std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry);
 int64_t card_memory_bytes(const TensorEntry& entry);
 
 // Throws Memory, with both figures, where there are fewer.

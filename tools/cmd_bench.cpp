@@ -112,6 +112,7 @@ class Bench {
 std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options) {
   MINFER_REQUIRE(Usage, options.synthetic.empty() || options.model_path.empty(),
                  "--model and --synthetic exclude each other");
+  kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
   if (options.synthetic.empty()) {
     return make_backend_for(options.device, find_model(options.model_path));
   }
@@ -133,7 +134,7 @@ std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model,
   Session session(model, backend,
                   {.max_seq_len = needed,
                    .prefill_chunk = options.batch_size,
-                   .kv_dtype = kv_dtype_by_name(options.kv_type)});
+                   .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)});
   Bench bench(model, session, options);
   std::vector<BenchRow> rows;
   const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {

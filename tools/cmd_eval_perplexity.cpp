@@ -75,7 +75,7 @@ class PerplexityRun {
   PerplexityRun(const PerplexityCommandOptions& options, const Context& context)
       : options_(options),
         quiet_(context.common.quiet),
-        kv_dtype_(kv_dtype_by_name(options.kv_type)),
+        kv_dtype_(kv_dtype_by_name(options.kv_type, options.device)),
         backend_(make_backend(options.device)),
         text_(read_evaluation_text(options.text)) {
     std::vector<std::string> paths = options.model_paths;

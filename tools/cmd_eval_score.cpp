@@ -62,7 +62,7 @@ int64_t needed_ctx(const std::vector<ContinuationTokens>& lines, int64_t trained
 
 void run_eval_score(const ScoreOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input_path.empty(), "no --input FILE.jsonl");
-  const DType kv_dtype = kv_dtype_by_name(options.kv_type);
+  const DType kv_dtype = kv_dtype_by_name(options.kv_type, options.device);
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_text(options.input_path);

@@ -58,6 +58,7 @@ void check(const GenerateCommandOptions& options, const Context& context) {
     MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
   }
   if (!options.chat_template.empty()) chat_family_by_name(options.chat_template);
+  kv_dtype_by_name(options.kv_type, options.device);
 }
 
 std::string read_prompt(const TextOptions& options) {
@@ -108,7 +109,7 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
   const bool bounded = options.ctx_size == 0 && n_predict >= 0;
   return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
           .prefill_chunk = options.batch_size,
-          .kv_dtype = kv_dtype_by_name(options.kv_type)};
+          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
 void run_generate(const GenerateCommandOptions& options, Context& context) {

@@ -51,11 +51,12 @@ void run_inspect(const InspectOptions& options, Context& context) {
 
 void add_inspect_command(CommandNode& root, Context& context) {
   auto options = std::make_shared<InspectOptions>();
-  CommandNode& command = root.add_command("inspect", "What a model file holds, and whether it runs",
-                                          "  minfer inspect smollm2\n"
-                                          "  minfer inspect model.gguf --ctx 8192\n"
-                                          "  minfer inspect model_directory --check --json",
-                                          [options, &context] { run_inspect(*options, context); });
+  CommandNode& command =
+      root.add_command("inspect", "What a model file holds, how it is kept, and whether it runs",
+                       "  minfer inspect smollm2\n"
+                       "  minfer inspect model.gguf --ctx 8192\n"
+                       "  minfer inspect model_directory --check --json",
+                       [options, &context] { run_inspect(*options, context); });
   command.add_text("MODEL,-m,--model", options->model_path, "MODEL",
                    "Directory, .gguf, llama2.c .bin, or smollm2");
   command.add_flag("--check", options->check,

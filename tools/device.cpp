@@ -31,11 +31,13 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
 }
 
 void add_kv_type_option(CommandNode& command, std::string& kv_type) {
-  command.add_choice("--kv-type", kv_type, {"f32", "f16", "int8"}, "Type of the KV cache",
-                     Show::More);
+  command.add_choice("--kv-type", kv_type, {"f32", "f16", "int8"},
+                     "Type of the KV cache; f32 on the CPU alone", Show::More);
 }
 
-DType kv_dtype_by_name(const std::string& kv_type) {
+DType kv_dtype_by_name(const std::string& kv_type, const DeviceOptions& device) {
+  MINFER_REQUIRE(Usage, kv_type != "f32" || !on_card(device),
+                 "--kv-type f32 runs on the CPU (--device cpu); on a card f16 or int8 do");
   return kv_type == "int8" ? DType::U8 : kv_type == "f16" ? DType::F16 : DType::F32;
 }
 

@@ -19,9 +19,9 @@ struct DeviceOptions {
 };
 
 void add_device_options(CommandNode& command, DeviceOptions& options);
-// --kv-type, and what its value names.
+// --kv-type, and what its value names; Usage where a card has no such cache.
 void add_kv_type_option(CommandNode& command, std::string& kv_type);
-DType kv_dtype_by_name(const std::string& kv_type);
+DType kv_dtype_by_name(const std::string& kv_type, const DeviceOptions& device);
 void check_ranks(int64_t tp);                    // Usage for what this build does not have
 int thread_count(const DeviceOptions& options);  // with 0 resolved
 bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default

@@ -56,16 +56,29 @@ Json config_json(const ModelConfig& c) {
           {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
 }
 
+std::string levels_text(const GroupFormat& format, const TensorEntry& entry) {
+  const bool one_a_row = entry.quant && format.group == entry.shape.last();
+  return fmt::format("{}-bit levels, {}{} scales", format.bits,
+                     one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format.group),
+                     format.scales == DType::F16 ? "f16" : "f32");
+}
+
 // Empty where the file has no groups.
 std::string kept_text(const TensorEntry& entry) {
   if (is_float(entry.dtype)) return "";
   const std::optional<GroupFormat> format = kept_groups(entry);
   if (!format) return "f32";
-  const char* const scales = format->scales == DType::F16 ? "f16" : "f32";
-  const bool one_a_row = entry.quant && format->group == entry.shape.last();
-  return fmt::format("{}-bit levels, {}{} scales{}", format->bits,
-                     one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format->group),
-                     scales, format->has_mins ? " and mins" : "");
+  return levels_text(*format, entry) + (format->has_mins ? " and mins" : "");
+}
+
+// A card's mins are F32 whatever the scales are.
+std::string card_kept_text(const TensorEntry& entry, DType compute_dtype) {
+  const std::optional<GroupFormat> format = card_kept_groups(entry);
+  if (!format) return compute_dtype == DType::BF16 ? "bf16" : "f16";
+  const char* const mins = !format->has_mins              ? ""
+                           : format->scales == DType::F16 ? ", f32 mins"
+                                                          : " and mins";
+  return levels_text(*format, entry) + mins;
 }
 
 void check_values(const TensorSource& source, const TensorEntry& entry) {
@@ -95,16 +108,21 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   result.format = source.format;
   result.architecture = architecture_of(source);
   result.warnings = source.warnings;
+  const DType compute_dtype = float_type_of(source);
   for (const TensorEntry& entry : source.tensors) {
     Inspection::TypeCount& type = result.types[type_text(entry)];
     ++type.n_tensors;
     type.n_params += entry.shape.n_elements();
     type.file_bytes += entry.file_bytes;
     type.kept = kept_text(entry);
+    const int64_t card_bytes = card_memory_bytes(entry);
+    type.card_kept = card_kept_text(entry, compute_dtype);
+    type.card_bytes += card_bytes;
     ++result.n_tensors;
     result.n_params += entry.shape.n_elements();
     result.file_bytes += entry.file_bytes;
     result.weight_memory_bytes += weight_memory_bytes(entry);
+    result.card_weight_bytes += card_bytes;
   }
   try {
     result.config = check_model(source);
@@ -132,12 +150,17 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
     text += fmt::format("  {:<20} {:>5} tensors {:>14} parameters {:>12}{}\n", name, type.n_tensors,
                         type.n_params, human_bytes(double(type.file_bytes)),
                         type.kept.empty() ? "" : ", kept as " + type.kept);
+    text += fmt::format("    on a card as {}, {}\n", type.card_kept,
+                        human_bytes(double(type.card_bytes)));
   }
   if (result.config) {
     text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
                         human_bytes(double(result.weight_memory_bytes)),
                         human_bytes(double(result.kv_bytes)), result.ctx,
                         human_bytes(double(result.weight_memory_bytes + result.kv_bytes)));
+    text += fmt::format("on a card      {} weights + the same cache = {}\n",
+                        human_bytes(double(result.card_weight_bytes)),
+                        human_bytes(double(result.card_weight_bytes + result.kv_bytes)));
   } else {
     text += "not supported  " + result.refusal + '\n';
   }
@@ -163,7 +186,9 @@ std::string to_json(const Inspection& result, const TensorSource& source,
     types[name] = {{"n_tensors", type.n_tensors},
                    {"n_params", type.n_params},
                    {"bytes", type.file_bytes},
-                   {"kept_as", type.kept.empty() ? Json(nullptr) : Json(type.kept)}};
+                   {"kept_as", type.kept.empty() ? Json(nullptr) : Json(type.kept)},
+                   {"card_kept_as", type.card_kept},
+                   {"card_bytes", type.card_bytes}};
   }
   Json tensors = Json::array();
   for (const TensorEntry& entry : source.tensors) {
@@ -199,7 +224,9 @@ std::string to_json(const Inspection& result, const TensorSource& source,
     object["memory"] = {{"ctx", result.ctx},
                         {"weight_bytes", result.weight_memory_bytes},
                         {"kv_bytes", result.kv_bytes},
-                        {"total_bytes", result.weight_memory_bytes + result.kv_bytes}};
+                        {"total_bytes", result.weight_memory_bytes + result.kv_bytes},
+                        {"card_weight_bytes", result.card_weight_bytes},
+                        {"card_total_bytes", result.card_weight_bytes + result.kv_bytes}};
   } else {
     object["unsupported"] = result.refusal;
   }

@@ -20,14 +20,17 @@ struct Inspection {
     int64_t n_tensors = 0, n_params = 0;
     uint64_t file_bytes = 0;
     std::string kept;  // how the CPU keeps it: "4-bit levels, groups of 32, f16 scales"; of groups
+    std::string card_kept;  // how a card does; of floats too: "f16"
+    int64_t card_bytes = 0;
   };
   std::map<std::string, TypeCount> types;
   int64_t n_tensors = 0, n_params = 0;
   uint64_t file_bytes = 0;
 
-  // Memory of a run on the CPU.
+  // Memory of a run on the CPU, and on a card.
   int64_t ctx = 0;
-  int64_t weight_memory_bytes = 0, kv_bytes = 0;  // the cache in f16
+  int64_t weight_memory_bytes = 0, card_weight_bytes = 0;
+  int64_t kv_bytes = 0;  // in f16 on both
 };
 
 //   ctx  tokens of context; 0: the trained context

@@ -89,7 +89,7 @@ Matrix CudaBackend::pack_matrix(const Tensor& host) {
 }
 
 Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
-  if (!keeps_groups(host.in_dim(), host.group)) {
+  if (!cuda_keeps_groups(host.in_dim(), host.group)) {
     HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
     for (int64_t row = 0; row < host.out_dim(); ++row) {
       dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
@@ -131,6 +131,7 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   if (dtype == DType::U8) {
     layer.key_scales = allocate(DType::F32, {n_kv_heads, capacity});
     layer.value_scales = allocate(DType::F32, {n_kv_heads, capacity});
+    prefill_workspace(layer);  // before the first token, as all memory of a session
   }
   return layer;
 }
@@ -259,8 +260,13 @@ void CudaBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
   cuda::kv_append(stream_.get(), cache, k, v, pos);
 }
 
+void* CudaBackend::prefill_workspace(const KvLayer& cache) {
+  const int64_t n_bytes = attention_prefill_workspace(cache);
+  return n_bytes > 0 ? scratch(kv_halves_, DType::U8, {n_bytes}).data : nullptr;
+}
+
 void CudaBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
-  attention_prefill(stream_.get(), out, q, cache, pos, scale);
+  attention_prefill(stream_.get(), out, q, cache, pos, scale, prefill_workspace(cache));
 }
 
 std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {

@@ -67,6 +67,8 @@ class CudaBackend final : public Backend {
   void run_products(Tensor x, std::span<const Product> products);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
+  // That attention_prefill wants for this cache, or null; one for all layers and sessions.
+  void* prefill_workspace(const KvLayer& cache);
 
   DeviceProperties device_;
   DType type_;
@@ -74,7 +76,7 @@ class CudaBackend final : public Backend {
   Stream stream_;
   Uploader uploader_;
   std::unique_ptr<Cublas> cublas_;  // where it is asked for
-  DeviceTensor staging_, dequantized_, ids_, found_, nll_;
+  DeviceTensor staging_, dequantized_, kv_halves_, ids_, found_, nll_;
 };
 
 }  // namespace minfer::cuda

@@ -9,6 +9,13 @@ int attribute(cudaDeviceAttr which, int index) {
   return value;
 }
 
+// Machine code for other cards alone, or PTX that this driver does not compile.
+bool is_missing_image(cudaError_t status) {
+  return status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction ||
+         status == cudaErrorUnsupportedPtxVersion || status == cudaErrorInvalidPtx ||
+         status == cudaErrorJitCompilerNotFound || status == cudaErrorInvalidKernelImage;
+}
+
 }  // namespace
 
 DeviceProperties use_device(int index) {
@@ -30,6 +37,12 @@ DeviceProperties use_device(int index) {
   MINFER_REQUIRE(Gpu, p.compute_capability >= 80, "cuda:", index, " is a ", p.name,
                  " of compute capability ", p.compute_capability / 10, ".",
                  p.compute_capability % 10, ", expected 8.0 or newer");
+  const cudaError_t image = kernel_image_status();
+  MINFER_REQUIRE(Gpu, !is_missing_image(image), "cuda:", index, " is a ", p.name,
+                 " of compute capability ", p.compute_capability / 10, ".",
+                 p.compute_capability % 10, ", this build has kernels for ", MINFER_CUDA_ARCHS,
+                 " (MINFER_CUDA_ARCHS) and none that runs there: ", cudaGetErrorString(image));
+  MINFER_CUDA_CHECK(image);
   return p;
 }
 

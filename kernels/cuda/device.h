@@ -20,8 +20,13 @@ struct DeviceProperties {
 };
 
 // Makes card `index` the one of this thread. Throws Gpu, in one line, where there is no driver, no
-// such card, or one older than Ampere, for which no kernel is written.
+// such card, one older than Ampere, for which no kernel is written, or one for which this build
+// (MINFER_CUDA_ARCHS) has none.
 DeviceProperties use_device(int index);
+
+// What loading a kernel on the current card gives: an error where the binary has none that the card
+// and its driver run.
+cudaError_t kernel_image_status();
 
 // Whether the current card is a Hopper and runs `kernel` as compiled for that, sm_90a: a build for
 // older cards runs there too, from PTX in which what sm_90a alone has is left out.

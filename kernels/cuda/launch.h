@@ -4,11 +4,15 @@
 
 namespace minfer::cuda {
 
+// Whether the kernels of this build, as this card runs them, are of sm_90 and so contain
+// wait_for_predecessor(). A Hopper card runs PTX of older ones too, without it.
+bool kernels_are_of_sm90();
+
 // Launches `kernel` so that it may begin while the one before it in the stream still runs
 // (programmatic dependent launch). The kernel MUST execute ptx::wait_for_predecessor() in every
 // block before it reads what earlier kernels wrote, or writes anything at all in global memory;
 // what comes before that may read weights only. ptx::let_successor_begin() allows the same to the
-// next one. Below sm_90 both do nothing.
+// next one. Kernels for cards below sm_90 have neither, and begin one after the other.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
             cudaStream_t stream, Args&&... args) {
@@ -21,7 +25,7 @@ void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
   config.dynamicSmemBytes = smem_bytes;
   config.stream = stream;
   config.attrs = &attribute;
-  config.numAttrs = 1;
+  config.numAttrs = kernels_are_of_sm90() ? 1 : 0;
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel, static_cast<Params>(args)...));
 }
 

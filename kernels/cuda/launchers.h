@@ -85,11 +85,8 @@ void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
 
 // ---- quant/: packed levels ----------------------------------------------------------------------
 
-// Levels lie in tiles in the order of matvec's fragments: quant/packed_layout.h. Whether these
-// groups fit it; the backend keeps a matrix of others as half.
-bool keeps_groups(int64_t in_dim, int64_t group);
-
-// Room for packed levels U8 or U4 with scales F16 or F32; not filled.
+// Room for packed levels U8 or U4 with scales F16 or F32; not filled. They lie in tiles in the
+// order of matvec's fragments (quant/packed_layout.h), in groups that cuda_keeps_groups() allows.
 Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                        int64_t group);
 
@@ -128,8 +125,13 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
 // Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
 // rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
 // head_dim] F16 or BF16. head_dim up to 256; scale > 0.
+//
+// With a `workspace` of attention_prefill_workspace(cache) bytes, 16-byte aligned, more than
+// kMaxMatvecTokens queries of a U8 cache read it as F16, by the kernel of F16 caches; else its
+// levels are read as they are, by the plain one. 0 bytes: there is only the one way.
+int64_t attention_prefill_workspace(const KvLayer& cache);
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                       float scale);
+                       float scale, void* workspace = nullptr);
 
 // One query at position *pos (device memory, so that a captured graph serves for every step): the
 // cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates

@@ -118,7 +118,7 @@ class LimitProbe {
                     from, kReadBytes / 16, to);
           }));
     }
-    if (device_.compute_capability >= 90) {
+    if (kernels_are_of_sm90()) {
       best = std::min(best, bulk_seconds<32 << 10, 6>(from, to));
       best = std::min(best, bulk_seconds<16 << 10, 12>(from, to));
     }

@@ -1,5 +1,6 @@
 // Attention on a card, one JSON line a case: prefill in TFLOP/s, decode in microseconds a launch
-// and GB/s of cache read, with the share of a read of the same card in the same run.
+// and GB/s of cache read, U8 caches made F16 in GB/s read and written, these two with the share of
+// a read of the same card in the same run.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -8,6 +9,7 @@
 #include <vector>
 
 #include "kernels/cuda/attention/decode.h"
+#include "kernels/cuda/attention/prefill.h"
 #include "kernels/cuda/bench/random_tensors.h"
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/launchers.h"
@@ -20,9 +22,11 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
   const KvLayer cache = random_kv_layer(cache_dtype, n_kv_heads, head_dim, pos + n_tokens);
   const DeviceTensor q = random_tensor(DType::F16, {n_tokens, n_heads, head_dim}, 2);
   const DeviceTensor out = allocate_device(DType::F16, {n_tokens, n_heads, head_dim});
+  const DeviceTensor workspace = allocate_device(DType::U8, {attention_prefill_workspace(cache)});
   const int n_launches = n_tokens <= 4096 ? 10 : 2;
   const double us = graph_us(stream, n_launches, [&] {
-    for (int i = 0; i < n_launches; ++i) attention_prefill(stream, out, q, cache, pos, 0.09f);
+    for (int i = 0; i < n_launches; ++i)
+      attention_prefill(stream, out, q, cache, pos, 0.09f, workspace.view().data);
   });
   const double flops = 4.0 * double(n_tokens) * (double(pos) + double(n_tokens) / 2) *
                        double(n_heads) * double(head_dim);
@@ -32,6 +36,26 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
       cache_dtype == DType::U8 ? "u8" : "f16", static_cast<long long>(n_tokens),
       static_cast<long long>(pos), static_cast<long long>(n_heads),
       static_cast<long long>(n_kv_heads), static_cast<long long>(head_dim), us, flops / us * 1e-6);
+  std::fflush(stdout);
+}
+
+// A U8 cache as F16, what bench_prefill's time of such a cache has besides attention.
+void bench_dequantize(cudaStream_t stream, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len,
+                      double read_gbps) {
+  const KvLayer cache = random_kv_layer(DType::U8, n_kv_heads, head_dim, kv_len);
+  const Shape shape{n_kv_heads, kv_len, head_dim};
+  const DeviceTensor keys = allocate_device(DType::F16, shape);
+  const DeviceTensor values = allocate_device(DType::F16, shape);
+  constexpr int kLaunches = 10;
+  const double us = graph_us(stream, kLaunches, [&] {
+    for (int i = 0; i < kLaunches; ++i) attention::dequantize_kv(stream, keys, values, cache);
+  });
+  const double bytes = 2.0 * double(n_kv_heads * kv_len) * double(3 * head_dim + 4);
+  std::printf(
+      "{\"kernel\":\"dequantize_kv\",\"tokens\":%lld,\"kv_heads\":%lld,\"head_dim\":%lld,"
+      "\"us\":%.1f,\"gbps\":%.0f,\"of_read\":%.3f}\n",
+      static_cast<long long>(kv_len), static_cast<long long>(n_kv_heads),
+      static_cast<long long>(head_dim), us, bytes / us * 1e-3, bytes / us * 1e-3 / read_gbps);
   std::fflush(stdout);
 }
 
@@ -120,7 +144,12 @@ int run(double read_gbps, const std::string& what) {
     for (int64_t d : {64, 80, 96}) bench_prefill(stream, DType::F16, 32, 32, d, 4096);
     bench_prefill(stream, DType::F16, 32, 32, 128, 2048, 6100);
     bench_prefill(stream, DType::F16, 32, 32, 128, 1, 500);
-    bench_prefill(stream, DType::U8, 32, 32, 128, 4096);
+    for (int64_t n : {512, 2048, 4096, 8192, 16384})
+      bench_prefill(stream, DType::U8, 32, 32, 128, n);
+    bench_prefill(stream, DType::U8, 32, 8, 128, 8192);
+    bench_prefill(stream, DType::U8, 32, 32, 80, 4096);
+    for (int64_t n : {1, 8, 9, 64, 2048}) bench_prefill(stream, DType::U8, 32, 32, 128, n, 6100);
+    for (int64_t n : {2048, 4096, 8192}) bench_dequantize(stream, 32, 128, n, read_gbps);
   }
   if (what != "prefill") {
     for (DType dtype : {DType::F16, DType::U8})

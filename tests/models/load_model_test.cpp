@@ -240,13 +240,23 @@ TEST(HostMemory, KnowsHowAWeightIsKept) {
   EXPECT_EQ(kept_groups(entry)->bits, 8);
   EXPECT_EQ(kept_groups(entry)->group, 16);
   EXPECT_EQ(weight_memory_bytes(entry), 2 * (768 + 48 * 4));
+  EXPECT_EQ(card_kept_groups(entry)->group, 16);
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (768 + 48 * 4));  // whole tiles of 16 rows
   entry.dtype = DType::U4;
   entry.quant = {.scales = DType::F16, .group = 64, .asymmetric = true};
   EXPECT_EQ(kept_groups(entry)->scales, DType::F32);
   EXPECT_EQ(weight_memory_bytes(entry), 2 * (384 + 12 * 8));
+  EXPECT_EQ(card_kept_groups(entry)->scales, DType::F32);
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (384 + 12 * 8));
+  entry.quant->group = 768;
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (384 + 8));
+  entry.quant->group = 96;  // a scale for each 32 columns, the largest power of two in 96
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (384 + 24 * 8));
   entry.quant->group = 24;  // no panels for these: floats
   EXPECT_FALSE(kept_groups(entry));
   EXPECT_EQ(weight_memory_bytes(entry), 2 * 768 * 4);
+  EXPECT_FALSE(card_kept_groups(entry));
+  EXPECT_EQ(card_memory_bytes(entry), 2 * 768 * 2);
   entry.dtype = DType::F16;
   entry.quant.reset();
   EXPECT_FALSE(kept_groups(entry));

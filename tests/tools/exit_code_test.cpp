@@ -20,6 +20,9 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"--temp", "nan", "x"}), 2, "--temp: nan is not a number in [0, 100]");
   expect_failure(generate({"--top-p", "1.5", "x"}), 2, "--top-p");
   expect_failure(generate({"--kv-type", "f64", "x"}), 2, "f32|f16|int8");
+  expect_failure(generate({"--device", "cuda", "--kv-type", "f32", "x"}), 2, "--kv-type f32 runs");
+  expect_failure(minfer({"bench", "-m", model_, "--device", "cuda", "--kv-type", "f32", "-q"}), 2,
+                 "--kv-type f32 runs");
   expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
   expect_failure(generate({"--device", "tpu", "x"}), 2, "tpu");

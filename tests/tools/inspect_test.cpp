@@ -39,9 +39,58 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_EQ(object["types"]["int4 g32"]["bytes"], 22528 / 2 + 22528 / 32 * 2 + 7 * 16);
   EXPECT_NEAR(object["bpw"], 6.44, 0.01);
   EXPECT_EQ(object["types"]["int4 g32"]["kept_as"], "4-bit levels, groups of 32, f16 scales");
+  EXPECT_EQ(object["types"]["int4 g32"]["card_kept_as"], "4-bit levels, groups of 32, f16 scales");
+  // Columns of a scale are padded to 256: two groups become eight.
+  EXPECT_EQ(object["types"]["int4 g32"]["card_bytes"], 22528 / 2 + 22528 / 64 * 8 * 2);
   EXPECT_EQ(object["types"]["F16"]["kept_as"], nullptr);
+  EXPECT_EQ(object["types"]["F16"]["card_kept_as"], "f16");
+  EXPECT_EQ(object["types"]["F16"]["card_bytes"], object["types"]["F16"]["bytes"]);
+  EXPECT_EQ(object["memory"]["card_weight_bytes"],
+            object["types"]["int4 g32"]["card_bytes"].get<int64_t>() +
+                object["types"]["F16"]["bytes"].get<int64_t>());
   const std::string text = minfer({"inspect", copy_.path()}).out;
   EXPECT_NE(text.find(" KiB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
+}
+
+// Each type of GGUF's blocks, in a file of a model that is not supported, which has its types too.
+TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
+  constexpr int64_t kRows = 16, kColumns = 256;
+  const struct {
+    uint32_t type;
+    const char *name, *kept;
+    int64_t block_bytes, block_elements, card_bytes;
+  } cases[] = {
+      {0, "F32", "bf16", 4, 1, 8192},
+      {30, "BF16", "bf16", 2, 1, 2 * 8192},
+      {8, "Q8_0", "8-bit levels, groups of 32, f16 scales", 34, 32, 4096 + 128 * 2},
+      {2, "Q4_0", "4-bit levels, groups of 32, f16 scales", 18, 32, 2048 + 128 * 2},
+      {3, "Q4_1", "4-bit levels, groups of 32, f16 scales, f32 mins", 20, 32, 2048 + 128 * 6},
+      {6, "Q5_0", "8-bit levels, groups of 32, f16 scales", 22, 32, 4096 + 128 * 2},
+      {7, "Q5_1", "8-bit levels, groups of 32, f16 scales, f32 mins", 24, 32, 4096 + 128 * 6},
+      {12, "Q4_K", "4-bit levels, groups of 32, f32 scales and mins", 144, 256, 2048 + 128 * 8},
+      {13, "Q5_K", "8-bit levels, groups of 32, f32 scales and mins", 176, 256, 4096 + 128 * 8},
+      {14, "Q6_K", "8-bit levels, groups of 16, f32 scales", 210, 256, 4096 + 256 * 4},
+  };
+  GgufBuilder gguf;
+  gguf.pair("general.architecture", kText, gguf_text("another"));
+  for (const auto& c : cases) {
+    const bool is_bf16 = c.type == 30;  // more of it than of other floats: what a card computes in
+    const int64_t n = kRows * kColumns * (is_bf16 ? 2 : 1);
+    gguf.tensor({c.name,
+                 {uint64_t{kColumns}, uint64_t(n / kColumns)},
+                 c.type,
+                 std::string(size_t(n / c.block_elements * c.block_bytes), '\0')});
+  }
+  const std::string path = dir_.write("types.gguf", gguf.build());
+  const ProcessResult result = minfer({"inspect", path, "--json"});
+  EXPECT_EQ(result.exit_code, 3) << result.err;
+  const json types = json::parse(result.out)["types"];
+  const std::string text = minfer({"inspect", path}).out;
+  for (const auto& c : cases) {
+    EXPECT_EQ(types[c.name]["card_kept_as"], c.kept) << c.name;
+    EXPECT_EQ(types[c.name]["card_bytes"], c.card_bytes) << c.name;
+    EXPECT_NE(text.find(std::string("    on a card as ") + c.kept + ", "), text.npos) << text;
+  }
 }
 
 TEST_F(InspectQuantized, CheckHoldsFilesAgainstTheirSums) {

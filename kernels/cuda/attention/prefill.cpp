@@ -1,9 +1,19 @@
 #include "kernels/cuda/attention/prefill.h"
 
 namespace minfer::cuda {
+namespace {
+
+bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
+
+}  // namespace
+
+int64_t attention_prefill_workspace(const KvLayer& cache) {
+  if (cache.dtype != DType::U8 || !attention::has_prefill_wgmma(cache.head_dim)) return 0;
+  return 2 * bytes_of(DType::F16, {cache.n_kv_heads, cache.capacity, cache.head_dim});
+}
 
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                       float scale) {
+                       float scale, void* workspace) {
   MINFER_CHECK(q.shape.rank == 3 && out.shape == q.shape && q.shape[2] == cache.head_dim,
                "attention: q ", q.shape, ", out ", out.shape, ", cache of head_dim ",
                cache.head_dim);
@@ -21,8 +31,20 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                "attention: head_dim ", cache.head_dim, " is past ", attention::kMaxHeadDim);
   MINFER_CHECK(scale > 0, "attention: a scale of ", scale);
   if (n_tokens == 0) return;
-  const bool wgmma = attention::has_prefill_wgmma(out, q, cache);
-  (wgmma ? attention::prefill_wgmma : attention::prefill_mma)(stream, out, q, cache, pos, scale);
+  Tensor keys = cache.keys, values = cache.values;
+  const bool from_halves =
+      cache.dtype == DType::U8 && workspace != nullptr && n_tokens > kMaxMatvecTokens;
+  if (from_halves) {
+    keys = {workspace, DType::F16, {cache.n_kv_heads, pos + n_tokens, cache.head_dim}};
+    values = {static_cast<char*>(workspace) + keys.n_bytes(), DType::F16, keys.shape};
+  }
+  const bool all_aligned =
+      is_aligned16(out) && is_aligned16(q) && is_aligned16(keys) && is_aligned16(values);
+  if (keys.dtype != DType::F16 || !all_aligned || !attention::has_prefill_wgmma(cache.head_dim)) {
+    return attention::prefill_mma(stream, out, q, cache, pos, scale);
+  }
+  if (from_halves) attention::dequantize_kv(stream, keys, values, cache);
+  attention::prefill_wgmma(stream, out, q, keys, values, pos, scale);
 }
 
 }  // namespace minfer::cuda

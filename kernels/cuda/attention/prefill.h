@@ -2,17 +2,24 @@
 
 #include "kernels/cuda/launchers.h"
 
-// The two kernels behind attention_prefill, which checks their arguments. Both visit the keys in
-// tiles counted from position 0 and in the same order for every query, so that a row's bits depend
-// on no chunking of the prompt; between the two kernels they differ.
+// The two kernels behind attention_prefill, which checks their arguments, and how a U8 cache
+// becomes F16 for the first. Both visit the keys in tiles counted from position 0 and in the same
+// order for every query, so that a row's bits depend on no chunking of the prompt; between the two
+// kernels they differ.
 namespace minfer::cuda::attention {
 
 constexpr float kLog2E = 1.44269504088896341f;
 
-// Whether this card, the binary's kernels and the shapes allow prefill_wgmma.
-bool has_prefill_wgmma(const Tensor& out, const Tensor& q, const KvLayer& cache);
-void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                   float scale);
+// Whether this card and the binary's kernels allow prefill_wgmma for heads of that size; all its
+// tensors must be 16-byte aligned besides.
+bool has_prefill_wgmma(int64_t head_dim);
+// keys, values [n_kv_heads, capacity, head_dim] F16
+void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                   int64_t pos, float scale);
+
+// Positions [0, kv_len) of a U8 cache: keys, values [n_kv_heads, kv_len, head_dim] F16, 16-byte
+// aligned; head_dim a multiple of 8.
+void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLayer& cache);
 
 // Head dims up to 256, caches of F16 and U8, every card.
 constexpr int64_t kMaxHeadDim = 256;

@@ -274,31 +274,28 @@ CUtensorMap tensor_map(const Tensor& x, int64_t kv_len) {
 
 // Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
 // up to half of that; measured, docs/decode.md has the card.
-int64_t heads_at_a_time(int64_t n_heads, const KvLayer& cache, int64_t kv_len) {
-  const int64_t heads_per_kv = n_heads / cache.n_kv_heads;
-  const int64_t kv_bytes = 4 * kv_len * cache.head_dim;  // of one key/value head
-  if (kv_bytes * cache.n_kv_heads <= 32 << 20) return n_heads;
+int64_t heads_at_a_time(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len) {
+  const int64_t heads_per_kv = n_heads / n_kv_heads;
+  const int64_t kv_bytes = 4 * kv_len * head_dim;  // of one key/value head
+  if (kv_bytes * n_kv_heads <= 32 << 20) return n_heads;
   const int64_t n_kv = std::max((16 << 20) / kv_bytes, ceil_div(4, heads_per_kv));
   return std::min(n_heads, n_kv * heads_per_kv);
 }
 
-bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
-
 }  // namespace
 
-bool has_prefill_wgmma(const Tensor& out, const Tensor& q, const KvLayer& cache) {
+bool has_prefill_wgmma(int64_t head_dim) {
   static const bool in_binary =
       runs_hopper_code(reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half>));
-  return in_binary && cache.dtype == DType::F16 && cache.head_dim % 8 == 0 &&
-         cache.head_dim <= 128 && is_aligned16(out) && is_aligned16(q) &&
-         is_aligned16(cache.keys) && is_aligned16(cache.values);
+  return in_binary && head_dim % 8 == 0 && head_dim <= 128;
 }
 
-void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                   float scale) {
+void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
+                   int64_t pos, float scale) {
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
-  const CUtensorMap map_k = tensor_map(cache.keys, kv_len);
-  const CUtensorMap map_v = tensor_map(cache.values, kv_len);
+  const int64_t n_kv_heads = keys.shape[0], head_dim = keys.shape[2];
+  const CUtensorMap map_k = tensor_map(keys, kv_len);
+  const CUtensorMap map_v = tensor_map(values, kv_len);
   const auto run = [&]<int kD, typename T>() {
     const auto kernel = prefill_wgmma_kernel<kD, T>;
     constexpr int kBytes = sizeof(Shared<kD>);
@@ -307,12 +304,12 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cac
     const int64_t n_blocks = ceil_div(n_tokens, kQueries) * n_heads;
     launch(kernel, narrow<unsigned>(n_blocks), kThreads, kBytes, stream, data_of<T>(out), q.data,
            q.dtype == DType::BF16, map_k, map_v, narrow<int>(n_tokens), narrow<int>(n_heads),
-           narrow<int>(n_heads / cache.n_kv_heads), narrow<int>(cache.head_dim), narrow<int>(pos),
-           narrow<int>(heads_at_a_time(n_heads, cache, kv_len)), scale * kLog2E);
+           narrow<int>(n_heads / n_kv_heads), narrow<int>(head_dim), narrow<int>(pos),
+           narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)), scale * kLog2E);
   };
   visit_half(out.dtype, [&]<typename T>() {
-    if (cache.head_dim <= 64) return run.template operator()<64, T>();
-    if (cache.head_dim <= 96) return run.template operator()<96, T>();
+    if (head_dim <= 64) return run.template operator()<64, T>();
+    if (head_dim <= 96) return run.template operator()<96, T>();
     run.template operator()<128, T>();
   });
 }

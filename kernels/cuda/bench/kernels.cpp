@@ -272,9 +272,12 @@ class KernelBench {
         const KvLayer cache = random_kv_layer(dtype, kHeads, kHeadDim, n);
         const DeviceTensor q = random_tensor(DType::F16, {n, kHeads, kHeadDim}, 2);
         const DeviceTensor o = allocate_device(DType::F16, {n, kHeads, kHeadDim});
+        const DeviceTensor workspace =
+            allocate_device(DType::U8, {attention_prefill_workspace(cache)});
         constexpr int kTimes = 10;
         const double us = graph_us(stream(), kTimes, [&] {
-          for (int i = 0; i < kTimes; ++i) attention_prefill(stream(), o, q, cache, 0, 0.09f);
+          for (int i = 0; i < kTimes; ++i)
+            attention_prefill(stream(), o, q, cache, 0, 0.09f, workspace.view().data);
         });
         const double flops = 2.0 * double(n) * double(n + 1) * double(kHeads * kHeadDim);
         choice_.done({"attention_prefill", shape, Bound::Flops, us * 1e-6, flops});

@@ -74,13 +74,11 @@ unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kPackThreads
 
 }  // namespace
 
-bool keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
-
 Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                        int64_t group) {
   MINFER_CHECK((levels == DType::U4 || levels == DType::U8) &&
                    (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
-                   group > 0 && in_dim % group == 0 && keeps_groups(in_dim, group),
+                   group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group),
                "allocate_levels: ", levels, " with scales ", scales, ", [", out_dim, ", ", in_dim,
                "] in groups of ", group);
   Matrix w;

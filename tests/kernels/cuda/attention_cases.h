@@ -93,6 +93,9 @@ struct TestCache {
   HostTensor keys, values, key_scales, value_scales;
 };
 
+// What of a U8 cache passes through F16 before it is multiplied.
+enum class Through { Nothing, ValuesF16, KeysAndValuesF16 };
+
 // One row of attention: q of `head` at position `last` over keys 0 ... last.
 //
 // A product of f16 is exact in f32; tensor cores may truncate their sums, so a score is off by 2 u
@@ -100,21 +103,30 @@ struct TestCache {
 // weight by 4 u more. Sums over n keys, weighted or not, are off by 2 u for each key and the
 // factors between their blocks, of 16 keys or more, by 4 u. A weight rounded to F16 is off by 2^-11
 // of itself or by 2^-25, of which there are at most n for a total of 1 or more; so is a value that
-// passes from U8 through F16. Then one rounding of the output.
+// passes from U8 through F16. A key that does so moves a score by 2^-11 of the sum of its terms'
+// magnitudes, or by 2^-25 |q| where it is subnormal, and the share of a weight in the total by the
+// exponential of twice that. Then one rounding of the output.
 inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
-                       const Heads& heads, int64_t last, DType out_dtype, bool rounds_values,
+                       const Heads& heads, int64_t last, DType out_dtype, Through through,
                        const float* got, const std::string& what) {
-  const auto want =
-      float64::attention(q, k, v, 1, 1, heads.head_dim, last, double(scale_of(heads)));
+  const double scale = double(scale_of(heads));
+  const auto want = float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale);
   const double n = double(last + 1);
-  double largest = 0;
+  double largest = 0, sum_q = 0;
   for (int64_t i = 0; i < (last + 1) * heads.head_dim; ++i)
     largest = std::max(largest, std::abs(v[size_t(i)]));
+  for (const double x : q) sum_q += std::abs(x);
   const double relative = kU * (8 * double(heads.head_dim + 2) * want.scores[0] +
                                 8 * want.spreads[0] + 4 * n + n / 2 + 32) +
-                          (rounds_values ? 2.01 : 1.0) * 0x1p-11;
+                          (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
+  const double wider =
+      through == Through::KeysAndValuesF16
+          ? std::expm1(2 * (1.001 * 0x1p-11 * want.scores[0] + sum_q * scale * 0x1p-25))
+          : 0;
   for (int64_t i = 0; i < heads.head_dim; ++i) {
-    const double inexact = relative * want.magnitudes[size_t(i)] + n * 0x1p-25 * largest;
+    const double inexact =
+        (relative * want.magnitudes[size_t(i)] + n * 0x1p-25 * largest) * (1 + wider) +
+        wider * want.magnitudes[size_t(i)];
     const double bound =
         inexact + unit_roundoff(out_dtype) * (std::abs(want.out[size_t(i)]) + inexact) + 0x1p-25;
     ASSERT_NEAR(double(got[i]), want.out[size_t(i)], bound) << what << ", element " << i;

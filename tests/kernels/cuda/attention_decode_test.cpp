@@ -124,7 +124,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
         std::vector<float> values;
         for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(head * h.head_dim + i));
         ASSERT_NO_FATAL_FAILURE(expect_row(turned, k_rows[size_t(kv_head)], v_rows[size_t(kv_head)],
-                                           h, pos, dtype, false, values.data(),
+                                           h, pos, dtype, Through::Nothing, values.data(),
                                            cat(where, ", head ", head)));
       }
       for (int64_t i = 0; i < h.head_dim; ++i)

@@ -15,12 +15,29 @@ float64::Values row_of(const HostTensor& x, int64_t row) {
 
 enum class Path { Launcher, Mma };
 
+// The workspace that the launcher wants for this cache, if any.
+DeviceTensor workspace_of(const KvLayer& cache) {
+  const int64_t n_bytes = cuda::attention_prefill_workspace(cache);
+  return n_bytes > 0 ? poisoned_device(DType::U8, {n_bytes}) : DeviceTensor();
+}
+
 void prefill(Path path, Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
   if (path == Path::Launcher) {
-    cuda::attention_prefill(nullptr, out, q, cache, pos, scale);
+    const DeviceTensor workspace = workspace_of(cache);
+    cuda::attention_prefill(nullptr, out, q, cache, pos, scale, workspace.view().data);
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // the workspace goes
   } else {
     cuda::attention::prefill_mma(nullptr, out, q, cache, pos, scale);
   }
+}
+
+// What of the cache that path brings through F16.
+Through through(Path path, const KvLayer& cache, int64_t n_tokens) {
+  if (cache.dtype != DType::U8) return Through::Nothing;
+  return path == Path::Launcher && n_tokens > cuda::kMaxMatvecTokens &&
+                 cuda::attention_prefill_workspace(cache) > 0
+             ? Through::KeysAndValuesF16
+             : Through::ValuesF16;
 }
 
 using PrefillParam = std::tuple<Heads, std::pair<DType, DType>, std::pair<DType, Path>>;
@@ -57,7 +74,7 @@ TEST_P(Prefill, MatchesFloat64) {
   const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
   const DeviceTensor q_dev = to_device(q);
   for (int64_t pos : {0, 1, 77, 128, 500}) {
-    for (int64_t n_tokens : {1, 3, 31, 127, 128, 129, 300}) {
+    for (int64_t n_tokens : {1, 3, 8, 9, 31, 127, 128, 129, 300}) {
       cache.restore();
       poison(cache.layer, pos + n_tokens);
       const DeviceTensor out = poisoned_device(out_dtype(), {n_tokens + 1, h.n_heads, h.head_dim});
@@ -70,7 +87,7 @@ TEST_P(Prefill, MatchesFloat64) {
         for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
         ASSERT_NO_FATAL_FAILURE(
             expect_row(row_of(q, row), k[size_t(kv_head)], v[size_t(kv_head)], h, pos + t,
-                       out_dtype(), cache_dtype() == DType::U8, values.data(),
+                       out_dtype(), through(path(), cache.layer, n_tokens), values.data(),
                        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head)));
       }
       for (int64_t i = 0; i < n_tokens * h.n_heads * h.head_dim; ++i)
@@ -100,7 +117,9 @@ TEST_P(Prefill, BitsDoNotDependOnChunks) {
     return to_host(out);
   };
   const HostTensor want = run(kTokens);
+  const auto of_whole = through(path(), cache.layer, kTokens);
   for (int64_t chunk : {1, 7, 64, 128, 150}) {
+    if (through(path(), cache.layer, chunk) != of_whole) continue;  // another kernel
     const HostTensor got = run(chunk);
     EXPECT_EQ(0, std::memcmp(got.view().data, want.view().data, size_t(want.view().n_bytes())))
         << "chunks of " << chunk;
@@ -109,15 +128,94 @@ TEST_P(Prefill, BitsDoNotDependOnChunks) {
 
 INSTANTIATE_TEST_SUITE_P(
     Heads, Prefill,
-    testing::Combine(testing::Values(Heads{1, 1, 64}, Heads{4, 2, 128}, Heads{8, 1, 80},
-                                     Heads{9, 3, 96}, Heads{32, 32, 128}, Heads{2, 1, 8},
-                                     Heads{4, 2, 40}, Heads{2, 2, 256}, Heads{3, 1, 37}),
-                     testing::Values(std::pair(DType::F16, DType::F16),
-                                     std::pair(DType::BF16, DType::BF16),
-                                     std::pair(DType::F16, DType::BF16)),
-                     testing::Values(std::pair(DType::F16, Path::Launcher),
-                                     std::pair(DType::F16, Path::Mma),
-                                     std::pair(DType::U8, Path::Launcher))));
+    testing::Combine(
+        testing::Values(Heads{1, 1, 64}, Heads{4, 2, 128}, Heads{8, 1, 80}, Heads{9, 3, 96},
+                        Heads{32, 32, 128}, Heads{2, 1, 8}, Heads{4, 2, 40}, Heads{2, 2, 256},
+                        Heads{3, 1, 37}),
+        testing::Values(std::pair(DType::F16, DType::F16), std::pair(DType::BF16, DType::BF16),
+                        std::pair(DType::F16, DType::BF16)),
+        testing::Values(std::pair(DType::F16, Path::Launcher), std::pair(DType::F16, Path::Mma),
+                        std::pair(DType::U8, Path::Launcher), std::pair(DType::U8, Path::Mma))));
+
+// ---- caches of U8 as F16
+// --------------------------------------------------------------------------
+
+// The value of a cached level as F16: one product in f32, one rounding more.
+f16 as_half(const TestCache& cache, bool is_k, int64_t i) {
+  const HostTensor& levels = is_k ? cache.keys : cache.values;
+  const HostTensor& scales = is_k ? cache.key_scales : cache.value_scales;
+  const int level = static_cast<const uint8_t*>(levels.view().data)[i];
+  return to_f16(float(level - 128) * scales.at(i / cache.layer.head_dim));
+}
+
+TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
+  MINFER_NEEDS_CUDA();
+  for (const Heads& h : {Heads{2, 2, 128}, Heads{1, 1, 8}, Heads{3, 3, 40}, Heads{5, 5, 96}}) {
+    constexpr int64_t kCapacity = 811;
+    for (int64_t kv_len : {1, 2, 9, 63, 64, 300, 511, 810, 811}) {
+      TestCache cache(1, DType::U8, h, kCapacity);
+      cache.key_scales.as<float>()[0] = 0;      // a row of zeros
+      cache.key_scales.as<float>()[1] = 3e-9f;  // subnormal and lost
+      cache.value_scales.as<float>()[0] = 600;  // to infinity
+      cache.restore();
+      poison(cache.layer, kv_len);
+      const Shape shape{h.n_kv_heads, kv_len, h.head_dim};
+      // One row more than it may write.
+      const DeviceTensor both = poisoned_device(DType::F16, {2 * shape.n_elements() + h.head_dim});
+      const Tensor keys{both.view().data, DType::F16, shape};
+      const Tensor values{static_cast<f16*>(both.view().data) + shape.n_elements(), DType::F16,
+                          shape};
+      cuda::attention::dequantize_kv(nullptr, keys, values, cache.layer);
+      const HostTensor got = to_host(both);
+      for (int64_t i = 0; i < 2 * shape.n_elements() + h.head_dim; ++i) {
+        const bool is_k = i < shape.n_elements();
+        const int64_t in_part = is_k ? i : i - shape.n_elements();
+        const int64_t per_head = kv_len * h.head_dim;
+        const int64_t at = in_part / per_head * kCapacity * h.head_dim + in_part % per_head;
+        const uint16_t want =
+            i < 2 * shape.n_elements() ? as_half(cache, is_k, at).bits : uint16_t{0xFFFF};
+        ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[i], want)
+            << h << ", kv_len " << kv_len << ", element " << i;
+      }
+    }
+  }
+}
+
+// Through the workspace a U8 cache gives the bits of an F16 cache that holds its values.
+TEST(PrefillU8, IsThatOfItsValuesInF16) {
+  MINFER_NEEDS_CUDA();
+  for (const Heads& h : {Heads{1, 1, 64}, Heads{8, 2, 128}, Heads{8, 1, 80}, Heads{9, 3, 96}}) {
+    constexpr int64_t kCapacity = 1500;
+    TestCache levels(1, DType::U8, h, kCapacity), halves(1, DType::F16, h, kCapacity);
+    if (cuda::attention_prefill_workspace(levels.layer) == 0) {
+      GTEST_SKIP() << "needs a card with the kernel of F16 caches";
+    }
+    for (int64_t i = 0; i < levels.keys.view().n_elements(); ++i) {
+      halves.keys.as<f16>()[i] = as_half(levels, true, i);
+      halves.values.as<f16>()[i] = as_half(levels, false, i);
+    }
+    halves.restore();
+    const DeviceTensor workspace = workspace_of(levels.layer);
+    for (DType dtype : {DType::F16, DType::BF16}) {
+      const Shape shape{kCapacity, h.n_heads, h.head_dim};
+      const DeviceTensor q = to_device(random_normal(9, shape, dtype, 2));
+      // Chunks of one prompt, of which the workspace holds more each time.
+      const DeviceTensor got = poisoned_device(dtype, shape), want = poisoned_device(dtype, shape);
+      int64_t pos = 0;
+      for (int64_t n : {9, 128, 300, 17, 512, 401, 133}) {
+        const auto run = [&](const DeviceTensor& out, const KvLayer& cache, void* memory) {
+          cuda::attention_prefill(nullptr, out.view().rows(pos, n), q.view().rows(pos, n), cache,
+                                  pos, scale_of(h), memory);
+        };
+        run(got, levels.layer, workspace.view().data);
+        run(want, halves.layer, nullptr);
+        pos += n;
+      }
+      ASSERT_EQ(pos, kCapacity);
+      expect_same_bytes(got, to_host(want), cat(h, ", ", dtype));
+    }
+  }
+}
 
 TEST(PrefillLong, MatchesFloat64) {
   MINFER_NEEDS_CUDA();
@@ -136,7 +234,7 @@ TEST(PrefillLong, MatchesFloat64) {
       const int64_t row = t * h.n_heads + 2 * kv_head + t % 2;
       std::vector<float> values;
       for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
-      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(q, row), k, v, h, t, DType::F16, false,
+      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(q, row), k, v, h, t, DType::F16, Through::Nothing,
                                          values.data(), cat("token ", t, ", head ", kv_head)));
     }
   }

@@ -42,6 +42,8 @@ inline void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
 inline Matrix pack(const QuantizedMatrix& q) {
   Matrix w = cuda::allocate_levels(q.levels.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
                                    q.in_dim(), q.group);
+  EXPECT_EQ(w.n_bytes, cuda_packed_bytes(q.bits(), q.scales.dtype, q.asymmetric(), q.out_dim(),
+                                         q.in_dim(), q.group));
   const int64_t middle = q.out_dim() / 32 * 16;
   for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
     if (n == 0) continue;
