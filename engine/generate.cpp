@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <chrono>
 #include <limits>
+#include <optional>
 
 #include "engine/stop_matcher.h"
 
@@ -26,14 +27,37 @@ std::vector<TokenId> end_ids(const Tokenizer& tokenizer, const GenerateOptions& 
   return ids;
 }
 
+constexpr float kNever = -std::numeric_limits<float>::infinity();
+
 SamplerOptions sampler_options(const GenerateOptions& options, const std::vector<TokenId>& ends) {
   SamplerOptions sampler = options.sampler;
   if (options.ignore_eos) {
-    for (const TokenId id : ends) {
-      sampler.logit_bias.emplace_back(id, -std::numeric_limits<float>::infinity());
-    }
+    for (const TokenId id : ends) sampler.logit_bias.emplace_back(id, kNever);
   }
   return sampler;
+}
+
+// The same for a plan of the backend, from the second token on; none where the host has to look at
+// logits, or the choice depends on the tokens before.
+std::optional<DecodeSampling> decode_sampling(const GenerateOptions& options,
+                                              const SamplerOptions& o, int64_t n_tokens) {
+  const bool has_penalties =
+      o.repeat_last_n != 0 &&
+      (o.repeat_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0);
+  if (has_penalties || options.n_logprobs > 0) return std::nullopt;
+  DecodeSampling sampling{.temperature = o.temperature,
+                          .top_k = o.top_k,
+                          .top_p = o.top_p,
+                          .min_p = o.min_p,
+                          .seed = o.seed,
+                          .first_draw = 1,
+                          .n_tokens = n_tokens,
+                          .banned = {}};
+  for (const auto& [id, bias] : o.logit_bias) {
+    if (bias != kNever) return std::nullopt;
+    sampling.banned.push_back(id);
+  }
+  return sampling;
 }
 
 // Token ids to text that is certain: whole characters, no part of a stop string.
@@ -64,15 +88,16 @@ class Generation {
         options_(options),
         on_token_(on_token),
         ends_(end_ids(tokenizer_, options)),
-        sampler_(sampler_options(options, ends_), tokenizer_.n_tokens()),
+        sampler_options_(sampler_options(options, ends_)),
+        sampler_(sampler_options_, tokenizer_.n_tokens()),
         stream_(tokenizer_, prompt.size() == 1 && prompt[0] == tokenizer_.bos(), options),
         history_(prompt.begin(), prompt.end()) {}
 
   GenerateResult run(std::span<const TokenId> prompt) {
     result_.prompt_tokens = std::ssize(prompt);
-    std::span<const float> logits = evaluate(prompt);
+    logits_ = evaluate(prompt);
     result_.prefill_seconds = since_start_.seconds();
-    result_.stop_reason = choose_tokens(logits);
+    result_.stop_reason = choose_tokens();
     if (std::string held = stream_.flush(); !held.empty()) {
       emit({.id = -1, .text = std::move(held), .top = {}});
       if (stream_.stopped()) result_.stop_reason = StopReason::Stop;
@@ -81,19 +106,19 @@ class Generation {
   }
 
  private:
-  StopReason choose_tokens(std::span<const float> logits) {
+  StopReason choose_tokens() {
     for (int64_t step = 0; step != options_.n_predict; ++step) {
       if (options_.interrupted != nullptr && options_.interrupted->load()) {
         return StopReason::Interrupted;
       }
-      const TokenId id = sampler_.sample(logits, history_, static_cast<uint64_t>(step));
+      const TokenId id = choose(step);
       if (step == 0) result_.first_token_seconds = since_start_.seconds();
       if (std::find(ends_.begin(), ends_.end(), id) != ends_.end()) return StopReason::Eos;
 
       GeneratedToken token{.id = id, .text = stream_.push(id), .top = {}};
       if (options_.n_logprobs > 0) {
-        token.logprob = logprob_of(logits, id);
-        token.top = top_logprobs(logits, options_.n_logprobs);
+        token.logprob = logprob_of(logits_, id);
+        token.top = top_logprobs(logits_, options_.n_logprobs);
       }
       result_.tokens.push_back(id);
       history_.push_back(id);
@@ -101,13 +126,35 @@ class Generation {
       if (stream_.stopped()) return StopReason::Stop;
       if (step + 1 == options_.n_predict) break;  // nobody asks what would come next
       if (session_.pos() == session_.max_seq_len()) return StopReason::Context;
-
-      const Stopwatch since_step;
-      logits = evaluate({&id, 1});
-      result_.decode_seconds += since_step.seconds();
-      ++result_.decode_steps;
+      if (step == 0) run_ = start_run(id);
+      if (!run_) decode(id);
     }
     return StopReason::Length;
+  }
+
+  TokenId choose(int64_t step) {
+    if (!run_) return sampler_.sample(logits_, history_, static_cast<uint64_t>(step));
+    const TokenId id = run_->next();
+    result_.decode_seconds = since_run_.seconds();
+    ++result_.decode_steps;
+    return id;
+  }
+
+  // Of all tokens behind the first one, where the backend can choose them.
+  std::optional<Session::TokenRun> start_run(TokenId first) {
+    const auto sampling = decode_sampling(options_, sampler_options_, tokenizer_.n_tokens());
+    if (!sampling) return std::nullopt;
+    int64_t n_steps = session_.max_seq_len() - session_.pos();
+    if (options_.n_predict > 0) n_steps = std::min(n_steps, options_.n_predict - 1);
+    since_run_ = Stopwatch();
+    return session_.run_from(first, n_steps, *sampling);
+  }
+
+  void decode(TokenId id) {
+    const Stopwatch since_step;
+    logits_ = evaluate({&id, 1});
+    result_.decode_seconds += since_step.seconds();
+    ++result_.decode_steps;
   }
 
   // Rows of the embedding past the vocabulary are padding, and never chosen.
@@ -126,11 +173,14 @@ class Generation {
   const GenerateOptions& options_;
   const std::function<void(const GeneratedToken&)>& on_token_;
   const std::vector<TokenId> ends_;
+  const SamplerOptions sampler_options_;
   Sampler sampler_;
   TextStream stream_;
   std::vector<TokenId> history_;
   GenerateResult result_;
-  Stopwatch since_start_;
+  std::span<const float> logits_;  // of the last token, where the host chooses
+  std::optional<Session::TokenRun> run_;
+  Stopwatch since_start_, since_run_;
 };
 
 }  // namespace

@@ -12,11 +12,6 @@ namespace {
 
 constexpr float kNever = -std::numeric_limits<float>::infinity();
 
-// Uniform in [0, 1), in steps of 2^-53.
-double draw(uint64_t seed, uint64_t step) {
-  return static_cast<double>(mix64(mix64(seed) + step) >> 11) * 0x1p-53;
-}
-
 // Candidates from the best on, ties to the lower id, sorted only as far as they are looked at.
 class Ranking {
  public:
@@ -127,7 +122,7 @@ TokenId Sampler::sample(std::span<const float> logits, std::span<const TokenId> 
   Ranking ranking(candidates_);
   const double temperature = double{options_.temperature};
   const size_t n = n_kept(ranking, candidates_.size(), options_);
-  double left = draw(options_.seed, step) * ranking.sum_weights(n, temperature);
+  double left = uniform_draw(options_.seed, step) * ranking.sum_weights(n, temperature);
   for (size_t i = 0; i + 1 < n; ++i) {
     const TokenId id = ranking[i].second;
     left -= ranking.weight(i, temperature);

@@ -187,6 +187,28 @@ std::span<const float> Session::decode(TokenId token) {
   return logits;
 }
 
+std::optional<Session::TokenRun> Session::run_from(TokenId token, int64_t n_steps,
+                                                   const DecodeSampling& sampling) {
+  require_fitting({&token, 1});
+  MINFER_CHECK(n_steps >= 1 && n_steps <= options_.max_seq_len - pos_, n_steps, " steps at ", pos_,
+               " of ", options_.max_seq_len);
+  DecodePlan* const plan = decode_plan();
+  if (plan == nullptr) return std::nullopt;
+  std::unique_ptr<DecodeRun> run = plan->start(token, pos_, n_steps, sampling);
+  if (run == nullptr) return std::nullopt;
+  return TokenRun(*this, token, std::move(run));
+}
+
+TokenId Session::TokenRun::next() {
+  const TokenId id = run_->next();
+  if (id < 0) {
+    run_.reset();  // nothing may be under way when the pass runs again
+    session_->throw_non_finite({&last_, 1}, 0);
+  }
+  ++session_->pos_;
+  return last_ = id;
+}
+
 Tensor Session::forward_chunk(std::span<const TokenId> tokens) {
   return forward(backend_, model_, state_->forward, tokens, pos_);
 }

@@ -2,10 +2,12 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/decode_plan.h"
 #include "models/model.h"
 
 namespace minfer {
@@ -33,6 +35,27 @@ class Session {
   // The same with the logits of tokens[first] and all after it, [n_tokens - first, vocab_size] f32:
   // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
+
+  // A decode that feeds itself; gone before its session.
+  class TokenRun {
+   public:
+    // Chosen from the logits of the token before, which pos() then counts; at most n_steps times.
+    // Throws Numeric where one of them is not finite, with its position.
+    TokenId next();
+
+   private:
+    friend Session;
+    TokenRun(Session& session, TokenId token, std::unique_ptr<DecodeRun> run)
+        : session_(&session), last_(token), run_(std::move(run)) {}
+
+    Session* session_;
+    TokenId last_;
+    std::unique_ptr<DecodeRun> run_;
+  };
+  // Evaluates `token`, then the token chosen from its logits, and so on, n_steps in all; the step
+  // of a token is under way before next() returns it. None where the backend has no plan that can.
+  // No other call of the session until it is gone.
+  std::optional<TokenRun> run_from(TokenId token, int64_t n_steps, const DecodeSampling& sampling);
 
   // Negative log-likelihoods of `targets`, one for each row of eval_all(tokens, first), in nats;
   // the logits stay on the device.

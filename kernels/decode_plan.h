@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -33,6 +34,28 @@ struct DecodeModel {
   GeluKind gelu = GeluKind::Tanh;
 };
 
+// How a plan chooses tokens by itself: as Sampler of engine/sampler.h does without penalties, where
+// the meaning of each field stands.
+struct DecodeSampling {
+  float temperature = 0;  // 0: argmax, ties to the lower id
+  int64_t top_k = 0;      // 0: off
+  float top_p = 1, min_p = 0;
+  uint64_t seed = 0, first_draw = 0;  // the number of the first draw
+  int64_t n_tokens = 0;               // logits past them are padding
+  std::vector<TokenId> banned;        // never chosen
+};
+
+// Steps under way that feed themselves: while the host looks at a token, the step that evaluates it
+// runs already. Gone before its plan; its end waits for what is under way.
+class DecodeRun {
+ public:
+  virtual ~DecodeRun() = default;
+  // The token chosen from the logits of the next step, at most n_steps times; -1 where one of them
+  // is not finite, and no further token then. The caches hold every step whose token was given, and
+  // rows past them that mean nothing.
+  virtual TokenId next() = 0;
+};
+
 // A whole step of one token, fused as the backend can: what decode takes where there is one. The
 // step op by op computes the same within the bound of the formats, and is its oracle.
 class DecodePlan {
@@ -41,6 +64,12 @@ class DecodePlan {
   // Evaluates `token` at position `pos`, after which the caches hold it; logits [vocab_size], in
   // host memory, valid until the next step.
   virtual std::span<const float> step(TokenId token, int64_t pos) = 0;
+
+  // Begins n_steps steps (1 or more, within the capacity of the caches): that of `token` at `pos`,
+  // that of the token chosen from its logits at pos + 1, and so on. Null where the plan cannot
+  // choose so. No other step until the run is gone.
+  virtual std::unique_ptr<DecodeRun> start(TokenId token, int64_t pos, int64_t n_steps,
+                                           const DecodeSampling& sampling) = 0;
 };
 
 }  // namespace minfer

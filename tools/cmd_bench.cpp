@@ -90,18 +90,32 @@ class Bench {
       session_.eval(ids);
       steps.push_back((now_seconds() - start) / double(n_prompt));
     }
-    for (int64_t i = 0; i < n_gen; ++i) {
-      throw_if_interrupted();
-      const double before = now_seconds();
-      session_.eval(std::span(ids).subspan(size_t(i), 1));
-      steps.push_back(now_seconds() - before);
-    }
+    if (n_gen > 0) decode(std::span(ids).last(size_t(n_gen)), steps);
     throw_if_interrupted();
     if (row == nullptr) return;
     const double seconds = now_seconds() - start;
     row->samples_s.push_back(seconds);
     row->first_token_s += n_prompt > 0 ? seconds : steps.front();
     row->step_s.insert(row->step_s.end(), steps.begin(), steps.end());
+  }
+
+  // Seconds of a step for each token: as text is generated where the backend chooses tokens itself,
+  // from the first one on, greedily; else of the given ones.
+  void decode(std::span<const TokenId> ids, std::vector<double>& steps) {
+    double before = now_seconds();
+    auto run = session_.run_from(ids.front(), std::ssize(ids),
+                                 {.n_tokens = model_.config.vocab_size, .banned = {}});
+    for (const TokenId& id : ids) {
+      throw_if_interrupted();
+      if (run) {
+        run->next();
+      } else {
+        session_.eval({&id, 1});
+      }
+      const double now = now_seconds();
+      steps.push_back(now - before);
+      before = now;
+    }
   }
 
   const Model& model_;

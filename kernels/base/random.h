@@ -13,4 +13,9 @@ constexpr uint64_t mix64(uint64_t x) {
   return x ^ (x >> 31);
 }
 
+// Uniform in [0, 1), in steps of 2^-53: draw `step` of a seed.
+constexpr double uniform_draw(uint64_t seed, uint64_t step) {
+  return static_cast<double>(mix64(mix64(seed) + step) >> 11) * 0x1p-53;
+}
+
 }  // namespace minfer

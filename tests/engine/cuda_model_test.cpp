@@ -5,6 +5,7 @@
 #include "engine/generate.h"
 #include "engine/perplexity.h"
 #include "models/synthetic.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/fixture_models.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/test_data.h"
@@ -91,6 +92,101 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
             << compute << ", token " << t << ", " << way.name;
       }
     }
+  }
+}
+
+DecodeSampling seeded(int64_t n_tokens) {
+  return {.temperature = 1.5f,
+          .top_k = 40,
+          .top_p = 0.95f,
+          .min_p = 0.01f,
+          .seed = 11,
+          .first_draw = 5,
+          .n_tokens = n_tokens,
+          .banned = {3, 17}};
+}
+
+// The sampler of the host with the same options.
+Sampler sampler_of(const DecodeSampling& s) {
+  SamplerOptions options;
+  options.temperature = s.temperature;
+  options.top_k = s.top_k;
+  options.top_p = s.top_p;
+  options.min_p = s.min_p;
+  options.seed = s.seed;
+  for (const TokenId id : s.banned) options.logit_bias.emplace_back(id, -INFINITY);
+  return {options, s.n_tokens};
+}
+
+// The tokens behind `token`, each chosen on the host from the logits of a step of its own.
+std::vector<TokenId> chosen_on_host(Session& session, TokenId token, int64_t n,
+                                    const DecodeSampling& sampling) {
+  Sampler sampler = sampler_of(sampling);
+  std::vector<TokenId> ids;
+  for (int64_t i = 0; i < n; ++i) {
+    const auto logits = session.eval({&token, 1}).first(size_t(sampling.n_tokens));
+    token = sampler.sample(logits, {}, sampling.first_draw + uint64_t(i));
+    ids.push_back(token);
+  }
+  return ids;
+}
+
+// The first `n` of those that a run of n_steps steps chooses.
+std::vector<TokenId> chosen_by_run(Session& session, TokenId token, int64_t n, int64_t n_steps,
+                                   const DecodeSampling& sampling) {
+  const int64_t pos = session.pos();
+  auto run = session.run_from(token, n_steps, sampling);
+  EXPECT_TRUE(run);
+  std::vector<TokenId> ids;
+  while (run && std::ssize(ids) < n) {
+    ids.push_back(run->next());
+    EXPECT_EQ(session.pos(), pos + std::ssize(ids));
+  }
+  return ids;
+}
+
+// A run gives the tokens that the sampler chooses from the logits of the same steps one by one:
+// stopped in the middle, begun anew behind it, and to the end of the cache.
+TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
+  MINFER_NEEDS_CARD();
+  const fs::path dir = fixtures_dir() / GetParam();
+  const fs::path gguf = dir / "model.gguf";
+  for (const bool persistent : {true, false}) {
+    SCOPED_TRACE(persistent ? "one kernel" : "a graph");
+    const auto backend = make_cuda_backend({.persistent_decode = persistent});
+    const Model model = load_model((fs::exists(gguf) ? gguf : dir).string(), *backend);
+    const int64_t n_tokens = model.config.vocab_size;
+    const int64_t n_prompt = 5, n = std::min<int64_t>(model.config.trained_seq_len, 64) - n_prompt;
+    Session session(model, *backend, {.max_seq_len = n_prompt + n});
+    session.eval(some_ids(n_prompt, n_tokens));
+    for (DecodeSampling sampling :
+         {DecodeSampling{.n_tokens = n_tokens, .banned = {}},
+          DecodeSampling{.n_tokens = n_tokens - 3, .banned = {1}}, seeded(n_tokens)}) {
+      SCOPED_TRACE(sampling.temperature);
+      const auto restart = [&] { session.truncate(n_prompt); };
+      restart();
+      const std::vector<TokenId> want = chosen_on_host(session, 2, n, sampling);
+      restart();
+      EXPECT_EQ(chosen_by_run(session, 2, n, n, sampling), want);
+      EXPECT_EQ(session.pos(), session.max_seq_len());
+      for (const int64_t n_first : {1, 2, 7}) {
+        const std::vector<TokenId> first(want.begin(), want.begin() + n_first);
+        const std::vector<TokenId> second(want.begin() + n_first, want.end());
+        DecodeSampling later = sampling;
+        later.first_draw += uint64_t(n_first);
+        for (const int64_t n_steps : {n_first, n}) {
+          restart();
+          EXPECT_EQ(chosen_by_run(session, 2, n_first, n_steps, sampling), first);
+          EXPECT_EQ(chosen_by_run(session, first.back(), n - n_first, n - n_first, later), second);
+        }
+        restart();
+        EXPECT_EQ(chosen_by_run(session, 2, n_first, n, sampling), first);
+        EXPECT_EQ(chosen_on_host(session, first.back(), n - n_first, later), second);
+      }
+    }
+    session.truncate(n_prompt);
+    EXPECT_FALSE(session.run_from(2, 1, {.n_tokens = n_tokens + 1, .banned = {}}));
+    EXPECT_EQ(session.pos(), n_prompt);
   }
 }
 
@@ -208,6 +304,94 @@ TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
                                   last_logits(on_cpu, *cpu, ids, kv8)),
               logit_bound(compute) + 0.01)
         << "int8 cache";
+  }
+}
+
+// Epochs of the one kernel start again every 1024 steps of 64 layers.
+TEST_F(CudaModel, RunsPastTheLastEpoch) {
+  ModelConfig config;
+  config.dim = 64;
+  config.ffn_dim = 128;
+  config.n_layers = 64;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = config.rotary_dim = 16;
+  config.vocab_size = 256;
+  config.trained_seq_len = 1200;
+  config.norm_eps = 1e-5f;
+  config.rope_theta = 1e4;
+  const Model model = make_synthetic_model(config, DType::F16, *backend_, 1);
+  Session session(model, *backend_, {});
+  const int64_t n = session.max_seq_len();
+  const std::vector<TokenId> want = chosen_on_host(session, 2, n, seeded(config.vocab_size));
+  for (int repetition = 0; repetition < 3; ++repetition) {
+    session.truncate(0);
+    ASSERT_EQ(chosen_by_run(session, 2, n, n, seeded(config.vocab_size)), want);
+  }
+}
+
+TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {
+  ModelConfig config;
+  config.dim = 64;
+  config.ffn_dim = 128;
+  config.n_layers = 2;
+  config.n_heads = config.n_kv_heads = 4;
+  config.head_dim = config.rotary_dim = 16;
+  config.vocab_size = 131;
+  config.trained_seq_len = 64;
+  config.norm_eps = 1e-5f;
+  config.rope_theta = 1e4;
+  for (const bool persistent : {true, false}) {
+    const auto backend = make_cuda_backend({.persistent_decode = persistent});
+    Model model = make_synthetic_model(config, DType::F16, *backend, 1);
+    HostTensor embedding = random_normal(1, {131, 64});
+    embedding.as<float>()[77 * 64 + 3] = std::nanf("");
+    model.weights.embedding = backend->pack_matrix(embedding);
+    Session session(model, *backend, {});
+    session.eval(some_ids(5, 70));
+    auto run = session.run_from(77, 10, {.n_tokens = 131, .banned = {}});
+    ASSERT_TRUE(run);
+    expect_error(ErrorKind::Numeric, "position 5: not a finite number after layer 0",
+                 [&] { run->next(); });
+    EXPECT_EQ(session.pos(), 5);
+    run.reset();
+    const DecodeSampling low_ids{.n_tokens = 70, .banned = {}};
+    const std::vector<TokenId> ids = chosen_by_run(session, 2, 3, 10, low_ids);
+    session.truncate(5);
+    EXPECT_EQ(ids, chosen_on_host(session, 2, 3, low_ids));
+  }
+}
+
+// Whoever asks for log-probabilities has tokens chosen on the host.
+TEST_F(CudaModel, GeneratesTheTextThatTheHostChooses) {
+  const auto path = fs::path(MINFER_FIXTURES) / "../../models/demo";
+  MINFER_NEEDS(path);
+  const Model model = load_model(path.string(), *backend_);
+  const std::vector<TokenId> prompt = model.tokenizer->encode("Once upon a time", {});
+  GenerateOptions options;
+  for (const float temperature : {0.0f, 0.8f, 1.5f}) {
+    for (const bool ignore_eos : {false, true}) {
+      for (const int64_t n_predict : {1, 2, 40, -1}) {
+        for (const char* stop : {"", "the"}) {
+          options.sampler.temperature = temperature;
+          options.sampler.seed = uint64_t(n_predict);
+          options.ignore_eos = ignore_eos;
+          options.n_predict = n_predict;
+          options.stop.clear();
+          if (*stop != '\0') options.stop = {stop};
+          const auto result = [&](int64_t n_logprobs) {
+            options.n_logprobs = n_logprobs;
+            Session session(model, *backend_, {.max_seq_len = 200});
+            return generate(session, prompt, options, nullptr);
+          };
+          const GenerateResult by_run = result(0), on_host = result(1);
+          EXPECT_EQ(by_run.tokens, on_host.tokens);
+          EXPECT_EQ(by_run.text, on_host.text);
+          EXPECT_EQ(by_run.stop_reason, on_host.stop_reason);
+          EXPECT_EQ(by_run.decode_steps, on_host.decode_steps);
+        }
+      }
+    }
   }
 }
 

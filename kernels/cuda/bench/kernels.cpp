@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <cstring>
 #include <optional>
 #include <string>
 #include <vector>
@@ -8,8 +9,10 @@
 #include "kernels/cuda/bench/decode_products.h"
 #include "kernels/cuda/bench/gemm_timer.h"
 #include "kernels/cuda/bench/timing.h"
+#include "kernels/cuda/sampling/choose_token.h"
 
-// The launchers of launchers.h, without those of loading, at shapes of Llama-2-7B.
+// The launchers of launchers.h, without those of loading, at shapes of Llama-2-7B, and the choice
+// of a token.
 namespace minfer {
 namespace cuda {
 namespace {
@@ -48,6 +51,7 @@ class KernelBench {
     norms();
     elements();
     rows_of_logits();
+    choices();
     positions();
     products_of_many();
     products_of_few();
@@ -133,6 +137,36 @@ class KernelBench {
     stream_through("find_non_finite", {x}, Bound::Read, [&](auto& t) {
       find_non_finite(stream(), static_cast<int64_t*>(found.view().data), t[0]);
     });
+  }
+
+  // The logits lie in L2, as behind the product that writes them.
+  void choices() {
+    const DecodeSampling ways[] = {{.banned = {}},
+                                   {.temperature = 1, .top_k = 40, .top_p = 0.95f, .banned = {}},
+                                   {.temperature = 1, .top_k = 1000, .banned = {}}};
+    const PinnedArray<TokenId> chosen(2);
+    for (const int64_t n : {kBenchVocab, int64_t{128256}}) {
+      for (DecodeSampling sampling : ways) {
+        sampling.n_tokens = n;
+        const std::string shape =
+            cat(n, " f32, ",
+                sampling.temperature == 0 ? std::string("greedy") : cat("top ", sampling.top_k));
+        if (!choice_.wants("choose_token", shape)) continue;
+        const DeviceTensor logits = random_tensor(DType::F32, {n}, 4);
+        const TokenChoice choice = token_choice(sampling, n, 0).value();
+        std::vector<int32_t> words(sizeof choice / sizeof(int32_t));
+        std::memcpy(words.data(), &choice, sizeof choice);
+        const DeviceTensor choice_on_card = to_card(words), input = to_card({1, 0, 1});
+        const double us = graph_us(stream(), kLaunches, [&] {
+          for (int i = 0; i < kLaunches; ++i) {
+            choose_token(stream(), logits.view().as<const float>(),
+                         static_cast<const TokenChoice*>(choice_on_card.view().data),
+                         static_cast<StepInput*>(input.view().data), 0, chosen.data());
+          }
+        });
+        choice_.done({"choose_token", shape, Bound::Read, us * 1e-6, double(4 * n)});
+      }
+    }
   }
 
   void positions() {

@@ -188,47 +188,43 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
 }
 
-PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model, StepParams p)
-    : stream_(stream),
-      model_(model),
-      host_logits_(static_cast<size_t>(model.output->out_dim)),
-      device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
-      x_(allocate_device(DType::F32, {1, p.dim})),
-      logits_(allocate_device(DType::F32, {1, model.output->out_dim})) {
-  allocate_words(p);
-  make_layers(p);
-  auto* const input = static_cast<StepInput*>(device_input_.view().data);
-  p.x = data_of<const float>(x_);
-  p.logits = data_of<float>(logits_);
-  p.input = input;
+PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
+                               const StepParams& params)
+    : CapturedStep(stream, model, uint32_t(params.n_layers)), params_(params) {
+  allocate_words();
+  make_layers();
+  params_.x = data_of<const float>(x());
+  params_.logits = data_of<float>(logits());
+  params_.input = input();
+}
 
+void PersistentStep::launch_layers() {
   cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(p.products[kHead].share.team_blocks));
+  config.gridDim = dim3(unsigned(params_.products[kHead].share.team_blocks));
   config.blockDim = dim3(kStepThreads);
-  config.dynamicSmemBytes = size_t(step_shared(p).total);
-  config.stream = stream_;
+  config.dynamicSmemBytes = size_t(step_shared(params_).total);
+  config.stream = stream();
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  graph_ = capture_graph(stream_, [&] {
-    MINFER_CUDA_CHECK(
-        cudaMemcpyAsync(input, input_.data(), sizeof(StepInput), cudaMemcpyHostToDevice, stream_));
-    gather_rows(stream_, x_, *model_.embedding, &input->token);
-    MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, step_kernel_of(p.attention.heads_per_block), p));
-    MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
-                                      static_cast<size_t>(logits_.view().n_bytes()),
-                                      cudaMemcpyDeviceToHost, stream_));
-  });
+  MINFER_CUDA_CHECK(
+      cudaLaunchKernelEx(&config, step_kernel_of(params_.attention.heads_per_block), params_));
 }
 
-void PersistentStep::allocate_words(StepParams& p) {
+void PersistentStep::clear_epochs() {
+  MINFER_CUDA_CHECK(cudaMemsetAsync(words_.view().data, 0,
+                                    static_cast<size_t>(words_.view().n_bytes()), stream()));
+}
+
+void PersistentStep::allocate_words() {
+  StepParams& p = params_;
   const StepAttention& a = p.attention;
   const auto matrices = [&](const DecodeLayer& l) {
     return l.wq->out_dim + l.wk->out_dim + l.wv->out_dim;
   };
-  const int64_t n_qkv = matrices(model_.layers.front()) / 4, n_x = p.dim / 4;
+  const int64_t n_qkv = matrices(model().layers.front()) / 4, n_x = p.dim / 4;
   const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
   const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
   const int64_t n_hidden = p.products[kDown].in_dim / 4;
@@ -242,12 +238,13 @@ void PersistentStep::allocate_words(StepParams& p) {
   p.words.hidden = p.words.after_ffn + n_x;
 }
 
-void PersistentStep::make_layers(StepParams& p) {
+void PersistentStep::make_layers() {
+  StepParams& p = params_;
   const auto matrix = [](const Matrix& w) {
     return StepMatrix{data_of<const uint8_t>(w.storage), data_of<const uint8_t>(w.scales)};
   };
   std::vector<StepLayer> layers;
-  for (const DecodeLayer& l : model_.layers) {
+  for (const DecodeLayer& l : model().layers) {
     StepLayer to{};
     const Matrix* const matrices[] = {l.wq, l.wk, l.wv, l.wo, l.w_gate, l.w_up, l.w_down};
     for (size_t i = 0; i < std::size(matrices); ++i) to.matrices[i] = matrix(*matrices[i]);
@@ -260,30 +257,15 @@ void PersistentStep::make_layers(StepParams& p) {
     layers.push_back(to);
   }
   StepLayer output{};
-  output.matrices[0] = matrix(*model_.output);
-  output.attn_norm = model_.output_norm.data;
+  output.matrices[0] = matrix(*model().output);
+  output.attn_norm = model().output_norm.data;
   layers.push_back(output);
   const auto n_bytes = layers.size() * sizeof(StepLayer);
   layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});
   MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
-                                    cudaMemcpyHostToDevice, stream_));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));  // `layers` goes
+                                    cudaMemcpyHostToDevice, stream()));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` goes
   p.layers = static_cast<const StepLayer*>(layers_.view().data);
-}
-
-std::span<const float> PersistentStep::step(TokenId token, int64_t pos) {
-  MINFER_CHECK(pos >= 0 && pos < model_.layers.front().cache->capacity, "decode at position ", pos);
-  const auto n_layers = uint32_t(model_.layers.size());
-  if (epoch_ == 0 || epoch_ + n_layers > 65536) {
-    MINFER_CUDA_CHECK(cudaMemsetAsync(words_.view().data, 0,
-                                      static_cast<size_t>(words_.view().n_bytes()), stream_));
-    epoch_ = 1;
-  }
-  *input_.data() = {token, narrow<int32_t>(pos), epoch_};
-  epoch_ += n_layers;
-  MINFER_CUDA_CHECK(cudaGraphLaunch(graph_.get(), stream_));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
-  return {host_logits_.data(), host_logits_.size()};
 }
 
 }  // namespace minfer::cuda

@@ -1,0 +1,121 @@
+#include "kernels/cuda/decode/captured_step.h"
+
+#include "kernels/cuda/launchers.h"
+
+namespace minfer::cuda {
+namespace {
+
+Event make_event_without_time() {
+  cudaEvent_t event = nullptr;
+  MINFER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return Event(event);
+}
+
+}  // namespace
+
+// Is one step ahead of the tokens that it gave.
+class CapturedStep::Run final : public DecodeRun {
+ public:
+  Run(CapturedStep& plan, int64_t pos, int64_t n_steps)
+      : plan_(plan), next_launch_(pos), next_token_(pos), end_(pos + n_steps) {
+    launch();
+    plan_.is_running_ = true;
+  }
+  ~Run() override {
+    cudaStreamSynchronize(plan_.stream_);
+    plan_.is_running_ = false;
+  }
+
+  TokenId next() override {
+    MINFER_CHECK(next_token_ < end_, "a token behind the last step, at ", end_);
+    if (next_launch_ < end_) launch();
+    const int64_t slot = next_token_++ % 2;
+    MINFER_CUDA_CHECK(cudaEventSynchronize(plan_.ends_[slot].get()));
+    return plan_.chosen_.data()[slot];
+  }
+
+ private:
+  void launch() {
+    plan_.launch(plan_.choosing_graph_);
+    MINFER_CUDA_CHECK(cudaEventRecord(plan_.ends_[next_launch_ % 2].get(), plan_.stream_));
+    ++next_launch_;
+  }
+
+  CapturedStep& plan_;
+  int64_t next_launch_, next_token_, end_;  // positions
+};
+
+CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step)
+    : stream_(stream),
+      model_(model),
+      epochs_per_step_(epochs_per_step),
+      host_logits_(static_cast<size_t>(model.output->out_dim)),
+      device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
+      device_choice_(allocate_device(DType::U8, {int64_t{sizeof(TokenChoice)}})),
+      x_(allocate_device(DType::F32, {1, model.embedding->in_dim})),
+      logits_(allocate_device(DType::F32, {1, model.output->out_dim})),
+      ends_{make_event_without_time(), make_event_without_time()} {}
+
+std::span<const float> CapturedStep::step(TokenId token, int64_t pos) {
+  check(pos, 1);
+  if (!graph_) {
+    graph_ = capture_graph(stream_, [this] {
+      copy_input();
+      launch_embedding_and_layers();
+      MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
+                                        static_cast<size_t>(logits_.view().n_bytes()),
+                                        cudaMemcpyDeviceToHost, stream_));
+    });
+  }
+  *host_input_.data() = {token, narrow<int32_t>(pos), epoch_};
+  launch(graph_);
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return {host_logits_.data(), host_logits_.size()};
+}
+
+std::unique_ptr<DecodeRun> CapturedStep::start(TokenId token, int64_t pos, int64_t n_steps,
+                                               const DecodeSampling& sampling) {
+  check(pos, n_steps);
+  const std::optional<TokenChoice> choice =
+      token_choice(sampling, logits_.view().n_elements(), pos);
+  if (!choice) return nullptr;
+  auto* const choice_on_card = static_cast<TokenChoice*>(device_choice_.view().data);
+  if (!choosing_graph_) {
+    choosing_graph_ = capture_graph(stream_, [&] {
+      launch_embedding_and_layers();
+      choose_token(stream_, logits_.view().as<const float>(), choice_on_card, input(),
+                   epochs_per_step_, chosen_.data());
+    });
+  }
+  *host_choice_.data() = *choice;
+  *host_input_.data() = {token, narrow<int32_t>(pos), epoch_};
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(choice_on_card, host_choice_.data(), sizeof(TokenChoice),
+                                    cudaMemcpyHostToDevice, stream_));
+  copy_input();
+  return std::make_unique<Run>(*this, pos, n_steps);
+}
+
+void CapturedStep::launch_embedding_and_layers() {
+  gather_rows(stream_, x_, *model_.embedding, &input()->token);
+  launch_layers();
+}
+
+void CapturedStep::copy_input() {
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(input(), host_input_.data(), sizeof(StepInput),
+                                    cudaMemcpyHostToDevice, stream_));
+}
+
+void CapturedStep::launch(const GraphExec& graph) {
+  if (epoch_ == 1) clear_epochs();
+  epoch_ = epoch_after(epoch_, epochs_per_step_);
+  MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
+}
+
+void CapturedStep::check(int64_t pos, int64_t n_steps) const {
+  const int64_t capacity = model_.layers.front().cache->capacity;
+  MINFER_CHECK(pos >= 0 && n_steps >= 1 && n_steps <= capacity - pos, "decode of ", n_steps,
+               " at position ", pos, " of ", capacity);
+  MINFER_CHECK(!is_running_, "a decode step while others feed themselves");
+}
+
+}  // namespace minfer::cuda
