@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <bit>
+#include <limits>
 #include <optional>
 #include <vector>
 
@@ -27,18 +28,21 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   p.format = *format;
   p.in_dim = narrow<int>(w.in_dim);
   const bool is_float = *format <= StepFormat::BF16;
-  p.tile_rows = is_float ? kFloatRows : kTileRows;
+  p.rows_log = is_float ? kFloatRowsLog : 4;
+  const int tile_rows = p.tile_rows();
+  std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   int n_tiles = 0;
   for (size_t i = 0; i < matrices.size(); ++i) {
     const Matrix& m = **(matrices.begin() + i);
     if (!same_format(w, m)) return std::nullopt;
     const bool is_last = i + 1 == matrices.size();
-    if (!is_last && m.out_dim % p.tile_rows != 0) return std::nullopt;
-    const int tiles = narrow<int>(ceil_div(m.out_dim, p.tile_rows));
+    if (!is_last && m.out_dim % tile_rows != 0) return std::nullopt;
+    const int tiles = narrow<int>(ceil_div(m.out_dim, tile_rows));
     n_tiles = in_pairs ? tiles : n_tiles + tiles;
+    if (!is_last && !in_pairs) p.ends[i] = n_tiles;
     p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
   }
-  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks, 1};
+  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks};
   shift = (shift + p.share.n_longer) % n_blocks;
 
   if (is_float) {
@@ -64,25 +68,10 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   return p;
 }
 
-// Tiles of q, k and v by heads, and where nobody gets more that way, those of a group to the blocks
-// that attend with it: they wait for each other alone. False where heads are not whole tiles.
-bool order_by_heads(StepProduct& qkv, const StepAttention& a) {
-  if (a.head_dim % qkv.tile_rows != 0) return false;
-  const int n_kv_heads = a.n_groups / a.blocks_per_kv, n_blocks = qkv.share.team_blocks;
-  qkv.head_tiles[1] = a.head_dim / qkv.tile_rows;
-  qkv.head_tiles[0] = a.heads_per_block * a.blocks_per_kv * qkv.head_tiles[1];
-  const int n_tiles = qkv.head_tiles[0] + 2 * qkv.head_tiles[1];
-  const int team_blocks = a.blocks_per_kv * a.n_splits;
-  if (ceil_div(n_tiles, team_blocks) <= ceil_div(n_tiles * n_kv_heads, n_blocks)) {
-    qkv.share = {n_tiles, n_tiles / team_blocks, n_tiles % team_blocks, 0, team_blocks, n_kv_heads};
-  }
-  return true;
-}
-
 // Rows of a product that a block publishes, and the room that their sums need.
 bool fits(const StepProduct& p, int halves) {
-  return (p.share.rounds + 1) * p.tile_rows * halves <= kStepMaxRows &&
-         p.out_dim % p.tile_rows == 0;
+  return (p.share.rounds + 1) * p.tile_rows() * halves <= kStepMaxRows &&
+         p.out_dim % p.tile_rows() == 0;
 }
 
 bool has_biases(const DecodeModel& model) {
@@ -110,8 +99,9 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.scale_log2 = model.attention_scale * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
-  if (a.n_splits == 0 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
-      cache.dtype != DType::F16) {  // the kernel's code for U8 has not been tried on a card yet
+  const int64_t n_qkv = (model.n_heads + 2 * cache.n_kv_heads) * model.head_dim;
+  if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
+      cache.dtype == DType::F32) {
     return std::nullopt;
   }
   a.split_words = narrow<int>(ceil_div(a.group_words, a.n_splits));
@@ -133,14 +123,14 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   StepParams p{};
   int shift = 0;
-  auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
+  const auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
   const auto wo = product_of({first.wo}, false, n_blocks, shift);
   const auto gate_up = product_of({first.w_gate, first.w_up}, true, n_blocks, shift);
   auto down = product_of({first.w_down}, false, n_blocks, shift);
   const auto head = product_of({model.output}, false, n_blocks, shift);
   const auto attention = attention_of(model, n_blocks);
   if (!qkv || !wo || !gate_up || !down || !head || !attention) return nullptr;
-  if (wo->tile_rows != down->tile_rows || !order_by_heads(*qkv, *attention)) return nullptr;
+  if (wo->rows_log != down->rows_log) return nullptr;
   down->share = wo->share;  // who adds to a row of the residual stream keeps it
   for (const DecodeLayer& l : model.layers) {
     if (!same_format(*l.wq, *first.wq) || !same_format(*l.wk, *first.wk) ||
@@ -203,7 +193,7 @@ void PersistentStep::launch_layers() {
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(params_.products[kHead].share.team_blocks));
+  config.gridDim = dim3(unsigned(params_.products[kHead].share.n_blocks));
   config.blockDim = dim3(kStepThreads);
   config.dynamicSmemBytes = size_t(step_shared(params_).total);
   config.stream = stream();

@@ -19,18 +19,25 @@ struct StepAttentionShare {
   bool has_new, appends;
 };
 
-// A pair of elements of the block's rows, heads of q, k and v, that turns. One a thread for one
-// head.
+// A pair of elements of the block's rows, heads of q, k and v, that turns.
 struct StepPair {
-  int row, element[2];  // row -1: none
-  int source[2];        // elements of the words of q, k and v
+  int8_t row;  // -1: none
+  uint8_t element[2];
+  uint16_t source[2];  // elements of the words of q, k and v
   float2 angle;
 };
 
+template <int kHeads>
 struct StepAttentionShared {
-  float q[kStepMaxHeads][kStepMaxHeadDim];
+  alignas(16) float q[kStepMaxHeads][kStepMaxHeadDim];
   float new_row[2][kStepMaxHeadDim];  // k and v of the step, as the cache holds them
   float2 states[kStepWarps][kStepMaxHeads];
+
+  // For each thread, and for all layers of the step.
+  static constexpr int kOwnPairs =
+      ((kHeads + 2) * kStepMaxHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
+  StepPair pairs[kOwnPairs][kStepConsumers];
+  StepAttentionShare share;
 };
 
 __device__ inline StepAttentionShare attention_share(const StepAttention& a, int pos) {
@@ -52,10 +59,10 @@ __device__ inline StepAttentionShare attention_share(const StepAttention& a, int
 }
 
 // The first rows of the block's positions on their way to L2, while q is still computed.
-__device__ inline void prefetch_rows(const StepAttention& a, const StepLayer& layer, int pos) {
+__device__ inline void prefetch_rows(const StepAttention& a, const StepAttentionShare& t,
+                                     const StepLayer& layer) {
   constexpr int kMost = 128;
-  const StepAttentionShare t = attention_share(a, pos);
-  const int n = min(min(t.end, pos) - t.begin, kMost);
+  const int n = min(min(t.end, t.pos) - t.begin, kMost);
   if (!t.takes_part || n <= 0) return;
   const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2);
   const int64_t row = int64_t{t.kv_head} * a.capacity + t.begin;
@@ -71,26 +78,24 @@ __device__ inline void prefetch_rows(const StepAttention& a, const StepLayer& la
 
 __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionShare& t, int index) {
   const StepAttention& a = p.attention;
-  const int pairs = a.head_dim / 2;
+  const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
   StepPair x{};
-  x.row = index / pairs;
-  const int i = index % pairs;
-  if (x.row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
+  if (row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
     x.row = -1;
     return x;
   }
-  const bool is_v = x.row == a.heads_per_block + 1;
+  x.row = int8_t(row);
+  const bool is_v = row == a.heads_per_block + 1;
   const bool turns = !is_v && i < a.n_pairs;
-  x.element[0] = turns || is_v ? i : 2 * i;
-  x.element[1] = turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1;
+  x.element[0] = uint8_t(turns || is_v ? i : 2 * i);
+  x.element[1] = uint8_t(turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1);
   x.angle = turns ? p.rope[int64_t{t.pos} * a.n_pairs + i] : float2{1, 0};
-  // By key/value heads: the query heads of one, its k, its v.
-  const int heads_per_kv = a.heads_per_block * a.blocks_per_kv;
-  const int head =
-      t.kv_head * (heads_per_kv + 2) +
-      (x.row < a.heads_per_block ? t.first_head % heads_per_kv + x.row : heads_per_kv + int(is_v));
+  const int n_kv_heads = a.n_groups / a.blocks_per_kv;
+  const int head = row < a.heads_per_block ? t.first_head + row
+                   : is_v                  ? a.n_heads + n_kv_heads + t.kv_head
+                                           : a.n_heads + t.kv_head;
 #pragma unroll
-  for (int k = 0; k < 2; ++k) x.source[k] = head * a.head_dim + x.element[k];
+  for (int k = 0; k < 2; ++k) x.source[k] = uint16_t(head * a.head_dim + x.element[k]);
   return x;
 }
 
@@ -232,22 +237,29 @@ struct Decoder {
   }
 };
 
+// What is the same in all layers of a step.
+template <int kHeads>
+__device__ inline void prepare_attention(const StepParams& p, StepAttentionShared<kHeads>& s,
+                                         int pos) {
+  const StepAttentionShare share = attention_share(p.attention, pos);
+  const int thread = thread_index();
+  if (thread == 0) s.share = share;
+#pragma unroll
+  for (int k = 0; k < s.kOwnPairs; ++k) {
+    s.pairs[k][thread] = step_pair(p, share, thread + k * kStepConsumers);
+  }
+}
+
 // Gathers the block's q, k and v, turns q and k, and leaves q (times the scale) and the new rows as
 // the cache holds them in shared memory; appends them to the cache.
 template <int kHeads>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
-                                     const StepAttentionShare& t, StepAttentionShared& s,
+                                     const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
                                      uint32_t epoch) {
   const StepAttention& a = p.attention;
-  constexpr int kPairs = (kHeads + 2) * kStepMaxHeadDim / 2;
-  constexpr int kOwn = (kPairs + kStepConsumers - 1) / kStepConsumers;
-  StepPair pairs[kOwn];
 #pragma unroll
-  for (int k = 0; k < kOwn; ++k) {
-    pairs[k] = step_pair(p, t, thread_index() + k * kStepConsumers);
-  }
-#pragma unroll
-  for (const StepPair& x : pairs) {
+  for (const auto& pairs : s.pairs) {
+    const StepPair x = pairs[thread_index()];
     if (x.row < 0) continue;
     const uint4* const from[2] = {p.words.qkv + x.source[0] / 4, p.words.qkv + x.source[1] / 4};
     StepWord words[2] = {load_word(from[0]), load_word(from[1])};
@@ -346,9 +358,10 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
 // the parts. `memory`: [kStepWarps, kHeads, head_dim] floats, `parts` what merge_splits gathers.
 template <int kHeads>
-__device__ inline void attend(const StepParams& p, const StepLayer& layer, StepAttentionShared& s,
-                              float* memory, float* parts, int pos, uint32_t epoch) {
-  const StepAttentionShare t = attention_share(p.attention, pos);
+__device__ inline void attend(const StepParams& p, const StepLayer& layer,
+                              StepAttentionShared<kHeads>& s, float* memory, float* parts,
+                              uint32_t epoch) {
+  const StepAttentionShare t = s.share;
   if (!t.takes_part) return;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
   const StepAttention& a = p.attention;

@@ -65,10 +65,6 @@ template <bool kFloat>
 __host__ __device__ constexpr int own_word(int k) {
   return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
 }
-constexpr int kWordBatch = 8;  // that a lane asks for at a time
-constexpr int kBatchWords = kWordBatch * kStepConsumers;
-static_assert(own_word<true>(kWordBatch) == kBatchWords);
-
 __device__ inline int first_own_word(StepFormat format) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   if (format <= StepFormat::BF16) return warp * (kStageColumns / 4 / kStepWarps) + lane;
@@ -76,22 +72,22 @@ __device__ inline int first_own_word(StepFormat format) {
   return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
 }
 
-// f(word, its four floats) for the words of the lane as they come, times the norm's weight; returns
-// the sum of the squares before that.
-template <bool kNorm, bool kFloat, typename F>
+// f(word, its four floats) for the words of the lane, kBatch (of 4) at a time, times the norm's
+// weight; returns the sum of the squares before that.
+template <bool kNorm, bool kFloat, int kBatch, typename F>
 __device__ inline float each_own_word(const StepSource& source, int first, int n_words, F f) {
   constexpr auto kPlace = own_word<kFloat>;
   const bool is_plain = kNorm && source.plain != nullptr;
   float squares = 0;
 #pragma unroll 1
-  for (; first < n_words; first += kBatchWords) {
+  for (; first < n_words; first += kPlace(kBatch)) {
     const int n_left = n_words - first;
-    StepWord words[kWordBatch];
-    uint2 weight[kNorm ? kWordBatch : 1];
+    StepWord words[kBatch];
+    uint2 weight[kNorm ? kBatch : 1];
     if (!is_plain) ask_words<kPlace>(words, source.words + first, n_left);
     if constexpr (kNorm) {
 #pragma unroll
-      for (int k = 0; k < kWordBatch; ++k) {
+      for (int k = 0; k < kBatch; ++k) {
         if (kPlace(k) < n_left) {
           weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first + kPlace(k));
         }
@@ -99,7 +95,7 @@ __device__ inline float each_own_word(const StepSource& source, int first, int n
     }
     if (!is_plain) await_words<kPlace>(words, source.words + first, n_left, source.epoch);
 #pragma unroll
-    for (int k = 0; k < kWordBatch; ++k) {
+    for (int k = 0; k < kBatch; ++k) {
       if (kPlace(k) >= n_left) break;
       const int word = first + kPlace(k);
       float4 x = is_plain
@@ -118,10 +114,10 @@ __device__ inline float each_own_word(const StepSource& source, int first, int n
 }
 
 // The warp's part of f32 numbers for float weights.
-template <bool kNorm>
+template <bool kNorm, int kBatch>
 __device__ inline float stage_floats(const StepProduct& product, const StepSource& source,
                                      const StepStage& at) {
-  return each_own_word<kNorm, true>(
+  return each_own_word<kNorm, true, kBatch>(
       source, first_own_word(product.format), product.in_dim / 4, [&](int word, const float4& x) {
         *reinterpret_cast<float4*>(at.input + 4 * float_place(4 * word)) = x;
       });
@@ -129,7 +125,7 @@ __device__ inline float stage_floats(const StepProduct& product, const StepSourc
 
 // The warp's part as digits. `unit`: the power of two that brings its largest number into [1, 2),
 // which it was divided by; NaN where a number is not finite.
-template <bool kNorm>
+template <bool kNorm, int kBatch>
 __device__ inline float stage_digits(const StepProduct& product, const StepSource& source,
                                      const StepStage& at, float& unit) {
   const bool is_u4 = product.format == StepFormat::U4;
@@ -141,7 +137,7 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
   // The scale wants the largest of all: until then each number waits where a digit will be.
   uint32_t top = 0;  // bits of the largest magnitude: infinities and NaN are above all others
   const float squares =
-      each_own_word<kNorm, false>(source, first, n_words, [&](int word, float4 x) {
+      each_own_word<kNorm, false, kBatch>(source, first, n_words, [&](int word, float4 x) {
         uint32_t* const to = place_of(word);
         const uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
                                   __float_as_uint(x.w)};
@@ -177,14 +173,14 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
 
 // Leaves the warp's columns in shared memory, and the sum of their squares in at.squares[warp].
 // Returns the factor of the warp's own sums.
-template <bool kNorm>
+template <bool kNorm, int kBatch>
 __device__ inline float stage_input(const StepProduct& product, const StepSource& source,
                                     const StepStage& at) {
   float unit = 1, squares;
   if (product.format <= StepFormat::BF16) {
-    squares = stage_floats<kNorm>(product, source, at);
+    squares = stage_floats<kNorm, kBatch>(product, source, at);
   } else {
-    squares = stage_digits<kNorm>(product, source, at, unit);
+    squares = stage_digits<kNorm, kBatch>(product, source, at, unit);
   }
   if constexpr (kNorm) {
     squares = warp_reduce(squares, Sum{});

@@ -7,12 +7,100 @@
 namespace minfer::cuda {
 namespace {
 
+// Where a warp is. It lies in shared memory while the warp multiplies, which wants all registers.
+struct StepPlace {
+  int step, tile;
+  float unit;
+};
+__device__ inline StepPlace reload(const volatile StepPlace* places) {
+  const volatile StepPlace& place = places[thread_index() / 32];
+  return {place.step, place.tile, place.unit};
+}
+__device__ inline int phase_of(const StepParams& p, int step) {
+  return step == 4 * p.n_layers ? int(kHead) : step % 4;
+}
+// Tiles of a share, or pairs, that a block multiplies before it adds its warps' sums up.
+__device__ inline int tiles_at_once(const StepProduct& product, int phase) {
+  return kStepMaxRows >> (product.rows_log + (phase == kGateUp ? 1 : 0));
+}
+// Which of two buffers is its round's: who is done with a round may be a barrier ahead of others,
+// who still read what it left.
+__device__ inline int buffer_of(const StepProduct& product, int phase, const StepPlace& at) {
+  return (at.step + at.tile / tiles_at_once(product, phase)) % 2;
+}
+__device__ inline float* scratch_of(const StepParams& p, uint8_t* shared, int buffer) {
+  return reinterpret_cast<float*>(shared + step_shared(p).scratch) + buffer * kScratchFloats;
+}
+
+// The warp's sums of the tiles from `at` on in the round's scratch.
+__device__ inline void multiply_tiles(const StepParams& p, const StepProduct* products,
+                                      const StepLayer* layers, uint8_t* shared,
+                                      __half (*scales)[kStepMaxRows], const StepPlace& at,
+                                      volatile StepPlace* places, const StepRing& ring,
+                                      StepCursor& cursor) {
+  volatile StepPlace& place = places[thread_index() / 32];
+  place.step = at.step;
+  place.tile = at.tile;
+  place.unit = at.unit;
+  const int phase = phase_of(p, at.step), halves_log = phase == kGateUp ? 1 : 0;
+  const StepProduct& product = products[phase];
+  const int buffer = buffer_of(product, phase, at);
+  const int n_tiles = min(tiles_at_once(product, phase), product.count - at.tile);
+  if (product.has_row_scales()) {
+    fetch_row_scales(product, layers[at.step / 4 % 2], phase, product.begin + at.tile, n_tiles,
+                     scales[buffer]);
+    ptx::copy_async_commit();
+  }
+  const StepStage stage{shared + step_shared(p).input, scratch_of(p, shared, buffer), nullptr};
+  multiply(product, ring, stage, cursor, n_tiles << halves_log, at.unit);
+}
+
+// Adds the warps' sums of those tiles, and publishes the rows or leaves them as logits.
+__device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
+                                    const StepProduct& product, uint8_t* shared,
+                                    const float* squares, const __half (*scales)[kStepMaxRows],
+                                    float* residual, uint32_t first_epoch) {
+  const int thread = thread_index(), phase = phase_of(p, at.step);
+  const int halves_log = phase == kGateUp ? 1 : 0, rows_log = product.rows_log;
+  const int buffer = buffer_of(product, phase, at);
+  const int n_rows = min(tiles_at_once(product, phase), product.count - at.tile) << rows_log;
+  const int first_row = (product.begin + at.tile) << rows_log;
+  const bool has_row = thread < n_rows;
+  float value = 0;
+  if (has_row) {
+    const bool has_norm = phase != kWo && phase != kDown;
+    const float factor = has_norm ? norm_factor(squares, product.in_dim, p.eps) : 1.0f;
+    const float* const scratch = scratch_of(p, shared, buffer);
+    const auto product_of_row = [&](int row) {
+      const float sum = sum_of_warps(scratch, row) * factor;
+      return product.has_row_scales() ? sum * __half2float(scales[buffer][scale_place(row)]) : sum;
+    };
+    const int in_tile = thread & (product.tile_rows() - 1);
+    const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
+    value = product_of_row(row);
+    if (phase == kGateUp) value = silu(value) * product_of_row(row + product.tile_rows());
+  }
+  if (phase == kHead) {
+    if (has_row && first_row + thread < product.out_dim) p.logits[first_row + thread] = value;
+    return;
+  }
+  uint4* words = p.words.qkv;
+  if (phase == kGateUp) {
+    words = p.words.hidden;
+  } else if (phase != kQkv) {
+    value += residual[thread];
+    residual[thread] = value;
+    words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
+  }
+  publish(words + first_row / 4, 0, n_rows, value, first_epoch + uint32_t(at.step / 4));
+}
+
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
-//              ring of weights full. Blocks own rows: of the residual stream in a register each
+//              ring of weights full. Blocks own rows: of the residual stream too
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times f16(x) and
@@ -27,9 +115,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   extern __shared__ __align__(128) uint8_t shared[];
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
   __shared__ float s_squares[2][kStepWarps];
-  __shared__ alignas(16) StepAttentionShared s_attention;
+  __shared__ uint32_t s_first_epoch;
+  __shared__ StepPlace s_places[kStepWarps];
+  __shared__ float s_residual[kStepConsumers];  // of the rows that a thread adds to
+  __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
+  __shared__ alignas(16) StepAttentionShared<kHeads> s_attention;
   __shared__ StepProduct s_products[kStepPhases];
-  __shared__ StepLayer s_layers[2];  // this one and the next
+  __shared__ alignas(16) StepLayer s_layers[2];  // this one and the next
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
   if (thread < kStepPhases) {
@@ -38,12 +130,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     product.count = product.share.count(block);
   }
   const auto fetch_layer = [&](int layer) {
-    if (thread < int(sizeof(StepLayer) / 8)) {
-      reinterpret_cast<uint64_t*>(s_layers + layer % 2)[thread] =
-          __ldg(reinterpret_cast<const unsigned long long*>(p.layers + layer) + thread);
+    static_assert(sizeof(StepLayer) % 16 == 0);
+    if (thread < int(sizeof(StepLayer) / 16)) {
+      ptx::copy_async_16(ptx::shared_address(s_layers + layer % 2) + 16 * thread,
+                         reinterpret_cast<const uint4*>(p.layers + layer) + thread);
     }
+    ptx::copy_async_commit();
   };
   fetch_layer(0);
+  ptx::copy_async_wait<0>();
   if (thread == 0) {
     for (int i = 0; i < p.n_slots; ++i) {
       ptx::mbarrier_init(s_full + i, 1);
@@ -63,36 +158,33 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     return;
   }
 
-  const StepShared layout = step_shared(p);
-  auto* const scratch = reinterpret_cast<float*>(shared + layout.scratch);
-  const uint32_t first_epoch = p.input->epoch;
-  const int pos = p.input->pos;
-  StepCursor cursor;
-  float residual = 0;
+  if (thread == 0) s_first_epoch = p.input->epoch;
+  prepare_attention(p, s_attention, p.input->pos);
   {
     const StepProduct& wo = s_products[kWo];
-    const int row = wo.begin * wo.tile_rows + thread;
-    if (row < p.dim) residual = __ldcg(p.x + row);
+    const int row = (wo.begin << wo.rows_log) + thread;
+    s_residual[thread] = row < p.dim ? __ldcg(p.x + row) : 0.0f;
   }
 
+  consumers_sync();
+  StepCursor cursor;
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
-    const int layer_index = step / 4, phase = layer_index == p.n_layers ? int(kHead) : step % 4;
+    const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
     const StepProduct& product = s_products[phase];
-    const uint32_t epoch = first_epoch + uint32_t(layer_index);
+    const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
-    // Who is done with a product may be a barrier ahead of others, who still read what it left.
-    StepStage stage{shared + layout.input, scratch, s_squares[step % 2]};
+    const StepStage stage{shared + step_shared(p).input, nullptr, s_squares[step % 2]};
     float unit;
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
-        fetch_layer(layer_index + 1);  // seen by all behind the barriers of the steps to come
-        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input), scratch, pos,
-                       epoch);
+        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input),
+                       scratch_of(p, shared, 0), epoch);
       }
       const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
                               .epoch = epoch};
-      unit = stage_input<false>(product, source, stage);
+      unit = phase == kWo ? stage_input<false, 4>(product, source, stage)
+                          : stage_input<false, 8>(product, source, stage);
     } else {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16};
       if (phase == kGateUp) {
@@ -105,59 +197,31 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         source.plain = layer_index == 0 ? p.x : nullptr;
         source.norm_weight = layer.attn_norm;
       }
-      unit = stage_input<true>(product, source, stage);
+      unit = stage_input<true, 4>(product, source, stage);
     }
 
-    if (phase == kQkv && thread == 0) prefetch_rows(p.attention, layer, pos);
+    if (phase == kQkv) {
+      fetch_layer(layer_index + 1);
+      if (thread == 0) prefetch_rows(p.attention, s_attention.share, layer);
+    }
     if ((phase == kWo || phase == kDown) && thread == 0) {  // the next norm's weight, to L2
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
-    const int first_tile = product.begin, n_tiles = product.count;
-    const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
-    const int at_once = kStepMaxRows / (halves * tile_rows);
-    const bool has_row_scales = product.format >= StepFormat::U4 && product.scales_per_piece == 0;
-    for (int tile = 0, round = 0; tile == 0 || tile < n_tiles; tile += at_once, ++round) {
-      stage.scratch = scratch + (step + round) % 2 * kScratchFloats;
-      const int n_now = min(at_once, n_tiles - tile), n_rows = n_now * tile_rows;
-      const bool has_row = thread < n_rows;
-      float scale[2] = {1, 1};
-      if (has_row_scales && has_row) {
-        scale[0] *= row_scale(product, layer, phase, first_tile + tile, thread, 0);
-        if (phase == kGateUp) {
-          scale[1] *= row_scale(product, layer, phase, first_tile + tile, thread, 1);
-        }
-      }
-      multiply(product, ring, stage, cursor, n_now * halves, unit);
+    int tile = 0;
+    do {
+      multiply_tiles(p, s_products, s_layers, shared, s_scales, {step, tile, unit}, s_places, ring,
+                     cursor);
+      ptx::copy_async_wait<0>();
       consumers_sync();
-      float value = 0;
-      if (has_row) {
-        if (phase != kWo && phase != kDown) {
-          const float factor = norm_factor(stage.squares, product.in_dim, p.eps);
-          scale[0] *= factor;
-          scale[1] *= factor;
-        }
-        const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
-        value = sum_of_warps(stage.scratch, row) * scale[0];
-        if (phase == kGateUp) {
-          value = silu(value) * (sum_of_warps(stage.scratch, row + tile_rows) * scale[1]);
-        }
-      }
-      if (phase == kHead) {
-        const int row = (first_tile + tile) * tile_rows + thread;
-        if (has_row && row < product.out_dim) p.logits[row] = value;
-        continue;
-      }
-      uint4* words = p.words.qkv;
-      if (phase == kGateUp) {
-        words = p.words.hidden;
-      } else if (phase != kQkv) {
-        residual += value;
-        value = residual;
-        words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
-      }
-      publish(words + (first_tile + tile) * tile_rows / 4, 0, n_rows, value, epoch);
-    }
+      const StepPlace place = reload(s_places);
+      step = place.step;
+      tile = place.tile;
+      unit = place.unit;
+      finish_tiles(p, place, s_products[phase_of(p, step)], shared, s_squares[step % 2], s_scales,
+                   s_residual, s_first_epoch);
+      tile += tiles_at_once(s_products[phase_of(p, step)], phase_of(p, step));
+    } while (tile < s_products[phase_of(p, step)].count);
   }
 #endif
 }

@@ -282,15 +282,22 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
   }
 }
 
-// The scale of a row that has one, asked for before the product begins. `row`: of the block's, from
-// first_tile on.
-__device__ inline float row_scale(const StepProduct& product, const StepLayer& layer, int phase,
-                                  int first_tile, int row, int half_of_pair) {
-  const StepTile tile = step_tile(product, phase, first_tile + row / kTileRows, half_of_pair);
-  const int in_tile = row % kTileRows;
-  const int index = tile.row_tile * kTileRows + in_tile % 8 * 2 + in_tile / 8;  // packed_layout.h
+// The scales of rows that have one each, of tiles from first_tile on, to `to` while the product is
+// made: copy_async. A tile of gate is followed by that of up.
+__device__ inline void fetch_row_scales(const StepProduct& product, const StepLayer& layer,
+                                        int phase, int first_tile, int n_tiles, __half* to) {
+  const int halves_log = phase == kGateUp ? 1 : 0, i = thread_index();
+  if (i >= n_tiles << (halves_log + 1)) return;
+  const int stream = i / 2;  // a tile has two times 16 bytes
+  const StepTile tile = step_tile(product, phase, first_tile + (stream >> halves_log),
+                                  stream & ((1 << halves_log) - 1));
   const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
-  return __half2float(reinterpret_cast<const __half*>(scales)[index]);
+  ptx::copy_async_16(ptx::shared_address(to) + 16 * i,
+                     scales + int64_t{tile.row_tile} * (kTileRows * 2) + i % 2 * 16);
+}
+// Where the scale of a row of those tiles is.
+__device__ inline int scale_place(int row) {
+  return (row & ~15) + row % 8 * 2 + row / 8 % 2;  // packed_layout.h
 }
 
 __device__ inline float sum_of_warps(const float* scratch, int row) {

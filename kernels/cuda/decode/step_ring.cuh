@@ -45,11 +45,8 @@ struct StepTile {
 };
 __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, int half_of_pair) {
   if (phase == kGateUp) return {half_of_pair, tile};
-  if (phase != kQkv) return {0, tile};
-  const int q = p.head_tiles[0], k = p.head_tiles[1];
-  const int head = tile / (q + 2 * k), in_head = tile % (q + 2 * k);
-  if (in_head < q) return {0, head * q + in_head};
-  return {in_head < q + k ? 1 : 2, head * k + (in_head - q) % k};
+  const int part = (tile >= p.ends[0]) + (tile >= p.ends[1]);
+  return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
 }
 
 constexpr unsigned kRingSleep = 40;  // ns
