@@ -1,5 +1,6 @@
 #include "kernels/cuda/decode/step_attention.cuh"
 #include "kernels/cuda/decode/step_input.cuh"
+#include "kernels/cuda/decode/step_parts.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_ring.cuh"
 #include "kernels/cuda/matvec/epilogue.cuh"
@@ -12,7 +13,8 @@ namespace {
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
-//              ring of weights full. Blocks own rows: of the residual stream in a register each
+//              ring of weights full. Blocks own rows: of the residual stream in a register each;
+//              and parts of what rows of gate and up are left over: step_parts.cuh
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times f16(x) and
@@ -36,6 +38,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     StepProduct& product = s_products[thread] = p.products[thread];
     product.begin = product.share.begin(block);
     product.count = product.share.count(block);
+    product.part = product.part_of(block);
   }
   const auto fetch_layer = [&](int layer) {
     if (thread < int(sizeof(StepLayer) / 8)) {
@@ -113,23 +116,44 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
-    const int first_tile = product.begin, n_tiles = product.count;
+    const int n_tiles = product.count;
     const int halves = phase == kGateUp ? 2 : 1, tile_rows = product.tile_rows;
     const int at_once = kStepMaxRows / (halves * tile_rows);
     const bool has_row_scales = product.format >= StepFormat::U4 && product.scales_per_piece == 0;
-    for (int tile = 0, round = 0; tile == 0 || tile < n_tiles; tile += at_once, ++round) {
-      stage.scratch = scratch + (step + round) % 2 * kScratchFloats;
-      const int n_now = min(at_once, n_tiles - tile), n_rows = n_now * tile_rows;
-      const bool has_row = thread < n_rows;
+    // A part of a pair comes first, as round -1; its sums lie behind the rows of the whole pairs.
+    const int part_at = n_tiles * halves * tile_rows;
+    for (int round = product.part.exists() ? -1 : 0; round <= 0 || round * at_once < n_tiles;
+         ++round) {
+      stage.scratch = scratch + (step + max(round, 0)) % 2 * kScratchFloats;
+      const bool is_part = round < 0;
+      const bool adds_parts = !is_part && adds_parts_of(product);
+      const int tile = is_part ? 0 : round * at_once;
+      const int n_now = is_part ? 1 : min(at_once, n_tiles - tile), n_rows = n_now * tile_rows;
+      const bool has_row = !is_part && thread_index() < n_rows;
       float scale[2] = {1, 1};
-      if (has_row_scales && has_row) {
-        scale[0] *= row_scale(product, layer, phase, first_tile + tile, thread, 0);
-        if (phase == kGateUp) {
-          scale[1] *= row_scale(product, layer, phase, first_tile + tile, thread, 1);
+      if (has_row_scales && (has_row || adds_parts)) {
+        const int lane = thread_index() % 32;
+        scale[0] *= row_scale(
+            product, layer, phase, adds_parts ? product.part.tile : product.begin + tile,
+            adds_parts ? lane % kTileRows : thread_index(), adds_parts ? lane / kTileRows : 0);
+        if (phase == kGateUp && has_row) {
+          scale[1] *= row_scale(product, layer, phase, product.begin + tile, thread_index(), 1);
         }
       }
-      multiply(product, ring, stage, cursor, n_now * halves, unit);
+      if (is_part) stage.scratch += part_at;
+      multiply(product, ring, stage, cursor, n_now * halves, unit,
+               is_part ? product.part.stages : StepStages{0, product.n_stages});
+      if (is_part) {
+        if (product.part.index != 0) send_part(p, product, stage.scratch, epoch);
+        continue;
+      }
+      StepWord part_word{};
+      if (adds_parts) part_word = ask_parts(p, product);
       consumers_sync();
+      if (adds_parts) {
+        scale[0] *= norm_factor(stage.squares, product.in_dim, p.eps);
+        add_parts(p, product, stage.scratch + part_at, part_word, scale[0], epoch);
+      }
       float value = 0;
       if (has_row) {
         if (phase != kWo && phase != kDown) {
@@ -137,14 +161,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
           scale[0] *= factor;
           scale[1] *= factor;
         }
-        const int row = thread / tile_rows * halves * tile_rows + thread % tile_rows;
+        const int own = thread_index();
+        const int row = own / tile_rows * halves * tile_rows + own % tile_rows;
         value = sum_of_warps(stage.scratch, row) * scale[0];
         if (phase == kGateUp) {
           value = silu(value) * (sum_of_warps(stage.scratch, row + tile_rows) * scale[1]);
         }
       }
       if (phase == kHead) {
-        const int row = (first_tile + tile) * tile_rows + thread;
+        const int row = (product.begin + tile) * tile_rows + thread_index();
         if (has_row && row < product.out_dim) p.logits[row] = value;
         continue;
       }
@@ -156,7 +181,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         value = residual;
         words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
       }
-      publish(words + (first_tile + tile) * tile_rows / 4, 0, n_rows, value, epoch);
+      publish(words + (product.begin + tile) * tile_rows / 4, 0, n_rows, value, epoch);
     }
   }
 #endif
