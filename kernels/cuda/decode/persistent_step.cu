@@ -17,6 +17,22 @@ std::optional<StepFormat> format_of(const Matrix& w) {
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
 }
 
+// Tiles to blocks. Where pairs of levels are left over, few enough that they can go in parts,
+// nobody has one more than others.
+void share_tiles(StepProduct& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
+  const int n_left = n_tiles % n_blocks;
+  if (in_pairs && p.format >= StepFormat::U4 && n_left != 0) {
+    const int n_parts = std::min({n_blocks / n_left, p.n_stages, kStepMaxParts});
+    if (n_parts >= 2) {
+      p.n_left = n_left;
+      p.n_parts = n_parts;
+    }
+  }
+  const int n_longer = n_left - p.n_left;
+  p.share = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks};
+  shift = (shift + n_longer) % n_blocks;
+}
+
 // The product of matrices that lie one behind the other, or in pairs; none where the kernel has no
 // code for it.
 std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
@@ -42,9 +58,6 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     if (!is_last && !in_pairs) p.ends[i] = n_tiles;
     p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
   }
-  p.share = {n_tiles, n_tiles / n_blocks, n_tiles % n_blocks, shift, n_blocks};
-  shift = (shift + p.share.n_longer) % n_blocks;
-
   if (is_float) {
     if (w.in_dim % 8 != 0) return std::nullopt;
     p.level_bytes = 2 * p.in_dim;
@@ -65,6 +78,7 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
       p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
   }
+  share_tiles(p, n_tiles, in_pairs, n_blocks, shift);
   return p;
 }
 
@@ -218,14 +232,19 @@ void PersistentStep::allocate_words() {
   const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
   const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
   const int64_t n_hidden = p.products[kDown].in_dim / 4;
-  words_ = allocate_device(
-      DType::U8, {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden) * int64_t{sizeof(uint4)}});
+  const StepProduct& gate_up = p.products[kGateUp];
+  const int64_t n_gate_up_parts =
+      int64_t{gate_up.n_left} * std::max(gate_up.n_parts - 1, 0) * kPartWords;
+  words_ = allocate_device(DType::U8,
+                           {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden + n_gate_up_parts) *
+                            int64_t{sizeof(uint4)}});
   p.words.qkv = static_cast<uint4*>(words_.view().data);
   p.words.parts = p.words.qkv + n_qkv;
   p.words.attended = p.words.parts + n_parts;
   p.words.after_attention = p.words.attended + n_attended;
   p.words.after_ffn = p.words.after_attention + n_x;
   p.words.hidden = p.words.after_ffn + n_x;
+  p.words.gate_up_parts = p.words.hidden + n_hidden;
 }
 
 void PersistentStep::make_layers() {

@@ -1,5 +1,6 @@
 #include "kernels/cuda/decode/step_attention.cuh"
 #include "kernels/cuda/decode/step_input.cuh"
+#include "kernels/cuda/decode/step_parts.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_ring.cuh"
 #include "kernels/cuda/matvec/epilogue.cuh"
@@ -7,7 +8,8 @@
 namespace minfer::cuda {
 namespace {
 
-// Where a warp is. It lies in shared memory while the warp multiplies, which wants all registers.
+// Where a warp is: at tiles from `tile` on, or, at -1, at the block's part of a pair. It lies in
+// shared memory while the warp multiplies, which wants all registers.
 struct StepPlace {
   int step, tile;
   float unit;
@@ -26,10 +28,15 @@ __device__ inline int tiles_at_once(const StepProduct& product, int phase) {
 // Which of two buffers is its round's: who is done with a round may be a barrier ahead of others,
 // who still read what it left.
 __device__ inline int buffer_of(const StepProduct& product, int phase, const StepPlace& at) {
-  return (at.step + at.tile / tiles_at_once(product, phase)) % 2;
+  return (at.step + max(at.tile, 0) / tiles_at_once(product, phase)) % 2;
 }
 __device__ inline float* scratch_of(const StepParams& p, uint8_t* shared, int buffer) {
   return reinterpret_cast<float*>(shared + step_shared(p).scratch) + buffer * kScratchFloats;
+}
+
+// Rows of the round's scratch behind those of whole pairs: of the block's part.
+__device__ inline int part_row(const StepProduct& product) {
+  return product.count << (product.rows_log + 1);
 }
 
 // The warp's sums of the tiles from `at` on in the round's scratch.
@@ -45,21 +52,23 @@ __device__ inline void multiply_tiles(const StepParams& p, const StepProduct* pr
   const int phase = phase_of(p, at.step), halves_log = phase == kGateUp ? 1 : 0;
   const StepProduct& product = products[phase];
   const int buffer = buffer_of(product, phase, at);
-  const int n_tiles = min(tiles_at_once(product, phase), product.count - at.tile);
-  if (product.has_row_scales()) {
-    fetch_row_scales(product, layers[at.step / 4 % 2], phase, product.begin + at.tile, n_tiles,
-                     scales[buffer]);
+  const bool is_part = at.tile < 0;
+  float* const scratch = scratch_of(p, shared, buffer) + (is_part ? part_row(product) : 0);
+  const int n_tiles = is_part ? 1 : min(tiles_at_once(product, phase), product.count - at.tile);
+  if (product.has_row_scales() && !is_part) {
+    fetch_row_scales(product, layers[at.step / 4 % 2], phase, at.tile, n_tiles, scales[buffer]);
     ptx::copy_async_commit();
   }
-  const StepStage stage{shared + step_shared(p).input, scratch_of(p, shared, buffer), nullptr};
-  multiply(product, ring, stage, cursor, n_tiles << halves_log, at.unit);
+  const StepStage stage{shared + step_shared(p).input, scratch, nullptr};
+  multiply(product, ring, stage, cursor, n_tiles << halves_log, at.unit,
+           is_part ? product.part.stages : StepStages{0, product.n_stages});
 }
 
 // Adds the warps' sums of those tiles, and publishes the rows or leaves them as logits.
 __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
                                     const StepProduct& product, uint8_t* shared,
                                     const float* squares, const __half (*scales)[kStepMaxRows],
-                                    float* residual, uint32_t first_epoch) {
+                                    float* residual, uint32_t epoch) {
   const int thread = thread_index(), phase = phase_of(p, at.step);
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = product.rows_log;
   const int buffer = buffer_of(product, phase, at);
@@ -92,7 +101,7 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
     residual[thread] = value;
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
-  publish(words + first_row / 4, 0, n_rows, value, first_epoch + uint32_t(at.step / 4));
+  publish(words + first_row / 4, 0, n_rows, value, epoch);
 }
 
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
@@ -100,7 +109,8 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
-//              ring of weights full. Blocks own rows: of the residual stream too
+//              ring of weights full. Blocks own rows: of the residual stream too;
+//              and parts of what rows of gate and up are left over: step_parts.cuh
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times f16(x) and
@@ -128,6 +138,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     StepProduct& product = s_products[thread] = p.products[thread];
     product.begin = product.share.begin(block);
     product.count = product.share.count(block);
+    product.part = product.part_of(block);
   }
   const auto fetch_layer = [&](int layer) {
     static_assert(sizeof(StepLayer) % 16 == 0);
@@ -208,20 +219,37 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
-    int tile = 0;
-    do {
+    for (int tile = product.part.exists() ? -1 : 0;;) {
       multiply_tiles(p, s_products, s_layers, shared, s_scales, {step, tile, unit}, s_places, ring,
                      cursor);
-      ptx::copy_async_wait<0>();
-      consumers_sync();
       const StepPlace place = reload(s_places);
       step = place.step;
-      tile = place.tile;
       unit = place.unit;
-      finish_tiles(p, place, s_products[phase_of(p, step)], shared, s_squares[step % 2], s_scales,
-                   s_residual, s_first_epoch);
-      tile += tiles_at_once(s_products[phase_of(p, step)], phase_of(p, step));
-    } while (tile < s_products[phase_of(p, step)].count);
+      const int its_phase = phase_of(p, step);
+      const StepProduct& its = s_products[its_phase];
+      const int buffer = buffer_of(its, its_phase, place);
+      const uint32_t its_epoch = s_first_epoch + uint32_t(step / 4);
+      float* const part_scratch = scratch_of(p, shared, buffer) + part_row(its);
+      if (place.tile < 0) {
+        if (its.part.index != 0) send_part(p, its, part_scratch, its_epoch);
+        tile = 0;
+        continue;
+      }
+      StepWord part_word{};
+      const bool adds = adds_parts_of(its);
+      if (adds) part_word = ask_parts(p, its);
+      ptx::copy_async_wait<0>();
+      consumers_sync();
+      if (adds) {
+        float scale = norm_factor(s_squares[step % 2], its.in_dim, p.eps);
+        const int row = part_row(its) + thread_index() % 32;
+        if (its.has_row_scales()) scale *= __half2float(s_scales[buffer][scale_place(row)]);
+        add_parts(p, its, part_scratch, part_word, scale, its_epoch);
+      }
+      finish_tiles(p, place, its, shared, s_squares[step % 2], s_scales, s_residual, its_epoch);
+      tile = place.tile + tiles_at_once(its, its_phase);
+      if (tile >= its.count) break;
+    }
   }
 #endif
 }

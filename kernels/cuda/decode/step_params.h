@@ -22,6 +22,8 @@ constexpr int kStepMaxSlots = 20;  // more were no faster: copies under way dela
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
 constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // twice
+// Parts of a pair of tiles that blocks share, and words of the sums of one: step_parts.cuh.
+constexpr int kStepMaxParts = 5, kPartWords = 8;
 constexpr int kStepMaxHeads = 4;  // query heads of a key/value head that a block attends with
 constexpr int kStepMaxHeadDim = 128;
 
@@ -43,11 +45,23 @@ struct StepShare {
   __host__ __device__ int count(int block) const {
     return rounds + (index(block) < n_longer ? 1 : 0);
   }
-
- private:
+  // In the order of the tiles.
   __host__ __device__ int index(int block) const {
     return block >= shift ? block - shift : block + n_blocks - shift;
   }
+};
+
+// begin ... end - 1, of each stream of a tile.
+struct StepStages {
+  int begin, end;
+};
+
+// What a block has of a pair that goes in parts: some stages, or none at all.
+struct StepPart {
+  int tile;   // of the product
+  int index;  // of the pair's parts; the block of the first adds the others
+  StepStages stages;
+  __host__ __device__ bool exists() const { return stages.begin < stages.end; }
 };
 
 // One product, alike in all layers. Its tiles are those of its matrices one after the other, but
@@ -55,7 +69,9 @@ struct StepShare {
 struct StepProduct {
   StepFormat format;
   StepShare share;
+  int n_left, n_parts;   // kGateUp: pairs behind those of `share`, and the parts of each
   int begin, count;      // of this block, from `share`: the kernel's own
+  StepPart part;         // that too
   int rows_log;          // log2 of a tile's rows: 16 of packed levels, kFloatRows of floats
   int out_dim, in_dim;   // rows of the last matrix
   int ends[2];           // tiles of the first matrix, and of the first two
@@ -69,6 +85,14 @@ struct StepProduct {
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales_per_piece == 0;
+  }
+
+  // One part at most: there are n_left * n_parts of them, no more than blocks.
+  __host__ __device__ StepPart part_of(int block) const {
+    const int i = share.index(block);
+    if (i >= n_left * n_parts) return {};
+    const int k = i % n_parts;
+    return {share.n_tiles + i / n_parts, k, {n_stages * k / n_parts, n_stages * (k + 1) / n_parts}};
   }
 };
 
@@ -90,7 +114,7 @@ __host__ __device__ constexpr int first_matrix(int phase) {
 
 // Where the vectors travel between blocks: step_exchange.cuh.
 struct StepWords {
-  uint4 *qkv, *parts, *attended, *after_attention, *hidden, *after_ffn;
+  uint4 *qkv, *parts, *attended, *after_attention, *gate_up_parts, *hidden, *after_ffn;
 };
 
 struct StepAttention {

@@ -10,7 +10,9 @@ namespace minfer::cuda {
 
 // What the products read again and again.
 struct StepShape {
-  int n_stages, n_pieces, in_dim, unit_shift;
+  int first_stage, n_stages;
+  int n_pieces;  // from the first stage on
+  int in_dim, unit_shift;
 };
 
 struct StepCursor {
@@ -160,7 +162,8 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
   constexpr int kColumns = 32 * L::kParts, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const uint8_t* const x = at.input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts);
+  const uint8_t* const x = at.input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts) +
+                           shape.first_stage * (kStagePieces * kColumns);
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
   float total[kTiles][2] = {};             // of rows g and g + 8: scaled sums, or
   int sums[kTiles][4] = {}, zero[4] = {};  // those of a whole row, and of the zero level in place
@@ -257,10 +260,13 @@ __device__ inline void each_group(int n_tiles, F f) {
   }
 }
 
-// `unit`: the factor of the warp's sums.
+// `unit`: the factor of the warp's sums. Of floats all stages.
 __device__ inline void multiply(const StepProduct& product, const StepRing& ring,
-                                const StepStage& at, StepCursor& cursor, int n_tiles, float unit) {
-  const StepShape shape{product.n_stages, product.n_pieces, product.in_dim, product.unit_shift};
+                                const StepStage& at, StepCursor& cursor, int n_tiles, float unit,
+                                const StepStages& stages) {
+  const StepShape shape{stages.begin, stages.end - stages.begin,
+                        product.n_pieces - stages.begin * kStagePieces, product.in_dim,
+                        product.unit_shift};
   const auto levels = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_levels<kFormat, kScales, kTiles>(shape, ring, at, cursor, tile, unit);
@@ -282,15 +288,18 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
   }
 }
 
-// The scales of rows that have one each, of tiles from first_tile on, to `to` while the product is
-// made: copy_async. A tile of gate is followed by that of up.
+// The scales of rows that have one each, of the block's tiles from first_tile on, and of the pair
+// whose parts it adds, to `to` while the product is made: copy_async. A tile of gate is followed by
+// that of up.
 __device__ inline void fetch_row_scales(const StepProduct& product, const StepLayer& layer,
                                         int phase, int first_tile, int n_tiles, __half* to) {
   const int halves_log = phase == kGateUp ? 1 : 0, i = thread_index();
-  if (i >= n_tiles << (halves_log + 1)) return;
-  const int stream = i / 2;  // a tile has two times 16 bytes
-  const StepTile tile = step_tile(product, phase, first_tile + (stream >> halves_log),
-                                  stream & ((1 << halves_log) - 1));
+  const bool has_pair = product.part.exists() && product.part.index == 0;
+  if (i >= (n_tiles + int(has_pair)) << (halves_log + 1)) return;
+  const int stream = i / 2, of_share = stream >> halves_log;  // a tile has two times 16 bytes
+  const int its_tile =
+      of_share < n_tiles ? product.begin + first_tile + of_share : product.part.tile;
+  const StepTile tile = step_tile(product, phase, its_tile, stream & ((1 << halves_log) - 1));
   const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
   ptx::copy_async_16(ptx::shared_address(to) + 16 * i,
                      scales + int64_t{tile.row_tile} * (kTileRows * 2) + i % 2 * 16);

@@ -36,7 +36,8 @@ __device__ inline void arrive_if(bool condition, uint32_t barrier) {
 }
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
-// stage each: what is staged of the input is read once for all of them.
+// stage each: what is staged of the input is read once for all of them. A block's part of a pair of
+// tiles is a group of its own, in front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
 // A tile of a product: its matrix, of those of the product, and which tile of that it is.
@@ -72,14 +73,17 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
     const int n_streams = product.count << (half_shift + row_shift);
     // Behind the last row of floats there is none: any other will do.
     const int last = is_float ? product.out_dim - 1 : INT_MAX;
-    for (int i = 0, n; i < n_streams; i += n) {
-      n = stream_group(n_streams - i);
+    for (int i = product.part.exists() ? -2 : 0, n; i < n_streams; i += n) {
+      const bool is_part = i < 0;
+      n = is_part ? 2 : stream_group(n_streams - i);
+      const StepStages stages = is_part ? product.part.stages : StepStages{0, product.n_stages};
       const unsigned turn = (unsigned(producer) - n_issued) % kStepProducers;
-      n_issued += unsigned(n * product.n_stages);
+      n_issued += unsigned(n * (stages.end - stages.begin));
       const int n_log = n >> 1, stream = i + int(turn & unsigned(n - 1));  // log2 of 1, 2 and 4
       const int tile_index = stream >> row_shift;
-      const StepTile tile = step_tile(product, phase, product.begin + (tile_index >> half_shift),
-                                      tile_index & ((1 << half_shift) - 1));
+      const int its_tile = is_part ? product.part.tile : product.begin + (tile_index >> half_shift);
+      const StepTile tile =
+          step_tile(product, phase, its_tile, tile_index & ((1 << half_shift) - 1));
       const auto of_matrix = [&](const uint8_t* p) {
         return reinterpret_cast<const uint8_t*>(__shfl_sync(
             ~0u, reinterpret_cast<unsigned long long>(p), first_matrix(phase) + tile.matrix));
@@ -90,7 +94,7 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
       const uint8_t* const weights = all_weights + int64_t{row} * product.level_bytes;
       const uint8_t* const scales = all_scales + int64_t{tile.row_tile} * product.tile_scale_bytes;
-      for (int stage = int(turn) >> n_log; stage < product.n_stages;
+      for (int stage = stages.begin + (int(turn) >> n_log); stage < stages.end;
            stage += kStepProducers >> n_log) {
         const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
         const int n_levels = min(kStageBytes, product.level_bytes - from);
