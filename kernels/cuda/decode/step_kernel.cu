@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
   __shared__ float s_squares[2][kStepWarps];
   __shared__ uint32_t s_first_epoch;
+  __shared__ volatile int s_most_copies;
   __shared__ StepPlace s_places[kStepWarps];
   __shared__ float s_residual[kStepConsumers];  // of the rows that a thread adds to
   __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
@@ -156,6 +157,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::mbarrier_init(s_empty + i, kStepWarps);
     }
     ptx::mbarrier_init_fence();
+    s_most_copies = p.copies_of_product;
   }
   __syncthreads();
   const StepRing ring{shared,
@@ -163,7 +165,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       ptx::shared_address(s_empty),
                       p.n_slots,
                       p.slot_bytes,
-                      p.most_copies};
+                      &s_most_copies};
   if (warp >= kStepWarps) {
     fill_ring(p.layers, p.n_layers, s_products, ring, warp - kStepWarps);
     return;
@@ -187,6 +189,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
     const StepStage stage{shared + step_shared(p).input, nullptr, s_squares[step % 2]};
     float unit;
+    if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
     if (phase == kWo || phase == kDown) {
       if (phase == kWo) {
         attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input),
@@ -219,6 +222,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
+    if (thread_index() == 0) s_most_copies = p.copies_of_product;
     for (int tile = product.part.exists() ? -1 : 0;;) {
       multiply_tiles(p, s_products, s_layers, shared, s_scales, {step, tile, unit}, s_places, ring,
                      cursor);

@@ -148,7 +148,9 @@ struct StepParams {
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;
-  int most_copies;  // that a producer has under way; 0: as many as there are slots
+  // Copies that each producer has under way at most, while the block waits for a vector and while
+  // it multiplies; 0: as many as there are slots.
+  int copies_of_exchange, copies_of_product;
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };
 

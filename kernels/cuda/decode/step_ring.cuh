@@ -13,7 +13,8 @@ namespace minfer::cuda {
 struct StepRing {
   uint8_t* slots;
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
-  int n_slots, slot_bytes, most_copies;
+  int n_slots, slot_bytes;
+  const volatile int* most_copies;  // under way for each producer; 0: as many as there are slots
 };
 
 // Of a slot's barrier: whether the phase of that parity has completed.
@@ -102,8 +103,9 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         // Asleep a while: who asks on and on takes turns from the warps that multiply.
         while (!is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
-        if (ring.most_copies != 0) {
-          const int before = slot - ring.most_copies * kStepProducers;
+        const int most_copies = *ring.most_copies;
+        if (most_copies != 0) {
+          const int before = slot - most_copies * kStepProducers;
           const uint32_t its_full = ring.full + 8 * (before < 0 ? before + ring.n_slots : before);
           while (!is_complete(its_full, before < 0 ? parity : parity ^ 1)) __nanosleep(kRingSleep);
         }
