@@ -103,6 +103,8 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         // Asleep a while: who asks on and on takes turns from the warps that multiply.
         while (!is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
+        // Of its own copies alone: a slot of another producer may be a pass ahead, and its parity
+        // would say that the copy is still to come.
         const int most_copies = *ring.most_copies;
         if (most_copies != 0) {
           const int before = slot - most_copies * kStepProducers;
