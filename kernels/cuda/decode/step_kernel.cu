@@ -109,13 +109,14 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
-//              ring of weights full. Blocks own rows: of the residual stream too;
-//              and parts of what rows of gate and up are left over: step_parts.cuh
+//              ring of weights full. Blocks own rows, also of the residual stream, and parts of
+//              the rows of gate and up that are left over: step_parts.cuh
 //   exchange   six vectors a layer, between all blocks or those of a group of heads:
 //              step_exchange.cuh
-//   maths      activations f32 throughout: floats times floats in f32; levels times f16(x) and
-//              f16(x - f16(x)) on the tensor cores, f32 sums, scales on the sums. q . k and
-//              weights . v in f32. Everything is summed in one order: same input, same bits
+//   maths      activations f32 throughout: floats times floats in f32; levels times x in fixed
+//              point of 32 bits, whose sums of a group are exact integers (multiply_levels), scales
+//              on those in f32. q . k and weights . v in f32. Everything is summed in one order:
+//              same input, same bits
 //   moves      every weight and the cache once; 132 times the exchanged vectors from L2
 //   source     the one-kernel decoders calm (Kuznetsov 2023) and Megakernels (HazyResearch 2025)
 template <int kHeads>
