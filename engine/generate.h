@@ -39,7 +39,9 @@ struct GenerateResult {
   StopReason stop_reason = StopReason::Length;
   int64_t prompt_tokens = 0;
   double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
-  int64_t decode_steps = 0;  // forward passes that decode_seconds covers
+  // Forward passes that decode_seconds covers; where the backend chooses the tokens, also what the
+  // caller does with each while the next one is made.
+  int64_t decode_steps = 0;
 };
 
 const char* stop_reason_name(

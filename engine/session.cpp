@@ -200,6 +200,7 @@ std::optional<Session::TokenRun> Session::run_from(TokenId token, int64_t n_step
 }
 
 TokenId Session::TokenRun::next() {
+  MINFER_CHECK(run_ != nullptr, "a token of a run that has failed");
   const TokenId id = run_->next();
   if (id < 0) {
     run_.reset();  // nothing may be under way when the pass runs again

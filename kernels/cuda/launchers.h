@@ -141,8 +141,8 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
 // in the stream, behind whose reads of weights they hide. That kernel may itself have begun before
 // the one in front of it ended, and so on, back to the last operation that was not launched by
 // launch() (a copy, an event, the start of a graph). So all that must have been written before such
-// an operation: a decode step begins with the copy of its position, and of its kernels only this
-// one writes a cache, at *pos.
+// an operation: a decode step is a graph of its own, in front of which its position is written (by
+// a copy, or by the step before), and of its kernels only this one writes a cache, at *pos.
 struct AttentionDecode {
   Tensor out;      // [n_heads, head_dim] half
   Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them

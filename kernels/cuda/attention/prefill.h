@@ -5,7 +5,7 @@
 // The two kernels behind attention_prefill, which checks their arguments, and how a U8 cache
 // becomes F16 for the first. Both visit the keys in tiles counted from position 0 and in the same
 // order for every query, so that a row's bits depend on no chunking of the prompt; between the two
-// kernels they differ.
+// kernels, of which a U8 cache takes one or the other by the number of rows, they differ.
 namespace minfer::cuda::attention {
 
 constexpr float kLog2E = 1.44269504088896341f;

@@ -18,7 +18,6 @@ class CapturedStep::Run final : public DecodeRun {
  public:
   Run(CapturedStep& plan, int64_t pos, int64_t n_steps)
       : plan_(plan), next_launch_(pos), next_token_(pos), end_(pos + n_steps) {
-    launch();
     plan_.is_running_ = true;
   }
   ~Run() override {
@@ -34,13 +33,14 @@ class CapturedStep::Run final : public DecodeRun {
     return plan_.chosen_.data()[slot];
   }
 
- private:
+  // The next step; the first one before next().
   void launch() {
     plan_.launch(plan_.choosing_graph_);
     MINFER_CUDA_CHECK(cudaEventRecord(plan_.ends_[next_launch_ % 2].get(), plan_.stream_));
     ++next_launch_;
   }
 
+ private:
   CapturedStep& plan_;
   int64_t next_launch_, next_token_, end_;  // positions
 };
@@ -92,7 +92,9 @@ std::unique_ptr<DecodeRun> CapturedStep::start(TokenId token, int64_t pos, int64
   MINFER_CUDA_CHECK(cudaMemcpyAsync(choice_on_card, host_choice_.data(), sizeof(TokenChoice),
                                     cudaMemcpyHostToDevice, stream_));
   copy_input();
-  return std::make_unique<Run>(*this, pos, n_steps);
+  auto run = std::make_unique<Run>(*this, pos, n_steps);
+  run->launch();
+  return run;
 }
 
 void CapturedStep::launch_embedding_and_layers() {

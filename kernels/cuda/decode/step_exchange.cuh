@@ -10,8 +10,9 @@
 // a whole (b128 is atomic on sm_90), so no flag and no fence is needed: who waits for a vector
 // reads its words until all carry the epoch. Word i has elements 4 i ... of its vector. Every
 // vector of a layer has words of its own, and the epoch is a layer of a step, so nothing is
-// cleared. A block writes a vector again only after it has read another one to which every block
-// contributes after having read the first: nobody's words are overwritten early.
+// cleared. A block reads a vector only where it contributes to one that is made of it, after having
+// read it; and it writes a vector again only after having read another one that is made of all
+// those: nobody's words are overwritten early.
 namespace minfer::cuda {
 
 // threadIdx.x, asked for anew: what is made of it (addresses, above all) shall not be kept in

@@ -111,7 +111,8 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
 //              ring of weights full. Blocks own rows, also of the residual stream, and parts of
 //              the rows of gate and up that are left over: step_parts.cuh
-//   exchange   six vectors a layer, between all blocks or those of a group of heads:
+//   exchange   six vectors a layer and the sums of parts, between all blocks or those of a group of
+//   heads:
 //              step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times x in fixed
 //              point of 32 bits, whose sums of a group are exact integers (multiply_levels), scales
@@ -189,30 +190,28 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
     const StepStage stage{shared + step_shared(p).input, nullptr, s_squares[step % 2]};
-    float unit;
+    float unit = 1;
     if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
-    if (phase == kWo || phase == kDown) {
-      if (phase == kWo) {
-        attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input),
-                       scratch_of(p, shared, 0), epoch);
-      }
-      const StepSource source{.words = phase == kWo ? p.words.attended : p.words.hidden,
-                              .epoch = epoch};
-      unit = phase == kWo ? stage_input<false, 4>(product, source, stage)
-                          : stage_input<false, 8>(product, source, stage);
-    } else {
+    if (phase == kWo) {
+      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input),
+                     scratch_of(p, shared, 0), epoch);
+    }
+    // Who has no rows of the product does not wait for its input: step_exchange.cuh.
+    if (product.count != 0 || product.part.exists()) {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16};
-      if (phase == kGateUp) {
-        source.words = p.words.after_attention;
-        source.epoch = epoch;
-        source.norm_weight = layer.ffn_norm;
+      source.epoch = phase == kWo || phase == kDown || phase == kGateUp ? epoch : epoch - 1;
+      if (phase == kWo) {
+        source.words = p.words.attended;
+        unit = stage_input<false, 4>(product, source, stage);
+      } else if (phase == kDown) {
+        source.words = p.words.hidden;
+        unit = stage_input<false, 8>(product, source, stage);
       } else {
-        source.words = p.words.after_ffn;
-        source.epoch = epoch - 1;
-        source.plain = layer_index == 0 ? p.x : nullptr;
-        source.norm_weight = layer.attn_norm;
+        source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
+        source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
+        source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
+        unit = stage_input<true, 4>(product, source, stage);
       }
-      unit = stage_input<true, 4>(product, source, stage);
     }
 
     if (phase == kQkv) {
@@ -228,6 +227,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       multiply_tiles(p, s_products, s_layers, shared, s_scales, {step, tile, unit}, s_places, ring,
                      cursor);
       const StepPlace place = reload(s_places);
+      __syncwarp();  // before a lane writes the next
       step = place.step;
       unit = place.unit;
       const int its_phase = phase_of(p, step);

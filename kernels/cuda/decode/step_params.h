@@ -73,7 +73,7 @@ struct StepProduct {
   int begin, count;      // of this block, from `share`: the kernel's own
   StepPart part;         // that too
   int rows_log;          // log2 of a tile's rows: 16 of packed levels, kFloatRows of floats
-  int out_dim, in_dim;   // rows of the last matrix
+  int out_dim, in_dim;   // rows of the largest matrix
   int ends[2];           // tiles of the first matrix, and of the first two
   int n_pieces;          // of packed levels, of a tile along the columns: 64 of U4, 32 of U8
   int n_stages;          // of a tile; of floats, of a row

@@ -53,9 +53,8 @@ struct StepCursor {
   }
 };
 
-// Tiles of 4 rows; a stage is 4096 columns of one, of which each warp has its share: lane l columns
-// 8 l
-// ... of each 256. f32 products and sums.
+// Tiles of 4 rows; a stage is 4096 columns of one, of which each warp has its share: of each 256,
+// lane l has the columns from 8 l on. f32 products and sums.
 template <bool kBf16>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
                                        const StepStage& at, StepCursor& cursor, int n_tiles) {
