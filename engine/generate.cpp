@@ -41,10 +41,7 @@ SamplerOptions sampler_options(const GenerateOptions& options, const std::vector
 // logits, or the choice depends on the tokens before.
 std::optional<DecodeSampling> decode_sampling(const GenerateOptions& options,
                                               const SamplerOptions& o, int64_t n_tokens) {
-  const bool has_penalties =
-      o.repeat_last_n != 0 &&
-      (o.repeat_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0);
-  if (has_penalties || options.n_logprobs > 0) return std::nullopt;
+  if (o.has_penalties() || options.n_logprobs > 0) return std::nullopt;
   DecodeSampling sampling{.temperature = o.temperature,
                           .top_k = o.top_k,
                           .top_p = o.top_p,

@@ -138,9 +138,7 @@ std::span<const float> Sampler::adjust(std::span<const float> logits,
   if (o.repeat_last_n >= 0 && std::ssize(history) > o.repeat_last_n) {
     history = history.last(static_cast<size_t>(o.repeat_last_n));
   }
-  const bool has_penalties =
-      o.repeat_penalty != 1 || o.presence_penalty != 0 || o.frequency_penalty != 0;
-  if (!has_penalties) history = {};
+  if (!o.has_penalties()) history = {};
   if (o.logit_bias.empty() && history.empty()) return logits;
 
   adjusted_.assign(logits.begin(), logits.end());

@@ -18,6 +18,11 @@ struct SamplerOptions {
   int64_t repeat_last_n = 64;  // how far back the penalties look, prompt included; -1: all, 0: off
   std::vector<std::pair<TokenId, float>> logit_bias;
   uint64_t seed = 0;
+
+  bool has_penalties() const {
+    return repeat_last_n != 0 &&
+           (repeat_penalty != 1 || presence_penalty != 0 || frequency_penalty != 0);
+  }
 };
 
 struct TokenLogprob {

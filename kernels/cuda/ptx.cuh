@@ -100,6 +100,26 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], uint32_t a0, u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
+// The same of 8-bit numbers, 16 x 8 x 32, with exact sums: d = a b + c; a without signs in
+// kUnsigned. A register has four columns, from 4t and 4t + 16 on.
+template <bool kUnsigned>
+__device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                                    const int (&c)[4]) {
+  if constexpr (kUnsigned) {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+          "r"(c[2]), "r"(c[3]));
+  } else {
+    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
+        "{%8, %9}, {%10, %11, %12, %13};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
+          "r"(c[2]), "r"(c[3]));
+  }
+}
+
 // ---- barriers in shared memory that also count bytes (sm_90) -----------------------------------
 
 __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
@@ -123,6 +143,25 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, int parity) {
       "{\n.reg .pred p;\nW: mbarrier.try_wait.parity.shared.b64 p, [%0], %1;\n"
       "@p bra D;\nbra W;\nD:\n}" ::"r"(shared_address(barrier)),
       "r"(parity)
+      : "memory");
+}
+
+// By the barrier's shared address: whether the phase of that parity has completed.
+__device__ inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
+  uint32_t done;
+  asm volatile(
+      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
+      "p;\n}"
+      : "=r"(done)
+      : "r"(barrier), "r"(parity)
+      : "memory");
+  return done != 0;
+}
+__device__ inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
+  asm volatile(
+      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
+          barrier),
+      "r"(int(condition))
       : "memory");
 }
 

@@ -106,6 +106,19 @@ DecodeSampling seeded(int64_t n_tokens) {
           .banned = {3, 17}};
 }
 
+// Two layers of Llama's kind.
+ModelConfig llama_config(int64_t dim, int64_t ffn_dim, int64_t n_heads, int64_t head_dim) {
+  ModelConfig config;
+  config.dim = dim;
+  config.ffn_dim = ffn_dim;
+  config.n_layers = 2;
+  config.n_heads = config.n_kv_heads = n_heads;
+  config.head_dim = config.rotary_dim = head_dim;
+  config.norm_eps = 1e-5f;
+  config.rope_theta = 1e4;
+  return config;
+}
+
 // The sampler of the host with the same options.
 Sampler sampler_of(const DecodeSampling& s) {
   SamplerOptions options;
@@ -260,16 +273,9 @@ TEST_F(CudaModel, RepeatsItselfToTheBit) {
 
 // Two layers of Llama-2-7B's width, and of the same with four key/value heads.
 TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
-  ModelConfig config;
-  config.dim = 4096;
-  config.ffn_dim = 11008;
-  config.n_layers = 2;
-  config.n_heads = config.n_kv_heads = 32;
-  config.head_dim = config.rotary_dim = 128;
+  ModelConfig config = llama_config(4096, 11008, 32, 128);
   config.vocab_size = 1000;
   config.trained_seq_len = 1024;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4;
   const auto cpu = make_cpu_backend();
   for (const SyntheticType& type :
        {SyntheticType{DType::F16, 0}, {DType::BF16, 0}, {DType::U8, 0}, {DType::U4, 64}}) {
@@ -319,21 +325,14 @@ TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
 // 132 multiprocessors: 40 pairs of tiles and no others, in 3 parts; 20, in 3 parts of U4 and 5 of
 // U8, which are not alike; and 152 pairs, of which 20 in 2 or 4 parts.
 TEST_F(CudaModel, SharesTilesAmongBlocks) {
-  ModelConfig config;
-  config.n_layers = 2;
-  config.head_dim = config.rotary_dim = 64;
-  config.vocab_size = 300;
-  config.trained_seq_len = 64;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4;
   struct Widths {
     int64_t dim, ffn_dim;
   };
   const auto cpu = make_cpu_backend();
   for (const auto& [dim, ffn_dim] : {Widths{2880, 640}, {2880, 320}, {1856, 2432}}) {
-    config.dim = dim;
-    config.ffn_dim = ffn_dim;
-    config.n_heads = config.n_kv_heads = dim / config.head_dim;
+    ModelConfig config = llama_config(dim, ffn_dim, dim / 64, 64);
+    config.vocab_size = 300;
+    config.trained_seq_len = 64;
     for (const SyntheticType& type :
          {SyntheticType{DType::U8, 0}, {DType::U4, 64}, {DType::U4, 32}}) {
       SCOPED_TRACE(cat(dim, " ", ffn_dim, " ", type.dtype, " ", type.group));
@@ -353,17 +352,11 @@ TEST_F(CudaModel, SharesTilesAmongBlocks) {
 
 // Epochs of the one kernel start again every 1024 steps of 64 layers.
 TEST_F(CudaModel, RunsPastTheLastEpoch) {
-  ModelConfig config;
-  config.dim = 64;
-  config.ffn_dim = 128;
+  ModelConfig config = llama_config(64, 128, 4, 16);
   config.n_layers = 64;
-  config.n_heads = 4;
   config.n_kv_heads = 2;
-  config.head_dim = config.rotary_dim = 16;
   config.vocab_size = 256;
   config.trained_seq_len = 1200;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4;
   const Model model = make_synthetic_model(config, DType::F16, *backend_, 1);
   Session session(model, *backend_, {});
   const int64_t n = session.max_seq_len();
@@ -375,16 +368,9 @@ TEST_F(CudaModel, RunsPastTheLastEpoch) {
 }
 
 TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {
-  ModelConfig config;
-  config.dim = 64;
-  config.ffn_dim = 128;
-  config.n_layers = 2;
-  config.n_heads = config.n_kv_heads = 4;
-  config.head_dim = config.rotary_dim = 16;
+  ModelConfig config = llama_config(64, 128, 4, 16);
   config.vocab_size = 131;
   config.trained_seq_len = 64;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4;
   for (const bool persistent : {true, false}) {
     const auto backend = make_cuda_backend({.persistent_decode = persistent});
     Model model = make_synthetic_model(config, DType::F16, *backend, 1);

@@ -35,12 +35,6 @@ __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
 }
 
-struct StepStage {
-  uint8_t* input;
-  float* scratch;  // [kStepWarps, kStepMaxRows]
-  float* squares;  // [kStepWarps], of the warps' columns before the norm's weight
-};
-
 // What the product's input is made of: words of an epoch, or where there are none yet plain floats;
 // and the norm's weight, half or bfloat16.
 struct StepSource {
@@ -116,10 +110,10 @@ __device__ inline float each_own_word(const StepSource& source, int first, int n
 // The warp's part of f32 numbers for float weights.
 template <bool kNorm, int kBatch>
 __device__ inline float stage_floats(const StepProduct& product, const StepSource& source,
-                                     const StepStage& at) {
+                                     uint8_t* input) {
   return each_own_word<kNorm, true, kBatch>(
       source, first_own_word(product.format), product.in_dim / 4, [&](int word, const float4& x) {
-        *reinterpret_cast<float4*>(at.input + 4 * float_place(4 * word)) = x;
+        *reinterpret_cast<float4*>(input + 4 * float_place(4 * word)) = x;
       });
 }
 
@@ -127,12 +121,12 @@ __device__ inline float stage_floats(const StepProduct& product, const StepSourc
 // which it was divided by; NaN where a number is not finite.
 template <bool kNorm, int kBatch>
 __device__ inline float stage_digits(const StepProduct& product, const StepSource& source,
-                                     const StepStage& at, float& unit) {
+                                     uint8_t* input, float& unit) {
   const bool is_u4 = product.format == StepFormat::U4;
   const int stride = digit_stride(product.in_dim) / 4, n_words = product.in_dim / 4;
   const int first = first_own_word(product.format);
   const auto place_of = [&](int word) {
-    return reinterpret_cast<uint32_t*>(at.input + digit_place(word, is_u4));
+    return reinterpret_cast<uint32_t*>(input + digit_place(word, is_u4));
   };
   // The scale wants the largest of all: until then each number waits where a digit will be.
   uint32_t top = 0;  // bits of the largest magnitude: infinities and NaN are above all others
@@ -171,20 +165,20 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
   return squares;
 }
 
-// Leaves the warp's columns in shared memory, and the sum of their squares in at.squares[warp].
-// Returns the factor of the warp's own sums.
+// Leaves the warp's columns in shared memory, and the sum of their squares before the norm's weight
+// in squares_of_warps. Returns the factor of the warp's own sums.
 template <bool kNorm, int kBatch>
 __device__ inline float stage_input(const StepProduct& product, const StepSource& source,
-                                    const StepStage& at) {
+                                    uint8_t* input, float* squares_of_warps) {
   float unit = 1, squares;
   if (product.format <= StepFormat::BF16) {
-    squares = stage_floats<kNorm, kBatch>(product, source, at);
+    squares = stage_floats<kNorm, kBatch>(product, source, input);
   } else {
-    squares = stage_digits<kNorm, kBatch>(product, source, at, unit);
+    squares = stage_digits<kNorm, kBatch>(product, source, input, unit);
   }
   if constexpr (kNorm) {
     squares = warp_reduce(squares, Sum{});
-    if (thread_index() % 32 == 0) at.squares[thread_index() / 32] = squares;
+    if (thread_index() % 32 == 0) squares_of_warps[thread_index() / 32] = squares;
   }
   __syncwarp();
   return unit;

@@ -59,9 +59,8 @@ __device__ inline void multiply_tiles(const StepParams& p, const StepProduct* pr
     fetch_row_scales(product, layers[at.step / 4 % 2], phase, at.tile, n_tiles, scales[buffer]);
     ptx::copy_async_commit();
   }
-  const StepStage stage{shared + step_shared(p).input, scratch, nullptr};
-  multiply(product, ring, stage, cursor, n_tiles << halves_log, at.unit,
-           is_part ? product.part.stages : StepStages{0, product.n_stages});
+  multiply(product, ring, shared + step_shared(p).input, scratch, cursor, n_tiles << halves_log,
+           at.unit, is_part ? product.part.stages : StepStages{0, product.n_stages});
 }
 
 // Adds the warps' sums of those tiles, and publishes the rows or leaves them as logits.
@@ -111,9 +110,7 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
 //   launch     as many blocks as multiprocessors, cooperative; 8 warps multiply, 4 keep the
 //              ring of weights full. Blocks own rows, also of the residual stream, and parts of
 //              the rows of gate and up that are left over: step_parts.cuh
-//   exchange   six vectors a layer and the sums of parts, between all blocks or those of a group of
-//   heads:
-//              step_exchange.cuh
+//   exchange   six vectors a layer and the sums of parts: step_exchange.cuh
 //   maths      activations f32 throughout: floats times floats in f32; levels times x in fixed
 //              point of 32 bits, whose sums of a group are exact integers (multiply_levels), scales
 //              on those in f32. q . k and weights . v in f32. Everything is summed in one order:
@@ -189,28 +186,29 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const StepProduct& product = s_products[phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
-    const StepStage stage{shared + step_shared(p).input, nullptr, s_squares[step % 2]};
+    uint8_t* const input = shared + step_shared(p).input;
+    float* const squares = s_squares[step % 2];
     float unit = 1;
     if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
     if (phase == kWo) {
-      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(stage.input),
+      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(input),
                      scratch_of(p, shared, 0), epoch);
     }
     // Who has no rows of the product does not wait for its input: step_exchange.cuh.
     if (product.count != 0 || product.part.exists()) {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16};
-      source.epoch = phase == kWo || phase == kDown || phase == kGateUp ? epoch : epoch - 1;
+      source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo) {
         source.words = p.words.attended;
-        unit = stage_input<false, 4>(product, source, stage);
+        unit = stage_input<false, 4>(product, source, input, squares);
       } else if (phase == kDown) {
         source.words = p.words.hidden;
-        unit = stage_input<false, 8>(product, source, stage);
+        unit = stage_input<false, 8>(product, source, input, squares);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        unit = stage_input<true, 4>(product, source, stage);
+        unit = stage_input<true, 4>(product, source, input, squares);
       }
     }
 

@@ -30,7 +30,8 @@ struct StepCursor {
       if (wraps) own -= ring.n_slots;
       unsigned missing;
       do {
-        missing = __ballot_sync(~0u, !is_complete(ring.full + 8 * own, parity ^ int(wraps)));
+        missing = __ballot_sync(
+            ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
       } while ((missing & ((1u << kN) - 1)) != 0);
       __syncwarp();  // what one lane has seen of the copies, all see
       const int n_ready = missing == 0 ? n_wanted / kN : (__ffs(int(missing)) - 1) / kN;
@@ -46,7 +47,7 @@ struct StepCursor {
         }
         f(step + i, memory);
         __syncwarp();
-        arrive_if(lane / kN == i, ring.empty + 8 * own);
+        ptx::mbarrier_arrive_if(lane / kN == i, ring.empty + 8 * own);
       }
       step += n_ready;
     }
@@ -57,11 +58,12 @@ struct StepCursor {
 // lane l has the columns from 8 l on. f32 products and sums.
 template <bool kBf16>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
-                                       const StepStage& at, StepCursor& cursor, int n_tiles) {
+                                       const uint8_t* input, float* scratch, StepCursor& cursor,
+                                       int n_tiles) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int own_column = warp * (kStageColumns / kStepWarps) + lane * 8;
-  const float* const x = reinterpret_cast<const float*>(at.input) + float_place(own_column);
-  float* const to = at.scratch + warp * kStepMaxRows;
+  const float* const x = reinterpret_cast<const float*>(input) + float_place(own_column);
+  float* const to = scratch + warp * kStepMaxRows;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float sum[kFloatRows] = {};
     cursor.take<kFloatRows, 1>(
@@ -101,25 +103,6 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// d = a b + c of mma.m16n8k32, 8-bit numbers and 32-bit sums; a without signs in kUnsigned.
-template <bool kUnsigned>
-__device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
-                                    const int (&c)[4]) {
-  if constexpr (kUnsigned) {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%10, %11, %12, %13};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
-          "r"(c[2]), "r"(c[3]));
-  } else {
-    asm("mma.sync.aligned.m16n8k32.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, "
-        "{%8, %9}, {%10, %11, %12, %13};"
-        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
-        : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
-          "r"(c[2]), "r"(c[3]));
-  }
-}
-
 // Of a lane (g, t) of mma.m16n8k32: its levels of rows g and g + 8 as they come in a piece, those
 // of row g + 8 in units of 1 / kUpperUnit; the instructions of a piece; and the zero levels with a
 // sign.
@@ -155,13 +138,13 @@ struct Levels<StepFormat::U8> {
 // put on the float 1.5 * 2^23 it is that float plus the sum. A row has room for 65536 columns.
 template <StepFormat kFormat, int kScales, int kTiles>
 __device__ inline void multiply_levels(const StepShape& shape, const StepRing& ring,
-                                       const StepStage& at, StepCursor& cursor, int tile,
-                                       float unit) {
+                                       const uint8_t* input, float* scratch, StepCursor& cursor,
+                                       int tile, float unit) {
   using L = Levels<kFormat>;
   constexpr int kColumns = 32 * L::kParts, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const uint8_t* const x = at.input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts) +
+  const uint8_t* const x = input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts) +
                            shape.first_stage * (kStagePieces * kColumns);
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
   float total[kTiles][2] = {};             // of rows g and g + 8: scaled sums, or
@@ -187,8 +170,8 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
 #pragma unroll
       for (int part = 0; part < L::kParts; ++part) {
         int(&less)[4] = kScales == 0 ? zero : begin[part % kSums];
-        mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b[part][0],
-                            b[part][1], less);
+        ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                 b[part][0], b[part][1], less);
       }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
@@ -200,11 +183,12 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
           uint32_t a[4];
           L::get(a, w, part);
           if constexpr (kScales == 0) {
-            mma_m16n8k32<true>(sums[j], a, b[part][0], b[part][1], sums[j]);
+            ptx::mma_m16n8k32<true>(sums[j], a, b[part][0], b[part][1], sums[j]);
           } else {
             int(&to)[4] = own[part % kSums];
             const bool is_first = part < kSums;
-            mma_m16n8k32<true>(to, a, b[part][0], b[part][1], is_first ? begin[part % kSums] : to);
+            ptx::mma_m16n8k32<true>(to, a, b[part][0], b[part][1],
+                                    is_first ? begin[part % kSums] : to);
           }
         }
         if constexpr (kScales != 0) {
@@ -231,7 +215,7 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
   });
   // Digits together: lanes of a quad swap what the other one keeps of two rows.
   const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit * unit;
-  float* const to = at.scratch + warp * kStepMaxRows + tile * kTileRows + g;
+  float* const to = scratch + warp * kStepMaxRows + tile * kTileRows + g;
 #pragma unroll
   for (int j = 0; j < kTiles; ++j) {
     float rows[2] = {total[j][0], total[j][1]};
@@ -261,22 +245,22 @@ __device__ inline void each_group(int n_tiles, F f) {
 
 // `unit`: the factor of the warp's sums. Of floats all stages.
 __device__ inline void multiply(const StepProduct& product, const StepRing& ring,
-                                const StepStage& at, StepCursor& cursor, int n_tiles, float unit,
-                                const StepStages& stages) {
+                                const uint8_t* input, float* scratch, StepCursor& cursor,
+                                int n_tiles, float unit, const StepStages& stages) {
   const StepShape shape{stages.begin, stages.end - stages.begin,
                         product.n_pieces - stages.begin * kStagePieces, product.in_dim,
                         product.unit_shift};
   const auto levels = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_levels<kFormat, kScales, kTiles>(shape, ring, at, cursor, tile, unit);
+      multiply_levels<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
   };
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
   switch (product.format) {
     case StepFormat::F16:
-      return multiply_floats<false>(shape, ring, at, cursor, n_tiles);
+      return multiply_floats<false>(shape, ring, input, scratch, cursor, n_tiles);
     case StepFormat::BF16:
-      return multiply_floats<true>(shape, ring, at, cursor, n_tiles);
+      return multiply_floats<true>(shape, ring, input, scratch, cursor, n_tiles);
     case kU4:
       if (product.scales_per_piece == 0) return levels.template operator()<kU4, 0>();
       if (product.scales_per_piece == 1) return levels.template operator()<kU4, 1>();

@@ -17,25 +17,6 @@ struct StepRing {
   const volatile int* most_copies;  // under way for each producer; 0: as many as there are slots
 };
 
-// Of a slot's barrier: whether the phase of that parity has completed.
-__device__ inline bool is_complete(uint32_t barrier, int parity) {
-  uint32_t done;
-  asm volatile(
-      "{\n.reg .pred p;\nmbarrier.test_wait.parity.shared.b64 p, [%1], %2;\nselp.u32 %0, 1, 0, "
-      "p;\n}"
-      : "=r"(done)
-      : "r"(barrier), "r"(parity)
-      : "memory");
-  return done != 0;
-}
-__device__ inline void arrive_if(bool condition, uint32_t barrier) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.u32 p, %1, 0;\n@p mbarrier.arrive.shared.b64 _, [%0];\n}" ::"r"(
-          barrier),
-      "r"(int(condition))
-      : "memory");
-}
-
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
 // stage each: what is staged of the input is read once for all of them. A block's part of a pair of
 // tiles is a group of its own, in front of the others.
@@ -102,14 +83,15 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         const int n_scales = min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         // Asleep a while: who asks on and on takes turns from the warps that multiply.
-        while (!is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
+        while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
         // Of its own copies alone: a slot of another producer may be a pass ahead, and its parity
         // would say that the copy is still to come.
         const int most_copies = *ring.most_copies;
         if (most_copies != 0) {
           const int before = slot - most_copies * kStepProducers;
           const uint32_t its_full = ring.full + 8 * (before < 0 ? before + ring.n_slots : before);
-          while (!is_complete(its_full, before < 0 ? parity : parity ^ 1)) __nanosleep(kRingSleep);
+          while (!ptx::mbarrier_is_complete(its_full, before < 0 ? parity : parity ^ 1))
+            __nanosleep(kRingSleep);
         }
         auto* const barrier =
             static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
