@@ -5,8 +5,8 @@
 #include "tests/fuzz/fuzz_sample.h"
 #include "tests/support/load_everything.h"
 
-// libFuzzer's entry point for the format of MINFER_FUZZ_SAMPLE. What a loader may answer is a model
-// or an Input error; anything else ends the process.
+// libFuzzer's entry point; the environment's MINFER_FUZZ_SAMPLE names the format. What a loader may
+// answer is a model or an Input error; anything else ends the process.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   static const minfer::test::SampleDir dir(minfer::test::fuzz_sample());
   dir.write({reinterpret_cast<const char*>(data), size});

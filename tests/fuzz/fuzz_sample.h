@@ -1,18 +1,21 @@
 #pragma once
 
-#include <string_view>
+#include <cstdlib>
+#include <string>
 
 #include "kernels/base/error.h"
 #include "tests/support/sample_models.h"
 
 namespace minfer::test {
 
-// The sound model whose file is fuzzed.
+// The sound model whose file is fuzzed: the sample named by the environment's MINFER_FUZZ_SAMPLE.
 inline SampleModel fuzz_sample() {
+  const char* const set = std::getenv("MINFER_FUZZ_SAMPLE");
+  const std::string name = set != nullptr ? set : "";
   for (const SampleModel& sample : sample_models()) {
-    if (std::string_view(sample.name) == MINFER_FUZZ_SAMPLE) return sample;
+    if (sample.name == name) return sample;
   }
-  throw Error(ErrorKind::Internal, "no sample " MINFER_FUZZ_SAMPLE);
+  throw Error(ErrorKind::Usage, "MINFER_FUZZ_SAMPLE names no sample: '" + name + "'");
 }
 
 }  // namespace minfer::test

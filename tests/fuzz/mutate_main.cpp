@@ -11,8 +11,8 @@
 
 // Stands in for libFuzzer where the compiler has none:
 //
-//   fuzz_gguf --runs N --seed S   N random changes of the sample
-//   fuzz_gguf FILE...             these files as they are
+//   MINFER_FUZZ_SAMPLE=Gguf fuzz_loader --runs N --seed S   N random changes of the sample
+//   MINFER_FUZZ_SAMPLE=Gguf fuzz_loader FILE...             these files as they are
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
 
 namespace {

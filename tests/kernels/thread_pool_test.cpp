@@ -48,16 +48,25 @@ TEST(ThreadPool, WakesSleepingThreads) {
   }
 }
 
+// The first piece lasts until the others are done, which only the other thread can do.
 TEST(ThreadPool, MovesPastAStalledThread) {
+  constexpr int kPieces = 64;
+  constexpr std::chrono::seconds kPatience{60};
   ThreadPool pool(2);
   std::atomic<bool> stalled = false;
+  std::atomic<int> n_done = 0;
   std::atomic<int> by_thread[2] = {0, 0};
-  pool.parallel_for(64, [&](int64_t, int thread) {
+  pool.parallel_for(kPieces, [&](int64_t, int thread) {
     ++by_thread[thread];
-    if (!stalled.exchange(true)) std::this_thread::sleep_for(std::chrono::milliseconds(50));
-    std::this_thread::sleep_for(std::chrono::microseconds(50));
+    if (!stalled.exchange(true)) {
+      const auto end = std::chrono::steady_clock::now() + kPatience;
+      while (n_done < kPieces - 1 && std::chrono::steady_clock::now() < end) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+    }
+    ++n_done;
   });
-  EXPECT_EQ(by_thread[0] + by_thread[1], 64);
+  EXPECT_EQ(by_thread[0] + by_thread[1], kPieces);
   EXPECT_EQ(std::min(by_thread[0], by_thread[1]), 1);
 }
 
