@@ -134,15 +134,25 @@ std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options) {
                       options.synthetic.ends_with(":bf16") ? DType::BF16 : DType::F16);
 }
 
+// Tokens of context that the largest of the tests fills.
+int64_t needed_context(const BenchOptions& options) {
+  return std::ranges::max(options.n_depth) +
+         std::max(std::ranges::max(options.n_prompt), std::ranges::max(options.n_gen));
+}
+
 Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
-  if (!options.synthetic.empty()) return make_synthetic_model(options.synthetic, backend);
+  if (!options.synthetic.empty()) {
+    Model model = make_synthetic_model(options.synthetic, backend);
+    // Random weights were trained on no context, and rotations have an angle for any position.
+    model.config.trained_seq_len =
+        std::max(model.config.trained_seq_len, needed_context(options));
+    return model;
+  }
   return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
-  const auto largest = [](const std::vector<int64_t>& list) { return std::ranges::max(list); };
-  const int64_t needed =
-      largest(options.n_depth) + std::max(largest(options.n_prompt), largest(options.n_gen));
+  const int64_t needed = needed_context(options);
   MINFER_REQUIRE(Usage, needed <= model.config.trained_seq_len, "depth and tests need ", needed,
                  " tokens of context, the model was trained on ", model.config.trained_seq_len);
   Session session(model, backend,

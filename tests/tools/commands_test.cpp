@@ -77,6 +77,18 @@ TEST_F(Commands, BenchMeasuresEachTest) {
             (std::vector<std::string>{"pp4", "pp8", "tg3", "pp4 @ d5", "pp8 @ d5", "tg3 @ d5"}));
 }
 
+// The shape `tiny` has a context of 512; a model read from a file keeps to its own.
+TEST_F(Commands, BenchGoesBeyondTheContextOfAShape) {
+  const ProcessResult result = minfer({"bench", "--synthetic", "tiny:f16", "-q", "-p", "0", "-n",
+                                       "2", "-d", "700", "-r", "1", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(json::parse(result.out)["results"][0]["test"], "tg2 @ d700");
+  const ProcessResult refused = minfer({"bench", "-m", model_, "-n", "2", "-d", "100000"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("of context, the model was trained on"), std::string::npos)
+      << refused.err;
+}
+
 TEST_F(Commands, BenchTimesChosenKernels) {
   const ProcessResult result = minfer({"bench", "kernels", "--device", "cpu", "-q", "--filter",
                                        "^attention_decode.*int8|^rms_norm", "--json"});
