@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <chrono>
-#include <limits>
 #include <optional>
 
 #include "engine/stop_matcher.h"
@@ -26,8 +25,6 @@ std::vector<TokenId> end_ids(const Tokenizer& tokenizer, const GenerateOptions& 
   ids.insert(ids.end(), options.end_ids.begin(), options.end_ids.end());
   return ids;
 }
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 SamplerOptions sampler_options(const GenerateOptions& options, const std::vector<TokenId>& ends) {
   SamplerOptions sampler = options.sampler;

@@ -2,15 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <limits>
 #include <unordered_map>
 
 #include "kernels/base/random.h"
 
 namespace minfer {
 namespace {
-
-constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 // Candidates from the best on, ties to the lower id, sorted only as far as they are looked at.
 class Ranking {

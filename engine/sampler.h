@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <utility>
 #include <vector>
@@ -8,6 +9,9 @@
 #include "kernels/base/tensor.h"
 
 namespace minfer {
+
+// A logit bias that rules a token out.
+inline constexpr float kNever = -std::numeric_limits<float>::infinity();
 
 struct SamplerOptions {
   float temperature = 0.8f;  // 0: argmax, ties to the lower id

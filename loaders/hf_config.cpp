@@ -16,8 +16,8 @@ using nlohmann::json;
 
 constexpr uint64_t kMaxConfigBytes = 16 << 20;
 // Joined keys repeat their prefix, so that a small file could ask for much memory.
-constexpr size_t kMaxKeyBytes = 256;
-constexpr size_t kMaxKeys = 1 << 16;
+constexpr size_t kMaxConfigKeyBytes = 256;
+constexpr size_t kMaxConfigKeys = 1 << 16;
 
 template <typename Predicate>
 bool all_are(const json& array, Predicate predicate) {
@@ -61,11 +61,12 @@ bool to_value(const json& value, Metadata::Value& out) {
 void flatten(const std::string& key, const json& value, Metadata& metadata) {
   Metadata::Value typed;
   if (value.is_null()) return;
-  MINFER_REQUIRE(Input, key.size() <= kMaxKeyBytes, "key ", shortened(key), " has ", key.size(),
-                 " bytes, at most ", kMaxKeyBytes, " are accepted");
+  MINFER_REQUIRE(Input, key.size() <= kMaxConfigKeyBytes, "key ", shortened(key), " has ",
+                 key.size(), " bytes, at most ", kMaxConfigKeyBytes, " are accepted");
   if (to_value(value, typed)) {
     MINFER_REQUIRE(Input, !metadata.has(key), "key ", shortened(key), " is there twice");
-    MINFER_REQUIRE(Input, metadata.all().size() < kMaxKeys, "has more than ", kMaxKeys, " keys");
+    MINFER_REQUIRE(Input, metadata.all().size() < kMaxConfigKeys, "has more than ", kMaxConfigKeys,
+                   " keys");
     metadata.set(key, std::move(typed));
     return;
   }

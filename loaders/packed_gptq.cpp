@@ -17,7 +17,7 @@ using Places = std::array<int, 8>;
 constexpr Places kInOrder = {0, 1, 2, 3, 4, 5, 6, 7};
 constexpr Places kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};  // of column i of a word
 
-struct Scheme {
+struct GptqScheme {
   std::string name;
   int bits = 4;
   int64_t group = -1;  // -1: one scale a row
@@ -36,7 +36,8 @@ struct Module {
   int64_t out_dim, in_dim, n_groups;
 };
 
-Module find_module(const SafetensorsSource& source, const std::string& name, const Scheme& scheme) {
+Module find_module(const SafetensorsSource& source, const std::string& name,
+                   const GptqScheme& scheme) {
   Module m;
   m.name = name;
   m.levels = &packed_part(source, name, "qweight", {"I32"});
@@ -108,7 +109,7 @@ void unpack_awq(uint8_t* to, const uint32_t* words, int64_t out_dim, int64_t in_
 // [in, out] and [groups, out] of a module, element by element.
 class Elements {
  public:
-  Elements(const SafetensorsSource& files, const Module& module, const Scheme& scheme)
+  Elements(const SafetensorsSource& files, const Module& module, const GptqScheme& scheme)
       : module_(module),
         scheme_(scheme),
         levels_(read_part<uint32_t>(files, *module.levels)),
@@ -143,7 +144,7 @@ class Elements {
 
  private:
   const Module& module_;
-  const Scheme& scheme_;
+  const GptqScheme& scheme_;
   std::vector<uint32_t> levels_, zeros_;
   std::vector<float> scales_;
 };
@@ -160,7 +161,7 @@ std::vector<int32_t> read_group_of_input(const SafetensorsSource& files, const M
 }
 
 void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const Module& module,
-                 const Scheme& scheme, const TensorEntry& entry) {
+                 const GptqScheme& scheme, const TensorEntry& entry) {
   const std::vector<int32_t> groups = read_group_of_input(files, module);
   for (size_t i = 0; i < groups.size(); ++i) {
     const int64_t expected = int64_t(i) / entry.quant->group;
@@ -176,7 +177,7 @@ void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const 
 
 // Columns whose groups are in any order have no QuantizedMatrix.
 void read_dequantized(HostTensor& to, const SafetensorsSource& files, const Module& module,
-                      const Scheme& scheme) {
+                      const GptqScheme& scheme) {
   std::vector<int32_t> groups = read_group_of_input(files, module);
   for (int64_t i = static_cast<int64_t>(groups.size()); i < module.in_dim; ++i) {
     groups.push_back(static_cast<int32_t>(i / (module.in_dim / module.n_groups)));
@@ -194,7 +195,7 @@ void read_dequantized(HostTensor& to, const SafetensorsSource& files, const Modu
 }
 
 PackedWeight make_weight(const SafetensorsSource& source, const std::string& name,
-                         const Scheme& scheme) {
+                         const GptqScheme& scheme) {
   const Module module = find_module(source, name, scheme);
   PackedWeight weight;
   weight.parts = {module.levels, module.zeros, module.scales};
@@ -217,7 +218,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& nam
   return weight;
 }
 
-PackedWeights find_weights(const SafetensorsSource& source, const Scheme& scheme) {
+PackedWeights find_weights(const SafetensorsSource& source, const GptqScheme& scheme) {
   PackedWeights packed;
   for (const Stored& stored : source.all_stored()) {
     const std::string& name = stored.record.name;
@@ -236,8 +237,8 @@ PackedWeights find_weights(const SafetensorsSource& source, const Scheme& scheme
   return packed;
 }
 
-Scheme read_common(const Metadata& metadata, const std::string& name) {
-  Scheme scheme;
+GptqScheme read_common(const Metadata& metadata, const std::string& name) {
+  GptqScheme scheme;
   scheme.name = name;
   scheme.bits = static_cast<int>(metadata.integer("quantization_config.bits", 1, 16));
   scheme.group = metadata.integer_or("quantization_config.group_size", 128, -1, 1 << 20);
@@ -246,7 +247,7 @@ Scheme read_common(const Metadata& metadata, const std::string& name) {
   return scheme;
 }
 
-void require_bits(const Scheme& scheme, std::initializer_list<int> supported) {
+void require_bits(const GptqScheme& scheme, std::initializer_list<int> supported) {
   MINFER_REQUIRE(Input, std::ranges::find(supported, scheme.bits) != supported.end(),
                  "key quantization_config.bits is ", scheme.bits, ": not supported by ",
                  scheme.name, " files here (supported: ", supported.size() == 1 ? "4" : "4, 8",
@@ -258,7 +259,7 @@ void require_bits(const Scheme& scheme, std::initializer_list<int> supported) {
 PackedWeights find_gptq(const SafetensorsSource& source) {
   const Metadata& metadata = source.metadata;
   const std::string root = "quantization_config.";
-  Scheme scheme = read_common(metadata, "GPTQ");
+  GptqScheme scheme = read_common(metadata, "GPTQ");
   require_bits(scheme, {4, 8});
   require_absent(metadata, root + "dynamic");  // settings of single modules
   MINFER_REQUIRE(Input, !metadata.boolean_or(root + "is_marlin_format", false), "key ", root,
@@ -275,7 +276,7 @@ PackedWeights find_gptq(const SafetensorsSource& source) {
 PackedWeights find_awq(const SafetensorsSource& source) {
   const Metadata& metadata = source.metadata;
   const std::string root = "quantization_config.";
-  Scheme scheme = read_common(metadata, "AWQ");
+  GptqScheme scheme = read_common(metadata, "AWQ");
   require_bits(scheme, {4});
   std::string version = metadata.text_or(root + "version", "gemm");
   require_supported(root + "version", version, {"gemm", "GEMM"});

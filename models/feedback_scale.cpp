@@ -9,27 +9,27 @@
 namespace minfer {
 namespace {
 
-constexpr size_t kLanes = 8;  // scales that are tried at a time
-using Lanes = std::array<float, kLanes>;
+constexpr size_t kTrials = 8;  // scales that are tried at a time
+using Trials = std::array<float, kTrials>;
 
 constexpr int64_t kLargestGroup = 128;  // the cost of a weight grows with its group
 
 // The loss of each of the scales.
-Lanes losses(const FeedbackGroup& group, const Lanes& scales, float low, float high) {
-  std::vector<Lanes> left(static_cast<size_t>(group.size));
+Trials losses(const FeedbackGroup& group, const Trials& scales, float low, float high) {
+  std::vector<Trials> left(static_cast<size_t>(group.size));
   for (size_t j = 0; j < left.size(); ++j) left[j].fill(group.weights[j]);
-  Lanes inverse, loss{};
-  for (size_t l = 0; l < kLanes; ++l) inverse[l] = 1 / scales[l];
+  Trials inverse, loss{};
+  for (size_t l = 0; l < kTrials; ++l) inverse[l] = 1 / scales[l];
   const float* u = group.upper;
   for (size_t j = 0; j < left.size(); ++j, u += group.n + 1) {
-    Lanes error;
-    for (size_t l = 0; l < kLanes; ++l) {
+    Trials error;
+    for (size_t l = 0; l < kTrials; ++l) {
       const float w = left[j][l], level = rounded_within(w * inverse[l], low, high);
       error[l] = (w - scales[l] * level) / u[0];
       loss[l] += error[l] * error[l];
     }
     for (size_t k = j + 1; k < left.size(); ++k) {
-      for (size_t l = 0; l < kLanes; ++l) left[k][l] -= error[l] * u[k - j];
+      for (size_t l = 0; l < kTrials; ++l) left[k][l] -= error[l] * u[k - j];
     }
   }
   return loss;
@@ -46,19 +46,19 @@ GroupScale scale_of_least_loss(const FeedbackGroup& group, const GroupScale& lea
   GroupScale best = least_error;
   float best_loss = INFINITY;
   const auto try_around = [&](float middle, float step, int first) {
-    Lanes scales;
-    for (size_t l = 0; l < kLanes; ++l) {
+    Trials scales;
+    for (size_t l = 0; l < kTrials; ++l) {
       scales[l] = stored_scale(middle * (1 + step * float(first + int(l))));
     }
-    const Lanes loss = losses(group, scales, low, high);
-    for (size_t l = 0; l < kLanes; ++l) {
+    const Trials loss = losses(group, scales, low, high);
+    for (size_t l = 0; l < kTrials; ++l) {
       if (loss[l] < best_loss) {
         best_loss = loss[l];
         best.scale = scales[l];
       }
     }
   };
-  constexpr int kHalf = kLanes / 2;
+  constexpr int kHalf = kTrials / 2;
   for (const float sign : {1.0f, -1.0f}) {
     if (sign < 0 && !either_sign) continue;
     for (const int first : {-2 * kHalf, 0}) {

@@ -12,14 +12,14 @@ namespace {
 
 using nlohmann::json;
 
-constexpr uint64_t kMaxFileBytes = 16 << 20;
+constexpr uint64_t kMaxSideFileBytes = 16 << 20;
 constexpr int64_t kMaxHoles = 4096;  // in the numbering, for tokens that a model left out
 
 // Calls take(text) where the file is there, with its name in front of every error.
 template <typename Take>
 void with_file(const SmallFiles& files, const char* name, const Take& take) {
   if (!files.has(name)) return;
-  const std::string text = files.read(name, kMaxFileBytes);
+  const std::string text = files.read(name, kMaxSideFileBytes);
   try {
     take(text);
   } catch (const Error& e) {

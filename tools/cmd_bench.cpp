@@ -144,8 +144,7 @@ Model load_bench_model(const BenchOptions& options, Backend& backend, const Cont
   if (!options.synthetic.empty()) {
     Model model = make_synthetic_model(options.synthetic, backend);
     // Random weights were trained on no context, and rotations have an angle for any position.
-    model.config.trained_seq_len =
-        std::max(model.config.trained_seq_len, needed_context(options));
+    model.config.trained_seq_len = std::max(model.config.trained_seq_len, needed_context(options));
     return model;
   }
   return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);

@@ -21,7 +21,6 @@ constexpr const char* kWikitext2 = "wikitext2";
 // Of wiki.test.raw of wikitext-2-raw-v1.
 constexpr const char* kWikitext2Sha256 =
     "173c87a53759e0201f33e0ccf978e510c2042d7f2cb78229d9a50d79b9e7dd08";
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
 struct PerplexityCommandOptions {
   std::vector<std::string> model_paths;  // empty: the default model

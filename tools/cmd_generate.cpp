@@ -15,8 +15,6 @@
 namespace minfer {
 namespace {
 
-constexpr int64_t kMaxTokens = int64_t{1} << 31;
-
 struct GenerateCommandOptions {
   std::string model_path, tokenizer_path;
   TextOptions prompt;

@@ -62,7 +62,7 @@ void add_inspect_command(CommandNode& root, Context& context) {
   command.add_flag("--check", options->check,
                    "Read everything: all there, whole, finite, checksums equal");
   command.add_flag("--tensors", options->tensors, "List every tensor");
-  command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, int64_t{1} << 31,
+  command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, kMaxTokens,
                       "Context for the memory figure; 0: the trained one");
   command.add_integer("--tp", options->tp, 1, 64, "Ranks that share the model", Show::More);
 }

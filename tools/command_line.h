@@ -15,6 +15,9 @@ class Option;
 
 namespace minfer {
 
+// The most that an option which counts tokens takes.
+inline constexpr int64_t kMaxTokens = int64_t{1} << 31;
+
 // Whether an option is in --help, or in --help-all alone.
 enum class Show { Always, More };
 

@@ -9,7 +9,7 @@ namespace minfer::test {
 namespace {
 
 using Tokens = std::vector<TokenId>;
-constexpr TokenId kAb = 256, kBos = 258, kEos = 259;
+constexpr TokenId kAb = 256;
 
 TEST(EncodeContinuation, WhiteSpaceGoesOver) {
   const auto tokenizer = scoring_tokenizer(false);

@@ -13,8 +13,8 @@
 
 namespace minfer::test {
 
-// The byte-level vocabulary: one token for each byte but "ab" and two line ends, 258 <bos>, 259
-// <eos>.
+// The byte-level vocabulary: one token for each byte but "ab" and two line ends, <bos> and <eos>.
+inline constexpr TokenId kBos = 258, kEos = 259;
 inline std::unique_ptr<Tokenizer> scoring_tokenizer(bool adds_bos) {
   Metadata metadata = byte_vocabulary({"<bos>", "<eos>"});
   metadata.set("tokenizer.ggml.add_bos_token", adds_bos);

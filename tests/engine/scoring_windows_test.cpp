@@ -7,8 +7,6 @@
 namespace minfer::test {
 namespace {
 
-constexpr TokenId kBos = 258;
-
 TEST(ScoringWindows, BosWhereTheTokenizerAddsOne) {
   const auto with = scoring_tokenizer(true), without = scoring_tokenizer(false);
   const std::string text = some_text(39);

@@ -8,7 +8,7 @@
 namespace minfer::test {
 namespace {
 
-constexpr int64_t kBlock = 32;  // columns of an input that share a scale, and of a step of a sum
+constexpr int64_t kGroup = 32;  // columns of an input that share a scale, and of a step of a sum
 
 struct Format {
   DType levels, scales;
@@ -70,8 +70,8 @@ struct Reference {
 
 // A row of inputs as it is after quantization, from the definition: kernels/backend.h.
 void quantize_row(double* out, const float* x, int64_t n, bool asymmetric) {
-  for (int64_t begin = 0; begin < n; begin += kBlock) {
-    const int64_t end = std::min(n, begin + kBlock);
+  for (int64_t begin = 0; begin < n; begin += kGroup) {
+    const int64_t end = std::min(n, begin + kGroup);
     float low = 0, high = 0;
     for (int64_t i = begin; i < end; ++i) {
       low = std::min(low, x[i]);
@@ -102,16 +102,16 @@ float64::Values as_seen(const HostTensor& x, Activations activations) {
 // total is rounded three times at most, and the total twice a step.
 double bound(int64_t in_dim, int64_t step, double sum_of_magnitudes) {
   const double n_steps = double((in_dim + step - 1) / step);
-  return (double(kBlock) + 2 * n_steps + 6) * kU * sum_of_magnitudes + 1e-42;
+  return (double(kGroup) + 2 * n_steps + 6) * kU * sum_of_magnitudes + 1e-42;
 }
 
 // Largest magnitudes of the blocks, at each of their columns.
 float64::Values block_magnitudes(const float64::Values& x, int64_t in_dim) {
   float64::Values largest(x.size());
   for (size_t row = 0; row < x.size(); row += size_t(in_dim)) {
-    for (int64_t begin = 0; begin < in_dim; begin += kBlock) {
+    for (int64_t begin = 0; begin < in_dim; begin += kGroup) {
       const auto block = x.begin() + int64_t(row) + begin;
-      const int64_t n = std::min(kBlock, in_dim - begin);
+      const int64_t n = std::min(kGroup, in_dim - begin);
       std::fill_n(largest.begin() + int64_t(row) + begin, n, *std::max_element(block, block + n));
     }
   }
@@ -159,7 +159,7 @@ class QuantizedMatmul : public testing::TestWithParam<Parameters> {
         magnitude[i] += std::abs(double(residual.at(int64_t(i))));
       }
       ASSERT_NEAR(double(got[i]), want[i],
-                  bound(in_dim, w.group == 16 ? 16 : kBlock, magnitude[i]) + plane_u_ * rounded[i])
+                  bound(in_dim, w.group == 16 ? 16 : kGroup, magnitude[i]) + plane_u_ * rounded[i])
           << "element " << i;
     }
   }

@@ -117,13 +117,13 @@ TEST(Gguf, WarnsOfBytesThatNobodyUses) {
   EXPECT_NE(source->warnings[0].find("bytes belong to no tensor"), std::string::npos);
 }
 
-struct Broken {
+struct BrokenGguf {
   const char* name;
   const char* message;
   std::function<std::string()> bytes;
 };
 
-class GgufRefuses : public testing::TestWithParam<Broken> {};
+class GgufRefuses : public testing::TestWithParam<BrokenGguf> {};
 
 TEST_P(GgufRefuses, WithTheNameOfTheFile) {
   const TempDir dir;
@@ -165,7 +165,7 @@ std::string with_dims(std::vector<uint64_t> dims, uint32_t type = 0) {
   return with_tensor({"w", std::move(dims), type, std::string(64, '\0')});
 }
 
-const Broken kBroken[] = {
+const BrokenGguf kBrokenGguf[] = {
     {"MagicAlone", "byte 4: 4 bytes wanted", [] { return std::string("GGUF"); }},
     {"OtherMagic", "is no model", [] { return "GGUX" + with_version(3).substr(4); }},
     {"Version1", "version 1, supported: 2 and 3", [] { return with_version(1); }},
@@ -280,7 +280,7 @@ const Broken kBroken[] = {
      }},
 };
 
-INSTANTIATE_TEST_SUITE_P(Rules, GgufRefuses, testing::ValuesIn(kBroken),
+INSTANTIATE_TEST_SUITE_P(Rules, GgufRefuses, testing::ValuesIn(kBrokenGguf),
                          [](const auto& info) { return info.param.name; });
 
 struct SplitPart {

@@ -83,13 +83,13 @@ TEST(Llama2c, TellsItsSizesInTheKeysOfGguf) {
   EXPECT_EQ(m.number("llama.rope.freq_base", 0, 1e6), 10000);
 }
 
-struct Broken {
+struct BrokenLlama2c {
   const char* name;
   const char* message;
   std::function<std::string()> bytes;
 };
 
-class Llama2cRefuses : public testing::TestWithParam<Broken> {};
+class Llama2cRefuses : public testing::TestWithParam<BrokenLlama2c> {};
 
 TEST_P(Llama2cRefuses, WithTheNameOfTheFile) {
   const TempDir dir;
@@ -103,7 +103,7 @@ std::string v1_with(size_t field, int32_t value) {
   return llama2c_v1_file({}).replace(8 + 4 * field, 4, bytes_of_values(value));
 }
 
-const Broken kBroken[] = {
+const BrokenLlama2c kBrokenLlama2c[] = {
     {"LegacyShort", "the file has",
      [] {
        const std::string bytes = llama2c_legacy_file({});
@@ -141,7 +141,7 @@ const Broken kBroken[] = {
     {"AsksForMoreThanThereIs", "its header asks for", [] { return v1_with(5, 1 << 24); }},
 };
 
-INSTANTIATE_TEST_SUITE_P(Rules, Llama2cRefuses, testing::ValuesIn(kBroken),
+INSTANTIATE_TEST_SUITE_P(Rules, Llama2cRefuses, testing::ValuesIn(kBrokenLlama2c),
                          [](const auto& info) { return info.param.name; });
 
 TEST(OpenSource, NamesWhatIsNoModel) {

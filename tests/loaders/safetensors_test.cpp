@@ -57,14 +57,14 @@ TEST(Safetensors, NamesWhatItCannotDeliver) {
   EXPECT_EQ(source->unusable.at("d"), "has 5 dims, at most 4 are supported");
 }
 
-struct Broken {
+struct BrokenSafetensors {
   const char* name;
   const char* message;
   std::string header;
   size_t data_bytes = 8;
 };
 
-class SafetensorsRefuses : public testing::TestWithParam<Broken> {};
+class SafetensorsRefuses : public testing::TestWithParam<BrokenSafetensors> {};
 
 TEST_P(SafetensorsRefuses, WithTheNameOfTheFile) {
   const TempDir dir;
@@ -81,7 +81,7 @@ std::string one(const std::string& dtype, const std::string& shape, const std::s
              "}}");
 }
 
-const Broken kBroken[] = {
+const BrokenSafetensors kBrokenSafetensors[] = {
     {"NotAnObject", "is no model", "[1, 2, 3]"},
     {"NotJson", "malformed JSON: byte", "{\"w\": nothing}"},
     {"CutJson", "malformed JSON: byte", "{\"w\": {\"dtype\":"},
@@ -140,7 +140,7 @@ const Broken kBroken[] = {
      one("\"F32\"", "[2]", "[0,8]"), 9},
 };
 
-INSTANTIATE_TEST_SUITE_P(Rules, SafetensorsRefuses, testing::ValuesIn(kBroken),
+INSTANTIATE_TEST_SUITE_P(Rules, SafetensorsRefuses, testing::ValuesIn(kBrokenSafetensors),
                          [](const auto& info) { return info.param.name; });
 
 TEST(Safetensors, HeaderLengthStaysInTheFile) {

@@ -25,13 +25,13 @@ TEST(StrictJson, TakesLegalDocuments) {
   EXPECT_EQ(parse_strict_json(nested(64)).size(), 1u);
 }
 
-struct Broken {
+struct BrokenJson {
   const char* name;
   std::string text;
   const char* message;
 };
 
-class StrictJsonRefuses : public testing::TestWithParam<Broken> {};
+class StrictJsonRefuses : public testing::TestWithParam<BrokenJson> {};
 
 TEST_P(StrictJsonRefuses, WithOneLine) {
   expect_error(ErrorKind::Input, GetParam().message, [] { parse_strict_json(GetParam().text); });
@@ -39,23 +39,27 @@ TEST_P(StrictJsonRefuses, WithOneLine) {
 
 INSTANTIATE_TEST_SUITE_P(
     Rules, StrictJsonRefuses,
-    testing::Values(
-        Broken{"Empty", "", "byte 1"}, Broken{"Blank", " ", "byte 2"},
-        Broken{"Cut", "{\"a\": 1", "byte 8"},
-        Broken{"KeyTwice", "{\"a\": 1, \"a\": 1}", "key \"a\" twice"},
-        Broken{"InnerKeyTwice", "[{\"x\": {\"a\": 1, \"b\": [], \"a\": 1}}]", "key \"a\" twice"},
-        Broken{"EscapedKeyTwice", "{\"a\": 1, \"\\u0061\": 1}", "key \"a\" twice"},
-        Broken{"TooDeep", nested(65), "more than 64 levels"},
-        Broken{"HundredThousandBrackets", std::string(100'000, '['), "64 levels"},
-        Broken{"TextAfter", "{} {}", "byte 4"}, Broken{"NulAfter", {"{}\0{}", 5}, "NUL"},
-        Broken{"NotANumber", "{\"a\": NaN}", "byte 7"}, Broken{"Infinite", "[-Infinity]", "byte 3"},
-        Broken{"PastADouble", "[1e999]", "number overflow"},
-        Broken{"BadUtf8", "[\"\xc3(\"]", "byte 4"},
-        Broken{"OverlongUtf8", "[\"\xc0\xaf\"]", "byte 3"},
-        Broken{"LoneSurrogate", "[\"\\ud800\"]", "byte 9"},
-        Broken{"ByteOrderMark", "\xef\xbb\xbf{}", "byte order mark"},
-        Broken{"Comment", "{} // no", "byte 4"}, Broken{"TrailingComma", "[1,]", "byte 4"},
-        Broken{"LeadingZero", "[01]", "byte 3"}, Broken{"ControlByte", "[\"\n\"]", "byte 3"}),
+    testing::Values(BrokenJson{"Empty", "", "byte 1"}, BrokenJson{"Blank", " ", "byte 2"},
+                    BrokenJson{"Cut", "{\"a\": 1", "byte 8"},
+                    BrokenJson{"KeyTwice", "{\"a\": 1, \"a\": 1}", "key \"a\" twice"},
+                    BrokenJson{"InnerKeyTwice", "[{\"x\": {\"a\": 1, \"b\": [], \"a\": 1}}]",
+                               "key \"a\" twice"},
+                    BrokenJson{"EscapedKeyTwice", "{\"a\": 1, \"\\u0061\": 1}", "key \"a\" twice"},
+                    BrokenJson{"TooDeep", nested(65), "more than 64 levels"},
+                    BrokenJson{"HundredThousandBrackets", std::string(100'000, '['), "64 levels"},
+                    BrokenJson{"TextAfter", "{} {}", "byte 4"},
+                    BrokenJson{"NulAfter", {"{}\0{}", 5}, "NUL"},
+                    BrokenJson{"NotANumber", "{\"a\": NaN}", "byte 7"},
+                    BrokenJson{"Infinite", "[-Infinity]", "byte 3"},
+                    BrokenJson{"PastADouble", "[1e999]", "number overflow"},
+                    BrokenJson{"BadUtf8", "[\"\xc3(\"]", "byte 4"},
+                    BrokenJson{"OverlongUtf8", "[\"\xc0\xaf\"]", "byte 3"},
+                    BrokenJson{"LoneSurrogate", "[\"\\ud800\"]", "byte 9"},
+                    BrokenJson{"ByteOrderMark", "\xef\xbb\xbf{}", "byte order mark"},
+                    BrokenJson{"Comment", "{} // no", "byte 4"},
+                    BrokenJson{"TrailingComma", "[1,]", "byte 4"},
+                    BrokenJson{"LeadingZero", "[01]", "byte 3"},
+                    BrokenJson{"ControlByte", "[\"\n\"]", "byte 3"}),
     [](const auto& info) { return info.param.name; });
 
 }  // namespace
