@@ -179,8 +179,7 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   cudaFuncAttributes attributes{};
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
-  // Whole turns of the producers, so that a slot is always the same one's: step_ring.cuh.
-  p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots) / kStepProducers * kStepProducers;
+  p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
   // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 0, 1 and 2 copies
   // while the block multiplies: INT4 665, 702, 682; INT8 459, 447, 471; F16 is as fast with any.
   const StepFormat format = wo->format;

@@ -84,14 +84,18 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         // Asleep a while: who asks on and on takes turns from the warps that multiply.
         while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
-        // Of its own copies alone: a slot of another producer may be a pass ahead, and its parity
-        // would say that the copy is still to come.
+        // A copy of its own is there when its slot is full, or was and is already given back:
+        // another producer may have filled the slot again, whose parity then says that the copy is
+        // to come. It cannot have been given back twice, since what comes here is taken before.
         const int most_copies = *ring.most_copies;
         if (most_copies != 0) {
           const int before = slot - most_copies * kStepProducers;
-          const uint32_t its_full = ring.full + 8 * (before < 0 ? before + ring.n_slots : before);
-          while (!ptx::mbarrier_is_complete(its_full, before < 0 ? parity : parity ^ 1))
+          const int its_slot = before < 0 ? before + ring.n_slots : before;
+          const int its_parity = before < 0 ? parity : parity ^ 1;
+          while (!ptx::mbarrier_is_complete(ring.full + 8 * its_slot, its_parity) &&
+                 !ptx::mbarrier_is_complete(ring.empty + 8 * its_slot, its_parity)) {
             __nanosleep(kRingSleep);
+          }
         }
         auto* const barrier =
             static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
