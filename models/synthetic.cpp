@@ -222,7 +222,8 @@ Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type,
   return model;
 }
 
-Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed) {
+Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed,
+                           int64_t min_seq_len) {
   const size_t colon = spec.find(':');
   const std::string name = spec.substr(0, colon);
   const std::string type = colon == std::string::npos ? "f16" : spec.substr(colon + 1);
@@ -232,7 +233,9 @@ Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t s
   for (const std::string& known : synthetic_names()) list += (list.empty() ? "" : ", ") + known;
   MINFER_REQUIRE(Usage, shape != std::end(kKnownShapes), "no synthetic model \"", shortened(name),
                  "\" (there are: ", list, ")");
-  Model model = make_synthetic_model(to_config(*shape), parse_type(type), backend, seed);
+  ModelConfig config = to_config(*shape);
+  config.trained_seq_len = std::max(config.trained_seq_len, min_seq_len);
+  Model model = make_synthetic_model(config, parse_type(type), backend, seed);
   model.name = name;
   return model;
 }

@@ -13,8 +13,10 @@ namespace minfer {
 //         or int4[:GROUP], GROUP 32, 64 (default) or 128
 // Weights are uniform with variance 1 / in_dim, so that activations keep their size. int8 has one
 // scale a row; so have the embedding, the output and rows of broken groups of an int4 model, as
-// `minfer quantize` leaves them. Throws Usage for an unknown name or type, with the list.
-Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed = 1);
+// `minfer quantize` leaves them. The context is that of the shape, or min_seq_len where that is
+// longer: nothing was trained on either. Throws Usage for an unknown name or type, with the list.
+Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed = 1,
+                           int64_t min_seq_len = 0);
 
 struct SyntheticType {
   SyntheticType(DType weights, int64_t columns = 0) : dtype(weights), group(columns) {}

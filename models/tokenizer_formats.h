@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -8,6 +9,9 @@
 #include "models/tokenizer.h"
 
 namespace minfer {
+
+// The most that a file of a tokenizer may hold.
+inline constexpr uint64_t kMaxTokenizerBytes = 64 << 20;
 
 // One function per kind of tokenizer file; each throws Input for a file it cannot take. `beside`
 // has tokenizer_config.json and the like.

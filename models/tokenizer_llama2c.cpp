@@ -10,7 +10,6 @@
 namespace minfer {
 namespace {
 
-constexpr uint64_t kMaxBinBytes = 64 << 20;
 constexpr size_t kFirstByte = 3;  // pieces 3 to 258 are the bytes, 0 to 2 unknown, BOS and EOS
 constexpr size_t kFirstOrdinary = kFirstByte + 256;
 
@@ -20,8 +19,8 @@ constexpr size_t kFirstOrdinary = kFirstByte + 256;
 // with blanks as they are and a line end on both sides of BOS and EOS.
 std::unique_ptr<Tokenizer> load_llama2c(const std::string& path) {
   const File file(path);
-  MINFER_REQUIRE(Input, file.size() <= kMaxBinBytes, file.size(), " bytes, expected at most ",
-                 kMaxBinBytes);
+  MINFER_REQUIRE(Input, file.size() <= kMaxTokenizerBytes, file.size(), " bytes, expected at most ",
+                 kMaxTokenizerBytes);
   ByteReader in(file);
   const auto longest = in.read<int32_t>();
   TokenizerSpec spec;

@@ -9,8 +9,6 @@
 namespace minfer {
 namespace {
 
-constexpr uint64_t kMaxJsonBytes = 64 << 20;
-
 // `bytes` is a tokenizer.model or a tokenizer.json.
 std::unique_ptr<Tokenizer> load_hf(std::string_view bytes, const SmallFiles& beside) {
   constexpr char kFirstPiece = 0x0a;  // protobuf: field 1, a message
@@ -29,7 +27,7 @@ std::unique_ptr<Tokenizer> load_file(const std::string& path) {
   if (magic == "GGUF") return make_gguf_tokenizer(open_source(path)->metadata);
   // llama2.c's length of the longest piece is far below 65,536.
   if (magic[0] != '{' && magic[2] == 0 && magic[3] == 0) return load_llama2c(path);
-  return load_hf(read_whole_file(path, kMaxJsonBytes),
+  return load_hf(read_whole_file(path, kMaxTokenizerBytes),
                  SmallFiles(std::filesystem::path(path).parent_path().string()));
 }
 
@@ -63,7 +61,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const std::string name = tokenizer_file_in(files);
   if (!name.empty()) {
     return load_named(files.shown(name),
-                      [&] { return load_hf(files.read(name, kMaxJsonBytes), files); });
+                      [&] { return load_hf(files.read(name, kMaxTokenizerBytes), files); });
   }
   MINFER_REQUIRE(Input, !std::filesystem::is_directory(path), shown_path(path),
                  ": neither tokenizer.model nor tokenizer.json is there");

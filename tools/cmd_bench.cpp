@@ -142,10 +142,7 @@ int64_t needed_context(const BenchOptions& options) {
 
 Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
   if (!options.synthetic.empty()) {
-    Model model = make_synthetic_model(options.synthetic, backend);
-    // Random weights were trained on no context, and rotations have an angle for any position.
-    model.config.trained_seq_len = std::max(model.config.trained_seq_len, needed_context(options));
-    return model;
+    return make_synthetic_model(options.synthetic, backend, /*seed=*/1, needed_context(options));
   }
   return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);
 }
