@@ -83,9 +83,14 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
 }
 
 // Rows of a product that a block publishes, and the room that their sums need.
-bool fits(const StepProduct& p, int halves) {
+bool has_room(const StepProduct& p, int halves) {
   return (p.share.rounds + 1) * p.tile_rows() * halves <= kStepMaxRows &&
          p.out_dim % p.tile_rows() == 0;
+}
+
+// Whether the threads have registers for the input.
+bool can_stage(const StepProduct& p, bool has_norm) {
+  return p.format <= StepFormat::BF16 || p.in_dim <= most_level_columns(has_norm);
 }
 
 bool has_biases(const DecodeModel& model) {
@@ -156,7 +161,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   }
   const auto kernel = step_kernel_of(attention->heads_per_block);
   if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
-  if (!fits(*qkv, 1) || !fits(*wo, 1) || !fits(*gate_up, 2) || !fits(*down, 1)) {
+  if (!has_room(*qkv, 1) || !has_room(*wo, 1) || !has_room(*gate_up, 2) || !has_room(*down, 1) ||
+      !can_stage(*qkv, true) || !can_stage(*wo, false) || !can_stage(*gate_up, true) ||
+      !can_stage(*down, false) || !can_stage(*head, true)) {
     return nullptr;
   }
   p.n_layers = narrow<int>(std::ssize(model.layers));
@@ -180,11 +187,12 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
-  // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 0, 1 and 2 copies
-  // while the block multiplies: INT4 665, 702, 682; INT8 459, 447, 471; F16 is as fast with any.
+  // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6 and 8 copies
+  // while the block multiplies, 4 while it waits: INT4 757, 770, 773, 742; INT8 with 6, 8 and 10
+  // 501, 503 and 495; F16 with 12 and any number 269 and 274.
   const StepFormat format = wo->format;
-  p.copies_of_exchange = format <= StepFormat::BF16 ? 0 : 1;
-  p.copies_of_product = format <= StepFormat::BF16 ? 0 : format == StepFormat::U4 ? 1 : 2;
+  p.copies_of_exchange = format <= StepFormat::BF16 ? 0 : 4;
+  p.copies_of_product = format <= StepFormat::BF16 ? 0 : format == StepFormat::U4 ? 6 : 8;
   if (p.n_slots < 2 * kStepProducers) return nullptr;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));

@@ -34,6 +34,9 @@ struct StepWord {
              (bits[3] ^ epoch >> 12)) &
             15u) == 0;
   }
+  __device__ void drop_epoch() {
+    for (uint32_t& x : bits) x &= ~15u;
+  }
 };
 
 // from[kAt], the offset being part of the instruction.
@@ -46,6 +49,10 @@ __device__ inline StepWord load_word(const uint4* from) {
       : "l"(from), "n"(kAt * 16)
       : "memory");
   return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
+}
+__device__ inline StepWord load_plain(const float* from) {
+  const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
+  return {{x.x, x.y, x.z, x.w}};
 }
 // The same where `reads`, else the word stays: without a branch.
 template <int kAt>
@@ -94,28 +101,27 @@ __device__ inline void for_each_index(F&& f) {
   (std::make_integer_sequence<int, kN>());
 }
 
-// Words from[kPlace(0)], from[kPlace(1)] ... those below from[n]: all asked for at once, then those
-// that are missing, until they carry the epoch.
-template <int (*kPlace)(int), int kN>
-__device__ inline void ask_words(StepWord (&words)[kN], const uint4* from, int n) {
-  for_each_index<kN>([&]<int k>() {
-    constexpr int at = kPlace(k);
-    if (at < n) words[k] = load_word<at>(from);
-  });
-}
+// Words from[kPlace(0)], from[kPlace(1)] ... those below from[n], the others zeros: all are asked
+// for at once, then those that are missing, until they carry the epoch. One place asks, so that the
+// words stay in their registers.
 template <int (*kPlace)(int), int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
                                    uint32_t epoch) {
-  Patience patience;
-  for (bool all = false; !all;) {
-    all = true;
-    for_each_index<kN>([&]<int k>() {
-      constexpr int at = kPlace(k);
-      const bool is_missing = at < n && !words[k].is_of(epoch);
-      load_word_if<at>(is_missing, words[k], from);
-      all &= !is_missing;
-    });
-    if (!all) patience.try_again();
+  unsigned missing = 0;
+#pragma unroll
+  for (int k = 0; k < kN; ++k) {
+    words[k] = {};
+    if (kPlace(k) < n) missing |= 1u << k;
+  }
+  for (Patience patience;;) {
+    for_each_index<kN>(
+        [&]<int k>() { load_word_if<kPlace(k)>((missing >> k & 1) != 0, words[k], from); });
+#pragma unroll
+    for (int k = 0; k < kN; ++k) {
+      if (words[k].is_of(epoch)) missing &= ~(1u << k);
+    }
+    if (missing == 0) return;
+    patience.try_again();
   }
 }
 

@@ -54,7 +54,7 @@ __device__ inline float norm_factor(const float* squares, int in_dim, float eps)
 }
 
 // A warp's k-th words of a vector, from its lane's first one: of floats 512 columns of each 4096,
-// of levels every kStepWarps-th piece.
+// of levels those of its pieces of a stage (multiply_levels), two stages of U8 at a time.
 template <bool kFloat>
 __host__ __device__ constexpr int own_word(int k) {
   return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
@@ -62,101 +62,114 @@ __host__ __device__ constexpr int own_word(int k) {
 __device__ inline int first_own_word(StepFormat format) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   if (format <= StepFormat::BF16) return warp * (kStageColumns / 4 / kStepWarps) + lane;
-  const int log = format == StepFormat::U4 ? 4 : 3;  // words of a piece
+  const int log = format == StepFormat::U4 ? 5 : 4;  // words of the warp's pieces of a stage
   return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
 }
 
-// f(word, its four floats) for the words of the lane, kBatch (of 4) at a time, times the norm's
-// weight; returns the sum of the squares before that.
-template <bool kNorm, bool kFloat, int kBatch, typename F>
-__device__ inline float each_own_word(const StepSource& source, int first, int n_words, F f) {
+// The bits of the floats of the lane's words first + own_word(0 ... kBatch - 1) times the norm's
+// weight, zeros from n_words on; returns the sum of the squares before that.
+template <bool kNorm, bool kFloat, int kBatch>
+__device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& source, int first,
+                                   int n_words) {
   constexpr auto kPlace = own_word<kFloat>;
-  const bool is_plain = kNorm && source.plain != nullptr;
-  float squares = 0;
-#pragma unroll 1
-  for (; first < n_words; first += kPlace(kBatch)) {
-    const int n_left = n_words - first;
-    StepWord words[kBatch];
-    uint2 weight[kNorm ? kBatch : 1];
-    if (!is_plain) ask_words<kPlace>(words, source.words + first, n_left);
-    if constexpr (kNorm) {
-#pragma unroll
-      for (int k = 0; k < kBatch; ++k) {
-        if (kPlace(k) < n_left) {
-          weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first + kPlace(k));
-        }
-      }
-    }
-    if (!is_plain) await_words<kPlace>(words, source.words + first, n_left, source.epoch);
+  const int n_left = n_words - first;
+  uint2 weight[kNorm ? kBatch : 1];
+  if constexpr (kNorm) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
-      if (kPlace(k) >= n_left) break;
-      const int word = first + kPlace(k);
-      float4 x = is_plain
-                     ? __ldcg(reinterpret_cast<const float4*>(source.plain) + word)
-                     : make_float4(words[k].at(0), words[k].at(1), words[k].at(2), words[k].at(3));
-      if constexpr (kNorm) {
-        const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
-        const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
-        squares = fmaf(x.x, x.x, fmaf(x.y, x.y, fmaf(x.z, x.z, fmaf(x.w, x.w, squares))));
-        x = make_float4(x.x * low.x, x.y * low.y, x.z * high.x, x.w * high.y);
+      weight[k] = {};
+      if (kPlace(k) < n_left) {
+        weight[k] = __ldg(static_cast<const uint2*>(source.norm_weight) + first + kPlace(k));
       }
-      f(word, x);
+    }
+  }
+  if (kNorm && source.plain != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      words[k] = {};
+      if (kPlace(k) < n_left) words[k] = load_plain(source.plain + 4 * (first + kPlace(k)));
+    }
+  } else {
+    await_words<kPlace>(words, source.words + first, n_left, source.epoch);
+#pragma unroll
+    for (StepWord& word : words) word.drop_epoch();
+  }
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < kBatch; ++k) {
+    if constexpr (kNorm) {
+      const float2 low = floats_of(weight[k].x, source.norm_is_bf16);
+      const float2 high = floats_of(weight[k].y, source.norm_is_bf16);
+      const float of_column[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float x = __uint_as_float(words[k].bits[i]);
+        squares = fmaf(x, x, squares);
+        words[k].bits[i] = __float_as_uint(x * of_column[i]);
+      }
     }
   }
   return squares;
 }
 
 // The warp's part of f32 numbers for float weights.
-template <bool kNorm, int kBatch>
+template <bool kNorm>
 __device__ inline float stage_floats(const StepProduct& product, const StepSource& source,
                                      uint8_t* input) {
-  return each_own_word<kNorm, true, kBatch>(
-      source, first_own_word(product.format), product.in_dim / 4, [&](int word, const float4& x) {
-        *reinterpret_cast<float4*>(input + 4 * float_place(4 * word)) = x;
-      });
+  constexpr auto kPlace = own_word<true>;
+  constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
+  const int n_words = product.in_dim / 4;
+  float squares = 0;
+#pragma unroll 1
+  for (int first = first_own_word(product.format); first < n_words; first += kPlace(kBatch)) {
+    StepWord x[kBatch];
+    squares += take_words<kNorm, true>(x, source, first, n_words);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      const int word = first + kPlace(k);
+      if (word < n_words) {
+        *reinterpret_cast<uint4*>(input + 4 * float_place(4 * word)) =
+            make_uint4(x[k].bits[0], x[k].bits[1], x[k].bits[2], x[k].bits[3]);
+      }
+    }
+  }
+  return squares;
 }
 
 // The warp's part as digits. `unit`: the power of two that brings its largest number into [1, 2),
 // which it was divided by; NaN where a number is not finite.
-template <bool kNorm, int kBatch>
+template <bool kNorm>
 __device__ inline float stage_digits(const StepProduct& product, const StepSource& source,
                                      uint8_t* input, float& unit) {
+  constexpr auto kPlace = own_word<false>;
+  constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
   const bool is_u4 = product.format == StepFormat::U4;
-  const int stride = digit_stride(product.in_dim) / 4, n_words = product.in_dim / 4;
+  const int stride = digit_stride(product.in_dim) / 4;
+  const int n_padded = (product.in_dim + 63) / 64 * 16;  // columns that are not there are zeros
   const int first = first_own_word(product.format);
-  const auto place_of = [&](int word) {
-    return reinterpret_cast<uint32_t*>(input + digit_place(word, is_u4));
-  };
-  // The scale wants the largest of all: until then each number waits where a digit will be.
+  StepWord words[kBatch];
+  const float squares = take_words<kNorm, false>(words, source, first, product.in_dim / 4);
   uint32_t top = 0;  // bits of the largest magnitude: infinities and NaN are above all others
-  const float squares =
-      each_own_word<kNorm, false, kBatch>(source, first, n_words, [&](int word, float4 x) {
-        uint32_t* const to = place_of(word);
-        const uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
-                                  __float_as_uint(x.w)};
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          to[i * stride] = bits[i];
-          top = max(top, bits[i] & 0x7fffffffu);
-        }
-      });
+  for (const StepWord& word : words) {
+#pragma unroll
+    for (const uint32_t x : word.bits) top = max(top, x & 0x7fffffffu);
+  }
   const uint32_t exponent = __reduce_max_sync(~0u, top) >> 23, bounded = max(exponent, 40u);
   unit = exponent == 255 ? NAN : __uint_as_float(bounded << 23);
   const float to_fixed = __uint_as_float((254 + 29 - bounded) << 23);
-  const int n_padded = (product.in_dim + 63) / 64 * 16;  // columns that are not there are zeros
-#pragma unroll 4
-  for (int word = first; word < n_padded; word += kStepConsumers) {
-    uint32_t* const to = place_of(word);
+  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
+#pragma unroll
+  for (int k = 0; k < kBatch; ++k) {
+    if (kPlace(k) >= n_padded - first) break;
     uint32_t x[4];
 #pragma unroll
-    for (int i = 0; i < 4; ++i) {
-      x[i] = word < n_words ? digits_of(__uint_as_float(to[i * stride]) * to_fixed) : 0;
-    }
+    for (int i = 0; i < 4; ++i) x[i] = digits_of(__uint_as_float(words[k].bits[i]) * to_fixed);
     // Bytes in the order of the columns of a word of levels: 0 2 1 3 in U4.
     const uint32_t second = is_u4 ? x[2] : x[1], third = is_u4 ? x[1] : x[2];
     const uint32_t low[2] = {__byte_perm(x[0], second, 0x5140), __byte_perm(third, x[3], 0x5140)};
     const uint32_t high[2] = {__byte_perm(x[0], second, 0x7362), __byte_perm(third, x[3], 0x7362)};
+    uint32_t* const to = place + kPlace(k);  // a multiple of a piece's words
     to[0] = __byte_perm(low[0], low[1], 0x5410);
     to[stride] = __byte_perm(low[0], low[1], 0x7632);
     to[2 * stride] = __byte_perm(high[0], high[1], 0x5410);
@@ -167,14 +180,14 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
 
 // Leaves the warp's columns in shared memory, and the sum of their squares before the norm's weight
 // in squares_of_warps. Returns the factor of the warp's own sums.
-template <bool kNorm, int kBatch>
+template <bool kNorm>
 __device__ inline float stage_input(const StepProduct& product, const StepSource& source,
                                     uint8_t* input, float* squares_of_warps) {
   float unit = 1, squares;
   if (product.format <= StepFormat::BF16) {
-    squares = stage_floats<kNorm, kBatch>(product, source, input);
+    squares = stage_floats<kNorm>(product, source, input);
   } else {
-    squares = stage_digits<kNorm, kBatch>(product, source, input, unit);
+    squares = stage_digits<kNorm>(product, source, input, unit);
   }
   if constexpr (kNorm) {
     squares = warp_reduce(squares, Sum{});

@@ -126,6 +126,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ float s_squares[2][kStepWarps];
   __shared__ uint32_t s_first_epoch;
   __shared__ volatile int s_most_copies;
+  __shared__ int s_parts_came;
   __shared__ StepPlace s_places[kStepWarps];
   __shared__ float s_residual[kStepConsumers];  // of the rows that a thread adds to
   __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
@@ -157,6 +158,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     }
     ptx::mbarrier_init_fence();
     s_most_copies = p.copies_of_product;
+    s_parts_came = 0;
   }
   __syncthreads();
   const StepRing ring{shared,
@@ -198,17 +200,14 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     if (product.count != 0 || product.part.exists()) {
       StepSource source{.norm_is_bf16 = p.norm_is_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
-      if (phase == kWo) {
-        source.words = p.words.attended;
-        unit = stage_input<false, 4>(product, source, input, squares);
-      } else if (phase == kDown) {
-        source.words = p.words.hidden;
-        unit = stage_input<false, 8>(product, source, input, squares);
+      if (phase == kWo || phase == kDown) {
+        source.words = phase == kWo ? p.words.attended : p.words.hidden;
+        unit = stage_input<false>(product, source, input, squares);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        unit = stage_input<true, 4>(product, source, input, squares);
+        unit = stage_input<true>(product, source, input, squares);
       }
     }
 
@@ -234,7 +233,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const uint32_t its_epoch = s_first_epoch + uint32_t(step / 4);
       float* const part_scratch = scratch_of(p, shared, buffer) + part_row(its);
       if (place.tile < 0) {
-        if (its.part.index != 0) send_part(p, its, part_scratch, its_epoch);
+        if (its.part.index != 0) send_part(p, its, part_scratch, &s_parts_came, its_epoch);
         tile = 0;
         continue;
       }

@@ -19,6 +19,13 @@ constexpr int kStageColumns = kStageBytes / 2;                     // of floats
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of floats
 constexpr int kStepMaxSlots = 20;  // more were no faster: copies under way delay the exchange
 
+// Words of 16 bytes of a product's input that a thread stages at once, in registers; of levels
+// those are all it has.
+constexpr int kStepNormWords = 8, kStepInputWords = 16;
+__host__ __device__ constexpr int most_level_columns(bool has_norm) {
+  return 4 * kStepConsumers * (has_norm ? kStepNormWords : kStepInputWords);
+}
+
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
 constexpr int kStepMaxRows = 256;
 constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // twice
@@ -148,8 +155,8 @@ struct StepParams {
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;
-  // Copies that each producer has under way at most, while the block waits for a vector and while
-  // it multiplies; 0: as many as there are slots.
+  // Copies under way at most, while the block waits for a vector and while it multiplies; 0: as
+  // many as there are slots.
   int copies_of_exchange, copies_of_product;
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };

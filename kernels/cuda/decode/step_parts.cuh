@@ -13,7 +13,7 @@
 // also the rows that are made of those words.
 namespace minfer::cuda {
 
-constexpr int kPartWarp = kStepWarps - 1;  // sends and adds; lanes have rows: 16 of gate, 16 of up
+constexpr int kPartWarp = kStepWarps - 1;  // adds; lanes have rows: 16 of gate, 16 of up
 static_assert(kPartWords * 4 == 2 * kTileRows);
 static_assert((kStepMaxParts - 1) * kPartWords == 32, "a lane asks for one word");
 static_assert(kStepMaxRows / 2 <= 32 * kPartWarp, "no rows of whole pairs in the last warp");
@@ -29,17 +29,19 @@ __device__ inline bool adds_parts_of(const StepProduct& product) {
   return product.part.exists() && product.part.index == 0 && thread_index() / 32 == kPartWarp;
 }
 
-// Sums of a part that is not the first. All warps call it: those that only left their sums in
-// `scratch` go on at once.
+// Sums of a part that is not the first, which the warp left in `scratch`: the last one that comes
+// here sends those of all, so that none waits. `n_came`: of all parts until now, of all warps.
 __device__ inline void send_part(const StepParams& p, const StepProduct& product,
-                                 const float* scratch, uint32_t epoch) {
-  if (thread_index() / 32 != kPartWarp) {
-    asm volatile("bar.arrive 2, %0;" ::"n"(kStepConsumers) : "memory");
-    return;
-  }
-  asm volatile("bar.sync 2, %0;" ::"n"(kStepConsumers) : "memory");
+                                 const float* scratch, int* n_came, uint32_t epoch) {
+  const int lane = thread_index() % 32;
+  __threadfence_block();
+  __syncwarp();
+  int before = 0;
+  if (lane == 0) before = atomicAdd(n_came, 1);
+  if (__shfl_sync(~0u, before, 0) % kStepWarps != kStepWarps - 1) return;
+  __threadfence_block();
   uint4* const to = part_words(p, product) + (product.part.index - 1) * kPartWords;
-  publish(to, -32 * kPartWarp, 32, sum_of_warps(scratch, thread_index() % 32), epoch);
+  publish(to, lane - thread_index(), 32, sum_of_warps(scratch, lane), epoch);
 }
 
 // The lane's word of the other parts, as far as it is there: kPartWarp of the first part.

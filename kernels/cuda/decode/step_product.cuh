@@ -104,25 +104,27 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
 }
 
 // Of a lane (g, t) of mma.m16n8k32: its levels of rows g and g + 8 as they come in a piece, those
-// of row g + 8 in units of 1 / kUpperUnit; the instructions of a piece; and the zero levels with a
-// sign.
+// of row g + 8 in units of 1 / kUpperUnit and, where kUpperHoldsLower, plus those of row g; the
+// instructions of a piece; and the zero levels with a sign.
 template <StepFormat>
 struct Levels;
 template <>
 struct Levels<StepFormat::U4> {
   static constexpr int kParts = 2, kUpperUnit = 16;
+  static constexpr bool kUpperHoldsLower = true;  // a byte as it is: nothing to mask
   static constexpr uint32_t kZero = 0xf8f8f8f8, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int part) {
     const uint32_t first = part == 0 ? w.x : w.z, second = part == 0 ? w.y : w.w;
     a[0] = first & 0x0f0f0f0f;
-    a[1] = first & 0xf0f0f0f0;
+    a[1] = first;
     a[2] = second & 0x0f0f0f0f;
-    a[3] = second & 0xf0f0f0f0;
+    a[3] = second;
   }
 };
 template <>
 struct Levels<StepFormat::U8> {
   static constexpr int kParts = 1, kUpperUnit = 1;
+  static constexpr bool kUpperHoldsLower = false;
   static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int) {
     a[0] = __byte_perm(w.x, w.y, 0x5410);
@@ -173,6 +175,10 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
         ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
                                  b[part][0], b[part][1], less);
       }
+      if constexpr (kScales != 0 && L::kUpperHoldsLower) {
+#pragma unroll
+        for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
+      }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
         const uint4 w =
@@ -197,8 +203,9 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
           for (int i = 0; i < kSums; ++i) {
             const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
             const float2 f = __half22float2(scales[unit * 8]);
-            total[j][0] = fmaf(__int_as_float(own[i][0]) - kBase, f.x, total[j][0]);
-            total[j][1] = fmaf(__int_as_float(own[i][2]) - kBase, f.y, total[j][1]);
+            const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
+            total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
+            total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
           }
         }
       }
@@ -207,10 +214,10 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
     const int n_here = shape.n_pieces - stage * kStagePieces;
     if (n_here >= kStagePieces) {
 #pragma unroll
-      for (int k = 0; k < kOwn; ++k) piece(warp + kStepWarps * k);
+      for (int k = 0; k < kOwn; ++k) piece(warp * kOwn + k);
     } else {
 #pragma unroll 1
-      for (int in_stage = warp; in_stage < n_here; in_stage += kStepWarps) piece(in_stage);
+      for (int k = warp * kOwn; k < min(n_here, (warp + 1) * kOwn); ++k) piece(k);
     }
   });
   // Digits together: lanes of a quad swap what the other one keeps of two rows.
@@ -221,7 +228,7 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
     float rows[2] = {total[j][0], total[j][1]};
     if constexpr (kScales == 0) {
       rows[0] = float(sums[j][0] + zero[0]);
-      rows[1] = float(sums[j][2] + zero[2]);
+      rows[1] = float(sums[j][2] - (L::kUpperHoldsLower ? sums[j][0] : 0) + zero[2]);
     }
     rows[0] *= digit;
     rows[1] *= digit / L::kUpperUnit;

@@ -14,7 +14,7 @@ struct StepRing {
   uint8_t* slots;
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
   int n_slots, slot_bytes;
-  const volatile int* most_copies;  // under way for each producer; 0: as many as there are slots
+  const volatile int* most_copies;  // under way; 0: as many as there are slots
 };
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
@@ -84,12 +84,12 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
         uint8_t* const to = ring.slots + slot * ring.slot_bytes;
         // Asleep a while: who asks on and on takes turns from the warps that multiply.
         while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
-        // A copy of its own is there when its slot is full, or was and is already given back:
-        // another producer may have filled the slot again, whose parity then says that the copy is
-        // to come. It cannot have been given back twice, since what comes here is taken before.
+        // The copy that makes room is there when its slot is full, or was and is already given
+        // back: somebody may have filled the slot again, whose parity then says that the copy is to
+        // come. It cannot have been given back twice, since what comes here is taken before.
         const int most_copies = *ring.most_copies;
         if (most_copies != 0) {
-          const int before = slot - most_copies * kStepProducers;
+          const int before = slot - most_copies;
           const int its_slot = before < 0 ? before + ring.n_slots : before;
           const int its_parity = before < 0 ? parity : parity ^ 1;
           while (!ptx::mbarrier_is_complete(ring.full + 8 * its_slot, its_parity) &&
