@@ -28,15 +28,6 @@ __device__ inline void let_successor_begin() {
 
 // ---- global memory ---------------------------------------------------------------------
 
-// 16 bytes where `reads`, else x stays. Past L1, which would keep nothing of what is read once; of
-// memory that nobody writes while the kernel runs.
-__device__ inline void load_once(uint4& x, const void* from, bool reads) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %5, 0;\n"
-      "@p ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];\n}"
-      : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
-      : "l"(from), "r"(int(reads)));
-}
 // n_bytes, a multiple of 16, aligned to 16, to L2 (sm_90; below, nothing).
 __device__ inline void prefetch_l2(const void* from, int n_bytes) {
 #if __CUDA_ARCH__ >= 900
@@ -54,7 +45,7 @@ __device__ inline unsigned count_arrival(unsigned* counter) {
   return before;
 }
 
-// ---- copies of 16 bytes to shared memory, by each thread for itself (sm_80) --------------------
+// ---- copies to shared memory, by each thread for itself (sm_80) ---------------------------------
 
 // To an address of shared memory, from which offsets cost nothing.
 __device__ inline void copy_async_16(uint32_t to_shared, const void* from) {
@@ -66,6 +57,10 @@ __device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
                "r"(n_bytes)
                : "memory");
+}
+// 4 bytes.
+__device__ inline void copy_async_4(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
 // Waits until at most kPending groups of this thread are under way.
@@ -177,7 +172,13 @@ __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
       : "memory");
 }
 
-// The same with a policy for L2 (createpolicy).
+// For what is read once: the first to leave L2.
+__device__ inline uint64_t evict_first_policy() {
+  uint64_t policy;
+  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  return policy;
+}
+// The same with a policy for L2.
 __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier,
                                  uint64_t policy) {
   asm volatile(

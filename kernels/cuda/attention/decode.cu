@@ -7,7 +7,7 @@ namespace minfer::cuda {
 namespace attention {
 namespace {
 
-constexpr int kBlocksPerSm = 3, kMostSplits = 64;
+constexpr int kMostSplits = 64;
 
 // Where the workspace holds what.
 struct Layout {
@@ -46,7 +46,9 @@ DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity
   if (capacity <= s.most_alone) return s;
   const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
   const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(capacity, s.least));
-  s.n = int(std::clamp<int64_t>(kBlocksPerSm * n_sms / groups, 1, most));
+  // A block on each SM: its ring has under way what the memory asks for, and beside it there is
+  // room for one of the kernel behind.
+  s.n = int(std::clamp<int64_t>(n_sms / groups, 1, most));
   return s;
 }
 
@@ -111,13 +113,14 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   };
   const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n));
   const auto run = [&]<int kD, bool kU8, bool kAligned>() {
-    const int64_t heads = std::min<int64_t>(n_heads / n_kv_heads, kMostHeads);
-    const auto n_bytes = size_t(kWarps * heads * kD) * sizeof(float);
+    const int n_bytes = ring_bytes(kernels_are_of_sm90());
     const auto kernel = decode_kernel<kD, kU8, kAligned>;
+    MINFER_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
     // As the products around it, so that they run on an SM at once.
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared));
-    launch(kernel, grid, kThreads, n_bytes, stream, args);
+    launch(kernel, grid, 32 * decode_warps(kD), size_t(n_bytes), stream, args);
   };
   const auto run_size = [&]<bool kU8>() {
     if (!rows_aligned(cache)) return run.template operator()<256, kU8, false>();

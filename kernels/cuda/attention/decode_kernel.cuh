@@ -1,13 +1,10 @@
 #pragma once
 
 #include "kernels/cuda/attention/decode.h"
-#include "kernels/cuda/attention/decode_rows.cuh"
-#include "kernels/cuda/attention/softmax_state.cuh"
+#include "kernels/cuda/attention/decode_ring.cuh"
 #include "kernels/cuda/numbers.cuh"
 
 namespace minfer::cuda::attention {
-
-constexpr int kWarps = 4, kThreads = 32 * kWarps;
 
 struct DecodeArgs {
   void* out;              // [n_heads, head_dim]; out, q, k, v of F16 or BF16
@@ -75,17 +72,17 @@ struct Merged {
 // of those are k' and v, which are also written to the cache. q', k': q and k turned by the angles
 // of position pos.
 //
-//   cache     decode_tile.cuh; its row at pos is written and not read: the step's own k and v take
-//             part from shared memory, rounded as the cache holds them
+//   cache     row pos is written and not read: the step's own k and v take part from shared memory,
+//             rounded as the cache holds them
 //   launch    grid (key/value heads x blocks_per_kv, splits): a block has up to 8 query heads of a
-//             key/value head and one share of the positions; each of its 4 warps goes over its own
-//             16 or 32 positions in turn, with its own softmax. Shares follow from pos; blocks
-//             without one leave at once. The last block of a group to arrive merges the shares,
-//             and zeroes the counter. 21.5 K registers and little memory a block: one fits beside a
-//             product's block, three on an SM. Dynamic smem: kWarps * heads * kD floats
-//   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): of
-//             each warp the first step into registers, and its next one, or three in a block
-//             without others, into L2
+//             key/value head and one share of the positions; each of its warps goes over its own
+//             16 or 32 positions in turn (decode_tile.cuh), with its own softmax, and its own ring
+//             of them (decode_ring.cuh). Shares follow from pos; blocks without one leave at once.
+//             The last block of a group to arrive merges the shares, and zeroes the counter. One
+//             block an SM has all the copies under way that the memory asks for; two of them, or
+//             one and a product's, fit on an SM. Dynamic smem: ring_bytes
+//   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
+//             ring of each warp is filled before it
 //   requires  head_dim <= kD; pos < capacity
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; products f16 x f16 in f32;
 //             weights rounded to F16 for the product with v, not for their sum. U8: levels are
@@ -94,40 +91,37 @@ struct Merged {
 //   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
 template <int kD, bool kU8, bool kAligned>
-__global__ void __launch_bounds__(kThreads, kD > 128 ? 2 : 3) decode_kernel(const DecodeArgs a) {
-  using Tile = DecodeTile<kD, kU8, kAligned>;
-  constexpr int kStep = Tile::kStep, kE = Tile::kE;
+__global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs a) {
+  using Tile = DecodeTile<kD, kU8>;
+  using Ring = CacheRing<kD, kU8, kAligned>;
+  constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
   constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // of q, k and v, of a warp
   __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
   __shared__ NewRow<kD> s_new;
   __shared__ float s_row[2][kD];
   __shared__ SoftmaxState s_state[kWarps][kMostHeads];
+  __shared__ typename Ring::Shared s_ring[kWarps];
   __shared__ bool s_is_last;
-  extern __shared__ __align__(16) float s_sums[];  // [kWarps, heads, kD]
+  extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
   const int pos = __ldcg(a.pos), kv_len = pos + 1;
-  const Share share(a.splits, kv_len, kStep);
+  const Share share(a.splits, kv_len, Tile::kRows);
   if (int(blockIdx.y) >= share.n_splits) return;
-  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32, g = lane / 4, t = lane % 4;
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   const int head_dim = a.cache.head_dim;
   const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
   const int part = int(blockIdx.x) % a.blocks_per_kv;
   const int first_head = kv_head * a.heads_per_kv + part * kMostHeads;
   const int heads = min(kMostHeads, a.heads_per_kv - part * kMostHeads);
-  const int end = share.end;
-  const bool has_new = end == kv_len;
+  const bool has_new = share.end == kv_len;
 
-  Tile tile(a.cache, kv_head, min(end, pos));
-  int start = share.begin + warp * kStep;
-  if (Tile::kAhead && start < end) {
-    tile.load_keys(start);
-    tile.load_values(start);
-  }
-  if (threadIdx.x == 0) {
-    const int step = kWarps * kStep, steps = share.n_splits == 1 ? 4 : 2;
-    tile.prefetch(share.begin + step, min(share.begin + steps * step, min(end, pos)));
-  }
+  Ring ring(s_slots, s_ring[warp], a.cache, kv_head,
+            {.begin = share.begin,
+             .readable = min(share.end, pos),
+             .end = share.end,
+             .warp = warp,
+             .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
   const Angles<kD> angles(a.rope + int64_t{pos} * a.n_pairs, a.n_pairs);
   for (int i = threadIdx.x; i < kMostHeads * (kD + 8); i += kThreads) (&s_q[0][0])[i] = __half(0);
   s_new.clear();
@@ -163,73 +157,21 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 2 : 3) decode_kernel(cons
   }
   __syncthreads();
 
-  uint32_t q[kD / 16][2];
-  Tile::load_query(q, s_q[g]);
-  float o[kD / 16][4] = {};
-  SoftmaxState state[2];  // of heads 2 t and 2 t + 1; the sums are this lane's share
-  float v_unit = 1e-30f;  // what o is in units of: the largest scale of a U8 value so far
-  for (; start < end; start += kWarps * kStep) {
-    const int next = start + kWarps * kStep;
-    const bool holds_new = start <= pos && pos < start + kStep;
-    if (!Tile::kAhead) tile.load_keys(start);
-    if (holds_new) tile.put_new_keys(start, pos, s_new);
-    float sc[Tile::kUnits][4];
-    tile.scores(sc, q, start, end, a.scale_log2);
-    if (!Tile::kAhead) {
-      tile.load_values(start);
-    } else if (next < end) {
-      tile.load_keys(next);
-    }
-
-    float factor[2];
-#pragma unroll
-    for (int h = 0; h < 2; ++h) {
-      float top = -INFINITY;
-#pragma unroll
-      for (int u = 0; u < Tile::kUnits; ++u) top = fmaxf(top, fmaxf(sc[u][h], sc[u][h + 2]));
-#pragma unroll
-      for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-      factor[h] = state[h].raise(top);
-#pragma unroll
-      for (int u = 0; u < Tile::kUnits; ++u) {
-        sc[u][h] = exp2_fast(sc[u][h] - state[h].max);
-        sc[u][h + 2] = exp2_fast(sc[u][h + 2] - state[h].max);
-        state[h].sum += sc[u][h] + sc[u][h + 2];
-      }
-    }
-    if constexpr (kU8) {
-      const float change = tile.weigh(sc, v_unit);
-      factor[0] *= change;
-      factor[1] *= change;
-    }
-#pragma unroll
-    for (int i = 0; i < kD / 16; ++i)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) o[i][x] *= factor[x & 1];
-    if (holds_new) tile.put_new_values(start, pos, s_new);
-    tile.add_values(o, sc);
-    if (Tile::kAhead && next < end) tile.load_values(next);
+  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2);
+  for (int i = 0; i < ring.n_tiles(); ++i) {
+    const TileRows keys = ring.take(s_new.bytes[0]);
+    float scales[Tile::kUnits];
+    ring.load_scales(scales);
+    tile.take_keys(keys, scales, s_new.scale);
+    ring.refill();
+    tile.take_values(ring.take(s_new.bytes[1]));
+    ring.refill();
   }
-
-  // Warps' results. A lane holds dims kE (g + 8 i) ... of its two heads.
-#pragma unroll
-  for (int h = 0; h < 2; ++h) {
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2) state[h].sum += __shfl_xor_sync(~0u, state[h].sum, d);
-    const int head = 2 * t + h;
-    if (head >= heads) continue;
-    if (g == 0) s_state[warp][head] = state[h];
-    const float unit = kU8 ? v_unit : 1.0f;
-    float* const to = s_sums + (warp * heads + head) * kD;
-#pragma unroll
-    for (int i = 0; i < Tile::kValuePieces; ++i)
-#pragma unroll
-      for (int x = 0; x < kE / 4; ++x) {
-        const float(&low)[4] = o[i * (kE / 2) + 2 * x], (&high)[4] = o[i * (kE / 2) + 2 * x + 1];
-        *reinterpret_cast<float4*>(to + kE * (g + 8 * i) + 4 * x) =
-            make_float4(low[h] * unit, low[h + 2] * unit, high[h] * unit, high[h + 2] * unit);
-      }
-  }
+  // Where the warp's own slots were, into which nothing more is copied.
+  float* const s_sums = reinterpret_cast<float*>(s_slots);
+  constexpr int kWarpFloats = Ring::kWarpBytes / int{sizeof(float)};
+  static_assert(kWarpFloats >= kMostHeads * kD);
+  tile.store(s_state[warp], s_sums + warp * kWarpFloats, heads);
   __syncthreads();
 
   // The block's result: the output where no other block has a share.
@@ -249,7 +191,7 @@ __global__ void __launch_bounds__(kThreads, kD > 128 ? 2 : 3) decode_kernel(cons
 #pragma unroll
     for (int w = 0; w < kWarps; ++w) {
       states[w] = {s_state[w][head].max, s_state[w][head].sum};
-      sums[w] = *reinterpret_cast<const float4*>(s_sums + (w * heads + head) * kD + d);
+      sums[w] = *reinterpret_cast<const float4*>(s_sums + w * kWarpFloats + head * kD + d);
     }
     Merged whole;
     whole.add(states, sums);

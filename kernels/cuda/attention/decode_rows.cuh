@@ -7,6 +7,13 @@
 // The step's own rows of q, k and v on their way into a decode block.
 namespace minfer::cuda::attention {
 
+struct Cache {
+  void *keys, *values;               // [n_kv_heads, capacity, head_dim] F16 or U8 levels
+  float *key_scales, *value_scales;  // [n_kv_heads, capacity], of U8
+  int64_t capacity;
+  int head_dim;
+};
+
 __device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
   return is_bf16 ? __uint_as_float(uint32_t{raw} << 16) : __half2float(__ushort_as_half(raw));
 }

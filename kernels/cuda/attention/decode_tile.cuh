@@ -1,17 +1,11 @@
 #pragma once
 
+#include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/attention/tensor_core.cuh"
 
 namespace minfer::cuda::attention {
 
-constexpr int kMostHeads = 8;  // query heads of a block: the columns of an mma
-
-struct Cache {
-  void *keys, *values;               // [n_kv_heads, capacity, head_dim] F16 or U8 levels
-  float *key_scales, *value_scales;  // [n_kv_heads, capacity], of U8
-  int64_t capacity;
-  int head_dim;
-};
+constexpr int kMostHeads = 8;  // query heads of a warp: the columns of an mma
 
 // Key and value of this step as the cache holds them, zero past head_dim; in shared memory.
 template <int kD>
@@ -26,6 +20,14 @@ struct alignas(16) NewRow {
   __device__ uint8_t* levels(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
 };
 
+// Rows of consecutive positions, of keys or of values, in shared memory, in room for kRows rows of
+// kD elements: n_copied as they lie in the cache and, where n_valid is more than that, the newest.
+struct TileRows {
+  const uint8_t* rows;  // [n_copied, row_bytes]; behind them may be anything
+  const uint4* newest;  // [kD] elements, finite even where they are not valid
+  int n_copied, n_valid;
+};
+
 // Levels in the low bytes of the halves of 0x64006400: 1024 + level, so level - 128 by an exact
 // difference.
 __device__ inline uint32_t to_halves(uint32_t levels, uint32_t selector) {
@@ -36,200 +38,228 @@ __device__ inline uint32_t to_halves(uint32_t levels, uint32_t selector) {
 }
 constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1, or 2 and 3
 
-// kStep positions of one head on their way to a warp, as operands of mma_16x8x16. A piece is 16
-// bytes of a row, kE elements. With g = lane / 4, t = lane % 4, in unit u of 16 positions a lane
-// has
+// What one warp has seen of the positions: softmax and weighted values of up to 8 query heads, over
+// tiles of kRows rows of one key/value head, first their keys, then their values. All lanes call
+// everything, and n_valid is at least 1. A piece is 16 bytes of a row, kE elements. With g = lane /
+// 4, t = lane % 4, in unit u of 16 rows a lane has of the operands of mma_16x8x16
 //
 //   keys    rows g and g + 8, pieces t + 4 i: the dims that an mma sums may come in any order, so
 //           elements 4 s ... 4 s + 3 of piece i are its k 2t, 2t + 1 and 2t + 8, 2t + 9 in step
-//           (i, s). q is read in the same order: load_query
-//   values  rows 2t, 2t + 1, 2t + 8, 2t + 9, pieces g + 8 i: elements 2 s and 2 s + 1 are rows g
-//           and g + 8 of the transposed operand of step (i, s)
-//   scales  of U8: lane (g, t) fetches that of the key (t < 2) or value of position g + 8 (t & 1)
+//           (i, s). q is read in the same order
+//   values  rows 2t, 2t + 1, 2t + 8, 2t + 9, pieces kValuePieces g + i: elements 2 s and 2 s + 1
+//           are rows g and g + 8 of the transposed operand of step (i, s)
+//   scales  of U8: those of row scale_row() + 16 u, of keys where has_key_scale(), else of values
 //
-// Columns are query heads. Scores come out with position g in c0, c1 and g + 8 in c2, c3, of heads
-// 2t and 2t + 1; sums over positions with the two dims of (i, s) in c0, c1 and c2, c3.
+// Columns are query heads. Scores come out with row g in c0, c1 and g + 8 in c2, c3, of heads 2t
+// and 2t + 1; sums over rows with the two dims of (i, s) in c0, c1 and c2, c3.
 //
-// All of it is in registers, loaded straight from memory: 256 bytes a lane, without a barrier or a
-// layout in shared memory. Keys are asked for again as soon as the scores are there, values as soon
-// as they are added, so that one half is on its way while the other is at work.
-template <int kD, bool kU8, bool kAligned>
+// Rows lie without gaps, so the same piece of all rows is in the same banks wherever a row is 128
+// bytes or a multiple. Eight lanes read at once, of keys two rows and of values four: where a lane
+// has several pieces, lanes of different rows read theirs in different orders (load_row). In heads
+// of 128, keys then take the least time, F16 values twice that and U8 values four times: 85 and 51
+// bytes a clock, of which the memory brings 20 to an SM.
+template <int kD, bool kU8>
 class DecodeTile {
  public:
-  static constexpr int kUnits = kD <= (kU8 ? 128 : 64) ? 2 : 1, kStep = 16 * kUnits;
+  static constexpr int kUnits = kD <= (kU8 ? 128 : 64) ? 2 : 1, kRows = 16 * kUnits;
   static constexpr int kElementBytes = kU8 ? 1 : 2, kE = 16 / kElementBytes;
   static constexpr int kKeyPieces = kD / (4 * kE), kValuePieces = kD / (8 * kE);  // of a row
   static_assert(kValuePieces > 0, "rows are too short for this map");
-  static constexpr int kPieces = kUnits * (2 * kKeyPieces + 4 * kValuePieces);
-  static constexpr bool kAhead = kPieces <= 16;  // registers for the next step's while at one
 
-  // Rows from position `readable` on are not read: their registers keep what they held, at first
-  // zero. Their scores are to be masked, and then their weights are zero.
-  __device__ DecodeTile(const Cache& cache, int kv_head, int readable)
-      : readable_(readable), head_dim_(cache.head_dim), row_bytes_(cache.head_dim * kElementBytes) {
-    const int64_t first = kv_head * cache.capacity;
-    keys_ = static_cast<const uint8_t*>(cache.keys) + first * row_bytes_;
-    values_ = static_cast<const uint8_t*>(cache.values) + first * row_bytes_;
-    if (kU8) scales_ = (t() < 2 ? cache.key_scales : cache.value_scales) + first;
-  }
-
-  // The order in which this lane wants q: words (2 s, 2 s + 1) of piece i at [i * kE / 4 + s].
-  __device__ static void load_query(uint32_t (&q)[kD / 16][2], const __half* row) {
+  // `q`: row g, F16, zero past head_dim and for columns without a head. row_bytes: of a tile's
+  // rows, a multiple of 16; what is behind head_dim in them is finite.
+  __device__ DecodeTile(const __half* q, int row_bytes, float scale_log2)
+      : row_bytes_(row_bytes), scale_log2_(scale_log2) {
 #pragma unroll
     for (int i = 0; i < kKeyPieces; ++i)
 #pragma unroll
       for (int h = 0; h < kE / 8; ++h) {
-        const uint4 x = *reinterpret_cast<const uint4*>(row + key_dim(i) + 8 * h);
+        const uint4 x = *reinterpret_cast<const uint4*>(q + kE * (t() + 4 * i) + 8 * h);
         const int at = i * (kE / 4) + 2 * h;
-        q[at][0] = x.x, q[at][1] = x.y, q[at + 1][0] = x.z, q[at + 1][1] = x.w;
+        q_[at][0] = x.x, q_[at][1] = x.y, q_[at + 1][0] = x.z, q_[at + 1][1] = x.w;
       }
-  }
-
-  // Positions begin ... end - 1 of both to L2, by one thread.
-  __device__ void prefetch(int begin, int end) const {
-    if (!kAligned || begin >= end) return;
-    const uint32_t at = uint32_t(begin) * uint32_t(row_bytes_);
-    ptx::prefetch_l2(keys_ + at, (end - begin) * row_bytes_);
-    ptx::prefetch_l2(values_ + at, (end - begin) * row_bytes_);
-  }
-
-  // Keys of positions start ... start + kStep - 1, and the scales of both.
-  __device__ void load_keys(int start) {
+    const int turn = kKeyPieces > 1 ? g() & 1 : 0;
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
+    for (int i = 0; i < kKeyPieces; ++i) {
+      key_at_[i] = 16 * (t() + 4 * (i ^ turn));
+      if (key_at_[i] >= row_bytes) key_at_[i] = 0;  // q is zero there: any number will do
+    }
+  }
+
+  __device__ static int scale_row() { return g() + 8 * (t() & 1); }
+  __device__ static bool has_key_scale() { return t() < 2; }
+
+  // Scores of a tile's keys become weights of its values. scales: of U8, as above;
+  // newest_scale: [2], of key and value, for the row behind the copied ones.
+  __device__ void take_keys(const TileRows& tile, const float (&scales)[kUnits],
+                            const float* newest_scale) {
+    float sum[kUnits][2][4] = {};  // two chains of products each, for their latency
+    uint4 k[kUnits][2][kKeyPieces];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
 #pragma unroll
       for (int r = 0; r < 2; ++r)
+        load_row(k[u][r], tile, u * 16 + score_row(r), key_at_, kKeyPieces > 1 ? g() & 1 : 0);
 #pragma unroll
-        for (int i = 0; i < kKeyPieces; ++i)
-          load(k_[u][r][i], keys_, start + u * 16 + score_row(r), key_dim(i));
-      if constexpr (kU8) {
-        const int position = start + u * 16 + scale_row();
-        if (position < readable_) scale_[u] = scales_[position];
-      }
-    }
-  }
-  __device__ void load_values(int start) {
+    for (int i = 0; i < kKeyPieces; ++i)
 #pragma unroll
-    for (int u = 0; u < kUnits; ++u)
+      for (int s = 0; s < kE / 4; ++s)
 #pragma unroll
-      for (int r = 0; r < 4; ++r)
-#pragma unroll
-        for (int i = 0; i < kValuePieces; ++i)
-          load(v_[u][r][i], values_, start + u * 16 + value_row(r), value_dim(i));
-  }
-
-  // The row at pos, in the place of what was not read.
-  __device__ void put_new_keys(int start, int pos, const NewRow<kD>& row) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        if (start + u * 16 + score_row(r) != pos) continue;
-#pragma unroll
-        for (int i = 0; i < kKeyPieces; ++i) k_[u][r][i] = row.bytes[0][key_dim(i) / kE];
-      }
-      if (kU8 && start + u * 16 + scale_row() == pos) scale_[u] = row.scale[t() >> 1];
-    }
-  }
-  __device__ void put_new_values(int start, int pos, const NewRow<kD>& row) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-      for (int r = 0; r < 4; ++r) {
-        if (start + u * 16 + value_row(r) != pos) continue;
-#pragma unroll
-        for (int i = 0; i < kValuePieces; ++i) v_[u][r][i] = row.bytes[1][value_dim(i) / kE];
-      }
-  }
-
-  // Scores in units of log2, -inf from position `end` on. Keeps the scales of the values.
-  __device__ void scores(float (&sc)[kUnits][4], const uint32_t (&q)[kD / 16][2], int start,
-                         int end, float scale_log2) {
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) {
-      constexpr int kChains = kUnits == 1 ? 2 : 1;  // of products, for their latency
-      float sum[kChains][4] = {};
-#pragma unroll
-      for (int i = 0; i < kKeyPieces; ++i) {
-        const uint4 &a = k_[u][0][i], &b = k_[u][1][i];
-#pragma unroll
-        for (int s = 0; s < kE / 4; ++s) {
-          const auto& w = q[i * (kE / 4) + s];
+        for (int u = 0; u < kUnits; ++u) {
+          const uint4 &a = k[u][0][i], &b = k[u][1][i];
+          const auto& w = q_[i * (kE / 4) + s];
           if constexpr (kU8) {
             const uint32_t x = word(a, s), y = word(b, s);
-            mma_16x8x16(sum[s % kChains], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
+            mma_16x8x16(sum[u][s % 2], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
                         to_halves(x, kHighLevels), to_halves(y, kHighLevels), w[0], w[1]);
           } else {
-            mma_16x8x16(sum[s % kChains], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
+            mma_16x8x16(sum[u][s % 2], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
                         word(b, 2 * s + 1), w[0], w[1]);
           }
         }
-      }
-      float scale[2] = {scale_log2, scale_log2};
+    float v_scale[kUnits][2];
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) {
+      float scale[2] = {scale_log2_, scale_log2_};
       if constexpr (kU8) {
-        const float mine = scale_[u];
-        const int first = threadIdx.x % 32 & ~3;
+        const int row = u * 16 + scale_row();
+        float mine = row < tile.n_copied ? scales[u] : newest_scale[has_key_scale() ? 0 : 1];
+        if (row >= tile.n_valid) mine = 0;
+        const int first = lane() & ~3;
 #pragma unroll
         for (int r = 0; r < 2; ++r) {
           scale[r] *= __shfl_sync(~0u, mine, first + r);
-          v_scale_[u][r] = __shfl_sync(~0u, mine, first + 2 + r);
+          v_scale[u][r] = __shfl_sync(~0u, mine, first + 2 + r);
         }
       }
 #pragma unroll
       for (int x = 0; x < 4; ++x)
-        sc[u][x] =
-            start + u * 16 + score_row(x >> 1) < end
-                ? (kChains == 1 ? sum[0][x] : sum[0][x] + sum[kChains - 1][x]) * scale[x >> 1]
-                : -INFINITY;
+        weights_[u][x] = u * 16 + score_row(x >> 1) < tile.n_valid
+                             ? (sum[u][0][x] + sum[u][1][x]) * scale[x >> 1]
+                             : -INFINITY;
     }
+    float factor[2];
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+      float top = -INFINITY;
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u) top = fmaxf(top, fmaxf(weights_[u][h], weights_[u][h + 2]));
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+      factor[h] = state_[h].raise(top);
+#pragma unroll
+      for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+        for (int x = h; x < 4; x += 2) {
+          weights_[u][x] = exp2_fast(weights_[u][x] - state_[h].max);
+          state_[h].sum += weights_[u][x];
+        }
+    }
+    if constexpr (kU8) {
+      const float change = weigh(v_scale);
+      factor[0] *= change;
+      factor[1] *= change;
+    }
+#pragma unroll
+    for (int i = 0; i < kD / 16; ++i)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) o_[i][x] *= factor[x & 1];
   }
 
-  // U8: weights times their value's scale, in units of the largest scale so far, so that F16 holds
-  // them whatever the size of the values. Returns what sums so far are to be multiplied by.
-  __device__ float weigh(float (&weights)[kUnits][4], float& unit) const {
-    float top = unit;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u) top = fmaxf(top, fmaxf(v_scale_[u][0], v_scale_[u][1]));
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-    const float inverse = 1 / top, change = top == unit ? 1.0f : unit * inverse;
-    unit = top;
-#pragma unroll
-    for (int u = 0; u < kUnits; ++u)
-#pragma unroll
-      for (int x = 0; x < 4; ++x) weights[u][x] *= v_scale_[u][x >> 1] * inverse;
-    return change;
-  }
-
-  // o += weights times values; o[i * kE / 2 + s] as above
-  __device__ void add_values(float (&o)[kD / 16][4], const float (&weights)[kUnits][4]) const {
+  // Adds the values of the same rows.
+  __device__ void take_values(const TileRows& tile) {
 #pragma unroll
     for (int u = 0; u < kUnits; ++u) {
-      const uint32_t p0 = transpose_matrix(pack_halves(weights[u][0], weights[u][1]));
-      const uint32_t p1 = transpose_matrix(pack_halves(weights[u][2], weights[u][3]));
+      int value_at[kValuePieces];
 #pragma unroll
-      for (int i = 0; i < kValuePieces; ++i) {
+      for (int i = 0; i < kValuePieces; ++i)
+        value_at[i] = 16 * (kValuePieces * g() + (i ^ t() % kValuePieces));
+      uint4 v[4][kValuePieces];
+#pragma unroll
+      for (int r = 0; r < 4; ++r)
+        load_row(v[r], tile, u * 16 + value_row(r), value_at, t() % kValuePieces);
+      const uint32_t p0 = transpose_matrix(pack_halves(weights_[u][0], weights_[u][1]));
+      const uint32_t p1 = transpose_matrix(pack_halves(weights_[u][2], weights_[u][3]));
+#pragma unroll
+      for (int i = 0; i < kValuePieces; ++i)
 #pragma unroll
         for (int s = 0; s < kE / 2; ++s) {
           uint32_t a[4];
-          pair_rows(a[0], a[1], v_[u][0][i], v_[u][1][i], s);
-          pair_rows(a[2], a[3], v_[u][2][i], v_[u][3][i], s);
-          mma_16x8x16(o[i * (kE / 2) + s], a[0], a[1], a[2], a[3], p0, p1);
+          pair_rows(a[0], a[1], v[0][i], v[1][i], s);
+          pair_rows(a[2], a[3], v[2][i], v[3][i], s);
+          mma_16x8x16(o_[i * (kE / 2) + s], a[0], a[1], a[2], a[3], p0, p1);
         }
+    }
+  }
+
+  // What the warp has seen of the first `heads` heads: states[head], and sums [heads, kD], weighted
+  // values that are not yet divided by the state's sum. A warp without a tile leaves -inf and 0.
+  __device__ void store(SoftmaxState* states, float* sums, int heads) {
+#pragma unroll
+    for (int h = 0; h < 2; ++h) {
+#pragma unroll
+      for (int d = 4; d < 32; d *= 2) state_[h].sum += __shfl_xor_sync(~0u, state_[h].sum, d);
+      const int head = 2 * t() + h;
+      if (head >= heads) continue;
+      if (g() == 0) states[head] = state_[h];
+      const float unit = kU8 ? v_unit_ : 1.0f;
+      float* const to = sums + head * kD + kE * kValuePieces * g();
+#pragma unroll
+      for (int i = 0; i < kD / 32; ++i) {
+        const float(&low)[4] = o_[2 * i], (&high)[4] = o_[2 * i + 1];
+        *reinterpret_cast<float4*>(to + 4 * i) =
+            make_float4(low[h] * unit, low[h + 2] * unit, high[h] * unit, high[h + 2] * unit);
       }
     }
   }
 
  private:
-  __device__ static int g() { return threadIdx.x % 32 / 4; }
-  __device__ static int t() { return threadIdx.x % 4; }
+  __device__ static int lane() { return int(threadIdx.x) % 32; }
+  __device__ static int g() { return lane() / 4; }
+  __device__ static int t() { return lane() % 4; }
   __device__ static int score_row(int r) { return g() + 8 * r; }
-  __device__ static int scale_row() { return g() + 8 * (t() & 1); }
   __device__ static int value_row(int r) { return 2 * t() + (r & 1) + (r >> 1) * 8; }
-  __device__ static int key_dim(int i) { return kE * (t() + 4 * i); }
-  __device__ static int value_dim(int i) { return kE * (g() + 8 * i); }
   __device__ static uint32_t word(const uint4& x, int i) {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
+  }
+
+  // Piece i of a row from byte at[i ^ turn], that is, read in an order of the lane's own and put in
+  // their places by one exchange for each bit of `turn`. Rows that are not valid are the newest,
+  // for they meet weights of zero.
+  template <int n>
+  __device__ void load_row(uint4 (&x)[n], const TileRows& tile, int row, const int (&at)[n],
+                           int turn) const {
+    const uint8_t* const from = row < tile.n_copied ? tile.rows + row * row_bytes_
+                                                    : reinterpret_cast<const uint8_t*>(tile.newest);
+#pragma unroll
+    for (int i = 0; i < n; ++i) x[i] = *reinterpret_cast<const uint4*>(from + at[i]);
+#pragma unroll
+    for (int bit = 1; bit < n; bit *= 2)
+#pragma unroll
+      for (int i = 0; i < n; ++i) {
+        if (i & bit) continue;
+        const uint4 low = x[i], high = x[i | bit];
+        const bool turned = turn & bit;
+        x[i] = turned ? high : low;
+        x[i | bit] = turned ? low : high;
+      }
+  }
+
+  // Weights times their value's scale, in units of the largest scale so far, so that F16 holds them
+  // whatever the size of the values. Returns what sums so far are to be multiplied by.
+  __device__ float weigh(const float (&v_scale)[kUnits][2]) {
+    float top = v_unit_;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u) top = fmaxf(top, fmaxf(v_scale[u][0], v_scale[u][1]));
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+    const float inverse = 1 / top, change = top == v_unit_ ? 1.0f : v_unit_ * inverse;
+    v_unit_ = top;
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
+#pragma unroll
+      for (int x = 0; x < 4; ++x) weights_[u][x] *= v_scale[u][x >> 1] * inverse;
+    return change;
   }
 
   // Dims 2 s and 2 s + 1 of a piece of rows x and y: (x, y) of the one, (x, y) of the other.
@@ -246,32 +276,13 @@ class DecodeTile {
     }
   }
 
-  __device__ void load(uint4& piece, const uint8_t* rows, int position, int dim) const {
-    const bool reads = position < readable_ && dim < head_dim_;
-    const uint8_t* const from =
-        rows + uint32_t(position) * uint32_t(row_bytes_) + dim * kElementBytes;
-    if constexpr (kAligned) {
-      ptx::load_once(piece, from, reads);
-    } else if (reads) {  // rows that begin anywhere: not a way for speed
-      uint32_t words[4] = {};
-#pragma unroll
-      for (int e = 0; e < kE; ++e) {
-        if (dim + e >= head_dim_) break;
-        if constexpr (kU8) {
-          words[e / 4] |= uint32_t{from[e]} << (e % 4 * 8);
-        } else {
-          words[e / 2] |= uint32_t{reinterpret_cast<const uint16_t*>(from)[e]} << (e % 2 * 16);
-        }
-      }
-      piece = {words[0], words[1], words[2], words[3]};
-    }
-  }
-
-  const uint8_t *keys_, *values_;
-  const float* scales_ = nullptr;
-  int readable_, head_dim_, row_bytes_;
-  uint4 k_[kUnits][2][kKeyPieces] = {}, v_[kUnits][4][kValuePieces] = {};
-  float scale_[kUnits] = {}, v_scale_[kUnits][2];
+  int row_bytes_, key_at_[kKeyPieces];
+  float scale_log2_;
+  uint32_t q_[kD / 16][2];
+  float o_[kD / 16][4] = {};
+  float weights_[kUnits][4];
+  SoftmaxState state_[2];  // of heads 2 t and 2 t + 1; the sums are this lane's share
+  float v_unit_ = 1e-30f;  // what o_ is in units of: the largest scale of a U8 value so far
 };
 
 }  // namespace minfer::cuda::attention

@@ -38,8 +38,8 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   }
   const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
 
-  for (int pos :
-       {0, 1, 15, 16, 31, 63, 64, 127, 128, 255, 256, 257, 383, 384, 500, 1999, 4095, 4099}) {
+  for (int pos : {0,   1,   15,  16,  17,  31,  32,  63,   64,   127,  128,  129,
+                  255, 256, 257, 383, 384, 500, 511, 1024, 1999, 4095, 4096, 4099}) {
     const Shape q_shape{h.n_heads, h.head_dim}, kv_shape{h.n_kv_heads, h.head_dim};
     const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, dtype, 2);
     const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, dtype);
@@ -142,6 +142,70 @@ INSTANTIATE_TEST_SUITE_P(
                         Heads{2, 2, 256}, Heads{3, 1, 37}, Heads{20, 2, 64}, Heads{16, 1, 128},
                         Heads{12, 1, 96}, Heads{16, 2, 16}, Heads{3, 1, 255}, Heads{8, 1, 256}),
         testing::Values(DType::F16, DType::BF16), testing::Values(DType::F16, DType::U8)));
+
+// Rings that go round many times: with few splits, as where all heads of a model share the card,
+// and with many.
+TEST(DecodeOfLongCache, MatchesFloat64) {
+  MINFER_NEEDS_CUDA();
+  constexpr Heads kHeads{4, 2, 128};
+  constexpr int64_t kCapacity = 32800;
+  const Shape q_shape{kHeads.n_heads, kHeads.head_dim},
+      kv_shape{kHeads.n_kv_heads, kHeads.head_dim};
+  const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
+  for (DType cache_dtype : {DType::F16, DType::U8}) {
+    TestCache cache(3, cache_dtype, kHeads, kCapacity);
+    for (int pos : {32767, 32768}) {
+      const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, DType::F16, 2);
+      const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, DType::F16);
+      const HostTensor v = random_normal(uint64_t(pos) + 9, kv_shape, DType::F16);
+      const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
+      MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
+      for (int64_t head = 0; head < kHeads.n_kv_heads; ++head) {
+        const int64_t at = head * kCapacity + pos;
+        put_row(rotated_row(k, head, kHeads.head_dim, nullptr, pos), at, cache.keys,
+                cache.key_scales);
+        put_row(rotated_row(v, head, kHeads.head_dim, nullptr, pos), at, cache.values,
+                cache.value_scales);
+      }
+      const auto chosen =
+          cuda::attention::decode_splits(kHeads.n_heads, kHeads.n_kv_heads, kCapacity);
+      for (const cuda::attention::DecodeSplits& splits :
+           {chosen, cuda::attention::DecodeSplits{4, 256, 128}}) {
+        const int64_t n_bytes = cuda::attention::decode_workspace(kHeads.n_heads, kHeads.n_kv_heads,
+                                                                  kHeads.head_dim, splits);
+        const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
+        MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+        const DeviceTensor out = poisoned_device(DType::F16, q_shape);
+        poison(cache.layer, pos);
+        cuda::attention::decode(nullptr,
+                                {.out = out,
+                                 .q = q_dev,
+                                 .k = k_dev,
+                                 .v = v_dev,
+                                 .rope = {},
+                                 .cache = &cache.layer,
+                                 .pos = static_cast<const int*>(pos_dev.view().data),
+                                 .scale = scale_of(kHeads),
+                                 .workspace = workspace.view().data},
+                                splits);
+        const HostTensor got = to_host(out);
+        for (int64_t head = 0; head < kHeads.n_heads; ++head) {
+          const int64_t kv_head = head / (kHeads.n_heads / kHeads.n_kv_heads);
+          float64::Values query;
+          std::vector<float> values;
+          for (int64_t i = head * kHeads.head_dim; i < (head + 1) * kHeads.head_dim; ++i) {
+            query.push_back(double(q.at(i)));
+            values.push_back(got.at(i));
+          }
+          ASSERT_NO_FATAL_FAILURE(expect_row(
+              query, cache.head_values(true, kv_head), cache.head_values(false, kv_head), kHeads,
+              pos, DType::F16, Through::Nothing, values.data(),
+              cat("position ", pos, ", ", splits.n, " splits, ", cache_dtype, ", head ", head)));
+        }
+      }
+    }
+  }
+}
 
 }  // namespace
 }  // namespace minfer::test

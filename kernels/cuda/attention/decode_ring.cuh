@@ -1,0 +1,180 @@
+#pragma once
+
+#include "kernels/cuda/attention/decode_rows.cuh"
+
+// The rows of a cache on their way to the warp that reads them.
+namespace minfer::cuda::attention {
+
+// Warps of a block: slots of 4 KB, or 8 KB where rows are long.
+constexpr int decode_warps(int kD) { return kD > 128 ? 4 : 8; }
+
+// Shared memory for the rings of a block: where the engine copies, 96 KB, so that a block fits
+// beside one of itself or of a product (matvec.cu) on an SM of 228 KB; else what every card has.
+constexpr int ring_bytes(bool is_sm90) { return (is_sm90 ? 96 : 64) * 1024; }
+
+// What a warp reads: tiles of kRows positions of a share begin ... end - 1, every kWarps-th of
+// them, from the cache where they are below `readable`.
+struct WarpShare {
+  int begin, readable, end;
+  // The turn-th tile comes first, then those behind it, then those in front: heads and splits often
+  // lie powers of two apart, and blocks in step would ask for the same places of all of them.
+  int warp, turn;
+};
+
+// A warp's own ring: nobody else fills it or waits for it. Slots hold tiles of keys and of values
+// in turns, which the copy engine brings: kSlots copies are under way while a warp waits, one less
+// while it computes. Below sm_90 lanes copy (cp.async); rows that are not of a multiple of 16 bytes
+// go through registers, which is not a way for speed.
+//
+// take() n waits for copy n, the next in the order keys, values, keys, ...; refill() behind it asks
+// for copy n + kSlots, into the same slot. There are 2 n_tiles() of both. So each copy that is
+// asked for is waited for before its slot is asked for again, and each wait is for one that was.
+template <int kD, bool kU8, bool kAligned>
+class CacheRing {
+  using Tile = DecodeTile<kD, kU8>;
+  static constexpr int kRows = Tile::kRows, kUnits = Tile::kUnits;
+#if __CUDA_ARCH__ >= 900
+  static constexpr bool kIsSm90 = true;
+#else
+  static constexpr bool kIsSm90 = false;
+#endif
+
+ public:
+  static constexpr int kWarps = decode_warps(kD);
+  static constexpr int kWarpBytes = ring_bytes(kIsSm90) / kWarps;
+
+ private:
+  static constexpr bool kBulk = kIsSm90 && kAligned, kInGroups = kU8 || !kBulk;
+  static constexpr int kSlotBytes = kRows * kD * Tile::kElementBytes;
+  static constexpr int kSlots = kWarpBytes / kSlotBytes, kTiles = (kSlots + 1) / 2;
+  static_assert(kSlots >= 2);
+
+ public:
+  struct Shared {  // of a warp
+    uint64_t full[kSlots];
+    float scales[kU8 ? kTiles : 1][kUnits][32];  // of tiles, as the lanes of DecodeTile have them
+  };
+
+  // Asks for the first copies. By all lanes of a warp, as everything here; slots: of the block.
+  __device__ CacheRing(uint8_t* slots, Shared& shared, const Cache& cache, int kv_head,
+                       const WarpShare& share)
+      : slots_(slots + share.warp * kWarpBytes), shared_(&shared), share_(share) {
+    const int64_t first = kv_head * cache.capacity;
+    head_dim_ = cache.head_dim;
+    const int64_t first_byte = first * head_dim_ * Tile::kElementBytes;
+    keys_ = static_cast<const uint8_t*>(cache.keys) + first_byte;
+    values_ = static_cast<const uint8_t*>(cache.values) + first_byte;
+    if (kU8) scales_ = (Tile::has_key_scale() ? cache.key_scales : cache.value_scales) + first;
+    const int n_rows = share.end - (share.begin + share.warp * kRows);
+    n_tiles_ = n_rows <= 0 ? 0 : (n_rows + kWarps * kRows - 1) / (kWarps * kRows);
+    turn_ = n_tiles_ == 0 ? 0 : share.turn % n_tiles_;
+    if constexpr (kBulk) {
+      policy_ = ptx::evict_first_policy();
+      if (lane() == 0) {
+#pragma unroll
+        for (uint64_t& full : shared_->full) ptx::mbarrier_init(&full, 1);
+        ptx::mbarrier_init_fence();
+      }
+      __syncwarp();
+    }
+#pragma unroll 1
+    for (int slot = 0; slot < kSlots; ++slot) fill(slot);
+  }
+
+  __device__ int n_tiles() const { return n_tiles_; }
+  // Of a row in a slot.
+  __device__ int row_bytes() const { return (head_dim_ * Tile::kElementBytes + 15) / 16 * 16; }
+
+  // The next tile, of keys or of values; `newest`: the row of a position that is not readable.
+  __device__ TileRows take(const uint4* newest) {
+    if constexpr (kInGroups) ptx::copy_async_wait<kSlots - 1>();  // of kSlots, the oldest
+    if constexpr (kBulk) {
+      ptx::mbarrier_wait(shared_->full + slot_, parity_);
+    } else {
+      __syncwarp();
+    }
+    const int start = start_of(n_taken_ / 2);
+    return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(share_.readable - start, 0)),
+            min(kRows, share_.end - start)};
+  }
+  // This lane's scales of the tile of keys that was taken.
+  __device__ void load_scales(float (&scales)[kUnits]) const {
+#pragma unroll
+    for (int u = 0; u < kUnits; ++u)
+      scales[u] = kU8 ? shared_->scales[n_taken_ / 2 % kTiles][u][lane()] : 1.0f;
+  }
+
+  // Behind the last read of what was taken.
+  __device__ void refill() {
+    __syncwarp();
+    fill(slot_);
+    ++n_taken_;
+    if (++slot_ == kSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
+ private:
+  __device__ static int lane() { return int(threadIdx.x) % 32; }
+
+  __device__ int start_of(int tile) const {
+    const int turned = tile + turn_;
+    return share_.begin +
+           ((turned < n_tiles_ ? turned : turned - n_tiles_) * kWarps + share_.warp) * kRows;
+  }
+
+  // The next copy. A group of this thread's copies each time, empty behind the last tile.
+  __device__ void fill(int slot) {
+    if (n_filled_ < 2 * n_tiles_) {
+      const bool is_key = n_filled_ % 2 == 0;
+      const int start = start_of(n_filled_ / 2);
+      const int n_rows = min(kRows, max(share_.readable - start, 0));
+      copy_rows(slot, is_key ? keys_ : values_, start, n_rows);
+      if (kU8 && is_key) {
+#pragma unroll
+        for (int u = 0; u < kUnits; ++u) {
+          const int row = u * 16 + Tile::scale_row();
+          float* const to = &shared_->scales[n_filled_ / 2 % kTiles][u][lane()];
+          if (row < n_rows) ptx::copy_async_4(ptx::shared_address(to), scales_ + start + row);
+        }
+      }
+    }
+    if constexpr (kInGroups) ptx::copy_async_commit();
+    ++n_filled_;
+  }
+
+  __device__ void copy_rows(int slot, const uint8_t* rows, int start, int n_rows) {
+    const int row_bytes = head_dim_ * Tile::kElementBytes, n_bytes = n_rows * row_bytes;
+    const uint8_t* const from = rows + int64_t{start} * row_bytes;
+    uint8_t* const to = slots_ + slot * kSlotBytes;
+    if constexpr (kBulk) {
+      if (lane() == 0) {
+        ptx::mbarrier_expect(shared_->full + slot, n_bytes);
+        if (n_bytes > 0) ptx::bulk_copy(to, from, n_bytes, shared_->full + slot, policy_);
+      }
+    } else if constexpr (kAligned) {
+      const uint32_t address = ptx::shared_address(to);
+#pragma unroll 4
+      for (int at = 16 * lane(); at < n_bytes; at += 16 * 32) {
+        ptx::copy_async_16(address + uint32_t(at), from + at);
+      }
+    } else {
+      const int stride = this->row_bytes();
+      for (int row = 0; row < n_rows; ++row)
+        for (int at = lane(); at < stride; at += 32)
+          to[row * stride + at] = at < row_bytes ? from[row * row_bytes + at] : uint8_t{0};
+    }
+  }
+
+  uint8_t* slots_;
+  Shared* shared_;
+  WarpShare share_;
+  const uint8_t *keys_, *values_;
+  const float* scales_ = nullptr;
+  uint64_t policy_ = 0;
+  int head_dim_, n_tiles_, turn_;
+  int n_filled_ = 0, n_taken_ = 0, slot_ = 0, parity_ = 0;
+};
+
+}  // namespace minfer::cuda::attention
