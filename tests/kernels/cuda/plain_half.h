@@ -16,11 +16,7 @@
 // f32, in natural order.
 namespace minfer::test {
 
-// A kernel's error, as the root of the mean square over some elements, is this much of the plain
-// program's at most.
-constexpr double kMostOfPlain = 2;
-
-// The errors of both against float64, over elements of one output.
+// The errors of a kernel and of the plain program against float64, over elements of one output.
 class PlainErrors {
  public:
   void add(double got, double plain, double want) {
