@@ -1,12 +1,11 @@
+#include "tests/engine/smollm2.h"
+
 #include <gtest/gtest.h>
 
 #include <array>
 #include <cmath>
-#include <nlohmann/json.hpp>
 
-#include "engine/generate.h"
 #include "engine/perplexity.h"
-#include "tests/support/test_data.h"
 
 namespace minfer::test {
 namespace {
@@ -15,44 +14,20 @@ namespace {
 class SmolLm2 : public testing::Test {
  protected:
   void SetUp() override {
-    const auto expected = data_dir() / "expected/smollm2.json";
-    text_path_ = data_dir() / "wikitext-2-raw/wiki.test.raw";
-    MINFER_NEEDS(expected);
-    MINFER_NEEDS(text_path_);
-    MINFER_NEEDS(smollm2_path());
-    expected_ = nlohmann::json::parse(read_file(expected));
+    MINFER_NEEDS_SMOLLM2();
     model_ = load_model(smollm2_path().string(), *backend_);
   }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
-  std::filesystem::path text_path_;
-  nlohmann::json expected_;
   Model model_;
 };
 
 TEST_F(SmolLm2, GreedyTokensAreTheReferenceOnesAsFarAsTheyAreSafe) {
-  for (const auto& test_case : expected_.at("greedy")) {
-    SCOPED_TRACE(test_case.at("prompt").get<std::string>());
-    const auto prompt = test_case.at("prompt_ids").get<std::vector<TokenId>>();
-    const auto ids = test_case.at("ids").get<std::vector<TokenId>>();
-    const auto n_safe = test_case.at("safe_tokens").get<size_t>();
-    Session session(model_, *backend_, {.max_seq_len = 256});
-    GenerateOptions options;
-    options.n_predict = std::ssize(ids);
-    options.sampler.temperature = 0;
-    GenerateResult result = generate(session, prompt, options, nullptr);
-    // The reference lists the end token, ours do not.
-    if (result.stop_reason == StopReason::Eos) result.tokens.push_back(model_.tokenizer->eos());
-    ASSERT_GE(result.tokens.size(), n_safe);
-    for (size_t i = 0; i < n_safe; ++i) EXPECT_EQ(result.tokens[i], ids[i]) << "token " << i;
-    if (n_safe == ids.size()) {
-      EXPECT_EQ(result.text, test_case.at("text").get<std::string>());
-    }
-  }
+  expect_smollm2_tokens(model_, *backend_, {.max_seq_len = 256});
 }
 
 TEST_F(SmolLm2, LogLikelihoodsOfWindowsAgreeWithFloat64) {
-  const nlohmann::json& expected = expected_.at("perplexity");
+  const nlohmann::json expected = smollm2_reference().at("perplexity");
   const auto ctx = expected.at("ctx").get<int64_t>();
   Session session(model_, *backend_, {.max_seq_len = ctx, .kv_dtype = DType::F32});
   const auto sum_nll = [&](const ScoringWindow& window) {
@@ -66,7 +41,7 @@ TEST_F(SmolLm2, LogLikelihoodsOfWindowsAgreeWithFloat64) {
   };
 
   const ScoringPlan plan =
-      plan_scoring(read_file(text_path_), *model_.tokenizer, {.ctx = ctx, .raw_text = true});
+      plan_scoring(read_file(wikitext_path()), *model_.tokenizer, {.ctx = ctx, .raw_text = true});
   EXPECT_EQ(plan.bos, "none");
   EXPECT_EQ(plan.windows.size(), expected.at("windows_in_file"));
   for (const auto& reference : expected.at("float64_windows")) {

@@ -1,8 +1,8 @@
 #pragma once
 
 #include "kernels/cuda/launchers.h"
+#include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"
-#include "tests/support/float64_ops.h"
 
 // What tests of attention on a card share: caches, the turned and rounded rows that go into them,
 // and the bound on a row of attention.
@@ -106,9 +106,11 @@ enum class Through { Nothing, ValuesF16, KeysAndValuesF16 };
 // passes from U8 through F16. A key that does so moves a score by 2^-11 of the sum of its terms'
 // magnitudes, or by 2^-25 |q| where it is subnormal, and the share of a weight in the total by the
 // exponential of twice that. Then one rounding of the output.
+//
+// Where `errors` are wanted the row is added to them.
 inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
                        const Heads& heads, int64_t last, DType out_dtype, Through through,
-                       const float* got, const std::string& what) {
+                       const float* got, const std::string& what, PlainErrors* errors = nullptr) {
   const double scale = double(scale_of(heads));
   const auto want = float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale);
   const double n = double(last + 1);
@@ -131,6 +133,9 @@ inline void expect_row(const float64::Values& q, const float64::Values& k, const
         inexact + unit_roundoff(out_dtype) * (std::abs(want.out[size_t(i)]) + inexact) + 0x1p-25;
     ASSERT_NEAR(double(got[i]), want.out[size_t(i)], bound) << what << ", element " << i;
   }
+  if (errors == nullptr) return;
+  const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype);
+  for (size_t i = 0; i < plain.size(); ++i) errors->add(double(got[i]), plain[i], want.out[i]);
 }
 
 inline HostTensor angles(int64_t max_seq_len, int64_t rotary_dim) {

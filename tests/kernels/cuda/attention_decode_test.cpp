@@ -115,6 +115,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
           v_rows.push_back(cache.head_values(false, head));
         }
       }
+      PlainErrors errors;
       for (int64_t head = 0; head < h.n_heads; ++head) {
         const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
         if (h.n_heads > 16 && head % 5 != 0) continue;
@@ -125,8 +126,10 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
         for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(head * h.head_dim + i));
         ASSERT_NO_FATAL_FAILURE(expect_row(turned, k_rows[size_t(kv_head)], v_rows[size_t(kv_head)],
                                            h, pos, dtype, Through::Nothing, values.data(),
-                                           cat(where, ", head ", head)));
+                                           cat(where, ", head ", head),
+                                           choice == 0 ? &errors : nullptr));
       }
+      errors.expect_within(dtype, where);
       for (int64_t i = 0; i < h.head_dim; ++i)
         ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[h.n_heads * h.head_dim + i], 0xFFFF)
             << "past the end";

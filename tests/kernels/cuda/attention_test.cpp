@@ -81,6 +81,7 @@ TEST_P(Prefill, MatchesFloat64) {
       prefill(path(), out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache.layer,
               pos, scale_of(h));
       const HostTensor got = to_host(out);
+      PlainErrors errors;
       for (const auto& [t, head] : sampled_rows(n_tokens, h.n_heads)) {
         const int64_t row = t * h.n_heads + head, kv_head = head / (h.n_heads / h.n_kv_heads);
         std::vector<float> values;
@@ -88,8 +89,10 @@ TEST_P(Prefill, MatchesFloat64) {
         ASSERT_NO_FATAL_FAILURE(
             expect_row(row_of(q, row), k[size_t(kv_head)], v[size_t(kv_head)], h, pos + t,
                        out_dtype(), through(path(), cache.layer, n_tokens), values.data(),
-                       cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head)));
+                       cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head),
+                       pos == 77 ? &errors : nullptr));
       }
+      errors.expect_within(out_dtype(), cat("pos ", pos, ", ", n_tokens, " tokens"));
       for (int64_t i = 0; i < n_tokens * h.n_heads * h.head_dim; ++i)
         ASSERT_FALSE(std::isnan(got.at(i))) << "element " << i << " of " << n_tokens << " tokens";
       for (int64_t i = 0; i < h.n_heads * h.head_dim; ++i) {
@@ -227,6 +230,7 @@ TEST(PrefillLong, MatchesFloat64) {
   const DeviceTensor q_dev = to_device(q), out = poisoned_device(DType::F16, q.view().shape);
   cuda::attention_prefill(nullptr, out, q_dev, cache.layer, 0, scale_of(h));
   const HostTensor got = to_host(out);
+  PlainErrors errors;
   for (int64_t kv_head = 0; kv_head < h.n_kv_heads; ++kv_head) {
     const float64::Values k = cache.head_values(true, kv_head);
     const float64::Values v = cache.head_values(false, kv_head);
@@ -235,9 +239,11 @@ TEST(PrefillLong, MatchesFloat64) {
       std::vector<float> values;
       for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
       ASSERT_NO_FATAL_FAILURE(expect_row(row_of(q, row), k, v, h, t, DType::F16, Through::Nothing,
-                                         values.data(), cat("token ", t, ", head ", kv_head)));
+                                         values.data(), cat("token ", t, ", head ", kv_head),
+                                         &errors));
     }
   }
+  errors.expect_within(DType::F16, "8192 tokens");
 }
 
 // ---- rotation, append
@@ -264,16 +270,23 @@ TEST(CudaRope, IsThatOfTheHostBitForBit) {
         const Tensor out = in_place ? x_dev.view() : other.view();
         cuda::rope(nullptr, out, x_dev, c.rotary_dim == 0 ? Tensor() : table_dev.view(), kPos);
         const HostTensor got = to_host(out);
+        PlainErrors errors;
+        const auto exact =
+            float64::rope(doubles(x), doubles(table), c.n_heads, c.head_dim, c.rotary_dim, kPos);
+        const auto plain = plain::rope(x, table, c.n_heads, c.head_dim, c.rotary_dim, kPos, to);
         for (int64_t row = 0; row < kTokens * c.n_heads; ++row) {
           const auto want = rotated_row(x, row, c.head_dim, c.rotary_dim == 0 ? nullptr : &table,
                                         kPos + row / c.n_heads);
           for (int64_t i = 0; i < c.head_dim; ++i) {
             const float value = to == DType::F16 ? to_f32(to_f16(want[size_t(i)]))
                                                  : to_f32(to_bf16(want[size_t(i)]));
-            ASSERT_EQ(got.at(row * c.head_dim + i), value)
+            const int64_t at = row * c.head_dim + i;
+            ASSERT_EQ(got.at(at), value)
                 << c.head_dim << ", " << from << " to " << to << ", row " << row << ", " << i;
+            errors.add(double(value), plain[size_t(at)], exact[size_t(at)]);
           }
         }
+        errors.expect_within(to, cat(c.head_dim, ", ", from, " to ", to));
       }
     }
   }

@@ -1,6 +1,7 @@
-#include "kernels/cuda/launchers.h"
+#include <functional>
+
+#include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"
-#include "tests/support/float64_ops.h"
 
 namespace minfer::test {
 namespace {
@@ -33,10 +34,11 @@ TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
   MINFER_NEEDS_CUDA();
   const HostTensor x = every_number(GetParam());
   const DeviceTensor x_dev = to_device(x);
-  const auto check = [&](auto&& launch, auto&& want_of) {
+  const auto check = [&](auto&& launch, auto&& want_of, auto&& plain_of) {
     const DeviceTensor out = poisoned_device(GetParam(), x.view().shape);
     launch(out);
     const HostTensor got = to_host(out);
+    PlainErrors errors;
     for (int64_t i = 0; i < x.view().n_elements(); ++i) {
       const double value = double(x.at(i)), want = want_of(value);
       const double largest = GetParam() == DType::F16 ? 65504 : 3.3895313892515355e38;
@@ -44,12 +46,16 @@ TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
       const double bound =
           rounding(GetParam(), want) + kFunctionError * std::abs(want) + std::abs(value) * 0x1p-125;
       ASSERT_NEAR(double(got.at(i)), want, bound) << "x " << value;
+      if (std::abs(value) < 16) errors.add(double(got.at(i)), double(plain_of(x.at(i))), want);
     }
+    errors.expect_within(GetParam(), "numbers below 16");
   };
-  check([&](Tensor out) { cuda::silu(nullptr, out, x_dev); }, float64::silu);
+  check([&](Tensor out) { cuda::silu(nullptr, out, x_dev); }, float64::silu,
+        [](float v) { return plain::silu(v, GetParam()); });
   for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
     check([&](Tensor out) { cuda::gelu(nullptr, out, x_dev, {}, kind); },
-          [kind](double v) { return float64::gelu(v, kind); });
+          [kind](double v) { return float64::gelu(v, kind); },
+          [kind](float v) { return plain::gelu(v, kind, GetParam()); });
   }
 }
 
@@ -68,16 +74,20 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
     const HostTensor a = random_normal(1, shape, dtype), b = random_normal(2, shape, dtype);
     const HostTensor bias = random_normal(3, {dim}, dtype), wide = random_normal(4, shape);
     const DeviceTensor a_dev = to_device(a), b_dev = to_device(b), bias_dev = to_device(bias);
-    const auto check = [&](DType out_type, auto&& launch, auto&& want_of, double relative) {
+    const auto check = [&](DType out_type, auto&& launch, auto&& want_of, double relative,
+                           const std::function<float(int64_t)>& plain_of = {}) {
       const DeviceTensor out = poisoned_device(out_type, shape);
       launch(out);
       const HostTensor got = to_host(out);
+      PlainErrors errors;
       for (int64_t i = 0; i < n_rows * dim; ++i) {
         const double want = want_of(i);
         ASSERT_NEAR(double(got.at(i)), want,
                     rounding(out_type, want) + relative * std::abs(want) + 0x1p-22)
             << "element " << i;
+        if (plain_of) errors.add(double(got.at(i)), double(plain_of(i)), want);
       }
+      errors.expect_within(dtype, "all elements");
     };
     const auto at = [&](const HostTensor& t) {
       return [&t, dim = t.view().n_elements()](int64_t i) { return double(t.at(i % dim)); };
@@ -88,14 +98,18 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
         [&](int64_t i) { return x(i) + y(i); }, 0);
     check(
         dtype, [&](Tensor out) { cuda::swiglu(nullptr, out, a_dev, b_dev); },
-        [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError);
+        [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError,
+        [&](int64_t i) { return plain::swiglu(a.at(i), b.at(i), dtype); });
     const auto with_bias = [&](int64_t i) { return x(i) + double(bias.at(i % dim)); };
     check(
         dtype, [&](Tensor out) { cuda::add_bias(nullptr, out, a_dev, bias_dev); }, with_bias, 0);
     for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
       check(
           dtype, [&](Tensor out) { cuda::gelu(nullptr, out, a_dev, bias_dev, kind); },
-          [&](int64_t i) { return float64::gelu(with_bias(i), kind); }, kFunctionError);
+          [&](int64_t i) { return float64::gelu(with_bias(i), kind); }, kFunctionError,
+          [&](int64_t i) {
+            return plain::gelu(plain::round(a.at(i) + bias.at(i % dim), dtype), kind, dtype);
+          });
     }
     const DeviceTensor wide_dev = to_device(wide);
     check(
@@ -125,32 +139,40 @@ TEST_P(CudaNorm, MatchesFloat64) {
   const DeviceTensor x_dev = to_device(x), w = to_device(weight), b = to_device(bias);
   constexpr float kEps = 1e-5f;
   const double relative = (0.5 * double(dim) + 16) * kU;
-  const auto check = [&](auto&& launch, const float64::Values& want, double extra) {
+  const auto check = [&](auto&& launch, const float64::Values& want, double extra,
+                         const float64::Values& plain) {
     const DeviceTensor out = poisoned_device(dtype, shape);
     launch(out);
     const HostTensor got = to_host(out);
+    PlainErrors errors;
     for (size_t i = 0; i < want.size(); ++i) {
       const double magnitude = std::abs(want[i]) + std::abs(double(bias.at(int64_t(i) % dim)));
       ASSERT_NEAR(double(got.at(int64_t(i))), want[i],
                   rounding(dtype, want[i]) + (relative + extra) * (magnitude + 1))
           << "element " << i;
+      errors.add(double(got.at(int64_t(i))), plain[i], want[i]);
     }
+    errors.expect_within(dtype, "all elements");
   };
   check([&](Tensor out) { cuda::rms_norm(nullptr, out, x_dev, w, kEps); },
-        float64::rms_norm(doubles(x), doubles(weight), double(kEps)), 0);
+        float64::rms_norm(doubles(x), doubles(weight), double(kEps)), 0,
+        plain::rms_norm(x, weight, kEps));
   if (dim > 1) {  // of one element the deviation is nothing but rounding
     for (const bool with_bias : {false, true}) {
       const Tensor or_null = with_bias ? b.view() : Tensor{};
       const auto normed = float64::layer_norm(
           doubles(x), doubles(weight), with_bias ? doubles(bias) : float64::Values{}, double(kEps));
-      check([&](Tensor out) { cuda::layer_norm(nullptr, out, x_dev, w, or_null, kEps); }, normed,
-            0);
+      const auto plain_normed = plain::layer_norm(x, weight, with_bias ? &bias : nullptr, kEps);
+      check([&](Tensor out) { cuda::layer_norm(nullptr, out, x_dev, w, or_null, kEps); }, normed, 0,
+            plain_normed);
       for (const GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
         float64::Values activated = normed;
         for (double& v : activated) v = float64::gelu(v, kind);
+        float64::Values plain_activated = plain_normed;
+        for (double& v : plain_activated) v = double(plain::gelu(float(v), kind, dtype));
         check(
             [&](Tensor out) { cuda::layer_norm_gelu(nullptr, out, x_dev, w, or_null, kEps, kind); },
-            activated, kFunctionError);
+            activated, kFunctionError, plain_activated);
       }
     }
   }
@@ -162,7 +184,7 @@ TEST_P(CudaNorm, MatchesFloat64) {
     sum[size_t(i)] = double(x.at(i));
   }
   check([&](Tensor out) { cuda::add_rms_norm(nullptr, out, residual, more_dev, w, kEps); },
-        float64::rms_norm(sum, doubles(weight), double(kEps)), 0);
+        float64::rms_norm(sum, doubles(weight), double(kEps)), 0, plain::rms_norm(x, weight, kEps));
   const HostTensor written = to_host(residual);
   for (int64_t i = 0; i < n_rows * dim; ++i) ASSERT_EQ(written.at(i), x.at(i)) << i;
 }
@@ -178,6 +200,9 @@ TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
     cuda::softmax(nullptr, out, to_device(x));
     const HostTensor got = to_host(out);
     const float64::Values x64 = doubles(x), want = float64::softmax(x64, size_t(n));
+    const DType half = type == DType::F32 ? dtype : type;
+    const float64::Values plain = plain::softmax(x64, size_t(n), half);
+    PlainErrors errors;
     double max = 0;
     for (int64_t i = 0; i < n_rows * n; ++i) {
       const auto row = x64.begin() + i / n * n;
@@ -187,7 +212,9 @@ TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
       ASSERT_NEAR(double(got.at(i)), want[size_t(i)],
                   rounding(type, want[size_t(i)]) + bound + kSmallestNormal)
           << "element " << i;
+      errors.add(double(got.at(i)), plain[size_t(i)], want[size_t(i)]);
     }
+    errors.expect_within(half, cat(type));
   }
 }
 

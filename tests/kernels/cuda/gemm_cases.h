@@ -6,10 +6,10 @@
 
 #include "kernels/base/math.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"
-#include "tests/support/float64_ops.h"
 
-// A call of cuda::gemm, its tensors and its comparison with float64.
+// A call of cuda::gemm, its tensors and its comparison with float64 and with a plain program.
 namespace minfer::test {
 
 using cuda::Epilogue;
@@ -90,6 +90,7 @@ struct GemmTensors {
 
 struct BoundedSum {
   double value, error;
+  float plain;  // of the plain program, not rounded to half yet
 };
 
 // Of one rounding to the type of out, of a value that is off by up to `error`.
@@ -108,19 +109,23 @@ inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int6
     const T* const a = t.x.as<const T>() + row * t.c.k;
     const T* const b = t.w[part].as<const T>() + column * t.c.k;
     double sum = 0, largest = 0;
+    float plain = 0;
     for (int64_t i = 0; i < t.c.k; ++i) {
-      const double product = double(to_f32(a[i])) * double(to_f32(b[i]));
+      const float x = to_f32(a[i]), w = to_f32(b[i]);
+      const double product = double(x) * double(w);
       sum += product;
+      plain += x * w;
       largest = std::max({largest, std::abs(sum), std::abs(product)});
     }
     double error = (double(t.c.k) / 16 + 1) * 17 * 0x1p-23 * 2 * largest;
     if (t.c.rounds_sums) error += round_off(t, sum, error);
     if (t.c.has_bias) {
       sum += double(t.bias[part].at(column));
+      plain += t.bias[part].at(column);
       error += kU * std::abs(sum);
       if (t.c.rounds_sums) error += round_off(t, sum, error);
     }
-    return BoundedSum{sum, error};
+    return BoundedSum{sum, error, plain};
   });
 }
 
@@ -128,15 +133,18 @@ inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int6
 inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64_t column) {
   const BoundedSum sum = exact_sum(t, part, row, column);
   double value = sum.value, error = sum.error;
+  float plain_up = 0, residual = 0;
   switch (t.c.epilogue) {
     case Epilogue::Store:
       break;
     case Epilogue::Accumulate:
-      value += double(t.before[part].at((row + 1) * t.c.n[part] + column));
+      residual = t.before[part].at((row + 1) * t.c.n[part] + column);
+      value += double(residual);
       break;
     case Epilogue::SwiGlu: {
       const BoundedSum up = exact_sum(t, 1, row, column);
       const double gate = float64::silu(sum.value);
+      plain_up = up.plain;
       value = gate * up.value;
       error = 1.13 * sum.error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
               0x1p-19 * std::abs(value);
@@ -149,7 +157,8 @@ inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64
       error = 1.13 * sum.error + 0x1p-19 * std::abs(value);
       break;
   }
-  return {value, error + round_off(t, value, error)};
+  return {value, error + round_off(t, value, error),
+          plain::finish(t.c.epilogue, sum.plain, plain_up, residual, t.c.dtype)};
 }
 
 // All of them where that is cheap; else the first, the last and those beside edges of tiles.
@@ -194,13 +203,17 @@ inline void compare(const GemmTensors& t) {
       }
     });
     const bool all = double(c.m) * double(n) * double(c.k) < 2e6;
+    PlainErrors errors;
     for (int64_t row : sampled(c.m, all)) {
       for (int64_t column : sampled(n, all)) {
         const BoundedSum want = expected(t, part, row, column);
-        ASSERT_NEAR(double(out.at((row + 1) * n + column)), want.value, want.error)
+        const auto got = double(out.at((row + 1) * n + column));
+        ASSERT_NEAR(got, want.value, want.error)
             << "part " << part << ", row " << row << ", column " << column;
+        errors.add(got, double(want.plain), want.value);
       }
     }
+    errors.expect_within(c.dtype, cat("part ", part));
   }
 }
 

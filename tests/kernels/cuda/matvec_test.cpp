@@ -1,8 +1,8 @@
 #include <cmath>
 #include <set>
 
+#include "tests/kernels/cuda/plain_half.h"
 #include "tests/kernels/cuda/weights.h"
-#include "tests/support/float64_ops.h"
 
 namespace minfer::test {
 namespace {
@@ -15,6 +15,7 @@ using cuda::Epilogue;
 // roundings.
 struct Input {
   float64::Values values, slack;
+  float64::Values exact, plain;  // normed in float64, and by the plain program
 };
 
 struct Call {
@@ -33,7 +34,7 @@ struct Caller {
     const Shape shape{c.n_tokens, c.in_dim};
     x = random_normal(1, shape, c.norm == 0 ? c.half : DType::F32, 2);
     if (c.norm == 0) {
-      input.values = doubles(x);
+      input.values = input.exact = input.plain = doubles(x);
       input.slack.resize(input.values.size());
       return;
     }
@@ -42,6 +43,9 @@ struct Caller {
     const float64::Values x64 = doubles(x), w64 = doubles(weight), b64 = doubles(bias);
     const float64::Values y = c.norm == 1 ? float64::rms_norm(x64, w64, double(kEps))
                                           : float64::layer_norm(x64, w64, b64, double(kEps));
+    input.exact = y;
+    input.plain =
+        c.norm == 1 ? plain::rms_norm(x, weight, kEps) : plain::layer_norm(x, weight, &bias, kEps);
     for (size_t i = 0; i < y.size(); ++i) {
       // A row has unit variance after the norm, |mean| below it: 4 covers both.
       const size_t k = i % size_t(c.in_dim);
@@ -98,22 +102,35 @@ struct Caller {
       for (int64_t r = 0; r < std::min(out_dim, n_rows_checked); ++r) {
         rows.insert(out_dim <= n_rows_checked ? r : int64_t(engine() % uint64_t(out_dim)));
       }
+      PlainErrors errors;
       for (const int64_t row : rows) {
         const auto sums = products(*weights[i], row, call.has_bias ? &host_biases[i] : nullptr);
         const auto ups =
             pairs ? products(*weights[1], row, call.has_bias ? &host_biases[1] : nullptr) : sums;
         for (int64_t t = 0; t < call.n_tokens; ++t) {
-          const auto [want, bound] =
-              finish(sums[size_t(t)], ups[size_t(t)], double(residuals[i].at(t * out_dim + row)));
-          ASSERT_NEAR(double(out.at(t * out_dim + row)), want, bound)
+          const Sum &sum = sums[size_t(t)], &up = ups[size_t(t)];
+          const float residual = residuals[i].at(t * out_dim + row);
+          const auto got = double(out.at(t * out_dim + row));
+          const auto [want, bound] = finish(sum, up, double(residual));
+          ASSERT_NEAR(got, want, bound)
               << weights[i]->format << " [" << out_dim << ", " << call.in_dim << "] part " << i
               << ", row " << row << ", token " << t << " of " << call.n_tokens;
+          errors.add(got,
+                     double(plain::finish(call.epilogue, sum.plain, up.plain, residual, call.half)),
+                     finish({.value = sum.exact}, {.value = up.exact}, double(residual)).value);
         }
       }
+      errors.expect_within(call.half, cat(weights[i]->format, " [", out_dim, ", ", call.in_dim,
+                                          "] part ", i, ", ", call.n_tokens, " tokens"));
     }
   }
 
   struct Sum {
+    double value = 0, bound = 0;
+    double exact = 0;  // of the exact input
+    float plain = 0;   // of the plain program, not rounded to half yet
+  };
+  struct Bounded {
     double value, bound;
   };
 
@@ -125,27 +142,32 @@ struct Caller {
   std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
+    std::vector<float> halves;  // the plain program has its weights in half
     for (int64_t k = 0; k < n; ++k) {
       std::tie(values[size_t(k)], magnitudes[size_t(k)]) = w.at(row, k);
+      halves.push_back(float(rounded(values[size_t(k)], call.half)));
     }
     std::vector<Sum> sums;
     for (int64_t t = 0; t < call.n_tokens; ++t) {
-      double sum = 0, magnitude = 0, slack = 0;
+      double sum = 0, magnitude = 0, slack = 0, exact = 0;
+      float plain = 0;
       for (int64_t k = 0; k < n; ++k) {
         const double x = input.values[size_t(t * n + k)];
         sum += values[size_t(k)] * x;
         magnitude += magnitudes[size_t(k)] * std::abs(x);
         slack += std::abs(values[size_t(k)]) * input.slack[size_t(t * n + k)];
+        exact += values[size_t(k)] * input.exact[size_t(t * n + k)];
+        plain += halves[size_t(k)] * float(input.plain[size_t(t * n + k)]);
       }
       const double b = added == nullptr ? 0 : double(added->at(row));
       double u = (double(n) / 16 + 16 + 20) * 0x1p-22;
       if (w.format.group != 0) u += (256 + double(n) / 64) * 0x1p-24;
-      sums.push_back({sum + b, u * (magnitude + std::abs(b)) + slack});
+      sums.push_back({sum + b, u * (magnitude + std::abs(b)) + slack, exact + b, plain + float(b)});
     }
     return sums;
   }
 
-  Sum finish(const Sum& a, const Sum& up, double residual) const {
+  Bounded finish(const Sum& a, const Sum& up, double residual) const {
     double value = a.value, bound = a.bound, relative = 0;
     switch (call.epilogue) {
       case Epilogue::Store:

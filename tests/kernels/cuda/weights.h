@@ -103,8 +103,4 @@ struct Weights {
   Matrix matrix;
 };
 
-inline double rounded(double x, DType half) {
-  return visit_float(half, [&]<typename T>() { return double(to_f32(from_f32<T>(float(x)))); });
-}
-
 }  // namespace minfer::test

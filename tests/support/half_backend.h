@@ -1,0 +1,122 @@
+#pragma once
+
+#include "tests/support/tensors.h"
+
+namespace minfer::test {
+
+// A plain program in half, one operation after another: what whole models on a card are held
+// against besides float64. The operations of the CPU, with float weights rounded to half, and so is
+// whatever they write: activations, the residual stream and logits.
+class HalfBackend : public Backend {
+ public:
+  explicit HalfBackend(DType half) : half_(half) {}
+
+  std::string name() const override { return cat("plain ", half_); }
+  DType activation_dtype() const override { return DType::F32; }
+
+  DeviceTensor allocate(DType dtype, const Shape& shape) override {
+    return cpu_->allocate(dtype, shape);
+  }
+  DeviceTensor upload(const Tensor& host) override { return cpu_->upload(host); }
+  void download_into(Tensor host, const Tensor& device) override {
+    cpu_->download_into(host, device);
+  }
+  DeviceTensor upload_vector(const Tensor& host) override {
+    const HostTensor values = to_f32_tensor(host);
+    round(values);
+    return cpu_->upload_vector(values);
+  }
+  Matrix pack_matrix(const Tensor& host) override {
+    if (host.dtype == half_) return cpu_->pack_matrix(host);
+    const HostTensor values = to_f32_tensor(host);
+    HostTensor halves(half_, host.shape);
+    visit_float(half_, [&]<typename T>() {
+      for (int64_t i = 0; i < host.n_elements(); ++i) halves.as<T>()[i] = from_f32<T>(values.at(i));
+    });
+    return cpu_->pack_matrix(halves);
+  }
+  Matrix pack_matrix(const QuantizedMatrix& host) override { return cpu_->pack_matrix(host); }
+  KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                        int64_t capacity) override {
+    return cpu_->make_kv_layer(dtype, n_kv_heads, head_dim, capacity);
+  }
+
+  void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override {
+    cpu_->embed(out, table, ids);
+  }
+  void rope(Tensor x, Tensor cos_sin, int64_t pos) override {
+    cpu_->rope(x, cos_sin, pos);
+    round(x);
+  }
+  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override {
+    cpu_->rms_norm(out, x, weight, eps);
+    round(out);
+  }
+  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override {
+    cpu_->layer_norm(out, x, weight, bias, eps);
+    round(out);
+  }
+  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
+                       GeluKind kind) override {
+    layer_norm(out, x, weight, bias, eps);
+    gelu(out, out, kind);
+  }
+  void gelu(Tensor out, Tensor x, GeluKind kind) override {
+    cpu_->gelu(out, x, kind);
+    round(out);
+  }
+  void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override {
+    add_bias(out, x, bias);
+    gelu(out, out, kind);
+  }
+  void silu(Tensor out, Tensor x) override {
+    cpu_->silu(out, x);
+    round(out);
+  }
+  void swiglu(Tensor out, Tensor gate, Tensor up) override {
+    cpu_->swiglu(out, gate, up);
+    round(out);
+  }
+  void add(Tensor out, Tensor a, Tensor b) override {
+    cpu_->add(out, a, b);
+    round(out);
+  }
+  void add_bias(Tensor out, Tensor x, Tensor bias) override {
+    if (bias) cpu_->add_bias(out, x, bias);
+    round(out);
+  }
+  void softmax(Tensor out, Tensor x) override {
+    cpu_->softmax(out, x);
+    round(out);
+  }
+  void matmuls(Tensor x, std::span<const Product> products) override {
+    cpu_->matmuls(x, products);
+    for (const Product& product : products) round(product.out);
+  }
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override {
+    cpu_->kv_append(cache, k, v, pos);
+  }
+  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override {
+    cpu_->attention(out, q, cache, pos, scale);
+    round(out);
+  }
+  void negative_log_likelihoods(std::span<double> nll, Tensor logits,
+                                std::span<const TokenId> targets) override {
+    cpu_->negative_log_likelihoods(nll, logits, targets);
+  }
+  int64_t first_non_finite(Tensor x) override { return cpu_->first_non_finite(x); }
+  void synchronize() override {}
+
+ private:
+  void round(Tensor x) const {
+    for (int64_t i = 0; i < x.n_elements(); ++i) {
+      float& value = x.as<float>()[i];
+      value = float(rounded(double(value), half_));
+    }
+  }
+
+  DType half_;
+  std::unique_ptr<Backend> cpu_ = make_cpu_backend();
+};
+
+}  // namespace minfer::test
