@@ -124,10 +124,10 @@ class ForwardPass {
     for (const Run& run : runs_) {
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
       if (state_.rope_table) {
-        b_.rope(of_run(q), state_.rope_table, run.pos);
-        b_.rope(of_run(k), state_.rope_table, run.pos);
+        b_.rope_append(cache, of_run(q), of_run(k), of_run(v), state_.rope_table, run.pos);
+      } else {
+        b_.kv_append(cache, of_run(k), of_run(v), run.pos);
       }
-      b_.kv_append(cache, of_run(k), of_run(v), run.pos);
       b_.attention(of_run(out), of_run(q), cache, run.pos, scale);
     }
     return rows(s.attended);

@@ -8,6 +8,13 @@ namespace minfer {
 
 std::unique_ptr<DecodePlan> Backend::plan_decode(const DecodeModel&) { return nullptr; }
 
+void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                          int64_t pos) {
+  rope(q, cos_sin, pos);
+  rope(k, cos_sin, pos);
+  kv_append(cache, k, v, pos);
+}
+
 void Backend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
                            const Matrix& up, Tensor up_bias, Tensor other) {
   const Product products[] = {{other, gate}, {out, up}};

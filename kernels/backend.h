@@ -156,6 +156,10 @@ class Backend {
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
   virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) = 0;
+  // rope of q and of k, then kv_append. k is turned on its way into the cache: whether also in
+  // place is left open.
+  virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                           int64_t pos);
   // Causal attention of queries at pos + t over cached positions 0 ... pos + t:
   //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)
   //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32

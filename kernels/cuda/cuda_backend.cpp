@@ -260,6 +260,11 @@ void CudaBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
   cuda::kv_append(stream_.get(), cache, k, v, pos);
 }
 
+void CudaBackend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                              int64_t pos) {
+  cuda::rope_append(stream_.get(), cache, q, k, v, cos_sin, pos);
+}
+
 void* CudaBackend::prefill_workspace(const KvLayer& cache) {
   const int64_t n_bytes = attention_prefill_workspace(cache);
   return n_bytes > 0 ? scratch(kv_halves_, DType::U8, {n_bytes}).data : nullptr;

@@ -122,6 +122,11 @@ void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos
 // Backend::kv_append: k, v [n_tokens, n_kv_heads, head_dim], both F16 or BF16.
 void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t pos);
 
+// Backend::rope_append: q, k, v of one type, F16 or BF16. One launch where the cache is F16 and
+// heads and angles are whole 16 bytes.
+void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                 int64_t pos);
+
 // Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
 // rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
 // head_dim] F16 or BF16. head_dim up to 256; scale > 0.

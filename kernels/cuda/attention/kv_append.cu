@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/launch.h"
@@ -110,6 +112,78 @@ __global__ void __launch_bounds__(32 * kWarps) kv_append_kernel(const AppendArgs
   }
 }
 
+struct RopeAppendArgs {
+  void* q;            // [n_tokens, n_heads, head_dim] T
+  const void *k, *v;  // [n_tokens, n_kv_heads, head_dim] T
+  __half *keys, *values;
+  const float2* cos_sin;
+  int64_t capacity, pos;
+  int n_heads, n_kv_heads, head_dim, n_pairs;
+};
+
+// q[t, h] turned as rope_kernel does; cache[h, pos + t] = k[t, h], turned, and v[t, h]
+//
+//   cache    [n_kv_heads, capacity, head_dim] F16
+//   launch   a block a token of q (blockIdx.y 0), k (1) or v (2); a thread 2 x 16 bytes of a head
+//            at a time: of both halves of 8 pairs, or of what is not turned
+//   maths    rope_kernel's to T, then rounded to F16: the bits of rope and append one after the
+//            other
+//   moves    q, k and v once in each direction
+template <typename T>
+__global__ void __launch_bounds__(32 * kWarps) rope_append_kernel(const RopeAppendArgs a) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  using From = Some<T, 8>;
+  using To = Some<__half, 8>;
+  using Two = Some<float2, 2>;
+  const int64_t token = blockIdx.x;
+  const bool is_q = blockIdx.y == 0, is_v = blockIdx.y == 2;
+  const int n_heads = is_q ? a.n_heads : a.n_kv_heads;
+  const int n_chunks = a.head_dim / 16, n_turned = is_v ? 0 : a.n_pairs / 8;
+  const float2* const angles = a.cos_sin + (a.pos + token) * a.n_pairs;
+  for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_chunks; i += 32 * kWarps) {
+    const int head = i / n_chunks, chunk = i % n_chunks;
+    const bool turns = chunk < n_turned;
+    if (is_q && !turns) continue;
+    const int first = turns ? chunk * 8 : chunk * 16;
+    const int second = first + (turns ? a.n_pairs : 8);
+    const int64_t row = (token * n_heads + head) * a.head_dim;
+    const T* const from = static_cast<const T*>(is_q ? a.q : is_v ? a.v : a.k) + row;
+    From low = *reinterpret_cast<const From*>(from + first);
+    From high = *reinterpret_cast<const From*>(from + second);
+    if (turns) {
+#pragma unroll
+      for (int e = 0; e < 8; e += 2) {
+        const Two two = *reinterpret_cast<const Two*>(angles + chunk * 8 + e);
+#pragma unroll
+        for (int j = e; j < e + 2; ++j) {
+          const float2 r =
+              attention::rotated(to_float(low.at[j]), to_float(high.at[j]), two.at[j - e]);
+          low.at[j] = from_float<T>(r.x);
+          high.at[j] = from_float<T>(r.y);
+        }
+      }
+    }
+    if (is_q) {
+      T* const to = static_cast<T*>(a.q) + row;
+      *reinterpret_cast<From*>(to + first) = low;
+      *reinterpret_cast<From*>(to + second) = high;
+      continue;
+    }
+    To low_half, high_half;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) {
+      low_half.at[e] = from_float<__half>(to_float(low.at[e]));
+      high_half.at[e] = from_float<__half>(to_float(high.at[e]));
+    }
+    __half* const to =
+        (is_v ? a.values : a.keys) + (head * a.capacity + a.pos + token) * a.head_dim;
+    *reinterpret_cast<To*>(to + first) = low_half;
+    *reinterpret_cast<To*>(to + second) = high_half;
+  }
+}
+
+bool aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
 bool aligned8(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 8 == 0; }
 
 }  // namespace
@@ -180,6 +254,50 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
     }
     if (by_4) return run.template operator()<T, false, 4>();
     run.template operator()<T, false, 1>();
+  });
+}
+
+void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                 int64_t pos) {
+  const bool in_chunks = cache.dtype == DType::F16 && cache.head_dim % 16 == 0 && cos_sin &&
+                         cos_sin.shape[1] % 8 == 0 && aligned16(cos_sin) && aligned16(q) &&
+                         aligned16(k) && aligned16(v) && aligned16(cache.keys) &&
+                         aligned16(cache.values);
+  if (!in_chunks) {
+    rope(stream, q, q, cos_sin, pos);
+    rope(stream, k, k, cos_sin, pos);
+    return kv_append(stream, cache, k, v, pos);
+  }
+  const int64_t n_tokens = q.shape[0], n_pairs = cos_sin.shape[1];
+  const Shape of_kv{n_tokens, cache.n_kv_heads, cache.head_dim};
+  MINFER_CHECK(q.shape == (Shape{n_tokens, q.shape[1], cache.head_dim}) && k.shape == of_kv &&
+                   v.shape == of_kv && k.dtype == q.dtype && v.dtype == q.dtype,
+               "rope_append: q ", q.dtype, " ", q.shape, ", k ", k.dtype, " ", k.shape, ", v ",
+               v.dtype, " ", v.shape, " to a cache of ", cache.n_kv_heads, " heads of ",
+               cache.head_dim);
+  MINFER_CHECK(cos_sin.dtype == DType::F32 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
+                   2 * n_pairs <= cache.head_dim && pos >= 0 &&
+                   pos + n_tokens <= std::min(cos_sin.shape[0], cache.capacity),
+               "rope_append: positions ", pos, " to ", pos + n_tokens, " by a table ",
+               cos_sin.shape, ", a cache of ", cache.capacity);
+  if (n_tokens == 0) return;
+  const RopeAppendArgs args{
+      .q = q.data,
+      .k = k.data,
+      .v = v.data,
+      .keys = data_of<__half>(cache.keys),
+      .values = data_of<__half>(cache.values),
+      .cos_sin = data_of<const float2>(cos_sin),
+      .capacity = cache.capacity,
+      .pos = pos,
+      .n_heads = narrow<int>(q.shape[1]),
+      .n_kv_heads = narrow<int>(cache.n_kv_heads),
+      .head_dim = narrow<int>(cache.head_dim),
+      .n_pairs = narrow<int>(n_pairs),
+  };
+  visit_half(q.dtype, [&]<typename T>() {
+    launch(rope_append_kernel<T>, dim3(narrow<unsigned>(n_tokens), 3), 32 * kWarps, 0, stream,
+           args);
   });
 }
 

@@ -175,6 +175,15 @@ class KernelBench {
         "rope",
         {in(DType::F16, heads), out(DType::F16, heads), in(DType::F32, {kTokens, kHeadDim / 2, 2})},
         [&](auto& t) { rope(stream(), t[1], t[0], t[2], 0); });
+    stream_through(
+        "rope_append",
+        {in_out(DType::F16, heads), in(DType::F16, heads), in(DType::F16, heads),
+         out(DType::F16, {kHeads, kTokens, kHeadDim}), out(DType::F16, {kHeads, kTokens, kHeadDim}),
+         in(DType::F32, {kTokens, kHeadDim / 2, 2})},
+        [&](auto& t) {
+          KvLayer layer = layer_of(DType::F16, kTokens, view_of_tensor(t[3]), view_of_tensor(t[4]));
+          rope_append(stream(), layer, t[0], t[1], t[2], t[5], 0);
+        });
     for (DType dtype : {DType::F16, DType::U8}) {
       const char* const name = dtype == DType::U8 ? "kv_append_int8" : "kv_append_f16";
       const Operand keys = out(dtype, {kHeads, kTokens, kHeadDim});

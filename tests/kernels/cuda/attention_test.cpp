@@ -323,6 +323,41 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
   }
 }
 
+// Of shapes that one launch does, and of others.
+TEST(CudaRopeAppend, HasTheBitsOfRopeAndAppend) {
+  MINFER_NEEDS_CUDA();
+  struct Case {
+    Heads heads;
+    int64_t rotary_dim;
+  };
+  for (const Case& c : {Case{{32, 32, 128}, 128}, Case{{8, 2, 128}, 32}, Case{{3, 1, 80}, 80},
+                        Case{{6, 3, 64}, 48}, Case{{2, 2, 16}, 16}, Case{{40, 40, 256}, 256},
+                        Case{{2, 1, 80}, 24}, Case{{3, 3, 37}, 36}, Case{{2, 2, 8}, 8}}) {
+    const Heads& h = c.heads;
+    const DeviceTensor table = to_device(angles(50, c.rotary_dim));
+    for (DType cache_dtype : {DType::F16, DType::U8}) {
+      for (DType dtype : {DType::F16, DType::BF16}) {
+        constexpr int64_t kTokens = 17, kPos = 5;
+        TestCache want(1, cache_dtype, h, 40), got(1, cache_dtype, h, 40);
+        const HostTensor q = random_normal(4, {kTokens, h.n_heads, h.head_dim}, dtype);
+        const Shape shape{kTokens, h.n_kv_heads, h.head_dim};
+        const HostTensor k = random_normal(5, shape, dtype), v = random_normal(6, shape, dtype);
+        const DeviceTensor want_q = to_device(q), got_q = to_device(q), want_k = to_device(k);
+        cuda::rope(nullptr, want_q, want_q, table, kPos);
+        cuda::rope(nullptr, want_k, want_k, table, kPos);
+        cuda::kv_append(nullptr, want.layer, want_k, to_device(v), kPos);
+        cuda::rope_append(nullptr, got.layer, got_q, to_device(k), to_device(v), table, kPos);
+        const std::string what = cat(h, ", ", dtype, " to ", cache_dtype);
+        expect_same_bytes(got_q, to_host(want_q), what + ": q");
+        expect_same_bytes(got.layer.keys, to_host(want.layer.keys), what + ": keys");
+        expect_same_bytes(got.layer.values, to_host(want.layer.values), what + ": values");
+        if (cache_dtype == DType::F16) continue;
+        expect_same_bytes(got.layer.key_scales, to_host(want.layer.key_scales), what + ": scales");
+      }
+    }
+  }
+}
+
 TEST(CudaAttention, RefusesWhatItCannotDo) {
   MINFER_NEEDS_CUDA();
   const Heads h{2, 1, 64};
