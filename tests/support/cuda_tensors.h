@@ -22,6 +22,8 @@ inline DeviceTensor to_device(const Tensor& host) {
   DeviceTensor copy = cuda::allocate_device(host.dtype, host.shape);
   MINFER_CUDA_CHECK(
       cudaMemcpy(copy.view().data, host.data, size_t(host.n_bytes()), cudaMemcpyHostToDevice));
+  // Of pageable memory the copy may return before its end, which other streams do not wait for.
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   return copy;
 }
 

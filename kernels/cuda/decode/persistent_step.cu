@@ -43,6 +43,7 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   StepProduct p{};
   p.format = *format;
   p.in_dim = narrow<int>(w.in_dim);
+  p.per_column = 1 / float(w.in_dim);
   const bool is_float = *format <= StepFormat::BF16;
   p.rows_log = is_float ? kFloatRowsLog : 4;
   const int tile_rows = p.tile_rows();
@@ -115,12 +116,14 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_splits = n_blocks / a.n_groups;
   a.lanes = a.head_dim <= 64 ? 8 : 16;
   a.is_u8 = cache.dtype == DType::U8;
+  const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2), n_teams = kStepConsumers / a.lanes;
+  a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.scale_log2 = model.attention_scale * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
   const int64_t n_qkv = (model.n_heads + 2 * cache.n_kv_heads) * model.head_dim;
   if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
-      cache.dtype == DType::F32) {
+      row_bytes % 16 != 0 || cache.dtype == DType::F32) {
     return std::nullopt;
   }
   a.split_words = narrow<int>(ceil_div(a.group_words, a.n_splits));
@@ -182,6 +185,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
   if (merged * 4 > kScratchFloats) return nullptr;
+  if (attention->is_u8) {
+    scale_bytes = std::max(scale_bytes, (3 + attention->stage_rows + 3) / 4 * 16);
+  }
   p.slot_bytes = kStageBytes + scale_bytes;
   cudaFuncAttributes attributes{};
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));

@@ -4,20 +4,14 @@
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/decode/step_exchange.cuh"
+#include "kernels/cuda/decode/step_product.cuh"
+#include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 // Attention of one query within the step: a group of query heads of one key/value head to n_splits
 // blocks, each of which has a range of the positions.
 namespace minfer::cuda {
-
-// What a block has of the attention of a layer.
-struct StepAttentionShare {
-  bool takes_part;
-  int kv_head, first_head, group, split, splits;  // splits: that have positions
-  int begin, end, pos;                            // positions; `end` may include pos
-  bool has_new, appends;
-};
 
 // A pair of elements of the block's rows, heads of q, k and v, that turns.
 struct StepPair {
@@ -39,42 +33,6 @@ struct StepAttentionShared {
   StepPair pairs[kOwnPairs][kStepConsumers];
   StepAttentionShare share;
 };
-
-__device__ inline StepAttentionShare attention_share(const StepAttention& a, int pos) {
-  StepAttentionShare t{};
-  t.pos = pos;
-  t.group = int(blockIdx.x) / a.n_splits;
-  t.split = int(blockIdx.x) % a.n_splits;
-  const int kv_len = pos + 1;
-  t.splits = kv_len <= a.most_alone ? 1 : a.n_splits;
-  t.takes_part = t.group < a.n_groups && t.split < t.splits;
-  const int chunk = (kv_len + t.splits - 1) / t.splits;
-  t.begin = min(t.split * chunk, kv_len);
-  t.end = min(t.begin + chunk, kv_len);
-  t.has_new = t.begin < t.end && t.end == kv_len;
-  t.kv_head = t.group / a.blocks_per_kv;
-  t.first_head = t.group * a.heads_per_block;
-  t.appends = t.has_new && t.group % a.blocks_per_kv == 0;
-  return t;
-}
-
-// The first rows of the block's positions on their way to L2, while q is still computed.
-__device__ inline void prefetch_rows(const StepAttention& a, const StepAttentionShare& t,
-                                     const StepLayer& layer) {
-  constexpr int kMost = 128;
-  const int n = min(min(t.end, t.pos) - t.begin, kMost);
-  if (!t.takes_part || n <= 0) return;
-  const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2);
-  const int64_t row = int64_t{t.kv_head} * a.capacity + t.begin;
-  const auto rows_of = [&](const void* rows) {
-    return reinterpret_cast<const void*>((reinterpret_cast<uintptr_t>(rows) + row * row_bytes) &
-                                         ~uintptr_t{15});
-  };
-  const int n_bytes = n * row_bytes & ~15;
-  if (n_bytes == 0) return;
-  ptx::prefetch_l2(rows_of(layer.keys), n_bytes);
-  ptx::prefetch_l2(rows_of(layer.values), n_bytes);
-}
 
 __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionShare& t, int index) {
   const StepAttention& a = p.attention;
@@ -104,17 +62,16 @@ struct CacheEight {
   uint4 raw;
   float scale;
 };
-__device__ inline CacheEight load_eight(const StepAttention& a, const void* rows,
-                                        const float* scales, int64_t row, int at) {
+// From a stage of the ring, whose scales begin `skipped` behind the first that was copied.
+__device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
+                                        int at, int skipped) {
   CacheEight x;
   if (a.is_u8) {
-    const uint2 raw = __ldcs(
-        reinterpret_cast<const uint2*>(static_cast<const uint8_t*>(rows) + row * a.head_dim + at));
+    const uint2 raw = *reinterpret_cast<const uint2*>(stage + row * a.head_dim + at);
     x.raw = {raw.x, raw.y, 0, 0};
-    x.scale = __ldcs(scales + row);
+    x.scale = reinterpret_cast<const float*>(stage + kStageBytes)[skipped + row];
   } else {
-    x.raw = __ldcs(
-        reinterpret_cast<const uint4*>(static_cast<const __half*>(rows) + row * a.head_dim + at));
+    x.raw = *reinterpret_cast<const uint4*>(stage + (row * a.head_dim + at) * 2);
     x.scale = 1;
   }
   return x;
@@ -360,7 +317,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
 template <int kHeads>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer,
                               StepAttentionShared<kHeads>& s, float* memory, float* parts,
-                              uint32_t epoch) {
+                              const StepRing& ring, StepCursor& cursor, uint32_t epoch) {
   const StepAttentionShare t = s.share;
   if (!t.takes_part) return;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
@@ -369,45 +326,43 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
-  const int64_t head_row = int64_t{t.kv_head} * a.capacity;
-  const int end = min(t.end, t.pos), stride = n_teams * kN;
-
-  CacheEight k[kN], v[kN];
-  bool valid[kN];
-  const auto load = [&](CacheEight(&to)[kN], const void* rows, const float* scales, int from) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      to[n] = {};
-      const int position = from + n * n_teams;
-      if (position < end && has_columns)
-        to[n] = load_eight(a, rows, scales, head_row + position, at);
-    }
-  };
-  // Those of the first round are under way while q is still made.
-  load(k, layer.keys, layer.key_scales, t.begin + team);
-  load(v, layer.values, layer.value_scales, t.begin + team);
   take_new_rows<kHeads>(p, layer, t, s, epoch);
 
   Decoder<kHeads> decoder;
   const int q_at = has_columns ? at : 0;
-  for (int round = t.begin; round < end; round += stride) {
-    const int from = round + team;
+  const CacheStages cache = cache_stages(a, t);
+  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+    // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
+    const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
+    const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
+                            int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
+#pragma unroll 1
+    for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
+      CacheEight k[kN], v[kN];
+      bool valid[kN];
 #pragma unroll
-    for (int n = 0; n < kN; ++n) valid[n] = from + n * n_teams < end;
-    float weights[kHeads][kN];
-    Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
-    load(k, layer.keys, layer.key_scales, from + stride);
-    decoder.weigh(weights);
+      for (int n = 0; n < kN; ++n) {
+        const int row = first + n / 2 * n_teams + team;
+        valid[n] = row < n_rows[n % 2];
+        k[n] = v[n] = {};
+        if (valid[n] && has_columns) {
+          k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
+          v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+        }
+      }
+      float weights[kHeads][kN];
+      Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
+      decoder.weigh(weights);
 #pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      float row[8], weight[kHeads];
-      unpack(row, v[n], a.is_u8);
+      for (int n = 0; n < kN; ++n) {
+        float row[8], weight[kHeads];
+        unpack(row, v[n], a.is_u8);
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
-      decoder.add(weight, row);
+        for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+        decoder.add(weight, row);
+      }
     }
-    load(v, layer.values, layer.value_scales, from + stride);
-  }
+  });
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
     const bool has_row = team == 0;

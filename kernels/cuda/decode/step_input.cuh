@@ -46,11 +46,11 @@ struct StepSource {
 };
 
 // 1 / rms from the squares of all warps, summed in one order.
-__device__ inline float norm_factor(const float* squares, int in_dim, float eps) {
+__device__ inline float norm_factor(const float* squares, const StepProduct& product, float eps) {
   float sum = 0;
 #pragma unroll
   for (int w = 0; w < kStepWarps; ++w) sum += squares[w];
-  return rsqrtf(sum / float(in_dim) + eps);
+  return rsqrtf(fmaf(sum, product.per_column, eps));
 }
 
 // A warp's k-th words of a vector, from its lane's first one: of floats 512 columns of each 4096,

@@ -21,14 +21,18 @@ __device__ inline StepPlace reload(const volatile StepPlace* places) {
 __device__ inline int phase_of(const StepParams& p, int step) {
   return step == 4 * p.n_layers ? int(kHead) : step % 4;
 }
-// Tiles of a share, or pairs, that a block multiplies before it adds its warps' sums up.
+// Tiles of a share, or pairs, that a block multiplies before it adds its warps' sums up, as a
+// logarithm.
+__device__ inline int tiles_at_once_log(const StepProduct& product, int phase) {
+  return kStepMaxRowsLog - product.rows_log - (phase == kGateUp ? 1 : 0);
+}
 __device__ inline int tiles_at_once(const StepProduct& product, int phase) {
-  return kStepMaxRows >> (product.rows_log + (phase == kGateUp ? 1 : 0));
+  return 1 << tiles_at_once_log(product, phase);
 }
 // Which of two buffers is its round's: who is done with a round may be a barrier ahead of others,
 // who still read what it left.
 __device__ inline int buffer_of(const StepProduct& product, int phase, const StepPlace& at) {
-  return (at.step + max(at.tile, 0) / tiles_at_once(product, phase)) % 2;
+  return (at.step + (max(at.tile, 0) >> tiles_at_once_log(product, phase))) & 1;
 }
 __device__ inline float* scratch_of(const StepParams& p, uint8_t* shared, int buffer) {
   return reinterpret_cast<float*>(shared + step_shared(p).scratch) + buffer * kScratchFloats;
@@ -72,12 +76,12 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = product.rows_log;
   const int buffer = buffer_of(product, phase, at);
   const int n_rows = min(tiles_at_once(product, phase), product.count - at.tile) << rows_log;
-  const int first_row = (product.begin + at.tile) << rows_log;
   const bool has_row = thread < n_rows;
+  const int first_row = (product.begin + at.tile) << rows_log;
   float value = 0;
   if (has_row) {
     const bool has_norm = phase != kWo && phase != kDown;
-    const float factor = has_norm ? norm_factor(squares, product.in_dim, p.eps) : 1.0f;
+    const float factor = has_norm ? norm_factor(squares, product, p.eps) : 1.0f;
     const float* const scratch = scratch_of(p, shared, buffer);
     const auto product_of_row = [&](int row) {
       const float sum = sum_of_warps(scratch, row) * factor;
@@ -168,7 +172,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       p.slot_bytes,
                       &s_most_copies};
   if (warp >= kStepWarps) {
-    fill_ring(p.layers, p.n_layers, s_products, ring, warp - kStepWarps);
+    fill_ring(p, s_products, ring, warp - kStepWarps);
     return;
   }
 
@@ -191,10 +195,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     uint8_t* const input = shared + step_shared(p).input;
     float* const squares = s_squares[step % 2];
     float unit = 1;
-    if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
+    if (thread_index() == 0) {
+      s_most_copies = phase == kWo ? p.copies_of_product : p.copies_of_exchange;
+    }
     if (phase == kWo) {
       attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(input),
-                     scratch_of(p, shared, 0), epoch);
+                     scratch_of(p, shared, 0), ring, cursor, epoch);
+      if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
     }
     // Who has no rows of the product does not wait for its input: step_exchange.cuh.
     if (product.count != 0 || product.part.exists()) {
@@ -213,7 +220,6 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
     if (phase == kQkv) {
       fetch_layer(layer_index + 1);
-      if (thread == 0) prefetch_rows(p.attention, s_attention.share, layer);
     }
     if ((phase == kWo || phase == kDown) && thread == 0) {  // the next norm's weight, to L2
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
@@ -243,7 +249,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::copy_async_wait<0>();
       consumers_sync();
       if (adds) {
-        float scale = norm_factor(s_squares[step % 2], its.in_dim, p.eps);
+        float scale = norm_factor(s_squares[step % 2], its, p.eps);
         const int row = part_row(its) + thread_index() % 32;
         if (its.has_row_scales()) scale *= __half2float(s_scales[buffer][scale_place(row)]);
         add_parts(p, its, part_scratch, part_word, scale, its_epoch);

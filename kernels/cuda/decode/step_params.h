@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include <cstddef>
 #include <cstdint>
 
 // What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
@@ -27,7 +28,7 @@ __host__ __device__ constexpr int most_level_columns(bool has_norm) {
 }
 
 // Rows of a product that a block may have at a time: sums of all warps wait in shared memory.
-constexpr int kStepMaxRows = 256;
+constexpr int kStepMaxRowsLog = 8, kStepMaxRows = 1 << kStepMaxRowsLog;
 constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // twice
 // Parts of a pair of tiles that blocks share, and words of the sums of one: step_parts.cuh.
 constexpr int kStepMaxParts = 5, kPartWords = 8;
@@ -81,6 +82,7 @@ struct StepProduct {
   StepPart part;         // that too
   int rows_log;          // log2 of a tile's rows: 16 of packed levels, kFloatRows of floats
   int out_dim, in_dim;   // rows of the largest matrix
+  float per_column;      // 1 / in_dim
   int ends[2];           // tiles of the first matrix, and of the first two
   int n_pieces;          // of packed levels, of a tile along the columns: 64 of U4, 32 of U8
   int n_stages;          // of a tile; of floats, of a row
@@ -115,6 +117,13 @@ struct StepLayer {
   void *keys, *values;
   float *key_scales, *value_scales;
 };
+// All pointers of a layer in pairs of 16 bytes: the matrices, the norms, then keys and values, then
+// their scales.
+constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
+static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
+__host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
+  return reinterpret_cast<const StepMatrix*>(&layer)[i];
+}
 __host__ __device__ constexpr int first_matrix(int phase) {
   return phase == kWo ? 3 : phase == kGateUp ? 4 : phase == kDown ? 6 : 0;
 }
@@ -132,6 +141,7 @@ struct StepAttention {
   int split_words;         // of those, merged by one block
   int most_alone;          // positions of a group that one block takes without merging
   int lanes;               // that share a row of the cache: 8 or 16
+  int stage_rows;          // of the cache that come in a stage of the ring
   bool is_u8;
   float scale_log2;
 };
@@ -155,8 +165,8 @@ struct StepParams {
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;
-  // Copies under way at most, while the block waits for a vector and while it multiplies; 0: as
-  // many as there are slots.
+  // Copies under way at most, while the block waits for a vector and while it multiplies or
+  // attends; 0: as many as there are slots.
   int copies_of_exchange, copies_of_product;
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };

@@ -2,7 +2,7 @@
 
 #include <climits>
 
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 // The ring of weights: some warps fill it along the way that the others take through all products
@@ -35,19 +35,67 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 constexpr unsigned kRingSleep = 40;  // ns
 
 // Warp `producer` of kStepProducers; it has every kStepProducers-th stage, which one lane asks for:
-// a single one would be the slowest part of all. `products` in shared memory.
-__device__ inline void fill_ring(const StepLayer* layers, int n_layers, const StepProduct* products,
+// a single one would be the slowest part of all.
+__device__ inline void fill_ring(const StepParams& p, const StepProduct* products,
                                  const StepRing& ring, int producer) {
   static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
   const int lane = int(threadIdx.x) % 32;
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   int slot = producer, parity = 1;
+  // What `from` and `other` have into the next slot of this warp.
+  const auto put = [&](const void* from, int n_bytes, const void* other, int n_other) {
+    uint8_t* const to = ring.slots + slot * ring.slot_bytes;
+    // Asleep a while: who asks on and on takes turns from the warps that multiply.
+    while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
+    // The copy that makes room is there when its slot is full, or was and is already given
+    // back: somebody may have filled the slot again, whose parity then says that the copy is to
+    // come. It cannot have been given back twice, since what comes here is taken before.
+    const int most_copies = *ring.most_copies;
+    if (most_copies != 0) {
+      const int before = slot - most_copies;
+      const int its_slot = before < 0 ? before + ring.n_slots : before;
+      const int its_parity = before < 0 ? parity : parity ^ 1;
+      while (!ptx::mbarrier_is_complete(ring.full + 8 * its_slot, its_parity) &&
+             !ptx::mbarrier_is_complete(ring.empty + 8 * its_slot, its_parity)) {
+        __nanosleep(kRingSleep);
+      }
+    }
+    auto* const barrier = static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
+    ptx::mbarrier_expect(barrier, n_bytes + n_other);
+    if (n_bytes != 0) ptx::bulk_copy(to, from, n_bytes, barrier, policy);
+    if (n_other != 0) ptx::bulk_copy(to + kStageBytes, other, n_other, barrier, policy);
+    slot += kStepProducers;
+    if (slot >= ring.n_slots) {
+      slot -= ring.n_slots;
+      parity ^= 1;
+    }
+  };
+  const CacheStages cache = cache_stages(p.attention, attention_share(p.attention, p.input->pos));
   unsigned n_issued = 0;  // by all producers, in front of the group
-  StepMatrix matrices{};  // lane i has matrix i of the layer
-  for (int step = 0; step <= 4 * n_layers; ++step) {
-    const int layer = step / 4, phase = layer == n_layers ? int(kHead) : step % 4;
-    if (step % 4 == 0 && lane < 7) matrices = layers[layer].matrices[lane];
+  StepMatrix entries{};   // lane i has the layer's i-th pair of pointers
+  for (int step = 0; step <= 4 * p.n_layers; ++step) {
+    const int layer = step / 4, phase = layer == p.n_layers ? int(kHead) : step % 4;
+    if (step % 4 == 0 && lane < kLayerPairs) entries = pointer_pair(p.layers[layer], lane);
+    const auto entry = [&](const uint8_t* of_lane, int i) {
+      return reinterpret_cast<const uint8_t*>(
+          __shfl_sync(~0u, reinterpret_cast<unsigned long long>(of_lane), i));
+    };
+    if (phase == kWo && cache.n_stages != 0) {
+      const uint8_t* const keys = entry(entries.weights, kCachePair);
+      const uint8_t* const values = entry(entries.scales, kCachePair);
+      const uint8_t* const key_scales = entry(entries.weights, kCachePair + 1);
+      const uint8_t* const value_scales = entry(entries.scales, kCachePair + 1);
+      const int turn = int((unsigned(producer) - n_issued) % kStepProducers);
+      for (int i = turn; lane == 0 && i < 2 * cache.n_stages; i += kStepProducers) {
+        const int64_t row = cache.first_row + i / 2 * cache.stage_rows;
+        const int n_rows = cache.rows_of(i / 2);
+        const int n_scale_bytes = p.attention.is_u8 ? cache.scale_bytes(row, n_rows) : 0;
+        put((i % 2 == 0 ? keys : values) + row * cache.row_bytes, n_rows * cache.row_bytes,
+            (i % 2 == 0 ? key_scales : value_scales) + (row & ~int64_t{3}) * 4, n_scale_bytes);
+      }
+      n_issued += unsigned(2 * cache.n_stages);
+    }
     const StepProduct product = products[phase];
     const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = product.format <= StepFormat::BF16;
@@ -66,12 +114,9 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
       const int its_tile = is_part ? product.part.tile : product.begin + (tile_index >> half_shift);
       const StepTile tile =
           step_tile(product, phase, its_tile, tile_index & ((1 << half_shift) - 1));
-      const auto of_matrix = [&](const uint8_t* p) {
-        return reinterpret_cast<const uint8_t*>(__shfl_sync(
-            ~0u, reinterpret_cast<unsigned long long>(p), first_matrix(phase) + tile.matrix));
-      };
-      const uint8_t* const all_weights = of_matrix(matrices.weights);
-      const uint8_t* const all_scales = of_matrix(matrices.scales);
+      const int matrix = first_matrix(phase) + tile.matrix;
+      const uint8_t* const all_weights = entry(entries.weights, matrix);
+      const uint8_t* const all_scales = entry(entries.scales, matrix);
       if (lane != 0) continue;
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
       const uint8_t* const weights = all_weights + int64_t{row} * product.level_bytes;
@@ -79,36 +124,8 @@ __device__ inline void fill_ring(const StepLayer* layers, int n_layers, const St
       for (int stage = stages.begin + (int(turn) >> n_log); stage < stages.end;
            stage += kStepProducers >> n_log) {
         const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
-        const int n_levels = min(kStageBytes, product.level_bytes - from);
-        const int n_scales = min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from);
-        uint8_t* const to = ring.slots + slot * ring.slot_bytes;
-        // Asleep a while: who asks on and on takes turns from the warps that multiply.
-        while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
-        // The copy that makes room is there when its slot is full, or was and is already given
-        // back: somebody may have filled the slot again, whose parity then says that the copy is to
-        // come. It cannot have been given back twice, since what comes here is taken before.
-        const int most_copies = *ring.most_copies;
-        if (most_copies != 0) {
-          const int before = slot - most_copies;
-          const int its_slot = before < 0 ? before + ring.n_slots : before;
-          const int its_parity = before < 0 ? parity : parity ^ 1;
-          while (!ptx::mbarrier_is_complete(ring.full + 8 * its_slot, its_parity) &&
-                 !ptx::mbarrier_is_complete(ring.empty + 8 * its_slot, its_parity)) {
-            __nanosleep(kRingSleep);
-          }
-        }
-        auto* const barrier =
-            static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
-        ptx::mbarrier_expect(barrier, n_levels + n_scales);
-        ptx::bulk_copy(to, weights + from, n_levels, barrier, policy);
-        if (n_scales != 0) {
-          ptx::bulk_copy(to + kStageBytes, scales + scales_from, n_scales, barrier, policy);
-        }
-        slot += kStepProducers;
-        if (slot >= ring.n_slots) {
-          slot -= ring.n_slots;
-          parity ^= 1;
-        }
+        put(weights + from, min(kStageBytes, product.level_bytes - from), scales + scales_from,
+            min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from));
       }
     }
   }

@@ -38,8 +38,10 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   }
   const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
 
+  PlainErrors errors;  // of all positions: roundings of one may happen to be small
   for (int pos : {0,   1,   15,  16,  17,  31,  32,  63,   64,   127,  128,  129,
                   255, 256, 257, 383, 384, 500, 511, 1024, 1999, 4095, 4096, 4099}) {
+    if (pos > 1000 && pos < 4099 && h.n_heads > 16) continue;  // float64 takes its time
     const Shape q_shape{h.n_heads, h.head_dim}, kv_shape{h.n_kv_heads, h.head_dim};
     const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, dtype, 2);
     const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, dtype);
@@ -115,10 +117,9 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
           v_rows.push_back(cache.head_values(false, head));
         }
       }
-      PlainErrors errors;
       for (int64_t head = 0; head < h.n_heads; ++head) {
         const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
-        if (h.n_heads > 16 && head % 5 != 0) continue;
+        if (h.n_heads > 16 && head % 11 != 0) continue;
         float64::Values turned;
         for (float x : rotated_row(q, head, h.head_dim, used, pos))
           turned.push_back(double(to_f32(to_f16(x))));
@@ -129,12 +130,12 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
                                            cat(where, ", head ", head),
                                            choice == 0 ? &errors : nullptr));
       }
-      errors.expect_within(dtype, where);
       for (int64_t i = 0; i < h.head_dim; ++i)
         ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[h.n_heads * h.head_dim + i], 0xFFFF)
             << "past the end";
     }
   }
+  errors.expect_within(dtype, "all positions");
 }
 
 INSTANTIATE_TEST_SUITE_P(
