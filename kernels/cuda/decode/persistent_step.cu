@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode/persistent_step.h"
+#include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -186,7 +187,7 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
   if (merged * 4 > kScratchFloats) return nullptr;
   if (attention->is_u8) {
-    scale_bytes = std::max(scale_bytes, (3 + attention->stage_rows + 3) / 4 * 16);
+    scale_bytes = std::max(scale_bytes, CacheStages::scale_bytes(3, attention->stage_rows));
   }
   p.slot_bytes = kStageBytes + scale_bytes;
   cudaFuncAttributes attributes{};

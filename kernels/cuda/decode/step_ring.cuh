@@ -40,8 +40,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
                                  const StepRing& ring, int producer) {
   static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
   const int lane = int(threadIdx.x) % 32;
-  uint64_t policy;
-  asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  const uint64_t policy = ptx::evict_first_policy();
   int slot = producer, parity = 1;
   // What `from` and `other` have into the next slot of this warp.
   const auto put = [&](const void* from, int n_bytes, const void* other, int n_other) {

@@ -43,7 +43,7 @@ struct CacheStages {
     return max(0, min(stage_rows, n_rows - stage * stage_rows));
   }
   // Of n scales from `row` on and those in front of them that share their 16 bytes.
-  static __device__ int scale_bytes(int64_t row, int n) {
+  static __host__ __device__ int scale_bytes(int64_t row, int n) {
     return n == 0 ? 0 : (int(row & 3) + n + 3) / 4 * 16;
   }
 };
