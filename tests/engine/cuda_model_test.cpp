@@ -178,7 +178,7 @@ TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
     const int64_t n_prompt = 5, n = std::min<int64_t>(model.config.trained_seq_len, 64) - n_prompt;
     Session session(model, *backend, {.max_seq_len = n_prompt + n});
     session.eval(some_ids(n_prompt, n_tokens));
-    for (DecodeSampling sampling :
+    for (const DecodeSampling& sampling :
          {DecodeSampling{.n_tokens = n_tokens, .banned = {}},
           DecodeSampling{.n_tokens = n_tokens - 3, .banned = {1}}, seeded(n_tokens)}) {
       SCOPED_TRACE(sampling.temperature);
