@@ -8,16 +8,21 @@
 namespace minfer::cuda {
 namespace {
 
-// Where a warp is: at tiles from `tile` on, or, at -1, at the block's part of a pair. It lies in
-// shared memory while the warp multiplies, which wants all registers.
-struct StepPlace {
-  int step, tile;
-  float unit;
+// What of a product goes together: tiles from `tile` on, or, at -1, the block's part of a pair.
+struct StepRound {
+  int phase, tile;
+  int buffer;  // of two: who is done with a round may be a barrier ahead of others, who still read
+               // what it left
 };
-__device__ inline StepPlace reload(const volatile StepPlace* places) {
-  const volatile StepPlace& place = places[thread_index() / 32];
-  return {place.step, place.tile, place.unit};
-}
+// The block's shared memory but for the ring. `scales` of a round's rows, `residual` of the rows
+// that a thread adds to.
+struct StepMemory {
+  uint8_t* input;
+  float* first_scratch;
+  __half (*scales)[kStepMaxRows];
+  float* residual;
+  __device__ float* scratch(int buffer) const { return first_scratch + buffer * kScratchFloats; }
+};
 __device__ inline int phase_of(const StepParams& p, int step) {
   return step == 4 * p.n_layers ? int(kHead) : step % 4;
 }
@@ -29,13 +34,8 @@ __device__ inline int tiles_at_once_log(const StepProduct& product, int phase) {
 __device__ inline int tiles_at_once(const StepProduct& product, int phase) {
   return 1 << tiles_at_once_log(product, phase);
 }
-// Which of two buffers is its round's: who is done with a round may be a barrier ahead of others,
-// who still read what it left.
-__device__ inline int buffer_of(const StepProduct& product, int phase, const StepPlace& at) {
-  return (at.step + (max(at.tile, 0) >> tiles_at_once_log(product, phase))) & 1;
-}
-__device__ inline float* scratch_of(const StepParams& p, uint8_t* shared, int buffer) {
-  return reinterpret_cast<float*>(shared + step_shared(p).scratch) + buffer * kScratchFloats;
+__device__ inline StepRound round_of(const StepProduct& product, int step, int phase, int tile) {
+  return {phase, tile, (step + (max(tile, 0) >> tiles_at_once_log(product, phase))) & 1};
 }
 
 // Rows of the round's scratch behind those of whole pairs: of the block's part.
@@ -43,38 +43,28 @@ __device__ inline int part_row(const StepProduct& product) {
   return product.count << (product.rows_log + 1);
 }
 
-// The warp's sums of the tiles from `at` on in the round's scratch.
-__device__ inline void multiply_tiles(const StepParams& p, const StepProduct* products,
-                                      const StepLayer* layers, uint8_t* shared,
-                                      __half (*scales)[kStepMaxRows], const StepPlace& at,
-                                      volatile StepPlace* places, const StepRing& ring,
-                                      StepCursor& cursor) {
-  volatile StepPlace& place = places[thread_index() / 32];
-  place.step = at.step;
-  place.tile = at.tile;
-  place.unit = at.unit;
-  const int phase = phase_of(p, at.step), halves_log = phase == kGateUp ? 1 : 0;
-  const StepProduct& product = products[phase];
-  const int buffer = buffer_of(product, phase, at);
+// The warp's sums of a round in its scratch. `unit`: their factor, as stage_input returned it.
+__device__ inline void multiply_round(const StepProduct& product, const StepLayer& layer,
+                                      const StepRound& at, const StepMemory& memory,
+                                      const StepRing& ring, StepCursor& cursor, float unit) {
+  const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_part = at.tile < 0;
-  float* const scratch = scratch_of(p, shared, buffer) + (is_part ? part_row(product) : 0);
-  const int n_tiles = is_part ? 1 : min(tiles_at_once(product, phase), product.count - at.tile);
+  float* const scratch = memory.scratch(at.buffer) + (is_part ? part_row(product) : 0);
+  const int n_tiles = is_part ? 1 : min(tiles_at_once(product, at.phase), product.count - at.tile);
   if (product.has_row_scales() && !is_part) {
-    fetch_row_scales(product, layers[at.step / 4 % 2], phase, at.tile, n_tiles, scales[buffer]);
+    fetch_row_scales(product, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply(product, ring, shared + step_shared(p).input, scratch, cursor, n_tiles << halves_log,
-           at.unit, is_part ? product.part.stages : StepStages{0, product.n_stages});
+  multiply(product, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
+           is_part ? product.part.stages : StepStages{0, product.n_stages});
 }
 
-// Adds the warps' sums of those tiles, and publishes the rows or leaves them as logits.
-__device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
-                                    const StepProduct& product, uint8_t* shared,
-                                    const float* squares, const __half (*scales)[kStepMaxRows],
-                                    float* residual, uint32_t epoch) {
-  const int thread = thread_index(), phase = phase_of(p, at.step);
+// Adds the warps' sums of a round, and publishes the rows or leaves them as logits.
+__device__ inline void finish_round(const StepParams& p, const StepProduct& product,
+                                    const StepRound& at, const StepMemory& memory,
+                                    const float* squares, uint32_t epoch) {
+  const int thread = thread_index(), phase = at.phase;
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = product.rows_log;
-  const int buffer = buffer_of(product, phase, at);
   const int n_rows = min(tiles_at_once(product, phase), product.count - at.tile) << rows_log;
   const bool has_row = thread < n_rows;
   const int first_row = (product.begin + at.tile) << rows_log;
@@ -82,10 +72,11 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
   if (has_row) {
     const bool has_norm = phase != kWo && phase != kDown;
     const float factor = has_norm ? norm_factor(squares, product, p.eps) : 1.0f;
-    const float* const scratch = scratch_of(p, shared, buffer);
+    const float* const scratch = memory.scratch(at.buffer);
+    const __half* const scales = memory.scales[at.buffer];
     const auto product_of_row = [&](int row) {
       const float sum = sum_of_warps(scratch, row) * factor;
-      return product.has_row_scales() ? sum * __half2float(scales[buffer][scale_place(row)]) : sum;
+      return product.has_row_scales() ? sum * __half2float(scales[scale_place(row)]) : sum;
     };
     const int in_tile = thread & (product.tile_rows() - 1);
     const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
@@ -100,8 +91,8 @@ __device__ inline void finish_tiles(const StepParams& p, const StepPlace& at,
   if (phase == kGateUp) {
     words = p.words.hidden;
   } else if (phase != kQkv) {
-    value += residual[thread];
-    residual[thread] = value;
+    value += memory.residual[thread];
+    memory.residual[thread] = value;
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
   publish(words + first_row / 4, 0, n_rows, value, epoch);
@@ -131,7 +122,6 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ uint32_t s_first_epoch;
   __shared__ volatile int s_most_copies;
   __shared__ int s_parts_came;
-  __shared__ StepPlace s_places[kStepWarps];
   __shared__ float s_residual[kStepConsumers];  // of the rows that a thread adds to
   __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
   __shared__ alignas(16) StepAttentionShared<kHeads> s_attention;
@@ -185,6 +175,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   }
 
   consumers_sync();
+  const StepMemory memory{shared + step_shared(p).input,
+                          reinterpret_cast<float*>(shared + step_shared(p).scratch), s_scales,
+                          s_residual};
   StepCursor cursor;
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
@@ -192,15 +185,14 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const StepProduct& product = s_products[phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
-    uint8_t* const input = shared + step_shared(p).input;
     float* const squares = s_squares[step % 2];
     float unit = 1;
     if (thread_index() == 0) {
       s_most_copies = phase == kWo ? p.copies_of_product : p.copies_of_exchange;
     }
     if (phase == kWo) {
-      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(input),
-                     scratch_of(p, shared, 0), ring, cursor, epoch);
+      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(memory.input),
+                     memory.scratch(0), ring, cursor, epoch);
       if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
     }
     // Who has no rows of the product does not wait for its input: step_exchange.cuh.
@@ -209,54 +201,48 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
         source.words = phase == kWo ? p.words.attended : p.words.hidden;
-        unit = stage_input<false>(product, source, input, squares);
+        unit = stage_input<false>(product, source, memory.input, squares);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        unit = stage_input<true>(product, source, input, squares);
+        unit = stage_input<true>(product, source, memory.input, squares);
       }
     }
 
-    if (phase == kQkv) {
-      fetch_layer(layer_index + 1);
-    }
+    if (phase == kQkv) fetch_layer(layer_index + 1);
     if ((phase == kWo || phase == kDown) && thread == 0) {  // the next norm's weight, to L2
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
     if (thread_index() == 0) s_most_copies = p.copies_of_product;
     for (int tile = product.part.exists() ? -1 : 0;;) {
-      multiply_tiles(p, s_products, s_layers, shared, s_scales, {step, tile, unit}, s_places, ring,
-                     cursor);
-      const StepPlace place = reload(s_places);
-      __syncwarp();  // before a lane writes the next
-      step = place.step;
-      unit = place.unit;
-      const int its_phase = phase_of(p, step);
-      const StepProduct& its = s_products[its_phase];
-      const int buffer = buffer_of(its, its_phase, place);
-      const uint32_t its_epoch = s_first_epoch + uint32_t(step / 4);
-      float* const part_scratch = scratch_of(p, shared, buffer) + part_row(its);
-      if (place.tile < 0) {
-        if (its.part.index != 0) send_part(p, its, part_scratch, &s_parts_came, its_epoch);
+      const StepRound round = round_of(product, step, phase, tile);
+      multiply_round(product, layer, round, memory, ring, cursor, unit);
+      float* const part_scratch = memory.scratch(round.buffer) + part_row(product);
+      if (tile < 0) {
+        if (product.part.index != 0) {
+          send_part(p, product, part_scratch, &s_parts_came, epoch);
+        }
         tile = 0;
         continue;
       }
       StepWord part_word{};
-      const bool adds = adds_parts_of(its);
-      if (adds) part_word = ask_parts(p, its);
+      const bool adds = adds_parts_of(product);
+      if (adds) part_word = ask_parts(p, product);
       ptx::copy_async_wait<0>();
       consumers_sync();
       if (adds) {
-        float scale = norm_factor(s_squares[step % 2], its, p.eps);
-        const int row = part_row(its) + thread_index() % 32;
-        if (its.has_row_scales()) scale *= __half2float(s_scales[buffer][scale_place(row)]);
-        add_parts(p, its, part_scratch, part_word, scale, its_epoch);
+        float scale = norm_factor(squares, product, p.eps);
+        const int row = part_row(product) + thread_index() % 32;
+        if (product.has_row_scales()) {
+          scale *= __half2float(s_scales[round.buffer][scale_place(row)]);
+        }
+        add_parts(p, product, part_scratch, part_word, scale, epoch);
       }
-      finish_tiles(p, place, its, shared, s_squares[step % 2], s_scales, s_residual, its_epoch);
-      tile = place.tile + tiles_at_once(its, its_phase);
-      if (tile >= its.count) break;
+      finish_round(p, product, round, memory, squares, epoch);
+      tile += tiles_at_once(product, phase);
+      if (tile >= product.count) break;
     }
   }
 #endif
