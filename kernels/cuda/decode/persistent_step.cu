@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode/persistent_step.h"
+#include "kernels/cuda/decode/step_levels.cuh"
 #include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
@@ -119,6 +120,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.is_u8 = cache.dtype == DType::U8;
   const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
+  a.multiplies_levels = a.is_u8 && a.head_dim % 64 == 0;
   a.scale_log2 = model.attention_scale * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
@@ -182,7 +184,10 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   }
   p.attention = *attention;
   const int n_elements = attention->heads_per_block * attention->head_dim;
-  p.input_bytes = std::max(p.input_bytes, kStepWarps * n_elements * int{sizeof(float)});
+  const int kernel_heads = attention->heads_per_block == 1 ? 1 : kStepMaxHeads;
+  p.attention.query_at = kStepWarps * n_elements * int{sizeof(float)};
+  p.input_bytes = std::max(
+      p.input_bytes, p.attention.query_at + QueryLevels::bytes(kernel_heads, attention->head_dim));
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
   if (merged * 4 > kScratchFloats) return nullptr;

@@ -4,6 +4,7 @@
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/decode/step_exchange.cuh"
+#include "kernels/cuda/decode/step_levels.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -57,143 +58,6 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSha
   return x;
 }
 
-// Eight elements of a row of the cache as they lie.
-struct CacheEight {
-  uint4 raw;
-  float scale;
-};
-// From a stage of the ring, whose scales begin `skipped` behind the first that was copied.
-__device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
-                                        int at, int skipped) {
-  CacheEight x;
-  if (a.is_u8) {
-    const uint2 raw = *reinterpret_cast<const uint2*>(stage + row * a.head_dim + at);
-    x.raw = {raw.x, raw.y, 0, 0};
-    x.scale = reinterpret_cast<const float*>(stage + kStageBytes)[skipped + row];
-  } else {
-    x.raw = *reinterpret_cast<const uint4*>(stage + (row * a.head_dim + at) * 2);
-    x.scale = 1;
-  }
-  return x;
-}
-__device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
-  const uint32_t words[4] = {x.raw.x, x.raw.y, x.raw.z, x.raw.w};
-#pragma unroll
-  for (int i = 0; i < 4; ++i) {
-    uint32_t two = words[i];
-    if (is_u8) {  // levels less 128, exact
-      const uint32_t biased = __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
-      const __half2 level =
-          __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
-      two = *reinterpret_cast<const uint32_t*>(&level);
-    }
-    const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&two));
-    to[2 * i] = f.x;
-    to[2 * i + 1] = f.y;
-  }
-}
-
-// Lanes that share a row, 8 or 16 of them, hold eight elements each: an online softmax of the
-// positions that these lanes have seen.
-template <int kHeads>
-struct Decoder {
-  float max[kHeads], sum[kHeads], out[kHeads][8];
-
-  __device__ Decoder() {
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      max[h] = -INFINITY;
-      sum[h] = 0;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out[h][i] = 0;
-    }
-  }
-
-  // The scores of kN positions, those that are not valid -infinity; all lanes of the warp call it.
-  template <int kN>
-  __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
-                                const bool (&valid)[kN], const float (*q)[kStepMaxHeadDim], int at,
-                                const StepAttention& a) {
-#pragma unroll
-    for (int n = 0; n < kN; ++n) {
-      float row[8];
-      unpack(row, k[n], a.is_u8);
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h) {
-        const float4 low = *reinterpret_cast<const float4*>(q[h] + at);
-        const float4 high = *reinterpret_cast<const float4*>(q[h] + at + 4);
-        float s = row[0] * low.x;
-        s = fmaf(row[1], low.y, s);
-        s = fmaf(row[2], low.z, s);
-        s = fmaf(row[3], low.w, s);
-        s = fmaf(row[4], high.x, s);
-        s = fmaf(row[5], high.y, s);
-        s = fmaf(row[6], high.z, s);
-        s = fmaf(row[7], high.w, s);
-        to[h][n] = s;
-      }
-    }
-#pragma unroll
-    for (int d = 1; d <= 8; d *= 2) {
-      if (d == 8 && a.lanes == 8) break;
-#pragma unroll
-      for (int h = 0; h < kHeads; ++h)
-#pragma unroll
-        for (int n = 0; n < kN; ++n) to[h][n] += __shfl_xor_sync(~0u, to[h][n], d);
-    }
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h)
-#pragma unroll
-      for (int n = 0; n < kN; ++n) to[h][n] = valid[n] ? to[h][n] * k[n].scale : -INFINITY;
-  }
-
-  // Raises the maximum to what the scores ask for, and makes weights of them.
-  template <int kN>
-  __device__ void weigh(float (&s)[kHeads][kN]) {
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      float top = max[h];
-#pragma unroll
-      for (int n = 0; n < kN; ++n) top = fmaxf(top, s[h][n]);
-      const float base = top == -INFINITY ? 0.0f : top;
-      const float factor = attention::exp2_fast(max[h] - base);
-      max[h] = top;
-      sum[h] *= factor;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out[h][i] *= factor;
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        s[h][n] = attention::exp2_fast(s[h][n] - base);
-        sum[h] += s[h][n];
-      }
-    }
-  }
-
-  __device__ void add(const float (&weight)[kHeads], const float (&row)[8]) {
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h)
-#pragma unroll
-      for (int i = 0; i < 8; ++i) out[h][i] = fmaf(weight[h], row[i], out[h][i]);
-  }
-
-  // Takes in the state that the lane `distance` away has.
-  __device__ void merge(int distance) {
-#pragma unroll
-    for (int h = 0; h < kHeads; ++h) {
-      const float other_max = __shfl_xor_sync(~0u, max[h], distance);
-      const float top = fmaxf(max[h], other_max), base = top == -INFINITY ? 0.0f : top;
-      const float own = attention::exp2_fast(max[h] - base);
-      const float other = attention::exp2_fast(other_max - base);
-      sum[h] = sum[h] * own + __shfl_xor_sync(~0u, sum[h], distance) * other;
-#pragma unroll
-      for (int i = 0; i < 8; ++i) {
-        out[h][i] = out[h][i] * own + __shfl_xor_sync(~0u, out[h][i], distance) * other;
-      }
-      max[h] = top;
-    }
-  }
-};
-
 // What is the same in all layers of a step.
 template <int kHeads>
 __device__ inline void prepare_attention(const StepParams& p, StepAttentionShared<kHeads>& s,
@@ -207,12 +71,13 @@ __device__ inline void prepare_attention(const StepParams& p, StepAttentionShare
   }
 }
 
-// Gathers the block's q, k and v, turns q and k, and leaves q (times the scale) and the new rows as
-// the cache holds them in shared memory; appends them to the cache.
+// Gathers the block's q, k and v, turns q and k, and leaves q (times the scale; in digits too,
+// where `query` has room) and the new rows as the cache holds them in shared memory; appends them
+// to the cache.
 template <int kHeads>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
                                      const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
-                                     uint32_t epoch) {
+                                     const QueryLevels& query, uint32_t epoch) {
   const StepAttention& a = p.attention;
 #pragma unroll
   for (const auto& pairs : s.pairs) {
@@ -241,9 +106,10 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
     to[x.element[1]] = is_q ? turned.y * a.scale_log2 : turned.y;
   }
   consumers_sync();
-  if (!t.has_new) return;
+  if (!t.has_new && query.digits == nullptr) return;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
-  if (warp < 2) {  // keys, values
+  if (query.digits != nullptr && warp >= 2) query.make<kHeads>(s.q, a, warp - 2);
+  if (t.has_new && warp < 2) {  // keys, values
     float* const row = s.new_row[warp];
     void* const rows = warp == 0 ? layer.keys : layer.values;
     const int64_t at = int64_t{t.kv_head} * a.capacity + t.pos;
@@ -326,43 +192,48 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
-  take_new_rows<kHeads>(p, layer, t, s, epoch);
+  const QueryLevels query{a.multiplies_levels ? reinterpret_cast<uint8_t*>(memory) + a.query_at
+                                              : nullptr};
+  take_new_rows<kHeads>(p, layer, t, s, query, epoch);
 
   Decoder<kHeads> decoder;
   const int q_at = has_columns ? at : 0;
   const CacheStages cache = cache_stages(a, t);
-  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
-    // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
-    const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
-    const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
-                            int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
+  if (query.digits != nullptr) {
+    attend_levels<kHeads>(decoder, a, cache, query, ring, cursor);
+  } else
+    cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+      // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
+      const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
+      const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
+                              int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
 #pragma unroll 1
-    for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
-      CacheEight k[kN], v[kN];
-      bool valid[kN];
+      for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
+        CacheEight k[kN], v[kN];
+        bool valid[kN];
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const int row = first + n / 2 * n_teams + team;
-        valid[n] = row < n_rows[n % 2];
-        k[n] = v[n] = {};
-        if (valid[n] && has_columns) {
-          k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
-          v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+        for (int n = 0; n < kN; ++n) {
+          const int row = first + n / 2 * n_teams + team;
+          valid[n] = row < n_rows[n % 2];
+          k[n] = v[n] = {};
+          if (valid[n] && has_columns) {
+            k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
+            v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+          }
+        }
+        float weights[kHeads][kN];
+        Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
+        decoder.weigh(weights);
+#pragma unroll
+        for (int n = 0; n < kN; ++n) {
+          float row[8], weight[kHeads];
+          unpack(row, v[n], a.is_u8);
+#pragma unroll
+          for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+          decoder.add(weight, row);
         }
       }
-      float weights[kHeads][kN];
-      Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
-      decoder.weigh(weights);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        float row[8], weight[kHeads];
-        unpack(row, v[n], a.is_u8);
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
-        decoder.add(weight, row);
-      }
-    }
-  });
+    });
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
     const bool has_row = team == 0;

@@ -30,6 +30,32 @@ __device__ inline uint32_t digits_of(float x) {
 }
 constexpr float kDigitUnit = 0x1p-29f;
 
+// The scale of numbers whose largest magnitude has the bits `top`: infinities and NaN are above all
+// others.
+struct FixedPoint {
+  float unit;      // a power of two that brings the largest into [1, 2); NaN: one is not finite
+  float to_fixed;  // 2^29 / unit
+  __device__ explicit FixedPoint(uint32_t top) {
+    const uint32_t exponent = top >> 23, bounded = max(exponent, 40u);
+    unit = exponent == 255 ? NAN : __uint_as_float(bounded << 23);
+    to_fixed = __uint_as_float((254 + 29 - bounded) << 23);
+  }
+};
+
+// Byte i of planes[d]: digit d of the i-th of four numbers.
+__device__ inline void digit_planes(uint32_t (&planes)[4], const uint32_t (&bits)[4],
+                                    float to_fixed) {
+  uint32_t x[4];
+#pragma unroll
+  for (int i = 0; i < 4; ++i) x[i] = digits_of(__uint_as_float(bits[i]) * to_fixed);
+  const uint32_t low[2] = {__byte_perm(x[0], x[1], 0x5140), __byte_perm(x[2], x[3], 0x5140)};
+  const uint32_t high[2] = {__byte_perm(x[0], x[1], 0x7362), __byte_perm(x[2], x[3], 0x7362)};
+  planes[0] = __byte_perm(low[0], low[1], 0x5410);
+  planes[1] = __byte_perm(low[0], low[1], 0x7632);
+  planes[2] = __byte_perm(high[0], high[1], 0x5410);
+  planes[3] = __byte_perm(high[0], high[1], 0x7632);
+}
+
 __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
   if (is_bf16) return {__uint_as_float(two << 16), __uint_as_float(two & 0xffff0000u)};
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
@@ -149,31 +175,26 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
   const int first = first_own_word(product.format);
   StepWord words[kBatch];
   const float squares = take_words<kNorm, false>(words, source, first, product.in_dim / 4);
-  uint32_t top = 0;  // bits of the largest magnitude: infinities and NaN are above all others
+  uint32_t top = 0;  // bits of the largest magnitude
 #pragma unroll
   for (const StepWord& word : words) {
 #pragma unroll
     for (const uint32_t x : word.bits) top = max(top, x & 0x7fffffffu);
   }
-  const uint32_t exponent = __reduce_max_sync(~0u, top) >> 23, bounded = max(exponent, 40u);
-  unit = exponent == 255 ? NAN : __uint_as_float(bounded << 23);
-  const float to_fixed = __uint_as_float((254 + 29 - bounded) << 23);
+  const FixedPoint fixed(__reduce_max_sync(~0u, top));
+  unit = fixed.unit;
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
     if (kPlace(k) >= n_padded - first) break;
-    uint32_t x[4];
-#pragma unroll
-    for (int i = 0; i < 4; ++i) x[i] = digits_of(__uint_as_float(words[k].bits[i]) * to_fixed);
-    // Bytes in the order of the columns of a word of levels: 0 2 1 3 in U4.
-    const uint32_t second = is_u4 ? x[2] : x[1], third = is_u4 ? x[1] : x[2];
-    const uint32_t low[2] = {__byte_perm(x[0], second, 0x5140), __byte_perm(third, x[3], 0x5140)};
-    const uint32_t high[2] = {__byte_perm(x[0], second, 0x7362), __byte_perm(third, x[3], 0x7362)};
+    // In the order of the columns of a word of levels: 0 2 1 3 in U4.
+    const uint32_t(&bits)[4] = words[k].bits;
+    uint32_t planes[4];
+    digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},
+                 fixed.to_fixed);
     uint32_t* const to = place + kPlace(k);  // a multiple of a piece's words
-    to[0] = __byte_perm(low[0], low[1], 0x5410);
-    to[stride] = __byte_perm(low[0], low[1], 0x7632);
-    to[2 * stride] = __byte_perm(high[0], high[1], 0x5410);
-    to[3 * stride] = __byte_perm(high[0], high[1], 0x7632);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
   }
   return squares;
 }

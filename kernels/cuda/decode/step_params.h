@@ -143,6 +143,8 @@ struct StepAttention {
   int lanes;               // that share a row of the cache: 8 or 16
   int stage_rows;          // of the cache that come in a stage of the ring
   bool is_u8;
+  bool multiplies_levels;  // q . k by the integer tensor cores: step_levels.cuh
+  int query_at;            // of what that wants, in bytes, in the memory of attention
   float scale_log2;
 };
 

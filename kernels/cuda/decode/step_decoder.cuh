@@ -1,0 +1,153 @@
+#pragma once
+
+#include "kernels/cuda/attention/softmax_state.cuh"
+#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/numbers.cuh"
+
+// The online softmax of attention within the step, and rows of the cache as it takes them.
+namespace minfer::cuda {
+
+// Eight elements of a row of the cache as they lie.
+struct CacheEight {
+  uint4 raw;
+  float scale;
+};
+// From a stage of the ring, whose scales begin `skipped` behind the first that was copied.
+__device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
+                                        int at, int skipped) {
+  CacheEight x;
+  if (a.is_u8) {
+    const uint2 raw = *reinterpret_cast<const uint2*>(stage + row * a.head_dim + at);
+    x.raw = {raw.x, raw.y, 0, 0};
+    x.scale = reinterpret_cast<const float*>(stage + kStageBytes)[skipped + row];
+  } else {
+    x.raw = *reinterpret_cast<const uint4*>(stage + (row * a.head_dim + at) * 2);
+    x.scale = 1;
+  }
+  return x;
+}
+__device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
+  const uint32_t words[4] = {x.raw.x, x.raw.y, x.raw.z, x.raw.w};
+#pragma unroll
+  for (int i = 0; i < 4; ++i) {
+    uint32_t two = words[i];
+    if (is_u8) {  // levels less 128, exact
+      const uint32_t biased = __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
+      const __half2 level =
+          __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
+      two = *reinterpret_cast<const uint32_t*>(&level);
+    }
+    const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&two));
+    to[2 * i] = f.x;
+    to[2 * i + 1] = f.y;
+  }
+}
+
+// Lanes that share a row, 8 or 16 of them, hold eight elements each: an online softmax of the
+// positions that these lanes have seen.
+template <int kHeads>
+struct Decoder {
+  float max[kHeads], sum[kHeads], out[kHeads][8];
+
+  __device__ Decoder() {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      max[h] = -INFINITY;
+      sum[h] = 0;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[h][i] = 0;
+    }
+  }
+
+  // The scores of kN positions, those that are not valid -infinity; all lanes of the warp call it.
+  template <int kN>
+  __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
+                                const bool (&valid)[kN], const float (*q)[kStepMaxHeadDim], int at,
+                                const StepAttention& a) {
+#pragma unroll
+    for (int n = 0; n < kN; ++n) {
+      float row[8];
+      unpack(row, k[n], a.is_u8);
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) {
+        const float4 low = *reinterpret_cast<const float4*>(q[h] + at);
+        const float4 high = *reinterpret_cast<const float4*>(q[h] + at + 4);
+        float s = row[0] * low.x;
+        s = fmaf(row[1], low.y, s);
+        s = fmaf(row[2], low.z, s);
+        s = fmaf(row[3], low.w, s);
+        s = fmaf(row[4], high.x, s);
+        s = fmaf(row[5], high.y, s);
+        s = fmaf(row[6], high.z, s);
+        s = fmaf(row[7], high.w, s);
+        to[h][n] = s;
+      }
+    }
+#pragma unroll
+    for (int d = 1; d <= 8; d *= 2) {
+      if (d == 8 && a.lanes == 8) break;
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+        for (int n = 0; n < kN; ++n) to[h][n] += __shfl_xor_sync(~0u, to[h][n], d);
+    }
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+      for (int n = 0; n < kN; ++n) to[h][n] = valid[n] ? to[h][n] * k[n].scale : -INFINITY;
+  }
+
+  // Raises the maximum to what the scores ask for, and makes weights of them.
+  template <int kN>
+  __device__ void weigh(float (&s)[kHeads][kN]) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      float most = s[h][0];
+#pragma unroll
+      for (int n = 1; n < kN; ++n) most = fmaxf(most, s[h][n]);
+      const float base = raise(h, most);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        s[h][n] = attention::exp2_fast(s[h][n] - base);
+        sum[h] += s[h][n];
+      }
+    }
+  }
+
+  // Raises a head's maximum to `most` where that is more; returns what weights are relative to.
+  __device__ float raise(int h, float most) {
+    const float top = fmaxf(max[h], most), base = top == -INFINITY ? 0.0f : top;
+    const float factor = attention::exp2_fast(max[h] - base);
+    max[h] = top;
+    sum[h] *= factor;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) out[h][i] *= factor;
+    return base;
+  }
+
+  __device__ void add(const float (&weight)[kHeads], const float (&row)[8]) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h)
+#pragma unroll
+      for (int i = 0; i < 8; ++i) out[h][i] = fmaf(weight[h], row[i], out[h][i]);
+  }
+
+  // Takes in the state that the lane `distance` away has.
+  __device__ void merge(int distance) {
+#pragma unroll
+    for (int h = 0; h < kHeads; ++h) {
+      const float other_max = __shfl_xor_sync(~0u, max[h], distance);
+      const float top = fmaxf(max[h], other_max), base = top == -INFINITY ? 0.0f : top;
+      const float own = attention::exp2_fast(max[h] - base);
+      const float other = attention::exp2_fast(other_max - base);
+      sum[h] = sum[h] * own + __shfl_xor_sync(~0u, sum[h], distance) * other;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) {
+        out[h][i] = out[h][i] * own + __shfl_xor_sync(~0u, out[h][i], distance) * other;
+      }
+      max[h] = top;
+    }
+  }
+};
+
+}  // namespace minfer::cuda

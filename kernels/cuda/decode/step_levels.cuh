@@ -1,0 +1,187 @@
+#pragma once
+
+#include "kernels/cuda/decode/step_decoder.cuh"
+#include "kernels/cuda/decode/step_input.cuh"
+#include "kernels/cuda/decode/step_product.cuh"
+#include "kernels/cuda/decode/step_share.cuh"
+
+// Attention over levels of a cache of int8: q . k by the integer tensor cores, with q in digits as
+// the inputs of products are; weights . v in f32.
+namespace minfer::cuda {
+
+// q of the block's heads in shared memory, in fixed point of 32 bits: digits [heads][4][head_dim]
+// of 8 bits with a sign, then the unit of each head, then for each warp weights [heads][16].
+struct QueryLevels {
+  uint8_t* digits;  // null: not wanted
+
+  __host__ __device__ static int unit_at(int heads, int head_dim) { return heads * 4 * head_dim; }
+  __host__ __device__ static int weights_at(int heads, int head_dim) {
+    return unit_at(heads, head_dim) + heads * 4;
+  }
+  __host__ __device__ static int bytes(int heads, int head_dim) {
+    return weights_at(heads, head_dim) + kStepWarps * heads * 16 * 4;
+  }
+
+  // By a warp: heads first, first + kStepWarps - 2, ..., those that the block does not have zeros.
+  template <int kHeads>
+  __device__ void make(const float (*q)[kStepMaxHeadDim], const StepAttention& a, int first) const {
+    const int lane = thread_index() % 32;
+    for (int head = first; head < kHeads; head += kStepWarps - 2) {
+      const bool has_columns = 4 * lane < a.head_dim && head < a.heads_per_block;
+      const float4 x =
+          has_columns ? *reinterpret_cast<const float4*>(q[head] + 4 * lane) : float4{0, 0, 0, 0};
+      const uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                                __float_as_uint(x.w)};
+      uint32_t top = 0;
+#pragma unroll
+      for (const uint32_t b : bits) top = max(top, b & 0x7fffffffu);
+      const FixedPoint fixed(__reduce_max_sync(~0u, top));
+      if (lane == 0) {
+        reinterpret_cast<float*>(digits + unit_at(kHeads, a.head_dim))[head] =
+            fixed.unit * kDigitUnit;
+      }
+      if (4 * lane >= a.head_dim) continue;
+      uint32_t planes[4];
+      digit_planes(planes, bits, fixed.to_fixed);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + 4 * lane) = planes[i];
+      }
+    }
+  }
+};
+
+// All stages of the cache. A warp takes 16 rows at a time: the instruction's columns are digits of
+// two heads, 0 to 3 and 4 to 7 (of a single head twice), its 32 terms two words of each of four
+// lanes, in any order that both operands have. Levels less the zero level, times digits, are summed
+// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_levels).
+template <int kHeads>
+__device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttention& a,
+                                     const CacheStages& cache, const QueryLevels& query,
+                                     const StepRing& ring, StepCursor& cursor) {
+  constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
+  constexpr float kBase = 0x1.8p23f;
+  constexpr int kBits = 0x4b400000;  // of kBase
+  constexpr uint32_t kZero = 0x80808080;
+  const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
+  const int n_chunks = a.head_dim / 64;
+  const float* const units =
+      reinterpret_cast<const float*>(query.digits + query.unit_at(kHeads, a.head_dim));
+  float* const weights =
+      reinterpret_cast<float*>(query.digits + query.weights_at(kHeads, a.head_dim)) +
+      warp * kHeads * 16;
+  uint4 b[kSets][kMostChunks] = {};
+  int begin[kSets][4];
+  float unit[kSets];  // of the lane's head and digits
+#pragma unroll
+  for (int set = 0; set < kSets; ++set) {
+    const int plane = kHeads == 1 ? g % 4 : set * 8 + g;
+    const int head = kHeads == 1 ? 0 : 2 * set + t / 2;
+    unit[set] = units[head] * (t % 2 == 0 ? 1.0f : 65536.0f);
+#pragma unroll
+    for (int i = 0; i < 4; ++i) begin[set][i] = kBits;
+#pragma unroll
+    for (int c = 0; c < kMostChunks; ++c) {
+      if (c >= n_chunks) break;
+      const uint4 x =
+          *reinterpret_cast<const uint4*>(query.digits + plane * a.head_dim + c * 64 + t * 16);
+      b[set][c] = x;
+      ptx::mma_m16n8k32<false>(begin[set], {kZero, kZero, kZero, kZero}, x.x, x.y, begin[set]);
+      ptx::mma_m16n8k32<false>(begin[set], {kZero, kZero, kZero, kZero}, x.z, x.w, begin[set]);
+    }
+  }
+  const int n_teams = 32 / a.lanes, team = lane / a.lanes, at = lane % a.lanes * 8;
+  const int stage_tiles = cache.stage_rows / 16;
+  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+#pragma unroll 1
+    for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
+      const int pair = tile >= stage_tiles ? 1 : 0, first = (tile - pair * stage_tiles) * 16;
+      const int n_rows = cache.rows_of(2 * step + pair) - first;
+      if (n_rows <= 0) continue;
+      const uint8_t* const key_stage = pair == 0 ? stages[0] : stages[2];
+      const uint8_t* const value_stage = pair == 0 ? stages[1] : stages[3];
+      const int skipped = int(cache.first_row + (2 * step + pair) * cache.stage_rows) & 3;
+      const auto scales_of = [&](const uint8_t* stage) {
+        return reinterpret_cast<const float*>(stage + kStageBytes) + skipped + first;
+      };
+      const uint8_t* const rows = key_stage + (first + g) * a.head_dim + t * 16;
+      int own[kSets][4];
+#pragma unroll
+      for (int set = 0; set < kSets; ++set)
+#pragma unroll
+        for (int i = 0; i < 4; ++i) own[set][i] = begin[set][i];
+#pragma unroll
+      for (int c = 0; c < kMostChunks; ++c) {
+        if (c >= n_chunks) break;
+        const uint4 low = *reinterpret_cast<const uint4*>(rows + c * 64);
+        const uint4 high = *reinterpret_cast<const uint4*>(rows + 8 * a.head_dim + c * 64);
+#pragma unroll
+        for (int set = 0; set < kSets; ++set) {
+          const uint4& x = b[set][c];
+          ptx::mma_m16n8k32<true>(own[set], {low.x, high.x, low.y, high.y}, x.x, x.y, own[set]);
+          ptx::mma_m16n8k32<true>(own[set], {low.z, high.z, low.w, high.w}, x.z, x.w, own[set]);
+        }
+      }
+      const float* const key_scales = scales_of(key_stage);
+      const bool has_row[2] = {g < n_rows, g + 8 < n_rows};
+      const float scale[2] = {key_scales[g], key_scales[g + 8]};
+      float top[kHeads];
+      float score[kSets][2];
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+        for (int r = 0; r < 2; ++r) {
+          const float first_digit = __int_as_float(own[set][2 * r]) - kBase;
+          const float second_digit = __int_as_float(own[set][2 * r + 1]) - kBase;
+          float sum = fmaf(256.0f, second_digit, first_digit) * unit[set];
+          sum += __shfl_xor_sync(~0u, sum, 1);
+          score[set][r] = has_row[r] ? sum * scale[r] : -INFINITY;
+        }
+        float most = fmaxf(score[set][0], score[set][1]);
+#pragma unroll
+        for (int d = 4; d <= 16; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        if constexpr (kHeads == 1) {
+          top[0] = most;
+        } else {
+          const float other = __shfl_xor_sync(~0u, most, 2);
+          top[2 * set] = t < 2 ? most : other;
+          top[2 * set + 1] = t < 2 ? other : most;
+        }
+      }
+#pragma unroll
+      for (int h = 0; h < kHeads; ++h) top[h] = decoder.raise(h, top[h]);
+#pragma unroll
+      for (int set = 0; set < kSets; ++set) {
+        const float base = kHeads == 1 ? top[0] : t < 2 ? top[2 * set] : top[2 * set + 1];
+        const int head = kHeads == 1 ? 0 : 2 * set + t / 2;
+        if (kHeads == 1 ? t == 0 : t % 2 == 0) {
+#pragma unroll
+          for (int r = 0; r < 2; ++r) {
+            weights[head * 16 + g + 8 * r] = attention::exp2_fast(score[set][r] - base);
+          }
+        }
+      }
+      __syncwarp();
+      const float* const value_scales = scales_of(value_stage);
+#pragma unroll 4
+      for (int row = team; row < 16; row += n_teams) {
+        const bool is_valid = row < n_rows;
+        CacheEight v{};
+        if (is_valid) v = load_eight(a, value_stage, first + row, at, skipped);
+        float values[8], weight[kHeads];
+        unpack(values, v, true);
+        const float value_scale = is_valid ? value_scales[row] : 0.0f;
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) {
+          weight[h] = weights[h * 16 + row];
+          decoder.sum[h] += weight[h];
+          weight[h] *= value_scale;
+        }
+        decoder.add(weight, values);
+      }
+      __syncwarp();  // before the next weights
+    }
+  });
+}
+
+}  // namespace minfer::cuda
