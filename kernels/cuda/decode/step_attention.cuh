@@ -79,6 +79,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
                                      const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
                                      const QueryLevels& query, uint32_t epoch) {
   const StepAttention& a = p.attention;
+  const int64_t at_row = int64_t{t.kv_head} * a.capacity + t.pos;
 #pragma unroll
   for (const auto& pairs : s.pairs) {
     const StepPair x = pairs[thread_index()];
@@ -99,38 +100,43 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
       const float second = place % 2 == 0 ? words[k].at(2) : words[k].at(3);
       value[k] = place < 2 ? first : second;
     }
-    const float2 turned = attention::rotated(value[0], value[1], x.angle);
-    const bool is_q = x.row < a.heads_per_block;
-    float* const to = is_q ? s.q[x.row] : s.new_row[x.row - a.heads_per_block];
-    to[x.element[0]] = is_q ? turned.x * a.scale_log2 : turned.x;
-    to[x.element[1]] = is_q ? turned.y * a.scale_log2 : turned.y;
+    float2 turned = attention::rotated(value[0], value[1], x.angle);
+    const int new_row = x.row - a.heads_per_block;  // 0: the key, 1: the value
+    float* const to = new_row < 0 ? s.q[x.row] : s.new_row[new_row];
+    if (new_row < 0) {
+      turned.x *= a.scale_log2;
+      turned.y *= a.scale_log2;
+    } else if (!a.is_u8) {
+      const __half first = __float2half_rn(turned.x), second = __float2half_rn(turned.y);
+      turned = {__half2float(first), __half2float(second)};
+      if (t.appends) {
+        __half* const row =
+            static_cast<__half*>(new_row == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
+        row[x.element[0]] = first;
+        row[x.element[1]] = second;
+      }
+    }
+    to[x.element[0]] = turned.x;
+    to[x.element[1]] = turned.y;
   }
   consumers_sync();
-  if (!t.has_new && query.digits == nullptr) return;
+  if (!a.is_u8 || (!t.has_new && query.digits == nullptr)) return;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   if (query.digits != nullptr && warp >= 2) query.make<kHeads>(s.q, a, warp - 2);
-  if (t.has_new && warp < 2) {  // keys, values
+  if (t.has_new && warp < 2) {  // the key, the value
     float* const row = s.new_row[warp];
-    void* const rows = warp == 0 ? layer.keys : layer.values;
-    const int64_t at = int64_t{t.kv_head} * a.capacity + t.pos;
-    if (a.is_u8) {
-      float largest = 0;
-      for (int i = lane; i < a.head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
-      const attention::RowScale scale = attention::row_scale(largest);
-      if (lane == 0 && t.appends) {
-        (warp == 0 ? layer.key_scales : layer.value_scales)[at] = scale.step;
-      }
-      for (int i = lane; i < a.head_dim; i += 32) {
-        const uint8_t level = attention::level_of(row[i], scale);
-        row[i] = (float(level) - 128) * scale.step;
-        if (t.appends) static_cast<uint8_t*>(rows)[at * a.head_dim + i] = level;
-      }
-    } else {
-      for (int i = lane; i < a.head_dim; i += 32) {
-        const __half x = __float2half_rn(row[i]);
-        row[i] = __half2float(x);
-        if (t.appends) static_cast<__half*>(rows)[at * a.head_dim + i] = x;
-      }
+    auto* const levels =
+        static_cast<uint8_t*>(warp == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
+    float largest = 0;
+    for (int i = lane; i < a.head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
+    const attention::RowScale scale = attention::row_scale(largest);
+    if (lane == 0 && t.appends) {
+      (warp == 0 ? layer.key_scales : layer.value_scales)[at_row] = scale.step;
+    }
+    for (int i = lane; i < a.head_dim; i += 32) {
+      const uint8_t level = attention::level_of(row[i], scale);
+      row[i] = (float(level) - 128) * scale.step;
+      if (t.appends) levels[i] = level;
     }
   }
   consumers_sync();
@@ -138,6 +144,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
 
 // The blocks' parts of a group, each a word of (maximum, sum) for each head and then the group's
 // output in words, not yet divided: merged by split, split_words of the output each.
+template <int kHeads>
 __device__ inline void merge_splits(const StepParams& p, const StepAttentionShare& t, float* shared,
                                     uint32_t epoch) {
   const StepAttention& a = p.attention;
@@ -146,13 +153,13 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
   const int first = t.split * a.split_words;
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
-  if (n_words > 0) {
-    for (int i = thread_index(); i < per_split * t.splits; i += kStepConsumers) {
-      const int split = i / per_split, j = i % per_split;
+  const int warp = thread_index() / 32, lane = thread_index() % 32;
+  for (int split = warp; n_words > 0 && split < t.splits; split += kStepWarps) {
+    for (int j = lane; j < per_split; j += 32) {
       const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
       StepWord word = load_word(from);
       for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
-      *reinterpret_cast<float4*>(shared + i * 4) =
+      *reinterpret_cast<float4*>(shared + (split * per_split + j) * 4) =
           make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
     }
   }
@@ -161,7 +168,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
     const int i = begin + thread_index(), word = i / 4;
     float value = 0;
     if (word < n_words) {
-      const int head = (first + word) * 4 / a.head_dim;
+      const int head = kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
       float top = -INFINITY, sum = 0;
       for (int split = 0; split < t.splits; ++split) {
         top = fmaxf(top, shared[(split * per_split + head) * 4]);
@@ -172,10 +179,54 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
         sum = fmaf(share, state[1], sum);
         value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
       }
-      value /= sum;
+      value = __fdividef(value, sum);
     }
     publish(p.words.attended + t.group * a.group_words + first, begin, 4 * n_words, value, epoch);
   }
+}
+
+// All stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
+template <int kHeads>
+__device__ inline void attend_rows(Decoder<kHeads>& decoder, const StepAttention& a,
+                                   const CacheStages& cache, const float (*q)[kStepMaxHeadDim],
+                                   const StepRing& ring, StepCursor& cursor) {
+  constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
+  const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
+  const int at = thread_index() % a.lanes * 8;
+  const bool has_columns = at < a.head_dim;
+  const int q_at = has_columns ? at : 0;
+  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+    // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
+    const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
+    const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
+                            int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
+#pragma unroll 1
+    for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
+      CacheEight k[kN], v[kN];
+      bool valid[kN];
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        const int row = first + n / 2 * n_teams + team;
+        valid[n] = row < n_rows[n % 2];
+        k[n] = v[n] = {};
+        if (valid[n] && has_columns) {
+          k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
+          v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+        }
+      }
+      float weights[kHeads][kN];
+      Decoder<kHeads>::scores(weights, k, valid, q, q_at, a);
+      decoder.weigh(weights);
+#pragma unroll
+      for (int n = 0; n < kN; ++n) {
+        float row[8], weight[kHeads];
+        unpack(row, v[n], a.is_u8);
+#pragma unroll
+        for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+        decoder.add(weight, row);
+      }
+    }
+  });
 }
 
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
@@ -186,10 +237,9 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
                               const StepRing& ring, StepCursor& cursor, uint32_t epoch) {
   const StepAttentionShare t = s.share;
   if (!t.takes_part) return;
-  constexpr int kN = kHeads == 1 ? 4 : 2;  // positions of a group of lanes that are under way
   const StepAttention& a = p.attention;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
+  const int team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
   const QueryLevels query{a.multiplies_levels ? reinterpret_cast<uint8_t*>(memory) + a.query_at
@@ -197,43 +247,12 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   take_new_rows<kHeads>(p, layer, t, s, query, epoch);
 
   Decoder<kHeads> decoder;
-  const int q_at = has_columns ? at : 0;
   const CacheStages cache = cache_stages(a, t);
   if (query.digits != nullptr) {
     attend_levels<kHeads>(decoder, a, cache, query, ring, cursor);
-  } else
-    cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
-      // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
-      const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
-      const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
-                              int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
-#pragma unroll 1
-      for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
-        CacheEight k[kN], v[kN];
-        bool valid[kN];
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          const int row = first + n / 2 * n_teams + team;
-          valid[n] = row < n_rows[n % 2];
-          k[n] = v[n] = {};
-          if (valid[n] && has_columns) {
-            k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
-            v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
-          }
-        }
-        float weights[kHeads][kN];
-        Decoder<kHeads>::scores(weights, k, valid, s.q, q_at, a);
-        decoder.weigh(weights);
-#pragma unroll
-        for (int n = 0; n < kN; ++n) {
-          float row[8], weight[kHeads];
-          unpack(row, v[n], a.is_u8);
-#pragma unroll
-          for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
-          decoder.add(weight, row);
-        }
-      }
-    });
+  } else {
+    attend_rows<kHeads>(decoder, a, cache, s.q, ring, cursor);
+  }
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
     const bool has_row = team == 0;
@@ -283,7 +302,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     const int e = begin + thread_index();
     float value = 0;
     if (e < n_elements) {
-      const int head = e / a.head_dim;
+      const int head = kHeads == 1 ? 0 : e / a.head_dim;
       float top = -INFINITY, sum = 0;
 #pragma unroll
       for (int w = 0; w < kStepWarps; ++w) top = fmaxf(top, s.states[w][head].x);
@@ -297,7 +316,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
         value = fmaf(share, memory[w * n_elements + e], value);
       }
       if (t.splits == 1) {
-        value /= sum;
+        value = __fdividef(value, sum);
       } else if (e % a.head_dim == 0) {
         store_word(part + head, top, sum, 0, 0, epoch);
       }
@@ -305,7 +324,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
             n_elements, value, epoch);
   }
-  if (t.splits > 1) merge_splits(p, t, parts, epoch);
+  if (t.splits > 1) merge_splits<kHeads>(p, t, parts, epoch);
   consumers_sync();  // `memory` and `parts` are free again
 }
 
