@@ -17,8 +17,8 @@ struct TileCost {
 };
 
 // step: measured on an H200 as the slope over k of whole products, but for 64x96, 64x176, 128x96,
-// 128x224 and 256x192, where it continues that row; the tensor cores alone would take m * n / 32
-// clocks. Tiles of 64 rows are bound by what an SM can take in.
+// 128x224, 256x192 and the transposed ones, where it continues that row; the tensor cores alone
+// would take m * n / 32 clocks. Tiles of 64 rows are bound by what an SM can take in.
 constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
                                                       {GemmTile::k64x128, 64, 128, 400},
                                                       {GemmTile::k64x176, 64, 176, 500},
@@ -27,12 +27,21 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
                                                       {GemmTile::k128x192, 128, 192, 900},
                                                       {GemmTile::k128x224, 128, 224, 1025},
                                                       {GemmTile::k128x256, 128, 256, 1150},
-                                                      {GemmTile::k256x192, 256, 192, 1690}}};
-constexpr double kLineClocks = 2;      // an SM takes in 128 bytes
+                                                      {GemmTile::k256x192, 256, 192, 1690},
+                                                      {GemmTile::k80x128, 80, 128, 430},
+                                                      {GemmTile::k104x192, 104, 192, 735},
+                                                      {GemmTile::k104x256, 104, 256, 950},
+                                                      {GemmTile::k136x256, 136, 256, 1220},
+                                                      {GemmTile::k152x192, 152, 192, 1035},
+                                                      {GemmTile::k200x128, 200, 128, 915},
+                                                      {GemmTile::k200x192, 200, 192, 1335}}};
+// An SM takes in 128 bytes of a row, of one line of that size or of two.
+constexpr double kRowClocks = 2, kRowClocksAcrossLines = 5.7;
 constexpr double kFillClocks = 1500;   // of the ring
 constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
 constexpr double kExchangeBytesPerClock = 32;
 constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
+constexpr double kTransposedMustGain = 1.05;  // over tiles whose clocks are known
 // From DRAM: all SMs, and one of them.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
@@ -57,20 +66,24 @@ int out_columns(const GemmArgs& args, const TileCost& tile) {
   return args.is_swiglu() ? tile.n / 2 : tile.n;
 }
 
-// Lines of 128 bytes that 128 bytes of a row of x or w touch on average: rows that are no whole
-// lines long begin anywhere in one.
-double lines_of_row(int64_t k) { return 2 - double(std::gcd(2 * k, int64_t{128})) / 128; }
+// For 128 bytes of a row of x or w on average: rows that are no whole lines long begin anywhere in
+// one.
+double row_clocks(int64_t k) {
+  const double share_across_lines = 1 - double(std::gcd(2 * k, int64_t{128})) / 128;
+  return kRowClocks + (kRowClocksAcrossLines - kRowClocks) * share_across_lines;
+}
 
 // Clocks for 64 columns of k in a tile of which `rows` are there: half of them leave a warpgroup
-// idle, and tiles of 64 are bound by what comes in.
-double step_clocks(const TileCost& tile, int rows, int64_t k) {
+// idle unless the tile is transposed, and tiles of 64 are bound by what comes in.
+double step_clocks(const TileCost& tile, int rows, int64_t k, bool is_paired) {
   double share = 1;
   if (tile.m == 64) {
     share = double(rows + tile.n) / (64 + tile.n);
-  } else if (rows * 2 <= tile.m) {
+  } else if (rows * 2 <= tile.m && !is_transposed(tile.m)) {
     share = 0.7;
   }
-  return std::max(share * tile.step, kLineClocks * lines_of_row(k) * (rows + tile.n));
+  const int brought = rows + (is_paired ? tile.n / 2 : tile.n);
+  return std::max(share * tile.step, row_clocks(k) * brought);
 }
 
 // Of the weights from DRAM by n_tiles tiles, at most `blocks` at a time.
@@ -99,15 +112,17 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
   if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
+  if (plan.is_paired && !(is_transposed(tile.m) && plan.split == 1)) return false;
   if (plan.split == 1) return true;
-  return (plan.split == 2 || plan.split == 4) && tile.m <= 128 && columns % 64 == 0 &&
-         ceil_div(args.k, 64) >= plan.split;
+  return (plan.split == 2 || plan.split == 4) && !is_transposed(tile.m) && tile.m <= 128 &&
+         columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
 }
 
 // Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
 // what the weights take to come from memory, which is longer where the last wave has few blocks to
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
-// where there are few tiles: it costs the exchange of partial sums.
+// where there are few tiles: it costs the exchange of partial sums. Pairs pay where rows lie across
+// lines.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -116,19 +131,23 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   double best_clocks = -1;
   for (const TileCost& tile : kTiles) {
     const int columns = out_columns(args, tile);
-    int64_t tiles = 0;
-    for (int i = 0; i < args.n_tiled_parts(); ++i) tiles += ceil_div(args.part[i].n, columns);
+    int64_t tiles_n = 0;
+    for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
     const int64_t tiles_m = ceil_div(args.m, tile.m);
-    tiles *= tiles_m;
     const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
-    const double step = step_clocks(tile, tile.m, args.k);
-    const double last_step = step_clocks(tile, last_rows, args.k);
-    for (int split : {1, 2, 4}) {
-      const int at_once = split == 1   ? card.blocks
+    for (const GemmPlan& plan : {GemmPlan{tile.tile, 1}, GemmPlan{tile.tile, 2},
+                                 GemmPlan{tile.tile, 4}, GemmPlan{tile.tile, 1, true}}) {
+      const int split = plan.split;
+      const bool is_paired = plan.is_paired;
+      const int at_once = is_paired    ? card.clusters_of_2 * 2
+                          : split == 1 ? card.blocks
                           : split == 2 ? card.clusters_of_2
                                        : card.clusters_of_4;
-      if (at_once == 0 || !plan_fits(args, {tile.tile, split})) continue;
+      if (at_once == 0 || !plan_fits(args, plan)) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
+      const int64_t tiles = tiles_n * (is_paired ? align_up(tiles_m, 2) : tiles_m);
+      const double step = step_clocks(tile, tile.m, args.k, is_paired);
+      const double last_step = step_clocks(tile, last_rows, args.k, is_paired);
       // of as many tiles_m as a block takes tiles, one has the last rows
       const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
       double clocks =
@@ -143,9 +162,10 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
         clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);
         clocks *= kSplitMustGain;
       }
+      if (is_transposed(tile.m)) clocks *= kTransposedMustGain;
       if (best_clocks < 0 || clocks < best_clocks) {
         best_clocks = clocks;
-        best = {tile.tile, split};
+        best = plan;
       }
     }
   }

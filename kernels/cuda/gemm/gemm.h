@@ -31,7 +31,8 @@ struct GemmArgs {
 // Sets the tiles of each part, `columns` of out wide, and returns their number along n.
 int64_t set_tiles(GemmArgs& args, int columns);
 
-// Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm.
+// Rows of x and weight rows (columns of out; with SwiGlu twice those) of a tile of hgemm. Those
+// whose rows of x are no multiple of 64 are transposed; see hgemm_transposed.cuh.
 enum class GemmTile {
   k64x96,
   k64x128,
@@ -41,29 +42,39 @@ enum class GemmTile {
   k128x192,
   k128x224,
   k128x256,
-  k256x192
+  k256x192,
+  k80x128,
+  k104x192,
+  k104x256,
+  k136x256,
+  k152x192,
+  k200x128,
+  k200x192
 };
-constexpr int kGemmTiles = 9;
-// Whether hgemm has a kernel of tiles of m x n: 176 and 224 cut SwiGlu's 2 x 11008 weight rows into
-// whole waves, 64 x 96 few tokens' products.
+constexpr int kGemmTiles = 16;
+constexpr bool is_transposed(int m) { return m % 64 != 0; }
+// Whether hgemm has a kernel of tiles of m x n: 176 and 224 cut 22016 weight rows into whole waves,
+// 64 x 96 few tokens' products. Transposed, gates and ups lie in two blocks of 128 rows.
 constexpr bool has_tile(int m, int n, Epilogue epilogue) {
-  const bool is_for_all = n % 96 == 0 || n % 128 == 0;
+  const bool is_for_all = !is_transposed(m) && (n % 96 == 0 || n % 128 == 0);
   switch (epilogue) {
     case Epilogue::Store:
     case Epilogue::Accumulate:
-      return is_for_all;
+      return n != 176;
     case Epilogue::SwiGlu:
-      return n >= 128;
+      return is_transposed(m) ? n == 256 : n >= 128;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
       return is_for_all && m <= 128 && m * n > 64 * 96;
   }
   return false;
 }
-// How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
+// How a product is cut: `split` blocks of a cluster share a tile, each a part of k; or two blocks
+// of a cluster, paired, have transposed tiles of the same weights and each brings half of these.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
   int split = 1;
+  bool is_paired = false;
 
   bool operator==(const GemmPlan&) const = default;
 };
@@ -85,6 +96,8 @@ bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+// The plans with transposed tiles.
+void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Any shape, from sm_80 on.
 void gemm_mma(cudaStream_t stream, GemmArgs args);

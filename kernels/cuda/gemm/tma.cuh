@@ -23,6 +23,16 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+// The same to this place in the shared memory of both blocks of a cluster of two, and counted by
+// the barrier at its place in each.
+__device__ inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map,
+                                           uint64_t* barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(uint16_t{3})
+      : "memory");
+}
 __device__ inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -64,6 +74,14 @@ __device__ inline void store_matrix_x4(void* row, uint32_t a, uint32_t b, uint32
       "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
+// Two of them, each turned over: lane l < 16 gives the address of what is column l % 8 of matrix
+// l / 8.
+__device__ inline void store_matrix_x2_transposed(void* row, uint32_t a, uint32_t b) {
+  asm volatile(
+      "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
+      "r"(a), "r"(b)
+      : "memory");
+}
 
 __device__ inline int cluster_rank() {
   uint32_t rank;
@@ -84,6 +102,12 @@ __device__ inline uint32_t shared_address_in(const void* p, int rank) {
                : "=r"(address)
                : "r"(shared_address(p)), "r"(rank));
   return address;
+}
+// Arrives at the barrier that lies there in the shared memory of block `rank` of the cluster.
+__device__ inline void mbarrier_arrive_in(uint64_t* barrier, int rank) {
+  asm volatile("mbarrier.arrive.release.cluster.shared::cluster.b64 _, [%0];" ::"r"(
+                   shared_address_in(barrier, rank))
+               : "memory");
 }
 __device__ inline float load_cluster(uint32_t address) {
   float value;

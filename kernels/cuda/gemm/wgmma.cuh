@@ -23,183 +23,116 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 
 // d (+)= a bT for a of 64 rows, b of 2 * size(d) rows, 16 columns of both. d[4 j + 2 h + i] of lane
 // l of warp w is row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
-#define MINFER_R8(i)                                                                          \
-  "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3]), "+f"(d[i + 4]), "+f"(d[i + 5]), \
-      "+f"(d[i + 6]), "+f"(d[i + 7])
-#define MINFER_R64(i)                                                                      \
-  MINFER_R8(i), MINFER_R8(i + 8), MINFER_R8(i + 16), MINFER_R8(i + 24), MINFER_R8(i + 32), \
-      MINFER_R8(i + 40), MINFER_R8(i + 48), MINFER_R8(i + 56)
+//
+// Of n sums: what the operands behind the sums are numbered, the list of the sums in the
+// instruction, and the sums.
+#define MINFER_WGMMA_OF(T, type, n, columns, n1, n2, list, ...)                              \
+  __device__ inline void wgmma(float(&d)[n], uint64_t a, uint64_t b, bool accumulate, T) {   \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                    \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type \
+                 " {" list "}, %" #n ", %" #n1 ", p, 1, 1, 0, 0;\n}"                         \
+                 : __VA_ARGS__                                                               \
+                 : "l"(a), "l"(b), "r"(int(accumulate)));                                    \
+  }
+#define MINFER_WGMMA(n, columns, n1, n2, list, ...)                     \
+  MINFER_WGMMA_OF(__half, "f16", n, columns, n1, n2, list, __VA_ARGS__) \
+  MINFER_WGMMA_OF(__nv_bfloat16, "bf16", n, columns, n1, n2, list, __VA_ARGS__)
 
 // clang-format off
-#define MINFER_D96 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47"
-// clang-format on
-__device__ inline void wgmma(float (&d)[48], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n96k16.f32.f16.f16 {" MINFER_D96
-      "}, %48, %49, p, 1, 1, 0, 0;\n}"
-      : MINFER_R8(0), MINFER_R8(8), MINFER_R8(16), MINFER_R8(24), MINFER_R8(32), MINFER_R8(40)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[48], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %50, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n96k16.f32.bf16.bf16 {" MINFER_D96
-      "}, %48, %49, p, 1, 1, 0, 0;\n}"
-      : MINFER_R8(0), MINFER_R8(8), MINFER_R8(16), MINFER_R8(24), MINFER_R8(32), MINFER_R8(40)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D96
+#define MINFER_L4(a, b, c, d) "%" #a ",%" #b ",%" #c ",%" #d
+#define MINFER_R4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MINFER_L40 \
+  MINFER_L4(0, 1, 2, 3) "," MINFER_L4(4, 5, 6, 7) "," MINFER_L4(8, 9, 10, 11) "," \
+  MINFER_L4(12, 13, 14, 15) "," MINFER_L4(16, 17, 18, 19) "," MINFER_L4(20, 21, 22, 23) "," \
+  MINFER_L4(24, 25, 26, 27) "," MINFER_L4(28, 29, 30, 31) "," MINFER_L4(32, 33, 34, 35) "," \
+  MINFER_L4(36, 37, 38, 39)
+#define MINFER_R40 \
+  MINFER_R4(0), MINFER_R4(4), MINFER_R4(8), MINFER_R4(12), MINFER_R4(16), \
+  MINFER_R4(20), MINFER_R4(24), MINFER_R4(28), MINFER_R4(32), MINFER_R4(36)
+#define MINFER_L48 \
+  MINFER_L40 "," MINFER_L4(40, 41, 42, 43) "," MINFER_L4(44, 45, 46, 47)
+#define MINFER_R48 \
+  MINFER_R40, MINFER_R4(40), MINFER_R4(44)
+#define MINFER_L52 \
+  MINFER_L48 "," MINFER_L4(48, 49, 50, 51)
+#define MINFER_R52 \
+  MINFER_R48, MINFER_R4(48)
+#define MINFER_L64 \
+  MINFER_L52 "," MINFER_L4(52, 53, 54, 55) "," MINFER_L4(56, 57, 58, 59) "," \
+  MINFER_L4(60, 61, 62, 63)
+#define MINFER_R64 \
+  MINFER_R52, MINFER_R4(52), MINFER_R4(56), MINFER_R4(60)
+#define MINFER_L68 \
+  MINFER_L64 "," MINFER_L4(64, 65, 66, 67)
+#define MINFER_R68 \
+  MINFER_R64, MINFER_R4(64)
+#define MINFER_L76 \
+  MINFER_L68 "," MINFER_L4(68, 69, 70, 71) "," MINFER_L4(72, 73, 74, 75)
+#define MINFER_R76 \
+  MINFER_R68, MINFER_R4(68), MINFER_R4(72)
+#define MINFER_L88 \
+  MINFER_L76 "," MINFER_L4(76, 77, 78, 79) "," MINFER_L4(80, 81, 82, 83) "," \
+  MINFER_L4(84, 85, 86, 87)
+#define MINFER_R88 \
+  MINFER_R76, MINFER_R4(76), MINFER_R4(80), MINFER_R4(84)
+#define MINFER_L96 \
+  MINFER_L88 "," MINFER_L4(88, 89, 90, 91) "," MINFER_L4(92, 93, 94, 95)
+#define MINFER_R96 \
+  MINFER_R88, MINFER_R4(88), MINFER_R4(92)
+#define MINFER_L100 \
+  MINFER_L96 "," MINFER_L4(96, 97, 98, 99)
+#define MINFER_R100 \
+  MINFER_R96, MINFER_R4(96)
+#define MINFER_L112 \
+  MINFER_L100 "," MINFER_L4(100, 101, 102, 103) "," MINFER_L4(104, 105, 106, 107) "," \
+  MINFER_L4(108, 109, 110, 111)
+#define MINFER_R112 \
+  MINFER_R100, MINFER_R4(100), MINFER_R4(104), MINFER_R4(108)
+#define MINFER_L128 \
+  MINFER_L112 "," MINFER_L4(112, 113, 114, 115) "," MINFER_L4(116, 117, 118, 119) "," \
+  MINFER_L4(120, 121, 122, 123) "," MINFER_L4(124, 125, 126, 127)
+#define MINFER_R128 \
+  MINFER_R112, MINFER_R4(112), MINFER_R4(116), MINFER_R4(120), MINFER_R4(124)
 
-// clang-format off
-#define MINFER_D128 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63"
+MINFER_WGMMA(40, 80, 41, 42, MINFER_L40, MINFER_R40)
+MINFER_WGMMA(48, 96, 49, 50, MINFER_L48, MINFER_R48)
+MINFER_WGMMA(52, 104, 53, 54, MINFER_L52, MINFER_R52)
+MINFER_WGMMA(64, 128, 65, 66, MINFER_L64, MINFER_R64)
+MINFER_WGMMA(68, 136, 69, 70, MINFER_L68, MINFER_R68)
+MINFER_WGMMA(76, 152, 77, 78, MINFER_L76, MINFER_R76)
+MINFER_WGMMA(88, 176, 89, 90, MINFER_L88, MINFER_R88)
+MINFER_WGMMA(96, 192, 97, 98, MINFER_L96, MINFER_R96)
+MINFER_WGMMA(100, 200, 101, 102, MINFER_L100, MINFER_R100)
+MINFER_WGMMA(112, 224, 113, 114, MINFER_L112, MINFER_R112)
+MINFER_WGMMA(128, 256, 129, 130, MINFER_L128, MINFER_R128)
 // clang-format on
-__device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.f16.f16 {" MINFER_D128
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[64], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %66, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n128k16.f32.bf16.bf16 {" MINFER_D128
-      "}, %64, %65, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D128
 
-// clang-format off
-#define MINFER_D176 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
-"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-"%80,%81,%82,%83,%84,%85,%86,%87"
-// clang-format on
-__device__ inline void wgmma(float (&d)[88], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %90, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n176k16.f32.f16.f16 {" MINFER_D176
-      "}, %88, %89, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[88], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %90, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n176k16.f32.bf16.bf16 {" MINFER_D176
-      "}, %88, %89, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D176
-
-// clang-format off
-#define MINFER_D192 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
-"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-"%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95"
-// clang-format on
-__device__ inline void wgmma(float (&d)[96], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n192k16.f32.f16.f16 {" MINFER_D192
-      "}, %96, %97, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[96], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %98, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n192k16.f32.bf16.bf16 {" MINFER_D192
-      "}, %96, %97, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D192
-
-// clang-format off
-#define MINFER_D224 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
-"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-"%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
-"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111"
-// clang-format on
-__device__ inline void wgmma(float (&d)[112], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %114, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n224k16.f32.f16.f16 {" MINFER_D224
-      "}, %112, %113, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88), MINFER_R8(96),
-        MINFER_R8(104)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[112], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %114, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n224k16.f32.bf16.bf16 {" MINFER_D224
-      "}, %112, %113, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R8(64), MINFER_R8(72), MINFER_R8(80), MINFER_R8(88), MINFER_R8(96),
-        MINFER_R8(104)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D224
-
-// clang-format off
-#define MINFER_D256 \
-"%0,%1,%2,%3,%4,%5,%6,%7,%8,%9,%10,%11,%12,%13,%14,%15," \
-"%16,%17,%18,%19,%20,%21,%22,%23,%24,%25,%26,%27,%28,%29,%30,%31," \
-"%32,%33,%34,%35,%36,%37,%38,%39,%40,%41,%42,%43,%44,%45,%46,%47," \
-"%48,%49,%50,%51,%52,%53,%54,%55,%56,%57,%58,%59,%60,%61,%62,%63," \
-"%64,%65,%66,%67,%68,%69,%70,%71,%72,%73,%74,%75,%76,%77,%78,%79," \
-"%80,%81,%82,%83,%84,%85,%86,%87,%88,%89,%90,%91,%92,%93,%94,%95," \
-"%96,%97,%98,%99,%100,%101,%102,%103,%104,%105,%106,%107,%108,%109,%110,%111," \
-"%112,%113,%114,%115,%116,%117,%118,%119,%120,%121,%122,%123,%124,%125,%126,%127"
-// clang-format on
-__device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool accumulate, __half) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.f16.f16 {" MINFER_D256
-      "}, %128, %129, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R64(64)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-__device__ inline void wgmma(float (&d)[128], uint64_t a, uint64_t b, bool accumulate,
-                             __nv_bfloat16) {
-  asm volatile(
-      "{\n.reg .pred p;\nsetp.ne.b32 p, %130, "
-      "0;\nwgmma.mma_async.sync.aligned.m64n256k16.f32.bf16.bf16 {" MINFER_D256
-      "}, %128, %129, p, 1, 1, 0, 0;\n}"
-      : MINFER_R64(0), MINFER_R64(64)
-      : "l"(a), "l"(b), "r"(int(accumulate)));
-}
-#undef MINFER_D256
-
-#undef MINFER_R8
+#undef MINFER_WGMMA
+#undef MINFER_WGMMA_OF
+#undef MINFER_L4
+#undef MINFER_R4
+#undef MINFER_L40
+#undef MINFER_R40
+#undef MINFER_L48
+#undef MINFER_R48
+#undef MINFER_L52
+#undef MINFER_R52
+#undef MINFER_L64
 #undef MINFER_R64
+#undef MINFER_L68
+#undef MINFER_R68
+#undef MINFER_L76
+#undef MINFER_R76
+#undef MINFER_L88
+#undef MINFER_R88
+#undef MINFER_L96
+#undef MINFER_R96
+#undef MINFER_L100
+#undef MINFER_R100
+#undef MINFER_L112
+#undef MINFER_R112
+#undef MINFER_L128
+#undef MINFER_R128
 
 }  // namespace minfer::cuda::ptx
 #endif

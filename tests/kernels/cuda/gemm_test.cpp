@@ -41,8 +41,9 @@ class CudaGemm : public testing::Test {
     args.k = narrow<int>(c.k);
     args.epilogue = c.epilogue;
     for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (int split : {1, 2, 4}) {
-        const GemmPlan plan{GemmTile(tile), split};
+      for (const GemmPlan& plan :
+           {GemmPlan{GemmTile(tile), 1}, GemmPlan{GemmTile(tile), 2}, GemmPlan{GemmTile(tile), 4},
+            GemmPlan{GemmTile(tile), 1, true}}) {
         if (cuda::plan_fits(args, plan)) plans.push_back(plan);
       }
     }
@@ -50,10 +51,13 @@ class CudaGemm : public testing::Test {
   }
   void check_all_plans(const GemmCase& c) {
     for (const GemmPlan& plan : plans(c)) {
-      SCOPED_TRACE(cat("tile ", int(plan.tile), " split ", plan.split));
+      SCOPED_TRACE(name(plan));
       check(c, hgemm_as(plan));
       if (HasFatalFailure()) return;
     }
+  }
+  static std::string name(const GemmPlan& plan) {
+    return cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : "");
   }
   static bool has_wgmma() {
     GemmArgs args;
@@ -130,6 +134,25 @@ TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
   }
 }
 
+// Transposed tiles, alone and in pairs: rows of x just below, at and just above whole tiles, one
+// tile or an odd number in a pair, chunks of 64 rows and what is left of them; weights that end
+// within the first half of a tile, at its end, within the second half and within a warpgroup.
+TEST_F(CudaGemm, EdgesOfTransposedTiles) {
+  const std::array<int64_t, 2> shapes[] = {{79, 128},  {80, 136},  {81, 64},   {104, 264},
+                                           {105, 192}, {136, 96},  {137, 104}, {152, 200},
+                                           {153, 288}, {200, 131}, {201, 256}, {401, 72}};
+  for (const auto& [m, n] : shapes) {
+    for (const GemmCase& c : with_epilogues({.dtype = DType::BF16, .m = m, .k = 72, .n = {n}})) {
+      for (const GemmPlan& plan : plans(c)) {
+        if (plan.tile < GemmTile::k80x128) continue;
+        SCOPED_TRACE(name(plan));
+        check(c, hgemm_as(plan));
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 // Behind the last rows of x and of w shared memory holds what it held before, here NaN in the whole
 // ring of every SM: none of it may come out, nor be written behind the last row or column.
 TEST_F(CudaGemm, LastTilesBehindNaN) {
@@ -144,7 +167,7 @@ TEST_F(CudaGemm, LastTilesBehindNaN) {
        {std::array<int64_t, 2>{16, 8}, {65, 72}, {130, 120}, {300, 232}, {520, 200}, {9, 131}}) {
     for (const GemmCase& c : with_epilogues({.m = m, .k = 136, .n = {n}})) {
       for (const GemmPlan& plan : plans(c)) {
-        SCOPED_TRACE(cat("tile ", int(plan.tile), " split ", plan.split));
+        SCOPED_TRACE(name(plan));
         check(c, [&](Tensor case_x, std::span<const cuda::GemmPart> parts, Epilogue epilogue) {
           cuda::hgemm_as(stream_.get(), of_nan, {GemmTile::k64x96, 1});
           hgemm_as(plan)(case_x, parts, epilogue);
@@ -220,7 +243,7 @@ TEST_F(CudaGemm, SameBitsInEveryTileAndForAnyNumberOfRows) {
       cuda::hgemm_as(stream_.get(), args, plan);
       results.push_back(to_host(t.parts()[0].out.rows(0, 40)));
       EXPECT_EQ(std::memcmp(results.back().view().data, results[0].view().data, 40 * 520 * 2), 0)
-          << "tile " << int(plan.tile) << ", m " << m;
+          << name(plan) << ", m " << m;
     }
   }
 }
@@ -346,8 +369,14 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(2048, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k256x192);
   EXPECT_EQ(plan(16, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k64x176);  // one wave
   EXPECT_EQ(plan(16, 12288, 4096).tile, GemmTile::k64x96);                     // one wave
-  EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);                    // one wave
-  EXPECT_EQ(plan(300, 12000, 4104).tile, GemmTile::k256x192);  // rows across lines: fewest bytes
+  EXPECT_EQ(plan(512, 22016, 4096).tile, GemmTile::k128x224);                  // 3 whole waves
+  EXPECT_EQ(plan(300, 12288, 4096).tile, GemmTile::k152x192);  // one wave, 2 x 152 rows
+  EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k80x128);    // one wave, 4 x 80 rows
+  EXPECT_EQ(plan(300, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k104x256);
+  EXPECT_EQ(plan(777, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k136x256);
+  EXPECT_EQ(plan(777, 4096, 11008).tile, GemmTile::k200x128);  // one wave, 4 x 200 rows
+  for (int m : {300, 2000}) EXPECT_TRUE(plan(m, 12000, 4104).is_paired) << m;  // across lines
+  EXPECT_FALSE(plan(777, 12288, 4096).is_paired);
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }

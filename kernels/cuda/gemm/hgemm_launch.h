@@ -1,0 +1,46 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime.h>
+
+#include "kernels/base/tensor.h"
+#include "kernels/cuda/gemm/gemm.h"
+
+// What the launches of hgemm's kernels share.
+namespace minfer::cuda {
+
+// Of a row-major matrix, in boxes of box_rows rows of 128 or 64 bytes, swizzled over as many.
+CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
+                     int box_row_bytes = 128);
+
+bool whole_16_bytes(const void* data, int64_t row_bytes);
+
+const GemmCard& gemm_card();  // cards of one process are of one kind
+
+// A launch with clusters of `cluster` blocks that may begin early, as launch() in launch.h.
+class Launch {
+ public:
+  Launch(int blocks, int threads, size_t smem_bytes, int cluster, cudaStream_t stream) {
+    attributes_[0].id = cudaLaunchAttributeClusterDimension;
+    attributes_[0].val.clusterDim.x = static_cast<unsigned>(cluster);
+    attributes_[0].val.clusterDim.y = attributes_[0].val.clusterDim.z = 1;
+    attributes_[1].id = cudaLaunchAttributeProgrammaticStreamSerialization;
+    attributes_[1].val.programmaticStreamSerializationAllowed = 1;
+    config_.gridDim = static_cast<unsigned>(blocks);
+    config_.blockDim = static_cast<unsigned>(threads);
+    config_.dynamicSmemBytes = smem_bytes;
+    config_.stream = stream;
+    config_.attrs = cluster > 1 ? attributes_ : attributes_ + 1;
+    config_.numAttrs = cluster > 1 ? 2 : 1;
+  }
+  Launch(const Launch&) = delete;
+  Launch& operator=(const Launch&) = delete;
+
+  cudaLaunchConfig_t* config() { return &config_; }
+
+ private:
+  cudaLaunchAttribute attributes_[2]{};
+  cudaLaunchConfig_t config_{};
+};
+
+}  // namespace minfer::cuda

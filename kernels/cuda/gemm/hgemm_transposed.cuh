@@ -1,0 +1,304 @@
+#pragma once
+
+#include "kernels/cuda/gemm/hgemm.cuh"
+
+namespace minfer::cuda {
+
+// kTokens rows of x, 64 weight rows for each of kBlocks blocks of each warpgroup.
+template <int kWarpgroupsOfTile, int kBlocks, int kTokens, int kDepth>
+struct TransposedTile {
+  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
+  static constexpr int kRowBlocks = kBlocks;
+  static constexpr int kM = kTokens, kN = 64 * kWarpgroups * kRowBlocks, kStages = kDepth;
+  static constexpr int kHalfN = kN / 2;  // weight rows of a box
+  static constexpr int kBand = 16;       // see place_of
+  static constexpr int kThreads = 128 * (kWarpgroups + 1);
+  static constexpr int kXBytes = kM * kStepK * 2, kWBytes = kN * kStepK * 2;
+  struct alignas(1024) Shared {
+    uint8_t w[kStages][kWBytes];
+    uint8_t x[kStages][kXBytes];
+    uint8_t staging[kWarpgroups][2][kStagingBytes];
+    uint64_t full[kStages], empty[kStages];
+  };
+  static_assert(sizeof(Shared) <= 232448);
+  static_assert(kM % 8 == 0 && kM <= 256 && kHalfN % 8 == 0);
+};
+using Tile80x128 = TransposedTile<2, 1, 80, 7>;
+using Tile104x192 = TransposedTile<3, 1, 104, 4>;
+using Tile104x256 = TransposedTile<2, 2, 104, 4>;
+using Tile136x256 = TransposedTile<2, 2, 136, 3>;
+using Tile152x192 = TransposedTile<3, 1, 152, 4>;
+using Tile200x128 = TransposedTile<2, 1, 200, 4>;
+using Tile200x192 = TransposedTile<3, 1, 200, 3>;
+
+// x loads kM rows, x_tail those of the last tile; w half a tile's. out stores 64 rows of 128 bytes,
+// out_rest the last kM % 64 of a tile.
+struct TransposedMaps {
+  CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
+};
+struct TransposedCut {
+  int tiles_m, tiles_n;  // along m of one block, or of pairs of blocks
+  bool is_paired;
+  bool out_by_map[kMaxGemmParts];
+};
+
+// out_iT = epilogue(w_i xT + bias_i) for the parts i; see Epilogue
+//
+// As hgemm_kernel, but the rows of wgmma's product are weights, of which there are whole tiles, and
+// its columns are the rows of x: their tile may be any multiple of 8, so that a number of them that
+// is no multiple of 64 fills its tiles nearly.
+//
+//   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
+//   out       [m, n_i] T or F32
+//   launch    as hgemm_kernel, kM x kN sums a tile. With is_paired the two blocks of a cluster have
+//             the same weights and neighbouring rows of x; each brings half of the weights to both,
+//             and fills a slot when both have read it. That is for rows of x and w that begin
+//             anywhere in a line of 128 bytes, which cost two lines each
+//   maths     as hgemm_kernel without split: a sum has the same bits
+//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
+//             over by stmatrix on their way to shared memory
+template <typename T, typename Tile, HgemmKind kKind>
+__global__ void __launch_bounds__(Tile::kThreads, 1)
+    hgemm_transposed_kernel(const __grid_constant__ TransposedMaps maps,
+                            const __grid_constant__ GemmArgs args,
+                            const __grid_constant__ TransposedCut cut) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  constexpr int kM = Tile::kM, kN = Tile::kN, kHalfN = Tile::kHalfN, kStages = Tile::kStages;
+  constexpr int kWarpgroups = Tile::kWarpgroups, kRowBlocks = Tile::kRowBlocks;
+  constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
+  static_assert(kKind != HgemmKind::Gelu && (!kIsSwiGlu || kRowBlocks == 2));
+  constexpr int kOut = kIsSwiGlu ? kHalfN : kN;  // columns of out
+  constexpr int kRowBytes = kStepK * 2;
+  extern __shared__ __align__(1024) uint8_t raw[];
+  auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
+  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  const bool is_paired = cut.is_paired;
+  const int rank = is_paired ? ptx::cluster_rank() : 0;
+
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < kStages; ++i) {
+      ptx::mbarrier_init(s.full + i, 1);
+      ptx::mbarrier_init(s.empty + i, is_paired ? 2 * kWarpgroups : kWarpgroups);
+    }
+    ptx::mbarrier_init_fence();
+    ptx::prefetch_tensor_map(&maps.x);
+    ptx::prefetch_tensor_map(&maps.w[0]);
+  }
+  __syncthreads();
+  if (is_paired) ptx::cluster_barrier();  // the other block's barriers too
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+
+  const int n_tiles = cut.tiles_m * cut.tiles_n;
+  const int first = static_cast<int>(blockIdx.x) / (is_paired ? 2 : 1);
+  const int stride = static_cast<int>(gridDim.x) / (is_paired ? 2 : 1);
+  const int k_steps = (args.k + kStepK - 1) / kStepK;
+  struct Place {
+    int part, row, column;  // of x and of out
+  };
+  const auto place_at = [&](int tile) {
+    const GemmPlace at = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
+    const int row_tile = is_paired ? at.row_tile * 2 + rank : at.row_tile;
+    return Place{at.part, row_tile * kM, at.column_tile * kOut};
+  };
+  int slot = 0, parity = 0;
+  const auto next_slot = [&] {
+    if (++slot == kStages) {
+      slot = 0;
+      parity ^= 1;
+    }
+  };
+
+  if (warpgroup == 0) {
+    ptx::shrink_registers<kWarpgroups == 3 ? 32 : 40>();
+    if (thread == 0) {
+      for (int tile = first; tile < n_tiles; tile += stride) {
+        const Place place = place_at(tile);
+        // None in the second block of the last pair, where tiles are odd.
+        const int rows = max(0, min(kM, args.m - place.row));
+        const CUtensorMap* const x_map = rows == kM ? &maps.x : &maps.x_tail;
+        // Half of the weights may lie behind the last: its place keeps what it held before.
+        const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
+        const int n_bytes = (rows + n_halves * kHalfN) * kRowBytes;
+        for (int step = 0; step < k_steps; ++step) {
+          ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
+          ptx::mbarrier_expect(s.full + slot, n_bytes);
+          if (rows > 0) {
+            ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
+          }
+          for (int half = 0; half < n_halves; ++half) {
+            if (is_paired && half != rank) continue;
+            uint8_t* const to = s.w[slot] + half * kHalfN * kRowBytes;
+            const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
+            const int column = place.column + (kIsSwiGlu ? 0 : half * kHalfN);
+            if (is_paired) {
+              ptx::tensor_load_to_both(to, w_map, s.full + slot, step * kStepK, column);
+            } else {
+              ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
+            }
+          }
+          next_slot();
+        }
+      }
+    }
+    __syncwarp();
+    if (is_paired) ptx::cluster_barrier();
+    return;
+  }
+
+  ptx::grow_registers<kWarpgroups == 3 ? 160 : 232>();
+  const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
+  const auto release = [&](int read_slot) {
+    if (is_paired) {
+      if (thread < 2) ptx::mbarrier_arrive_in(s.empty + read_slot, thread);
+    } else if (thread == 0) {
+      ptx::mbarrier_arrive(s.empty + read_slot);
+    }
+  };
+  int turn = 0;  // of the two staging buffers, of which F32 takes both
+  const bool out_is_f32 = !kIsSwiGlu && args.out_is_f32;
+  float d[kRowBlocks][kM / 2];  // of 64 weight rows each, kHalfN rows apart
+  for (int tile = first; tile < n_tiles; tile += stride) {
+    const Place place = place_at(tile);
+    const GemmArgs::Part& part = args.part[place.part];
+    const int first_column = place.column + consumer * 64;
+    const bool by_map = cut.out_by_map[place.part];
+
+    if (place.row >= args.m || first_column >= part.n) {  // only keeps pace with the ring
+      for (int step = 0; step < k_steps; ++step) {
+        ptx::mbarrier_wait(s.full + slot, parity);
+        release(slot);
+        next_slot();
+      }
+      continue;
+    }
+    int previous = -1;
+    for (int step = 0; step < k_steps; ++step) {
+      ptx::mbarrier_wait(s.full + slot, parity);
+      const uint64_t w_tile = ptx::wgmma_tile(s.w[slot] + consumer * 64 * kRowBytes);
+      const uint64_t x_tile = ptx::wgmma_tile(s.x[slot]);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < kStepK / 16; ++i) {
+#pragma unroll
+        for (int b = 0; b < kRowBlocks; ++b) {
+          ptx::wgmma(d[b], w_tile + b * (kHalfN * kRowBytes / 16) + 2 * i, x_tile + 2 * i,
+                     step > 0 || i > 0, T{});
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
+      if (previous >= 0) release(previous);
+      previous = slot;
+      next_slot();
+    }
+    ptx::wgmma_wait<0>();
+    release(previous);
+
+    // A thread's sums are those of two weight rows of each block.
+#pragma unroll
+    for (int b = 0; b < kRowBlocks; ++b) {
+      const GemmArgs::Part& of = kIsSwiGlu ? args.part[b] : part;
+      if (of.bias == nullptr) continue;
+      const int at = first_column + (kIsSwiGlu ? 0 : b * kHalfN) + warp * 16 + lane / 4;
+      const float biases[2] = {bias_at<T>(of, at), bias_at<T>(of, at + 8)};
+#pragma unroll
+      for (int j = 0; j < kM / 2; ++j) d[b][j] += biases[j / 2 % 2];
+    }
+
+    // A staging buffer of up to 64 rows of 128 bytes of out, swizzled, goes out as a box.
+    const auto send_staging = [&](const CUtensorMap& map, const uint8_t* staging, int row,
+                                  int n_rows, int column) {
+      if (column >= part.n) return;
+      if (by_map) {
+        if (thread == 0) {
+          if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
+            ptx::tensor_add(&map, staging, column, row);
+          } else {
+            ptx::tensor_store(&map, staging, column, row);
+          }
+        }
+        return;
+      }
+      const int size = out_is_f32 ? 4 : 2, width = 128 / size;
+#pragma unroll 1
+      for (int i = thread; i < n_rows * width; i += 128) {
+        const int r = i / width, c = i % width;
+        if (row + r >= args.m || column + c >= part.n) continue;
+        const int byte = c * size;
+        const uint8_t* const from = staging + staged_at<128>(r, byte / 16) + byte % 16;
+        const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
+                                     : to_float(*reinterpret_cast<const T*>(from));
+        put<T>(args, part.out, int64_t{row + r} * part.n + column + c, sum);
+      }
+    };
+
+#pragma unroll
+    for (int b = 0; b < (kIsSwiGlu ? 1 : kRowBlocks); ++b) {
+      const int column = first_column + b * kHalfN;
+#pragma unroll
+      for (int chunk = 0; chunk < (kM + 63) / 64; ++chunk) {
+        const int n_rows = min(64, kM - chunk * 64), row = place.row + chunk * 64;
+        const CUtensorMap& map = (n_rows == 64 ? maps.out : maps.out_rest)[place.part];
+        if (row >= args.m || column >= part.n) continue;
+
+        float sums[32];  // as d: of each 8 rows of out two, of two columns
+#pragma unroll
+        for (int j = 0; j < 32; ++j) {
+          const int at = (chunk * 32 + j) % (kM / 2);
+          if (j * 2 >= n_rows) {
+            sums[j] = 0;
+          } else if constexpr (kIsSwiGlu) {
+            sums[j] = silu(d[0][at]) * d[1][at];
+          } else {
+            sums[j] = d[b][at];
+          }
+        }
+        if (thread == 0) {
+          if (out_is_f32) {
+            ptx::bulk_wait_read<0>();
+          } else {
+            ptx::bulk_wait_read<1>();
+          }
+        }
+        ptx::named_barrier(1 + consumer, 128);
+        if (out_is_f32) {  // warps 0 and 1 have the first 32 columns
+          uint8_t* const staging = s.staging[consumer][warp / 2];
+#pragma unroll
+          for (int j = 0; j < 32; ++j) {
+            if (j * 2 >= n_rows) continue;
+            const int r = j / 4 * 8 + lane % 4 * 2 + j % 2;
+            const int byte = (warp % 2 * 16 + lane / 4 + j / 2 % 2 * 8) * 4;
+            *reinterpret_cast<float*>(staging + staged_at<128>(r, byte / 16) + byte % 16) = sums[j];
+          }
+        } else {
+          uint8_t* const staging = s.staging[consumer][turn];
+#pragma unroll
+          for (int j = 0; j < 32; j += 4) {
+            if (j * 2 >= n_rows) continue;
+            const int r = j * 2 + lane % 8, at = warp * 2 + lane / 8 % 2;
+            ptx::store_matrix_x2_transposed(staging + staged_at<128>(r, at),
+                                            pack_pair<T>(sums[j], sums[j + 1]),
+                                            pack_pair<T>(sums[j + 2], sums[j + 3]));
+          }
+        }
+        ptx::fence_for_copy_engine();
+        ptx::named_barrier(1 + consumer, 128);
+        if (out_is_f32) {
+          send_staging(map, s.staging[consumer][0], row, n_rows, column);
+          send_staging(map, s.staging[consumer][1], row, n_rows, column + 32);
+        } else {
+          send_staging(map, s.staging[consumer][turn], row, n_rows, column);
+          turn ^= 1;
+        }
+        if (by_map && thread == 0) ptx::bulk_commit();
+      }
+    }
+  }
+  if (thread == 0) ptx::bulk_wait<0>();
+  if (is_paired) ptx::cluster_barrier();  // the other block may still write here
+#endif
+}
+
+}  // namespace minfer::cuda
