@@ -115,16 +115,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
         const Place place = place_at(tile);
-        // None in the second block of the last pair, where tiles are odd.
-        const int rows = max(0, min(kM, args.m - place.row));
-        const CUtensorMap* const x_map = rows == kM ? &maps.x : &maps.x_tail;
+        // No row is left for the second block of the last pair, where tiles are odd. Compared as it
+        // is: of max(0, min(kM, rows_left)) == kM ptxas 12.9 and 13.0 make a VIMNMX.RELU whose
+        // predicate says rows_left <= kM.
+        const int rows_left = args.m - place.row;
+        const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
         // Half of the weights may lie behind the last: its place keeps what it held before.
         const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
-        const int n_bytes = (rows + n_halves * kHalfN) * kRowBytes;
+        int n_bytes = n_halves * kHalfN * kRowBytes;
+        if (rows_left > 0) n_bytes += min(kM, rows_left) * kRowBytes;
         for (int step = 0; step < k_steps; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, n_bytes);
-          if (rows > 0) {
+          if (rows_left > 0) {
             ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
           }
           for (int half = 0; half < n_halves; ++half) {
@@ -165,9 +168,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int first_column = place.column + consumer * 64;
     const bool by_map = cut.out_by_map[place.part];
 
-    if (place.row >= args.m || first_column >= part.n) {  // only keeps pace with the ring
+    // Without a product only keeps pace with the ring: nothing else keeps its warps together, and
+    // one that is two rounds late would wait forever.
+    if (place.row >= args.m || first_column >= part.n) {
       for (int step = 0; step < k_steps; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
+        ptx::named_barrier(1 + consumer, 128);
         release(slot);
         next_slot();
       }
