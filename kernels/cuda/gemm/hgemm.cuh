@@ -173,9 +173,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int column = place.column_tile * kOut;
     const bool by_map = cut.out_by_map[place.part];
 
-    if (first_row >= args.m) {  // no rows here: only keeps pace with the ring
+    // Without rows only keeps pace with the ring: nothing else keeps its warps together, and one
+    // that is two rounds late would wait forever.
+    if (first_row >= args.m) {
       for (int step = k_begin; step < k_end; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
+        ptx::named_barrier(1 + consumer, 128);
         if (thread == 0) ptx::mbarrier_arrive(s.empty + slot);
         next_slot();
       }
