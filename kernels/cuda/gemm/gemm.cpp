@@ -75,15 +75,14 @@ double row_clocks(int64_t k) {
 
 // Clocks for 64 columns of k in a tile of which `rows` are there: half of them leave a warpgroup
 // idle unless the tile is transposed, and tiles of 64 are bound by what comes in.
-double step_clocks(const TileCost& tile, int rows, int64_t k, bool is_paired) {
+double step_clocks(const TileCost& tile, int rows, int64_t k) {
   double share = 1;
   if (tile.m == 64) {
     share = double(rows + tile.n) / (64 + tile.n);
   } else if (rows * 2 <= tile.m && !is_transposed(tile.m)) {
     share = 0.7;
   }
-  const int brought = rows + (is_paired ? tile.n / 2 : tile.n);
-  return std::max(share * tile.step, row_clocks(k) * brought);
+  return std::max(share * tile.step, row_clocks(k) * (rows + tile.n));
 }
 
 // Of the weights from DRAM by n_tiles tiles, at most `blocks` at a time.
@@ -112,7 +111,6 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
   if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
-  if (plan.is_paired && !(is_transposed(tile.m) && plan.split == 1)) return false;
   if (plan.split == 1) return true;
   return (plan.split == 2 || plan.split == 4) && !is_transposed(tile.m) && tile.m <= 128 &&
          columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
@@ -121,8 +119,7 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
 // Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
 // what the weights take to come from memory, which is longer where the last wave has few blocks to
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
-// where there are few tiles: it costs the exchange of partial sums. Pairs pay where rows lie across
-// lines.
+// where there are few tiles: it costs the exchange of partial sums.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -135,19 +132,16 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
     for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
     const int64_t tiles_m = ceil_div(args.m, tile.m);
     const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
-    for (const GemmPlan& plan : {GemmPlan{tile.tile, 1}, GemmPlan{tile.tile, 2},
-                                 GemmPlan{tile.tile, 4}, GemmPlan{tile.tile, 1, true}}) {
-      const int split = plan.split;
-      const bool is_paired = plan.is_paired;
-      const int at_once = is_paired    ? card.clusters_of_2 * 2
-                          : split == 1 ? card.blocks
+    for (const int split : {1, 2, 4}) {
+      const GemmPlan plan{tile.tile, split};
+      const int at_once = split == 1   ? card.blocks
                           : split == 2 ? card.clusters_of_2
                                        : card.clusters_of_4;
       if (at_once == 0 || !plan_fits(args, plan)) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
-      const int64_t tiles = tiles_n * (is_paired ? align_up(tiles_m, 2) : tiles_m);
-      const double step = step_clocks(tile, tile.m, args.k, is_paired);
-      const double last_step = step_clocks(tile, last_rows, args.k, is_paired);
+      const int64_t tiles = tiles_n * tiles_m;
+      const double step = step_clocks(tile, tile.m, args.k);
+      const double last_step = step_clocks(tile, last_rows, args.k);
       // of as many tiles_m as a block takes tiles, one has the last rows
       const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
       double clocks =

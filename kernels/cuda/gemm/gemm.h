@@ -69,12 +69,10 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
-// How a product is cut: `split` blocks of a cluster share a tile, each a part of k; or two blocks
-// of a cluster, paired, have transposed tiles of the same weights and each brings half of these.
+// How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
   int split = 1;
-  bool is_paired = false;
 
   bool operator==(const GemmPlan&) const = default;
 };

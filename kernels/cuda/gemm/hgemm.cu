@@ -109,8 +109,7 @@ bool hgemm_takes(const GemmArgs& args) {
 
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
   MINFER_CHECK(plan_fits(args, plan), "hgemm: tile ", int(plan.tile), ", k ", args.k, " in ",
-               plan.split, " parts, ", plan.is_paired ? "paired, " : "", "epilogue ",
-               int(args.epilogue));
+               plan.split, " parts, epilogue ", int(args.epilogue));
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k64x96:

@@ -8,14 +8,12 @@ namespace minfer::cuda {
 namespace {
 
 template <typename T, typename Tile, HgemmKind kKind>
-void launch_kind(cudaStream_t stream, GemmArgs& args, bool is_paired) {
+void launch_kind(cudaStream_t stream, GemmArgs& args) {
   constexpr int kOut = kKind == HgemmKind::SwiGlu ? Tile::kHalfN : Tile::kN;
-  const int cluster = is_paired ? 2 : 1;
   TransposedMaps maps{};
   TransposedCut cut{};
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * cluster));
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
-  cut.is_paired = is_paired;
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   if (const int tail = args.m % Tile::kM; tail != 0) {
     maps.x_tail = make_map(args.x, args.dtype, args.m, args.k, tail);
@@ -31,25 +29,22 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, bool is_paired) {
     maps.out_rest[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kM % 64);
   }
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
-  const GemmCard& card = gemm_card();
-  const int at_once = is_paired ? card.clusters_of_2 : card.blocks;
-  MINFER_CHECK(at_once > 0, "hgemm: no clusters of 2 on this card");
   auto* const kernel = hgemm_transposed_kernel<T, Tile, kKind>;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
-  Launch launch(std::min(n_tiles, at_once) * cluster, Tile::kThreads, sizeof(typename Tile::Shared),
-                cluster, stream);
+  Launch launch(std::min(n_tiles, gemm_card().blocks), Tile::kThreads,
+                sizeof(typename Tile::Shared), 1, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, maps, args, cut));
 }
 
 template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args, bool is_paired) {
+void launch_tile(cudaStream_t stream, GemmArgs& args) {
   if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::SwiGlu)) {
-    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, is_paired);
+    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args);
   }
   MINFER_CHECK(args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate,
                "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kM, " x ", Tile::kN);
-  launch_kind<T, Tile, HgemmKind::Plain>(stream, args, is_paired);
+  launch_kind<T, Tile, HgemmKind::Plain>(stream, args);
 }
 
 }  // namespace
@@ -58,19 +53,19 @@ void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) 
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k80x128:
-        return launch_tile<T, Tile80x128>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile80x128>(stream, args);
       case GemmTile::k104x192:
-        return launch_tile<T, Tile104x192>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile104x192>(stream, args);
       case GemmTile::k104x256:
-        return launch_tile<T, Tile104x256>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile104x256>(stream, args);
       case GemmTile::k136x256:
-        return launch_tile<T, Tile136x256>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile136x256>(stream, args);
       case GemmTile::k152x192:
-        return launch_tile<T, Tile152x192>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile152x192>(stream, args);
       case GemmTile::k200x128:
-        return launch_tile<T, Tile200x128>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile200x128>(stream, args);
       case GemmTile::k200x192:
-        return launch_tile<T, Tile200x192>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile200x192>(stream, args);
       default:
         MINFER_CHECK(false, "hgemm: tile ", int(plan.tile), " is not transposed");
     }

@@ -37,8 +37,7 @@ struct TransposedMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
 };
 struct TransposedCut {
-  int tiles_m, tiles_n;  // along m of one block, or of pairs of blocks
-  bool is_paired;
+  int tiles_m, tiles_n;
   bool out_by_map[kMaxGemmParts];
 };
 
@@ -50,10 +49,7 @@ struct TransposedCut {
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
 //   out       [m, n_i] T or F32
-//   launch    as hgemm_kernel, kM x kN sums a tile. With is_paired the two blocks of a cluster have
-//             the same weights and neighbouring rows of x; each brings half of the weights to both,
-//             and fills a slot when both have read it. That is for rows of x and w that begin
-//             anywhere in a line of 128 bytes, which cost two lines each
+//   launch    as hgemm_kernel, kM x kN sums a tile
 //   maths     as hgemm_kernel without split: a sum has the same bits
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
 //             over by stmatrix on their way to shared memory
@@ -73,34 +69,29 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const bool is_paired = cut.is_paired;
-  const int rank = is_paired ? ptx::cluster_rank() : 0;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
       ptx::mbarrier_init(s.full + i, 1);
-      ptx::mbarrier_init(s.empty + i, is_paired ? 2 * kWarpgroups : kWarpgroups);
+      ptx::mbarrier_init(s.empty + i, kWarpgroups);
     }
     ptx::mbarrier_init_fence();
     ptx::prefetch_tensor_map(&maps.x);
     ptx::prefetch_tensor_map(&maps.w[0]);
   }
   __syncthreads();
-  if (is_paired) ptx::cluster_barrier();  // the other block's barriers too
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
-  const int first = static_cast<int>(blockIdx.x) / (is_paired ? 2 : 1);
-  const int stride = static_cast<int>(gridDim.x) / (is_paired ? 2 : 1);
+  const int first = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
   const int k_steps = (args.k + kStepK - 1) / kStepK;
   struct Place {
     int part, row, column;  // of x and of out
   };
   const auto place_at = [&](int tile) {
     const GemmPlace at = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
-    const int row_tile = is_paired ? at.row_tile * 2 + rank : at.row_tile;
-    return Place{at.part, row_tile * kM, at.column_tile * kOut};
+    return Place{at.part, at.row_tile * kM, at.column_tile * kOut};
   };
   int slot = 0, parity = 0;
   const auto next_slot = [&] {
@@ -115,49 +106,32 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
         const Place place = place_at(tile);
-        // No row is left for the second block of the last pair, where tiles are odd. Compared as it
-        // is: of max(0, min(kM, rows_left)) == kM ptxas 12.9 and 13.0 make a VIMNMX.RELU whose
-        // predicate says rows_left <= kM.
         const int rows_left = args.m - place.row;
         const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
         // Half of the weights may lie behind the last: its place keeps what it held before.
         const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
-        int n_bytes = n_halves * kHalfN * kRowBytes;
-        if (rows_left > 0) n_bytes += min(kM, rows_left) * kRowBytes;
+        const int n_bytes = (min(kM, rows_left) + n_halves * kHalfN) * kRowBytes;
         for (int step = 0; step < k_steps; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, n_bytes);
-          if (rows_left > 0) {
-            ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
-          }
+          ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
           for (int half = 0; half < n_halves; ++half) {
-            if (is_paired && half != rank) continue;
             uint8_t* const to = s.w[slot] + half * kHalfN * kRowBytes;
             const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
             const int column = place.column + (kIsSwiGlu ? 0 : half * kHalfN);
-            if (is_paired) {
-              ptx::tensor_load_to_both(to, w_map, s.full + slot, step * kStepK, column);
-            } else {
-              ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
-            }
+            ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
           }
           next_slot();
         }
       }
     }
-    __syncwarp();
-    if (is_paired) ptx::cluster_barrier();
     return;
   }
 
   ptx::grow_registers<kWarpgroups == 3 ? 160 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
   const auto release = [&](int read_slot) {
-    if (is_paired) {
-      if (thread < 2) ptx::mbarrier_arrive_in(s.empty + read_slot, thread);
-    } else if (thread == 0) {
-      ptx::mbarrier_arrive(s.empty + read_slot);
-    }
+    if (thread == 0) ptx::mbarrier_arrive(s.empty + read_slot);
   };
   int turn = 0;  // of the two staging buffers, of which F32 takes both
   const bool out_is_f32 = !kIsSwiGlu && args.out_is_f32;
@@ -168,9 +142,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int first_column = place.column + consumer * 64;
     const bool by_map = cut.out_by_map[place.part];
 
-    // Without a product only keeps pace with the ring: nothing else keeps its warps together, and
+    // Without columns only keeps pace with the ring: nothing else keeps its warps together, and
     // one that is two rounds late would wait forever.
-    if (place.row >= args.m || first_column >= part.n) {
+    if (first_column >= part.n) {
       for (int step = 0; step < k_steps; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
@@ -303,7 +277,6 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  if (is_paired) ptx::cluster_barrier();  // the other block may still write here
 #endif
 }
 

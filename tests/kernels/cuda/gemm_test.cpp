@@ -41,9 +41,8 @@ class CudaGemm : public testing::Test {
     args.k = narrow<int>(c.k);
     args.epilogue = c.epilogue;
     for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (const GemmPlan& plan :
-           {GemmPlan{GemmTile(tile), 1}, GemmPlan{GemmTile(tile), 2}, GemmPlan{GemmTile(tile), 4},
-            GemmPlan{GemmTile(tile), 1, true}}) {
+      for (const int split : {1, 2, 4}) {
+        const GemmPlan plan{GemmTile(tile), split};
         if (cuda::plan_fits(args, plan)) plans.push_back(plan);
       }
     }
@@ -57,7 +56,7 @@ class CudaGemm : public testing::Test {
     }
   }
   static std::string name(const GemmPlan& plan) {
-    return cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : "");
+    return cat("tile ", int(plan.tile), " split ", plan.split);
   }
   static bool has_wgmma() {
     GemmArgs args;
@@ -134,10 +133,9 @@ TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
   }
 }
 
-// Transposed tiles, alone and in pairs: rows of x just below, at and just above whole tiles, one
-// tile, two whole ones or an odd number in a pair, chunks of 64 rows and what is left of them;
-// weights that end within the first half of a tile, at its end, within the second half and within a
-// warpgroup.
+// Transposed tiles: rows of x just below, at and just above whole tiles, chunks of 64 rows and what
+// is left of them; weights that end within the first half of a tile, at its end, within the second
+// half and within a warpgroup.
 TEST_F(CudaGemm, EdgesOfTransposedTiles) {
   const std::array<int64_t, 2> shapes[] = {
       {79, 128},  {80, 136},  {81, 64},   {104, 264}, {105, 192}, {136, 96}, {137, 104}, {152, 200},
@@ -376,8 +374,6 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(300, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k104x256);
   EXPECT_EQ(plan(777, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k136x256);
   EXPECT_EQ(plan(777, 4096, 11008).tile, GemmTile::k200x128);  // one wave, 4 x 200 rows
-  for (int m : {300, 2000}) EXPECT_TRUE(plan(m, 12000, 4104).is_paired) << m;  // across lines
-  EXPECT_FALSE(plan(777, 12288, 4096).is_paired);
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
