@@ -32,11 +32,13 @@ CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t column
                              static_cast<cuuint32_t>(box_rows)};
   const cuuint32_t steps[2] = {1, 1};
   CUtensorMap map;
+  // Promotion to 256 bytes gains nothing over 128, and where rows begin at odd multiples of 16
+  // bytes it costs 15 to 20 % of the loads: measured on an H200.
   const CUresult status =
       encode(&map, type, 2, const_cast<void*>(data), dims, strides, box, steps,
              CU_TENSOR_MAP_INTERLEAVE_NONE,
              box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [", rows, ", ",
                  columns, "]: error ", int(status));
   return map;
