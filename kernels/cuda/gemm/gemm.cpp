@@ -28,13 +28,10 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
                                                       {GemmTile::k128x224, 128, 224, 1025},
                                                       {GemmTile::k128x256, 128, 256, 1150},
                                                       {GemmTile::k256x192, 256, 192, 1690},
-                                                      {GemmTile::k80x128, 80, 128, 430},
-                                                      {GemmTile::k104x192, 104, 192, 735},
                                                       {GemmTile::k104x256, 104, 256, 950},
                                                       {GemmTile::k136x256, 136, 256, 1220},
                                                       {GemmTile::k152x192, 152, 192, 1035},
-                                                      {GemmTile::k200x128, 200, 128, 915},
-                                                      {GemmTile::k200x192, 200, 192, 1335}}};
+                                                      {GemmTile::k200x128, 200, 128, 915}}};
 // An SM takes in 128 bytes of a row, of one line of that size or of two.
 constexpr double kRowClocks = 2, kRowClocksAcrossLines = 5.7;
 constexpr double kFillClocks = 1500;   // of the ring

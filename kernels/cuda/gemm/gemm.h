@@ -43,15 +43,12 @@ enum class GemmTile {
   k128x224,
   k128x256,
   k256x192,
-  k80x128,
-  k104x192,
   k104x256,
   k136x256,
   k152x192,
-  k200x128,
-  k200x192
+  k200x128
 };
-constexpr int kGemmTiles = 16;
+constexpr int kGemmTiles = 13;
 constexpr bool is_transposed(int m) { return m % 64 != 0; }
 // Whether hgemm has a kernel of tiles of m x n: 176 and 224 cut 22016 weight rows into whole waves,
 // 64 x 96 few tokens' products. Transposed, gates and ups lie in two blocks of 128 rows.

@@ -130,13 +130,10 @@ void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
         return launch_tile<T, Tile128x256>(stream, args, plan.split);
       case GemmTile::k256x192:
         return launch_tile<T, Tile256x192>(stream, args, plan.split);
-      case GemmTile::k80x128:
-      case GemmTile::k104x192:
       case GemmTile::k104x256:
       case GemmTile::k136x256:
       case GemmTile::k152x192:
       case GemmTile::k200x128:
-      case GemmTile::k200x192:
         return hgemm_transposed(stream, args, plan);
     }
   });

@@ -52,10 +52,6 @@ void launch_tile(cudaStream_t stream, GemmArgs& args) {
 void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
-      case GemmTile::k80x128:
-        return launch_tile<T, Tile80x128>(stream, args);
-      case GemmTile::k104x192:
-        return launch_tile<T, Tile104x192>(stream, args);
       case GemmTile::k104x256:
         return launch_tile<T, Tile104x256>(stream, args);
       case GemmTile::k136x256:
@@ -64,8 +60,6 @@ void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) 
         return launch_tile<T, Tile152x192>(stream, args);
       case GemmTile::k200x128:
         return launch_tile<T, Tile200x128>(stream, args);
-      case GemmTile::k200x192:
-        return launch_tile<T, Tile200x192>(stream, args);
       default:
         MINFER_CHECK(false, "hgemm: tile ", int(plan.tile), " is not transposed");
     }

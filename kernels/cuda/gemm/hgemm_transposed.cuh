@@ -23,13 +23,10 @@ struct TransposedTile {
   static_assert(sizeof(Shared) <= 232448);
   static_assert(kM % 8 == 0 && kM <= 256 && kHalfN % 8 == 0);
 };
-using Tile80x128 = TransposedTile<2, 1, 80, 7>;
-using Tile104x192 = TransposedTile<3, 1, 104, 4>;
 using Tile104x256 = TransposedTile<2, 2, 104, 4>;
 using Tile136x256 = TransposedTile<2, 2, 136, 3>;
 using Tile152x192 = TransposedTile<3, 1, 152, 4>;
 using Tile200x128 = TransposedTile<2, 1, 200, 4>;
-using Tile200x192 = TransposedTile<3, 1, 200, 3>;
 
 // x loads kM rows, x_tail those of the last tile; w half a tile's. out stores 64 rows of 128 bytes,
 // out_rest the last kM % 64 of a tile.
