@@ -371,9 +371,16 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(512, 22016, 4096).tile, GemmTile::k128x224);                  // 3 whole waves
   EXPECT_EQ(plan(300, 12288, 4096).tile, GemmTile::k152x192);  // one wave, 2 x 152 rows
   EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);
+  EXPECT_EQ(plan(300, 4096, 11008).tile, GemmTile::k128x96);
   EXPECT_EQ(plan(300, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k104x256);
   EXPECT_EQ(plan(777, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k136x256);
   EXPECT_EQ(plan(777, 4096, 11008).tile, GemmTile::k200x128);  // one wave, 4 x 200 rows
+  EXPECT_EQ(plan(777, 12288, 4096).tile, GemmTile::k200x128);
+  EXPECT_EQ(plan(8192, 8192, 8192).tile, GemmTile::k128x256);
+  // rows that begin anywhere in a line
+  EXPECT_EQ(plan(1000, 4000, 4000).tile, GemmTile::k128x256);
+  EXPECT_EQ(plan(300, 12000, 4104).tile, GemmTile::k152x192);
+  EXPECT_EQ(plan(2000, 12000, 4104).tile, GemmTile::k256x192);
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
