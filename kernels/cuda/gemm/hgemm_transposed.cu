@@ -25,8 +25,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args) {
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
-    maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
-    maps.out_rest[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kM % 64);
+    maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kChunk);
+    maps.out_rest[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kRest);
   }
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   auto* const kernel = hgemm_transposed_kernel<T, Tile, kKind>;

@@ -4,12 +4,14 @@
 
 namespace minfer::cuda {
 
-// kTokens rows of x, 64 weight rows for each of kBlocks blocks of each warpgroup.
-template <int kWarpgroupsOfTile, int kBlocks, int kTokens, int kDepth>
+// kTokens rows of x, 64 weight rows for each of kBlocks blocks of each warpgroup. kStagedRows rows
+// of out are staged at once: fewer where that leaves room for a stage more.
+template <int kWarpgroupsOfTile, int kBlocks, int kTokens, int kDepth, int kStagedRows = 64>
 struct TransposedTile {
   static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
   static constexpr int kRowBlocks = kBlocks;
   static constexpr int kM = kTokens, kN = 64 * kWarpgroups * kRowBlocks, kStages = kDepth;
+  static constexpr int kChunk = kStagedRows, kRest = kM % kChunk;
   static constexpr int kHalfN = kN / 2;  // weight rows of a box
   static constexpr int kBand = 16;       // see place_of
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
@@ -17,19 +19,20 @@ struct TransposedTile {
   struct alignas(1024) Shared {
     uint8_t w[kStages][kWBytes];
     uint8_t x[kStages][kXBytes];
-    uint8_t staging[kWarpgroups][2][kStagingBytes];
+    uint8_t staging[kWarpgroups][2][kChunk * 128];
     uint64_t full[kStages], empty[kStages];
   };
   static_assert(sizeof(Shared) <= 232448);
   static_assert(kM % 8 == 0 && kM <= 256 && kHalfN % 8 == 0);
+  static_assert(kChunk % 8 == 0 && kRest > 0);  // buffers begin at 1024 bytes; boxes have rows
 };
 using Tile104x256 = TransposedTile<2, 2, 104, 4>;
-using Tile136x256 = TransposedTile<2, 2, 136, 3>;
+using Tile136x256 = TransposedTile<2, 2, 136, 4, 48>;
 using Tile152x192 = TransposedTile<3, 1, 152, 4>;
 using Tile200x128 = TransposedTile<2, 1, 200, 4>;
 
-// x loads kM rows, x_tail those of the last tile; w half a tile's. out stores 64 rows of 128 bytes,
-// out_rest the last kM % 64 of a tile.
+// x loads kM rows, x_tail those of the last tile; w half a tile's. out stores kChunk rows of 128
+// bytes, out_rest the last kRest of a tile.
 struct TransposedMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
 };
@@ -61,7 +64,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
   static_assert(kKind != HgemmKind::Gelu && (!kIsSwiGlu || kRowBlocks == 2));
   constexpr int kOut = kIsSwiGlu ? kHalfN : kN;  // columns of out
-  constexpr int kRowBytes = kStepK * 2;
+  constexpr int kRowBytes = kStepK * 2, kChunk = Tile::kChunk;
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
@@ -184,7 +187,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kM / 2; ++j) d[b][j] += biases[j / 2 % 2];
     }
 
-    // A staging buffer of up to 64 rows of 128 bytes of out, swizzled, goes out as a box.
+    // A staging buffer of up to kChunk rows of 128 bytes of out, swizzled, goes out as a box.
     const auto send_staging = [&](const CUtensorMap& map, const uint8_t* staging, int row,
                                   int n_rows, int column) {
       if (column >= part.n) return;
@@ -215,15 +218,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     for (int b = 0; b < (kIsSwiGlu ? 1 : kRowBlocks); ++b) {
       const int column = first_column + b * kHalfN;
 #pragma unroll
-      for (int chunk = 0; chunk < (kM + 63) / 64; ++chunk) {
-        const int n_rows = min(64, kM - chunk * 64), row = place.row + chunk * 64;
-        const CUtensorMap& map = (n_rows == 64 ? maps.out : maps.out_rest)[place.part];
+      for (int chunk = 0; chunk * kChunk < kM; ++chunk) {
+        const int n_rows = min(kChunk, kM - chunk * kChunk), row = place.row + chunk * kChunk;
+        const CUtensorMap& map = (n_rows == kChunk ? maps.out : maps.out_rest)[place.part];
         if (row >= args.m || column >= part.n) continue;
 
-        float sums[32];  // as d: of each 8 rows of out two, of two columns
+        float sums[kChunk / 2];  // as d: of each 8 rows of out two, of two columns
 #pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          const int at = (chunk * 32 + j) % (kM / 2);
+        for (int j = 0; j < kChunk / 2; ++j) {
+          const int at = (chunk * (kChunk / 2) + j) % (kM / 2);
           if (j * 2 >= n_rows) {
             sums[j] = 0;
           } else if constexpr (kIsSwiGlu) {
@@ -243,7 +246,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         if (out_is_f32) {  // warps 0 and 1 have the first 32 columns
           uint8_t* const staging = s.staging[consumer][warp / 2];
 #pragma unroll
-          for (int j = 0; j < 32; ++j) {
+          for (int j = 0; j < kChunk / 2; ++j) {
             if (j * 2 >= n_rows) continue;
             const int r = j / 4 * 8 + lane % 4 * 2 + j % 2;
             const int byte = (warp % 2 * 16 + lane / 4 + j / 2 % 2 * 8) * 4;
@@ -252,7 +255,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         } else {
           uint8_t* const staging = s.staging[consumer][turn];
 #pragma unroll
-          for (int j = 0; j < 32; j += 4) {
+          for (int j = 0; j < kChunk / 2; j += 4) {
             if (j * 2 >= n_rows) continue;
             const int r = j * 2 + lane % 8, at = warp * 2 + lane / 8 % 2;
             ptx::store_matrix_x2_transposed(staging + staged_at<128>(r, at),

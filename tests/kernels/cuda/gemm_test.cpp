@@ -133,13 +133,14 @@ TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
   }
 }
 
-// Transposed tiles: rows of x just below, at and just above whole tiles, chunks of 64 rows and what
-// is left of them; weights that end within the first half of a tile, at its end, within the second
-// half and within a warpgroup.
+// Transposed tiles: rows of x just below, at and just above whole tiles, chunks of 64 or 48 rows of
+// out and what is left of them; weights that end within the first half of a tile, at its end,
+// within the second half and within a warpgroup.
 TEST_F(CudaGemm, EdgesOfTransposedTiles) {
   const std::array<int64_t, 2> shapes[] = {
-      {103, 128}, {104, 264}, {105, 192}, {136, 96}, {137, 104}, {152, 200}, {153, 288},
-      {200, 131}, {201, 256}, {401, 72},  {208, 72}, {304, 72},  {400, 64}};
+      {47, 264},  {48, 256},  {49, 131},  {64, 200},  {65, 136}, {96, 64},   {97, 288},
+      {103, 128}, {104, 264}, {105, 192}, {135, 256}, {136, 96}, {137, 104}, {152, 200},
+      {153, 288}, {200, 131}, {201, 256}, {401, 72},  {208, 72}, {304, 72},  {400, 64}};
   for (const auto& [m, n] : shapes) {
     for (const GemmCase& c : with_epilogues({.dtype = DType::BF16, .m = m, .k = 72, .n = {n}})) {
       for (const GemmPlan& plan : plans(c)) {
