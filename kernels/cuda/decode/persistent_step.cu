@@ -199,12 +199,12 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
   const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
-  // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6 and 8 copies
-  // while the block multiplies, 4 while it waits: INT4 757, 770, 773, 742; INT8 with 6, 8 and 10
-  // 501, 503 and 495; F16 with 12 and any number 269 and 274.
+  // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6, 8 and any
+  // number of copies while the block multiplies: INT4 807, 815, 805, 770, 740; INT8 with 6, 8, 10
+  // and any 526, 517, 507, 493; F16 with 8, 12 and any, the same while it waits, 305, 303, 302.
   const StepFormat format = wo->format;
-  p.copies_of_exchange = format <= StepFormat::BF16 ? 0 : 4;
-  p.copies_of_product = format <= StepFormat::BF16 ? 0 : format == StepFormat::U4 ? 6 : 8;
+  p.copies_of_exchange = format <= StepFormat::BF16 ? 8 : 4;
+  p.copies_of_product = format <= StepFormat::BF16 ? 8 : format == StepFormat::U4 ? 5 : 6;
   if (p.n_slots < 2 * kStepProducers) return nullptr;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));

@@ -90,7 +90,7 @@ __device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttenti
       ptx::mma_m16n8k32<false>(begin[set], {kZero, kZero, kZero, kZero}, x.z, x.w, begin[set]);
     }
   }
-  const int n_teams = 32 / a.lanes, team = lane / a.lanes, at = lane % a.lanes * 8;
+  const int team = lane / a.lanes, at = lane % a.lanes * 8;
   const int stage_tiles = cache.stage_rows / 16;
   cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
@@ -162,22 +162,27 @@ __device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttenti
         }
       }
       __syncwarp();
-      const float* const value_scales = scales_of(value_stage);
-#pragma unroll 4
-      for (int row = team; row < 16; row += n_teams) {
-        const bool is_valid = row < n_rows;
-        CacheEight v{};
-        if (is_valid) v = load_eight(a, value_stage, first + row, at, skipped);
-        float values[8], weight[kHeads];
-        unpack(values, v, true);
-        const float value_scale = is_valid ? value_scales[row] : 0.0f;
+      // Rows that are not there have weights of zero; what lies in their places are levels too.
+      const auto add_rows = [&]<int kTeams>() {
 #pragma unroll
-        for (int h = 0; h < kHeads; ++h) {
-          weight[h] = weights[h * 16 + row];
-          decoder.sum[h] += weight[h];
-          weight[h] *= value_scale;
+        for (int row = team; row < team + 16; row += kTeams) {
+          const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
+          float values[8], weight[kHeads];
+          unpack(values, v, true);
+          const float value_scale = row < n_rows ? v.scale : 0.0f;
+#pragma unroll
+          for (int h = 0; h < kHeads; ++h) {
+            weight[h] = weights[h * 16 + row];
+            decoder.sum[h] += weight[h];
+            weight[h] *= value_scale;
+          }
+          decoder.add(weight, values);
         }
-        decoder.add(weight, values);
+      };
+      if (a.lanes == 16) {
+        add_rows.template operator()<2>();
+      } else {
+        add_rows.template operator()<4>();
       }
       __syncwarp();  // before the next weights
     }

@@ -167,8 +167,8 @@ struct StepParams {
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;
-  // Copies under way at most, while the block waits for a vector and while it multiplies or
-  // attends; 0: as many as there are slots.
+  // Copies under way at most, no more than slots: while the block waits for a vector, and while it
+  // multiplies or attends.
   int copies_of_exchange, copies_of_product;
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };

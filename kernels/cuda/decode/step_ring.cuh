@@ -14,13 +14,33 @@ struct StepRing {
   uint8_t* slots;
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
   int n_slots, slot_bytes;
-  const volatile int* most_copies;  // under way; 0: as many as there are slots
+  const volatile int* most_copies;  // under way, up to n_slots
 };
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
 // stage each: what is staged of the input is read once for all of them. A block's part of a pair of
 // tiles is a group of its own, in front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
+
+// The i-th stage that a block takes of a product, of n_streams streams of its own tiles. Streams -2
+// and -1 are those of its part.
+struct StreamStage {
+  int stream, stage;
+};
+__device__ inline StreamStage stream_stage(const StepProduct& p, int n_streams, int i) {
+  const StepStages& part = p.part.stages;
+  const int of_part = 2 * (part.end - part.begin);
+  if (i < of_part) return {i % 2 - 2, part.begin + i / 2};
+  i -= of_part;
+  const int in_fours = n_streams & ~3, in_pair = n_streams & 2, of_four = 4 * p.n_stages;
+  if (i < in_fours * p.n_stages) {
+    const int group = i / of_four, in_group = i - group * of_four;
+    return {4 * group + in_group % 4, in_group / 4};
+  }
+  i -= in_fours * p.n_stages;
+  if (i < in_pair * p.n_stages) return {in_fours + i % 2, i / 2};
+  return {in_fours + in_pair, i - in_pair * p.n_stages};
+}
 
 // A tile of a product: its matrix, of those of the product, and which tile of that it is.
 struct StepTile {
@@ -34,99 +54,133 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 
 constexpr unsigned kRingSleep = 40;  // ns
 
-// Warp `producer` of kStepProducers; it has every kStepProducers-th stage, which one lane asks for:
-// a single one would be the slowest part of all.
-__device__ inline void fill_ring(const StepParams& p, const StepProduct* products,
-                                 const StepRing& ring, int producer) {
-  static_assert(kStepProducers == 4, "what is left over in a group is found by masks");
-  const int lane = int(threadIdx.x) % 32;
-  const uint64_t policy = ptx::evict_first_policy();
-  int slot = producer, parity = 1;
-  // What `from` and `other` have into the next slot of this warp.
-  const auto put = [&](const void* from, int n_bytes, const void* other, int n_other) {
-    uint8_t* const to = ring.slots + slot * ring.slot_bytes;
+// What goes into a slot: weights, or rows of the cache, and the scales behind them.
+struct StageCopy {
+  const uint8_t *from, *scales;
+  int n_bytes, n_scale_bytes;
+};
+
+// Warp `producer` of kStepProducers has every kStepProducers-th stage. Where up to 32 of them come
+// from, its lanes work out side by side; then each asks for its own. One lane that did all for its
+// warp took 1900 clocks a stage of F16, longer than the memory takes for those of four warps.
+class RingProducer {
+ public:
+  __device__ RingProducer(const StepRing& ring, int producer)
+      : ring_(ring), policy_(ptx::evict_first_policy()), producer_(producer), slot_(producer) {}
+
+  // The next n stages of the ring, copy_of(i) being the i-th. All lanes call it, and copy_of.
+  template <typename F>
+  __device__ void put(int n, F copy_of) {
+    const int first = int((unsigned(producer_) - n_put_) % kStepProducers);
+    n_put_ += unsigned(n);
+    for (int i = first; i < n; i += 32 * kStepProducers) {
+      const int n_here = min(32, (n - i + kStepProducers - 1) / kStepProducers);
+      const StageCopy copy = copy_of(min(i + kStepProducers * lane(), n - 1));
+      const int own = slot_ + kStepProducers * lane(), rounds = own / ring_.n_slots;
+      for (int k = 0; k < n_here; ++k) {
+        if (lane() == k) put_one(copy, own - rounds * ring_.n_slots, parity_ ^ (rounds & 1));
+        __syncwarp();
+      }
+      slot_ += kStepProducers * n_here;
+      parity_ ^= slot_ / ring_.n_slots & 1;
+      slot_ %= ring_.n_slots;
+    }
+  }
+
+ private:
+  static __device__ int lane() { return int(threadIdx.x) % 32; }
+
+  // `parity`: that with which the slot was given back last.
+  __device__ void put_one(const StageCopy& copy, int slot, int parity) const {
+    uint8_t* const to = ring_.slots + slot * ring_.slot_bytes;
     // Asleep a while: who asks on and on takes turns from the warps that multiply.
-    while (!ptx::mbarrier_is_complete(ring.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
+    while (!ptx::mbarrier_is_complete(ring_.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
     // The copy that makes room is there when its slot is full, or was and is already given
     // back: somebody may have filled the slot again, whose parity then says that the copy is to
     // come. It cannot have been given back twice, since what comes here is taken before.
-    const int most_copies = *ring.most_copies;
-    if (most_copies != 0) {
-      const int before = slot - most_copies;
-      const int its_slot = before < 0 ? before + ring.n_slots : before;
-      const int its_parity = before < 0 ? parity : parity ^ 1;
-      while (!ptx::mbarrier_is_complete(ring.full + 8 * its_slot, its_parity) &&
-             !ptx::mbarrier_is_complete(ring.empty + 8 * its_slot, its_parity)) {
-        __nanosleep(kRingSleep);
-      }
+    const int before = slot - *ring_.most_copies;
+    const int its_slot = before < 0 ? before + ring_.n_slots : before;
+    const int its_parity = before < 0 ? parity : parity ^ 1;
+    while (!ptx::mbarrier_is_complete(ring_.full + 8 * its_slot, its_parity) &&
+           !ptx::mbarrier_is_complete(ring_.empty + 8 * its_slot, its_parity)) {
+      __nanosleep(kRingSleep);
     }
-    auto* const barrier = static_cast<uint64_t*>(__cvta_shared_to_generic(ring.full + 8 * slot));
-    ptx::mbarrier_expect(barrier, n_bytes + n_other);
-    if (n_bytes != 0) ptx::bulk_copy(to, from, n_bytes, barrier, policy);
-    if (n_other != 0) ptx::bulk_copy(to + kStageBytes, other, n_other, barrier, policy);
-    slot += kStepProducers;
-    if (slot >= ring.n_slots) {
-      slot -= ring.n_slots;
-      parity ^= 1;
+    auto* const barrier = static_cast<uint64_t*>(__cvta_shared_to_generic(ring_.full + 8 * slot));
+    ptx::mbarrier_expect(barrier, copy.n_bytes + copy.n_scale_bytes);
+    if (copy.n_bytes != 0) ptx::bulk_copy(to, copy.from, copy.n_bytes, barrier, policy_);
+    if (copy.n_scale_bytes != 0) {
+      ptx::bulk_copy(to + kStageBytes, copy.scales, copy.n_scale_bytes, barrier, policy_);
     }
-  };
+  }
+
+  const StepRing& ring_;
+  const uint64_t policy_;
+  const int producer_;
+  int slot_, parity_ = 1;  // of the next stage of this warp
+  unsigned n_put_ = 0;     // by all producers
+};
+
+// What warp `producer` does, all the way through the step.
+__device__ inline void fill_ring(const StepParams& p, const StepProduct* products,
+                                 const StepRing& ring, int producer) {
+  const int lane = int(threadIdx.x) % 32;
+  RingProducer ring_producer(ring, producer);
   const CacheStages cache = cache_stages(p.attention, attention_share(p.attention, p.input->pos));
-  unsigned n_issued = 0;  // by all producers, in front of the group
-  StepMatrix entries{};   // lane i has the layer's i-th pair of pointers
+  // Lane i has the i-th pair of pointers, of this layer and of the next.
+  const auto pointers_of = [&](int layer) {
+    return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
+                                                     : StepMatrix{};
+  };
+  StepMatrix pointers{}, next = pointers_of(0);
+  const auto pointer = [&](const uint8_t* of_lane, int i) {
+    return reinterpret_cast<const uint8_t*>(
+        __shfl_sync(~0u, reinterpret_cast<unsigned long long>(of_lane), i));
+  };
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer = step / 4, phase = layer == p.n_layers ? int(kHead) : step % 4;
-    if (step % 4 == 0 && lane < kLayerPairs) entries = pointer_pair(p.layers[layer], lane);
-    const auto entry = [&](const uint8_t* of_lane, int i) {
-      return reinterpret_cast<const uint8_t*>(
-          __shfl_sync(~0u, reinterpret_cast<unsigned long long>(of_lane), i));
-    };
+    if (step % 4 == 0) {
+      pointers = next;
+      next = pointers_of(layer + 1);
+    }
     if (phase == kWo && cache.n_stages != 0) {
-      const uint8_t* const keys = entry(entries.weights, kCachePair);
-      const uint8_t* const values = entry(entries.scales, kCachePair);
-      const uint8_t* const key_scales = entry(entries.weights, kCachePair + 1);
-      const uint8_t* const value_scales = entry(entries.scales, kCachePair + 1);
-      const int turn = int((unsigned(producer) - n_issued) % kStepProducers);
-      for (int i = turn; lane == 0 && i < 2 * cache.n_stages; i += kStepProducers) {
+      ring_producer.put(2 * cache.n_stages, [&](int i) {
         const int64_t row = cache.first_row + i / 2 * cache.stage_rows;
         const int n_rows = cache.rows_of(i / 2);
-        const int n_scale_bytes = p.attention.is_u8 ? cache.scale_bytes(row, n_rows) : 0;
-        put((i % 2 == 0 ? keys : values) + row * cache.row_bytes, n_rows * cache.row_bytes,
-            (i % 2 == 0 ? key_scales : value_scales) + (row & ~int64_t{3}) * 4, n_scale_bytes);
-      }
-      n_issued += unsigned(2 * cache.n_stages);
+        const uint8_t* const both[] = {pointer(pointers.weights, kCachePair),
+                                       pointer(pointers.scales, kCachePair)};
+        const uint8_t* const scales[] = {pointer(pointers.weights, kCachePair + 1),
+                                         pointer(pointers.scales, kCachePair + 1)};
+        return StageCopy{(i % 2 == 0 ? both[0] : both[1]) + row * cache.row_bytes,
+                         (i % 2 == 0 ? scales[0] : scales[1]) + (row & ~int64_t{3}) * 4,
+                         n_rows * cache.row_bytes,
+                         p.attention.is_u8 ? cache.scale_bytes(row, n_rows) : 0};
+      });
     }
-    const StepProduct product = products[phase];
+    const StepProduct& product = products[phase];
     const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = product.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
     const int n_streams = product.count << (half_shift + row_shift);
     // Behind the last row of floats there is none: any other will do.
     const int last = is_float ? product.out_dim - 1 : INT_MAX;
-    for (int i = product.part.exists() ? -2 : 0, n; i < n_streams; i += n) {
-      const bool is_part = i < 0;
-      n = is_part ? 2 : stream_group(n_streams - i);
-      const StepStages stages = is_part ? product.part.stages : StepStages{0, product.n_stages};
-      const unsigned turn = (unsigned(producer) - n_issued) % kStepProducers;
-      n_issued += unsigned(n * (stages.end - stages.begin));
-      const int n_log = n >> 1, stream = i + int(turn & unsigned(n - 1));  // log2 of 1, 2 and 4
+    const StepStages& part = product.part.stages;
+    ring_producer.put(2 * (part.end - part.begin) + n_streams * product.n_stages, [&](int i) {
+      const auto [stream, stage] = stream_stage(product, n_streams, i);
       const int tile_index = stream >> row_shift;
-      const int its_tile = is_part ? product.part.tile : product.begin + (tile_index >> half_shift);
+      const int its_tile =
+          stream < 0 ? product.part.tile : product.begin + (tile_index >> half_shift);
       const StepTile tile =
           step_tile(product, phase, its_tile, tile_index & ((1 << half_shift) - 1));
       const int matrix = first_matrix(phase) + tile.matrix;
-      const uint8_t* const all_weights = entry(entries.weights, matrix);
-      const uint8_t* const all_scales = entry(entries.scales, matrix);
-      if (lane != 0) continue;
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
-      const uint8_t* const weights = all_weights + int64_t{row} * product.level_bytes;
-      const uint8_t* const scales = all_scales + int64_t{tile.row_tile} * product.tile_scale_bytes;
-      for (int stage = stages.begin + (int(turn) >> n_log); stage < stages.end;
-           stage += kStepProducers >> n_log) {
-        const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
-        put(weights + from, min(kStageBytes, product.level_bytes - from), scales + scales_from,
-            min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from));
-      }
-    }
+      const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
+      return StageCopy{
+          pointer(pointers.weights, matrix) + int64_t{row} * product.level_bytes + from,
+          pointer(pointers.scales, matrix) + int64_t{tile.row_tile} * product.tile_scale_bytes +
+              scales_from,
+          min(kStageBytes, product.level_bytes - from),
+          min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from)};
+    });
   }
 }
 
