@@ -46,7 +46,7 @@ DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity
   if (capacity <= s.most_alone) return s;
   const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
   const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(capacity, s.least));
-  // Two blocks on each SM: the ring of one has under way what the memory asks for, but SMs do not
+  // Two blocks on each SM: the ring of one has under way what the memory asks for, but SMs hardly
   // get the same share of it, and who is late has less to do then. 32 heads of 128 with 4, 8, 16
   // and 24 splits: 20.7, 18.2, 21.5 and 26.0 us at 4096 positions, 135, 120, 121 and 123 at 32768.
   s.n = int(std::clamp<int64_t>(2 * n_sms / groups, 1, most));

@@ -201,10 +201,10 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
   // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6, 8 and any
   // number of copies while the block multiplies: INT4 807, 815, 805, 770, 740; INT8 with 6, 8, 10
-  // and any 526, 517, 507, 493; F16 with 8, 12 and any, the same while it waits, 305, 303, 302.
+  // and any 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits, 307, 304, 303.
   const StepFormat format = wo->format;
-  p.copies_of_exchange = format <= StepFormat::BF16 ? 8 : 4;
-  p.copies_of_product = format <= StepFormat::BF16 ? 8 : format == StepFormat::U4 ? 5 : 6;
+  p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
+  p.copies_of_product = format == StepFormat::U4 ? 5 : 6;
   if (p.n_slots < 2 * kStepProducers) return nullptr;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));

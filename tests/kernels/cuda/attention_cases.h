@@ -74,13 +74,13 @@ struct TestCache {
     copy(layer.value_scales, value_scales);
   }
 
-  // Rows of a head in float64, [capacity, head_dim].
-  float64::Values head_values(bool is_k, int64_t head) const {
-    const int64_t n = layer.capacity * layer.head_dim;
+  // The first rows of a head in float64, [n_rows, head_dim].
+  float64::Values head_values(bool is_k, int64_t head, int64_t n_rows) const {
+    const int64_t n = n_rows * layer.head_dim;
     float64::Values x(static_cast<size_t>(n));
     const HostTensor& rows = is_k ? keys : values;
     for (int64_t i = 0; i < n; ++i) {
-      const int64_t at = head * n + i;
+      const int64_t at = head * layer.capacity * layer.head_dim + i;
       x[size_t(i)] = layer.dtype == DType::F16
                          ? double(rows.at(at))
                          : (double(static_cast<const uint8_t*>(rows.view().data)[at]) - 128) *
@@ -96,7 +96,17 @@ struct TestCache {
 // What of a U8 cache passes through F16 before it is multiplied.
 enum class Through { Nothing, ValuesF16, KeysAndValuesF16 };
 
-// One row of attention: q of `head` at position `last` over keys 0 ... last.
+// One row of attention in float64, and how far from it the card may be.
+struct AttentionRow {
+  float64::Values out, bounds;
+
+  void expect(const float* got, const std::string& what) const {
+    for (size_t i = 0; i < out.size(); ++i)
+      ASSERT_NEAR(double(got[i]), out[i], bounds[i]) << what << ", element " << i;
+  }
+};
+
+// q at position `last` over keys 0 ... last.
 //
 // A product of f16 is exact in f32; tensor cores may truncate their sums, so a score is off by 2 u
 // for each of head_dim terms, its distance from the maximum by twice that and 4 u of itself, the
@@ -106,11 +116,9 @@ enum class Through { Nothing, ValuesF16, KeysAndValuesF16 };
 // passes from U8 through F16. A key that does so moves a score by 2^-11 of the sum of its terms'
 // magnitudes, or by 2^-25 |q| where it is subnormal, and the share of a weight in the total by the
 // exponential of twice that. Then one rounding of the output.
-//
-// Where `errors` are wanted the row is added to them.
-inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
-                       const Heads& heads, int64_t last, DType out_dtype, Through through,
-                       const float* got, const std::string& what, PlainErrors* errors = nullptr) {
+inline AttentionRow attention_row(const float64::Values& q, const float64::Values& k,
+                                  const float64::Values& v, const Heads& heads, int64_t last,
+                                  DType out_dtype, Through through) {
   const double scale = double(scale_of(heads));
   const auto want = float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale);
   const double n = double(last + 1);
@@ -125,14 +133,22 @@ inline void expect_row(const float64::Values& q, const float64::Values& k, const
       through == Through::KeysAndValuesF16
           ? std::expm1(2 * (1.001 * 0x1p-11 * want.scores[0] + sum_q * scale * 0x1p-25))
           : 0;
-  for (int64_t i = 0; i < heads.head_dim; ++i) {
-    const double inexact =
-        (relative * want.magnitudes[size_t(i)] + n * 0x1p-25 * largest) * (1 + wider) +
-        wider * want.magnitudes[size_t(i)];
-    const double bound =
-        inexact + unit_roundoff(out_dtype) * (std::abs(want.out[size_t(i)]) + inexact) + 0x1p-25;
-    ASSERT_NEAR(double(got[i]), want.out[size_t(i)], bound) << what << ", element " << i;
+  AttentionRow row{want.out, {}};
+  for (size_t i = 0; i < row.out.size(); ++i) {
+    const double inexact = (relative * want.magnitudes[i] + n * 0x1p-25 * largest) * (1 + wider) +
+                           wider * want.magnitudes[i];
+    row.bounds.push_back(inexact + unit_roundoff(out_dtype) * (std::abs(row.out[i]) + inexact) +
+                         0x1p-25);
   }
+  return row;
+}
+
+// Expects such a row. Where `errors` are wanted it is added to them.
+inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
+                       const Heads& heads, int64_t last, DType out_dtype, Through through,
+                       const float* got, const std::string& what, PlainErrors* errors = nullptr) {
+  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through);
+  ASSERT_NO_FATAL_FAILURE(want.expect(got, what));
   if (errors == nullptr) return;
   const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype);
   for (size_t i = 0; i < plain.size(); ++i) errors->add(double(got[i]), plain[i], want.out[i]);

@@ -68,8 +68,8 @@ TEST_P(Prefill, MatchesFloat64) {
   TestCache cache(1, cache_dtype(), h, kCapacity);
   std::vector<float64::Values> k, v;
   for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-    k.push_back(cache.head_values(true, i));
-    v.push_back(cache.head_values(false, i));
+    k.push_back(cache.head_values(true, i, kCapacity));
+    v.push_back(cache.head_values(false, i, kCapacity));
   }
   const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
   const DeviceTensor q_dev = to_device(q);
@@ -232,8 +232,8 @@ TEST(PrefillLong, MatchesFloat64) {
   const HostTensor got = to_host(out);
   PlainErrors errors;
   for (int64_t kv_head = 0; kv_head < h.n_kv_heads; ++kv_head) {
-    const float64::Values k = cache.head_values(true, kv_head);
-    const float64::Values v = cache.head_values(false, kv_head);
+    const float64::Values k = cache.head_values(true, kv_head, kTokens);
+    const float64::Values v = cache.head_values(false, kv_head, kTokens);
     for (int64_t t : {0, 1, 127, 128, 1000, 3333, 4095, 4096, 6000, 8063, 8064, 8191}) {
       const int64_t row = t * h.n_heads + 2 * kv_head + t % 2;
       std::vector<float> values;
