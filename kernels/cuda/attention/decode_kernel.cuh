@@ -78,9 +78,8 @@ struct Merged {
 //             key/value head and one share of the positions; each of its warps goes over its own
 //             16 or 32 positions in turn (decode_tile.cuh), with its own softmax, and its own ring
 //             of them (decode_ring.cuh). Shares follow from pos; blocks without one leave at once.
-//             The last block of a group to arrive merges the shares, and zeroes the counter. One
-//             block an SM has all the copies under way that the memory asks for; two of them, or
-//             one and a product's, fit on an SM. Dynamic smem: ring_bytes
+//             The last block of a group to arrive merges the shares, and zeroes the counter. Two
+//             blocks, or one and a product's, fit on an SM. Dynamic smem: ring_bytes
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
 //   requires  head_dim <= kD; pos < capacity

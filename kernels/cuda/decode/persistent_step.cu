@@ -186,8 +186,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   const int n_elements = attention->heads_per_block * attention->head_dim;
   const int kernel_heads = attention->heads_per_block == 1 ? 1 : kStepMaxHeads;
   p.attention.query_at = kStepWarps * n_elements * int{sizeof(float)};
-  p.input_bytes = std::max(
-      p.input_bytes, p.attention.query_at + QueryLevels::bytes(kernel_heads, attention->head_dim));
+  const int query_bytes =
+      attention->multiplies_levels ? QueryLevels::bytes(kernel_heads, attention->head_dim) : 0;
+  p.input_bytes = std::max(p.input_bytes, p.attention.query_at + query_bytes);
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
   if (merged * 4 > kScratchFloats) return nullptr;

@@ -187,7 +187,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
 
 // All stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
 template <int kHeads>
-__device__ inline void attend_rows(Decoder<kHeads>& decoder, const StepAttention& a,
+__device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[kStepMaxHeadDim],
                                    const StepRing& ring, StepCursor& cursor) {
   constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
@@ -215,22 +215,23 @@ __device__ inline void attend_rows(Decoder<kHeads>& decoder, const StepAttention
         }
       }
       float weights[kHeads][kN];
-      Decoder<kHeads>::scores(weights, k, valid, q, q_at, a);
-      decoder.weigh(weights);
+      OnlineSoftmax<kHeads>::scores(weights, k, valid, q, q_at, a);
+      softmax.weigh(weights);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
         float row[8], weight[kHeads];
         unpack(row, v[n], a.is_u8);
 #pragma unroll
         for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
-        decoder.add(weight, row);
+        softmax.add(weight, row);
       }
     }
   });
 }
 
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
-// the parts. `memory`: [kStepWarps, kHeads, head_dim] floats, `parts` what merge_splits gathers.
+// the parts. `memory`: [kStepWarps, heads_per_block, head_dim] floats and behind them, at query_at,
+// what QueryLevels has; `parts`: what merge_splits gathers.
 template <int kHeads>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer,
                               StepAttentionShared<kHeads>& s, float* memory, float* parts,
@@ -246,12 +247,12 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
                                               : nullptr};
   take_new_rows<kHeads>(p, layer, t, s, query, epoch);
 
-  Decoder<kHeads> decoder;
+  OnlineSoftmax<kHeads> softmax;
   const CacheStages cache = cache_stages(a, t);
   if (query.digits != nullptr) {
-    attend_levels<kHeads>(decoder, a, cache, query, ring, cursor);
+    attend_levels<kHeads>(softmax, a, cache, query, ring, cursor);
   } else {
-    attend_rows<kHeads>(decoder, a, cache, s.q, ring, cursor);
+    attend_rows<kHeads>(softmax, a, cache, s.q, ring, cursor);
   }
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
@@ -269,29 +270,29 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
       }
       own_score[h][0] = has_row ? sum : -INFINITY;
     }
-    decoder.weigh(own_score);
+    softmax.weigh(own_score);
     float row[8], weight[kHeads];
 #pragma unroll
     for (int i = 0; i < 8; ++i) row[i] = has_columns ? s.new_row[1][at + i] : 0.0f;
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) weight[h] = own_score[h][0];
-    decoder.add(weight, row);
+    softmax.add(weight, row);
   }
 
-  if (a.lanes == 8) decoder.merge(8);
-  decoder.merge(16);
+  if (a.lanes == 8) softmax.merge(8);
+  softmax.merge(16);
   const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
   if (lane < a.lanes) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       if (h >= heads) break;
-      if (lane == 0) s.states[warp][h] = {decoder.max[h], decoder.sum[h]};
+      if (lane == 0) s.states[warp][h] = {softmax.max[h], softmax.sum[h]};
       if (!has_columns) continue;
       float* const to = memory + warp * n_elements + h * a.head_dim + at;
 #pragma unroll
       for (int i = 0; i < 8; i += 4) {
         *reinterpret_cast<float4*>(to + i) = make_float4(
-            decoder.out[h][i], decoder.out[h][i + 1], decoder.out[h][i + 2], decoder.out[h][i + 3]);
+            softmax.out[h][i], softmax.out[h][i + 1], softmax.out[h][i + 2], softmax.out[h][i + 3]);
       }
     }
   }

@@ -1,9 +1,9 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_decoder.cuh"
 #include "kernels/cuda/decode/step_input.cuh"
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_share.cuh"
+#include "kernels/cuda/decode/step_softmax.cuh"
 
 // Attention over levels of a cache of int8: q . k by the integer tensor cores, with q in digits as
 // the inputs of products are; weights . v in f32.
@@ -56,7 +56,7 @@ struct QueryLevels {
 // lanes, in any order that both operands have. Levels less the zero level, times digits, are summed
 // exactly: 128 * 128 * head_dim stay below 2^22 (multiply_levels).
 template <int kHeads>
-__device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttention& a,
+__device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
                                      const CacheStages& cache, const QueryLevels& query,
                                      const StepRing& ring, StepCursor& cursor) {
   constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
@@ -149,7 +149,7 @@ __device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttenti
         }
       }
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) top[h] = decoder.raise(h, top[h]);
+      for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
 #pragma unroll
       for (int set = 0; set < kSets; ++set) {
         const float base = kHeads == 1 ? top[0] : t < 2 ? top[2 * set] : top[2 * set + 1];
@@ -173,10 +173,10 @@ __device__ inline void attend_levels(Decoder<kHeads>& decoder, const StepAttenti
 #pragma unroll
           for (int h = 0; h < kHeads; ++h) {
             weight[h] = weights[h * 16 + row];
-            decoder.sum[h] += weight[h];
+            softmax.sum[h] += weight[h];
             weight[h] *= value_scale;
           }
-          decoder.add(weight, values);
+          softmax.add(weight, values);
         }
       };
       if (a.lanes == 16) {

@@ -146,11 +146,11 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
       ring_producer.put(2 * cache.n_stages, [&](int i) {
         const int64_t row = cache.first_row + i / 2 * cache.stage_rows;
         const int n_rows = cache.rows_of(i / 2);
-        const uint8_t* const both[] = {pointer(pointers.weights, kCachePair),
+        const uint8_t* const rows[] = {pointer(pointers.weights, kCachePair),
                                        pointer(pointers.scales, kCachePair)};
         const uint8_t* const scales[] = {pointer(pointers.weights, kCachePair + 1),
                                          pointer(pointers.scales, kCachePair + 1)};
-        return StageCopy{(i % 2 == 0 ? both[0] : both[1]) + row * cache.row_bytes,
+        return StageCopy{(i % 2 == 0 ? rows[0] : rows[1]) + row * cache.row_bytes,
                          (i % 2 == 0 ? scales[0] : scales[1]) + (row & ~int64_t{3}) * 4,
                          n_rows * cache.row_bytes,
                          p.attention.is_u8 ? cache.scale_bytes(row, n_rows) : 0};

@@ -18,8 +18,8 @@ struct TileCost {
 
 // step: measured on an H200 as the slope over k of whole products, but for 64x96, 64x176, 128x96,
 // 128x224 and 256x192, where it continues that row, and the transposed ones, where it is what puts
-// whole products of 16 to 4096 rows in order (136x256 had 3 stages then); the tensor cores alone
-// would take m * n / 32 clocks. Tiles of 64 rows are bound by what an SM can take in.
+// whole products of 16 to 4096 rows in order; the tensor cores alone would take m * n / 32 clocks.
+// Tiles of 64 rows are bound by what an SM can take in.
 constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
                                                       {GemmTile::k64x128, 64, 128, 400},
                                                       {GemmTile::k64x176, 64, 176, 500},
@@ -30,7 +30,7 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
                                                       {GemmTile::k128x256, 128, 256, 1150},
                                                       {GemmTile::k256x192, 256, 192, 1690},
                                                       {GemmTile::k104x256, 104, 256, 980},
-                                                      {GemmTile::k136x256, 136, 256, 1330},
+                                                      {GemmTile::k136x256, 136, 256, 1210},
                                                       {GemmTile::k152x192, 152, 192, 1035},
                                                       {GemmTile::k200x128, 200, 128, 915}}};
 constexpr double kFillClocks = 1500;   // of the ring
@@ -136,6 +136,9 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
     for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
     const int64_t tiles_m = ceil_div(args.m, tile.m);
     const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
+    const int64_t tiles = tiles_n * tiles_m;
+    const double step = step_clocks(tile, tile.m, args.k);
+    const double last_step = step_clocks(tile, last_rows, args.k);
     for (const int split : {1, 2, 4}) {
       const GemmPlan plan{tile.tile, split};
       const int at_once = split == 1   ? card.blocks
@@ -143,9 +146,6 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
                                        : card.clusters_of_4;
       if (at_once == 0 || !plan_fits(args, plan)) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
-      const int64_t tiles = tiles_n * tiles_m;
-      const double step = step_clocks(tile, tile.m, args.k);
-      const double last_step = step_clocks(tile, last_rows, args.k);
       // of as many tiles_m as a block takes tiles, one has the last rows
       const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
       double clocks =

@@ -91,8 +91,6 @@ bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
-// The plans with transposed tiles.
-void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Any shape, from sm_80 on.
 void gemm_mma(cudaStream_t stream, GemmArgs args);

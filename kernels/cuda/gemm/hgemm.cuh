@@ -288,10 +288,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
           } else {
             ptx::tensor_store(&map, staging, column_of_box, row);
           }
-          ptx::bulk_commit();
         }
-        return;
       }
+      // Groups are counted, also those without a copy: acquire_staging leaves one under way.
+      if (thread == 0) ptx::bulk_commit();
+      if (by_map) return;
       const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
 #pragma unroll 1
       for (int i = thread; i < 64 * width; i += 128) {

@@ -15,7 +15,10 @@ CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t column
 
 bool whole_16_bytes(const void* data, int64_t row_bytes);
 
-const GemmCard& gemm_card();  // cards of one process are of one kind
+const GemmCard& gemm_card();  // of hgemm.cu; cards of one process are of one kind
+
+// The plans with transposed tiles.
+void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // A launch with clusters of `cluster` blocks that may begin early, as launch() in launch.h.
 class Launch {

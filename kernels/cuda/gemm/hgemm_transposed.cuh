@@ -272,7 +272,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
           send_staging(map, s.staging[consumer][turn], row, n_rows, column);
           turn ^= 1;
         }
-        if (by_map && thread == 0) ptx::bulk_commit();
+        if (thread == 0) ptx::bulk_commit();  // also without a copy: groups are counted
       }
     }
   }

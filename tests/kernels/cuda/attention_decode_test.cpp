@@ -51,6 +51,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
     const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
     const DeviceTensor out = poisoned_device(dtype, {h.n_heads + 1, h.head_dim});
     MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
+    const int64_t head_step = h.n_heads > 16 ? 11 : 1;
     std::map<int64_t, AttentionRow> rows;  // by head: float64 takes its time, so not of all of many
     // The first choice is what the launcher makes; of the others only the output is looked at.
     for (size_t choice = 0; choice < all_splits.size(); ++choice) {
@@ -114,7 +115,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
           expect_same_bytes(cache.layer.key_scales, to_host(want.key_scales), where);
           expect_same_bytes(cache.layer.value_scales, to_host(want.value_scales), where);
         }
-        for (int64_t head = 0; head<h.n_heads; head += h.n_heads> 16 ? 11 : 1) {
+        for (int64_t head = 0; head < h.n_heads; head += head_step) {
           const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
           float64::Values turned;
           for (float x : rotated_row(q, head, h.head_dim, used, pos))

@@ -46,10 +46,10 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
 // Lanes that share a row, 8 or 16 of them, hold eight elements each: an online softmax of the
 // positions that these lanes have seen.
 template <int kHeads>
-struct Decoder {
+struct OnlineSoftmax {
   float max[kHeads], sum[kHeads], out[kHeads][8];
 
-  __device__ Decoder() {
+  __device__ OnlineSoftmax() {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       max[h] = -INFINITY;
