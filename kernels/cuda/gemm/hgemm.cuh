@@ -68,6 +68,38 @@ __device__ inline int staged_at(int row, int chunk) {
   return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
 }
 
+// Sends n_rows rows of kRowBytes of out from `staging`, by all threads of a warpgroup: as a box by
+// its first thread, which is to commit it, or, where rows of out are no whole 16 bytes and there is
+// no map, element by element.
+template <typename T, int kRowBytes>
+__device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& part,
+                                   const CUtensorMap* map, bool out_is_f32, const uint8_t* staging,
+                                   int row, int n_rows, int column) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (map != nullptr) {
+    if (thread != 0) return;
+    if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
+      ptx::tensor_add(map, staging, column, row);
+    } else {
+      ptx::tensor_store(map, staging, column, row);
+    }
+    return;
+  }
+  const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
+#pragma unroll 1
+  for (int i = thread; i < n_rows * width; i += 128) {
+    const int r = i / width, c = i % width;
+    if (row + r >= args.m || column + c >= part.n) continue;
+    const int byte = c * size;
+    const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
+    const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
+                                 : to_float(*reinterpret_cast<const T*>(from));
+    put<T>(args, part.out, int64_t{row + r} * part.n + column + c, sum);
+  }
+#endif
+}
+
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
@@ -281,29 +313,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       turn ^= 1;
       ptx::fence_for_copy_engine();
       ptx::named_barrier(1 + consumer, 128);
-      if (by_map) {
-        if (thread == 0) {
-          if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
-            ptx::tensor_add(&map, staging, column_of_box, row);
-          } else {
-            ptx::tensor_store(&map, staging, column_of_box, row);
-          }
-        }
-      }
+      send_staged<T, kRowBytes>(args, part, by_map ? &map : nullptr, out_is_f32, staging, row, 64,
+                                column_of_box);
       // Groups are counted, also those without a copy: acquire_staging leaves one under way.
       if (thread == 0) ptx::bulk_commit();
-      if (by_map) return;
-      const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
-#pragma unroll 1
-      for (int i = thread; i < 64 * width; i += 128) {
-        const int r = i / width, c = i % width;
-        if (row + r >= args.m || column_of_box + c >= part.n) continue;
-        const int byte = c * size;
-        const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
-        const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
-                                     : to_float(*reinterpret_cast<const T*>(from));
-        put<T>(args, part.out, int64_t{row + r} * part.n + column_of_box + c, sum);
-      }
     };
 
     const auto put_block = [&]<int kWidth>(float* sums, int row, int column_of_block) {

@@ -187,31 +187,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kM / 2; ++j) d[b][j] += biases[j / 2 % 2];
     }
 
-    // A staging buffer of up to kChunk rows of 128 bytes of out, swizzled, goes out as a box.
     const auto send_staging = [&](const CUtensorMap& map, const uint8_t* staging, int row,
                                   int n_rows, int column) {
       if (column >= part.n) return;
-      if (by_map) {
-        if (thread == 0) {
-          if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
-            ptx::tensor_add(&map, staging, column, row);
-          } else {
-            ptx::tensor_store(&map, staging, column, row);
-          }
-        }
-        return;
-      }
-      const int size = out_is_f32 ? 4 : 2, width = 128 / size;
-#pragma unroll 1
-      for (int i = thread; i < n_rows * width; i += 128) {
-        const int r = i / width, c = i % width;
-        if (row + r >= args.m || column + c >= part.n) continue;
-        const int byte = c * size;
-        const uint8_t* const from = staging + staged_at<128>(r, byte / 16) + byte % 16;
-        const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
-                                     : to_float(*reinterpret_cast<const T*>(from));
-        put<T>(args, part.out, int64_t{row + r} * part.n + column + c, sum);
-      }
+      send_staged<T, 128>(args, part, by_map ? &map : nullptr, out_is_f32, staging, row, n_rows,
+                          column);
     };
 
 #pragma unroll
