@@ -130,7 +130,7 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   layer.values = allocate(dtype, {n_kv_heads, capacity, head_dim});
   if (dtype == DType::U8) {
     // Bulk copies take 16 bytes at a time (decode/step_share.cuh).
-    const int64_t n_scales = ceil_div(n_kv_heads * capacity, 4) * 4;
+    const int64_t n_scales = align_up(n_kv_heads * capacity, 4);
     layer.key_scales = allocate(DType::F32, {n_scales});
     layer.value_scales = allocate(DType::F32, {n_scales});
     prefill_workspace(layer);  // before the first token, as all memory of a session

@@ -118,7 +118,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_splits = n_blocks / a.n_groups;
   a.lanes = a.head_dim <= 64 ? 8 : 16;
   a.is_u8 = cache.dtype == DType::U8;
-  const int row_bytes = a.head_dim * (a.is_u8 ? 1 : 2), n_teams = kStepConsumers / a.lanes;
+  const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.multiplies_levels = a.is_u8 && a.head_dim % 64 == 0;
   a.scale_log2 = model.attention_scale * 1.44269504088896341f;

@@ -146,6 +146,8 @@ struct StepAttention {
   bool multiplies_levels;  // q . k by the integer tensor cores: step_levels.cuh
   int query_at;            // of what that wants, in bytes, in the memory of attention
   float scale_log2;
+
+  __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
 };
 
 // What changes from step to step. Words that may carry an epoch of this step are cleared before it.

@@ -52,7 +52,7 @@ __device__ inline CacheStages cache_stages(const StepAttention& a, const StepAtt
   s.first_row = int64_t{t.kv_head} * a.capacity + t.begin;
   s.n_rows = t.takes_part ? max(0, min(t.end, t.pos) - t.begin) : 0;
   s.stage_rows = a.stage_rows;
-  s.row_bytes = a.head_dim * (a.is_u8 ? 1 : 2);
+  s.row_bytes = a.row_bytes();
   s.n_stages = (s.n_rows + 2 * s.stage_rows - 1) / (2 * s.stage_rows) * 2;
   return s;
 }

@@ -68,6 +68,33 @@ __device__ inline int staged_at(int row, int chunk) {
   return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
 }
 
+// Sets the block's ring up, and waits for what the product is made of.
+template <typename Tile, typename Maps>
+__device__ inline void begin_product(typename Tile::Shared& s, const Maps& maps) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  if (threadIdx.x == 0) {
+    for (int i = 0; i < Tile::kStages; ++i) {
+      ptx::mbarrier_init(s.full + i, 1);
+      ptx::mbarrier_init(s.empty + i, Tile::kWarpgroups);
+    }
+    ptx::mbarrier_init_fence();
+    ptx::prefetch_tensor_map(&maps.x);
+    ptx::prefetch_tensor_map(&maps.w[0]);
+  }
+  __syncthreads();
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+#endif
+}
+// The next slot of a ring, and the parity of its round.
+template <int kStages>
+__device__ inline void advance(int& slot, int& parity) {
+  if (++slot == kStages) {
+    slot = 0;
+    parity ^= 1;
+  }
+}
+
 // Sends n_rows rows of kRowBytes of out from `staging`, by all threads of a warpgroup: as a box by
 // its first thread, which is to commit it, or, where rows of out are no whole 16 bytes and there is
 // no map, element by element.
@@ -133,18 +160,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int split = kCanSplit ? cut.split : 1;
   const int rank = split > 1 ? ptx::cluster_rank() : 0;
 
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(s.full + i, 1);
-      ptx::mbarrier_init(s.empty + i, kWarpgroups);
-    }
-    ptx::mbarrier_init_fence();
-    ptx::prefetch_tensor_map(&maps.x);
-    ptx::prefetch_tensor_map(&maps.w[0]);
-  }
-  __syncthreads();
-  ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
+  begin_product<Tile>(s, maps);
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
   const int first = static_cast<int>(blockIdx.x) / split;
@@ -152,12 +168,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int k_steps = (args.k + kStepK - 1) / kStepK;
   const int k_begin = k_steps * rank / split, k_end = k_steps * (rank + 1) / split;
   int slot = 0, parity = 0;
-  const auto next_slot = [&] {
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  };
+  const auto next_slot = [&] { advance<kStages>(slot, parity); };
 
   if (warpgroup == 0) {
     if constexpr (kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();

@@ -70,18 +70,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
 
-  if (threadIdx.x == 0) {
-    for (int i = 0; i < kStages; ++i) {
-      ptx::mbarrier_init(s.full + i, 1);
-      ptx::mbarrier_init(s.empty + i, kWarpgroups);
-    }
-    ptx::mbarrier_init_fence();
-    ptx::prefetch_tensor_map(&maps.x);
-    ptx::prefetch_tensor_map(&maps.w[0]);
-  }
-  __syncthreads();
-  ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
+  begin_product<Tile>(s, maps);
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
   const int first = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
@@ -94,12 +83,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     return Place{at.part, at.row_tile * kM, at.column_tile * kOut};
   };
   int slot = 0, parity = 0;
-  const auto next_slot = [&] {
-    if (++slot == kStages) {
-      slot = 0;
-      parity ^= 1;
-    }
-  };
+  const auto next_slot = [&] { advance<kStages>(slot, parity); };
 
   if (warpgroup == 0) {
     ptx::shrink_registers<kWarpgroups == 3 ? 32 : 40>();

@@ -41,18 +41,15 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 // clang-format off
 #define MINFER_L4(a, b, c, d) "%" #a ",%" #b ",%" #c ",%" #d
 #define MINFER_R4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
-#define MINFER_L40 \
+#define MINFER_L48 \
   MINFER_L4(0, 1, 2, 3) "," MINFER_L4(4, 5, 6, 7) "," MINFER_L4(8, 9, 10, 11) "," \
   MINFER_L4(12, 13, 14, 15) "," MINFER_L4(16, 17, 18, 19) "," MINFER_L4(20, 21, 22, 23) "," \
   MINFER_L4(24, 25, 26, 27) "," MINFER_L4(28, 29, 30, 31) "," MINFER_L4(32, 33, 34, 35) "," \
-  MINFER_L4(36, 37, 38, 39)
-#define MINFER_R40 \
-  MINFER_R4(0), MINFER_R4(4), MINFER_R4(8), MINFER_R4(12), MINFER_R4(16), \
-  MINFER_R4(20), MINFER_R4(24), MINFER_R4(28), MINFER_R4(32), MINFER_R4(36)
-#define MINFER_L48 \
-  MINFER_L40 "," MINFER_L4(40, 41, 42, 43) "," MINFER_L4(44, 45, 46, 47)
+  MINFER_L4(36, 37, 38, 39) "," MINFER_L4(40, 41, 42, 43) "," MINFER_L4(44, 45, 46, 47)
 #define MINFER_R48 \
-  MINFER_R40, MINFER_R4(40), MINFER_R4(44)
+  MINFER_R4(0), MINFER_R4(4), MINFER_R4(8), MINFER_R4(12), MINFER_R4(16), \
+  MINFER_R4(20), MINFER_R4(24), MINFER_R4(28), MINFER_R4(32), MINFER_R4(36), \
+  MINFER_R4(40), MINFER_R4(44)
 #define MINFER_L52 \
   MINFER_L48 "," MINFER_L4(48, 49, 50, 51)
 #define MINFER_R52 \
@@ -94,7 +91,6 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 #define MINFER_R128 \
   MINFER_R112, MINFER_R4(112), MINFER_R4(116), MINFER_R4(120), MINFER_R4(124)
 
-MINFER_WGMMA(40, 80, 41, 42, MINFER_L40, MINFER_R40)
 MINFER_WGMMA(48, 96, 49, 50, MINFER_L48, MINFER_R48)
 MINFER_WGMMA(52, 104, 53, 54, MINFER_L52, MINFER_R52)
 MINFER_WGMMA(64, 128, 65, 66, MINFER_L64, MINFER_R64)
@@ -111,8 +107,6 @@ MINFER_WGMMA(128, 256, 129, 130, MINFER_L128, MINFER_R128)
 #undef MINFER_WGMMA_OF
 #undef MINFER_L4
 #undef MINFER_R4
-#undef MINFER_L40
-#undef MINFER_R40
 #undef MINFER_L48
 #undef MINFER_R48
 #undef MINFER_L52
