@@ -324,6 +324,38 @@ TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
   }
 }
 
+// One to four query heads a block of the one kernel, heads of 64, 128 and of 80 elements, and so
+// many positions that a block has several steps of rows, which begin anywhere in 16 bytes of
+// scales.
+TEST_F(CudaModel, AttendsOverAnInt8Cache) {
+  struct Heads {
+    int64_t n, n_kv, dim;
+  };
+  const auto cpu = make_cpu_backend();
+  HalfBackend plain(DType::F16);
+  for (const auto& [n_heads, n_kv_heads, head_dim] :
+       {Heads{32, 32, 64}, {64, 32, 64}, {48, 16, 128}, {32, 8, 64}, {16, 16, 80}}) {
+    SCOPED_TRACE(cat(n_heads, ":", n_kv_heads, " heads of ", head_dim));
+    ModelConfig config = llama_config(256, 512, n_heads, head_dim);
+    config.n_kv_heads = n_kv_heads;
+    config.vocab_size = 300;
+    config.trained_seq_len = 1408;
+    const SyntheticType type{DType::F16, 0};
+    const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
+    const Model on_card = make_synthetic_model(config, type, *backend_, 1);
+    const Model in_plain = make_synthetic_model(config, type, plain, 1);
+    for (const int64_t n : {130, 701, 1401}) {
+      SCOPED_TRACE(n);
+      const std::vector<TokenId> ids = some_ids(n, config.vocab_size);
+      const SessionOptions in_one{.prefill_chunk = n, .kv_dtype = DType::U8};
+      const SessionOptions by_one{.prefill_chunk = 1, .kv_dtype = DType::U8};
+      const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, in_one));
+      EXPECT_LE(relative_error(last_logits(on_card, *backend_, ids, by_one), want),
+                kMostOfPlain * relative_error(last_logits(in_plain, plain, ids, in_one), want));
+    }
+  }
+}
+
 // Prompt and 128 tokens, 100 times: greedily and by the sampler, always the tokens that the host
 // chooses from the logits of single steps.
 TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
