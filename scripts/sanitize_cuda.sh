@@ -1,11 +1,14 @@
 #!/usr/bin/env bash
 # Runs the tests of kernels and of small models on a card under the four tools of compute-sanitizer,
-# a few short cases of each, and prints one line for each tool and test. Fails at any report.
+# a few short cases of each, and prints one line for each tool and test. Fails at any report. The
+# build is one that the tools can follow (kernels/cuda/checkable.h says why):
+#   cmake --preset release -B build/checkable -DMINFER_CUDA=ON -DMINFER_CUDA_CHECKABLE=ON
+#   cmake --build build/checkable
 # Usage: scripts/sanitize_cuda.sh [BUILD_DIR [JOBS]]
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build="${1:-build/release}" jobs="${2:-8}"
+build="${1:-build/checkable}" jobs="${2:-8}"
 export PATH="$PATH:/usr/local/cuda/bin"
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: no NVIDIA card (nvidia-smi finds none)" >&2
@@ -13,6 +16,11 @@ if ! nvidia-smi -L >/dev/null 2>&1; then
 fi
 if ! command -v compute-sanitizer >/dev/null; then
   echo "compute-sanitizer of the CUDA toolkit is not on the PATH" >&2
+  exit 2
+fi
+
+if ! grep -qs '^MINFER_CUDA_CHECKABLE:BOOL=ON$' "$build/CMakeCache.txt"; then
+  echo "$build is not configured with MINFER_CUDA_CHECKABLE=ON" >&2
   exit 2
 fi
 

@@ -121,7 +121,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
   __shared__ float s_squares[2][kStepWarps];
   __shared__ uint32_t s_first_epoch;
-  __shared__ volatile int s_most_copies;
+  __shared__ int s_most_copies;
   __shared__ int s_parts_came;
   __shared__ float s_residual[kStepConsumers];  // of the rows that a thread adds to
   __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
@@ -149,7 +149,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   if (thread == 0) {
     for (int i = 0; i < p.n_slots; ++i) {
       ptx::mbarrier_init(s_full + i, 1);
-      ptx::mbarrier_init(s_empty + i, kStepWarps);
+      ptx::mbarrier_init(s_empty + i, kArrivalsOfEmpty);
     }
     ptx::mbarrier_init_fence();
     s_most_copies = p.copies_of_product;
@@ -189,12 +189,12 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     float* const squares = s_squares[step % 2];
     float unit = 1;
     if (thread_index() == 0) {
-      s_most_copies = phase == kWo ? p.copies_of_product : p.copies_of_exchange;
+      allow_copies(&s_most_copies, phase == kWo ? p.copies_of_product : p.copies_of_exchange);
     }
     if (phase == kWo) {
       attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(memory.input),
                      memory.scratch(0), ring, cursor, epoch);
-      if (thread_index() == 0) s_most_copies = p.copies_of_exchange;
+      if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
     // Who has no rows of the product does not wait for its input: step_exchange.cuh.
     if (product.count != 0 || product.part.exists()) {
@@ -216,7 +216,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
       ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
     }
-    if (thread_index() == 0) s_most_copies = p.copies_of_product;
+    if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_product);
     for (int tile = product.part.exists() ? -1 : 0;;) {
       const StepRound round = round_of(product, step, phase, tile);
       multiply_round(product, layer, round, memory, ring, cursor, unit);

@@ -40,6 +40,10 @@ struct StepCursor {
 #pragma unroll
         for (int k = 0; k < kN; ++k) {
           memory[k] = ring.slots + slot * ring.slot_bytes;
+          if constexpr (kIsCheckable) {
+            while (!ptx::mbarrier_is_complete(ring.full + 8 * slot, parity)) {
+            }
+          }
           if (++slot == ring.n_slots) {
             slot = 0;
             parity ^= 1;
@@ -47,7 +51,14 @@ struct StepCursor {
         }
         f(step + i, memory);
         __syncwarp();
-        ptx::mbarrier_arrive_if(lane / kN == i, ring.empty + 8 * own);
+        if constexpr (kIsCheckable) {
+          for (const uint8_t* read : memory) {
+            const int its_slot = int((read - ring.slots) / ring.slot_bytes);
+            ptx::mbarrier_arrive_if(true, ring.empty + 8 * its_slot);
+          }
+        } else {
+          ptx::mbarrier_arrive_if(lane / kN == i, ring.empty + 8 * own);
+        }
       }
       step += n_ready;
     }

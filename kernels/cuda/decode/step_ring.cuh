@@ -2,6 +2,7 @@
 
 #include <climits>
 
+#include "kernels/cuda/checkable.h"
 #include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/ptx.cuh"
 
@@ -14,8 +15,20 @@ struct StepRing {
   uint8_t* slots;
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
   int n_slots, slot_bytes;
-  const volatile int* most_copies;  // under way, up to n_slots
+  int* most_copies;  // under way, up to n_slots; read by producers while it changes
 };
+constexpr int kArrivalsOfEmpty = kStepWarps * (kIsCheckable ? 32 : 1);
+
+__device__ inline void allow_copies(int* most_copies, int n) {
+  if constexpr (kIsCheckable) {
+    atomicExch_block(most_copies, n);
+  } else {
+    *static_cast<volatile int*>(most_copies) = n;
+  }
+}
+__device__ inline int copies_allowed(int* most_copies) {
+  return kIsCheckable ? atomicAdd_block(most_copies, 0) : *static_cast<volatile int*>(most_copies);
+}
 
 // Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
 // stage each: what is staged of the input is read once for all of them. A block's part of a pair of
@@ -98,7 +111,7 @@ class RingProducer {
     // The copy that makes room is there when its slot is full, or was and is already given
     // back: somebody may have filled the slot again, whose parity then says that the copy is to
     // come. It cannot have been given back twice, since what comes here is taken before.
-    const int before = slot - *ring_.most_copies;
+    const int before = slot - copies_allowed(ring_.most_copies);
     const int its_slot = before < 0 ? before + ring_.n_slots : before;
     const int its_parity = before < 0 ? parity : parity ^ 1;
     while (!ptx::mbarrier_is_complete(ring_.full + 8 * its_slot, its_parity) &&

@@ -4,6 +4,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/base/tensor.h"
+#include "kernels/cuda/checkable.h"
 #include "kernels/cuda/gemm/gemm.h"
 
 // What the launches of hgemm's kernels share.
@@ -14,6 +15,10 @@ CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t column
                      int box_row_bytes = 128);
 
 bool whole_16_bytes(const void* data, int64_t row_bytes);
+// Whether rows of out go out as boxes of a map, or else element by element.
+inline bool stores_by_map(const void* out, int64_t row_bytes) {
+  return !kIsCheckable && whole_16_bytes(out, row_bytes);
+}
 
 const GemmCard& gemm_card();  // of hgemm.cu; cards of one process are of one kind
 
