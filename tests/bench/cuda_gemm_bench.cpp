@@ -28,9 +28,9 @@ class Bench {
   void compare_plans(const Case& c) {
     std::vector<cuda::GemmPlan> plans;
     for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (const int split : {1, 2, 4}) {
-        const cuda::GemmPlan plan{cuda::GemmTile(tile), split};
-        if (split > 1 && c.m > 512) continue;  // many rows fill the card without
+      for (cuda::GemmPlan plan : cuda::kCuts) {
+        plan.tile = cuda::GemmTile(tile);
+        if (plan.split > 1 && c.m > 512) continue;  // many rows fill the card without
         if (cuda::plan_fits(timer_.args_of(c), plan)) plans.push_back(plan);
       }
     }
@@ -61,13 +61,13 @@ class Bench {
     const double flops = c.flops();
     std::printf(
         "{\"kernel\":\"gemm\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,\"k\":%d,"
-        "\"tile\":\"%s\",\"split\":%d,\"chosen\":%s,\"us\":%.1f,\"tflops\":%.0f,"
+        "\"tile\":\"%s\",\"split\":%d,\"paired\":%s,\"chosen\":%s,\"us\":%.1f,\"tflops\":%.0f,"
         "\"weights_gbps\":%.0f,\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f,"
         "\"wanted\":%.2f}\n",
         epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k), tiles[int(plan.tile)],
-        plan.split, plan == chosen ? "true" : "false", us, flops / us * 1e-6,
-        2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6, blas_us / us,
-        wanted_of_cublas(c));
+        plan.split, plan.is_paired ? "true" : "false", plan == chosen ? "true" : "false", us,
+        flops / us * 1e-6, 2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6,
+        blas_us / us, wanted_of_cublas(c));
     std::fflush(stdout);
   }
 

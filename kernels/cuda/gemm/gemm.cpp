@@ -38,6 +38,7 @@ constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap 
 constexpr double kExchangeBytesPerClock = 32;
 constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
 constexpr double kTransposedMustGain = 1.05;  // as much as the model errs
+constexpr double kPairMustGain = 1.05;
 // From DRAM: all SMs, and one of them.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
@@ -78,15 +79,17 @@ double row_clocks(int64_t k) {
 }
 
 // Clocks for 64 columns of k in a tile of which `rows` are there: half of them leave a warpgroup
-// idle unless the tile is transposed, and tiles of 64 are bound by what comes in.
-double step_clocks(const TileCost& tile, int rows, int64_t k) {
+// idle unless the tile is transposed, and tiles of 64 are bound by what comes in. Of a pair of
+// blocks each asks for half of the weights.
+double step_clocks(const TileCost& tile, int rows, int64_t k, bool is_paired) {
   double share = 1;
   if (tile.m == 64) {
     share = double(rows + tile.n) / (64 + tile.n);
   } else if (rows * 2 <= tile.m && !is_transposed(tile.m)) {
     share = 0.7;
   }
-  return std::max(share * tile.step, row_clocks(k) * (rows + tile.n));
+  const int asked_for = rows + (is_paired ? tile.n / 2 : tile.n);
+  return std::max(share * tile.step, row_clocks(k) * asked_for);
 }
 
 // Of the weights from DRAM by n_tiles tiles, at most `blocks` at a time.
@@ -115,15 +118,17 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
   if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
+  if (plan.is_paired && !can_pair(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
-  return (plan.split == 2 || plan.split == 4) && !is_transposed(tile.m) && tile.m <= 128 &&
-         columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
+  return (plan.split == 2 || plan.split == 4) && !plan.is_paired && !is_transposed(tile.m) &&
+         tile.m <= 128 && columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
 }
 
 // Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
 // what the weights take to come from memory, which is longer where the last wave has few blocks to
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
-// where there are few tiles: it costs the exchange of partial sums.
+// where there are few tiles: it costs the exchange of partial sums. Pairs of blocks pay where the
+// copy engine's way of asking for weights takes longer than the product.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -136,16 +141,15 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
     for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
     const int64_t tiles_m = ceil_div(args.m, tile.m);
     const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
-    const int64_t tiles = tiles_n * tiles_m;
-    const double step = step_clocks(tile, tile.m, args.k);
-    const double last_step = step_clocks(tile, last_rows, args.k);
-    for (const int split : {1, 2, 4}) {
-      const GemmPlan plan{tile.tile, split};
-      const int at_once = split == 1   ? card.blocks
-                          : split == 2 ? card.clusters_of_2
-                                       : card.clusters_of_4;
+    for (GemmPlan plan : kCuts) {
+      plan.tile = tile.tile;
+      const int split = plan.split, paired = plan.is_paired ? 2 : 1;
+      const int at_once = card.clusters_at_once(paired * split);
       if (at_once == 0 || !plan_fits(args, plan)) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
+      const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
+      const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
+      const int64_t tiles = tiles_n * ceil_div(tiles_m, paired);  // of clusters
       // of as many tiles_m as a block takes tiles, one has the last rows
       const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
       double clocks =
@@ -154,13 +158,15 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
               (double(waves - n_last) * step + double(n_last) * last_step);
       clocks = std::pow(
           std::pow(clocks, 4) +
-              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * split, card.blocks), 4),
+              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * split * paired, card.blocks),
+                       4),
           0.25);
       if (split > 1) {
         clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);
         clocks *= kSplitMustGain;
       }
       if (is_transposed(tile.m)) clocks *= kTransposedMustGain;
+      if (plan.is_paired) clocks *= kPairMustGain;
       if (best_clocks < 0 || clocks < best_clocks) {
         best_clocks = clocks;
         best = plan;

@@ -66,17 +66,31 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
-// How a product is cut: `split` blocks of a cluster share a tile, each a part of k.
+// Whether hgemm has it for pairs of blocks, of a cluster, with the same weights: 256 x 192 has no
+// register left for that.
+constexpr bool can_pair(int m, int n, Epilogue epilogue) {
+  return m < 256 && m * n >= 128 * 128 && epilogue != Epilogue::GeluErf &&
+         epilogue != Epilogue::GeluTanh;
+}
+// How a product is cut: `split` blocks of a cluster share a tile, each a part of k; or two blocks
+// of a cluster, paired, have the same weights and each brings half of these to both.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
   int split = 1;
+  bool is_paired = false;
 
   bool operator==(const GemmPlan&) const = default;
 };
+constexpr GemmPlan kCuts[] = {{.split = 1}, {.split = 2}, {.split = 4}, {.is_paired = true}};
 // Blocks that run at once, one an SM, alone or in clusters of 2 and 4.
 struct GemmCard {
   int blocks = 0;
   int clusters_of_2 = 0, clusters_of_4 = 0;
+
+  // 0: the card has none of as many blocks.
+  int clusters_at_once(int n_blocks) const {
+    return n_blocks == 1 ? blocks : n_blocks == 2 ? clusters_of_2 : clusters_of_4;
+  }
 };
 // Whether there is a kernel for it.
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan);

@@ -32,13 +32,15 @@ GemmCard describe_card() {
 }
 
 template <typename T, typename Tile, HgemmKind kKind>
-void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
+void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = Tile::template kOut<kKind>;
   HgemmMaps maps{};
   HgemmCut cut{};
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
+  const int paired = plan.is_paired ? 2 : 1, split = plan.split, cluster = paired * split;
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * paired));
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   cut.split = split;
+  cut.is_paired = plan.is_paired;
   const auto map_rows = [&](CUtensorMap& whole, CUtensorMap& tail, const void* data, int rows,
                             int box_rows) {
     whole = make_map(data, args.dtype, rows, args.k, box_rows);
@@ -47,10 +49,14 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
   map_rows(maps.x, maps.x_tail, args.x, args.m, Tile::kM);
   for (int i = 0; i < args.n_parts; ++i) {
     const GemmArgs::Part& part = args.part[i];
-    map_rows(maps.w[i], maps.w_tail[i], part.w, part.n, kOut);
+    if (plan.is_paired) {
+      maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, Tile::kN / 2);
+    } else {
+      map_rows(maps.w[i], maps.w_tail[i], part.w, part.n, kOut);
+    }
     if (i >= args.n_tiled_parts()) continue;
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
-    cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
+    cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
     if (kOut % 64 == 32 && !args.out_is_f32) {
@@ -58,31 +64,32 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, int split) {
     }
   }
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
-  const int blocks = split == 1 ? std::min(n_tiles, gemm_card().blocks) : n_tiles * split;
-  Launch launch(blocks, Tile::kThreads, sizeof(typename Tile::Shared), split, stream);
+  const int at_once = gemm_card().clusters_at_once(cluster);
+  const int clusters = split == 1 ? std::min(n_tiles, at_once) : n_tiles;
+  Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));
 }
 
 template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args, int split) {
+void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kM = Tile::kM, kN = Tile::kN;
   switch (args.epilogue) {
     case Epilogue::Store:
     case Epilogue::Accumulate:
       if constexpr (has_tile(kM, kN, Epilogue::Store)) {
-        return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, split);
+        return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, plan);
       }
       break;
     case Epilogue::SwiGlu:
       if constexpr (has_tile(kM, kN, Epilogue::SwiGlu)) {
-        return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, split);
+        return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
       }
       break;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
       if constexpr (has_tile(kM, kN, Epilogue::GeluErf)) {
-        return launch_kind<T, Tile, HgemmKind::Gelu>(stream, args, split);
+        return launch_kind<T, Tile, HgemmKind::Gelu>(stream, args, plan);
       }
       break;
   }
@@ -109,27 +116,28 @@ bool hgemm_takes(const GemmArgs& args) {
 
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
   MINFER_CHECK(plan_fits(args, plan), "hgemm: tile ", int(plan.tile), ", k ", args.k, " in ",
-               plan.split, " parts, epilogue ", int(args.epilogue));
+               plan.split, " parts", plan.is_paired ? ", paired" : "", ", epilogue ",
+               int(args.epilogue));
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k64x96:
-        return launch_tile<T, Tile64x96>(stream, args, plan.split);
+        return launch_tile<T, Tile64x96>(stream, args, plan);
       case GemmTile::k64x128:
-        return launch_tile<T, Tile64x128>(stream, args, plan.split);
+        return launch_tile<T, Tile64x128>(stream, args, plan);
       case GemmTile::k64x176:
-        return launch_tile<T, Tile64x176>(stream, args, plan.split);
+        return launch_tile<T, Tile64x176>(stream, args, plan);
       case GemmTile::k128x96:
-        return launch_tile<T, Tile128x96>(stream, args, plan.split);
+        return launch_tile<T, Tile128x96>(stream, args, plan);
       case GemmTile::k128x128:
-        return launch_tile<T, Tile128x128>(stream, args, plan.split);
+        return launch_tile<T, Tile128x128>(stream, args, plan);
       case GemmTile::k128x192:
-        return launch_tile<T, Tile128x192>(stream, args, plan.split);
+        return launch_tile<T, Tile128x192>(stream, args, plan);
       case GemmTile::k128x224:
-        return launch_tile<T, Tile128x224>(stream, args, plan.split);
+        return launch_tile<T, Tile128x224>(stream, args, plan);
       case GemmTile::k128x256:
-        return launch_tile<T, Tile128x256>(stream, args, plan.split);
+        return launch_tile<T, Tile128x256>(stream, args, plan);
       case GemmTile::k256x192:
-        return launch_tile<T, Tile256x192>(stream, args, plan.split);
+        return launch_tile<T, Tile256x192>(stream, args, plan);
       case GemmTile::k104x256:
       case GemmTile::k136x256:
       case GemmTile::k152x192:

@@ -37,6 +37,9 @@ struct HgemmTile {
   static constexpr bool kOverlaps = kOut<kKind> % 32 != 0;
   template <HgemmKind kKind>
   static constexpr bool kCanSplit = kRowBlocks == 1 && kOut<kKind> % 64 == 0;
+  // Whether two blocks can have the same weights; each brings half of them to both.
+  template <HgemmKind kKind>
+  static constexpr bool kCanPair = kKind != HgemmKind::Gelu&& can_pair(kM, kN, Epilogue::Store);
   static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
 };
 using Tile64x96 = HgemmTile<1, 1, 96, 10>;
@@ -49,16 +52,17 @@ using Tile128x224 = HgemmTile<2, 1, 224, 4>;
 using Tile128x256 = HgemmTile<2, 1, 256, 4>;
 using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 
-// x and w load kM and kOut rows; the tails what is left of them in the last tile, since a row that
-// is not there costs the copy engine more than one that is. out stores 64 rows of 128 bytes;
-// out_half those of the last 32 columns of a tile, 64 bytes each.
+// x and w load kM and kOut rows, for pairs kN / 2 of w; the tails what is left of them in the last
+// tile, since a row that is not there costs the copy engine more than one that is. out stores 64
+// rows of 128 bytes; out_half those of the last 32 columns of a tile, 64 bytes each.
 struct HgemmMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
   CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
 };
 struct HgemmCut {
-  int tiles_m, tiles_n;
+  int tiles_m, tiles_n;  // along m of a block, or of pairs of them
   int split;
+  bool is_paired;
   bool out_by_map[kMaxGemmParts];
 };
 
@@ -68,22 +72,37 @@ __device__ inline int staged_at(int row, int chunk) {
   return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
 }
 
-// Sets the block's ring up, and waits for what the product is made of.
+// Sets the block's ring up, and waits for what the product is made of. n_readers: blocks that read
+// what a slot holds, of one cluster.
 template <typename Tile, typename Maps>
-__device__ inline void begin_product(typename Tile::Shared& s, const Maps& maps) {
+__device__ inline void begin_product(typename Tile::Shared& s, const Maps& maps,
+                                     int n_readers = 1) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   if (threadIdx.x == 0) {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(s.full + i, 1);
-      ptx::mbarrier_init(s.empty + i, Tile::kWarpgroups);
+      ptx::mbarrier_init(s.empty + i, n_readers * Tile::kWarpgroups);
     }
     ptx::mbarrier_init_fence();
     ptx::prefetch_tensor_map(&maps.x);
     ptx::prefetch_tensor_map(&maps.w[0]);
   }
   __syncthreads();
+  if (n_readers > 1) ptx::cluster_barrier();  // the other block's barriers too
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
+#endif
+}
+// What each warpgroup says, by all its threads, when it has read a slot: to one block or, paired,
+// to both that fill it.
+__device__ inline void release_slot(uint64_t* empty, bool is_paired) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  if (is_paired) {
+    if (thread < 2) ptx::mbarrier_arrive_in(empty, thread);
+  } else if (thread == 0) {
+    ptx::mbarrier_arrive(empty);
+  }
 #endif
 }
 // The next slot of a ring, and the parity of its round.
@@ -136,8 +155,10 @@ __device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& p
 //             bytes; each other one multiplies kRowBlocks times 64 rows by wgmma, or only keeps
 //             pace where all of its rows lie behind the last of x. Behind the last rows of x and
 //             of w the ring holds what it held before: that makes sums which are not stored, and
-//             no others. With split > 1 the blocks of a cluster take a part of k each, of one
-//             tile, and each finishes some of its columns
+//             no others. With is_paired the two blocks of a cluster have the same weights and
+//             neighbouring rows of x; each brings half of the weights to both, and fills a slot
+//             when both have read it. With split > 1 the blocks of a cluster take a part of k each,
+//             of one tile, and each finishes some of its columns
 //   maths     f32 sums over k in order; with split, parts of k summed apart and then in order; one
 //             rounding at the store. Accumulate by TMA adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
@@ -151,6 +172,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr int kRowBlocks = Tile::kRowBlocks, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu,
                  kCanSplit = Tile::template kCanSplit<kKind>,
+                 kCanPair = Tile::template kCanPair<kKind>,
                  kOverlaps = Tile::template kOverlaps<kKind>;
   static_assert(!kOverlaps || kIsSwiGlu, "what is stored twice must not be added");
   extern __shared__ __align__(1024) uint8_t raw[];
@@ -158,15 +180,20 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int split = kCanSplit ? cut.split : 1;
-  const int rank = split > 1 ? ptx::cluster_rank() : 0;
+  const bool is_paired = kCanPair && cut.is_paired;
+  const int cluster = is_paired ? 2 : split, rank = cluster > 1 ? ptx::cluster_rank() : 0;
 
-  begin_product<Tile>(s, maps);
+  begin_product<Tile>(s, maps, is_paired ? 2 : 1);
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
-  const int first = static_cast<int>(blockIdx.x) / split;
-  const int stride = static_cast<int>(gridDim.x) / split;
+  const int first = static_cast<int>(blockIdx.x) / cluster;
+  const int stride = static_cast<int>(gridDim.x) / cluster;
+  const auto place_at = [&](int tile) {
+    return place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n, is_paired, rank);
+  };
   const int k_steps = (args.k + kStepK - 1) / kStepK;
-  const int k_begin = k_steps * rank / split, k_end = k_steps * (rank + 1) / split;
+  const int part_of_k = split > 1 ? rank : 0;
+  const int k_begin = k_steps * part_of_k / split, k_end = k_steps * (part_of_k + 1) / split;
   int slot = 0, parity = 0;
   const auto next_slot = [&] { advance<kStages>(slot, parity); };
 
@@ -174,18 +201,30 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
-        const GemmPlace place = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
+        const GemmPlace place = place_at(tile);
         const int row = place.row_tile * Tile::kM, column = place.column_tile * kOut;
-        const int rows = min(Tile::kM, args.m - row);
+        // None is left for the second block of the last pair, where tiles are odd.
+        const int rows_left = args.m - row, rows = max(0, min(Tile::kM, rows_left));
         const int columns = min(kOut, args.part[place.part].n - column);
-        const CUtensorMap* const x_map = rows == Tile::kM ? &maps.x : &maps.x_tail;
+        const CUtensorMap* const x_map = rows_left >= Tile::kM ? &maps.x : &maps.x_tail;
         const CUtensorMap* const w_maps = columns == kOut ? maps.w : maps.w_tail;
-        const int n_bytes = (rows + (kIsSwiGlu ? 2 : 1) * columns) * kStepK * 2;
+        // Half of a pair's weights may lie behind the last: its place keeps what it held before.
+        const int halves = kIsSwiGlu || columns > kN / 2 ? 2 : 1;
+        const int w_rows = is_paired ? halves * (kN / 2) : (kIsSwiGlu ? 2 : 1) * columns;
+        const int n_bytes = (rows + w_rows) * kStepK * 2;
         for (int step = k_begin; step < k_end; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, n_bytes);
-          ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, row);
-          if constexpr (kIsSwiGlu) {
+          if (rows_left > 0) {
+            ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, row);
+          }
+          if (is_paired) {
+            if (rank < halves) {
+              ptx::tensor_load_to_both(s.w[slot] + rank * (Tile::kWBytes / 2),
+                                       maps.w + (kIsSwiGlu ? rank : place.part), s.full + slot,
+                                       step * kStepK, column + (kIsSwiGlu ? 0 : rank * (kN / 2)));
+            }
+          } else if constexpr (kIsSwiGlu) {
             ptx::tensor_load(s.w[slot], w_maps, s.full + slot, step * kStepK, column);
             ptx::tensor_load(s.w[slot] + Tile::kWBytes / 2, w_maps + 1, s.full + slot,
                              step * kStepK, column);
@@ -197,20 +236,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
     __syncwarp();
-    if (split > 1) {  // as often as the others
-      ptx::cluster_barrier();
-      ptx::cluster_barrier();
-    }
+    if (split > 1) ptx::cluster_barrier();  // as often as the others
+    if (cluster > 1) ptx::cluster_barrier();
     return;
   }
 
   if constexpr (kWarpgroups == 2) ptx::grow_registers<kRowBlocks == 2 ? 240 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
+  const auto release = [&](int read_slot) { release_slot(s.empty + read_slot, is_paired); };
   int turn = 0;  // of the two staging buffers
   const bool out_is_f32 = kKind == HgemmKind::Plain && args.out_is_f32;
   float d[kRowBlocks][kN / 2];
   for (int tile = first; tile < n_tiles; tile += stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
+    const GemmPlace place = place_at(tile);
     const GemmArgs::Part& part = args.part[place.part];
     const int first_row = place.row_tile * Tile::kM + consumer * 64 * kRowBlocks;
     const int column = place.column_tile * kOut;
@@ -222,7 +260,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int step = k_begin; step < k_end; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
-        if (thread == 0) ptx::mbarrier_arrive(s.empty + slot);
+        release(slot);
         next_slot();
       }
       if (split == 1) continue;
@@ -242,12 +280,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
-      if (previous >= 0 && thread == 0) ptx::mbarrier_arrive(s.empty + previous);
+      if (previous >= 0) release(previous);
       previous = slot;
       next_slot();
     }
     ptx::wgmma_wait<0>();
-    if (previous >= 0 && thread == 0) ptx::mbarrier_arrive(s.empty + previous);
+    if (previous >= 0) release(previous);
 
     // SwiGlu has its gates in the lower half of d.
     if constexpr (kCanSplit) {
@@ -374,7 +412,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int block = 0; block < (kOut + 63) / 64; ++block) {
         const int offset = kOverlaps ? min(block * 64, kOut - 64) : block * 64;
         const int block_column = column + offset;
-        if (kCanSplit && block % split != rank) continue;
+        if (kCanSplit && block % split != part_of_k) continue;
         if (row >= args.m || block_column >= part.n) continue;
 
         float sums[32];  // as d: two columns of two rows for each 8 columns
@@ -398,7 +436,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  if (split > 1) ptx::cluster_barrier();  // others may still read this block's partial sums
+  // Others may still read this block's partial sums, or write here.
+  if (cluster > 1) ptx::cluster_barrier();
 #endif
 }
 

@@ -8,11 +8,13 @@ namespace minfer::cuda {
 namespace {
 
 template <typename T, typename Tile, HgemmKind kKind>
-void launch_kind(cudaStream_t stream, GemmArgs& args) {
+void launch_kind(cudaStream_t stream, GemmArgs& args, bool is_paired) {
   constexpr int kOut = kKind == HgemmKind::SwiGlu ? Tile::kHalfN : Tile::kN;
   TransposedMaps maps{};
   TransposedCut cut{};
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM));
+  const int cluster = is_paired ? 2 : 1;
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * cluster));
+  cut.is_paired = is_paired;
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   if (const int tail = args.m % Tile::kM; tail != 0) {
@@ -23,7 +25,7 @@ void launch_kind(cudaStream_t stream, GemmArgs& args) {
     maps.w[i] = make_map(part.w, args.dtype, part.n, args.k, Tile::kHalfN);
     if (i >= args.n_tiled_parts()) continue;
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
-    cut.out_by_map[i] = whole_16_bytes(part.out, bytes_of(out_dtype, part.n));
+    cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kChunk);
     maps.out_rest[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kRest);
@@ -32,19 +34,20 @@ void launch_kind(cudaStream_t stream, GemmArgs& args) {
   auto* const kernel = hgemm_transposed_kernel<T, Tile, kKind>;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
-  Launch launch(std::min(n_tiles, gemm_card().blocks), Tile::kThreads,
-                sizeof(typename Tile::Shared), 1, stream);
+  const int at_once = gemm_card().clusters_at_once(cluster);
+  Launch launch(std::min(n_tiles, at_once) * cluster, Tile::kThreads, sizeof(typename Tile::Shared),
+                cluster, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, maps, args, cut));
 }
 
 template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args) {
+void launch_tile(cudaStream_t stream, GemmArgs& args, bool is_paired) {
   if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::SwiGlu)) {
-    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args);
+    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, is_paired);
   }
   MINFER_CHECK(args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate,
                "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kM, " x ", Tile::kN);
-  launch_kind<T, Tile, HgemmKind::Plain>(stream, args);
+  launch_kind<T, Tile, HgemmKind::Plain>(stream, args, is_paired);
 }
 
 }  // namespace
@@ -53,13 +56,13 @@ void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) 
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k104x256:
-        return launch_tile<T, Tile104x256>(stream, args);
+        return launch_tile<T, Tile104x256>(stream, args, plan.is_paired);
       case GemmTile::k136x256:
-        return launch_tile<T, Tile136x256>(stream, args);
+        return launch_tile<T, Tile136x256>(stream, args, plan.is_paired);
       case GemmTile::k152x192:
-        return launch_tile<T, Tile152x192>(stream, args);
+        return launch_tile<T, Tile152x192>(stream, args, plan.is_paired);
       case GemmTile::k200x128:
-        return launch_tile<T, Tile200x128>(stream, args);
+        return launch_tile<T, Tile200x128>(stream, args, plan.is_paired);
       default:
         MINFER_CHECK(false, "hgemm: tile ", int(plan.tile), " is not transposed");
     }

@@ -37,7 +37,8 @@ struct TransposedMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
 };
 struct TransposedCut {
-  int tiles_m, tiles_n;
+  int tiles_m, tiles_n;  // along m of a block, or of pairs of them
+  bool is_paired;
   bool out_by_map[kMaxGemmParts];
 };
 
@@ -70,16 +71,21 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int warpgroup = static_cast<int>(threadIdx.x) / 128;
   const int thread = static_cast<int>(threadIdx.x) % 128;
 
-  begin_product<Tile>(s, maps);
+  const bool is_paired = cut.is_paired;
+  const int cluster = is_paired ? 2 : 1, rank = is_paired ? ptx::cluster_rank() : 0;
+
+  begin_product<Tile>(s, maps, cluster);
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
-  const int first = static_cast<int>(blockIdx.x), stride = static_cast<int>(gridDim.x);
+  const int first = static_cast<int>(blockIdx.x) / cluster;
+  const int stride = static_cast<int>(gridDim.x) / cluster;
   const int k_steps = (args.k + kStepK - 1) / kStepK;
   struct Place {
     int part, row, column;  // of x and of out
   };
   const auto place_at = [&](int tile) {
-    const GemmPlace at = place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n);
+    const GemmPlace at =
+        place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n, is_paired, rank);
     return Place{at.part, at.row_tile * kM, at.column_tile * kOut};
   };
   int slot = 0, parity = 0;
@@ -90,7 +96,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if (thread == 0) {
       for (int tile = first; tile < n_tiles; tile += stride) {
         const Place place = place_at(tile);
-        const int rows_left = args.m - place.row;
+        // None is left for the second block of the last pair, where tiles are odd.
+        const int rows_left = max(0, args.m - place.row);
         const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
         // Half of the weights may lie behind the last: its place keeps what it held before.
         const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
@@ -98,25 +105,31 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         for (int step = 0; step < k_steps; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, n_bytes);
-          ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
+          if (rows_left > 0) {
+            ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
+          }
           for (int half = 0; half < n_halves; ++half) {
             uint8_t* const to = s.w[slot] + half * kHalfN * kRowBytes;
             const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
             const int column = place.column + (kIsSwiGlu ? 0 : half * kHalfN);
-            ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
+            if (!is_paired) {
+              ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
+            } else if (half == rank) {
+              ptx::tensor_load_to_both(to, w_map, s.full + slot, step * kStepK, column);
+            }
           }
           next_slot();
         }
       }
     }
+    __syncwarp();
+    if (is_paired) ptx::cluster_barrier();  // as often as the others
     return;
   }
 
   ptx::grow_registers<kWarpgroups == 3 ? 160 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
-  const auto release = [&](int read_slot) {
-    if (thread == 0) ptx::mbarrier_arrive(s.empty + read_slot);
-  };
+  const auto release = [&](int read_slot) { release_slot(s.empty + read_slot, is_paired); };
   int turn = 0;  // of the two staging buffers, of which F32 takes both
   const bool out_is_f32 = !kIsSwiGlu && args.out_is_f32;
   float d[kRowBlocks][kM / 2];  // of 64 weight rows each, kHalfN rows apart
@@ -126,9 +139,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const int first_column = place.column + consumer * 64;
     const bool by_map = cut.out_by_map[place.part];
 
-    // Without columns only keeps pace with the ring: nothing else keeps its warps together, and
-    // one that is two rounds late would wait forever.
-    if (first_column >= part.n) {
+    // Without columns, or rows, only keeps pace with the ring: nothing else keeps its warps
+    // together, and one that is two rounds late would wait forever.
+    if (first_column >= part.n || place.row >= args.m) {
       for (int step = 0; step < k_steps; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
@@ -241,6 +254,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
+  if (is_paired) ptx::cluster_barrier();  // the other block may still write here
 #endif
 }
 

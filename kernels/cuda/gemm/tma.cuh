@@ -23,6 +23,16 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+// The same to this place in the shared memory of both blocks of a cluster of two, and counted by
+// the barrier at its place in each.
+__device__ inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map,
+                                           uint64_t* barrier, int x, int y) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
+      ".multicast::cluster [%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "h"(uint16_t{3})
+      : "memory");
+}
 __device__ inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%2, %3}], [%1];" ::"l"(map),
@@ -92,6 +102,13 @@ __device__ inline uint32_t shared_address_in(const void* p, int rank) {
                : "=r"(address)
                : "r"(shared_address(p)), "r"(rank));
   return address;
+}
+// Arrives at the barrier that lies there in the shared memory of block `rank` of the cluster. Says
+// what this thread has read, not what it wrote: that would take a fence over the cluster.
+__device__ inline void mbarrier_arrive_in(uint64_t* barrier, int rank) {
+  asm volatile(
+      "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_address_in(barrier, rank))
+      : "memory");
 }
 __device__ inline float load_cluster(uint32_t address) {
   float value;

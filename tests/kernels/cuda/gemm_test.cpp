@@ -41,8 +41,8 @@ class CudaGemm : public testing::Test {
     args.k = narrow<int>(c.k);
     args.epilogue = c.epilogue;
     for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (const int split : {1, 2, 4}) {
-        const GemmPlan plan{GemmTile(tile), split};
+      for (GemmPlan plan : cuda::kCuts) {
+        plan.tile = GemmTile(tile);
         if (cuda::plan_fits(args, plan)) plans.push_back(plan);
       }
     }
@@ -56,7 +56,7 @@ class CudaGemm : public testing::Test {
     }
   }
   static std::string name(const GemmPlan& plan) {
-    return cat("tile ", int(plan.tile), " split ", plan.split);
+    return cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : "");
   }
   static bool has_wgmma() {
     GemmArgs args;
@@ -98,9 +98,10 @@ TEST_F(CudaGemm, EveryLengthOfK) {
   }
 }
 
-// 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
+// 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256;
+// 1700 are odd numbers of blocks of rows, of which the last of a pair has none.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  for (int64_t m : {2000, 1800}) {
+  for (int64_t m : {2000, 1800, 1700}) {
     for (const GemmCase& c : with_epilogues({.m = m, .k = 200, .n = {4104}})) {
       if (c.has_bias) continue;
       check_all_plans(c);
@@ -378,10 +379,11 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(777, 4096, 11008).tile, GemmTile::k200x128);  // one wave, 4 x 200 rows
   EXPECT_EQ(plan(777, 12288, 4096).tile, GemmTile::k200x128);
   EXPECT_EQ(plan(8192, 8192, 8192).tile, GemmTile::k128x256);
-  // rows that begin anywhere in a line
   EXPECT_EQ(plan(1000, 4000, 4000).tile, GemmTile::k128x256);
-  EXPECT_EQ(plan(300, 12000, 4104).tile, GemmTile::k152x192);
-  EXPECT_EQ(plan(2000, 12000, 4104).tile, GemmTile::k256x192);
+  EXPECT_FALSE(plan(1000, 4000, 4000).is_paired);
+  // rows that begin anywhere in a line: half of the weights a block
+  EXPECT_EQ(plan(300, 12000, 4104), (GemmPlan{GemmTile::k152x192, 1, true}));
+  EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k128x256, 1, true}));
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
