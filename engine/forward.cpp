@@ -51,6 +51,7 @@ class ForwardPass {
   // at position 0.
   ForwardPass(Backend& backend, const Model& model, ForwardState& state, std::vector<Run> runs)
       : b_(backend),
+        model_(model),
         config_(model.config),
         weights_(model.weights),
         state_(state),
@@ -75,12 +76,28 @@ class ForwardPass {
 
   Tensor all_layers(std::span<const TokenId> tokens, const LayerObserver& observe) {
     const Tensor x = embed(tokens);
-    for (int64_t i = 0; i < config_.n_layers; ++i) {
-      for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        add_block_output(b_, weights_.layers[static_cast<size_t>(i)], half, x, input(i, half, x));
-      }
-      if (observe) observe(i, x);
-    }
+    layers(0, config_.n_layers, x, observe);
+    return x;
+  }
+
+  // The last n_last rows of what all_layers() gives, of one sequence. Of the rows in front of them
+  // the last block takes keys and values alone: nobody would read what else it made of them.
+  Tensor last_rows(std::span<const TokenId> tokens, int64_t n_last) {
+    const int64_t last = config_.n_layers - 1, n_first = n_tokens_ - n_last;
+    if (n_first < kWorthSkipping) return all_layers(tokens, {}).rows(n_first, n_last);
+    const Tensor x = embed(tokens), x_last = x.rows(n_first, n_last);
+    layers(0, last, x, {});
+    const int64_t pos = runs_.front().pos;
+    ForwardPass(b_, model_, state_, n_first, pos).append_to_cache(last, x.rows(0, n_first));
+    ForwardPass(b_, model_, state_, n_last, pos + n_first).layers(last, 1, x_last, {});
+    return x_last;
+  }
+
+  // The residual stream in front of the last block, of which the cache has everything then.
+  Tensor fill_cache(std::span<const TokenId> tokens) {
+    const Tensor x = embed(tokens);
+    layers(0, config_.n_layers - 1, x, {});
+    append_to_cache(config_.n_layers - 1, x);
     return x;
   }
 
@@ -102,6 +119,31 @@ class ForwardPass {
   }
 
  private:
+  // Rows of a block below which what reads its weights costs more than the rows.
+  static constexpr int64_t kWorthSkipping = 16;
+
+  void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
+    for (int64_t i = first; i < first + n; ++i) {
+      for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
+        add_block_output(b_, weights_.layers[static_cast<size_t>(i)], half, x, input(i, half, x));
+      }
+      if (observe) observe(i, x);
+    }
+  }
+
+  // What later rows need of these, of one sequence.
+  void append_to_cache(int64_t index, Tensor x) {
+    const auto i = static_cast<size_t>(index);
+    const LayerWeights& layer = weights_.layers[i];
+    const Tensor k = heads(state_.scratch.k, config_.n_kv_heads);
+    const Tensor v = heads(state_.scratch.v, config_.n_kv_heads);
+    linear(b_, attention_input(x, layer),
+           {{{rows(state_.scratch.k), layer.wk}, layer.bk},
+            {{rows(state_.scratch.v), layer.wv}, layer.bv}});
+    if (state_.rope_table) b_.rope(k, state_.rope_table, runs_.front().pos);
+    b_.kv_append(state_.kv.layers[i], k, v, runs_.front().pos);
+  }
+
   Tensor attention_input(Tensor x, const LayerWeights& layer) {
     const Tensor normed = rows(state_.scratch.normed);
     norm(b_, config_, normed, x, layer.attn_norm, layer.attn_norm_bias);
@@ -157,6 +199,7 @@ class ForwardPass {
   }
 
   Backend& b_;
+  const Model& model_;
   const ModelConfig& config_;
   const Weights& weights_;
   ForwardState& state_;
@@ -192,6 +235,16 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe) {
   return ForwardPass(backend, model, state, std::ssize(tokens), pos).all_layers(tokens, observe);
+}
+
+Tensor forward_last(Backend& backend, const Model& model, ForwardState& state,
+                    std::span<const TokenId> tokens, int64_t pos, int64_t n_last) {
+  return ForwardPass(backend, model, state, std::ssize(tokens), pos).last_rows(tokens, n_last);
+}
+
+Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& state,
+                        std::span<const TokenId> tokens, int64_t pos) {
+  return ForwardPass(backend, model, state, std::ssize(tokens), pos).fill_cache(tokens);
 }
 
 Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,

@@ -27,6 +27,16 @@ using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe = {});
 
+// The last n_last rows of it, [n_last, dim], for less: the last block takes of the other rows only
+// what attention needs.
+Tensor forward_last(Backend& backend, const Model& model, ForwardState& state,
+                    std::span<const TokenId> tokens, int64_t pos, int64_t n_last);
+
+// The same for none of them: only the cache is filled. Returns the residual stream in front of the
+// last block, [tokens.size(), dim].
+Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& state,
+                        std::span<const TokenId> tokens, int64_t pos);
+
 // Its beginning: the embedding of tokens at positions pos, pos + 1, ... in the scratch of `state`.
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, int64_t pos);

@@ -71,8 +71,8 @@ std::span<const float> Session::eval(std::span<const TokenId> tokens) {
     pass_without_logits(tokens.first(chunk));
     tokens = tokens.subspan(chunk);
   }
-  const Tensor x = forward_chunk(tokens);
-  return fetch(finish(tokens, x.rows(x.shape[0] - 1, 1), state_->forward.scratch.logits));
+  const Tensor x = forward_last(backend_, model_, state_->forward, tokens, pos_, 1);
+  return fetch(finish(tokens, x, state_->forward.scratch.logits));
 }
 
 std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_t first) {
@@ -109,8 +109,8 @@ Tensor Session::logits_of(std::span<const TokenId> tokens, int64_t first) {
     pass_without_logits(tokens);
     return {};
   }
-  const Tensor x = forward_chunk(tokens);
-  return finish(tokens, x.rows(first, n_rows), all_logits(n_rows));
+  const Tensor x = forward_last(backend_, model_, state_->forward, tokens, pos_, n_rows);
+  return finish(tokens, x, all_logits(n_rows));
 }
 
 Tensor Session::logits_of(std::span<const Sequence> sequences) {
@@ -210,13 +210,10 @@ TokenId Session::TokenRun::next() {
   return last_ = id;
 }
 
-Tensor Session::forward_chunk(std::span<const TokenId> tokens) {
-  return forward(backend_, model_, state_->forward, tokens, pos_);
-}
-
 void Session::pass_without_logits(std::span<const TokenId> tokens) {
-  const Tensor x = forward_chunk(tokens);
-  // No logits here to look at: what went wrong must not hide in the cache.
+  // No logits here to look at: what went wrong must not hide in the cache. Keys and values of the
+  // last block are left to the logits of later tokens.
+  const Tensor x = forward_to_cache(backend_, model_, state_->forward, tokens, pos_);
   const int64_t index = backend_.first_non_finite(x);
   if (index >= 0) throw_non_finite(tokens, index / model_.config.dim);
   pos_ += std::ssize(tokens);

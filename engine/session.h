@@ -88,7 +88,6 @@ class Session {
   void require_one_pass(int64_t n_tokens) const;
   DecodePlan* decode_plan();  // null where the backend has none
   std::span<const float> decode(TokenId token);
-  Tensor forward_chunk(std::span<const TokenId> tokens);  // the residual stream, [n_tokens, dim]
   void pass_without_logits(std::span<const TokenId> tokens);
   // Logits on the device, all finite: of one sequence, and of several.
   Tensor finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);

@@ -61,6 +61,28 @@ TEST_P(TinyStories, EveryLayerAgreesWithFloat64) {
   EXPECT_EQ(n_seen, model_.config.n_layers);
 }
 
+// Also what the rows that were left out leave in the cache.
+TEST_P(TinyStories, LastRowsAgreeWithFloat64) {
+  const std::vector<double>& expected = reference_.after_layer.back();
+  const int64_t n_tokens = std::ssize(kTokens), dim = model_.config.dim;
+  for (const int64_t n_last : {1, 3, int(n_tokens) - 1}) {
+    ForwardState state = {make_kv_cache(*backend_, model_.config, DType::F32, 64),
+                          make_scratch(*backend_, model_.config, 64),
+                          make_rope_table(*backend_, model_.config, 64)};
+    const auto agree = [&](Tensor x, int64_t end) {
+      const auto from = expected.begin() + end * dim;
+      const std::vector<double> last(from - x.n_elements(), from);
+      EXPECT_LE(max_difference<float>(values_of(*backend_, x), last), kTolerance * rms(last))
+          << n_last << " rows before " << end;
+    };
+    const auto first = std::span(kTokens).first(kTokens.size() - 1);
+    const Tensor x = forward_last(*backend_, model_, state, first, 0, n_last);
+    EXPECT_EQ(x.shape, (Shape{n_last, dim}));
+    agree(x, n_tokens - 1);
+    agree(forward(*backend_, model_, state, std::span(kTokens).last(1), n_tokens - 1), n_tokens);
+  }
+}
+
 TEST_P(TinyStories, LogitsAgreeWithFloat64) {
   const double error = logits_error(DType::F32);
   RecordProperty("error", cat(error));
