@@ -39,7 +39,7 @@ struct HgemmTile {
   static constexpr bool kCanSplit = kRowBlocks == 1 && kOut<kKind> % 64 == 0;
   // Whether two blocks can have the same weights; each brings half of them to both.
   template <HgemmKind kKind>
-  static constexpr bool kCanPair = kKind != HgemmKind::Gelu&& can_pair(kM, kN, Epilogue::Store);
+  static constexpr bool kCanPair = can_pair(kM, kN, Epilogue::Store) && kKind != HgemmKind::Gelu;
   static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
 };
 using Tile64x96 = HgemmTile<1, 1, 96, 10>;
