@@ -83,6 +83,7 @@ class ForwardPass {
   // The last n_last rows of what all_layers() gives, of one sequence. Of the rows in front of them
   // the last block takes keys and values alone: nobody would read what else it made of them.
   Tensor last_rows(std::span<const TokenId> tokens, int64_t n_last) {
+    MINFER_CHECK(n_last >= 1 && n_last <= n_tokens_, "the last ", n_last, " of ", n_tokens_);
     const int64_t last = config_.n_layers - 1, n_first = n_tokens_ - n_last;
     if (n_first < kWorthSkipping) return all_layers(tokens, {}).rows(n_first, n_last);
     const Tensor x = embed(tokens), x_last = x.rows(n_first, n_last);
@@ -119,7 +120,8 @@ class ForwardPass {
   }
 
  private:
-  // Rows of a block below which what reads its weights costs more than the rows.
+  // With fewer rows in front of the last ones, reading wk and wv once more for them would cost more
+  // than the rest of the block does for them: about what a card's products take at a time.
   static constexpr int64_t kWorthSkipping = 16;
 
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {

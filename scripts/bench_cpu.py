@@ -133,8 +133,9 @@ def main():
     parser.add_argument("--limits")
     parser.add_argument("--model", default="tinyllama-1.1b:f16", help="a synthetic one, or a file")
     parser.add_argument("--activations", default="float", choices=("float", "int8", "int8-asym"))
-    parser.add_argument("--gflop-per-token", type=float, default=1.94,
-                        help="matmul work of one prefill token; the output layer runs once a prompt")
+    parser.add_argument("--gflop-per-token", type=float, default=1.85,
+                        help="matmul work of one prefill token; the output layer and the last block, "
+                             "but for its keys and values, run once a prompt")
     parser.add_argument("--prompt", type=int, default=512)
     parser.add_argument("--gen", type=int, default=32)
     parser.add_argument("--rounds", type=int, default=5)

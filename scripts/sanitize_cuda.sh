@@ -19,9 +19,8 @@ if ! command -v compute-sanitizer >/dev/null; then
   exit 2
 fi
 
-if ! grep -qs '^MINFER_CUDA_CHECKABLE:BOOL=ON$' "$build/CMakeCache.txt"; then
-  echo "$build is not configured with MINFER_CUDA_CHECKABLE=ON" >&2
-  exit 2
+if ! grep -qsE '^MINFER_CUDA_CHECKABLE:BOOL=(ON|1|TRUE|YES)$' "$build/CMakeCache.txt"; then
+  echo "$build is not configured with MINFER_CUDA_CHECKABLE=ON: expect reports of what is right" >&2
 fi
 
 # Binary below tests/ and its cases, the longest first. Instrumented kernels take 10 to 100 times as

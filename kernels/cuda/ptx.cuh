@@ -13,6 +13,13 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The larger one, or NaN where one is, which fmaxf would pass over.
+__device__ inline float max_or_nan(float a, float b) {
+  float larger;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
+  return larger;
+}
+
 // ---- programmatic dependent launch; see launch.h -----------------------------------------------
 
 __device__ inline void wait_for_predecessor() {

@@ -85,7 +85,7 @@ __device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache
   void* const rows = is_k ? cache.keys : cache.values;
   if constexpr (kU8) {
     float largest = 0;
-    for (int i = lane; i < head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
+    for (int i = lane; i < head_dim; i += 32) largest = larger_magnitude(largest, row[i]);
     const RowScale scale = row_scale(largest);
     if (lane == 0) {
       to.scale[is_k ? 0 : 1] = scale.step;

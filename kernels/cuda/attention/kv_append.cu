@@ -88,7 +88,9 @@ __global__ void __launch_bounds__(32 * kWarps) kv_append_kernel(const AppendArgs
     for (int i = begin; i < a.head_dim; i += 32 * kN) {
       const From x = *reinterpret_cast<const From*>(from + i);
 #pragma unroll
-      for (int e = 0; e < kN; ++e) largest = fmaxf(largest, fabsf(to_float(x.at[e])));
+      for (int e = 0; e < kN; ++e) {
+        largest = attention::larger_magnitude(largest, to_float(x.at[e]));
+      }
     }
     const attention::RowScale scale = attention::row_scale(largest);
     if (threadIdx.x % 32 == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;

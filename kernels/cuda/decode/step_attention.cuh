@@ -128,7 +128,9 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
     auto* const levels =
         static_cast<uint8_t*>(warp == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
     float largest = 0;
-    for (int i = lane; i < a.head_dim; i += 32) largest = fmaxf(largest, fabsf(row[i]));
+    for (int i = lane; i < a.head_dim; i += 32) {
+      largest = attention::larger_magnitude(largest, row[i]);
+    }
     const attention::RowScale scale = attention::row_scale(largest);
     if (lane == 0 && t.appends) {
       (warp == 0 ? layer.key_scales : layer.value_scales)[at_row] = scale.step;

@@ -37,8 +37,10 @@ struct StepCursor {
       const int n_ready = missing == 0 ? n_wanted / kN : (__ffs(int(missing)) - 1) / kN;
       for (int i = 0; i < n_ready; ++i) {
         const uint8_t* memory[kN];
+        int slots[kN];
 #pragma unroll
         for (int k = 0; k < kN; ++k) {
+          slots[k] = slot;
           memory[k] = ring.slots + slot * ring.slot_bytes;
           if constexpr (kIsCheckable) {
             while (!ptx::mbarrier_is_complete(ring.full + 8 * slot, parity)) {
@@ -52,10 +54,7 @@ struct StepCursor {
         f(step + i, memory);
         __syncwarp();
         if constexpr (kIsCheckable) {
-          for (const uint8_t* read : memory) {
-            const int its_slot = int((read - ring.slots) / ring.slot_bytes);
-            ptx::mbarrier_arrive_if(true, ring.empty + 8 * its_slot);
-          }
+          for (const int read : slots) ptx::mbarrier_arrive_if(true, ring.empty + 8 * read);
         } else {
           ptx::mbarrier_arrive_if(lane / kN == i, ring.empty + 8 * own);
         }

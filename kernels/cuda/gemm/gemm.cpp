@@ -38,7 +38,7 @@ constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap 
 constexpr double kExchangeBytesPerClock = 32;
 constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
 constexpr double kTransposedMustGain = 1.05;  // as much as the model errs
-constexpr double kPairMustGain = 1.05;
+constexpr double kPairMustGain = 1.05;        // each block waits for the other
 // From DRAM: all SMs, and one of them.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
@@ -150,8 +150,11 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
       const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
       const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
       const int64_t tiles = tiles_n * ceil_div(tiles_m, paired);  // of clusters
-      // of as many tiles_m as a block takes tiles, one has the last rows
-      const int64_t waves = ceil_div(tiles, at_once), n_last = waves / tiles_m;
+      // Of as many tiles_m as a block takes tiles, one has the last rows; of a pair the other block
+      // has a whole tile then, unless it has none.
+      const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
+      const int64_t waves = ceil_div(tiles, at_once);
+      const int64_t n_last = is_whole ? 0 : waves / ceil_div(tiles_m, paired);
       double clocks =
           double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
           double(ceil_div(k_steps, split)) *

@@ -67,7 +67,7 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   return false;
 }
 // Whether hgemm has it for pairs of blocks, of a cluster, with the same weights: 256 x 192 has no
-// register left for that.
+// register left for that, and smaller tiles are not for the many rows that pairs gain with.
 constexpr bool can_pair(int m, int n, Epilogue epilogue) {
   return m < 256 && m * n >= 128 * 128 && epilogue != Epilogue::GeluErf &&
          epilogue != Epilogue::GeluTanh;

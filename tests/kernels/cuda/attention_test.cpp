@@ -323,6 +323,21 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
   }
 }
 
+// Levels cannot say that a key is no number: the row's scale does.
+TEST(CudaKvAppend, KeepsThatAKeyIsNotANumber) {
+  MINFER_NEEDS_CUDA();
+  const Heads h{1, 1, 128};
+  TestCache cache(1, DType::U8, h, 40);
+  HostTensor k = random_normal(5, {3, 1, 128}, DType::F16);
+  const HostTensor v = random_normal(6, {3, 1, 128}, DType::F16);
+  k.as<f16>()[128 + 70] = to_f16(NAN);
+  cuda::kv_append(nullptr, cache.layer, to_device(k), to_device(v), 0);
+  const HostTensor scales = to_host(cache.layer.key_scales.view());
+  EXPECT_TRUE(std::isfinite(scales.at(0)));
+  EXPECT_TRUE(std::isnan(scales.at(1)));
+  EXPECT_TRUE(std::isfinite(scales.at(2)));
+}
+
 // Of shapes that one launch does, and of others.
 TEST(CudaRopeAppend, HasTheBitsOfRopeAndAppend) {
   MINFER_NEEDS_CUDA();
