@@ -52,23 +52,21 @@ class ForwardPass {
   ForwardPass(Backend& backend, const Model& model, ForwardState& state, std::vector<Run> runs)
       : b_(backend),
         model_(model),
-        config_(model.config),
-        weights_(model.weights),
         state_(state),
         runs_(std::move(runs)),
         n_tokens_(runs_.back().begin + runs_.back().n_tokens) {}
 
   Tensor embed(std::span<const TokenId> tokens) {
     const Tensor x = rows(state_.scratch.x);
-    b_.embed(x, weights_.embedding, tokens);
-    if (weights_.positions) {
+    b_.embed(x, model_.weights.embedding, tokens);
+    if (model_.weights.positions) {
       std::vector<TokenId> positions(tokens.size());
       for (const Run& run : runs_) {
         const auto first = positions.begin() + run.begin;
         std::iota(first, first + run.n_tokens, narrow<TokenId>(run.pos));
       }
       const Tensor at = rows(state_.scratch.positions);
-      b_.embed(at, weights_.positions, positions);
+      b_.embed(at, model_.weights.positions, positions);
       b_.add(x, x, at);
     }
     return x;
@@ -76,7 +74,7 @@ class ForwardPass {
 
   Tensor all_layers(std::span<const TokenId> tokens, const LayerObserver& observe) {
     const Tensor x = embed(tokens);
-    layers(0, config_.n_layers, x, observe);
+    layers(0, model_.config.n_layers, x, observe);
     return x;
   }
 
@@ -84,7 +82,7 @@ class ForwardPass {
   // the last block takes keys and values alone: nobody would read what else it made of them.
   Tensor last_rows(std::span<const TokenId> tokens, int64_t n_last) {
     MINFER_CHECK(n_last >= 1 && n_last <= n_tokens_, "the last ", n_last, " of ", n_tokens_);
-    const int64_t last = config_.n_layers - 1, n_first = n_tokens_ - n_last;
+    const int64_t last = model_.config.n_layers - 1, n_first = n_tokens_ - n_last;
     if (n_first < kWorthSkipping) return all_layers(tokens, {}).rows(n_first, n_last);
     const Tensor x = embed(tokens), x_last = x.rows(n_first, n_last);
     layers(0, last, x, {});
@@ -97,15 +95,15 @@ class ForwardPass {
   // The residual stream in front of the last block, of which the cache has everything then.
   Tensor fill_cache(std::span<const TokenId> tokens) {
     const Tensor x = embed(tokens);
-    layers(0, config_.n_layers - 1, x, {});
-    append_to_cache(config_.n_layers - 1, x);
+    layers(0, model_.config.n_layers - 1, x, {});
+    append_to_cache(model_.config.n_layers - 1, x);
     return x;
   }
 
   // See block_input.
   Tensor input(int64_t index, BlockInput which, Tensor x) {
     const auto i = static_cast<size_t>(index);
-    const LayerWeights& layer = weights_.layers[i];
+    const LayerWeights& layer = model_.weights.layers[i];
     switch (which) {
       case BlockInput::Attention:
         return attention_input(x, layer);
@@ -127,7 +125,8 @@ class ForwardPass {
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
       for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        add_block_output(b_, weights_.layers[static_cast<size_t>(i)], half, x, input(i, half, x));
+        add_block_output(b_, model_.weights.layers[static_cast<size_t>(i)], half, x,
+                         input(i, half, x));
       }
       if (observe) observe(i, x);
     }
@@ -136,9 +135,9 @@ class ForwardPass {
   // What later rows need of these, of one sequence.
   void append_to_cache(int64_t index, Tensor x) {
     const auto i = static_cast<size_t>(index);
-    const LayerWeights& layer = weights_.layers[i];
-    const Tensor k = heads(state_.scratch.k, config_.n_kv_heads);
-    const Tensor v = heads(state_.scratch.v, config_.n_kv_heads);
+    const LayerWeights& layer = model_.weights.layers[i];
+    const Tensor k = heads(state_.scratch.k, model_.config.n_kv_heads);
+    const Tensor v = heads(state_.scratch.v, model_.config.n_kv_heads);
     linear(b_, attention_input(x, layer),
            {{{rows(state_.scratch.k), layer.wk}, layer.bk},
             {{rows(state_.scratch.v), layer.wv}, layer.bv}});
@@ -148,7 +147,7 @@ class ForwardPass {
 
   Tensor attention_input(Tensor x, const LayerWeights& layer) {
     const Tensor normed = rows(state_.scratch.normed);
-    norm(b_, config_, normed, x, layer.attn_norm, layer.attn_norm_bias);
+    norm(b_, model_.config, normed, x, layer.attn_norm, layer.attn_norm_bias);
     return normed;
   }
 
@@ -156,15 +155,15 @@ class ForwardPass {
     const Scratch& s = state_.scratch;
     const Tensor normed = attention_input(x, layer);
 
-    const Tensor q = heads(s.q, config_.n_heads);     // [n_tokens, n_heads, head_dim]
-    const Tensor k = heads(s.k, config_.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
-    const Tensor v = heads(s.v, config_.n_kv_heads);
+    const Tensor q = heads(s.q, model_.config.n_heads);     // [n_tokens, n_heads, head_dim]
+    const Tensor k = heads(s.k, model_.config.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
+    const Tensor v = heads(s.v, model_.config.n_kv_heads);
     linear(b_, normed,
            {{{rows(s.q), layer.wq}, layer.bq},
             {{rows(s.k), layer.wk}, layer.bk},
             {{rows(s.v), layer.wv}, layer.bv}});
-    const Tensor out = heads(s.attended, config_.n_heads);
-    const float scale = attention_scale(config_);
+    const Tensor out = heads(s.attended, model_.config.n_heads);
+    const float scale = attention_scale(model_.config);
     for (const Run& run : runs_) {
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
       if (state_.rope_table) {
@@ -179,31 +178,29 @@ class ForwardPass {
 
   Tensor ffn_input(Tensor x, const LayerWeights& layer) {
     const Tensor normed = rows(state_.scratch.normed);
-    norm(b_, config_, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
+    norm(b_, model_.config, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
     return normed;
   }
 
   Tensor ffn_hidden(Tensor x, const LayerWeights& layer) {
     const Scratch& s = state_.scratch;
     const Tensor normed = ffn_input(x, layer), up = rows(s.up);  // [n_tokens, ffn_dim]
-    if (config_.is_llama()) {
+    if (model_.config.is_llama()) {
       b_.gated_matmul(up, normed, layer.w_gate, layer.b_gate, layer.w_up, layer.b_up, rows(s.gate));
     } else {
       linear(b_, normed, {{{up, layer.w_up}, {}}});
-      b_.bias_gelu(up, up, layer.b_up, config_.gelu);
+      b_.bias_gelu(up, up, layer.b_up, model_.config.gelu);
     }
     return up;
   }
 
   Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }
   Tensor heads(const DeviceTensor& buffer, int64_t n_heads) const {
-    return rows(buffer).reshaped({n_tokens_, n_heads, config_.head_dim});
+    return rows(buffer).reshaped({n_tokens_, n_heads, model_.config.head_dim});
   }
 
   Backend& b_;
   const Model& model_;
-  const ModelConfig& config_;
-  const Weights& weights_;
   ForwardState& state_;
   std::vector<Run> runs_;
   int64_t n_tokens_;

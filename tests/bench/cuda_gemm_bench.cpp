@@ -26,14 +26,9 @@ class Bench {
  public:
   void compare(const Case& c) { time(c, {cuda::hgemm_plan(timer_.args_of(c))}); }
   void compare_plans(const Case& c) {
-    std::vector<cuda::GemmPlan> plans;
-    for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (cuda::GemmPlan plan : cuda::kCuts) {
-        plan.tile = cuda::GemmTile(tile);
-        if (plan.split > 1 && c.m > 512) continue;  // many rows fill the card without
-        if (cuda::plan_fits(timer_.args_of(c), plan)) plans.push_back(plan);
-      }
-    }
+    std::vector<cuda::GemmPlan> plans = cuda::fitting_plans(timer_.args_of(c));
+    // many rows fill the card without a split
+    if (c.m > 512) std::erase_if(plans, [](const cuda::GemmPlan& plan) { return plan.split > 1; });
     time(c, plans);
   }
 

@@ -34,6 +34,12 @@ class TinyStories : public testing::TestWithParam<File> {
     reference_ = Float64Llama(*source_).run(kTokens);
   }
 
+  ForwardState make_state() {
+    return {make_kv_cache(*backend_, model_.config, DType::F32, 64),
+            make_scratch(*backend_, model_.config, 64),
+            make_rope_table(*backend_, model_.config, 64)};
+  }
+
   // Largest difference of logits, as a share of their rms.
   double logits_error(DType kv_dtype) {
     Session session(model_, *backend_, {.kv_dtype = kv_dtype});
@@ -47,9 +53,7 @@ class TinyStories : public testing::TestWithParam<File> {
 };
 
 TEST_P(TinyStories, EveryLayerAgreesWithFloat64) {
-  ForwardState state = {make_kv_cache(*backend_, model_.config, DType::F32, 64),
-                        make_scratch(*backend_, model_.config, 64),
-                        make_rope_table(*backend_, model_.config, 64)};
+  ForwardState state = make_state();
   int64_t n_seen = 0;
   forward(*backend_, model_, state, kTokens, 0, [&](int64_t layer, Tensor x) {
     const std::vector<double>& expected = reference_.after_layer[size_t(layer)];
@@ -66,9 +70,7 @@ TEST_P(TinyStories, LastRowsAgreeWithFloat64) {
   const std::vector<double>& expected = reference_.after_layer.back();
   const int64_t n_tokens = std::ssize(kTokens), dim = model_.config.dim;
   for (const int64_t n_last : {1, 3, int(n_tokens) - 1}) {
-    ForwardState state = {make_kv_cache(*backend_, model_.config, DType::F32, 64),
-                          make_scratch(*backend_, model_.config, 64),
-                          make_rope_table(*backend_, model_.config, 64)};
+    ForwardState state = make_state();
     const auto agree = [&](Tensor x, int64_t end) {
       const auto from = expected.begin() + end * dim;
       const std::vector<double> last(from - x.n_elements(), from);

@@ -124,6 +124,17 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
          tile.m <= 128 && columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
 }
 
+std::vector<GemmPlan> fitting_plans(const GemmArgs& args) {
+  std::vector<GemmPlan> plans;
+  for (const TileCost& tile : kTiles) {
+    for (GemmPlan plan : kCuts) {
+      plan.tile = tile.tile;
+      if (plan_fits(args, plan)) plans.push_back(plan);
+    }
+  }
+  return plans;
+}
+
 // Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
 // what the weights take to come from memory, which is longer where the last wave has few blocks to
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
@@ -143,26 +154,26 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
     const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
     for (GemmPlan plan : kCuts) {
       plan.tile = tile.tile;
-      const int split = plan.split, paired = plan.is_paired ? 2 : 1;
-      const int at_once = card.clusters_at_once(paired * split);
+      const int split = plan.split, cluster = plan.blocks_of_cluster();
+      const int at_once = card.clusters_at_once(cluster);
       if (at_once == 0 || !plan_fits(args, plan)) continue;
       if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
       const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
       const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
-      const int64_t tiles = tiles_n * ceil_div(tiles_m, paired);  // of clusters
+      const int64_t rows_of_tiles = plan.is_paired ? ceil_div(tiles_m, 2) : tiles_m;
+      const int64_t tiles = tiles_n * rows_of_tiles;  // of clusters
       // Of as many tiles_m as a block takes tiles, one has the last rows; of a pair the other block
       // has a whole tile then, unless it has none.
       const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
       const int64_t waves = ceil_div(tiles, at_once);
-      const int64_t n_last = is_whole ? 0 : waves / ceil_div(tiles_m, paired);
+      const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
       double clocks =
           double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
           double(ceil_div(k_steps, split)) *
               (double(waves - n_last) * step + double(n_last) * last_step);
       clocks = std::pow(
           std::pow(clocks, 4) +
-              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * split * paired, card.blocks),
-                       4),
+              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * cluster, card.blocks), 4),
           0.25);
       if (split > 1) {
         clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);

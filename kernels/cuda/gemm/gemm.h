@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "kernels/cuda/launchers.h"
 
 // What the files of gemm/ share.
@@ -79,6 +81,7 @@ struct GemmPlan {
   int split = 1;
   bool is_paired = false;
 
+  int blocks_of_cluster() const { return is_paired ? 2 : split; }
   bool operator==(const GemmPlan&) const = default;
 };
 constexpr GemmPlan kCuts[] = {{.split = 1}, {.split = 2}, {.split = 4}, {.is_paired = true}};
@@ -92,8 +95,9 @@ struct GemmCard {
     return n_blocks == 1 ? blocks : n_blocks == 2 ? clusters_of_2 : clusters_of_4;
   }
 };
-// Whether there is a kernel for it.
+// Whether there is a kernel for it; all for which there is one.
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan);
+std::vector<GemmPlan> fitting_plans(const GemmArgs& args);
 // The plan with the least expected time; see gemm.cpp for the model.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
 

@@ -36,8 +36,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = Tile::template kOut<kKind>;
   HgemmMaps maps{};
   HgemmCut cut{};
-  const int paired = plan.is_paired ? 2 : 1, split = plan.split, cluster = paired * split;
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * paired));
+  const int split = plan.split, cluster = plan.blocks_of_cluster();
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * Tile::kM : Tile::kM));
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   cut.split = split;
   cut.is_paired = plan.is_paired;

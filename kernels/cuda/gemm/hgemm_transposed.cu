@@ -8,13 +8,13 @@ namespace minfer::cuda {
 namespace {
 
 template <typename T, typename Tile, HgemmKind kKind>
-void launch_kind(cudaStream_t stream, GemmArgs& args, bool is_paired) {
+void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = kKind == HgemmKind::SwiGlu ? Tile::kHalfN : Tile::kN;
   TransposedMaps maps{};
   TransposedCut cut{};
-  const int cluster = is_paired ? 2 : 1;
+  const int cluster = plan.blocks_of_cluster();  // a pair, or one: k is not split here
   cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * cluster));
-  cut.is_paired = is_paired;
+  cut.is_paired = plan.is_paired;
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   if (const int tail = args.m % Tile::kM; tail != 0) {
@@ -41,13 +41,13 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, bool is_paired) {
 }
 
 template <typename T, typename Tile>
-void launch_tile(cudaStream_t stream, GemmArgs& args, bool is_paired) {
+void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::SwiGlu)) {
-    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, is_paired);
+    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
   }
   MINFER_CHECK(args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate,
                "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kM, " x ", Tile::kN);
-  launch_kind<T, Tile, HgemmKind::Plain>(stream, args, is_paired);
+  launch_kind<T, Tile, HgemmKind::Plain>(stream, args, plan);
 }
 
 }  // namespace
@@ -56,13 +56,13 @@ void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) 
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k104x256:
-        return launch_tile<T, Tile104x256>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile104x256>(stream, args, plan);
       case GemmTile::k136x256:
-        return launch_tile<T, Tile136x256>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile136x256>(stream, args, plan);
       case GemmTile::k152x192:
-        return launch_tile<T, Tile152x192>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile152x192>(stream, args, plan);
       case GemmTile::k200x128:
-        return launch_tile<T, Tile200x128>(stream, args, plan.is_paired);
+        return launch_tile<T, Tile200x128>(stream, args, plan);
       default:
         MINFER_CHECK(false, "hgemm: tile ", int(plan.tile), " is not transposed");
     }

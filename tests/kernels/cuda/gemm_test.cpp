@@ -35,18 +35,11 @@ class CudaGemm : public testing::Test {
   }
   // Every way that the case can be cut on this card; none where hgemm does not run.
   std::vector<GemmPlan> plans(const GemmCase& c) {
-    std::vector<GemmPlan> plans;
-    if (!has_wgmma()) return plans;
+    if (!has_wgmma()) return {};
     GemmArgs args;
     args.k = narrow<int>(c.k);
     args.epilogue = c.epilogue;
-    for (int tile = 0; tile < cuda::kGemmTiles; ++tile) {
-      for (GemmPlan plan : cuda::kCuts) {
-        plan.tile = GemmTile(tile);
-        if (cuda::plan_fits(args, plan)) plans.push_back(plan);
-      }
-    }
-    return plans;
+    return cuda::fitting_plans(args);
   }
   void check_all_plans(const GemmCase& c) {
     for (const GemmPlan& plan : plans(c)) {
