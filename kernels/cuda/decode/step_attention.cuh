@@ -210,7 +210,7 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
       for (int n = 0; n < kN; ++n) {
         const int row = first + n / 2 * n_teams + team;
         valid[n] = row < n_rows[n % 2];
-        k[n] = v[n] = {};
+        k[n] = v[n] = CacheEight::zeros(a.is_u8);
         if (valid[n] && has_columns) {
           k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
           v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);

@@ -11,6 +11,12 @@ namespace minfer::cuda {
 struct CacheEight {
   uint4 raw;
   float scale;
+
+  // Those of rows and columns that are not there: the zero level is 128.
+  __device__ static CacheEight zeros(bool is_u8) {
+    const uint32_t zero = is_u8 ? 0x80808080 : 0;
+    return {{zero, zero, zero, zero}, 0};
+  }
 };
 // From a stage of the ring, whose scales begin `skipped` behind the first that was copied.
 __device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
