@@ -158,13 +158,20 @@ class ForwardPass {
     const Tensor q = heads(s.q, model_.config.n_heads);     // [n_tokens, n_heads, head_dim]
     const Tensor k = heads(s.k, model_.config.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
     const Tensor v = heads(s.v, model_.config.n_kv_heads);
+    const Tensor out = heads(s.attended, model_.config.n_heads);
+    const float scale = attention_scale(model_.config);
+    if (runs_.size() == 1) {
+      const int64_t pos = runs_.front().pos;
+      b_.append_products(cache, normed, {q, layer.wq, layer.bq}, {k, layer.wk, layer.bk},
+                         {v, layer.wv, layer.bv}, state_.rope_table, pos);
+      b_.attention(out, q, cache, pos, scale);
+      return rows(s.attended);
+    }
     linear(b_, normed,
            {{{rows(s.q), layer.wq}, layer.bq},
             {{rows(s.k), layer.wk}, layer.bk},
             {{rows(s.v), layer.wv}, layer.bv}});
-    const Tensor out = heads(s.attended, model_.config.n_heads);
-    const float scale = attention_scale(model_.config);
-    for (const Run& run : runs_) {
+    for (const Run& run : runs_) {  // which use the cache in turn
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
       if (state_.rope_table) {
         b_.rope_append(cache, of_run(q), of_run(k), of_run(v), state_.rope_table, run.pos);

@@ -15,6 +15,23 @@ void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor c
   kv_append(cache, k, v, pos);
 }
 
+void Backend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
+                              const HeadProduct& v, Tensor cos_sin, int64_t pos) {
+  const auto rows = [](const HeadProduct& p) {
+    return p.out.reshaped({p.out.shape[0], p.w.out_dim});
+  };
+  const Product products[] = {{rows(q), q.w}, {rows(k), k.w}, {rows(v), v.w}};
+  matmuls(x, products);
+  for (const HeadProduct* p : {&q, &k, &v}) {
+    if (p->bias) add_bias(rows(*p), rows(*p), p->bias);
+  }
+  if (cos_sin) {
+    rope_append(cache, q.out, k.out, v.out, cos_sin, pos);
+  } else {
+    kv_append(cache, k.out, v.out, pos);
+  }
+}
+
 void Backend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
                            const Matrix& up, Tensor up_bias, Tensor other) {
   const Product products[] = {{other, gate}, {out, up}};

@@ -60,6 +60,13 @@ struct Product {
   bool accumulate = false;
 };
 
+// x wᵀ + bias as heads [n_tokens, n_heads, head_dim]; the bias may be null.
+struct HeadProduct {
+  Tensor out;
+  const Matrix& w;
+  Tensor bias;
+};
+
 class DecodePlan;
 struct DecodeModel;
 
@@ -160,6 +167,10 @@ class Backend {
   // place is left open.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                            int64_t pos);
+  // q, k and v of one input, then rope_append, or kv_append where cos_sin is null. What k and v
+  // hold afterwards is left open.
+  virtual void append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
+                               const HeadProduct& v, Tensor cos_sin, int64_t pos);
   // Causal attention of queries at pos + t over cached positions 0 ... pos + t:
   //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)
   //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32

@@ -267,6 +267,21 @@ void CudaBackend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tens
   cuda::rope_append(stream_.get(), cache, q, k, v, cos_sin, pos);
 }
 
+void CudaBackend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q,
+                                  const HeadProduct& k, const HeadProduct& v, Tensor cos_sin,
+                                  int64_t pos) {
+  if (cublas_ || !gemm_appends(x, cache, cos_sin)) {
+    return Backend::append_products(cache, x, q, k, v, cos_sin, pos);
+  }
+  const Matrix* const matrices[] = {&q.w, &k.w, &v.w};
+  const std::vector<Tensor> weights = float_weights(matrices);
+  const auto part = [&](const HeadProduct& p, const Tensor& w) {
+    return GemmPart{w, p.out.reshaped({x.shape[0], p.w.out_dim}), p.bias};
+  };
+  const GemmPart qkv[] = {part(q, weights[0]), part(k, weights[1]), part(v, weights[2])};
+  gemm_append(stream_.get(), cache, x, qkv, cos_sin, pos);
+}
+
 void* CudaBackend::prefill_workspace(const KvLayer& cache) {
   const int64_t n_bytes = attention_prefill_workspace(cache);
   return n_bytes > 0 ? scratch(kv_halves_, DType::U8, {n_bytes}).data : nullptr;

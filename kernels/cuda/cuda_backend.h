@@ -50,6 +50,8 @@ class CudaBackend final : public Backend {
                     Tensor up_bias, Tensor other) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
+  void append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
+                       const HeadProduct& v, Tensor cos_sin, int64_t pos) override;
   void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                    int64_t pos) override;
   void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;

@@ -247,7 +247,26 @@ class KernelBench {
         if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
         choice_.done(timing);
       }
+      append(m);
     }
+  }
+
+  // q, k and v as prefill makes them, beside cuBLAS's product alone.
+  void append(int64_t m) {
+    const TimedGemm timed{m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3};
+    const std::string shape = cat(m, " x ", timed.n, " x ", timed.k, " f16");
+    if (!choice_.wants("gemm_append", shape)) return;
+    const DeviceTensor keys = allocate_device(DType::F16, {kHeads, m, kHeadDim});
+    const DeviceTensor values = allocate_device(DType::F16, {kHeads, m, kHeadDim});
+    const DeviceTensor table = random_tensor(DType::F32, {m, kHeadDim / 2, 2});
+    KvLayer layer = layer_of(DType::F16, m, view_of_tensor(keys), view_of_tensor(values));
+    if (!gemm_appends({keys.view().data, DType::F16, {m, timed.k}}, layer, table)) return;
+    const auto times = gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
+      gemm_append(stream(), layer, x, std::span<const GemmPart, 3>(parts), table, 0);
+    });
+    KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.flops()};
+    if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
+    choice_.done(timing);
   }
 
   static std::string shape_of(const WeightFormat& f, const std::vector<Matrix>& w) {

@@ -68,6 +68,12 @@ __device__ inline uint32_t pack_pair(float a, float b) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Where an element of out lies.
+__device__ inline int64_t place_in_out(const GemmArgs::Part& part, int row, int column) {
+  if (part.head_stride == 0) return int64_t{row} * part.n + column;
+  return row * part.row_stride + column / kFusedHeadDim * part.head_stride + column % kFusedHeadDim;
+}
+
 // Stores or adds one element of out.
 template <typename T>
 __device__ inline void put(const GemmArgs& args, void* out, int64_t at, float sum) {

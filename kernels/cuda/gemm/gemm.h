@@ -18,12 +18,16 @@ struct GemmArgs {
   DType dtype = DType::F16;
   bool out_is_f32 = false;
   Epilogue epilogue = Epilogue::Store;
+  // Of Store where not null: the parts are q, k and v of heads of kFusedHeadDim, of which q and k
+  // turn by the cosines and sines [m, kFusedHeadDim / 2] of their rows.
+  const float2* angles = nullptr;
   struct Part {
     const void* w = nullptr;  // [n, k]
     void* out = nullptr;      // [m, n]
     const void* bias = nullptr;
     int n = 0;
-    int n_tiles = 0;  // along n
+    int n_tiles = 0;                          // along n
+    int64_t row_stride = 0, head_stride = 0;  // of out, in elements, where it has heads
   } part[kMaxGemmParts];
 
   bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
@@ -68,11 +72,10 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
-// Whether hgemm has it for pairs of blocks, of a cluster, with the same weights: 256 x 192 has no
-// register left for that, and smaller tiles are not for the many rows that pairs gain with.
+// Whether hgemm has it for pairs of blocks, of a cluster, with the same weights: smaller tiles are
+// not for the many rows that pairs gain with.
 constexpr bool can_pair(int m, int n, Epilogue epilogue) {
-  return m < 256 && m * n >= 128 * 128 && epilogue != Epilogue::GeluErf &&
-         epilogue != Epilogue::GeluTanh;
+  return m * n >= 128 * 128 && epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
 }
 // How a product is cut: `split` blocks of a cluster share a tile, each a part of k; or two blocks
 // of a cluster, paired, have the same weights and each brings half of these to both.

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/gemm/hgemm.cuh"
@@ -58,6 +59,11 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
+    if (kKind == HgemmKind::Heads) {
+      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, part.row_stride,
+                                   part.head_stride);
+      continue;
+    }
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);
     if (kOut % 64 == 32 && !args.out_is_f32) {
       maps.out_half[i] = make_map(part.out, out_dtype, args.m, part.n, 64, 64);
@@ -77,6 +83,12 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   switch (args.epilogue) {
     case Epilogue::Store:
     case Epilogue::Accumulate:
+      if (args.angles != nullptr) {
+        if constexpr (std::is_same_v<T, __half> && std::is_same_v<Tile, Tile128x256>) {
+          return launch_kind<T, Tile, HgemmKind::Heads>(stream, args, plan);
+        }
+        break;
+      }
       if constexpr (has_tile(kM, kN, Epilogue::Store)) {
         return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, plan);
       }

@@ -1,8 +1,10 @@
 #pragma once
 
 #include <cstdint>
+#include <type_traits>
 
 #include "kernels/cuda/gemm/epilogue.cuh"
+#include "kernels/cuda/gemm/heads.cuh"
 #include "kernels/cuda/gemm/tma.cuh"
 #include "kernels/cuda/gemm/wgmma.cuh"
 
@@ -11,8 +13,8 @@ constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 byt
 constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
 // Epilogues that a kernel is compiled for; which of Store and Accumulate, or of the two gelu, it is
-// told at run time.
-enum class HgemmKind { Plain, SwiGlu, Gelu };
+// told at run time. Heads: Store of q, k and v (GemmArgs::angles).
+enum class HgemmKind { Plain, SwiGlu, Gelu, Heads };
 
 template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
 struct HgemmTile {
@@ -36,7 +38,8 @@ struct HgemmTile {
   template <HgemmKind kKind>
   static constexpr bool kOverlaps = kOut<kKind> % 32 != 0;
   template <HgemmKind kKind>
-  static constexpr bool kCanSplit = kRowBlocks == 1 && kOut<kKind> % 64 == 0;
+  static constexpr bool kCanSplit =
+      kRowBlocks == 1 && kOut<kKind> % 64 == 0 && kKind != HgemmKind::Heads;
   // Whether two blocks can have the same weights; each brings half of them to both.
   template <HgemmKind kKind>
   static constexpr bool kCanPair = can_pair(kM, kN, Epilogue::Store) && kKind != HgemmKind::Gelu;
@@ -127,6 +130,8 @@ __device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& p
     if (thread != 0) return;
     if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
       ptx::tensor_add(map, staging, column, row);
+    } else if (part.head_stride != 0) {
+      ptx::tensor_store(map, staging, column % kFusedHeadDim, row, column / kFusedHeadDim);
     } else {
       ptx::tensor_store(map, staging, column, row);
     }
@@ -141,7 +146,7 @@ __device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& p
     const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
     const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
                                  : to_float(*reinterpret_cast<const T*>(from));
-    put<T>(args, part.out, int64_t{row + r} * part.n + column + c, sum);
+    put<T>(args, part.out, place_in_out(part, row + r, column + c), sum);
   }
 #endif
 }
@@ -284,6 +289,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       previous = slot;
       next_slot();
     }
+    using Angles = std::conditional_t<kKind == HgemmKind::Heads, HeadAngles, NoAngles>;
+    const Angles angles(args, first_row + warp * 16 + lane / 4);
     ptx::wgmma_wait<0>();
     if (previous >= 0) release(previous);
 
@@ -348,6 +355,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int j = 0; j < kAtOnce; ++j) d[0][kSums - kAtOnce + j] = some[j];
       }
+    }
+
+    if constexpr (kKind == HgemmKind::Heads) {
+      static_assert(kRowBlocks == 1);
+      if (place.part < 2) angles.turn(d[0]);
     }
 
     // A staging buffer of 64 rows of kRowBytes, swizzled over as many bytes, goes out as a box.

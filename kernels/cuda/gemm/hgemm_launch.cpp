@@ -2,6 +2,8 @@
 
 #include <cudaTypedefs.h>
 
+#include <vector>
+
 #include "kernels/cuda/check.h"
 
 namespace minfer::cuda {
@@ -17,31 +19,52 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-}  // namespace
+struct MapShape {
+  std::vector<cuuint64_t> dims, strides;  // innermost first; strides in bytes, from the second on
+  std::vector<cuuint32_t> box;
+};
 
-CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
-                     int box_row_bytes) {
+CUtensorMap encode_map(const void* data, DType dtype, const MapShape& shape,
+                       CUtensorMapSwizzle swizzle) {
   static const PFN_cuTensorMapEncodeTiled_v12000 encode = tensor_map_encoder();
   const CUtensorMapDataType type = dtype == DType::F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : dtype == DType::F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const auto element_bytes = static_cast<cuuint64_t>(bytes_of(dtype, 1));
-  const cuuint64_t dims[2] = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)};
-  const cuuint64_t strides[1] = {dims[0] * element_bytes};
-  const cuuint32_t box[2] = {static_cast<cuuint32_t>(box_row_bytes / element_bytes),
-                             static_cast<cuuint32_t>(box_rows)};
-  const cuuint32_t steps[2] = {1, 1};
+  const std::vector<cuuint32_t> steps(shape.dims.size(), 1);
   CUtensorMap map;
   // Promotion to 256 bytes gains nothing over 128, and where rows begin at odd multiples of 16
   // bytes it costs 15 to 20 % of the loads: measured on an H200.
   const CUresult status =
-      encode(&map, type, 2, const_cast<void*>(data), dims, strides, box, steps,
-             CU_TENSOR_MAP_INTERLEAVE_NONE,
-             box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [", rows, ", ",
-                 columns, "]: error ", int(status));
+      encode(&map, type, static_cast<cuuint32_t>(shape.dims.size()), const_cast<void*>(data),
+             shape.dims.data(), shape.strides.data(), shape.box.data(), steps.data(),
+             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
+             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [",
+                 shape.dims[1], ", ", shape.dims[0], "]: error ", int(status));
   return map;
+}
+
+}  // namespace
+
+CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
+                     int box_row_bytes) {
+  const auto width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
+  const auto element_bytes = static_cast<cuuint64_t>(bytes_of(dtype, 1));
+  const auto box_width = static_cast<cuuint32_t>(box_row_bytes / bytes_of(dtype, 1));
+  return encode_map(
+      data, dtype,
+      {{width, height}, {width * element_bytes}, {box_width, static_cast<cuuint32_t>(box_rows)}},
+      box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+}
+
+CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t row_stride,
+                           int64_t head_stride) {
+  return encode_map(
+      data, DType::F16,
+      {{kFusedHeadDim, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(n_heads)},
+       {static_cast<cuuint64_t>(row_stride) * 2, static_cast<cuuint64_t>(head_stride) * 2},
+       {64, 64, 1}},
+      CU_TENSOR_MAP_SWIZZLE_128B);
 }
 
 bool whole_16_bytes(const void* data, int64_t row_bytes) {

@@ -39,6 +39,13 @@ __device__ inline void tensor_store(const CUtensorMap* map, const void* shared, 
       "r"(shared_address(shared)), "r"(x), "r"(y)
       : "memory");
 }
+__device__ inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y,
+                                    int z) {
+  asm volatile(
+      "cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%2, %3, %4}], [%1];" ::"l"(map),
+      "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
+      : "memory");
+}
 // Adds to what is there, element by element, in f32, rounding to nearest.
 __device__ inline void tensor_add(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(

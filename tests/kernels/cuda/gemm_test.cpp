@@ -375,9 +375,10 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(8192, 8192, 8192).tile, GemmTile::k128x256);
   EXPECT_EQ(plan(1000, 4000, 4000).tile, GemmTile::k128x256);
   EXPECT_FALSE(plan(1000, 4000, 4000).is_paired);
+  EXPECT_TRUE(plan(2048, 4096, 4096).is_paired);  // at the limit of power
   // rows that begin anywhere in a line: half of the weights a block
   EXPECT_EQ(plan(300, 12000, 4104), (GemmPlan{GemmTile::k152x192, 1, true}));
-  EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k128x256, 1, true}));
+  EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k256x192, 1, true}));
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
