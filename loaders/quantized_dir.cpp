@@ -11,6 +11,7 @@
 #include "loaders/compressed_tensors.h"
 #include "loaders/file.h"
 #include "loaders/output_file.h"
+#include "loaders/sha256_sums.h"
 #include "loaders/small_files.h"
 #include "loaders/staging.h"
 
@@ -22,11 +23,10 @@ namespace fs = std::filesystem;
 constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
 constexpr const char* kReport = "minfer_quant_report.json";
-constexpr const char* kSums = "SHA256SUMS";
 constexpr uint64_t kMaxSideFileBytes = 256 << 20;
 
 bool is_side_file(const std::string& name) {
-  constexpr std::array kOwn = {kConfig, kReport, kSums};
+  constexpr std::array kOwn = {kConfig, kReport, kSha256Sums};
   constexpr std::array kEndings = {".json", ".model", ".txt", ".jinja", ".md"};
   constexpr std::array kStarts = {"LICENSE", "NOTICE", "USE_POLICY"};
   if (name.starts_with('.') || name.ends_with(".index.json") ||
@@ -72,7 +72,7 @@ class QuantizedDirWriter final : public ModelWriter {
     add_file(kReport, report);
     std::string sums;
     for (const auto& [name, sum] : sums_) sums += sum + "  " + name + '\n';
-    add_file(kSums, sums);
+    add_file(kSha256Sums, sums);
     staging_.commit_directory();
   }
 

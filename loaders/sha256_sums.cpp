@@ -17,7 +17,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr const char* kSums = "SHA256SUMS";
 constexpr uint64_t kMaxSumsBytes = 1 << 20;
 constexpr size_t kDigits = 64;
 
@@ -33,7 +32,7 @@ std::map<std::string, std::string> parse_sums(std::string_view text) {
                         sum.find_first_not_of("0123456789abcdef") == std::string::npos &&
                         line.substr(kDigits).starts_with("  ");
     const std::string name(is_sum ? line.substr(kDigits + 2) : "");
-    const bool is_name = !name.empty() && name != "." && name != ".." && name != kSums &&
+    const bool is_name = !name.empty() && name != "." && name != ".." && name != kSha256Sums &&
                          name.find_first_of(std::string_view("/\0", 2)) == name.npos;
     MINFER_REQUIRE(Input, is_name, "has the line \"", shortened(line),
                    "\", expected 64 digits, two blanks and the name of a file");
@@ -51,18 +50,18 @@ void require_all_listed(const std::string& directory,
     std::error_code ignored;
     const std::string name = item->path().filename();
     const bool is_folder = fs::is_directory(item->path(), ignored);
-    if (!is_folder && name != kSums && !sums.contains(name)) others.push_back(name);
+    if (!is_folder && name != kSha256Sums && !sums.contains(name)) others.push_back(name);
   }
   MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
   MINFER_REQUIRE(Input, others.empty(), shown_path(directory), ": the file ",
-                 shortened(*std::ranges::min_element(others)), " is not in ", kSums);
+                 shortened(*std::ranges::min_element(others)), " is not in ", kSha256Sums);
 }
 
 }  // namespace
 
 std::optional<int64_t> check_sha256_sums(const std::string& directory,
                                          const std::function<void(int64_t, int64_t)>& progress) {
-  const std::string list = fs::path(directory) / kSums;
+  const std::string list = fs::path(directory) / kSha256Sums;
   if (!path_exists(list)) return std::nullopt;
   const std::string text = read_whole_file(list, kMaxSumsBytes);
   const auto sums = in_file(list, [&] { return parse_sums(text); });
@@ -82,7 +81,7 @@ std::optional<int64_t> check_sha256_sums(const std::string& directory,
     });
     const std::string found = hash.hex();
     MINFER_REQUIRE(Input, found == sum, shown_path(file.path()), ": SHA-256 is ", found, ", ",
-                   kSums, " has ", sum);
+                   kSha256Sums, " has ", sum);
   }
   return static_cast<int64_t>(sums.size());
 }

@@ -7,6 +7,8 @@
 
 namespace minfer {
 
+inline constexpr const char* kSha256Sums = "SHA256SUMS";
+
 // Holds the files of a directory against its SHA256SUMS: lines "<64 digits>  <name>", as sha256sum
 // writes them, of every file beside it. Throws Input where a file is missing, is not listed or has
 // another sum, and where the list itself is malformed.
