@@ -1,6 +1,7 @@
 #include "kernels/cuda/cuda_backend.h"
 
 #include <algorithm>
+#include <array>
 
 #include "kernels/cuda/decode/decode_graph.h"
 #include "kernels/cuda/decode/persistent_step.h"
@@ -270,15 +271,20 @@ void CudaBackend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tens
 void CudaBackend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q,
                                   const HeadProduct& k, const HeadProduct& v, Tensor cos_sin,
                                   int64_t pos) {
-  if (cublas_ || !gemm_appends(x, cache, cos_sin)) {
+  const HeadProduct* const products[] = {&q, &k, &v};
+  std::array<GemmPart, 3> qkv;
+  for (size_t i = 0; i < 3; ++i) {
+    const HeadProduct& p = *products[i];
+    qkv[i] = {{nullptr, type_, {p.w.out_dim, p.w.in_dim}},
+              p.out.reshaped({x.shape[0], p.w.out_dim}),
+              p.bias};
+  }
+  if (cublas_ || x.shape[0] <= kMaxMatvecTokens || !gemm_appends(x, qkv, cache, cos_sin)) {
     return Backend::append_products(cache, x, q, k, v, cos_sin, pos);
   }
   const Matrix* const matrices[] = {&q.w, &k.w, &v.w};
   const std::vector<Tensor> weights = float_weights(matrices);
-  const auto part = [&](const HeadProduct& p, const Tensor& w) {
-    return GemmPart{w, p.out.reshaped({x.shape[0], p.w.out_dim}), p.bias};
-  };
-  const GemmPart qkv[] = {part(q, weights[0]), part(k, weights[1]), part(v, weights[2])};
+  for (size_t i = 0; i < 3; ++i) qkv[i].w = weights[i];
   gemm_append(stream_.get(), cache, x, qkv, cos_sin, pos);
 }
 

@@ -62,12 +62,13 @@ struct GemmPart {
 // All parts (1 to 3) of one input in one launch. x [n_tokens, in] half.
 void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
 
-// Backend::append_products of many tokens in one launch, without a rounding in front of the turn:
-// parts q, k and v, whose outs are [n_tokens, n_heads * head_dim] F16; those of k and v stay as
-// they are. For F16 and an F16 cache with heads of kFusedHeadDim that turn as a whole; whether it
-// takes them is asked first.
+// Backend::append_products of many tokens in one launch, to the bits of gemm, add_bias and
+// rope_append one after the other: parts q, k and v, whose outs are [n_tokens, n_heads * head_dim];
+// those of k and v stay as they are. For F16 and an F16 cache with heads of kFusedHeadDim that
+// rotate as a whole. gemm_appends says whether it can and is expected to be the faster way; of the
+// weights it reads the shapes alone.
 constexpr int kFusedHeadDim = 128;
-bool gemm_appends(Tensor x, const KvLayer& cache, Tensor cos_sin);
+bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, Tensor cos_sin);
 void gemm_append(cudaStream_t stream, KvLayer& cache, Tensor x, std::span<const GemmPart, 3> qkv,
                  Tensor cos_sin, int64_t pos);
 

@@ -35,6 +35,14 @@ __device__ inline void let_successor_begin() {
 
 // ---- global memory ---------------------------------------------------------------------
 
+// Asked for here, where the compiler must not move it: four of what no kernel in flight writes.
+__device__ inline float4 load_read_only(const float4* from) {
+  float4 x;
+  asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
+               : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
+               : "l"(from));
+  return x;
+}
 // n_bytes, a multiple of 16, aligned to 16, to L2 (sm_90; below, nothing).
 __device__ inline void prefetch_l2(const void* from, int n_bytes) {
 #if __CUDA_ARCH__ >= 900

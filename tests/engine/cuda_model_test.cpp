@@ -372,28 +372,34 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
   }
 }
 
-// Prompts of so many tokens that one launch makes q, k and v, turns them and fills the cache:
-// whole, and in parts of which the last is shorter.
+// Prompts of so many tokens that one launch makes q, k and v and fills the cache, in chunks of
+// which the last is shorter, and a step of decode behind that; with biases, and with packed
+// weights.
 TEST_F(CudaModel, TakesLongPrompts) {
   const auto cpu = make_cpu_backend();
   HalfBackend plain(DType::F16);
-  ModelConfig config = llama_config(256, 512, 4, 128);
-  config.n_kv_heads = 2;
+  ModelConfig config = llama_config(256, 512, 8, 128);
+  config.n_kv_heads = 4;
   config.vocab_size = 300;
   config.trained_seq_len = 2200;
+  config.attention_bias = true;
   const std::vector<TokenId> ids = some_ids(2150, config.vocab_size);
-  const SyntheticType type{DType::F16, 0};
-  const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
-  const Model on_card = make_synthetic_model(config, type, *backend_, 1);
-  const Model in_plain = make_synthetic_model(config, type, plain, 1);
-  const SessionOptions whole{.prefill_chunk = 2150};
-  const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, whole));
-  const double most = kMostOfPlain * relative_error(last_logits(in_plain, plain, ids, whole), want);
-  for (const int64_t chunk : {2150, 1070, 1024}) {
-    const SessionOptions options{.prefill_chunk = chunk};
-    EXPECT_LE(relative_error(last_logits(on_card, *backend_, ids, options), want), most) << chunk;
-    EXPECT_LE(relative_error(decoded_logits(on_card, *backend_, ids, options), want), most)
-        << chunk;
+  for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::U4, 64}}) {
+    SCOPED_TRACE(cat(type.dtype));
+    const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
+    const Model on_card = make_synthetic_model(config, type, *backend_, 1);
+    const Model in_plain = make_synthetic_model(config, type, plain, 1);
+    const SessionOptions whole{.prefill_chunk = 2150};
+    const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, whole));
+    const double most =
+        kMostOfPlain * relative_error(last_logits(in_plain, plain, ids, whole), want);
+    for (const int64_t chunk : {2150, 2048, 1070}) {
+      const SessionOptions options{.prefill_chunk = chunk};
+      EXPECT_LE(relative_error(last_logits(on_card, *backend_, ids, options), want), most) << chunk;
+      Session session(on_card, *backend_, options);
+      session.eval(std::span(ids).first(2149));
+      EXPECT_LE(relative_error(session.eval(std::span(ids).last(1)), want), most) << chunk;
+    }
   }
 }
 

@@ -260,9 +260,9 @@ class KernelBench {
     const DeviceTensor values = allocate_device(DType::F16, {kHeads, m, kHeadDim});
     const DeviceTensor table = random_tensor(DType::F32, {m, kHeadDim / 2, 2});
     KvLayer layer = layer_of(DType::F16, m, view_of_tensor(keys), view_of_tensor(values));
-    if (!gemm_appends({keys.view().data, DType::F16, {m, timed.k}}, layer, table)) return;
+    if (!gemm_can_append(gemm_timer().args_of(timed), layer, table)) return;
     const auto times = gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
-      gemm_append(stream(), layer, x, std::span<const GemmPart, 3>(parts), table, 0);
+      gemm_append(stream(), layer, x, parts.first<3>(), table, 0);
     });
     KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.flops()};
     if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;

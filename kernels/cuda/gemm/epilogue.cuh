@@ -71,7 +71,8 @@ __device__ inline uint32_t pack_pair(float a, float b) {
 // Where an element of out lies.
 __device__ inline int64_t place_in_out(const GemmArgs::Part& part, int row, int column) {
   if (part.head_stride == 0) return int64_t{row} * part.n + column;
-  return row * part.row_stride + column / kFusedHeadDim * part.head_stride + column % kFusedHeadDim;
+  return column / kFusedHeadDim * part.head_stride + int64_t{row} * kFusedHeadDim +
+         column % kFusedHeadDim;
 }
 
 // Stores or adds one element of out.

@@ -4,6 +4,7 @@
 #include <array>
 #include <cmath>
 #include <numeric>
+#include <optional>
 
 #include "kernels/base/math.h"
 
@@ -38,10 +39,13 @@ constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap 
 constexpr double kExchangeBytesPerClock = 32;
 constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
 constexpr double kTransposedMustGain = 1.05;  // as much as the model errs
-// Each block of a pair waits for the other. Prompts of many rows run at the card's limit of power,
-// where time goes by energy, and a pair takes in half of the weights: there it is 0.3 to 0.4 % of a
-// pass ahead, product by product (docs/benchmarks/cuda.md).
-double pair_must_gain(int rows) { return rows < 1024 ? 1.05 : 0.98; }
+constexpr double kPairMustGain = 1.05;        // each block waits for the other
+// Where rows of w begin anywhere in a line, pairs of 256 x 192 take 4 % longer than of 128 x 256.
+constexpr int kMostRowsOfPairs = 200;
+// Long prompts run at the card's limit of power, where time goes by energy, and a block of a pair
+// takes in half of the weights: there it is ahead with any tile that is best alone, by 0.2 to 0.4 %
+// of a pass for a product (docs/benchmarks/cuda_prefill_ways.csv).
+constexpr int kRowsAtFullPower = 1024;
 // From DRAM: all SMs, and one of them.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
@@ -121,6 +125,7 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
   if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
+  if (args.angles != nullptr && (plan.tile != GemmTile::k128x256 || plan.split > 1)) return false;
   if (plan.is_paired && !can_pair(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
   return (plan.split == 2 || plan.split == 4) && !plan.is_paired && !is_transposed(tile.m) &&
@@ -143,53 +148,62 @@ std::vector<GemmPlan> fitting_plans(const GemmArgs& args) {
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
 // where there are few tiles: it costs the exchange of partial sums. Pairs of blocks pay where the
 // copy engine's way of asking for weights takes longer than the product.
-GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
+std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
+                                  const GemmPlan& plan) {
+  const TileCost& tile = cost_of(plan.tile);
+  const int split = plan.split, cluster = plan.blocks_of_cluster();
+  const int columns = out_columns(args, tile), at_once = card.clusters_at_once(cluster);
+  if (at_once == 0 || !plan_fits(args, plan)) return std::nullopt;
+  if (columns / 64 % split != 0 && split > 1) return std::nullopt;  // ranks would finish unequally
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
   for (const GemmArgs::Part& part : args.part) weight_bytes += 2.0 * part.n * args.k;
+  int64_t tiles_n = 0;
+  for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
+  const int64_t tiles_m = ceil_div(args.m, tile.m);
+  const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
+  const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
+  const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
+  const int64_t rows_of_tiles = plan.is_paired ? ceil_div(tiles_m, 2) : tiles_m;
+  const int64_t tiles = tiles_n * rows_of_tiles;  // of clusters
+  // Of as many tiles_m as a block takes tiles, one has the last rows; of a pair the other block has
+  // a whole tile then, unless it has none.
+  const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
+  const int64_t waves = ceil_div(tiles, at_once);
+  const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
+  double clocks = double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
+                  double(ceil_div(k_steps, split)) *
+                      (double(waves - n_last) * step + double(n_last) * last_step);
+  clocks = std::pow(
+      std::pow(clocks, 4) +
+          std::pow(kFillClocks + read_clocks(weight_bytes, tiles * cluster, card.blocks), 4),
+      0.25);
+  if (split > 1) {
+    clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);
+    clocks *= kSplitMustGain;
+  }
+  if (is_transposed(tile.m)) clocks *= kTransposedMustGain;
+  if (plan.is_paired) clocks *= kPairMustGain;
+  return clocks;
+}
+
+GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card) {
   GemmPlan best;
-  double best_clocks = -1;
+  std::optional<double> best_clocks;
   for (const TileCost& tile : kTiles) {
-    const int columns = out_columns(args, tile);
-    int64_t tiles_n = 0;
-    for (int i = 0; i < args.n_tiled_parts(); ++i) tiles_n += ceil_div(args.part[i].n, columns);
-    const int64_t tiles_m = ceil_div(args.m, tile.m);
-    const int last_rows = args.m - narrow<int>(tiles_m - 1) * tile.m;
     for (GemmPlan plan : kCuts) {
       plan.tile = tile.tile;
-      const int split = plan.split, cluster = plan.blocks_of_cluster();
-      const int at_once = card.clusters_at_once(cluster);
-      if (at_once == 0 || !plan_fits(args, plan)) continue;
-      if (columns / 64 % split != 0 && split > 1) continue;  // ranks would finish unequal shares
-      const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
-      const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
-      const int64_t rows_of_tiles = plan.is_paired ? ceil_div(tiles_m, 2) : tiles_m;
-      const int64_t tiles = tiles_n * rows_of_tiles;  // of clusters
-      // Of as many tiles_m as a block takes tiles, one has the last rows; of a pair the other block
-      // has a whole tile then, unless it has none.
-      const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
-      const int64_t waves = ceil_div(tiles, at_once);
-      const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
-      double clocks =
-          double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
-          double(ceil_div(k_steps, split)) *
-              (double(waves - n_last) * step + double(n_last) * last_step);
-      clocks = std::pow(
-          std::pow(clocks, 4) +
-              std::pow(kFillClocks + read_clocks(weight_bytes, tiles * cluster, card.blocks), 4),
-          0.25);
-      if (split > 1) {
-        clocks += (kSplitClocks + 4.0 * tile.m * tile.n / kExchangeBytesPerClock) * double(waves);
-        clocks *= kSplitMustGain;
-      }
-      if (is_transposed(tile.m)) clocks *= kTransposedMustGain;
-      if (plan.is_paired) clocks *= pair_must_gain(args.m);
-      if (best_clocks < 0 || clocks < best_clocks) {
-        best_clocks = clocks;
-        best = plan;
-      }
+      if (plan.is_paired && tile.m > kMostRowsOfPairs) continue;
+      const std::optional<double> clocks = plan_clocks(args, card, plan);
+      if (!clocks || (best_clocks && *clocks >= *best_clocks)) continue;
+      best_clocks = clocks;
+      best = plan;
     }
   }
+  const TileCost& tile = cost_of(best.tile);
+  best.is_paired =
+      best.is_paired || (args.m >= kRowsAtFullPower && best.split == 1 && !is_transposed(tile.m) &&
+                         can_pair(tile.m, tile.n, args.epilogue) && card.clusters_at_once(2) > 0);
   return best;
 }
 

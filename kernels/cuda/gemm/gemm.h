@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <vector>
 
 #include "kernels/cuda/launchers.h"
@@ -19,15 +20,16 @@ struct GemmArgs {
   bool out_is_f32 = false;
   Epilogue epilogue = Epilogue::Store;
   // Of Store where not null: the parts are q, k and v of heads of kFusedHeadDim, of which q and k
-  // turn by the cosines and sines [m, kFusedHeadDim / 2] of their rows.
+  // rotate by the cosines and sines [m, kFusedHeadDim / 2] of their rows; for each rounding that
+  // add_bias and rope_append would make there is one.
   const float2* angles = nullptr;
   struct Part {
     const void* w = nullptr;  // [n, k]
-    void* out = nullptr;      // [m, n]
+    void* out = nullptr;      // [m, n], or heads: [n / kFusedHeadDim, m, kFusedHeadDim]
     const void* bias = nullptr;
     int n = 0;
-    int n_tiles = 0;                          // along n
-    int64_t row_stride = 0, head_stride = 0;  // of out, in elements, where it has heads
+    int n_tiles = 0;          // along n
+    int64_t head_stride = 0;  // of out, in elements, where it has heads; else 0
   } part[kMaxGemmParts];
 
   bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
@@ -101,7 +103,9 @@ struct GemmCard {
 // Whether there is a kernel for it; all for which there is one.
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan);
 std::vector<GemmPlan> fitting_plans(const GemmArgs& args);
-// The plan with the least expected time; see gemm.cpp for the model.
+// Expected clocks of a plan, where the card can run it; see gemm.cpp for the model.
+std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card, const GemmPlan& plan);
+// The plan with the fewest of them; of many rows in pairs where it can be.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
 
 GemmPlan hgemm_plan(const GemmArgs& args);  // on the current card
@@ -112,6 +116,9 @@ bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+
+// Whether gemm_append can take such a product of q, k and v.
+bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin);
 
 // Any shape, from sm_80 on.
 void gemm_mma(cudaStream_t stream, GemmArgs args);

@@ -2,14 +2,17 @@
 
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ptx.cuh"
 
+// What a product of q, k and v does with its sums besides (GemmArgs::angles).
 namespace minfer::cuda {
 
 // The angles of a thread's sums, those of wgmma for rows `row` and row + 8: of two neighbouring
 // pairs (i, i + kFusedHeadDim / 2) for each 8 columns, the same in every head.
 class HeadAngles {
  public:
-  // Asks for them: they come while the last sums are still made.
+  // Asks for them, for v too, where nobody reads them: they come while the last sums are made.
   __device__ HeadAngles(const GemmArgs& args, int row) {
     const int column = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
@@ -18,17 +21,14 @@ class HeadAngles {
       const float2* const from = args.angles + angle_row * kPairs + column;
 #pragma unroll
       for (int j = 0; j < kPairs / 8; ++j) {
-        float4& two = two_[r][j];
-        asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
-                     : "=f"(two.x), "=f"(two.y), "=f"(two.z), "=f"(two.w)
-                     : "l"(from + j * 8));
+        two_[r][j] = ptx::load_read_only(reinterpret_cast<const float4*>(from + j * 8));
       }
     }
   }
 
-  // Turns the sums of whole heads.
+  // Rotates the sums of whole heads.
   template <int kSums>
-  __device__ void turn(float (&d)[kSums]) const {
+  __device__ void rotate(float (&d)[kSums]) const {
     static_assert(kSums % kPairs == 0);
 #pragma unroll
     for (int head = 0; head < kSums; head += kPairs) {
@@ -58,5 +58,12 @@ class HeadAngles {
 struct NoAngles {
   __device__ NoAngles(const GemmArgs&, int) {}
 };
+
+// As a launch of its own would find them: rounded to T.
+template <typename T, int kSums>
+__device__ inline void round_sums(float (&d)[kSums]) {
+#pragma unroll
+  for (float& sum : d) sum = to_float(from_float<T>(sum));
+}
 
 }  // namespace minfer::cuda

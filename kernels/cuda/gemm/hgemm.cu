@@ -59,9 +59,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
-    if (kKind == HgemmKind::Heads) {
-      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, part.row_stride,
-                                   part.head_stride);
+    if (part.head_stride != 0) {
+      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, part.head_stride);
       continue;
     }
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);

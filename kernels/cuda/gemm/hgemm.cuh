@@ -13,7 +13,7 @@ constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 byt
 constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
 // Epilogues that a kernel is compiled for; which of Store and Accumulate, or of the two gelu, it is
-// told at run time. Heads: Store of q, k and v (GemmArgs::angles).
+// told at run time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
 enum class HgemmKind { Plain, SwiGlu, Gelu, Heads };
 
 template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
@@ -57,7 +57,8 @@ using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 
 // x and w load kM and kOut rows, for pairs kN / 2 of w; the tails what is left of them in the last
 // tile, since a row that is not there costs the copy engine more than one that is. out stores 64
-// rows of 128 bytes; out_half those of the last 32 columns of a tile, 64 bytes each.
+// rows of 128 bytes, those of one head where out has heads; out_half those of the last 32 columns
+// of a tile, 64 bytes each.
 struct HgemmMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
   CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
@@ -151,10 +152,10 @@ __device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& p
 #endif
 }
 
-// out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue
+// out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
-//   out       [m, n_i] T or F32
+//   out       [m, n_i] T or F32; of Heads k and v [n_i / kFusedHeadDim, .., kFusedHeadDim]
 //   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
 //             and w by TMA into a ring of kStages x 64 columns of k, 128-byte rows swizzled by 128
 //             bytes; each other one multiplies kRowBlocks times 64 rows by wgmma, or only keeps
@@ -337,6 +338,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
       }
     };
+    if constexpr (kKind == HgemmKind::Heads) round_sums<T>(d[0]);
     add_bias.template operator()<0>(part);
     if constexpr (kIsSwiGlu) add_bias.template operator()<kOut / 2>(args.part[1]);
 
@@ -359,7 +361,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
     if constexpr (kKind == HgemmKind::Heads) {
       static_assert(kRowBlocks == 1);
-      if (place.part < 2) angles.turn(d[0]);
+      if (part.bias != nullptr) round_sums<T>(d[0]);
+      if (place.part < 2) angles.rotate(d[0]);
     }
 
     // A staging buffer of 64 rows of kRowBytes, swizzled over as many bytes, goes out as a box.

@@ -2,8 +2,6 @@
 
 #include <cudaTypedefs.h>
 
-#include <vector>
-
 #include "kernels/cuda/check.h"
 
 namespace minfer::cuda {
@@ -19,9 +17,11 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
+// Extents innermost first; of the strides, in bytes, those from the second extent on.
 struct MapShape {
-  std::vector<cuuint64_t> dims, strides;  // innermost first; strides in bytes, from the second on
-  std::vector<cuuint32_t> box;
+  int rank;
+  cuuint64_t extents[3], strides[2];
+  cuuint32_t box[3];
 };
 
 CUtensorMap encode_map(const void* data, DType dtype, const MapShape& shape,
@@ -30,17 +30,16 @@ CUtensorMap encode_map(const void* data, DType dtype, const MapShape& shape,
   const CUtensorMapDataType type = dtype == DType::F32   ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                    : dtype == DType::F16 ? CU_TENSOR_MAP_DATA_TYPE_FLOAT16
                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
-  const std::vector<cuuint32_t> steps(shape.dims.size(), 1);
+  const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
   // Promotion to 256 bytes gains nothing over 128, and where rows begin at odd multiples of 16
   // bytes it costs 15 to 20 % of the loads: measured on an H200.
   const CUresult status =
-      encode(&map, type, static_cast<cuuint32_t>(shape.dims.size()), const_cast<void*>(data),
-             shape.dims.data(), shape.strides.data(), shape.box.data(), steps.data(),
-             CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, CU_TENSOR_MAP_L2_PROMOTION_L2_128B,
-             CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+      encode(&map, type, static_cast<cuuint32_t>(shape.rank), const_cast<void*>(data),
+             shape.extents, shape.strides, shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [",
-                 shape.dims[1], ", ", shape.dims[0], "]: error ", int(status));
+                 shape.extents[1], ", ", shape.extents[0], "]: error ", int(status));
   return map;
 }
 
@@ -48,22 +47,23 @@ CUtensorMap encode_map(const void* data, DType dtype, const MapShape& shape,
 
 CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
                      int box_row_bytes) {
-  const auto width = static_cast<cuuint64_t>(columns), height = static_cast<cuuint64_t>(rows);
-  const auto element_bytes = static_cast<cuuint64_t>(bytes_of(dtype, 1));
-  const auto box_width = static_cast<cuuint32_t>(box_row_bytes / bytes_of(dtype, 1));
-  return encode_map(
-      data, dtype,
-      {{width, height}, {width * element_bytes}, {box_width, static_cast<cuuint32_t>(box_rows)}},
-      box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
+  const int64_t element_bytes = bytes_of(dtype, 1);
+  return encode_map(data, dtype,
+                    {.rank = 2,
+                     .extents = {static_cast<cuuint64_t>(columns), static_cast<cuuint64_t>(rows)},
+                     .strides = {static_cast<cuuint64_t>(columns * element_bytes)},
+                     .box = {static_cast<cuuint32_t>(box_row_bytes / element_bytes),
+                             static_cast<cuuint32_t>(box_rows)}},
+                    box_row_bytes == 128 ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_64B);
 }
 
-CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t row_stride,
-                           int64_t head_stride) {
+CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t head_stride) {
   return encode_map(
       data, DType::F16,
-      {{kFusedHeadDim, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(n_heads)},
-       {static_cast<cuuint64_t>(row_stride) * 2, static_cast<cuuint64_t>(head_stride) * 2},
-       {64, 64, 1}},
+      {.rank = 3,
+       .extents = {kFusedHeadDim, static_cast<cuuint64_t>(rows), static_cast<cuuint64_t>(n_heads)},
+       .strides = {kFusedHeadDim * 2, static_cast<cuuint64_t>(head_stride) * 2},
+       .box = {64, 64, 1}},
       CU_TENSOR_MAP_SWIZZLE_128B);
 }
 

@@ -14,10 +14,9 @@ namespace minfer::cuda {
 CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
                      int box_row_bytes = 128);
 
-// Of rows of heads of kFusedHeadDim F16, in boxes of 64 rows of 128 bytes of one head; the strides
-// in elements.
-CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t row_stride,
-                           int64_t head_stride);
+// Of heads [n_heads, rows, kFusedHeadDim] F16, head_stride elements apart, in boxes of 64 rows of
+// 128 bytes of one head.
+CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t head_stride);
 
 bool whole_16_bytes(const void* data, int64_t row_bytes);
 // Whether rows of out go out as boxes of a map, or else element by element.

@@ -7,8 +7,8 @@
 #include "kernels/cuda/ptx.cuh"
 
 // Copies of boxes of a tensor by the copy engine, register budgets and clusters (sm_90a); PTX ISA
-// 8.x manual. Coordinates: x the column, y the row. What lies outside the tensor is read as zero
-// and not written.
+// 8.x manual. Coordinates: x the column, y the row, z the head. What lies outside the tensor is
+// read as zero and not written.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
 

@@ -95,7 +95,7 @@ TEST_F(CudaGemm, EveryLengthOfK) {
 // Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
 // 104, 128, 136 and 152: of the last pair one block has none.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  for (int64_t m : {2000, 1800, 1910}) {
+  for (int64_t m : {2200, 1800, 1910}) {
     for (const GemmCase& c : with_epilogues({.m = m, .k = 200, .n = {4104}})) {
       if (c.has_bias) continue;
       check_all_plans(c);
@@ -351,7 +351,11 @@ TEST(GemmPlan, FollowsTheShape) {
     EXPECT_TRUE(cuda::plan_fits(args, plan)) << m << " " << n << " " << k;
     return plan;
   };
-  for (int m : {2048, 4096}) {
+  for (int m : {2048, 4096}) {  // at the limit of power: in pairs
+    for (const auto& [n, k] :
+         {std::pair{12288, 4096}, {22016, 4096}, {4096, 4096}, {4096, 11008}}) {
+      EXPECT_TRUE(plan(m, n, k).is_paired) << m << " " << n << " " << k;
+    }
     EXPECT_EQ(plan(m, 12288, 4096).tile, GemmTile::k256x192) << m;
     EXPECT_EQ(plan(m, 22016, 4096).tile, GemmTile::k256x192) << m;
     EXPECT_EQ(plan(m, 4096, 4096).tile, GemmTile::k128x256) << m;
@@ -375,10 +379,9 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(8192, 8192, 8192).tile, GemmTile::k128x256);
   EXPECT_EQ(plan(1000, 4000, 4000).tile, GemmTile::k128x256);
   EXPECT_FALSE(plan(1000, 4000, 4000).is_paired);
-  EXPECT_TRUE(plan(2048, 4096, 4096).is_paired);  // at the limit of power
   // rows that begin anywhere in a line: half of the weights a block
   EXPECT_EQ(plan(300, 12000, 4104), (GemmPlan{GemmTile::k152x192, 1, true}));
-  EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k256x192, 1, true}));
+  EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k128x256, 1, true}));
   EXPECT_GT(plan(16, 4096, 4096).split, 1);
   EXPECT_EQ(plan(16, 64, 64).split, 1);
 }
