@@ -7,6 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/tensor_map.h"
 
 namespace minfer::cuda::attention {
 namespace {
@@ -244,32 +245,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-using Encode = decltype(&cuTensorMapEncodeTiled);
-Encode encode_function() {
-  void* function = nullptr;
-  cudaDriverEntryPointQueryResult found{};
-  MINFER_CUDA_CHECK(cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &function, 12000,
-                                                     cudaEnableDefault, &found));
-  MINFER_REQUIRE(Gpu, found == cudaDriverEntryPointSuccess && function != nullptr,
-                 "the driver has no cuTensorMapEncodeTiled");
-  return reinterpret_cast<Encode>(function);
-}
-
 // Positions [0, kv_len) of keys or values as boxes of 128 positions and 64 dims of one head.
-CUtensorMap tensor_map(const Tensor& x, int64_t kv_len) {
-  static const Encode encode = encode_function();
+CUtensorMap cache_map(const Tensor& x, int64_t kv_len) {
   const int64_t n_heads = x.shape[0], capacity = x.shape[1], head_dim = x.shape[2];
-  const cuuint64_t dims[3] = {cuuint64_t(head_dim), cuuint64_t(kv_len), cuuint64_t(n_heads)};
-  const cuuint64_t strides[2] = {cuuint64_t(head_dim * 2), cuuint64_t(capacity * head_dim * 2)};
-  const cuuint32_t box[3] = {64, kKeys, 1}, unit[3] = {1, 1, 1};
-  CUtensorMap map;
-  const CUresult status =
-      encode(&map, CU_TENSOR_MAP_DATA_TYPE_FLOAT16, 3, x.data, dims, strides, box, unit,
-             CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
-             CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled: error ", int(status),
-                 " for ", x.shape);
-  return map;
+  return make_heads_map(x.data, kv_len, n_heads, head_dim, capacity * head_dim, kKeys);
 }
 
 // Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
@@ -294,8 +273,8 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
                    int64_t pos, float scale) {
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
   const int64_t n_kv_heads = keys.shape[0], head_dim = keys.shape[2];
-  const CUtensorMap map_k = tensor_map(keys, kv_len);
-  const CUtensorMap map_v = tensor_map(values, kv_len);
+  const CUtensorMap map_k = cache_map(keys, kv_len);
+  const CUtensorMap map_v = cache_map(values, kv_len);
   const auto run = [&]<int kD, typename T>() {
     const auto kernel = prefill_wgmma_kernel<kD, T>;
     constexpr int kBytes = sizeof(Shared<kD>);

@@ -60,7 +60,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
     if (part.head_stride != 0) {
-      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, part.head_stride);
+      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, kFusedHeadDim,
+                                   part.head_stride, 64);
       continue;
     }
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);

@@ -1,24 +1,17 @@
 #pragma once
 
-#include <cuda.h>
 #include <cuda_runtime.h>
 
-#include "kernels/base/tensor.h"
 #include "kernels/cuda/checkable.h"
 #include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/tensor_map.h"
 
 // What the launches of hgemm's kernels share.
 namespace minfer::cuda {
 
-// Of a row-major matrix, in boxes of box_rows rows of 128 or 64 bytes, swizzled over as many.
-CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
-                     int box_row_bytes = 128);
-
-// Of heads [n_heads, rows, kFusedHeadDim] F16, head_stride elements apart, in boxes of 64 rows of
-// 128 bytes of one head.
-CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t head_stride);
-
-bool whole_16_bytes(const void* data, int64_t row_bytes);
+inline bool whole_16_bytes(const void* data, int64_t row_bytes) {
+  return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
+}
 // Whether rows of out go out as boxes of a map, or else element by element.
 inline bool stores_by_map(const void* out, int64_t row_bytes) {
   return !kIsCheckable && whole_16_bytes(out, row_bytes);
