@@ -173,11 +173,7 @@ class ForwardPass {
             {{rows(s.v), layer.wv}, layer.bv}});
     for (const Run& run : runs_) {  // which use the cache in turn
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
-      if (state_.rope_table) {
-        b_.rope_append(cache, of_run(q), of_run(k), of_run(v), state_.rope_table, run.pos);
-      } else {
-        b_.kv_append(cache, of_run(k), of_run(v), run.pos);
-      }
+      b_.rope_append(cache, of_run(q), of_run(k), of_run(v), state_.rope_table, run.pos);
       b_.attention(of_run(out), of_run(q), cache, run.pos, scale);
     }
     return rows(s.attended);

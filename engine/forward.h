@@ -55,8 +55,8 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
                       Tensor input);
 
 // The same as forward() for sequences of `lengths` tokens, one after another in `tokens`, each from
-// position 0: one multiplication for all, attention for each alone. Row by row the same bits. The
-// cache holds nothing of use afterwards.
+// position 0: one multiplication for all, attention for each alone. On the CPU row by row the same
+// bits. The cache holds nothing of use afterwards.
 Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
                          std::span<const TokenId> tokens, std::span<const int64_t> lengths);
 

@@ -67,7 +67,8 @@ class Session {
     int64_t first = 0;  // with the logits of tokens[first] and all after it
   };
   // Evaluates sequences from position 0, all in one pass, and returns their logits one after
-  // another, the same bits as eval_all gives for each alone. All tokens together <= prefill_chunk.
+  // another, on the CPU the same bits as eval_all gives for each alone. All tokens together <=
+  // prefill_chunk.
   // Nothing is cached afterwards: pos() is 0. Throws Numeric where a logit is not finite.
   std::span<const float> eval_sequences(std::span<const Sequence> sequences);
 

@@ -10,8 +10,10 @@ std::unique_ptr<DecodePlan> Backend::plan_decode(const DecodeModel&) { return nu
 
 void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                           int64_t pos) {
-  rope(q, cos_sin, pos);
-  rope(k, cos_sin, pos);
+  if (cos_sin) {
+    rope(q, cos_sin, pos);
+    rope(k, cos_sin, pos);
+  }
   kv_append(cache, k, v, pos);
 }
 
@@ -25,11 +27,7 @@ void Backend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q, co
   for (const HeadProduct* p : {&q, &k, &v}) {
     if (p->bias) add_bias(rows(*p), rows(*p), p->bias);
   }
-  if (cos_sin) {
-    rope_append(cache, q.out, k.out, v.out, cos_sin, pos);
-  } else {
-    kv_append(cache, k.out, v.out, pos);
-  }
+  rope_append(cache, q.out, k.out, v.out, cos_sin, pos);
 }
 
 void Backend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,

@@ -163,12 +163,11 @@ class Backend {
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
   virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) = 0;
-  // rope of q and of k, then kv_append. k is turned on its way into the cache: whether also in
-  // place is left open.
+  // rope of q and of k, unless cos_sin is null, then kv_append. k is turned on its way into the
+  // cache: whether also in place is left open.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                            int64_t pos);
-  // q, k and v of one input, then rope_append, or kv_append where cos_sin is null. What k and v
-  // hold afterwards is left open.
+  // q, k and v of one input, then rope_append. What k and v hold afterwards is left open.
   virtual void append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
                                const HeadProduct& v, Tensor cos_sin, int64_t pos);
   // Causal attention of queries at pos + t over cached positions 0 ... pos + t:

@@ -265,6 +265,7 @@ void CudaBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
 
 void CudaBackend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                               int64_t pos) {
+  if (!cos_sin) return kv_append(cache, k, v, pos);
   cuda::rope_append(stream_.get(), cache, q, k, v, cos_sin, pos);
 }
 

@@ -32,10 +32,10 @@ CUtensorMap encode_map(const void* data, DType dtype, const MapShape& shape,
                                                          : CU_TENSOR_MAP_DATA_TYPE_BFLOAT16;
   const cuuint32_t steps[] = {1, 1, 1};
   CUtensorMap map;
-  const CUresult status = encode(&map, type, static_cast<cuuint32_t>(shape.rank),
-                                 const_cast<void*>(data), shape.extents, shape.strides, shape.box,
-                                 steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle, promotion,
-                                 CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+  const CUresult status =
+      encode(&map, type, static_cast<cuuint32_t>(shape.rank), const_cast<void*>(data),
+             shape.extents, shape.strides, shape.box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE, swizzle,
+             promotion, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
   MINFER_REQUIRE(Gpu, status == CUDA_SUCCESS, "cuTensorMapEncodeTiled of ", dtype, " [",
                  shape.extents[1], ", ", shape.extents[0], "]: error ", int(status));
   return map;

@@ -21,8 +21,8 @@ inline std::vector<TokenId> some_ids(int64_t n, int64_t vocab_size) {
 }
 
 // Logits of the last token by passes of `chunk` tokens.
-inline std::vector<float> last_logits(const Model& model, Backend& backend, std::span<const TokenId> ids,
-                               SessionOptions options) {
+inline std::vector<float> last_logits(const Model& model, Backend& backend,
+                                      std::span<const TokenId> ids, SessionOptions options) {
   Session session(model, backend, options);
   const auto logits = session.eval(ids);
   return {logits.begin(), logits.end()};
@@ -30,7 +30,8 @@ inline std::vector<float> last_logits(const Model& model, Backend& backend, std:
 
 // The same by one pass a token, as it is decoded.
 inline std::vector<float> decoded_logits(const Model& model, Backend& backend,
-                                  std::span<const TokenId> ids, const SessionOptions& options) {
+                                         std::span<const TokenId> ids,
+                                         const SessionOptions& options) {
   Session session(model, backend, options);
   std::span<const float> logits;
   for (const TokenId id : ids) logits = session.eval({&id, 1});
@@ -82,7 +83,7 @@ inline Sampler sampler_of(const DecodeSampling& s) {
 
 // The tokens behind `token`, each chosen on the host from the logits of a step of its own.
 inline std::vector<TokenId> chosen_on_host(Session& session, TokenId token, int64_t n,
-                                    const DecodeSampling& sampling) {
+                                           const DecodeSampling& sampling) {
   Sampler sampler = sampler_of(sampling);
   std::vector<TokenId> ids;
   for (int64_t i = 0; i < n; ++i) {
@@ -94,8 +95,8 @@ inline std::vector<TokenId> chosen_on_host(Session& session, TokenId token, int6
 }
 
 // The first `n` of those that a run of n_steps steps chooses.
-inline std::vector<TokenId> chosen_by_run(Session& session, TokenId token, int64_t n, int64_t n_steps,
-                                   const DecodeSampling& sampling) {
+inline std::vector<TokenId> chosen_by_run(Session& session, TokenId token, int64_t n,
+                                          int64_t n_steps, const DecodeSampling& sampling) {
   const int64_t pos = session.pos();
   auto run = session.run_from(token, n_steps, sampling);
   EXPECT_TRUE(run);
