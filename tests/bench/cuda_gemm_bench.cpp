@@ -1,9 +1,8 @@
-// cuda::gemm beside cuBLAS, one JSON line a case with the ratio that is wanted; "plans" as the
-// argument: every tile and split at Llama-2-7B's shapes, the model's choice among them marked.
-//
-// Each figure is the median of replays of a CUDA graph of many products over rotating weights, so
-// that these come from DRAM as in a model; the replays of all plans of a case and cuBLAS's take
-// turns.
+// cuda::gemm beside cuBLAS, one JSON line a case with the ratio that is wanted. As arguments:
+//   alone, called
+//           one product at a time, else many in a row, as in a model: GemmTimer::Way
+//   plans   every tile and split at Llama-2-7B's shapes, the model's choice among them marked
+#include <algorithm>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -24,6 +23,8 @@ double wanted_of_cublas(const Case& c) {
 
 class Bench {
  public:
+  explicit Bench(cuda::GemmTimer::Way way) : way_(way) {}
+
   void compare(const Case& c) { time(c, {cuda::hgemm_plan(timer_.args_of(c))}); }
   void compare_plans(const Case& c) {
     std::vector<cuda::GemmPlan> plans = cuda::fitting_plans(timer_.args_of(c));
@@ -40,13 +41,14 @@ class Bench {
         cuda::hgemm_as(stream_.get(), cuda::check_gemm(x, parts, c.epilogue), plan);
       });
     }
-    const auto times = timer_.times(c, launches);
+    const auto times = timer_.times(c, launches, way_);
     for (size_t i = 0; i < plans.size(); ++i) {
       print(c, plans[i], times[i].us, times[i].cublas_us.value());
     }
   }
 
   void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) const {
+    const char* const ways[] = {"in_a_row", "alone", "called"};
     const char* const epilogues[] = {"store", "accumulate", "swiglu", "gelu_erf", "gelu_tanh"};
     const char* const tiles[] = {"64x96",   "64x128",  "64x176",  "128x96",  "128x128",
                                  "128x192", "128x224", "128x256", "256x192", "104x256",
@@ -55,25 +57,28 @@ class Bench {
     const cuda::GemmPlan chosen = cuda::hgemm_plan(timer_.args_of(c));
     const double flops = c.flops();
     std::printf(
-        "{\"kernel\":\"gemm\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,\"k\":%d,"
+        "{\"kernel\":\"gemm\",\"way\":\"%s\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,"
+        "\"k\":%d,"
         "\"tile\":\"%s\",\"split\":%d,\"paired\":%s,\"chosen\":%s,\"us\":%.1f,\"tflops\":%.0f,"
         "\"weights_gbps\":%.0f,\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f,"
         "\"wanted\":%.2f}\n",
-        epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k), tiles[int(plan.tile)],
-        plan.split, plan.is_paired ? "true" : "false", plan == chosen ? "true" : "false", us,
-        flops / us * 1e-6, 2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6,
-        blas_us / us, wanted_of_cublas(c));
+        ways[int(way_)], epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k),
+        tiles[int(plan.tile)], plan.split, plan.is_paired ? "true" : "false",
+        plan == chosen ? "true" : "false", us, flops / us * 1e-6,
+        2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6, blas_us / us,
+        wanted_of_cublas(c));
     std::fflush(stdout);
   }
 
+  cuda::GemmTimer::Way way_;
   cuda::Stream stream_ = cuda::make_stream();
   cuda::Cublas cublas_{stream_.get()};
   cuda::GemmTimer timer_{stream_.get(), &cublas_};
 };
 
-void run(bool all_plans) {
+void run(bool all_plans, cuda::GemmTimer::Way way) {
   cuda::use_device(0);
-  Bench bench;
+  Bench bench(way);
   const int64_t layers[][2] = {{12288, 4096}, {4096, 4096}, {22016, 4096}, {4096, 11008}};
   const Case odd_shapes[] = {{2000, 12000, 4104}, {1000, 4000, 4000}, {300, 4096, 4096},
                              {300, 12000, 4104},  {777, 11008, 4096}, {2000, 4001, 4096}};
@@ -107,7 +112,12 @@ void run(bool all_plans) {
 
 int main(int argc, char** argv) {
   try {
-    minfer::run(argc > 1 && std::string_view(argv[1]) == "plans");
+    using Way = minfer::cuda::GemmTimer::Way;
+    const std::vector<std::string_view> words(argv + 1, argv + argc);
+    const auto has = [&](std::string_view word) { return std::ranges::count(words, word) > 0; };
+    minfer::run(has("plans"), has("alone")    ? Way::Alone
+                              : has("called") ? Way::Called
+                                              : Way::InARow);
   } catch (const minfer::Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return int(e.kind());

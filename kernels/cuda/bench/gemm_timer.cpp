@@ -8,6 +8,21 @@ namespace {
 
 int64_t x_elements(const TimedGemm& c) { return align_up(c.m * c.k, 1024); }
 
+// Of each of n ways, in turns: the median of n_runs calls of sample(way).
+template <typename F>
+std::vector<double> medians(size_t n, int n_runs, const F& sample) {
+  std::vector<std::vector<double>> samples(n);
+  for (int run = 0; run < kUntimedRuns + n_runs; ++run) {
+    for (size_t i = 0; i < n; ++i) {
+      const double us = sample(i);
+      if (run >= kUntimedRuns) samples[i].push_back(us);
+    }
+  }
+  std::vector<double> medians;
+  for (std::vector<double>& of_one : samples) medians.push_back(median(std::move(of_one)));
+  return medians;
+}
+
 DType out_type(const TimedGemm& c) {
   return c.epilogue == Epilogue::Accumulate ? DType::F32 : DType::F16;
 }
@@ -45,42 +60,58 @@ GemmArgs GemmTimer::args_of(const TimedGemm& c) const {
   return check_gemm(x_of(c), parts_of(c, 0), c.epilogue);
 }
 
-std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c,
-                                               std::span<const Launch> launches) {
+void GemmTimer::multiply_by_cublas(const TimedGemm& c, int64_t copy) {
+  Tensor w = parts_of(c, copy)[0].w;
+  w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts lie one behind the other
+  const Tensor out{outs_.view().data, out_type(c), {c.m, w.shape[0]}};
+  cublas_->product(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
+}
+
+std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c, std::span<const Launch> launches,
+                                               Way way) {
   const int64_t copies = std::clamp<int64_t>((kArena - x_elements(c)) / (c.n * c.k), 1,
                                              ceil_div(100 << 20, c.n * c.k));
-  const double expected_us = 5 + c.flops() * 1e-6 / 600;
-  const int n_launches = int(std::clamp(3000 / expected_us, 2.0, 60.0));
-  std::vector<GraphExec> graphs;
+  std::vector<Product> products;
   for (const Launch& launch : launches) {
-    graphs.push_back(capture_graph(stream_, [&] {
-      for (int i = 0; i < n_launches; ++i) launch(x_of(c), parts_of(c, i % copies));
-    }));
+    products.push_back([&](int64_t copy) { launch(x_of(c), parts_of(c, copy)); });
   }
   if (cublas_ != nullptr) {
-    graphs.push_back(capture_graph(stream_, [&] {
-      for (int i = 0; i < n_launches; ++i) {
-        Tensor w = parts_of(c, i % copies)[0].w;
-        w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts lie one behind the other
-        const Tensor out{outs_.view().data, out_type(c), {c.m, w.shape[0]}};
-        cublas_->product(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
-      }
-    }));
+    products.push_back([&](int64_t copy) { multiply_by_cublas(c, copy); });
   }
-  std::vector<std::vector<double>> samples(graphs.size());
-  for (int run = 0; run < kUntimedRuns + kTimedRuns; ++run) {
-    for (size_t i = 0; i < graphs.size(); ++i) {
-      const GraphExec& graph = graphs[i];
-      const double us = timer_.us(graph);
-      if (run >= kUntimedRuns) samples[i].push_back(us / n_launches);
-    }
-  }
+  const std::vector<double> us = way == Way::InARow
+                                     ? us_in_a_row(products, copies, 5 + c.flops() * 1e-6 / 600)
+                                     : us_alone(products, way == Way::Alone);
   std::vector<Times> times(launches.size());
   for (size_t i = 0; i < times.size(); ++i) {
-    times[i].us = median(samples[i]);
-    if (cublas_ != nullptr) times[i].cublas_us = median(samples.back());
+    times[i].us = us[i];
+    if (cublas_ != nullptr) times[i].cublas_us = us.back();
   }
   return times;
+}
+
+std::vector<double> GemmTimer::us_in_a_row(std::span<const Product> products, int64_t copies,
+                                           double expected_us) {
+  const int n_launches = int(std::clamp(3000 / expected_us, 2.0, 60.0));
+  std::vector<GraphExec> graphs;
+  for (const Product& product : products) {
+    graphs.push_back(capture_graph(stream_, [&] {
+      for (int i = 0; i < n_launches; ++i) product(i % copies);
+    }));
+  }
+  return medians(graphs.size(), kTimedRuns, [&](size_t i) {
+    const GraphExec& graph = graphs[i];
+    return timer_.us(graph) / n_launches;
+  });
+}
+
+std::vector<double> GemmTimer::us_alone(std::span<const Product> products, bool is_behind_fill) {
+  return medians(products.size(), 40, [&](size_t i) {
+    const Tensor outs = outs_.view();
+    if (is_behind_fill) {
+      MINFER_CUDA_CHECK(cudaMemsetAsync(outs.data, 0, size_t(outs.n_bytes()), stream_));
+    }
+    return timer_.us([&] { products[i](0); });
+  });
 }
 
 }  // namespace minfer::cuda
