@@ -20,6 +20,19 @@ __device__ inline float max_or_nan(float a, float b) {
   return larger;
 }
 
+// 2^x within 2 ulp; 0 for -inf. Here and below, what is subnormal counts as 0.
+__device__ inline float exp2_fast(float x) {
+  float y;
+  asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+// 1 / x within 1 ulp; 0 for infinities and where |x| > 2^126.
+__device__ inline float reciprocal_fast(float x) {
+  float y;
+  asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+  return y;
+}
+
 // ---- programmatic dependent launch; see launch.h -----------------------------------------------
 
 __device__ inline void wait_for_predecessor() {

@@ -151,7 +151,7 @@ class DecodeTile {
       for (int u = 0; u < kUnits; ++u)
 #pragma unroll
         for (int x = h; x < 4; x += 2) {
-          weights_[u][x] = exp2_fast(weights_[u][x] - state_[h].max);
+          weights_[u][x] = ptx::exp2_fast(weights_[u][x] - state_[h].max);
           state_[h].sum += weights_[u][x];
         }
     }

@@ -160,7 +160,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           float& w = sc[n][2 * r + x];
-          w = exp2_fast(w - state[r].max);
+          w = ptx::exp2_fast(w - state[r].max);
           sum += w;
         }
       state[r].sum += sum;

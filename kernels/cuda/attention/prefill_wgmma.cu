@@ -156,18 +156,28 @@ __global__ void __launch_bounds__(kThreads, 1)
         top = fmaxf(top, fmaxf(sc[4 * j + 2 * r], sc[4 * j + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      factor[r] = state[r].raise(top * scale_log2);
+      factor[r] = state[r].raise_late(top * scale_log2);
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < 16; ++j)
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           float& w = sc[4 * j + 2 * r + x];
-          w = exp2_fast(fmaf(w, scale_log2, -state[r].max));
+          w = ptx::exp2_fast(fmaf(w, scale_log2, -state[r].max));
           sum += w;
         }
       state[r].sum += sum;
     }
+  };
+  // Nothing says when the wait for the products with V is due, and the compiler puts it in front of
+  // the weights, so that these would come after the products and not beside them. A store in front
+  // of the wait stays there, and depends on all weights; as no sum is negative it stores nothing.
+  const auto keep_in_front = [&] {
+    asm volatile(
+        "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.u32 [%1], %2;\n}" ::"f"(
+            state[0].sum + state[1].sum),
+        "r"(ptx::shared_address(s.q)), "r"(0)
+        : "memory");
   };
   const auto pack = [&] {
 #pragma unroll
@@ -207,10 +217,13 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (leader) ptx::mbarrier_arrive(s.k_empty + slot);
     if constexpr (kMasked) mask(j);
     softmax();
+    keep_in_front();
     ptx::wgmma_wait<0>();
     if (leader) ptx::mbarrier_arrive(s.v_empty + before);
+    if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) {
 #pragma unroll
-    for (int i = 0; i < kD / 2; ++i) o[i] *= factor[i >> 1 & 1];
+      for (int i = 0; i < kD / 2; ++i) o[i] *= factor[i >> 1 & 1];
+    }
     pack();
   };
   int j = 1;

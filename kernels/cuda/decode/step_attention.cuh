@@ -177,7 +177,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
       }
       for (int split = 0; split < t.splits; ++split) {
         const float* const state = shared + (split * per_split + head) * 4;
-        const float share = attention::exp2_fast(state[0] - top);
+        const float share = ptx::exp2_fast(state[0] - top);
         sum = fmaf(share, state[1], sum);
         value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
       }
@@ -314,7 +314,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
 #pragma unroll
       for (int w = 0; w < kStepWarps; ++w) {
         const float2 state = s.states[w][head];
-        const float share = attention::exp2_fast(state.x - base);
+        const float share = ptx::exp2_fast(state.x - base);
         sum = fmaf(share, state.y, sum);
         value = fmaf(share, memory[w * n_elements + e], value);
       }

@@ -157,7 +157,7 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
         if (kHeads == 1 ? t == 0 : t % 2 == 0) {
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            weights[head * 16 + g + 8 * r] = attention::exp2_fast(score[set][r] - base);
+            weights[head * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
           }
         }
       }

@@ -114,7 +114,7 @@ struct OnlineSoftmax {
       const float base = raise(h, most);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
-        s[h][n] = attention::exp2_fast(s[h][n] - base);
+        s[h][n] = ptx::exp2_fast(s[h][n] - base);
         sum[h] += s[h][n];
       }
     }
@@ -123,7 +123,7 @@ struct OnlineSoftmax {
   // Raises a head's maximum to `most` where that is more; returns what weights are relative to.
   __device__ float raise(int h, float most) {
     const float top = fmaxf(max[h], most), base = top == -INFINITY ? 0.0f : top;
-    const float factor = attention::exp2_fast(max[h] - base);
+    const float factor = ptx::exp2_fast(max[h] - base);
     max[h] = top;
     sum[h] *= factor;
 #pragma unroll
@@ -144,8 +144,8 @@ struct OnlineSoftmax {
     for (int h = 0; h < kHeads; ++h) {
       const float other_max = __shfl_xor_sync(~0u, max[h], distance);
       const float top = fmaxf(max[h], other_max), base = top == -INFINITY ? 0.0f : top;
-      const float own = attention::exp2_fast(max[h] - base);
-      const float other = attention::exp2_fast(other_max - base);
+      const float own = ptx::exp2_fast(max[h] - base);
+      const float other = ptx::exp2_fast(other_max - base);
       sum[h] = sum[h] * own + __shfl_xor_sync(~0u, sum[h], distance) * other;
 #pragma unroll
       for (int i = 0; i < 8; ++i) {

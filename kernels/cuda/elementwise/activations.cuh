@@ -1,17 +1,19 @@
 #pragma once
 
+#include "kernels/cuda/ptx.cuh"
+
 namespace minfer::cuda {
 
-// exp2.approx and rcp.approx are off by 2 units in the last place each, so that the functions below
-// are off by less than 2^-20 of themselves, far inside the rounding to 16 bits.
+// exp2_fast and reciprocal_fast are off by 2 units in the last place at most, so that the functions
+// below are off by less than 2^-20 of themselves, far inside the rounding to 16 bits; what is below
+// 1e-36 is 0.
+
+__device__ inline float exp_fast(float x) { return ptx::exp2_fast(1.4426950408889634f * x); }
 
 // 1 / (1 + exp(-x)); for large |x| the limits, without an overflow on the way
-__device__ inline float sigmoid(float x) { return __fdividef(1.0f, 1.0f + __expf(-x)); }
+__device__ inline float sigmoid(float x) { return ptx::reciprocal_fast(1.0f + exp_fast(-x)); }
 
-__device__ inline float silu(float x) {
-  // __fdividef gives 0 for divisors above 2^126: so does x sigmoid(x) there, up to 1e-36
-  return x * sigmoid(x);
-}
+__device__ inline float silu(float x) { return x * sigmoid(x); }
 
 // x / 2 (1 + tanh(u)) = x sigmoid(2 u), which loses nothing to cancellation
 __device__ inline float gelu_tanh(float x) {
@@ -24,7 +26,7 @@ __device__ inline float gelu_tanh(float x) {
 // al., Numerical Recipes in C, 2nd ed., 6.2 (erfcc), a Chebyshev fit
 __device__ inline float gelu_erf(float x) {
   const float z = fabsf(x) * 0.7071067811865476f;
-  const float t = __fdividef(1.0f, 1.0f + 0.5f * z);
+  const float t = ptx::reciprocal_fast(1.0f + 0.5f * z);
   float p = 0.17087277f;
   p = fmaf(p, t, -0.82215223f);
   p = fmaf(p, t, 1.48851587f);
@@ -35,7 +37,7 @@ __device__ inline float gelu_erf(float x) {
   p = fmaf(p, t, 0.37409196f);
   p = fmaf(p, t, 1.00002368f);
   p = fmaf(p, t, -1.26551223f);
-  const float erfc = t * __expf(fmaf(-z, z, p));
+  const float erfc = t * exp_fast(fmaf(-z, z, p));
   return 0.5f * x * (x < 0 ? erfc : 2 - erfc);
 }
 
