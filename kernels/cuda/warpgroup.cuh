@@ -6,6 +6,13 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
 
+// Which of the block's warpgroups this is, as the compiler sees that a warp has but one answer:
+// what wgmma reads is then described in uniform registers, by one instruction a warp and not one a
+// lane.
+__device__ inline int warpgroup_index() {
+  return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
+}
+
 __device__ inline void wgmma_fence() { asm volatile("wgmma.fence.sync.aligned;" ::: "memory"); }
 __device__ inline void wgmma_commit() {
   asm volatile("wgmma.commit_group.sync.aligned;" ::: "memory");

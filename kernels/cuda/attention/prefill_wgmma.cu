@@ -52,7 +52,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   extern __shared__ __align__(1024) uint8_t raw[];
   S& s = *reinterpret_cast<S*>(raw);
   ptx::let_successor_begin();
-  const int wg = threadIdx.x / 128, lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
+  const int wg = ptx::warpgroup_index(), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 
   const int n_rows = (n_tokens + kQueries - 1) / kQueries;  // of tiles of queries
   const int per_group = head_group * n_rows;

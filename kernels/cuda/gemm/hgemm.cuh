@@ -183,7 +183,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   static_assert(!kOverlaps || kIsSwiGlu, "what is stored twice must not be added");
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int split = kCanSplit ? cut.split : 1;
   const bool is_paired = kCanPair && cut.is_paired;

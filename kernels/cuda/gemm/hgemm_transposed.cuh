@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr int kRowBytes = kStepK * 2, kChunk = Tile::kChunk;
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
-  const int warpgroup = static_cast<int>(threadIdx.x) / 128;
+  const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
 
   const bool is_paired = cut.is_paired;
