@@ -8,7 +8,8 @@ namespace minfer::cuda::ptx {
 
 // Which of the block's warpgroups this is, as the compiler sees that a warp has but one answer:
 // what wgmma reads is then described in uniform registers, by one instruction a warp and not one a
-// lane.
+// lane. In a loop the compiler sees that only if a barrier of the warpgroup follows what its lanes
+// do apart, as the stores at the end of a tile.
 __device__ inline int warpgroup_index() {
   return __shfl_sync(~0u, static_cast<int>(threadIdx.x) / 128, 0);
 }

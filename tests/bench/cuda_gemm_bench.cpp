@@ -2,7 +2,6 @@
 //   alone, called
 //           one product at a time, else many in a row, as in a model: GemmTimer::Way
 //   plans   every tile and split at Llama-2-7B's shapes, the model's choice among them marked
-#include <algorithm>
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -58,8 +57,8 @@ class Bench {
     const double flops = c.flops();
     std::printf(
         "{\"kernel\":\"gemm\",\"way\":\"%s\",\"epilogue\":\"%s\",\"parts\":%d,\"m\":%d,\"n\":%d,"
-        "\"k\":%d,"
-        "\"tile\":\"%s\",\"split\":%d,\"paired\":%s,\"chosen\":%s,\"us\":%.1f,\"tflops\":%.0f,"
+        "\"k\":%d,\"tile\":\"%s\",\"split\":%d,\"paired\":%s,\"chosen\":%s,\"us\":%.1f,\"tflops\":%"
+        ".0f,"
         "\"weights_gbps\":%.0f,\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f,"
         "\"wanted\":%.2f}\n",
         ways[int(way_)], epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k),
@@ -113,11 +112,19 @@ void run(bool all_plans, cuda::GemmTimer::Way way) {
 int main(int argc, char** argv) {
   try {
     using Way = minfer::cuda::GemmTimer::Way;
-    const std::vector<std::string_view> words(argv + 1, argv + argc);
-    const auto has = [&](std::string_view word) { return std::ranges::count(words, word) > 0; };
-    minfer::run(has("plans"), has("alone")    ? Way::Alone
-                              : has("called") ? Way::Called
-                                              : Way::InARow);
+    bool all_plans = false;
+    Way way = Way::InARow;
+    for (const std::string_view word : std::vector<std::string_view>(argv + 1, argv + argc)) {
+      if (word == "plans") {
+        all_plans = true;
+      } else if (word == "alone" || word == "called") {
+        way = word == "alone" ? Way::Alone : Way::Called;
+      } else {
+        std::fprintf(stderr, "usage: cuda_gemm_bench [plans] [alone | called]\n");
+        return 2;
+      }
+    }
+    minfer::run(all_plans, way);
   } catch (const minfer::Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return int(e.kind());

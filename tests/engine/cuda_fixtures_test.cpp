@@ -1,13 +1,8 @@
-#include <nlohmann/json.hpp>
-
 #include "tests/engine/cuda_models.h"
 #include "tests/support/fixture_models.h"
-#include "tests/support/test_data.h"
 
 namespace minfer::test {
 namespace {
-
-namespace fs = std::filesystem;
 
 std::vector<std::string> models_for_a_card() {
   return n_cuda_devices() > 0 ? fixture_models() : std::vector<std::string>{"none"};
@@ -19,15 +14,10 @@ class CudaFixtures : public testing::TestWithParam<std::string> {};
 // one pass, then one by one in every way, against a plain program in half.
 TEST_P(CudaFixtures, AgreeWithTransformers) {
   MINFER_NEEDS_CARD();
-  const fs::path dir = fixtures_dir() / GetParam();
-  const fs::path gguf = dir / "model.gguf";
-  const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
-  const auto ids = expected.at("ids").get<std::vector<TokenId>>();
-  std::vector<double> reference;
-  for (const auto& row : expected.at("logits")) {
-    for (const double logit : row) reference.push_back(logit);
-  }
-  const std::string file = (fs::exists(gguf) ? gguf : dir).string();
+  const FixtureModel fixture = fixture_model(GetParam());
+  const std::string& file = fixture.path;
+  const std::vector<TokenId>& ids = fixture.ids;
+  const std::vector<double>& reference = fixture.logits;
   const auto error_of_all = [&](Backend& backend) {
     const Model model = load_model(file, backend);
     Session session(model, backend, {});
@@ -70,12 +60,11 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
 // stopped in the middle, begun anew behind it, and to the end of the cache.
 TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
   MINFER_NEEDS_CARD();
-  const fs::path dir = fixtures_dir() / GetParam();
-  const fs::path gguf = dir / "model.gguf";
+  const std::string path = fixture_model(GetParam()).path;
   for (const bool persistent : {true, false}) {
     SCOPED_TRACE(persistent ? "one kernel" : "a graph");
     const auto backend = make_cuda_backend({.persistent_decode = persistent});
-    const Model model = load_model((fs::exists(gguf) ? gguf : dir).string(), *backend);
+    const Model model = load_model(path, *backend);
     const int64_t n_tokens = model.config.vocab_size;
     const int64_t n_prompt = 5, n = std::min<int64_t>(model.config.trained_seq_len, 64) - n_prompt;
     Session session(model, *backend, {.max_seq_len = n_prompt + n});

@@ -2,17 +2,15 @@
 
 #include <gtest/gtest.h>
 
-#include <nlohmann/json.hpp>
-
 #include "engine/session.h"
 #include "kernels/base/quant_codec.h"
 #include "loaders/tokenizer_model.h"
 #include "models/quantize_model.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fixture_models.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/tensor_of.h"
-#include "tests/support/test_data.h"
 #include "tests/tools/tiny_model.h"
 
 namespace minfer::test {
@@ -77,23 +75,18 @@ INSTANTIATE_TEST_SUITE_P(Types, GgufExport, testing::Values(DType::F16, DType::Q
 struct GgufExportOfDirectory : testing::TestWithParam<const char*> {};
 
 TEST_P(GgufExportOfDirectory, LogitsStay) {
-  const fs::path dir = fixtures_dir() / "models" / GetParam();
+  const FixtureModel fixture = fixture_model(cat("models/", GetParam()));
   const TempDir work;
   const std::string path = work.path() / "out.gguf";
   const std::string tokenizer = work.write("tokenizer.model", small_tokenizer_model());
-  export_gguf(*open_source(dir), {.output = path, .tokenizer_source = tokenizer});
-  const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
-  std::vector<double> reference;
-  for (const auto& row : expected.at("logits")) {
-    for (const double logit : row) reference.push_back(logit);
-  }
+  export_gguf(*open_source(fixture.path), {.output = path, .tokenizer_source = tokenizer});
   const auto backend = make_cpu_backend({});
   const Model model = load_model(path, *backend);
   EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
   EXPECT_EQ(model.tokenizer->encode("ab", {}), (std::vector<TokenId>{1, 7}));
   Session session(model, *backend, {.kv_dtype = DType::F32});
-  const auto ids = expected.at("ids").get<std::vector<TokenId>>();
-  EXPECT_LE(max_difference(session.eval_all(ids), reference) / rms(reference), 1e-4);
+  const std::vector<double>& reference = fixture.logits;
+  EXPECT_LE(max_difference(session.eval_all(fixture.ids), reference) / rms(reference), 1e-4);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, GgufExportOfDirectory,

@@ -3,9 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
+#include "kernels/base/tensor.h"
 #include "tests/support/test_data.h"
 
 namespace minfer::test {
@@ -20,6 +22,24 @@ inline std::vector<std::string> fixture_models() {
   }
   std::sort(names.begin(), names.end());
   return names;
+}
+
+// One of them: its directory or .gguf, tokens, and what transformers gave, [n_tokens, vocab_size].
+struct FixtureModel {
+  std::string path;
+  std::vector<TokenId> ids;
+  std::vector<double> logits;
+};
+inline FixtureModel fixture_model(const std::string& name) {
+  const std::filesystem::path dir = fixtures_dir() / name, gguf = dir / "model.gguf";
+  const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
+  FixtureModel fixture{(std::filesystem::exists(gguf) ? gguf : dir).string(),
+                       expected.at("ids").get<std::vector<TokenId>>(),
+                       {}};
+  for (const auto& row : expected.at("logits")) {
+    for (const double logit : row) fixture.logits.push_back(logit);
+  }
+  return fixture;
 }
 
 // Such a name as GoogleTest wants it.

@@ -80,7 +80,7 @@ std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c, std::span<con
   }
   const std::vector<double> us = way == Way::InARow
                                      ? us_in_a_row(products, copies, 5 + c.flops() * 1e-6 / 600)
-                                     : us_alone(products, way == Way::Alone);
+                                     : us_one_by_one(products, way == Way::Alone);
   std::vector<Times> times(launches.size());
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].us = us[i];
@@ -104,8 +104,10 @@ std::vector<double> GemmTimer::us_in_a_row(std::span<const Product> products, in
   });
 }
 
-std::vector<double> GemmTimer::us_alone(std::span<const Product> products, bool is_behind_fill) {
-  return medians(products.size(), 40, [&](size_t i) {
+std::vector<double> GemmTimer::us_one_by_one(std::span<const Product> products,
+                                             bool is_behind_fill) {
+  constexpr int kRuns = 40;
+  return medians(products.size(), kRuns, [&](size_t i) {
     const Tensor outs = outs_.view();
     if (is_behind_fill) {
       MINFER_CUDA_CHECK(cudaMemsetAsync(outs.data, 0, size_t(outs.n_bytes()), stream_));

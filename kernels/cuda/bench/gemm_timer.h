@@ -56,7 +56,7 @@ class GemmTimer {
   // Of each product; expected_us is a guess at the time of one.
   std::vector<double> us_in_a_row(std::span<const Product> products, int64_t copies,
                                   double expected_us);
-  std::vector<double> us_alone(std::span<const Product> products, bool is_behind_fill);
+  std::vector<double> us_one_by_one(std::span<const Product> products, bool is_behind_fill);
 
   cudaStream_t stream_;
   Cublas* cublas_;
