@@ -20,7 +20,8 @@ __device__ float finish(float x) {
 //   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
 //   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
 //   weight   [dim] Out; bias [dim] Out, or null
-//   launch   a block a row, which it keeps in registers (rows.cuh)
+//   launch   a block a row, which it keeps in registers (rows.cuh), the last row first: what made x
+//            ended there, and what reads out begins with its first rows, so both may be in L2
 //   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from
 //   deviations moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes source   Zhang and
 //   Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
@@ -31,7 +32,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   __shared__ float scratch[32];
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  const int64_t first = int64_t{blockIdx.x} * dim;
+  const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * dim;
   RegisterRow row{.dim = dim};
   float sum = 0;
   row.for_each([&](float(&v)[kChunk], int at) {

@@ -18,9 +18,9 @@ struct TileCost {
 };
 
 // step: measured on an H200 as the slope over k of whole products, but for 64x96, 64x176, 128x96,
-// 128x224 and 256x192, where it continues that row, and the transposed ones, where it is what puts
-// whole products of 16 to 4096 rows in order; the tensor cores alone would take m * n / 32 clocks.
-// Tiles of 64 rows are bound by what an SM can take in.
+// 128x224 and 256x192, which takes as long for a sum as 128x256, and the transposed ones, where it
+// is what puts whole products of 16 to 4096 rows in order; the tensor cores alone would take m * n
+// / 32 clocks. Tiles of 64 rows are bound by what an SM can take in.
 constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
                                                       {GemmTile::k64x128, 64, 128, 400},
                                                       {GemmTile::k64x176, 64, 176, 500},
@@ -29,9 +29,10 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
                                                       {GemmTile::k128x192, 128, 192, 900},
                                                       {GemmTile::k128x224, 128, 224, 1025},
                                                       {GemmTile::k128x256, 128, 256, 1150},
-                                                      {GemmTile::k256x192, 256, 192, 1690},
+                                                      {GemmTile::k256x192, 256, 192, 1725},
                                                       {GemmTile::k104x256, 104, 256, 980},
                                                       {GemmTile::k136x256, 136, 256, 1210},
+                                                      {GemmTile::k152x128, 152, 128, 690},
                                                       {GemmTile::k152x192, 152, 192, 1035},
                                                       {GemmTile::k200x128, 200, 128, 915}}};
 constexpr double kFillClocks = 1500;   // of the ring
@@ -49,7 +50,8 @@ constexpr int kRowsAtFullPower = 1024;
 // From DRAM: all SMs, and one of them.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
-// Clocks of a tile's end for each of its sums, while the tensor cores rest.
+// Clocks of a tile's end for each of its sums, while the tensor cores rest: where tiles leave under
+// the next one's products only that of the last.
 double epilogue_clocks(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::Store:
@@ -128,8 +130,10 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   if (args.angles != nullptr && (plan.tile != GemmTile::k128x256 || plan.split > 1)) return false;
   if (plan.is_paired && !can_pair(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
-  return (plan.split == 2 || plan.split == 4) && !plan.is_paired && !is_transposed(tile.m) &&
-         tile.m <= 128 && columns % 64 == 0 && ceil_div(args.k, 64) >= plan.split;
+  const bool can_split =
+      is_transposed(tile.m) ? tile.n < 256 && plan.split == 2 : tile.m <= 128 && columns % 64 == 0;
+  return (plan.split == 2 || plan.split == 4) && !plan.is_paired && can_split &&
+         ceil_div(args.k, 64) >= plan.split;
 }
 
 std::vector<GemmPlan> fitting_plans(const GemmArgs& args) {
@@ -154,7 +158,9 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const int split = plan.split, cluster = plan.blocks_of_cluster();
   const int columns = out_columns(args, tile), at_once = card.clusters_at_once(cluster);
   if (at_once == 0 || !plan_fits(args, plan)) return std::nullopt;
-  if (columns / 64 % split != 0 && split > 1) return std::nullopt;  // ranks would finish unequally
+  if (split > 1 && !is_transposed(tile.m) && columns / 64 % split != 0) {
+    return std::nullopt;  // ranks would finish unequally
+  }
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
   for (const GemmArgs::Part& part : args.part) weight_bytes += 2.0 * part.n * args.k;
@@ -171,9 +177,14 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
   const int64_t waves = ceil_div(tiles, at_once);
   const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
-  double clocks = double(waves) * (kFillClocks + epilogue_clocks(args.epilogue) * tile.m * tile.n) +
-                  double(ceil_div(k_steps, split)) *
-                      (double(waves - n_last) * step + double(n_last) * last_step);
+  const bool hides_ends =
+      tile.m <= 128 && !is_transposed(tile.m) &&
+      (args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate);
+  double clocks =
+      double(waves) * kFillClocks +
+      double(hides_ends ? 1 : waves) * epilogue_clocks(args.epilogue) * tile.m * tile.n +
+      double(ceil_div(k_steps, split)) *
+          (double(waves - n_last) * step + double(n_last) * last_step);
   clocks = std::pow(
       std::pow(clocks, 4) +
           std::pow(kFillClocks + read_clocks(weight_bytes, tiles * cluster, card.blocks), 4),

@@ -53,10 +53,11 @@ enum class GemmTile {
   k256x192,
   k104x256,
   k136x256,
+  k152x128,
   k152x192,
   k200x128
 };
-constexpr int kGemmTiles = 13;
+constexpr int kGemmTiles = 14;
 constexpr bool is_transposed(int m) { return m % 64 != 0; }
 // Whether hgemm has a kernel of tiles of m x n: 176 and 224 cut 22016 weight rows into whole waves,
 // 64 x 96 few tokens' products. Transposed, gates and ups lie in two blocks of 128 rows.

@@ -16,7 +16,8 @@ constexpr double kAppendBytesPerClock = 2200;
 bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin) {
   return product.dtype == DType::F16 && !product.out_is_f32 && cache.dtype == DType::F16 &&
          cache.head_dim == kFusedHeadDim && cos_sin && cos_sin.shape[1] == kFusedHeadDim / 2 &&
-         reinterpret_cast<uintptr_t>(cos_sin.data) % 16 == 0 && hgemm_takes(product) &&
+         reinterpret_cast<uintptr_t>(cos_sin.data) % 16 == 0 &&
+         reinterpret_cast<uintptr_t>(product.part[0].out) % 16 == 0 && hgemm_takes(product) &&
          gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
 }
 

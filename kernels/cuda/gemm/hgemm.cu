@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <functional>
 #include <type_traits>
 
 #include "kernels/cuda/device.h"
@@ -72,6 +73,9 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   const int at_once = gemm_card().clusters_at_once(cluster);
   const int clusters = split == 1 ? std::min(n_tiles, at_once) : n_tiles;
+  cut.holds = split == 1 && n_tiles > clusters &&
+              ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind> &&
+              std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity());
   Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));
@@ -90,6 +94,7 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
         break;
       }
       if constexpr (has_tile(kM, kN, Epilogue::Store)) {
+        if (args.out_is_f32) return launch_kind<T, Tile, HgemmKind::Sums>(stream, args, plan);
         return launch_kind<T, Tile, HgemmKind::Plain>(stream, args, plan);
       }
       break;
@@ -152,6 +157,7 @@ void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
         return launch_tile<T, Tile256x192>(stream, args, plan);
       case GemmTile::k104x256:
       case GemmTile::k136x256:
+      case GemmTile::k152x128:
       case GemmTile::k152x192:
       case GemmTile::k200x128:
         return hgemm_transposed(stream, args, plan);

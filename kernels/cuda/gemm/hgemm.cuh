@@ -3,79 +3,11 @@
 #include <cstdint>
 #include <type_traits>
 
-#include "kernels/cuda/gemm/epilogue.cuh"
 #include "kernels/cuda/gemm/heads.cuh"
-#include "kernels/cuda/gemm/tma.cuh"
+#include "kernels/cuda/gemm/hgemm_out.cuh"
 #include "kernels/cuda/gemm/wgmma.cuh"
 
 namespace minfer::cuda {
-constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 bytes
-constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
-
-// Epilogues that a kernel is compiled for; which of Store and Accumulate, or of the two gelu, it is
-// told at run time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
-enum class HgemmKind { Plain, SwiGlu, Gelu, Heads };
-
-template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
-struct HgemmTile {
-  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
-  static constexpr int kRowBlocks = kBlocks;             // of 64 rows, of each of them
-  static constexpr int kM = 64 * kWarpgroups * kRowBlocks, kN = kColumns, kStages = kDepth;
-  static constexpr int kBand = kM == 256 ? 8 : 16;  // see place_of
-  static constexpr int kThreads = 128 * (kWarpgroups + 1);
-  static constexpr int kXBytes = kM * kStepK * 2, kWBytes = kN * kStepK * 2;
-  struct alignas(1024) Shared {
-    uint8_t x[kStages][kXBytes];
-    uint8_t w[kStages][kWBytes];
-    uint8_t staging[kWarpgroups][2][kStagingBytes];
-    uint64_t full[kStages], empty[kStages];
-  };
-  static_assert(sizeof(Shared) <= 232448);
-  // Columns of out; whether the last 64 of them are stored over some that are stored already; and
-  // whether blocks of 64 of them can be shared out to a cluster whose partial sums lie in the ring.
-  template <HgemmKind kKind>
-  static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kN / 2 : kN;
-  template <HgemmKind kKind>
-  static constexpr bool kOverlaps = kOut<kKind> % 32 != 0;
-  template <HgemmKind kKind>
-  static constexpr bool kCanSplit =
-      kRowBlocks == 1 && kOut<kKind> % 64 == 0 && kKind != HgemmKind::Heads;
-  // Whether two blocks can have the same weights; each brings half of them to both.
-  template <HgemmKind kKind>
-  static constexpr bool kCanPair = can_pair(kM, kN, Epilogue::Store) && kKind != HgemmKind::Gelu;
-  static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
-};
-using Tile64x96 = HgemmTile<1, 1, 96, 10>;
-using Tile64x128 = HgemmTile<1, 1, 128, 8>;
-using Tile64x176 = HgemmTile<1, 1, 176, 6>;
-using Tile128x96 = HgemmTile<2, 1, 96, 6>;
-using Tile128x128 = HgemmTile<2, 1, 128, 6>;
-using Tile128x192 = HgemmTile<2, 1, 192, 4>;
-using Tile128x224 = HgemmTile<2, 1, 224, 4>;
-using Tile128x256 = HgemmTile<2, 1, 256, 4>;
-using Tile256x192 = HgemmTile<2, 2, 192, 3>;
-
-// x and w load kM and kOut rows, for pairs kN / 2 of w; the tails what is left of them in the last
-// tile, since a row that is not there costs the copy engine more than one that is. out stores 64
-// rows of 128 bytes, those of one head where out has heads; out_half those of the last 32 columns
-// of a tile, 64 bytes each.
-struct HgemmMaps {
-  CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
-  CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
-};
-struct HgemmCut {
-  int tiles_m, tiles_n;  // along m of a block, or of pairs of them
-  int split;
-  bool is_paired;
-  bool out_by_map[kMaxGemmParts];
-};
-
-// Where 16 bytes lie in rows of kRowBytes, 64 or 128, that are swizzled over as many.
-template <int kRowBytes>
-__device__ inline int staged_at(int row, int chunk) {
-  return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
-}
-
 // Sets the block's ring up, and waits for what the product is made of. n_readers: blocks that read
 // what a slot holds, of one cluster.
 template <typename Tile, typename Maps>
@@ -118,40 +50,6 @@ __device__ inline void advance(int& slot, int& parity) {
   }
 }
 
-// Sends n_rows rows of kRowBytes of out from `staging`, by all threads of a warpgroup: as a box by
-// its first thread, which is to commit it, or, where rows of out are no whole 16 bytes and there is
-// no map, element by element.
-template <typename T, int kRowBytes>
-__device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& part,
-                                   const CUtensorMap* map, bool out_is_f32, const uint8_t* staging,
-                                   int row, int n_rows, int column) {
-#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  const int thread = static_cast<int>(threadIdx.x) % 128;
-  if (map != nullptr) {
-    if (thread != 0) return;
-    if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
-      ptx::tensor_add(map, staging, column, row);
-    } else if (part.head_stride != 0) {
-      ptx::tensor_store(map, staging, column % kFusedHeadDim, row, column / kFusedHeadDim);
-    } else {
-      ptx::tensor_store(map, staging, column, row);
-    }
-    return;
-  }
-  const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
-#pragma unroll 1
-  for (int i = thread; i < n_rows * width; i += 128) {
-    const int r = i / width, c = i % width;
-    if (row + r >= args.m || column + c >= part.n) continue;
-    const int byte = c * size;
-    const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
-    const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
-                                 : to_float(*reinterpret_cast<const T*>(from));
-    put<T>(args, part.out, place_in_out(part, row + r, column + c), sum);
-  }
-#endif
-}
-
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
@@ -163,8 +61,9 @@ __device__ inline void send_staged(const GemmArgs& args, const GemmArgs::Part& p
 //             of w the ring holds what it held before: that makes sums which are not stored, and
 //             no others. With is_paired the two blocks of a cluster have the same weights and
 //             neighbouring rows of x; each brings half of the weights to both, and fills a slot
-//             when both have read it. With split > 1 the blocks of a cluster take a part of k each,
-//             of one tile, and each finishes some of its columns
+//             when both have read it. Where a block takes several tiles, one's sums leave while
+//             the next one's are made (HgemmOut). With split > 1 the blocks of a cluster take a
+//             part of k each, of one tile, and each finishes some of its columns
 //   maths     f32 sums over k in order; with split, parts of k summed apart and then in order; one
 //             rounding at the store. Accumulate by TMA adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
@@ -178,9 +77,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr int kRowBlocks = Tile::kRowBlocks, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu,
                  kCanSplit = Tile::template kCanSplit<kKind>,
-                 kCanPair = Tile::template kCanPair<kKind>,
-                 kOverlaps = Tile::template kOverlaps<kKind>;
-  static_assert(!kOverlaps || kIsSwiGlu, "what is stored twice must not be added");
+                 kCanPair = Tile::template kCanPair<kKind>;
+  static_assert(!Tile::template kOverlaps<kKind> || kIsSwiGlu,
+                "what is stored twice must not be added");
   extern __shared__ __align__(1024) uint8_t raw[];
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
@@ -250,19 +149,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   if constexpr (kWarpgroups == 2) ptx::grow_registers<kRowBlocks == 2 ? 240 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
   const auto release = [&](int read_slot) { release_slot(s.empty + read_slot, is_paired); };
-  int turn = 0;  // of the two staging buffers
-  const bool out_is_f32 = kKind == HgemmKind::Plain && args.out_is_f32;
+  HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, part_of_k);
+  const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   float d[kRowBlocks][kN / 2];
   for (int tile = first; tile < n_tiles; tile += stride) {
     const GemmPlace place = place_at(tile);
     const GemmArgs::Part& part = args.part[place.part];
     const int first_row = place.row_tile * Tile::kM + consumer * 64 * kRowBlocks;
     const int column = place.column_tile * kOut;
-    const bool by_map = cut.out_by_map[place.part];
 
     // Without rows only keeps pace with the ring: nothing else keeps its warps together, and one
     // that is two rounds late would wait forever.
     if (first_row >= args.m) {
+      if (holds) out.send_held();
       for (int step = k_begin; step < k_end; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
@@ -272,7 +171,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (split == 1) continue;
     }
     int previous = -1;
-    for (int step = first_row < args.m ? k_begin : k_end; step < k_end; ++step) {
+    const auto multiply = [&](int step) {
       ptx::mbarrier_wait(s.full + slot, parity);
       const uint64_t x_tile = ptx::wgmma_tile(s.x[slot] + consumer * 64 * kRowBlocks * kStepK * 2);
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot]);
@@ -285,10 +184,25 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         }
       }
       ptx::wgmma_commit();
+    };
+    const auto release_previous = [&] {
       ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
       if (previous >= 0) release(previous);
       previous = slot;
       next_slot();
+    };
+    int step = first_row < args.m ? k_begin : k_end;
+    if (holds) {  // nothing, in front of the first tile
+#pragma unroll
+      for (int box = 0; box < out.kHeldBoxes; ++box) {
+        multiply(step++);
+        out.send_held(box);
+        release_previous();
+      }
+    }
+    for (; step < k_end; ++step) {
+      multiply(step);
+      release_previous();
     }
     using Angles = std::conditional_t<kKind == HgemmKind::Heads, HeadAngles, NoAngles>;
     const Angles angles(args, first_row + warp * 16 + lane / 4);
@@ -365,91 +279,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       if (place.part < 2) angles.rotate(d[0]);
     }
 
-    // A staging buffer of 64 rows of kRowBytes, swizzled over as many bytes, goes out as a box.
-    const auto acquire_staging = [&]() -> uint8_t* {
-      if (thread == 0) ptx::bulk_wait_read<1>();
-      ptx::named_barrier(1 + consumer, 128);
-      return s.staging[consumer][turn];
-    };
-    const auto send_staging = [&]<int kRowBytes>(const CUtensorMap& map, int row,
-                                                 int column_of_box) {
-      const uint8_t* const staging = s.staging[consumer][turn];
-      turn ^= 1;
-      ptx::fence_for_copy_engine();
-      ptx::named_barrier(1 + consumer, 128);
-      send_staged<T, kRowBytes>(args, part, by_map ? &map : nullptr, out_is_f32, staging, row, 64,
-                                column_of_box);
-      // Groups are counted, also those without a copy: acquire_staging leaves one under way.
-      if (thread == 0) ptx::bulk_commit();
-    };
-
-    const auto put_block = [&]<int kWidth>(float* sums, int row, int column_of_block) {
-      if constexpr (kKind == HgemmKind::Plain) {
-        if (out_is_f32) {
-#pragma unroll
-          for (int half = 0; half < kWidth / 32; ++half) {  // 32 columns each
-            if (column_of_block + half * 32 >= part.n) continue;
-            uint8_t* const staging = acquire_staging();
-#pragma unroll
-            for (int j = 0; j < 8; ++j) {  // two columns of one row
-              const int r = warp * 16 + lane / 4 + j % 2 * 8;
-              const int chunk = j / 2 * 2 + lane % 4 / 2;  // of 16 bytes
-              const float* const pair = sums + half * 16 + j * 2;
-              *reinterpret_cast<float2*>(staging + staged_at<128>(r, chunk) + lane % 2 * 8) =
-                  make_float2(pair[0], pair[1]);
-            }
-            send_staging.template operator()<128>(maps.out[place.part], row,
-                                                  column_of_block + half * 32);
-          }
-          return;
-        }
-      }
-      uint8_t* const staging = acquire_staging();
-#pragma unroll
-      for (int j = 0; j < kWidth / 16; ++j) {  // rows 0-7 and 8-15 of both halves of 16 columns
-        uint32_t packed[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) {
-          packed[i] = pack_pair<T>(sums[j * 8 + i * 2], sums[j * 8 + i * 2 + 1]);
-        }
-        const int r = warp * 16 + lane % 16, chunk = j * 2 + lane / 16;
-        ptx::store_matrix_x4(staging + staged_at<kWidth * 2>(r, chunk), packed[0], packed[1],
-                             packed[2], packed[3]);
-      }
-      send_staging.template operator()<kWidth * 2>(
-          kWidth == 64 ? maps.out[place.part] : maps.out_half[place.part], row, column_of_block);
-    };
-
 #pragma unroll
     for (int b = 0; b < kRowBlocks; ++b) {
-      const int row = first_row + b * 64;
+      if constexpr (kIsSwiGlu) {
 #pragma unroll
-      for (int block = 0; block < (kOut + 63) / 64; ++block) {
-        const int offset = kOverlaps ? min(block * 64, kOut - 64) : block * 64;
-        const int block_column = column + offset;
-        if (kCanSplit && block % split != part_of_k) continue;
-        if (row >= args.m || block_column >= part.n) continue;
-
-        float sums[32];  // as d: two columns of two rows for each 8 columns
-#pragma unroll
-        for (int j = 0; j < 32; ++j) {
-          sums[j] = offset / 2 + j < kOut / 2 ? d[b][(offset / 2 + j) % (kN / 2)] : 0;
-        }
-        if constexpr (kIsSwiGlu) {
-#pragma unroll
-          for (int j = 0; j < 32; ++j) {
-            if (offset / 2 + j >= kOut / 2) continue;
-            sums[j] = silu(sums[j]) * d[b][kOut / 2 + offset / 2 + j];
-          }
-        }
-        if (offset + 64 <= kOut) {
-          put_block.template operator()<64>(sums, row, block_column);
-        } else {
-          put_block.template operator()<32>(sums, row, block_column);
-        }
+        for (int j = 0; j < kOut / 2; ++j) d[b][j] = silu(d[b][j]) * d[b][kOut / 2 + j];
+      }
+      // Heads have no registers for both ways out.
+      if (kKind == HgemmKind::Heads || (holds && b + 1 == kRowBlocks)) {
+        out.hold(d[b], place.part, first_row + b * 64, column);
+        if (!holds) out.send_held();
+      } else {
+        out.store(d[b], place.part, first_row + b * 64, column);
       }
     }
+    ptx::named_barrier(1 + consumer, 128);  // see ptx::warpgroup_index
   }
+  if (holds) out.send_held();
   if (thread == 0) ptx::bulk_wait<0>();
   // Others may still read this block's partial sums, or write here.
   if (cluster > 1) ptx::cluster_barrier();

@@ -12,8 +12,9 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = kKind == HgemmKind::SwiGlu ? Tile::kHalfN : Tile::kN;
   TransposedMaps maps{};
   TransposedCut cut{};
-  const int cluster = plan.blocks_of_cluster();  // a pair, or one: k is not split here
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, Tile::kM * cluster));
+  const int cluster = plan.blocks_of_cluster();
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * Tile::kM : Tile::kM));
+  cut.split = plan.split;
   cut.is_paired = plan.is_paired;
   cut.tiles_n = narrow<int>(set_tiles(args, kOut));
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
@@ -35,8 +36,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
   const int at_once = gemm_card().clusters_at_once(cluster);
-  Launch launch(std::min(n_tiles, at_once) * cluster, Tile::kThreads, sizeof(typename Tile::Shared),
-                cluster, stream);
+  const int clusters = plan.split == 1 ? std::min(n_tiles, at_once) : n_tiles;
+  Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, maps, args, cut));
 }
 
@@ -59,6 +60,8 @@ void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) 
         return launch_tile<T, Tile104x256>(stream, args, plan);
       case GemmTile::k136x256:
         return launch_tile<T, Tile136x256>(stream, args, plan);
+      case GemmTile::k152x128:
+        return launch_tile<T, Tile152x128>(stream, args, plan);
       case GemmTile::k152x192:
         return launch_tile<T, Tile152x192>(stream, args, plan);
       case GemmTile::k200x128:

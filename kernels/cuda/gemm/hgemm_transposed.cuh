@@ -25,9 +25,13 @@ struct TransposedTile {
   static_assert(sizeof(Shared) <= 232448);
   static_assert(kM % 8 == 0 && kM <= 256 && kHalfN % 8 == 0);
   static_assert(kChunk % 8 == 0 && kRest > 0);  // buffers begin at 1024 bytes; boxes have rows
+  // Whether a cluster can share the rows of out, in chunks, with its partial sums in the ring.
+  static constexpr bool kCanSplit = kRowBlocks == 1;
+  static_assert(!kCanSplit || kWarpgroups * 64 * kM * 4 <= kStages * (kXBytes + kWBytes));
 };
 using Tile104x256 = TransposedTile<2, 2, 104, 4>;
 using Tile136x256 = TransposedTile<2, 2, 136, 4, 48>;
+using Tile152x128 = TransposedTile<2, 1, 152, 5>;
 using Tile152x192 = TransposedTile<3, 1, 152, 4>;
 using Tile200x128 = TransposedTile<2, 1, 200, 4>;
 
@@ -38,6 +42,7 @@ struct TransposedMaps {
 };
 struct TransposedCut {
   int tiles_m, tiles_n;  // along m of a block, or of pairs of them
+  int split;
   bool is_paired;
   bool out_by_map[kMaxGemmParts];
 };
@@ -50,8 +55,8 @@ struct TransposedCut {
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
 //   out       [m, n_i] T or F32
-//   launch    as hgemm_kernel, kM x kN sums a tile
-//   maths     as hgemm_kernel without split: a sum has the same bits
+//   launch    as hgemm_kernel, kM x kN sums a tile; with split > 1 each block finishes some rows
+//   maths     as hgemm_kernel: a sum has the same bits, of as many parts of k
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
 //             over by stmatrix on their way to shared memory
 template <typename T, typename Tile, HgemmKind kKind>
@@ -71,15 +76,17 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
 
+  const int split = Tile::kCanSplit ? cut.split : 1;
   const bool is_paired = cut.is_paired;
-  const int cluster = is_paired ? 2 : 1, rank = is_paired ? ptx::cluster_rank() : 0;
+  const int cluster = is_paired ? 2 : split, rank = cluster > 1 ? ptx::cluster_rank() : 0;
 
-  begin_product<Tile>(s, maps, cluster);
+  begin_product<Tile>(s, maps, is_paired ? 2 : 1);
 
   const int n_tiles = cut.tiles_m * cut.tiles_n;
   const int first = static_cast<int>(blockIdx.x) / cluster;
   const int stride = static_cast<int>(gridDim.x) / cluster;
-  const int k_steps = (args.k + kStepK - 1) / kStepK;
+  const int k_steps = (args.k + kStepK - 1) / kStepK, part_of_k = split > 1 ? rank : 0;
+  const int k_begin = k_steps * part_of_k / split, k_end = k_steps * (part_of_k + 1) / split;
   struct Place {
     int part, row, column;  // of x and of out
   };
@@ -102,7 +109,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         // Half of the weights may lie behind the last: its place keeps what it held before.
         const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
         const int n_bytes = (min(kM, rows_left) + n_halves * kHalfN) * kRowBytes;
-        for (int step = 0; step < k_steps; ++step) {
+        for (int step = k_begin; step < k_end; ++step) {
           ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
           ptx::mbarrier_expect(s.full + slot, n_bytes);
           if (rows_left > 0) {
@@ -123,7 +130,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       }
     }
     __syncwarp();
-    if (is_paired) ptx::cluster_barrier();  // as often as the others
+    if (split > 1) ptx::cluster_barrier();  // as often as the others
+    if (cluster > 1) ptx::cluster_barrier();
     return;
   }
 
@@ -141,17 +149,18 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
     // Without columns, or rows, only keeps pace with the ring: nothing else keeps its warps
     // together, and one that is two rounds late would wait forever.
-    if (first_column >= part.n || place.row >= args.m) {
-      for (int step = 0; step < k_steps; ++step) {
+    const bool is_there = first_column < part.n && place.row < args.m;
+    if (!is_there) {
+      for (int step = k_begin; step < k_end; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
         release(slot);
         next_slot();
       }
-      continue;
+      if (split == 1) continue;
     }
     int previous = -1;
-    for (int step = 0; step < k_steps; ++step) {
+    for (int step = is_there ? k_begin : k_end; step < k_end; ++step) {
       ptx::mbarrier_wait(s.full + slot, parity);
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot] + consumer * 64 * kRowBytes);
       const uint64_t x_tile = ptx::wgmma_tile(s.x[slot]);
@@ -161,7 +170,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int b = 0; b < kRowBlocks; ++b) {
           ptx::wgmma(d[b], w_tile + b * (kHalfN * kRowBytes / 16) + 2 * i, x_tile + 2 * i,
-                     step > 0 || i > 0, T{});
+                     step > k_begin || i > 0, T{});
         }
       }
       ptx::wgmma_commit();
@@ -171,7 +180,31 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       next_slot();
     }
     ptx::wgmma_wait<0>();
-    release(previous);
+    if (previous >= 0) release(previous);
+
+    if constexpr (Tile::kCanSplit) {
+      if (split > 1) {
+        // The ring is drained, and there is no next tile: it takes the partial sums, d[0][j] of a
+        // thread at [j][thread]. Chunk c of the rows of out is finished by rank c % split.
+        ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
+        auto* const partial = reinterpret_cast<float*>(raw) + consumer * 64 * kM + thread;
+#pragma unroll
+        for (int j = 0; j < kM / 2; ++j) partial[j * 128] = d[0][j];
+        ptx::cluster_barrier();
+#pragma unroll
+        for (int begin = 0; begin < kM / 2; begin += kChunk / 2) {
+          if (begin / (kChunk / 2) % split != rank) continue;
+          const int end = min(begin + kChunk / 2, kM / 2);
+#pragma unroll
+          for (int j = begin; j < end; ++j) d[0][j] = 0;
+          for (int from = 0; from < split; ++from) {
+            const uint32_t other = ptx::shared_address_in(partial, from);
+#pragma unroll
+            for (int j = begin; j < end; ++j) d[0][j] += ptx::load_cluster(other + j * 128 * 4);
+          }
+        }
+      }
+    }
 
     // A thread's sums are those of two weight rows of each block.
 #pragma unroll
@@ -187,8 +220,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const auto send_staging = [&](const CUtensorMap& map, const uint8_t* staging, int row,
                                   int n_rows, int column) {
       if (column >= part.n) return;
-      send_staged<T, 128>(args, part, by_map ? &map : nullptr, out_is_f32, staging, row, n_rows,
-                          column);
+      if (!by_map) {
+        send_elements<T, 128>(args, part, out_is_f32, staging, row, n_rows, column);
+      } else if (thread == 0) {
+        send_box(args, part, map, out_is_f32, staging, row, column);
+      }
     };
 
 #pragma unroll
@@ -198,7 +234,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int chunk = 0; chunk * kChunk < kM; ++chunk) {
         const int n_rows = min(kChunk, kM - chunk * kChunk), row = place.row + chunk * kChunk;
         const CUtensorMap& map = (n_rows == kChunk ? maps.out : maps.out_rest)[place.part];
-        if (row >= args.m || column >= part.n) continue;
+        if (row >= args.m || column >= part.n || chunk % split != part_of_k) continue;
 
         float sums[kChunk / 2];  // as d: of each 8 rows of out two, of two columns
 #pragma unroll
@@ -254,7 +290,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  if (is_paired) ptx::cluster_barrier();  // the other block may still write here
+  // Others may still read this block's partial sums, or write here.
+  if (cluster > 1) ptx::cluster_barrier();
 #endif
 }
 

@@ -118,6 +118,15 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
   EXPECT_FALSE(takes(DType::F16, DType::F16, 128, 64));
   EXPECT_FALSE(takes(DType::F16, DType::F16, 128, 0));
   EXPECT_FALSE(takes(DType::F16, DType::F16, 128, 128, 65));
+
+  const GemmCase product{.m = 100, .k = 64, .n = {128, 128, 128}};
+  const GemmTensors t(product);
+  std::vector<cuda::GemmPart> parts = t.parts();
+  parts[0].out.data = static_cast<char*>(parts[0].out.data) + 2;
+  EXPECT_FALSE(cuda::gemm_can_append(cuda::check_gemm(t.x_device, parts, Epilogue::Store),
+                                     poisoned_cache(DType::F16, 1, 128, 100),
+                                     to_device(angles(8, 128))))
+      << "rows of q that are no whole 16 bytes";
 }
 
 // As a 7B model has them, and with eight key/value heads: there the tile that it needs cuts fewer

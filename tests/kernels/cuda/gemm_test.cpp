@@ -91,12 +91,34 @@ TEST_F(CudaGemm, EveryLengthOfK) {
   }
 }
 
+// Few rows of x and more tiles than blocks: what one tile leaves in registers goes out under the
+// products of the next.
+TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
+  if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
+  const GemmCase base{.m = 72, .k = 392, .n = {34000}};
+  GemmCase sums = base, added = base, gated = base;
+  sums.out_is_f32 = added.out_is_f32 = true;
+  added.epilogue = Epilogue::Accumulate;
+  gated.epilogue = Epilogue::SwiGlu;
+  gated.n = {34000, 34000};
+  for (const GemmCase& c : {base, sums, added, gated}) {
+    for (const GemmPlan& plan : plans(c)) {
+      const bool is_tall = plan.tile == GemmTile::k256x192;
+      if ((plan.tile != GemmTile::k128x256 && !is_tall) || plan.split > 1) continue;
+      SCOPED_TRACE(name(plan));
+      check(c, hgemm_as(plan));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
 // 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
 // Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
 // 104, 128, 136 and 152: of the last pair one block has none.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  for (int64_t m : {2200, 1800, 1910}) {
-    for (const GemmCase& c : with_epilogues({.m = m, .k = 200, .n = {4104}})) {
+  // k: too short for sums to leave under the next tile's products, and long enough
+  for (const auto& [m, n, k] :
+       {std::array<int64_t, 3>{2200, 4104, 200}, {1800, 4104, 200}, {1910, 2056, 456}}) {
+    for (const GemmCase& c : with_epilogues({.m = m, .k = k, .n = {n}})) {
       if (c.has_bias) continue;
       check_all_plans(c);
       check(c, gemm_mma());
@@ -356,8 +378,8 @@ TEST(GemmPlan, FollowsTheShape) {
          {std::pair{12288, 4096}, {22016, 4096}, {4096, 4096}, {4096, 11008}}) {
       EXPECT_TRUE(plan(m, n, k).is_paired) << m << " " << n << " " << k;
     }
-    EXPECT_EQ(plan(m, 12288, 4096).tile, GemmTile::k256x192) << m;
-    EXPECT_EQ(plan(m, 22016, 4096).tile, GemmTile::k256x192) << m;
+    EXPECT_EQ(plan(m, 12288, 4096).tile, GemmTile::k128x256) << m;
+    EXPECT_EQ(plan(m, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k256x192) << m;
     EXPECT_EQ(plan(m, 4096, 4096).tile, GemmTile::k128x256) << m;
     EXPECT_EQ(plan(m, 4096, 11008).tile, GemmTile::k128x256) << m;
     EXPECT_EQ(plan(m, 4096, 11008).split, 1) << m;
@@ -365,13 +387,14 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(512, 4096, 4096).tile, GemmTile::k128x128);
   EXPECT_EQ(plan(512, 4096, 11008).tile, GemmTile::k128x128);
   EXPECT_EQ(plan(512, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k128x224);  // 3 whole waves
-  EXPECT_EQ(plan(2048, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k256x192);
+  EXPECT_EQ(plan(2048, 22016, 4096).tile, GemmTile::k256x192);  // 7 waves, nearly whole
+  EXPECT_EQ(plan(4096, 22016, 4096).tile, GemmTile::k128x256);
   EXPECT_EQ(plan(16, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k64x176);  // one wave
   EXPECT_EQ(plan(16, 12288, 4096).tile, GemmTile::k64x96);                     // one wave
   EXPECT_EQ(plan(512, 22016, 4096).tile, GemmTile::k128x224);                  // 3 whole waves
   EXPECT_EQ(plan(300, 12288, 4096).tile, GemmTile::k152x192);  // one wave, 2 x 152 rows
   EXPECT_EQ(plan(300, 4096, 4096).tile, GemmTile::k128x96);
-  EXPECT_EQ(plan(300, 4096, 11008).tile, GemmTile::k128x96);
+  EXPECT_EQ(plan(300, 4096, 11008), (GemmPlan{GemmTile::k152x128, 2}));  // 2 x 152 rows
   EXPECT_EQ(plan(300, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k104x256);
   EXPECT_EQ(plan(777, 22016, 4096, Epilogue::SwiGlu).tile, GemmTile::k136x256);
   EXPECT_EQ(plan(777, 4096, 11008).tile, GemmTile::k200x128);  // one wave, 4 x 200 rows
