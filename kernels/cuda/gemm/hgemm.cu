@@ -75,7 +75,8 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   const int clusters = split == 1 ? std::min(n_tiles, at_once) : n_tiles;
   cut.holds = split == 1 && n_tiles > clusters &&
               ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind> &&
-              std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity());
+              (kIsCheckable ||
+               std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity()));
   Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/checkable.h"
 #include "kernels/cuda/gemm/epilogue.cuh"
 #include "kernels/cuda/gemm/hgemm_tile.cuh"
 #include "kernels/cuda/gemm/tma.cuh"
@@ -95,11 +96,11 @@ class HgemmOut {
   // Sends a box of what is held, each once. Behind the last row or column it goes nowhere.
   __device__ void send_held(int box) {
     if constexpr (kIsF32) {
-      send((kBoxes - kHeldBoxes + box) * 32, true,
+      send((kBoxes - kHeldBoxes + box) * 32, held_by_map(),
            [&](int j) { return __uint_as_float(held_[box * 16 + j]); });
     } else {
       const int offset = offset_of(box);
-      send(offset, true, [&](int j) { return held_[offset / 4 + j]; });
+      send(offset, held_by_map(), [&](int j) { return held_[offset / 4 + j]; });
     }
   }
   __device__ void send_held() {
@@ -117,6 +118,9 @@ class HgemmOut {
     if (kIsF32) return box * 32;
     return Tile::template kOverlaps<kKind> ? min(box * 64, kOut - 64) : box * 64;
   }
+
+  // In a build for the tools nothing goes out by map (checkable.h).
+  __device__ bool held_by_map() const { return !kIsCheckable || cut_.out_by_map[part_]; }
 
   __device__ void set_place(int part, int row, int column) {
     part_ = part;

@@ -111,6 +111,7 @@ TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
     }
   }
 }
+
 // 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
 // Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
 // 104, 128, 136 and 152: of the last pair one block has none.
