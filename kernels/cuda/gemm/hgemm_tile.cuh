@@ -11,8 +11,9 @@ namespace minfer::cuda {
 constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 bytes
 constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
-// Epilogues that a kernel is compiled for; which of Store and Accumulate, or of the two gelu, it is
-// told at run time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
+// Epilogues that a kernel is compiled for; which of the two gelu, it is told at run time. Plain:
+// Store to out of T, and in transposed tiles what Sums is too: Store or Accumulate to out of F32.
+// Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
 enum class HgemmKind { Plain, Sums, SwiGlu, Gelu, Heads };
 
 template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
