@@ -17,10 +17,10 @@ struct TileCost {
   int step;  // clocks for 64 columns of k, where x and w lie in L2
 };
 
-// step: measured on an H200 as the slope over k of whole products, but for 64x96, 64x176, 128x96,
-// 128x224 and 256x192, which takes as long for a sum as 128x256, and the transposed ones, where it
-// is what puts whole products of 16 to 4096 rows in order; the tensor cores alone would take m * n
-// / 32 clocks. Tiles of 64 rows are bound by what an SM can take in.
+// step: measured on an H200 as the slope over k of whole products. 64x96, 64x176, 128x96 and
+// 128x224 continue that row, 256x192 takes as long for a sum as 128x256, and of the transposed ones
+// it is what puts whole products of 16 to 4096 rows in order. The tensor cores alone would take m *
+// n / 32 clocks; tiles of 64 rows are bound by what an SM can take in.
 constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
                                                       {GemmTile::k64x128, 64, 128, 400},
                                                       {GemmTile::k64x176, 64, 176, 500},
@@ -147,7 +147,7 @@ std::vector<GemmPlan> fitting_plans(const GemmArgs& args) {
   return plans;
 }
 
-// Time of a plan = waves of tiles x (steps of k x time of a step + what a tile costs besides), or
+// Time of a plan = waves of tiles x (steps of k x time of a step + what each costs besides), or
 // what the weights take to come from memory, which is longer where the last wave has few blocks to
 // ask for them; a little more than the longer of the two where they are alike. Splitting k pays
 // where there are few tiles: it costs the exchange of partial sums. Pairs of blocks pay where the
@@ -159,7 +159,7 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const int columns = out_columns(args, tile), at_once = card.clusters_at_once(cluster);
   if (at_once == 0 || !plan_fits(args, plan)) return std::nullopt;
   if (split > 1 && !is_transposed(tile.m) && columns / 64 % split != 0) {
-    return std::nullopt;  // ranks would finish unequally
+    return std::nullopt;  // ranks would finish unequally; of transposed tiles only nearly so
   }
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -177,8 +177,8 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
   const int64_t waves = ceil_div(tiles, at_once);
   const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
-  const bool hides_ends =
-      tile.m <= 128 && !is_transposed(tile.m) &&
+  const bool hides_ends =  // about as hgemm does (HgemmCut::holds)
+      split == 1 && tile.m <= 128 && !is_transposed(tile.m) &&
       (args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate);
   double clocks =
       double(waves) * kFillClocks +

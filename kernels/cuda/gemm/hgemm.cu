@@ -73,10 +73,12 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   const int at_once = gemm_card().clusters_at_once(cluster);
   const int clusters = split == 1 ? std::min(n_tiles, at_once) : n_tiles;
-  cut.holds = split == 1 && n_tiles > clusters &&
-              ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind> &&
-              (kIsCheckable ||
-               std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity()));
+  const bool all_by_map =
+      kIsCheckable ||
+      std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity());
+  MINFER_CHECK(kKind != HgemmKind::Heads || all_by_map, "hgemm: heads that begin anywhere");
+  cut.holds = split == 1 && n_tiles > clusters && all_by_map &&
+              ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind>;
   Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));

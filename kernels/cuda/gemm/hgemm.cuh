@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // Without rows only keeps pace with the ring: nothing else keeps its warps together, and one
     // that is two rounds late would wait forever.
     if (first_row >= args.m) {
-      if (holds) out.send_held();
+      if (holds) out.send_all_held();
       for (int step = k_begin; step < k_end; ++step) {
         ptx::mbarrier_wait(s.full + slot, parity);
         ptx::named_barrier(1 + consumer, 128);
@@ -288,14 +288,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       // Heads have no registers for both ways out.
       if (kKind == HgemmKind::Heads || (holds && b + 1 == kRowBlocks)) {
         out.hold(d[b], place.part, first_row + b * 64, column);
-        if (!holds) out.send_held();
+        if (!holds) out.send_all_held();
       } else {
         out.store(d[b], place.part, first_row + b * 64, column);
       }
     }
     ptx::named_barrier(1 + consumer, 128);  // see ptx::warpgroup_index
   }
-  if (holds) out.send_held();
+  if (holds) out.send_all_held();
   if (thread == 0) ptx::bulk_wait<0>();
   // Others may still read this block's partial sums, or write here.
   if (cluster > 1) ptx::cluster_barrier();

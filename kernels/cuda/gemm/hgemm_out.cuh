@@ -51,8 +51,8 @@ __device__ inline void send_elements(const GemmArgs& args, const GemmArgs::Part&
 
 // The way out for the sums of a warpgroup, 64 rows of them at a time, in boxes of 128 bytes of each
 // row. What is held stays in registers, rounded, and leaves box by box while the next tile is
-// multiplied, so that the tensor cores need not wait for it; of F32 that is half, and the rest
-// leaves at once. All threads of the warpgroup call.
+// multiplied, so that the tensor cores need not wait for it: kHeldBoxes of the last 64 rows, as
+// many as there are registers for. The rest leaves at once. All threads of the warpgroup call.
 template <typename T, typename Tile, HgemmKind kKind>
 class HgemmOut {
  public:
@@ -96,14 +96,14 @@ class HgemmOut {
   // Sends a box of what is held, each once. Behind the last row or column it goes nowhere.
   __device__ void send_held(int box) {
     if constexpr (kIsF32) {
-      send((kBoxes - kHeldBoxes + box) * 32, held_by_map(),
-           [&](int j) { return __uint_as_float(held_[box * 16 + j]); });
+      stage_and_send((kBoxes - kHeldBoxes + box) * 32, held_by_map(),
+                     [&](int j) { return __uint_as_float(held_[box * 16 + j]); });
     } else {
       const int offset = offset_of(box);
-      send(offset, held_by_map(), [&](int j) { return held_[offset / 4 + j]; });
+      stage_and_send(offset, held_by_map(), [&](int j) { return held_[offset / 4 + j]; });
     }
   }
-  __device__ void send_held() {
+  __device__ void send_all_held() {
 #pragma unroll
     for (int box = 0; box < kHeldBoxes; ++box) send_held(box);
     row_ = args_.m;  // nothing is held
@@ -137,29 +137,30 @@ class HgemmOut {
       if (Tile::template kCanSplit<kKind> && offset / 64 % cut_.split != share_) continue;
       if (row_ >= args_.m || column_ + offset >= args_.part[part_].n) continue;
       if constexpr (kIsF32) {
-        send(offset, by_map, [&](int j) { return d[offset / 2 + j]; });
+        stage_and_send(offset, by_map, [&](int j) { return d[offset / 2 + j]; });
       } else {
-        send(offset, by_map,
-             [&](int j) { return pack_pair<T>(d[offset / 2 + j * 2], d[offset / 2 + j * 2 + 1]); });
+        stage_and_send(offset, by_map, [&](int j) {
+          return pack_pair<T>(d[offset / 2 + j * 2], d[offset / 2 + j * 2 + 1]);
+        });
       }
     }
   }
 
   // sum(j): of the columns from `offset` the j-th sum of this thread, or the j-th pair of them
   template <typename Sum>
-  __device__ void send(int offset, bool by_map, const Sum& sum) {
+  __device__ void stage_and_send(int offset, bool by_map, const Sum& sum) {
     if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
     ptx::named_barrier(barrier_, 128);
     const CUtensorMap& map = maps_.out[part_];
     if constexpr (kIsF32) {
       stage_floats(sum);
-      release<128>(map, offset, by_map);
+      send_staged<128>(map, offset, by_map);
     } else if (offset + 64 <= kOut) {
       stage_halves<64>(sum);
-      release<128>(map, offset, by_map);
+      send_staged<128>(map, offset, by_map);
     } else {
       stage_halves<32>(sum);
-      release<64>(maps_.out_half[part_], offset, by_map);
+      send_staged<64>(maps_.out_half[part_], offset, by_map);
     }
   }
 
@@ -187,7 +188,7 @@ class HgemmOut {
 
   // What is staged goes out: 64 rows of kRowBytes, swizzled over as many bytes.
   template <int kRowBytes>
-  __device__ void release(const CUtensorMap& map, int offset, bool by_map) {
+  __device__ void send_staged(const CUtensorMap& map, int offset, bool by_map) {
     const uint8_t* const staging = staging_[turn_];
     const GemmArgs::Part& part = args_.part[part_];
     turn_ ^= 1;

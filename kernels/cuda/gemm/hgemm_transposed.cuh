@@ -55,7 +55,9 @@ struct TransposedCut {
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
 //   out       [m, n_i] T or F32
-//   launch    as hgemm_kernel, kM x kN sums a tile; with split > 1 each block finishes some rows
+//   launch    as hgemm_kernel, kM x kN sums a tile, but all of them leave at its end; with split >
+//   1
+//             each block finishes some rows
 //   maths     as hgemm_kernel: a sum has the same bits, of as many parts of k
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
 //             over by stmatrix on their way to shared memory

@@ -96,12 +96,15 @@ TEST_F(CudaGemm, EveryLengthOfK) {
 TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
   if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   const GemmCase base{.m = 72, .k = 392, .n = {34000}};
-  GemmCase sums = base, added = base, gated = base;
+  GemmCase sums = base, added = base, gated = base, parts = base;
+  parts.n = {20000, 40, 14000};
   sums.out_is_f32 = added.out_is_f32 = true;
   added.epilogue = Epilogue::Accumulate;
   gated.epilogue = Epilogue::SwiGlu;
   gated.n = {34000, 34000};
-  for (const GemmCase& c : {base, sums, added, gated}) {
+  GemmCase sums_of_parts = parts;
+  sums_of_parts.out_is_f32 = true;
+  for (const GemmCase& c : {base, sums, added, gated, parts, sums_of_parts}) {
     for (const GemmPlan& plan : plans(c)) {
       const bool is_tall = plan.tile == GemmTile::k256x192;
       if ((plan.tile != GemmTile::k128x256 && !is_tall) || plan.split > 1) continue;
@@ -116,9 +119,12 @@ TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
 // Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
 // 104, 128, 136 and 152: of the last pair one block has none.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  // k: too short for sums to leave under the next tile's products, and long enough
-  for (const auto& [m, n, k] :
-       {std::array<int64_t, 3>{2200, 4104, 200}, {1800, 4104, 200}, {1910, 2056, 456}}) {
+  // Sums leave at the end of a tile with k of one step and with rows of out that are no whole 16
+  // bytes, and else, but in part of the tiles, under the products of the next one.
+  for (const auto& [m, n, k] : {std::array<int64_t, 3>{2200, 4104, 200},
+                                {1800, 4101, 72},
+                                {1910, 2056, 456},
+                                {2200, 4104, 56}}) {
     for (const GemmCase& c : with_epilogues({.m = m, .k = k, .n = {n}})) {
       if (c.has_bias) continue;
       check_all_plans(c);
