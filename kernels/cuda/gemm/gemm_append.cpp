@@ -16,9 +16,9 @@ constexpr double kAppendBytesPerClock = 2200;
 bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin) {
   return product.dtype == DType::F16 && !product.out_is_f32 && cache.dtype == DType::F16 &&
          cache.head_dim == kFusedHeadDim && cos_sin && cos_sin.shape[1] == kFusedHeadDim / 2 &&
-         reinterpret_cast<uintptr_t>(cos_sin.data) % 16 == 0 &&
-         reinterpret_cast<uintptr_t>(product.part[0].out) % 16 == 0 && hgemm_takes(product) &&
-         gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
+         whole_16_bytes(cos_sin.data, kFusedHeadDim / 2 * int64_t{sizeof(float2)}) &&
+         whole_16_bytes(product.part[0].out, bytes_of(DType::F16, product.part[0].n)) &&
+         hgemm_takes(product) && gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
 }
 
 bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache,

@@ -50,6 +50,34 @@ __device__ inline void advance(int& slot, int& parity) {
   }
 }
 
+// Adds up what the `split` blocks of a cluster have summed over a part of k each: of every kGroup
+// sums of a thread those whose turn, one of kTurns that come again, is this block's. The ring is
+// drained and there is no next tile: it takes the sums of all, d[j] of a thread at [j][thread].
+template <int kWarpgroups, int kGroup, int kTurns, int kSums>
+__device__ inline void add_parts_of_k(float (&d)[kSums], uint8_t* ring, int consumer, int split,
+                                      int rank) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
+  const int thread = static_cast<int>(threadIdx.x) % 128;
+  auto* const partial = reinterpret_cast<float*>(ring) + consumer * 128 * kSums + thread;
+#pragma unroll
+  for (int j = 0; j < kSums; ++j) partial[j * 128] = d[j];
+  ptx::cluster_barrier();
+#pragma unroll
+  for (int begin = 0; begin < kSums; begin += kGroup) {
+    if (begin / kGroup % kTurns % split != rank) continue;
+    const int end = min(begin + kGroup, kSums);
+#pragma unroll
+    for (int j = begin; j < end; ++j) d[j] = 0;
+    for (int from = 0; from < split; ++from) {
+      const uint32_t other = ptx::shared_address_in(partial + begin * 128, from);
+#pragma unroll
+      for (int j = begin; j < end; ++j) d[j] += ptx::load_cluster(other + (j - begin) * 128 * 4);
+    }
+  }
+#endif
+}
+
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
@@ -212,26 +240,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // SwiGlu has its gates in the lower half of d.
     if constexpr (kCanSplit) {
       if (split > 1) {
-        // The ring is drained, and there is no next tile: it takes the partial sums, d[0][j] of a
-        // thread at [j][thread]. Block b of the columns of out is finished by rank b % split.
-        ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
-        auto* const partial = reinterpret_cast<float*>(raw) + consumer * 64 * kN + thread;
-#pragma unroll
-        for (int j = 0; j < kN / 2; ++j) partial[j * 128] = d[0][j];
-        ptx::cluster_barrier();
-#pragma unroll
-        for (int group = 0; group < kN / 64; ++group) {
-          if (group % (kOut / 64) % split != rank) continue;
-#pragma unroll
-          for (int j = 0; j < 32; ++j) d[0][group * 32 + j] = 0;
-          for (int from = 0; from < split; ++from) {
-            const uint32_t other = ptx::shared_address_in(partial + group * 32 * 128, from);
-#pragma unroll
-            for (int j = 0; j < 32; ++j) {
-              d[0][group * 32 + j] += ptx::load_cluster(other + j * 128 * 4);
-            }
-          }
-        }
+        // Block b of the columns of out is finished by rank b % split.
+        add_parts_of_k<kWarpgroups, 32, kOut / 64>(d[0], raw, consumer, split, rank);
       }
     }
 

@@ -111,7 +111,7 @@ class HgemmOut {
 
  private:
   static constexpr bool kIsF32 = kKind == HgemmKind::Sums;
-  static constexpr int kBoxes = kIsF32 ? kOut / 32 : (kOut + 63) / 64;
+  static constexpr int kBoxes = Tile::template kBoxes<kKind>;
   static constexpr int kHeld = kHeldBoxes == 0 ? 1 : kIsF32 ? kHeldBoxes * 16 : kOut / 4;
 
   __device__ static int offset_of(int box) {

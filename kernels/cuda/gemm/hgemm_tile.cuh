@@ -43,14 +43,18 @@ struct HgemmTile {
   // Whether two blocks can have the same weights; each brings half of them to both.
   template <HgemmKind kKind>
   static constexpr bool kCanPair = can_pair(kM, kN, Epilogue::Store) && kKind != HgemmKind::Gelu;
-  // Boxes of 64 rows of 128 bytes of out that each warpgroup can hold besides the sums of the next
-  // tile: all those of its last 64 rows, or what there is room for of F32's; else none.
+  // Boxes of 64 rows of 128 bytes in kOut columns, and how many of them each warpgroup can hold of
+  // its last 64 rows besides the sums of the next tile: all, or of F32 those there is room for, or
+  // none.
+  template <HgemmKind kKind>
+  static constexpr int kBoxes = kKind == HgemmKind::Sums ? kOut<kKind> / 32
+                                                         : (kOut<kKind> + 63) / 64;
   template <HgemmKind kKind>
   static constexpr int kHeldBoxes = [] {
     constexpr int kRegisters = kRowBlocks == 2 ? 216 : 200;  // for sums, of 240 and 232
     constexpr int kRoom = kRegisters - kRowBlocks * kN / 2;
-    if (kKind == HgemmKind::Sums) return std::max(0, std::min(kOut<kKind> / 32, kRoom / 16));
-    return kOut<kKind> / 4 <= kRoom ? (kOut<kKind> + 63) / 64 : 0;
+    if (kKind == HgemmKind::Sums) return std::max(0, std::min(kBoxes<kKind>, kRoom / 16));
+    return kOut<kKind> / 4 <= kRoom ? kBoxes<kKind> : 0;
   }();
   static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
 };

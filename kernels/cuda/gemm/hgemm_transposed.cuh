@@ -186,25 +186,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 
     if constexpr (Tile::kCanSplit) {
       if (split > 1) {
-        // The ring is drained, and there is no next tile: it takes the partial sums, d[0][j] of a
-        // thread at [j][thread]. Chunk c of the rows of out is finished by rank c % split.
-        ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
-        auto* const partial = reinterpret_cast<float*>(raw) + consumer * 64 * kM + thread;
-#pragma unroll
-        for (int j = 0; j < kM / 2; ++j) partial[j * 128] = d[0][j];
-        ptx::cluster_barrier();
-#pragma unroll
-        for (int begin = 0; begin < kM / 2; begin += kChunk / 2) {
-          if (begin / (kChunk / 2) % split != rank) continue;
-          const int end = min(begin + kChunk / 2, kM / 2);
-#pragma unroll
-          for (int j = begin; j < end; ++j) d[0][j] = 0;
-          for (int from = 0; from < split; ++from) {
-            const uint32_t other = ptx::shared_address_in(partial, from);
-#pragma unroll
-            for (int j = begin; j < end; ++j) d[0][j] += ptx::load_cluster(other + j * 128 * 4);
-          }
-        }
+        // Chunk c of the rows of out is finished by rank c % split.
+        constexpr int kChunks = (kM + kChunk - 1) / kChunk;
+        add_parts_of_k<kWarpgroups, kChunk / 2, kChunks>(d[0], raw, consumer, split, rank);
       }
     }
 

@@ -126,7 +126,7 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
   EXPECT_FALSE(cuda::gemm_can_append(cuda::check_gemm(t.x_device, parts, Epilogue::Store),
                                      poisoned_cache(DType::F16, 1, 128, 100),
                                      to_device(angles(8, 128))))
-      << "rows of q that are no whole 16 bytes";
+      << "q begins anywhere";
 }
 
 // As a 7B model has them, and with eight key/value heads: there the tile that it needs cuts fewer
