@@ -13,6 +13,18 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
+// The block's dynamic shared memory, aligned as the copy engine wants boxes.
+__device__ inline uint8_t* dynamic_shared() {
+  extern __shared__ __align__(1024) uint8_t raw[];
+  return raw;
+}
+// The bits of x in a register of their own: a copy that the compiler must make.
+__device__ inline uint32_t copied_bits(float x) {
+  uint32_t bits;
+  asm volatile("mov.b32 %0, %1;" : "=r"(bits) : "f"(x));
+  return bits;
+}
+
 // The larger one, or NaN where one is, which fmaxf would pass over.
 __device__ inline float max_or_nan(float a, float b) {
   float larger;

@@ -32,17 +32,6 @@ __device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride,
   }
   return place;
 }
-// The same where blocks may be paired: tiles_m then counts pairs of blocks of rows, of which block
-// `rank` of a cluster has one.
-template <int kBand>
-__device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride, int tiles_m,
-                                     int tiles_n, bool is_paired, int rank) {
-  if (!is_paired) return place_of<kBand>(args, tile, stride, tiles_m, tiles_n);
-  GemmPlace place = place_of<kBand / 2>(args, tile, stride, tiles_m, tiles_n);
-  place.row_tile = place.row_tile * 2 + rank;
-  return place;
-}
-
 template <typename T>
 __device__ inline float bias_at(const GemmArgs::Part& part, int column) {
   if (part.bias == nullptr || column >= part.n) return 0;

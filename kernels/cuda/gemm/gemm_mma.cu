@@ -42,16 +42,14 @@ __device__ void copy_chunk(uint4* to, const T* matrix, int row, int n_rows, int 
 //   x, w      [m, k], [n_i, k] T; kAligned: rows of whole 16 bytes
 //   out       [m, n_i] T or F32
 //   launch    a block takes one tile of kM x kN sums, a warp 64 x 32 of them; stages of 32 columns
-//   of
-//             k come by cp.async, kStages - 1 of them ahead. With SwiGlu a warp's columns are 16 of
-//             the gate and the same 16 of up
+//             of k come by cp.async, kStages - 1 of them ahead. With SwiGlu a warp's columns are
+//             16 of the gate and the same 16 of up
 //   maths     f32 sums over k in order, one rounding at the store
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2)
     gemm_mma_kernel(const __grid_constant__ GemmArgs args, int tiles_m, int tiles_n) {
-  extern __shared__ __align__(128) uint8_t raw[];
-  auto* const stages = reinterpret_cast<Stage*>(raw);
+  auto* const stages = reinterpret_cast<Stage*>(ptx::dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp_m = thread / 32 / 4, warp_n = thread / 32 % 4;
   const bool is_swiglu = args.epilogue == Epilogue::SwiGlu;

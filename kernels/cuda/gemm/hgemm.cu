@@ -37,12 +37,7 @@ template <typename T, typename Tile, HgemmKind kKind>
 void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = Tile::template kOut<kKind>;
   HgemmMaps maps{};
-  HgemmCut cut{};
-  const int split = plan.split, cluster = plan.blocks_of_cluster();
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * Tile::kM : Tile::kM));
-  cut.tiles_n = narrow<int>(set_tiles(args, kOut));
-  cut.split = split;
-  cut.is_paired = plan.is_paired;
+  HgemmCut cut = cut_product(args, plan, Tile::kM, kOut);
   const auto map_rows = [&](CUtensorMap& whole, CUtensorMap& tail, const void* data, int rows,
                             int box_rows) {
     whole = make_map(data, args.dtype, rows, args.k, box_rows);
@@ -70,14 +65,12 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
       maps.out_half[i] = make_map(part.out, out_dtype, args.m, part.n, 64, 64);
     }
   }
-  const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
-  const int at_once = gemm_card().clusters_at_once(cluster);
-  const int clusters = split == 1 ? std::min(n_tiles, at_once) : n_tiles;
+  const int cluster = plan.blocks_of_cluster(), clusters = clusters_for(plan, cut);
   const bool all_by_map =
       kIsCheckable ||
       std::all_of(cut.out_by_map, cut.out_by_map + args.n_tiled_parts(), std::identity());
   MINFER_CHECK(kKind != HgemmKind::Heads || all_by_map, "hgemm: heads that begin anywhere");
-  cut.holds = split == 1 && n_tiles > clusters && all_by_map &&
+  cut.holds = cut.tiles_m * cut.tiles_n > clusters && all_by_map &&
               ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind>;
   Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(

@@ -2,8 +2,11 @@
 
 #include <cuda_runtime.h>
 
+#include <algorithm>
+
+#include "kernels/base/math.h"
 #include "kernels/cuda/checkable.h"
-#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/gemm/hgemm_tile.cuh"
 #include "kernels/cuda/tensor_map.h"
 
 // What the launches of hgemm's kernels share.
@@ -21,6 +24,23 @@ const GemmCard& gemm_card();  // of hgemm.cu; cards of one process are of one ki
 
 // The plans with transposed tiles.
 void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+
+// The tiles of tile_m rows and tile_n columns of out that a plan cuts a product into, and in `args`
+// the parts' tiles.
+inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, int tile_n) {
+  HgemmCut cut{};
+  cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * tile_m : tile_m));
+  cut.tiles_n = narrow<int>(set_tiles(args, tile_n));
+  cut.split = plan.split;
+  cut.is_paired = plan.is_paired;
+  return cut;
+}
+// Clusters that take them: as many as run at once, or one a tile where each has a part of k.
+inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
+  const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
+  return plan.split > 1 ? n_tiles
+                        : std::min(n_tiles, gemm_card().clusters_at_once(plan.blocks_of_cluster()));
+}
 
 // A launch with clusters of `cluster` blocks that may begin early, as launch() in launch.h.
 class Launch {

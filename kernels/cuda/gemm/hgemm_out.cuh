@@ -86,7 +86,7 @@ class HgemmOut {
       store_first<kBoxes - kHeldBoxes>(d);
 #pragma unroll
       for (int j = 0; j < kHeldBoxes * 16; ++j) {  // as a copy, or d would have to change its place
-        asm volatile("mov.b32 %0, %1;" : "=r"(held_[j]) : "f"(d[(kBoxes - kHeldBoxes) * 16 + j]));
+        held_[j] = ptx::copied_bits(d[(kBoxes - kHeldBoxes) * 16 + j]);
       }
     } else {
 #pragma unroll

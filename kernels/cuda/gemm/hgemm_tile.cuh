@@ -81,7 +81,7 @@ struct HgemmCut {
   int split;
   bool is_paired;
   bool out_by_map[kMaxGemmParts];
-  bool holds;  // a tile's sums go out while the next one is multiplied; all by map
+  bool holds;  // hgemm_kernel: a tile's sums leave under the next one's products; all by map
 };
 
 }  // namespace minfer::cuda

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/cuda/check.h"
 #include "kernels/cuda/gemm/hgemm_launch.h"
 #include "kernels/cuda/gemm/hgemm_transposed.cuh"
@@ -9,14 +7,8 @@ namespace {
 
 template <typename T, typename Tile, HgemmKind kKind>
 void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
-  constexpr int kOut = kKind == HgemmKind::SwiGlu ? Tile::kHalfN : Tile::kN;
   TransposedMaps maps{};
-  TransposedCut cut{};
-  const int cluster = plan.blocks_of_cluster();
-  cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * Tile::kM : Tile::kM));
-  cut.split = plan.split;
-  cut.is_paired = plan.is_paired;
-  cut.tiles_n = narrow<int>(set_tiles(args, kOut));
+  HgemmCut cut = cut_product(args, plan, Tile::kM, Tile::template kOut<kKind>);
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   if (const int tail = args.m % Tile::kM; tail != 0) {
     maps.x_tail = make_map(args.x, args.dtype, args.m, args.k, tail);
@@ -31,13 +23,12 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kChunk);
     maps.out_rest[i] = make_map(part.out, out_dtype, args.m, part.n, Tile::kRest);
   }
-  const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   auto* const kernel = hgemm_transposed_kernel<T, Tile, kKind>;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          static_cast<int>(sizeof(typename Tile::Shared))));
-  const int at_once = gemm_card().clusters_at_once(cluster);
-  const int clusters = plan.split == 1 ? std::min(n_tiles, at_once) : n_tiles;
-  Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
+  const int cluster = plan.blocks_of_cluster();
+  Launch launch(clusters_for(plan, cut) * cluster, Tile::kThreads, sizeof(typename Tile::Shared),
+                cluster, stream);
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(launch.config(), kernel, maps, args, cut));
 }
 

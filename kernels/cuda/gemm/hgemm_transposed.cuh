@@ -1,6 +1,8 @@
 #pragma once
 
-#include "kernels/cuda/gemm/hgemm.cuh"
+#include "kernels/cuda/gemm/hgemm_out.cuh"
+#include "kernels/cuda/gemm/hgemm_ring.cuh"
+#include "kernels/cuda/gemm/wgmma.cuh"
 
 namespace minfer::cuda {
 
@@ -13,7 +15,9 @@ struct TransposedTile {
   static constexpr int kM = kTokens, kN = 64 * kWarpgroups * kRowBlocks, kStages = kDepth;
   static constexpr int kChunk = kStagedRows, kRest = kM % kChunk;
   static constexpr int kHalfN = kN / 2;  // weight rows of a box
-  static constexpr int kBand = 16;       // see place_of
+  template <HgemmKind kKind>
+  static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kHalfN : kN;  // columns of out
+  static constexpr int kBand = 16;                                       // see place_of
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kXBytes = kM * kStepK * 2, kWBytes = kN * kStepK * 2;
   struct alignas(1024) Shared {
@@ -40,12 +44,135 @@ using Tile200x128 = TransposedTile<2, 1, 200, 4>;
 struct TransposedMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
 };
-struct TransposedCut {
-  int tiles_m, tiles_n;  // along m of a block, or of pairs of them
-  int split;
-  bool is_paired;
-  bool out_by_map[kMaxGemmParts];
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// As bring_tiles of hgemm_kernel.
+template <typename Tile, HgemmKind kKind>
+__device__ inline void bring_transposed(typename Tile::Shared& s, const TransposedMaps& maps,
+                                        const GemmArgs& args, const HgemmCut& cut,
+                                        const BlockShare& share) {
+  constexpr int kM = Tile::kM, kHalfN = Tile::kHalfN, kOut = Tile::template kOut<kKind>;
+  constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
+  RingPlace<Tile> ring(s);
+  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
+    const int row = place.row_tile * kM, first_column = place.column_tile * kOut;
+    // None is left for the second block of the last pair, where tiles are odd.
+    const int rows_left = max(0, args.m - row);
+    const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
+    // Half of the weights may lie behind the last: its place keeps what it held before.
+    const int n_halves = kIsSwiGlu || first_column + kHalfN < args.part[place.part].n ? 2 : 1;
+    const int n_bytes = (min(kM, rows_left) + n_halves * kHalfN) * kStepK * 2;
+    for (int step = share.k_begin; step < share.k_end; ++step) {
+      ring.wait_until_read();
+      ptx::mbarrier_expect(ring.full(), n_bytes);
+      const int at = step * kStepK;
+      if (rows_left > 0) ptx::tensor_load(s.x[ring.slot()], x_map, ring.full(), at, row);
+      for (int half = 0; half < n_halves; ++half) {
+        uint8_t* const to = s.w[ring.slot()] + half * (Tile::kWBytes / 2);
+        const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
+        const int column = first_column + (kIsSwiGlu ? 0 : half * kHalfN);
+        if (!share.is_paired) {
+          ptx::tensor_load(to, w_map, ring.full(), at, column);
+        } else if (half == share.rank) {
+          ptx::tensor_load_to_both(to, w_map, ring.full(), at, column);
+        }
+      }
+      ring.advance();
+    }
+  }
+}
+
+// The way out for the sums of a warpgroup, a chunk of rows of 64 columns at a time. All of its
+// threads call.
+template <typename T, typename Tile>
+class TransposedOut {
+ public:
+  // `staging`: two buffers, of which F32 takes both; `barrier`: a named one of the warpgroup
+  __device__ TransposedOut(const TransposedMaps& maps, const GemmArgs& args, const HgemmCut& cut,
+                           uint8_t (&staging)[2][Tile::kChunk * 128], int barrier, bool out_is_f32)
+      : maps_(maps),
+        args_(args),
+        cut_(cut),
+        staging_(staging),
+        barrier_(barrier),
+        out_is_f32_(out_is_f32) {}
+
+  // sums: of each 8 rows of out two, of two columns
+  __device__ void store(const float (&sums)[Tile::kChunk / 2], int part, int row, int n_rows,
+                        int column) {
+    if (threadIdx.x % 128 == 0) {
+      if (out_is_f32_) {
+        ptx::bulk_wait_read<0>();
+      } else {
+        ptx::bulk_wait_read<1>();
+      }
+    }
+    ptx::named_barrier(barrier_, 128);
+    if (out_is_f32_) {
+      stage_floats(sums, n_rows);
+    } else {
+      stage_halves(sums, n_rows);
+    }
+    ptx::fence_for_copy_engine();
+    ptx::named_barrier(barrier_, 128);
+    if (out_is_f32_) {
+      send(staging_[0], part, row, n_rows, column);
+      send(staging_[1], part, row, n_rows, column + 32);
+    } else {
+      send(staging_[turn_], part, row, n_rows, column);
+      turn_ ^= 1;
+    }
+    if (threadIdx.x % 128 == 0) ptx::bulk_commit();  // also without a copy: groups are counted
+  }
+
+ private:
+  static constexpr int kSums = Tile::kChunk / 2;
+
+  __device__ void stage_floats(const float (&sums)[kSums], int n_rows) const {
+    const int warp = static_cast<int>(threadIdx.x) % 128 / 32, lane = threadIdx.x % 32;
+    uint8_t* const to = staging_[warp / 2];  // warps 0 and 1 have the first 32 columns
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) {
+      if (j * 2 >= n_rows) continue;
+      const int r = j / 4 * 8 + lane % 4 * 2 + j % 2;
+      const int byte = (warp % 2 * 16 + lane / 4 + j / 2 % 2 * 8) * 4;
+      *reinterpret_cast<float*>(to + staged_at<128>(r, byte / 16) + byte % 16) = sums[j];
+    }
+  }
+  __device__ void stage_halves(const float (&sums)[kSums], int n_rows) const {
+    const int warp = static_cast<int>(threadIdx.x) % 128 / 32, lane = threadIdx.x % 32;
+#pragma unroll
+    for (int j = 0; j < kSums; j += 4) {
+      if (j * 2 >= n_rows) continue;
+      const int r = j * 2 + lane % 8, at = warp * 2 + lane / 8 % 2;
+      ptx::store_matrix_x2_transposed(staging_[turn_] + staged_at<128>(r, at),
+                                      pack_pair<T>(sums[j], sums[j + 1]),
+                                      pack_pair<T>(sums[j + 2], sums[j + 3]));
+    }
+  }
+  // 128 bytes of each row
+  __device__ void send(const uint8_t* staging, int part_index, int row, int n_rows,
+                       int column) const {
+    const GemmArgs::Part& part = args_.part[part_index];
+    if (column >= part.n) return;
+    if (!cut_.out_by_map[part_index]) {
+      send_elements<T, 128>(args_, part, out_is_f32_, staging, row, n_rows, column);
+    } else if (threadIdx.x % 128 == 0) {
+      const auto& map = (n_rows == Tile::kChunk ? maps_.out : maps_.out_rest)[part_index];
+      send_box(args_, part, map, out_is_f32_, staging, row, column);
+    }
+  }
+
+  const TransposedMaps& maps_;
+  const GemmArgs& args_;
+  const HgemmCut& cut_;
+  uint8_t (&staging_)[2][Tile::kChunk * 128];
+  int barrier_;
+  bool out_is_f32_;
+  int turn_ = 0;
 };
+#endif
 
 // out_iT = epilogue(w_i xT + bias_i) for the parts i; see Epilogue
 //
@@ -55,9 +182,8 @@ struct TransposedCut {
 //
 //   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
 //   out       [m, n_i] T or F32
-//   launch    as hgemm_kernel, kM x kN sums a tile, but all of them leave at its end; with split >
-//   1
-//             each block finishes some rows
+//   launch    as hgemm_kernel, kM x kN sums a tile, but all of them leave at its end; with
+//             split > 1 each block finishes some rows
 //   maths     as hgemm_kernel: a sum has the same bits, of as many parts of k
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
 //             over by stmatrix on their way to shared memory
@@ -65,105 +191,49 @@ template <typename T, typename Tile, HgemmKind kKind>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     hgemm_transposed_kernel(const __grid_constant__ TransposedMaps maps,
                             const __grid_constant__ GemmArgs args,
-                            const __grid_constant__ TransposedCut cut) {
+                            const __grid_constant__ HgemmCut cut) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  constexpr int kM = Tile::kM, kN = Tile::kN, kHalfN = Tile::kHalfN, kStages = Tile::kStages;
+  constexpr int kM = Tile::kM, kHalfN = Tile::kHalfN, kOut = Tile::template kOut<kKind>;
   constexpr int kWarpgroups = Tile::kWarpgroups, kRowBlocks = Tile::kRowBlocks;
+  constexpr int kChunk = Tile::kChunk, kRowBytes = kStepK * 2;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
   static_assert(kKind != HgemmKind::Gelu && (!kIsSwiGlu || kRowBlocks == 2));
-  constexpr int kOut = kIsSwiGlu ? kHalfN : kN;  // columns of out
-  constexpr int kRowBytes = kStepK * 2, kChunk = Tile::kChunk;
-  extern __shared__ __align__(1024) uint8_t raw[];
+  uint8_t* const raw = ptx::dynamic_shared();
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
-
-  const int split = Tile::kCanSplit ? cut.split : 1;
-  const bool is_paired = cut.is_paired;
-  const int cluster = is_paired ? 2 : split, rank = cluster > 1 ? ptx::cluster_rank() : 0;
-
-  begin_product<Tile>(s, maps, is_paired ? 2 : 1);
-
-  const int n_tiles = cut.tiles_m * cut.tiles_n;
-  const int first = static_cast<int>(blockIdx.x) / cluster;
-  const int stride = static_cast<int>(gridDim.x) / cluster;
-  const int k_steps = (args.k + kStepK - 1) / kStepK, part_of_k = split > 1 ? rank : 0;
-  const int k_begin = k_steps * part_of_k / split, k_end = k_steps * (part_of_k + 1) / split;
-  struct Place {
-    int part, row, column;  // of x and of out
-  };
-  const auto place_at = [&](int tile) {
-    const GemmPlace at =
-        place_of<Tile::kBand>(args, tile, stride, cut.tiles_m, cut.tiles_n, is_paired, rank);
-    return Place{at.part, at.row_tile * kM, at.column_tile * kOut};
-  };
-  int slot = 0, parity = 0;
-  const auto next_slot = [&] { advance<kStages>(slot, parity); };
+  const BlockShare share = share_of_block<Tile::kCanSplit, /*kCanPair=*/true>(args, cut);
+  begin_product<Tile>(s, maps, share);
 
   if (warpgroup == 0) {
     ptx::shrink_registers<kWarpgroups == 3 ? 32 : 40>();
-    if (thread == 0) {
-      for (int tile = first; tile < n_tiles; tile += stride) {
-        const Place place = place_at(tile);
-        // None is left for the second block of the last pair, where tiles are odd.
-        const int rows_left = max(0, args.m - place.row);
-        const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
-        // Half of the weights may lie behind the last: its place keeps what it held before.
-        const int n_halves = kIsSwiGlu || place.column + kHalfN < args.part[place.part].n ? 2 : 1;
-        const int n_bytes = (min(kM, rows_left) + n_halves * kHalfN) * kRowBytes;
-        for (int step = k_begin; step < k_end; ++step) {
-          ptx::mbarrier_wait(s.empty + slot, parity ^ 1);
-          ptx::mbarrier_expect(s.full + slot, n_bytes);
-          if (rows_left > 0) {
-            ptx::tensor_load(s.x[slot], x_map, s.full + slot, step * kStepK, place.row);
-          }
-          for (int half = 0; half < n_halves; ++half) {
-            uint8_t* const to = s.w[slot] + half * kHalfN * kRowBytes;
-            const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
-            const int column = place.column + (kIsSwiGlu ? 0 : half * kHalfN);
-            if (!is_paired) {
-              ptx::tensor_load(to, w_map, s.full + slot, step * kStepK, column);
-            } else if (half == rank) {
-              ptx::tensor_load_to_both(to, w_map, s.full + slot, step * kStepK, column);
-            }
-          }
-          next_slot();
-        }
-      }
-    }
+    if (thread == 0) bring_transposed<Tile, kKind>(s, maps, args, cut, share);
     __syncwarp();
-    if (split > 1) ptx::cluster_barrier();  // as often as the others
-    if (cluster > 1) ptx::cluster_barrier();
+    share.meet_for_sums();
+    share.meet_at_end();
     return;
   }
 
   ptx::grow_registers<kWarpgroups == 3 ? 160 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
-  const auto release = [&](int read_slot) { release_slot(s.empty + read_slot, is_paired); };
-  int turn = 0;  // of the two staging buffers, of which F32 takes both
-  const bool out_is_f32 = !kIsSwiGlu && args.out_is_f32;
+  RingPlace<Tile> ring(s);
+  TransposedOut<T, Tile> out(maps, args, cut, s.staging[consumer], 1 + consumer,
+                             !kIsSwiGlu && args.out_is_f32);
   float d[kRowBlocks][kM / 2];  // of 64 weight rows each, kHalfN rows apart
-  for (int tile = first; tile < n_tiles; tile += stride) {
-    const Place place = place_at(tile);
+  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
     const GemmArgs::Part& part = args.part[place.part];
-    const int first_column = place.column + consumer * 64;
-    const bool by_map = cut.out_by_map[place.part];
-
-    // Without columns, or rows, only keeps pace with the ring: nothing else keeps its warps
-    // together, and one that is two rounds late would wait forever.
-    const bool is_there = first_column < part.n && place.row < args.m;
+    const int first_row = place.row_tile * kM;
+    const int first_column = place.column_tile * kOut + consumer * 64;
+    const bool is_there = first_column < part.n && first_row < args.m;
     if (!is_there) {
-      for (int step = k_begin; step < k_end; ++step) {
-        ptx::mbarrier_wait(s.full + slot, parity);
-        ptx::named_barrier(1 + consumer, 128);
-        release(slot);
-        next_slot();
-      }
-      if (split == 1) continue;
+      ring.skip(share, 1 + consumer);
+      if (share.split == 1) continue;
     }
     int previous = -1;
-    for (int step = is_there ? k_begin : k_end; step < k_end; ++step) {
-      ptx::mbarrier_wait(s.full + slot, parity);
+    for (int step = is_there ? share.k_begin : share.k_end; step < share.k_end; ++step) {
+      ring.wait_until_full();
+      const int slot = ring.slot();
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot] + consumer * 64 * kRowBytes);
       const uint64_t x_tile = ptx::wgmma_tile(s.x[slot]);
       ptx::wgmma_fence();
@@ -172,23 +242,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int b = 0; b < kRowBlocks; ++b) {
           ptx::wgmma(d[b], w_tile + b * (kHalfN * kRowBytes / 16) + 2 * i, x_tile + 2 * i,
-                     step > k_begin || i > 0, T{});
+                     step > share.k_begin || i > 0, T{});
         }
       }
       ptx::wgmma_commit();
       ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
-      if (previous >= 0) release(previous);
+      if (previous >= 0) ring.release(previous, share.is_paired);
       previous = slot;
-      next_slot();
+      ring.advance();
     }
     ptx::wgmma_wait<0>();
-    if (previous >= 0) release(previous);
+    if (previous >= 0) ring.release(previous, share.is_paired);
 
     if constexpr (Tile::kCanSplit) {
-      if (split > 1) {
-        // Chunk c of the rows of out is finished by rank c % split.
-        constexpr int kChunks = (kM + kChunk - 1) / kChunk;
-        add_parts_of_k<kWarpgroups, kChunk / 2, kChunks>(d[0], raw, consumer, split, rank);
+      // Chunk c of the rows of out is finished by rank c % split.
+      constexpr int kChunks = (kM + kChunk - 1) / kChunk;
+      if (share.split > 1) {
+        add_parts_of_k<kWarpgroups, kChunk / 2, kChunks>(d[0], raw, consumer, share);
       }
     }
 
@@ -203,26 +273,14 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int j = 0; j < kM / 2; ++j) d[b][j] += biases[j / 2 % 2];
     }
 
-    const auto send_staging = [&](const CUtensorMap& map, const uint8_t* staging, int row,
-                                  int n_rows, int column) {
-      if (column >= part.n) return;
-      if (!by_map) {
-        send_elements<T, 128>(args, part, out_is_f32, staging, row, n_rows, column);
-      } else if (thread == 0) {
-        send_box(args, part, map, out_is_f32, staging, row, column);
-      }
-    };
-
 #pragma unroll
     for (int b = 0; b < (kIsSwiGlu ? 1 : kRowBlocks); ++b) {
       const int column = first_column + b * kHalfN;
 #pragma unroll
       for (int chunk = 0; chunk * kChunk < kM; ++chunk) {
-        const int n_rows = min(kChunk, kM - chunk * kChunk), row = place.row + chunk * kChunk;
-        const CUtensorMap& map = (n_rows == kChunk ? maps.out : maps.out_rest)[place.part];
-        if (row >= args.m || column >= part.n || chunk % split != part_of_k) continue;
-
-        float sums[kChunk / 2];  // as d: of each 8 rows of out two, of two columns
+        const int n_rows = min(kChunk, kM - chunk * kChunk), row = first_row + chunk * kChunk;
+        if (row >= args.m || column >= part.n || chunk % share.split != share.part_of_k) continue;
+        float sums[kChunk / 2];
 #pragma unroll
         for (int j = 0; j < kChunk / 2; ++j) {
           const int at = (chunk * (kChunk / 2) + j) % (kM / 2);
@@ -234,50 +292,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
             sums[j] = d[b][at];
           }
         }
-        if (thread == 0) {
-          if (out_is_f32) {
-            ptx::bulk_wait_read<0>();
-          } else {
-            ptx::bulk_wait_read<1>();
-          }
-        }
-        ptx::named_barrier(1 + consumer, 128);
-        if (out_is_f32) {  // warps 0 and 1 have the first 32 columns
-          uint8_t* const staging = s.staging[consumer][warp / 2];
-#pragma unroll
-          for (int j = 0; j < kChunk / 2; ++j) {
-            if (j * 2 >= n_rows) continue;
-            const int r = j / 4 * 8 + lane % 4 * 2 + j % 2;
-            const int byte = (warp % 2 * 16 + lane / 4 + j / 2 % 2 * 8) * 4;
-            *reinterpret_cast<float*>(staging + staged_at<128>(r, byte / 16) + byte % 16) = sums[j];
-          }
-        } else {
-          uint8_t* const staging = s.staging[consumer][turn];
-#pragma unroll
-          for (int j = 0; j < kChunk / 2; j += 4) {
-            if (j * 2 >= n_rows) continue;
-            const int r = j * 2 + lane % 8, at = warp * 2 + lane / 8 % 2;
-            ptx::store_matrix_x2_transposed(staging + staged_at<128>(r, at),
-                                            pack_pair<T>(sums[j], sums[j + 1]),
-                                            pack_pair<T>(sums[j + 2], sums[j + 3]));
-          }
-        }
-        ptx::fence_for_copy_engine();
-        ptx::named_barrier(1 + consumer, 128);
-        if (out_is_f32) {
-          send_staging(map, s.staging[consumer][0], row, n_rows, column);
-          send_staging(map, s.staging[consumer][1], row, n_rows, column + 32);
-        } else {
-          send_staging(map, s.staging[consumer][turn], row, n_rows, column);
-          turn ^= 1;
-        }
-        if (thread == 0) ptx::bulk_commit();  // also without a copy: groups are counted
+        out.store(sums, place.part, row, n_rows, column);
       }
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  // Others may still read this block's partial sums, or write here.
-  if (cluster > 1) ptx::cluster_barrier();
+  share.meet_at_end();
 #endif
 }
 
