@@ -18,8 +18,13 @@ std::ostream& operator<<(std::ostream& out, const AppendCase& c) {
 }
 
 KvLayer poisoned_cache(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity) {
-  KvLayer cache = make_cuda_backend()->make_kv_layer(dtype, n_kv_heads, head_dim, capacity);
-  poison(cache, 0);
+  KvLayer cache;
+  cache.n_kv_heads = n_kv_heads;
+  cache.head_dim = head_dim;
+  cache.capacity = capacity;
+  cache.dtype = dtype;
+  cache.keys = poisoned_device(dtype, {n_kv_heads, capacity, head_dim});
+  cache.values = poisoned_device(dtype, {n_kv_heads, capacity, head_dim});
   return cache;
 }
 

@@ -1,0 +1,151 @@
+#pragma once
+
+#include <cuda.h>
+#include <cuda_bf16.h>
+#include <cuda_fp16.h>
+#include <cuda_runtime.h>
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <cstdint>
+#include <functional>
+#include <tuple>
+#include <type_traits>
+
+// Runs kernels on the CPU, so that what they do is tested where there is no card: their own source,
+// compiled as C++, over the headers below kernels/, which stand in front of those of the same names
+// and have the same functions, one for each instruction.
+//
+// Each thread of the blocks of a cluster is a context of its own, which runs until it waits; whose
+// turn it is changes from round to round. What a card may do late happens as late as the program
+// lets it, so that a wait that is missing makes wrong sums: products of a warpgroup when they are
+// waited for, stores of the copy engine when their shared memory is asked back, its loads at any
+// time and in any order. What can be told at once ends the process: barriers that count too many,
+// threads that differ where they must not, what is still under way at the end, and a wait that never
+// ends. Shared memory begins as NaN. Clusters run one after the other.
+//
+// It does not see what fences are for, nor registers, banks, or any time.
+namespace minfer::emulated {
+
+// ---- the runtime ------------------------------------------------------------------------------
+
+// SMs of the card: few, so that small products take several rounds.
+constexpr int kBlocksAtOnce = 6;
+
+void run(int n_blocks, int n_threads, int cluster, const std::function<void()>& kernel);
+
+template <typename... Params, typename... Args>
+cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
+  int cluster = 1;
+  for (unsigned i = 0; i < config->numAttrs; ++i) {
+    const cudaLaunchAttribute& attribute = config->attrs[i];
+    if (attribute.id == cudaLaunchAttributeClusterDimension) {
+      cluster = static_cast<int>(attribute.val.clusterDim.x);
+    }
+  }
+  const std::tuple<std::decay_t<Params>...> values(args...);
+  run(static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x), cluster,
+      [&] { std::apply([&](const auto&... value) { kernel(value...); }, values); });
+  return cudaSuccess;
+}
+
+// A tensor as the copy engine takes boxes of it; innermost first.
+struct TensorMap {
+  uint8_t* data;
+  int rank, element_bytes, swizzle_bytes;  // of 64 or 128 bytes, as many as a row of a box has
+  int64_t extents[3], strides[2];          // the latter in bytes, from the second extent on
+  int box[2];
+};
+CUtensorMap pack(const TensorMap& map);
+
+// ---- what a thread does -----------------------------------------------------------------------
+
+int thread_index();
+int block_index();
+int n_blocks();
+int cluster_rank();
+
+uint8_t* dynamic_shared();
+uint32_t shared_address(const void* p);
+// An address in the cluster: that of the same place in the block `rank`.
+uint32_t shared_address_in(const void* p, int rank);
+float load_cluster(uint32_t address);
+
+void block_barrier();
+void named_barrier(int id, int n_threads);
+void cluster_barrier();
+void warp_barrier();
+
+void mbarrier_init(uint64_t* barrier, int arrivals);
+void mbarrier_expect(uint64_t* barrier, int bytes);
+void mbarrier_arrive(uint64_t* barrier);
+void mbarrier_arrive_in(uint64_t* barrier, int rank);
+void mbarrier_wait(uint64_t* barrier, int parity);
+
+void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                 bool to_both);
+enum class Write { Store, Add };
+void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how);
+void bulk_commit();
+void bulk_wait(int pending);
+
+void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros);
+void copy_async_commit();
+void copy_async_wait(int pending);
+
+// Of n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrix_x4.
+void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
+void load_matrices(const void* row, uint32_t* values, int n);
+
+enum class Half { F16, Bf16 };
+// d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
+void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
+// Of a warpgroup, with n_sums sums of each thread; see ptx::wgmma.
+void wgmma(float* d, int n_sums, uint64_t a, uint64_t b, bool accumulate, Half type);
+void wgmma_commit();
+void wgmma_wait(int pending);
+
+template <typename T>
+constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16 : Half::F16;
+
+template <int (*kValue)()>
+struct Index {
+  struct {
+    operator unsigned() const { return static_cast<unsigned>(kValue()); }
+  } x;
+};
+
+}  // namespace minfer::emulated
+
+// ---- what CUDA C++ has that C++ has not: in front of every file of kernels --------------------
+
+inline constexpr minfer::emulated::Index<minfer::emulated::thread_index> threadIdx;
+inline constexpr minfer::emulated::Index<minfer::emulated::block_index> blockIdx;
+inline constexpr minfer::emulated::Index<minfer::emulated::n_blocks> gridDim;
+
+inline void __syncthreads() { minfer::emulated::block_barrier(); }
+inline void __syncwarp() { minfer::emulated::warp_barrier(); }
+inline float __fmul_rn(float a, float b) {
+  volatile float product = a * b;  // not to be made part of an fma
+  return product;
+}
+inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+using std::max;
+using std::min;
+
+template <typename... Params>
+cudaError_t cudaFuncSetAttribute(void (*)(Params...), cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <typename... Params>
+cudaError_t cudaOccupancyMaxActiveClusters(int* n, void (*)(Params...),
+                                           const cudaLaunchConfig_t* config) {
+  const unsigned cluster = config->attrs[0].val.clusterDim.x;
+  *n = minfer::emulated::kBlocksAtOnce / static_cast<int>(cluster);
+  return cudaSuccess;
+}
+
+#undef __launch_bounds__
+#define __launch_bounds__(...)
+#define cudaLaunchKernelEx ::minfer::emulated::launch

@@ -1,0 +1,113 @@
+// What tests of products call besides their kernels, where these are emulated: the parts of CUDA's
+// runtime and of kernels/cuda that speak to a card, and plain versions of add_bias and rope_append.
+#include <cstdlib>
+#include <cstring>
+
+#include "kernels/base/half.h"
+#include "kernels/cuda/device.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/tensor_map.h"
+#include "tests/kernels/cuda/emulated/emulator.h"
+
+extern "C" {
+
+cudaError_t cudaMemcpy(void* to, const void* from, size_t n_bytes, cudaMemcpyKind) {
+  std::memcpy(to, from, n_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset(void* to, int value, size_t n_bytes) {
+  std::memset(to, value, n_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }
+cudaError_t cudaStreamSynchronize(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaStreamDestroy(cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaGetLastError() { return cudaSuccess; }
+const char* cudaGetErrorString(cudaError_t) { return "an error"; }
+cudaError_t cudaGetDevice(int* device) {
+  *device = 0;
+  return cudaSuccess;
+}
+cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
+  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
+  *value = minfer::emulated::kBlocksAtOnce;
+  return cudaSuccess;
+}
+
+}  // extern "C"
+
+namespace minfer::cuda {
+
+DeviceProperties use_device(int) {
+  return {.name = "emulated", .compute_capability = 90, .n_sms = emulated::kBlocksAtOnce};
+}
+bool runs_hopper_code(const void*) { return true; }
+bool kernels_are_of_sm90() { return true; }
+Stream make_stream() { return nullptr; }
+
+DeviceTensor allocate_device(DType dtype, const Shape& shape) {
+  const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape.n_elements()));
+  return {{std::aligned_alloc(256, (n_bytes / 256 + 1) * 256), dtype, shape}, std::free};
+}
+
+CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
+                     int box_row_bytes) {
+  const auto size = static_cast<int>(bytes_of(dtype, 1));
+  return emulated::pack({.data = static_cast<uint8_t*>(const_cast<void*>(data)),
+                         .rank = 2,
+                         .element_bytes = size,
+                         .swizzle_bytes = box_row_bytes,
+                         .extents = {columns, rows},
+                         .strides = {columns * size},
+                         .box = {box_row_bytes / size, box_rows}});
+}
+CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int64_t head_dim,
+                           int64_t head_stride, int box_rows) {
+  return emulated::pack({.data = static_cast<uint8_t*>(const_cast<void*>(data)),
+                         .rank = 3,
+                         .element_bytes = 2,
+                         .swizzle_bytes = 128,
+                         .extents = {head_dim, rows, n_heads},
+                         .strides = {head_dim * 2, head_stride * 2},
+                         .box = {64, box_rows}});
+}
+
+void add_bias(cudaStream_t, Tensor out, Tensor x, Tensor bias) {
+  MINFER_CHECK(x.dtype == DType::F16 && out.dtype == DType::F16, "add_bias: ", x.dtype);
+  for (int64_t i = 0; i < x.n_elements(); ++i) {
+    const float addend = to_f32(data_of<f16>(bias)[i % x.shape.last()]);
+    data_of<f16>(out)[i] = to_f16(to_f32(data_of<f16>(x)[i]) + addend);
+  }
+}
+
+void rope_append(cudaStream_t, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                 int64_t pos) {
+  MINFER_CHECK(q.dtype == DType::F16 && cache.dtype == DType::F16, "rope_append: ", q.dtype);
+  const int64_t head_dim = cache.head_dim, n_pairs = head_dim / 2;
+  const auto row_of = [&](const Tensor& x, int64_t token, int64_t head) {
+    return data_of<f16>(x) + (token * x.shape[1] + head) * head_dim;
+  };
+  const auto rotate = [&](f16* to, const f16* from, int64_t token) {
+    const auto* const angles = data_of<float>(cos_sin) + (pos + token) * head_dim;
+    for (int64_t i = 0; i < n_pairs; ++i) {
+      const float a = to_f32(from[i]), b = to_f32(from[i + n_pairs]);
+      const float cosine = angles[2 * i], sine = angles[2 * i + 1];
+      to[i] = to_f16(std::fma(a, cosine, -__fmul_rn(b, sine)));
+      to[i + n_pairs] = to_f16(std::fma(b, cosine, __fmul_rn(a, sine)));
+    }
+  };
+  for (int64_t token = 0; token < q.shape[0]; ++token) {
+    for (int64_t head = 0; head < q.shape[1]; ++head) {
+      rotate(row_of(q, token, head), row_of(q, token, head), token);
+    }
+    for (int64_t head = 0; head < cache.n_kv_heads; ++head) {
+      const int64_t at = (head * cache.capacity + pos + token) * head_dim;
+      rotate(data_of<f16>(cache.keys) + at, row_of(k, token, head), token);
+      std::copy_n(row_of(v, token, head), head_dim, data_of<f16>(cache.values) + at);
+    }
+  }
+}
+
+}  // namespace minfer::cuda
