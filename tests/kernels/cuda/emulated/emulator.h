@@ -22,8 +22,8 @@
 // lets it, so that a wait that is missing makes wrong sums: products of a warpgroup when they are
 // waited for, stores of the copy engine when their shared memory is asked back, its loads at any
 // time and in any order. What can be told at once ends the process: barriers that count too many,
-// threads that differ where they must not, what is still under way at the end, and a wait that never
-// ends. Shared memory begins as NaN. Clusters run one after the other.
+// threads that differ where they must not, what is still under way at the end, and a wait that
+// never ends. Shared memory begins as NaN. Clusters run one after the other.
 //
 // It does not see what fences are for, nor registers, banks, or any time.
 namespace minfer::emulated {

@@ -1,0 +1,219 @@
+#include "tests/kernels/cuda/emulated/cluster.h"
+
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+
+namespace minfer::emulated {
+namespace {
+
+constexpr size_t kStackBytes = 160 << 10;
+
+struct FreeMemory {
+  void operator()(void* p) const { std::free(p); }
+};
+
+void enter_thread() {
+  (*g_cluster.kernel)();
+  require(self().stores.are_done() && self().copies.are_done(),
+          "a thread ends with copies under way");
+  self().is_done = true;
+  swapcontext(&self().context, &g_cluster.scheduler);
+}
+
+// On a stack that is kept for the next cluster, as is the shared memory of a block.
+std::unique_ptr<Thread> make_thread(Block& block, int index, std::vector<uint8_t>& stack) {
+  auto thread = std::make_unique<Thread>();
+  thread->block = &block;
+  thread->index = index;
+  getcontext(&thread->context);
+  thread->context.uc_stack.ss_sp = stack.data();
+  thread->context.uc_stack.ss_size = stack.size();
+  makecontext(&thread->context, enter_thread, 0);
+  return thread;
+}
+std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
+  static std::vector<std::unique_ptr<uint8_t, FreeMemory>> memories;
+  static std::vector<std::vector<uint8_t>> stacks;
+  auto block = std::make_unique<Block>();
+  const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(n_threads);
+  while (memories.size() <= at) {
+    memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kSharedBytes)));
+  }
+  block->index = index;
+  block->rank = rank;
+  block->n_left = n_threads;
+  block->shared = memories[at].get();
+  std::memset(block->shared, 0xFF, kSharedBytes);
+  block->warps.resize(n / kWarp);
+  block->warpgroups.resize((n + kWarpgroup - 1) / kWarpgroup);
+  while (stacks.size() < (at + 1) * n) stacks.emplace_back(kStackBytes);
+  for (size_t i = 0; i < n; ++i) {
+    block->threads.push_back(make_thread(*block, static_cast<int>(i), stacks[at * n + i]));
+  }
+  return block;
+}
+
+// A turn for each thread that may go on. Returns whether there was one.
+bool run_round(const std::vector<Thread*>& threads) {
+  constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};  // without a factor of their number
+  const size_t first = g_cluster.random() % threads.size(),
+               step = kSteps[g_cluster.random() % std::size(kSteps)];
+  bool moved = false;
+  for (size_t i = 0; i < threads.size(); ++i) {
+    Thread* const thread = threads[(first + i * step) % threads.size()];
+    if (thread->is_done || (thread->may_go_on && !thread->may_go_on())) continue;
+    thread->may_go_on = nullptr;
+    g_cluster.self = thread;
+    swapcontext(&g_cluster.scheduler, &thread->context);
+    if (thread->is_done) --thread->block->n_left;
+    moved = true;
+  }
+  g_cluster.self = nullptr;
+  return moved;
+}
+
+void run_cluster() {
+  std::vector<Thread*> threads;
+  for (const auto& block : g_cluster.blocks) {
+    for (const auto& thread : block->threads) threads.push_back(thread.get());
+  }
+  const auto is_done = [](const Thread* thread) { return thread->is_done; };
+  const bool loads_are_late = g_cluster.random() % 2 != 0;
+  while (!std::all_of(threads.begin(), threads.end(), is_done)) {
+    const bool moved = run_round(threads);
+    require(moved || !g_cluster.loads.empty(), "all threads wait");
+    if (g_cluster.loads.empty() || (moved && loads_are_late && g_cluster.random() % 3 != 0))
+      continue;
+    std::swap(g_cluster.loads[g_cluster.random() % g_cluster.loads.size()], g_cluster.loads.back());
+    const BoxLoad load = g_cluster.loads.back();
+    g_cluster.loads.pop_back();
+    perform(load);
+  }
+  require(g_cluster.loads.empty(), "a block ends with loads under way");
+  for (const auto& block : g_cluster.blocks) {
+    for (const Warpgroup& warpgroup : block->warpgroups) {
+      require(warpgroup.products.empty(), "a block ends with products under way");
+    }
+  }
+}
+
+}  // namespace
+
+Cluster g_cluster;
+
+void require(bool holds, const char* what) {
+  if (holds) return;
+  const Thread* const thread = g_cluster.self;
+  std::fprintf(stderr, "emulated kernel: %s; block %d, thread %d\n", what,
+               thread ? thread->block->index : -1, thread ? thread->index : -1);
+  std::abort();
+}
+
+void wait_until(std::function<bool()> may_go_on) {
+  if (g_cluster.random() % 4 != 0 && may_go_on()) return;  // at times others go first all the same
+  self().may_go_on = std::move(may_go_on);
+  swapcontext(&self().context, &g_cluster.scheduler);
+}
+
+void meet(Meeting& meeting, int n_threads) {
+  require(meeting.n_here < n_threads, "more threads at a barrier than it counts");
+  const unsigned round = meeting.round;
+  if (++meeting.n_here == n_threads) {
+    meeting.n_here = 0;
+    ++meeting.round;
+  } else {
+    wait_until([&meeting, round] { return meeting.round != round; });
+  }
+}
+
+Block& block_of(int rank) {
+  Block& block = *g_cluster.blocks.at(static_cast<size_t>(rank));
+  require(block.n_left > 0, "shared memory of a block that has ended");
+  return block;
+}
+Mbarrier& mbarrier_at(Block& block, uint32_t address) {
+  const auto found = block.mbarriers.find(address);
+  require(found != block.mbarriers.end(), "an mbarrier that was not initialized");
+  return found->second;
+}
+void settle(Mbarrier& barrier) {
+  require(barrier.missing >= 0, "more arrivals at an mbarrier than it counts");
+  if (barrier.missing > 0 || barrier.bytes_missing != 0) return;
+  barrier.missing = barrier.arrivals;
+  ++barrier.phase;
+}
+
+void run(int n_blocks, int n_threads, int cluster, const std::function<void()>& kernel) {
+  require(n_blocks % cluster == 0 && n_threads % kWarp == 0, "a grid that no card takes");
+  g_cluster.n_blocks = n_blocks;
+  g_cluster.kernel = &kernel;
+  for (int first = 0; first < n_blocks; first += cluster) {
+    g_cluster.blocks.clear();
+    g_cluster.meeting = {};
+    for (int rank = 0; rank < cluster; ++rank) {
+      g_cluster.blocks.push_back(make_block(first + rank, rank, n_threads));
+    }
+    run_cluster();
+  }
+}
+
+int thread_index() { return self().index; }
+int block_index() { return own_block().index; }
+int n_blocks() { return g_cluster.n_blocks; }
+int cluster_rank() { return own_block().rank; }
+
+uint8_t* dynamic_shared() { return own_block().shared; }
+uint32_t shared_address(const void* p) {
+  const auto offset = static_cast<const uint8_t*>(p) - own_block().shared;
+  require(offset >= 0 && offset < kSharedBytes, "not an address in shared memory");
+  return static_cast<uint32_t>(offset);
+}
+uint32_t shared_address_in(const void* p, int rank) {
+  static_assert(kSharedBytes < 1 << 24);
+  return shared_address(p) | static_cast<uint32_t>(rank) << 24;
+}
+float load_cluster(uint32_t address) {
+  float value;
+  std::memcpy(&value, block_of(static_cast<int>(address >> 24)).shared + (address & 0xFFFFFF),
+              sizeof value);
+  return value;
+}
+
+void block_barrier() {
+  meet(own_block().barriers[0], static_cast<int>(std::ssize(own_block().threads)));
+}
+void named_barrier(int id, int n_threads) {
+  require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
+  meet(own_block().barriers[static_cast<size_t>(id)], n_threads);
+}
+void cluster_barrier() {
+  meet(g_cluster.meeting,
+       static_cast<int>(std::ssize(g_cluster.blocks) * std::ssize(own_block().threads)));
+}
+void warp_barrier() {
+  int nothing = 0;
+  at_once("barrier", nothing, [](const auto&) {});
+}
+
+void mbarrier_init(uint64_t* barrier, int arrivals) {
+  own_block().mbarriers[shared_address(barrier)] = {.arrivals = arrivals, .missing = arrivals};
+}
+void mbarrier_expect(uint64_t* barrier, int bytes) {
+  Mbarrier& expecting = mbarrier_at(own_block(), shared_address(barrier));
+  expecting.bytes_missing += bytes;
+  --expecting.missing;
+  settle(expecting);
+}
+void mbarrier_arrive(uint64_t* barrier) { mbarrier_arrive_in(barrier, own_block().rank); }
+void mbarrier_arrive_in(uint64_t* barrier, int rank) {
+  Mbarrier& there = mbarrier_at(block_of(rank), shared_address(barrier));
+  --there.missing;
+  settle(there);
+}
+void mbarrier_wait(uint64_t* barrier, int parity) {
+  const Mbarrier& awaited = mbarrier_at(own_block(), shared_address(barrier));
+  wait_until([&awaited, parity] { return static_cast<int>(awaited.phase % 2) != parity; });
+}
+
+}  // namespace minfer::emulated

@@ -1,0 +1,158 @@
+#pragma once
+
+#include <ucontext.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <random>
+#include <utility>
+#include <vector>
+
+#include "tests/kernels/cuda/emulated/emulator.h"
+
+// What the files of the emulator share: the cluster that runs, its threads and how they wait.
+namespace minfer::emulated {
+
+constexpr int kSharedBytes = 228 << 10;
+constexpr int kWarp = 32, kWarpgroup = 128;
+
+struct Meeting {  // of a barrier
+  int n_here = 0;
+  unsigned round = 0;
+};
+struct Mbarrier {
+  int arrivals = 0, missing = 0, bytes_missing = 0;
+  unsigned phase = 0;
+};
+struct BoxStore {
+  TensorMap map;
+  uint32_t from;
+  int x, y, z;
+  Write how;
+};
+struct BoxLoad {
+  TensorMap map;
+  uint32_t to, barrier;
+  int x, y;
+  std::vector<int> ranks;
+};
+struct AsyncCopy {
+  void* to;
+  const void* from;
+  size_t n_bytes, n_zeros;
+};
+// What a thread starts, in groups that it commits and waits for.
+template <typename T>
+struct Groups {
+  std::vector<T> open;
+  std::deque<std::vector<T>> committed;
+
+  void commit() { committed.push_back(std::exchange(open, {})); }
+  bool are_done() const {
+    return open.empty() && std::all_of(committed.begin(), committed.end(),
+                                       [](const auto& group) { return group.empty(); });
+  }
+  template <typename F>
+  void wait(int pending, const F& perform) {
+    for (; std::ssize(committed) > pending; committed.pop_front()) {
+      for (const T& work : committed.front()) perform(work);
+    }
+  }
+};
+struct WarpgroupProduct {
+  std::array<float*, kWarpgroup> d;
+  int n_threads = 0;  // that have asked for it
+  int n_sums = 0;
+  uint64_t a = 0, b = 0;
+  bool accumulate = false;
+  Half type = Half::F16;
+};
+struct Warpgroup {
+  std::deque<WarpgroupProduct> products;  // not done yet
+  size_t n_done = 0;
+};
+struct Warp {
+  Meeting meeting;
+  const char* what = nullptr;  // its lanes meet for
+  std::array<void*, kWarp> lanes;
+};
+
+struct Block;
+struct Thread {
+  ucontext_t context;
+  Block* block = nullptr;
+  int index = 0;
+  bool is_done = false;
+  std::function<bool()> may_go_on;  // null: it may
+  Groups<BoxStore> stores;
+  Groups<AsyncCopy> copies;
+  size_t n_products = 0;                  // asked for
+  std::deque<size_t> committed_products;  // their number at each commit
+};
+struct Block {
+  int index = 0, rank = 0, n_left = 0;
+  uint8_t* shared = nullptr;
+  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Warp> warps;
+  std::vector<Warpgroup> warpgroups;
+  std::map<uint32_t, Mbarrier> mbarriers;
+  std::array<Meeting, 16> barriers;
+};
+
+// What runs now.
+struct Cluster {
+  std::vector<std::unique_ptr<Block>> blocks;
+  std::vector<BoxLoad> loads;
+  Meeting meeting;
+  int n_blocks = 0;  // of the grid
+  Thread* self = nullptr;
+  ucontext_t scheduler;
+  const std::function<void()>* kernel = nullptr;
+  std::mt19937 random{1};
+};
+extern Cluster g_cluster;
+inline Thread& self() { return *g_cluster.self; }
+inline Block& own_block() { return *g_cluster.self->block; }
+
+// Ends the process with `what` and the thread, unless it holds.
+void require(bool holds, const char* what);
+
+// Lets others run until may_go_on().
+void wait_until(std::function<bool()> may_go_on);
+// Until n_threads are here.
+void meet(Meeting& meeting, int n_threads);
+
+// What the lanes of a warp do at once: perform(lanes), by the last one, with what each has brought.
+template <typename Lane, typename F>
+void at_once(const char* what, Lane& lane, const F& perform) {
+  Warp& warp = own_block().warps[static_cast<size_t>(self().index / kWarp)];
+  require(warp.meeting.n_here == 0 || warp.what == what, "lanes of a warp do different things");
+  warp.what = what;
+  warp.lanes[static_cast<size_t>(self().index % kWarp)] = &lane;
+  if (warp.meeting.n_here == kWarp - 1) {
+    std::array<Lane*, kWarp> lanes;
+    for (size_t i = 0; i < kWarp; ++i) lanes[i] = static_cast<Lane*>(warp.lanes[i]);
+    perform(lanes);
+  }
+  meet(warp.meeting, kWarp);
+}
+
+// A block of the cluster whose shared memory is still there.
+Block& block_of(int rank);
+Mbarrier& mbarrier_at(Block& block, uint32_t address);
+// Begins the next phase where nothing is missing.
+void settle(Mbarrier& barrier);
+
+// Where an address lies in shared memory that is swizzled over 128 or 64 bytes.
+inline uint32_t swizzled(uint32_t address, int n_bytes) {
+  return address ^ ((address >> 3) & (n_bytes == 128 ? 0x70u : 0x30u));
+}
+
+void perform(const BoxLoad& load);
+
+}  // namespace minfer::emulated

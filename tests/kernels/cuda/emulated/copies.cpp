@@ -1,0 +1,100 @@
+#include <cstring>
+
+#include "tests/kernels/cuda/emulated/cluster.h"
+
+namespace minfer::emulated {
+namespace {
+
+TensorMap unpack(const CUtensorMap* packed) {
+  TensorMap map;
+  std::memcpy(&map, packed, sizeof map);
+  require(map.data != nullptr, "a tensor map that was not made");
+  return map;
+}
+// visit(element, or null outside of the tensor; its address in shared memory)
+template <typename F>
+void for_box(const TensorMap& map, int x, int y, int z, uint32_t shared, const F& visit) {
+  for (int row = 0; row < map.box[1]; ++row) {
+    for (int column = 0; column < map.box[0]; ++column) {
+      const int64_t at[] = {x + column, y + row, z};
+      bool is_there = true;
+      for (int i = 0; i < map.rank; ++i) is_there &= at[i] >= 0 && at[i] < map.extents[i];
+      int64_t offset = at[0] * map.element_bytes;
+      for (int i = 1; i < map.rank; ++i) offset += at[i] * map.strides[i - 1];
+      const int place = (row * map.box[0] + column) * map.element_bytes;
+      visit(is_there ? map.data + offset : nullptr,
+            swizzled(shared + static_cast<uint32_t>(place), map.swizzle_bytes));
+    }
+  }
+}
+void perform(const BoxStore& store) {
+  const uint8_t* const shared = own_block().shared;
+  for_box(store.map, store.x, store.y, store.z, store.from, [&](uint8_t* to, uint32_t from) {
+    if (to == nullptr) return;
+    if (store.how == Write::Store) {
+      std::memcpy(to, shared + from, static_cast<size_t>(store.map.element_bytes));
+    } else {
+      float sum, more;
+      std::memcpy(&sum, to, sizeof sum);
+      std::memcpy(&more, shared + from, sizeof more);
+      sum += more;
+      std::memcpy(to, &sum, sizeof sum);
+    }
+  });
+}
+
+}  // namespace
+
+void perform(const BoxLoad& load) {
+  const auto n_bytes = static_cast<size_t>(load.map.element_bytes);
+  for (const int rank : load.ranks) {
+    Block& block = block_of(rank);
+    for_box(load.map, load.x, load.y, 0, load.to, [&](const uint8_t* from, uint32_t to) {
+      from ? std::memcpy(block.shared + to, from, n_bytes)
+           : std::memset(block.shared + to, 0, n_bytes);
+    });
+    Mbarrier& barrier = mbarrier_at(block, load.barrier);
+    barrier.bytes_missing -= load.map.box[0] * load.map.box[1] * load.map.element_bytes;
+    settle(barrier);
+  }
+}
+
+CUtensorMap pack(const TensorMap& map) {
+  static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
+  require(reinterpret_cast<uintptr_t>(map.data) % 16 == 0, "a tensor map of data anywhere");
+  for (int i = 1; i < map.rank; ++i) {
+    require(map.strides[i - 1] % 16 == 0, "a tensor map of rows that are no whole 16 bytes");
+  }
+  CUtensorMap packed{};
+  std::memcpy(&packed, &map, sizeof map);
+  return packed;
+}
+
+void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                 bool to_both) {
+  require(shared_address(to_shared) % 128 == 0, "a box that does not begin at 128 bytes");
+  g_cluster.loads.push_back({unpack(map), shared_address(to_shared), shared_address(barrier), x, y,
+                             to_both ? std::vector{0, 1} : std::vector{own_block().rank}});
+}
+void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how) {
+  require(shared_address(shared) % 128 == 0, "a box that does not begin at 128 bytes");
+  self().stores.open.push_back({unpack(map), shared_address(shared), x, y, z, how});
+}
+void bulk_commit() { self().stores.commit(); }
+void bulk_wait(int pending) {
+  self().stores.wait(pending, [](const BoxStore& store) { perform(store); });
+}
+
+void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros) {
+  self().copies.open.push_back(
+      {to_shared, from, static_cast<size_t>(n_bytes), static_cast<size_t>(n_zeros)});
+}
+void copy_async_commit() { self().copies.commit(); }
+void copy_async_wait(int pending) {
+  self().copies.wait(pending, [](const AsyncCopy& copy) {
+    std::memcpy(copy.to, copy.from, copy.n_bytes);
+    std::memset(static_cast<uint8_t*>(copy.to) + copy.n_bytes, 0, copy.n_zeros);
+  });
+}
+
+}  // namespace minfer::emulated

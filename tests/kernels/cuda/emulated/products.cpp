@@ -1,0 +1,150 @@
+#include <cstring>
+
+#include "kernels/base/half.h"
+#include "tests/kernels/cuda/emulated/cluster.h"
+
+namespace minfer::emulated {
+namespace {
+
+float to_float(uint16_t bits, Half type) {
+  return type == Half::F16 ? to_f32(std::bit_cast<f16>(bits)) : to_f32(std::bit_cast<bf16>(bits));
+}
+float half_of(uint32_t pair, int i, Half type) {
+  return to_float(static_cast<uint16_t>(pair >> (16 * i)), type);
+}
+
+void perform(const Block& block, const WarpgroupProduct& product) {
+  constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
+  static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
+  const int n_columns = product.n_sums * 2;
+  const auto element = [&](uint64_t tile, int row, int column) {
+    const auto address =
+        static_cast<uint32_t>(tile * 16) + static_cast<uint32_t>(row * 128 + column * 2);
+    uint16_t bits;
+    std::memcpy(&bits, block.shared + swizzled(address, 128), sizeof bits);
+    return to_float(bits, product.type);
+  };
+  for (int k = 0; k < kDepth; ++k) {
+    for (int row = 0; row < kRows; ++row) a[row][k] = element(product.a, row, k);
+    for (int column = 0; column < n_columns; ++column) b[k][column] = element(product.b, column, k);
+  }
+  for (int row = 0; row < kRows; ++row) {
+    std::fill_n(sums[row], n_columns, 0.0f);
+    for (int k = 0; k < kDepth; ++k) {
+      for (int column = 0; column < n_columns; ++column) {
+        sums[row][column] += a[row][k] * b[k][column];
+      }
+    }
+  }
+  for (int thread = 0; thread < kWarpgroup; ++thread) {
+    const int warp = thread / kWarp, lane = thread % kWarp;
+    for (int i = 0; i < product.n_sums; ++i) {
+      const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      float& sum = product.d[static_cast<size_t>(thread)][i];
+      sum = (product.accumulate ? sum : 0) + sums[row][column];
+    }
+  }
+}
+
+Warpgroup& own_warpgroup() {
+  return own_block().warpgroups[static_cast<size_t>(self().index / kWarpgroup)];
+}
+
+}  // namespace
+
+void store_matrices(void* row, const uint32_t* values, int n, bool transposed) {
+  struct Lane {
+    void* row;
+    const uint32_t* values;
+  } lane{row, values};
+  at_once("store_matrices", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    for (size_t i = 0; i < kWarp; ++i) {
+      for (int pair = 0; pair < n * 2; ++pair) {
+        const int matrix = pair / 2, half = pair % 2;
+        const int from_row = static_cast<int>(i) / 4,
+                  from_column = static_cast<int>(i) % 4 * 2 + half;
+        const int to_row = transposed ? from_column : from_row;
+        const int to_column = transposed ? from_row : from_column;
+        const auto bits = static_cast<uint16_t>(lanes[i]->values[matrix] >> (16 * half));
+        auto* const to =
+            static_cast<uint8_t*>(lanes[static_cast<size_t>(matrix * 8 + to_row)]->row);
+        std::memcpy(to + to_column * 2, &bits, sizeof bits);
+      }
+    }
+  });
+}
+void load_matrices(const void* row, uint32_t* values, int n) {
+  struct Lane {
+    const void* row;
+    uint32_t* values;
+  } lane{row, values};
+  at_once("load_matrices", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    for (size_t i = 0; i < kWarp; ++i) {
+      for (int matrix = 0; matrix < n; ++matrix) {
+        const auto* const from =
+            static_cast<const uint8_t*>(lanes[static_cast<size_t>(matrix) * 8 + i / 4]->row);
+        std::memcpy(lanes[i]->values + matrix, from + i % 4 * 4, 4);
+      }
+    }
+  });
+}
+
+void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type) {
+  struct Lane {
+    float* d;
+    const uint32_t *a, *b;
+  } lane{d, a, b};
+  at_once("multiply", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    for (size_t i = 0; i < kWarp; ++i) {
+      for (size_t sum = 0; sum < 4; ++sum) {
+        const size_t row = i / 4 + sum / 2 * 8, column = i % 4 * 2 + sum % 2;
+        for (size_t k = 0; k < 16; ++k) {
+          const size_t holder = k % 8 / 2;  // of its four lanes, in a as in b
+          const uint32_t x = lanes[row % 8 * 4 + holder]->a[row / 8 + k / 8 * 2];
+          const uint32_t w = lanes[column * 4 + holder]->b[k / 8];
+          const int half = static_cast<int>(k % 2);
+          lanes[i]->d[sum] += half_of(x, half, type) * half_of(w, half, type);
+        }
+      }
+    }
+  });
+}
+
+void wgmma(float* d, int n_sums, uint64_t a, uint64_t b, bool accumulate, Half type) {
+  Warpgroup& warpgroup = own_warpgroup();
+  const size_t at = self().n_products++ - warpgroup.n_done;
+  if (warpgroup.products.size() == at) warpgroup.products.emplace_back();
+  WarpgroupProduct& product = warpgroup.products.at(at);
+  if (product.n_threads == 0) {
+    product.n_sums = n_sums;
+    product.a = a;
+    product.b = b;
+    product.accumulate = accumulate;
+    product.type = type;
+  }
+  require(product.n_sums == n_sums && product.a == a && product.b == b &&
+              product.accumulate == accumulate && product.type == type,
+          "threads of a warpgroup ask for different products");
+  product.d[static_cast<size_t>(self().index % kWarpgroup)] = d;
+  ++product.n_threads;
+}
+void wgmma_commit() { self().committed_products.push_back(self().n_products); }
+void wgmma_wait(int pending) {
+  size_t n_due = 0;
+  auto& committed = self().committed_products;
+  for (; std::ssize(committed) > pending; committed.pop_front()) n_due = committed.front();
+  Warpgroup& warpgroup = own_warpgroup();
+  const auto is_left = [&warpgroup, n_due] { return warpgroup.n_done < n_due; };
+  wait_until([&warpgroup, n_due, is_left] {
+    if (!is_left()) return true;
+    const size_t n = n_due - warpgroup.n_done;
+    return warpgroup.products.size() >= n && warpgroup.products[n - 1].n_threads == kWarpgroup;
+  });
+  for (; is_left(); ++warpgroup.n_done) {
+    perform(own_block(), warpgroup.products.front());
+    warpgroup.products.pop_front();
+  }
+}
+
+}  // namespace minfer::emulated
