@@ -13,7 +13,7 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// The block's dynamic shared memory, aligned as the copy engine wants boxes.
+// The block's dynamic shared memory, aligned as the swizzle of 128-byte rows repeats.
 __device__ inline uint8_t* dynamic_shared() {
   extern __shared__ __align__(1024) uint8_t raw[];
   return raw;

@@ -32,6 +32,7 @@ __device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride,
   }
   return place;
 }
+
 template <typename T>
 __device__ inline float bias_at(const GemmArgs::Part& part, int column) {
   if (part.bias == nullptr || column >= part.n) return 0;

@@ -56,8 +56,8 @@ __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& ma
 
 // Adds a part's biases to the sums of each block of rows from kFirst on, of columns from `column`.
 template <typename T, int kOut, int kFirst, int kRowBlocks, int kSums>
-__device__ inline void add_bias(float (&d)[kRowBlocks][kSums], const GemmArgs::Part& part,
-                                int column) {
+__device__ inline void add_biases(float (&d)[kRowBlocks][kSums], const GemmArgs::Part& part,
+                                  int column) {
   if (part.bias == nullptr) return;
 #pragma unroll
   for (int j = 0; j < kOut / 2; j += 4) {
@@ -205,8 +205,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     // Biases in front of all else, so that no branch stands between one sum and the next: the
     // functions of many sums then run side by side.
     if constexpr (kKind == HgemmKind::Heads) round_sums<T>(d[0]);
-    add_bias<T, kOut, 0>(d, part, column);
-    if constexpr (kIsSwiGlu) add_bias<T, kOut, kOut / 2>(d, args.part[1], column);
+    add_biases<T, kOut, 0>(d, part, column);
+    if constexpr (kIsSwiGlu) add_biases<T, kOut, kOut / 2>(d, args.part[1], column);
     if constexpr (kKind == HgemmKind::Gelu) activate_in_turns(d[0], args.epilogue);
     if constexpr (kKind == HgemmKind::Heads) {
       static_assert(kRowBlocks == 1);

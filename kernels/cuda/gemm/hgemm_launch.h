@@ -35,7 +35,7 @@ inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, in
   cut.is_paired = plan.is_paired;
   return cut;
 }
-// Clusters that take them: as many as run at once, or one a tile where each has a part of k.
+// Clusters that take them: as many as run at once or, where blocks share k, one a tile.
 inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   return plan.split > 1 ? n_tiles

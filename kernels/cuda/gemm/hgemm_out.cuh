@@ -59,16 +59,16 @@ class HgemmOut {
   static constexpr int kOut = Tile::template kOut<kKind>;
   static constexpr int kHeldBoxes = Tile::template kHeldBoxes<kKind>;
 
-  // `staging`: two buffers; `barrier`: a named one of the warpgroup; `share`: the rank of a block
+  // `staging`: two buffers; `barrier`: a named one of the warpgroup; `part_of_k`: of a block
   // that stores every cut.split-th 64 columns
   __device__ HgemmOut(const HgemmMaps& maps, const GemmArgs& args, const HgemmCut& cut,
-                      uint8_t (&staging)[2][kStagingBytes], int barrier, int share)
+                      uint8_t (&staging)[2][kStagingBytes], int barrier, int part_of_k)
       : maps_(maps),
         args_(args),
         cut_(cut),
         staging_(staging),
         barrier_(barrier),
-        share_(share),
+        part_of_k_(part_of_k),
         row_(args.m) {}
 
   // Stores sums as wgmma has them, of rows from `row` and columns from `column` of a part's out.
@@ -134,7 +134,7 @@ class HgemmOut {
 #pragma unroll
     for (int box = 0; box < kFirst; ++box) {
       const int offset = offset_of(box);
-      if (Tile::template kCanSplit<kKind> && offset / 64 % cut_.split != share_) continue;
+      if (Tile::template kCanSplit<kKind> && offset / 64 % cut_.split != part_of_k_) continue;
       if (row_ >= args_.m || column_ + offset >= args_.part[part_].n) continue;
       if constexpr (kIsF32) {
         stage_and_send(offset, by_map, [&](int j) { return d[offset / 2 + j]; });
@@ -207,7 +207,7 @@ class HgemmOut {
   const GemmArgs& args_;
   const HgemmCut& cut_;
   uint8_t (&staging_)[2][kStagingBytes];
-  int barrier_, share_;
+  int barrier_, part_of_k_;
   int turn_ = 0;  // of the two buffers
   int part_ = 0, row_, column_ = 0;
   uint32_t held_[kHeld] = {};

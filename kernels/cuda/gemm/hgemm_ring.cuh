@@ -46,7 +46,8 @@ __device__ inline BlockShare share_of_block(const GemmArgs& args, const HgemmCut
   return share;
 }
 
-// Where a tile lies. Paired blocks have one pair of blocks of rows, of which tiles_m then counts.
+// Where a tile lies. Where blocks are paired tiles_m counts pairs of blocks of rows, and each block
+// has one of the two.
 template <int kBand>
 __device__ inline GemmPlace place_of(const GemmArgs& args, const HgemmCut& cut,
                                      const BlockShare& share, int tile) {
@@ -82,8 +83,9 @@ class RingPlace {
       ptx::mbarrier_arrive(s_.empty + slot);
     }
   }
-  // The turns of a warpgroup that has no rows of a tile, and only keeps pace with the ring: nothing
-  // else keeps its warps together, and one that is two rounds late would wait forever.
+  // The turns of a warpgroup that has no rows, or columns, of a tile, and only keeps pace with the
+  // ring: nothing else keeps its warps together, and one that is two rounds late would wait
+  // forever.
   __device__ void skip(const BlockShare& share, int barrier) {
     for (int step = share.k_begin; step < share.k_end; ++step) {
       wait_until_full();

@@ -112,6 +112,19 @@ TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
   }
 }
 
+// With few blocks, as they are emulated, each takes several.
+TEST_F(CudaGemm, TransposedTilesInTurn) {
+  for (const GemmCase& c : with_epilogues({.m = 300, .k = 136, .n = {584}})) {
+    if (c.has_bias) continue;
+    for (const GemmPlan& plan : plans(c)) {
+      if (plan.tile < GemmTile::k104x256) continue;
+      SCOPED_TRACE(name(plan));
+      check(c, hgemm_as(plan));
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
 // Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
 // 104, 128, 136 and 152: of the last pair one block has none.

@@ -3,6 +3,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <numeric>
 
 namespace minfer::emulated {
 namespace {
@@ -22,43 +23,46 @@ void enter_thread() {
 }
 
 // On a stack that is kept for the next cluster, as is the shared memory of a block.
-std::unique_ptr<Thread> make_thread(Block& block, int index, std::vector<uint8_t>& stack) {
+std::unique_ptr<Thread> make_thread(Block& block, int index, uint8_t* stack) {
   auto thread = std::make_unique<Thread>();
   thread->block = &block;
   thread->index = index;
   getcontext(&thread->context);
-  thread->context.uc_stack.ss_sp = stack.data();
-  thread->context.uc_stack.ss_size = stack.size();
+  thread->context.uc_stack.ss_sp = stack;
+  thread->context.uc_stack.ss_size = kStackBytes;
   makecontext(&thread->context, enter_thread, 0);
   return thread;
 }
 std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   static std::vector<std::unique_ptr<uint8_t, FreeMemory>> memories;
-  static std::vector<std::vector<uint8_t>> stacks;
+  static std::vector<std::unique_ptr<uint8_t[]>> stacks;
   auto block = std::make_unique<Block>();
   const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(n_threads);
   while (memories.size() <= at) {
-    memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kSharedBytes)));
+    memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kMaxSharedBytes)));
   }
   block->index = index;
   block->rank = rank;
   block->n_left = n_threads;
   block->shared = memories[at].get();
-  std::memset(block->shared, 0xFF, kSharedBytes);
+  std::memset(block->shared, 0xFF, kMaxSharedBytes);
   block->warps.resize(n / kWarp);
   block->warpgroups.resize((n + kWarpgroup - 1) / kWarpgroup);
-  while (stacks.size() < (at + 1) * n) stacks.emplace_back(kStackBytes);
+  while (stacks.size() < (at + 1) * n) {
+    stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
+  }
   for (size_t i = 0; i < n; ++i) {
-    block->threads.push_back(make_thread(*block, static_cast<int>(i), stacks[at * n + i]));
+    block->threads.push_back(make_thread(*block, static_cast<int>(i), stacks[at * n + i].get()));
   }
   return block;
 }
 
 // A turn for each thread that may go on. Returns whether there was one.
 bool run_round(const std::vector<Thread*>& threads) {
-  constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};  // without a factor of their number
-  const size_t first = g_cluster.random() % threads.size(),
-               step = kSteps[g_cluster.random() % std::size(kSteps)];
+  constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};
+  const size_t first = g_cluster.random() % threads.size();
+  size_t step = kSteps[g_cluster.random() % std::size(kSteps)];
+  if (std::gcd(step, threads.size()) != 1) step = 1;  // or some would have no turn
   bool moved = false;
   for (size_t i = 0; i < threads.size(); ++i) {
     Thread* const thread = threads[(first + i * step) % threads.size()];
@@ -144,9 +148,12 @@ void settle(Mbarrier& barrier) {
   ++barrier.phase;
 }
 
-void run(int n_blocks, int n_threads, int cluster, const std::function<void()>& kernel) {
-  require(n_blocks % cluster == 0 && n_threads % kWarp == 0, "a grid that no card takes");
+void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
+         const std::function<void()>& kernel) {
+  require(n_blocks % cluster == 0 && n_threads % kWarp == 0 && shared_bytes <= kMaxSharedBytes,
+          "a launch that no card takes");
   g_cluster.n_blocks = n_blocks;
+  g_cluster.shared_bytes = shared_bytes;
   g_cluster.kernel = &kernel;
   for (int first = 0; first < n_blocks; first += cluster) {
     g_cluster.blocks.clear();
@@ -166,11 +173,11 @@ int cluster_rank() { return own_block().rank; }
 uint8_t* dynamic_shared() { return own_block().shared; }
 uint32_t shared_address(const void* p) {
   const auto offset = static_cast<const uint8_t*>(p) - own_block().shared;
-  require(offset >= 0 && offset < kSharedBytes, "not an address in shared memory");
+  require(offset >= 0 && offset < g_cluster.shared_bytes, "not an address in shared memory");
   return static_cast<uint32_t>(offset);
 }
 uint32_t shared_address_in(const void* p, int rank) {
-  static_assert(kSharedBytes < 1 << 24);
+  static_assert(kMaxSharedBytes < 1 << 24);
   return shared_address(p) | static_cast<uint32_t>(rank) << 24;
 }
 float load_cluster(uint32_t address) {

@@ -18,7 +18,7 @@
 // What the files of the emulator share: the cluster that runs, its threads and how they wait.
 namespace minfer::emulated {
 
-constexpr int kSharedBytes = 228 << 10;
+constexpr int kMaxSharedBytes = 227 << 10;
 constexpr int kWarp = 32, kWarpgroup = 128;
 
 struct Meeting {  // of a barrier
@@ -109,7 +109,8 @@ struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BoxLoad> loads;
   Meeting meeting;
-  int n_blocks = 0;  // of the grid
+  int n_blocks = 0;      // of the grid
+  int shared_bytes = 0;  // of each block
   Thread* self = nullptr;
   ucontext_t scheduler;
   const std::function<void()>* kernel = nullptr;

@@ -11,6 +11,12 @@ TensorMap unpack(const CUtensorMap* packed) {
   require(map.data != nullptr, "a tensor map that was not made");
   return map;
 }
+int box_bytes(const TensorMap& map) { return map.box[0] * map.box[1] * map.element_bytes; }
+void require_box(const TensorMap& map, const void* shared) {
+  const auto begin = static_cast<int>(shared_address(shared));
+  require(begin % 128 == 0, "a box that does not begin at 128 bytes");
+  require(begin + box_bytes(map) <= g_cluster.shared_bytes, "a box behind the shared memory");
+}
 // visit(element, or null outside of the tensor; its address in shared memory)
 template <typename F>
 void for_box(const TensorMap& map, int x, int y, int z, uint32_t shared, const F& visit) {
@@ -54,7 +60,7 @@ void perform(const BoxLoad& load) {
            : std::memset(block.shared + to, 0, n_bytes);
     });
     Mbarrier& barrier = mbarrier_at(block, load.barrier);
-    barrier.bytes_missing -= load.map.box[0] * load.map.box[1] * load.map.element_bytes;
+    barrier.bytes_missing -= box_bytes(load.map);
     settle(barrier);
   }
 }
@@ -72,13 +78,15 @@ CUtensorMap pack(const TensorMap& map) {
 
 void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
                  bool to_both) {
-  require(shared_address(to_shared) % 128 == 0, "a box that does not begin at 128 bytes");
-  g_cluster.loads.push_back({unpack(map), shared_address(to_shared), shared_address(barrier), x, y,
+  const TensorMap unpacked = unpack(map);
+  require_box(unpacked, to_shared);
+  g_cluster.loads.push_back({unpacked, shared_address(to_shared), shared_address(barrier), x, y,
                              to_both ? std::vector{0, 1} : std::vector{own_block().rank}});
 }
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how) {
-  require(shared_address(shared) % 128 == 0, "a box that does not begin at 128 bytes");
-  self().stores.open.push_back({unpack(map), shared_address(shared), x, y, z, how});
+  const TensorMap unpacked = unpack(map);
+  require_box(unpacked, shared);
+  self().stores.open.push_back({unpacked, shared_address(shared), x, y, z, how});
 }
 void bulk_commit() { self().stores.commit(); }
 void bulk_wait(int pending) {

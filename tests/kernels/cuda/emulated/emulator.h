@@ -33,7 +33,8 @@ namespace minfer::emulated {
 // SMs of the card: few, so that small products take several rounds.
 constexpr int kBlocksAtOnce = 6;
 
-void run(int n_blocks, int n_threads, int cluster, const std::function<void()>& kernel);
+void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
+         const std::function<void()>& kernel);
 
 template <typename... Params, typename... Args>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
@@ -45,7 +46,8 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), 
     }
   }
   const std::tuple<std::decay_t<Params>...> values(args...);
-  run(static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x), cluster,
+  run(static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x),
+      static_cast<int>(config->dynamicSmemBytes), cluster,
       [&] { std::apply([&](const auto&... value) { kernel(value...); }, values); });
   return cudaSuccess;
 }
