@@ -38,7 +38,7 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
 constexpr double kFillClocks = 1500;   // of the ring
 constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
 constexpr double kExchangeBytesPerClock = 32;
-constexpr double kSplitMustGain = 1.1;  // unsplit, a row's bits do not depend on the other rows
+constexpr double kSplitMustGain = 1.1;        // a row's bits then depend on the other rows
 constexpr double kTransposedMustGain = 1.05;  // as much as the model errs
 constexpr double kPairMustGain = 1.05;        // each block waits for the other
 // Where rows of w begin anywhere in a line, pairs of 256 x 192 take 4 % longer than of 128 x 256.

@@ -33,6 +33,13 @@ GemmCard describe_card() {
   return card;
 }
 
+// Whether a band's rows of x are read again and again, and fit into both halves of L2, which have
+// each its own copy: 50 MB of an H100, 60 of an H200.
+bool keeps_x(const HgemmCut& cut, int band, int clusters, int tile_m, int k) {
+  const bool is_read_often = cut.is_paired && band / 2 * cut.tiles_n >= 4 * clusters;
+  return is_read_often && int64_t{band} * tile_m * k * 2 <= int64_t{20} << 20;
+}
+
 template <typename T, typename Tile, HgemmKind kKind>
 void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = Tile::template kOut<kKind>;
@@ -72,6 +79,7 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   MINFER_CHECK(kKind != HgemmKind::Heads || all_by_map, "hgemm: heads that begin anywhere");
   cut.holds = cut.tiles_m * cut.tiles_n > clusters && all_by_map &&
               ceil_div(args.k, kStepK) >= Tile::template kHeldBoxes<kKind>;
+  cut.keeps_x = keeps_x(cut, Tile::kBand, clusters, Tile::kM, args.k);
   Launch launch(clusters * cluster, Tile::kThreads, sizeof(typename Tile::Shared), cluster, stream);
   MINFER_CUDA_CHECK(
       cudaLaunchKernelEx(launch.config(), kernel_of<T, Tile, kKind>(), maps, args, cut));

@@ -10,14 +10,18 @@
 
 namespace minfer::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Brings the tiles of x and w of all tiles of out that the block has; by one thread.
+// Brings the tiles of x and w of all tiles of out that the block has; by one thread. A pair goes
+// through k forwards and backwards in turns, as L2, which does not hold all that its tiles under
+// way read, still has the columns of x where the tile before ended.
 template <typename Tile, HgemmKind kKind>
 __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& maps,
                                    const GemmArgs& args, const HgemmCut& cut,
                                    const BlockShare& share) {
   constexpr int kM = Tile::kM, kN = Tile::kN, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
+  const uint64_t x_policy = ptx::l2_policy(cut.keeps_x);
   RingPlace<Tile> ring(s);
+  bool is_backwards = false;
   for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
     const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
     const int row = place.row_tile * kM, column = place.column_tile * kOut;
@@ -34,8 +38,8 @@ __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& ma
       ring.wait_until_read();
       ptx::mbarrier_expect(ring.full(), n_bytes);
       uint8_t* const w = s.w[ring.slot()];
-      const int at = step * kStepK;
-      if (rows_left > 0) ptx::tensor_load(s.x[ring.slot()], x_map, ring.full(), at, row);
+      const int at = (is_backwards ? share.k_begin + share.k_end - 1 - step : step) * kStepK;
+      if (rows_left > 0) ptx::tensor_load(s.x[ring.slot()], x_map, ring.full(), at, row, x_policy);
       if (share.is_paired) {
         const int half = share.rank;
         if (half < halves) {
@@ -51,6 +55,7 @@ __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& ma
       }
       ring.advance();
     }
+    is_backwards = share.is_paired && !is_backwards;
   }
 }
 
@@ -106,8 +111,9 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 //             when both have read it. Where a block takes several tiles, one's sums leave while
 //             the next one's are made (HgemmOut). With split > 1 the blocks of a cluster take a
 //             part of k each, of one tile, and each finishes some of its columns
-//   maths     f32 sums over k in order; with split, parts of k summed apart and then in order; one
-//             rounding at the store. Accumulate by TMA adds each sum once: one rounding, one order
+//   maths     f32 sums over k in order, backwards in every second tile of a pair; with split, parts
+//             of k summed apart and then in order; one rounding at the store. Accumulate by TMA
+//             adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
 template <typename T, typename Tile, HgemmKind kKind>

@@ -35,11 +35,15 @@ inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, in
   cut.is_paired = plan.is_paired;
   return cut;
 }
-// Clusters that take them: as many as run at once or, where blocks share k, one a tile.
+// Clusters that take them: as many as run at once or, where blocks share k, one a tile. Of pairs
+// only as many as the last round of tiles needs too: then rounds begin at the same row, and read
+// the same rows of x and w.
 inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
-  return plan.split > 1 ? n_tiles
-                        : std::min(n_tiles, gemm_card().clusters_at_once(plan.blocks_of_cluster()));
+  if (plan.split > 1) return n_tiles;
+  const int at_once = std::min(n_tiles, gemm_card().clusters_at_once(plan.blocks_of_cluster()));
+  if (!plan.is_paired) return at_once;
+  return narrow<int>(ceil_div(n_tiles, ceil_div(n_tiles, at_once)));
 }
 
 // A launch with clusters of `cluster` blocks that may begin early, as launch() in launch.h.

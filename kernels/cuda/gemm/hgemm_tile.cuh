@@ -80,6 +80,7 @@ struct HgemmCut {
   int tiles_m, tiles_n;  // along m of a block, or of pairs of them
   int split;
   bool is_paired;
+  bool keeps_x;  // hgemm_kernel: L2 is to keep x, which many tiles of a band read one after another
   bool out_by_map[kMaxGemmParts];
   bool holds;  // hgemm_kernel: a tile's sums leave under the next one's products; all by map
 };

@@ -23,6 +23,24 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
+// How long L2 is to keep what a load brings: longer than all else, or as usual.
+__device__ inline uint64_t l2_policy(bool keeps) {
+  uint64_t policy;
+  if (keeps) {
+    asm volatile("createpolicy.fractional.L2::evict_last.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm volatile("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+__device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier,
+                                   int x, int y, uint64_t policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint "
+      "[%0], [%1, {%3, %4}], [%2], %5;" ::"r"(shared_address(to_shared)),
+      "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "l"(policy)
+      : "memory");
+}
 // The same to this place in the shared memory of both blocks of a cluster of two, and counted by
 // the barrier at its place in each.
 __device__ inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map,

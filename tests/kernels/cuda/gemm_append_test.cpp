@@ -59,7 +59,7 @@ void check_append(const AppendCase& c) {
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
   cuda::hgemm_as(nullptr, cuda::check_gemm(want.x_device, without_biases, Epilogue::Store),
-                 {cuda::GemmTile::k128x128});  // k in one part, as there
+                 {.tile = cuda::GemmTile::k128x256, .is_paired = true});  // k's order as there
   for (const cuda::GemmPart& part : want_parts) {
     if (part.bias) cuda::add_bias(nullptr, part.out, part.out, part.bias);
   }

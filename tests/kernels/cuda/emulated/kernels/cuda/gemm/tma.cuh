@@ -8,6 +8,11 @@ inline void prefetch_tensor_map(const CUtensorMap*) {}
 inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y) {
   emulated::tensor_load(to_shared, map, barrier, x, y, /*to_both=*/false);
 }
+inline uint64_t l2_policy(bool) { return 0; }
+inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                        uint64_t /*policy*/) {
+  tensor_load(to_shared, map, barrier, x, y);
+}
 inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x,
                                 int y) {
   emulated::tensor_load(to_shared, map, barrier, x, y, /*to_both=*/true);
