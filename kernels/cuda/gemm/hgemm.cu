@@ -33,11 +33,12 @@ GemmCard describe_card() {
   return card;
 }
 
-// Whether a band's rows of x are read again and again, and fit into both halves of L2, which have
-// each its own copy: 50 MB of an H100, 60 of an H200.
+// Whether the rows of x of a band of tiles are read again and again, and fit into both halves of
+// L2, which have each its own copy: 50 MB of an H100, 60 of an H200.
 bool keeps_x(const HgemmCut& cut, int band, int clusters, int tile_m, int k) {
-  const bool is_read_often = cut.is_paired && band / 2 * cut.tiles_n >= 4 * clusters;
-  return is_read_often && int64_t{band} * tile_m * k * 2 <= int64_t{20} << 20;
+  if (!cut.is_paired) return false;
+  const int64_t pairs = std::min(band / 2, cut.tiles_m);
+  return pairs * cut.tiles_n >= 4 * clusters && pairs * 2 * tile_m * k * 2 <= int64_t{20} << 20;
 }
 
 template <typename T, typename Tile, HgemmKind kKind>
