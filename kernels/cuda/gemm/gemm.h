@@ -109,7 +109,8 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card, co
 // The plan with the fewest of them; of many rows in pairs where it can be.
 GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
 
-GemmPlan hgemm_plan(const GemmArgs& args);  // on the current card
+const GemmCard& gemm_card();                // the current one; cards of one process are of one kind
+GemmPlan hgemm_plan(const GemmArgs& args);  // on it
 
 // Whether hgemm can take it: its kernels are in this binary, and rows of x and w are whole 16
 // bytes.

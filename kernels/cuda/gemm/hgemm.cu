@@ -33,12 +33,18 @@ GemmCard describe_card() {
   return card;
 }
 
-// Whether the rows of x of a band of tiles are read again and again, and fit into both halves of
-// L2, which have each its own copy: 50 MB of an H100, 60 of an H200.
+// Bytes of x that L2 can keep beside what passes through: its halves, of 25 MB each on an H100 and
+// 30 on an H200, have both a copy. And how often they must be read for that to be worth it: wo and
+// w_down read theirs twice.
+constexpr int64_t kMostKeptBytes = int64_t{20} << 20;
+constexpr int kFewestReads = 4;
+
+// Whether L2 is to keep the rows of x of a band of tiles.
 bool keeps_x(const HgemmCut& cut, int band, int clusters, int tile_m, int k) {
   if (!cut.is_paired) return false;
   const int64_t pairs = std::min(band / 2, cut.tiles_m);
-  return pairs * cut.tiles_n >= 4 * clusters && pairs * 2 * tile_m * k * 2 <= int64_t{20} << 20;
+  return pairs * cut.tiles_n >= kFewestReads * clusters &&
+         pairs * 2 * tile_m * k * 2 <= kMostKeptBytes;
 }
 
 template <typename T, typename Tile, HgemmKind kKind>

@@ -20,8 +20,6 @@ inline bool stores_by_map(const void* out, int64_t row_bytes) {
   return !kIsCheckable && whole_16_bytes(out, row_bytes);
 }
 
-const GemmCard& gemm_card();  // of hgemm.cu; cards of one process are of one kind
-
 // The plans with transposed tiles.
 void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 

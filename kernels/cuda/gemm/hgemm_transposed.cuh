@@ -46,7 +46,7 @@ struct TransposedMaps {
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// As bring_tiles of hgemm_kernel.
+// As bring_tiles of hgemm_kernel, but always forwards.
 template <typename Tile, HgemmKind kKind>
 __device__ inline void bring_transposed(typename Tile::Shared& s, const TransposedMaps& maps,
                                         const GemmArgs& args, const HgemmCut& cut,

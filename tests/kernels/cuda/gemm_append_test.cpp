@@ -58,8 +58,14 @@ void check_append(const AppendCase& c) {
 
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
-  cuda::hgemm_as(nullptr, cuda::check_gemm(want.x_device, without_biases, Epilogue::Store),
-                 {.tile = cuda::GemmTile::k128x256, .is_paired = true});  // k's order as there
+  // k in one part and in the order as there, where only a pair's first tile is sure to go forwards.
+  int64_t tiles = 0;
+  for (const int64_t n : product.n) tiles += ceil_div(c.m, 256) * ceil_div(n, 256);
+  cuda::GemmPlan plan{.tile = cuda::GemmTile::k128x128};
+  if (tiles > cuda::gemm_card().clusters_of_2) {
+    plan = {.tile = cuda::GemmTile::k128x256, .is_paired = true};
+  }
+  cuda::hgemm_as(nullptr, cuda::check_gemm(want.x_device, without_biases, Epilogue::Store), plan);
   for (const cuda::GemmPart& part : want_parts) {
     if (part.bias) cuda::add_bias(nullptr, part.out, part.out, part.bias);
   }
