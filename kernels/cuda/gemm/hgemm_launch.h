@@ -4,6 +4,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/error.h"
 #include "kernels/base/math.h"
 #include "kernels/cuda/checkable.h"
 #include "kernels/cuda/gemm/hgemm_tile.cuh"
@@ -40,6 +41,7 @@ inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   if (plan.split > 1) return n_tiles;
   const int at_once = std::min(n_tiles, gemm_card().clusters_at_once(plan.blocks_of_cluster()));
+  MINFER_CHECK(at_once > 0, "hgemm: clusters of ", plan.blocks_of_cluster(), " on this card");
   if (!plan.is_paired) return at_once;
   return narrow<int>(ceil_div(n_tiles, ceil_div(n_tiles, at_once)));
 }
