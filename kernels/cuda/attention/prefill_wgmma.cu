@@ -49,8 +49,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shared<kD>;
   constexpr int kStages = S::kStages, kBoxes = S::kBoxes;
-  extern __shared__ __align__(1024) uint8_t raw[];
-  S& s = *reinterpret_cast<S*>(raw);
+  S& s = *reinterpret_cast<S*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   const int wg = ptx::warpgroup_index(), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 
@@ -169,16 +168,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       state[r].sum += sum;
     }
   };
-  // Nothing says when the wait for the products with V is due, and the compiler puts it in front of
-  // the weights, so that these would come after the products and not beside them. A store in front
-  // of the wait stays there, and depends on all weights; as no sum is negative it stores nothing.
-  const auto keep_in_front = [&] {
-    asm volatile(
-        "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.u32 [%1], %2;\n}" ::"f"(
-            state[0].sum + state[1].sum),
-        "r"(ptx::shared_address(s.q)), "r"(0)
-        : "memory");
-  };
   const auto pack = [&] {
 #pragma unroll
     for (int i = 0; i < 32; ++i) p[i] = pack_halves(sc[2 * i], sc[2 * i + 1]);
@@ -217,7 +206,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     if (leader) ptx::mbarrier_arrive(s.k_empty + slot);
     if constexpr (kMasked) mask(j);
     softmax();
-    keep_in_front();
+    keep_in_front(state[0].sum + state[1].sum, s.q);
     ptx::wgmma_wait<0>();
     if (leader) ptx::mbarrier_arrive(s.v_empty + before);
     if (__any_sync(~0u, factor[0] != 1 || factor[1] != 1)) {

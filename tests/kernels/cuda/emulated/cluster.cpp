@@ -194,6 +194,14 @@ void named_barrier(int id, int n_threads) {
   require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
   meet(own_block().barriers[static_cast<size_t>(id)], n_threads);
 }
+void named_barrier_arrive(int id, int n_threads) {
+  require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
+  Meeting& meeting = own_block().barriers[static_cast<size_t>(id)];
+  require(meeting.n_here < n_threads, "more threads at a barrier than it counts");
+  if (++meeting.n_here < n_threads) return;
+  meeting.n_here = 0;
+  ++meeting.round;
+}
 void cluster_barrier() {
   meet(g_cluster.meeting,
        static_cast<int>(std::ssize(g_cluster.blocks) * std::ssize(own_block().threads)));

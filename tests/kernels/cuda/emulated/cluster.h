@@ -38,7 +38,7 @@ struct BoxStore {
 struct BoxLoad {
   TensorMap map;
   uint32_t to, barrier;
-  int x, y;
+  int x, y, z;
   std::vector<int> ranks;
 };
 struct AsyncCopy {
@@ -68,7 +68,8 @@ struct WarpgroupProduct {
   std::array<float*, kWarpgroup> d;
   int n_threads = 0;  // that have asked for it
   int n_sums = 0;
-  uint64_t a = 0, b = 0;
+  Operand a, b;
+  std::array<const uint32_t*, kWarpgroup> a_registers;
   bool accumulate = false;
   Half type = Half::F16;
 };

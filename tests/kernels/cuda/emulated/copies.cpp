@@ -55,7 +55,7 @@ void perform(const BoxLoad& load) {
   const auto n_bytes = static_cast<size_t>(load.map.element_bytes);
   for (const int rank : load.ranks) {
     Block& block = block_of(rank);
-    for_box(load.map, load.x, load.y, 0, load.to, [&](const uint8_t* from, uint32_t to) {
+    for_box(load.map, load.x, load.y, load.z, load.to, [&](const uint8_t* from, uint32_t to) {
       from ? std::memcpy(block.shared + to, from, n_bytes)
            : std::memset(block.shared + to, 0, n_bytes);
     });
@@ -76,11 +76,11 @@ CUtensorMap pack(const TensorMap& map) {
   return packed;
 }
 
-void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z,
                  bool to_both) {
   const TensorMap unpacked = unpack(map);
   require_box(unpacked, to_shared);
-  g_cluster.loads.push_back({unpacked, shared_address(to_shared), shared_address(barrier), x, y,
+  g_cluster.loads.push_back({unpacked, shared_address(to_shared), shared_address(barrier), x, y, z,
                              to_both ? std::vector{0, 1} : std::vector{own_block().rank}});
 }
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how) {

@@ -76,6 +76,7 @@ float load_cluster(uint32_t address);
 
 void block_barrier();
 void named_barrier(int id, int n_threads);
+void named_barrier_arrive(int id, int n_threads);  // and does not wait
 void cluster_barrier();
 void warp_barrier();
 
@@ -85,7 +86,7 @@ void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_arrive_in(uint64_t* barrier, int rank);
 void mbarrier_wait(uint64_t* barrier, int parity);
 
-void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z,
                  bool to_both);
 enum class Write { Store, Add };
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how);
@@ -103,13 +104,26 @@ void load_matrices(const void* row, uint32_t* values, int n);
 enum class Half { F16, Bf16 };
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
+// What a product of a warpgroup reads. In shared memory: where its tile begins, in units of 16
+// bytes, rows of 128 bytes along k.
+struct Operand {
+  uint64_t tile = 0;
+  const uint32_t* registers = nullptr;  // of a: of this thread, in place of a tile
+  int lead = 0;  // of b: where not 0, its rows lie along n, each 64 of them this many bytes apart
+
+  bool operator==(const Operand&) const = default;
+};
 // Of a warpgroup, with n_sums sums of each thread; see ptx::wgmma.
-void wgmma(float* d, int n_sums, uint64_t a, uint64_t b, bool accumulate, Half type);
+void wgmma(float* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type);
 void wgmma_commit();
 void wgmma_wait(int pending);
 
 template <typename T>
 constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16 : Half::F16;
+
+// Of the lanes of a warp, which all call: what from_lane has; whether one's condition holds.
+uint32_t exchange(uint32_t value, int from_lane);
+bool any_of_warp(bool condition);
 
 template <int (*kValue)()>
 struct Index {
@@ -131,6 +145,17 @@ inline void __syncwarp() { minfer::emulated::warp_barrier(); }
 inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;  // not to be made part of an fma
   return product;
+}
+template <typename T>
+T __shfl_sync(unsigned, T value, int from_lane) {
+  return std::bit_cast<T>(minfer::emulated::exchange(std::bit_cast<uint32_t>(value), from_lane));
+}
+template <typename T>
+T __shfl_xor_sync(unsigned lanes, T value, int mask) {
+  return __shfl_sync(lanes, value, minfer::emulated::thread_index() % 32 ^ mask);
+}
+inline bool __any_sync(unsigned, bool condition) {
+  return minfer::emulated::any_of_warp(condition);
 }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 using std::max;

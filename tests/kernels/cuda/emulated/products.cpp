@@ -17,16 +17,27 @@ void perform(const Block& block, const WarpgroupProduct& product) {
   constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
   const int n_columns = product.n_sums * 2;
-  const auto element = [&](uint64_t tile, int row, int column) {
+  const auto element = [&](const Operand& tile, int row, int byte) {
     const auto address =
-        static_cast<uint32_t>(tile * 16) + static_cast<uint32_t>(row * 128 + column * 2);
+        static_cast<uint32_t>(tile.tile * 16) + static_cast<uint32_t>(row * 128 + byte);
     uint16_t bits;
     std::memcpy(&bits, block.shared + swizzled(address, 128), sizeof bits);
     return to_float(bits, product.type);
   };
+  const auto held = [&](int row, int k) {  // see ptx::mma_m16n8k16
+    const int thread = row / 16 * kWarp + row % 8 * 4 + k % 8 / 2;
+    const uint32_t* const registers = product.a_registers[static_cast<size_t>(thread)];
+    return half_of(registers[row / 8 % 2 + k / 8 * 2], k % 2, product.type);
+  };
+  const int lead = product.b.lead;
   for (int k = 0; k < kDepth; ++k) {
-    for (int row = 0; row < kRows; ++row) a[row][k] = element(product.a, row, k);
-    for (int column = 0; column < n_columns; ++column) b[k][column] = element(product.b, column, k);
+    for (int row = 0; row < kRows; ++row) {
+      a[row][k] = product.a.registers ? held(row, k) : element(product.a, row, k * 2);
+    }
+    for (int column = 0; column < n_columns; ++column) {
+      b[k][column] = lead == 0 ? element(product.b, column, k * 2)
+                               : element(product.b, k, column / 64 * lead + column % 64 * 2);
+    }
   }
   for (int row = 0; row < kRows; ++row) {
     std::fill_n(sums[row], n_columns, 0.0f);
@@ -90,6 +101,28 @@ void load_matrices(const void* row, uint32_t* values, int n) {
   });
 }
 
+uint32_t exchange(uint32_t value, int from_lane) {
+  struct Lane {
+    uint32_t value, got;
+    int from_lane;
+  } lane{value, 0, from_lane};
+  at_once("exchange", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    for (Lane* to : lanes) to->got = lanes[static_cast<size_t>(to->from_lane)]->value;
+  });
+  return lane.got;
+}
+bool any_of_warp(bool condition) {
+  struct Lane {
+    bool condition;
+  } lane{condition};
+  at_once("any", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    const bool any =
+        std::any_of(lanes.begin(), lanes.end(), [](const Lane* l) { return l->condition; });
+    for (Lane* to : lanes) to->condition = any;
+  });
+  return lane.condition;
+}
+
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type) {
   struct Lane {
     float* d;
@@ -111,7 +144,7 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
   });
 }
 
-void wgmma(float* d, int n_sums, uint64_t a, uint64_t b, bool accumulate, Half type) {
+void wgmma(float* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type) {
   Warpgroup& warpgroup = own_warpgroup();
   const size_t at = self().n_products++ - warpgroup.n_done;
   if (warpgroup.products.size() == at) warpgroup.products.emplace_back();
@@ -123,10 +156,12 @@ void wgmma(float* d, int n_sums, uint64_t a, uint64_t b, bool accumulate, Half t
     product.accumulate = accumulate;
     product.type = type;
   }
-  require(product.n_sums == n_sums && product.a == a && product.b == b &&
+  require(product.n_sums == n_sums && product.a.tile == a.tile && product.b == b &&
               product.accumulate == accumulate && product.type == type,
           "threads of a warpgroup ask for different products");
-  product.d[static_cast<size_t>(self().index % kWarpgroup)] = d;
+  const auto thread = static_cast<size_t>(self().index % kWarpgroup);
+  product.d[thread] = d;
+  product.a_registers[thread] = a.registers;
   ++product.n_threads;
 }
 void wgmma_commit() { self().committed_products.push_back(self().n_products); }

@@ -1,4 +1,4 @@
-// What tests of products call besides their kernels, where these are emulated: the parts of CUDA's
+// What tests of kernels call besides these, where these are emulated: the parts of CUDA's
 // runtime and of kernels/cuda that speak to a card, and plain versions of add_bias and rope_append.
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +19,12 @@ cudaError_t cudaMemcpy(void* to, const void* from, size_t n_bytes, cudaMemcpyKin
 }
 cudaError_t cudaMemset(void* to, int value, size_t n_bytes) {
   std::memset(to, value, n_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaMemset2D(void* to, size_t pitch, int value, size_t n_bytes, size_t n_rows) {
+  for (size_t row = 0; row < n_rows; ++row) {
+    std::memset(static_cast<uint8_t*>(to) + row * pitch, value, n_bytes);
+  }
   return cudaSuccess;
 }
 cudaError_t cudaDeviceSynchronize() { return cudaSuccess; }

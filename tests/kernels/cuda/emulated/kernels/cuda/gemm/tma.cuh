@@ -6,7 +6,7 @@ namespace minfer::cuda::ptx {
 
 inline void prefetch_tensor_map(const CUtensorMap*) {}
 inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y) {
-  emulated::tensor_load(to_shared, map, barrier, x, y, /*to_both=*/false);
+  emulated::tensor_load(to_shared, map, barrier, x, y, 0, /*to_both=*/false);
 }
 inline uint64_t l2_policy(bool) { return 0; }
 inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
@@ -15,7 +15,7 @@ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barri
 }
 inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x,
                                 int y) {
-  emulated::tensor_load(to_shared, map, barrier, x, y, /*to_both=*/true);
+  emulated::tensor_load(to_shared, map, barrier, x, y, 0, /*to_both=*/true);
 }
 inline void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z = 0) {
   emulated::tensor_store(map, shared, x, y, z, emulated::Write::Store);

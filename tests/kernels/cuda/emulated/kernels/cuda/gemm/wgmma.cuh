@@ -9,7 +9,7 @@ inline uint64_t wgmma_tile(const void* tile) { return emulated::shared_address(t
 template <int kSums, typename T>
 void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, T) {
   static_assert(kSums % 4 == 0 && kSums <= 128);
-  emulated::wgmma(d, kSums, a, b, accumulate, emulated::kHalf<T>);
+  emulated::wgmma(d, kSums, {.tile = a}, {.tile = b}, accumulate, emulated::kHalf<T>);
 }
 
 }  // namespace minfer::cuda::ptx

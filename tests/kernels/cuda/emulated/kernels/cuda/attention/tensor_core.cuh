@@ -1,0 +1,43 @@
+#pragma once
+
+#include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/warpgroup.cuh"
+
+namespace minfer::cuda::attention {
+
+inline uint32_t pack_halves(float low, float high) {
+  const auto bits = [](float x) { return uint32_t{__half_as_ushort(__float2half_rn(x))}; };
+  return bits(low) | bits(high) << 16;
+}
+
+inline void copy_box(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
+                     int z) {
+  emulated::tensor_load(to_shared, map, barrier, x, y, z, /*to_both=*/false);
+}
+inline void fence_for_wgmma() {}
+inline void keep_in_front(float, const void*) {}
+
+// Where it begins, in units of 16 bytes, and `lead`, from bit 32 on.
+inline uint64_t operand(const void* p, uint32_t lead = 16) {
+  return emulated::shared_address(p) / 16 | uint64_t{lead} << 32;
+}
+inline void wgmma_scores(float (&d)[64], uint64_t a, uint64_t b, int accumulate) {
+  emulated::wgmma(d, 64, {.tile = uint32_t(a)}, {.tile = uint32_t(b)}, accumulate != 0,
+                  emulated::Half::F16);
+}
+template <int kSums>
+void wgmma_values(float (&d)[kSums], const uint32_t* a, uint64_t b) {
+  emulated::wgmma(d, kSums, {.registers = a}, {.tile = uint32_t(b), .lead = int(b >> 32)}, true,
+                  emulated::Half::F16);
+}
+
+template <int kThreads>
+void barrier_sync(int id) {
+  emulated::named_barrier(id, kThreads);
+}
+template <int kThreads>
+void barrier_arrive(int id) {
+  emulated::named_barrier_arrive(id, kThreads);
+}
+
+}  // namespace minfer::cuda::attention
