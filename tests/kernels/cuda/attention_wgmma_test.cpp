@@ -26,7 +26,8 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens) {
   SCOPED_TRACE(cat(h, ", ", c.q_dtype, " to ", c.out_dtype, ", pos ", pos, ", ", n_tokens));
   TestCache cache(1, DType::F16, h, pos + n_tokens + 3);
   poison(cache.layer, pos + n_tokens);
-  const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, c.q_dtype, 2);
+  // Scores wide enough for maxima to rise far from one tile of keys to the next.
+  const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, c.q_dtype, 8);
   const DeviceTensor q_dev = to_device(q);
   const DeviceTensor out = poisoned_device(c.out_dtype, {n_tokens + 1, h.n_heads, h.head_dim});
   cuda::attention::prefill_wgmma(nullptr, out.view().rows(0, n_tokens), q_dev, cache.layer.keys,
