@@ -9,6 +9,7 @@ namespace minfer::emulated {
 namespace {
 
 constexpr size_t kStackBytes = 160 << 10;
+constexpr int kRegisters = 64 << 10;  // of an SM, which has one block
 
 struct FreeMemory {
   void operator()(void* p) const { std::free(p); }
@@ -23,10 +24,11 @@ void enter_thread() {
 }
 
 // On a stack that is kept for the next cluster, as is the shared memory of a block.
-std::unique_ptr<Thread> make_thread(Block& block, int index, uint8_t* stack) {
+std::unique_ptr<Thread> make_thread(Block& block, int index, int n_registers, uint8_t* stack) {
   auto thread = std::make_unique<Thread>();
   thread->block = &block;
   thread->index = index;
+  thread->n_registers = n_registers;
   getcontext(&thread->context);
   thread->context.uc_stack.ss_sp = stack;
   thread->context.uc_stack.ss_size = kStackBytes;
@@ -51,8 +53,10 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   while (stacks.size() < (at + 1) * n) {
     stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
   }
+  const int n_registers = std::min(kRegisters / n_threads / 8 * 8, 255);
   for (size_t i = 0; i < n; ++i) {
-    block->threads.push_back(make_thread(*block, static_cast<int>(i), stacks[at * n + i].get()));
+    block->threads.push_back(
+        make_thread(*block, static_cast<int>(i), n_registers, stacks[at * n + i].get()));
   }
   return block;
 }
@@ -185,6 +189,14 @@ float load_cluster(uint32_t address) {
   std::memcpy(&value, block_of(static_cast<int>(address >> 24)).shared + (address & 0xFFFFFF),
               sizeof value);
   return value;
+}
+
+void set_registers(int n) {
+  Block& block = own_block();
+  const int more = n - self().n_registers;
+  wait_until([&block, more] { return block.free_registers >= more; });
+  block.free_registers -= more;
+  self().n_registers = n;
 }
 
 void block_barrier() {

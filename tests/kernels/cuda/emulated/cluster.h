@@ -88,6 +88,7 @@ struct Thread {
   ucontext_t context;
   Block* block = nullptr;
   int index = 0;
+  int n_registers = 0;
   bool is_done = false;
   std::function<bool()> may_go_on;  // null: it may
   Groups<BoxStore> stores;
@@ -97,6 +98,7 @@ struct Thread {
 };
 struct Block {
   int index = 0, rank = 0, n_left = 0;
+  int free_registers = 0;
   uint8_t* shared = nullptr;
   std::vector<std::unique_ptr<Thread>> threads;
   std::vector<Warp> warps;

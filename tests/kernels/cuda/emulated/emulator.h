@@ -25,7 +25,7 @@
 // threads that differ where they must not, what is still under way at the end, and a wait that
 // never ends. Shared memory begins as NaN. Clusters run one after the other.
 //
-// It does not see what fences are for, nor registers, banks, or any time.
+// It does not see what fences are for, nor what registers hold, banks, or any time.
 namespace minfer::emulated {
 
 // ---- the runtime ------------------------------------------------------------------------------
@@ -100,6 +100,10 @@ void copy_async_wait(int pending);
 // Of n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrix_x4.
 void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
 void load_matrices(const void* row, uint32_t* values, int n);
+
+// Registers of this thread from here on, as soon as the block has them: its threads share those of
+// the launch, at which each has as many as any other.
+void set_registers(int n);
 
 enum class Half { F16, Bf16 };
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16

@@ -12,8 +12,12 @@ void wgmma_wait() {
   emulated::wgmma_wait(kPending);
 }
 template <int kCount>
-void shrink_registers() {}
+void shrink_registers() {
+  emulated::set_registers(kCount);
+}
 template <int kCount>
-void grow_registers() {}
+void grow_registers() {
+  emulated::set_registers(kCount);
+}
 
 }  // namespace minfer::cuda::ptx
