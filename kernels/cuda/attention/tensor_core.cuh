@@ -70,10 +70,10 @@ __device__ inline void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Makes `weights_sum`, of what is no less than 0, in front of the wait for wgmma that follows.
-// Nothing else says when that wait is due: the compiler puts it in front of the weights, so that
-// these would come after the products and not beside them. A store stays where it is; this one
-// depends on all weights and stores nothing, as no sum is negative.
+// Keeps the making of weights, all of which `weights_sum` adds up, in front of the wait for wgmma
+// that follows. Nothing else says when that wait is due: the compiler puts it in front of the
+// weights, so that these would come after the products and not beside them. A store stays where it
+// is; this one depends on all weights and stores nothing, as their sum is not negative.
 __device__ inline void keep_in_front(float weights_sum, const void* shared) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.u32 [%1], %2;\n}" ::"f"(

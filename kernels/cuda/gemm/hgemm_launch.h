@@ -39,9 +39,10 @@ inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, in
 // the same rows of x and w.
 inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
+  const int most = gemm_card().clusters_at_once(plan.blocks_of_cluster());
+  MINFER_CHECK(most > 0, "hgemm: this card runs no clusters of ", plan.blocks_of_cluster());
   if (plan.split > 1) return n_tiles;
-  const int at_once = std::min(n_tiles, gemm_card().clusters_at_once(plan.blocks_of_cluster()));
-  MINFER_CHECK(at_once > 0, "hgemm: clusters of ", plan.blocks_of_cluster(), " on this card");
+  const int at_once = std::min(n_tiles, most);
   if (!plan.is_paired) return at_once;
   return narrow<int>(ceil_div(n_tiles, ceil_div(n_tiles, at_once)));
 }

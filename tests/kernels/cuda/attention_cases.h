@@ -154,6 +154,39 @@ inline void expect_row(const float64::Values& q, const float64::Values& k, const
   for (size_t i = 0; i < plain.size(); ++i) errors->add(double(got[i]), plain[i], want.out[i]);
 }
 
+// A row of queries in float64, as the kernels round it.
+inline float64::Values row_of(const HostTensor& x, int64_t row) {
+  const int64_t n = x.view().shape.last();
+  float64::Values values;
+  for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+    values.push_back(double(to_f32(to_f16(x.at(i)))));
+  }
+  return values;
+}
+
+// Expects such rows of what a prefill has left in poisoned memory: those of `rows`, which are pairs
+// of a token and a head, no NaN in any other, and behind the last of n_tokens nothing written. k
+// and v: of each key/value head.
+inline void expect_prefill(const HostTensor& got, const HostTensor& q,
+                           std::span<const float64::Values> k, std::span<const float64::Values> v,
+                           const Heads& h, int64_t pos, int64_t n_tokens, Through through,
+                           std::span<const std::pair<int64_t, int64_t>> rows, PlainErrors* errors) {
+  for (const auto& [t, head] : rows) {
+    const int64_t row = t * h.n_heads + head, kv_head = head / (h.n_heads / h.n_kv_heads);
+    std::vector<float> values;
+    for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
+    ASSERT_NO_FATAL_FAILURE(expect_row(
+        row_of(q, row), k[size_t(kv_head)], v[size_t(kv_head)], h, pos + t, got.view().dtype,
+        through, values.data(),
+        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors));
+  }
+  const int64_t per_token = h.n_heads * h.head_dim;
+  for (int64_t i = 0; i < n_tokens * per_token; ++i)
+    ASSERT_FALSE(std::isnan(got.at(i))) << "element " << i << " of " << n_tokens << " tokens";
+  for (int64_t i = n_tokens * per_token; i < got.view().n_elements(); ++i)
+    ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[i], 0xFFFF) << "past the end";
+}
+
 inline HostTensor angles(int64_t max_seq_len, int64_t rotary_dim) {
   HostTensor table(DType::F32, {max_seq_len, rotary_dim / 2, 2});
   for (int64_t pos = 0; pos < max_seq_len; ++pos)

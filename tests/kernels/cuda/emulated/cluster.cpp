@@ -29,6 +29,8 @@ std::unique_ptr<Thread> make_thread(Block& block, int index, int n_registers, ui
   thread->block = &block;
   thread->index = index;
   thread->n_registers = n_registers;
+  const unsigned begin = later_round();
+  thread->may_go_on = [begin] { return g_cluster.round >= begin; };
   getcontext(&thread->context);
   thread->context.uc_stack.ss_sp = stack;
   thread->context.uc_stack.ss_size = kStackBytes;
@@ -53,7 +55,7 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   while (stacks.size() < (at + 1) * n) {
     stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
   }
-  const int n_registers = std::min(kRegisters / n_threads / 8 * 8, 255);
+  const int n_registers = std::min(kRegisters / n_threads / 8 * 8, 248);
   for (size_t i = 0; i < n; ++i) {
     block->threads.push_back(
         make_thread(*block, static_cast<int>(i), n_registers, stacks[at * n + i].get()));
@@ -78,6 +80,7 @@ bool run_round(const std::vector<Thread*>& threads) {
     moved = true;
   }
   g_cluster.self = nullptr;
+  ++g_cluster.round;
   return moved;
 }
 
@@ -89,7 +92,7 @@ void run_cluster() {
   const auto is_done = [](const Thread* thread) { return thread->is_done; };
   const bool loads_are_late = g_cluster.random() % 2 != 0;
   while (!std::all_of(threads.begin(), threads.end(), is_done)) {
-    const bool moved = run_round(threads);
+    const bool moved = run_round(threads) || g_cluster.round <= g_cluster.last_due;
     require(moved || !g_cluster.loads.empty(), "all threads wait");
     if (g_cluster.loads.empty() || (moved && loads_are_late && g_cluster.random() % 3 != 0))
       continue;
@@ -116,6 +119,12 @@ void require(bool holds, const char* what) {
   std::fprintf(stderr, "emulated kernel: %s; block %d, thread %d\n", what,
                thread ? thread->block->index : -1, thread ? thread->index : -1);
   std::abort();
+}
+
+unsigned later_round() {
+  const unsigned round = g_cluster.round + g_cluster.random() % 8;
+  g_cluster.last_due = std::max(g_cluster.last_due, round);
+  return round;
 }
 
 void wait_until(std::function<bool()> may_go_on) {
@@ -191,9 +200,11 @@ float load_cluster(uint32_t address) {
   return value;
 }
 
-void set_registers(int n) {
+void set_registers(int n, bool grows) {
   Block& block = own_block();
   const int more = n - self().n_registers;
+  require(n % 8 == 0 && n >= 24 && n <= 256 && (grows ? more >= 0 : more <= 0),
+          "as many registers as no thread may ask for here");
   wait_until([&block, more] { return block.free_registers >= more; });
   block.free_registers -= more;
   self().n_registers = n;

@@ -76,6 +76,8 @@ struct WarpgroupProduct {
 struct Warpgroup {
   std::deque<WarpgroupProduct> products;  // not done yet
   size_t n_done = 0;
+  size_t n_due = 0;        // waited for so far
+  unsigned due_round = 0;  // in which the last of these are done
 };
 struct Warp {
   Meeting meeting;
@@ -112,8 +114,10 @@ struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BoxLoad> loads;
   Meeting meeting;
-  int n_blocks = 0;      // of the grid
-  int shared_bytes = 0;  // of each block
+  unsigned round = 0;     // of turns
+  unsigned last_due = 0;  // the round until which something is late by itself
+  int n_blocks = 0;       // of the grid
+  int shared_bytes = 0;   // of each block
   Thread* self = nullptr;
   ucontext_t scheduler;
   const std::function<void()>* kernel = nullptr;
@@ -125,6 +129,9 @@ inline Block& own_block() { return *g_cluster.self->block; }
 
 // Ends the process with `what` and the thread, unless it holds.
 void require(bool holds, const char* what);
+
+// A round soon, for what happens late.
+unsigned later_round();
 
 // Lets others run until may_go_on().
 void wait_until(std::function<bool()> may_go_on);

@@ -25,7 +25,9 @@
 // threads that differ where they must not, what is still under way at the end, and a wait that
 // never ends. Shared memory begins as NaN. Clusters run one after the other.
 //
-// It does not see what fences are for, nor what registers hold, banks, or any time.
+// It does not see what fences are for, nor a barrier that is missing between stores to shared
+// memory and the products of other warps that read them, nor registers that code needs beyond those
+// it is given, banks, or any time.
 namespace minfer::emulated {
 
 // ---- the runtime ------------------------------------------------------------------------------
@@ -102,8 +104,8 @@ void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
 void load_matrices(const void* row, uint32_t* values, int n);
 
 // Registers of this thread from here on, as soon as the block has them: its threads share those of
-// the launch, at which each has as many as any other.
-void set_registers(int n);
+// the launch, at which each has as many as fit.
+void set_registers(int n, bool grows);
 
 enum class Half { F16, Bf16 };
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
@@ -127,6 +129,7 @@ constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16 : Half::F16
 
 // Of the lanes of a warp, which all call: what from_lane has; whether one's condition holds.
 uint32_t exchange(uint32_t value, int from_lane);
+void require_whole_warp(unsigned lanes);
 bool any_of_warp(bool condition);
 
 template <int (*kValue)()>
@@ -151,14 +154,16 @@ inline float __fmul_rn(float a, float b) {
   return product;
 }
 template <typename T>
-T __shfl_sync(unsigned, T value, int from_lane) {
+T __shfl_sync(unsigned lanes, T value, int from_lane) {
+  minfer::emulated::require_whole_warp(lanes);
   return std::bit_cast<T>(minfer::emulated::exchange(std::bit_cast<uint32_t>(value), from_lane));
 }
 template <typename T>
 T __shfl_xor_sync(unsigned lanes, T value, int mask) {
   return __shfl_sync(lanes, value, minfer::emulated::thread_index() % 32 ^ mask);
 }
-inline bool __any_sync(unsigned, bool condition) {
+inline bool __any_sync(unsigned lanes, bool condition) {
+  minfer::emulated::require_whole_warp(lanes);
   return minfer::emulated::any_of_warp(condition);
 }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }

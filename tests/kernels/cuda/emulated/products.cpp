@@ -17,9 +17,9 @@ void perform(const Block& block, const WarpgroupProduct& product) {
   constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
   const int n_columns = product.n_sums * 2;
-  const auto element = [&](const Operand& tile, int row, int byte) {
+  const auto element = [&](const Operand& operand, int row, int byte) {
     const auto address =
-        static_cast<uint32_t>(tile.tile * 16) + static_cast<uint32_t>(row * 128 + byte);
+        static_cast<uint32_t>(operand.tile * 16) + static_cast<uint32_t>(row * 128 + byte);
     uint16_t bits;
     std::memcpy(&bits, block.shared + swizzled(address, 128), sizeof bits);
     return to_float(bits, product.type);
@@ -101,7 +101,9 @@ void load_matrices(const void* row, uint32_t* values, int n) {
   });
 }
 
+void require_whole_warp(unsigned lanes) { require(lanes == ~0u, "not all lanes of a warp"); }
 uint32_t exchange(uint32_t value, int from_lane) {
+  require(from_lane >= 0 && from_lane < kWarp, "a lane that no warp has");
   struct Lane {
     uint32_t value, got;
     int from_lane;
@@ -170,9 +172,14 @@ void wgmma_wait(int pending) {
   auto& committed = self().committed_products;
   for (; std::ssize(committed) > pending; committed.pop_front()) n_due = committed.front();
   Warpgroup& warpgroup = own_warpgroup();
+  if (warpgroup.n_due < n_due) {
+    warpgroup.n_due = n_due;
+    warpgroup.due_round = later_round();
+  }
   const auto is_left = [&warpgroup, n_due] { return warpgroup.n_done < n_due; };
   wait_until([&warpgroup, n_due, is_left] {
     if (!is_left()) return true;
+    if (g_cluster.round < warpgroup.due_round) return false;
     const size_t n = n_due - warpgroup.n_done;
     return warpgroup.products.size() >= n && warpgroup.products[n - 1].n_threads == kWarpgroup;
   });

@@ -13,11 +13,11 @@ void wgmma_wait() {
 }
 template <int kCount>
 void shrink_registers() {
-  emulated::set_registers(kCount);
+  emulated::set_registers(kCount, /*grows=*/false);
 }
 template <int kCount>
 void grow_registers() {
-  emulated::set_registers(kCount);
+  emulated::set_registers(kCount, /*grows=*/true);
 }
 
 }  // namespace minfer::cuda::ptx
