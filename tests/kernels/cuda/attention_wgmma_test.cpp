@@ -11,7 +11,7 @@ struct WgmmaCase {
 };
 
 // Of each head every 7th row, the first and the last ones of warpgroups and the last of all.
-std::vector<std::pair<int64_t, int64_t>> sampled_rows(int64_t n_tokens, int64_t n_heads) {
+std::vector<std::pair<int64_t, int64_t>> rows_of_each_head(int64_t n_tokens, int64_t n_heads) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   for (int64_t head = 0; head < n_heads; ++head) {
     for (int64_t t = 0; t < n_tokens; ++t) {
@@ -40,7 +40,7 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens) {
                                  cache.layer.values, pos, scale_of(h));
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens, Through::Nothing,
-                                         sampled_rows(n_tokens, h.n_heads), &errors));
+                                         rows_of_each_head(n_tokens, h.n_heads), &errors));
   errors.expect_within(c.out_dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
 }
 
