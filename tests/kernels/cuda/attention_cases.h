@@ -1,5 +1,9 @@
 #pragma once
 
+#include <span>
+#include <utility>
+#include <vector>
+
 #include "kernels/cuda/launchers.h"
 #include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"

@@ -133,13 +133,17 @@ void wait_until(std::function<bool()> may_go_on) {
   swapcontext(&self().context, &g_cluster.scheduler);
 }
 
-void meet(Meeting& meeting, int n_threads) {
+// Whether it is the last of n_threads to arrive.
+static bool arrive(Meeting& meeting, int n_threads) {
   require(meeting.n_here < n_threads, "more threads at a barrier than it counts");
+  if (++meeting.n_here < n_threads) return false;
+  meeting.n_here = 0;
+  ++meeting.round;
+  return true;
+}
+void meet(Meeting& meeting, int n_threads) {
   const unsigned round = meeting.round;
-  if (++meeting.n_here == n_threads) {
-    meeting.n_here = 0;
-    ++meeting.round;
-  } else {
+  if (!arrive(meeting, n_threads)) {
     wait_until([&meeting, round] { return meeting.round != round; });
   }
 }
@@ -213,18 +217,12 @@ void set_registers(int n, bool grows) {
 void block_barrier() {
   meet(own_block().barriers[0], static_cast<int>(std::ssize(own_block().threads)));
 }
-void named_barrier(int id, int n_threads) {
+static Meeting& named(int id) {
   require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
-  meet(own_block().barriers[static_cast<size_t>(id)], n_threads);
+  return own_block().barriers[static_cast<size_t>(id)];
 }
-void named_barrier_arrive(int id, int n_threads) {
-  require(id >= 1 && id < 16, "a barrier of another number than 1 to 15");
-  Meeting& meeting = own_block().barriers[static_cast<size_t>(id)];
-  require(meeting.n_here < n_threads, "more threads at a barrier than it counts");
-  if (++meeting.n_here < n_threads) return;
-  meeting.n_here = 0;
-  ++meeting.round;
-}
+void named_barrier(int id, int n_threads) { meet(named(id), n_threads); }
+void named_barrier_arrive(int id, int n_threads) { arrive(named(id), n_threads); }
 void cluster_barrier() {
   meet(g_cluster.meeting,
        static_cast<int>(std::ssize(g_cluster.blocks) * std::ssize(own_block().threads)));
