@@ -15,7 +15,8 @@ struct GemmPlace {
 // and the rows of x, are few enough to stay in L2; all parts' columns follow one another. A block
 // that takes every stride-th tile would always have the same block of rows where that divides
 // stride: each round then begins with the next one, so that all blocks get a share of the last
-// rows, which are soon done.
+// rows, which are soon done. Every second band goes through the columns backwards: L2 still has the
+// weights where the band before ended.
 template <int kBand>
 __device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride, int tiles_m,
                                      int tiles_n) {
@@ -23,6 +24,7 @@ __device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride,
   const int within = tile - band * kBand * tiles_n;
   const int round = stride % rows == 0 ? within / stride : 0;
   GemmPlace place{0, within / rows, band * kBand + (within + round) % rows};
+  if (band % 2 != 0) place.column_tile = tiles_n - 1 - place.column_tile;
 #pragma unroll
   for (int i = 0; i < kMaxGemmParts - 1; ++i) {
     if (place.part == i && i + 1 < args.n_parts && place.column_tile >= args.part[i].n_tiles) {

@@ -167,9 +167,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot]);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int i = 0; i < kStepK / 16; ++i) {
+      for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart; what adds to the same sums together
 #pragma unroll
-        for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart
+        for (int i = 0; i < kStepK / 16; ++i) {
           ptx::wgmma(d[b], x_tile + b * 512 + 2 * i, w_tile + 2 * i, step > share.k_begin || i > 0,
                      T{});
         }
