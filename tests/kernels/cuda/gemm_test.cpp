@@ -144,6 +144,18 @@ TEST_F(CudaGemm, MoreTilesThanBlocks) {
   }
 }
 
+// More blocks of rows than a band of tiles has (place_of), but in transposed tiles of 136 rows and
+// more: every second band goes through the columns of all parts backwards.
+TEST_F(CudaGemm, SeveralBandsOfRows) {
+  for (const GemmCase& c :
+       {GemmCase{.m = 2100, .k = 72, .n = {264, 40}},
+        GemmCase{.m = 2100, .k = 72, .n = {200, 200}, .epilogue = Epilogue::SwiGlu}}) {
+    check_all_plans(c);
+    check(c, gemm_mma());
+    if (HasFatalFailure()) return;
+  }
+}
+
 // Tiles of 96 columns of out, the last 32 of which go out in boxes of their own: n just below, at
 // and just above them, and parts that end there.
 TEST_F(CudaGemm, EdgesOfTilesOf96Columns) {
