@@ -11,8 +11,9 @@ install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer)
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base
         FILES_MATCHING PATTERN "*.h")
 foreach(header IN ITEMS kernels/backend kernels/bench kernels/decode_plan loaders/metadata
-        loaders/tensor_source models/chat models/model models/model_config models/synthetic
-        models/tokenizer models/weights engine/generate engine/sampler engine/session)
+        loaders/tensor_source models/card_memory models/chat models/model models/model_config
+        models/synthetic models/tokenizer models/weights engine/generate engine/sampler
+        engine/session)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/${folder})
 endforeach()

@@ -15,11 +15,14 @@ int64_t KvCache::n_bytes() const {
   return n_bytes;
 }
 
-KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity) {
+int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity) {
   const int64_t n_rows = 2 * config.n_layers * checked_mul(config.n_kv_heads, capacity);
   const int64_t scale_bytes = dtype == DType::U8 ? bytes_of(DType::F32, n_rows) : 0;
-  const int64_t n_bytes = bytes_of(dtype, checked_mul(n_rows, config.head_dim));
-  require_backend_memory(backend, checked_add(n_bytes, scale_bytes),
+  return checked_add(bytes_of(dtype, checked_mul(n_rows, config.head_dim)), scale_bytes);
+}
+
+KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity) {
+  require_backend_memory(backend, kv_cache_bytes(config, dtype, capacity),
                          cat("a KV cache of ", capacity, " positions"),
                          "a smaller --ctx-size or --kv-type int8 takes less");
   KvCache cache;

@@ -15,6 +15,9 @@ struct KvCache {
   int64_t n_bytes() const;
 };
 
+// Bytes that the backend gives it, padding aside.
+int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity);
+
 // Throws Memory where there is not enough, before anything is allocated.
 KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity);
 

@@ -19,6 +19,10 @@ struct Scratch {
   DeviceTensor logits;     // [1, vocab_size] F32
 };
 
+// Bytes of both that follow.
+int64_t scratch_bytes(const ModelConfig& config, DType activation_dtype, int64_t max_tokens);
+int64_t rope_table_bytes(const ModelConfig& config, int64_t max_seq_len);
+
 Scratch make_scratch(Backend& backend, const ModelConfig& config, int64_t max_tokens);
 
 // Cosine and sine of each position and rotary pair, [max_seq_len, rotary_dim / 2, 2] f32, computed

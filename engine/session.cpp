@@ -41,6 +41,20 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config, const 
 
 }  // namespace
 
+SessionMemory session_memory(const ModelConfig& config, const Backend& backend,
+                             const SessionOptions& options) {
+  const SessionOptions o = checked(options, config, backend);
+  const int64_t activation_bytes =
+      checked_add(scratch_bytes(config, backend.activation_dtype(), o.prefill_chunk),
+                  rope_table_bytes(config, o.max_seq_len));
+  return {.n_positions = o.max_seq_len,
+          .kv_bytes = kv_cache_bytes(config, o.kv_dtype, o.max_seq_len),
+          .kv_bytes_as_int8 = kv_cache_bytes(config, DType::U8, o.max_seq_len),
+          .activation_bytes = checked_add(
+              activation_bytes, backend.attention_workspace_bytes(o.kv_dtype, config.n_kv_heads,
+                                                                  config.head_dim, o.max_seq_len))};
+}
+
 struct Session::State {
   ForwardState forward;
   std::unique_ptr<DecodePlan> plan;

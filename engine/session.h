@@ -21,6 +21,11 @@ struct SessionOptions {
   bool several_sequences = false;
 };
 
+// What such a session takes of the backend's memory, to be known before the weights are read.
+// Throws Usage where the model cannot have it.
+SessionMemory session_memory(const ModelConfig& config, const Backend& backend,
+                             const SessionOptions& options);
+
 // Prefill and decode of one sequence: the KV cache and every activation buffer, allocated here and
 // never again. The model and backend outlive it.
 class Session {

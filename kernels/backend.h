@@ -116,6 +116,11 @@ class Backend {
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                 int64_t capacity) = 0;
+  // What attention takes besides its tensors, over caches of this kind.
+  virtual int64_t attention_workspace_bytes(DType, int64_t /*n_kv_heads*/, int64_t /*head_dim*/,
+                                            int64_t /*capacity*/) const {
+    return 0;
+  }
 
   // ---- embedding and positions ----------------------------------------------------------------
   // out[t] = table[ids[t]]; out [n_tokens, dim]; ids checked by the caller to lie in the table.

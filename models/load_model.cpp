@@ -42,23 +42,34 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
   return n;
 }
 
+// Of two matrices that a product of many tokens makes F16 at once, gate and up, at most.
+int64_t dequantized_bytes(const std::vector<WeightBinding>& bindings, const ModelConfig& config) {
+  const bool has_groups = std::any_of(bindings.begin(), bindings.end(), [](const auto& binding) {
+    return card_kept_groups(*binding.entry).has_value();
+  });
+  return has_groups ? 2 * bytes_of(DType::F16, {config.ffn_dim, config.dim}) : 0;
+}
+
 // On a card, where there is one, and on the host for what is on the way there. Returns the slots
 // that read_weights may use.
-size_t require_memory(const std::vector<WeightBinding>& bindings, const Backend& backend) {
-  int64_t needed = 0, on_card = 0, as_int4 = 0;
+size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelConfig& config,
+                      const Backend& backend, SessionMemory session) {
+  int64_t needed = checked_add(session.kv_bytes, session.activation_bytes);
+  WeightMemory on_card;
   for (const WeightBinding& binding : bindings) {
     needed = checked_add(needed, weight_memory_bytes(*binding.entry));
-    on_card = checked_add(on_card, card_memory_bytes(*binding.entry));
-    as_int4 += binding.entry->shape.n_elements() * 9 / 16;
+    on_card.bytes = checked_add(on_card.bytes, card_memory_bytes(*binding.entry));
+    on_card.bytes_as_int4 += binding.entry->shape.n_elements() * 9 / 16;
   }
-  if (!backend.free_device_bytes()) {
+  const std::optional<int64_t> free = backend.free_device_bytes();
+  if (!free) {
     const size_t n_slots = count_slots(bindings, available_host_bytes() - needed);
     require_host_memory(checked_add(needed, slot_bytes(bindings, n_slots)), "loading the model");
     return n_slots;
   }
-  require_backend_memory(backend, on_card, "loading the model",
-                         cat("`minfer quantize` brings it to ", double(as_int4 / 10'000'000) / 100,
-                             " GB, --device cpu takes the host's memory"));
+  session.activation_bytes =
+      checked_add(session.activation_bytes, dequantized_bytes(bindings, config));
+  require_card_memory(*free, on_card, session);
   const size_t n_slots = count_slots(bindings, available_host_bytes());
   require_host_memory(slot_bytes(bindings, n_slots), "loading the model");
   return n_slots;
@@ -226,20 +237,32 @@ ModelConfig check_model(const TensorSource& source) try {
 
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
   const auto start = std::chrono::steady_clock::now();
+  const auto in_its_name = [&source](const auto& step) {
+    try {
+      step();
+    } catch (const Error& e) {
+      throw in_source(source, e);
+    }
+  };
   Model model;
-  try {
+  std::vector<WeightBinding> bindings;
+  const TensorEntry* divisors = nullptr;
+  in_its_name([&] {
     model.config = read_model_config(source);
     std::vector<std::string> surplus;
-    const auto bindings = bind_weights(source, model.config, model.weights, surplus);
+    bindings = bind_weights(source, model.config, model.weights, surplus);
     model.warnings = source.warnings;
     warn(model, "tensors that the model does not use", surplus);
     warn(model, "keys that minfer does not know", unknown_config_keys(source, model.config));
-    const TensorEntry* divisors = find_rope_divisors(source, model.config);
+    divisors = find_rope_divisors(source, model.config);
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
     require_fitting_tokenizer(model);
-    const size_t n_slots = require_memory(bindings, backend);
-
+  });
+  const SessionMemory session =
+      options.session_memory ? options.session_memory(model) : SessionMemory();
+  in_its_name([&] {
+    const size_t n_slots = require_memory(bindings, model.config, backend, session);
     if (divisors != nullptr)
       model.config.rope_freq_divisors = read_rope_divisors(source, *divisors);
     read_weights(source, bindings, n_slots, model.config, backend, options);
@@ -250,9 +273,7 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
     }
-  } catch (const Error& e) {
-    throw in_source(source, e);
-  }
+  });
   const auto path = std::filesystem::path(source.path).lexically_normal();
   model.name = (path.has_filename() ? path : path.parent_path()).filename().string();
   describe_model(model);

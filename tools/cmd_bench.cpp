@@ -140,21 +140,27 @@ int64_t needed_context(const BenchOptions& options) {
          std::max(std::ranges::max(options.n_prompt), std::ranges::max(options.n_gen));
 }
 
+SessionOptions session_options(const BenchOptions& options, const Model& model) {
+  const int64_t needed = needed_context(options);
+  MINFER_REQUIRE(Usage, needed <= model.config.trained_seq_len, "depth and tests need ", needed,
+                 " tokens of context, the model was trained on ", model.config.trained_seq_len);
+  return {.max_seq_len = needed,
+          .prefill_chunk = options.batch_size,
+          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
+}
+
 Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
   if (!options.synthetic.empty()) {
     return make_synthetic_model(options.synthetic, backend, /*seed=*/1, needed_context(options));
   }
-  return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet);
+  return load_with_progress(
+      find_model(options.model_path), backend, "", context.common.quiet, [&](const Model& model) {
+        return session_memory(model.config, backend, session_options(options, model));
+      });
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
-  const int64_t needed = needed_context(options);
-  MINFER_REQUIRE(Usage, needed <= model.config.trained_seq_len, "depth and tests need ", needed,
-                 " tokens of context, the model was trained on ", model.config.trained_seq_len);
-  Session session(model, backend,
-                  {.max_seq_len = needed,
-                   .prefill_chunk = options.batch_size,
-                   .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)});
+  Session session(model, backend, session_options(options, model));
   Bench bench(model, session, options);
   std::vector<BenchRow> rows;
   const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {

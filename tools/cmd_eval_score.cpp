@@ -66,14 +66,15 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_text(options.input_path);
-  const Model model =
-      load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
-  const std::vector<ContinuationTokens> lines =
-      parse_lines(text, *model.tokenizer, options.input_path);
-  const SessionOptions session_options = {
-      .max_seq_len = needed_ctx(lines, model.config.trained_seq_len),
-      .prefill_chunk = options.batch_size,
-      .kv_dtype = kv_dtype};
+  std::vector<ContinuationTokens> lines;
+  SessionOptions session_options = {.prefill_chunk = options.batch_size, .kv_dtype = kv_dtype};
+  const auto plan_session = [&](const Model& model) {
+    lines = parse_lines(text, *model.tokenizer, options.input_path);
+    session_options.max_seq_len = needed_ctx(lines, model.config.trained_seq_len);
+    return session_memory(model.config, *backend, session_options);
+  };
+  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
+                                          context.common.quiet, plan_session);
   Session session(model, *backend, session_options);
   log_info(load_line(model, session, session_options, *backend));
 

@@ -119,13 +119,16 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_prompt(options.prompt);
-  const Model model =
-      load_with_tokenizer(path, *backend, options.tokenizer_path, context.common.quiet);
-
-  ChatPrompt prompt = make_prompt(options, *model.tokenizer, text);
+  ChatPrompt prompt;
+  SessionOptions session_opts;
+  const auto plan_session = [&](const Model& model) {
+    prompt = make_prompt(options, *model.tokenizer, text);
+    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
+    return session_memory(model.config, *backend, session_opts);
+  };
+  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
+                                          context.common.quiet, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
-  const SessionOptions session_opts =
-      session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 

@@ -45,14 +45,15 @@ std::string load_line(const Model& model, const Session& session, const SessionO
   constexpr double kGiB = 1024.0 * 1024 * 1024;
   return fmt::format(
       "model {}, {:.2f} GiB ({:.2f} bpw), {} layers | kv {} x {} = {:.2f} GiB | {} | "
-      "loaded in {:.2f} s",
+      "loaded in {:.2f} s, {:.2f} GB/s",
       model.description, double(model.file_bytes) / kGiB,
       8.0 * double(model.file_bytes) / double(model.n_params), model.config.n_layers,
       session.max_seq_len(),
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"
                                        : "f32",
-      double(session.kv_bytes()) / kGiB, backend.name(), model.load_seconds);
+      double(session.kv_bytes()) / kGiB, backend.name(), model.load_seconds,
+      per_second(double(model.file_bytes), model.load_seconds) / 1e9);
 }
 
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,

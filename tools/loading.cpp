@@ -10,20 +10,28 @@ std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const st
 }
 
 Model load_with_progress(const std::string& path, Backend& backend,
-                         const std::string& tokenizer_path, bool quiet) {
+                         const std::string& tokenizer_path, bool quiet,
+                         const SessionMemoryOf& session_memory) {
   Progress progress("loading", quiet);
   Model model = load_model(path, backend,
-                           {.tokenizer_path = tokenizer_path, .progress = progress.callback()});
+                           {.tokenizer_path = tokenizer_path,
+                            .progress = progress.callback(),
+                            .session_memory = session_memory});
   for (const std::string& warning : model.warnings) log_warning(warning);
   return model;
 }
 
 Model load_with_tokenizer(const std::string& path, Backend& backend,
-                          const std::string& tokenizer_path, bool quiet) {
-  Model model = load_with_progress(path, backend, tokenizer_path, quiet);
-  MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                 ": has no tokenizer; --tokenizer FILE gives one");
-  return model;
+                          const std::string& tokenizer_path, bool quiet,
+                          const SessionMemoryOf& session_memory) {
+  const auto require_tokenizer = [&](const Model& model) {
+    MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
+                   ": has no tokenizer; --tokenizer FILE gives one");
+  };
+  return load_with_progress(path, backend, tokenizer_path, quiet, [&](const Model& model) {
+    require_tokenizer(model);
+    return session_memory ? session_memory(model) : SessionMemory();
+  });
 }
 
 }  // namespace minfer

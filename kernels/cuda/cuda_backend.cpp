@@ -139,6 +139,16 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   return layer;
 }
 
+int64_t CudaBackend::attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                               int64_t capacity) const {
+  KvLayer layer;
+  layer.n_kv_heads = n_kv_heads;
+  layer.head_dim = head_dim;
+  layer.capacity = capacity;
+  layer.dtype = dtype;
+  return attention_prefill_workspace(layer);
+}
+
 // ---- embedding and positions -------------------------------------------------------------------
 
 void CudaBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) {

@@ -28,6 +28,8 @@ class CudaBackend final : public Backend {
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t capacity) override;
+  int64_t attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                    int64_t capacity) const override;
 
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
   void rope(Tensor x, Tensor cos_sin, int64_t pos) override;

@@ -12,9 +12,8 @@
 // T is the compute type of the backend, F16 or BF16; "half" below means T.
 namespace minfer::cuda {
 
-// ---- elementwise/: rows and elements
-// -------------------------------------------------------------- The residual stream is F32, all
-// else half; formulas as in backend.h.
+// ---- elementwise/: rows and elements ------------------------------------------------------------
+// The residual stream is F32, all else half; formulas as in backend.h.
 
 // x F32 or half, out, weight and bias half. bias may be null.
 void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps);

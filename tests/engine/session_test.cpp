@@ -6,6 +6,7 @@
 #include <cmath>
 #include <limits>
 
+#include "engine/scratch.h"
 #include "models/synthetic.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"
@@ -158,6 +159,33 @@ TEST_P(SessionTest, RefusesWhatDoesNotFit) {
                [&] { Session(model, *backend, {.prefill_chunk = -1}); });
   expect_error(ErrorKind::Usage, "a KV cache of BF16 (supported: F16, F32, U8)",
                [&] { Session(model, *backend, {.kv_dtype = DType::BF16}); });
+}
+
+// What is said beforehand is what is taken, where the CPU's panels of 16 need no padding.
+TEST_P(SessionTest, KnowsItsMemoryBeforehand) {
+  const auto backend = make_cpu_backend();
+  ModelConfig config = odd_config(GetParam());
+  config.dim = 64;
+  config.head_dim = config.rotary_dim = 16;
+  const Model model = make_synthetic_model(config, DType::F16, *backend, 7);
+  for (const DType kv_dtype : {DType::F32, DType::F16, DType::U8}) {
+    const SessionOptions options = {.max_seq_len = 96, .prefill_chunk = 30, .kv_dtype = kv_dtype};
+    const SessionMemory memory = session_memory(config, *backend, options);
+    EXPECT_EQ(memory.n_positions, 96);
+    EXPECT_EQ(memory.kv_bytes, Session(model, *backend, options).kv_bytes());
+    EXPECT_EQ(memory.kv_bytes_as_int8,
+              Session(model, *backend, {.max_seq_len = 96, .kv_dtype = DType::U8}).kv_bytes());
+    const Scratch s = make_scratch(*backend, config, 30);
+    const DeviceTensor rope_table = make_rope_table(*backend, config, 96);
+    int64_t n_bytes = 0;
+    for (const DeviceTensor* buffer : {&s.x, &s.positions, &s.normed, &s.q, &s.k, &s.v, &s.attended,
+                                       &s.gate, &s.up, &s.logits, &rope_table}) {
+      if (*buffer) n_bytes += buffer->view().n_bytes();
+    }
+    EXPECT_EQ(memory.activation_bytes, n_bytes);
+  }
+  expect_error(ErrorKind::Usage, "a context of 641 tokens, the model was trained for 640",
+               [&] { session_memory(config, *backend, {.max_seq_len = 641}); });
 }
 
 // The place is named, whichever chunk it is in.

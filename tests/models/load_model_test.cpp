@@ -2,6 +2,7 @@
 
 #include <cmath>
 
+#include "models/card_memory.h"
 #include "models/host_memory.h"
 #include "models/model.h"
 #include "models/synthetic.h"
@@ -269,6 +270,59 @@ TEST(HostMemory, RefusesWithBothFigures) {
   EXPECT_NO_THROW(require_host_memory(1 << 20, "a test"));
   expect_error(ErrorKind::Memory, "a test needs 1152921504606846976 bytes of memory, ",
                [] { require_host_memory(int64_t{1} << 60, "a test"); });
+}
+
+// A 7B model in F16, and as int4, with a cache of 131072 positions in F16.
+TEST(CardMemory, NamesTheTwoCheapestWaysThatSuffice) {
+  constexpr int64_t kGb = 1'000'000'000;
+  const WeightMemory weights = {13 * kGb, 4 * kGb};
+  const SessionMemory session = {131072, 68 * kGb, 34 * kGb, 2 * kGb};
+  const std::string parts = "the model needs 83 GB of the card's memory, ";
+  const auto refused = [&](int64_t free, const std::string& message) {
+    expect_error(ErrorKind::Memory, message, [&] { require_card_memory(free, weights, session); });
+  };
+  EXPECT_NO_THROW(require_card_memory(83 * kGb, weights, session));
+  refused(83 * kGb - 1, parts +
+                            "83 GB are free: weights 13 GB, a KV cache of 131072 positions 68 "
+                            "GB, activations 2 GB; it fits with --kv-type int8 (49 GB), or "
+                            "--ctx-size 130816");
+  // 33 of 68 GB are left for the cache.
+  refused(48 * kGb, parts +
+                        "48 GB are free: weights 13 GB, a KV cache of 131072 positions 68 GB, "
+                        "activations 2 GB; it fits with --ctx-size 63488, or --device cpu");
+  refused(10 * kGb, parts +
+                        "10 GB are free: weights 13 GB, a KV cache of 131072 positions 68 GB, "
+                        "activations 2 GB; it fits with --device cpu");
+}
+
+TEST(CardMemory, OfWeightsAlone) {
+  EXPECT_NO_THROW(require_card_memory(1000, {1000, 250}, {}));
+  expect_error(ErrorKind::Memory,
+               "the model needs 14.44 GB of the card's memory, 5.5 GB are free: weights 14.44 GB; "
+               "it fits with `minfer quantize` first (3.98 GB), or --device cpu",
+               [] {
+                 require_card_memory(5'500'000'000, {14'440'000'000, 3'980'000'000}, {});
+               });
+}
+
+// The session's part is asked for and checked when the tokenizer is there, and no weight is.
+TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
+  const MemorySource source = small_hf_llama();
+  LoadOptions options;
+  bool is_read = false;
+  options.progress = [&](int64_t, int64_t) { is_read = true; };
+  options.session_memory = [](const Model& model) {
+    EXPECT_EQ(model.config.vocab_size, 40);
+    return SessionMemory{.n_positions = 8, .kv_bytes = int64_t{1} << 60};
+  };
+  expect_error(ErrorKind::Memory, "loading the model needs 11529215046068",
+               [&] { load_model(source, *backend_, options); });
+  options.session_memory = [](const Model&) -> SessionMemory {
+    throw Error(ErrorKind::Usage, "the prompt is too long");
+  };
+  expect_error(ErrorKind::Usage, "the prompt is too long",
+               [&] { load_model(source, *backend_, options); });
+  EXPECT_FALSE(is_read);
 }
 
 TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {

@@ -23,8 +23,9 @@ __device__ float finish(float x) {
 //   launch   a block a row, which it keeps in registers (rows.cuh), the last row first: what made x
 //            ended there, and what reads out begins with its first rows, so both may be in L2
 //   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from
-//   deviations moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes source   Zhang and
-//   Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
+//            deviations
+//   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
+//   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
 template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(kMaxRowThreads)
     norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,

@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+namespace minfer {
+
+// What a session takes beside the weights, all of it before the first token.
+struct SessionMemory {
+  int64_t n_positions = 0;  // of the KV cache
+  int64_t kv_bytes = 0;
+  int64_t kv_bytes_as_int8 = 0;  // kv_bytes where it is int8 already
+  int64_t activation_bytes = 0;  // of one pass, and what its operations need besides
+};
+
+// Bytes of weights as they are, and as `minfer quantize` leaves them by default.
+struct WeightMemory {
+  int64_t bytes = 0, bytes_as_int4 = 0;
+};
+
+// Throws Memory where a card has fewer bytes free: one line with what is needed, part by part, and
+// of what makes it fit the two ways that cost least.
+void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
+                         const SessionMemory& session);
+
+}  // namespace minfer
