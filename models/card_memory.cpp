@@ -1,17 +1,13 @@
 #include "models/card_memory.h"
 
 #include <cmath>
-#include <string>
 
 #include "kernels/base/error.h"
 #include "kernels/base/math.h"
 
 namespace minfer {
-namespace {
 
-std::string gb(int64_t bytes) { return cat(std::round(double(bytes) / 1e7) / 100, " GB"); }
-
-}  // namespace
+std::string gigabytes(int64_t bytes) { return cat(std::round(double(bytes) / 1e7) / 100, " GB"); }
 
 void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
                          const SessionMemory& session) {
@@ -19,10 +15,11 @@ void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
       checked_add(checked_add(weights.bytes, session.kv_bytes), session.activation_bytes);
   if (needed <= free_bytes) return;
 
-  std::string parts = cat("weights ", gb(weights.bytes));
+  std::string parts = cat("weights ", gigabytes(weights.bytes));
   if (session.n_positions > 0) {
-    parts += cat(", a KV cache of ", session.n_positions, " positions ", gb(session.kv_bytes),
-                 ", activations ", gb(session.activation_bytes));
+    parts +=
+        cat(", a KV cache of ", session.n_positions, " positions ", gigabytes(session.kv_bytes),
+            ", activations ", gigabytes(session.activation_bytes));
   }
 
   std::string remedies;
@@ -32,7 +29,7 @@ void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
     remedies += cat(n_remedies++ == 0 ? "" : ", or ", what);
   };
   const auto offer_with_its_bytes = [&](const std::string& what, int64_t saved) {
-    if (saved > 0) offer(cat(what, " (", gb(needed - saved), ")"), needed - saved);
+    if (saved > 0) offer(cat(what, " (", gigabytes(needed - saved), ")"), needed - saved);
   };
   offer_with_its_bytes("--kv-type int8", session.kv_bytes - session.kv_bytes_as_int8);
   // As many positions as fit, where they are worth it.
@@ -47,8 +44,8 @@ void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
   offer("--device cpu", 0);
 
   throw Error(ErrorKind::Memory,
-              cat("the model needs ", gb(needed), " of the card's memory, ", gb(free_bytes),
-                  " are free: ", parts, "; it fits with ", remedies));
+              cat("the model needs ", gigabytes(needed), " of the card's memory, ",
+                  gigabytes(free_bytes), " are free: ", parts, "; it fits with ", remedies));
 }
 
 }  // namespace minfer

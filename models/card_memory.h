@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 
 namespace minfer {
 
@@ -16,6 +17,8 @@ struct SessionMemory {
 struct WeightMemory {
   int64_t bytes = 0, bytes_as_int4 = 0;
 };
+
+std::string gigabytes(int64_t bytes);  // "13.48 GB", of 10^9 bytes
 
 // Throws Memory where a card has fewer bytes free: one line with what is needed, part by part, and
 // of what makes it fit the two ways that cost least.

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "models/card_memory.h"
 
 namespace minfer {
 namespace {
@@ -124,9 +125,8 @@ void require_backend_memory(const Backend& backend, int64_t bytes, std::string_v
                             std::string_view remedies) {
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) return require_host_memory(bytes, purpose);
-  const auto gb = [](int64_t n) { return double(n / 10'000'000) / 100; };
-  MINFER_REQUIRE(Memory, bytes <= *free, purpose, " needs ", gb(bytes),
-                 " GB of the card's memory, ", gb(*free), " GB are free: ", remedies);
+  MINFER_REQUIRE(Memory, bytes <= *free, purpose, " needs ", gigabytes(bytes),
+                 " of the card's memory, ", gigabytes(*free), " are free: ", remedies);
 }
 
 }  // namespace minfer

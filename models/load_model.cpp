@@ -42,7 +42,7 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
   return n;
 }
 
-// Of two matrices that a product of many tokens makes F16 at once, gate and up, at most.
+// Of what the products of a prompt make F16 at once, gate and up are the most.
 int64_t dequantized_bytes(const std::vector<WeightBinding>& bindings, const ModelConfig& config) {
   const bool has_groups = std::any_of(bindings.begin(), bindings.end(), [](const auto& binding) {
     return card_kept_groups(*binding.entry).has_value();
@@ -54,17 +54,20 @@ int64_t dequantized_bytes(const std::vector<WeightBinding>& bindings, const Mode
 // that read_weights may use.
 size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelConfig& config,
                       const Backend& backend, SessionMemory session) {
-  int64_t needed = checked_add(session.kv_bytes, session.activation_bytes);
+  int64_t on_host = 0;
   WeightMemory on_card;
   for (const WeightBinding& binding : bindings) {
-    needed = checked_add(needed, weight_memory_bytes(*binding.entry));
+    on_host = checked_add(on_host, weight_memory_bytes(*binding.entry));
     on_card.bytes = checked_add(on_card.bytes, card_memory_bytes(*binding.entry));
     on_card.bytes_as_int4 += binding.entry->shape.n_elements() * 9 / 16;
   }
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) {
-    const size_t n_slots = count_slots(bindings, available_host_bytes() - needed);
-    require_host_memory(checked_add(needed, slot_bytes(bindings, n_slots)), "loading the model");
+    const size_t n_slots = count_slots(bindings, available_host_bytes() - on_host);
+    const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
+    // The slots are gone when the session comes.
+    const int64_t besides = std::max(slot_bytes(bindings, n_slots), in_session);
+    require_host_memory(checked_add(on_host, besides), "loading the model");
     return n_slots;
   }
   session.activation_bytes =
@@ -236,7 +239,7 @@ ModelConfig check_model(const TensorSource& source) try {
 }
 
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
-  const auto start = std::chrono::steady_clock::now();
+  auto start = std::chrono::steady_clock::now();
   const auto in_its_name = [&source](const auto& step) {
     try {
       step();
@@ -259,8 +262,12 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
                                                      : load_tokenizer(options.tokenizer_path);
     require_fitting_tokenizer(model);
   });
-  const SessionMemory session =
-      options.session_memory ? options.session_memory(model) : SessionMemory();
+  SessionMemory session;
+  if (options.session_memory) {
+    const auto asked = std::chrono::steady_clock::now();
+    session = options.session_memory(model);
+    start += std::chrono::steady_clock::now() - asked;  // a prompt's tokens are not of the load
+  }
   in_its_name([&] {
     const size_t n_slots = require_memory(bindings, model.config, backend, session);
     if (divisors != nullptr)

@@ -27,13 +27,15 @@ struct Model {
   std::vector<std::string> warnings;  // of the load, one line each
 };
 
+using SessionMemoryOf = std::function<SessionMemory(const Model&)>;
+
 struct LoadOptions {
   std::string tokenizer_path;  // empty: the model's own
   // Called after each tensor with bytes done and in all; may be null.
   std::function<void(int64_t, int64_t)> progress = nullptr;
   // What the session to come takes, of a model that has its config and tokenizer, but no weights
   // yet: for the check of memory. May be null, and may throw what speaks against that session.
-  std::function<SessionMemory(const Model&)> session_memory = nullptr;
+  SessionMemoryOf session_memory = nullptr;
 };
 
 // Everything the architecture needs is there with the expected shape before any weight is read.

@@ -24,12 +24,9 @@ Model load_with_progress(const std::string& path, Backend& backend,
 Model load_with_tokenizer(const std::string& path, Backend& backend,
                           const std::string& tokenizer_path, bool quiet,
                           const SessionMemoryOf& session_memory) {
-  const auto require_tokenizer = [&](const Model& model) {
+  return load_with_progress(path, backend, tokenizer_path, quiet, [&](const Model& model) {
     MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
                    ": has no tokenizer; --tokenizer FILE gives one");
-  };
-  return load_with_progress(path, backend, tokenizer_path, quiet, [&](const Model& model) {
-    require_tokenizer(model);
     return session_memory ? session_memory(model) : SessionMemory();
   });
 }

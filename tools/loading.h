@@ -1,6 +1,5 @@
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "models/model.h"
@@ -10,8 +9,6 @@ namespace minfer {
 
 // The backend for a model: a card computes in the float type of its weights.
 std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const std::string& path);
-
-using SessionMemoryOf = std::function<SessionMemory(const Model&)>;  // LoadOptions::session_memory
 
 // load_model with a progress bar and its warnings in the log. Throws Interrupted on Ctrl-C.
 Model load_with_progress(const std::string& path, Backend& backend,
