@@ -27,7 +27,7 @@ double measure_cpu_read_bandwidth(int n_threads, const std::string& isa);  // by
 struct CudaLimits {
   std::string card;
   double read_bytes_per_second = 0;     // best stream over 6 GiB: plain loads or bulk copies
-  double copy_bytes_per_second = 0;     // device to device: bytes read plus bytes written
+  double copy_bytes_per_second = 0;     // best of device to device: bytes read plus bytes written
   double barrier_seconds = 0;           // of one barrier over the grid, a block on each SM
   double launch_seconds = 0;            // of one kernel in a graph
   double dependent_launch_seconds = 0;  // the same with programmatic dependent launch

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/bench.h"
 #include "kernels/cuda/bench/random_tensors.h"
@@ -12,7 +13,8 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{6} << 30;
-constexpr int kRounds = 1000;  // of barriers and of launches in one interval
+constexpr int64_t kCopyBytes = int64_t{8} << 30;  // at most: a quarter of what is free
+constexpr int kRounds = 1000;                     // of barriers and of launches in one interval
 
 // Reads n vectors and writes nothing; the sum keeps the loads alive.
 //   launch   any grid; each thread has kUnroll loads of 16 bytes under way
@@ -76,6 +78,20 @@ __global__ void bulk_read_kernel(const char* from, int64_t n_bytes, uint4* sink)
 #endif
 }
 
+// to[i] = from[i] of as many vectors as all blocks copy.
+//   launch   each thread has kUnroll loads of 16 bytes under way, and is done
+template <int kUnroll>
+__global__ void copy_kernel(uint4* to, const uint4* from) {
+  const int64_t first = int64_t{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x;
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  uint4 v[kUnroll];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) v[u] = from[first + u * blockDim.x];
+#pragma unroll
+  for (int u = 0; u < kUnroll; ++u) to[first + u * blockDim.x] = v[u];
+}
+
 // n rounds of a barrier over the grid: one counter, added to and polled by a thread of each block.
 __global__ void barrier_kernel(unsigned* counter, int n) {
   for (int i = 0; i < n; ++i) {
@@ -125,15 +141,42 @@ class LimitProbe {
     return double(kReadBytes) / best;
   }
 
+  // Timed as kernels are: copies of tensors one behind the other in a graph, from memory that has
+  // left L2 when its turn comes again. The driver's copies of tensors as large as those of a
+  // prompt and larger, and a kernel's; the fastest of all is the limit.
   double copy_bytes_per_second() {
-    constexpr int64_t kBytes = int64_t{2} << 30;
-    const DeviceTensor from = allocate_device(DType::U8, {kBytes});
-    const DeviceTensor to = allocate_device(DType::U8, {kBytes});
-    MINFER_CUDA_CHECK(cudaMemsetAsync(from.view().data, 7, size_t(kBytes), stream_.get()));
-    return 2.0 * double(kBytes) / median_seconds([&] {
-             MINFER_CUDA_CHECK(cudaMemcpyAsync(to.view().data, from.view().data, size_t(kBytes),
-                                               cudaMemcpyDeviceToDevice, stream_.get()));
-           });
+    size_t n_free = 0, n_all = 0;
+    MINFER_CUDA_CHECK(cudaMemGetInfo(&n_free, &n_all));
+    const auto n_bytes = std::min(kCopyBytes, int64_t(std::bit_floor(n_free / 4)));
+    const DeviceTensor from = random_tensor(DType::F16, {n_bytes / 2});
+    const DeviceTensor to = allocate_device(DType::U8, {n_bytes});
+    const auto seconds_in_pieces_of = [&](int64_t piece, const auto& copy) {
+      return graph_us(stream_.get(), 1,
+                      [&] {
+                        for (int64_t at = 0; at < n_bytes; at += piece) {
+                          copy(static_cast<char*>(to.view().data) + at,
+                               static_cast<const char*>(from.view().data) + at, piece);
+                        }
+                      }) *
+             1e-6;
+    };
+    const auto copy_by_driver = [&](char* out, const char* in, int64_t n) {
+      MINFER_CUDA_CHECK(
+          cudaMemcpyAsync(out, in, size_t(n), cudaMemcpyDeviceToDevice, stream_.get()));
+    };
+    const auto copy_by_kernel = [&](char* out, const char* in, int64_t n) {
+      constexpr int kThreads = 256, kUnroll = 4;
+      launch(copy_kernel<kUnroll>, dim3(narrow<unsigned>(n / (16 * kUnroll * kThreads))),
+             dim3(kThreads), 0, stream_.get(), reinterpret_cast<uint4*>(out),
+             reinterpret_cast<const uint4*>(in));
+    };
+    double best = 1e9;
+    for (const int64_t piece : {int64_t{64} << 20, int64_t{512} << 20, n_bytes}) {
+      if (piece > n_bytes) continue;
+      best = std::min(best, seconds_in_pieces_of(piece, copy_by_driver));
+      best = std::min(best, seconds_in_pieces_of(piece, copy_by_kernel));
+    }
+    return 2.0 * double(n_bytes) / best;
   }
 
   double barrier_seconds() {

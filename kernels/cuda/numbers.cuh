@@ -70,4 +70,15 @@ struct alignas(kN * sizeof(T)) Vec {
   __device__ const T& operator[](int i) const { return at[i]; }
 };
 
+// Of a vector that is read again or later: what the compiler has made of its bits, such as floats
+// of twice the size, is not kept in registers.
+template <typename T, int kN>
+__device__ void keep_packed(Vec<T, kN>& vec) {
+  if constexpr (sizeof(vec) % 4 == 0) {
+    for (size_t i = 0; i < sizeof(vec) / 4; ++i) {
+      asm volatile("" : "+r"(reinterpret_cast<uint32_t*>(&vec)[i]));
+    }
+  }
+}
+
 }  // namespace minfer::cuda

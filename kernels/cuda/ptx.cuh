@@ -32,6 +32,13 @@ __device__ inline float max_or_nan(float a, float b) {
   return larger;
 }
 
+// To the nearest integer of -128 to 127, of two the even one; 0 where x is NaN.
+__device__ inline int round_to_s8(float x) {
+  int rounded;
+  asm("cvt.rni.s8.f32 %0, %1;" : "=r"(rounded) : "f"(x));
+  return rounded;
+}
+
 // 2^x within 2 ulp; 0 for -inf. Here and below, what is subnormal counts as 0.
 __device__ inline float exp2_fast(float x) {
   float y;
@@ -98,7 +105,10 @@ __device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n
                "r"(n_bytes)
                : "memory");
 }
-// 4 bytes.
+// 8 bytes, and 4.
+__device__ inline void copy_async_8(uint32_t to_shared, const void* from) {
+  asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to_shared), "l"(from) : "memory");
+}
 __device__ inline void copy_async_4(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
 }

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <bit>
 
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
@@ -10,52 +11,103 @@
 namespace minfer::cuda {
 namespace {
 
-constexpr int kWarps = 8;
+constexpr int kThreads = 256, kWarps = kThreads / 32;
 
-template <typename T, int kN>
-struct alignas(sizeof(T) * kN) Some {
-  T at[kN];
+template <int kN, typename T>
+__device__ Vec<T, kN> load(const T* from) {
+  return *reinterpret_cast<const Vec<T, kN>*>(from);
+}
+template <typename T, typename From, int kN>
+__device__ void store(T* to, const Vec<From, kN>& from) {
+  Vec<T, kN> some;
+#pragma unroll
+  for (int e = 0; e < kN; ++e) some[e] = from_float<T>(to_float(from[e]));
+  *reinterpret_cast<Vec<T, kN>*>(to) = some;
+}
+
+template <int kN>
+__device__ void load_angles(float2 (&to)[kN], const float2* from) {
+  constexpr int kAtOnce = kN > 1 ? 2 : 1;
+#pragma unroll
+  for (int e = 0; e < kN; e += kAtOnce) {
+    const auto some = load<kAtOnce>(from + e);
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) to[e + j] = some[j];
+  }
+}
+
+// The pairs (low[e], high[e]), turned by angles[e], rounded to Out.
+template <typename Out, typename In, int kN>
+struct Turned {
+  Vec<Out, kN> low, high;
+
+  __device__ Turned(const Vec<In, kN>& a, const Vec<In, kN>& b, const float2 (&angles)[kN]) {
+#pragma unroll
+    for (int e = 0; e < kN; ++e) {
+      const float2 r = attention::rotated(to_float(a[e]), to_float(b[e]), angles[e]);
+      low[e] = from_float<Out>(r.x);
+      high[e] = from_float<Out>(r.y);
+    }
+  }
 };
+
+// Heads whose numbers a thread has under way at once, and turns by the angles that it read once.
+constexpr int kHeadsAtOnce = 4;
+
+// A thread for each chunk of a head, as far as a block has threads, and of every kHeadsAtOnce-th
+// head.
+dim3 threads_of_token(int64_t n_heads, int64_t n_chunks) {
+  const auto of_head = narrow<unsigned>(std::min<int64_t>(n_chunks, kThreads));
+  const auto heads = narrow<unsigned>(ceil_div(n_heads, kHeadsAtOnce));
+  return {of_head, std::clamp(heads, 1u, kThreads / of_head)};
+}
 
 // out[t, h] = x[t, h] with pairs (i, i + n_pairs) turned by the angle of position pos + t; elements
 // past 2 n_pairs as they are
 //
-//   x, out   [n_rows / n_heads, n_heads, head_dim] In and Out; out may be x where the types agree
+//   x, out   [n_tokens, n_heads, head_dim] In and Out; out may be x where the types agree
 //   cos_sin  [.., n_pairs] cosine and sine, f32; not read where n_pairs is 0
-//   launch   one warp a row, kN elements a lane and access
+//   launch   a block a token; a thread kN pairs, or kN elements that are not turned, of some heads
 //   maths    f32 (rotate.cuh), one rounding
+//   moves    x and out once; the angles of a token are read by all its heads
 template <typename Out, typename In, int kN>
-__global__ void __launch_bounds__(32 * kWarps)
-    rope_kernel(Out* out, const In* x, const float2* cos_sin, int64_t n_rows, int n_heads,
-                int head_dim, int n_pairs, int64_t pos) {
+__global__ void __maxnreg__(80) rope_kernel(Out* out, const In* x, const float2* cos_sin,
+                                            int n_heads, int head_dim, int n_pairs, int64_t pos) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= n_rows) return;
-  const float2* const angles = cos_sin + (pos + row / n_heads) * n_pairs;
-  using From = Some<In, kN>;
-  using To = Some<Out, kN>;
-  const auto* from = x + row * head_dim;
-  auto* to = out + row * head_dim;
-  for (int i = int(threadIdx.x) % 32 * kN; i < n_pairs; i += 32 * kN) {
-    const From a = *reinterpret_cast<const From*>(from + i);
-    const From b = *reinterpret_cast<const From*>(from + i + n_pairs);
-    To low, high;
+  const int64_t token = blockIdx.x;
+  const int n_turned = n_pairs / kN, n_chunks = (head_dim - n_pairs) / kN;  // of a head
+  const int heads_at_once = static_cast<int>(blockDim.y);
+  for (int chunk = threadIdx.x; chunk < n_chunks; chunk += static_cast<int>(blockDim.x)) {
+    const bool turns = chunk < n_turned;
+    const int64_t column = chunk * kN + (turns ? 0 : n_pairs);
+    float2 angles[kN];
+    if (turns) load_angles(angles, cos_sin + (pos + token) * n_pairs + chunk * kN);
+    for (int head = threadIdx.y; head < n_heads; head += kHeadsAtOnce * heads_at_once) {
+      const auto at = [&](int u) {
+        return (token * n_heads + head + u * heads_at_once) * head_dim + column;
+      };
+      Vec<In, kN> low[kHeadsAtOnce], high[kHeadsAtOnce];
 #pragma unroll
-    for (int e = 0; e < kN; ++e) {
-      const float2 r = attention::rotated(to_float(a.at[e]), to_float(b.at[e]), angles[i + e]);
-      low.at[e] = from_float<Out>(r.x);
-      high.at[e] = from_float<Out>(r.y);
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        if (head + u * heads_at_once >= n_heads) break;
+        low[u] = load<kN>(x + at(u));
+        if (turns) high[u] = load<kN>(x + at(u) + n_pairs);
+      }
+#pragma unroll
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        if (head + u * heads_at_once >= n_heads) break;
+        keep_packed(low[u]);
+        if (!turns) {
+          store(out + at(u), low[u]);
+          continue;
+        }
+        keep_packed(high[u]);
+        const Turned<Out, In, kN> turned(low[u], high[u], angles);
+        store(out + at(u), turned.low);
+        store(out + at(u) + n_pairs, turned.high);
+      }
     }
-    *reinterpret_cast<To*>(to + i) = low;
-    *reinterpret_cast<To*>(to + i + n_pairs) = high;
-  }
-  for (int i = 2 * n_pairs + int(threadIdx.x) % 32 * kN; i < head_dim; i += 32 * kN) {
-    const From a = *reinterpret_cast<const From*>(from + i);
-    To same;
-#pragma unroll
-    for (int e = 0; e < kN; ++e) same.at[e] = from_float<Out>(to_float(a.at[e]));
-    *reinterpret_cast<To*>(to + i) = same;
   }
 }
 
@@ -63,59 +115,97 @@ struct AppendArgs {
   const void *k, *v;  // [n_tokens, n_heads, head_dim] T
   void *keys, *values;
   float *key_scales, *value_scales;  // of U8
-  int64_t n_rows, capacity, pos;     // n_rows: n_tokens * n_heads
+  int64_t n_tokens, capacity, pos;
   int n_heads, head_dim;
 };
 
-// cache[h, pos + t] = k[t, h], and the same for v
+// cache[h, pos + t] = k[t, h], and the same for v, for what the next two kernels do not take
 //
 //   cache    [n_heads, capacity, head_dim] F16, or U8 with a scale [n_heads, capacity] for each row
-//   launch   one warp a row of k (blockIdx.y 0) or v (1), kN elements a lane and access
+//   launch   one warp a row of k (blockIdx.y 0) or v (1), one element a lane at a time
 //   maths    U8: quantize_row.cuh
-template <typename T, bool kU8, int kN>
-__global__ void __launch_bounds__(32 * kWarps) kv_append_kernel(const AppendArgs a) {
+template <typename T, bool kU8>
+__global__ void __launch_bounds__(kThreads) plain_kv_append_kernel(const AppendArgs a) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= a.n_rows) return;
+  if (row >= a.n_tokens * a.n_heads) return;
   const bool is_k = blockIdx.y == 0;
   const T* const from = static_cast<const T*>(is_k ? a.k : a.v) + row * a.head_dim;
   const int64_t to_row = row % a.n_heads * a.capacity + a.pos + row / a.n_heads;
-  const int begin = int(threadIdx.x) % 32 * kN;
-  using From = Some<T, kN>;
+  const int lane = static_cast<int>(threadIdx.x) % 32;
   if constexpr (kU8) {
     float largest = 0;
-    for (int i = begin; i < a.head_dim; i += 32 * kN) {
-      const From x = *reinterpret_cast<const From*>(from + i);
-#pragma unroll
-      for (int e = 0; e < kN; ++e) {
-        largest = attention::larger_magnitude(largest, to_float(x.at[e]));
-      }
+    for (int i = lane; i < a.head_dim; i += 32) {
+      largest = attention::larger_magnitude(largest, to_float(from[i]));
     }
     const attention::RowScale scale = attention::row_scale(largest);
-    if (threadIdx.x % 32 == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;
+    if (lane == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;
     uint8_t* const to = static_cast<uint8_t*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
-    for (int i = begin; i < a.head_dim; i += 32 * kN) {
-      const From x = *reinterpret_cast<const From*>(from + i);
-      Some<uint8_t, kN> levels;
-#pragma unroll
-      for (int e = 0; e < kN; ++e) levels.at[e] = attention::level_of(to_float(x.at[e]), scale);
-      *reinterpret_cast<Some<uint8_t, kN>*>(to + i) = levels;
+    for (int i = lane; i < a.head_dim; i += 32) {
+      to[i] = attention::level_of(to_float(from[i]), scale);
     }
   } else {
     __half* const to = static_cast<__half*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
-    for (int i = begin; i < a.head_dim; i += 32 * kN) {
-      const From x = *reinterpret_cast<const From*>(from + i);
-      Some<__half, kN> halves;
+    for (int i = lane; i < a.head_dim; i += 32) to[i] = from_float<__half>(to_float(from[i]));
+  }
+}
+
+constexpr int kLevelChunks = 4, kLevelTokens = 8;
+
+// The same for U8 and rows of whole 16-byte words, up to 1024 elements, which are read once
+//
+//   launch   2^lanes_shift lanes a row of k (blockIdx.y 0) or v (1); a lane keeps up to 4 x 8
+//            elements, in words adjacent to those of its neighbours. A block has 8 tokens, whose
+//            rows and scales lie side by side in the cache, of some heads
+//   moves    k and v read once, a byte an element and the scales written
+template <typename T>
+__global__ void __launch_bounds__(kThreads, 5)
+    append_levels_kernel(const AppendArgs a, int lanes_shift, unsigned n_head_blocks) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int n_lanes = 1 << lanes_shift, heads_of_block = kThreads / kLevelTokens >> lanes_shift;
+  const int lane = static_cast<int>(threadIdx.x) & (n_lanes - 1);
+  const int row_of_block = static_cast<int>(threadIdx.x) >> lanes_shift;
+  const int64_t token =
+      int64_t{blockIdx.x / n_head_blocks} * kLevelTokens + row_of_block % kLevelTokens;
+  const int head =
+      static_cast<int>(blockIdx.x % n_head_blocks) * heads_of_block + row_of_block / kLevelTokens;
+  const bool is_k = blockIdx.y == 0, is_row = token < a.n_tokens && head < a.n_heads;
+  const T* const from =
+      static_cast<const T*>(is_k ? a.k : a.v) + (token * a.n_heads + head) * a.head_dim;
+  const auto column_of = [&](int c) { return (lane + c * n_lanes) * 8; };
+  const auto is_there = [&](int c) { return is_row && column_of(c) < a.head_dim; };
+  Vec<T, 8> x[kLevelChunks] = {};
 #pragma unroll
-      for (int e = 0; e < kN; ++e) halves.at[e] = from_float<__half>(to_float(x.at[e]));
-      *reinterpret_cast<Some<__half, kN>*>(to + i) = halves;
-    }
+  for (int c = 0; c < kLevelChunks; ++c) {
+    if (is_there(c)) x[c] = load<8>(from + column_of(c));
+  }
+  float largest = 0;
+#pragma unroll
+  for (int c = 0; c < kLevelChunks; ++c) {
+#pragma unroll
+    for (int e = 0; e < 8; ++e) largest = attention::larger_magnitude(largest, to_float(x[c][e]));
+  }
+  const attention::RowScale scale = attention::row_scale(largest, n_lanes);
+  if (!is_row) return;
+#pragma unroll
+  for (int c = 0; c < kLevelChunks; ++c) keep_packed(x[c]);
+  const int64_t to_row = head * a.capacity + a.pos + token;
+  if (lane == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;
+  uint8_t* const to = static_cast<uint8_t*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
+#pragma unroll
+  for (int c = 0; c < kLevelChunks; ++c) {
+    if (!is_there(c)) continue;
+    Vec<uint8_t, 8> levels;
+#pragma unroll
+    for (int e = 0; e < 8; ++e) levels[e] = attention::level_of(to_float(x[c][e]), scale);
+    *reinterpret_cast<Vec<uint8_t, 8>*>(to + column_of(c)) = levels;
   }
 }
 
 struct RopeAppendArgs {
-  void* q;            // [n_tokens, n_heads, head_dim] T
+  void* q;            // [n_tokens, n_heads, head_dim] T, or null
   const void *k, *v;  // [n_tokens, n_kv_heads, head_dim] T
   __half *keys, *values;
   const float2* cos_sin;
@@ -123,70 +213,85 @@ struct RopeAppendArgs {
   int n_heads, n_kv_heads, head_dim, n_pairs;
 };
 
-// q[t, h] turned as rope_kernel does; cache[h, pos + t] = k[t, h], turned, and v[t, h]
+// q[t, h] turned as rope_kernel does; cache[h, pos + t] = k[t, h], turned, and v[t, h]. With no q
+// and no pairs an append alone
 //
 //   cache    [n_kv_heads, capacity, head_dim] F16
-//   launch   a block a token of q (blockIdx.y 0), k (1) or v (2); a thread 2 x 16 bytes of a head
-//            at a time: of both halves of 8 pairs, or of what is not turned
+//   launch   a block a token of v (blockIdx.y 0), k (1) or q (2); a thread 2 x 16 bytes of some
+//   heads:
+//            of both halves of 8 pairs, or of what is not turned
 //   maths    rope_kernel's to T, then rounded to F16: the bits of rope and append one after the
 //            other
 //   moves    q, k and v once in each direction
 template <typename T>
-__global__ void __launch_bounds__(32 * kWarps) rope_append_kernel(const RopeAppendArgs a) {
+__global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  using From = Some<T, 8>;
-  using To = Some<__half, 8>;
-  using Two = Some<float2, 2>;
   const int64_t token = blockIdx.x;
-  const bool is_q = blockIdx.y == 0, is_v = blockIdx.y == 2;
+  const bool is_v = blockIdx.y == 0, is_q = blockIdx.y == 2;
   const int n_heads = is_q ? a.n_heads : a.n_kv_heads;
-  const int n_chunks = a.head_dim / 16, n_turned = is_v ? 0 : a.n_pairs / 8;
-  const float2* const angles = a.cos_sin + (a.pos + token) * a.n_pairs;
-  for (int i = static_cast<int>(threadIdx.x); i < n_heads * n_chunks; i += 32 * kWarps) {
-    const int head = i / n_chunks, chunk = i % n_chunks;
+  const int n_chunks = a.head_dim / 16, n_pairs = is_v ? 0 : a.n_pairs, n_turned = n_pairs / 8;
+  const int heads_at_once = static_cast<int>(blockDim.y);
+  const T* const x = static_cast<const T*>(is_q ? a.q : is_v ? a.v : a.k);
+  for (int chunk = threadIdx.x; chunk < n_chunks; chunk += static_cast<int>(blockDim.x)) {
     const bool turns = chunk < n_turned;
     if (is_q && !turns) continue;
-    const int first = turns ? chunk * 8 : chunk * 16;
-    const int second = first + (turns ? a.n_pairs : 8);
-    const int64_t row = (token * n_heads + head) * a.head_dim;
-    const T* const from = static_cast<const T*>(is_q ? a.q : is_v ? a.v : a.k) + row;
-    From low = *reinterpret_cast<const From*>(from + first);
-    From high = *reinterpret_cast<const From*>(from + second);
-    if (turns) {
+    const int first = chunk * 8 + (turns ? 0 : n_pairs);
+    const int second = first + (turns ? n_pairs : a.head_dim / 2 - n_pairs);
+    float2 angles[8];
+    if (turns) load_angles(angles, a.cos_sin + (a.pos + token) * a.n_pairs + chunk * 8);
+    for (int h = threadIdx.y; h < n_heads; h += kHeadsAtOnce * heads_at_once) {
+      Vec<T, 8> low[kHeadsAtOnce], high[kHeadsAtOnce];
 #pragma unroll
-      for (int e = 0; e < 8; e += 2) {
-        const Two two = *reinterpret_cast<const Two*>(angles + chunk * 8 + e);
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = h + u * heads_at_once;
+        if (head >= n_heads) break;
+        const T* const from = x + (token * n_heads + head) * a.head_dim;
+        low[u] = load<8>(from + first);
+        high[u] = load<8>(from + second);
+      }
 #pragma unroll
-        for (int j = e; j < e + 2; ++j) {
-          const float2 r =
-              attention::rotated(to_float(low.at[j]), to_float(high.at[j]), two.at[j - e]);
-          low.at[j] = from_float<T>(r.x);
-          high.at[j] = from_float<T>(r.y);
+      for (int u = 0; u < kHeadsAtOnce; ++u) {
+        const int head = h + u * heads_at_once;
+        if (head >= n_heads) break;
+        keep_packed(low[u]);
+        keep_packed(high[u]);
+        if (turns) {
+          const Turned<T, T, 8> turned(low[u], high[u], angles);
+          low[u] = turned.low;
+          high[u] = turned.high;
+        }
+        if (is_q) {
+          T* const to = static_cast<T*>(a.q) + (token * n_heads + head) * a.head_dim;
+          store(to + first, low[u]);
+          store(to + second, high[u]);
+        } else {
+          __half* const to =
+              (is_v ? a.values : a.keys) + (head * a.capacity + a.pos + token) * a.head_dim;
+          store(to + first, low[u]);
+          store(to + second, high[u]);
         }
       }
     }
-    if (is_q) {
-      T* const to = static_cast<T*>(a.q) + row;
-      *reinterpret_cast<From*>(to + first) = low;
-      *reinterpret_cast<From*>(to + second) = high;
-      continue;
-    }
-    To low_half, high_half;
-#pragma unroll
-    for (int e = 0; e < 8; ++e) {
-      low_half.at[e] = from_float<__half>(to_float(low.at[e]));
-      high_half.at[e] = from_float<__half>(to_float(high.at[e]));
-    }
-    __half* const to =
-        (is_v ? a.values : a.keys) + (head * a.capacity + a.pos + token) * a.head_dim;
-    *reinterpret_cast<To*>(to + first) = low_half;
-    *reinterpret_cast<To*>(to + second) = high_half;
   }
 }
 
 bool aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
-bool aligned8(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 8 == 0; }
+
+// Whether k and v come to the cache by words of 16 bytes, or, of levels, 8.
+bool in_words(const KvLayer& cache, const Tensor& k, const Tensor& v) {
+  return aligned16(k) && aligned16(v) && aligned16(cache.keys) && aligned16(cache.values) &&
+         cache.head_dim % (cache.dtype == DType::F16 ? 16 : 8) == 0;
+}
+
+void run_rope_append(cudaStream_t stream, DType dtype, const RopeAppendArgs& args,
+                     int64_t n_tokens) {
+  visit_half(dtype, [&]<typename T>() {
+    launch(rope_append_kernel<T>, dim3(narrow<unsigned>(n_tokens), args.q == nullptr ? 2 : 3),
+           threads_of_token(std::max(args.n_heads, args.n_kv_heads), args.head_dim / 16), 0, stream,
+           args);
+  });
+}
 
 }  // namespace
 
@@ -202,19 +307,20 @@ void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos
                "rope: positions ", pos, " to ", pos + n_tokens, " of heads of ", head_dim,
                " by a table ", cos_sin.shape);
   if (x.n_elements() == 0) return;
-  const int64_t n_rows = n_tokens * n_heads;
   const auto run = [&]<typename Out, typename In, int kN>() {
-    launch(rope_kernel<Out, In, kN>, narrow<unsigned>(ceil_div(n_rows, kWarps)), 32 * kWarps, 0,
-           stream, data_of<Out>(out), data_of<const In>(x), data_of<const float2>(cos_sin), n_rows,
-           narrow<int>(n_heads), narrow<int>(head_dim), narrow<int>(n_pairs), pos);
+    launch(rope_kernel<Out, In, kN>, narrow<unsigned>(n_tokens),
+           threads_of_token(n_heads, (head_dim - n_pairs) / kN), 0, stream, data_of<Out>(out),
+           data_of<const In>(x), data_of<const float2>(cos_sin), narrow<int>(n_heads),
+           narrow<int>(head_dim), narrow<int>(n_pairs), pos);
   };
-  const bool by_4 = head_dim % 4 == 0 && n_pairs % 4 == 0 && aligned8(x) && aligned8(out);
+  const bool by_8 = head_dim % 8 == 0 && n_pairs % 8 == 0 && aligned16(x) && aligned16(out) &&
+                    (!cos_sin || aligned16(cos_sin));
   visit_half(x.dtype, [&]<typename In>() {
     if (out.dtype == x.dtype) {
-      if (by_4) return run.template operator()<In, In, 4>();
+      if (by_8) return run.template operator()<In, In, 8>();
       return run.template operator()<In, In, 1>();
     }
-    if (by_4) return run.template operator()<__half, In, 4>();
+    if (by_8) return run.template operator()<__half, In, 8>();
     run.template operator()<__half, In, 1>();
   });
 }
@@ -230,6 +336,22 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
   MINFER_CHECK(cache.dtype == DType::F16 || cache.dtype == DType::U8, "kv_append: a cache of ",
                cache.dtype);
   if (k.n_elements() == 0) return;
+  if (cache.dtype == DType::F16 && in_words(cache, k, v)) {
+    return run_rope_append(stream, k.dtype,
+                           {.q = nullptr,
+                            .k = k.data,
+                            .v = v.data,
+                            .keys = data_of<__half>(cache.keys),
+                            .values = data_of<__half>(cache.values),
+                            .cos_sin = nullptr,
+                            .capacity = cache.capacity,
+                            .pos = pos,
+                            .n_heads = 0,
+                            .n_kv_heads = narrow<int>(cache.n_kv_heads),
+                            .head_dim = narrow<int>(cache.head_dim),
+                            .n_pairs = 0},
+                           n_tokens);
+  }
   const AppendArgs args{
       .k = k.data,
       .v = v.data,
@@ -237,35 +359,34 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
       .values = cache.values.view().data,
       .key_scales = data_of<float>(cache.key_scales),
       .value_scales = data_of<float>(cache.value_scales),
-      .n_rows = n_tokens * cache.n_kv_heads,
+      .n_tokens = n_tokens,
       .capacity = cache.capacity,
       .pos = pos,
       .n_heads = narrow<int>(cache.n_kv_heads),
       .head_dim = narrow<int>(cache.head_dim),
   };
-  const auto run = [&]<typename T, bool kU8, int kN>() {
-    launch(kv_append_kernel<T, kU8, kN>, dim3(narrow<unsigned>(ceil_div(args.n_rows, kWarps)), 2),
-           32 * kWarps, 0, stream, args);
-  };
-  const bool by_4 = cache.head_dim % 4 == 0 && aligned8(k) && aligned8(v) && aligned8(cache.keys) &&
-                    aligned8(cache.values);
+  const dim3 grid(narrow<unsigned>(ceil_div(n_tokens * cache.n_kv_heads, kWarps)), 2);
+  const auto n_lanes =
+      std::bit_ceil(static_cast<unsigned>(ceil_div(cache.head_dim, 8 * kLevelChunks)));
   visit_half(k.dtype, [&]<typename T>() {
-    if (cache.dtype == DType::U8) {
-      if (by_4) return run.template operator()<T, true, 4>();
-      return run.template operator()<T, true, 1>();
+    if (cache.dtype == DType::F16) {
+      launch(plain_kv_append_kernel<T, false>, grid, kThreads, 0, stream, args);
+    } else if (in_words(cache, k, v) && n_lanes <= 32) {
+      const int64_t n_head_blocks =
+          ceil_div(cache.n_kv_heads, kThreads / kLevelTokens / int64_t{n_lanes});
+      const int64_t n_blocks = ceil_div(n_tokens, kLevelTokens) * n_head_blocks;
+      launch(append_levels_kernel<T>, dim3(narrow<unsigned>(n_blocks), 2), kThreads, 0, stream,
+             args, std::countr_zero(n_lanes), narrow<unsigned>(n_head_blocks));
+    } else {
+      launch(plain_kv_append_kernel<T, true>, grid, kThreads, 0, stream, args);
     }
-    if (by_4) return run.template operator()<T, false, 4>();
-    run.template operator()<T, false, 1>();
   });
 }
 
 void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                  int64_t pos) {
-  const bool in_chunks = cache.dtype == DType::F16 && cache.head_dim % 16 == 0 && cos_sin &&
-                         cos_sin.shape[1] % 8 == 0 && aligned16(cos_sin) && aligned16(q) &&
-                         aligned16(k) && aligned16(v) && aligned16(cache.keys) &&
-                         aligned16(cache.values);
-  if (!in_chunks) {
+  if (cache.dtype != DType::F16 || !in_words(cache, k, v) || !aligned16(q) || !cos_sin ||
+      cos_sin.shape[1] % 8 != 0 || !aligned16(cos_sin)) {
     rope(stream, q, q, cos_sin, pos);
     rope(stream, k, k, cos_sin, pos);
     return kv_append(stream, cache, k, v, pos);
@@ -297,10 +418,7 @@ void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor
       .head_dim = narrow<int>(cache.head_dim),
       .n_pairs = narrow<int>(n_pairs),
   };
-  visit_half(q.dtype, [&]<typename T>() {
-    launch(rope_append_kernel<T>, dim3(narrow<unsigned>(n_tokens), 3), 32 * kWarps, 0, stream,
-           args);
-  });
+  run_rope_append(stream, q.dtype, args, n_tokens);
 }
 
 }  // namespace minfer::cuda

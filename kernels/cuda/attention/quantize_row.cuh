@@ -17,10 +17,11 @@ struct RowScale {
 __device__ inline float larger_magnitude(float largest, float x) {
   return ptx::max_or_nan(largest, fabsf(x));
 }
-// Of a row whose lanes give the largest magnitude of their own elements; by all lanes of a warp.
-__device__ inline RowScale row_scale(float largest) {
+// Of a row whose `n_lanes` lanes, a power of two, give the largest magnitude of their own elements;
+// by all lanes of a warp.
+__device__ inline RowScale row_scale(float largest, int n_lanes = 32) {
 #pragma unroll
-  for (int d = 16; d > 0; d /= 2) {
+  for (int d = n_lanes / 2; d > 0; d /= 2) {
     largest = ptx::max_or_nan(largest, __shfl_xor_sync(~0u, largest, d));
   }
   if (largest == 0) return {0, 0};
@@ -28,8 +29,7 @@ __device__ inline RowScale row_scale(float largest) {
 }
 
 __device__ inline uint8_t level_of(float x, RowScale scale) {
-  const int level = __float2int_rn(x * scale.inverse);
-  return uint8_t(128 + max(-127, min(127, level)));
+  return uint8_t(128 + max(-127, ptx::round_to_s8(x * scale.inverse)));
 }
 
 }  // namespace minfer::cuda::attention

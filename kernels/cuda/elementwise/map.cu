@@ -29,76 +29,71 @@ struct AddOp {
   __device__ float operator()(float a, float b) const { return a + b; }
 };
 
-// out[i] = op(x[i]), op(x[i] + bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) where
-// there is a bias
+// out[t, i] = op(x[t, i] + bias[i])
 //
-//   x, out   [n] T; out may be x itself
-//   bias     [dim] B, or null; with one kVec divides dim and n is below 2^32
-//   launch   kThreads * kVecsPerThread vectors of kVec elements a block; kVec 16 bytes, or 1 where
-//            rows are not aligned
+//   x, out   [n_rows, dim] T, n = n_rows * dim; out may be x itself. Without a bias a row is as
+//   long
+//            as what a block reads at a time, and the last one may end early, with a whole vector
+//   bias     [dim] B, or null: nothing is added
+//   launch   a block kThreads vectors of kVecsPerThread rows, the columns of the same rows first; a
+//            vector is 16 bytes, or one element where rows are not aligned
 //   maths    f32, one rounding to T
 //   moves    2 n sizeof(T) bytes
 template <typename T, typename B, int kVec, typename Op>
-__global__ void __launch_bounds__(kThreads)
-    map_kernel(T* out, const T* x, const B* bias, int64_t n, int dim, Op op) {
+__global__ void __launch_bounds__(kThreads, 6)
+    map_kernel(T* out, const T* x, const B* bias, int64_t n, int dim, unsigned n_column_blocks,
+               Op op) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   using V = Vec<T, kVec>;
-  const int64_t first = (int64_t{blockIdx.x} * kVecsPerThread * kThreads + threadIdx.x);
-  Vec<T, kVec> in[kVecsPerThread];
+  const unsigned column_block = blockIdx.x % n_column_blocks;
+  const int column = static_cast<int>(column_block * kThreads + threadIdx.x) * kVec;
+  if (column >= dim) return;
+  const int64_t first = int64_t{blockIdx.x / n_column_blocks} * kVecsPerThread * dim + column;
+  V in[kVecsPerThread];
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = (first + u * kThreads) * kVec;
-    if (at + kVec <= n) in[u] = *reinterpret_cast<const V*>(x + at);
+    const int64_t at = first + int64_t{u} * dim;
+    if (at < n) in[u] = *reinterpret_cast<const V*>(x + at);
+  }
+  float addend[kVec] = {};
+  if (bias) {
+    const auto b = *reinterpret_cast<const Vec<B, kVec>*>(bias + column);
+#pragma unroll
+    for (int i = 0; i < kVec; ++i) addend[i] = to_float(b[i]);
   }
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = (first + u * kThreads) * kVec;
-    if (at + kVec > n) {
-      for (int64_t i = at; i < n; ++i) {
-        out[i] = from_float<T>(
-            op(to_float(x[i]) +
-               (bias ? to_float(bias[static_cast<uint32_t>(i) % static_cast<uint32_t>(dim)]) : 0)));
-      }
-      continue;
-    }
-    if (bias) {
-      const uint32_t column = static_cast<uint32_t>(at) % static_cast<uint32_t>(dim);
+    const int64_t at = first + int64_t{u} * dim;
+    if (at >= n) break;
 #pragma unroll
-      for (int i = 0; i < kVec; ++i) {
-        in[u][i] = from_float<T>(op(to_float(in[u][i]) + to_float(bias[column + i])));
-      }
-    } else {
-#pragma unroll
-      for (int i = 0; i < kVec; ++i) in[u][i] = from_float<T>(op(to_float(in[u][i])));
+    for (int i = 0; i < kVec; ++i) {
+      in[u][i] = from_float<T>(op(to_float(in[u][i]) + addend[i]));
     }
     *reinterpret_cast<V*>(out + at) = in[u];
   }
 }
 
-// out[i] = op(a[i], b[i]); as map_kernel, moves 3 n sizeof(T) bytes
+// out[i] = op(a[i], b[i]); as map_kernel without a bias, moves 3 n sizeof(T) bytes
 template <typename T, int kVec, typename Op>
-__global__ void __launch_bounds__(kThreads)
+__global__ void __launch_bounds__(kThreads, 4)
     zip_kernel(T* out, const T* a, const T* b, int64_t n, Op op) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   using V = Vec<T, kVec>;
-  const int64_t first = (int64_t{blockIdx.x} * kVecsPerThread * kThreads + threadIdx.x);
+  const int64_t first = (int64_t{blockIdx.x} * kVecsPerThread * kThreads + threadIdx.x) * kVec;
   V x[kVecsPerThread], y[kVecsPerThread];
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = (first + u * kThreads) * kVec;
-    if (at + kVec > n) continue;
+    const int64_t at = first + u * kThreads * kVec;
+    if (at >= n) continue;
     x[u] = *reinterpret_cast<const V*>(a + at);
     y[u] = *reinterpret_cast<const V*>(b + at);
   }
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = (first + u * kThreads) * kVec;
-    if (at + kVec > n) {
-      for (int64_t i = at; i < n; ++i) out[i] = from_float<T>(op(to_float(a[i]), to_float(b[i])));
-      continue;
-    }
+    const int64_t at = first + u * kThreads * kVec;
+    if (at >= n) break;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
       x[u][i] = from_float<T>(op(to_float(x[u][i]), to_float(y[u][i])));
@@ -109,27 +104,25 @@ __global__ void __launch_bounds__(kThreads)
 
 bool aligned16(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0; }
 
-dim3 map_grid(int64_t n, int vec) {
-  return {narrow<unsigned>(ceil_div(n, int64_t{kThreads} * kVecsPerThread * vec))};
-}
-
 template <typename T, typename B, typename Op>
 void map(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, Op op) {
-  const int64_t n = x.n_elements();
-  const int dim = narrow<int>(x.shape.last());
+  const int64_t n = x.n_elements(), dim = x.shape.last();
   MINFER_CHECK(out.shape == x.shape && out.dtype == x.dtype, "map: ", x.shape, " into ", out.shape);
-  MINFER_CHECK(!bias || (bias.shape == Shape({dim}) && n <= UINT32_MAX), "map: bias ", bias.shape,
-               " for ", x.shape);
+  MINFER_CHECK(!bias || bias.shape == Shape({dim}), "map: bias ", bias.shape, " for ", x.shape);
   if (n == 0) return;
+  const auto run = [&]<int kVec>() {
+    constexpr int64_t kBlockColumns = kThreads * kVec;
+    const int64_t columns = bias ? dim : kBlockColumns;
+    const int64_t n_column_blocks = ceil_div(columns, kBlockColumns);
+    const int64_t n_row_blocks = ceil_div(n, columns * kVecsPerThread);
+    launch(map_kernel<T, B, kVec, Op>, dim3(narrow<unsigned>(n_column_blocks * n_row_blocks)),
+           dim3(kThreads), 0, stream, data_of<T>(out), data_of<T>(x), data_of<B>(bias), n,
+           narrow<int>(columns), narrow<unsigned>(n_column_blocks), op);
+  };
   constexpr int kVec = 16 / sizeof(T);
-  const bool whole = aligned16(x) && aligned16(out) && (!bias || dim % kVec == 0);
-  if (whole) {
-    launch(map_kernel<T, B, kVec, Op>, map_grid(n, kVec), dim3(kThreads), 0, stream,
-           data_of<T>(out), data_of<T>(x), data_of<B>(bias), n, dim, op);
-  } else {
-    launch(map_kernel<T, B, 1, Op>, map_grid(n, 1), dim3(kThreads), 0, stream, data_of<T>(out),
-           data_of<T>(x), data_of<B>(bias), n, dim, op);
-  }
+  const bool whole =
+      (bias ? dim : n) % kVec == 0 && aligned16(x) && aligned16(out) && (!bias || aligned16(bias));
+  whole ? run.template operator()<kVec>() : run.template operator()<1>();
 }
 
 template <typename T, typename Op>
@@ -139,11 +132,14 @@ void zip(cudaStream_t stream, Tensor out, Tensor a, Tensor b, Op op) {
       "zip: ", a.dtype, " ", a.shape, " and ", b.dtype, " ", b.shape);
   const int64_t n = a.n_elements();
   if (n == 0) return;
+  const auto run = [&]<int kVec>() {
+    launch(zip_kernel<T, kVec, Op>,
+           dim3(narrow<unsigned>(ceil_div(n, int64_t{kThreads} * kVecsPerThread * kVec))),
+           dim3(kThreads), 0, stream, data_of<T>(out), data_of<T>(a), data_of<T>(b), n, op);
+  };
   constexpr int kVec = 16 / sizeof(T);
-  const bool whole = aligned16(a) && aligned16(b) && aligned16(out);
-  const auto kernel = whole ? zip_kernel<T, kVec, Op> : zip_kernel<T, 1, Op>;
-  launch(kernel, map_grid(n, whole ? kVec : 1), dim3(kThreads), 0, stream, data_of<T>(out),
-         data_of<T>(a), data_of<T>(b), n, op);
+  const bool whole = n % kVec == 0 && aligned16(a) && aligned16(b) && aligned16(out);
+  whole ? run.template operator()<kVec>() : run.template operator()<1>();
 }
 
 }  // namespace

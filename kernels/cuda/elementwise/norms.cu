@@ -21,15 +21,15 @@ __device__ float finish(float x) {
 //   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
 //   weight   [dim] Out; bias [dim] Out, or null
 //   launch   a block a row, which it keeps in registers (rows.cuh), the last row first: what made x
-//            ended there, and what reads out begins with its first rows, so both may be in L2
-//   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from
+//            ended there, and what reads out begins with its first rows, so both may be in L2. With
+//            40 registers an SM has 3 rows of 8192, of which some are read while others are summed
+//   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from the
 //            deviations
 //   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
 //   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
 template <NormKind kKind, typename In, typename Out>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,
-                float eps) {
+__global__ void __maxnreg__(40) norm_kernel(Out* out, In* x, const Out* add, const Out* weight,
+                                            const Out* bias, int dim, float eps) {
   __shared__ float scratch[32];
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -49,13 +49,16 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     for (int i = 0; i < kChunk; ++i) sum += kKind == NormKind::Rms ? v[i] * v[i] : v[i];
   });
   sum = block_reduce(sum, Sum{}, 0, scratch) / static_cast<float>(dim);
-  float mean = 0, variance = sum;
+  float variance = sum;
   if (kKind != NormKind::Rms) {
-    mean = sum;
+    const float mean = sum;
     float squares = 0;
     row.for_each([&](float(&v)[kChunk], int) {
 #pragma unroll
-      for (int i = 0; i < kChunk; ++i) squares += (v[i] - mean) * (v[i] - mean);
+      for (int i = 0; i < kChunk; ++i) {
+        v[i] -= mean;
+        squares += v[i] * v[i];
+      }
     });
     variance = block_reduce(squares, Sum{}, 0, scratch) / static_cast<float>(dim);
   }
@@ -65,9 +68,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
     load_chunk(w, weight + at);
     if (kKind != NormKind::Rms && bias) load_chunk(b, bias + at);
 #pragma unroll
-    for (int i = 0; i < kChunk; ++i) {
-      v[i] = finish<kKind>(fmaf((v[i] - mean) * scale, w[i], b[i]));
-    }
+    for (int i = 0; i < kChunk; ++i) v[i] = finish<kKind>(fmaf(v[i] * scale, w[i], b[i]));
     store_chunk(out + first + at, v);
   });
 }

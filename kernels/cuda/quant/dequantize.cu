@@ -1,6 +1,7 @@
 #include <bit>
 #include <type_traits>
 
+#include "kernels/cuda/elementwise/rows.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
@@ -181,20 +182,75 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   if (i < n) out[i] = from_float<T>(w.at(begin + i / w.in_dim, i % w.in_dim));
 }
 
+// Eight adjacent elements of a row of a table: of floats, and of packed levels.
+template <typename T>
+struct FloatOctets {
+  const T* data;
+  int64_t in_dim;
+
+  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
+    load_chunk(to, data + row * in_dim + column);
+  }
+};
+template <int kBits>
+struct PackedOctets {
+  MatrixView table;
+  int unit_shift;  // log2 of the columns of a scale
+
+  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
+    const PackedLayout& layout = table.layout;
+    const int64_t row_tile = row / kTileRows;
+    const int g = int(row % 8), h = int(row / 8 % 2);
+    const auto* const tile = static_cast<const uint4*>(table.data) +
+                             (row_tile * layout.n_column_tiles + column / kTileColumns) * 8 * kBits;
+    const LevelOctets<kBits> levels(tile, g, column % kTileColumns / 8);
+    const int64_t unit = int64_t{column} >> unit_shift;
+    const int64_t at = (row_tile * layout.n_units + unit) * kTileRows + 2 * g + h;
+    const float scale = table.scale_at(at), bias = 8388608.0f + float(table.zero());
+    const float min = table.mins == nullptr ? 0 : table.mins[at];
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) {
+      to[c] = __fmul_rn(levels.centered(h, c, bias), scale);
+      if (table.mins != nullptr) to[c] = __fadd_rn(to[c], min);
+    }
+  }
+};
+
 // out[i, column] = table[ids[i], column]
 //
-//   out       [n, dim] F32
-//   launch    blocks of 256 columns by rows
+//   out       [n, dim] F32, rows of whole 32 bytes
+//   launch    a thread 8 columns of a row; blocks of 256 threads by rows
+//   moves     n rows of the table, of levels those beside them too, which share their 64 bytes; out
+template <typename Octets>
 __global__ void __launch_bounds__(kDequantizeThreads)
-    gather_rows_kernel(float* out, MatrixView table, const int32_t* ids) {
+    gather_rows_kernel(float* out, const __grid_constant__ Octets table, int dim,
+                       const int32_t* ids, unsigned blocks_of_row) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  const int64_t column = int64_t{blockIdx.x} * kDequantizeThreads + threadIdx.x;
-  const int64_t i = blockIdx.y;
+  const unsigned row = blockIdx.x / blocks_of_row, block = blockIdx.x % blocks_of_row;
+  const int column = int(block * kDequantizeThreads + threadIdx.x) * kChunk;
+  if (column >= dim) return;
+  float values[kChunk];
+  table.load(values, ids[row], column);
+  store_chunk(out + int64_t{row} * dim + column, values);
+}
+
+// The same of any dim and alignment, an element at a time.
+__global__ void __launch_bounds__(kDequantizeThreads)
+    plain_gather_rows_kernel(float* out, MatrixView table, const int32_t* ids,
+                             unsigned blocks_of_row) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t i = blockIdx.x / blocks_of_row;
+  const int64_t column = int64_t{blockIdx.x % blocks_of_row} * kDequantizeThreads + threadIdx.x;
   if (column < table.in_dim) out[i * table.in_dim + column] = table.at(ids[i], column);
 }
 
 unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kDequantizeThreads)); }
+
+int unit_shift_of(const PackedLayout& layout) {
+  return layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
+}
 
 // Parts of one launch.
 class PartList {
@@ -215,7 +271,7 @@ class PartList {
     p.skipped = static_cast<int>(part.begin % kTileRows);
     p.in_dim = narrow<int>(view.in_dim);
     p.n_chunks = narrow<int>(layout.n_chunks);
-    p.unit_shift = layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
+    p.unit_shift = unit_shift_of(layout);
     p.scales_are_f32 = view.scale_dtype == DType::F32;
     p.stores_words = view.in_dim % 8 == 0 && reinterpret_cast<uintptr_t>(part.out.data) % 16 == 0;
     n_warps_ =
@@ -266,11 +322,27 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
 
 void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids) {
   const int64_t n = out.shape[0];
-  MINFER_CHECK(out.dtype == DType::F32 && out.shape == (Shape{n, table.in_dim}) && n <= 65535,
+  MINFER_CHECK(out.dtype == DType::F32 && out.shape == (Shape{n, table.in_dim}),
                "gather_rows: out ", out.dtype, " ", out.shape, " of rows of ", table.in_dim);
   if (n == 0) return;
-  launch(gather_rows_kernel, dim3(blocks_of(table.in_dim), narrow<unsigned>(n)),
-         dim3(kDequantizeThreads), 0, stream, data_of<float>(out), view_of(table), ids);
+  const MatrixView view = view_of(table);
+  const auto aligned16 = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
+  if (table.in_dim % kChunk != 0 || !aligned16(out.data) || !aligned16(view.data)) {
+    const unsigned n_blocks = blocks_of(table.in_dim);
+    return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
+                  dim3(kDequantizeThreads), 0, stream, data_of<float>(out), view, ids, n_blocks);
+  }
+  const auto run = [&]<typename Octets>(const Octets& octets) {
+    const unsigned n_blocks = blocks_of(table.in_dim / kChunk);
+    launch(gather_rows_kernel<Octets>, dim3(narrow<unsigned>(n * n_blocks)),
+           dim3(kDequantizeThreads), 0, stream, data_of<float>(out), octets,
+           narrow<int>(table.in_dim), ids, n_blocks);
+  };
+  if (table.dtype == DType::U4) return run(PackedOctets<4>{view, unit_shift_of(view.layout)});
+  if (table.dtype == DType::U8) return run(PackedOctets<8>{view, unit_shift_of(view.layout)});
+  visit_device_float(table.dtype, [&]<typename T>() {
+    run(FloatOctets<T>{static_cast<const T*>(view.data), table.in_dim});
+  });
 }
 
 }  // namespace minfer::cuda

@@ -198,31 +198,61 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
   }
 }
 
-TEST(PrefillLong, MatchesFloat64) {
-  MINFER_NEEDS_CUDA();
-  constexpr int64_t kTokens = 8192;
-  const Heads h{8, 4, 128};
-  TestCache cache(1, DType::F16, h, kTokens + 100);
-  poison(cache.layer, kTokens);
-  const HostTensor q = random_normal(9, {kTokens, h.n_heads, h.head_dim}, DType::F16, 2);
-  const DeviceTensor q_dev = to_device(q), out = poisoned_device(DType::F16, q.view().shape);
-  cuda::attention_prefill(nullptr, out, q_dev, cache.layer, 0, scale_of(h));
-  const HostTensor got = to_host(out);
-  PlainErrors errors;
+class PrefillLong : public testing::TestWithParam<std::tuple<Heads, int64_t, DType>> {};
+
+// Of each key/value head: the ends, the edges of tiles and some rows at random.
+std::vector<std::pair<int64_t, int64_t>> rows_of_long(int64_t n_tokens, const Heads& h) {
+  std::vector<std::pair<int64_t, int64_t>> rows;
+  std::mt19937_64 engine(3);
+  const int64_t n = n_tokens, heads_per_kv = h.n_heads / h.n_kv_heads;
   for (int64_t kv_head = 0; kv_head < h.n_kv_heads; ++kv_head) {
-    const float64::Values k = cache.head_values(true, kv_head, kTokens);
-    const float64::Values v = cache.head_values(false, kv_head, kTokens);
-    for (int64_t t : {0, 1, 127, 128, 1000, 3333, 4095, 4096, 6000, 8063, 8064, 8191}) {
-      const int64_t row = t * h.n_heads + 2 * kv_head + t % 2;
-      std::vector<float> values;
-      for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
-      ASSERT_NO_FATAL_FAILURE(expect_row(row_of(q, row), k, v, h, t, DType::F16, Through::Nothing,
-                                         values.data(), cat("token ", t, ", head ", kv_head),
-                                         &errors));
+    std::vector<int64_t> tokens = {0,         1,     127,     128,     n / 4 - 1, n / 4,
+                                   n / 2 - 1, n / 2, n - 129, n - 128, n - 1};
+    for (int i = 0; i < 4; ++i) tokens.push_back(int64_t(engine() % uint64_t(n)));
+    for (const int64_t t : tokens) {
+      rows.emplace_back(t, kv_head * heads_per_kv + std::ssize(rows) % heads_per_kv);
     }
   }
-  errors.expect_within(DType::F16, "8192 tokens");
+  return rows;
 }
+
+TEST_P(PrefillLong, MatchesFloat64) {
+  MINFER_NEEDS_CUDA();
+  const auto& [h, n_tokens, cache_dtype] = GetParam();
+  const auto rows = rows_of_long(n_tokens, h);
+  const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, DType::F16, 2);
+  TestCache cache(1, cache_dtype, h, n_tokens + 100);
+  // One key of thousands would be lost in the bound. So the last key that a row may see has a large
+  // share in it, and the next one would have.
+  for (const int64_t behind : {1, 0}) {
+    for (const auto& [t, head] : rows) {
+      if (t + behind == n_tokens) continue;
+      std::vector<float> key = rotated_row(q, t * h.n_heads + head, h.head_dim, nullptr, 0);
+      for (float& x : key) x *= 0.2f;
+      const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
+      put_row(key, kv_head * cache.layer.capacity + t + behind, cache.keys, cache.key_scales);
+    }
+  }
+  cache.restore();
+  poison(cache.layer, n_tokens);
+  const DeviceTensor out = poisoned_device(DType::F16, {n_tokens + 1, h.n_heads, h.head_dim});
+  prefill(Path::Launcher, out.view().rows(0, n_tokens), to_device(q), cache.layer, 0, scale_of(h));
+  std::vector<float64::Values> k, v;
+  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
+    k.push_back(cache.head_values(true, i, n_tokens));
+    v.push_back(cache.head_values(false, i, n_tokens));
+  }
+  PlainErrors errors;
+  ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, 0, n_tokens,
+                                         through(Path::Launcher, cache.layer, n_tokens), rows,
+                                         &errors));
+  errors.expect_within(DType::F16, cat(n_tokens, " tokens"));
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, PrefillLong,
+                         testing::Values(std::tuple(Heads{8, 4, 128}, 8192, DType::F16),
+                                         std::tuple(Heads{8, 2, 128}, 32768, DType::F16),
+                                         std::tuple(Heads{8, 2, 128}, 32768, DType::U8)));
 
 // ---- rotation, append
 // ----------------------------------------------------------------------------
@@ -233,7 +263,7 @@ TEST(CudaRope, IsThatOfTheHostBitForBit) {
     int64_t n_heads, head_dim, rotary_dim;
   };
   for (const Case& c : {Case{32, 128, 128}, Case{3, 80, 32}, Case{2, 6, 4}, Case{5, 37, 36},
-                        Case{4, 64, 0}, Case{1, 8, 8}}) {
+                        Case{4, 64, 0}, Case{1, 8, 8}, Case{32, 100, 100}}) {
     constexpr int64_t kTokens = 13, kPos = 21;
     const HostTensor table = angles(50, std::max<int64_t>(c.rotary_dim, 2));
     const DeviceTensor table_dev = to_device(table);
@@ -279,7 +309,8 @@ void expect_cache(const TestCache& cache, const std::string& what) {
 
 TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
   MINFER_NEEDS_CUDA();
-  for (const Heads& h : {Heads{2, 2, 128}, Heads{3, 3, 37}, Heads{1, 1, 8}, Heads{4, 4, 80}}) {
+  for (const Heads& h :
+       {Heads{2, 2, 128}, Heads{3, 3, 37}, Heads{1, 1, 8}, Heads{4, 4, 80}, Heads{9, 9, 256}}) {
     for (DType cache_dtype : {DType::F16, DType::U8}) {
       for (DType dtype : {DType::F16, DType::BF16}) {
         constexpr int64_t kTokens = 17, kPos = 5;
@@ -323,9 +354,10 @@ TEST(CudaRopeAppend, HasTheBitsOfRopeAndAppend) {
     Heads heads;
     int64_t rotary_dim;
   };
-  for (const Case& c : {Case{{32, 32, 128}, 128}, Case{{8, 2, 128}, 32}, Case{{3, 1, 80}, 80},
-                        Case{{6, 3, 64}, 48}, Case{{2, 2, 16}, 16}, Case{{40, 40, 256}, 256},
-                        Case{{2, 1, 80}, 24}, Case{{3, 3, 37}, 36}, Case{{2, 2, 8}, 8}}) {
+  for (const Case& c :
+       {Case{{32, 32, 128}, 128}, Case{{8, 2, 128}, 32}, Case{{3, 1, 80}, 80}, Case{{6, 3, 64}, 48},
+        Case{{2, 2, 16}, 16}, Case{{40, 40, 256}, 256}, Case{{2, 1, 80}, 24}, Case{{3, 3, 37}, 36},
+        Case{{2, 2, 8}, 8}, Case{{40, 40, 512}, 512}}) {
     const Heads& h = c.heads;
     const DeviceTensor table = to_device(angles(50, c.rotary_dim));
     for (DType cache_dtype : {DType::F16, DType::U8}) {

@@ -154,7 +154,9 @@ TEST(CudaGather, RowsOfEveryType) {
   MINFER_NEEDS_CUDA();
   const std::vector<int32_t> ids{82, 0, 16, 5, 47};
   for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
-    expect_gathered(Weights(Format{dtype}, 83, 301, 1), ids);
+    for (const int64_t in_dim : {301, 304, 2056}) {
+      expect_gathered(Weights(Format{dtype}, 83, in_dim, 1), ids);
+    }
   }
   for (const int64_t in_dim : {2, 96, 170, 576, 1536}) {
     for (const DType levels : {DType::U4, DType::U8}) {

@@ -218,6 +218,95 @@ TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
   }
 }
 
+// More rows than a card takes at once, of logits and others; out may be x.
+TEST(CudaSoftmax, RowsInTurn) {
+  MINFER_NEEDS_CUDA();
+  for (const auto& [dtype, n_rows, n] :
+       {std::tuple<DType, int64_t, int64_t>{DType::F32, 450, 32000},
+        {DType::F16, 450, 32768},
+        {DType::BF16, 2000, 4104},
+        {DType::BF16, 20'000, 72},
+        {DType::F32, 301, 2048},
+        {DType::F32, 5, 40'000}}) {
+    SCOPED_TRACE(cat(dtype, " [", n_rows, ", ", n, "]"));
+    HostTensor x = random_normal(1, {n_rows, n}, dtype, /*scale=*/10);
+    const auto set = [&](int64_t i, float value) {
+      visit_float(dtype, [&]<typename T>() { x.as<T>()[i] = from_f32<T>(value); });
+    };
+    const int64_t with_nan = n_rows - 1, with_infinity = n_rows - 2, of_none = n_rows - 3;
+    const int64_t of_one = n_rows - 4;
+    set(with_nan * n + 5, NAN);
+    set(with_infinity * n + 6, INFINITY);
+    for (int64_t i = 0; i < n; ++i) {
+      set(of_one * n + i, i == 7 ? 3.0f : -INFINITY);
+      set(of_none * n + i, -INFINITY);
+    }
+    const DeviceTensor out = to_device(x);
+    cuda::softmax(nullptr, out, out);
+    const HostTensor got = to_host(out);
+    for (int64_t row = 0; row < of_one; ++row) {
+      double max = -INFINITY, sum = 0;
+      for (int64_t i = row * n; i < (row + 1) * n; ++i) max = std::max(max, double(x.at(i)));
+      for (int64_t i = row * n; i < (row + 1) * n; ++i) sum += std::exp(double(x.at(i)) - max);
+      for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+        const double distance = max - double(x.at(i)), want = std::exp(-distance) / sum;
+        const double bound = (4 * distance + double(n) + 16) * kU * want;
+        ASSERT_NEAR(double(got.at(i)), want, rounding(dtype, want) + bound + kSmallestNormal)
+            << "row " << row << ", " << i % n;
+      }
+    }
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_EQ(got.at(of_one * n + i), i == 7 ? 1 : 0) << i;
+      ASSERT_TRUE(std::isnan(got.at(with_nan * n + i))) << i;
+      ASSERT_TRUE(std::isnan(got.at(of_none * n + i))) << i;
+      if (i == 6) {
+        ASSERT_TRUE(std::isnan(got.at(with_infinity * n + i)));
+      }
+    }
+  }
+}
+
+// Exponentials are off as those of a softmax are, whose sum is then off by n u in any order.
+TEST(CudaLikelihoods, MatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  for (const int64_t n : {1, 37, 264, 32000}) {
+    constexpr int64_t kRows = 5;
+    constexpr int64_t kRowsInAll = kRows + 2;
+    HostTensor x = random_normal(1, {kRowsInAll, n}, DType::F32, /*scale=*/10);
+    for (int64_t i = 0; i < n / 2; ++i) x.as<float>()[3 * n + i] = -INFINITY;
+    std::vector<int32_t> targets;
+    for (int64_t row = 0; row < kRowsInAll; ++row) targets.push_back(int32_t(n - 1 - row % n));
+    x.as<float>()[kRows * n + n / 2] = NAN;
+    if (n > 1) x.as<float>()[(kRows + 1) * n + targets.back()] = -INFINITY;
+    const DeviceTensor there = cuda::allocate_device(DType::F32, {kRowsInAll});  // 4 bytes each
+    MINFER_CUDA_CHECK(cudaMemcpy(there.view().data, targets.data(), size_t(4 * kRowsInAll),
+                                 cudaMemcpyHostToDevice));
+    const DeviceTensor nll = poisoned_device(DType::F32, {kRowsInAll});
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+    cuda::negative_log_likelihoods(nullptr, nll, to_device(x),
+                                   static_cast<const int32_t*>(there.view().data));
+    const HostTensor got = to_host(nll);
+    EXPECT_TRUE(std::isnan(got.at(kRows))) << n;
+    if (n > 1) {
+      EXPECT_EQ(got.at(kRows + 1), INFINITY) << n;
+    }
+    for (int64_t row = 0; row < kRows; ++row) {
+      double max = -INFINITY, sum = 0, distances = 0;
+      for (int64_t i = 0; i < n; ++i) max = std::max(max, double(x.at(row * n + i)));
+      for (int64_t i = 0; i < n; ++i) {
+        const double distance = max - double(x.at(row * n + i)), p = std::exp(-distance);
+        sum += p;
+        if (p > 0) distances += p * distance;
+      }
+      const double target = double(x.at(row * n + targets[size_t(row)]));
+      const double of_sum = 4 * distances / sum + double(n) + 16;
+      ASSERT_NEAR(double(got.at(row)), max - target + std::log(sum),
+                  (of_sum + 4 * (std::abs(max) + std::abs(target) + std::log(sum))) * kU)
+          << n << ", row " << row;
+    }
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaElementwise, testing::Values(DType::F16, DType::BF16));
 INSTANTIATE_TEST_SUITE_P(Shapes, CudaNorm,
                          testing::Combine(testing::Values(DType::F16, DType::BF16),
@@ -228,20 +317,21 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaNorm,
 
 TEST(CudaFinite, FindsTheFirstThatIsNot) {
   MINFER_NEEDS_CUDA();
-  constexpr int64_t kN = 1'000'003;
-  HostTensor x = random_normal(1, {kN});
   const DeviceTensor found = poisoned_device(DType::U8, {8});
-  const auto first = [&] {
+  const auto first = [&](const HostTensor& x) {
     cuda::find_non_finite(nullptr, static_cast<int64_t*>(found.view().data), to_device(x));
     int64_t index = 0;
     std::memcpy(&index, to_host(found).view().data, sizeof index);
     return index;
   };
-  EXPECT_EQ(first(), kN);
-  x.as<float>()[kN - 1] = std::nanf("");
-  EXPECT_EQ(first(), kN - 1);
-  x.as<float>()[777] = std::numeric_limits<float>::infinity();
-  EXPECT_EQ(first(), 777);
+  for (const int64_t n : {1'000'003, 1'000'004}) {
+    HostTensor x = random_normal(1, {n});
+    EXPECT_EQ(first(x), n);
+    for (const int64_t at : {n - 1, n - 2, n - 3, n - 4, int64_t{777}}) {
+      x.as<float>()[at] = at == n - 1 ? std::nanf("") : -INFINITY;
+      EXPECT_EQ(first(x), at) << n;
+    }
+  }
 }
 
 TEST(CudaDevice, RefusesACardThatIsNotThere) {

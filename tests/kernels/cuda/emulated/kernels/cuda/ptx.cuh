@@ -6,6 +6,7 @@ namespace minfer::cuda::ptx {
 
 inline uint8_t* dynamic_shared() { return emulated::dynamic_shared(); }
 inline uint32_t copied_bits(float x) { return std::bit_cast<uint32_t>(x); }
+inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return std::abs(x) > 0x1p126f ? 0.0f : 1 / x; }
 
