@@ -45,13 +45,8 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
       const auto backend =
           make_cuda_backend({.compute_dtype = compute, .persistent_decode = way.persistent});
       const Model model = load_model(file, *backend);
-      Session by_one(model, *backend, {.fused_decode = way.fused});
-      std::vector<float> all;
-      for (const TokenId id : ids) {
-        const auto logits = by_one.eval({&id, 1});
-        all.insert(all.end(), logits.begin(), logits.end());
-      }
-      expect_within(way.name, relative_error(all, reference));
+      const auto by_one = all_decoded_logits(model, *backend, ids, {.fused_decode = way.fused});
+      expect_within(way.name, relative_error(by_one, reference));
     }
   }
 }

@@ -38,6 +38,33 @@ inline std::vector<float> decoded_logits(const Model& model, Backend& backend,
   return {logits.begin(), logits.end()};
 }
 
+// Logits of all positions, by passes of options.prefill_chunk tokens.
+inline std::vector<float> all_logits(const Model& model, Backend& backend,
+                                     std::span<const TokenId> ids, const SessionOptions& options) {
+  Session session(model, backend, options);
+  std::vector<float> all;
+  while (!ids.empty()) {
+    const auto n = std::min(ids.size(), size_t(session.prefill_chunk()));
+    const auto logits = session.eval_all(ids.first(n));
+    all.insert(all.end(), logits.begin(), logits.end());
+    ids = ids.subspan(n);
+  }
+  return all;
+}
+
+// The same by one pass a token, as it is decoded.
+inline std::vector<float> all_decoded_logits(const Model& model, Backend& backend,
+                                             std::span<const TokenId> ids,
+                                             const SessionOptions& options) {
+  Session session(model, backend, options);
+  std::vector<float> all;
+  for (const TokenId id : ids) {
+    const auto logits = session.eval({&id, 1});
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
 // Root of the mean square of the differences, relative to that of the reference.
 inline double relative_error(std::span<const float> got, std::span<const double> reference) {
   std::vector<double> differences;

@@ -183,6 +183,10 @@ TEST_P(SessionTest, KnowsItsMemoryBeforehand) {
       if (*buffer) n_bytes += buffer->view().n_bytes();
     }
     EXPECT_EQ(memory.activation_bytes, n_bytes);
+    SessionOptions with_logits = options;
+    with_logits.all_logits = true;
+    EXPECT_EQ(session_memory(config, *backend, with_logits).activation_bytes,
+              n_bytes + 30 * config.vocab_size * 4);
   }
   expect_error(ErrorKind::Usage, "a context of 641 tokens, the model was trained for 640",
                [&] { session_memory(config, *backend, {.max_seq_len = 641}); });

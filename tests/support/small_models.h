@@ -76,32 +76,37 @@ inline MemorySource small_hf_gpt2() {
   return source;
 }
 
+struct LlamaSizes {
+  int64_t dim = 16, ffn_dim = 24, n_heads = 4, n_kv_heads = 2, vocab_size = 40, context = 64;
+};
+
 // As small_hf_llama, tied.
-inline MemorySource small_gguf_llama() {
+inline MemorySource small_gguf_llama(const LlamaSizes& c = {}) {
   MemorySource source(KeyStyle::Gguf);
   Metadata& m = source.metadata;
   m.set("general.architecture", std::string("llama"));
-  m.set("llama.embedding_length", uint64_t{16});
-  m.set("llama.feed_forward_length", uint64_t{24});
+  m.set("llama.embedding_length", uint64_t(c.dim));
+  m.set("llama.feed_forward_length", uint64_t(c.ffn_dim));
   m.set("llama.block_count", uint64_t{2});
-  m.set("llama.attention.head_count", uint64_t{4});
-  m.set("llama.attention.head_count_kv", uint64_t{2});
-  m.set("llama.context_length", uint64_t{64});
+  m.set("llama.attention.head_count", uint64_t(c.n_heads));
+  m.set("llama.attention.head_count_kv", uint64_t(c.n_kv_heads));
+  m.set("llama.context_length", uint64_t(c.context));
   m.set("llama.attention.layer_norm_rms_epsilon", 1e-5);
-  add_random(source, "token_embd.weight", {40, 16});
+  const int64_t kv_dim = c.dim / c.n_heads * c.n_kv_heads;
+  add_random(source, "token_embd.weight", {c.vocab_size, c.dim});
   for (int i = 0; i < 2; ++i) {
     const std::string at = cat("blk.", i, ".");
-    add_random(source, at + "attn_norm.weight", {16});
-    add_random(source, at + "attn_q.weight", {16, 16});
-    add_random(source, at + "attn_k.weight", {8, 16});
-    add_random(source, at + "attn_v.weight", {8, 16});
-    add_random(source, at + "attn_output.weight", {16, 16});
-    add_random(source, at + "ffn_norm.weight", {16});
-    add_random(source, at + "ffn_gate.weight", {24, 16});
-    add_random(source, at + "ffn_up.weight", {24, 16});
-    add_random(source, at + "ffn_down.weight", {16, 24});
+    add_random(source, at + "attn_norm.weight", {c.dim});
+    add_random(source, at + "attn_q.weight", {c.dim, c.dim});
+    add_random(source, at + "attn_k.weight", {kv_dim, c.dim});
+    add_random(source, at + "attn_v.weight", {kv_dim, c.dim});
+    add_random(source, at + "attn_output.weight", {c.dim, c.dim});
+    add_random(source, at + "ffn_norm.weight", {c.dim});
+    add_random(source, at + "ffn_gate.weight", {c.ffn_dim, c.dim});
+    add_random(source, at + "ffn_up.weight", {c.ffn_dim, c.dim});
+    add_random(source, at + "ffn_down.weight", {c.dim, c.ffn_dim});
   }
-  add_random(source, "output_norm.weight", {16});
+  add_random(source, "output_norm.weight", {c.dim});
   return source;
 }
 
