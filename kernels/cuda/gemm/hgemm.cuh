@@ -12,7 +12,9 @@ namespace minfer::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Brings the tiles of x and w of all tiles of out that the block has; by one thread. A pair goes
 // through k forwards and backwards in turns, as L2, which does not hold all that its tiles under
-// way read, still has the columns of x where the tile before ended.
+// way read, still has the columns of x where the tile before ended. Others have a loop of their
+// own, without a policy for L2: a thread that gives one with each load takes some 100 clocks a step
+// more, and is too slow for tiles of 128 x 128 and less.
 template <typename Tile, HgemmKind kKind>
 __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& maps,
                                    const GemmArgs& args, const HgemmCut& cut,
@@ -34,27 +36,32 @@ __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& ma
     const int halves = kIsSwiGlu || columns > kN / 2 ? 2 : 1;
     const int w_rows = share.is_paired ? halves * (kN / 2) : (kIsSwiGlu ? 2 : 1) * columns;
     const int n_bytes = (rows + w_rows) * kStepK * 2;
-    for (int step = share.k_begin; step < share.k_end; ++step) {
-      ring.wait_until_read();
-      ptx::mbarrier_expect(ring.full(), n_bytes);
-      uint8_t* const w = s.w[ring.slot()];
-      const int at = (is_backwards ? share.k_begin + share.k_end - 1 - step : step) * kStepK;
-      if (rows_left > 0) ptx::tensor_load(s.x[ring.slot()], x_map, ring.full(), at, row, x_policy);
-      if (share.is_paired) {
-        const int half = share.rank;
-        if (half < halves) {
-          ptx::tensor_load_to_both(w + half * (Tile::kWBytes / 2),
-                                   maps.w + (kIsSwiGlu ? half : place.part), ring.full(), at,
-                                   column + (kIsSwiGlu ? 0 : half * (kN / 2)));
+    const auto bring = [&](auto is_paired) {
+      for (int step = share.k_begin; step < share.k_end; ++step) {
+        ring.wait_until_read();
+        ptx::mbarrier_expect(ring.full(), n_bytes);
+        uint8_t *const x = s.x[ring.slot()], *const w = s.w[ring.slot()];
+        if constexpr (decltype(is_paired)::value) {
+          const int at = (is_backwards ? share.k_begin + share.k_end - 1 - step : step) * kStepK;
+          const int half = share.rank;
+          if (rows_left > 0) ptx::tensor_load(x, x_map, ring.full(), at, row, x_policy);
+          if (half < halves) {
+            ptx::tensor_load_to_both(w + half * (Tile::kWBytes / 2),
+                                     maps.w + (kIsSwiGlu ? half : place.part), ring.full(), at,
+                                     column + (kIsSwiGlu ? 0 : half * (kN / 2)));
+          }
+        } else {
+          const int at = step * kStepK;
+          ptx::tensor_load(x, x_map, ring.full(), at, row);
+          ptx::tensor_load(w, w_maps + (kIsSwiGlu ? 0 : place.part), ring.full(), at, column);
+          if constexpr (kIsSwiGlu) {
+            ptx::tensor_load(w + Tile::kWBytes / 2, w_maps + 1, ring.full(), at, column);
+          }
         }
-      } else if constexpr (kIsSwiGlu) {
-        ptx::tensor_load(w, w_maps, ring.full(), at, column);
-        ptx::tensor_load(w + Tile::kWBytes / 2, w_maps + 1, ring.full(), at, column);
-      } else {
-        ptx::tensor_load(w, w_maps + place.part, ring.full(), at, column);
+        ring.advance();
       }
-      ring.advance();
-    }
+    };
+    share.is_paired ? bring(std::true_type()) : bring(std::false_type());
     is_backwards = share.is_paired && !is_backwards;
   }
 }
