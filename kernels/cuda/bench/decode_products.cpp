@@ -48,10 +48,13 @@ DecodeActivations::DecodeActivations(int64_t n_tokens)
 
 void run_product(cudaStream_t stream, const DecodeActivations& a, DecodeProduct product,
                  const std::vector<Matrix>& w, const MatvecTuning& tuning) {
+  const bool is_normed = a.x.view().shape[0] > 1;
+  const MatvecNorm* const norm = is_normed ? nullptr : &a.norm;
+  const Tensor x = is_normed ? a.x : a.residual;
   switch (product) {
     case DecodeProduct::Qkv: {
       const MatvecPart parts[] = {{&w[0], a.q, {}}, {&w[1], a.k, {}}, {&w[2], a.v, {}}};
-      return matvec_as(stream, a.residual, &a.norm, parts, Epilogue::Store, tuning);
+      return matvec_as(stream, x, norm, parts, Epilogue::Store, tuning);
     }
     case DecodeProduct::Output: {
       const MatvecPart part{&w[0], a.residual, {}};
@@ -59,7 +62,7 @@ void run_product(cudaStream_t stream, const DecodeActivations& a, DecodeProduct 
     }
     case DecodeProduct::GateUp: {
       const MatvecPart parts[] = {{&w[0], a.h, {}}, {&w[1], {}, {}}};
-      return matvec_as(stream, a.residual, &a.norm, parts, Epilogue::SwiGlu, tuning);
+      return matvec_as(stream, x, norm, parts, Epilogue::SwiGlu, tuning);
     }
     case DecodeProduct::Down: {
       const MatvecPart part{&w[0], a.residual, {}};
@@ -67,7 +70,7 @@ void run_product(cudaStream_t stream, const DecodeActivations& a, DecodeProduct 
     }
     case DecodeProduct::Head: {
       const MatvecPart part{&w[0], a.logits, {}};
-      return matvec_as(stream, a.residual, &a.norm, {&part, 1}, Epilogue::Store, tuning);
+      return matvec_as(stream, x, norm, {&part, 1}, Epilogue::Store, tuning);
     }
   }
 }

@@ -21,7 +21,8 @@ std::vector<Matrix> matrices_of(TensorPool& pool, const WeightFormat& format,
                                 DecodeProduct product);
 int64_t bytes_of_all(const std::vector<Matrix>& matrices);
 
-// What the products of n_tokens read and write.
+// What the products of n_tokens read and write. One token's are normed by the product, as in a
+// decode step; several have been normed before, as in a prompt.
 struct DecodeActivations {
   explicit DecodeActivations(int64_t n_tokens);
   DeviceTensor residual, x, h, q, k, v, logits, weight;

@@ -56,30 +56,46 @@ __device__ inline float token_sum(float x, float* scratch, int first_warp, int n
   return sum;
 }
 
-// One token's columns k ... k + 7, and the sums of the units that they are in. All lanes of a warp
-// call it for adjacent columns, some of which may be behind the end.
+// One token's columns k ... k + 7.
 template <typename T, bool kPacked>
-__device__ inline void store_eight(T* row, float* sums, const MatvecParams& p, int k,
-                                   const Eight& v) {
-  struct alignas(8) Halves {
-    T at[4];
-  } halves[2];
-  float sum = 0;
+__device__ inline void store_eight(T* row, int k, const Eight& v) {
+  Vec<T, 4> halves[2];
 #pragma unroll
-  for (int i = 0; i < 8; ++i) {
-    halves[i / 4].at[i % 4] = from_float<T>(v.at[i]);
-    sum += to_float(halves[i / 4].at[i % 4]);
+  for (int i = 0; i < 8; ++i) halves[i / 4][i % 4] = from_float<T>(v.at[i]);
+#pragma unroll
+  for (int half = 0; half < 2; ++half) {
+    *reinterpret_cast<Vec<T, 4>*>(row + staged_column<kPacked>(k + 4 * half)) = halves[half];
   }
+}
+// The same of T as it is, from global memory; none of the columns is behind the end. They are there
+// after copy_async_wait().
+template <typename T, bool kPacked>
+__device__ inline void copy_eight(T* row, int k, const T* from) {
+  if constexpr (kPacked) {
+    ptx::copy_async_8(ptx::shared_address(row + staged_column<true>(k)), from + k);
+    ptx::copy_async_8(ptx::shared_address(row + staged_column<true>(k + 4)), from + k + 4);
+  } else {
+    ptx::copy_async_16(ptx::shared_address(row + k), from + k);
+  }
+}
+
+// The sums of the units that columns k ... k + 7 are in, which this thread has staged. All lanes of
+// a warp call it for adjacent columns, some of which may be behind the end.
+template <typename T>
+__device__ inline void store_sums(float* sums, const T* row, const MatvecParams& p, int k) {
+  float sum = 0;
   if (k < p.x_columns) {
-    *reinterpret_cast<Halves*>(row + staged_column<kPacked>(k)) = halves[0];
-    *reinterpret_cast<Halves*>(row + staged_column<kPacked>(k + 4)) = halves[1];
-  }
-  if (kPacked && p.n_sums != 0) {
-    const int n_lanes = 1 << p.sum_shift >> 3;
-    for (int offset = 1; offset < n_lanes; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-    if (k < p.x_columns && (k & ((1 << p.sum_shift) - 1)) == 0) {
-      sums[(k >> p.sum_shift) * p.sum_stride] = sum * p.sum_factor;
+#pragma unroll
+    for (int half = 0; half < 2; ++half) {
+      const auto v = *reinterpret_cast<const Vec<T, 4>*>(row + staged_column<true>(k + 4 * half));
+#pragma unroll
+      for (int i = 0; i < 4; ++i) sum += to_float(v[i]);
     }
+  }
+  const int n_lanes = 1 << p.sum_shift >> 3;
+  for (int offset = 1; offset < n_lanes; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
+  if (k < p.x_columns && (k & ((1 << p.sum_shift) - 1)) == 0) {
+    sums[(k >> p.sum_shift) * p.sum_stride] = sum * p.sum_factor;
   }
 }
 
@@ -120,23 +136,28 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
   const int n_warps = p.warps_per_token, n = p.in_dim;
   const bool has_token = share.token < p.n_tokens;
   T* const to = staged + share.token * p.x_stride;
-  sums += share.token;
+  const auto sum_up = [&] {
+    if constexpr (kPacked) {
+      if (p.n_sums == 0) return;
+      for (int k = share.begin; share.of_warp(k) < p.x_columns; k += share.step) {
+        store_sums(sums + share.token, to, p, k);
+      }
+    }
+  };
 
   if (p.norm == InputNorm::None) {
     if (!has_token) return;
-    constexpr int kAtOnce = 3;  // loads under way
     const T* const from = static_cast<const T*>(p.x) + int64_t{share.token} * n;
-    for (int k = share.begin; share.of_warp(k) < p.x_columns; k += kAtOnce * share.step) {
-      Eight v[kAtOnce];
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) v[j] = load_eight(from, k + j * share.step, n);
-#pragma unroll
-      for (int j = 0; j < kAtOnce; ++j) {
-        if (share.of_warp(k + j * share.step) >= p.x_columns) break;
-        store_eight<T, kPacked>(to, sums, p, k + j * share.step, v[j]);
+    for (int k = share.begin; k < p.x_columns; k += share.step) {
+      if (n % 8 == 0 && k < n) {
+        copy_eight<T, kPacked>(to, k, from);
+      } else {
+        store_eight<T, kPacked>(to, k, load_eight(from, k, n));
       }
     }
-    return;
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<0>();
+    return sum_up();
   }
 
   const float* const from =
@@ -171,7 +192,7 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
   if (!has_token) return;
 
   const T* const bias = static_cast<const T*>(p.norm_bias);
-  for (int k = share.begin; share.of_warp(k) < p.x_columns; k += share.step) {
+  for (int k = share.begin; k < p.x_columns; k += share.step) {
     Eight x = held, w{}, y{};
     if (k != share.begin) x = load_eight(from, k, n);
     if (k == share.begin && n % 8 == 0) {
@@ -185,8 +206,9 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
     for (int i = 0; i < 8; ++i) {
       if (k + i < n) y.at[i] = (x.at[i] - mean) * scale * w.at[i] + b.at[i];
     }
-    store_eight<T, kPacked>(to, sums, p, k, y);
+    store_eight<T, kPacked>(to, k, y);
   }
+  sum_up();
 }
 
 }  // namespace minfer::cuda
