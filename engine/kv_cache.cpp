@@ -1,7 +1,5 @@
 #include "engine/kv_cache.h"
 
-#include "models/host_memory.h"
-
 namespace minfer {
 
 int64_t KvCache::n_bytes() const {
@@ -22,9 +20,6 @@ int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity)
 }
 
 KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity) {
-  require_backend_memory(backend, kv_cache_bytes(config, dtype, capacity),
-                         cat("a KV cache of ", capacity, " positions"),
-                         "a smaller --ctx-size or --kv-type int8 takes less");
   KvCache cache;
   for (int64_t i = 0; i < config.n_layers; ++i) {
     cache.layers.push_back(

@@ -18,7 +18,7 @@ struct KvCache {
 // Bytes that the backend gives it, padding aside.
 int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity);
 
-// Throws Memory where there is not enough, before anything is allocated.
+// session_memory() tells beforehand whether it fits.
 KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity);
 
 }  // namespace minfer

@@ -44,9 +44,13 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config, const 
 SessionMemory session_memory(const ModelConfig& config, const Backend& backend,
                              const SessionOptions& options) {
   const SessionOptions o = checked(options, config, backend);
-  const int64_t activation_bytes =
+  int64_t activation_bytes =
       checked_add(scratch_bytes(config, backend.activation_dtype(), o.prefill_chunk),
                   rope_table_bytes(config, o.max_seq_len));
+  if (o.all_logits) {
+    activation_bytes =
+        checked_add(activation_bytes, bytes_of(DType::F32, {o.prefill_chunk, config.vocab_size}));
+  }
   return {.n_positions = o.max_seq_len,
           .kv_bytes = kv_cache_bytes(config, o.kv_dtype, o.max_seq_len),
           .kv_bytes_as_int8 = kv_cache_bytes(config, DType::U8, o.max_seq_len),
@@ -73,6 +77,7 @@ Session::Session(const Model& model, Backend& backend, const SessionOptions& opt
   forward.kv = make_kv_cache(backend, model.config, options_.kv_dtype, options_.max_seq_len);
   forward.scratch = make_scratch(backend, model.config, options_.prefill_chunk);
   forward.rope_table = make_rope_table(backend, model.config, options_.max_seq_len);
+  if (options_.all_logits) all_logits(0);
 }
 
 Session::~Session() = default;

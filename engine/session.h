@@ -19,6 +19,9 @@ struct SessionOptions {
   bool fused_decode = true;     // by the backend's plan, where it has one
   // eval_sequences will be called: a pass may have more tokens than one sequence.
   bool several_sequences = false;
+  // eval_all, score or the same of sequences will be called: there is room for their logits from
+  // the beginning.
+  bool all_logits = false;
 };
 
 // What such a session takes of the backend's memory, to be known before the weights are read.

@@ -34,11 +34,12 @@ void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
   offer_with_its_bytes("--kv-type int8", session.kv_bytes - session.kv_bytes_as_int8);
   // As many positions as fit, where they are worth it.
   const int64_t for_kv = free_bytes - (needed - session.kv_bytes);
-  if (session.kv_bytes > 0 && for_kv > 0) {
+  if (!session.context_option.empty() && session.kv_bytes > 0 && for_kv > 0) {
     const auto fitting = static_cast<int64_t>(double(for_kv) / double(session.kv_bytes) *
                                               double(session.n_positions));
     constexpr int64_t kStep = 256;
-    if (fitting >= kStep) offer(cat("--ctx-size ", fitting / kStep * kStep), free_bytes);
+    if (fitting >= kStep)
+      offer(cat(session.context_option, " ", fitting / kStep * kStep), free_bytes);
   }
   offer_with_its_bytes("`minfer quantize` first", weights.bytes - weights.bytes_as_int4);
   offer("--device cpu", 0);

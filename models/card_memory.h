@@ -9,8 +9,9 @@ namespace minfer {
 struct SessionMemory {
   int64_t n_positions = 0;  // of the KV cache
   int64_t kv_bytes = 0;
-  int64_t kv_bytes_as_int8 = 0;  // kv_bytes where it is int8 already
-  int64_t activation_bytes = 0;  // of one pass, and what its operations need besides
+  int64_t kv_bytes_as_int8 = 0;     // kv_bytes where it is int8 already
+  int64_t activation_bytes = 0;     // of one pass, and what its operations need besides
+  std::string context_option = {};  // "--ctx-size", which says n_positions; empty: nothing does
 };
 
 // Bytes of weights as they are, and as `minfer quantize` leaves them by default.

@@ -8,7 +8,6 @@
 #include <string>
 
 #include "kernels/backend.h"
-#include "models/card_memory.h"
 
 namespace minfer {
 namespace {
@@ -115,18 +114,14 @@ int64_t card_memory_bytes(const TensorEntry& entry) {
                            format->group);
 }
 
+int64_t dequantized_bytes(const ModelConfig& config) {
+  return 2 * bytes_of(DType::F16, {config.ffn_dim, config.dim});
+}
+
 void require_host_memory(int64_t bytes, std::string_view purpose) {
   const int64_t available = available_host_bytes();
   MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes, " bytes of memory, ",
                  available, " are available");
-}
-
-void require_backend_memory(const Backend& backend, int64_t bytes, std::string_view purpose,
-                            std::string_view remedies) {
-  const std::optional<int64_t> free = backend.free_device_bytes();
-  if (!free) return require_host_memory(bytes, purpose);
-  MINFER_REQUIRE(Memory, bytes <= *free, purpose, " needs ", gigabytes(bytes),
-                 " of the card's memory, ", gigabytes(*free), " are free: ", remedies);
 }
 
 }  // namespace minfer

@@ -7,6 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/quant_codec.h"
 #include "loaders/tensor_source.h"
+#include "models/model_config.h"
 
 namespace minfer {
 
@@ -24,11 +25,10 @@ int64_t weight_memory_bytes(const TensorEntry& entry);
 std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry);
 int64_t card_memory_bytes(const TensorEntry& entry);
 
+// Of what the products of a prompt with packed weights make F16 at once: gate and up are the most.
+int64_t dequantized_bytes(const ModelConfig& config);
+
 // Throws Memory, with both figures, where there are fewer.
 void require_host_memory(int64_t bytes, std::string_view purpose);
-
-// The same for the memory of the backend; `remedies` ends the line where that is a card's.
-void require_backend_memory(const Backend& backend, int64_t bytes, std::string_view purpose,
-                            std::string_view remedies);
 
 }  // namespace minfer

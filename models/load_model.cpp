@@ -42,12 +42,20 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
   return n;
 }
 
-// Of what the products of a prompt make F16 at once, gate and up are the most.
-int64_t dequantized_bytes(const std::vector<WeightBinding>& bindings, const ModelConfig& config) {
-  const bool has_groups = std::any_of(bindings.begin(), bindings.end(), [](const auto& binding) {
-    return card_kept_groups(*binding.entry).has_value();
-  });
-  return has_groups ? 2 * bytes_of(DType::F16, {config.ffn_dim, config.dim}) : 0;
+// What a card takes besides weights and session: the largest weight that is packed or converted
+// there, as it is sent, and what products of prompts make F16.
+int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings,
+                             const ModelConfig& config) {
+  bool has_groups = false;
+  int64_t largest = 0;
+  for (const WeightBinding& binding : bindings) {
+    const TensorEntry& entry = *binding.entry;
+    const bool is_packed = card_kept_groups(entry).has_value();
+    has_groups |= is_packed;
+    if (is_packed) largest = std::max(largest, card_memory_bytes(entry));
+    if (entry.dtype == DType::F32) largest = std::max(largest, bytes_of(DType::F32, entry.shape));
+  }
+  return checked_add(largest, has_groups ? dequantized_bytes(config) : 0);
 }
 
 // On a card, where there is one, and on the host for what is on the way there. Returns the slots
@@ -71,7 +79,7 @@ size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelCon
     return n_slots;
   }
   session.activation_bytes =
-      checked_add(session.activation_bytes, dequantized_bytes(bindings, config));
+      checked_add(session.activation_bytes, weight_scratch_bytes(bindings, config));
   require_card_memory(*free, on_card, session);
   const size_t n_slots = count_slots(bindings, available_host_bytes());
   require_host_memory(slot_bytes(bindings, n_slots), "loading the model");

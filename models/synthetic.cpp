@@ -166,12 +166,6 @@ LayerWeights make_layer(const ModelConfig& c, WeightMaker& make) {
   return l;
 }
 
-int64_t n_matrix_elements(const ModelConfig& c) {
-  const int64_t attention = c.dim * (2 * c.q_dim() + 2 * c.kv_dim());
-  const int64_t ffn = (c.is_llama() ? 3 : 2) * c.dim * c.ffn_dim;
-  return c.n_layers * (attention + ffn) + (c.tied_output ? 1 : 2) * c.vocab_size * c.dim;
-}
-
 std::string type_text(const SyntheticType& type) {
   if (type.dtype == DType::U4) return cat("int4 g", type.group);
   return type.dtype == DType::U8 ? "int8" : std::string(info(type.dtype).name);
@@ -191,22 +185,66 @@ SyntheticType parse_type(const std::string& text) {
                   "\" (there are: f16, bf16, f32, int8, int4, int4:32, int4:64, int4:128)"));
 }
 
-// Of n matrix elements: four bits each have at least 32 columns to an F16 scale.
-int64_t bound_of_bytes(const SyntheticType& type, int64_t n) {
-  return type.dtype == DType::U4 ? n / 2 + n / 16 : bytes_of(type.dtype, n);
+// What matrices of those sizes take, with scales: at least 32 columns of four bits have one in F16.
+struct MatrixMemory {
+  SyntheticType type;
+  int64_t bytes = 0, largest = 0;
+
+  void add(int64_t out_dim, int64_t in_dim, bool is_of_tokens = false) {
+    const bool has_groups = type.dtype == DType::U4 && !is_of_tokens && in_dim % type.group == 0;
+    const int64_t n = checked_mul(out_dim, in_dim);
+    const int64_t n_bytes = is_float(type.dtype) ? bytes_of(type.dtype, n)
+                            : has_groups         ? n / 2 + n / 16
+                                                 : n + bytes_of(DType::F16, out_dim);
+    bytes = checked_add(bytes, n_bytes);
+    largest = std::max(largest, n_bytes);
+  }
+};
+
+MatrixMemory memory_of_matrices(const ModelConfig& c, const SyntheticType& type) {
+  MatrixMemory memory{type};
+  memory.add(c.vocab_size, c.dim, /*is_of_tokens=*/true);
+  if (!c.tied_output) memory.add(c.vocab_size, c.dim, /*is_of_tokens=*/true);
+  if (!c.is_llama()) memory.add(c.trained_seq_len, c.dim);
+  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
+    for (const int64_t out_dim : {c.q_dim(), c.kv_dim(), c.kv_dim()}) memory.add(out_dim, c.dim);
+    memory.add(c.dim, c.q_dim());
+    for (int i = 0; i < (c.is_llama() ? 2 : 1); ++i) memory.add(c.ffn_dim, c.dim);
+    memory.add(c.dim, c.ffn_dim);
+  }
+  return memory;
+}
+
+// On a card, where there is one, and on the host for what is on the way there.
+void require_memory(const ModelConfig& config, const SyntheticType& type, const Backend& backend,
+                    SessionMemory session) {
+  const MatrixMemory made = memory_of_matrices(config, type);
+  const std::optional<int64_t> free = backend.free_device_bytes();
+  if (!free) {
+    const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
+    // A matrix as it is made is gone when the session comes.
+    return require_host_memory(checked_add(made.bytes, std::max(made.largest, in_session)),
+                               "the model");
+  }
+  int64_t bytes = made.bytes;
+  if (is_float(type.dtype)) {
+    bytes = memory_of_matrices(config, DType::F16).bytes;
+    if (type.dtype == DType::F32) session.activation_bytes += made.largest;  // as it is sent
+  } else {
+    session.activation_bytes += made.largest + dequantized_bytes(config);
+  }
+  require_card_memory(*free, {.bytes = bytes, .bytes_as_int4 = bytes}, session);
+  require_host_memory(2 * made.largest, "making the model");
 }
 
 }  // namespace
 
 Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type, Backend& backend,
-                           uint64_t seed) {
-  const int64_t largest = config.dim * std::max(config.vocab_size, config.ffn_dim);
-  require_host_memory(
-      bound_of_bytes(type, n_matrix_elements(config)) + bytes_of(DType::U8, largest) * 2,
-      "the model");
+                           uint64_t seed, const SessionMemoryOf& session_memory) {
   Model model;
   model.name = "synthetic";
   model.config = config;
+  require_memory(config, type, backend, session_memory ? session_memory(model) : SessionMemory());
   model.weight_types = type_text(type);
   WeightMaker make(type, backend, seed);
   Weights& w = model.weights;
@@ -223,7 +261,7 @@ Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type,
 }
 
 Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed,
-                           int64_t min_seq_len) {
+                           int64_t min_seq_len, const SessionMemoryOf& session_memory) {
   const size_t colon = spec.find(':');
   const std::string name = spec.substr(0, colon);
   const std::string type = colon == std::string::npos ? "f16" : spec.substr(colon + 1);
@@ -235,7 +273,7 @@ Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t s
                  "\" (there are: ", list, ")");
   ModelConfig config = to_config(*shape);
   config.trained_seq_len = std::max(config.trained_seq_len, min_seq_len);
-  Model model = make_synthetic_model(config, parse_type(type), backend, seed);
+  Model model = make_synthetic_model(config, parse_type(type), backend, seed, session_memory);
   model.name = name;
   return model;
 }

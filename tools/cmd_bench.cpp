@@ -150,13 +150,17 @@ SessionOptions session_options(const BenchOptions& options, const Model& model) 
 }
 
 Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
+  const auto memory_of_session = [&](const Model& model) {
+    SessionMemory memory = session_memory(model.config, backend, session_options(options, model));
+    memory.context_option = "tests (-d with -p or -n) of at most";
+    return memory;
+  };
   if (!options.synthetic.empty()) {
-    return make_synthetic_model(options.synthetic, backend, /*seed=*/1, needed_context(options));
+    return make_synthetic_model(options.synthetic, backend, /*seed=*/1, needed_context(options),
+                                memory_of_session);
   }
-  return load_with_progress(
-      find_model(options.model_path), backend, "", context.common.quiet, [&](const Model& model) {
-        return session_memory(model.config, backend, session_options(options, model));
-      });
+  return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet,
+                            memory_of_session);
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <deque>
 
 #include "engine/perplexity.h"
 #include "loaders/checksum.h"
@@ -64,8 +65,8 @@ void settle_ctx(PerplexityReport& report, int64_t asked, int64_t trained) {
 
 struct EvaluatedModel {
   std::string path;
-  Model model;
   ScoringPlan plan;
+  Model model;
   std::unique_ptr<Session> session;
 };
 
@@ -77,56 +78,64 @@ class PerplexityRun {
         kv_dtype_(kv_dtype_by_name(options.kv_type, options.device)),
         backend_(make_backend(options.device)),
         text_(read_evaluation_text(options.text)) {
-    std::vector<std::string> paths = options.model_paths;
-    if (paths.empty()) paths.emplace_back();
-    for (const std::string& path : paths) models_.push_back(load(path, *backend_));
-    if (options.against_path.empty()) return;
+    for (const std::string& path : options.model_paths) paths_.push_back(find_model(path));
+    if (paths_.empty()) paths_.push_back(find_model(""));
+    if (!options.against_path.empty()) report_.against = find_model(options.against_path);
+    settle_report();
+    for (const std::string& path : paths_) load(models_.emplace_back(), path, *backend_);
+    if (report_.against.empty()) return;
     DeviceOptions device = options.device;
     device.activations = "float";
     reference_backend_ = make_backend(device);
-    reference_ = load(options.against_path, *reference_backend_);
+    load(reference_.emplace(), report_.against, *reference_backend_);
   }
 
   // One for each model.
   std::vector<PerplexityReport> run() {
-    PerplexityReport report = settled_report();
-    prepare(report.scoring, models_.front(), *backend_);
-    for (EvaluatedModel& model : std::span(models_).subspan(1)) {
-      prepare(report.scoring, model, *backend_);
-      require_same_tokens(models_.front(), model);
-    }
-    if (reference_) {
-      prepare(report.scoring, *reference_, *reference_backend_);
-      require_same_tokens(models_.front(), *reference_);
-      report.against = reference_->path;
-    }
-    report.plan = std::move(models_.front().plan);
-    report.n_windows_in_all = std::ssize(report.plan.windows);
-    report.plan.windows.resize(n_evaluated_windows(report.plan));
-    return evaluate(report);
+    report_.plan = std::move(models_.front().plan);
+    report_.n_windows_in_all = std::ssize(report_.plan.windows);
+    report_.plan.windows.resize(n_evaluated_windows(report_.plan));
+    return evaluate();
   }
 
  private:
-  EvaluatedModel load(const std::string& given, Backend& backend) const {
-    const std::string path = find_model(given);
-    return {path, load_with_tokenizer(path, backend, options_.tokenizer_path, quiet_), {}, nullptr};
+  // What is the same for all models, by their headers.
+  void settle_report() {
+    report_.kv_type = options_.kv_type;
+    report_.activations = options_.device.activations;
+    report_.text_sha256 = sha256_hex(text_);
+    report_.scoring.convention = choose_convention(options_, paths_.front());
+    report_.scoring.stride = options_.stride;
+    report_.scoring.raw_text = options_.raw_text;
+    int64_t trained = kMaxTokens;
+    const auto look_at = [&](const std::string& path) {
+      trained = std::min(trained, check_model(*open_source(path)).trained_seq_len);
+    };
+    for (const std::string& path : paths_) look_at(path);
+    if (!report_.against.empty()) look_at(report_.against);
+    settle_ctx(report_, options_.ctx, trained);
   }
 
-  // What is the same for all models.
-  PerplexityReport settled_report() const {
-    PerplexityReport report;
-    report.kv_type = options_.kv_type;
-    report.activations = options_.device.activations;
-    report.text_sha256 = sha256_hex(text_);
-    report.scoring.convention = choose_convention(options_, models_.front().path);
-    report.scoring.stride = options_.stride;
-    report.scoring.raw_text = options_.raw_text;
-    int64_t trained = reference_ ? reference_->model.config.trained_seq_len : kMaxTokens;
-    for (const EvaluatedModel& model : models_) {
-      trained = std::min(trained, model.model.config.trained_seq_len);
-    }
-    settle_ctx(report, options_.ctx, trained);
-    return report;
+  // The text becomes tokens before the weights are read: their session's memory goes by them.
+  void load(EvaluatedModel& evaluated, const std::string& path, Backend& backend) {
+    evaluated.path = path;
+    SessionOptions session_options;
+    const auto plan_session = [&](const Model& model) {
+      evaluated.plan = plan_scoring(text_, *model.tokenizer, report_.scoring);
+      require_same_tokens(models_.front(), evaluated);
+      session_options = {.max_seq_len = report_.scoring.ctx,
+                         .prefill_chunk = pass_tokens(evaluated.plan, backend),
+                         .kv_dtype = kv_dtype_,
+                         .several_sequences = true,
+                         .all_logits = true};
+      SessionMemory memory = session_memory(model.config, backend, session_options);
+      memory.context_option = "--ctx";
+      return memory;
+    };
+    evaluated.model =
+        load_with_tokenizer(path, backend, options_.tokenizer_path, quiet_, plan_session);
+    evaluated.session = std::make_unique<Session>(evaluated.model, backend, session_options);
+    log_info(load_line(evaluated.model, *evaluated.session, session_options, backend));
   }
 
   // No pass has more than all that is evaluated.
@@ -144,16 +153,6 @@ class PerplexityRun {
     return options_.n_windows > 0 ? std::min(n, size_t(options_.n_windows)) : n;
   }
 
-  void prepare(const ScoringOptions& scoring, EvaluatedModel& model, Backend& backend) const {
-    model.plan = plan_scoring(text_, *model.model.tokenizer, scoring);
-    const SessionOptions session_options = {.max_seq_len = scoring.ctx,
-                                            .prefill_chunk = pass_tokens(model.plan, backend),
-                                            .kv_dtype = kv_dtype_,
-                                            .several_sequences = true};
-    model.session = std::make_unique<Session>(model.model, backend, session_options);
-    log_info(load_line(model.model, *model.session, session_options, backend));
-  }
-
   void require_same_tokens(const EvaluatedModel& model, const EvaluatedModel& other) const {
     const bool same = std::ranges::equal(model.plan.windows, other.plan.windows, {},
                                          &ScoringWindow::tokens, &ScoringWindow::tokens);
@@ -162,19 +161,19 @@ class PerplexityRun {
                    "; --tokenizer FILE gives all the same one");
   }
 
-  std::vector<PerplexityReport> evaluate(PerplexityReport report) const {
+  std::vector<PerplexityReport> evaluate() {
     std::vector<Session*> sessions;
-    for (const EvaluatedModel& model : models_) sessions.push_back(model.session.get());
+    for (const EvaluatedModel& evaluated : models_) sessions.push_back(evaluated.session.get());
     Progress progress("perplexity", quiet_);
     const double started = now_seconds();
     const std::vector<Perplexity> results = evaluate_perplexity(
-        report.plan.windows, sessions, reference_ ? reference_->session.get() : nullptr,
+        report_.plan.windows, sessions, reference_ ? reference_->session.get() : nullptr,
         {.n_threads = thread_count(options_.device),
          .progress = [&](int64_t done, int64_t total, double perplexity) {
            progress.update(done, total, fmt::format("{:.4f}", perplexity));
          }});
-    report.seconds = now_seconds() - started;
-    std::vector<PerplexityReport> reports(models_.size(), report);
+    report_.seconds = now_seconds() - started;
+    std::vector<PerplexityReport> reports(models_.size(), report_);
     for (size_t i = 0; i < models_.size(); ++i) {
       reports[i].model = models_[i].path;
       reports[i].result = results[i];
@@ -188,7 +187,9 @@ class PerplexityRun {
   // The reference always has float activations: what --activations costs is part of the difference.
   std::unique_ptr<Backend> backend_, reference_backend_;
   std::string text_;
-  std::vector<EvaluatedModel> models_;
+  std::vector<std::string> paths_;
+  PerplexityReport report_;            // but for the results
+  std::deque<EvaluatedModel> models_;  // which stay where they are: sessions refer to them
   std::optional<EvaluatedModel> reference_;
 };
 

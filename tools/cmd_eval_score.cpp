@@ -67,7 +67,8 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_text(options.input_path);
   std::vector<ContinuationTokens> lines;
-  SessionOptions session_options = {.prefill_chunk = options.batch_size, .kv_dtype = kv_dtype};
+  SessionOptions session_options = {
+      .prefill_chunk = options.batch_size, .kv_dtype = kv_dtype, .all_logits = true};
   const auto plan_session = [&](const Model& model) {
     lines = parse_lines(text, *model.tokenizer, options.input_path);
     session_options.max_seq_len = needed_ctx(lines, model.config.trained_seq_len);

@@ -118,13 +118,17 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   }
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
+  StartTimes start{.seconds = now_seconds() - context.started};
   const std::string text = read_prompt(options.prompt);
+  const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
     prompt = make_prompt(options, *model.tokenizer, text);
     session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
-    return session_memory(model.config, *backend, session_opts);
+    SessionMemory memory = session_memory(model.config, *backend, session_opts);
+    memory.context_option = "--ctx-size";
+    return memory;
   };
   const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
                                           context.common.quiet, plan_session);
@@ -152,12 +156,13 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
     if (streamed) context.out.text(token.text);
     ++index;
   };
+  start.loaded_seconds = start.seconds + now_seconds() - loading;
   const GenerateResult result = generate(session, prompt.tokens, generate_options, on_token);
 
   if (streamed) context.out.text("\n");
   if (context.common.json) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
-    context.out.line(result_json(result, model, seed, logprobs, echo));
+    context.out.line(result_json(result, start, model, seed, logprobs, echo));
   }
   log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();

@@ -3,11 +3,13 @@
 #include "tools/command_line.h"
 #include "tools/log.h"
 #include "tools/output.h"
+#include "tools/progress.h"
 
 namespace minfer {
 
 // What every command is given.
 struct Context {
+  double started = now_seconds();
   CommonOptions common;
   Output out;
 };

@@ -27,12 +27,14 @@ Json top_json(const GeneratedToken& token, const Model& model) {
   return top;
 }
 
-Json timings_json(const GenerateResult& result, const Model& model) {
+Json timings_json(const GenerateResult& result, const StartTimes& start, const Model& model) {
   return {
+      {"start_s", start.seconds},
       {"load_s", model.load_seconds},
       {"prefill_s", result.prefill_seconds},
       {"prefill_tokens_per_s", per_second(double(result.prompt_tokens), result.prefill_seconds)},
       {"first_token_s", result.first_token_seconds},
+      {"start_to_first_token_s", start.loaded_seconds + result.first_token_seconds},
       {"decode_s", result.decode_seconds},
       {"decode_tokens_per_s", per_second(double(result.decode_steps), result.decode_seconds)},
       {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
@@ -84,8 +86,8 @@ std::string token_json(const GeneratedToken& token, int64_t index, const Model& 
   return compact(object);
 }
 
-std::string result_json(const GenerateResult& result, const Model& model, uint64_t seed,
-                        bool with_logprobs, const std::optional<std::string>& echo) {
+std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
+                        uint64_t seed, bool with_logprobs, const std::optional<std::string>& echo) {
   Json object = {{"text", result.text},
                  {"tokens", result.tokens},
                  {"prompt_tokens", result.prompt_tokens},
@@ -93,7 +95,7 @@ std::string result_json(const GenerateResult& result, const Model& model, uint64
                  {"stop_reason", stop_reason_name(result.stop_reason)},
                  {"seed", seed},
                  {"logprobs", nullptr},
-                 {"timings", timings_json(result, model)},
+                 {"timings", timings_json(result, start, model)},
                  {"model", model.description},
                  {"activations", "float"}};
   if (with_logprobs) {

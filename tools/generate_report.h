@@ -18,9 +18,15 @@ std::string load_line(const Model& model, const Session& session, const SessionO
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
                         const Model& model, uint64_t seed);
 
+// From the start of the process, without waiting for a prompt on stdin.
+struct StartTimes {
+  double seconds = 0;         // until the model is opened: of a card mostly its context
+  double loaded_seconds = 0;  // until the prompt is evaluated
+};
+
 // The object of `generate --json`; the prompt is in it where `echo` has it.
-std::string result_json(const GenerateResult& result, const Model& model, uint64_t seed,
-                        bool with_logprobs, const std::optional<std::string>& echo);
+std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
+                        uint64_t seed, bool with_logprobs, const std::optional<std::string>& echo);
 // One token of `generate --jsonl`, on one line.
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs);

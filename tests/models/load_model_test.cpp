@@ -8,6 +8,7 @@
 #include "models/synthetic.h"
 #include "models/weight_layout.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/half_backend.h"
 #include "tests/support/small_models.h"
 
 namespace minfer::test {
@@ -276,7 +277,7 @@ TEST(HostMemory, RefusesWithBothFigures) {
 TEST(CardMemory, NamesTheTwoCheapestWaysThatSuffice) {
   constexpr int64_t kGb = 1'000'000'000;
   const WeightMemory weights = {13 * kGb, 4 * kGb};
-  const SessionMemory session = {131072, 68 * kGb, 34 * kGb, 2 * kGb};
+  const SessionMemory session = {131072, 68 * kGb, 34 * kGb, 2 * kGb, "--ctx-size"};
   const std::string parts = "the model needs 83 GB of the card's memory, ";
   const auto refused = [&](int64_t free, const std::string& message) {
     expect_error(ErrorKind::Memory, message, [&] { require_card_memory(free, weights, session); });
@@ -293,6 +294,10 @@ TEST(CardMemory, NamesTheTwoCheapestWaysThatSuffice) {
   refused(10 * kGb, parts +
                         "10 GB are free: weights 13 GB, a KV cache of 131072 positions 68 GB, "
                         "activations 2 GB; it fits with --device cpu");
+  SessionMemory of_fixed_length = session;
+  of_fixed_length.context_option.clear();
+  expect_error(ErrorKind::Memory, "activations 2 GB; it fits with --kv-type int8 (49 GB), or ",
+               [&] { require_card_memory(83 * kGb - 1, weights, of_fixed_length); });
 }
 
 TEST(CardMemory, OfWeightsAlone) {
@@ -323,6 +328,48 @@ TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
   expect_error(ErrorKind::Usage, "the prompt is too long",
                [&] { load_model(source, *backend_, options); });
   EXPECT_FALSE(is_read);
+}
+
+// Says how many matrices it has packed; of a card where it has a number of bytes free.
+class CountingBackend : public HalfBackend {
+ public:
+  CountingBackend() : HalfBackend(DType::F16) {}
+  std::optional<int64_t> free_device_bytes() const override { return free; }
+  Matrix pack_matrix(const Tensor& host) override {
+    ++n_packed;
+    return HalfBackend::pack_matrix(host);
+  }
+  Matrix pack_matrix(const QuantizedMatrix& host) override {
+    ++n_packed;
+    return HalfBackend::pack_matrix(host);
+  }
+
+  std::optional<int64_t> free;
+  int n_packed = 0;
+};
+
+TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
+  CountingBackend backend;
+  const auto make = [&](const char* spec, int64_t kv_bytes) {
+    return make_synthetic_model(spec, backend, 1, 0, [&](const Model& model) {
+      EXPECT_EQ(model.config.vocab_size, 256);
+      return SessionMemory{.n_positions = 8, .kv_bytes = kv_bytes};
+    });
+  };
+  expect_error(ErrorKind::Memory, "the model needs 1152921504607",
+               [&] { make("tiny:f32", int64_t{1} << 60); });
+  // A token's row is 64 bytes and a scale, twice 256 of them; what products make F16, 172 x 64
+  // twice; the largest on its way. The layers' matrices have groups of 32 but for w_down's rows.
+  constexpr int64_t kTokens = 256 * 64 + 2 * 256, kPanel = 2 * 2 * 172 * 64;
+  constexpr int64_t kAttention = (2 * 64 + 2 * 32) * 64 * 9 / 16;
+  constexpr int64_t kFfn = 2 * 172 * 64 * 9 / 16 + 64 * 172 + 2 * 64;
+  constexpr int64_t kNeeded = 2 * kTokens + 2 * (kAttention + kFfn) + kTokens + kPanel + 1000;
+  backend.free = kNeeded - 1;
+  expect_error(ErrorKind::Memory, "of the card's memory", [&] { make("tiny:int4:32", 1000); });
+  EXPECT_EQ(backend.n_packed, 0);
+  backend.free = kNeeded;
+  EXPECT_NO_THROW(make("tiny:int4:32", 1000));
+  EXPECT_EQ(backend.n_packed, 2 + 2 * 7);
 }
 
 TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {

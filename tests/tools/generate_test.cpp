@@ -51,10 +51,14 @@ TEST_F(Generate, JsonHasEveryField) {
     EXPECT_EQ(step["top"][0]["id"], object["tokens"][i]);  // greedy
     EXPECT_EQ(step["top"][0]["logprob"], step["logprob"]);
   }
-  for (const char* field : {"load_s", "prefill_s", "prefill_tokens_per_s", "first_token_s",
-                            "decode_s", "decode_tokens_per_s", "weight_gb_per_s"}) {
-    EXPECT_TRUE(object["timings"][field].is_number()) << field;
+  const json& timings = object["timings"];
+  for (const char* field : {"prefill_s", "prefill_tokens_per_s", "decode_s", "decode_tokens_per_s",
+                            "weight_gb_per_s"}) {
+    EXPECT_TRUE(timings[field].is_number()) << field;
   }
+  const double first_token = timings["first_token_s"], load = timings["load_s"];
+  EXPECT_GT(timings["start_s"], 0);
+  EXPECT_GE(timings["start_to_first_token_s"], double(timings["start_s"]) + load + first_token);
 }
 
 TEST_F(Generate, JsonLinesAreOneObjectATokenAndGiveTheText) {
