@@ -32,16 +32,16 @@ cases() {
     "${model}models_llama_head64_f16:${model}models_gpt2_f32:${model}quantized_ct_int4_g32:${model}quantized_ct_int8_row:CudaModel.NamesThePosition*"
   # heads of 64 (F16 and U8, both kernels), 128, 80, 96, 256 and 37
   echo "kernels/cuda/cuda_attention_test" \
-    "$prefill/0:$prefill/2:$prefill/3:$prefill/12:$prefill/26:$prefill/36:$prefill/84:$prefill/97:CudaRope.*:CudaKvAppend.*"
+    "$prefill/0:$prefill/2:$prefill/3:$prefill/12:$prefill/26:$prefill/36:$prefill/84:$prefill/97:CudaRope*:CudaKvAppend.*"
   echo "kernels/cuda/cuda_attention_decode_test" "$decode/0:$decode/1:$decode/5:$decode/12:$decode/38"
   echo "kernels/cuda/cuda_matvec_test" \
     "*EveryQuantizedFormat/F16:*PlainKernelTakes/F16:*PartsOfSeveralFormats/BF16:*NormsBiases*/F16"
   echo "kernels/cuda/cuda_gemm_test" "*SumsLeaveUnderTheNextTile"
   echo "kernels/cuda/cuda_gemm_test" \
     "*EveryEpilogueInEveryTile:*OddRowsOfOut:*ReplaysInAGraph:*SmallAndOddShapes:*HasTheBitsOfGemmAndRopeAppend"
-  echo "kernels/cuda/cuda_dequantize_test" "*RangesOfRows/F16:*Parts/F16:*Floats/BF16"
+  echo "kernels/cuda/cuda_dequantize_test" "*RangesOfRows/F16:*Parts/F16:*Floats/BF16:CudaGather.*"
   echo "kernels/cuda/cuda_elementwise_test" \
-    "CudaFinite.*:*SumsAndProducts*/0:$norm.*/2:$norm.*/4:$norm.*/10:$norm.*/15:$norm.*/31:$norm.*/34"
+    "CudaSoftmax.*:CudaLikelihoods.*:CudaFinite.*:*SumsAndProducts*/0:$norm.*/2:$norm.*/4:$norm.*/10:$norm.*/15:$norm.*/31:$norm.*/34"
   echo "kernels/cuda/cuda_choose_token_test" "*SaysWhere*:*LeavesOut*"
 }
 
