@@ -8,6 +8,7 @@
 namespace minfer::cuda {
 namespace {
 
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // What of a product goes together: tiles from `tile` on, or, at -1, the block's part of a pair.
 struct StepRound {
   int phase, tile;
@@ -97,6 +98,7 @@ __device__ inline void finish_round(const StepParams& p, const StepProduct& prod
   }
   publish(words + first_row / 4, 0, n_rows, value, epoch);
 }
+#endif
 
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32.

@@ -7,12 +7,10 @@
 // From packed words to operands of mma.m16n8k16: quant/packed_layout.h. All of it is exact.
 namespace minfer::cuda {
 
-// (word & mask) | pattern
+// In one instruction.
 template <uint32_t kMask, uint32_t kPattern>
 __device__ inline uint32_t mask_or(uint32_t word) {
-  uint32_t result;
-  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "n"(kMask), "n"(kPattern));
-  return result;
+  return (word & kMask) | kPattern;
 }
 
 template <typename Pair>

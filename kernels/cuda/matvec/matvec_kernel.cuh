@@ -93,7 +93,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __global__ void __launch_bounds__(kMatvecThreads, 2)
     matvec_kernel(const __grid_constant__ MatvecParams p) {
-  extern __shared__ __align__(128) uint8_t shared[];
+  uint8_t* const shared = ptx::dynamic_shared();
   constexpr bool kPacked = kWeights != MatvecWeights::Float;
   constexpr int kChunkColumns = !kPacked ? 64 : kWeights == MatvecWeights::U4 ? 256 : 128;
   constexpr float kLower = kPacked ? 1 / Levels<T>::kFactor : 1;

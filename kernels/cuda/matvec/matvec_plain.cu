@@ -3,27 +3,12 @@
 #include "kernels/cuda/matvec/params.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 namespace minfer::cuda {
 namespace {
 
-constexpr int kPlainThreads = 256;
-
-__device__ inline float warp_sum(float x) {
-  for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
-  return x;
-}
-
-// Of a block; every thread calls it and gets the sum. scratch [8] may be used again afterwards.
-__device__ inline float block_sum(float x, float* scratch) {
-  x = warp_sum(x);
-  if (threadIdx.x % 32 == 0) scratch[threadIdx.x / 32] = x;
-  __syncthreads();
-  float sum = 0;
-  for (int w = 0; w < kPlainThreads / 32; ++w) sum += scratch[w];
-  __syncthreads();
-  return sum;
-}
+constexpr int kPlainThreads = 256, kPlainRows = kPlainThreads / 32;  // of a block
 
 struct PlainParams {
   MatrixView w, up;  // up of SwiGlu alone
@@ -37,20 +22,23 @@ struct PlainParams {
   Epilogue epilogue;
   bool out_is_f32;
   int64_t out_dim, in_dim;
+  unsigned blocks_of_token;
 };
 
 // out[token, row] = epilogue(norm(x) wᵀ + bias): what matvec.cu's kernel does, for any in_dim and
 // any element type, with no care for speed
 //
-//   launch    blockIdx.y is the token; a warp of the 8 of a block takes one row
+//   launch    blocks_of_token blocks a token; a warp of the 8 of a block takes one row. Shared
+//             memory for 32 floats
 //   maths     as there: the normed input is rounded to T, sums in f32
 template <typename T>
 __global__ void __launch_bounds__(kPlainThreads)
     matvec_plain_kernel(const __grid_constant__ PlainParams p) {
-  __shared__ float scratch[kPlainThreads / 32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  const int64_t n = p.in_dim, begin = int64_t{blockIdx.y} * n;
+  const int64_t token = blockIdx.x / p.blocks_of_token;
+  const int64_t n = p.in_dim, begin = token * n;
   const bool has_norm = p.norm != InputNorm::None;
   const auto x_at = [&](int64_t k) {
     return has_norm ? static_cast<const float*>(p.x)[begin + k]
@@ -60,14 +48,14 @@ __global__ void __launch_bounds__(kPlainThreads)
   if (p.norm == InputNorm::Layer) {
     float sum = 0;
     for (int64_t k = threadIdx.x; k < n; k += kPlainThreads) sum += x_at(k);
-    mean = block_sum(sum, scratch) / float(n);
+    mean = block_reduce(sum, Sum{}, 0, scratch) / float(n);
   }
   if (has_norm) {
     float sum_sq = 0;
     for (int64_t k = threadIdx.x; k < n; k += kPlainThreads) {
       sum_sq += (x_at(k) - mean) * (x_at(k) - mean);
     }
-    scale = rsqrtf(block_sum(sum_sq, scratch) / float(n) + p.eps);
+    scale = rsqrtf(block_reduce(sum_sq, Sum{}, 0, scratch) / float(n) + p.eps);
   }
   const auto input = [&](int64_t k) {
     if (!has_norm) return x_at(k);
@@ -76,7 +64,7 @@ __global__ void __launch_bounds__(kPlainThreads)
     return to_float(from_float<T>(y + b));
   };
 
-  const int64_t row = int64_t{blockIdx.x} * (kPlainThreads / 32) + threadIdx.x / 32;
+  const int64_t row = int64_t{blockIdx.x % p.blocks_of_token} * kPlainRows + threadIdx.x / 32;
   if (row >= p.out_dim) return;
   const bool pairs = p.epilogue == Epilogue::SwiGlu;
   float sum = 0, up = 0;
@@ -84,12 +72,12 @@ __global__ void __launch_bounds__(kPlainThreads)
     sum += input(k) * p.w.at(row, k);
     if (pairs) up += input(k) * p.up.at(row, k);
   }
-  sum = warp_sum(sum);
-  up = warp_sum(up);
+  sum = warp_reduce(sum, Sum{});
+  up = warp_reduce(up, Sum{});
   if (threadIdx.x % 32 != 0) return;
   if (p.bias != nullptr) sum += to_float(static_cast<const T*>(p.bias)[row]);
   if (p.up_bias != nullptr) up += to_float(static_cast<const T*>(p.up_bias)[row]);
-  const int64_t at = int64_t{blockIdx.y} * p.out_dim + row;
+  const int64_t at = token * p.out_dim + row;
   const float residual =
       p.epilogue == Epilogue::Accumulate ? static_cast<const float*>(p.out)[at] : 0.0f;
   store_result<T>(p.out, at, p.out_is_f32, p.epilogue, sum, up, residual);
@@ -121,10 +109,10 @@ void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
     p.out = part.out.data;
     p.out_is_f32 = part.out.dtype == DType::F32;
     p.out_dim = part.w->out_dim;
-    const unsigned n_blocks = narrow<unsigned>(ceil_div(p.out_dim, kPlainThreads / 32));
+    p.blocks_of_token = narrow<unsigned>(ceil_div(p.out_dim, kPlainRows));
     visit_half(norm == nullptr ? x.dtype : norm->weight.dtype, [&]<typename T>() {
-      launch(matvec_plain_kernel<T>, dim3(n_blocks, narrow<unsigned>(x.shape[0])),
-             dim3(kPlainThreads), 0, stream, p);
+      launch(matvec_plain_kernel<T>, dim3(p.blocks_of_token * narrow<unsigned>(x.shape[0])),
+             dim3(kPlainThreads), 32 * sizeof(float), stream, p);
     });
   }
 }

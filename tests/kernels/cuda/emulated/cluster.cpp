@@ -170,6 +170,7 @@ void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
   require(n_blocks % cluster == 0 && n_threads % kWarp == 0 && shared_bytes <= kMaxSharedBytes,
           "a launch that no card takes");
   g_cluster.n_blocks = n_blocks;
+  g_cluster.n_threads = n_threads;
   g_cluster.shared_bytes = shared_bytes;
   g_cluster.kernel = &kernel;
   for (int first = 0; first < n_blocks; first += cluster) {
@@ -185,6 +186,7 @@ void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
 int thread_index() { return self().index; }
 int block_index() { return own_block().index; }
 int n_blocks() { return g_cluster.n_blocks; }
+int n_threads() { return g_cluster.n_threads; }
 int cluster_rank() { return own_block().rank; }
 
 uint8_t* dynamic_shared() { return own_block().shared; }

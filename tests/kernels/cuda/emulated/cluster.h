@@ -114,10 +114,10 @@ struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BoxLoad> loads;
   Meeting meeting;
-  unsigned round = 0;     // of turns
-  unsigned last_due = 0;  // the round until which something is late by itself
-  int n_blocks = 0;       // of the grid
-  int shared_bytes = 0;   // of each block
+  unsigned round = 0;                   // of turns
+  unsigned last_due = 0;                // the round until which something is late by itself
+  int n_blocks = 0;                     // of the grid
+  int n_threads = 0, shared_bytes = 0;  // of each block
   Thread* self = nullptr;
   ucontext_t scheduler;
   const std::function<void()>* kernel = nullptr;

@@ -26,7 +26,8 @@
 // never ends. Shared memory begins as NaN. Clusters run one after the other.
 //
 // It does not see what fences are for, nor a barrier that is missing between stores to shared
-// memory and the products of other warps that read them, nor registers that code needs beyond those
+// memory and the products of other warps that read them, nor a thread's own copies that come before
+// it waits for them, nor registers that code needs beyond those
 // it is given, banks, or any time.
 namespace minfer::emulated {
 
@@ -68,6 +69,7 @@ CUtensorMap pack(const TensorMap& map);
 int thread_index();
 int block_index();
 int n_blocks();
+int n_threads();
 int cluster_rank();
 
 uint8_t* dynamic_shared();
@@ -145,6 +147,7 @@ struct Index {
 
 inline constexpr minfer::emulated::Index<minfer::emulated::thread_index> threadIdx;
 inline constexpr minfer::emulated::Index<minfer::emulated::block_index> blockIdx;
+inline constexpr minfer::emulated::Index<minfer::emulated::n_threads> blockDim;
 inline constexpr minfer::emulated::Index<minfer::emulated::n_blocks> gridDim;
 
 inline void __syncthreads() { minfer::emulated::block_barrier(); }
@@ -166,6 +169,20 @@ inline bool __any_sync(unsigned lanes, bool condition) {
   minfer::emulated::require_whole_warp(lanes);
   return minfer::emulated::any_of_warp(condition);
 }
+inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
+  const uint64_t bytes = uint64_t{b} << 32 | a;
+  uint32_t result = 0;
+  for (int i = 0; i < 4; ++i) {
+    result |= uint32_t(bytes >> (selector >> (4 * i) & 7) * 8 & 0xFF) << (8 * i);
+  }
+  return result;
+}
+inline float __fadd_rn(float a, float b) {
+  volatile float sum = a + b;
+  return sum;
+}
+inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
+inline float normcdff(float x) { return std::erfc(-x * 0.70710678f) / 2; }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
 using std::max;
 using std::min;

@@ -37,8 +37,13 @@ cudaError_t cudaGetDevice(int* device) {
   return cudaSuccess;
 }
 cudaError_t cudaDeviceGetAttribute(int* value, cudaDeviceAttr attribute, int) {
-  if (attribute != cudaDevAttrMultiProcessorCount) return cudaErrorInvalidValue;
-  *value = minfer::emulated::kBlocksAtOnce;
+  if (attribute == cudaDevAttrMultiProcessorCount) {
+    *value = minfer::emulated::kBlocksAtOnce;
+  } else if (attribute == cudaDevAttrMaxSharedMemoryPerBlockOptin) {
+    *value = 227 << 10;
+  } else {
+    return cudaErrorInvalidValue;
+  }
   return cudaSuccess;
 }
 

@@ -15,6 +15,13 @@ inline void let_successor_begin() {}
 
 inline float4 load_read_only(const float4* from) { return *from; }
 
+inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
+inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes = 16) {
+  emulated::copy_async(dynamic_shared() + to_shared, from, n_bytes, 16 - n_bytes);
+}
+inline void copy_async_8(uint32_t to_shared, const void* from) {
+  emulated::copy_async(dynamic_shared() + to_shared, from, 8, 0);
+}
 inline void copy_async_commit() { emulated::copy_async_commit(); }
 template <int kPending>
 void copy_async_wait() {
@@ -31,6 +38,13 @@ inline void mbarrier_expect(uint64_t* barrier, int bytes) {
 inline void mbarrier_arrive(uint64_t* barrier) { emulated::mbarrier_arrive(barrier); }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
   emulated::mbarrier_wait(barrier, parity);
+}
+
+template <typename T>
+void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
+                  uint32_t b1) {
+  const uint32_t a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
+  emulated::multiply_16x8x16(d, a, b, emulated::kHalf<T>);
 }
 
 }  // namespace minfer::cuda::ptx
