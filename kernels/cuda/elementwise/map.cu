@@ -74,7 +74,12 @@ __global__ void __launch_bounds__(kThreads, 6)
   }
 }
 
-// out[i] = op(a[i], b[i]); as map_kernel without a bias, moves 3 n sizeof(T) bytes
+// out[i] = op(a[i], b[i])
+//
+//   a, b, out  n elements of T; out may be a or b
+//   launch     as map_kernel without a bias
+//   maths      f32, one rounding to T
+//   moves      3 n sizeof(T) bytes
 template <typename T, int kVec, typename Op>
 __global__ void __launch_bounds__(kThreads, 4)
     zip_kernel(T* out, const T* a, const T* b, int64_t n, Op op) {

@@ -73,7 +73,11 @@ __global__ void __maxnreg__(40) norm_kernel(Out* out, In* x, const Out* add, con
   });
 }
 
-// The same for any dim and alignment; reads the row two or three times.
+// The same for any dim and alignment
+//
+//   launch   a block of 256 threads a row
+//   maths    as there
+//   moves    as there, but reads the row two or three times
 template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(256)
     plain_norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,

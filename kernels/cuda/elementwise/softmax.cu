@@ -156,7 +156,11 @@ struct OnlineSum {
   }
 };
 
-// softmax_kernel for any n and alignment; reads the row twice.
+// softmax_kernel for any n and alignment
+//
+//   launch   a block a row, an element at a time
+//   maths    f32, OnlineSum; a NaN makes all of the row NaN
+//   moves    3 n_rows * n * sizeof(T) bytes: reads the row twice
 template <typename T>
 __global__ void __launch_bounds__(kThreads) online_softmax_kernel(T* out, const T* x, int n) {
   __shared__ float scratch[32];

@@ -235,7 +235,9 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   store_chunk(out + int64_t{row} * dim + column, values);
 }
 
-// The same of any dim and alignment, an element at a time.
+// The same of any dim and alignment
+//
+//   launch    a thread an element, blocks_of_row blocks of 256 a row
 __global__ void __launch_bounds__(kDequantizeThreads)
     plain_gather_rows_kernel(float* out, MatrixView table, const int32_t* ids,
                              unsigned blocks_of_row) {
