@@ -1,8 +1,23 @@
 #pragma once
 
+#include <cstdint>
+
+#include "kernels/base/tensor.h"
 #include "kernels/cuda/check.h"
 
 namespace minfer::cuda {
+
+// Of the current card.
+inline int card_attribute(cudaDeviceAttr which) {
+  int device = 0, value = 0;
+  MINFER_CUDA_CHECK(cudaGetDevice(&device));
+  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
+  return value;
+}
+
+// Whether it begins where words of 16 bytes do.
+inline bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
+inline bool aligned16(const Tensor& tensor) { return aligned16(tensor.data); }
 
 // Whether the kernels of this build, as this card runs them, are of sm_90 and so contain
 // wait_for_predecessor(). A Hopper card runs PTX of older ones too, without it.

@@ -276,8 +276,6 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
   }
 }
 
-bool aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) % 16 == 0; }
-
 // Whether k and v come to the cache by words of 16 bytes, or, of levels, 8.
 bool in_words(const KvLayer& cache, const Tensor& k, const Tensor& v) {
   return aligned16(k) && aligned16(v) && aligned16(cache.keys) && aligned16(cache.values) &&

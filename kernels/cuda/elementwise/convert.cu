@@ -72,8 +72,6 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-bool aligned16(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0; }
-
 }  // namespace
 
 void convert(cudaStream_t stream, Tensor out, Tensor x) {

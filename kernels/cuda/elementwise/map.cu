@@ -107,8 +107,6 @@ __global__ void __launch_bounds__(kThreads, 4)
   }
 }
 
-bool aligned16(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0; }
-
 template <typename T, typename B, typename Op>
 void map(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, Op op) {
   const int64_t n = x.n_elements(), dim = x.shape.last();

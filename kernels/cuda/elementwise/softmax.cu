@@ -198,16 +198,6 @@ __global__ void __launch_bounds__(kThreads, 6)
   if (threadIdx.x == 0) nll[blockIdx.x] = all.max - row[targets[blockIdx.x]] + logf(all.sum);
 }
 
-bool aligned16(const Tensor& tensor) { return reinterpret_cast<uintptr_t>(tensor.data) % 16 == 0; }
-
-// Of the current card.
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  MINFER_CUDA_CHECK(cudaGetDevice(&device));
-  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 }  // namespace
 
 void negative_log_likelihoods(cudaStream_t stream, Tensor nll, Tensor logits,
@@ -233,7 +223,7 @@ void softmax(cudaStream_t stream, Tensor out, Tensor x) {
                     narrow<int>(n));
     }
     if (!whole || n > kMaxRowThreads * kRowElements ||
-        n_bytes > attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024) {
+        n_bytes > card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin) - 1024) {
       return launch(online_softmax_kernel<T>, dim3(narrow<unsigned>(n_rows)), dim3(kThreads), 0,
                     stream, data_of<T>(out), data_of<T>(x), narrow<int>(n));
     }
@@ -243,7 +233,7 @@ void softmax(cudaStream_t stream, Tensor out, Tensor x) {
     int n_blocks = 0;  // of an SM
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &n_blocks, softmax_kernel<T>, narrow<int>(n_threads), size_t(n_bytes)));
-    const int64_t at_once = int64_t{n_blocks} * attribute(cudaDevAttrMultiProcessorCount);
+    const int64_t at_once = int64_t{n_blocks} * card_attribute(cudaDevAttrMultiProcessorCount);
     launch(softmax_kernel<T>, dim3(narrow<unsigned>(std::min(n_rows, at_once))),
            dim3(narrow<unsigned>(n_threads)), size_t(n_bytes), stream, data_of<T>(out),
            data_of<T>(x), n_rows, narrow<int>(n));

@@ -27,13 +27,6 @@ MatvecScales scales_of(const Matrix& w) {
   return are_f32 ? MatvecScales::F32 : MatvecScales::F16;
 }
 
-int attribute(cudaDeviceAttr which) {
-  int device = 0, value = 0;
-  MINFER_CUDA_CHECK(cudaGetDevice(&device));
-  MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&value, which, device));
-  return value;
-}
-
 // All but tokens and stages.
 MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts,
                        Epilogue epilogue, DType half) {
@@ -124,8 +117,8 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (w.in_dim > (1 << 20)) return false;
   MatvecParams p = params_of(x, norm, parts, epilogue, half);
-  const int shared_limit = attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int grid = std::min(p.n_tiles, attribute(cudaDevAttrMultiProcessorCount));
+  const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  const int grid = std::min(p.n_tiles, card_attribute(cudaDevAttrMultiProcessorCount));
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   p.rounds = p.n_tiles / grid;

@@ -328,7 +328,6 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
                "gather_rows: out ", out.dtype, " ", out.shape, " of rows of ", table.in_dim);
   if (n == 0) return;
   const MatrixView view = view_of(table);
-  const auto aligned16 = [](const void* p) { return reinterpret_cast<uintptr_t>(p) % 16 == 0; };
   if (table.in_dim % kChunk != 0 || !aligned16(out.data) || !aligned16(view.data)) {
     const unsigned n_blocks = blocks_of(table.in_dim);
     return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
