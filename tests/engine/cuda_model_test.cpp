@@ -144,7 +144,7 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
   const auto cpu = make_cpu_backend();
   HalfBackend plain(DType::F16);
   for (const auto& [n_heads, n_kv_heads, head_dim] :
-       {Heads{32, 32, 64}, {64, 32, 64}, {48, 16, 128}, {32, 8, 64}, {16, 16, 80}}) {
+       {Heads{32, 32, 64}, {16, 16, 128}, {64, 32, 64}, {48, 16, 128}, {32, 8, 64}, {16, 16, 80}}) {
     SCOPED_TRACE(cat(n_heads, ":", n_kv_heads, " heads of ", head_dim));
     ModelConfig config = llama_config(256, 512, n_heads, head_dim);
     config.n_kv_heads = n_kv_heads;

@@ -5,8 +5,8 @@
 #include "tests/support/small_models.h"
 #include "tests/support/test_data.h"
 
-// Logits of every position of a long prompt, of trained models and of GGUF's larger blocks, on a
-// card against those of the CPU.
+// Logits of every position of a long prompt, of trained models, of GPT-2's kind and of GGUF's
+// blocks, on a card against those of the CPU.
 namespace minfer::test {
 namespace {
 
@@ -153,6 +153,28 @@ TEST_P(CudaTrainedModels, TakeALongPromptInChunks) {
 INSTANTIATE_TEST_SUITE_P(Files, CudaTrainedModels, testing::ValuesIn(trained_models()),
                          [](const auto& info) { return info.param.name; });
 
+// Its positions are learned, and its attention and products have biases.
+TEST(CudaGpt2, TakesALongPromptInChunks) {
+  MINFER_NEEDS_CARD();
+  const MemorySource source =
+      small_hf_gpt2({.dim = 256, .n_heads = 4, .vocab_size = 300, .context = 720});
+  const std::vector<TokenId> ids = some_ids(701, 300);
+  const auto cpu = make_cpu_backend(), card = make_cuda_backend();
+  HalfBackend plain(DType::F16);
+  const Model on_card = load_model(source, *card);
+  SessionOptions options{.prefill_chunk = std::ssize(ids)};
+  const auto want = doubles_of(all_logits(load_model(source, *cpu), *cpu, ids, options));
+  const double most =
+      kMostOfPlain *
+      relative_error(all_logits(load_model(source, plain), plain, ids, options), want);
+  for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{512}, std::ssize(ids)}) {
+    options.prefill_chunk = chunk;
+    const double error = relative_error(all_logits(on_card, *card, ids, options), want);
+    RecordProperty(cat("chunk_", chunk), cat(error));
+    EXPECT_LE(error, most) << "chunks of " << chunk;
+  }
+}
+
 // Random blocks of a type, of values with variance 1 / in_dim or so. Any bits are a block, but for
 // those of its F16 numbers.
 HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
@@ -161,27 +183,43 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
   std::mt19937_64 engine(seed);
   for (int64_t i = 0; i < tensor.view().n_bytes(); ++i) bytes[i] = uint8_t(engine());
   const double size = 1 / std::sqrt(double(shape.last()));
-  const auto set_scales = [&]<typename Block>(Block* blocks, double scale) {
+  // `rms`: of the levels times the scales beside d.
+  const auto set_scales = [&]<typename Block>(double rms) {
+    auto* const blocks = reinterpret_cast<Block*>(bytes);
     for (int64_t i = 0; i < shape.n_elements() / Block::kElements; ++i) {
-      const double d = size * scale * (0.5 + double(engine() % 1024) / 1024);
+      const double d = size / rms * (0.5 + double(engine() % 1024) / 1024);
       blocks[i].d = to_f16(float(d));
       // What takes the mean of the levels away.
       if constexpr (requires { blocks[i].dmin; }) blocks[i].dmin = to_f16(float(7.5 * d));
+      if constexpr (requires { blocks[i].m; }) blocks[i].m = to_f16(float(-7.5 * d));
     }
   };
-  // Levels times scales of six bits, or of eight with a sign, have that root of the mean square.
-  if (dtype == DType::Q4_K) {
-    set_scales(reinterpret_cast<BlockQ4_K*>(bytes), 1 / 258.0);
-  } else {
-    set_scales(reinterpret_cast<BlockQ6_K*>(bytes), 1 / 1369.0);
+  switch (dtype) {
+    case DType::Q8_0:
+      set_scales.template operator()<BlockQ8_0>(74);
+      break;
+    case DType::Q4_0:
+      set_scales.template operator()<BlockQ4_0>(4.6);
+      break;
+    case DType::Q4_1:
+      set_scales.template operator()<BlockQ4_1>(4.6);
+      break;
+    case DType::Q4_K:
+      set_scales.template operator()<BlockQ4_K>(258);
+      break;
+    case DType::Q6_K:
+      set_scales.template operator()<BlockQ6_K>(1369);
+      break;
+    default:
+      ADD_FAILURE() << dtype;
   }
   return tensor;
 }
 
-// Matrices of Q4_K, but of Q6_K those that llama.cpp's Q4_K_M makes so; and all of Q6_K.
-TEST(CudaKBlocks, HaveTheLogitsOfTheCpu) {
+// Matrices of a type, but beside Q4_K of Q6_K those that llama.cpp's Q4_K_M makes so.
+TEST(CudaBlocks, HaveTheLogitsOfTheCpu) {
   MINFER_NEEDS_CARD();
-  for (const DType dtype : {DType::Q4_K, DType::Q6_K}) {
+  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q6_K}) {
     SCOPED_TRACE(cat(dtype));
     MemorySource source = small_gguf_llama({.dim = 512,
                                             .ffn_dim = 1536,
@@ -198,7 +236,8 @@ TEST(CudaKBlocks, HaveTheLogitsOfTheCpu) {
       const bool is_larger = entry.name == "token_embd.weight" ||
                              entry.name.ends_with("attn_v.weight") ||
                              entry.name.ends_with("ffn_down.weight");
-      source.add(entry.name, random_blocks(++seed, is_larger ? DType::Q6_K : dtype, entry.shape));
+      const DType its_type = is_larger && dtype == DType::Q4_K ? DType::Q6_K : dtype;
+      source.add(entry.name, random_blocks(++seed, its_type, entry.shape));
     }
     expect_logits_of_the_cpu([&](Backend& backend) { return load_model(source, backend); },
                              some_ids(300, 300));

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <string>
 
 #include "tests/support/memory_source.h"
@@ -8,9 +10,10 @@
 // Complete random checkpoints of two layers, as the files of each kind would hold them.
 namespace minfer::test {
 
-inline void add_random(MemorySource& source, const std::string& name, const Shape& shape) {
+inline void add_random(MemorySource& source, const std::string& name, const Shape& shape,
+                       float deviation = 0.2f) {
   const auto seed = static_cast<uint64_t>(source.tensors.size());
-  source.add(name, random_normal(seed, shape, DType::F32, 0.2f));
+  source.add(name, random_normal(seed, shape, DType::F32, deviation));
 }
 
 // dim 16, ffn_dim 24, 4 heads of 4 elements, 2 key/value heads, 40 tokens
@@ -43,34 +46,38 @@ inline MemorySource small_hf_llama() {
   return source;
 }
 
-// dim 16, ffn_dim 64, 4 heads, 40 tokens, 32 positions
-inline MemorySource small_hf_gpt2() {
+struct Gpt2Sizes {
+  int64_t dim = 16, n_heads = 4, vocab_size = 40, context = 32;
+};
+
+inline MemorySource small_hf_gpt2(const Gpt2Sizes& c = {}) {
   MemorySource source(KeyStyle::HuggingFace);
   Metadata& m = source.metadata;
   m.set("architectures", std::vector<std::string>{"GPT2LMHeadModel"});
-  m.set("n_embd", int64_t{16});
+  m.set("n_embd", c.dim);
   m.set("n_layer", int64_t{2});
-  m.set("n_head", int64_t{4});
-  m.set("n_positions", int64_t{32});
-  m.set("vocab_size", int64_t{40});
+  m.set("n_head", c.n_heads);
+  m.set("n_positions", c.context);
+  m.set("vocab_size", c.vocab_size);
   const auto linear = [&](const std::string& name, int64_t in_dim, int64_t out_dim) {
-    add_random(source, name + ".weight", {in_dim, out_dim});
+    add_random(source, name + ".weight", {in_dim, out_dim},
+               std::min(0.2f, 1 / std::sqrt(float(in_dim))));
     add_random(source, name + ".bias", {out_dim});
   };
   const auto norm = [&](const std::string& name) {
-    add_random(source, name + ".weight", {16});
-    add_random(source, name + ".bias", {16});
+    add_random(source, name + ".weight", {c.dim});
+    add_random(source, name + ".bias", {c.dim});
   };
-  add_random(source, "transformer.wte.weight", {40, 16});
-  add_random(source, "transformer.wpe.weight", {32, 16});
+  add_random(source, "transformer.wte.weight", {c.vocab_size, c.dim});
+  add_random(source, "transformer.wpe.weight", {c.context, c.dim});
   for (int i = 0; i < 2; ++i) {
     const std::string at = cat("transformer.h.", i, ".");
     norm(at + "ln_1");
-    linear(at + "attn.c_attn", 16, 48);
-    linear(at + "attn.c_proj", 16, 16);
+    linear(at + "attn.c_attn", c.dim, 3 * c.dim);
+    linear(at + "attn.c_proj", c.dim, c.dim);
     norm(at + "ln_2");
-    linear(at + "mlp.c_fc", 16, 64);
-    linear(at + "mlp.c_proj", 64, 16);
+    linear(at + "mlp.c_fc", c.dim, 4 * c.dim);
+    linear(at + "mlp.c_proj", 4 * c.dim, c.dim);
   }
   norm("transformer.ln_f");
   return source;

@@ -177,7 +177,8 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 #pragma unroll
       for (int n = 0; n < kD / 16; ++n) {
         uint32_t b[4];
-        load_matrices_transposed(b, &s.v[k * 16 + lane % 16][n * 16 + lane / 16 * 8]);
+        ptx::load_matrices_transposed(
+            b, ptx::shared_address(&s.v[k * 16 + lane % 16][n * 16 + lane / 16 * 8]));
         mma_16x8x16(o[2 * n], p[0], p[1], p[2], p[3], b[0], b[1]);
         mma_16x8x16(o[2 * n + 1], p[0], p[1], p[2], p[3], b[2], b[3]);
       }

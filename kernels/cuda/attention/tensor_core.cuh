@@ -32,13 +32,6 @@ __device__ inline void load_matrices(uint32_t (&m)[4], const __half* row) {
                : "r"(ptx::shared_address(row))
                : "memory");
 }
-// The same, transposed: rows 2t, 2t + 1 of column g.
-__device__ inline void load_matrices_transposed(uint32_t (&m)[4], const __half* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(ptx::shared_address(row))
-               : "memory");
-}
 // An 8x8 matrix of halves in registers, lane 4 g + t with elements 2t, 2t + 1 of row g, transposed.
 __device__ inline uint32_t transpose_matrix(uint32_t m) {
   uint32_t out;

@@ -252,7 +252,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   OnlineSoftmax<kHeads> softmax;
   const CacheStages cache = cache_stages(a, t);
   if (query.digits != nullptr) {
-    attend_levels<kHeads>(softmax, a, cache, query, ring, cursor);
+    attend_levels<kHeads>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim,
+                          ring, cursor);
   } else {
     attend_rows<kHeads>(softmax, a, cache, s.q, ring, cursor);
   }

@@ -4,9 +4,11 @@
 #include "kernels/cuda/decode/step_product.cuh"
 #include "kernels/cuda/decode/step_share.cuh"
 #include "kernels/cuda/decode/step_softmax.cuh"
+#include "kernels/cuda/decode/step_values.cuh"
 
 // Attention over levels of a cache of int8: q . k by the integer tensor cores, with q in digits as
-// the inputs of products are; weights . v in f32.
+// the inputs of products are; weights . v of one head by the tensor cores too (step_values.cuh), of
+// several in f32.
 namespace minfer::cuda {
 
 // q of the block's heads in shared memory, in fixed point of 32 bits: digits [heads][4][head_dim]
@@ -54,11 +56,12 @@ struct QueryLevels {
 // All stages of the cache. A warp takes 16 rows at a time: the instruction's columns are digits of
 // two heads, 0 to 3 and 4 to 7 (of a single head twice), its 32 terms two words of each of four
 // lanes, in any order that both operands have. Levels less the zero level, times digits, are summed
-// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_levels).
+// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_levels). `memory`: the warp's own, for a
+// head's output.
 template <int kHeads>
 __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
                                      const CacheStages& cache, const QueryLevels& query,
-                                     const StepRing& ring, StepCursor& cursor) {
+                                     float* memory, const StepRing& ring, StepCursor& cursor) {
   constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // of kBase
@@ -92,6 +95,7 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
   }
   const int team = lane / a.lanes, at = lane % a.lanes * 8;
   const int stage_tiles = cache.stage_rows / 16;
+  LevelValues values;
   cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
     for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
@@ -148,45 +152,66 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
           top[2 * set + 1] = t < 2 ? other : most;
         }
       }
+      if constexpr (kHeads == 1) {
+        const float before = softmax.max[0], base = softmax.raise_max(0, top[0]);
+        const float factor = ptx::exp2_fast(before - base);
+        const float* const value_scales = scales_of(value_stage);
+        const float value_scale[2] = {has_row[0] ? value_scales[g] : 0.0f,
+                                      has_row[1] ? value_scales[g + 8] : 0.0f};
+        const float weight[2] = {ptx::exp2_fast(score[0][0] - base),
+                                 ptx::exp2_fast(score[0][1] - base)};
+        softmax.sum[0] = fmaf(softmax.sum[0], factor, weight[0] + weight[1]);
+        values.raise(factor, value_scale);
+        values.add(ptx::shared_address(value_stage + first * a.head_dim), a.head_dim, weight,
+                   value_scale);
+      } else {
 #pragma unroll
-      for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
+        for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
 #pragma unroll
-      for (int set = 0; set < kSets; ++set) {
-        const float base = kHeads == 1 ? top[0] : t < 2 ? top[2 * set] : top[2 * set + 1];
-        const int head = kHeads == 1 ? 0 : 2 * set + t / 2;
-        if (kHeads == 1 ? t == 0 : t % 2 == 0) {
+        for (int set = 0; set < kSets; ++set) {
+          const float base = t < 2 ? top[2 * set] : top[2 * set + 1];
+          if (t % 2 != 0) continue;
 #pragma unroll
           for (int r = 0; r < 2; ++r) {
-            weights[head * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
+            weights[(2 * set + t / 2) * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
           }
         }
-      }
-      __syncwarp();
-      // Rows that are not there have weights of zero; what lies in their places are levels too.
-      const auto add_rows = [&]<int kTeams>() {
+        __syncwarp();
+        // Rows that are not there have weights of zero; what lies in their places are levels too.
+        const auto add_rows = [&]<int kTeams>() {
 #pragma unroll
-        for (int row = team; row < team + 16; row += kTeams) {
-          const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
-          float values[8], weight[kHeads];
-          unpack(values, v, true);
-          const float value_scale = row < n_rows ? v.scale : 0.0f;
+          for (int row = team; row < team + 16; row += kTeams) {
+            const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
+            float eight[8], weight[kHeads];
+            unpack(eight, v, true);
+            const float value_scale = row < n_rows ? v.scale : 0.0f;
 #pragma unroll
-          for (int h = 0; h < kHeads; ++h) {
-            weight[h] = weights[h * 16 + row];
-            softmax.sum[h] += weight[h];
-            weight[h] *= value_scale;
+            for (int h = 0; h < kHeads; ++h) {
+              weight[h] = weights[h * 16 + row];
+              softmax.sum[h] += weight[h];
+              weight[h] *= value_scale;
+            }
+            softmax.add(weight, eight);
           }
-          softmax.add(weight, values);
+        };
+        if (a.lanes == 16) {
+          add_rows.template operator()<2>();
+        } else {
+          add_rows.template operator()<4>();
         }
-      };
-      if (a.lanes == 16) {
-        add_rows.template operator()<2>();
-      } else {
-        add_rows.template operator()<4>();
+        __syncwarp();  // before the next weights
       }
-      __syncwarp();  // before the next weights
     }
   });
+  if constexpr (kHeads == 1) {  // the first team has all of it
+    values.store(memory, a.head_dim);
+    float sum = softmax.sum[0];
+#pragma unroll
+    for (int d = 4; d <= 16; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
+    softmax.sum[0] = team == 0 ? sum : 0.0f;
+#pragma unroll
+    for (int i = 0; i < 8; ++i) softmax.out[0][i] = team == 0 ? memory[at + i] : 0.0f;
+  }
 }
 
 }  // namespace minfer::cuda

@@ -121,10 +121,14 @@ struct OnlineSoftmax {
   }
 
   // Raises a head's maximum to `most` where that is more; returns what weights are relative to.
+  __device__ float raise_max(int h, float most) {
+    max[h] = fmaxf(max[h], most);
+    return max[h] == -INFINITY ? 0.0f : max[h];
+  }
+  // The same for what was summed so far.
   __device__ float raise(int h, float most) {
-    const float top = fmaxf(max[h], most), base = top == -INFINITY ? 0.0f : top;
-    const float factor = ptx::exp2_fast(max[h] - base);
-    max[h] = top;
+    const float before = max[h], base = raise_max(h, most);
+    const float factor = ptx::exp2_fast(before - base);
     sum[h] *= factor;
 #pragma unroll
     for (int i = 0; i < 8; ++i) out[h][i] *= factor;

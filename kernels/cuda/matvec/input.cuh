@@ -79,24 +79,17 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
   }
 }
 
-// The sums of the units that columns k ... k + 7 are in, which this thread has staged. All lanes of
-// a warp call it for adjacent columns, some of which may be behind the end.
+// The sum of columns k ... k + 7, which this thread has staged.
 template <typename T>
-__device__ inline void store_sums(float* sums, const T* row, const MatvecParams& p, int k) {
+__device__ inline float sum_of_eight(const T* row, int k) {
   float sum = 0;
-  if (k < p.x_columns) {
 #pragma unroll
-    for (int half = 0; half < 2; ++half) {
-      const auto v = *reinterpret_cast<const Vec<T, 4>*>(row + staged_column<true>(k + 4 * half));
+  for (int half = 0; half < 2; ++half) {
+    const auto v = *reinterpret_cast<const Vec<T, 4>*>(row + staged_column<true>(k + 4 * half));
 #pragma unroll
-      for (int i = 0; i < 4; ++i) sum += to_float(v[i]);
-    }
+    for (int i = 0; i < 4; ++i) sum += to_float(v[i]);
   }
-  const int n_lanes = 1 << p.sum_shift >> 3;
-  for (int offset = 1; offset < n_lanes; offset *= 2) sum += __shfl_xor_sync(~0u, sum, offset);
-  if (k < p.x_columns && (k & ((1 << p.sum_shift) - 1)) == 0) {
-    sums[(k >> p.sum_shift) * p.sum_stride] = sum * p.sum_factor;
-  }
+  return sum;
 }
 
 // What a thread of stage_input() owns: of one token, eight columns of every `step` from `begin` on.
@@ -136,11 +129,31 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
   const int n_warps = p.warps_per_token, n = p.in_dim;
   const bool has_token = share.token < p.n_tokens;
   T* const to = staged + share.token * p.x_stride;
+  // Sums of units, of columns that this thread has staged; adjacent lanes have adjacent ones.
   const auto sum_up = [&] {
     if constexpr (kPacked) {
       if (p.n_sums == 0) return;
-      for (int k = share.begin; share.of_warp(k) < p.x_columns; k += share.step) {
-        store_sums(sums + share.token, to, p, k);
+      constexpr int kAtOnce = 4;  // which wait for their lanes together
+      const int n_lanes = 1 << p.sum_shift >> 3;
+      for (int k = share.begin; share.of_warp(k) < p.x_columns; k += kAtOnce * share.step) {
+        float sum[kAtOnce];
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int at = k + j * share.step;
+          sum[j] = at < p.x_columns ? sum_of_eight(to, at) : 0;
+        }
+#pragma unroll
+        for (int offset = 1; offset < 16; offset *= 2) {
+          if (offset >= n_lanes) break;
+#pragma unroll
+          for (int j = 0; j < kAtOnce; ++j) sum[j] += __shfl_xor_sync(~0u, sum[j], offset);
+        }
+#pragma unroll
+        for (int j = 0; j < kAtOnce; ++j) {
+          const int at = k + j * share.step;
+          if (at >= p.x_columns || (at & ((1 << p.sum_shift) - 1)) != 0) continue;
+          sums[(at >> p.sum_shift) * p.sum_stride + share.token] = sum[j] * p.sum_factor;
+        }
       }
     }
   };
