@@ -30,6 +30,7 @@ cases() {
   local norm=Shapes/CudaNorm model=Models/CudaFixtures.AgreeWithTransformers/
   echo "engine/cuda_model_test" \
     "${model}models_llama_head64_f16:${model}models_gpt2_f32:${model}quantized_ct_int4_g32:${model}quantized_ct_int8_row:CudaModel.NamesThePosition*"
+  echo "engine/cuda_model_test" "CudaModel.DecodesBehind*"
   # heads of 64 (F16 and U8, both kernels), 128, 80, 96, 256 and 37
   echo "kernels/cuda/cuda_attention_test" \
     "$prefill/0:$prefill/2:$prefill/3:$prefill/12:$prefill/26:$prefill/36:$prefill/84:$prefill/97:CudaRope*:CudaKvAppend.*"

@@ -165,6 +165,34 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
   }
 }
 
+// A few steps behind a prompt, which fills the cache by other kernels; one and two query heads of a
+// key/value head, so that the tensor cores multiply values and that they do not.
+TEST_F(CudaModel, DecodesBehindAPromptInAnInt8Cache) {
+  constexpr int64_t kPrompt = 1101, kDecoded = 4;
+  const auto cpu = make_cpu_backend();
+  HalfBackend plain(DType::F16);
+  for (const int64_t n_kv_heads : {16, 8}) {
+    SCOPED_TRACE(cat("16:", n_kv_heads, " heads"));
+    ModelConfig config = llama_config(256, 512, 16, 128);
+    config.n_kv_heads = n_kv_heads;
+    config.vocab_size = 300;
+    config.trained_seq_len = 1408;
+    const std::vector<TokenId> ids = some_ids(kPrompt + kDecoded, config.vocab_size);
+    const SessionOptions options{.prefill_chunk = kPrompt, .kv_dtype = DType::U8};
+    const auto logits_behind = [&](Backend& backend) {
+      const Model model = make_synthetic_model(config, {DType::F16, 0}, backend, 1);
+      Session session(model, backend, options);
+      std::span<const float> logits = session.eval(std::span(ids).first(size_t(kPrompt)));
+      for (const TokenId id : std::span(ids).last(size_t(kDecoded)))
+        logits = session.eval({&id, 1});
+      return std::vector<float>(logits.begin(), logits.end());
+    };
+    const auto want = doubles_of(logits_behind(*cpu));
+    EXPECT_LE(relative_error(logits_behind(*backend_), want),
+              kMostOfPlain * relative_error(logits_behind(plain), want));
+  }
+}
+
 // Prompts of so many tokens that one launch makes q, k and v and fills the cache, in chunks of
 // which the last is shorter, and a step of decode behind that; with biases, and with packed
 // weights.
