@@ -30,13 +30,15 @@ class DeviceTensor {
 };
 
 // A weight matrix [out, in] in a layout of the backend's own, made by Backend::pack_matrix and read
-// by matmul and embed of the same backend alone. Rows are the `out` features.
+// by matmul and embed of the same backend alone, or by pack_table for embed alone. Rows are the
+// `out` features.
 struct Matrix {
   DeviceTensor storage;
   DeviceTensor scales, mins;  // of quantized elements; mins may be null
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;         // columns that share a scale; 0: not quantized
   DType dtype = DType::F32;  // of the stored elements: a float type, U8 or U4
+  bool by_rows = false;      // levels and scales lie as QuantizedMatrix has them: of a table
   int64_t n_bytes = 0;       // read by one matvec
 
   explicit operator bool() const { return bool(storage); }
@@ -114,6 +116,9 @@ class Backend {
   // type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
+  // The same of a table, for embed() and no products.
+  virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
+  virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                 int64_t capacity) = 0;
   // What attention takes besides its tensors, over caches of this kind.

@@ -115,7 +115,8 @@ void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Back
     MINFER_REQUIRE(Input, part.matrix != nullptr && part.rope_heads == 0 && !binding.transposed,
                    "tensor ", shortened(binding.entry->name),
                    ": is quantized, expected a float type");
-    *part.matrix = backend.pack_matrix(matrix.view().rows(begin, part.n_rows));
+    const QuantizedMatrix rows = matrix.view().rows(begin, part.n_rows);
+    *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
     begin += part.n_rows;
   }
 }
@@ -135,7 +136,7 @@ void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& confi
       rows = halves;
     }
     if (part.matrix != nullptr) {
-      *part.matrix = backend.pack_matrix(rows);
+      *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
     } else {
       *part.vector = backend.upload_vector(rows);
     }

@@ -53,19 +53,19 @@ class WeightMaker {
       : type_(type), backend_(backend), seed_(seed) {}
 
   // Uniform with variance 1 / in_dim.
-  Matrix matrix(int64_t out_dim, int64_t in_dim) {
+  Matrix matrix(int64_t out_dim, int64_t in_dim, bool is_table = false) {
     n_params_ += out_dim * in_dim;
     stream_ = mix64(seed_ ^ mix64(n_tensors_++));
-    if (is_float(type_.dtype)) return float_matrix(out_dim, in_dim);
+    if (is_float(type_.dtype)) return float_matrix(out_dim, in_dim, is_table);
     const bool groups = type_.dtype == DType::U4 && in_dim % type_.group == 0;
     return quantized_matrix(groups ? DType::U4 : DType::U8, out_dim, in_dim,
-                            groups ? type_.group : in_dim);
+                            groups ? type_.group : in_dim, is_table);
   }
   // The embedding and the output layer: int8 where other matrices are int4.
-  Matrix token_matrix(int64_t out_dim, int64_t in_dim) {
-    if (type_.dtype != DType::U4) return matrix(out_dim, in_dim);
+  Matrix token_matrix(int64_t out_dim, int64_t in_dim, bool is_table) {
+    if (type_.dtype != DType::U4) return matrix(out_dim, in_dim, is_table);
     const SyntheticType others = std::exchange(type_, {DType::U8, 0});
-    Matrix result = matrix(out_dim, in_dim);
+    Matrix result = matrix(out_dim, in_dim, is_table);
     type_ = others;
     return result;
   }
@@ -87,7 +87,12 @@ class WeightMaker {
   static double bound(int64_t in_dim) { return std::sqrt(3.0 / static_cast<double>(in_dim)); }
 
   // In steps of 1 / 2048 of the range.
-  Matrix float_matrix(int64_t out_dim, int64_t in_dim) {
+  template <typename Host>
+  Matrix pack(const Host& host, bool is_table) const {
+    return is_table ? backend_.pack_table(host) : backend_.pack_matrix(host);
+  }
+
+  Matrix float_matrix(int64_t out_dim, int64_t in_dim, bool is_table) {
     HostTensor tensor(type_.dtype, {out_dim, in_dim});
     visit_float(type_.dtype, [&]<typename T>() {
       std::array<T, kValues> values;
@@ -98,10 +103,11 @@ class WeightMaker {
       fill(tensor.as<T>(), out_dim * in_dim, values);
     });
     n_bytes_ += tensor.view().n_bytes();
-    return backend_.pack_matrix(tensor);
+    return pack(tensor.view(), is_table);
   }
 
-  Matrix quantized_matrix(DType levels, int64_t out_dim, int64_t in_dim, int64_t group) {
+  Matrix quantized_matrix(DType levels, int64_t out_dim, int64_t in_dim, int64_t group,
+                          bool is_table) {
     HostQuantizedMatrix matrix = make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group,
                                                        /*asymmetric=*/false);
     std::array<uint8_t, kValues> bytes;
@@ -112,7 +118,7 @@ class WeightMaker {
         to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_level())));
     std::fill_n(matrix.scales.as<f16>(), matrix.scales.view().n_elements(), scale);
     n_bytes_ += matrix.view().n_bytes();
-    return backend_.pack_matrix(matrix.view());
+    return pack(matrix.view(), is_table);
   }
 
   template <typename T>
@@ -248,12 +254,12 @@ Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type,
   model.weight_types = type_text(type);
   WeightMaker make(type, backend, seed);
   Weights& w = model.weights;
-  w.embedding = make.token_matrix(config.vocab_size, config.dim);
-  if (!config.is_llama()) w.positions = make.matrix(config.trained_seq_len, config.dim);
+  w.embedding = make.token_matrix(config.vocab_size, config.dim, !config.tied_output);
+  if (!config.is_llama()) w.positions = make.matrix(config.trained_seq_len, config.dim, true);
   for (int64_t i = 0; i < config.n_layers; ++i) w.layers.push_back(make_layer(config, make));
   w.output_norm = make.vector(config.dim, 1);
   if (!config.is_llama()) w.output_norm_bias = make.vector(config.dim, 0.01f);
-  if (!config.tied_output) w.output = make.token_matrix(config.vocab_size, config.dim);
+  if (!config.tied_output) w.output = make.token_matrix(config.vocab_size, config.dim, false);
   model.n_params = make.n_params();
   model.file_bytes = make.n_bytes();
   describe_model(model);

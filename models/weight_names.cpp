@@ -123,7 +123,7 @@ class Walk {
     const ModelConfig& c = config_;
     bind_embedding(weights);
     if (!names_.positions.empty()) {
-      table(prefix_ + std::string(names_.positions), c.trained_seq_len, weights.positions);
+      rows(prefix_ + std::string(names_.positions), c.trained_seq_len, weights.positions, true);
     }
     weights.layers.resize(static_cast<size_t>(c.n_layers));
     for (int64_t i = 0; i < c.n_layers; ++i) {
@@ -136,8 +136,9 @@ class Walk {
  private:
   void bind_embedding(Weights& weights) {
     const std::string embedding = prefix_ + std::string(names_.embedding), output(names_.output);
-    table(stored_as_output_ ? output : embedding, config_.vocab_size, weights.embedding);
-    if (!config_.tied_output) table(output, config_.vocab_size, weights.output);
+    const bool is_table = !config_.tied_output;
+    rows(stored_as_output_ ? output : embedding, config_.vocab_size, weights.embedding, is_table);
+    if (!config_.tied_output) rows(output, config_.vocab_size, weights.output, false);
   }
 
   void bind_layer(const std::string& at, LayerWeights& layer) {
@@ -190,8 +191,9 @@ class Walk {
     if (has_bias) add(module + ".bias", {out_dim}, false, std::move(vectors));
   }
 
-  void table(const std::string& module, int64_t n_rows, Matrix& matrix) {
-    add(module + ".weight", {n_rows, config_.dim}, false, {{.matrix = &matrix, .n_rows = n_rows}});
+  void rows(const std::string& module, int64_t n_rows, Matrix& matrix, bool is_table) {
+    add(module + ".weight", {n_rows, config_.dim}, false,
+        {{.matrix = &matrix, .n_rows = n_rows, .is_table = is_table}});
   }
 
   void add(const std::string& name, const Shape& shape, bool transposed,

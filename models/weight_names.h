@@ -15,6 +15,7 @@ struct WeightPart {
   int64_t n_rows = 0;
   // > 0: the rows are this many heads with interleaved rotary pairs, to be put into halves.
   int64_t rope_heads = 0;
+  bool is_table = false;  // a matrix that no product takes
 };
 
 // A tensor of the file that the model needs, found and of the right shape.

@@ -116,6 +116,25 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
   return matrix;
 }
 
+Matrix CudaBackend::pack_table(const Tensor& host) {
+  return is_float(host.dtype) ? pack_matrix(host) : pack_table(to_quantized_matrix(host).view());
+}
+
+// Rows of packed tiles lie in pieces of 64 bytes, each beside another row's; these lie in one.
+Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
+  Matrix table;
+  table.out_dim = host.out_dim();
+  table.in_dim = host.in_dim();
+  table.group = host.group;
+  table.dtype = host.levels.dtype;
+  table.by_rows = true;
+  table.storage = upload(host.levels);
+  table.scales = upload(host.scales);
+  if (host.mins) table.mins = upload(host.mins);
+  table.n_bytes = host.n_bytes();
+  return table;
+}
+
 KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t capacity) {
   MINFER_REQUIRE(Usage, dtype == DType::F16 || dtype == DType::U8, "a KV cache of ", dtype,
@@ -132,8 +151,12 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   if (dtype == DType::U8) {
     // Bulk copies take 16 bytes at a time (decode/step_share.cuh).
     const int64_t n_scales = align_up(n_kv_heads * capacity, 4);
-    layer.key_scales = allocate(DType::F32, {n_scales});
-    layer.value_scales = allocate(DType::F32, {n_scales});
+    for (DeviceTensor* const scales : {&layer.key_scales, &layer.value_scales}) {
+      *scales = allocate(DType::F32, {n_scales});
+      // So do those that reach behind the last position, whose scales nobody uses.
+      MINFER_CUDA_CHECK(cudaMemsetAsync(
+          scales->view().data, 0, static_cast<size_t>(scales->view().n_bytes()), stream_.get()));
+    }
     prefill_workspace(layer);  // before the first token, as all memory of a session
   }
   return layer;

@@ -26,6 +26,8 @@ class CudaBackend final : public Backend {
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
+  Matrix pack_table(const Tensor& host) override;
+  Matrix pack_table(const QuantizedMatrix& host) override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t capacity) override;
   int64_t attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,

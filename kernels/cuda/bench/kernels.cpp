@@ -207,22 +207,35 @@ class KernelBench {
       });
     }
     const DeviceTensor ids = token_ids();
-    for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights}) {
-      const std::string shape = cat(kTokens, " x ", kBenchDim, " ", f.name);
+    struct Table {
+      WeightFormat format;
+      bool by_rows;
+    };
+    for (const auto& [f, by_rows] : {Table{kF16Weights, false},
+                                     {kInt8Weights, true},
+                                     {kInt4Weights, true},
+                                     {kInt8Weights, false},
+                                     {kInt4Weights, false}}) {
+      const bool is_packed = f.group != 0 && !by_rows;
+      const std::string shape =
+          cat(kTokens, " x ", kBenchDim, " ", f.name, is_packed ? ", packed for products" : "");
       if (!choice_.wants("gather_rows", shape)) continue;
+      const auto table = [&] {
+        Matrix w = inputs_.matrix(f, kBenchVocab, kBenchDim);
+        w.by_rows = by_rows;
+        return w;
+      };
       const Operand rows = out(DType::F32, {kTokens, kBenchDim});
       const double us = graph_us(stream(), kLaunches, [&] {
         for (int i = 0; i < kLaunches; ++i) {
-          gather_rows(stream(), outputs_.take(rows.dtype, rows.shape),
-                      inputs_.matrix(f, kBenchVocab, kBenchDim),
+          gather_rows(stream(), outputs_.take(rows.dtype, rows.shape), table(),
                       static_cast<const int32_t*>(ids.view().data));
         }
       });
       // 64 bytes of packed levels have two rows side by side, and memory does not give half of
       // them.
-      const double table = double(inputs_.matrix(f, kBenchVocab, kBenchDim).n_bytes);
-      const double bytes =
-          (f.group == 0 ? 1 : 2) * table * double(kTokens) / double(kBenchVocab) + rows.bytes();
+      const double table_rows = double(table().n_bytes) * double(kTokens) / double(kBenchVocab);
+      const double bytes = (is_packed ? 2 : 1) * table_rows + rows.bytes();
       choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, bytes});
     }
   }

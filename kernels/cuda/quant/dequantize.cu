@@ -216,11 +216,43 @@ struct PackedOctets {
   }
 };
 
+// The same of levels by rows, of whole 8 columns and groups of such.
+template <int kBits>
+struct LevelOctetsByRows {
+  MatrixView table;
+  unsigned group, n_groups;  // n_groups: of a row
+
+  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
+    const int64_t first = row * table.in_dim + column;
+    const int64_t at = row * n_groups + unsigned(column) / group;
+    const float scale = table.scale_at(at);
+    const float min = table.mins == nullptr ? 0 : table.mins[at];
+    const auto* const words = reinterpret_cast<const uint32_t*>(
+        static_cast<const uint8_t*>(table.data) + first * kBits / 8);
+    uint32_t levels[kBits / 4];
+    if constexpr (kBits == 8) {
+      const uint2 both = *reinterpret_cast<const uint2*>(words);
+      levels[0] = both.x;
+      levels[1] = both.y;
+    } else {
+      levels[0] = *words;
+    }
+    constexpr int kOfWord = 32 / kBits;
+#pragma unroll
+    for (int c = 0; c < kChunk; ++c) {
+      const int level = levels[c / kOfWord] >> (c % kOfWord * kBits) & ((1 << kBits) - 1);
+      to[c] = __fmul_rn(float(level - table.zero()), scale);
+      if (table.mins != nullptr) to[c] = __fadd_rn(to[c], min);
+    }
+  }
+};
+
 // out[i, column] = table[ids[i], column]
 //
 //   out       [n, dim] F32, rows of whole 32 bytes
 //   launch    a thread 8 columns of a row; blocks of 256 threads by rows
-//   moves     n rows of the table, of levels those beside them too, which share their 64 bytes; out
+//   moves     n rows of the table, of packed levels those beside them too, which share their 64
+//             bytes; out
 template <typename Octets>
 __global__ void __launch_bounds__(kDequantizeThreads)
     gather_rows_kernel(float* out, const __grid_constant__ Octets table, int dim,
@@ -259,7 +291,7 @@ class PartList {
  public:
   void add(const DequantizePart& part) {
     const MatrixView view = view_of(*part.w);
-    const PackedLayout& layout = view.layout;
+    const PackedLayout layout = layout_of(*part.w);
     const int64_t n = part.out.shape[0], end_row = part.begin + n;
     PackedRows p{};
     p.out = part.out.data;
@@ -328,7 +360,8 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
                "gather_rows: out ", out.dtype, " ", out.shape, " of rows of ", table.in_dim);
   if (n == 0) return;
   const MatrixView view = view_of(table);
-  if (table.in_dim % kChunk != 0 || !aligned16(out.data) || !aligned16(view.data)) {
+  if (table.in_dim % kChunk != 0 || (table.by_rows && table.group % kChunk != 0) ||
+      !aligned16(out.data) || !aligned16(view.data)) {
     const unsigned n_blocks = blocks_of(table.in_dim);
     return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
                   dim3(kDequantizeThreads), 0, stream, data_of<float>(out), view, ids, n_blocks);
@@ -339,6 +372,12 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
            dim3(kDequantizeThreads), 0, stream, data_of<float>(out), octets,
            narrow<int>(table.in_dim), ids, n_blocks);
   };
+  if (table.by_rows) {
+    const auto group = narrow<unsigned>(table.group),
+               n_groups = narrow<unsigned>(table.in_dim) / group;
+    if (table.dtype == DType::U4) return run(LevelOctetsByRows<4>{view, group, n_groups});
+    return run(LevelOctetsByRows<8>{view, group, n_groups});
+  }
   if (table.dtype == DType::U4) return run(PackedOctets<4>{view, unit_shift_of(view.layout)});
   if (table.dtype == DType::U8) return run(PackedOctets<8>{view, unit_shift_of(view.layout)});
   visit_device_float(table.dtype, [&]<typename T>() {

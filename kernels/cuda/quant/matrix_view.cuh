@@ -11,9 +11,10 @@ struct MatrixView {
   const void* data;
   const void* scales;
   const float* mins;
-  int64_t in_dim;
+  int64_t in_dim, group;
   DType dtype, scale_dtype;
-  PackedLayout layout;  // of levels
+  bool by_rows;         // levels, [out, in], scales and minimums, [out, in / group]; else
+  PackedLayout layout;  // of levels, of which `bits` holds in either case
 
   __device__ float scale_at(int64_t i) const {
     return scale_dtype == DType::F16 ? __half2float(static_cast<const __half*>(scales)[i])
@@ -34,10 +35,13 @@ struct MatrixView {
     if (dtype == DType::F16) return __half2float(static_cast<const __half*>(data)[i]);
     if (dtype == DType::BF16) return __bfloat162float(static_cast<const __nv_bfloat16*>(data)[i]);
     if (dtype == DType::F32) return static_cast<const float*>(data)[i];
-    const PackedLayout::Place place = layout.place(row, column);
+    const PackedLayout::Place place = !by_rows ? layout.place(row, column)
+                                      : layout.bits == 4
+                                          ? PackedLayout::Place{i / 2, int(i % 2 * 4)}
+                                          : PackedLayout::Place{i, 0};
     const int byte = static_cast<const uint8_t*>(data)[place.byte];
     return value(layout.bits == 4 ? byte >> place.shift & 15 : byte,
-                 layout.scale_index(row, column));
+                 by_rows ? i / group : layout.scale_index(row, column));
   }
 };
 
@@ -51,6 +55,7 @@ inline bool same_format(const Matrix& a, const Matrix& b) {
 }
 
 inline PackedLayout layout_of(const Matrix& w) {
+  MINFER_CHECK(!w.by_rows, "a table for embed() alone");
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
 }
 
@@ -63,7 +68,13 @@ inline MatrixView view_of(const Matrix& w) {
     view.scales = w.scales.view().data;
     view.mins = static_cast<const float*>(w.mins.view().data);
     view.scale_dtype = w.scales.view().dtype;
-    view.layout = layout_of(w);
+    view.group = w.group;
+    view.by_rows = w.by_rows;
+    if (w.by_rows) {
+      view.layout.bits = w.dtype == DType::U4 ? 4 : 8;
+    } else {
+      view.layout = layout_of(w);
+    }
   }
   return view;
 }

@@ -164,7 +164,10 @@ TEST(CudaGather, RowsOfEveryType) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{192}, kRow}) {
           if (group != kRow && in_dim % group != 0) continue;
           const DType scales = mins ? DType::F32 : DType::F16;
-          expect_gathered(Weights(of_group(levels, scales, mins, group), 83, in_dim, 1), ids);
+          Weights w(of_group(levels, scales, mins, group), 83, in_dim, 1);
+          expect_gathered(w, ids);
+          w.lay_by_rows();
+          expect_gathered(w, ids);
           if (HasFatalFailure()) return;
         }
       }

@@ -79,6 +79,14 @@ struct Weights {
     matrix = pack(quantized.view());
   }
 
+  // As Backend::pack_table has levels.
+  void lay_by_rows() {
+    matrix.by_rows = true;
+    matrix.storage = to_device(quantized.levels);
+    matrix.scales = to_device(quantized.scales);
+    if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
+  }
+
   // The value of an element, and the magnitudes of what it is the sum of: level and zero level
   // apart.
   std::pair<double, double> at(int64_t row, int64_t column) const {
