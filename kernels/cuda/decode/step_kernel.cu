@@ -111,8 +111,9 @@ __device__ inline void finish_round(const StepParams& p, const StepProduct& prod
 //   maths      activations f32 throughout: floats times floats in f32; levels times x in fixed
 //              point of 32 bits, whose sums of a group are exact integers (multiply_levels), scales
 //              on those in f32. q . k of an int8 cache as such products where heads are of 64 or
-//              128 (step_levels.cuh), else in f32; weights . v in f32. Everything is summed in one
-//              order: same input, same bits
+//              128 (step_levels.cuh), else in f32; weights . v of one such head with weights of two
+//              halves (step_values.cuh), else in f32. Everything is summed in one order: same
+//              input, same bits
 //   moves      every weight and the cache once; 132 times the exchanged vectors from L2
 //   source     the one-kernel decoders calm (Kuznetsov 2023) and Megakernels (HazyResearch 2025)
 template <int kHeads>

@@ -14,7 +14,7 @@ namespace minfer::cuda {
 //
 // The instruction sums rows of one element, but in memory elements of a row are neighbours: so two
 // of them are a half to ldmatrix, which transposes them. That all its eight rows may lie in
-// different banks, row i gives its eight-element piece j ^ i to register j. To the instruction
+// different banks, row i gives its piece j ^ i, of 16 levels, to register j. To the instruction
 // rows i and i + 8 then are column i, which alone has their weights: a column stays the same
 // pieces of the same rows, and what belongs together is added at the end.
 class LevelValues {
@@ -100,7 +100,8 @@ class LevelValues {
 
  private:
   static constexpr int kPieces = kStepMaxHeadDim / 16;
-  static constexpr uint32_t kRoom = 12;  // weights reach 2^12: their second halves are exact
+  // Weights reach 2^12, so that even second halves of small ones are above the smallest half.
+  static constexpr uint32_t kRoom = 12;
 
   float sums_[kPieces][4] = {};
   float weights_ = 0;       // of this lane's rows, as the products have them

@@ -1,9 +1,8 @@
-#include <bit>
 #include <type_traits>
 
-#include "kernels/cuda/elementwise/rows.cuh"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quant/level_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -43,38 +42,6 @@ __device__ inline uint32_t round_pair(float first, float second) {
   }
 }
 
-// Levels of rows g and g + 8 in columns [8 octet, 8 octet + 8) of a tile, from its words in the
-// order of packed_layout.h: four columns are lane (g, t)'s, the next four lane (g, t + 1)'s.
-template <int kBits>
-struct LevelOctets {
-  uint32_t words[kBits / 2];
-
-  __device__ LevelOctets(const uint4* tile, int g, int octet) {
-    const int instruction = octet / 2, lane = 4 * g + octet % 2 * 2;
-#pragma unroll
-    for (int four = 0; four < 2; ++four) {
-      if constexpr (kBits == 4) {
-        words[four] = reinterpret_cast<const uint32_t*>(tile + lane + four)[instruction];
-      } else {
-        const uint4* const half = tile + instruction / 2 * 32;
-        const uint2 two = reinterpret_cast<const uint2*>(half + lane + four)[instruction % 2];
-        words[2 * four] = two.x;
-        words[2 * four + 1] = two.y;
-      }
-    }
-  }
-
-  // Level less zero level of row g + 8 h, column 8 octet + c. bias: 2^23 + the zero level. An f32
-  // of that size counts in ones, so all of it is exact.
-  __device__ float centered(int h, int c, float bias) const {
-    const int four = c / 4, a = c / 2 % 2, b = c % 2;
-    const uint32_t bytes =
-        kBits == 4 ? words[four] >> (4 * h) & 0x0F0F0F0F : words[(2 * four + a) % (kBits / 2)];
-    const uint32_t byte = kBits == 4 ? 2u * b + a : 2u * h + b;
-    return __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte)) - bias;
-  }
-};
-
 // out[i, column] = w[begin + i, column], of packed levels
 //
 //   out       [n_rows, in_dim] T, row-major, of each part
@@ -88,7 +55,6 @@ template <typename T, int kBits>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
   constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
-  __shared__ uint4 chunks[kWarps][kChunkBytes / 16];
   ptx::let_successor_begin();
   const int lane = int(threadIdx.x) % 32;
   const int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
@@ -101,7 +67,8 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   const int64_t tiles_before = (p.first_row_tile + row_tile) * p.n_column_tiles + first_tile;
   const int n_tiles = int(min(p.n_column_tiles - first_tile, int64_t{kTiles}));
 
-  uint4* const chunk = chunks[threadIdx.x / 32];
+  auto* const chunk =
+      reinterpret_cast<uint4*>(ptx::dynamic_shared() + threadIdx.x / 32 * kChunkBytes);
   const uint4* const from = p.levels + tiles_before * kTileWords + lane;
   const uint32_t to = ptx::shared_address(chunk + lane);
 #pragma unroll
@@ -140,7 +107,8 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
-      const LevelOctets<kBits> levels(chunk + tile * kTileWords, g, octet);
+      const uint4* const words = chunk + tile * kTileWords;
+      const LevelFour<kBits> levels[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int64_t row = int64_t{row_tile} * kTileRows + g + 8 * h - p.skipped;
@@ -150,8 +118,9 @@ __global__ void __launch_bounds__(kDequantizeThreads)
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          float first = __fmul_rn(levels.centered(h, 2 * i, bias), scale);
-          float second = __fmul_rn(levels.centered(h, 2 * i + 1, bias), scale);
+          const LevelFour<kBits>& four = levels[i / 2];
+          float first = __fmul_rn(four.centered(h, 2 * i % 4, bias), scale);
+          float second = __fmul_rn(four.centered(h, 2 * i % 4 + 1, bias), scale);
           if (has_mins) {
             first = __fadd_rn(first, min);
             second = __fadd_rn(second, min);
@@ -182,109 +151,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   if (i < n) out[i] = from_float<T>(w.at(begin + i / w.in_dim, i % w.in_dim));
 }
 
-// Eight adjacent elements of a row of a table: of floats, and of packed levels.
-template <typename T>
-struct FloatOctets {
-  const T* data;
-  int64_t in_dim;
-
-  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
-    load_chunk(to, data + row * in_dim + column);
-  }
-};
-template <int kBits>
-struct PackedOctets {
-  MatrixView table;
-  int unit_shift;  // log2 of the columns of a scale
-
-  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
-    const PackedLayout& layout = table.layout;
-    const int64_t row_tile = row / kTileRows;
-    const int g = int(row % 8), h = int(row / 8 % 2);
-    const auto* const tile = static_cast<const uint4*>(table.data) +
-                             (row_tile * layout.n_column_tiles + column / kTileColumns) * 8 * kBits;
-    const LevelOctets<kBits> levels(tile, g, column % kTileColumns / 8);
-    const int64_t unit = int64_t{column} >> unit_shift;
-    const int64_t at = (row_tile * layout.n_units + unit) * kTileRows + 2 * g + h;
-    const float scale = table.scale_at(at), bias = 8388608.0f + float(table.zero());
-    const float min = table.mins == nullptr ? 0 : table.mins[at];
-#pragma unroll
-    for (int c = 0; c < kChunk; ++c) {
-      to[c] = __fmul_rn(levels.centered(h, c, bias), scale);
-      if (table.mins != nullptr) to[c] = __fadd_rn(to[c], min);
-    }
-  }
-};
-
-// The same of levels by rows, of whole 8 columns and groups of such.
-template <int kBits>
-struct LevelOctetsByRows {
-  MatrixView table;
-  unsigned group, n_groups;  // n_groups: of a row
-
-  __device__ void load(float (&to)[kChunk], int64_t row, int column) const {
-    const int64_t first = row * table.in_dim + column;
-    const int64_t at = row * n_groups + unsigned(column) / group;
-    const float scale = table.scale_at(at);
-    const float min = table.mins == nullptr ? 0 : table.mins[at];
-    const auto* const words = reinterpret_cast<const uint32_t*>(
-        static_cast<const uint8_t*>(table.data) + first * kBits / 8);
-    uint32_t levels[kBits / 4];
-    if constexpr (kBits == 8) {
-      const uint2 both = *reinterpret_cast<const uint2*>(words);
-      levels[0] = both.x;
-      levels[1] = both.y;
-    } else {
-      levels[0] = *words;
-    }
-    constexpr int kOfWord = 32 / kBits;
-#pragma unroll
-    for (int c = 0; c < kChunk; ++c) {
-      const int level = levels[c / kOfWord] >> (c % kOfWord * kBits) & ((1 << kBits) - 1);
-      to[c] = __fmul_rn(float(level - table.zero()), scale);
-      if (table.mins != nullptr) to[c] = __fadd_rn(to[c], min);
-    }
-  }
-};
-
-// out[i, column] = table[ids[i], column]
-//
-//   out       [n, dim] F32, rows of whole 32 bytes
-//   launch    a thread 8 columns of a row; blocks of 256 threads by rows
-//   moves     n rows of the table, of packed levels those beside them too, which share their 64
-//             bytes; out
-template <typename Octets>
-__global__ void __launch_bounds__(kDequantizeThreads)
-    gather_rows_kernel(float* out, const __grid_constant__ Octets table, int dim,
-                       const int32_t* ids, unsigned blocks_of_row) {
-  ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
-  const unsigned row = blockIdx.x / blocks_of_row, block = blockIdx.x % blocks_of_row;
-  const int column = int(block * kDequantizeThreads + threadIdx.x) * kChunk;
-  if (column >= dim) return;
-  float values[kChunk];
-  table.load(values, ids[row], column);
-  store_chunk(out + int64_t{row} * dim + column, values);
-}
-
-// The same of any dim and alignment
-//
-//   launch    a thread an element, blocks_of_row blocks of 256 a row
-__global__ void __launch_bounds__(kDequantizeThreads)
-    plain_gather_rows_kernel(float* out, MatrixView table, const int32_t* ids,
-                             unsigned blocks_of_row) {
-  ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
-  const int64_t i = blockIdx.x / blocks_of_row;
-  const int64_t column = int64_t{blockIdx.x % blocks_of_row} * kDequantizeThreads + threadIdx.x;
-  if (column < table.in_dim) out[i * table.in_dim + column] = table.at(ids[i], column);
-}
-
 unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kDequantizeThreads)); }
-
-int unit_shift_of(const PackedLayout& layout) {
-  return layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
-}
 
 // Parts of one launch.
 class PartList {
@@ -316,8 +183,8 @@ class PartList {
 
   void run(void (*kernel)(PackedParts, int), cudaStream_t stream) const {
     if (n_parts_ == 0) return;
-    launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kDequantizeThreads), 0,
-           stream, parts_, n_warps_);
+    launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kDequantizeThreads),
+           kWarps * kChunkBytes, stream, parts_, n_warps_);
   }
 
  private:
@@ -351,37 +218,6 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
     }
     u4.run(dequantize_packed_kernel<T, 4>, stream);
     u8.run(dequantize_packed_kernel<T, 8>, stream);
-  });
-}
-
-void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids) {
-  const int64_t n = out.shape[0];
-  MINFER_CHECK(out.dtype == DType::F32 && out.shape == (Shape{n, table.in_dim}),
-               "gather_rows: out ", out.dtype, " ", out.shape, " of rows of ", table.in_dim);
-  if (n == 0) return;
-  const MatrixView view = view_of(table);
-  if (table.in_dim % kChunk != 0 || (table.by_rows && table.group % kChunk != 0) ||
-      !aligned16(out.data) || !aligned16(view.data)) {
-    const unsigned n_blocks = blocks_of(table.in_dim);
-    return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
-                  dim3(kDequantizeThreads), 0, stream, data_of<float>(out), view, ids, n_blocks);
-  }
-  const auto run = [&]<typename Octets>(const Octets& octets) {
-    const unsigned n_blocks = blocks_of(table.in_dim / kChunk);
-    launch(gather_rows_kernel<Octets>, dim3(narrow<unsigned>(n * n_blocks)),
-           dim3(kDequantizeThreads), 0, stream, data_of<float>(out), octets,
-           narrow<int>(table.in_dim), ids, n_blocks);
-  };
-  if (table.by_rows) {
-    const auto group = narrow<unsigned>(table.group),
-               n_groups = narrow<unsigned>(table.in_dim) / group;
-    if (table.dtype == DType::U4) return run(LevelOctetsByRows<4>{view, group, n_groups});
-    return run(LevelOctetsByRows<8>{view, group, n_groups});
-  }
-  if (table.dtype == DType::U4) return run(PackedOctets<4>{view, unit_shift_of(view.layout)});
-  if (table.dtype == DType::U8) return run(PackedOctets<8>{view, unit_shift_of(view.layout)});
-  visit_device_float(table.dtype, [&]<typename T>() {
-    run(FloatOctets<T>{static_cast<const T*>(view.data), table.in_dim});
   });
 }
 

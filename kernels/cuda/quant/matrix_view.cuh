@@ -1,5 +1,7 @@
 #pragma once
 
+#include <bit>
+
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
@@ -57,6 +59,11 @@ inline bool same_format(const Matrix& a, const Matrix& b) {
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
+}
+
+// log2 of the columns of a scale, so large that all are of one where the row has one.
+inline int unit_shift_of(const PackedLayout& layout) {
+  return layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
 }
 
 inline MatrixView view_of(const Matrix& w) {

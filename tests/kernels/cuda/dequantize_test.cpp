@@ -154,11 +154,11 @@ TEST(CudaGather, RowsOfEveryType) {
   MINFER_NEEDS_CUDA();
   const std::vector<int32_t> ids{82, 0, 16, 5, 47};
   for (const DType dtype : {DType::F32, DType::F16, DType::BF16}) {
-    for (const int64_t in_dim : {301, 304, 2056}) {
+    for (const int64_t in_dim : {300, 301, 304, 2056}) {
       expect_gathered(Weights(Format{dtype}, 83, in_dim, 1), ids);
     }
   }
-  for (const int64_t in_dim : {2, 96, 170, 576, 1536}) {
+  for (const int64_t in_dim : {2, 96, 100, 170, 576, 1536, 2056}) {
     for (const DType levels : {DType::U4, DType::U8}) {
       for (const bool mins : {false, true}) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{192}, kRow}) {
