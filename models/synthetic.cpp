@@ -86,12 +86,12 @@ class WeightMaker {
 
   static double bound(int64_t in_dim) { return std::sqrt(3.0 / static_cast<double>(in_dim)); }
 
-  // In steps of 1 / 2048 of the range.
   template <typename Host>
   Matrix pack(const Host& host, bool is_table) const {
     return is_table ? backend_.pack_table(host) : backend_.pack_matrix(host);
   }
 
+  // In steps of 1 / 2048 of the range.
   Matrix float_matrix(int64_t out_dim, int64_t in_dim, bool is_table) {
     HostTensor tensor(type_.dtype, {out_dim, in_dim});
     visit_float(type_.dtype, [&]<typename T>() {

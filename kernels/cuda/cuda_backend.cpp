@@ -122,6 +122,7 @@ Matrix CudaBackend::pack_table(const Tensor& host) {
 
 // Rows of packed tiles lie in pieces of 64 bytes, each beside another row's; these lie in one.
 Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
+  if (!cuda_keeps_groups(host.in_dim(), host.group)) return pack_matrix(host);
   Matrix table;
   table.out_dim = host.out_dim();
   table.in_dim = host.in_dim();

@@ -105,7 +105,7 @@ void run() {
       dequantize(stream.get(), pool, halves, f, which, limit);
     }
   }
-  for (const int64_t n_tokens : {int64_t{1}, kMaxMatvecTokens}) {
+  for (const int64_t n_tokens : {int64_t{1}, int64_t{2}, int64_t{4}, kMaxMatvecTokens}) {
     const DecodeActivations a(n_tokens);
     for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights}) {
       for (const Which which : kDecodeProducts) {

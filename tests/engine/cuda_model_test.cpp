@@ -165,33 +165,40 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
   }
 }
 
-// A few steps behind a prompt, which fills the cache by other kernels; one and two query heads of a
-// key/value head, so that the tensor cores multiply values and that they do not.
-TEST_F(CudaModel, DecodesBehindAPromptInAnInt8Cache) {
-  constexpr int64_t kPrompt = 1101, kDecoded = 4;
+// A few steps behind a prompt in an int8 cache, which other kernels fill; 16 heads of 128.
+void expect_steps_behind_a_prompt(Backend& card, int64_t n_prompt, int64_t n_kv_heads) {
+  SCOPED_TRACE(cat("16:", n_kv_heads, " heads"));
+  constexpr int64_t kDecoded = 4;
+  ModelConfig config = llama_config(256, 512, 16, 128);
+  config.n_kv_heads = n_kv_heads;
+  config.vocab_size = 300;
+  config.trained_seq_len = n_prompt + kDecoded;
+  const std::vector<TokenId> ids = some_ids(n_prompt + kDecoded, config.vocab_size);
+  const SessionOptions options{.prefill_chunk = n_prompt, .kv_dtype = DType::U8};
+  const auto logits_behind = [&](Backend& backend) {
+    const Model model = make_synthetic_model(config, {DType::F16, 0}, backend, 1);
+    Session session(model, backend, options);
+    std::span<const float> logits = session.eval(std::span(ids).first(size_t(n_prompt)));
+    for (const TokenId id : std::span(ids).last(size_t(kDecoded))) logits = session.eval({&id, 1});
+    return std::vector<float>(logits.begin(), logits.end());
+  };
   const auto cpu = make_cpu_backend();
   HalfBackend plain(DType::F16);
+  const auto want = doubles_of(logits_behind(*cpu));
+  EXPECT_LE(relative_error(logits_behind(card), want),
+            kMostOfPlain * relative_error(logits_behind(plain), want));
+}
+
+// One and two query heads of a key/value head, so that the tensor cores multiply values and that
+// they do not.
+TEST_F(CudaModel, DecodesBehindAPromptInAnInt8Cache) {
   for (const int64_t n_kv_heads : {16, 8}) {
-    SCOPED_TRACE(cat("16:", n_kv_heads, " heads"));
-    ModelConfig config = llama_config(256, 512, 16, 128);
-    config.n_kv_heads = n_kv_heads;
-    config.vocab_size = 300;
-    config.trained_seq_len = 1408;
-    const std::vector<TokenId> ids = some_ids(kPrompt + kDecoded, config.vocab_size);
-    const SessionOptions options{.prefill_chunk = kPrompt, .kv_dtype = DType::U8};
-    const auto logits_behind = [&](Backend& backend) {
-      const Model model = make_synthetic_model(config, {DType::F16, 0}, backend, 1);
-      Session session(model, backend, options);
-      std::span<const float> logits = session.eval(std::span(ids).first(size_t(kPrompt)));
-      for (const TokenId id : std::span(ids).last(size_t(kDecoded)))
-        logits = session.eval({&id, 1});
-      return std::vector<float>(logits.begin(), logits.end());
-    };
-    const auto want = doubles_of(logits_behind(*cpu));
-    EXPECT_LE(relative_error(logits_behind(*backend_), want),
-              kMostOfPlain * relative_error(logits_behind(plain), want));
+    expect_steps_behind_a_prompt(*backend_, 1101, n_kv_heads);
   }
 }
+
+// So many positions that sums of levels with their zero level are long.
+TEST_F(CudaModel, AttendsOverALongInt8Cache) { expect_steps_behind_a_prompt(*backend_, 9001, 16); }
 
 // Prompts of so many tokens that one launch makes q, k and v and fills the cache, in chunks of
 // which the last is shorter, and a step of decode behind that; with biases, and with packed

@@ -216,10 +216,12 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
   return tensor;
 }
 
-// Matrices of a type, but beside Q4_K of Q6_K those that llama.cpp's Q4_K_M makes so.
+// All matrices of one type; with Q4_K, those that llama.cpp's Q4_K_M makes Q6_K are Q6_K. The
+// embedding is a table alone, or the output matrix too.
 TEST(CudaBlocks, HaveTheLogitsOfTheCpu) {
   MINFER_NEEDS_CARD();
   for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q6_K}) {
+    const bool is_tied = dtype == DType::Q6_K || dtype == DType::Q8_0;
     SCOPED_TRACE(cat(dtype));
     MemorySource source = small_gguf_llama({.dim = 512,
                                             .ffn_dim = 1536,
@@ -227,6 +229,7 @@ TEST(CudaBlocks, HaveTheLogitsOfTheCpu) {
                                             .n_kv_heads = 4,
                                             .vocab_size = 300,
                                             .context = 512});
+    if (!is_tied) add_random(source, "output.weight", {300, 512});
     uint64_t seed = 0;
     for (const TensorEntry& entry : std::vector(source.tensors)) {
       if (entry.shape.rank == 1) {

@@ -12,7 +12,8 @@
 namespace minfer::cuda {
 
 // q of the block's heads in shared memory, in fixed point of 32 bits: digits [heads][4][head_dim]
-// of 8 bits with a sign, then the unit of each head, then for each warp weights [heads][16].
+// of 8 bits with a sign, then the unit of each head, then for each warp, of several heads, weights
+// [heads][16].
 struct QueryLevels {
   uint8_t* digits;  // null: not wanted
 
@@ -21,7 +22,7 @@ struct QueryLevels {
     return unit_at(heads, head_dim) + heads * 4;
   }
   __host__ __device__ static int bytes(int heads, int head_dim) {
-    return weights_at(heads, head_dim) + kStepWarps * heads * 16 * 4;
+    return weights_at(heads, head_dim) + (heads == 1 ? 0 : kStepWarps * heads * 16 * 4);
   }
 
   // By a warp: heads first, first + kStepWarps - 2, ..., those that the block does not have zeros.

@@ -9,14 +9,14 @@ namespace minfer::cuda {
 
 // Weights of one head times levels of values of an int8 cache, by the tensor cores: a level as it
 // lies is a half, level * 2^-24, and a weight times the scale of its row the sum of two halves.
-// Products and their sums are f32. A warp takes 16 rows at a time, of which lane 4 g + t has the
-// weights of rows g and g + 8.
+// Products and their sums are f32, of levels with their zero level, which is taken off at the end.
+// A warp takes 16 rows at a time, of which lane 4 g + t has the weights of rows g and g + 8.
 //
 // The instruction sums rows of one element, but in memory elements of a row are neighbours: so two
-// of them are a half to ldmatrix, which transposes them. That all its eight rows may lie in
-// different banks, row i gives its piece j ^ i, of 16 levels, to register j. To the instruction
-// rows i and i + 8 then are column i, which alone has their weights: a column stays the same
-// pieces of the same rows, and what belongs together is added at the end.
+// of them are a half to ldmatrix, which transposes them. That its eight rows may lie in different
+// banks (of heads of 64, two in the same), row i gives its piece j ^ i, of 16 levels, to register
+// j. To the instruction rows i and i + 8 then are column i, which alone has their weights: a column
+// stays the same pieces of the same rows, and what belongs together is added at the end.
 class LevelValues {
  public:
   // Of weights as online softmax has them: those so far become `factor` times as much, and come to

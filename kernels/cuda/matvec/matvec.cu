@@ -97,9 +97,9 @@ bool fit(MatvecParams& p, int64_t n_tokens, int n_blocks, int shared_limit) {
   for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
     p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
     p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
-    // Measured with one token: with F32 scales and minimums the products of 32 layers take 1654 us
-    // where 11008 columns have room beside the next kernel's, 2080 where they have not. With eight
-    // tokens and stages of 32 KB they were 14 to 21 % slower.
+    // Measured with one token of U4 with F32 scales and minimums: the products of 32 layers take
+    // 1653 us where 11008 columns have room beside the next kernel's, 2051 where they have not.
+    // With eight tokens and stages of 32 KB they were 14 to 21 % slower.
     const bool one_is_enough = p.n_tokens == 1 && kMatvecWarps * p.slot_bytes >= 48 * 1024;
     for (const auto& [n_stages, limit] : {std::pair{3, together},
                                           {2, together},

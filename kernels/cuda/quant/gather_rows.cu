@@ -44,7 +44,7 @@ struct PackedFours {
     }
   }
 };
-// Groups are whole fours.
+// Groups are whole fours, as cuda_keeps_groups() has them.
 template <int kBits>
 struct FoursByRows {
   MatrixView table;
@@ -123,8 +123,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
   const auto blocks_of_row = [&](int64_t columns_of_thread) {
     return narrow<unsigned>(ceil_div(table.in_dim, columns_of_thread * kGatherThreads));
   };
-  if (table.in_dim % 4 != 0 || (table.by_rows && table.group % 4 != 0) || !aligned16(out.data) ||
-      !aligned16(view.data)) {
+  if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data)) {
     const unsigned n_blocks = blocks_of_row(1);
     return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
                   dim3(kGatherThreads), 0, stream, data_of<float>(out), view, ids, n_blocks);
