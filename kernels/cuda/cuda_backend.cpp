@@ -150,11 +150,11 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   layer.keys = allocate(dtype, {n_kv_heads, capacity, head_dim});
   layer.values = allocate(dtype, {n_kv_heads, capacity, head_dim});
   if (dtype == DType::U8) {
-    // Bulk copies take 16 bytes at a time (decode/step_share.cuh).
+    // Bulk copies take 16 bytes at a time (decode/step_share.cuh), and so bring scales that are not
+    // written yet along: nobody uses them, but they are defined.
     const int64_t n_scales = align_up(n_kv_heads * capacity, 4);
     for (DeviceTensor* const scales : {&layer.key_scales, &layer.value_scales}) {
       *scales = allocate(DType::F32, {n_scales});
-      // So do those that reach behind the last position, whose scales nobody uses.
       MINFER_CUDA_CHECK(cudaMemsetAsync(
           scales->view().data, 0, static_cast<size_t>(scales->view().n_bytes()), stream_.get()));
     }

@@ -120,7 +120,14 @@ __device__ inline void copy_async_wait() {
 }
 
 // Four 8x8 matrices of 16-bit elements from rows of 16 bytes: lane i gives the shared address of
-// row i % 8 of matrix i / 8, and lane 4 g + t gets rows 2t, 2t + 1 of column g of each.
+// row i % 8 of matrix i / 8, and lane 4 g + t gets elements 2t, 2t + 1 of row g of each.
+__device__ inline void load_matrices(uint32_t (&m)[4], uint32_t row) {
+  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
+               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
+               : "r"(row)
+               : "memory");
+}
+// The same, transposed: rows 2t, 2t + 1 of column g.
 __device__ inline void load_matrices_transposed(uint32_t (&m)[4], uint32_t row) {
   asm volatile("ldmatrix.sync.aligned.m8n8.x4.trans.shared.b16 {%0,%1,%2,%3}, [%4];"
                : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])

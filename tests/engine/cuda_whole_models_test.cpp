@@ -1,3 +1,4 @@
+#include <array>
 #include <functional>
 
 #include "kernels/base/quant_blocks.h"
@@ -41,6 +42,9 @@ void expect_logits_of_the_cpu(const LoadOn& load, std::span<const TokenId> ids) 
     }
   }
 }
+
+// How many tokens of a prompt are taken at a time: one, some, all.
+std::array<int64_t, 5> chunks_of(int64_t n_tokens) { return {1, 7, 64, 512, n_tokens}; }
 
 struct TrainedModel {
   const char* name;
@@ -132,7 +136,7 @@ TEST_P(CudaTrainedModels, TakeALongPromptInChunks) {
   RecordProperty("most", cat(most));
   const auto choices = greedy_choices(on_cpu, *cpu, ids, most_of_last, kNewTokens);
   EXPECT_GE(std::ranges::count_if(choices, &Choice::is_sure), kNewTokens / 2);
-  for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{512}, std::ssize(ids)}) {
+  for (const int64_t chunk : chunks_of(std::ssize(ids))) {
     SCOPED_TRACE(cat("chunks of ", chunk));
     options.prefill_chunk = chunk;
     const double error = relative_error(all_logits(on_card, *card, ids, options), want);
@@ -167,7 +171,7 @@ TEST(CudaGpt2, TakesALongPromptInChunks) {
   const double most =
       kMostOfPlain *
       relative_error(all_logits(load_model(source, plain), plain, ids, options), want);
-  for (const int64_t chunk : {int64_t{1}, int64_t{7}, int64_t{64}, int64_t{512}, std::ssize(ids)}) {
+  for (const int64_t chunk : chunks_of(std::ssize(ids))) {
     options.prefill_chunk = chunk;
     const double error = relative_error(all_logits(on_card, *card, ids, options), want);
     RecordProperty(cat("chunk_", chunk), cat(error));
@@ -183,9 +187,11 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
   std::mt19937_64 engine(seed);
   for (int64_t i = 0; i < tensor.view().n_bytes(); ++i) bytes[i] = uint8_t(engine());
   const double size = 1 / std::sqrt(double(shape.last()));
+  bool is_known = false;
   // `rms`: of the levels times the scales beside d.
-  const auto set_scales = [&]<typename Block>(double rms) {
-    auto* const blocks = reinterpret_cast<Block*>(bytes);
+  const auto set_scales_of = [&]<typename Block>(DType its_type, Block* blocks, double rms) {
+    if (dtype != its_type) return;
+    is_known = true;
     for (int64_t i = 0; i < shape.n_elements() / Block::kElements; ++i) {
       const double d = size / rms * (0.5 + double(engine() % 1024) / 1024);
       blocks[i].d = to_f16(float(d));
@@ -194,25 +200,12 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
       if constexpr (requires { blocks[i].m; }) blocks[i].m = to_f16(float(-7.5 * d));
     }
   };
-  switch (dtype) {
-    case DType::Q8_0:
-      set_scales.template operator()<BlockQ8_0>(74);
-      break;
-    case DType::Q4_0:
-      set_scales.template operator()<BlockQ4_0>(4.6);
-      break;
-    case DType::Q4_1:
-      set_scales.template operator()<BlockQ4_1>(4.6);
-      break;
-    case DType::Q4_K:
-      set_scales.template operator()<BlockQ4_K>(258);
-      break;
-    case DType::Q6_K:
-      set_scales.template operator()<BlockQ6_K>(1369);
-      break;
-    default:
-      ADD_FAILURE() << dtype;
-  }
+  set_scales_of(DType::Q8_0, reinterpret_cast<BlockQ8_0*>(bytes), 74);
+  set_scales_of(DType::Q4_0, reinterpret_cast<BlockQ4_0*>(bytes), 4.6);
+  set_scales_of(DType::Q4_1, reinterpret_cast<BlockQ4_1*>(bytes), 4.6);
+  set_scales_of(DType::Q4_K, reinterpret_cast<BlockQ4_K*>(bytes), 258);
+  set_scales_of(DType::Q6_K, reinterpret_cast<BlockQ6_K*>(bytes), 1369);
+  EXPECT_TRUE(is_known) << dtype;
   return tensor;
 }
 

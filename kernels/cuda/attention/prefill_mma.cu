@@ -127,11 +127,14 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 #pragma unroll
     for (int k = 0; k < kD / 16; ++k) {
       uint32_t q[4];
-      load_matrices(q, &s.q[warp * 16 + lane % 16][k * 16 + lane / 16 * 8]);
+      ptx::load_matrices(q,
+                         ptx::shared_address(&s.q[warp * 16 + lane % 16][k * 16 + lane / 16 * 8]));
 #pragma unroll
       for (int n = 0; n < kKeys / 16; ++n) {
         uint32_t b[4];
-        load_matrices(b, &s.k[n * 16 + lane % 8 + lane / 16 * 8][k * 16 + lane / 8 % 2 * 8]);
+        const __half* const row =
+            &s.k[n * 16 + lane % 8 + lane / 16 * 8][k * 16 + lane / 8 % 2 * 8];
+        ptx::load_matrices(b, ptx::shared_address(row));
         mma_16x8x16(sc[2 * n], q[0], q[1], q[2], q[3], b[0], b[1]);
         mma_16x8x16(sc[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
       }

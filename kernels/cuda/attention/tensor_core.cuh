@@ -24,14 +24,6 @@ __device__ inline void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t a1, uint
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// Four 8x8 matrices of halves from rows of 16 bytes; lane i gives the address of row i % 8 of
-// matrix i / 8, and lane 4 g + t gets elements 2t, 2t + 1 of each row g.
-__device__ inline void load_matrices(uint32_t (&m)[4], const __half* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(m[0]), "=r"(m[1]), "=r"(m[2]), "=r"(m[3])
-               : "r"(ptx::shared_address(row))
-               : "memory");
-}
 // An 8x8 matrix of halves in registers, lane 4 g + t with elements 2t, 2t + 1 of row g, transposed.
 __device__ inline uint32_t transpose_matrix(uint32_t m) {
   uint32_t out;

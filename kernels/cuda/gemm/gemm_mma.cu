@@ -92,12 +92,13 @@ __global__ void __launch_bounds__(kThreads, 2)
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         const int r = warp_m * 64 + i * 16 + lane % 16;
-        ptx::load_matrix_x4(a[i], &stage.x[r][swizzled(r, kk * 2 + lane / 16)]);
+        ptx::load_matrices(a[i], ptx::shared_address(&stage.x[r][swizzled(r, kk * 2 + lane / 16)]));
       }
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const int r = warp_n * 32 + j * 16 + lane / 16 * 8 + lane % 8;
-        ptx::load_matrix_x4(b[j], &stage.w[r][swizzled(r, kk * 2 + lane / 8 % 2)]);
+        ptx::load_matrices(b[j],
+                           ptx::shared_address(&stage.w[r][swizzled(r, kk * 2 + lane / 8 % 2)]));
       }
 #pragma unroll
       for (int i = 0; i < 4; ++i) {

@@ -22,15 +22,6 @@ __device__ inline void copy_async_16_or_zero(void* to_shared, const void* from, 
       : "memory");
 }
 
-// Four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8, and gets
-// row l / 4, columns 2 (l % 4) + {0, 1} of each.
-__device__ inline void load_matrix_x4(uint32_t (&matrices)[4], const void* row) {
-  asm volatile("ldmatrix.sync.aligned.m8n8.x4.shared.b16 {%0,%1,%2,%3}, [%4];"
-               : "=r"(matrices[0]), "=r"(matrices[1]), "=r"(matrices[2]), "=r"(matrices[3])
-               : "r"(shared_address(row))
-               : "memory");
-}
-
 // d += a bT
 __device__ inline void multiply_16x8x16(float (&d)[4], const uint32_t (&a)[4], uint32_t b0,
                                         uint32_t b1, __half) {

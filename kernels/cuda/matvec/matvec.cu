@@ -101,9 +101,10 @@ bool fit(MatvecParams& p, int64_t n_tokens, int n_blocks, int shared_limit) {
     // 1653 us where 11008 columns have room beside the next kernel's, 2051 where they have not.
     // With eight tokens and stages of 32 KB they were 14 to 21 % slower.
     const bool one_is_enough = p.n_tokens == 1 && kMatvecWarps * p.slot_bytes >= 48 * 1024;
+    constexpr int kNever = 0;
     for (const auto& [n_stages, limit] : {std::pair{3, together},
                                           {2, together},
-                                          {1, one_is_enough ? together : 0},
+                                          {1, one_is_enough ? together : kNever},
                                           {4, shared_limit},
                                           {3, shared_limit},
                                           {2, shared_limit},

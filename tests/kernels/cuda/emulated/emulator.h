@@ -101,7 +101,7 @@ void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros);
 void copy_async_commit();
 void copy_async_wait(int pending);
 
-// Of n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrix_x4.
+// Of n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrices.
 void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
 void load_matrices(const void* row, uint32_t* values, int n);
 

@@ -16,6 +16,9 @@ inline void let_successor_begin() {}
 inline float4 load_read_only(const float4* from) { return *from; }
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
+inline void load_matrices(uint32_t (&m)[4], uint32_t row) {
+  emulated::load_matrices(dynamic_shared() + row, m, 4);
+}
 inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes = 16) {
   emulated::copy_async(dynamic_shared() + to_shared, from, n_bytes, 16 - n_bytes);
 }
