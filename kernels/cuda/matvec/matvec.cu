@@ -10,10 +10,18 @@
 namespace minfer::cuda {
 namespace {
 
-// Shared memory that leaves room on a multiprocessor (228 KB, 1 KB of a block its own) for a
-// neighbouring kernel's block: inputs of 4096 and of 11008 columns with three stages of float
-// weights are 106 and 119.6 KB.
-constexpr int kSharedTogether = 122'752;
+// Who shares a multiprocessor, of 228 KB, where each block takes 1 KB more than it asks for. Beside
+// the predecessor's block a kernel's can fill its ring while that one multiplies, if both fit. But
+// where a multiprocessor is free two blocks of one kernel fit just as well, and leave another one
+// without any: behind a product that needed the whole of each, others ran on 69 of 132
+// multiprocessors, and a decode step took up to 1.4 times as long. So a block takes more than half
+// of one, or is a guest, whose host in front has a block on every multiprocessor. In a layer they
+// take turns: products that add to the residual stream are hosts, those that read it guests.
+enum class Sharing { Guest, Host, Alone };
+
+constexpr int kMoreThanHalf = 116'224;
+constexpr int kHostLimit = 121'600;   // 11008 columns of one token, three stages of float weights
+constexpr int kGuestLimit = 109'824;  // 4096 columns of one token, likewise
 
 MatvecWeights weights_of(const Matrix& w) {
   return w.dtype == DType::U4   ? MatvecWeights::U4
@@ -87,31 +95,57 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
   return p;
 }
 
-// Chooses tokens of one launch and stages: best is room for two blocks, with stages enough to keep
-// the memory busy, then many stages; fewer tokens, which read the weights again, come last. False
-// where not even one token fits.
-bool fit(MatvecParams& p, int64_t n_tokens, int n_blocks, int shared_limit) {
-  const int n_tiles = narrow<int>(ceil_div(p.n_tiles, n_blocks)) * (p.pairs ? 2 : 1);
-  p.n_partials = ((n_tiles - 1) << p.team_shift) + kMatvecWarps;  // matvec_kernel.cuh
-  const int together = std::min(kSharedTogether, shared_limit);
-  for (p.n_tokens = narrow<int>(n_tokens); p.n_tokens >= 1; --p.n_tokens) {
-    p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
-    p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
-    // Measured with one token of U4 with F32 scales and minimums: the products of 32 layers take
-    // 1653 us where 11008 columns have room beside the next kernel's, 2051 where they have not.
-    // With eight tokens and stages of 32 KB they were 14 to 21 % slower.
-    const bool one_is_enough = p.n_tokens == 1 && kMatvecWarps * p.slot_bytes >= 48 * 1024;
-    constexpr int kNever = 0;
-    for (const auto& [n_stages, limit] : {std::pair{3, together},
-                                          {2, together},
-                                          {1, one_is_enough ? together : kNever},
-                                          {4, shared_limit},
-                                          {3, shared_limit},
-                                          {2, shared_limit},
-                                          {1, shared_limit}}) {
-      p.n_stages = n_stages;
-      if (matvec_shared(p).total <= limit) return true;
+// Measured for the products of 32 layers: alone, with more stages, 3 and 4 tokens take 2 to 10 %
+// less time than side by side, and one of U4 takes 11 % more. A narrow residual stream makes hosts
+// of few blocks, beside which a multiprocessor is free.
+Sharing sharing_of(const MatvecParams& p, int n_multiprocessors) {
+  const bool is_host = p.epilogue == Epilogue::Accumulate;
+  const int width = is_host ? p.parts[0].out_dim : p.in_dim;
+  if (p.n_tokens > 2 || width < n_multiprocessors * kTileRows * 3 / 4) return Sharing::Alone;
+  return is_host ? Sharing::Host : Sharing::Guest;
+}
+
+// Chooses stages for p.n_tokens tokens: best is room for two blocks, with stages enough to keep the
+// memory busy, then many stages. Sets shared_bytes; false where not even one stage fits.
+bool fit_tokens(MatvecParams& p, int n_multiprocessors, int shared_limit) {
+  p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
+  p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
+  const bool is_float = p.row_tile_bytes == 0;
+  // Measured with one token of U4 with F32 scales and minimums: the products of 32 layers take 1653
+  // us where 11008 columns have room beside the next kernel's, 2051 where they have not. Two stages
+  // are not enough for floats: two tokens take 3326 us so, alone 3169.
+  const bool one_is_enough = p.n_tokens == 1 && kMatvecWarps * p.slot_bytes >= 48 * 1024;
+  const int least_stages = is_float ? 3 : one_is_enough ? 1 : 2;
+  const auto take = [&](int n_stages, Sharing sharing, int limit) {
+    p.n_stages = n_stages;
+    const int n_bytes = matvec_shared(p).total;
+    p.shared_bytes = sharing == Sharing::Guest
+                         ? n_bytes
+                         : std::min(std::max(n_bytes, kMoreThanHalf), shared_limit);
+    return n_bytes <= std::min(limit, shared_limit);
+  };
+  const Sharing sharing = sharing_of(p, n_multiprocessors);
+  if (sharing != Sharing::Alone) {
+    const int limit = sharing == Sharing::Host ? kHostLimit : kGuestLimit;
+    for (int n_stages = 3; n_stages >= least_stages; --n_stages) {
+      if (take(n_stages, sharing, limit)) return true;
     }
+  }
+  for (int n_stages = 4; n_stages >= 1; --n_stages) {
+    if (take(n_stages, Sharing::Alone, shared_limit)) return true;
+  }
+  return false;
+}
+
+// Chooses tokens of one launch, all of them if they fit, else so that launches, which each read the
+// weights, have as many. False where not even one token fits.
+bool fit(MatvecParams& p, int64_t n_tokens, int n_multiprocessors) {
+  const int n_tiles = (p.rounds + (p.n_longer > 0 ? 1 : 0)) * (p.pairs ? 2 : 1);  // of a block
+  p.n_partials = ((n_tiles - 1) << p.team_shift) + kMatvecWarps;  // matvec_kernel.cuh
+  const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+  for (int64_t n_launches = 1; n_launches <= n_tokens; ++n_launches) {
+    p.n_tokens = narrow<int>(ceil_div(n_tokens, n_launches));
+    if (fit_tokens(p, n_multiprocessors, shared_limit)) return true;
   }
   return false;
 }
@@ -124,13 +158,13 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (w.in_dim > (1 << 20)) return false;
   MatvecParams p = params_of(x, norm, parts, epilogue, half);
-  const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
-  const int grid = std::min(p.n_tiles, card_attribute(cudaDevAttrMultiProcessorCount));
+  const int n_multiprocessors = card_attribute(cudaDevAttrMultiProcessorCount);
+  const int grid = std::min(p.n_tiles, n_multiprocessors);
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   p.rounds = p.n_tiles / grid;
   p.n_longer = p.n_tiles % grid;
-  if (!fit(p, x.shape[0], grid, shared_limit)) return false;
+  if (!fit(p, x.shape[0], n_multiprocessors)) return false;
 
   int scales_in_tile = 0;
   if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
@@ -141,8 +175,8 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   // multiprocessor, which cannot change it while one runs.
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared));
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         matvec_shared(p).total));
+  MINFER_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.shared_bytes));
   const int64_t at_once = p.n_tokens;
   for (int64_t token = 0; token < x.shape[0]; token += at_once) {
     p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
@@ -150,8 +184,7 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
     for (size_t i = 0; i < parts.size(); ++i) {
       p.parts[i].out = parts[i].out ? parts[i].out.rows(token, p.n_tokens).data : nullptr;
     }
-    launch(kernel, dim3(unsigned(grid)), dim3(kMatvecThreads), size_t(matvec_shared(p).total),
-           stream, p);
+    launch(kernel, dim3(unsigned(grid)), dim3(kMatvecThreads), size_t(p.shared_bytes), stream, p);
   }
   return true;
 }

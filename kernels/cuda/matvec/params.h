@@ -50,6 +50,7 @@ struct MatvecParams {
   float sum_factor;                   // by which they are multiplied
   int x_columns, x_stride;            // staged: columns with padding, elements from row to row
   int n_stages, slot_bytes;           // of the ring of each warp
+  int shared_bytes;                   // of a block: at least matvec_shared()
   int warps_per_token;                // when the input is staged
   int team_shift;                     // log2 of the warps that take turns along the columns
   int n_partials;                     // of 16 rows and all tokens

@@ -83,7 +83,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   float2 scales[kTiles][2], mins[kTiles][2] = {};
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    const int64_t unit = int64_t{first_column + tile * kTileColumns} >> p.unit_shift;
+    const int unit = (first_column + tile * kTileColumns) >> p.unit_shift;
     const int64_t at = ((p.first_row_tile + row_tile) * p.n_units + unit) * (kTileRows / 2);
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
@@ -172,7 +172,7 @@ class PartList {
     p.skipped = static_cast<int>(part.begin % kTileRows);
     p.in_dim = narrow<int>(view.in_dim);
     p.n_chunks = narrow<int>(layout.n_chunks);
-    p.unit_shift = unit_shift_of(layout);
+    p.unit_shift = unit_shift_of(layout.unit);
     p.scales_are_f32 = view.scale_dtype == DType::F32;
     p.stores_words = view.in_dim % 8 == 0 && reinterpret_cast<uintptr_t>(part.out.data) % 16 == 0;
     n_warps_ =

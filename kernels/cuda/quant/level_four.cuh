@@ -10,6 +10,7 @@ template <int kBits>
 struct LevelFour {
   uint32_t words[kBits / 4];
 
+  LevelFour() = default;
   __device__ LevelFour(const uint4* tile, int g, int four) {
     const int instruction = four / 4, lane = 4 * g + four % 4;
     if constexpr (kBits == 4) {

@@ -23,7 +23,7 @@ struct MatrixView {
                                      : static_cast<const float*>(scales)[i];
   }
   __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
-  __device__ int zero() const { return mins != nullptr ? 0 : 1 << (layout.bits - 1); }
+  __host__ __device__ int zero() const { return mins != nullptr ? 0 : 1 << (layout.bits - 1); }
 
   // What the level at scale `at` means; as dequantize_row() of kernels/base has it, rounding for
   // rounding.
@@ -61,10 +61,9 @@ inline PackedLayout layout_of(const Matrix& w) {
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
 }
 
-// log2 of the columns of a scale, so large that all are of one where the row has one.
-inline int unit_shift_of(const PackedLayout& layout) {
-  return layout.unit == 0 ? 63 : std::countr_zero(unsigned(layout.unit));
-}
+// log2 of the columns of a unit, a power of two; for 0, the whole row, so large that all are of
+// one.
+inline int unit_shift_of(int64_t unit) { return unit == 0 ? 31 : std::countr_zero(unsigned(unit)); }
 
 inline MatrixView view_of(const Matrix& w) {
   MatrixView view{};
