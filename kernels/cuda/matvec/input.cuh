@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/matvec/params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -79,17 +81,42 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
   }
 }
 
-// The sum of columns k ... k + 7, which this thread has staged.
-template <typename T>
-__device__ inline float sum_of_eight(const T* row, int k) {
-  float sum = 0;
+// sums[i][token] = the sum of the staged columns of unit i, of 2^kSumShift columns, times
+// sum_factor: by the tensor cores, times rows of ones. Of the eight columns of an instruction,
+// those that tokens leave have other units. Every thread of the block calls it, when all is staged.
+template <typename T, int kSumShift>
+__device__ inline void sum_units(float* sums, const T* staged, const MatvecParams& p) {
+  static_assert(kSumShift >= 4);
+  constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
+  const int for_tokens = kMatvecWarps / p.warps_per_token;  // of the eight; a power of two
+  const int units_at_once = 8 * p.warps_per_token / kMatvecWarps;
+  const auto token_of = [&](int column) { return column * for_tokens / 8; };
+  const auto unit_of = [&](int column) { return column & (units_at_once - 1); };
+  const int warp = int(threadIdx.x) / 32, g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
+  const T* const x = staged + min(token_of(g), p.n_tokens - 1) * p.x_stride + t * 8;
+#pragma unroll 2
+  for (int begin = warp * units_at_once; begin < p.n_sums; begin += kMatvecWarps * units_at_once) {
+    const int unit = min(begin + unit_of(g), p.n_sums - 1);
+    float sum[2][4] = {};  // of each 32 columns the first 16, and the others
+    if constexpr (kSumShift == 4) {
+      const uint2 v = *reinterpret_cast<const uint2*>(x + unit / 2 * 32 + unit % 2 * 4);
+      ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
+    } else {
 #pragma unroll
-  for (int half = 0; half < 2; ++half) {
-    const auto v = *reinterpret_cast<const Vec<T, 4>*>(row + staged_column<true>(k + 4 * half));
+      for (int column = 0; column < 1 << kSumShift; column += 32) {
+        const uint4 v = *reinterpret_cast<const uint4*>(x + (unit << kSumShift) + column);
+        ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
+        ptx::mma_m16n8k16<T>(sum[1], kOnes, kOnes, kOnes, kOnes, v.z, v.w);
+      }
+    }
 #pragma unroll
-    for (int i = 0; i < 4; ++i) sum += to_float(v[i]);
+    for (int i = 0; i < 2; ++i) {
+      const int token = token_of(2 * t + i), at = begin + unit_of(2 * t + i);
+      if (g == 0 && token < p.n_tokens && at < p.n_sums) {  // all rows of a product are alike
+        sums[at * p.sum_stride + token] = (sum[0][i] + sum[1][i]) * p.sum_factor;
+      }
+    }
   }
-  return sum;
 }
 
 // What a thread of stage_input() owns: of one token, eight columns of every `step` from `begin` on.
@@ -102,8 +129,6 @@ struct InputShare {
     step = n_warps * 32 * 8;
     begin = (int(threadIdx.x) - token * n_warps * 32) * 8;
   }
-  // The first column of its warp from k on.
-  __device__ int of_warp(int k) const { return k - int(threadIdx.x) % 32 * 8; }
 };
 
 // The raw norm weights of a thread's first columns: read before the predecessor is done.
@@ -119,44 +144,15 @@ struct FirstWeights {
   }
 };
 
-// staged[token] = x[token], or its norm, rounded to T; zeros up to x_columns. sums[i][token] = the
-// sum of the staged columns of unit i, times sum_factor. scratch holds 32 floats. Every thread of
-// the block calls it, after wait_for_predecessor(); a barrier must follow.
+// staged[token] = x[token], or its norm, rounded to T; zeros up to x_columns. scratch holds 32
+// floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
 template <typename T, bool kPacked>
-__device__ inline void stage_input(T* staged, float* sums, float* scratch, const MatvecParams& p,
+__device__ inline void stage_input(T* staged, float* scratch, const MatvecParams& p,
                                    const FirstWeights<T>& first_weights) {
   const InputShare share(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
   const bool has_token = share.token < p.n_tokens;
   T* const to = staged + share.token * p.x_stride;
-  // Sums of units, of columns that this thread has staged; adjacent lanes have adjacent ones.
-  const auto sum_up = [&] {
-    if constexpr (kPacked) {
-      if (p.n_sums == 0) return;
-      constexpr int kAtOnce = 4;  // which wait for their lanes together
-      const int n_lanes = 1 << p.sum_shift >> 3;
-      for (int k = share.begin; share.of_warp(k) < p.x_columns; k += kAtOnce * share.step) {
-        float sum[kAtOnce];
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int at = k + j * share.step;
-          sum[j] = at < p.x_columns ? sum_of_eight(to, at) : 0;
-        }
-#pragma unroll
-        for (int offset = 1; offset < 16; offset *= 2) {
-          if (offset >= n_lanes) break;
-#pragma unroll
-          for (int j = 0; j < kAtOnce; ++j) sum[j] += __shfl_xor_sync(~0u, sum[j], offset);
-        }
-#pragma unroll
-        for (int j = 0; j < kAtOnce; ++j) {
-          const int at = k + j * share.step;
-          if (at >= p.x_columns || (at & ((1 << p.sum_shift) - 1)) != 0) continue;
-          sums[(at >> p.sum_shift) * p.sum_stride + share.token] = sum[j] * p.sum_factor;
-        }
-      }
-    }
-  };
 
   if (p.norm == InputNorm::None) {
     if (!has_token) return;
@@ -169,8 +165,7 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
       }
     }
     ptx::copy_async_commit();
-    ptx::copy_async_wait<0>();
-    return sum_up();
+    return ptx::copy_async_wait<0>();
   }
 
   const float* const from =
@@ -221,7 +216,6 @@ __device__ inline void stage_input(T* staged, float* sums, float* scratch, const
     }
     store_eight<T, kPacked>(to, k, y);
   }
-  sum_up();
 }
 
 }  // namespace minfer::cuda

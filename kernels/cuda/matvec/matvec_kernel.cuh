@@ -122,8 +122,14 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   const FirstWeights<T> first_weights(p);
 
   ptx::wait_for_predecessor();
-  stage_input<T, kPacked>(staged, sums, partials, p, first_weights);
+  stage_input<T, kPacked>(staged, partials, p, first_weights);
   __syncthreads();
+  if constexpr (kPacked) {
+    if (p.n_sums > 0) {
+      sum_units<T, ChunkScales<kScales, kKind>::kSumShift>(sums, staged, p);
+      __syncthreads();
+    }
+  }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
   const Levels<T> levels(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
