@@ -231,6 +231,9 @@ struct CudaOptions {
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
   bool persistent_decode = true;     // one kernel a step, where the model fits it
   bool use_cublas = false;           // for products of many tokens, in place of our kernels
+  // Int8: of more than 8 tokens, by weights of 8 bits with one scale a row, each row of the input
+  // becomes level * scale, the level of largest magnitude +-127; else as with Float.
+  Activations activations = Activations::Float;
 };
 
 // 0 too where this build has no CUDA backend.

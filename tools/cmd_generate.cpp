@@ -162,7 +162,8 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   if (streamed) context.out.text("\n");
   if (context.common.json) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
-    context.out.line(result_json(result, start, model, seed, logprobs, echo));
+    context.out.line(
+        result_json(result, start, model, seed, options.device.activations, logprobs, echo));
   }
   log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();

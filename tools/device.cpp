@@ -71,13 +71,17 @@ int card_index(const DeviceOptions& options) {
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   check_ranks(options.tp);
   if (on_card(options)) {
-    MINFER_REQUIRE(Usage, options.activations == "float", "--activations ", options.activations,
-                   " runs on the CPU: --device cpu");
+    MINFER_REQUIRE(Usage, options.activations != "int8-asym",
+                   "--activations int8-asym runs on the CPU: --device cpu");
+    MINFER_REQUIRE(Usage, options.activations == "float" || options.gemm == "own", "--activations ",
+                   options.activations, " and --gemm ", options.gemm,
+                   ": cuBLAS takes float activations");
     try {
       const DType compute = float_type == DType::BF16 ? DType::BF16 : DType::F16;
       return make_cuda_backend({.device = card_index(options),
                                 .compute_dtype = compute,
-                                .use_cublas = options.gemm == "cublas"});
+                                .use_cublas = options.gemm == "cublas",
+                                .activations = activations_named(options.activations)});
     } catch (const Error& e) {
       throw options.device.empty() ? e : e.in(cat("--device ", shortened(options.device)));
     }

@@ -87,7 +87,8 @@ std::string token_json(const GeneratedToken& token, int64_t index, const Model& 
 }
 
 std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
-                        uint64_t seed, bool with_logprobs, const std::optional<std::string>& echo) {
+                        uint64_t seed, const std::string& activations, bool with_logprobs,
+                        const std::optional<std::string>& echo) {
   Json object = {{"text", result.text},
                  {"tokens", result.tokens},
                  {"prompt_tokens", result.prompt_tokens},
@@ -97,7 +98,7 @@ std::string result_json(const GenerateResult& result, const StartTimes& start, c
                  {"logprobs", nullptr},
                  {"timings", timings_json(result, start, model)},
                  {"model", model.description},
-                 {"activations", "float"}};
+                 {"activations", activations}};
   if (with_logprobs) {
     Json& logprobs = object["logprobs"] = Json::array();
     for (const GeneratedToken& step : result.steps) {

@@ -26,7 +26,8 @@ struct StartTimes {
 
 // The object of `generate --json`; the prompt is in it where `echo` has it.
 std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
-                        uint64_t seed, bool with_logprobs, const std::optional<std::string>& echo);
+                        uint64_t seed, const std::string& activations, bool with_logprobs,
+                        const std::optional<std::string>& echo);
 // One token of `generate --jsonl`, on one line.
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs);

@@ -13,14 +13,20 @@ CudaBackend::CudaBackend(const CudaOptions& options)
     : device_(use_device(options.device)),
       type_(options.compute_dtype),
       persistent_decode_(options.persistent_decode),
+      int8_activations_(options.activations == Activations::Int8),
       stream_(make_stream()),
       uploader_(stream_.get()),
       cublas_(options.use_cublas ? std::make_unique<Cublas>(stream_.get()) : nullptr) {
   MINFER_CHECK(type_ == DType::F16 || type_ == DType::BF16, "compute type ", type_);
+  MINFER_CHECK(options.activations != Activations::Int8Asym && !(int8_activations_ && cublas_),
+               "activations ", int(options.activations), cublas_ ? " with cuBLAS" : "");
+  MINFER_REQUIRE(Gpu, !int8_activations_ || can_multiply_levels(), "int8 activations on ",
+                 device_.name, ": they need a Hopper card, and a build for it");
 }
 
 std::string CudaBackend::name() const {
-  return cat("cuda:", device_.index, " ", device_.name, ", ", type_, cublas_ ? ", cuBLAS" : "");
+  return cat("cuda:", device_.index, " ", device_.name, ", ", type_, cublas_ ? ", cuBLAS" : "",
+             int8_activations_ ? ", int8 activations" : "");
 }
 
 std::optional<int64_t> CudaBackend::free_device_bytes() const {
@@ -241,6 +247,34 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
   return weights;
 }
 
+bool CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue) {
+  const auto has_rows = [](const LevelProduct& p) { return has_level_rows(*p.w); };
+  if (!int8_activations_ || !std::all_of(products.begin(), products.end(), has_rows)) return false;
+  const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
+    return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
+  };
+  int64_t n_bytes = bytes_of_rows(x.shape[0], x.shape[1]);
+  for (const LevelProduct& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
+  char* memory = static_cast<char*>(scratch(level_rows_, DType::U8, {n_bytes}).data);
+  const auto next_rows = [&](int64_t n, int64_t in_dim) {
+    const LevelRows rows{{memory, DType::U8, {n, in_dim}},
+                         {memory + align_up(n * in_dim, 256), DType::F32, {n}}};
+    memory += bytes_of_rows(n, in_dim);
+    return rows;
+  };
+  const LevelRows x_rows = next_rows(x.shape[0], x.shape[1]);
+  std::vector<UnpackPart> unpacked;
+  std::vector<LevelsPart> parts;
+  for (const LevelProduct& p : products) {
+    unpacked.push_back({p.w, next_rows(p.w->out_dim, p.w->in_dim)});
+    parts.push_back({unpacked.back().to, p.out, p.bias});
+  }
+  unpack_levels(stream_.get(), unpacked);
+  quantize_rows(stream_.get(), x_rows, x);
+  multiply_levels(stream_.get(), x_rows, parts, epilogue);
+  return true;
+}
+
 void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
   if (cublas_) {
     cublas_->gemm(x, parts, epilogue);
@@ -256,6 +290,9 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
     for (const Product& p : products) parts.push_back({&p.w, p.out, {}});
     return matvec(stream_.get(), x, nullptr, parts, epilogue);
   }
+  std::vector<LevelProduct> of_levels;
+  for (const Product& p : products) of_levels.push_back({&p.w, p.out, {}});
+  if (run_levels(x, of_levels, epilogue)) return;
   std::vector<const Matrix*> matrices;
   for (const Product& p : products) matrices.push_back(&p.w);
   const std::vector<Tensor> weights = float_weights(matrices);
@@ -271,6 +308,8 @@ void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor 
     const MatvecPart parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
     return matvec(stream_.get(), x, nullptr, parts, Epilogue::SwiGlu);
   }
+  const LevelProduct of_levels[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
+  if (run_levels(x, of_levels, Epilogue::SwiGlu)) return;
   const Matrix* const matrices[] = {&gate, &up};
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
@@ -314,7 +353,8 @@ void CudaBackend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q
               p.out.reshaped({x.shape[0], p.w.out_dim}),
               p.bias};
   }
-  if (cublas_ || x.shape[0] <= kMaxMatvecTokens || !gemm_appends(x, qkv, cache, cos_sin)) {
+  if (cublas_ || int8_activations_ || x.shape[0] <= kMaxMatvecTokens ||
+      !gemm_appends(x, qkv, cache, cos_sin)) {
     return Backend::append_products(cache, x, q, k, v, cos_sin, pos);
   }
   const Matrix* const matrices[] = {&q.w, &k.w, &v.w};

@@ -73,6 +73,12 @@ class CudaBackend final : public Backend {
   // Ours or cuBLAS's.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
+  // Of rows of levels, where those of all weights are some and activations int8: whether they ran.
+  struct LevelProduct {
+    const Matrix* w;
+    Tensor out, bias;
+  };
+  bool run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
   // That attention_prefill wants for this cache, or null; one for all layers and sessions.
@@ -80,11 +86,11 @@ class CudaBackend final : public Backend {
 
   DeviceProperties device_;
   DType type_;
-  bool persistent_decode_;
+  bool persistent_decode_, int8_activations_;
   Stream stream_;
   Uploader uploader_;
   std::unique_ptr<Cublas> cublas_;  // where it is asked for
-  DeviceTensor staging_, dequantized_, kv_halves_, ids_, found_, nll_;
+  DeviceTensor staging_, dequantized_, level_rows_, kv_halves_, ids_, found_, nll_;
 };
 
 }  // namespace minfer::cuda

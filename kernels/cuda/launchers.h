@@ -71,6 +71,24 @@ bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cac
 void gemm_append(cudaStream_t stream, KvLayer& cache, Tensor x, std::span<const GemmPart, 3> qkv,
                  Tensor cos_sin, int64_t pos);
 
+// Rows of levels of 8 bits with a sign, one scale each: a row is level * scale.
+struct LevelRows {
+  Tensor levels;  // [n, in] U8, in two's complement
+  Tensor scales;  // [n] F32
+};
+struct LevelsPart {
+  LevelRows w;  // of [out, in]
+  Tensor out;   // [n_tokens, out] half or F32
+  Tensor bias;  // [out] half, or null
+};
+
+// The same of levels, by the integer tensor cores: sums of products of levels are exact, and are
+// rounded to F32 and multiplied by both scales. Store, Accumulate and SwiGlu; `in` a multiple
+// of 16. can_multiply_levels says whether this card and build have them.
+bool can_multiply_levels();
+void multiply_levels(cudaStream_t stream, const LevelRows& x, std::span<const LevelsPart> parts,
+                     Epilogue epilogue);
+
 // ---- matvec/: products of 1 to 8 tokens, at the bandwidth of the weights ------------------------
 
 constexpr int64_t kMaxMatvecTokens = 8;
@@ -114,6 +132,18 @@ struct DequantizePart {
 
 // All parts (1 to 3), their outs of one type: those of levels U4 in one launch, those of U8 in one.
 void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts);
+
+// For multiply_levels(). x [n, in] half: a row's scale is its largest magnitude over 127. Where
+// that is not finite, neither is the scale, nor what is made of it.
+void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x);
+
+// Whether w has such rows: levels U8 without minimums, a scale a row.
+bool has_level_rows(const Matrix& w);
+struct UnpackPart {
+  const Matrix* w;
+  LevelRows to;  // of all of its rows, row-major
+};
+void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts);  // 1 to 3
 
 // out[i] = row ids[i] of the table, of any type: out [n, in] F32, ids [n] in device memory.
 void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids);

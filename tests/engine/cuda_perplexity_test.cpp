@@ -111,6 +111,27 @@ TEST_F(CudaPerplexity, AnInt8CacheCostsLittle) {
   expect_cheap_int8_cache(model, *backend_, std::span(plan.windows).first(256));
 }
 
+// Inputs of products rounded to int8, row by row: weights of int8 take a fiftieth of that.
+TEST_F(CudaPerplexity, Int8ActivationsCostLittle) {
+  const auto demo = fs::path(MINFER_FIXTURES) / "../../models/demo";
+  MINFER_NEEDS(demo);
+  MINFER_NEEDS(wikitext_path());
+  const TempDir dir;
+  const std::string file =
+      quantized_copy(demo, {.type = StoredType::Int8, .group = 0}, dir.path() / "int8");
+  const Model of_floats = load_model(file, *backend_);
+  const auto int8_backend = make_cuda_backend({.activations = Activations::Int8});
+  const Model of_levels = load_model(file, *int8_backend);
+  const ScoringPlan plan = plan_scoring(read_file(wikitext_path()), *of_floats.tokenizer,
+                                        {.ctx = 512, .raw_text = true});
+  const auto windows = std::span<const ScoringWindow>(plan.windows).first(256);
+  const double floats = perplexity(of_floats, *backend_, windows, DType::F16);
+  const double levels = perplexity(of_levels, *int8_backend, windows, DType::F16);
+  testing::Test::RecordProperty(cat("int8_activations_", floats), cat(levels));
+  EXPECT_NE(levels, floats);
+  EXPECT_NEAR(levels / floats, 1, 5e-3);
+}
+
 // A real chat model, its weights in int4 with mins.
 TEST_F(CudaPerplexity, SmolLm2WritesTheReferenceTokens) {
   MINFER_NEEDS_SMOLLM2();

@@ -25,6 +25,10 @@ TEST_F(Failures, UsageIsTwo) {
                  "--kv-type f32 runs");
   expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
+  expect_failure(generate({"--device", "cuda", "--activations", "int8-asym", "x"}), 2,
+                 "--device cpu");
+  expect_failure(generate({"--device", "cuda", "--activations", "int8", "--gemm", "cublas", "x"}),
+                 2, "cuBLAS takes float");
   expect_failure(generate({"--device", "tpu", "x"}), 2, "tpu");
   expect_failure(generate({"--device", "cpu", "--gemm", "cublas", "x"}), 2, "--device cuda");
   expect_failure(minfer({"bench", "kernels", "--filter", "(", "-q"}), 2, "regular expression");

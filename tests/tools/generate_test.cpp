@@ -44,6 +44,7 @@ TEST_F(Generate, JsonHasEveryField) {
   EXPECT_EQ(object["prompt_tokens"], 5);  // BOS, the three bytes of the dummy prefix, x
   EXPECT_EQ(object["stop_reason"], "length");
   EXPECT_EQ(object["seed"], 7);
+  EXPECT_EQ(object["activations"], "float");
   ASSERT_EQ(object["logprobs"].size(), 8u);
   for (size_t i = 0; i < 8; ++i) {
     const json& step = object["logprobs"][i];

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <numeric>
 #include <optional>
+#include <vector>
 
 #include "kernels/base/math.h"
 
@@ -126,7 +127,9 @@ int64_t set_tiles(GemmArgs& args, int columns) {
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
-  if (!has_tile(tile.m, tile.n, args.epilogue)) return false;
+  if (!(args.has_levels() ? has_tile_of_levels : has_tile)(tile.m, tile.n, args.epilogue)) {
+    return false;
+  }
   if (args.angles != nullptr && (plan.tile != GemmTile::k128x256 || plan.split > 1)) return false;
   if (plan.is_paired && !can_pair(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
@@ -252,6 +255,45 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
     args.part[i] = {w.data, out.data, bias.data, narrow<int>(w.shape[0]), 0};
   }
   return args;
+}
+
+GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epilogue epilogue) {
+  // As a product of pairs of levels, each in the place of a half.
+  const auto as_halves = [&](const LevelRows& rows, DType half) {
+    MINFER_CHECK(rows.levels.dtype == DType::U8 && rows.levels.shape.rank == 2 &&
+                     rows.levels.shape[1] % 16 == 0 && rows.scales.dtype == DType::F32 &&
+                     rows.scales.shape == Shape{rows.levels.shape[0]},
+                 "multiply_levels: ", rows.levels.dtype, " ", rows.levels.shape, ", scales ",
+                 rows.scales.dtype, " ", rows.scales.shape);
+    return Tensor{rows.levels.data, half, {rows.levels.shape[0], rows.levels.shape[1] / 2}};
+  };
+  MINFER_CHECK(!parts.empty(), "multiply_levels of nothing");
+  const LevelsPart& first = parts.front();
+  const DType half = first.out.dtype != DType::F32 ? first.out.dtype
+                     : first.bias                  ? first.bias.dtype
+                                                   : DType::F16;
+  std::vector<GemmPart> as_gemm;
+  for (const LevelsPart& part : parts) {
+    as_gemm.push_back({as_halves(part.w, half), part.out, part.bias});
+  }
+  GemmArgs args = check_gemm(as_halves(x, half), as_gemm, epilogue);
+  args.x_scales = static_cast<const float*>(x.scales.data);
+  for (size_t i = 0; i < parts.size(); ++i) {
+    args.part[i].w_scales = static_cast<const float*>(parts[i].w.scales.data);
+  }
+  MINFER_CHECK(epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh,
+               "multiply_levels: epilogue ", int(epilogue));
+  return args;
+}
+
+bool can_multiply_levels() { return has_hgemm(); }
+
+void multiply_levels(cudaStream_t stream, const LevelRows& x, std::span<const LevelsPart> parts,
+                     Epilogue epilogue) {
+  const GemmArgs args = check_levels(x, parts, epilogue);
+  if (args.m == 0) return;
+  MINFER_CHECK(args.k > 0 && hgemm_takes(args), "multiply_levels: x ", x.levels.shape);
+  hgemm_of_levels_as(stream, args, hgemm_plan(args));
 }
 
 void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {

@@ -13,10 +13,11 @@ constexpr int kMaxGemmParts = 3;
 // A checked call of gemm(), as the kernels see it. A tile is a block of rows of x times a block of
 // columns of one part's out; SwiGlu has tiles of part 0 alone.
 struct GemmArgs {
-  const void* x = nullptr;  // [m, k]
-  int m = 0, k = 0;
+  const void* x = nullptr;          // [m, k]
+  int m = 0, k = 0;                 // of levels k counts pairs
+  const float* x_scales = nullptr;  // of levels: [m]
   int n_parts = 0;
-  DType dtype = DType::F16;
+  DType dtype = DType::F16;  // of x, w, biases and out; of levels the latter two alone
   bool out_is_f32 = false;
   Epilogue epilogue = Epilogue::Store;
   // Of Store where not null: the parts are q, k and v of heads of kFusedHeadDim, of which q and k
@@ -28,11 +29,13 @@ struct GemmArgs {
     void* out = nullptr;      // [m, n], or heads: [n / kFusedHeadDim, m, kFusedHeadDim]
     const void* bias = nullptr;
     int n = 0;
-    int n_tiles = 0;          // along n
-    int64_t head_stride = 0;  // of out, in elements, where it has heads; else 0
+    int n_tiles = 0;                  // along n
+    int64_t head_stride = 0;          // of out, in elements, where it has heads; else 0
+    const float* w_scales = nullptr;  // of levels: [n]
   } part[kMaxGemmParts];
 
   bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
+  bool has_levels() const { return x_scales != nullptr; }
   int n_tiled_parts() const { return is_swiglu() ? 1 : n_parts; }
 };
 
@@ -75,6 +78,11 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
+// The same of levels: what serves any number of tokens.
+constexpr bool has_tile_of_levels(int m, int n, Epilogue epilogue) {
+  return !is_transposed(m) && n % 64 == 0 && has_tile(m, n, epilogue) &&
+         epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
+}
 // Whether hgemm has it for pairs of blocks, of a cluster, with the same weights: smaller tiles are
 // not for the many rows that pairs gain with.
 constexpr bool can_pair(int m, int n, Epilogue epilogue) {
@@ -112,12 +120,14 @@ GemmPlan plan_gemm(const GemmArgs& args, const GemmCard& card);
 const GemmCard& gemm_card();                // the current one; cards of one process are of one kind
 GemmPlan hgemm_plan(const GemmArgs& args);  // on it
 
-// Whether hgemm can take it: its kernels are in this binary, and rows of x and w are whole 16
-// bytes.
+// Whether its kernels are in this binary and run on this card.
+bool has_hgemm();
+// Whether hgemm can take it: it is there, and rows of x and w are whole 16 bytes.
 bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+void hgemm_of_levels_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Whether gemm_append can take such a product of q, k and v.
 bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin);
@@ -125,7 +135,8 @@ bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_s
 // Any shape, from sm_80 on.
 void gemm_mma(cudaStream_t stream, GemmArgs args);
 
-// Checks a call of gemm(). Throws Internal.
+// Checks a call of gemm(), or of multiply_levels(). Throws Internal.
 GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
+GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epilogue epilogue);
 
 }  // namespace minfer::cuda

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "kernels/cuda/gemm/float_sums.cuh"
 #include "kernels/cuda/gemm/heads.cuh"
 #include "kernels/cuda/gemm/hgemm_out.cuh"
 #include "kernels/cuda/gemm/hgemm_ring.cuh"
@@ -106,7 +107,8 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
-//   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
+//   x, w      [m, k], [n_i, k] Operand, rows of whole 16 bytes: T, or levels int8_t with scales
+//             [m], [n_i] F32, of which k and "columns of k" below count pairs
 //   out       [m, n_i] T or F32; of Heads k and v [n_i / kFusedHeadDim, .., kFusedHeadDim]
 //   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
 //             and w by TMA into a ring of kStages x 64 columns of k, 128-byte rows swizzled by 128
@@ -119,11 +121,12 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 //             the next one's are made (HgemmOut). With split > 1 the blocks of a cluster take a
 //             part of k each, of one tile, and each finishes some of its columns
 //   maths     f32 sums over k in order, backwards in every second tile of a pair; with split, parts
-//             of k summed apart and then in order; one rounding at the store. Accumulate by TMA
-//             adds each sum once: one rounding, one order
+//             of k summed apart and then in order; one rounding at the store. Of levels int32 sums,
+//             exact, rounded to f32 and times the scale of the row and that of the column.
+//             Accumulate by TMA adds each sum once: one rounding, one order
 //   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
-template <typename T, typename Tile, HgemmKind kKind>
+template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     hgemm_kernel(const __grid_constant__ HgemmMaps maps, const __grid_constant__ GemmArgs args,
                  const __grid_constant__ HgemmCut cut) {
@@ -154,7 +157,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   RingPlace<Tile> ring(s);
   HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, share.part_of_k);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
-  float d[kRowBlocks][kN / 2];
+  FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
   for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
     const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
     const GemmArgs::Part& part = args.part[place.part];
@@ -166,6 +169,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       ring.skip(share, 1 + consumer);
       if (share.split == 1) continue;
     }
+    typename decltype(floats)::Sum sums[kRowBlocks][kN / 2];
+    floats.begin(sums, place.part, first_row, column);
     int previous = -1;
     const auto multiply = [&](int step) {
       ring.wait_until_full();
@@ -177,8 +182,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart; what adds to the same sums together
 #pragma unroll
         for (int i = 0; i < kStepK / 16; ++i) {
-          ptx::wgmma(d[b], x_tile + b * 512 + 2 * i, w_tile + 2 * i, step > share.k_begin || i > 0,
-                     T{});
+          ptx::wgmma(sums[b], x_tile + b * 512 + 2 * i, w_tile + 2 * i,
+                     step > share.k_begin || i > 0, Operand{});
         }
       }
       ptx::wgmma_commit();
@@ -206,6 +211,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     const Angles angles(args, first_row + warp * 16 + lane / 4);
     ptx::wgmma_wait<0>();
     if (previous >= 0) ring.release(previous, share.is_paired);
+    auto& d = floats.of(sums);
 
     // SwiGlu has its gates in the lower half of d.
     if constexpr (kCanSplit) {

@@ -29,6 +29,7 @@ struct HgemmTile {
     uint8_t w[kStages][kWBytes];
     uint8_t staging[kWarpgroups][2][kStagingBytes];
     uint64_t full[kStages], empty[kStages];
+    float x_scales[kWarpgroups][64 * kRowBlocks], w_scales[kWarpgroups][kN];  // FloatSums
   };
   static_assert(sizeof(Shared) <= 232448);
   // Columns of out; whether the last 64 of them are stored over some that are stored already; and

@@ -24,72 +24,79 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 // d (+)= a bT for a of 64 rows, b of 2 * size(d) rows, 16 columns of both. d[4 j + 2 h + i] of lane
 // l of warp w is row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
 //
+// Levels of 8 bits in place of halves, two for each: d (+)= a bT over 32 columns, which are as many
+// bytes, exactly.
+//
 // Of n sums: what the operands behind the sums are numbered, the list of the sums in the
-// instruction, and the sums.
-#define MINFER_WGMMA_OF(T, type, n, columns, n1, n2, list, ...)                              \
-  __device__ inline void wgmma(float(&d)[n], uint64_t a, uint64_t b, bool accumulate, T) {   \
+// instruction, and the sums as operands of a kind.
+#define MINFER_WGMMA_OF(T, Sum, kind, options, n, columns, n1, n2, list, sums)               \
+  __device__ inline void wgmma(Sum(&d)[n], uint64_t a, uint64_t b, bool accumulate, T) {     \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                    \
-                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns "k16.f32." type "." type \
-                 " {" list "}, %" #n ", %" #n1 ", p, 1, 1, 0, 0;\n}"                         \
-                 : __VA_ARGS__                                                               \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns kind " {" list "}, %" #n \
+                 ", %" #n1 ", p" options ";\n}"                                              \
+                 : sums                                                                      \
                  : "l"(a), "l"(b), "r"(int(accumulate)));                                    \
   }
-#define MINFER_WGMMA(n, columns, n1, n2, list, ...)                     \
-  MINFER_WGMMA_OF(__half, "f16", n, columns, n1, n2, list, __VA_ARGS__) \
-  MINFER_WGMMA_OF(__nv_bfloat16, "bf16", n, columns, n1, n2, list, __VA_ARGS__)
+#define MINFER_WGMMA(n, columns, n1, n2, list, sums)                                             \
+  MINFER_WGMMA_OF(__half, float, "k16.f32.f16.f16", ", 1, 1, 0, 0", n, columns, n1, n2, list,    \
+                  sums("+f"))                                                                    \
+  MINFER_WGMMA_OF(__nv_bfloat16, float, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", n, columns, n1, n2, \
+                  list, sums("+f"))
+#define MINFER_WGMMA_INT8(n, columns, n1, n2, list, sums) \
+  MINFER_WGMMA_OF(int8_t, int, "k32.s32.s8.s8", "", n, columns, n1, n2, list, sums("+r"))
 
 // clang-format off
 #define MINFER_L4(a, b, c, d) "%" #a ",%" #b ",%" #c ",%" #d
-#define MINFER_R4(i) "+f"(d[i]), "+f"(d[i + 1]), "+f"(d[i + 2]), "+f"(d[i + 3])
+#define MINFER_R4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
 #define MINFER_L48 \
   MINFER_L4(0, 1, 2, 3) "," MINFER_L4(4, 5, 6, 7) "," MINFER_L4(8, 9, 10, 11) "," \
   MINFER_L4(12, 13, 14, 15) "," MINFER_L4(16, 17, 18, 19) "," MINFER_L4(20, 21, 22, 23) "," \
   MINFER_L4(24, 25, 26, 27) "," MINFER_L4(28, 29, 30, 31) "," MINFER_L4(32, 33, 34, 35) "," \
   MINFER_L4(36, 37, 38, 39) "," MINFER_L4(40, 41, 42, 43) "," MINFER_L4(44, 45, 46, 47)
-#define MINFER_R48 \
-  MINFER_R4(0), MINFER_R4(4), MINFER_R4(8), MINFER_R4(12), MINFER_R4(16), \
-  MINFER_R4(20), MINFER_R4(24), MINFER_R4(28), MINFER_R4(32), MINFER_R4(36), \
-  MINFER_R4(40), MINFER_R4(44)
+#define MINFER_R48(c) \
+  MINFER_R4(c, 0), MINFER_R4(c, 4), MINFER_R4(c, 8), MINFER_R4(c, 12), MINFER_R4(c, 16), \
+  MINFER_R4(c, 20), MINFER_R4(c, 24), MINFER_R4(c, 28), MINFER_R4(c, 32), MINFER_R4(c, 36), \
+  MINFER_R4(c, 40), MINFER_R4(c, 44)
 #define MINFER_L52 \
   MINFER_L48 "," MINFER_L4(48, 49, 50, 51)
-#define MINFER_R52 \
-  MINFER_R48, MINFER_R4(48)
+#define MINFER_R52(c) \
+  MINFER_R48(c), MINFER_R4(c, 48)
 #define MINFER_L64 \
   MINFER_L52 "," MINFER_L4(52, 53, 54, 55) "," MINFER_L4(56, 57, 58, 59) "," \
   MINFER_L4(60, 61, 62, 63)
-#define MINFER_R64 \
-  MINFER_R52, MINFER_R4(52), MINFER_R4(56), MINFER_R4(60)
+#define MINFER_R64(c) \
+  MINFER_R52(c), MINFER_R4(c, 52), MINFER_R4(c, 56), MINFER_R4(c, 60)
 #define MINFER_L68 \
   MINFER_L64 "," MINFER_L4(64, 65, 66, 67)
-#define MINFER_R68 \
-  MINFER_R64, MINFER_R4(64)
+#define MINFER_R68(c) \
+  MINFER_R64(c), MINFER_R4(c, 64)
 #define MINFER_L76 \
   MINFER_L68 "," MINFER_L4(68, 69, 70, 71) "," MINFER_L4(72, 73, 74, 75)
-#define MINFER_R76 \
-  MINFER_R68, MINFER_R4(68), MINFER_R4(72)
+#define MINFER_R76(c) \
+  MINFER_R68(c), MINFER_R4(c, 68), MINFER_R4(c, 72)
 #define MINFER_L88 \
   MINFER_L76 "," MINFER_L4(76, 77, 78, 79) "," MINFER_L4(80, 81, 82, 83) "," \
   MINFER_L4(84, 85, 86, 87)
-#define MINFER_R88 \
-  MINFER_R76, MINFER_R4(76), MINFER_R4(80), MINFER_R4(84)
+#define MINFER_R88(c) \
+  MINFER_R76(c), MINFER_R4(c, 76), MINFER_R4(c, 80), MINFER_R4(c, 84)
 #define MINFER_L96 \
   MINFER_L88 "," MINFER_L4(88, 89, 90, 91) "," MINFER_L4(92, 93, 94, 95)
-#define MINFER_R96 \
-  MINFER_R88, MINFER_R4(88), MINFER_R4(92)
+#define MINFER_R96(c) \
+  MINFER_R88(c), MINFER_R4(c, 88), MINFER_R4(c, 92)
 #define MINFER_L100 \
   MINFER_L96 "," MINFER_L4(96, 97, 98, 99)
-#define MINFER_R100 \
-  MINFER_R96, MINFER_R4(96)
+#define MINFER_R100(c) \
+  MINFER_R96(c), MINFER_R4(c, 96)
 #define MINFER_L112 \
   MINFER_L100 "," MINFER_L4(100, 101, 102, 103) "," MINFER_L4(104, 105, 106, 107) "," \
   MINFER_L4(108, 109, 110, 111)
-#define MINFER_R112 \
-  MINFER_R100, MINFER_R4(100), MINFER_R4(104), MINFER_R4(108)
+#define MINFER_R112(c) \
+  MINFER_R100(c), MINFER_R4(c, 100), MINFER_R4(c, 104), MINFER_R4(c, 108)
 #define MINFER_L128 \
   MINFER_L112 "," MINFER_L4(112, 113, 114, 115) "," MINFER_L4(116, 117, 118, 119) "," \
   MINFER_L4(120, 121, 122, 123) "," MINFER_L4(124, 125, 126, 127)
-#define MINFER_R128 \
-  MINFER_R112, MINFER_R4(112), MINFER_R4(116), MINFER_R4(120), MINFER_R4(124)
+#define MINFER_R128(c) \
+  MINFER_R112(c), MINFER_R4(c, 112), MINFER_R4(c, 116), MINFER_R4(c, 120), MINFER_R4(c, 124)
 
 MINFER_WGMMA(48, 96, 49, 50, MINFER_L48, MINFER_R48)
 MINFER_WGMMA(52, 104, 53, 54, MINFER_L52, MINFER_R52)
@@ -101,9 +108,13 @@ MINFER_WGMMA(96, 192, 97, 98, MINFER_L96, MINFER_R96)
 MINFER_WGMMA(100, 200, 101, 102, MINFER_L100, MINFER_R100)
 MINFER_WGMMA(112, 224, 113, 114, MINFER_L112, MINFER_R112)
 MINFER_WGMMA(128, 256, 129, 130, MINFER_L128, MINFER_R128)
+MINFER_WGMMA_INT8(64, 128, 65, 66, MINFER_L64, MINFER_R64)
+MINFER_WGMMA_INT8(96, 192, 97, 98, MINFER_L96, MINFER_R96)
+MINFER_WGMMA_INT8(128, 256, 129, 130, MINFER_L128, MINFER_R128)
 // clang-format on
 
 #undef MINFER_WGMMA
+#undef MINFER_WGMMA_INT8
 #undef MINFER_WGMMA_OF
 #undef MINFER_L4
 #undef MINFER_R4

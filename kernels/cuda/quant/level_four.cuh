@@ -31,6 +31,12 @@ struct LevelFour {
     const uint32_t byte = kBits == 4 ? 2u * b + a : 2u * h + b;
     return __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte)) - bias;
   }
+
+  // Levels less 128 of row g + 8 h, in two's complement, the first column in the lowest byte.
+  __device__ uint32_t less_128(int h) const {
+    static_assert(kBits == 8);
+    return __byte_perm(words[0], words[1], h == 0 ? 0x5410 : 0x7632) ^ 0x80808080u;
+  }
 };
 
 }  // namespace minfer::cuda

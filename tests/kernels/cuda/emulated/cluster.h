@@ -65,7 +65,7 @@ struct Groups {
   }
 };
 struct WarpgroupProduct {
-  std::array<float*, kWarpgroup> d;
+  std::array<void*, kWarpgroup> d;
   int n_threads = 0;  // that have asked for it
   int n_sums = 0;
   Operand a, b;

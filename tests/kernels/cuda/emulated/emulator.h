@@ -109,7 +109,7 @@ void load_matrices(const void* row, uint32_t* values, int n);
 // the launch, at which each has as many as fit.
 void set_registers(int n, bool grows);
 
-enum class Half { F16, Bf16 };
+enum class Half { F16, Bf16, TwoLevels };  // the last for products of warpgroups alone
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
 // What a product of a warpgroup reads. In shared memory: where its tile begins, in units of 16
@@ -121,13 +121,15 @@ struct Operand {
 
   bool operator==(const Operand&) const = default;
 };
-// Of a warpgroup, with n_sums sums of each thread; see ptx::wgmma.
-void wgmma(float* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type);
+// Of a warpgroup, with n_sums sums of each thread, int32 of levels; see ptx::wgmma.
+void wgmma(void* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type);
 void wgmma_commit();
 void wgmma_wait(int pending);
 
 template <typename T>
-constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16 : Half::F16;
+constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16
+                       : std::is_same_v<T, int8_t>      ? Half::TwoLevels
+                                                        : Half::F16;
 
 // Of the lanes of a warp, which all call: what from_lane has; whether one's condition holds.
 uint32_t exchange(uint32_t value, int from_lane);
@@ -181,6 +183,7 @@ inline float __fadd_rn(float a, float b) {
   volatile float sum = a + b;
   return sum;
 }
+inline int __float2int_rn(float x) { return x == x ? static_cast<int>(std::nearbyint(x)) : 0; }
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float normcdff(float x) { return std::erfc(-x * 0.70710678f) / 2; }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }

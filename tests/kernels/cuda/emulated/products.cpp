@@ -13,16 +13,54 @@ float half_of(uint32_t pair, int i, Half type) {
   return to_float(static_cast<uint16_t>(pair >> (16 * i)), type);
 }
 
+constexpr int kRows = 64, kMaxColumns = 256;
+
+// What a tile has at a byte of a row.
+template <typename T>
+T element_of(const Block& block, const Operand& operand, int row, int byte) {
+  const auto address =
+      static_cast<uint32_t>(operand.tile * 16) + static_cast<uint32_t>(row * 128 + byte);
+  T element;
+  std::memcpy(&element, block.shared + swizzled(address, 128), sizeof element);
+  return element;
+}
+
+// Adds to d, or replaces it by, what there is for each row and column.
+template <typename Sum>
+void add_sums(const WarpgroupProduct& product, const Sum (&sums)[kRows][kMaxColumns]) {
+  for (int thread = 0; thread < kWarpgroup; ++thread) {
+    const int warp = thread / kWarp, lane = thread % kWarp;
+    for (int i = 0; i < product.n_sums; ++i) {
+      const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
+      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
+      Sum& sum = static_cast<Sum*>(product.d[static_cast<size_t>(thread)])[i];
+      sum = (product.accumulate ? sum : 0) + sums[row][column];
+    }
+  }
+}
+
+void perform_of_levels(const Block& block, const WarpgroupProduct& product) {
+  constexpr int kDepth = 32;
+  static int sums[kRows][kMaxColumns];
+  for (int row = 0; row < kRows; ++row) {
+    for (int column = 0; column < product.n_sums * 2; ++column) {
+      int& sum = sums[row][column] = 0;
+      for (int k = 0; k < kDepth; ++k) {
+        sum += element_of<int8_t>(block, product.a, row, k) *
+               element_of<int8_t>(block, product.b, column, k);
+      }
+    }
+  }
+  add_sums(product, sums);
+}
+
 void perform(const Block& block, const WarpgroupProduct& product) {
-  constexpr int kRows = 64, kDepth = 16, kMaxColumns = 256;
+  if (product.type == Half::TwoLevels) return perform_of_levels(block, product);
+  constexpr int kDepth = 16;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
   const int n_columns = product.n_sums * 2;
   const auto element = [&](const Operand& operand, int row, int byte) {
-    const auto address =
-        static_cast<uint32_t>(operand.tile * 16) + static_cast<uint32_t>(row * 128 + byte);
-    uint16_t bits;
-    std::memcpy(&bits, block.shared + swizzled(address, 128), sizeof bits);
-    return to_float(bits, product.type);
+    return to_float(element_of<uint16_t>(block, operand, row, byte), product.type);
   };
   const auto held = [&](int row, int k) {  // see ptx::mma_m16n8k16
     const int thread = row / 16 * kWarp + row % 8 * 4 + k % 8 / 2;
@@ -47,15 +85,7 @@ void perform(const Block& block, const WarpgroupProduct& product) {
       }
     }
   }
-  for (int thread = 0; thread < kWarpgroup; ++thread) {
-    const int warp = thread / kWarp, lane = thread % kWarp;
-    for (int i = 0; i < product.n_sums; ++i) {
-      const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
-      const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      float& sum = product.d[static_cast<size_t>(thread)][i];
-      sum = (product.accumulate ? sum : 0) + sums[row][column];
-    }
-  }
+  add_sums(product, sums);
 }
 
 Warpgroup& own_warpgroup() {
@@ -146,7 +176,7 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
   });
 }
 
-void wgmma(float* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type) {
+void wgmma(void* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type) {
   Warpgroup& warpgroup = own_warpgroup();
   const size_t at = self().n_products++ - warpgroup.n_done;
   if (warpgroup.products.size() == at) warpgroup.products.emplace_back();

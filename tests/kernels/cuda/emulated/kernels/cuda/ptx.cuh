@@ -25,6 +25,9 @@ inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes = 16
 inline void copy_async_8(uint32_t to_shared, const void* from) {
   emulated::copy_async(dynamic_shared() + to_shared, from, 8, 0);
 }
+inline void copy_async_4(uint32_t to_shared, const void* from) {
+  emulated::copy_async(dynamic_shared() + to_shared, from, 4, 0);
+}
 inline void copy_async_commit() { emulated::copy_async_commit(); }
 template <int kPending>
 void copy_async_wait() {

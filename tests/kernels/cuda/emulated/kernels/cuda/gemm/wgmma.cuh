@@ -6,8 +6,8 @@ namespace minfer::cuda::ptx {
 
 // Of the descriptor only where the tile begins, in units of 16 bytes.
 inline uint64_t wgmma_tile(const void* tile) { return emulated::shared_address(tile) / 16; }
-template <int kSums, typename T>
-void wgmma(float (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, T) {
+template <typename Sum, int kSums, typename T>
+void wgmma(Sum (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, T) {
   static_assert(kSums % 4 == 0 && kSums <= 128);
   emulated::wgmma(d, kSums, {.tile = a}, {.tile = b}, accumulate, emulated::kHalf<T>);
 }

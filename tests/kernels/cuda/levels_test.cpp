@@ -1,0 +1,367 @@
+#include "kernels/cuda/gemm/gemm.h"
+#include "tests/kernels/cuda/plain_half.h"
+#include "tests/kernels/cuda/weights.h"
+
+// Products of levels of 8 bits, and the rows of levels that they are made of.
+namespace minfer::test {
+namespace {
+
+using cuda::Epilogue;
+using cuda::GemmPlan;
+using cuda::GemmTile;
+using cuda::LevelRows;
+
+// ---- rows of levels ----------------------------------------------------------------------------
+
+// Poisoned, on the card; its levels between guards.
+struct DeviceRows {
+  static constexpr int64_t kGuard = 64;
+  DeviceRows(int64_t n, int64_t dim)
+      : levels(poisoned_device(DType::U8, {n * dim + 2 * kGuard})),
+        scales(poisoned_device(DType::F32, {n + 2})),
+        n(n),
+        dim(dim) {
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+  LevelRows rows() const {
+    return {{levels.view().as<uint8_t>() + kGuard, DType::U8, {n, dim}},
+            {scales.view().as<float>(), DType::F32, {n}}};
+  }
+  void expect_guards() const {
+    const HostTensor l = to_host(levels), s = to_host(scales);
+    const auto* const bytes = l.as<const uint8_t>();
+    for (int64_t i = 0; i < kGuard; ++i) {
+      ASSERT_EQ(bytes[i], 0xFF) << "in front of the first row";
+      ASSERT_EQ(bytes[kGuard + n * dim + i], 0xFF) << "behind the last row";
+    }
+    ASSERT_TRUE(std::isnan(s.at(n)) && std::isnan(s.at(n + 1)));
+  }
+
+  DeviceTensor levels, scales;
+  int64_t n, dim;
+};
+
+// A row of zeros, rows with one element that is not finite, rows of every size.
+TEST(CudaLevels, QuantizesRows) {
+  MINFER_NEEDS_CUDA();
+  for (const DType half : {DType::F16, DType::BF16}) {
+    for (const int64_t dim : {16, 48, 272, 2048, 2064, 4096, 11008}) {
+      SCOPED_TRACE(cat(half, " ", dim));
+      constexpr int64_t kRows = 7, kZeros = 2, kNan = 4, kInfinite = 5;
+      HostTensor x = random_normal(uint64_t(dim), {kRows, dim}, half, 3);
+      visit_float(half, [&]<typename T>() {
+        T* const data = x.as<T>();
+        std::fill_n(data + kZeros * dim, dim, from_f32<T>(0));
+        data[kNan * dim + dim - 3] = from_f32<T>(NAN);
+        data[kInfinite * dim + dim / 2] = from_f32<T>(-INFINITY);
+      });
+      const DeviceRows to(kRows, dim);
+      const DeviceTensor x_device = to_device(x);
+      cuda::quantize_rows(stream(), to.rows(), x_device);
+      to.expect_guards();
+      const HostTensor levels = to_host(to.levels), scales = to_host(to.scales);
+      for (int64_t row = 0; row < kRows; ++row) {
+        if (row == kNan || row == kInfinite) {
+          ASSERT_FALSE(std::isfinite(scales.at(row))) << "row " << row;
+          continue;
+        }
+        float most = 0;
+        for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::abs(x.at(row * dim + i)));
+        ASSERT_EQ(scales.at(row), most / 127) << "row " << row;
+        const float levels_of_one = most > 0 ? 127 / most : 0;
+        for (int64_t i = 0; i < dim; ++i) {
+          const auto level = int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i]);
+          ASSERT_EQ(level, std::nearbyint(x.at(row * dim + i) * levels_of_one))
+              << "row " << row << ", column " << i;
+        }
+      }
+    }
+  }
+}
+
+TEST(CudaLevels, UnpacksMatrices) {
+  MINFER_NEEDS_CUDA();
+  const auto expect_unpacked = [](const std::vector<const Weights*>& matrices) {
+    std::vector<std::unique_ptr<DeviceRows>> rows;
+    std::vector<cuda::UnpackPart> parts;
+    for (const Weights* w : matrices) {
+      rows.push_back(std::make_unique<DeviceRows>(w->matrix.out_dim, w->matrix.in_dim));
+      parts.push_back({&w->matrix, rows.back()->rows()});
+    }
+    cuda::unpack_levels(stream(), parts);
+    for (size_t part = 0; part < parts.size(); ++part) {
+      const Weights& w = *matrices[part];
+      rows[part]->expect_guards();
+      const HostTensor levels = to_host(rows[part]->levels), scales = to_host(rows[part]->scales);
+      const auto* const wanted = w.quantized.levels.as<const uint8_t>();
+      for (int64_t i = 0; i < w.matrix.out_dim * w.matrix.in_dim; ++i) {
+        ASSERT_EQ(int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + i]), wanted[i] - 128)
+            << "part " << part << ", row " << i / w.matrix.in_dim << ", column "
+            << i % w.matrix.in_dim;
+      }
+      for (int64_t row = 0; row < w.matrix.out_dim; ++row) {
+        ASSERT_EQ(scales.at(row), w.quantized.scales.at(row)) << "part " << part << ", row " << row;
+      }
+    }
+  };
+  const auto by_row = [](DType scales, int64_t out_dim, int64_t in_dim) {
+    return Weights(of_group(DType::U8, scales, false, kRow), out_dim, in_dim, uint64_t(in_dim));
+  };
+  for (const int64_t in_dim : {16, 48, 64, 80, 128, 144, 272, 1536}) {
+    for (const int64_t out_dim : {1, 16, 83}) {
+      const Weights w = by_row(DType::F16, out_dim, in_dim);
+      ASSERT_TRUE(cuda::has_level_rows(w.matrix));
+      expect_unpacked({&w});
+      if (HasFatalFailure()) return;
+    }
+  }
+  const Weights q = by_row(DType::F32, 96, 144), k = by_row(DType::F16, 24, 144),
+                v = by_row(DType::F32, 1, 144);
+  expect_unpacked({&q, &k, &v});
+  for (const Format& f : {of_group(DType::U8, DType::F16, true, kRow),
+                          of_group(DType::U8, DType::F16, false, 32),
+                          of_group(DType::U4, DType::F16, false, kRow), Format{}}) {
+    EXPECT_FALSE(cuda::has_level_rows(Weights(f, 16, 64, 1).matrix)) << f;
+  }
+}
+
+// ---- products ----------------------------------------------------------------------------------
+
+struct Case {
+  DType half = DType::F16;
+  int64_t m = 1, k = 16;
+  std::vector<int64_t> n = {8};  // of each part
+  Epilogue epilogue = Epilogue::Store;
+  bool out_is_f32 = false, has_bias = false;
+};
+std::ostream& operator<<(std::ostream& out, const Case& c) {
+  out << c.half << " m " << c.m << " k " << c.k << " n";
+  for (int64_t n : c.n) out << ' ' << n;
+  return out << " epilogue " << int(c.epilogue) << (c.out_is_f32 ? " f32" : "")
+             << (c.has_bias ? " bias" : "");
+}
+
+// All of the epilogues that there are.
+std::vector<Case> with_epilogues(Case c) {
+  std::vector<Case> cases;
+  for (const bool has_bias : {false, true}) {
+    c.has_bias = has_bias;
+    cases.push_back(c);
+    Case other = c;
+    other.out_is_f32 = true;
+    cases.push_back(other);
+    other.epilogue = Epilogue::Accumulate;
+    cases.push_back(other);
+    other = c;
+    other.epilogue = Epilogue::SwiGlu;
+    other.n = {c.n[0], c.n[0]};
+    cases.push_back(other);
+  }
+  return cases;
+}
+
+struct HostRows {
+  HostRows(uint64_t seed, int64_t n, int64_t dim, float scale)
+      : levels(DType::U8, {n, dim}), scales(random_normal(seed, {n}, DType::F32, scale)) {
+    uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
+    for (int64_t i = 0; i < n * dim; ++i) {
+      state = state * 6364136223846793005u + 1442695040888963407u;
+      levels.as<uint8_t>()[i] = uint8_t(state >> 56);
+    }
+  }
+  const int8_t* row(int64_t i) const {
+    return reinterpret_cast<const int8_t*>(levels.as<const uint8_t>()) +
+           i * levels.view().shape[1];
+  }
+  HostTensor levels, scales;
+};
+
+// Inputs on both sides; outs with a row of NaN in front and behind.
+struct Tensors {
+  explicit Tensors(const Case& c) : c(c), x(1, c.m, c.k, 0.02f) {
+    x_device = {to_device(x.levels), to_device(x.scales)};
+    const DType out_dtype = c.out_is_f32 ? DType::F32 : c.half;
+    for (size_t i = 0; i < c.n.size(); ++i) {
+      w.emplace_back(2 + i, c.n[i], c.k, 0.01f / std::sqrt(float(c.k)));
+      w_device.push_back({to_device(w[i].levels), to_device(w[i].scales)});
+      bias.push_back(random_normal(12 + i, {c.n[i]}, c.half));
+      bias_device.push_back(to_device(bias[i]));
+      HostTensor out(out_dtype, {c.m + 2, c.n[i]});
+      std::memset(out.view().data, 0xFF, size_t(out.view().n_bytes()));
+      if (c.epilogue == Epilogue::Accumulate) {
+        const HostTensor residual = random_normal(22 + i, {c.m, c.n[i]}, DType::F32, 3);
+        std::memcpy(out.view().rows(1, c.m).data, residual.view().data,
+                    size_t(residual.view().n_bytes()));
+      }
+      out_device.push_back(to_device(out));
+      before.push_back(std::move(out));
+    }
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  }
+
+  std::vector<cuda::LevelsPart> parts() const {
+    std::vector<cuda::LevelsPart> parts;
+    for (size_t i = 0; i < c.n.size(); ++i) {
+      parts.push_back({rows_of(w_device[i]), out_device[i].view().rows(1, c.m),
+                       c.has_bias ? bias_device[i].view() : Tensor{}});
+    }
+    return parts;
+  }
+  using OnDevice = std::pair<DeviceTensor, DeviceTensor>;
+  static LevelRows rows_of(const OnDevice& rows) { return {rows.first, rows.second}; }
+
+  const Case& c;
+  HostRows x;
+  OnDevice x_device;
+  std::vector<HostRows> w;
+  std::vector<OnDevice> w_device;
+  std::vector<HostTensor> bias, before;
+  std::vector<DeviceTensor> bias_device, out_device;
+};
+
+struct Bounded {
+  double value, error;
+};
+
+// Sums of levels are exact; each of up to four parts of k is rounded to f32, and so are the product
+// of both scales and what is made of the two. Parts are added in order.
+Bounded exact_sum(const Tensors& t, size_t part, int64_t row, int64_t column) {
+  const int8_t *const a = t.x.row(row), *const b = t.w[part].row(column);
+  int64_t sum = 0, magnitude = 0;
+  for (int64_t i = 0; i < t.c.k; ++i) {
+    sum += a[i] * b[i];
+    magnitude += std::abs(a[i] * b[i]);
+  }
+  const double scale = double(t.x.scales.at(row)) * double(t.w[part].scales.at(column));
+  double value = double(sum) * scale, error = 7 * kU * double(magnitude) * std::abs(scale);
+  if (t.c.has_bias) {
+    value += double(t.bias[part].at(column));
+    error += kU * (std::abs(value) + error);
+  }
+  return {value, error};
+}
+
+Bounded expected(const Tensors& t, size_t part, int64_t row, int64_t column) {
+  auto [value, error] = exact_sum(t, part, row, column);
+  if (t.c.epilogue == Epilogue::Accumulate) {
+    value += double(t.before[part].at((row + 1) * t.c.n[part] + column));
+  } else if (t.c.epilogue == Epilogue::SwiGlu) {
+    const Bounded up = exact_sum(t, 1, row, column);
+    const double gate = float64::silu(value);
+    value = gate * up.value;
+    error = 1.13 * error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
+            0x1p-19 * std::abs(value);
+  }
+  const DType dtype = t.c.out_is_f32 ? DType::F32 : t.c.half;
+  return {value, error + unit_roundoff(dtype) * (std::abs(value) + error) +
+                     (dtype == DType::F16 ? 0x1p-24 : kSmallestNormal)};
+}
+
+// Of many, the first, the last and some in between.
+std::vector<int64_t> sampled(int64_t size, bool all) {
+  std::vector<int64_t> picked;
+  for (int64_t i = 0; i < size; ++i) {
+    if (all || i < 3 || i >= size - 3 || i % 61 == 0) picked.push_back(i);
+  }
+  return picked;
+}
+
+template <typename Launcher>
+void check(const Case& c, const Launcher& launcher) {
+  SCOPED_TRACE(cat(c));
+  const Tensors t(c);
+  launcher(Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
+  MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  for (size_t part = 0; part < c.n.size(); ++part) {
+    const HostTensor out = to_host(t.out_device[part]);
+    const int64_t n = c.n[part], last = (c.m + 1) * n;
+    for (int64_t i = 0; i < n; ++i) {
+      ASSERT_TRUE(std::isnan(out.at(i)) && std::isnan(out.at(last + i)))
+          << "written around out of part " << part << ", column " << i;
+    }
+    if (c.epilogue == Epilogue::SwiGlu && part > 0) continue;
+    for (int64_t i = n; i < last; ++i) {
+      ASSERT_TRUE(std::isfinite(out.at(i))) << "row " << i / n - 1 << ", column " << i % n;
+    }
+    const bool all = c.m * n * c.k < 4'000'000;
+    for (const int64_t row : sampled(c.m, all)) {
+      for (const int64_t column : sampled(n, all)) {
+        const Bounded want = expected(t, part, row, column);
+        ASSERT_NEAR(double(out.at((row + 1) * n + column)), want.value, want.error)
+            << "part " << part << ", row " << row << ", column " << column;
+      }
+    }
+  }
+}
+
+class CudaLevelsGemm : public testing::Test {
+ protected:
+  void SetUp() override {
+    MINFER_NEEDS_CUDA();
+    if (!cuda::can_multiply_levels()) GTEST_SKIP() << "no wgmma in this binary or on this card";
+  }
+  static void check_all_plans(const Case& c, bool of_split = true) {
+    cuda::GemmArgs args;
+    args.k = narrow<int>(c.k / 2);
+    args.epilogue = c.epilogue;
+    const float scale = 1;
+    args.x_scales = &scale;
+    for (const GemmPlan& plan : cuda::fitting_plans(args)) {
+      if (plan.split > 1 && !of_split) continue;
+      SCOPED_TRACE(cat("tile ", int(plan.tile), " split ", plan.split,
+                       plan.is_paired ? " paired" : ""));
+      check(c, [&](const LevelRows& x, std::span<const cuda::LevelsPart> parts, Epilogue epilogue) {
+        cuda::hgemm_of_levels_as(stream(), cuda::check_levels(x, parts, epilogue), plan);
+      });
+      if (HasFatalFailure()) return;
+    }
+  }
+};
+
+// Rows of x and of w that leave warpgroups without any, rows of out that are no whole 16 bytes, k
+// of less than a step and of several.
+TEST_F(CudaLevelsGemm, EveryEpilogueInEveryTile) {
+  for (const DType half : {DType::F16, DType::BF16}) {
+    for (const Case& c : with_epilogues({.half = half, .m = 130, .k = 528, .n = {264}})) {
+      check_all_plans(c);
+      if (HasFatalFailure()) return;
+    }
+  }
+  for (const Case& c : with_epilogues({.m = 67, .k = 272, .n = {131}})) {
+    check_all_plans(c);
+    if (HasFatalFailure()) return;
+  }
+  for (const int64_t k : {16, 112, 128, 144}) check_all_plans({.m = 65, .k = k, .n = {72}});
+}
+
+// More tiles than blocks, q, k and v of one input among them.
+TEST_F(CudaLevelsGemm, SumsLeaveUnderTheNextTile) {
+  const Case base{.m = 72, .k = 784, .n = {17000, 40, 14000}};
+  Case sums = base, added = base, gated = base;
+  sums.out_is_f32 = added.out_is_f32 = true;
+  added.epilogue = Epilogue::Accumulate;
+  gated.epilogue = Epilogue::SwiGlu;
+  gated.n = {17000, 17000};
+  for (const Case& c : {base, sums, added, gated}) {
+    check_all_plans(c, /*of_split=*/false);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// As prefill calls it.
+TEST_F(CudaLevelsGemm, SizesOfModels) {
+  const auto as_chosen = [](const LevelRows& x, std::span<const cuda::LevelsPart> parts,
+                            Epilogue epilogue) {
+    cuda::multiply_levels(stream(), x, parts, epilogue);
+  };
+  for (const int64_t m : {9, 300, 512, 2048}) {
+    check({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);
+    check({.m = m, .k = 4096, .n = {11008, 11008}, .epilogue = Epilogue::SwiGlu}, as_chosen);
+    check({.m = m, .k = 11008, .n = {4096}, .epilogue = Epilogue::Accumulate, .out_is_f32 = true},
+          as_chosen);
+    if (HasFatalFailure()) return;
+  }
+}
+
+}  // namespace
+}  // namespace minfer::test
