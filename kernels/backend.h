@@ -231,8 +231,9 @@ struct CudaOptions {
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
   bool persistent_decode = true;     // one kernel a step, where the model fits it
   bool use_cublas = false;           // for products of many tokens, in place of our kernels
-  // Int8: of more than 8 tokens, by weights of 8 bits with one scale a row, each row of the input
-  // becomes level * scale, the level of largest magnitude +-127; else as with Float.
+  // Int8: in products of more than 8 tokens by levels each row of the input becomes level * scale,
+  // the level of largest magnitude +-127, and so do the rows of weights that do not have 8 bits and
+  // one scale a row already; all else is as with Float.
   Activations activations = Activations::Float;
 };
 

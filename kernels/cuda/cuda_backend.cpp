@@ -248,8 +248,8 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
 }
 
 bool CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue) {
-  const auto has_rows = [](const LevelProduct& p) { return has_level_rows(*p.w); };
-  if (!int8_activations_ || !std::all_of(products.begin(), products.end(), has_rows)) return false;
+  const auto fits = [](const LevelProduct& p) { return fits_level_rows(*p.w); };
+  if (!int8_activations_ || !std::all_of(products.begin(), products.end(), fits)) return false;
   const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
     return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
   };

@@ -137,12 +137,15 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
 // that is not finite, neither is the scale, nor what is made of it.
 void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x);
 
-// Whether w has such rows: levels U8 without minimums, a scale a row.
-bool has_level_rows(const Matrix& w);
+// Rows of levels of all rows of w, packed levels: as they are where w has 8 bits, one scale a row
+// and no minimums, else rounded again, to 127 for the largest magnitude that a row's scales and
+// minimums allow. fits_level_rows says whether w can be made such: its rows are whole 16 bytes
+// then.
 struct UnpackPart {
   const Matrix* w;
-  LevelRows to;  // of all of its rows, row-major
+  LevelRows to;
 };
+bool fits_level_rows(const Matrix& w);
 void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts);  // 1 to 3
 
 // out[i] = row ids[i] of the table, of any type: out [n, in] F32, ids [n] in device memory.

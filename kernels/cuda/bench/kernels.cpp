@@ -417,26 +417,31 @@ class KernelBench {
                        quantize_rows(stream(), {t[1], t[2]}, t[0]);
                      });
     }
-    for (DecodeProduct which : kDecodeProducts) {
-      std::vector<std::vector<Matrix>> sets;
-      for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, kInt8Weights, which));
-      const std::string shape = shape_of(kInt8Weights, sets[0]);
-      if (!choice_.wants("unpack_levels", shape)) continue;
-      const double us = graph_us(stream(), kLaunches, [&] {
-        for (const auto& set : sets) {
-          std::vector<DeviceTensor> memory;
-          std::vector<UnpackPart> parts;
-          for (const Matrix& w : set) {
-            memory.push_back(outputs_.take(DType::U8, {w.out_dim, w.in_dim}));
-            memory.push_back(outputs_.take(DType::F32, {w.out_dim}));
-            parts.push_back({&w, {memory.end()[-2], memory.end()[-1]}});
-          }
-          unpack_levels(stream(), parts);
-        }
-      });
-      choice_.done(
-          {"unpack_levels", shape, Bound::Copy, us * 1e-6, 2.0 * double(bytes_of_all(sets[0]))});
+    for (const WeightFormat& f : {kInt8Weights, kInt4Weights}) {
+      for (DecodeProduct which : kDecodeProducts) unpacked(f, which);
     }
+  }
+  void unpacked(const WeightFormat& f, DecodeProduct which) {
+    std::vector<std::vector<Matrix>> sets;
+    for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
+    const std::string shape = shape_of(f, sets[0]);
+    if (!choice_.wants("unpack_levels", shape)) return;
+    double bytes = 0;
+    const double us = graph_us(stream(), kLaunches, [&] {
+      for (const auto& set : sets) {
+        std::vector<DeviceTensor> memory;
+        std::vector<UnpackPart> parts;
+        bytes = double(bytes_of_all(set));
+        for (const Matrix& w : set) {
+          memory.push_back(outputs_.take(DType::U8, {w.out_dim, w.in_dim}));
+          memory.push_back(outputs_.take(DType::F32, {w.out_dim}));
+          parts.push_back({&w, {memory.end()[-2], memory.end()[-1]}});
+          bytes += double(w.out_dim * w.in_dim);
+        }
+        unpack_levels(stream(), parts);
+      }
+    });
+    choice_.done({"unpack_levels", shape, Bound::Copy, us * 1e-6, bytes});
   }
 
   // ---- attention ----

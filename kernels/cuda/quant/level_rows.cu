@@ -59,38 +59,97 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) scales[row] = most / 127;
 }
 
+// A packed matrix (packed_layout.h), and where its rows of levels go.
 struct PackedMatrix {
   uint8_t* to;
   float* scales_to;
   const uint4* levels;
   const void* scales;
-  int n_rows, in_dim, n_chunks, n_column_tiles;
-  int end_warp;  // where the warps of these rows end and those of the next part begin
+  const float* mins;  // or null
+  int n_rows, in_dim, n_chunks, n_column_tiles, n_units;
+  int unit_shift;  // log2 of the columns of a scale
+  int end_warp;    // where the warps of these rows end and those of the next part begin
   bool scales_are_f32;
+
+  // Of the rows g and g + 8 of a tile of rows.
+  __device__ float2 scales_of(int row_tile, int unit, int g) const {
+    const int64_t at = (int64_t{row_tile} * n_units + unit) * (kTileRows / 2) + g;
+    return scales_are_f32 ? static_cast<const float2*>(scales)[at]
+                          : __half22float2(static_cast<const __half2*>(scales)[at]);
+  }
+  __device__ float2 mins_of(int row_tile, int unit, int g) const {
+    const int64_t at = (int64_t{row_tile} * n_units + unit) * (kTileRows / 2) + g;
+    return mins == nullptr ? float2{0, 0} : reinterpret_cast<const float2*>(mins)[at];
+  }
 };
 struct PackedMatrices {
   PackedMatrix part[kMaxDequantizeParts];
+
+  // The part that a warp works on, and the number of the warp in it.
+  __device__ const PackedMatrix& of_warp(int& warp) const {
+    int i = 0, first = 0;
+    while (warp >= part[i].end_warp) first = part[i++].end_warp;
+    warp -= first;
+    return part[i];
+  }
 };
 
-// to[row] = levels of w[row] less 128, scales_to[row] = its scale, of packed levels U8 (packed_layout.h)
+// scales_to[row] = the largest magnitude that a level of the row could have, over 127
+//
+//   launch    a warp takes 16 rows, every fourth unit a lane for two of them
+//   maths     f32, of each unit the lowest and the highest level as dequantize_row() has them
+//   moves     the scales and minimums
+template <int kBits>
+__global__ void __launch_bounds__(kThreads)
+    row_scales_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
+  ptx::let_successor_begin();
+  int warp = int(blockIdx.x) * kWarps + int(threadIdx.x) / 32;
+  if (warp >= n_warps) return;
+  const PackedMatrix& p = parts.of_warp(warp);
+  const int lane = int(threadIdx.x) % 32, g = lane / 4;
+  const float zero = p.mins != nullptr ? 0 : 1 << (kBits - 1), top = (1 << kBits) - 1;
+  const auto most_of = [&](float most, float scale, float min) {
+    const float low = __fadd_rn(__fmul_rn(-zero, scale), min);
+    const float high = __fadd_rn(__fmul_rn(top - zero, scale), min);
+    return ptx::max_or_nan(most, ptx::max_or_nan(fabsf(low), fabsf(high)));
+  };
+  float2 most{0, 0};
+  for (int unit = lane % 4; unit < p.n_units; unit += 4) {  // those of padding are 0
+    const float2 scale = p.scales_of(warp, unit, g), min = p.mins_of(warp, unit, g);
+    most = {most_of(most.x, scale.x, min.x), most_of(most.y, scale.y, min.y)};
+  }
+#pragma unroll
+  for (int distance = 1; distance < 4; distance *= 2) {
+    most.x = ptx::max_or_nan(most.x, __shfl_xor_sync(kAllLanes, most.x, distance));
+    most.y = ptx::max_or_nan(most.y, __shfl_xor_sync(kAllLanes, most.y, distance));
+  }
+  ptx::wait_for_predecessor();
+  const int row = warp * kTileRows + g;
+  if (lane % 4 != 0) return;
+  if (row < p.n_rows) p.scales_to[row] = most.x / 127;
+  if (row + 8 < p.n_rows) p.scales_to[row + 8] = most.y / 127;
+}
+
+// to[row] = w[row] over scales_to[row], rounded
 //
 //   to        [n_rows, in_dim] of a byte, in_dim a multiple of 16
 //   launch    a warp takes a chunk, 2048 bytes of levels of 16 rows, as dequantize_packed_kernel,
 //             the last rows first: eight lanes store 64 adjacent bytes of a row
-//   maths     exact
-//   moves     the levels read, marked as the first to leave L2, and `to` written once
+//   maths     kIsExact: levels U8 less 128, which is w[row] over its own scale; that goes to
+//             scales_to. Else, by scales_to of row_scales_kernel, values as dequantize_row() has
+//             them, times the reciprocal in f32, to the nearest, ties to even
+//   moves     the levels read, and `to` written once
+template <int kBits, bool kIsExact>
 __global__ void __launch_bounds__(kThreads)
     unpack_levels_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
-  constexpr int kTileWords = 64, kTiles = 2;
+  static_assert(!kIsExact || kBits == 8);
+  constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
   ptx::let_successor_begin();
   const int lane = int(threadIdx.x) % 32;
-  const int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
+  int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
   if (warp >= n_warps) return;
-  int part = 0, first_warp = 0;
-  while (warp >= parts.part[part].end_warp) first_warp = parts.part[part++].end_warp;
-  const PackedMatrix& p = parts.part[part];
-  const int row_tile = (warp - first_warp) / p.n_chunks;
-  const int first_tile = (warp - first_warp) % p.n_chunks * kTiles;
+  const PackedMatrix& p = parts.of_warp(warp);
+  const int row_tile = warp / p.n_chunks, first_tile = warp % p.n_chunks * kTiles;
   const int n_tiles = min(p.n_column_tiles - first_tile, kTiles);
 
   auto* const chunk =
@@ -104,36 +163,115 @@ __global__ void __launch_bounds__(kThreads)
   }
   ptx::copy_async_commit();
 
+  // Of each tile this lane makes columns [8 octet, 8 octet + 8), rows g and g + 8 of two g.
+  const int octet = lane % 8;
+  const auto column_of = [&](int tile) { return (first_tile + tile) * kTileColumns + octet * 8; };
+  float2 scales[kTiles][2] = {}, mins[kTiles][2] = {};
+  if constexpr (!kIsExact) {
+#pragma unroll
+    for (int tile = 0; tile < kTiles; ++tile) {
+#pragma unroll
+      for (int u = 0; u < 2; ++u) {
+        const int unit = column_of(tile) >> p.unit_shift;
+        scales[tile][u] = p.scales_of(row_tile, unit, 4 * u + lane / 8);
+        mins[tile][u] = p.mins_of(row_tile, unit, 4 * u + lane / 8);
+      }
+    }
+  }
+
   ptx::wait_for_predecessor();
-  const int row_of_lane = row_tile * kTileRows + lane;
-  if (first_tile == 0 && lane < kTileRows && row_of_lane < p.n_rows) {
-    const int64_t at = int64_t{row_tile} * kTileRows + lane % 8 * 2 + lane / 8;
-    p.scales_to[row_of_lane] = p.scales_are_f32
-                                   ? static_cast<const float*>(p.scales)[at]
-                                   : __half2float(static_cast<const __half*>(p.scales)[at]);
+  float levels_of_one[2][2];
+  if constexpr (kIsExact) {
+    const int row = row_tile * kTileRows + lane;
+    if (first_tile == 0 && lane < kTileRows && row < p.n_rows) {
+      const float2 two = p.scales_of(row_tile, 0, lane % 8);
+      p.scales_to[row] = lane < 8 ? two.x : two.y;
+    }
+  } else {
+#pragma unroll
+    for (int u = 0; u < 2; ++u) {
+#pragma unroll
+      for (int h = 0; h < 2; ++h) {
+        const int row = row_tile * kTileRows + 4 * u + lane / 8 + 8 * h;
+        const float scale = p.scales_to[min(row, p.n_rows - 1)];
+        levels_of_one[u][h] = scale > 0 ? 1 / scale : 0;
+      }
+    }
   }
   ptx::copy_async_wait<0>();
   __syncwarp();
 
-  const int octet = lane % 8;
+  const float bias = 8388608.0f + float(p.mins != nullptr ? 0 : 1 << (kBits - 1));
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
-    const int column = (first_tile + tile) * kTileColumns + octet * 8;
+    const int column = column_of(tile);
     if (column >= p.in_dim) break;
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
       const uint4* const words = chunk + tile * kTileWords;
-      const LevelFour<8> fours[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
+      const LevelFour<kBits> fours[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row_tile * kTileRows + g + 8 * h;
         if (row >= p.n_rows) continue;
-        *reinterpret_cast<uint2*>(p.to + int64_t{row} * p.in_dim + column) =
-            make_uint2(fours[0].less_128(h), fours[1].less_128(h));
+        uint2 eight;
+        if constexpr (kIsExact) {
+          eight = make_uint2(fours[0].less_128(h), fours[1].less_128(h));
+        } else {
+          const float scale = h == 0 ? scales[tile][u].x : scales[tile][u].y;
+          const float min = h == 0 ? mins[tile][u].x : mins[tile][u].y;
+          float values[8];
+#pragma unroll
+          for (int c = 0; c < 8; ++c) {
+            values[c] = __fmul_rn(fours[c / 4].centered(h, c % 4, bias), scale);
+            if (p.mins != nullptr) values[c] = __fadd_rn(values[c], min);
+          }
+          eight = make_uint2(pack_four(values, levels_of_one[u][h]),
+                             pack_four(values + 4, levels_of_one[u][h]));
+        }
+        *reinterpret_cast<uint2*>(p.to + int64_t{row} * p.in_dim + column) = eight;
       }
     }
   }
+}
+
+// Parts of one launch.
+class PartList {
+ public:
+  void add(const UnpackPart& part, int64_t warps) {
+    const Matrix& w = *part.w;
+    const PackedLayout layout = layout_of(w);
+    n_warps_ = narrow<int>(n_warps_ + warps);
+    parts_.part[n_parts_++] = {.to = data_of<uint8_t>(part.to.levels),
+                               .scales_to = data_of<float>(part.to.scales),
+                               .levels = data_of<const uint4>(w.storage),
+                               .scales = w.scales.view().data,
+                               .mins = data_of<const float>(w.mins),
+                               .n_rows = narrow<int>(w.out_dim),
+                               .in_dim = narrow<int>(w.in_dim),
+                               .n_chunks = narrow<int>(layout.n_chunks),
+                               .n_column_tiles = narrow<int>(layout.n_column_tiles),
+                               .n_units = narrow<int>(layout.n_units),
+                               .unit_shift = unit_shift_of(layout.unit),
+                               .end_warp = n_warps_,
+                               .scales_are_f32 = w.scales.view().dtype == DType::F32};
+  }
+  void run(void (*kernel)(PackedMatrices, int), cudaStream_t stream) const {
+    if (n_parts_ == 0) return;
+    launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kThreads),
+           kWarps * kChunkBytes, stream, parts_, n_warps_);
+  }
+
+ private:
+  PackedMatrices parts_{};
+  size_t n_parts_ = 0;
+  int n_warps_ = 0;
+};
+
+// Whether its levels are those of rows as they are.
+bool has_level_rows(const Matrix& w) {
+  return w.dtype == DType::U8 && !w.mins && w.group == w.in_dim;
 }
 
 void check_rows(const LevelRows& rows, int64_t n, int64_t dim) {
@@ -158,36 +296,30 @@ void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x) {
   });
 }
 
-bool has_level_rows(const Matrix& w) {
-  return w.dtype == DType::U8 && !w.by_rows && !w.mins && w.group == w.in_dim &&
-         w.in_dim % 16 == 0;
-}
+bool fits_level_rows(const Matrix& w) { return is_packed(w) && !w.by_rows && w.in_dim % 16 == 0; }
 
 void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts) {
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,
                "unpack_levels: ", parts.size(), " parts");
-  PackedMatrices matrices{};
-  int n_warps = 0;
-  for (size_t i = 0; i < parts.size(); ++i) {
-    const Matrix& w = *parts[i].w;
-    MINFER_CHECK(has_level_rows(w), "unpack_levels: ", w.dtype, ", groups of ", w.group, " of ",
-                 w.in_dim);
-    check_rows(parts[i].to, w.out_dim, w.in_dim);
+  PartList exact, u4, u4_rows, u8, u8_rows;
+  for (const UnpackPart& part : parts) {
+    const Matrix& w = *part.w;
+    MINFER_CHECK(fits_level_rows(w), "unpack_levels: ", w.dtype, ", rows of ", w.in_dim);
+    check_rows(part.to, w.out_dim, w.in_dim);
     const PackedLayout layout = layout_of(w);
-    n_warps = narrow<int>(n_warps + layout.n_row_tiles * layout.n_chunks);
-    matrices.part[i] = {.to = data_of<uint8_t>(parts[i].to.levels),
-                        .scales_to = data_of<float>(parts[i].to.scales),
-                        .levels = data_of<const uint4>(w.storage),
-                        .scales = w.scales.view().data,
-                        .n_rows = narrow<int>(w.out_dim),
-                        .in_dim = narrow<int>(w.in_dim),
-                        .n_chunks = narrow<int>(layout.n_chunks),
-                        .n_column_tiles = narrow<int>(layout.n_column_tiles),
-                        .end_warp = n_warps,
-                        .scales_are_f32 = w.scales.view().dtype == DType::F32};
+    const int64_t n_chunks = layout.n_row_tiles * layout.n_chunks;
+    if (has_level_rows(w)) {
+      exact.add(part, n_chunks);
+    } else {
+      (w.dtype == DType::U4 ? u4_rows : u8_rows).add(part, layout.n_row_tiles);
+      (w.dtype == DType::U4 ? u4 : u8).add(part, n_chunks);
+    }
   }
-  launch(unpack_levels_kernel, dim3(narrow<unsigned>(ceil_div(n_warps, kWarps))), dim3(kThreads),
-         kWarps * kChunkBytes, stream, matrices, n_warps);
+  exact.run(unpack_levels_kernel<8, true>, stream);
+  u4_rows.run(row_scales_kernel<4>, stream);
+  u4.run(unpack_levels_kernel<4, false>, stream);
+  u8_rows.run(row_scales_kernel<8>, stream);
+  u8.run(unpack_levels_kernel<8, false>, stream);
 }
 
 }  // namespace minfer::cuda

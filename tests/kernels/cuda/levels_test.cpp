@@ -79,50 +79,105 @@ TEST(CudaLevels, QuantizesRows) {
   }
 }
 
+// Rows of levels of a matrix, in f32 as the kernels find them.
+struct WantedRows {
+  std::vector<int> levels;
+  std::vector<float> scales;
+};
+WantedRows wanted_rows(const Weights& w) {
+  const QuantizedMatrix q = w.quantized.view();
+  const int64_t in_dim = q.in_dim();
+  const bool is_exact = q.bits() == 8 && !q.asymmetric() && q.n_groups() == 1;
+  WantedRows wanted;
+  std::vector<float> values(static_cast<size_t>(in_dim));
+  for (int64_t row = 0; row < q.out_dim(); ++row) {
+    if (is_exact) {
+      wanted.scales.push_back(w.quantized.scales.at(row));
+      const auto* const levels = w.quantized.levels.as<const uint8_t>() + row * in_dim;
+      for (int64_t i = 0; i < in_dim; ++i) wanted.levels.push_back(levels[i] - 128);
+      continue;
+    }
+    const float zero = q.asymmetric() ? 0 : float(q.zero_level());
+    const float top = q.bits() == 8 ? 255 : 15;
+    float most = 0;
+    for (int64_t group = 0; group < q.n_groups(); ++group) {
+      const float scale = w.quantized.scales.at(row * q.n_groups() + group);
+      const float min = q.asymmetric() ? w.quantized.mins.at(row * q.n_groups() + group) : 0;
+      const volatile float low = -zero * scale, high = (top - zero) * scale;  // no fma
+      most = std::max({most, std::abs(low + min), std::abs(high + min)});
+    }
+    wanted.scales.push_back(most / 127);
+    const float levels_of_one = wanted.scales.back() > 0 ? 1 / wanted.scales.back() : 0;
+    dequantize_row(values.data(), q, row);
+    for (const float value : values) {
+      wanted.levels.push_back(int(std::nearbyint(value * levels_of_one)));
+    }
+  }
+  return wanted;
+}
+
+void expect_unpacked(const std::vector<const Weights*>& matrices) {
+  std::vector<std::unique_ptr<DeviceRows>> rows;
+  std::vector<cuda::UnpackPart> parts;
+  for (const Weights* w : matrices) {
+    ASSERT_TRUE(cuda::fits_level_rows(w->matrix));
+    rows.push_back(std::make_unique<DeviceRows>(w->matrix.out_dim, w->matrix.in_dim));
+    parts.push_back({&w->matrix, rows.back()->rows()});
+  }
+  cuda::unpack_levels(stream(), parts);
+  for (size_t part = 0; part < parts.size(); ++part) {
+    const Weights& w = *matrices[part];
+    SCOPED_TRACE(
+        cat(w.format, ", part ", part, " [", w.matrix.out_dim, ", ", w.matrix.in_dim, "]"));
+    rows[part]->expect_guards();
+    const WantedRows wanted = wanted_rows(w);
+    const HostTensor levels = to_host(rows[part]->levels), scales = to_host(rows[part]->scales);
+    for (int64_t row = 0; row < w.matrix.out_dim; ++row) {
+      ASSERT_EQ(scales.at(row), wanted.scales[size_t(row)]) << "row " << row;
+    }
+    for (int64_t i = 0; i < w.matrix.out_dim * w.matrix.in_dim; ++i) {
+      ASSERT_EQ(int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + i]),
+                wanted.levels[size_t(i)])
+          << "row " << i / w.matrix.in_dim << ", column " << i % w.matrix.in_dim;
+    }
+  }
+}
+
+const Format kRowFormat = of_group(DType::U8, DType::F16, false, kRow);
+
 TEST(CudaLevels, UnpacksMatrices) {
   MINFER_NEEDS_CUDA();
-  const auto expect_unpacked = [](const std::vector<const Weights*>& matrices) {
-    std::vector<std::unique_ptr<DeviceRows>> rows;
-    std::vector<cuda::UnpackPart> parts;
-    for (const Weights* w : matrices) {
-      rows.push_back(std::make_unique<DeviceRows>(w->matrix.out_dim, w->matrix.in_dim));
-      parts.push_back({&w->matrix, rows.back()->rows()});
-    }
-    cuda::unpack_levels(stream(), parts);
-    for (size_t part = 0; part < parts.size(); ++part) {
-      const Weights& w = *matrices[part];
-      rows[part]->expect_guards();
-      const HostTensor levels = to_host(rows[part]->levels), scales = to_host(rows[part]->scales);
-      const auto* const wanted = w.quantized.levels.as<const uint8_t>();
-      for (int64_t i = 0; i < w.matrix.out_dim * w.matrix.in_dim; ++i) {
-        ASSERT_EQ(int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + i]), wanted[i] - 128)
-            << "part " << part << ", row " << i / w.matrix.in_dim << ", column "
-            << i % w.matrix.in_dim;
+  std::vector<Format> formats = {kRowFormat};
+  for (const DType levels : {DType::U4, DType::U8}) {
+    for (const bool mins : {false, true}) {
+      for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{512}, kRow}) {
+        formats.push_back(of_group(levels, mins ? DType::F32 : DType::F16, mins, group));
       }
-      for (int64_t row = 0; row < w.matrix.out_dim; ++row) {
-        ASSERT_EQ(scales.at(row), w.quantized.scales.at(row)) << "part " << part << ", row " << row;
-      }
-    }
-  };
-  const auto by_row = [](DType scales, int64_t out_dim, int64_t in_dim) {
-    return Weights(of_group(DType::U8, scales, false, kRow), out_dim, in_dim, uint64_t(in_dim));
-  };
-  for (const int64_t in_dim : {16, 48, 64, 80, 128, 144, 272, 1536}) {
-    for (const int64_t out_dim : {1, 16, 83}) {
-      const Weights w = by_row(DType::F16, out_dim, in_dim);
-      ASSERT_TRUE(cuda::has_level_rows(w.matrix));
-      expect_unpacked({&w});
-      if (HasFatalFailure()) return;
     }
   }
-  const Weights q = by_row(DType::F32, 96, 144), k = by_row(DType::F16, 24, 144),
-                v = by_row(DType::F32, 1, 144);
+  for (const Format& f : formats) {
+    for (const int64_t in_dim : {16, 48, 64, 80, 144, 288, 1536}) {
+      if (f.group != kRow && (in_dim % f.group != 0 || in_dim == f.group)) continue;
+      for (const int64_t out_dim : {1, 16, 83}) {
+        const Weights w(f, out_dim, in_dim, uint64_t(in_dim));
+        expect_unpacked({&w});
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
+// One call for matrices of several formats and sizes.
+TEST(CudaLevels, UnpacksParts) {
+  MINFER_NEEDS_CUDA();
+  const Weights q(of_group(DType::U8, DType::F32, false, kRow), 96, 192, 1),
+      k(of_group(DType::U4, DType::F16, false, 64), 24, 192, 2),
+      v(of_group(DType::U4, DType::F32, true, 32), 1, 192, 3), same(kRowFormat, 40, 192, 4);
   expect_unpacked({&q, &k, &v});
-  for (const Format& f : {of_group(DType::U8, DType::F16, true, kRow),
-                          of_group(DType::U8, DType::F16, false, 32),
-                          of_group(DType::U4, DType::F16, false, kRow), Format{}}) {
-    EXPECT_FALSE(cuda::has_level_rows(Weights(f, 16, 64, 1).matrix)) << f;
-  }
+  expect_unpacked({&k, &q, &k});
+  expect_unpacked({&same, &q});
+  EXPECT_FALSE(cuda::fits_level_rows(Weights(Format{}, 16, 64, 1).matrix));
+  EXPECT_FALSE(cuda::fits_level_rows(Weights(kRowFormat, 16, 72, 1).matrix));
 }
 
 // ---- products ----------------------------------------------------------------------------------
@@ -170,8 +225,7 @@ struct HostRows {
     }
   }
   const int8_t* row(int64_t i) const {
-    return reinterpret_cast<const int8_t*>(levels.as<const uint8_t>()) +
-           i * levels.view().shape[1];
+    return reinterpret_cast<const int8_t*>(levels.as<const uint8_t>()) + i * levels.view().shape[1];
   }
   HostTensor levels, scales;
 };
@@ -308,8 +362,8 @@ class CudaLevelsGemm : public testing::Test {
     args.x_scales = &scale;
     for (const GemmPlan& plan : cuda::fitting_plans(args)) {
       if (plan.split > 1 && !of_split) continue;
-      SCOPED_TRACE(cat("tile ", int(plan.tile), " split ", plan.split,
-                       plan.is_paired ? " paired" : ""));
+      SCOPED_TRACE(
+          cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : ""));
       check(c, [&](const LevelRows& x, std::span<const cuda::LevelsPart> parts, Epilogue epilogue) {
         cuda::hgemm_of_levels_as(stream(), cuda::check_levels(x, parts, epilogue), plan);
       });
