@@ -114,6 +114,7 @@ __global__ void __launch_bounds__(kThreads)
     return ptx::max_or_nan(most, ptx::max_or_nan(fabsf(low), fabsf(high)));
   };
   float2 most{0, 0};
+#pragma unroll 8
   for (int unit = lane % 4; unit < p.n_units; unit += 4) {  // those of padding are 0
     const float2 scale = p.scales_of(warp, unit, g), min = p.mins_of(warp, unit, g);
     most = {most_of(most.x, scale.x, min.x), most_of(most.y, scale.y, min.y)};
