@@ -233,7 +233,7 @@ struct CudaOptions {
   bool use_cublas = false;           // for products of many tokens, in place of our kernels
   // Int8: in products of more than 8 tokens by levels each row of the input becomes level * scale,
   // the level of largest magnitude +-127, and so do the rows of weights that do not have 8 bits and
-  // one scale a row already; all else is as with Float.
+  // one scale a row already; all else is as with Float, logits among it.
   Activations activations = Activations::Float;
 };
 

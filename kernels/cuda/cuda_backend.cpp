@@ -292,7 +292,8 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   }
   std::vector<LevelProduct> of_levels;
   for (const Product& p : products) of_levels.push_back({&p.w, p.out, {}});
-  if (run_levels(x, of_levels, epilogue)) return;
+  const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
+  if (!are_logits && run_levels(x, of_levels, epilogue)) return;
   std::vector<const Matrix*> matrices;
   for (const Product& p : products) matrices.push_back(&p.w);
   const std::vector<Tensor> weights = float_weights(matrices);
