@@ -206,6 +206,7 @@ class Backend {
 // VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
 // of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
 // * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
+// CudaOptions says what a card does.
 enum class Activations { Float, Int8, Int8Asym };
 
 struct CpuOptions {

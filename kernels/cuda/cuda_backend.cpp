@@ -247,9 +247,12 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
   return weights;
 }
 
-bool CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue) {
-  const auto fits = [](const LevelProduct& p) { return fits_level_rows(*p.w); };
-  if (!int8_activations_ || !std::all_of(products.begin(), products.end(), fits)) return false;
+bool CudaBackend::are_of_levels(std::span<const Matrix* const> matrices) const {
+  return int8_activations_ && std::all_of(matrices.begin(), matrices.end(),
+                                          [](const Matrix* w) { return fits_level_rows(*w); });
+}
+
+void CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue) {
   const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
     return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
   };
@@ -272,7 +275,6 @@ bool CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, E
   unpack_levels(stream_.get(), unpacked);
   quantize_rows(stream_.get(), x_rows, x);
   multiply_levels(stream_.get(), x_rows, parts, epilogue);
-  return true;
 }
 
 void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
@@ -290,12 +292,14 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
     for (const Product& p : products) parts.push_back({&p.w, p.out, {}});
     return matvec(stream_.get(), x, nullptr, parts, epilogue);
   }
-  std::vector<LevelProduct> of_levels;
-  for (const Product& p : products) of_levels.push_back({&p.w, p.out, {}});
-  const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
-  if (!are_logits && run_levels(x, of_levels, epilogue)) return;
   std::vector<const Matrix*> matrices;
   for (const Product& p : products) matrices.push_back(&p.w);
+  const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
+  if (!are_logits && are_of_levels(matrices)) {
+    std::vector<LevelProduct> of_levels;
+    for (const Product& p : products) of_levels.push_back({&p.w, p.out, {}});
+    return run_levels(x, of_levels, epilogue);
+  }
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
   for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
@@ -309,9 +313,11 @@ void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor 
     const MatvecPart parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
     return matvec(stream_.get(), x, nullptr, parts, Epilogue::SwiGlu);
   }
-  const LevelProduct of_levels[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
-  if (run_levels(x, of_levels, Epilogue::SwiGlu)) return;
   const Matrix* const matrices[] = {&gate, &up};
+  if (are_of_levels(matrices)) {
+    const LevelProduct of_levels[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
+    return run_levels(x, of_levels, Epilogue::SwiGlu);
+  }
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
   run_gemm(x, parts, Epilogue::SwiGlu);
@@ -354,11 +360,11 @@ void CudaBackend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q
               p.out.reshaped({x.shape[0], p.w.out_dim}),
               p.bias};
   }
-  if (cublas_ || int8_activations_ || x.shape[0] <= kMaxMatvecTokens ||
+  const Matrix* const matrices[] = {&q.w, &k.w, &v.w};
+  if (cublas_ || x.shape[0] <= kMaxMatvecTokens || are_of_levels(matrices) ||
       !gemm_appends(x, qkv, cache, cos_sin)) {
     return Backend::append_products(cache, x, q, k, v, cos_sin, pos);
   }
-  const Matrix* const matrices[] = {&q.w, &k.w, &v.w};
   const std::vector<Tensor> weights = float_weights(matrices);
   for (size_t i = 0; i < 3; ++i) qkv[i].w = weights[i];
   gemm_append(stream_.get(), cache, x, qkv, cos_sin, pos);

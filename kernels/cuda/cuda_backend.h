@@ -73,12 +73,13 @@ class CudaBackend final : public Backend {
   // Ours or cuBLAS's.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
-  // Of rows of levels, where those of all weights are some and activations int8: whether they ran.
+  // Whether products of many tokens by these, in one launch, are of rows of levels; and those.
+  bool are_of_levels(std::span<const Matrix* const> matrices) const;
   struct LevelProduct {
     const Matrix* w;
     Tensor out, bias;
   };
-  bool run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue);
+  void run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
   // That attention_prefill wants for this cache, or null; one for all layers and sessions.
