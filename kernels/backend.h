@@ -85,7 +85,7 @@ struct DecodeModel;
 // The same inputs give the same bits for any number of threads. On the CPU row t of a result does
 // not depend on how many rows the call has, so any chunking of a prompt gives the same logits; on a
 // card products of few and of many rows go through different kernels, which agree within the bound
-// of the type.
+// of the type, or of int8 where CudaOptions asks for that.
 class Backend {
  public:
   virtual ~Backend() = default;
@@ -232,9 +232,11 @@ struct CudaOptions {
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
   bool persistent_decode = true;     // one kernel a step, where the model fits it
   bool use_cublas = false;           // for products of many tokens, in place of our kernels
-  // Int8: in products of more than 8 tokens by levels each row of the input becomes level * scale,
-  // the level of largest magnitude +-127, and so do the rows of weights that do not have 8 bits and
-  // one scale a row already; all else is as with Float, logits among it.
+  // Int8: products of more than 8 tokens by levels, all of one launch and with rows of whole 16
+  // levels, are of integers. Each row of the input becomes level * scale, the level of largest
+  // magnitude +-127; weights that do not have 8 bits and one scale a row already are rounded again,
+  // so that what the scales and minimums of a row allow reaches +-127. All else is as with Float,
+  // logits among it.
   Activations activations = Activations::Float;
 };
 

@@ -258,7 +258,7 @@ void CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, E
   };
   int64_t n_bytes = bytes_of_rows(x.shape[0], x.shape[1]);
   for (const LevelProduct& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
-  char* memory = static_cast<char*>(scratch(level_rows_, DType::U8, {n_bytes}).data);
+  char* memory = static_cast<char*>(scratch(dequantized_, DType::U8, {n_bytes}).data);
   const auto next_rows = [&](int64_t n, int64_t in_dim) {
     const LevelRows rows{{memory, DType::U8, {n, in_dim}},
                          {memory + align_up(n * in_dim, 256), DType::F32, {n}}};
@@ -294,6 +294,7 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   }
   std::vector<const Matrix*> matrices;
   for (const Product& p : products) matrices.push_back(&p.w);
+  // As those of a prompt's last token, which goes through matvec.
   const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
   if (!are_logits && are_of_levels(matrices)) {
     std::vector<LevelProduct> of_levels;

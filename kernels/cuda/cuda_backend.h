@@ -73,8 +73,9 @@ class CudaBackend final : public Backend {
   // Ours or cuBLAS's.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
-  // Whether products of many tokens by these, in one launch, are of rows of levels; and those.
+  // Whether products of many tokens by these, in one launch, are of rows of levels.
   bool are_of_levels(std::span<const Matrix* const> matrices) const;
+  // Such a launch: of the input's rows and the weights' makes levels, and multiplies them.
   struct LevelProduct {
     const Matrix* w;
     Tensor out, bias;
@@ -91,7 +92,8 @@ class CudaBackend final : public Backend {
   Stream stream_;
   Uploader uploader_;
   std::unique_ptr<Cublas> cublas_;  // where it is asked for
-  DeviceTensor staging_, dequantized_, level_rows_, kv_halves_, ids_, found_, nll_;
+  DeviceTensor staging_, kv_halves_, ids_, found_, nll_;
+  DeviceTensor dequantized_;  // or unpacked: of one operation's weights, and of its input
 };
 
 }  // namespace minfer::cuda

@@ -83,8 +83,10 @@ struct LevelsPart {
 };
 
 // The same of levels, by the integer tensor cores: sums of products of levels are exact, and are
-// rounded to F32 and multiplied by both scales. Store, Accumulate and SwiGlu; `in` a multiple
-// of 16. can_multiply_levels says whether this card and build have them.
+// rounded to F32 and multiplied by both scales. Store, Accumulate and SwiGlu; `in` a multiple of 16
+// and so small that no sum overflows. can_multiply_levels says whether this card and build have
+// them.
+constexpr int64_t kMaxLevelColumns = (int64_t{1} << 31) / (128 * 128) - 16;
 bool can_multiply_levels();
 void multiply_levels(cudaStream_t stream, const LevelRows& x, std::span<const LevelsPart> parts,
                      Epilogue epilogue);
@@ -139,8 +141,8 @@ void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x);
 
 // Rows of levels of all rows of w, packed levels: as they are where w has 8 bits, one scale a row
 // and no minimums, else rounded again, to 127 for the largest magnitude that a row's scales and
-// minimums allow. fits_level_rows says whether w can be made such: its rows are whole 16 bytes
-// then.
+// minimums allow. fits_level_rows says whether w can be made such: its rows are whole 16 bytes then
+// and at most kMaxLevelColumns.
 struct UnpackPart {
   const Matrix* w;
   LevelRows to;

@@ -120,6 +120,7 @@ TEST_F(CudaPerplexity, Int8ActivationsCostLittle) {
   try {
     of_levels = make_cuda_backend({.activations = Activations::Int8});
   } catch (const Error& e) {
+    ASSERT_EQ(e.kind(), ErrorKind::Gpu) << e.what();
     GTEST_SKIP() << e.what();
   }
   const TempDir dir;

@@ -312,7 +312,7 @@ class KernelBench {
     choice_.done(timing);
   }
 
-  // Of levels, by tensor cores of twice the F16 rate that is their limit here.
+  // Of levels; as shares of the F16 rate, of which the tensor cores do twice as much.
   void products_of_levels() {
     if (!can_multiply_levels()) return;
     const struct {

@@ -261,7 +261,8 @@ GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epi
   // As a product of pairs of levels, each in the place of a half.
   const auto as_halves = [&](const LevelRows& rows, DType half) {
     MINFER_CHECK(rows.levels.dtype == DType::U8 && rows.levels.shape.rank == 2 &&
-                     rows.levels.shape[1] % 16 == 0 && rows.scales.dtype == DType::F32 &&
+                     rows.levels.shape[1] % 16 == 0 && rows.levels.shape[1] <= kMaxLevelColumns &&
+                     rows.scales.dtype == DType::F32 &&
                      rows.scales.shape == Shape{rows.levels.shape[0]},
                  "multiply_levels: ", rows.levels.dtype, " ", rows.levels.shape, ", scales ",
                  rows.scales.dtype, " ", rows.scales.shape);

@@ -127,6 +127,7 @@ bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+// Of levels (GemmArgs::x_scales), for one plan.
 void hgemm_of_levels_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Whether gemm_append can take such a product of q, k and v.

@@ -124,7 +124,7 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 //             of k summed apart and then in order; one rounding at the store. Of levels int32 sums,
 //             exact, rounded to f32 and times the scale of the row and that of the column.
 //             Accumulate by TMA adds each sum once: one rounding, one order
-//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
+//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound, of levels 4 m n k
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
 template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
 __global__ void __launch_bounds__(Tile::kThreads, 1)

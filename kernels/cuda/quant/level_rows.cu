@@ -29,7 +29,8 @@ __device__ inline uint32_t pack_four(const float* x, float levels_of_one) {
 //   launch    a block a row, the last row first: what made x ended there, and the product begins
 //             with the first rows
 //   maths     f32. Where x is not finite most is not either, and all levels are 0; a row of zeros
-//             has scale 0
+//             has scale 0. Of rows with nothing above 4e-37, where 127 / most is infinite, levels
+//             mean nothing, and their products are 0 all the same
 //   moves     3 n dim bytes; x is read twice, the second time from L1
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -297,7 +298,9 @@ void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x) {
   });
 }
 
-bool fits_level_rows(const Matrix& w) { return is_packed(w) && !w.by_rows && w.in_dim % 16 == 0; }
+bool fits_level_rows(const Matrix& w) {
+  return is_packed(w) && !w.by_rows && w.in_dim % 16 == 0 && w.in_dim <= kMaxLevelColumns;
+}
 
 void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts) {
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,

@@ -63,6 +63,10 @@ TEST(CudaLevels, QuantizesRows) {
       for (int64_t row = 0; row < kRows; ++row) {
         if (row == kNan || row == kInfinite) {
           ASSERT_FALSE(std::isfinite(scales.at(row))) << "row " << row;
+          for (int64_t i = 0; i < dim; ++i) {
+            ASSERT_EQ(levels.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i], 0)
+                << "row " << row << ", column " << i;
+          }
           continue;
         }
         float most = 0;
@@ -391,14 +395,45 @@ TEST_F(CudaLevelsGemm, OddShapes) {
   for (const int64_t k : {16, 112, 128, 144}) check_all_plans({.m = 65, .k = k, .n = {72}});
 }
 
+// Few tiles, but more than the blocks of an emulated card.
+TEST_F(CudaLevelsGemm, TilesInTurn) {
+  for (const Case& c : with_epilogues({.m = 300, .k = 272, .n = {584}})) {
+    if (c.has_bias) continue;
+    check_all_plans(c, /*of_split=*/false);
+    if (HasFatalFailure()) return;
+  }
+}
+
+// A row of x, and of w, whose scale is not finite: what is made of them is not, and nothing else.
+TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
+  constexpr int64_t kBadRow = 66, kBadColumn = 131;
+  for (Case c : with_epilogues({.m = 130, .k = 272, .n = {264}})) {
+    SCOPED_TRACE(cat(c));
+    Tensors t(c);
+    for (const auto& [scales, at, bad] : {std::tuple(&t.x_device.second, kBadRow, NAN),
+                                          {&t.w_device[0].second, kBadColumn, INFINITY}}) {
+      HostTensor changed = to_host(*scales);
+      changed.as<float>()[at] = bad;
+      *scales = to_device(changed);
+    }
+    cuda::multiply_levels(stream(), Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
+    const HostTensor out = to_host(t.out_device[0]);
+    const int64_t n = c.n[0];
+    for (int64_t i = 0; i < c.m * n; ++i) {
+      const bool is_bad = i / n == kBadRow || i % n == kBadColumn;
+      ASSERT_EQ(std::isfinite(out.at(n + i)), !is_bad) << "row " << i / n << ", column " << i % n;
+    }
+  }
+}
+
 // More tiles than blocks, q, k and v of one input among them.
 TEST_F(CudaLevelsGemm, SumsLeaveUnderTheNextTile) {
-  const Case base{.m = 72, .k = 784, .n = {17000, 40, 14000}};
+  const Case base{.m = 72, .k = 784, .n = {20000, 40, 14000}};
   Case sums = base, added = base, gated = base;
   sums.out_is_f32 = added.out_is_f32 = true;
   added.epilogue = Epilogue::Accumulate;
   gated.epilogue = Epilogue::SwiGlu;
-  gated.n = {17000, 17000};
+  gated.n = {34000, 34000};
   for (const Case& c : {base, sums, added, gated}) {
     check_all_plans(c, /*of_split=*/false);
     if (HasFatalFailure()) return;
