@@ -252,12 +252,12 @@ bool CudaBackend::are_of_levels(std::span<const Matrix* const> matrices) const {
                                           [](const Matrix* w) { return fits_level_rows(*w); });
 }
 
-void CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue) {
+void CudaBackend::run_levels(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue) {
   const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
     return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
   };
   int64_t n_bytes = bytes_of_rows(x.shape[0], x.shape[1]);
-  for (const LevelProduct& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
+  for (const MatvecPart& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
   char* memory = static_cast<char*>(scratch(dequantized_, DType::U8, {n_bytes}).data);
   const auto next_rows = [&](int64_t n, int64_t in_dim) {
     const LevelRows rows{{memory, DType::U8, {n, in_dim}},
@@ -268,7 +268,7 @@ void CudaBackend::run_levels(Tensor x, std::span<const LevelProduct> products, E
   const LevelRows x_rows = next_rows(x.shape[0], x.shape[1]);
   std::vector<UnpackPart> unpacked;
   std::vector<LevelsPart> parts;
-  for (const LevelProduct& p : products) {
+  for (const MatvecPart& p : products) {
     unpacked.push_back({p.w, next_rows(p.w->out_dim, p.w->in_dim)});
     parts.push_back({unpacked.back().to, p.out, p.bias});
   }
@@ -287,20 +287,16 @@ void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue e
 
 void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   const Epilogue epilogue = products.front().accumulate ? Epilogue::Accumulate : Epilogue::Store;
+  std::vector<MatvecPart> packed_parts;
+  for (const Product& p : products) packed_parts.push_back({&p.w, p.out, {}});
   if (x.shape[0] <= kMaxMatvecTokens) {
-    std::vector<MatvecPart> parts;
-    for (const Product& p : products) parts.push_back({&p.w, p.out, {}});
-    return matvec(stream_.get(), x, nullptr, parts, epilogue);
+    return matvec(stream_.get(), x, nullptr, packed_parts, epilogue);
   }
   std::vector<const Matrix*> matrices;
   for (const Product& p : products) matrices.push_back(&p.w);
   // As those of a prompt's last token, which goes through matvec.
   const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
-  if (!are_logits && are_of_levels(matrices)) {
-    std::vector<LevelProduct> of_levels;
-    for (const Product& p : products) of_levels.push_back({&p.w, p.out, {}});
-    return run_levels(x, of_levels, epilogue);
-  }
+  if (!are_logits && are_of_levels(matrices)) return run_levels(x, packed_parts, epilogue);
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
   for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
@@ -310,15 +306,12 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
 void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
                                const Matrix& up, Tensor up_bias, Tensor) {
   if (x.shape[0] == 0) return;
+  const MatvecPart packed_parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
   if (x.shape[0] <= kMaxMatvecTokens) {
-    const MatvecPart parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
-    return matvec(stream_.get(), x, nullptr, parts, Epilogue::SwiGlu);
+    return matvec(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
   }
   const Matrix* const matrices[] = {&gate, &up};
-  if (are_of_levels(matrices)) {
-    const LevelProduct of_levels[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
-    return run_levels(x, of_levels, Epilogue::SwiGlu);
-  }
+  if (are_of_levels(matrices)) return run_levels(x, packed_parts, Epilogue::SwiGlu);
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
   run_gemm(x, parts, Epilogue::SwiGlu);

@@ -76,11 +76,7 @@ class CudaBackend final : public Backend {
   // Whether products of many tokens by these, in one launch, are of rows of levels.
   bool are_of_levels(std::span<const Matrix* const> matrices) const;
   // Such a launch: of the input's rows and the weights' makes levels, and multiplies them.
-  struct LevelProduct {
-    const Matrix* w;
-    Tensor out, bias;
-  };
-  void run_levels(Tensor x, std::span<const LevelProduct> products, Epilogue epilogue);
+  void run_levels(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
   // That attention_prefill wants for this cache, or null; one for all layers and sessions.

@@ -102,6 +102,7 @@ struct MatvecNorm {
   bool is_rms = true;  // else LayerNorm
 };
 
+// One matrix of a product as it is packed, also where levels of many tokens are multiplied.
 struct MatvecPart {
   const Matrix* w;  // floats row-major, or packed levels
   Tensor out;       // [n_tokens, out]

@@ -35,6 +35,12 @@ int64_t bytes_of_all(const std::vector<Matrix>& matrices) {
   return n;
 }
 
+std::string shape_of(const WeightFormat& format, const std::vector<Matrix>& matrices) {
+  int64_t n = 0;
+  for (const Matrix& m : matrices) n += m.out_dim;
+  return cat(n, " x ", matrices[0].in_dim, " ", format.name);
+}
+
 DecodeActivations::DecodeActivations(int64_t n_tokens)
     : residual(random_tensor(DType::F32, {n_tokens, kBenchDim})),
       x(random_tensor(DType::F16, {n_tokens, kBenchDim})),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <string>
 #include <vector>
 
 #include "kernels/cuda/bench/random_tensors.h"
@@ -20,6 +21,8 @@ const char* name_of(DecodeProduct product);
 std::vector<Matrix> matrices_of(TensorPool& pool, const WeightFormat& format,
                                 DecodeProduct product);
 int64_t bytes_of_all(const std::vector<Matrix>& matrices);
+// "12288 x 4096 u4_g64"
+std::string shape_of(const WeightFormat& format, const std::vector<Matrix>& matrices);
 
 // What the products of n_tokens read and write. One token's are normed by the product, as in a
 // decode step; several have been normed before, as in a prompt.

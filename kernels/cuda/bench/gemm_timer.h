@@ -18,6 +18,11 @@ struct TimedGemm {
   int n_parts = 1;
 
   double flops() const { return 2.0 * double(m) * double(n) * double(k); }
+  // "512 x 12288 x 4096 f16, 3 parts"
+  std::string shape(const char* type) const {
+    return cat(m, " x ", n, " x ", k, " ", type,
+               n_parts > 1 ? cat(", ", n_parts, " parts") : std::string());
+  }
 };
 
 // Times products whose weights come from DRAM, as in a model.

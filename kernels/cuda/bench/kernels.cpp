@@ -8,6 +8,7 @@
 #include "kernels/bench.h"
 #include "kernels/cuda/bench/decode_products.h"
 #include "kernels/cuda/bench/gemm_timer.h"
+#include "kernels/cuda/bench/level_kernels.h"
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/sampling/choose_token.h"
 
@@ -45,24 +46,6 @@ std::string shape_text(const Operand& operand) {
   return text + (operand.dtype == DType::F32 ? " f32" : " f16");
 }
 
-// Rows of random levels, one behind the other and round again.
-class LevelPool {
- public:
-  LevelRows take(int64_t n, int64_t in_dim) {
-    const int64_t n_bytes = align_up(n * in_dim, 256);
-    if (at_ + n_bytes > kBytes) at_ = 0;
-    char* const levels = static_cast<char*>(levels_.view().data) + at_;
-    at_ += n_bytes;
-    return {{levels, DType::U8, {n, in_dim}}, {scales_.view().data, DType::F32, {n}}};
-  }
-
- private:
-  static constexpr int64_t kBytes = int64_t{1} << 30;
-  DeviceTensor levels_ = random_tensor(DType::U8, {kBytes});
-  DeviceTensor scales_ = random_tensor(DType::F32, {kBenchVocab}, 0.001f);
-  int64_t at_ = 0;
-};
-
 class KernelBench {
  public:
   explicit KernelBench(const KernelChoice& choice) : choice_(choice) {}
@@ -74,10 +57,9 @@ class KernelBench {
     choices();
     positions();
     products_of_many();
-    products_of_levels();
     products_of_few();
     dequantized();
-    rows_of_levels();
+    time_level_kernels(stream(), inputs_, outputs_, choice_);
     attention_of_prompts();
     attention_of_steps();
   }
@@ -277,11 +259,9 @@ class KernelBench {
                  {"gemm_gelu_tanh", Epilogue::GeluTanh, 1, kBenchFfnDim, kBenchDim}};
     for (int64_t m : {512, 2048, 4096}) {
       for (const auto& c : cases) {
-        const std::string shape =
-            cat(m, " x ", c.n, " x ", c.k, " f16",
-                c.n_parts > 1 ? cat(", ", c.n_parts, " parts") : std::string());
-        if (!choice_.wants(c.name, shape)) continue;
         const TimedGemm timed{m, c.n, c.k, c.epilogue, c.n_parts};
+        const std::string shape = timed.shape("f16");
+        if (!choice_.wants(c.name, shape)) continue;
         const auto times =
             gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
               gemm(stream(), x, parts, c.epilogue);
@@ -310,56 +290,6 @@ class KernelBench {
     KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.flops()};
     if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
     choice_.done(timing);
-  }
-
-  // Of levels; as shares of the F16 rate, of which the tensor cores do twice as much.
-  void products_of_levels() {
-    if (!can_multiply_levels()) return;
-    const struct {
-      const char* name;
-      Epilogue epilogue;
-      int n_parts;
-      int64_t n, k;
-    } cases[] = {{"levels_store", Epilogue::Store, 3, 3 * kBenchDim, kBenchDim},
-                 {"levels_accumulate", Epilogue::Accumulate, 1, kBenchDim, kBenchDim},
-                 {"levels_accumulate", Epilogue::Accumulate, 1, kBenchDim, kBenchFfnDim},
-                 {"levels_swiglu", Epilogue::SwiGlu, 2, 2 * kBenchFfnDim, kBenchDim}};
-    std::optional<LevelPool> levels;
-    const int n_launches = 8;
-    for (int64_t m : {512, 2048, 4096}) {
-      for (const auto& c : cases) {
-        const std::string shape =
-            cat(m, " x ", c.n, " x ", c.k, " int8",
-                c.n_parts > 1 ? cat(", ", c.n_parts, " parts") : std::string());
-        if (!choice_.wants(c.name, shape)) continue;
-        if (!levels) levels.emplace();
-        const DType out_dtype = c.epilogue == Epilogue::Accumulate ? DType::F32 : DType::F16;
-        const int64_t n = c.n / c.n_parts;
-        const DeviceTensor outs = allocate_device(out_dtype, {c.n_parts, m, n});
-        MINFER_CUDA_CHECK(
-            cudaMemset(outs.view().data, 0, static_cast<size_t>(outs.view().n_bytes())));
-        const double us = graph_us(stream(), n_launches, [&] {
-          for (int i = 0; i < n_launches; ++i) {
-            const LevelRows x = levels->take(m, c.k);
-            std::vector<LevelsPart> parts;
-            for (int part = 0; part < c.n_parts; ++part) {
-              char* const out =
-                  static_cast<char*>(outs.view().data) + part * bytes_of(out_dtype, {m, n});
-              parts.push_back({levels->take(n, c.k), {out, out_dtype, {m, n}}, {}});
-            }
-            multiply_levels(stream(), x, parts, c.epilogue);
-          }
-        });
-        choice_.done(
-            {c.name, shape, Bound::Flops, us * 1e-6, 2.0 * double(m) * double(c.n) * double(c.k)});
-      }
-    }
-  }
-
-  static std::string shape_of(const WeightFormat& f, const std::vector<Matrix>& w) {
-    int64_t n = 0;
-    for (const Matrix& m : w) n += m.out_dim;
-    return cat(n, " x ", w[0].in_dim, " ", f.name);
   }
 
   void products_of_few() {
@@ -405,43 +335,6 @@ class KernelBench {
         choice_.done({"dequantize_rows", shape, Bound::Copy, us * 1e-6, bytes});
       }
     }
-  }
-
-  // What a product of levels is made of.
-  void rows_of_levels() {
-    for (const int64_t dim : {kBenchDim, kBenchFfnDim}) {
-      const Shape rows{kTokens, dim};
-      stream_through("quantize_rows",
-                     {in(DType::F16, rows), out(DType::U8, rows), out(DType::F32, {kTokens})},
-                     [&](auto& t) {
-                       quantize_rows(stream(), {t[1], t[2]}, t[0]);
-                     });
-    }
-    for (const WeightFormat& f : {kInt8Weights, kInt4Weights}) {
-      for (DecodeProduct which : kDecodeProducts) unpacked(f, which);
-    }
-  }
-  void unpacked(const WeightFormat& f, DecodeProduct which) {
-    std::vector<std::vector<Matrix>> sets;
-    for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
-    const std::string shape = shape_of(f, sets[0]);
-    if (!choice_.wants("unpack_levels", shape)) return;
-    double bytes = 0;
-    const double us = graph_us(stream(), kLaunches, [&] {
-      for (const auto& set : sets) {
-        std::vector<DeviceTensor> memory;
-        std::vector<UnpackPart> parts;
-        bytes = double(bytes_of_all(set));
-        for (const Matrix& w : set) {
-          memory.push_back(outputs_.take(DType::U8, {w.out_dim, w.in_dim}));
-          memory.push_back(outputs_.take(DType::F32, {w.out_dim}));
-          parts.push_back({&w, {memory.end()[-2], memory.end()[-1]}});
-          bytes += double(w.out_dim * w.in_dim);
-        }
-        unpack_levels(stream(), parts);
-      }
-    });
-    choice_.done({"unpack_levels", shape, Bound::Copy, us * 1e-6, bytes});
   }
 
   // ---- attention ----

@@ -1,12 +1,10 @@
-#include "kernels/cuda/gemm/gemm.h"
-#include "tests/kernels/cuda/plain_half.h"
+#include "tests/kernels/cuda/gemm_cases.h"
 #include "tests/kernels/cuda/weights.h"
 
 // Products of levels of 8 bits, and the rows of levels that they are made of.
 namespace minfer::test {
 namespace {
 
-using cuda::Epilogue;
 using cuda::GemmPlan;
 using cuda::GemmTile;
 using cuda::LevelRows;
@@ -186,36 +184,12 @@ TEST(CudaLevels, UnpacksParts) {
 
 // ---- products ----------------------------------------------------------------------------------
 
-struct Case {
-  DType half = DType::F16;
-  int64_t m = 1, k = 16;
-  std::vector<int64_t> n = {8};  // of each part
-  Epilogue epilogue = Epilogue::Store;
-  bool out_is_f32 = false, has_bias = false;
-};
-std::ostream& operator<<(std::ostream& out, const Case& c) {
-  out << c.half << " m " << c.m << " k " << c.k << " n";
-  for (int64_t n : c.n) out << ' ' << n;
-  return out << " epilogue " << int(c.epilogue) << (c.out_is_f32 ? " f32" : "")
-             << (c.has_bias ? " bias" : "");
-}
-
-// All of the epilogues that there are.
-std::vector<Case> with_epilogues(Case c) {
-  std::vector<Case> cases;
-  for (const bool has_bias : {false, true}) {
-    c.has_bias = has_bias;
-    cases.push_back(c);
-    Case other = c;
-    other.out_is_f32 = true;
-    cases.push_back(other);
-    other.epilogue = Epilogue::Accumulate;
-    cases.push_back(other);
-    other = c;
-    other.epilogue = Epilogue::SwiGlu;
-    other.n = {c.n[0], c.n[0]};
-    cases.push_back(other);
-  }
+// All of the epilogues that products of levels have.
+std::vector<GemmCase> with_level_epilogues(const GemmCase& c) {
+  std::vector<GemmCase> cases = with_epilogues(c);
+  std::erase_if(cases, [](const GemmCase& of) {
+    return of.epilogue == Epilogue::GeluErf || of.epilogue == Epilogue::GeluTanh;
+  });
   return cases;
 }
 
@@ -236,13 +210,13 @@ struct HostRows {
 
 // Inputs on both sides; outs with a row of NaN in front and behind.
 struct Tensors {
-  explicit Tensors(const Case& c) : c(c), x(1, c.m, c.k, 0.02f) {
+  explicit Tensors(const GemmCase& c) : c(c), x(1, c.m, c.k, 0.02f) {
     x_device = {to_device(x.levels), to_device(x.scales)};
-    const DType out_dtype = c.out_is_f32 ? DType::F32 : c.half;
+    const DType out_dtype = c.out_is_f32 ? DType::F32 : c.dtype;
     for (size_t i = 0; i < c.n.size(); ++i) {
       w.emplace_back(2 + i, c.n[i], c.k, 0.01f / std::sqrt(float(c.k)));
       w_device.push_back({to_device(w[i].levels), to_device(w[i].scales)});
-      bias.push_back(random_normal(12 + i, {c.n[i]}, c.half));
+      bias.push_back(random_normal(12 + i, {c.n[i]}, c.dtype));
       bias_device.push_back(to_device(bias[i]));
       HostTensor out(out_dtype, {c.m + 2, c.n[i]});
       std::memset(out.view().data, 0xFF, size_t(out.view().n_bytes()));
@@ -268,7 +242,7 @@ struct Tensors {
   using OnDevice = std::pair<DeviceTensor, DeviceTensor>;
   static LevelRows rows_of(const OnDevice& rows) { return {rows.first, rows.second}; }
 
-  const Case& c;
+  const GemmCase& c;
   HostRows x;
   OnDevice x_device;
   std::vector<HostRows> w;
@@ -310,13 +284,13 @@ Bounded expected(const Tensors& t, size_t part, int64_t row, int64_t column) {
     error = 1.13 * error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
             0x1p-19 * std::abs(value);
   }
-  const DType dtype = t.c.out_is_f32 ? DType::F32 : t.c.half;
+  const DType dtype = t.c.out_is_f32 ? DType::F32 : t.c.dtype;
   return {value, error + unit_roundoff(dtype) * (std::abs(value) + error) +
                      (dtype == DType::F16 ? 0x1p-24 : kSmallestNormal)};
 }
 
-// Of many, the first, the last and some in between.
-std::vector<int64_t> sampled(int64_t size, bool all) {
+// Of many, the first, the last and those between that lie in all places of a tile.
+std::vector<int64_t> spread(int64_t size, bool all) {
   std::vector<int64_t> picked;
   for (int64_t i = 0; i < size; ++i) {
     if (all || i < 3 || i >= size - 3 || i % 61 == 0) picked.push_back(i);
@@ -325,7 +299,7 @@ std::vector<int64_t> sampled(int64_t size, bool all) {
 }
 
 template <typename Launcher>
-void check(const Case& c, const Launcher& launcher) {
+void check_product(const GemmCase& c, const Launcher& launcher) {
   SCOPED_TRACE(cat(c));
   const Tensors t(c);
   launcher(Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
@@ -342,8 +316,8 @@ void check(const Case& c, const Launcher& launcher) {
       ASSERT_TRUE(std::isfinite(out.at(i))) << "row " << i / n - 1 << ", column " << i % n;
     }
     const bool all = c.m * n * c.k < 4'000'000;
-    for (const int64_t row : sampled(c.m, all)) {
-      for (const int64_t column : sampled(n, all)) {
+    for (const int64_t row : spread(c.m, all)) {
+      for (const int64_t column : spread(n, all)) {
         const Bounded want = expected(t, part, row, column);
         ASSERT_NEAR(double(out.at((row + 1) * n + column)), want.value, want.error)
             << "part " << part << ", row " << row << ", column " << column;
@@ -358,7 +332,7 @@ class CudaLevelsGemm : public testing::Test {
     MINFER_NEEDS_CUDA();
     if (!cuda::can_multiply_levels()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   }
-  static void check_all_plans(const Case& c, bool of_split = true) {
+  static void check_all_plans(const GemmCase& c, bool of_split = true) {
     cuda::GemmArgs args;
     args.k = narrow<int>(c.k / 2);
     args.epilogue = c.epilogue;
@@ -368,9 +342,10 @@ class CudaLevelsGemm : public testing::Test {
       if (plan.split > 1 && !of_split) continue;
       SCOPED_TRACE(
           cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : ""));
-      check(c, [&](const LevelRows& x, std::span<const cuda::LevelsPart> parts, Epilogue epilogue) {
-        cuda::hgemm_of_levels_as(stream(), cuda::check_levels(x, parts, epilogue), plan);
-      });
+      check_product(
+          c, [&](const LevelRows& x, std::span<const cuda::LevelsPart> parts, Epilogue epilogue) {
+            cuda::hgemm_of_levels_as(stream(), cuda::check_levels(x, parts, epilogue), plan);
+          });
       if (HasFatalFailure()) return;
     }
   }
@@ -379,7 +354,8 @@ class CudaLevelsGemm : public testing::Test {
 // Rows of x and of w that leave warpgroups without any.
 TEST_F(CudaLevelsGemm, EveryEpilogueInEveryTile) {
   for (const DType half : {DType::F16, DType::BF16}) {
-    for (const Case& c : with_epilogues({.half = half, .m = 130, .k = 528, .n = {264}})) {
+    for (const GemmCase& c :
+         with_level_epilogues({.dtype = half, .m = 130, .k = 528, .n = {264}})) {
       check_all_plans(c);
       if (HasFatalFailure()) return;
     }
@@ -388,7 +364,7 @@ TEST_F(CudaLevelsGemm, EveryEpilogueInEveryTile) {
 
 // Rows of out that are no whole 16 bytes, k of less than a step and of several.
 TEST_F(CudaLevelsGemm, OddShapes) {
-  for (const Case& c : with_epilogues({.m = 67, .k = 272, .n = {131}})) {
+  for (const GemmCase& c : with_level_epilogues({.m = 67, .k = 272, .n = {131}})) {
     check_all_plans(c);
     if (HasFatalFailure()) return;
   }
@@ -397,7 +373,7 @@ TEST_F(CudaLevelsGemm, OddShapes) {
 
 // Few tiles, but more than the blocks of an emulated card.
 TEST_F(CudaLevelsGemm, TilesInTurn) {
-  for (const Case& c : with_epilogues({.m = 300, .k = 272, .n = {584}})) {
+  for (const GemmCase& c : with_level_epilogues({.m = 300, .k = 272, .n = {584}})) {
     if (c.has_bias) continue;
     check_all_plans(c, /*of_split=*/false);
     if (HasFatalFailure()) return;
@@ -407,7 +383,7 @@ TEST_F(CudaLevelsGemm, TilesInTurn) {
 // A row of x, and of w, whose scale is not finite: what is made of them is not, and nothing else.
 TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
   constexpr int64_t kBadRow = 66, kBadColumn = 131;
-  for (Case c : with_epilogues({.m = 130, .k = 272, .n = {264}})) {
+  for (const GemmCase& c : with_level_epilogues({.m = 130, .k = 272, .n = {264}})) {
     SCOPED_TRACE(cat(c));
     Tensors t(c);
     for (const auto& [scales, at, bad] : {std::tuple(&t.x_device.second, kBadRow, NAN),
@@ -428,13 +404,13 @@ TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
 
 // More tiles than blocks, q, k and v of one input among them.
 TEST_F(CudaLevelsGemm, SumsLeaveUnderTheNextTile) {
-  const Case base{.m = 72, .k = 784, .n = {20000, 40, 14000}};
-  Case sums = base, added = base, gated = base;
+  const GemmCase base{.m = 72, .k = 784, .n = {20000, 40, 14000}};
+  GemmCase sums = base, added = base, gated = base;
   sums.out_is_f32 = added.out_is_f32 = true;
   added.epilogue = Epilogue::Accumulate;
   gated.epilogue = Epilogue::SwiGlu;
   gated.n = {34000, 34000};
-  for (const Case& c : {base, sums, added, gated}) {
+  for (const GemmCase& c : {base, sums, added, gated}) {
     check_all_plans(c, /*of_split=*/false);
     if (HasFatalFailure()) return;
   }
@@ -447,10 +423,12 @@ TEST_F(CudaLevelsGemm, SizesOfModels) {
     cuda::multiply_levels(stream(), x, parts, epilogue);
   };
   for (const int64_t m : {9, 300, 512, 2048}) {
-    check({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);
-    check({.m = m, .k = 4096, .n = {11008, 11008}, .epilogue = Epilogue::SwiGlu}, as_chosen);
-    check({.m = m, .k = 11008, .n = {4096}, .epilogue = Epilogue::Accumulate, .out_is_f32 = true},
-          as_chosen);
+    check_product({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);
+    check_product({.m = m, .k = 4096, .n = {11008, 11008}, .epilogue = Epilogue::SwiGlu},
+                  as_chosen);
+    check_product(
+        {.m = m, .k = 11008, .n = {4096}, .epilogue = Epilogue::Accumulate, .out_is_f32 = true},
+        as_chosen);
     if (HasFatalFailure()) return;
   }
 }

@@ -1,0 +1,123 @@
+#include "kernels/cuda/bench/level_kernels.h"
+
+#include <optional>
+#include <utility>
+#include <vector>
+
+#include "kernels/base/math.h"
+#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/gemm_timer.h"
+#include "kernels/cuda/bench/timing.h"
+
+namespace minfer::cuda {
+namespace {
+
+// Rows of random levels, one behind the other and round again.
+class LevelPool {
+ public:
+  LevelRows take(int64_t n, int64_t in_dim) {
+    const int64_t n_bytes = align_up(n * in_dim, 256);
+    if (at_ + n_bytes > kBytes) at_ = 0;
+    char* const levels = static_cast<char*>(levels_.view().data) + at_;
+    at_ += n_bytes;
+    return {{levels, DType::U8, {n, in_dim}}, {scales_.view().data, DType::F32, {n}}};
+  }
+
+ private:
+  static constexpr int64_t kBytes = int64_t{1} << 30;
+  DeviceTensor levels_ = random_tensor(DType::U8, {kBytes});
+  DeviceTensor scales_ = random_tensor(DType::F32, {kBenchVocab}, 0.001f);
+  int64_t at_ = 0;
+};
+
+void time_products(cudaStream_t stream, const KernelChoice& choice) {
+  constexpr int kLaunches = 8;
+  std::optional<LevelPool> levels;
+  for (int64_t m : {512, 2048, 4096}) {
+    const std::pair<const char*, TimedGemm> cases[] = {
+        {"levels_store", {m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3}},
+        {"levels_accumulate", {m, kBenchDim, kBenchDim, Epilogue::Accumulate}},
+        {"levels_accumulate", {m, kBenchDim, kBenchFfnDim, Epilogue::Accumulate}},
+        {"levels_swiglu", {m, 2 * kBenchFfnDim, kBenchDim, Epilogue::SwiGlu, 2}}};
+    for (const auto& [name, c] : cases) {
+      if (!choice.wants(name, c.shape("int8"))) continue;
+      if (!levels) levels.emplace();
+      const DType out_dtype = c.epilogue == Epilogue::Accumulate ? DType::F32 : DType::F16;
+      const int64_t n = c.n / c.n_parts;
+      std::vector<DeviceTensor> outs;
+      for (int part = 0; part < c.n_parts; ++part) {
+        outs.push_back(allocate_device(out_dtype, {m, n}));
+        const Tensor out = outs.back();
+        MINFER_CUDA_CHECK(cudaMemset(out.data, 0, static_cast<size_t>(out.n_bytes())));
+      }
+      MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for it
+      const double us = graph_us(stream, kLaunches, [&] {
+        for (int i = 0; i < kLaunches; ++i) {
+          const LevelRows x = levels->take(m, c.k);
+          std::vector<LevelsPart> parts;
+          for (const DeviceTensor& out : outs) parts.push_back({levels->take(n, c.k), out, {}});
+          multiply_levels(stream, x, parts, c.epilogue);
+        }
+      });
+      choice.done({name, c.shape("int8"), Bound::Flops, us * 1e-6, c.flops()});
+    }
+  }
+}
+
+void time_rows_of_inputs(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
+                         const KernelChoice& choice) {
+  constexpr int kLaunches = 32;
+  constexpr int64_t kTokens = 8192;
+  for (const int64_t dim : {kBenchDim, kBenchFfnDim}) {
+    const std::string shape = cat(kTokens, " x ", dim, " f16");
+    if (!choice.wants("quantize_rows", shape)) continue;
+    const double us = graph_us(stream, kLaunches, [&] {
+      for (int i = 0; i < kLaunches; ++i) {
+        const DeviceTensor levels = outputs.take(DType::U8, {kTokens, dim});
+        const DeviceTensor scales = outputs.take(DType::F32, {kTokens});
+        quantize_rows(stream, {levels, scales}, inputs.take(DType::F16, {kTokens, dim}));
+      }
+    });
+    const auto bytes = double(kTokens * (3 * dim + 4));
+    choice.done({"quantize_rows", shape, Bound::Copy, us * 1e-6, bytes});
+  }
+}
+
+void time_rows_of_weights(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
+                          const WeightFormat& format, DecodeProduct which,
+                          const KernelChoice& choice) {
+  constexpr int kLaunches = 32;
+  std::vector<std::vector<Matrix>> sets;
+  for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs, format, which));
+  const std::string shape = shape_of(format, sets[0]);
+  if (!choice.wants("unpack_levels", shape)) return;
+  auto bytes = double(bytes_of_all(sets[0]));
+  for (const Matrix& w : sets[0]) bytes += double(w.out_dim * w.in_dim);
+  const double us = graph_us(stream, kLaunches, [&] {
+    for (const auto& set : sets) {
+      std::vector<UnpackPart> parts;
+      for (const Matrix& w : set) {
+        const DeviceTensor levels = outputs.take(DType::U8, {w.out_dim, w.in_dim});
+        const DeviceTensor scales = outputs.take(DType::F32, {w.out_dim});
+        parts.push_back({&w, {levels, scales}});
+      }
+      unpack_levels(stream, parts);
+    }
+  });
+  choice.done({"unpack_levels", shape, Bound::Copy, us * 1e-6, bytes});
+}
+
+}  // namespace
+
+void time_level_kernels(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
+                        const KernelChoice& choice) {
+  if (can_multiply_levels()) time_products(stream, choice);
+  time_rows_of_inputs(stream, inputs, outputs, choice);
+  for (const WeightFormat& format : {kInt8Weights, kInt4Weights}) {
+    for (const DecodeProduct which : kDecodeProducts) {
+      time_rows_of_weights(stream, inputs, outputs, format, which, choice);
+    }
+  }
+}
+
+}  // namespace minfer::cuda
