@@ -89,9 +89,13 @@ class Generation {
 
   GenerateResult run(std::span<const TokenId> prompt) {
     result_.prompt_tokens = std::ssize(prompt);
-    logits_ = evaluate(prompt);
-    result_.prefill_seconds = since_start_.seconds();
-    result_.stop_reason = choose_tokens();
+    try {
+      logits_ = evaluate(prompt);
+      result_.prefill_seconds = since_start_.seconds();
+      result_.stop_reason = choose_tokens();
+    } catch (const Cancelled&) {
+      result_.stop_reason = StopReason::Interrupted;
+    }
     if (std::string held = stream_.flush(); !held.empty()) {
       emit({.id = -1, .text = std::move(held), .top = {}});
       if (stream_.stopped()) result_.stop_reason = StopReason::Stop;

@@ -63,8 +63,14 @@ std::string read_prompt(const TextOptions& options) {
   std::optional<std::string> text = read_text_options(options);
   MINFER_REQUIRE(Usage, text,
                  "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
+  bool typed = options.positional || options.option;
+  if (typed) {
+    if (const std::optional<std::string> piped = piped_text()) {
+      *text += '\n' + *piped;
+      typed = false;
+    }
+  }
   // The newline that ends a file is the editor's or echo's and not the prompt's.
-  const bool typed = options.positional || options.option;
   if (!typed && text->ends_with('\n')) text->pop_back();
   return *std::move(text);
 }
@@ -133,11 +139,16 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
                                           context.common.quiet, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
+  Progress reading("reading the prompt", context.common.quiet);
+  session_opts.progress = reading.callback();
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  const uint64_t seed = options.seed >= 0 ? uint64_t(options.seed) : random_seed();
-  generate_options.sampler.seed = seed;
+  std::optional<uint64_t> seed;  // where something is drawn
+  if (options.generate.sampler.temperature > 0) {
+    seed = options.seed >= 0 ? uint64_t(options.seed) : random_seed();
+    generate_options.sampler.seed = *seed;
+  }
   generate_options.end_ids = prompt.end_ids;
   generate_options.show_special = options.special;
   generate_options.interrupted = &interrupt_flag();
@@ -149,6 +160,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   double last = 0;
   int64_t index = 0;
   const auto on_token = [&](const GeneratedToken& token) {
+    reading.clear();
     const double now = now_seconds();
     if (index > 0 && token.id >= 0) token_seconds.push_back(now - last);
     last = now;
@@ -159,11 +171,15 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   start.loaded_seconds = start.seconds + now_seconds() - loading;
   const GenerateResult result = generate(session, prompt.tokens, generate_options, on_token);
 
-  if (streamed) context.out.text("\n");
-  if (context.common.json) {
+  reading.clear();
+  if (streamed && (result.stop_reason != StopReason::Interrupted || !result.tokens.empty())) {
+    context.out.text("\n");
+  }
+  if (!streamed) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
-    context.out.line(
-        result_json(result, start, model, seed, options.device.activations, logprobs, echo));
+    const ResultReport report{result,   start, model, seed, options.device.activations,
+                              logprobs, echo};
+    context.out.line(options.jsonl ? done_json(report) : result_json(report));
   }
   log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();
