@@ -90,9 +90,13 @@ class Generation {
   GenerateResult run(std::span<const TokenId> prompt, int64_t n_cached) {
     result_.prompt_tokens = std::ssize(prompt);
     result_.reused_tokens = n_cached;
-    logits_ = evaluate(prompt.subspan(static_cast<size_t>(n_cached)));
-    result_.prefill_seconds = since_start_.seconds();
-    result_.stop_reason = choose_tokens();
+    try {
+      logits_ = evaluate(prompt.subspan(static_cast<size_t>(n_cached)));
+      result_.prefill_seconds = since_start_.seconds();
+      result_.stop_reason = choose_tokens();
+    } catch (const Cancelled&) {
+      result_.stop_reason = StopReason::Interrupted;
+    }
     if (std::string held = stream_.flush(); !held.empty()) {
       emit({.id = -1, .text = std::move(held), .top = {}});
       if (stream_.stopped()) result_.stop_reason = StopReason::Stop;

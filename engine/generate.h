@@ -19,9 +19,10 @@ struct GenerateOptions {
   std::vector<std::string> stop;  // the text ends before the first of these; never half printed
   std::vector<TokenId> end_ids;   // more tokens that end the text (a chat's end of turn)
   bool ignore_eos = false;
-  int64_t n_logprobs = 0;                          // best tokens to report at each step; 0: none
-  bool show_special = false;                       // control tokens appear in the text
-  const std::atomic<bool>* interrupted = nullptr;  // looked at before each step
+  int64_t n_logprobs = 0;     // best tokens to report at each step; 0: none
+  bool show_special = false;  // control tokens appear in the text
+  // Looked at before each step. Where the backend is cancelled, generation ends the same way.
+  const std::atomic<bool>* interrupted = nullptr;
 };
 
 struct GeneratedToken {

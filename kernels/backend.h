@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/base/cancelled.h"
 #include "kernels/base/host_tensor.h"
 #include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
@@ -199,7 +201,16 @@ class Backend {
   virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
 
   // ---- control --------------------------------------------------------------------------------
+  // Once the flag is set, work ends early by Cancelled: on the CPU in the middle of an operation,
+  // on a card where the host looks at the flag. It outlives the backend; null: none.
+  virtual void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
+  void throw_if_cancelled() const {
+    if (cancel_flag_ != nullptr && cancel_flag_->load()) throw Cancelled();
+  }
   virtual void synchronize() = 0;  // returns when all that was asked for is done
+
+ private:
+  const std::atomic<bool>* cancel_flag_ = nullptr;
 };
 
 // What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512

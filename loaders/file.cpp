@@ -9,13 +9,13 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/base/math.h"
 #include "kernels/base/parallel.h"
+#include "kernels/base/usable_cores.h"
 
 namespace minfer {
 namespace {
@@ -80,7 +80,7 @@ void File::read(uint64_t offset, void* to, uint64_t n) const {
                " in a file of ", size());
   // One thread copies a few GB/s out of the page cache.
   constexpr int64_t kPartBytes = 32 << 20;
-  const int n_threads = narrow<int>(std::min(8u, std::thread::hardware_concurrency()));
+  static const int n_threads = std::min(8, usable_cores());
   parallel_for(n_threads, ceil_div(narrow<int64_t>(n), kPartBytes), [&](int64_t part) {
     const auto begin = static_cast<uint64_t>(part * kPartBytes);
     read_part(offset + begin, static_cast<char*>(to) + begin,

@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <future>
 #include <map>
-#include <thread>
 
+#include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 #include "models/model.h"
@@ -37,7 +37,7 @@ int64_t slot_bytes(const std::vector<WeightBinding>& bindings, size_t n_slots) {
 // As many slots as threads are worth, two at least: more only as memory allows.
 size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_bytes) {
   constexpr int64_t kMostBytes = int64_t{3} << 29;  // eight of a 7B model in F16
-  size_t n = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
+  auto n = static_cast<size_t>(std::clamp(usable_cores(), 2, 8));
   while (n > 2 && slot_bytes(bindings, n) > std::min(kMostBytes, free_bytes)) --n;
   return n;
 }

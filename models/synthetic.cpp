@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "kernels/base/random.h"
+#include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 
@@ -124,8 +125,8 @@ class WeightMaker {
   template <typename T>
   void fill(T* out, int64_t n, const std::array<T, kValues>& values) const {
     const int64_t n_groups = ceil_div(n, 4);  // four weights from one hash
-    const auto n_threads = std::max<int64_t>(
-        1, std::min<int64_t>(std::thread::hardware_concurrency(), n_groups / 65536));
+    const auto n_threads =
+        std::max<int64_t>(1, std::min<int64_t>(usable_cores(), n_groups / 65536));
     const auto fill_groups = [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
         uint64_t bits = mix64(stream_ + static_cast<uint64_t>(group));

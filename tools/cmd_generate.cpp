@@ -133,6 +133,8 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
                                           context.common.quiet, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
+  Progress reading("reading the prompt", context.common.quiet);
+  session_opts.progress = reading.callback();
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
@@ -149,6 +151,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   double last = 0;
   int64_t index = 0;
   const auto on_token = [&](const GeneratedToken& token) {
+    reading.clear();
     const double now = now_seconds();
     if (index > 0 && token.id >= 0) token_seconds.push_back(now - last);
     last = now;
@@ -159,7 +162,10 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   start.loaded_seconds = start.seconds + now_seconds() - loading;
   const GenerateResult result = generate(session, prompt.tokens, generate_options, on_token);
 
-  if (streamed) context.out.text("\n");
+  reading.clear();
+  if (streamed && (result.stop_reason != StopReason::Interrupted || !result.tokens.empty())) {
+    context.out.text("\n");
+  }
   if (context.common.json) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
     context.out.line(

@@ -49,6 +49,8 @@ int guarded(int argc, char** argv) {
     return 141;
   } catch (const Interrupted& e) {
     return 128 + e.signal;
+  } catch (const Cancelled&) {
+    return 128 + interrupt_signal();
   } catch (const std::bad_alloc&) {
     return fail(ErrorKind::Memory, "out of memory");
   } catch (const std::exception& e) {

@@ -43,7 +43,9 @@ void install_signal_handlers() {
 const std::atomic<bool>& interrupt_flag() { return interrupted; }
 
 void throw_if_interrupted() {
-  if (interrupted.load()) throw Interrupted{first_signal.load()};
+  if (interrupted.load()) throw Interrupted(first_signal.load());
 }
+
+int interrupt_signal() { return first_signal.load(); }
 
 }  // namespace minfer

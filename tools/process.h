@@ -2,10 +2,14 @@
 
 #include <atomic>
 
+#include "kernels/base/cancelled.h"
+
 namespace minfer {
 
 // SIGINT or SIGTERM asked for the end: the process ends with 128 + signal.
-struct Interrupted {
+struct Interrupted : Cancelled {
+  explicit Interrupted(int number) : signal(number) {}
+
   int signal;
 };
 
@@ -18,5 +22,6 @@ void open_standard_files();
 void install_signal_handlers();
 const std::atomic<bool>& interrupt_flag();
 void throw_if_interrupted();
+int interrupt_signal();  // that set the flag
 
 }  // namespace minfer

@@ -86,6 +86,10 @@ class CpuBackend final : public Backend {
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override;
   int64_t first_non_finite(Tensor x) override;
+  void cancel_by(const std::atomic<bool>* flag) override {
+    Backend::cancel_by(flag);
+    pool_.cancel_by(flag);
+  }
   void synchronize() override {}  // every call returns when it is done
 
  private:

@@ -6,10 +6,9 @@
 #include <type_traits>
 #include <vector>
 
-namespace minfer {
+#include "kernels/base/cancelled.h"
 
-// Cores that this process may use: its affinity mask, cut by a cgroup's quota.
-int usable_cores();
+namespace minfer {
 
 // Threads that share the pieces of one loop at a time; the caller is thread 0. Each thread has a
 // range of neighbouring pieces, so that what it prefetches is its own, and takes from the others'
@@ -24,12 +23,25 @@ class ThreadPool {
 
   int n_threads() const { return int(ranges_.size()); }
 
+  // While the flag is set, pieces are passed over and loops throw Cancelled. May be null.
+  void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
+  bool is_cancelled() const {
+    return cancel_flag_ != nullptr && cancel_flag_->load(std::memory_order_relaxed);
+  }
+
   // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw
   // and not call the pool. One caller at a time.
   template <typename F>
   void parallel_for(int64_t n_pieces, F&& f) {
+    share_pieces(n_pieces, f);
+    if (is_cancelled()) throw Cancelled();
+  }
+
+ private:
+  template <typename F>
+  void share_pieces(int64_t n_pieces, F& f) {
     if (n_pieces <= 1 || workers_.empty()) {
-      for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
+      for (int64_t piece = 0; piece < n_pieces && !is_cancelled(); ++piece) f(piece, 0);
       return;
     }
     using Function = std::remove_reference_t<F>;
@@ -38,7 +50,6 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&f)), n_pieces);
   }
 
- private:
   using Call = void (*)(void* context, int64_t piece, int thread);
 
   // How one thread waits.
@@ -76,6 +87,7 @@ class ThreadPool {
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> n_pieces_{0};
+  const std::atomic<bool>* cancel_flag_ = nullptr;  // set between loops alone
   Waiter caller_;
   std::vector<std::thread> workers_;
 };
