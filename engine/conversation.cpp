@@ -34,8 +34,10 @@ size_t Conversation::end_of_question() const {
 GenerateResult Conversation::answer(const GenerateOptions& options, const OnToken& on_token) {
   const ChatPrompt prompt = make_chat_prompt(*session_.model().tokenizer, template_,
                                              chat_messages_json(messages_), options_);
-  MINFER_REQUIRE(Usage, std::ssize(prompt.tokens) <= context_size(), "the conversation has ",
-                 prompt.tokens.size(), " tokens, the context holds ", context_size());
+  if (std::ssize(prompt.tokens) > context_size()) {
+    throw ConversationTooLong(ErrorKind::Usage, cat("the conversation has ", prompt.tokens.size(),
+                                                    " tokens, the context holds ", context_size()));
+  }
   MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "the chat template writes nothing");
   GenerateResult result = generate_from(prompt, options, on_token);
   const bool none = result.stop_reason == StopReason::Interrupted && result.tokens.empty();

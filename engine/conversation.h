@@ -10,6 +10,11 @@
 
 namespace minfer {
 
+// The conversation is longer than the context.
+struct ConversationTooLong : Error {
+  using Error::Error;
+};
+
 // A conversation with a model: messages in, tokens out. Every answer is what one prompt of all
 // messages would give, but only tokens that the KV cache does not hold yet are evaluated: each
 // prompt is rendered and tokenized whole, and the cache keeps the prefix that it has in common with
@@ -26,8 +31,8 @@ class Conversation {
   void remove_system();
 
   // Answers the messages as they are and adds the answer, unless the end was asked for before its
-  // first token. Throws Usage where the conversation outgrows the context, what the template
-  // throws, and as generate() does.
+  // first token. Throws ConversationTooLong (Usage) where it outgrows the context, what the
+  // template throws, and as generate() does.
   GenerateResult answer(const GenerateOptions& options, const OnToken& on_token);
   // Adds the user's message and the answer to it. Without an answer, and after an error, the
   // conversation is as before.

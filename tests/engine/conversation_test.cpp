@@ -167,10 +167,10 @@ TEST_P(ConversationTest, OutgrowingTheContextLeavesItAsItWas) {
   const std::string before = chat_messages_json(conversation_.messages());
   const int64_t n = n_tokens("<|im_start|>user\none<|im_end|>\n<|im_start|>assistant\n") + 12;
   const std::string text(600, 'x');
-  expect_error(ErrorKind::Usage,
-               cat("the conversation has ", n - 1 + own_tokens(text, 1),
-                   " tokens, the context holds 512"),
-               [&] { ask(text); });
+  expect_error(
+      ErrorKind::Usage,
+      cat("the conversation has ", n - 1 + own_tokens(text, 1), " tokens, the context holds 512"),
+      [&] { ask(text); });
   EXPECT_EQ(chat_messages_json(conversation_.messages()), before);
   EXPECT_EQ(ask("two").evaluated_tokens(), own_tokens("two", 1));
 
@@ -191,9 +191,8 @@ TEST_P(ConversationTest, AnInterruptedAnswerStaysAsFarAsItCame) {
 
   interrupted = false;
   int n = 0;
-  const GenerateResult part = conversation_.ask("one", options_, [&](const GeneratedToken&) {
-    interrupted = ++n == 3;
-  });
+  const GenerateResult part =
+      conversation_.ask("one", options_, [&](const GeneratedToken&) { interrupted = ++n == 3; });
   EXPECT_EQ(part.stop_reason, StopReason::Interrupted);
   EXPECT_EQ(part.tokens.size(), 3u);
   interrupted = true;
@@ -253,10 +252,11 @@ TEST(Conversation, TenTurnsWithSmolLm2AreOnePrompt) {
     const GenerateResult whole = generate(fresh, prompt.tokens, options, nullptr);
     EXPECT_EQ(turn.text, whole.text);
     EXPECT_EQ(turn.tokens, whole.tokens);
-    // Its own tokens: what ends the answer before, which was chosen and not evaluated, and the turn.
+    // Its own tokens: what ends the answer before, which was chosen and not evaluated, and the
+    // turn.
     const bool ended = last.stop_reason == StopReason::Eos;
-    const int64_t own = count("<|im_end|>\n<|im_start|>user\n" + text +
-                              "<|im_end|>\n<|im_start|>assistant\n");
+    const int64_t own =
+        count("<|im_end|>\n<|im_start|>user\n" + text + "<|im_end|>\n<|im_start|>assistant\n");
     if (last.prompt_tokens > 0) {
       EXPECT_EQ(turn.evaluated_tokens(), own + (ended ? 0 : 1));
       EXPECT_EQ(turn.reused_tokens, last.prompt_tokens + std::ssize(last.tokens) - (ended ? 0 : 1));

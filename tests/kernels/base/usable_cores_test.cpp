@@ -97,8 +97,7 @@ TEST(Cgroup, IsFoundInAContainer) {
   fake.write("/proc/self/mountinfo",
              "30 24 0:26 /docker/abc /sys/fs/cgroup ro - cgroup2 cgroup rw\n");
   fake.write("/proc/self/cgroup", "0::/docker/abc/inner\n");
-  EXPECT_EQ(dirs_of(fake),
-            (std::vector<std::string>{"/sys/fs/cgroup/inner", "/sys/fs/cgroup"}));
+  EXPECT_EQ(dirs_of(fake), (std::vector<std::string>{"/sys/fs/cgroup/inner", "/sys/fs/cgroup"}));
   fake.write("/proc/self/cgroup", "0::/docker/abcdef\n");
   EXPECT_EQ(dirs_of(fake), std::vector<std::string>{"/sys/fs/cgroup"});
   fake.write("/proc/self/mountinfo", kVersion2);
