@@ -5,6 +5,7 @@
 
 #include "tools/chat_file.h"
 #include "tools/generate_report.h"
+#include "tools/option_hints.h"
 #include "tools/process.h"
 
 namespace minfer {
@@ -93,11 +94,12 @@ bool Chat::carry_out(const ChatInput& input) {
     return true;
   }
   std::vector<std::string> names;
-  for (const Command& command : commands()) names.push_back(command.name);
+  for (const Command& command : commands()) names.push_back(cat("/", command.name));
+  const std::string given = "/" + input.text, meant = nearest(given, names);
   throw Error(ErrorKind::Usage,
-              cat("no command /", shortened(input.text), ", did you mean /",
-                  nearest_word(input.text, names), "? (/help; a message that begins with / goes "
-                  "between \"\"\" and \"\"\")"));
+              cat("no command ", shortened(given),
+                  meant.empty() ? "" : cat(", did you mean ", meant, "?"),
+                  " (/help lists them; a message that begins with / stands between \"\"\")"));
 }
 
 void Chat::fail(ErrorKind kind, const std::string& message) {

@@ -1,7 +1,5 @@
 #include "tools/chat_input.h"
 
-#include <algorithm>
-#include <numeric>
 #include <string_view>
 #include <utility>
 
@@ -88,24 +86,6 @@ ChatInput read_chat_input(LineReader& reader) {
     const bool is_empty = line.find_first_not_of(" \t\n") == std::string::npos;
     if (!is_empty) return {ChatInput::Kind::Message, line, ""};
   }
-}
-
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known) {
-  const auto distance = [&word](const std::string& other) {
-    std::vector<size_t> row(other.size() + 1);
-    std::iota(row.begin(), row.end(), size_t{0});
-    for (size_t i = 0; i < word.size(); ++i) {
-      size_t diagonal = row[0];
-      row[0] = i + 1;
-      for (size_t j = 0; j < other.size(); ++j) {
-        const size_t replaced = diagonal + (word[i] == other[j] ? 0 : 1);
-        diagonal = row[j + 1];
-        row[j + 1] = std::min({replaced, row[j] + 1, diagonal + 1});
-      }
-    }
-    return row.back();
-  };
-  return *std::ranges::min_element(known, {}, distance);
 }
 
 }  // namespace minfer

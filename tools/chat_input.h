@@ -1,7 +1,6 @@
 #pragma once
 
 #include <string>
-#include <vector>
 
 #include "tools/line_reader.h"
 
@@ -19,8 +18,5 @@ struct ChatInput {
 // backslash goes on in the next one. A message or an argument that begins with three double quotes
 // goes on to a line that ends with three, or to the end of the input.
 ChatInput read_chat_input(LineReader& reader);
-
-// The word of `known` that `word` is nearest to, by insertions, deletions and replacements.
-std::string nearest_word(const std::string& word, const std::vector<std::string>& known);
 
 }  // namespace minfer
