@@ -96,10 +96,10 @@ bool Chat::carry_out(const ChatInput& input) {
   std::vector<std::string> names;
   for (const Command& command : commands()) names.push_back(cat("/", command.name));
   const std::string given = "/" + input.text, meant = nearest(given, names);
-  throw Error(ErrorKind::Usage,
-              cat("no command ", shortened(given),
-                  meant.empty() ? "" : cat(", did you mean ", meant, "?"),
-                  " (/help lists them; a message that begins with / stands between \"\"\")"));
+  throw Error(
+      ErrorKind::Usage,
+      cat("no command ", shortened(given), meant.empty() ? "" : cat(", did you mean ", meant, "?"),
+          " (/help lists them; a message that begins with / stands between \"\"\")"));
 }
 
 void Chat::fail(ErrorKind kind, const std::string& message) {
@@ -120,8 +120,7 @@ void Chat::answer(const F& generate) {
   options.sampler.seed = settings_.seed + turns_.size();
   reading_.emplace("reading", context_.common.quiet);
   n_shown_ = 0;
-  GenerateResult result =
-      generate(options, [this](const GeneratedToken& token) { show(token); });
+  GenerateResult result = generate(options, [this](const GeneratedToken& token) { show(token); });
   reading_.reset();
   turns_.push_back({std::move(result), options.sampler.seed});
   finish(turns_.back().result);
@@ -132,15 +131,15 @@ void Chat::show(const GeneratedToken& token) {
   if (reading_) reading_->clear();
   if (settings_.output == ChatOutput::Text) context_.out.text(token.text);
   if (settings_.output == ChatOutput::TokenObjects) {
-    context_.out.line(
-        token_json(token, n_shown_, model_, settings_.generate.n_logprobs > 0));
+    context_.out.line(token_json(token, n_shown_, model_, settings_.generate.n_logprobs > 0));
   }
   ++n_shown_;
 }
 
 void Chat::finish(const GenerateResult& result) {
   const bool unanswered = result.stop_reason == StopReason::Interrupted && result.tokens.empty();
-  if (settings_.output == ChatOutput::TokenObjects) context_.out.line(turn_json_line(turns_.back()));
+  if (settings_.output == ChatOutput::TokenObjects)
+    context_.out.line(turn_json_line(turns_.back()));
   if (settings_.output == ChatOutput::Text && !unanswered) context_.out.text("\n");
   if (unanswered) log_info("interrupted before the answer began: the message is taken back");
   if (result.stop_reason == StopReason::Context) {

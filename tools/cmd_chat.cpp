@@ -29,9 +29,10 @@ ChatTemplate chosen_template(const ChatCommandOptions& options, const Tokenizer&
 
 SessionOptions session_options(const ChatCommandOptions& options, const Model& model) {
   const int64_t trained = model.config.trained_seq_len;
-  return {.max_seq_len = options.ctx_size > 0 ? options.ctx_size : std::min(trained, kDefaultContext),
-          .prefill_chunk = options.batch_size,
-          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
+  return {
+      .max_seq_len = options.ctx_size > 0 ? options.ctx_size : std::min(trained, kDefaultContext),
+      .prefill_chunk = options.batch_size,
+      .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
 void run_chat(const ChatCommandOptions& options, Context& context) {
@@ -65,7 +66,8 @@ void run_chat(const ChatCommandOptions& options, Context& context) {
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  Conversation conversation(session, *chat_template, {.variables = {}, .parse_special = options.special});
+  Conversation conversation(session, *chat_template,
+                            {.variables = {}, .parse_special = options.special});
   if (!options.messages_path.empty()) {
     conversation.set_messages(read_conversation(options.messages_path));
   }

@@ -64,7 +64,7 @@ class LineEditor final : public LineReader {
     ::el_set(el, EL_EDITOR, "emacs");
     ::el_set(el, EL_BIND, "^R", "em-inc-search-prev", nullptr);
     ::el_set(el, EL_BIND, "^I", "ed-insert", nullptr);  // a tab in pasted text
-    ::el_source(el, nullptr);                            // ~/.editrc
+    ::el_source(el, nullptr);                           // ~/.editrc
   }
 
   Got read(const std::string& prompt, std::string& line) override {
