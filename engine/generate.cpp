@@ -76,7 +76,7 @@ class TextStream {
 class Generation {
  public:
   Generation(Session& session, std::span<const TokenId> prompt, const GenerateOptions& options,
-             const std::function<void(const GeneratedToken&)>& on_token)
+             const OnToken& on_token)
       : session_(session),
         tokenizer_(*session.model().tokenizer),
         options_(options),
@@ -87,10 +87,11 @@ class Generation {
         stream_(tokenizer_, prompt.size() == 1 && prompt[0] == tokenizer_.bos(), options),
         history_(prompt.begin(), prompt.end()) {}
 
-  GenerateResult run(std::span<const TokenId> prompt) {
+  GenerateResult run(std::span<const TokenId> prompt, int64_t n_cached) {
     result_.prompt_tokens = std::ssize(prompt);
+    result_.reused_tokens = n_cached;
     try {
-      logits_ = evaluate(prompt);
+      logits_ = evaluate(prompt.subspan(static_cast<size_t>(n_cached)));
       result_.prefill_seconds = since_start_.seconds();
       result_.stop_reason = choose_tokens();
     } catch (const Cancelled&) {
@@ -169,7 +170,7 @@ class Generation {
   Session& session_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
-  const std::function<void(const GeneratedToken&)>& on_token_;
+  const OnToken& on_token_;
   const std::vector<TokenId> ends_;
   const SamplerOptions sampler_options_;
   Sampler sampler_;
@@ -200,11 +201,11 @@ const char* stop_reason_name(StopReason reason) {
 }
 
 GenerateResult generate(Session& session, std::span<const TokenId> prompt,
-                        const GenerateOptions& options,
-                        const std::function<void(const GeneratedToken&)>& on_token) {
-  MINFER_CHECK(session.pos() == 0, "generate in a session of ", session.pos(), " tokens");
+                        const GenerateOptions& options, const OnToken& on_token) {
+  MINFER_CHECK(session.pos() == 0 || session.pos() < std::ssize(prompt), "a prompt of ",
+               prompt.size(), " tokens in a session of ", session.pos());
   MINFER_REQUIRE(Input, session.model().tokenizer != nullptr, "the model has no tokenizer");
-  return Generation(session, prompt, options, on_token).run(prompt);
+  return Generation(session, prompt, options, on_token).run(prompt, session.pos());
 }
 
 }  // namespace minfer

@@ -10,6 +10,7 @@ namespace {
 
 constexpr const char* kExamples =
     "  minfer generate -m smollm2 --chat \"What is the capital of France?\"\n"
+    "  minfer chat -m smollm2\n"
     "  minfer inspect smollm2\n"
     "  minfer bench --synthetic tinyllama-1.1b:f16";
 
@@ -18,6 +19,7 @@ void run(int argc, char** argv) {
   CommandLine line("minfer: large language models on one machine", kExamples);
   add_common_options(line.root(), context.common);
   add_generate_command(line.root(), context);
+  add_chat_command(line.root(), context);
   add_tokenize_command(line.root(), context);
   add_inspect_command(line.root(), context);
   add_eval_command(line.root(), context);

@@ -12,10 +12,14 @@ namespace {
 // A signal handler can reach nothing but globals.
 std::atomic<bool> interrupted{false};
 std::atomic<int> first_signal{0};
+std::atomic<bool> keeps_running{false};
 static_assert(std::atomic<bool>::is_always_lock_free && std::atomic<int>::is_always_lock_free);
 
 extern "C" void on_signal(int signal) {
-  if (interrupted.load()) _exit(128 + signal);
+  if (interrupted.load()) {
+    if (signal == SIGINT && keeps_running.load()) return;
+    _exit(128 + signal);
+  }
   first_signal.store(signal);
   interrupted.store(true);
 }
@@ -47,5 +51,14 @@ void throw_if_interrupted() {
 }
 
 int interrupt_signal() { return first_signal.load(); }
+
+void keep_running_on_interrupt() { keeps_running.store(true); }
+
+bool take_interrupt() {
+  if (!interrupted.load()) return false;
+  if (first_signal.load() != SIGINT) throw_if_interrupted();
+  interrupted.store(false);
+  return true;
+}
 
 }  // namespace minfer

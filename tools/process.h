@@ -24,4 +24,11 @@ const std::atomic<bool>& interrupt_flag();
 void throw_if_interrupted();
 int interrupt_signal();  // that set the flag
 
+// For a conversation, in which Ctrl-C ends an answer and not the process: from here on SIGINT sets
+// the flag however often it comes.
+void keep_running_on_interrupt();
+// Whether the flag was set by SIGINT, and clears it. Throws Interrupted where it was set by another
+// signal.
+bool take_interrupt();
+
 }  // namespace minfer
