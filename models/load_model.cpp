@@ -269,6 +269,10 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     divisors = find_rope_divisors(source, model.config);
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
+    if (model.tokenizer != nullptr) {
+      const std::vector<std::string>& told = model.tokenizer->warnings();
+      model.warnings.insert(model.warnings.end(), told.begin(), told.end());
+    }
     require_fitting_tokenizer(model);
   });
   SessionMemory session;

@@ -52,6 +52,8 @@ class Tokenizer {
   virtual TokenId find(std::string_view text) const = 0;
   const std::string& chat_template() const { return chat_template_; }  // Jinja source, or empty
   const std::string& kind() const { return kind_; }                    // "llama SPM", for people
+  // What a reader of the file should know, one line each.
+  const std::vector<std::string>& warnings() const { return warnings_; }
 
   std::string decode(std::span<const TokenId> ids, bool special = false) const;
 
@@ -65,6 +67,7 @@ class Tokenizer {
   TokenId bos_ = -1, eos_ = -1;
   std::vector<TokenId> end_ids_;  // eos and the end-of-turn tokens
   std::string chat_template_, kind_;
+  std::vector<std::string> warnings_;
 };
 
 // Turns a stream of ids into whole UTF-8 characters: an incomplete tail is held back, and what can

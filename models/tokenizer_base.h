@@ -17,6 +17,7 @@ struct TokenizerSpec {
   bool adds_bos = false;
   std::vector<TokenId> end_ids;  // besides eos and the end-of-turn tokens known by name
   std::string chat_template;
+  std::vector<std::string> warnings;
   // User-defined pieces from this id up are found in the text before it is encoded; the ones below
   // by the encoder itself.
   TokenId first_found_user_defined = 0;
