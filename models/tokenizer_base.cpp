@@ -64,6 +64,7 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   eos_ = spec.eos;
   adds_bos_ = spec.adds_bos && bos_ >= 0;
   chat_template_ = std::move(spec.chat_template);
+  warnings_ = std::move(spec.warnings);
   kind_ = std::move(spec.kind);
   warnings_ = std::move(spec.warnings);
   notes_ = std::move(spec.notes);
