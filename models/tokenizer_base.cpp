@@ -66,7 +66,6 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   chat_template_ = std::move(spec.chat_template);
   warnings_ = std::move(spec.warnings);
   kind_ = std::move(spec.kind);
-  warnings_ = std::move(spec.warnings);
   notes_ = std::move(spec.notes);
 
   // Files without kinds have ordinary pieces there.
