@@ -121,6 +121,13 @@ TEST_F(Eval, SeveralModelsAreEvaluatedInOnePass) {
     EXPECT_EQ(result["model"], model_);
     EXPECT_EQ(result["against"]["kl_divergence"], 0.0);
   }
+  const std::string table = perplexity({"-m", model_, "--windows", "2", "--against", model_}).out;
+  EXPECT_NE(table.find("| model | perplexity | ± | NLL difference |"), std::string::npos) << table;
+  size_t n_rows = 0, n_recipes = 0;
+  for (size_t at = 0; (at = table.find("| " + model_ + " |", at)) != table.npos; ++at) ++n_rows;
+  for (size_t at = 0; (at = table.find("convention ", at)) != table.npos; ++at) ++n_recipes;
+  EXPECT_EQ(n_rows, 2u) << table;
+  EXPECT_EQ(n_recipes, 1u) << table;
   const ProcessResult named =
       minfer({"eval", "perplexity", "--text", text_, "--windows", "1", "-q"},
              {.environment = {{"MINFER_MODEL", model_}}});
