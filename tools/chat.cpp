@@ -42,13 +42,14 @@ Chat::Chat(Conversation& conversation, const Model& model, ChatSettings settings
 
 void Chat::run(LineReader& reader) {
   keep_running_on_interrupt();
-  if (reader.is_interactive()) log_info("/help lists the commands, Ctrl-D leaves");
+  is_interactive_ = reader.is_interactive();
+  if (is_interactive_) log_info("/help lists the commands, Ctrl-D leaves");
   bool leaving = false;  // at the next Ctrl-C
   while (true) {
     const ChatInput input = read_chat_input(reader);
     if (input.kind == ChatInput::Kind::Interrupt) {
       take_interrupt();
-      if (leaving || !reader.is_interactive()) throw Interrupted(SIGINT);
+      if (leaving || !is_interactive_) throw Interrupted(SIGINT);
       leaving = true;
       log_info("Ctrl-C once more, or Ctrl-D, leaves");
       continue;
@@ -59,7 +60,7 @@ void Chat::run(LineReader& reader) {
   if (settings_.output == ChatOutput::OneObject) {
     context_.out.line(chat_json(conversation_, turns_, model_, settings_.activations));
   }
-  if (n_failures_ > 0 && !reader.is_interactive()) {
+  if (n_failures_ > 0 && !is_interactive_) {
     throw Error(first_failure_, cat(n_failures_, " of the lines could not be answered"));
   }
 }
@@ -124,7 +125,15 @@ void Chat::answer(const F& generate) {
   reading_.reset();
   turns_.push_back({std::move(result), options.sampler.seed});
   finish(turns_.back().result);
-  take_interrupt();
+  take_answers_interrupt();
+}
+
+// Lines of a file follow at once: there is no prompt at which to leave.
+void Chat::take_answers_interrupt() {
+  if (!take_interrupt()) return;
+  const double now = now_seconds();
+  if (!is_interactive_ && now - last_interrupt_ < 1) throw Interrupted(SIGINT);
+  last_interrupt_ = now;
 }
 
 void Chat::show(const GeneratedToken& token) {
