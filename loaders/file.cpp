@@ -16,6 +16,7 @@
 #include "kernels/base/math.h"
 #include "kernels/base/parallel.h"
 #include "kernels/base/usable_cores.h"
+#include "loaders/foreign_file.h"
 
 namespace minfer {
 namespace {
@@ -57,6 +58,17 @@ File::File(std::string path) : path_(std::move(path)) {
                                                                : ": not a regular file"));
   }
   identity_ = identity_of(status);
+  std::string start(std::min<uint64_t>(size(), kStandInBytes), '\0');
+  const std::string wrong = stand_in(read_start(start.data(), start.size()));
+  if (!wrong.empty()) {
+    close(descriptor_);
+    throw Error(ErrorKind::Input, cat(shown_path(path_), ": ", wrong));
+  }
+}
+
+std::string_view File::read_start(char* out, size_t n) const {
+  const ssize_t got = pread(descriptor_, out, n, 0);  // a read that fails is told when it matters
+  return {out, got > 0 ? static_cast<size_t>(got) : 0};
 }
 
 File::~File() {

@@ -8,6 +8,7 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/base/bytes_text.h"
 #include "kernels/base/cgroup.h"
 
 namespace minfer {
@@ -111,8 +112,8 @@ int64_t dequantized_bytes(const ModelConfig& config) {
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {
   const int64_t available = available_host_bytes();
-  MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes, " bytes of memory, ",
-                 available, " are available");
+  MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes_text(bytes), " of memory, ",
+                 bytes_text(available), " are available");
 }
 
 }  // namespace minfer

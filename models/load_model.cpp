@@ -62,20 +62,23 @@ int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings,
 // that read_weights may use.
 size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelConfig& config,
                       const Backend& backend, SessionMemory session) {
-  int64_t on_host = 0;
+  int64_t on_host = 0, as_int4 = 0;
   WeightMemory on_card;
   for (const WeightBinding& binding : bindings) {
     on_host = checked_add(on_host, weight_memory_bytes(*binding.entry));
     on_card.bytes = checked_add(on_card.bytes, card_memory_bytes(*binding.entry));
-    on_card.bytes_as_int4 += binding.entry->shape.n_elements() * 9 / 16;
+    as_int4 += binding.entry->shape.n_elements() * 9 / 16;
   }
+  on_card.bytes_as_int4 = as_int4;
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) {
     const size_t n_slots = count_slots(bindings, available_host_bytes() - on_host);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
     // The slots are gone when the session comes.
-    const int64_t besides = std::max(slot_bytes(bindings, n_slots), in_session);
-    require_host_memory(checked_add(on_host, besides), "loading the model");
+    const int64_t more_in_slots = slot_bytes(bindings, n_slots) - in_session;
+    session.activation_bytes =
+        checked_add(session.activation_bytes, std::max<int64_t>(more_in_slots, 0));
+    require_memory_of_model(available_host_bytes(), {on_host, as_int4}, session);
     return n_slots;
   }
   session.activation_bytes =

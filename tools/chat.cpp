@@ -118,12 +118,13 @@ void Chat::say(const std::string& text) const {
 template <typename F>
 void Chat::answer(const F& generate) {
   GenerateOptions options = settings_.generate;
-  options.sampler.seed = settings_.seed + turns_.size();
+  std::optional<uint64_t> seed = settings_.seed;
+  if (seed) options.sampler.seed = *seed += turns_.size();
   reading_.emplace("reading", context_.common.quiet);
   n_shown_ = 0;
   GenerateResult result = generate(options, [this](const GeneratedToken& token) { show(token); });
   reading_.reset();
-  turns_.push_back({std::move(result), options.sampler.seed});
+  turns_.push_back({std::move(result), seed});
   finish(turns_.back().result);
   take_answers_interrupt();
 }

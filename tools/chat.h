@@ -17,7 +17,7 @@ enum class ChatOutput { Text, TokenObjects, OneObject };
 
 struct ChatSettings {
   GenerateOptions generate;
-  uint64_t seed = 0;  // of the first answer; each further one takes the next
+  std::optional<uint64_t> seed;  // of the first answer, if it draws; each further one has the next
   ChatOutput output = ChatOutput::Text;
   std::string activations;
 };

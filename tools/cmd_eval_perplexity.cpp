@@ -196,7 +196,7 @@ class PerplexityRun {
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
   const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
   if (context.common.json) return context.out.line(perplexity_json(reports));
-  for (const PerplexityReport& report : reports) context.out.text(perplexity_text(report));
+  context.out.text(perplexity_text(reports));
 }
 
 }  // namespace

@@ -33,8 +33,14 @@ std::string read_prompt(const TextOptions& options) {
   std::optional<std::string> text = read_text_options(options);
   MINFER_REQUIRE(Usage, text,
                  "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
+  bool typed = options.positional || options.option;
+  if (typed) {
+    if (const std::optional<std::string> piped = piped_text()) {
+      *text += '\n' + *piped;
+      typed = false;
+    }
+  }
   // The newline that ends a file is the editor's or echo's and not the prompt's.
-  const bool typed = options.positional || options.option;
   if (!typed && text->ends_with('\n')) text->pop_back();
   return *std::move(text);
 }
@@ -105,8 +111,8 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  const uint64_t seed = chosen_seed(options);
-  generate_options.sampler.seed = seed;
+  const std::optional<uint64_t> seed = chosen_seed(options);
+  generate_options.sampler.seed = seed.value_or(0);
   generate_options.end_ids = prompt.end_ids;
   generate_options.show_special = options.special;
 
@@ -132,10 +138,11 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   if (streamed && (result.stop_reason != StopReason::Interrupted || !result.tokens.empty())) {
     context.out.text("\n");
   }
-  if (context.common.json) {
+  if (!streamed) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
-    context.out.line(
-        result_json(result, start, model, seed, options.device.activations, logprobs, echo));
+    const ResultReport report{result,   start, model, seed, options.device.activations,
+                              logprobs, echo};
+    context.out.line(options.jsonl ? done_json(report) : result_json(report));
   }
   log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();

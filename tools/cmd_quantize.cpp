@@ -159,7 +159,7 @@ std::vector<QuantizedTensorReport> planned(const QuantizePlan& plan) {
 
 void print(const QuantizeReport& report, Context& context) {
   if (context.common.json) return context.out.line(to_json(report, /*with_run=*/true));
-  context.out.text(to_text(report));
+  context.out.text(to_text(report, context.common.verbose));
 }
 
 QuantizeReport report_of(const std::string& input, const std::string& format,

@@ -128,8 +128,8 @@ void CommandLine::read_config(const std::string& path, CommandNode& chosen) {
     if (!option->given.empty() && !option->given_by_file) continue;
     const auto depth = std::ssize(item.section);
     if (option->given_by_file && *option->given_by_file > depth) continue;
-    option->given = option->repeatable ? item.values
-                                       : std::vector<std::string>{comma_list(item.values)};
+    option->given =
+        option->repeatable ? item.values : std::vector<std::string>{comma_list(item.values)};
     option->given_by_file = depth;
     option->set(cat(item.place, ": ", item.key), option->given);
   }

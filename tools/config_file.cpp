@@ -25,8 +25,8 @@ std::string text_of(const toml::node& node, const std::string& place, std::strin
   return cat(number->get());
 }
 
-void add_items(const toml::table& table, const std::string& path,
-               std::vector<std::string>& section, std::vector<ConfigItem>& items) {
+void add_items(const toml::table& table, const std::string& path, std::vector<std::string>& section,
+               std::vector<ConfigItem>& items) {
   for (const auto& [key, node] : table) {
     const std::string place = place_of(path, key.source());
     if (const toml::table* inner = node.as_table()) {

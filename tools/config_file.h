@@ -8,7 +8,7 @@ namespace minfer {
 
 // One "key = value" of the file of --config.
 struct ConfigItem {
-  std::string place;                // "c.toml:3"
+  std::string place;                 // "c.toml:3"
   std::vector<std::string> section;  // names of commands; empty outside of any
   std::string key;
   std::vector<std::string> values;  // several of an array

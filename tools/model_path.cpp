@@ -6,6 +6,7 @@
 #include "kernels/base/error.h"
 #include "loaders/file.h"
 #include "tools/log.h"
+#include "tools/model_directory.h"
 
 namespace minfer {
 namespace {
@@ -45,7 +46,10 @@ std::string cache_dir() {
 std::string model_cache_dir() { return cache_dir() + "/models"; }
 
 std::string find_model(const std::string& given) {
-  if (!given.empty() && path_exists(given)) return given;
+  if (!given.empty() && path_exists(given)) {
+    std::error_code ignored;
+    return fs::is_directory(given, ignored) ? model_in_directory(given) : given;
+  }
   std::string path;
   if (given.empty() || given == kFetchedName) {
     path = model_cache_dir() + "/" + kFetchedFile;
@@ -53,6 +57,8 @@ std::string find_model(const std::string& given) {
   }
   if (path.empty() && (given.empty() || given == kDemoName)) path = demo_model();
   if (path.empty() && !given.empty() && given != kFetchedName && given != kDemoName) {
+    const std::string missing = missing_model_text(given);
+    MINFER_REQUIRE(Input, missing.empty(), missing);
     return given;  // the loader says what is wrong with it
   }
   MINFER_REQUIRE(

@@ -125,8 +125,8 @@ std::string nearest(std::string_view given, const std::vector<std::string>& name
     best_distance = distance;
   }
   if (!best.empty() || given.size() < 4) return best;
-  const auto longer = std::ranges::find_if(
-      names, [&](const std::string& name) { return name.starts_with(given); });
+  const auto longer =
+      std::ranges::find_if(names, [&](const std::string& name) { return name.starts_with(given); });
   return longer == names.end() ? "" : *longer;
 }
 
@@ -138,11 +138,19 @@ const ForeignName* foreign_name(std::string_view name) {
 
 std::string command_for(std::string_view name) {
   constexpr std::pair<std::string_view, const char*> kCommands[] = {
-      {"run", "generate"},           {"cli", "generate"},    {"completion", "generate"},
-      {"main", "generate"},          {"ppl", "eval perplexity"}, {"convert", "quantize"},
-      {"detokenize", "tokenize --decode"}, {"show", "inspect"},  {"info", "inspect"},
-      {"benchmark", "bench"},        {"score", "eval score"}};
-  const auto* found = std::ranges::find(kCommands, name, &std::pair<std::string_view, const char*>::first);
+      {"run", "generate"},
+      {"cli", "generate"},
+      {"completion", "generate"},
+      {"main", "generate"},
+      {"ppl", "eval perplexity"},
+      {"convert", "quantize"},
+      {"detokenize", "tokenize --decode"},
+      {"show", "inspect"},
+      {"info", "inspect"},
+      {"benchmark", "bench"},
+      {"score", "eval score"}};
+  const auto* found =
+      std::ranges::find(kCommands, name, &std::pair<std::string_view, const char*>::first);
   return found == std::end(kCommands) ? "" : found->second;
 }
 

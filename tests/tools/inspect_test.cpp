@@ -49,7 +49,7 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
             object["types"]["int4 g32"]["card_bytes"].get<int64_t>() +
                 object["types"]["F16"]["bytes"].get<int64_t>());
   const std::string text = minfer({"inspect", copy_.path()}).out;
-  EXPECT_NE(text.find(" KiB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
+  EXPECT_NE(text.find(" kB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
 // Each type of GGUF's blocks, in a file of a model that is not supported, which has its types too.
