@@ -88,7 +88,7 @@ ChatPrompt Conversation::make_prompt() const {
     return make_chat_prompt(*session_.model().tokenizer, template_, chat_messages_json(messages),
                             options_);
   };
-  if (!has_system() || !text_of(messages_.front()).empty()) return prompt_of(messages_);
+  if (!has_system() || text_of(messages_.front()) != "") return prompt_of(messages_);
   ChatPrompt without = prompt_of(std::span(messages_).subspan(1));
   try {
     ChatPrompt emptied = prompt_of(messages_);

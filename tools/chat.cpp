@@ -162,10 +162,12 @@ void Chat::finish(const GenerateResult& result) {
 }
 
 void Chat::set_system(const std::string& text) {
-  if (!text.empty()) return conversation_.set_system(text == "\"\"" ? "" : text);
+  constexpr const char* kEmpty = "\"\"";
+  if (!text.empty()) return conversation_.set_system(text == kEmpty ? "" : text);
   const auto& messages = conversation_.messages();
   const bool has = !messages.empty() && messages.front().role == "system";
-  say(has ? text_of(messages.front()) + "\n" : "no system message\n");
+  say((has ? text_of(messages.front()).value_or(messages.front().json) : "no system message") +
+      "\n");
 }
 
 void Chat::reset(const std::string&) { conversation_.reset(); }

@@ -46,13 +46,14 @@ std::string stats_text(const Conversation& conversation, const std::vector<ChatT
   if (turns.empty()) return text;
   const GenerateResult& last = turns.back().result;
   const std::optional<uint64_t> seed = turns.back().seed;
-  text += fmt::format("last turn  {} tokens evaluated, {} reused, {} generated; stop {}{}\n",
-                      last.evaluated_tokens(), last.reused_tokens, last.tokens.size(),
-                      stop_reason_name(last.stop_reason),
-                      seed ? fmt::format("; seed {}", *seed) : "");
-  text += fmt::format("           {:.1f} tok/s evaluated, first token {:.0f} ms, {:.1f} tok/s "
-                      "generated\n",
-                      prefill_rate(last), last.first_token_seconds * 1e3, decode_rate(last));
+  text +=
+      fmt::format("last turn  {} tokens evaluated, {} reused, {} generated; stop {}{}\n",
+                  last.evaluated_tokens(), last.reused_tokens, last.tokens.size(),
+                  stop_reason_name(last.stop_reason), seed ? fmt::format("; seed {}", *seed) : "");
+  text += fmt::format(
+      "           {:.1f} tok/s evaluated, first token {:.0f} ms, {:.1f} tok/s "
+      "generated\n",
+      prefill_rate(last), last.first_token_seconds * 1e3, decode_rate(last));
   int64_t evaluated = 0, generated = 0;
   for (const ChatTurn& turn : turns) {
     evaluated += turn.result.evaluated_tokens();
