@@ -26,7 +26,8 @@ class Conversation {
 
   const std::vector<ChatMessage>& messages() const { return messages_; }
   void set_messages(std::vector<ChatMessage> messages) { messages_ = std::move(messages); }
-  // The first message: put in front or replaced. Throws Usage where it is not UTF-8.
+  // The first message: put in front or replaced. An empty one means none, not even one that the
+  // template has of its own. Throws Usage where it is not UTF-8.
   void set_system(const std::string& text);
   void remove_system();
 
@@ -54,6 +55,7 @@ class Conversation {
   bool has_system() const;
   // One past the last message of the user's; 0: there is none.
   size_t end_of_question() const;
+  ChatPrompt make_prompt() const;
   GenerateResult generate_from(const ChatPrompt& prompt, const GenerateOptions& options,
                                const OnToken& on_token);
 

@@ -42,13 +42,14 @@ Chat::Chat(Conversation& conversation, const Model& model, ChatSettings settings
 
 void Chat::run(LineReader& reader) {
   keep_running_on_interrupt();
-  if (reader.is_interactive()) log_info("/help lists the commands, Ctrl-D leaves");
+  is_interactive_ = reader.is_interactive();
+  if (is_interactive_) log_info("/help lists the commands, Ctrl-D leaves");
   bool leaving = false;  // at the next Ctrl-C
   while (true) {
     const ChatInput input = read_chat_input(reader);
     if (input.kind == ChatInput::Kind::Interrupt) {
       take_interrupt();
-      if (leaving || !reader.is_interactive()) throw Interrupted(SIGINT);
+      if (leaving || !is_interactive_) throw Interrupted(SIGINT);
       leaving = true;
       log_info("Ctrl-C once more, or Ctrl-D, leaves");
       continue;
@@ -59,7 +60,7 @@ void Chat::run(LineReader& reader) {
   if (settings_.output == ChatOutput::OneObject) {
     context_.out.line(chat_json(conversation_, turns_, model_, settings_.activations));
   }
-  if (n_failures_ > 0 && !reader.is_interactive()) {
+  if (n_failures_ > 0 && !is_interactive_) {
     throw Error(first_failure_, cat(n_failures_, " of the lines could not be answered"));
   }
 }
@@ -117,14 +118,23 @@ void Chat::say(const std::string& text) const {
 template <typename F>
 void Chat::answer(const F& generate) {
   GenerateOptions options = settings_.generate;
-  options.sampler.seed = settings_.seed + turns_.size();
+  std::optional<uint64_t> seed = settings_.seed;
+  if (seed) options.sampler.seed = *seed += turns_.size();
   reading_.emplace("reading", context_.common.quiet);
   n_shown_ = 0;
   GenerateResult result = generate(options, [this](const GeneratedToken& token) { show(token); });
   reading_.reset();
-  turns_.push_back({std::move(result), options.sampler.seed});
+  turns_.push_back({std::move(result), seed});
   finish(turns_.back().result);
-  take_interrupt();
+  take_answers_interrupt();
+}
+
+// Lines of a file follow at once: there is no prompt at which to leave.
+void Chat::take_answers_interrupt() {
+  if (!take_interrupt()) return;
+  const double now = now_seconds();
+  if (!is_interactive_ && now - last_interrupt_ < 1) throw Interrupted(SIGINT);
+  last_interrupt_ = now;
 }
 
 void Chat::show(const GeneratedToken& token) {
@@ -152,10 +162,12 @@ void Chat::finish(const GenerateResult& result) {
 }
 
 void Chat::set_system(const std::string& text) {
-  if (!text.empty()) return conversation_.set_system(text == "\"\"" ? "" : text);
+  constexpr const char* kEmpty = "\"\"";
+  if (!text.empty()) return conversation_.set_system(text == kEmpty ? "" : text);
   const auto& messages = conversation_.messages();
   const bool has = !messages.empty() && messages.front().role == "system";
-  say(has ? text_of(messages.front()) + "\n" : "no system message\n");
+  say((has ? text_of(messages.front()).value_or(messages.front().json) : "no system message") +
+      "\n");
 }
 
 void Chat::reset(const std::string&) { conversation_.reset(); }

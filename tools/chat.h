@@ -17,7 +17,7 @@ enum class ChatOutput { Text, TokenObjects, OneObject };
 
 struct ChatSettings {
   GenerateOptions generate;
-  uint64_t seed = 0;  // of the first answer; each further one takes the next
+  std::optional<uint64_t> seed;  // of the first answer, if it draws; each further one has the next
   ChatOutput output = ChatOutput::Text;
   std::string activations;
 };
@@ -32,7 +32,8 @@ class Chat {
        std::optional<Progress>& reading);
 
   // Until /exit, the end of the input or, at a prompt, Ctrl-C twice (Interrupted). Without a person
-  // at the terminal, throws an error of the first failure's kind at the end.
+  // at the terminal, once at a prompt or twice within a second is enough, and an error of the first
+  // failure's kind is thrown at the end.
   void run(LineReader& reader);
 
  private:
@@ -48,6 +49,7 @@ class Chat {
   void answer(const F& generate);
   void show(const GeneratedToken& token);
   void finish(const GenerateResult& result);
+  void take_answers_interrupt();
 
   void set_system(const std::string& text);
   void reset(const std::string&);
@@ -64,7 +66,9 @@ class Chat {
   Context& context_;
   std::optional<Progress>& reading_;
   std::vector<ChatTurn> turns_;
-  int64_t n_shown_ = 0;  // tokens of the answer
+  bool is_interactive_ = false;
+  double last_interrupt_ = -1e9;  // of an answer; in seconds
+  int64_t n_shown_ = 0;           // tokens of the answer
   int64_t n_failures_ = 0;
   ErrorKind first_failure_ = ErrorKind::Internal;
 };

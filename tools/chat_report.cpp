@@ -28,7 +28,7 @@ Json counts_json(const ChatTurn& turn) {
           {"evaluated_tokens", result.evaluated_tokens()},
           {"generated_tokens", result.tokens.size()},
           {"stop_reason", stop_reason_name(result.stop_reason)},
-          {"seed", turn.seed},
+          {"seed", turn.seed ? Json(*turn.seed) : Json()},
           {"timings",
            {{"prefill_s", result.prefill_seconds},
             {"prefill_tokens_per_s", prefill_rate(result)},
@@ -45,12 +45,15 @@ std::string stats_text(const Conversation& conversation, const std::vector<ChatT
                   conversation.cached_tokens(), conversation.context_size());
   if (turns.empty()) return text;
   const GenerateResult& last = turns.back().result;
+  const std::optional<uint64_t> seed = turns.back().seed;
+  text +=
+      fmt::format("last turn  {} tokens evaluated, {} reused, {} generated; stop {}{}\n",
+                  last.evaluated_tokens(), last.reused_tokens, last.tokens.size(),
+                  stop_reason_name(last.stop_reason), seed ? fmt::format("; seed {}", *seed) : "");
   text += fmt::format(
-      "last turn  {} tokens evaluated, {} reused, {} generated; stop {}; seed {}\n"
-      "           {:.1f} tok/s evaluated, first token {:.0f} ms, {:.1f} tok/s generated\n",
-      last.evaluated_tokens(), last.reused_tokens, last.tokens.size(),
-      stop_reason_name(last.stop_reason), turns.back().seed, prefill_rate(last),
-      last.first_token_seconds * 1e3, decode_rate(last));
+      "           {:.1f} tok/s evaluated, first token {:.0f} ms, {:.1f} tok/s "
+      "generated\n",
+      prefill_rate(last), last.first_token_seconds * 1e3, decode_rate(last));
   int64_t evaluated = 0, generated = 0;
   for (const ChatTurn& turn : turns) {
     evaluated += turn.result.evaluated_tokens();

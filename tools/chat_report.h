@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -7,10 +8,10 @@
 
 namespace minfer {
 
-// One answer, and the seed of its draws.
+// One answer, and the seed of its draws, if there were any.
 struct ChatTurn {
   GenerateResult result;
-  uint64_t seed = 0;
+  std::optional<uint64_t> seed;
 };
 
 // What /stats prints: tokens of the last turn that were evaluated, and that the cache held already.

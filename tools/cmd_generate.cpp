@@ -111,11 +111,8 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  std::optional<uint64_t> seed;  // where something is drawn
-  if (generate_options.sampler.temperature > 0) {
-    seed = chosen_seed(options);
-    generate_options.sampler.seed = *seed;
-  }
+  const std::optional<uint64_t> seed = chosen_seed(options);
+  generate_options.sampler.seed = seed.value_or(0);
   generate_options.end_ids = prompt.end_ids;
   generate_options.show_special = options.special;
 

@@ -87,9 +87,11 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
   if (result.stop_reason == StopReason::Interrupted && result.tokens.empty()) {
     return fmt::format("interrupted while reading the prompt of {} tok", result.prompt_tokens);
   }
-  std::string line = fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", result.prompt_tokens,
-                                 result.prefill_seconds * 1e3,
-                                 per_second(double(result.prompt_tokens), result.prefill_seconds));
+  const int64_t n_evaluated = result.evaluated_tokens();
+  std::string line =
+      fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", n_evaluated,
+                  result.prefill_seconds * 1e3,
+                  per_second(double(n_evaluated), result.prefill_seconds));
   if (!result.tokens.empty()) {
     line += fmt::format(" | first token {:.0f} ms", result.first_token_seconds * 1e3);
   }

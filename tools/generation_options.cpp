@@ -91,7 +91,8 @@ GenerateOptions parsed_generate_options(const GenerationOptions& options) {
   return generate;
 }
 
-uint64_t chosen_seed(const GenerationOptions& options) {
+std::optional<uint64_t> chosen_seed(const GenerationOptions& options) {
+  if (options.generate.sampler.temperature == 0) return std::nullopt;
   return options.seed >= 0 ? uint64_t(options.seed) : std::random_device()();
 }
 

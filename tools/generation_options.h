@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -34,6 +35,7 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
 void check_generation_options(const GenerationOptions& options, bool json);
 // With --logit-bias in it, and ended by Ctrl-C; throws Usage where an ID=B is none.
 GenerateOptions parsed_generate_options(const GenerationOptions& options);
-uint64_t chosen_seed(const GenerationOptions& options);
+// None where nothing is drawn: at temperature 0.
+std::optional<uint64_t> chosen_seed(const GenerationOptions& options);
 
 }  // namespace minfer

@@ -26,11 +26,11 @@ ChatMessage chat_message(const std::string& role, std::string_view content) {
   return {role, Json{{"role", role}, {"content", content}}.dump()};
 }
 
-std::string text_of(const ChatMessage& message) {
+std::optional<std::string> text_of(const ChatMessage& message) {
   const Json value = Json::parse(message.json);
   const auto content = value.find("content");
-  const bool is_text = content != value.end() && content->is_string();
-  return is_text ? content->get<std::string>() : "";
+  if (content == value.end() || !content->is_string()) return std::nullopt;
+  return content->get<std::string>();
 }
 
 std::vector<ChatMessage> parse_chat_messages(std::string_view json) {

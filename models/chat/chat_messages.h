@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -17,8 +18,8 @@ struct ChatMessage {
 // A message that is a text. Throws Usage where it is not UTF-8, which JSON cannot hold.
 ChatMessage chat_message(const std::string& role, std::string_view content);
 
-// The content of a message; empty where it is not a text.
-std::string text_of(const ChatMessage& message);
+// The content of a message; none where it is not a text.
+std::optional<std::string> text_of(const ChatMessage& message);
 
 // From the JSON text of a list of messages; fields other than `role` are kept as they are, in their
 // order. Throws Input for anything else.

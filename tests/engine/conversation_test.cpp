@@ -84,7 +84,7 @@ TEST_P(ConversationTest, AnswersThatTokenizeOtherwiseAreEvaluatedAgain) {
   only_tokens("ab");
   ask("Say ab.");
   ask("Again.");
-  const std::string first = text_of(conversation_.messages()[1]);
+  const std::string first = text_of(conversation_.messages()[1]).value();
   ASSERT_NE(first.find("ab"), first.npos);  // was generated as two tokens
   EXPECT_LT(ask("Once more.").reused_tokens, conversation_.cached_tokens());
 }
@@ -147,6 +147,31 @@ TEST_P(ConversationTest, SystemMessageIsSetReplacedAndRemoved) {
   ask("four");
 }
 
+TEST_P(ConversationTest, AnEmptySystemMessageMeansNone) {
+  const auto prompt_tokens = [&](const std::string& source, std::optional<std::string> system) {
+    const ChatTemplate chat_template(source);
+    Session session(model_, *backend_, session_options());
+    Conversation conversation(session, chat_template);
+    if (system) conversation.set_system(*system);
+    return conversation.ask("one", options_, nullptr).prompt_tokens;
+  };
+  const std::string rest = kChatMl;
+  const std::string own =  // a message of the template's own, where there is none
+      "{% if messages[0]['role'] != 'system' %}{{ '<|im_start|>system\nBe kind.<|im_end|>\n' }}"
+      "{% endif %}" +
+      rest;
+  const std::string refuses =
+      "{% if messages[0]['role'] == 'system' %}{{ raise_exception('no system') }}{% endif %}" +
+      rest;
+  const int64_t turn = prompt_tokens(rest, std::nullopt);
+  EXPECT_EQ(prompt_tokens(rest, ""), turn);
+  EXPECT_EQ(prompt_tokens(refuses, ""), turn);
+  EXPECT_EQ(prompt_tokens(own, std::nullopt),
+            turn + n_tokens("<|im_start|>system\nBe kind.<|im_end|>\n"));
+  EXPECT_EQ(prompt_tokens(own, ""), turn + n_tokens("<|im_start|>system\n<|im_end|>\n"));
+  expect_error(ErrorKind::Usage, "no system", [&] { prompt_tokens(refuses, "Be kind."); });
+}
+
 TEST_P(ConversationTest, GoesOnFromItsMessages) {
   conversation_.set_system("Be \"brief\".\n\xc3\xa4");
   ask("one");
@@ -205,8 +230,9 @@ TEST_P(ConversationTest, AnInterruptedAnswerStaysAsFarAsItCame) {
 TEST_P(ConversationTest, AnErrorLeavesItAsItWas) {
   ask("one");
   const std::string before = chat_messages_json(conversation_.messages());
-  const OnToken fails = [](const GeneratedToken& token) {
-    if (token.id >= 0) throw Error(ErrorKind::System, "stdout: gone");
+  int n_tokens = 0;
+  const OnToken fails = [&n_tokens](const GeneratedToken& token) {
+    if (++n_tokens % 3 == 0) throw Error(ErrorKind::System, cat("stdout: gone ", token.id));
   };
   expect_error(ErrorKind::System, "gone", [&] { conversation_.regenerate(options_, fails); });
   expect_error(ErrorKind::System, "gone", [&] { conversation_.ask("two", options_, fails); });
@@ -271,7 +297,7 @@ TEST(ChatMessages, AreReadWholeOrRefused) {
   const std::vector<ChatMessage> messages = parse_chat_messages(json);
   ASSERT_EQ(messages.size(), 1u);
   EXPECT_EQ(messages[0].role, "user");
-  EXPECT_EQ(text_of(messages[0]), "");
+  EXPECT_EQ(text_of(messages[0]), std::nullopt);
   EXPECT_EQ(chat_messages_json(messages), "[\n  " + json.substr(1, json.size() - 2) + "\n]\n");
   EXPECT_EQ(chat_messages_json({}), "[\n]\n");
   for (const char* bad : {"", "[", "{}", "3", "[3]", "[[]]", "[{}]", R"([{"role": 1}])",
