@@ -15,6 +15,7 @@ struct Inspection {
   std::optional<ModelConfig> config;  // where the model is supported
   std::string refusal;                // why it is not
   std::vector<std::string> warnings;
+  std::string input_activations;  // as TensorSource has it
 
   struct TypeCount {
     int64_t n_tensors = 0, n_params = 0;
