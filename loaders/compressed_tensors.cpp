@@ -170,6 +170,8 @@ void CompressedTensorsLayout::append(SafetensorsWriter& file, const TensorEntry&
 std::string CompressedTensorsLayout::with_quantization_config(const std::string& config,
                                                               bool tied) const {
   Json root = Json::parse(parse_strict_json(config).dump());
+  // What the tensors say, which readers that go by the flag have to hear.
+  if (tied || root.contains("tie_word_embeddings")) root["tie_word_embeddings"] = tied;
   std::map<Scheme, std::vector<std::string>> tables, linears;
   std::vector<std::string> ignore;
   if (tied) ignore.push_back(kOutput);

@@ -137,6 +137,7 @@ void require_no_fallback(const QuantizePlan& plan) {
 
 void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOptions& options) {
   for (const std::string& warning : source.warnings) log_warning(warning);
+  for (const std::string& warning : plan.config.warnings) log_warning(warning);
   for (const std::string& name : plan.unused) {
     log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
   }
