@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/utf8.h"
 #include "tools/json_text.h"
 
 namespace minfer {
@@ -134,7 +135,9 @@ std::string to_json(const QuantizeReport& report, bool with_run) {
   json["tensors"] = tensors;
   if (with_run) json["dry_run"] = !report.run;
   if (with_run && report.run) {
-    json["output"] = report.run->output;
+    // A name that is not UTF-8 has no other form in JSON than that of messages.
+    const std::string& output = report.run->output;
+    json["output"] = is_utf8(output) ? output : shortened(output, output.size());
     json["seconds"] = report.run->seconds;
     json["mb_per_s"] = double(totals.bytes_before) / 1e6 / report.run->seconds;
   }
