@@ -159,7 +159,8 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
   std::vector<std::future<void>> reads(n_slots);  // gone before what they read into
   const auto start_reading = [&](size_t i) {
     if (i >= bindings.size()) return;
-    reads[i % n_slots] = std::async(std::launch::async,
+    // Deferred where the system starts no thread.
+    reads[i % n_slots] = std::async(std::launch::async | std::launch::deferred,
                                     [&source, &to = slots[i % n_slots], entry = bindings[i].entry] {
                                       to.read_finite(source, *entry);
                                     });

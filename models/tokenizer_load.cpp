@@ -63,7 +63,8 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
     return load_named(files.shown(name),
                       [&] { return load_hf(files.read(name, kMaxTokenizerBytes), files); });
   }
-  MINFER_REQUIRE(Input, !std::filesystem::is_directory(path), shown_path(path),
+  std::error_code ignored;  // opening it says what is wrong
+  MINFER_REQUIRE(Input, !std::filesystem::is_directory(path, ignored), shown_path(path),
                  ": neither tokenizer.json nor tokenizer.model is there");
   return load_named(shown_path(path), [&] { return load_file(path); });
 }

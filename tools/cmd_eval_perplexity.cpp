@@ -177,6 +177,7 @@ class PerplexityRun {
     for (size_t i = 0; i < models_.size(); ++i) {
       reports[i].model = models_[i].path;
       reports[i].result = results[i];
+      require_finite(reports[i]);
     }
     return reports;
   }
