@@ -109,8 +109,7 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts
   const std::vector<TextFragment> fragments = cut_at(text, matches);
 
   std::vector<TokenId> ids;
-  const bool has_bos = !fragments.empty() && fragments[0].id == bos_;
-  if (add_bos && adds_bos_ && !has_bos) ids.push_back(bos_);
+  if (add_bos && adds_bos_) ids.push_back(bos_);
   for (const TextFragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
@@ -119,6 +118,8 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts
     const auto between = std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
     encode_text(between, {fragment.begin == 0, parse_special}, ids);
   }
+  const bool twice = add_bos && adds_bos_ && ids.size() > 1 && ids[1] == bos_;
+  if (twice) ids.erase(ids.begin());
   return ids;
 }
 

@@ -7,6 +7,7 @@
 #include "models/tokenizer_formats.h"
 #include "models/tokenizer_hf_parts.h"
 #include "models/tokenizer_hf_side_files.h"
+#include "models/tokenizer_unigram.h"
 
 namespace minfer {
 namespace {
@@ -82,15 +83,42 @@ Merges read_merges(const json& list) {
 // Files of the first versions do not name it.
 std::string type_of(const json& model) {
   if (model.contains("type")) return model.at("type").get<std::string>();
-  MINFER_REQUIRE(Input, model.contains("vocab") && model.contains("merges"),
-                 "model: it has no type, and no vocab and merges, so that it is not BPE");
-  return "BPE";
+  if (model.contains("vocab") && model.contains("merges")) return "BPE";
+  MINFER_REQUIRE(Input, model.contains("vocab") && model.at("vocab").is_array(),
+                 "model: it has no type, and the fields of neither BPE nor Unigram");
+  return "Unigram";
 }
 
-void read_model(json& model, TokenizerSpec& spec, BpeOptions& options, Merges& merges) {
-  const std::string type = type_of(model);
-  MINFER_REQUIRE(Input, type == "BPE", "model \"", shortened(type),
-                 "\" is not supported; supported is BPE");
+void mark_bytes(TokenizerSpec& spec) {
+  for (Piece& piece : spec.pieces)
+    if (byte_of_piece(piece.text) >= 0) piece.kind = PieceKind::Byte;
+}
+
+// The vocabulary is a list of pieces and their scores.
+void read_unigram(json& model, TokenizerSpec& spec, BpeOptions& options,
+                  std::vector<double>& scores) {
+  require_known_fields(model, "model", {"type", "unk_id", "vocab", "byte_fallback"});
+  const json& vocab = model.at("vocab");
+  MINFER_REQUIRE(Input, vocab.size() <= kMaxPieces, "the vocabulary has ", vocab.size(),
+                 " pieces, expected at most ", kMaxPieces);
+  for (const json& entry : vocab) {
+    MINFER_REQUIRE(Input, entry.is_array() && entry.size() == 2, "vocab: piece ",
+                   spec.pieces.size(), " is no text with a score");
+    spec.pieces.push_back({entry[0].get<std::string>(), PieceKind::Normal, 0});
+    scores.push_back(entry[1].get<double>());
+  }
+  if (const json& unknown = member(model, "unk_id"); !unknown.is_null()) {
+    const auto id = unknown.get<int64_t>();
+    MINFER_REQUIRE(Input, id >= 0 && id < static_cast<int64_t>(spec.pieces.size()), "unk_id is ",
+                   id, ", the vocabulary has ", spec.pieces.size(), " pieces");
+    spec.unknown = static_cast<TokenId>(id);
+  }
+  options.byte_fallback = model.value("byte_fallback", false);
+  if (options.byte_fallback) mark_bytes(spec);
+  model["vocab"] = nullptr;  // memory
+}
+
+void read_bpe(json& model, TokenizerSpec& spec, BpeOptions& options, Merges& merges) {
   require_known_fields(model, "model",
                        {"type", "dropout", "unk_token", "continuing_subword_prefix",
                         "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
@@ -109,10 +137,7 @@ void read_model(json& model, TokenizerSpec& spec, BpeOptions& options, Merges& m
   options.fuse_unknown = model.value("fuse_unk", false);
   options.ignore_merges = model.value("ignore_merges", false);
   options.joins_over_unknown = true;
-  if (options.byte_fallback) {
-    for (Piece& piece : spec.pieces)
-      if (byte_of_piece(piece.text) >= 0) piece.kind = PieceKind::Byte;
-  }
+  if (options.byte_fallback) mark_bytes(spec);
 }
 
 std::unique_ptr<Tokenizer> make_tokenizer(json& root, const SmallFiles& beside) {
@@ -123,10 +148,19 @@ std::unique_ptr<Tokenizer> make_tokenizer(json& root, const SmallFiles& beside) 
   TokenizerSpec spec;
   BpeOptions options;
   Merges merges;
-  read_model(root.at("model"), spec, options, merges);
+  std::vector<double> scores;
+  json& model = root.at("model");
+  const std::string type = type_of(model);
+  if (type == "BPE")
+    read_bpe(model, spec, options, merges);
+  else if (type == "Unigram")
+    read_unigram(model, spec, options, scores);
+  else
+    throw Error(ErrorKind::Input, cat("model \"", shortened(type),
+                                      "\" is not supported; supported are BPE, Unigram"));
   const size_t n_model = spec.pieces.size();
   PieceIndex index(spec);
-  if (const json& unknown = member(root.at("model"), "unk_token"); !unknown.is_null())
+  if (const json& unknown = member(model, "unk_token"); !unknown.is_null())
     spec.unknown = index.find(unknown.get<std::string>());
   if (const json& added = member(root, "added_tokens"); !added.is_null())
     read_added_tokens(added, index, spec);
@@ -138,6 +172,12 @@ std::unique_ptr<Tokenizer> make_tokenizer(json& root, const SmallFiles& beside) 
   apply_hf_side_files(beside, index, spec);
   options.outside_model.assign(n_model, false);
   options.outside_model.resize(spec.pieces.size(), true);
+  if (type == "Unigram") {
+    MINFER_REQUIRE(Input, !options.byte_level, "model Unigram with ByteLevel is not supported");
+    spec.kind = "Unigram";
+    return std::make_unique<UnigramTokenizer>(std::move(spec), std::move(options),
+                                              std::move(scores));
+  }
   spec.kind = options.byte_level ? "byte-level BPE" : "SentencePiece-style BPE";
   return std::make_unique<BpeTokenizer>(std::move(spec), std::move(options), merges);
 }

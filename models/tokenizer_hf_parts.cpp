@@ -137,7 +137,7 @@ void read_hf_normalizer(const json& normalizer, BpeOptions& options) {
               {.kind = type == "NFC" ? NormalizeStep::Kind::Nfc : NormalizeStep::Kind::Nfd});
         } else if (type == "StripAccents") {
           fields({"type"});
-          add_regex_replace(R"(\p{Mn})", options);
+          add_regex_replace(R"(\p{M})", options);
         } else if (type == "Strip") {
           fields({"type", "strip_left", "strip_right"});
           if (step.at("strip_left").get<bool>())
