@@ -91,8 +91,8 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
     return token.normalized && token.special;
   };
   if (std::ranges::any_of(added_, is_normalized_control)) {
-    all_control_ = members(
-        added_, [](const AddedToken& token) { return !token.normalized || token.special; });
+    all_control_ =
+        members(added_, [](const AddedToken& token) { return !token.normalized || token.special; });
   }
 }
 
@@ -115,7 +115,8 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts
       ids.push_back(fragment.id);
       continue;
     }
-    const auto between = std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
+    const auto between =
+        std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
     encode_text(between, {fragment.begin == 0, parse_special}, ids);
   }
   const bool twice = add_bos && adds_bos_ && ids.size() > 1 && ids[1] == bos_;

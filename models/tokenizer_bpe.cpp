@@ -112,7 +112,8 @@ void BpeTokenizer::encode_valid(std::string text, TextPlace place,
       ids.push_back(fragment.id);
       continue;
     }
-    const auto between = std::string_view(whole).substr(fragment.begin, fragment.end - fragment.begin);
+    const auto between =
+        std::string_view(whole).substr(fragment.begin, fragment.end - fragment.begin);
     encode_words(between, front - std::min(front, fragment.begin), ids);
   }
 }
@@ -153,9 +154,9 @@ std::vector<Symbol> BpeTokenizer::symbols_of(std::string_view word) const {
     if (id >= 0) {
       end_run();
       symbols.push_back({at, n_bytes, id});
-    } else if (!append_bytes(options_.byte_level ? byte_level_spelling(character)
-                                                 : std::string(character),
-                             at, symbols)) {
+    } else if (!append_bytes(
+                   options_.byte_level ? byte_level_spelling(character) : std::string(character),
+                   at, symbols)) {
       if (!options_.fuse_unknown) end_run();
       if (unknown_run.n_bytes == 0) unknown_run = {at, 0, unknown(), true};
       if (unknown() >= 0 || !options_.joins_over_unknown) unknown_run.n_bytes += n_bytes;

@@ -39,7 +39,7 @@ struct BpeOptions {
   bool joins_over_unknown = false;
   bool spelled_words = false;  // the words come spelled (byte_level)
   bool strips_leading_space = false;
-  bool blank_between = false;  // no decoder: tokens are joined by blanks
+  bool blank_between = false;       // no decoder: tokens are joined by blanks
   std::vector<bool> outside_model;  // by id: not among the pieces that a text can merge into
   std::vector<NormalizeStep> normalizer;
   WordCutter words;

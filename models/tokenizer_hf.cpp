@@ -43,8 +43,9 @@ void read_added_tokens(const json& tokens, PieceIndex& index, TokenizerSpec& spe
   const auto n_model = static_cast<int64_t>(index.size());
   int64_t next = n_model;
   for (const json& json : tokens) {
-    require_known_fields(json, "added token", {"id", "content", "single_word", "lstrip", "rstrip",
-                                               "normalized", "special"});
+    require_known_fields(
+        json, "added token",
+        {"id", "content", "single_word", "lstrip", "rstrip", "normalized", "special"});
     AddedToken token = read_added_token(json);
     if (token.text.empty()) continue;
     token.id = index.find(token.text);
@@ -119,10 +120,10 @@ void read_unigram(json& model, TokenizerSpec& spec, BpeOptions& options,
 }
 
 void read_bpe(json& model, TokenizerSpec& spec, BpeOptions& options, Merges& merges) {
-  require_known_fields(model, "model",
-                       {"type", "dropout", "unk_token", "continuing_subword_prefix",
-                        "end_of_word_suffix", "fuse_unk", "byte_fallback", "ignore_merges", "vocab",
-                        "merges"});
+  require_known_fields(
+      model, "model",
+      {"type", "dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix",
+       "fuse_unk", "byte_fallback", "ignore_merges", "vocab", "merges"});
   for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
     const json& affix = member(model, key);
     MINFER_REQUIRE(Input, affix.is_null() || affix == "", "model: ", key, " is not supported");

@@ -40,8 +40,8 @@ constexpr size_t kMaxGrowth = 32;
 constexpr size_t kMaxGrowthBytes = 1 << 20;
 
 void require_bounded(size_t n_bytes, size_t max_bytes) {
-  MINFER_REQUIRE(Input, n_bytes <= max_bytes, "the normalizer makes a text longer than ",
-                 max_bytes, " bytes");
+  MINFER_REQUIRE(Input, n_bytes <= max_bytes, "the normalizer makes a text longer than ", max_bytes,
+                 " bytes");
 }
 
 // `for_each(found)` calls found(begin, end) for each match from left to right.
@@ -91,9 +91,8 @@ std::string normalized(std::string text, const std::vector<NormalizeStep>& steps
         if (front > 0) front += step.to.size();
         break;
       case NormalizeStep::Kind::Replace:
-        text = replaced(text, step.to, max_bytes, front, [&](const auto& found) {
-          for_each_literal(text, step.from, found);
-        });
+        text = replaced(text, step.to, max_bytes, front,
+                        [&](const auto& found) { for_each_literal(text, step.from, found); });
         break;
       case NormalizeStep::Kind::ReplaceRegex:
         text = replaced(text, step.to, max_bytes, front, [&](const auto& found) {

@@ -28,9 +28,8 @@ UnigramTokenizer::UnigramTokenizer(TokenizerSpec spec, BpeOptions options,
     sorted_.push_back(id);
   }
   unknown_score_ = worst - kUnknownPenalty;
-  std::ranges::sort(sorted_, {}, [&](TokenId id) -> const std::string& {
-    return vocabulary()[id].text;
-  });
+  std::ranges::sort(sorted_, {},
+                    [&](TokenId id) -> const std::string& { return vocabulary()[id].text; });
 }
 
 std::vector<UnigramTokenizer::Node> UnigramTokenizer::best_paths(std::string_view word) const {

@@ -113,13 +113,11 @@ TEST_F(TokenizerBounds, WhiteSpaceThatManyTokensTake) {
 }
 
 TEST_F(TokenizerBounds, LongLists) {
-  dir_.write("generation_config.json",
-             json({{"eos_token_id", std::vector<int>(1001, 1)}}).dump());
+  dir_.write("generation_config.json", json({{"eos_token_id", std::vector<int>(1001, 1)}}).dump());
   expect_error(kInput, "eos_token_id: 1001 ids", [&] { load(); });
   dir_.write("generation_config.json", "{}");
-  root_["normalizer"] = {{"type", "Replace"},
-                         {"pattern", {{"String", std::string(1001, 'a')}}},
-                         {"content", ""}};
+  root_["normalizer"] = {
+      {"type", "Replace"}, {"pattern", {{"String", std::string(1001, 'a')}}}, {"content", ""}};
   expect_error(kInput, "pattern of 1001 bytes", [&] { load(); });
 }
 

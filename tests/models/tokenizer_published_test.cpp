@@ -213,8 +213,10 @@ TEST(HfModel, NothingIsReadPast) {
     expect_error(kInput, message, [&] { load(small_json(part)); });
   };
   refuse(R"({"zzz": 1})", "tokenizer.json: field \"zzz\"");
-  refuse(R"({"added_tokens": [{"id": 9, "content": "x", "zzz": 1}]})", "added token: field \"zzz\"");
-  for (const char* type : {"BertNormalizer", "Lowercase", "NFKC", "Nmt", "Precompiled", "ByteLevel"})
+  refuse(R"({"added_tokens": [{"id": 9, "content": "x", "zzz": 1}]})",
+         "added token: field \"zzz\"");
+  for (const char* type :
+       {"BertNormalizer", "Lowercase", "NFKC", "Nmt", "Precompiled", "ByteLevel"})
     refuse(cat(R"({"normalizer": {"type": ")", type, "\"}}").c_str(), type);
   for (const char* type : {"UnicodeScripts", "FixedLength", "Nope"})
     refuse(cat(R"({"pre_tokenizer": {"type": ")", type, "\"}}").c_str(), type);
@@ -263,8 +265,8 @@ class SideFilesOfJson : public testing::Test {
     SentencePieceModel model;
     model.type = SentencePieceModel::Bpe;
     model.remove_extra_whitespaces = false;
-    model.pieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3}, {"▁", -1, 1}, {"a", -2, 1},
-                    {"[I]", 0, 3}};
+    model.pieces = {{"<unk>", 0, 2}, {"<s>", 0, 3}, {"</s>", 0, 3},
+                    {"▁", -1, 1},    {"a", -2, 1},  {"[I]", 0, 3}};
     model_ = serialize_tokenizer_model(model);
   }
   test::TempDir dir_;
