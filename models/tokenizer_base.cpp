@@ -64,8 +64,8 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   eos_ = spec.eos;
   adds_bos_ = spec.adds_bos && bos_ >= 0;
   chat_template_ = std::move(spec.chat_template);
-  kind_ = std::move(spec.kind);
   warnings_ = std::move(spec.warnings);
+  kind_ = std::move(spec.kind);
   notes_ = std::move(spec.notes);
 
   // Files without kinds have ordinary pieces there.

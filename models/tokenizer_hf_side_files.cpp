@@ -161,7 +161,8 @@ void take_model_config(const SmallFiles& files, TokenizerSpec& spec) {
   constexpr const char* kName = "config.json";
   if (!files.has(kName)) return;
   try {
-    const json config = parse_strict_json(files.read(kName, kMaxSideFileBytes));
+    std::vector<std::string> told;  // by the model's loader too
+    const json config = parse_python_json(files.read(kName, kMaxSideFileBytes), kName, told);
     if (config.is_object()) take_end_ids(files.shown(kName), config, spec);
   } catch (const Error&) {
   } catch (const json::exception&) {
@@ -227,19 +228,21 @@ void add_token(TokenizerSpec& spec, PieceIndex& index, AddedToken token) {
 
 void apply_hf_side_files(const SmallFiles& files, PieceIndex& index, TokenizerSpec& spec) {
   with_file(files, "added_tokens.json", [&](const std::string& text) {
-    take_added_json(parse_strict_json(text), index, spec);
+    take_added_json(parse_python_json(text, "added_tokens.json", spec.warnings), index, spec);
   });
   with_file(files, "special_tokens_map.json", [&](const std::string& text) {
-    const json map = parse_strict_json(text);
+    const json map = parse_python_json(text, "special_tokens_map.json", spec.warnings);
     take_token(map, "bos_token", index, spec.bos);
     take_token(map, "eos_token", index, spec.eos);
     list_named_specials(map, index, spec);
   });
   with_file(files, "tokenizer_config.json", [&](const std::string& text) {
-    take_tokenizer_config(parse_strict_json(text), index, spec);
+    take_tokenizer_config(parse_python_json(text, "tokenizer_config.json", spec.warnings), index,
+                          spec);
   });
   with_file(files, "generation_config.json", [&](const std::string& text) {
-    take_end_ids(files.shown("generation_config.json"), parse_strict_json(text), spec);
+    take_end_ids(files.shown("generation_config.json"),
+                 parse_python_json(text, "generation_config.json", spec.warnings), spec);
   });
   take_model_config(files, spec);
   with_file(files, "chat_template.jinja",
