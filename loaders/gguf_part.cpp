@@ -9,6 +9,7 @@
 
 #include "kernels/base/utf8.h"
 #include "loaders/byte_reader.h"
+#include "loaders/memory_budget.h"
 
 namespace minfer {
 namespace {
@@ -18,6 +19,7 @@ constexpr uint64_t kMaxArrayLength = 1 << 24;  // no vocabulary is longer
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxTensorNameBytes = 64;
 constexpr uint64_t kMaxAlignment = 65536;
+constexpr uint64_t kPairBytes = 160;  // of a key in Metadata, with the allocator's share
 
 struct GgmlType {
   std::string_view name;  // empty: no such type, or one that was removed
@@ -137,7 +139,7 @@ T read_value(ByteReader& reader) {
   }
 }
 
-Metadata::Value read_array(ByteReader& reader) {
+Metadata::Value read_array(ByteReader& reader, MemoryBudget& budget) {
   const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
   const auto length = reader.read<uint64_t>();
   return visit_value_type(type, [&]<typename T>() -> Metadata::Value {
@@ -148,6 +150,7 @@ Metadata::Value read_array(ByteReader& reader) {
     MINFER_REQUIRE(Input, length <= std::min(kMaxArrayLength, reader.left() / kLeastBytes), "byte ",
                    reader.position(), ": an array of ", length, " values with ", reader.left(),
                    " bytes left; at most ", kMaxArrayLength, " are accepted");
+    budget.spend(length * sizeof(Element));
     std::vector<Element> values;
     values.reserve(length);
     for (uint64_t i = 0; i < length; ++i) {
@@ -158,6 +161,7 @@ Metadata::Value read_array(ByteReader& reader) {
         values.push_back(static_cast<int64_t>(value));
       } else {
         values.push_back(read_value<T>(reader));
+        if constexpr (std::is_same_v<T, std::string>) budget.spend_text(values.back().size());
       }
     }
     return values;
@@ -178,7 +182,7 @@ Metadata::Value read_scalar(ByteReader& reader, GgufValueType type) {
   });
 }
 
-void read_pair(ByteReader& reader, Metadata& metadata) {
+void read_pair(ByteReader& reader, Metadata& metadata, MemoryBudget& budget) {
   const uint64_t begin = reader.position();
   const auto key_bytes = reader.read<uint64_t>();
   MINFER_REQUIRE(Input, key_bytes >= 1 && key_bytes <= kMaxKeyBytes, "byte ", begin, ": a key of ",
@@ -191,8 +195,10 @@ void read_pair(ByteReader& reader, Metadata& metadata) {
     const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
     MINFER_REQUIRE(Input, key != "general.alignment" || type == GgufValueType::U32, "value type ",
                    uint32_t(type), ", expected ", uint32_t(GgufValueType::U32), " (u32)");
-    metadata.set(key,
-                 type == GgufValueType::Array ? read_array(reader) : read_scalar(reader, type));
+    budget.spend(kPairBytes);
+    budget.spend_text(key.size());
+    metadata.set(
+        key, type == GgufValueType::Array ? read_array(reader, budget) : read_scalar(reader, type));
   } catch (const Error& e) {
     throw e.in(cat("key ", shortened(key)));
   }
@@ -319,10 +325,13 @@ GgufPart read_gguf_part(const File& file) {
   constexpr uint64_t kLeastRecordBytes = 8 + 1 + 4 + 8 + 4 + 8, kLeastPairBytes = 8 + 1 + 4 + 1;
   MINFER_REQUIRE(Input, n_tensors <= std::min(kMaxGgufTensors, reader.left() / kLeastRecordBytes),
                  "announces ", n_tensors, " tensors in ", file.size(), " bytes");
+  MINFER_REQUIRE(Input, n_tensors <= max_tensors(file.size()), "has ", n_tensors,
+                 " tensors, too many for ", file.size(), " bytes");
   MINFER_REQUIRE(Input, n_pairs <= std::min(kMaxKeys, reader.left() / kLeastPairBytes),
                  "announces ", n_pairs, " keys in ", file.size(), " bytes");
 
-  for (uint64_t i = 0; i < n_pairs; ++i) read_pair(reader, part.metadata);
+  MemoryBudget budget(file.size());
+  for (uint64_t i = 0; i < n_pairs; ++i) read_pair(reader, part.metadata, budget);
   const uint64_t alignment = read_alignment(part.metadata);
   for (uint64_t i = 0; i < n_tensors; ++i) part.records.push_back(read_record(reader, alignment));
   part.data_begin = align_up_to(reader.position(), alignment);

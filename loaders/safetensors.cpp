@@ -14,6 +14,7 @@
 #include "loaders/hf_config.h"
 #include "loaders/hf_weight_files.h"
 #include "loaders/quantization_settings.h"
+#include "loaders/memory_budget.h"
 #include "loaders/quantized_checkpoint.h"
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
@@ -26,6 +27,7 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxIndexBytes = 64 << 20;
 constexpr uint64_t kMaxInsideBytes = 64 << 20;
+constexpr size_t kMaxIndexedTensors = 1 << 18;
 constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
 
 // Shard names come from the index and must stay in its directory: a bare name, no path. Shards that
@@ -42,21 +44,24 @@ void check_shard_name(const std::string& name) {
 // The shard of each tensor, by the index.
 using WeightMap = std::map<std::string, std::string>;
 
-WeightMap read_weight_map(const std::string& path) {
+WeightMap read_weight_map(const std::string& path, std::vector<std::string>& warnings) {
   const std::string text = read_whole_file(path, kMaxIndexBytes);
   return in_file(path, [&] {
-    const json root = parse_strict_json(text);
+    WeightMap shard_of;
+    const auto take = [&](std::string&& tensor, json&& shard) {
+      MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
+                     shard.type_name(), ", expected a file name");
+      check_shard_name(shard.get_ref<std::string&>());
+      MINFER_REQUIRE(Input, shard_of.size() < kMaxIndexedTensors, "names more than ",
+                     kMaxIndexedTensors, " tensors");
+      shard_of[std::move(tensor)] = std::move(shard.get_ref<std::string&>());
+    };
+    const json root = parse_python_json(text, fs::path(path).filename().string(), warnings,
+                                        {{{"weight_map"}, take}});
     MINFER_REQUIRE(Input, root.is_object() && root.contains("weight_map"), "has no weight_map");
     const json& map = root["weight_map"];
     MINFER_REQUIRE(Input, map.is_object(), "weight_map is ", map.type_name(),
                    ", expected an object");
-    WeightMap shard_of;
-    for (const auto& [tensor, shard] : map.items()) {
-      MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
-                     shard.type_name(), ", expected a file name");
-      shard_of[tensor] = shard.get<std::string>();
-      check_shard_name(shard_of[tensor]);
-    }
     return shard_of;
   });
 }
@@ -72,6 +77,10 @@ std::vector<std::string> SafetensorsSource::add_file(File file) {
   std::vector<std::string> names;
   in_file(file.path(), [&] {
     const SafetensorsHeader header = read_safetensors_header(file);
+    n_file_bytes_ += file.size();
+    MINFER_REQUIRE(Input, stored_.size() + header.records.size() <= max_tensors(n_file_bytes_),
+                   "too many tensors: ", stored_.size() + header.records.size(), " in ",
+                   n_file_bytes_, " bytes");
     for (const SafetensorsRecord& record : header.records) {
       add_record(record, header);
       names.push_back(record.name);
@@ -82,7 +91,7 @@ std::vector<std::string> SafetensorsSource::add_file(File file) {
 }
 
 void SafetensorsSource::add_shards(const std::string& directory, const std::string& index_path) {
-  const WeightMap shard_of = read_weight_map(index_path);
+  const WeightMap shard_of = read_weight_map(index_path, warnings);
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
   in_file(index_path, [&] {

@@ -48,6 +48,7 @@ class SafetensorsSource final : public FileTensorSource {
 
   std::vector<Stored> stored_;
   std::unordered_map<std::string, size_t> stored_index_;
+  uint64_t n_file_bytes_ = 0;  // of all files
 };
 
 }  // namespace minfer
