@@ -6,6 +6,10 @@ install(TARGETS minfer_cli)
 install(TARGETS minfer EXPORT minferTargets)
 install(FILES LICENSE README.md TYPE DOC)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer)
+# What messages of the binary name.
+install(PROGRAMS scripts/get_model.sh scripts/get_wikitext2.sh
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scripts)
+install(FILES scripts/common.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scripts)
 
 # The headers that are meant for others, with what they include.
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base

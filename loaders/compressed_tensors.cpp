@@ -171,6 +171,8 @@ std::string CompressedTensorsLayout::with_quantization_config(const std::string&
                                                               bool tied) const {
   std::vector<std::string> told;  // when the model was opened
   Json root = Json::parse(parse_python_json(config, "config.json", told).dump());
+  // What the tensors say, which readers that go by the flag have to hear.
+  if (tied || root.contains("tie_word_embeddings")) root["tie_word_embeddings"] = tied;
   std::map<Scheme, std::vector<std::string>> tables, linears;
   std::vector<std::string> ignore;
   if (tied) ignore.push_back(kOutput);

@@ -107,7 +107,15 @@ double Metadata::number(const std::string& key, double low, double high) const {
 }
 
 bool Metadata::boolean(const std::string& key) const {
-  return get_as<bool>(key, value(key), "a boolean");
+  const Value& found = value(key);
+  // Some writers have no booleans.
+  if (const auto* number = std::get_if<uint64_t>(&found)) {
+    if (*number <= 1) return *number == 1;
+  }
+  if (const auto* number = std::get_if<int64_t>(&found)) {
+    if (*number == 0 || *number == 1) return *number == 1;
+  }
+  return get_as<bool>(key, found, "a boolean");
 }
 
 const std::string& Metadata::text(const std::string& key) const {

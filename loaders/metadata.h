@@ -32,7 +32,7 @@ class Metadata {
   int64_t integer(const std::string& key, int64_t low, int64_t high) const;
   // A finite number in [low, high]; integers are accepted.
   double number(const std::string& key, double low, double high) const;
-  bool boolean(const std::string& key) const;
+  bool boolean(const std::string& key) const;  // 0 and 1 are accepted
   const std::string& text(const std::string& key) const;
   const std::vector<std::string>& texts(const std::string& key) const;
   const std::vector<double>& numbers(const std::string& key) const;    // array of floats

@@ -12,7 +12,9 @@
 
 #include "loaders/checksum.h"
 #include "loaders/hf_config.h"
+#include "loaders/hf_weight_files.h"
 #include "loaders/memory_budget.h"
+#include "loaders/quantization_settings.h"
 #include "loaders/quantized_checkpoint.h"
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
@@ -27,7 +29,6 @@ constexpr uint64_t kMaxIndexBytes = 64 << 20;
 constexpr uint64_t kMaxInsideBytes = 64 << 20;
 constexpr size_t kMaxIndexedTensors = 1 << 18;
 constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 // Shard names come from the index and must stay in its directory: a bare name, no path. Shards that
 // are symbolic links are fine, as in the Hugging Face cache.
@@ -101,12 +102,7 @@ void SafetensorsSource::add_shards(const std::string& directory, const std::stri
     const std::vector<std::string> names = add_file(File(fs::path(directory) / shard));
     in_file(index_path, [&] { check_tensors(names, shard, shard_of); });
   }
-  in_file(index_path, [&] {
-    for (const auto& [tensor, shard] : shard_of) {
-      MINFER_REQUIRE(Input, find_stored(tensor), "puts tensor ", shortened(tensor), " into ",
-                     shortened(shard), ", it is not there");
-    }
-  });
+  warn_of_absent(index_path, shard_of);
   warn_of_other_files(directory, shards);
 }
 
@@ -189,6 +185,21 @@ void SafetensorsSource::check_tensors(const std::vector<std::string>& names,
   }
 }
 
+// Published indexes name buffers that have been left out since; a weight that the model needs is
+// refused by its own name.
+void SafetensorsSource::warn_of_absent(const std::string& index_path, const WeightMap& shard_of) {
+  int64_t n_absent = 0;
+  std::string first;
+  for (const auto& [tensor, shard] : shard_of) {
+    if (find_stored(tensor) != nullptr) continue;
+    if (n_absent++ == 0) first = cat(shortened(tensor), " (into ", shortened(shard), ")");
+  }
+  if (n_absent == 0) return;
+  const std::string name = fs::path(index_path).filename();
+  warnings.push_back(cat(shortened(name), ": puts ", n_absent,
+                         " tensors into files that do not have them, as ", first));
+}
+
 void SafetensorsSource::warn_of_other_files(const std::string& directory,
                                             const std::set<std::string>& shards) {
   std::vector<std::string> others;
@@ -225,23 +236,20 @@ std::unique_ptr<TensorSource> open_safetensors(File file) {
     if (config == inside.end()) return std::move(source);
     source->format += ", single file";
     source->metadata = parse_hf_config(config->second);
+    settle_quantization_settings(*source, "");
     return join_packed_weights(std::move(source));
   });
 }
 
 std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
-  const fs::path directory(path);
   auto source = std::make_unique<SafetensorsSource>();
-  source->metadata = read_hf_config(directory / "config.json");
-  const fs::path single = directory / "model.safetensors", index = directory / kIndexName;
-  if (path_exists(single)) {
-    source->add_file(File(single));
-  } else {
-    MINFER_REQUIRE(Input, path_exists(index), shown_path(path),
-                   ": has neither model.safetensors nor ", kIndexName);
-    source->add_shards(directory, index);
-  }
-  return in_file(path, [&] { return join_packed_weights(std::move(source)); });
+  source->metadata = read_hf_config(fs::path(path) / "config.json");
+  const HfWeightFiles found = find_hf_weight_files(path);
+  for (const std::string& file : found.files) source->add_file(File(file));
+  if (!found.index.empty()) source->add_shards(path, found.index);
+  const std::string settings = settle_quantization_settings(*source, path);
+  return in_file(settings.empty() ? path : settings,
+                 [&] { return join_packed_weights(std::move(source)); });
 }
 
 }  // namespace minfer

@@ -42,6 +42,8 @@ class SafetensorsSource final : public FileTensorSource {
   void add_record(const SafetensorsRecord& record, const SafetensorsHeader& header);
   void check_tensors(const std::vector<std::string>& names, const std::string& shard,
                      const std::map<std::string, std::string>& shard_of);
+  void warn_of_absent(const std::string& index_path,
+                      const std::map<std::string, std::string>& shard_of);
   void warn_of_other_files(const std::string& directory, const std::set<std::string>& shards);
 
   std::vector<Stored> stored_;

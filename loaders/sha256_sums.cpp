@@ -57,14 +57,26 @@ void require_all_listed(const std::string& directory,
                  shortened(*std::ranges::min_element(others)), " is not in ", kSha256Sums);
 }
 
+std::map<std::string, std::string> read_sums(const std::string& list) {
+  const std::string text = read_whole_file(list, kMaxSumsBytes);
+  return in_file(list, [&] { return parse_sums(text); });
+}
+
 }  // namespace
+
+std::set<std::string> names_in_sha256_sums(const std::string& directory) {
+  const std::string list = fs::path(directory) / kSha256Sums;
+  std::set<std::string> names;
+  if (!path_exists(list)) return names;
+  for (const auto& [name, sum] : read_sums(list)) names.insert(name);
+  return names;
+}
 
 std::optional<int64_t> check_sha256_sums(const std::string& directory,
                                          const std::function<void(int64_t, int64_t)>& progress) {
   const std::string list = fs::path(directory) / kSha256Sums;
   if (!path_exists(list)) return std::nullopt;
-  const std::string text = read_whole_file(list, kMaxSumsBytes);
-  const auto sums = in_file(list, [&] { return parse_sums(text); });
+  const auto sums = read_sums(list);
   require_all_listed(directory, sums);
 
   int64_t total = 0, done = 0;

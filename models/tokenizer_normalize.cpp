@@ -1,6 +1,8 @@
 #include "models/tokenizer_normalize.h"
 
+#include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
+#include "models/tokenizer_characters.h"
 #include "models/unicode_nfc.h"
 
 namespace minfer {
@@ -29,19 +31,73 @@ std::string with_valid_utf8(std::string_view text) {
   return out;
 }
 
-std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, bool at_start) {
+namespace {
+
+// No published normalizer comes near: Unicode's own rules write at most 11 bytes for one.
+constexpr size_t kMaxGrowth = 32;
+constexpr size_t kMaxGrowthBytes = 1 << 20;
+
+void require_bounded(size_t n_bytes, size_t max_bytes) {
+  MINFER_REQUIRE(Input, n_bytes <= max_bytes, "the normalizer makes a text longer than ",
+                 max_bytes, " bytes");
+}
+
+std::string replaced(std::string_view text, std::string_view from, std::string_view to,
+                     size_t max_bytes) {
+  size_t n_bytes = text.size();
+  for (size_t at = 0; !from.empty() && (at = text.find(from, at)) != text.npos; at += from.size())
+    n_bytes = n_bytes + to.size() - from.size();
+  require_bounded(n_bytes, max_bytes);
+  return replace_all(text, from, to);
+}
+
+std::string replaced(std::string_view text, const Regex& pattern, std::string_view to,
+                     size_t max_bytes) {
+  std::string out;
+  size_t done = 0;
+  pattern.for_each_match(text, [&](size_t begin, size_t end) {
+    out += text.substr(done, begin - done);
+    out += to;
+    require_bounded(out.size(), max_bytes);
+    done = end;
+  });
+  if (done == 0) return std::string(text);
+  out += text.substr(done);
+  return out;
+}
+
+}  // namespace
+
+std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, bool& at_start) {
+  const size_t max_bytes = text.size() * kMaxGrowth + kMaxGrowthBytes;
   for (const NormalizeStep& step : steps) {
-    if (step.kind == NormalizeStep::Kind::Replace) {
-      text = replace_all(text, step.from, step.to);
-      continue;
+    switch (step.kind) {
+      case NormalizeStep::Kind::Prepend:
+        if (!text.empty()) text.insert(0, step.to);
+        break;
+      case NormalizeStep::Kind::Replace:
+        text = replaced(text, step.from, step.to, max_bytes);
+        break;
+      case NormalizeStep::Kind::ReplaceRegex:
+        text = replaced(text, step.pattern.front(), step.to, max_bytes);
+        break;
+      case NormalizeStep::Kind::Nfc:
+        text = nfc(text);
+        break;
+      case NormalizeStep::Kind::Nfd:
+        text = nfd(text);
+        break;
+      case NormalizeStep::Kind::StripLeft: {
+        const size_t n_bytes = text.size() - without_leading_white_space(text).size();
+        text.erase(0, n_bytes);
+        at_start = at_start && n_bytes == 0;
+        break;
+      }
+      case NormalizeStep::Kind::StripRight:
+        text.resize(without_trailing_white_space(text).size());
+        break;
     }
-    if (step.kind == NormalizeStep::Kind::Nfc) {
-      text = nfc(text);
-      continue;
-    }
-    if (text.empty() || (step.at_start_only && !at_start)) continue;
-    if (step.kind == NormalizeStep::Kind::PrependOnce && text.starts_with(step.from)) continue;
-    text.insert(0, step.from);
+    require_bounded(text.size(), max_bytes);
   }
   return text;
 }

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <charconv>
 
+#include "models/tokenizer_normalize.h"
+
 namespace minfer {
 
 int byte_of_piece(std::string_view text) {
@@ -11,6 +13,11 @@ int byte_of_piece(std::string_view text) {
   const char* end = text.data() + 5;
   const auto [stop, fault] = std::from_chars(text.data() + 3, end, byte, 16);
   return fault == std::errc() && stop == end && byte >= 0 ? byte : -1;
+}
+
+std::string sentencepiece_bytes(const Piece& piece) {
+  if (piece.kind == PieceKind::Byte) return {static_cast<char>(byte_of_piece(piece.text))};
+  return replace_all(piece.text, kBlank, " ");
 }
 
 Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
@@ -25,6 +32,7 @@ Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
       byte_ids_[static_cast<size_t>(byte)] = id;
   }
   spells_bytes_ = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
+  spells_any_byte_ = std::ranges::any_of(byte_ids_, [](TokenId id) { return id >= 0; });
 }
 
 TokenId Vocabulary::find(std::string_view text) const {
@@ -39,32 +47,6 @@ TokenId Vocabulary::find_mergeable(std::string_view text) const {
   const bool reserved =
       kind == PieceKind::Unknown || kind == PieceKind::Control || kind == PieceKind::Byte;
   return reserved ? -1 : id;
-}
-
-void StringSet::add(std::string_view text, TokenId id) {
-  if (text.empty()) return;
-  starts_[static_cast<unsigned char>(text[0])] = true;
-  int64_t node = 0;
-  for (const char byte : text) {
-    const auto next = static_cast<int64_t>(ids_.size());
-    const auto [found, is_new] = edges_.try_emplace(edge(node, byte), next);
-    if (is_new) ids_.push_back(-1);
-    node = found->second;
-  }
-  ids_[static_cast<size_t>(node)] = id;
-}
-
-StringSet::Match StringSet::longest_at(std::string_view text) const {
-  Match longest;
-  if (text.empty() || !starts_[static_cast<unsigned char>(text[0])]) return longest;
-  int64_t node = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto found = edges_.find(edge(node, text[i]));
-    if (found == edges_.end()) break;
-    node = found->second;
-    if (const TokenId id = ids_[static_cast<size_t>(node)]; id >= 0) longest = {id, i + 1};
-  }
-  return longest;
 }
 
 }  // namespace minfer

@@ -1,5 +1,7 @@
 #include "models/weight_names.h"
 
+#include <algorithm>
+#include <optional>
 #include <set>
 #include <string_view>
 
@@ -91,16 +93,85 @@ constexpr Names kGgufGpt2 = {.prefix = "",
 
 constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
+// The linear layers of a Llama block.
+std::vector<std::string_view> linear_modules(const Names& names, LinearGroup group) {
+  switch (group) {
+    case LinearGroup::Inputs:
+      return {names.wq, names.wk, names.wv};
+    case LinearGroup::Output:
+      return {names.wo};
+    case LinearGroup::Mlp:
+      return {names.w_gate, names.w_up, names.w_down};
+  }
+  throw Error(ErrorKind::Internal, "linear_modules");
+}
+
+std::vector<std::string_view> linear_modules(const Names& names) {
+  return {names.wq, names.wk, names.wv, names.wo, names.w_gate, names.w_up, names.w_down};
+}
+
 const Names& names_of(KeyStyle style, Architecture architecture) {
   const bool is_llama = architecture == Architecture::Llama;
   if (style == KeyStyle::HuggingFace) return is_llama ? kHfLlama : kHfGpt2;
   return is_llama ? kGgufLlama : kGgufGpt2;
 }
 
-// Buffers that hold no weights: angles that follow from the configuration, causal masks.
+bool is_stored(const TensorSource& source, const std::string& name) {
+  return source.find(name) != nullptr || source.unusable.contains(name);
+}
+
+// What stands in front of `name` in the one tensor of the source whose name ends with it, after a
+// dot; nothing where there is none, or more than one.
+std::optional<std::string> only_prefix(const TensorSource& source, const std::string& name) {
+  std::set<std::string> prefixes;
+  const auto look_at = [&](std::string_view stored) {
+    if (!stored.ends_with(name)) return;
+    stored.remove_suffix(name.size());
+    if (stored.empty() || stored.ends_with('.')) prefixes.emplace(stored);
+  };
+  for (const TensorEntry& entry : source.tensors) look_at(entry.name);
+  for (const auto& [stored, reason] : source.unusable) look_at(stored);
+  return prefixes.size() == 1 ? std::optional(*prefixes.begin()) : std::nullopt;
+}
+
+// How one source spells the names of its kind: what it puts in front of them differs where a model
+// has been taken out of another, or put into one ("", "model.model.", "language_model.model.").
+struct Spelling {
+  const Names& names;
+  std::string prefix;  // in place of names.prefix
+  std::string output;
+
+  static Spelling usual(const Names& names) {
+    return {names, std::string(names.prefix), std::string(names.output)};
+  }
+  static Spelling of(const TensorSource& source, const ModelConfig& config) {
+    Spelling spelling = usual(names_of(source.key_style, config.architecture));
+    const Names& names = spelling.names;
+    const std::string first = cat(names.layers, "0.", names.attn_norm, ".weight");
+    if (source.find(spelling.prefix + first) == nullptr) {
+      spelling.prefix = only_prefix(source, first).value_or(spelling.prefix);
+    }
+    const std::string output = spelling.output + ".weight";
+    if (source.key_style == KeyStyle::HuggingFace && !is_stored(source, output)) {
+      spelling.output = only_prefix(source, output).value_or("") + spelling.output;
+    }
+    return spelling;
+  }
+
+  std::string embedding_name() const { return cat(prefix, names.embedding, ".weight"); }
+  std::string output_name() const { return output + ".weight"; }
+  std::string layer(int64_t i) const { return cat(prefix, names.layers, i, "."); }
+};
+
+// Buffers that hold no weights: angles that follow from the configuration, causal masks, scales of
+// an 8-bit cache.
 bool is_known_buffer(std::string_view name) {
-  return name == kRopeDivisors || name.ends_with("rotary_emb.inv_freq") ||
-         name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  constexpr std::string_view kSuffixes[] = {
+      "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attn.bias",
+      ".attn.masked_bias",   "self_attn.k_scale",     "self_attn.v_scale"};
+  return name == kRopeDivisors || std::ranges::any_of(kSuffixes, [&](std::string_view suffix) {
+           return name.ends_with(suffix);
+         });
 }
 
 // A tensor that the model needs, by the name that one kind of file gives it.
@@ -115,9 +186,12 @@ struct Slot {
 class Walk {
  public:
   //   stored_as_output  a tied pair goes by the name of the output layer
-  Walk(const ModelConfig& config, const Names& names, std::string_view prefix,
-       bool stored_as_output)
-      : config_(config), names_(names), prefix_(prefix), stored_as_output_(stored_as_output) {}
+  Walk(const ModelConfig& config, const Spelling& spelling, bool stored_as_output)
+      : config_(config),
+        names_(spelling.names),
+        prefix_(spelling.prefix),
+        output_(spelling.output),
+        stored_as_output_(stored_as_output) {}
 
   std::vector<Slot> slots(Weights& weights) {
     const ModelConfig& c = config_;
@@ -135,10 +209,10 @@ class Walk {
 
  private:
   void bind_embedding(Weights& weights) {
-    const std::string embedding = prefix_ + std::string(names_.embedding), output(names_.output);
+    const std::string embedding = prefix_ + std::string(names_.embedding);
     const bool is_table = !config_.tied_output;
-    rows(stored_as_output_ ? output : embedding, config_.vocab_size, weights.embedding, is_table);
-    if (!config_.tied_output) rows(output, config_.vocab_size, weights.output, false);
+    rows(stored_as_output_ ? output_ : embedding, config_.vocab_size, weights.embedding, is_table);
+    if (!config_.tied_output) rows(output_, config_.vocab_size, weights.output, false);
   }
 
   void bind_layer(const std::string& at, LayerWeights& layer) {
@@ -203,25 +277,37 @@ class Walk {
 
   const ModelConfig& config_;
   const Names& names_;
-  std::string prefix_;
+  std::string prefix_, output_;
   bool stored_as_output_;
   std::vector<Slot> slots_;
 };
 
 // As the source calls them.
-std::vector<Slot> slots_of(const TensorSource& source, const ModelConfig& config,
-                           Weights& weights) {
-  const Names& names = names_of(source.key_style, config.architecture);
-  std::string_view prefix = names.prefix;
-  if (source.find(cat(prefix, names.output_norm, ".weight")) == nullptr &&
-      source.find(cat(names.output_norm, ".weight")) != nullptr) {
-    prefix = {};
-  }
+std::vector<Slot> slots_of(const Spelling& spelling, const TensorSource& source,
+                           const ModelConfig& config, Weights& weights) {
   // A tied pair is stored under either name in Hugging Face files.
   const bool stored_as_output = config.tied_output &&
-                                source.find(cat(prefix, names.embedding, ".weight")) == nullptr &&
-                                source.find(cat(names.output, ".weight")) != nullptr;
-  return Walk(config, names, prefix, stored_as_output).slots(weights);
+                                source.find(spelling.embedding_name()) == nullptr &&
+                                source.find(spelling.output_name()) != nullptr;
+  return Walk(config, spelling, stored_as_output).slots(weights);
+}
+
+// Where a matrix is not there as such, but its parts are as a quantizer has packed them: what is
+// wrong; else empty.
+std::string packed_hint(const TensorSource& source, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return "";
+  const std::string module = name.substr(0, name.size() - kWeight.size());
+  for (const char* part :
+       {".qweight", ".weight_packed", ".weight.absmax", ".weight_scale_inv", ".weight_scale"}) {
+    if (!is_stored(source, module + part)) continue;
+    const bool has_settings = !names_below(source.metadata, "quantization_config").empty();
+    return cat("; ", module, part, " is there: packed weights, which ",
+               has_settings ? "the quantization_config does not describe"
+                            : "need a quantization_config in config.json (or "
+                              "quantize_config.json or quant_config.json beside it)");
+  }
+  return "";
 }
 
 const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
@@ -230,18 +316,45 @@ const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
     const auto reason = source.unusable.find(slot.name);
     throw Error(ErrorKind::Input,
                 cat("tensor ", slot.name, " ", slot.shape, " ",
-                    reason == source.unusable.end() ? "is missing" : reason->second));
+                    reason == source.unusable.end() ? "is missing" : reason->second,
+                    packed_hint(source, slot.name)));
   }
   MINFER_REQUIRE(Input, entry->shape == slot.shape, "tensor ", slot.name, ": shape ", entry->shape,
                  ", expected ", slot.shape);
   return entry;
 }
 
-std::vector<std::string> surplus_of(const TensorSource& source,
+// Whether the tensor is the bias of a linear layer of the model: one that is bound to nothing holds
+// zeros, see settle_by_tensors.
+bool is_idle_bias(const Spelling& spelling, const ModelConfig& config, const std::string& name) {
+  if (!config.is_llama() || !name.ends_with(".bias")) return false;
+  return std::ranges::any_of(linear_modules(spelling.names), [&](std::string_view module) {
+    return name.ends_with(cat(".", module, ".bias"));
+  });
+}
+
+// Of a layer, and nothing that minfer knows: llama.cpp refuses such a file too, while transformers
+// computes without it and says so.
+void refuse_in_layers(const TensorSource& source, const Spelling& spelling,
+                      const ModelConfig& config, const std::vector<std::string>& surplus) {
+  if (source.key_style != KeyStyle::Gguf) return;
+  for (const std::string& name : surplus) {
+    for (int64_t i = 0; i < config.n_layers; ++i) {
+      MINFER_REQUIRE(Input, !name.starts_with(spelling.layer(i)), "tensor ", shortened(name),
+                     ": a layer of architecture ", config.architecture_name(),
+                     " has no such tensor here, and would not be computed as it is meant");
+    }
+  }
+}
+
+std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& spelling,
+                                    const ModelConfig& config,
                                     const std::set<const TensorEntry*>& bound) {
   std::vector<std::string> names;
   for (const TensorEntry& entry : source.tensors) {
-    if (!bound.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
+    const bool is_known = bound.contains(&entry) || is_known_buffer(entry.name) ||
+                          is_idle_bias(spelling, config, entry.name);
+    if (!is_known) names.push_back(entry.name);
   }
   for (const auto& [name, reason] : source.unusable) {
     if (!is_known_buffer(name)) names.push_back(name);
@@ -253,7 +366,7 @@ std::vector<NamedShape> weights_by(KeyStyle style, const ModelConfig& config) {
   const Names& names = names_of(style, config.architecture);
   Weights weights;
   std::vector<NamedShape> all;
-  for (const Slot& slot : Walk(config, names, names.prefix, false).slots(weights)) {
+  for (const Slot& slot : Walk(config, Spelling::usual(names), false).slots(weights)) {
     all.push_back({slot.name, slot.shape});
   }
   return all;
@@ -265,13 +378,36 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelC
                                         Weights& weights, std::vector<std::string>& surplus) {
   std::vector<WeightBinding> bindings;
   std::set<const TensorEntry*> bound;
-  for (Slot& slot : slots_of(source, config, weights)) {
+  const Spelling spelling = Spelling::of(source, config);
+  for (Slot& slot : slots_of(spelling, source, config, weights)) {
     const TensorEntry* entry = find_entry(source, slot);
     bound.insert(entry);
     bindings.push_back({entry, slot.transposed, std::move(slot.parts)});
   }
-  surplus = surplus_of(source, bound);
+  surplus = surplus_of(source, spelling, config, bound);
+  refuse_in_layers(source, spelling, config, surplus);
   return bindings;
+}
+
+StoredTables find_tables(const TensorSource& source, const ModelConfig& config) {
+  const Spelling spelling = Spelling::of(source, config);
+  return {.embedding = source.find(spelling.embedding_name()),
+          .output = source.find(spelling.output_name()),
+          .output_name = spelling.output_name(),
+          .has_output = is_stored(source, spelling.output_name())};
+}
+
+std::vector<const TensorEntry*> find_biases(const TensorSource& source, const ModelConfig& config,
+                                            LinearGroup group) {
+  const Spelling spelling = Spelling::of(source, config);
+  std::vector<const TensorEntry*> biases;
+  for (int64_t i = 0; i < config.n_layers; ++i) {
+    for (const std::string_view module : linear_modules(spelling.names, group)) {
+      const TensorEntry* bias = source.find(cat(spelling.layer(i), module, ".bias"));
+      if (bias != nullptr) biases.push_back(bias);
+    }
+  }
+  return biases;
 }
 
 std::vector<NamedShape> hf_weights(const ModelConfig& config) {

@@ -3,6 +3,7 @@
 #include "models/tokenizer.h"
 #include "tools/commands.h"
 #include "tools/json_text.h"
+#include "tools/log.h"
 #include "tools/model_path.h"
 #include "tools/text_input.h"
 
@@ -69,6 +70,7 @@ void run_tokenize(const TokenizeOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !(options.decode && has_text), "--decode takes ids and no other text");
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(
       options.tokenizer_path.empty() ? find_model(options.model_path) : options.tokenizer_path);
+  for (const std::string& warning : tokenizer->warnings()) log_warning(warning);
   if (options.decode) return print_decoded(*tokenizer, options, context);
 
   const std::optional<std::string> text = read_text_options(options.text);

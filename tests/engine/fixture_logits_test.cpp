@@ -33,5 +33,25 @@ TEST_P(FixtureLogits, AgreeWithTransformers) {
 INSTANTIATE_TEST_SUITE_P(Models, FixtureLogits, testing::ValuesIn(fixture_models()),
                          fixture_test_name);
 
+// Checkpoints whose settings or flags have led readers astray.
+class PublishedLogits : public testing::TestWithParam<std::string> {};
+
+TEST_P(PublishedLogits, AgreeWithTransformers) {
+  const std::filesystem::path dir = data_dir() / "found-in-use" / GetParam();
+  MINFER_NEEDS(dir);
+  const auto [path, ids, reference] = fixture_model_in(dir);
+  const auto backend = make_cpu_backend();
+  const Model model = load_model(path, *backend);
+  EXPECT_TRUE(model.warnings.empty()) << model.warnings[0];
+  EXPECT_EQ(model.weight_types, "U4");  // packed, as it is stored
+  Session session(model, *backend, {.kv_dtype = DType::F32});
+  EXPECT_LE(max_difference(session.eval_all(ids), reference) / rms(reference), 1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PublishedLogits,
+                         testing::Values("g-g32-desc-act-sequential", "q-ct-compression-config",
+                                         "q-ct-frozen", "q-gptq-quantize-config"),
+                         fixture_test_name);
+
 }  // namespace
 }  // namespace minfer::test
