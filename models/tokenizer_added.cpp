@@ -18,8 +18,7 @@ AddedTokens::AddedTokens(const std::vector<AddedToken>& tokens) {
                    kMaxAddedBytes, " bytes together");
     reversed.emplace_back(std::string(token.text.rbegin(), token.text.rend()),
                           static_cast<int32_t>(tokens_.size()));
-    tokens_.push_back(
-        {token.id, token.single_word, token.lstrip, token.rstrip, token.text.size()});
+    tokens_.push_back({token.id, token.single_word, token.lstrip, token.rstrip, token.text.size()});
   }
   if (tokens_.empty()) return;
   std::ranges::sort(reversed);

@@ -15,8 +15,8 @@ namespace minfer {
 struct AddedToken {
   TokenId id = -1;
   std::string text;
-  bool special = false;      // a control token: found only where the text may hold such
-  bool single_word = false;  // not between letters, digits or marks
+  bool special = false;                 // a control token: found only where the text may hold such
+  bool single_word = false;             // not between letters, digits or marks
   bool lstrip = false, rstrip = false;  // takes the white space on that side with it
   bool normalized = false;              // found in the normalized text, by its normalized spelling
 };

@@ -91,8 +91,8 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
     return token.normalized && token.special;
   };
   if (std::ranges::any_of(added_, is_normalized_control)) {
-    all_control_ = members(
-        added_, [](const AddedToken& token) { return !token.normalized || token.special; });
+    all_control_ =
+        members(added_, [](const AddedToken& token) { return !token.normalized || token.special; });
   }
 }
 
@@ -109,16 +109,18 @@ std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts
   const std::vector<TextFragment> fragments = cut_at(text, matches);
 
   std::vector<TokenId> ids;
-  const bool has_bos = !fragments.empty() && fragments[0].id == bos_;
-  if (add_bos && adds_bos_ && !has_bos) ids.push_back(bos_);
+  if (add_bos && adds_bos_) ids.push_back(bos_);
   for (const TextFragment& fragment : fragments) {
     if (fragment.id >= 0) {
       ids.push_back(fragment.id);
       continue;
     }
-    const auto between = std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
+    const auto between =
+        std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
     encode_text(between, {fragment.begin == 0, parse_special}, ids);
   }
+  const bool twice = add_bos && adds_bos_ && ids.size() > 1 && ids[1] == bos_;
+  if (twice) ids.erase(ids.begin());
   return ids;
 }
 

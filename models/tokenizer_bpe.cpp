@@ -33,8 +33,8 @@ AddedTokens normalized_members(const std::vector<AddedToken>& added, const BpeOp
   for (const bool special : {true, false}) {
     for (AddedToken token : added) {
       if (!token.normalized || token.special != special || (special && !with_special)) continue;
-      bool at_start = true;
-      token.text = normalized(with_valid_utf8(token.text), options.normalizer, at_start);
+      size_t front = 0;
+      token.text = normalized(with_valid_utf8(token.text), options.normalizer, front);
       members.push_back(std::move(token));
     }
   }
@@ -74,12 +74,14 @@ BpeTokenizer::BpeTokenizer(TokenizerSpec spec, BpeOptions options,
   }
 }
 
+bool BpeTokenizer::in_model(TokenId id) const {
+  const auto index = static_cast<size_t>(id);
+  return index >= options_.outside_model.size() || !options_.outside_model[index];
+}
+
 TokenId BpeTokenizer::model_id(std::string_view text) const {
   const TokenId id = vocabulary().find(text);
-  const auto index = static_cast<size_t>(id);
-  const bool outside =
-      id >= 0 && index < options_.outside_model.size() && options_.outside_model[index];
-  return outside ? -1 : id;
+  return id >= 0 && in_model(id) ? id : -1;
 }
 
 void BpeTokenizer::encode_text(std::string_view text, TextPlace place,
@@ -101,8 +103,8 @@ void BpeTokenizer::encode_text(std::string_view text, TextPlace place,
 // `text` is valid UTF-8.
 void BpeTokenizer::encode_valid(std::string text, TextPlace place,
                                 std::vector<TokenId>& ids) const {
-  bool at_start = place.at_start;
-  const std::string whole = normalized(std::move(text), options_.normalizer, at_start);
+  size_t front = place.at_start ? utf8_char_bytes(text) : 0;
+  const std::string whole = normalized(std::move(text), options_.normalizer, front);
   std::vector<AddedTokens::Match> matches;
   (place.parse_special ? normalized_all_ : normalized_user_defined_).find(whole, 0, matches);
   for (const TextFragment& fragment : cut_at(whole, matches)) {
@@ -110,15 +112,16 @@ void BpeTokenizer::encode_valid(std::string text, TextPlace place,
       ids.push_back(fragment.id);
       continue;
     }
-    const auto between = std::string_view(whole).substr(fragment.begin, fragment.end - fragment.begin);
-    encode_words(between, at_start && fragment.begin == 0, ids);
+    const auto between =
+        std::string_view(whole).substr(fragment.begin, fragment.end - fragment.begin);
+    encode_words(between, front - std::min(front, fragment.begin), ids);
   }
 }
 
-void BpeTokenizer::encode_words(std::string_view text, bool at_start,
+void BpeTokenizer::encode_words(std::string_view text, size_t front,
                                 std::vector<TokenId>& ids) const {
   std::deque<std::string> store;
-  for (const std::string_view word : options_.words.cut(text, at_start, store)) {
+  for (const std::string_view word : options_.words.cut(text, front, store)) {
     if (options_.spelled_words)
       encode_word(byte_level_bytes(word), ids);
     else
@@ -126,7 +129,6 @@ void BpeTokenizer::encode_words(std::string_view text, bool at_start,
   }
 }
 
-// The pieces of the bytes of a character, if there are all of them.
 bool BpeTokenizer::append_bytes(std::string_view character, size_t at,
                                 std::vector<Symbol>& symbols) const {
   if (!options_.byte_fallback) return false;
@@ -152,9 +154,9 @@ std::vector<Symbol> BpeTokenizer::symbols_of(std::string_view word) const {
     if (id >= 0) {
       end_run();
       symbols.push_back({at, n_bytes, id});
-    } else if (!append_bytes(options_.byte_level ? byte_level_spelling(character)
-                                                 : std::string(character),
-                             at, symbols)) {
+    } else if (!append_bytes(
+                   options_.byte_level ? byte_level_spelling(character) : std::string(character),
+                   at, symbols)) {
       if (!options_.fuse_unknown) end_run();
       if (unknown_run.n_bytes == 0) unknown_run = {at, 0, unknown(), true};
       if (unknown() >= 0 || !options_.joins_over_unknown) unknown_run.n_bytes += n_bytes;

@@ -39,7 +39,7 @@ struct BpeOptions {
   bool joins_over_unknown = false;
   bool spelled_words = false;  // the words come spelled (byte_level)
   bool strips_leading_space = false;
-  bool blank_between = false;  // no decoder: tokens are joined by blanks
+  bool blank_between = false;       // no decoder: tokens are joined by blanks
   std::vector<bool> outside_model;  // by id: not among the pieces that a text can merge into
   std::vector<NormalizeStep> normalizer;
   WordCutter words;
@@ -62,16 +62,20 @@ class BpeTokenizer : public VocabularyTokenizer {
   void encode_text(std::string_view text, TextPlace place,
                    std::vector<TokenId>& ids) const override;
   std::string plain_bytes(const Piece& piece) const override;
+  // Appends the tokens of one word of the pre-tokenizer.
+  virtual void encode_word(std::string_view word, std::vector<TokenId>& ids) const;
+
+  bool in_model(TokenId id) const;
+  TokenId model_id(std::string_view text) const;  // -1: no piece of the model
+  // The pieces of the bytes of a character, if there are all of them.
+  bool append_bytes(std::string_view character, size_t at, std::vector<Symbol>& symbols) const;
 
  private:
   std::vector<std::pair<uint64_t, Merge>> merges_in_order() const;
   Metadata gguf_by_scores(int64_t vocab_size) const;
-  TokenId model_id(std::string_view text) const;  // -1: no piece of the model
   void encode_valid(std::string text, TextPlace place, std::vector<TokenId>& ids) const;
-  void encode_words(std::string_view text, bool at_start, std::vector<TokenId>& ids) const;
-  void encode_word(std::string_view word, std::vector<TokenId>& ids) const;
+  void encode_words(std::string_view text, size_t front, std::vector<TokenId>& ids) const;
   std::vector<Symbol> symbols_of(std::string_view word) const;
-  bool append_bytes(std::string_view character, size_t at, std::vector<Symbol>& symbols) const;
   std::vector<Symbol> merged_symbols(std::string_view word) const;
 
   Boundaries boundaries_;

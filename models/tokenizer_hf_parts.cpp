@@ -68,8 +68,9 @@ WordStep::Prepend metaspace_scheme(const json& metaspace) {
   const std::string scheme = metaspace.value("prepend_scheme", std::string("always"));
   if (scheme != "always" && scheme != "first" && scheme != "never")
     refuse("prepend_scheme", scheme, "always, first, never");
-  MINFER_REQUIRE(Input, metaspace.value("add_prefix_space", true) || scheme == "never" ||
-                            !metaspace.contains("prepend_scheme"),
+  MINFER_REQUIRE(Input,
+                 metaspace.value("add_prefix_space", true) || scheme == "never" ||
+                     !metaspace.contains("prepend_scheme"),
                  "Metaspace: add_prefix_space is false, but prepend_scheme is ", scheme);
   if (scheme == "never" || !metaspace.value("add_prefix_space", true))
     return WordStep::Prepend::Never;
@@ -78,8 +79,9 @@ WordStep::Prepend metaspace_scheme(const json& metaspace) {
 
 std::string metaspace_replacement(const json& metaspace) {
   // Older files spell the same character out beside it.
-  require_known_fields(metaspace, "Metaspace", {"type", "replacement", "str_rep", "prepend_scheme",
-                                                "add_prefix_space", "split"});
+  require_known_fields(
+      metaspace, "Metaspace",
+      {"type", "replacement", "str_rep", "prepend_scheme", "add_prefix_space", "split"});
   auto replacement = metaspace.at("replacement").get<std::string>();
   MINFER_REQUIRE(Input, utf8_char_bytes(replacement) == replacement.size() && !replacement.empty(),
                  "Metaspace: replacement \"", shortened(replacement), "\", expected one character");
@@ -91,7 +93,8 @@ std::string metaspace_replacement(const json& metaspace) {
 
 void add_replace(const json& step, BpeOptions& options) {
   const Pattern pattern = read_pattern(step.at("pattern"));
-  NormalizeStep made{.kind = NormalizeStep::Kind::Replace, .from = pattern.text,
+  NormalizeStep made{.kind = NormalizeStep::Kind::Replace,
+                     .from = pattern.text,
                      .to = step.at("content").get<std::string>()};
   if (!pattern.literal) {
     made.kind = NormalizeStep::Kind::ReplaceRegex;
@@ -117,8 +120,7 @@ void require_known_fields(const json& object, const std::string& what,
 }
 
 void read_hf_normalizer(const json& normalizer, BpeOptions& options) {
-  constexpr const char* kSupported =
-      "NFC, NFD, Prepend, Replace, Sequence, Strip, StripAccents";
+  constexpr const char* kSupported = "NFC, NFD, Prepend, Replace, Sequence, Strip, StripAccents";
   for_each_component(
       normalizer, "normalizer", "normalizers", [&](const json& step, const std::string& type) {
         const auto fields = [&](std::initializer_list<const char*> known) {
@@ -126,8 +128,8 @@ void read_hf_normalizer(const json& normalizer, BpeOptions& options) {
         };
         if (type == "Prepend") {
           fields({"type", "prepend"});
-          options.normalizer.push_back({.kind = NormalizeStep::Kind::Prepend,
-                                        .to = step.at("prepend").get<std::string>()});
+          options.normalizer.push_back(
+              {.kind = NormalizeStep::Kind::Prepend, .to = step.at("prepend").get<std::string>()});
         } else if (type == "Replace") {
           fields({"type", "pattern", "content"});
           add_replace(step, options);
@@ -137,7 +139,7 @@ void read_hf_normalizer(const json& normalizer, BpeOptions& options) {
               {.kind = type == "NFC" ? NormalizeStep::Kind::Nfc : NormalizeStep::Kind::Nfd});
         } else if (type == "StripAccents") {
           fields({"type"});
-          add_regex_replace(R"(\p{Mn})", options);
+          add_regex_replace(R"(\p{M})", options);
         } else if (type == "Strip") {
           fields({"type", "strip_left", "strip_right"});
           if (step.at("strip_left").get<bool>())
@@ -155,9 +157,8 @@ namespace {
 void read_byte_level(const json& step, BpeOptions& options) {
   require_known_fields(step, "pre_tokenizer ByteLevel",
                        {"type", "add_prefix_space", "trim_offsets", "use_regex"});
-  const bool has_metaspace = std::ranges::any_of(options.words.steps(), [](const WordStep& s) {
-    return s.kind == WordStep::Kind::Metaspace;
-  });
+  const bool has_metaspace = std::ranges::any_of(
+      options.words.steps(), [](const WordStep& s) { return s.kind == WordStep::Kind::Metaspace; });
   MINFER_REQUIRE(Input, !options.byte_level && !has_metaspace,
                  "pre_tokenizer ByteLevel behind Metaspace or ByteLevel is not supported");
   if (step.value("add_prefix_space", true))
@@ -282,9 +283,8 @@ void read_hf_decoder(const json& decoder, BpeOptions& options) {
           require_known_fields(step, "decoder ByteFallback", {"type"});
           options.decoder.push_back({.kind = DecodeStep::Kind::ByteFallback});
         } else if (type == "Metaspace") {
-          options.decoder.push_back({.kind = DecodeStep::Kind::Replace,
-                                     .from = metaspace_replacement(step),
-                                     .to = " "});
+          options.decoder.push_back(
+              {.kind = DecodeStep::Kind::Replace, .from = metaspace_replacement(step), .to = " "});
           options.strips_leading_space = metaspace_scheme(step) != WordStep::Prepend::Never;
         } else if (type == "Replace") {
           read_decoder_replace(step, options);
@@ -351,7 +351,8 @@ void read_template(const json& step, TokenizerSpec& spec) {
 
 // ["<s>", 0]
 int64_t id_of_pair(const json& pair) {
-  MINFER_REQUIRE(Input, pair.is_array() && pair.size() == 2, "post_processor: sep and cls are a "
+  MINFER_REQUIRE(Input, pair.is_array() && pair.size() == 2,
+                 "post_processor: sep and cls are a "
                  "token and its id");
   return pair[1].get<int64_t>();
 }

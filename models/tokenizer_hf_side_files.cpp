@@ -62,15 +62,14 @@ void list_special(const json& value, PieceIndex& index, TokenizerSpec& spec) {
 }
 
 void list_named_specials(const json& config, PieceIndex& index, TokenizerSpec& spec) {
-  for (const char* key : {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token",
-                          "cls_token", "mask_token"})
+  for (const char* key :
+       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"})
     if (config.contains(key)) list_special(config.at(key), index, spec);
   if (!config.contains("additional_special_tokens")) return;
   const json& more = config.at("additional_special_tokens");
   MINFER_REQUIRE(Input, more.size() <= kMaxEndIds, "additional_special_tokens: ", more.size(),
                  " tokens, expected at most ", kMaxEndIds);
-  for (const json& value : more.is_array() ? more : json::array())
-    list_special(value, index, spec);
+  for (const json& value : more.is_array() ? more : json::array()) list_special(value, index, spec);
 }
 
 void take_chat_template(const json& value, std::string& chat_template) {
@@ -127,8 +126,9 @@ void take_tokenizer_config(const json& config, PieceIndex& index, TokenizerSpec&
   bool adds_eos = false;
   take_flag(config, "add_eos_token", adds_eos);
   if (adds_eos && spec.notes.empty()) {
-    spec.notes.push_back("tokenizer_config.json has add_eos_token: a prompt goes on and does not "
-                         "get the end token behind it");
+    spec.notes.push_back(
+        "tokenizer_config.json has add_eos_token: a prompt goes on and does not "
+        "get the end token behind it");
   }
   if (config.contains("chat_template"))
     take_chat_template(config.at("chat_template"), spec.chat_template);
@@ -151,8 +151,7 @@ void take_end_ids(const std::string& shown, const json& config, TokenizerSpec& s
       continue;
     }
     const auto token = static_cast<TokenId>(number);
-    if (std::ranges::find(spec.end_ids, token) == spec.end_ids.end())
-      spec.end_ids.push_back(token);
+    if (std::ranges::find(spec.end_ids, token) == spec.end_ids.end()) spec.end_ids.push_back(token);
     if (spec.eos < 0) spec.eos = token;
   }
 }
@@ -162,7 +161,8 @@ void take_model_config(const SmallFiles& files, TokenizerSpec& spec) {
   constexpr const char* kName = "config.json";
   if (!files.has(kName)) return;
   try {
-    const json config = parse_strict_json(files.read(kName, kMaxSideFileBytes));
+    std::vector<std::string> told;  // by the model's loader too
+    const json config = parse_python_json(files.read(kName, kMaxSideFileBytes), kName, told);
     if (config.is_object()) take_end_ids(files.shown(kName), config, spec);
   } catch (const Error&) {
   } catch (const json::exception&) {
@@ -228,19 +228,21 @@ void add_token(TokenizerSpec& spec, PieceIndex& index, AddedToken token) {
 
 void apply_hf_side_files(const SmallFiles& files, PieceIndex& index, TokenizerSpec& spec) {
   with_file(files, "added_tokens.json", [&](const std::string& text) {
-    take_added_json(parse_strict_json(text), index, spec);
+    take_added_json(parse_python_json(text, "added_tokens.json", spec.warnings), index, spec);
   });
   with_file(files, "special_tokens_map.json", [&](const std::string& text) {
-    const json map = parse_strict_json(text);
+    const json map = parse_python_json(text, "special_tokens_map.json", spec.warnings);
     take_token(map, "bos_token", index, spec.bos);
     take_token(map, "eos_token", index, spec.eos);
     list_named_specials(map, index, spec);
   });
   with_file(files, "tokenizer_config.json", [&](const std::string& text) {
-    take_tokenizer_config(parse_strict_json(text), index, spec);
+    take_tokenizer_config(parse_python_json(text, "tokenizer_config.json", spec.warnings), index,
+                          spec);
   });
   with_file(files, "generation_config.json", [&](const std::string& text) {
-    take_end_ids(files.shown("generation_config.json"), parse_strict_json(text), spec);
+    take_end_ids(files.shown("generation_config.json"),
+                 parse_python_json(text, "generation_config.json", spec.warnings), spec);
   });
   take_model_config(files, spec);
   with_file(files, "chat_template.jinja",

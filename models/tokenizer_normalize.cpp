@@ -1,5 +1,7 @@
 #include "models/tokenizer_normalize.h"
 
+#include <algorithm>
+
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
 #include "models/tokenizer_characters.h"
@@ -38,59 +40,75 @@ constexpr size_t kMaxGrowth = 32;
 constexpr size_t kMaxGrowthBytes = 1 << 20;
 
 void require_bounded(size_t n_bytes, size_t max_bytes) {
-  MINFER_REQUIRE(Input, n_bytes <= max_bytes, "the normalizer makes a text longer than ",
-                 max_bytes, " bytes");
+  MINFER_REQUIRE(Input, n_bytes <= max_bytes, "the normalizer makes a text longer than ", max_bytes,
+                 " bytes");
 }
 
-std::string replaced(std::string_view text, std::string_view from, std::string_view to,
-                     size_t max_bytes) {
-  size_t n_bytes = text.size();
-  for (size_t at = 0; !from.empty() && (at = text.find(from, at)) != text.npos; at += from.size())
-    n_bytes = n_bytes + to.size() - from.size();
-  require_bounded(n_bytes, max_bytes);
-  return replace_all(text, from, to);
-}
-
-std::string replaced(std::string_view text, const Regex& pattern, std::string_view to,
-                     size_t max_bytes) {
+// `for_each(found)` calls found(begin, end) for each match from left to right.
+template <typename ForEach>
+std::string replaced(std::string_view text, std::string_view to, size_t max_bytes, size_t& front,
+                     const ForEach& for_each) {
   std::string out;
   size_t done = 0;
-  pattern.for_each_match(text, [&](size_t begin, size_t end) {
+  const size_t old_front = front;
+  bool torn = false;  // the front ends inside a match
+  for_each([&](size_t begin, size_t end) {
     out += text.substr(done, begin - done);
+    if (begin < old_front && !torn) {
+      torn = end > old_front;
+      front = torn ? out.size() : front + to.size() - (end - begin);
+    }
     out += to;
     require_bounded(out.size(), max_bytes);
     done = end;
   });
-  if (done == 0) return std::string(text);
   out += text.substr(done);
   return out;
 }
 
+template <typename Found>
+void for_each_literal(std::string_view text, std::string_view from, const Found& found) {
+  if (from.empty()) return;
+  for (size_t at = 0; (at = text.find(from, at)) != text.npos; at += from.size())
+    found(at, at + from.size());
+}
+
 }  // namespace
 
-std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, bool& at_start) {
+std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, size_t& front) {
   const size_t max_bytes = text.size() * kMaxGrowth + kMaxGrowthBytes;
+  const auto composed = [&](std::string (*form)(std::string_view)) {
+    std::string formed = form(text);
+    if (front > 0 && formed != text)
+      front = std::min(formed.size(), std::max(front, utf8_char_bytes(formed)));
+    text = std::move(formed);
+  };
   for (const NormalizeStep& step : steps) {
     switch (step.kind) {
       case NormalizeStep::Kind::Prepend:
-        if (!text.empty()) text.insert(0, step.to);
+        if (text.empty()) break;
+        text.insert(0, step.to);
+        if (front > 0) front += step.to.size();
         break;
       case NormalizeStep::Kind::Replace:
-        text = replaced(text, step.from, step.to, max_bytes);
+        text = replaced(text, step.to, max_bytes, front,
+                        [&](const auto& found) { for_each_literal(text, step.from, found); });
         break;
       case NormalizeStep::Kind::ReplaceRegex:
-        text = replaced(text, step.pattern.front(), step.to, max_bytes);
+        text = replaced(text, step.to, max_bytes, front, [&](const auto& found) {
+          step.pattern.front().for_each_match(text, found);
+        });
         break;
       case NormalizeStep::Kind::Nfc:
-        text = nfc(text);
+        composed(nfc);
         break;
       case NormalizeStep::Kind::Nfd:
-        text = nfd(text);
+        composed(nfd);
         break;
       case NormalizeStep::Kind::StripLeft: {
         const size_t n_bytes = text.size() - without_leading_white_space(text).size();
         text.erase(0, n_bytes);
-        at_start = at_start && n_bytes == 0;
+        front -= std::min(front, n_bytes);
         break;
       }
       case NormalizeStep::Kind::StripRight:

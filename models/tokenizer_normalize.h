@@ -32,8 +32,9 @@ struct NormalizeStep {
   std::vector<Regex> pattern = {};  // ReplaceRegex: one
 };
 
-// `at_start`: nothing is in front of the text; false afterwards where its start was cut off. Throws
-// Input where the text grows past 32 times its bytes and 1 MiB.
-std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, bool& at_start);
+// `front`: how many bytes at the start of the text come from the start of the whole text; kept as
+// the text changes, as tokenizers counts it: what replaces characters comes from where the last of
+// them was. Throws Input where the text grows past 32 times its bytes and 1 MiB.
+std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, size_t& front);
 
 }  // namespace minfer

@@ -73,7 +73,8 @@ using Prepend = WordStep::Prepend;
 // blanks become ▁, and one is in front of each text and behind each token, or of none.
 bool add_space_prefix_of(const BpeOptions& options) {
   const auto refuse = [](bool fits) {
-    MINFER_REQUIRE(Input, fits, "the tokenizer's normalizer and pre-tokenizer have no form in GGUF");
+    MINFER_REQUIRE(Input, fits,
+                   "the tokenizer's normalizer and pre-tokenizer have no form in GGUF");
   };
   bool replaces = false, prefixes = false;
   for (const NormalizeStep& step : options.normalizer) {

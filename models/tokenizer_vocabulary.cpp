@@ -1,11 +1,20 @@
 #include "models/tokenizer_vocabulary.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <functional>
 
 #include "models/tokenizer_normalize.h"
 
 namespace minfer {
+namespace {
+
+uint32_t hash_of(std::string_view text) {
+  return static_cast<uint32_t>(std::hash<std::string_view>()(text));
+}
+
+}  // namespace
 
 int byte_of_piece(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
@@ -22,11 +31,12 @@ std::string sentencepiece_bytes(const Piece& piece) {
 
 Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
   byte_ids_.fill(-1);
-  ids_.reserve(pieces_.size());
+  slots_.resize(std::bit_ceil(2 * pieces_.size() + 1));
   for (TokenId id = 0; id < size(); ++id) {
     const Piece& piece = (*this)[id];
     if (piece.text.empty()) continue;
-    ids_[piece.text] = id;
+    const uint32_t hash = hash_of(piece.text);
+    slots_[slot_of(piece.text, hash)] = {hash, id};
     longest_bytes_ = std::max(longest_bytes_, piece.text.size());
     if (const int byte = byte_of_piece(piece.text); piece.kind == PieceKind::Byte && byte >= 0)
       byte_ids_[static_cast<size_t>(byte)] = id;
@@ -35,9 +45,16 @@ Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
   spells_any_byte_ = std::ranges::any_of(byte_ids_, [](TokenId id) { return id >= 0; });
 }
 
+size_t Vocabulary::slot_of(std::string_view text, uint32_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  size_t at = hash & mask;
+  while (slots_[at].id >= 0 && (slots_[at].hash != hash || (*this)[slots_[at].id].text != text))
+    at = (at + 1) & mask;
+  return at;
+}
+
 TokenId Vocabulary::find(std::string_view text) const {
-  const auto found = ids_.find(text);
-  return found == ids_.end() ? -1 : found->second;
+  return slots_[slot_of(text, hash_of(text))].id;
 }
 
 TokenId Vocabulary::find_mergeable(std::string_view text) const {

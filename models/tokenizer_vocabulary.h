@@ -2,10 +2,8 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels/base/tensor.h"
@@ -53,11 +51,17 @@ class Vocabulary {
   size_t longest_bytes() const { return longest_bytes_; }
 
  private:
-  struct TextHash : std::hash<std::string_view> {
-    using is_transparent = void;
+  // Ids by text, in a table with linear probing that is at most half full. Texts are not kept
+  // twice, and only those with the hash that is looked for are compared: pieces may be long.
+  struct Slot {
+    uint32_t hash = 0;
+    TokenId id = -1;  // -1: free
   };
+  // The slot that has `text`, or the free one where it would be.
+  size_t slot_of(std::string_view text, uint32_t hash) const;
+
   std::vector<Piece> pieces_;
-  std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;
+  std::vector<Slot> slots_;
   std::array<TokenId, 256> byte_ids_;
   bool spells_bytes_ = false, spells_any_byte_ = false;
   size_t longest_bytes_ = 0;

@@ -1,5 +1,7 @@
 #include "models/tokenizer_words.h"
 
+#include <algorithm>
+
 #include "models/tokenizer_byte_level.h"
 #include "models/tokenizer_normalize.h"
 
@@ -8,12 +10,14 @@ namespace {
 
 struct Word {
   std::string_view text;
-  bool at_start;  // of the whole text
+  size_t front;  // bytes that come from the start of the whole text
 };
 
 void split(const TextSplitter& splitter, const Word& word, std::vector<Word>& out) {
-  for (const std::string_view part : splitter.split(word.text))
-    if (!part.empty()) out.push_back({part, word.at_start && part.data() == word.text.data()});
+  for (const std::string_view part : splitter.split(word.text)) {
+    const auto begin = static_cast<size_t>(part.data() - word.text.data());
+    if (!part.empty()) out.push_back({part, word.front - std::min(word.front, begin)});
+  }
 }
 
 // What a step that does not cut makes of a word.
@@ -23,7 +27,7 @@ std::string changed(const WordStep& step, const Word& word) {
     return (word.text.starts_with(' ') ? "" : " ") + std::string(word.text);
   std::string text = replace_all(word.text, " ", step.replacement);
   const bool prepends = step.prepend == WordStep::Prepend::Always ||
-                        (step.prepend == WordStep::Prepend::First && word.at_start);
+                        (step.prepend == WordStep::Prepend::First && word.front > 0);
   if (prepends && !text.starts_with(step.replacement)) text.insert(0, step.replacement);
   return text;
 }
@@ -36,10 +40,10 @@ void WordCutter::add_split(const std::string& pattern, SplitBehavior behavior, b
   steps_.back().splitter.add_step(pattern, behavior, invert, literal);
 }
 
-std::vector<std::string_view> WordCutter::cut(std::string_view text, bool at_start,
+std::vector<std::string_view> WordCutter::cut(std::string_view text, size_t front,
                                               std::deque<std::string>& store) const {
   std::vector<Word> words;
-  if (!text.empty()) words.push_back({text, at_start});
+  if (!text.empty()) words.push_back({text, front});
   for (const WordStep& step : steps_) {
     std::vector<Word> next;
     next.reserve(words.size());
@@ -48,7 +52,7 @@ std::vector<std::string_view> WordCutter::cut(std::string_view text, bool at_sta
         split(step.splitter, word, next);
       } else {
         store.push_back(changed(step, word));
-        next.push_back({store.back(), word.at_start});
+        next.push_back({store.back(), word.front});
       }
     }
     words = std::move(next);

@@ -35,8 +35,10 @@ class WordCutter {
     steps_.push_back({.kind = WordStep::Kind::Split, .splitter = std::move(splitter)});
   }
 
-  // The words of `text`, which is valid UTF-8. They point into it or into `store`.
-  std::vector<std::string_view> cut(std::string_view text, bool at_start,
+  // The words of `text`, which is valid UTF-8. They point into it or into `store`. `front`: how
+  // many of its bytes come from the start of the whole text; words that begin there are at its
+  // start.
+  std::vector<std::string_view> cut(std::string_view text, size_t front,
                                     std::deque<std::string>& store) const;
   bool empty() const { return steps_.empty(); }
   const std::vector<WordStep>& steps() const { return steps_; }

@@ -136,7 +136,8 @@ void append_utf8(char32_t code, std::string& out) {
   for (int i = n_more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (code >> (6 * i) & 0x3f));
 }
 
-// `first_byte`: a text whose bytes are all below does not change. `finish` takes the decomposed text.
+// `first_byte`: a text whose bytes are all below does not change. `finish` takes the decomposed
+// text.
 template <typename Finish>
 std::string in_form(std::string_view text, unsigned char first_byte, const Finish& finish) {
   const auto may_change = [&](char c) { return static_cast<unsigned char>(c) >= first_byte; };

@@ -71,6 +71,7 @@ void run_tokenize(const TokenizeOptions& options, Context& context) {
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(
       options.tokenizer_path.empty() ? find_model(options.model_path) : options.tokenizer_path);
   for (const std::string& warning : tokenizer->warnings()) log_warning(warning);
+  for (const std::string& note : tokenizer->notes()) log_debug(note);
   if (options.decode) return print_decoded(*tokenizer, options, context);
 
   const std::optional<std::string> text = read_text_options(options.text);

@@ -8,8 +8,8 @@
 #include "models/tokenizer.h"
 
 int main(int argc, char** argv) {
-  using nlohmann::json;
   using minfer::TokenId;
+  using nlohmann::json;
   if (argc != 2) return 2;
   try {
     const auto tokenizer = minfer::load_tokenizer(argv[1]);

@@ -291,7 +291,7 @@ TEST(Charsmap, IsUsed) {
 TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
   expect_error(kInput, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
-  expect_error(kInput, "neither tokenizer.model nor tokenizer.json",
+  expect_error(kInput, "neither tokenizer.json nor tokenizer.model",
                [&] { load_tokenizer(dir.path()); });
   expect_error(kInput, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
   expect_error(kInput, "malformed JSON",
