@@ -211,30 +211,28 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                        {"shape", shape},
                        {"bytes", entry.file_bytes}});
   }
-  Json object = {
-      {"path", result.path},
-      {"format", result.format},
-      {"architecture", result.architecture},
-      {"supported", result.config.has_value()},
-      {"checked", checked.has_value()},
-      {"checksums", nullptr},
-      {"unsupported", nullptr},
-      {"config", nullptr},
-      {"n_params", result.n_params},
-      {"n_tensors", result.n_tensors},
-      {"bytes", result.file_bytes},
-      {"bpw", bits_per_weight(result.file_bytes, result.n_params)},
-      {"types", types},
-      {"input_activations",
-       result.input_activations.empty() ? Json(nullptr) : Json(result.input_activations)},
-      {"memory", nullptr},
-      {"warnings", result.warnings},
-      {"tensors", tensors}};
+  Json object = {{"path", result.path},
+                 {"format", result.format},
+                 {"architecture", result.architecture},
+                 {"supported", result.config.has_value()},
+                 {"checked", checked.has_value()},
+                 {"checksums", nullptr},
+                 {"unsupported", nullptr},
+                 {"config", nullptr},
+                 {"n_params", result.n_params},
+                 {"n_tensors", result.n_tensors},
+                 {"bytes", result.file_bytes},
+                 {"bpw", bits_per_weight(result.file_bytes, result.n_params)},
+                 {"types", types},
+                 {"memory", nullptr},
+                 {"warnings", result.warnings},
+                 {"tensors", tensors}};
   add_json(object, result.tokenizer);
   if (checked) {
     object["checksums"] = {{"sha256_files", checked->n_files.value_or(0)},
                            {"xxh3_tensors", checked->n_tensors}};
   }
+  if (!result.input_activations.empty()) object["input_activations"] = result.input_activations;
   if (result.config) {
     object["config"] = config_json(*result.config);
     object["memory"] = {{"ctx", result.ctx},
