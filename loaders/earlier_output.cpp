@@ -8,6 +8,7 @@
 #include <system_error>
 
 #include "kernels/base/error.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 #include "loaders/formats.h"
 #include "loaders/quantized_dir.h"
@@ -29,18 +30,15 @@ std::string earlier_directory(const std::string& path) {
   const std::set<std::string> listed = names_in_sha256_sums(path);
   std::set<std::string> others;
   int n_files = 0;
-  std::error_code error;
-  for (fs::directory_iterator item(path, error), end; !error && item != end;
-       item.increment(error)) {
-    std::error_code ignored;
-    const std::string name = item->path().filename();
+  for (const std::string& name : names_in_directory(path)) {
     const bool is_own =
         listed.empty() || name == kSha256Sums || name == kQuantReport || listed.contains(name);
-    const bool is_file = item->symlink_status(ignored).type() == fs::file_type::regular;
+    struct stat status {};
+    const bool is_file =
+        lstat((fs::path(path) / name).c_str(), &status) == 0 && S_ISREG(status.st_mode);
     ++n_files;
     if (!is_own || !is_file) others.insert(name);
   }
-  if (error) refuse(path, cat("it cannot be listed: ", error.message()));
   if (!others.empty()) {
     refuse(path, cat("it holds ", shortened(*others.begin()), ", which minfer has not written"));
   }
@@ -90,7 +88,7 @@ std::string earlier_output(const std::string& path, OutputKind kind) {
   try {
     return is_directory ? earlier_directory(path) : earlier_file(path, kind);
   } catch (const Error& e) {
-    if (e.kind() == ErrorKind::System) throw;
+    if (e.kind() != ErrorKind::Input) throw;
     refuse(path, e.what());
   }
 }

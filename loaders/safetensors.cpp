@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "loaders/checksum.h"
+#include "loaders/directory.h"
 #include "loaders/hf_config.h"
 #include "loaders/hf_weight_files.h"
 #include "loaders/memory_budget.h"
@@ -202,15 +203,13 @@ void SafetensorsSource::warn_of_absent(const std::string& index_path, const Weig
 
 void SafetensorsSource::warn_of_other_files(const std::string& directory,
                                             const std::set<std::string>& shards) {
-  std::vector<std::string> others;
-  std::error_code error;  // a directory that cannot be listed has nothing to warn of
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    const std::string name = item->path().filename();
-    if (name.ends_with(".safetensors") && !shards.contains(name)) others.push_back(name);
+  std::vector<std::string> names;
+  try {
+    names = names_in_directory(directory);
+  } catch (const Error&) {  // a directory that cannot be listed has nothing to warn of
   }
-  std::sort(others.begin(), others.end());
-  for (const std::string& name : others) {
+  for (const std::string& name : names) {
+    if (!name.ends_with(".safetensors") || shards.contains(name)) continue;
     warnings.push_back(cat(shortened(name), ": is not in the index and not read"));
   }
 }

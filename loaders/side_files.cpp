@@ -7,6 +7,7 @@
 #include <system_error>
 
 #include "kernels/base/error.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 #include "loaders/quantized_dir.h"
 #include "loaders/sha256_sums.h"
@@ -38,11 +39,11 @@ bool leads_home(const fs::path& end, const fs::path& directory) {
 }
 
 // Why a file is not copied; empty where it is.
-std::string fault_of(const fs::directory_entry& item, const fs::path& real_directory) {
+std::string fault_of(const fs::path& path, const fs::path& real_directory) {
   std::error_code error;
-  const std::string name = item.path().filename();
-  if (item.symlink_status(error).type() == fs::file_type::symlink) {
-    const fs::path end = fs::canonical(item.path(), error);
+  const std::string name = path.filename();
+  if (fs::symlink_status(path, error).type() == fs::file_type::symlink) {
+    const fs::path end = fs::canonical(path, error);
     if (error) return "is a link that leads nowhere";
     if (!leads_home(end, real_directory)) return "is a link out of the model's directory";
   }
@@ -56,21 +57,17 @@ SideFiles side_files(const std::string& directory) {
   SideFiles files;
   std::error_code error;
   const fs::path real_directory = fs::canonical(directory, error);
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    std::error_code ignored;
-    const std::string name = item->path().filename();
-    if (!is_side_file(name) || item->is_directory(ignored)) continue;
-    const std::string fault = fault_of(*item, real_directory);
+  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot resolve: ", error.message());
+  for (const std::string& name : names_in_directory(directory)) {
+    const fs::path path = fs::path(directory) / name;
+    if (!is_side_file(name) || fs::is_directory(path, error)) continue;
+    const std::string fault = fault_of(path, real_directory);
     if (!fault.empty()) {
-      files.left_out.push_back(cat(shown_path(item->path()), ": ", fault, ", and is not copied"));
-    } else if (item->is_regular_file(ignored)) {
+      files.left_out.push_back(cat(shown_path(path), ": ", fault, ", and is not copied"));
+    } else if (fs::is_regular_file(path, error)) {
       files.names.push_back(name);
     }
   }
-  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
-  std::ranges::sort(files.names);
-  std::ranges::sort(files.left_out);
   return files;
 }
 

@@ -8,6 +8,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstdlib>
 #include <filesystem>
@@ -15,8 +16,10 @@
 #include <set>
 #include <sstream>
 #include <system_error>
+#include <vector>
 
 #include "kernels/base/error.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 
 namespace minfer {
@@ -31,17 +34,11 @@ constexpr std::string_view kLinkEnding = ".lock";
 // A new directory is lost to another process only in the microseconds before it is locked.
 constexpr int kMostAttempts = 20;
 
+// A process has one at a time; of several the others are left to the next run.
+std::atomic<StagingDirectory*> open_directory{nullptr};
+
 bool same_file(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
-}
-
-bool remove_tree(const std::string& path) noexcept try {
-  std::error_code ignored;
-  fs::remove_all(path, ignored);
-  struct stat status {};
-  return lstat(path.c_str(), &status) != 0 && errno == ENOENT;
-} catch (...) {  // no memory for the names
-  return false;
 }
 
 enum class Lock { Held, Taken, Unsupported, Failed };
@@ -130,13 +127,13 @@ bool has_ended(const std::string& record) {
 void remove_if_stale(const std::string& path) {
   const std::string link = path + std::string(kLinkEnding), record = link_target(link);
   if (!record.empty()) {
-    if (has_ended(record) && remove_tree(path)) ::unlink(link.c_str());
+    if (has_ended(record) && remove_flat_directory(path)) ::unlink(link.c_str());
     return;
   }
   int descriptor = -1;
   const Lock lock = lock_directory(path, descriptor);
   if (lock == Lock::Held) {
-    remove_tree(path);
+    remove_flat_directory(path);
     close(descriptor);
   } else if (lock == Lock::Unsupported && symlink(own_record().c_str(), link.c_str()) == 0) {
     rmdir(path.c_str());  // killed before it had its link: only then it is empty
@@ -146,11 +143,13 @@ void remove_if_stale(const std::string& path) {
 
 // What killed runs for the same output have left.
 void remove_stale(const std::string& parent, const std::string& prefix) {
+  std::vector<std::string> names;
+  try {
+    names = names_in_directory(parent);
+  } catch (const Error&) {  // making a directory in it says why
+  }
   std::set<std::string> found;
-  std::error_code error;  // where the directory cannot be listed, making one in it says why
-  for (fs::directory_iterator item(parent, error), end; !error && item != end;
-       item.increment(error)) {
-    std::string name = item->path().filename().string();
+  for (std::string& name : names) {
     if (name.ends_with(kLinkEnding)) name.resize(name.size() - kLinkEnding.size());
     if (name.starts_with(prefix) && name.size() == prefix.size() + kRandomCharacters) {
       found.insert((fs::path(parent) / name).string());
@@ -180,12 +179,15 @@ StagingDirectory::StagingDirectory(const std::string& parent, const std::string&
       throw;
     }
   }
+  open_directory.store(this);
   const mode_t mask = umask(0);
   umask(mask);
   chmod(path_.c_str(), 0777 & ~mask);  // mkdtemp's is for the owner alone
 }
 
 StagingDirectory::~StagingDirectory() {
+  StagingDirectory* own = this;
+  open_directory.compare_exchange_strong(own, nullptr);
   remove();
   if (descriptor_ >= 0) close(descriptor_);
 }
@@ -209,12 +211,17 @@ bool StagingDirectory::lock() {
 }
 
 bool StagingDirectory::remove() noexcept {
-  const bool removed = remove_tree(path_);
+  const bool removed = remove_flat_directory(path_);
   if (has_link_ && removed) {
     ::unlink((path_ + std::string(kLinkEnding)).c_str());
     has_link_ = false;
   }
   return removed;
+}
+
+void remove_open_staging_directories() noexcept {
+  StagingDirectory* const directory = open_directory.exchange(nullptr);
+  if (directory != nullptr) directory->remove();
 }
 
 }  // namespace minfer

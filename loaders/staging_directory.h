@@ -28,4 +28,7 @@ class StagingDirectory {
   bool has_link_ = false;  // in its place
 };
 
+// For a process that ends at once: removes the staging directories that are open.
+void remove_open_staging_directories() noexcept;
+
 }  // namespace minfer

@@ -123,7 +123,9 @@ class Checker:
             before = digests(command.earlier) if command.earlier else {}
             if output != (command.whole if code == 0 else before):
                 wrong.append("another output")
-            if names - {command.output}:
+            # What was replaced may stay if it is said so: the next run removes it.
+            is_said = code == 0 and "what was replaced could not be removed" in err
+            if names - {command.output} and not is_said:
                 wrong.append(f"left {sorted(names - {command.output})}")
         self.n_runs += 1
         if wrong:
@@ -165,7 +167,7 @@ def make_commands(model, place, minfer):
     packed = quantized("packed", "--group", "32")
     earlier = quantized("earlier", "--type", "int8")
     earlier_gguf = quantized("earlier.gguf", "--gguf", "q8_0")
-    quantize = ["quantize", str(model), "-q", "-t", "2"]
+    quantize = ["quantize", str(model), "--log-level", "warning", "-t", "2"]
     generate = ["generate", "--temp", "0", "-n", "3", "--ignore-eos", "-q", "-t", "2"]
     return [
         Command("quantize", [*quantize, "out", "--group", "32"], "out"),

@@ -67,7 +67,8 @@ int guarded(int argc, char** argv) {
   } catch (const Cancelled&) {
     return 128 + interrupt_signal();
   } catch (const std::bad_alloc&) {
-    return fail(ErrorKind::Memory, "out of memory");
+    write_memory_error();
+    return static_cast<int>(ErrorKind::Memory);
   } catch (const std::system_error& e) {
     return fail(kind_of(e.code()), e.what());
   } catch (const std::exception& e) {
@@ -81,5 +82,6 @@ int guarded(int argc, char** argv) {
 int main(int argc, char** argv) {
   minfer::open_standard_files();
   minfer::install_signal_handlers();
+  minfer::install_terminate_handler();
   return minfer::guarded(argc, argv);
 }
