@@ -2,7 +2,7 @@
 #include <random>
 
 #include "engine/generate.h"
-#include "models/chat.h"
+#include "tools/chat_options.h"
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/generate_report.h"
@@ -15,12 +15,16 @@
 namespace minfer {
 namespace {
 
+// An answer ends where the model ends it, and its context is made for this many tokens at most: the
+// KV cache of all that a model was trained for can be larger than the model.
+constexpr int64_t kMaxAnswerTokens = 8192;
+
 struct GenerateCommandOptions {
   std::string model_path, tokenizer_path;
   TextOptions prompt;
-  bool chat = false;
+  bool chat = false, no_chat = false;
   std::optional<std::string> system;
-  std::string chat_template;
+  ChatCommandOptions conversation;
   bool special = false, no_bos = false, echo = false, jsonl = false;
 
   int64_t ctx_size = 0;    // 0: what prompt and -n need, within the trained context
@@ -28,8 +32,16 @@ struct GenerateCommandOptions {
   std::string kv_type = "f16";
   int64_t seed = -1;                    // -1: a random one
   std::vector<std::string> logit_bias;  // "ID=B"
+  std::optional<std::string> n_predict;  // -1: to the end
   GenerateOptions generate;
   DeviceOptions device;
+
+  // Whether the prompt goes through a chat template.
+  bool is_chat() const { return chat || conversation.messages; }
+  int64_t tokens_to_predict() const {
+    if (n_predict) return parse_integer("--predict", *n_predict, -1, kMaxTokens);
+    return is_chat() ? -1 : generate.n_predict;
+  }
 };
 
 std::pair<TokenId, float> parse_logit_bias(const std::string& text) {
@@ -46,8 +58,17 @@ uint64_t random_seed() { return std::random_device()(); }
 
 // What the options say that cannot be, before a model is read.
 void check(const GenerateCommandOptions& options, const Context& context) {
-  MINFER_REQUIRE(Usage, options.chat || (!options.system && options.chat_template.empty()),
-                 "--system and --chat-template go with --chat");
+  const ChatCommandOptions& conversation = options.conversation;
+  conversation.check();
+  options.tokens_to_predict();
+  MINFER_REQUIRE(Usage, !(options.is_chat() && options.no_chat),
+                 "--no-chat excludes --chat and --messages");
+  const bool chat_option = options.system || !conversation.chat_template.empty() ||
+                           !conversation.variables.empty();
+  MINFER_REQUIRE(Usage, options.is_chat() || !chat_option,
+                 "--system, --chat-template and --template-var go with --chat or --messages");
+  MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
+                 "--messages has a system message of its own, --system cannot give it");
   MINFER_REQUIRE(Usage, !(context.common.json && options.jsonl),
                  "--json and --jsonl exclude each other");
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
@@ -55,7 +76,6 @@ void check(const GenerateCommandOptions& options, const Context& context) {
   for (const std::string& stop : options.generate.stop) {
     MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
   }
-  if (!options.chat_template.empty()) chat_family_by_name(options.chat_template);
   kv_dtype_by_name(options.kv_type, options.device);
 }
 
@@ -69,17 +89,35 @@ std::string read_prompt(const TextOptions& options) {
   return *std::move(text);
 }
 
+// The conversation so far, with the prompt as one more turn of the user's if there is one.
+std::string read_messages(const GenerateCommandOptions& options) {
+  const TextOptions& prompt = options.prompt;
+  std::string messages = read_text(*options.conversation.messages);
+  if (!prompt.positional && !prompt.option && !prompt.file) return messages;
+  MINFER_REQUIRE(Usage, !(prompt.file == "-" && options.conversation.messages == "-"),
+                 "stdin cannot be both the messages and the prompt");
+  return with_turn(messages, "user", read_prompt(prompt));
+}
+
+// The tokens of `text`: a prompt, or with --messages the conversation.
 ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                        const std::string& text) {
   ChatPrompt prompt;
-  if (options.chat) {
-    const ChatFamily family = options.chat_template.empty()
-                                  ? recognize_chat_family(tokenizer.chat_template())
-                                  : chat_family_by_name(options.chat_template);
-    prompt = make_chat_prompt(tokenizer, family, text, options.system, options.special);
+  if (options.is_chat()) {
+    const ChatTemplate chosen =
+        choose_chat_template(options.conversation.chat_template, tokenizer);
+    const ChatOptions chat_options = options.conversation.chat_options(options.special);
+    prompt = options.conversation.messages
+                 ? make_chat_prompt(tokenizer, chosen, text, chat_options)
+                 : make_turn_prompt(tokenizer, chosen, text, options.system, chat_options);
     const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
     if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
   } else {
+    if (!options.no_chat && !tokenizer.chat_template().empty()) {
+      log_info(
+          "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
+          "it");
+    }
     prompt.tokens =
         tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
   }
@@ -103,7 +141,8 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
   const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
   MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
                  " tokens, the context holds ", limit);
-  const int64_t n_predict = options.generate.n_predict;
+  const bool answer = options.is_chat() && !options.n_predict;
+  const int64_t n_predict = answer ? kMaxAnswerTokens : options.tokens_to_predict();
   const bool bounded = options.ctx_size == 0 && n_predict >= 0;
   return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
           .prefill_chunk = options.batch_size,
@@ -113,13 +152,15 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
   GenerateOptions generate_options = options.generate;
+  generate_options.n_predict = options.tokens_to_predict();
   for (const std::string& bias : options.logit_bias) {
     generate_options.sampler.logit_bias.push_back(parse_logit_bias(bias));
   }
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
-  const std::string text = read_prompt(options.prompt);
+  const std::string text =
+      options.conversation.messages ? read_messages(options) : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
@@ -177,9 +218,9 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
-  command.add_choice("--chat-template", options.chat_template,
-                     {"chatml", "llama2", "llama3", "zephyr", "mistral"},
-                     "Chat template, instead of the model's own", Show::More);
+  options.conversation.add_to(command);
+  command.add_flag("--no-chat", options.no_chat,
+                   "The prompt is plain text, though the model has a chat template", Show::More);
   command.add_flag("--special", options.special,
                    "Names of control tokens in the prompt are those tokens, and show in the output",
                    Show::More);
@@ -212,9 +253,10 @@ void add_sampling_options(CommandNode& command, GenerateCommandOptions& options)
 
 void add_output_options(CommandNode& command, GenerateCommandOptions& options) {
   GenerateOptions& generate = options.generate;
-  command.add_integer("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens",
-                      generate.n_predict, -1, kMaxTokens,
-                      "Tokens to generate; -1: to the end of text or context, 0: the prompt only");
+  command.add_text("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", options.n_predict,
+                   "N",
+                   "Tokens to generate; -1: to the end of text or context, 0: the prompt only "
+                   "[128; with --chat: to the end of the answer]");
   command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
   command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
   command.add_flag("--echo", options.echo, "Print the prompt as well", Show::More);
