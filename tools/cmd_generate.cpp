@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/generate_report.h"
+#include "tools/id_tokenizer.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
@@ -18,6 +19,7 @@ namespace {
 struct GenerateCommandOptions {
   std::string model_path, tokenizer_path;
   TextOptions prompt;
+  std::optional<std::string> prompt_ids;  // in place of a text
   bool chat = false;
   std::optional<std::string> system;
   std::string chat_template;
@@ -48,6 +50,9 @@ uint64_t random_seed() { return std::random_device()(); }
 void check(const GenerateCommandOptions& options, const Context& context) {
   MINFER_REQUIRE(Usage, options.chat || (!options.system && options.chat_template.empty()),
                  "--system and --chat-template go with --chat");
+  const bool has_text = options.prompt.positional || options.prompt.option || options.prompt.file;
+  MINFER_REQUIRE(Usage, !options.prompt_ids || (!has_text && !options.chat),
+                 "--prompt-ids takes the place of a prompt, and of --chat");
   MINFER_REQUIRE(Usage, !(context.common.json && options.jsonl),
                  "--json and --jsonl exclude each other");
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
@@ -116,6 +121,19 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
+// With token ids as the prompt a model needs no tokenizer: it answers in ids.
+Model load_to_generate(const GenerateCommandOptions& options, const std::string& path,
+                       Backend& backend, const Context& context,
+                       const SessionMemoryOf& plan_session) {
+  const bool quiet = context.common.quiet;
+  if (!options.prompt_ids) {
+    return load_with_tokenizer(path, backend, options.tokenizer_path, quiet, plan_session);
+  }
+  Model model = load_with_progress(path, backend, options.tokenizer_path, quiet, plan_session);
+  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.config.vocab_size);
+  return model;
+}
+
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
   GenerateOptions generate_options = options.generate;
@@ -125,19 +143,23 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
-  const std::string text = read_prompt(options.prompt);
+  const std::string text = options.prompt_ids ? *options.prompt_ids : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
-    prompt = make_prompt(options, *model.tokenizer, text);
+    if (options.prompt_ids) {
+      prompt.tokens = parse_token_ids("--prompt-ids", text, model.config.vocab_size);
+      MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
+    } else {
+      prompt = make_prompt(options, *model.tokenizer, text);
+    }
     session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
     SessionMemory memory = session_memory(model.config, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
   };
-  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
-                                          context.common.quiet, plan_session);
+  const Model model = load_to_generate(options, path, *backend, context, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
   Progress reading("reading the prompt", context.common.quiet);
   session_opts.progress = reading.callback();
@@ -191,6 +213,9 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Text to continue; \"\" is a prompt too");
   command.add_text("-f,--file", options.prompt.file, "FILE",
                    "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
+  command.add_text("--prompt-ids", options.prompt_ids, "IDS",
+                   "Token ids instead of a text, \"1 450 17\"; nothing is put in front of them",
+                   Show::More);
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
   command.add_choice("--chat-template", options.chat_template,
