@@ -72,7 +72,8 @@ TEST_F(ChatTerminal, CtrlCEndsTheAnswerAndNotTheProgram) {
     terminal->wait_for("one\r\n");
     for (int i = 0; i < 20; ++i) terminal->wait_for("a");  // it streams, and would go on
     terminal->type(kCtrlC);
-    terminal->wait_for("\r\n> ");
+    terminal->wait_for("\r\n");
+    terminal->wait_for("> ");
   }
   terminal->type("/stats\r");
   terminal->wait_for("stop interrupted");
