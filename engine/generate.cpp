@@ -20,9 +20,10 @@ class Stopwatch {
 };
 
 // Every id that ends the text.
-std::vector<TokenId> end_ids(const Tokenizer& tokenizer, const GenerateOptions& options) {
-  std::vector<TokenId> ids = tokenizer.end_ids();
+std::vector<TokenId> end_ids(const Model& model, const GenerateOptions& options) {
+  std::vector<TokenId> ids = model.tokenizer->end_ids();
   ids.insert(ids.end(), options.end_ids.begin(), options.end_ids.end());
+  std::erase_if(ids, [&model](TokenId id) { return id >= model.n_usable_tokens(); });
   return ids;
 }
 
@@ -81,9 +82,9 @@ class Generation {
         tokenizer_(*session.model().tokenizer),
         options_(options),
         on_token_(on_token),
-        ends_(end_ids(tokenizer_, options)),
+        ends_(end_ids(session.model(), options)),
         sampler_options_(sampler_options(options, ends_)),
-        sampler_(sampler_options_, tokenizer_.n_tokens()),
+        sampler_(sampler_options_, session.model().n_usable_tokens()),
         stream_(tokenizer_, prompt.size() == 1 && prompt[0] == tokenizer_.bos(), options),
         history_(prompt.begin(), prompt.end()) {}
 
@@ -141,7 +142,8 @@ class Generation {
 
   // Of all tokens behind the first one, where the backend can choose them.
   std::optional<Session::TokenRun> start_run(TokenId first) {
-    const auto sampling = decode_sampling(options_, sampler_options_, tokenizer_.n_tokens());
+    const auto sampling =
+        decode_sampling(options_, sampler_options_, session_.model().n_usable_tokens());
     if (!sampling) return std::nullopt;
     int64_t n_steps = session_.max_seq_len() - session_.pos();
     if (options_.n_predict > 0) n_steps = std::min(n_steps, options_.n_predict - 1);
@@ -158,7 +160,7 @@ class Generation {
 
   // Rows of the embedding past the vocabulary are padding, and never chosen.
   std::span<const float> evaluate(std::span<const TokenId> tokens) {
-    return session_.eval(tokens).first(static_cast<size_t>(tokenizer_.n_tokens()));
+    return session_.eval(tokens).first(static_cast<size_t>(session_.model().n_usable_tokens()));
   }
 
   void emit(GeneratedToken token) {

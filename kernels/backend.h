@@ -74,6 +74,13 @@ struct HeadProduct {
 class DecodePlan;
 struct DecodeModel;
 
+// What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
+// VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
+// of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
+// * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
+// CudaOptions says what a card does.
+enum class Activations { Float, Int8, Int8Asym };
+
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
@@ -94,6 +101,7 @@ class Backend {
 
   virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
   virtual DType activation_dtype() const = 0;
+  virtual Activations activations() const { return Activations::Float; }  // as it was made
   // Of the card's own memory; none where it is the host's.
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
   // Tokens of a prompt in one pass, where nobody asks for another number.
@@ -212,13 +220,6 @@ class Backend {
  private:
   const std::atomic<bool>* cancel_flag_ = nullptr;
 };
-
-// What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
-// VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
-// of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
-// * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
-// CudaOptions says what a card does.
-enum class Activations { Float, Int8, Int8Asym };
 
 struct CpuOptions {
   int n_threads = 0;  // 0: one for each core that this process may use

@@ -21,8 +21,6 @@
 namespace minfer {
 namespace {
 
-std::string os_error_text(int error) { return std::generic_category().message(error); }
-
 [[noreturn]] void throw_open_error(const std::string& path, int error) {
   const bool is_input = error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG ||
                         error == ELOOP || error == ENXIO;
@@ -37,6 +35,8 @@ bool path_exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+std::string os_error_text(int error) { return std::generic_category().message(error); }
+
 std::string shown_path(const std::string& path) { return shortened(path, PATH_MAX); }
 
 File::Identity File::identity_of(const struct ::stat& status) {
@@ -46,7 +46,9 @@ File::Identity File::identity_of(const struct ::stat& status) {
 
 File::File(std::string path) : path_(std::move(path)) {
   // O_NONBLOCK: opening a pipe must not wait for its writer. It has no effect on a regular file.
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  do {
+    descriptor_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) throw_open_error(path_, errno);
   struct stat status {};
   const int error = fstat(descriptor_, &status) == 0 ? 0 : errno;

@@ -54,6 +54,9 @@ class File {
 // Whether there is something at the end of the path; File says what is wrong with it.
 bool path_exists(const std::filesystem::path& path);
 
+// "No space left on device" for ENOSPC.
+std::string os_error_text(int error);
+
 // The path on one line, for messages.
 std::string shown_path(const std::string& path);
 

@@ -23,7 +23,8 @@ std::string pointed_size(std::string_view pointer) {
 }
 
 constexpr const char* kPickle =
-    "is PyTorch's (a pickle, which can run code when it is read); convert it to safetensors or GGUF";
+    "is PyTorch's (a pickle, which can run code when it is read); convert it to safetensors or "
+    "GGUF";
 constexpr const char* kConvert = "; convert it to safetensors or GGUF";
 
 struct Magic {
@@ -67,8 +68,9 @@ std::string stand_in(std::string_view start) {
                ", not the file; `git lfs pull` in its directory fetches it");
   }
   const size_t first = start.find_first_not_of(" \t\r\n\xef\xbb\xbf");
-  const std::string text =
-      first == std::string_view::npos ? "" : lower(start.substr(first, std::size("<!doctype html")));
+  const std::string text = first == std::string_view::npos
+                               ? ""
+                               : lower(start.substr(first, std::size("<!doctype html")));
   if (text.starts_with("<!doctype html") || text.starts_with("<html")) {
     return "is a web page, saved in place of the file; on huggingface.co the file is at /resolve/, "
            "not at /blob/";
@@ -99,7 +101,8 @@ std::string foreign_format(std::string_view start, std::string_view name) {
     return cat("is of another framework", kConvert);
   }
   if (ends(".engine") || ends(".plan")) return "is an engine of TensorRT; minfer reads its source";
-  if (start.size() > 262 && start.substr(257, 5) == "ustar") return "is a tar archive; unpack it first";
+  if (start.size() > 262 && start.substr(257, 5) == "ustar")
+    return "is a tar archive; unpack it first";
   return "";
 }
 

@@ -6,7 +6,8 @@
 namespace minfer {
 
 // What stands in the place of a file that was not fetched: "is a git-lfs pointer ...", "is a web
-// page ...". `start` are the first bytes of the file, up to kStandInBytes. Empty where it is neither.
+// page ...". `start` are the first bytes of the file, up to kStandInBytes. Empty where it is
+// neither.
 inline constexpr size_t kStandInBytes = 256;
 std::string stand_in(std::string_view start);
 

@@ -130,6 +130,8 @@ std::unique_ptr<TensorSource> open_source(const std::string& path) {
                                              ? open_hf_directory(path)
                                              : open_file(File(path));
   source->path = path;
+  const std::vector<std::string>& of_metadata = source->metadata.warnings;
+  source->warnings.insert(source->warnings.begin(), of_metadata.begin(), of_metadata.end());
   return source;
 }
 

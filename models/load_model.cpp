@@ -159,7 +159,8 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
   std::vector<std::future<void>> reads(n_slots);  // gone before what they read into
   const auto start_reading = [&](size_t i) {
     if (i >= bindings.size()) return;
-    reads[i % n_slots] = std::async(std::launch::async,
+    // Deferred where the system starts no thread.
+    reads[i % n_slots] = std::async(std::launch::async | std::launch::deferred,
                                     [&source, &to = slots[i % n_slots], entry = bindings[i].entry] {
                                       to.read_finite(source, *entry);
                                     });
@@ -201,11 +202,22 @@ std::unique_ptr<Tokenizer> load_own_tokenizer(const TensorSource& source) {
   return has_tokenizer(source.path) ? load_tokenizer(source.path) : nullptr;
 }
 
-void require_fitting_tokenizer(const Model& model) {
+void warn_of_tokens_without_rows(Model& model) {
   if (model.tokenizer == nullptr) return;
-  MINFER_REQUIRE(Input, model.tokenizer->n_tokens() <= model.config.vocab_size,
-                 "the tokenizer has ", model.tokenizer->n_tokens(), " tokens, the embedding ",
-                 model.config.vocab_size, " rows");
+  const int64_t n_tokens = model.tokenizer->n_tokens(), n_rows = model.config.vocab_size;
+  if (n_tokens <= n_rows) return;
+  model.warnings.push_back(cat("the tokenizer has ", n_tokens, " tokens, the embedding ", n_rows,
+                               " rows: ids from ", n_rows,
+                               " on are never produced, and refused in a prompt"));
+}
+
+// Of a checkpoint whose maker has quantized the inputs of matrices too.
+void warn_of_activations(Model& model, const TensorSource& source, const Backend& backend) {
+  const std::string& scheme = source.input_activations;
+  if (scheme.empty() || backend.activations() != Activations::Float) return;
+  model.warnings.push_back(cat("the model was quantized for ", scheme,
+                               " inputs of its matrices; this run has floats (--activations ",
+                               scheme, " quantizes them)"));
 }
 
 // "Q4_1": the type that most matrix elements of the file have.
@@ -267,12 +279,19 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     std::vector<std::string> surplus;
     bindings = bind_weights(source, model.config, model.weights, surplus);
     model.warnings = source.warnings;
+    model.warnings.insert(model.warnings.end(), model.config.warnings.begin(),
+                          model.config.warnings.end());
+    warn_of_activations(model, source, backend);
     warn(model, "tensors that the model does not use", surplus);
     warn(model, "keys that minfer does not know", unknown_config_keys(source, model.config));
     divisors = find_rope_divisors(source, model.config);
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
-    require_fitting_tokenizer(model);
+    if (model.tokenizer != nullptr) {
+      const std::vector<std::string>& told = model.tokenizer->warnings();
+      model.warnings.insert(model.warnings.end(), told.begin(), told.end());
+    }
+    warn_of_tokens_without_rows(model);
   });
   SessionMemory session;
   if (options.session_memory) {

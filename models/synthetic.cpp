@@ -6,6 +6,7 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/parallel.h"
 #include "kernels/base/random.h"
 #include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
@@ -135,10 +136,9 @@ class WeightMaker {
         }
       }
     };
-    std::vector<std::jthread> threads;
-    for (int64_t t = 0; t < n_threads; ++t) {
-      threads.emplace_back(fill_groups, n_groups * t / n_threads, n_groups * (t + 1) / n_threads);
-    }
+    parallel_for(narrow<int>(n_threads), n_threads, [&](int64_t t) {
+      fill_groups(n_groups * t / n_threads, n_groups * (t + 1) / n_threads);
+    });
   }
 
   SyntheticType type_;

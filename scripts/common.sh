@@ -2,7 +2,7 @@
 
 build_packages=(
   g++ cmake ninja-build pkg-config
-  libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
+  nlohmann-json3-dev libspdlog-dev libfmt-dev
   libsentencepiece-dev libpcre2-dev libonig-dev libssl-dev libxxhash-dev
   libedit-dev libtomlplusplus-dev
 )

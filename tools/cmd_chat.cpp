@@ -1,6 +1,6 @@
-#include "models/chat/chat_template.h"
 #include "tools/chat.h"
 #include "tools/chat_file.h"
+#include "tools/chat_options.h"
 #include "tools/commands.h"
 #include "tools/generate_report.h"
 #include "tools/generation_options.h"
@@ -14,20 +14,13 @@ namespace {
 // 131072 tokens would not be there.
 constexpr int64_t kDefaultContext = 8192;
 
-struct ChatCommandOptions : GenerationOptions {
+struct TalkOptions : GenerationOptions {
   std::optional<std::string> system;
-  std::string messages_path, chat_template;
+  ChatCommandOptions conversation;
   bool special = false;
 };
 
-ChatTemplate chosen_template(const ChatCommandOptions& options, const Tokenizer& tokenizer) {
-  if (!options.chat_template.empty()) return ChatTemplate::built_in(options.chat_template);
-  MINFER_REQUIRE(Input, !tokenizer.chat_template().empty(),
-                 "the model has no chat template; --chat-template FILE|NAME gives one");
-  return ChatTemplate(tokenizer.chat_template());
-}
-
-SessionOptions session_options(const ChatCommandOptions& options, const Model& model) {
+SessionOptions session_options(const TalkOptions& options, const Model& model) {
   const int64_t trained = model.config.trained_seq_len;
   return {
       .max_seq_len = options.ctx_size > 0 ? options.ctx_size : std::min(trained, kDefaultContext),
@@ -35,11 +28,12 @@ SessionOptions session_options(const ChatCommandOptions& options, const Model& m
       .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
-void run_chat(const ChatCommandOptions& options, Context& context) {
+void run_chat(const TalkOptions& options, Context& context) {
+  options.conversation.check();
   check_generation_options(options, context.common.json);
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || options.jsonl,
                  "--logprobs goes with --jsonl");
-  ChatSettings settings{.generate = parsed_generate_options(options),
+  ChatSettings settings{.generate = parsed_generate_options(options, -1),
                         .seed = chosen_seed(options),
                         .output = options.jsonl         ? ChatOutput::TokenObjects
                                   : context.common.json ? ChatOutput::OneObject
@@ -51,7 +45,7 @@ void run_chat(const ChatCommandOptions& options, Context& context) {
   std::optional<ChatTemplate> chat_template;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
-    chat_template = chosen_template(options, *model.tokenizer);
+    chat_template = choose_chat_template(options.conversation.chat_template, *model.tokenizer);
     session_opts = session_options(options, model);
     SessionMemory memory = session_memory(model.config, *backend, session_opts);
     memory.context_option = "--ctx-size";
@@ -67,9 +61,9 @@ void run_chat(const ChatCommandOptions& options, Context& context) {
   log_info(load_line(model, session, session_opts, *backend));
 
   Conversation conversation(session, *chat_template,
-                            {.variables = {}, .parse_special = options.special});
-  if (!options.messages_path.empty()) {
-    conversation.set_messages(read_conversation(options.messages_path));
+                            options.conversation.chat_options(options.special));
+  if (options.conversation.messages) {
+    conversation.set_messages(read_conversation(*options.conversation.messages));
   }
   if (options.system) conversation.set_system(*options.system);
   Chat(conversation, model, std::move(settings), context, reading).run(*make_line_reader());
@@ -78,8 +72,7 @@ void run_chat(const ChatCommandOptions& options, Context& context) {
 }  // namespace
 
 void add_chat_command(CommandNode& root, Context& context) {
-  auto options = std::make_shared<ChatCommandOptions>();
-  options->generate.n_predict = -1;
+  auto options = std::make_shared<TalkOptions>();
   CommandNode& command =
       root.add_command("chat", "Talk with a model",
                        "  minfer chat\n"
@@ -89,14 +82,11 @@ void add_chat_command(CommandNode& root, Context& context) {
                        [options, &context] { run_chat(*options, context); });
   add_model_options(command, *options);
   command.add_text("--system", options->system, "TEXT", "System message; \"\": none");
-  command.add_text("--messages", options->messages_path, "FILE",
-                   "Go on with the conversation in FILE, as /save writes it");
-  command.add_text("--chat-template", options->chat_template, "FILE|NAME",
-                   "Chat template, instead of the model's own", Show::More);
+  options->conversation.add_to(command);
   command.add_flag("--special", options->special,
                    "Names of control tokens in messages are those tokens, and show in the output",
                    Show::More);
-  add_output_options(command, *options);
+  add_output_options(command, *options, "to the end of the answer");
   add_sampling_options(command, *options);
   add_context_options(command, *options, "the trained one, at most 8192");
 }

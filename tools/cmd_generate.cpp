@@ -1,6 +1,6 @@
 #include <algorithm>
 
-#include "models/chat.h"
+#include "tools/chat_options.h"
 #include "tools/commands.h"
 #include "tools/generate_report.h"
 #include "tools/generation_options.h"
@@ -13,19 +13,33 @@
 namespace minfer {
 namespace {
 
+// An answer ends where the model ends it, and its context is made for this many tokens at most: the
+// KV cache of all that a model was trained for can be larger than the model.
+constexpr int64_t kMaxAnswerTokens = 8192;
+
 struct GenerateCommandOptions : GenerationOptions {
   TextOptions prompt;
-  bool chat = false;
+  bool chat = false, no_chat = false;
   std::optional<std::string> system;
-  std::string chat_template;
+  ChatCommandOptions conversation;
   bool special = false, no_bos = false, echo = false;
+
+  // Whether the prompt goes through a chat template.
+  bool is_chat() const { return chat || conversation.messages; }
 };
 
 // What the options say that cannot be, before a model is read.
 void check(const GenerateCommandOptions& options, const Context& context) {
-  MINFER_REQUIRE(Usage, options.chat || (!options.system && options.chat_template.empty()),
-                 "--system and --chat-template go with --chat");
-  if (!options.chat_template.empty()) chat_family_by_name(options.chat_template);
+  const ChatCommandOptions& conversation = options.conversation;
+  conversation.check();
+  MINFER_REQUIRE(Usage, !(options.is_chat() && options.no_chat),
+                 "--no-chat excludes --chat and --messages");
+  const bool chat_option =
+      options.system || !conversation.chat_template.empty() || !conversation.variables.empty();
+  MINFER_REQUIRE(Usage, options.is_chat() || !chat_option,
+                 "--system, --chat-template and --template-var go with --chat or --messages");
+  MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
+                 "--messages has a system message of its own, --system cannot give it");
   check_generation_options(options, context.common.json);
 }
 
@@ -45,17 +59,34 @@ std::string read_prompt(const TextOptions& options) {
   return *std::move(text);
 }
 
+// The conversation so far, with the prompt as one more turn of the user's if there is one.
+std::string read_messages(const GenerateCommandOptions& options) {
+  const TextOptions& prompt = options.prompt;
+  std::string messages = read_text(*options.conversation.messages);
+  if (!prompt.positional && !prompt.option && !prompt.file) return messages;
+  MINFER_REQUIRE(Usage, !(prompt.file == "-" && options.conversation.messages == "-"),
+                 "stdin cannot be both the messages and the prompt");
+  return with_turn(messages, "user", read_prompt(prompt));
+}
+
+// The tokens of `text`: a prompt, or with --messages the conversation.
 ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                        const std::string& text) {
   ChatPrompt prompt;
-  if (options.chat) {
-    const ChatFamily family = options.chat_template.empty()
-                                  ? recognize_chat_family(tokenizer.chat_template())
-                                  : chat_family_by_name(options.chat_template);
-    prompt = make_chat_prompt(tokenizer, family, text, options.system, options.special);
+  if (options.is_chat()) {
+    const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
+    const ChatOptions chat_options = options.conversation.chat_options(options.special);
+    prompt = options.conversation.messages
+                 ? make_chat_prompt(tokenizer, chosen, text, chat_options)
+                 : make_turn_prompt(tokenizer, chosen, text, options.system, chat_options);
     const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
     if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
   } else {
+    if (!options.no_chat && !tokenizer.chat_template().empty()) {
+      log_info(
+          "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
+          "it");
+    }
     prompt.tokens =
         tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
   }
@@ -72,14 +103,14 @@ std::string listed(const std::vector<TokenId>& ids) {
 
 // The KV cache holds what this run can need and no more.
 SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
-                               int64_t n_prompt) {
+                               int64_t n_prompt, int64_t n_predict) {
   const int64_t trained = model.config.trained_seq_len;
   MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
                  " is past the trained context of ", trained, " tokens");
   const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
   MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
                  " tokens, the context holds ", limit);
-  const int64_t n_predict = options.generate.n_predict;
+  if (options.is_chat() && !options.n_predict) n_predict = kMaxAnswerTokens;
   const bool bounded = options.ctx_size == 0 && n_predict >= 0;
   return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
           .prefill_chunk = options.batch_size,
@@ -88,17 +119,20 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
 
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
-  GenerateOptions generate_options = parsed_generate_options(options);
+  GenerateOptions generate_options =
+      parsed_generate_options(options, options.is_chat() ? -1 : kDefaultPredict);
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
-  const std::string text = read_prompt(options.prompt);
+  const std::string text =
+      options.conversation.messages ? read_messages(options) : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
     prompt = make_prompt(options, *model.tokenizer, text);
-    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
+    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()),
+                                   generate_options.n_predict);
     SessionMemory memory = session_memory(model.config, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
@@ -156,9 +190,9 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
-  command.add_choice("--chat-template", options.chat_template,
-                     {"chatml", "llama2", "llama3", "zephyr", "mistral"},
-                     "Chat template, instead of the model's own", Show::More);
+  options.conversation.add_to(command);
+  command.add_flag("--no-chat", options.no_chat,
+                   "The prompt is plain text, though the model has a chat template", Show::More);
   command.add_flag("--special", options.special,
                    "Names of control tokens in the prompt are those tokens, and show in the output",
                    Show::More);
@@ -179,7 +213,7 @@ void add_generate_command(CommandNode& root, Context& context) {
   add_model_options(command, *options);
   add_prompt_options(command, *options);
   command.add_flag("--echo", options->echo, "Print the prompt as well", Show::More);
-  add_output_options(command, *options);
+  add_output_options(command, *options, "128; with --chat: to the end of the answer");
   add_sampling_options(command, *options);
   add_context_options(command, *options, "what prompt and -n need, within the trained one");
 }

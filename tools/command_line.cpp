@@ -17,7 +17,7 @@ std::vector<std::string> split(std::string_view text, char separator) {
 }
 
 template <typename T>
-std::string joined(const std::vector<T>& parts, const char* separator) {
+std::string list_text(const std::vector<T>& parts, const char* separator) {
   std::string text;
   for (const T& part : parts) text += (text.empty() ? "" : separator) + cat(part);
   return text;
@@ -126,7 +126,7 @@ void CommandNode::add_text(const std::string& names, std::optional<std::string>&
 void CommandNode::add_choice(const std::string& names, std::string& value,
                              const std::vector<std::string>& choices, const std::string& help,
                              Show show) {
-  const std::string list = joined(choices, "|");
+  const std::string list = list_text(choices, "|");
   add(names, {{}, list, with_default(help, value), show},
       [&value, choices, list](const std::string& what, const std::string& text) {
         MINFER_REQUIRE(Usage, std::ranges::count(choices, text) > 0, what, ": ", shortened(text),
@@ -137,7 +137,7 @@ void CommandNode::add_choice(const std::string& names, std::string& value,
 
 void CommandNode::add_integers(const std::string& names, std::vector<int64_t>& value, int64_t low,
                                int64_t high, const std::string& help, Show show) {
-  add(names, {{}, "N,...", with_default(help, joined(value, ",")), show},
+  add(names, {{}, "N,...", with_default(help, list_text(value, ",")), show},
       [&value, low, high](const std::string& what, const std::string& text) {
         value.clear();
         for (const std::string& item : split(text, ',')) {

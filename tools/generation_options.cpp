@@ -26,11 +26,13 @@ void add_model_options(CommandNode& command, GenerationOptions& options) {
   command.add_text("--tokenizer", options.tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
 }
 
-void add_output_options(CommandNode& command, GenerationOptions& options) {
+void add_output_options(CommandNode& command, GenerationOptions& options,
+                        const std::string& default_predict) {
   GenerateOptions& generate = options.generate;
-  command.add_integer("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens",
-                      generate.n_predict, -1, kMaxTokens,
-                      "Tokens to generate; -1: to the end of text or context, 0: the prompt only");
+  command.add_text("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", options.n_predict,
+                   "N",
+                   "Tokens to generate; -1: to the end of text or context, 0: the prompt only [" +
+                       default_predict + "]");
   command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
   command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
   command.add_integer("--logprobs", generate.n_logprobs, 0, 1000,
@@ -82,8 +84,11 @@ void check_generation_options(const GenerationOptions& options, bool json) {
   kv_dtype_by_name(options.kv_type, options.device);
 }
 
-GenerateOptions parsed_generate_options(const GenerationOptions& options) {
+GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict) {
   GenerateOptions generate = options.generate;
+  generate.n_predict = options.n_predict
+                           ? parse_integer("--predict", *options.n_predict, -1, kMaxTokens)
+                           : default_predict;
   for (const std::string& bias : options.logit_bias) {
     generate.sampler.logit_bias.push_back(parse_logit_bias(bias));
   }

@@ -103,6 +103,17 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   result.architecture = architecture_of(source);
   result.warnings = source.warnings;
   result.tokenizer = inspect_tokenizer(source);
+  result.input_activations = source.input_activations;
+  constexpr size_t kNamed = 8;
+  size_t n_named = 0;
+  for (const auto& [name, reason] : source.unusable) {
+    result.warnings.push_back(cat("tensor ", shortened(name, 200), ": ", reason));
+    if (++n_named == kNamed) break;
+  }
+  if (source.unusable.size() > kNamed) {
+    result.warnings.push_back(
+        cat(source.unusable.size() - kNamed, " more tensors that cannot be read"));
+  }
   const DType compute_dtype = float_type_of(source);
   for (const TensorEntry& entry : source.tensors) {
     Inspection::TypeCount& type = result.types[type_text(entry)];
@@ -127,6 +138,7 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
     return result;
   }
   const ModelConfig& config = *result.config;
+  result.warnings.insert(result.warnings.end(), config.warnings.begin(), config.warnings.end());
   result.ctx = ctx > 0 ? ctx : config.trained_seq_len;
   constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
   result.kv_bytes =
@@ -148,6 +160,10 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
                         type.kept.empty() ? "" : ", kept as " + type.kept);
     text += fmt::format("    on a card as {}, {}\n", type.card_kept,
                         bytes_text(int64_t(type.card_bytes)));
+  }
+  if (!result.input_activations.empty()) {
+    text += fmt::format("activations    {} in the model's scheme (--activations {})\n",
+                        result.input_activations, result.input_activations);
   }
   if (result.config) {
     text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
@@ -216,6 +232,7 @@ std::string to_json(const Inspection& result, const TensorSource& source,
     object["checksums"] = {{"sha256_files", checked->n_files.value_or(0)},
                            {"xxh3_tensors", checked->n_tensors}};
   }
+  if (!result.input_activations.empty()) object["input_activations"] = result.input_activations;
   if (result.config) {
     object["config"] = config_json(*result.config);
     object["memory"] = {{"ctx", result.ctx},

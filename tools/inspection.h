@@ -17,6 +17,7 @@ struct Inspection {
   std::string refusal;                // why it is not
   std::vector<std::string> warnings;
   TokenizerInspection tokenizer;
+  std::string input_activations;  // as TensorSource has it
 
   struct TypeCount {
     int64_t n_tensors = 0, n_params = 0;

@@ -165,7 +165,8 @@ TokenizerInspection inspect_tokenizer(const TensorSource& source) {
 
 std::string to_text(const TokenizerInspection& inspection) {
   std::string text;
-  if (!inspection.name.empty()) text += fmt::format("name           {}\n", shortened(inspection.name, 200));
+  if (!inspection.name.empty())
+    text += fmt::format("name           {}\n", shortened(inspection.name, 200));
   if (!inspection.licence.empty()) {
     text += fmt::format("licence        {}\n", shortened(inspection.licence, 200));
   }

@@ -17,8 +17,8 @@ struct TokenizerInspection {
     std::string file;  // the one that names it
   };
   std::string name, licence;  // empty: the files say none
-  std::string refusal;        // why the tokenizer is not supported; empty where there is none either
-  std::string kind;           // empty: no tokenizer
+  std::string refusal;  // why the tokenizer is not supported; empty where there is none either
+  std::string kind;     // empty: no tokenizer
   int64_t n_tokens = 0;
   std::optional<Id> bos;
   std::vector<Id> eos;

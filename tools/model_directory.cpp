@@ -81,8 +81,9 @@ std::string repository_of(std::string text) {
     text = text.substr(0, text.find(behind));
   }
   while (text.ends_with('/')) text.pop_back();
-  const bool plain = text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
-                                            "0123456789-_./") == std::string::npos;
+  const bool plain = text.find_first_not_of(
+                         "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                         "0123456789-_./") == std::string::npos;
   const bool two_names = std::ranges::count(text, '/') == 1 && text.front() != '/' &&
                          text.front() != '.' && text.find("..") == std::string::npos;
   const bool file = text.ends_with(".gguf") || text.ends_with(".bin") ||
@@ -113,7 +114,8 @@ std::string model_in_directory(const std::string& directory) {
   MINFER_REQUIRE(Input, !has(names, "adapter_config.json"), shortened(directory, 200),
                  ": is a LoRA adapter, no model; merge it into its base model first (peft: "
                  "merge_and_unload, save_pretrained)");
-  const std::string torch = first_ending(names, {".bin", ".bin.index.json", ".pth", ".pt", ".ckpt"});
+  const std::string torch =
+      first_ending(names, {".bin", ".bin.index.json", ".pth", ".pt", ".ckpt"});
   const bool llama2c = !has(names, "config.json") && !first_ending(names, {".bin"}).empty();
   MINFER_REQUIRE(Input, torch.empty() || llama2c, shortened(directory, 200),
                  ": has PyTorch weights (", shortened(torch),
@@ -129,8 +131,10 @@ std::string missing_model_text(const std::string& path) {
   const std::string repository = repository_of(path);
   if (repository.empty()) return "";
   const std::string name = repository.substr(repository.find('/') + 1);
-  return cat(shortened(path, 200), ": no such path; a repository of huggingface.co is fetched by `hf "
-             "download ", repository, " --local-dir ", name, "`, then -m ", name);
+  return cat(shortened(path, 200),
+             ": no such path; a repository of huggingface.co is fetched by `hf "
+             "download ",
+             repository, " --local-dir ", name, "`, then -m ", name);
 }
 
 }  // namespace minfer

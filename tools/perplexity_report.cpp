@@ -92,6 +92,16 @@ std::string recipe_line(const PerplexityReport& report) {
       report.kv_type, report.activations);
 }
 
+void require_finite(const PerplexityReport& report) {
+  if (!has_pages(report)) return;
+  MINFER_REQUIRE(Numeric, std::isfinite(word_perplexity(report)),
+                 "the perplexity of a word is not finite: the NLL is ", report.result.nll.sum(),
+                 " of ", report.plan.n_words, " words");
+  MINFER_REQUIRE(Numeric, std::isfinite(std::exp(nats_per_byte(report))),
+                 "the perplexity of a byte is not finite: the NLL is ", report.result.nll.sum(),
+                 " of ", report.plan.n_bytes, " bytes");
+}
+
 namespace {
 
 std::string one_text(const PerplexityReport& report) {

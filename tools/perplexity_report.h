@@ -23,6 +23,8 @@ struct PerplexityReport {
 std::string recipe_line(const PerplexityReport& report);
 // The figure of one model with its recipe; of several models a table, a row a model.
 std::string perplexity_text(const std::vector<PerplexityReport>& reports);
+// Throws Numeric where a figure of words or bytes is not finite.
+void require_finite(const PerplexityReport& report);
 // One object; of several reports under "results".
 std::string perplexity_json(const std::vector<PerplexityReport>& reports);
 

@@ -5,6 +5,13 @@
 
 #include <cerrno>
 #include <csignal>
+#include <cstdlib>
+#include <exception>
+#include <new>
+#include <string_view>
+
+#include "kernels/base/error.h"
+#include "loaders/staging_directory.h"
 
 namespace minfer {
 namespace {
@@ -24,7 +31,26 @@ extern "C" void on_signal(int signal) {
   interrupted.store(true);
 }
 
+[[noreturn]] void on_terminate() {
+  remove_open_staging_directories();
+  try {
+    if (std::current_exception()) throw;
+  } catch (const std::bad_alloc&) {
+    write_memory_error();
+    ::_exit(static_cast<int>(ErrorKind::Memory));
+  } catch (...) {
+  }
+  std::abort();
+}
+
 }  // namespace
+
+void install_terminate_handler() { std::set_terminate(on_terminate); }
+
+void write_memory_error() {
+  constexpr std::string_view kLine = "minfer: error: out of memory\n";
+  (void)!::write(STDERR_FILENO, kLine.data(), kLine.size());
+}
 
 void open_standard_files() {
   for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
@@ -39,6 +65,9 @@ void install_signal_handlers() {
   ::sigemptyset(&action.sa_mask);
   ::sigaction(SIGINT, &action, nullptr);
   ::sigaction(SIGTERM, &action, nullptr);
+  struct sigaction hangup = {};
+  ::sigaction(SIGHUP, nullptr, &hangup);  // nohup has it ignored, and so it stays
+  if (hangup.sa_handler != SIG_IGN) ::sigaction(SIGHUP, &action, nullptr);
   action.sa_handler = SIG_IGN;
   ::sigaction(SIGPIPE, &action, nullptr);
   ::sigaction(SIGXFSZ, &action, nullptr);

@@ -6,7 +6,7 @@
 
 namespace minfer {
 
-// SIGINT or SIGTERM asked for the end: the process ends with 128 + signal.
+// SIGINT, SIGTERM or SIGHUP asked for the end: the process ends with 128 + signal.
 struct Interrupted : Cancelled {
   explicit Interrupted(int number) : signal(number) {}
 
@@ -17,9 +17,14 @@ struct Interrupted : Cancelled {
 // their numbers.
 void open_standard_files();
 
-// The first SIGINT or SIGTERM sets the flag, the second ends the process at once. SIGPIPE and
-// SIGXFSZ are ignored: a closed stdout and a file size limit are seen at the write.
+// The first SIGINT, SIGTERM or SIGHUP sets the flag, the second ends the process at once. SIGPIPE
+// and SIGXFSZ are ignored: a closed stdout and a file size limit are seen at the write.
 void install_signal_handlers();
+// Where memory ends in a destructor, no error can leave it: the process then ends with its exit
+// code and its line all the same, and without its half-written output.
+void install_terminate_handler();
+// The line of an error for which there may be no memory.
+void write_memory_error();
 const std::atomic<bool>& interrupt_flag();
 void throw_if_interrupted();
 int interrupt_signal();  // that set the flag

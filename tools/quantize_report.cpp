@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/bytes_text.h"
+#include "kernels/base/utf8.h"
 #include "tools/json_text.h"
 
 namespace minfer {
@@ -144,7 +145,9 @@ std::string to_json(const QuantizeReport& report, bool with_run) {
   json["tensors"] = tensors;
   if (with_run) json["dry_run"] = !report.run;
   if (with_run && report.run) {
-    json["output"] = report.run->output;
+    // A name that is not UTF-8 has no other form in JSON than that of messages.
+    const std::string& output = report.run->output;
+    json["output"] = is_utf8(output) ? output : shortened(output, output.size());
     json["seconds"] = report.run->seconds;
     json["mb_per_s"] = double(totals.bytes_before) / 1e6 / report.run->seconds;
   }

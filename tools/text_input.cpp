@@ -37,9 +37,14 @@ std::string read_all(int fd, const std::string& name) {
 std::string read_text(const std::string& path) {
   if (path == "-") return read_all(STDIN_FILENO, "stdin");
   const std::string name = shortened(path, 200);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    throw_if_interrupted();
+  } while (fd < 0 && errno == EINTR);
   if (fd < 0) {
-    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    const bool missing =
+        errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENAMETOOLONG;
     throw Error(missing ? ErrorKind::Input : ErrorKind::System,
                 cat(name, ": ", std::strerror(errno)));
   }

@@ -15,7 +15,7 @@
 namespace minfer {
 namespace {
 
-constexpr double kUnlimited = std::numeric_limits<double>::infinity();
+constexpr double kNoQuota = std::numeric_limits<double>::infinity();
 
 // "max 100000" or "150000 100000": quota and period in microseconds; version 1 has -1 for none.
 double cores_of(const Cgroup& group) {
@@ -26,7 +26,7 @@ double cores_of(const Cgroup& group) {
     std::ifstream(group.dir + "/cpu.cfs_quota_us") >> quota;
     std::ifstream(group.dir + "/cpu.cfs_period_us") >> period;
   }
-  return quota > 0 && period > 0 ? quota / period : kUnlimited;
+  return quota > 0 && period > 0 ? quota / period : kNoQuota;
 }
 
 }  // namespace
@@ -37,7 +37,7 @@ int usable_cores(const std::string& root) {
   cpu_set_t set;
   if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
 #endif
-  double quota = kUnlimited;
+  double quota = kNoQuota;
   for (const Cgroup& group : cgroups_of("cpu", root)) quota = std::min(quota, cores_of(group));
   // A part of a core is worth a thread.
   if (quota < n) n = int(std::ceil(quota));

@@ -52,6 +52,7 @@ class CpuBackend final : public Backend {
 
   std::string name() const override;
   DType activation_dtype() const override { return DType::F32; }
+  Activations activations() const override { return activations_; }
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;

@@ -40,10 +40,15 @@ void ThreadPool::Waiter::wait_while_equal(const std::atomic<uint32_t>& word, uin
   if (std::chrono::steady_clock::now() - begin > kDescheduled) cautious_ = kCautiousWaits;
 }
 
-ThreadPool::ThreadPool(int n_threads) : ranges_(size_t(n_threads)) {
-  for (int thread = 1; thread < n_threads; ++thread) {
-    workers_.emplace_back([this, thread] { worker(thread); });
+ThreadPool::ThreadPool(int n_threads) : n_threads_(1), ranges_(size_t(n_threads)) {
+  workers_.reserve(size_t(n_threads));
+  try {
+    for (int thread = 1; thread < n_threads; ++thread) {
+      workers_.emplace_back([this, thread] { worker(thread); });
+    }
+  } catch (const std::exception&) {  // no more threads or no memory for one
   }
+  n_threads_ += int(workers_.size());  // workers see it with the first loop
 }
 
 ThreadPool::~ThreadPool() {

@@ -13,15 +13,15 @@ namespace minfer {
 // Threads that share the pieces of one loop at a time; the caller is thread 0. Each thread has a
 // range of neighbouring pieces, so that what it prefetches is its own, and takes from the others'
 // ranges when its own is done: a thread that the system has descheduled keeps at most one piece
-// from being done. Who waits spins for some ten microseconds and then sleeps.
+// from being done. A thread that waits spins for some ten microseconds and then sleeps.
 class ThreadPool {
  public:
-  explicit ThreadPool(int n_threads);
+  explicit ThreadPool(int n_threads);  // fewer where the system gives no more
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int n_threads() const { return int(ranges_.size()); }
+  int n_threads() const { return n_threads_; }
 
   // While the flag is set, pieces are passed over and loops throw Cancelled. May be null.
   void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
@@ -77,6 +77,7 @@ class ThreadPool {
     return (thread + 1) * n_pieces / n_threads();
   }
 
+  int n_threads_;
   std::vector<Range> ranges_;                       // by thread
   alignas(64) std::atomic<int64_t> unfinished_{0};  // pieces
   std::atomic<uint32_t> all_done_{0};               // generation of the last finished loop

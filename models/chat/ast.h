@@ -60,6 +60,7 @@ struct Expr {
   std::vector<std::string> operators;
   std::unique_ptr<Arguments> arguments;
   Slot slot;
+  bool parameter = false;  // a Name that Jinja takes to be set whenever it is read
 };
 
 // What happens to the slots of a scope when it is entered.

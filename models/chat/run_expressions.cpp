@@ -71,6 +71,8 @@ Value Run::evaluate(const Expr& expr) {
 Value Run::evaluate_name(const Expr& expr) {
   const Value& value = slot(expr.slot);
   if (!value.is(Kind::Missing)) return value;
+  MINFER_REQUIRE(Input, !expr.parameter, "the variable \"", shortened(expr.name),
+                 "\" behind its loop is not supported");
   return undefined(cat("'", expr.name, "' is undefined"));
 }
 

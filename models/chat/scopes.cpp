@@ -26,6 +26,7 @@ struct Function {
 struct Variable {
   Function* function = nullptr;
   int index = -1;
+  bool parameter = false;
 };
 
 Slot slot_from(const Function* user, const Variable& variable) {
@@ -71,6 +72,7 @@ struct Symbols {
     stores.insert(name);
     parameters.insert(name);
     const int index = define(name);
+    variables[name].parameter = true;
     std::erase_if(loads, [&](const Load& load) { return load.index == index; });
   }
   void load(const std::string& name) {
@@ -255,7 +257,9 @@ class Resolver {
     if (in_loop_ > 0 && storing_ && expr.kind == ExprKind::Name && expr.name == "loop")
       fail_at(expr.line, "can't assign to the special variable \"loop\"");
     symbols.load(expr.name);
-    expr.slot = slot_from(symbols.function, *symbols.find(expr.name));
+    const Variable& variable = *symbols.find(expr.name);
+    expr.slot = slot_from(symbols.function, variable);
+    expr.parameter = variable.parameter && !in_defaults_;
   }
 
   // Jinja reports an unknown filter or test before it runs a template, but not in an if.
@@ -402,10 +406,12 @@ class Resolver {
     special("varargs", macro.varargs);
     for (const Parameter& parameter : macro.parameters) see_expr(own, parameter.otherwise);
     see_body(own, statement.body);
+    in_defaults_ = true;
     for (Parameter& parameter : macro.parameters) {
       parameter.index = own.find(parameter.name)->index;
       exprs(own, parameter.otherwise, false);
     }
+    in_defaults_ = false;
     body(own, statement.body);
     finish(own, macro.scope);
     macro.body = &statement.body;
@@ -413,7 +419,7 @@ class Resolver {
 
   int64_t work_ = 0;
   int in_loop_ = 0;
-  bool storing_ = false;
+  bool storing_ = false, in_defaults_ = false;
 };
 
 }  // namespace

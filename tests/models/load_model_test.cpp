@@ -60,7 +60,7 @@ TEST_F(LoadModel, SaysWhatItLoaded) {
 
 TEST_F(LoadModel, NamesAMissingTensor) {
   for (const char* name : {"model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight",
-                           "lm_head.weight", "model.layers.0.input_layernorm.weight"}) {
+                           "model.norm.weight", "model.layers.0.input_layernorm.weight"}) {
     MemorySource source = small_hf_llama();
     source.remove(name);
     expect_refused(source, cat("memory: tensor ", name, " ["));
