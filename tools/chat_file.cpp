@@ -1,15 +1,21 @@
 #include "tools/chat_file.h"
 
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
 #include <cstdlib>
+#include <cstring>
 #include <filesystem>
 
 #include "kernels/base/error.h"
 #include "loaders/file.h"
 #include "loaders/output_file.h"
-#include "loaders/staging.h"
 
 namespace minfer {
 namespace {
+
+namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxBytes = 16 << 20;  // of a prompt, and so of a conversation
 
@@ -44,10 +50,16 @@ void write_conversation(const std::string& path, const std::vector<ChatMessage>&
   const bool exists = path_exists(output);
   MINFER_REQUIRE(System, !exists || holds_conversation(output), shown_path(path),
                  ": exists and holds no conversation: it is not replaced");
-  Staging staging(output, exists);
-  const std::string name = std::filesystem::path(output).filename().string();
-  write_file(staging.directory() + "/" + name, chat_messages_json(messages));
-  staging.commit_file(name);
+  const fs::path path_of_output = fs::absolute(output);
+  const fs::path part = path_of_output.parent_path() /
+                        cat(".", path_of_output.filename().string(), ".minfer-", ::getpid());
+  struct Removal {
+    const fs::path& path;
+    ~Removal() { ::unlink(path.c_str()); }  // what has its name already is not there
+  } removal{part};
+  write_file(part.string(), chat_messages_json(messages));
+  MINFER_REQUIRE(System, std::rename(part.c_str(), path_of_output.c_str()) == 0, shown_path(path),
+                 ": ", std::strerror(errno));
 }
 
 }  // namespace minfer

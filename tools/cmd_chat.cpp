@@ -33,6 +33,8 @@ void run_chat(const TalkOptions& options, Context& context) {
   check_generation_options(options, context.common.json);
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || options.jsonl,
                  "--logprobs goes with --jsonl");
+  MINFER_REQUIRE(Usage, options.conversation.messages != "-",
+                 "--messages -: stdin is where the lines come from; name a file");
   ChatSettings settings{.generate = parsed_generate_options(options, -1),
                         .seed = chosen_seed(options),
                         .output = options.jsonl         ? ChatOutput::TokenObjects

@@ -1,4 +1,5 @@
 #include <chrono>
+#include <thread>
 
 #include "tests/support/pseudo_terminal.h"
 #include "tests/support/test_data.h"
@@ -66,13 +67,15 @@ TEST_F(ChatTerminal, AnswersAndLeaves) {
 }
 
 TEST_F(ChatTerminal, CtrlCEndsTheAnswerAndNotTheProgram) {
-  const auto terminal = start({"-n", "-1", "--ignore-eos", "-c", "40000"});
+  const std::string only_a = "--logit-bias=" + std::to_string(kFirstByte + 'a') + "=200";
+  const auto terminal = start({"-n", "-1", "--ignore-eos", "-c", "40000", only_a});
   for (int turn = 0; turn < 2; ++turn) {
     terminal->type("one\r");
     terminal->wait_for("one\r\n");
     for (int i = 0; i < 20; ++i) terminal->wait_for("a");  // it streams, and would go on
     terminal->type(kCtrlC);
-    terminal->wait_for("\r\n> ");
+    terminal->wait_for("\r\n");
+    terminal->wait_for("> ");
   }
   terminal->type("/stats\r");
   terminal->wait_for("stop interrupted");

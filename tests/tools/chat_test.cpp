@@ -49,8 +49,17 @@ TEST_F(Chat, JsonHasTheConversationAndItsCounts) {
   // The last letter of the answer, EOS and the turn, a byte a token.
   EXPECT_EQ(two["evaluated_tokens"], 1 + 1 + 11);
   EXPECT_EQ(two["stop_reason"], "length");
-  EXPECT_EQ(two["seed"], one["seed"].get<int>() + 1);
+  EXPECT_EQ(two["seed"], nullptr);
   EXPECT_GT(two["timings"]["decode_s"], 0);
+}
+
+TEST_F(Chat, EachAnswerIsDrawnAnew) {
+  const json turns = json::parse(
+      chat("one\n/regenerate\n/regenerate\n", {"-n", "8", "--json", "--temp", "1", "--seed", "7"})
+          .out)["turns"];
+  ASSERT_EQ(turns.size(), 3u);
+  for (size_t i = 0; i < 3; ++i) EXPECT_EQ(turns[i]["seed"], 7 + i);
+  EXPECT_FALSE(turns[0]["text"] == turns[1]["text"] && turns[1]["text"] == turns[2]["text"]);
 }
 
 TEST_F(Chat, JsonLinesAreTokensAndTheEndOfEachAnswer) {

@@ -103,6 +103,15 @@ TEST_F(JsonDocument, Generate) {
   }
 }
 
+TEST_F(JsonDocument, Chat) {
+  const std::vector<std::string> args = {"chat", "--chat-template", "chatml", "-n", "2"};
+  const ProcessResult result = minfer(with_model(args), {.input = "one\ntwo\n"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  Documented fields = documented("minfer chat --json");
+  fields.always = fields.all;
+  expect_documented(json::parse(result.out), fields);
+}
+
 TEST_F(JsonDocument, TokenizeAndInspect) {
   expect_documented("minfer tokenize --json", with_model({"tokenize", "x"}));
   expect_documented("minfer tokenize --decode --json", with_model({"tokenize", "--decode", "68"}));
