@@ -15,9 +15,7 @@ int digit_value(char c) {
   return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : 16;
 }
 
-bool is_character(char32_t code) {
-  return code <= kMaxCode && !(code >= 0xd800 && code <= 0xdfff);
-}
+bool is_character(char32_t code) { return code <= kMaxCode && !(code >= 0xd800 && code <= 0xdfff); }
 
 }  // namespace
 
@@ -47,9 +45,8 @@ char32_t RegexParser::braced_number(int base) {
 
 // None: the letter stands for no character this way.
 std::optional<char32_t> RegexParser::character_escape(char32_t letter, bool in_class) {
-  constexpr std::pair<char32_t, char32_t> kControls[] = {{'n', '\n'}, {'t', '\t'}, {'r', '\r'},
-                                                         {'f', '\f'}, {'v', '\v'}, {'a', '\a'},
-                                                         {'e', 0x1b}};
+  constexpr std::pair<char32_t, char32_t> kControls[] = {
+      {'n', '\n'}, {'t', '\t'}, {'r', '\r'}, {'f', '\f'}, {'v', '\v'}, {'a', '\a'}, {'e', 0x1b}};
   for (const auto& [name, code] : kControls) {
     if (letter == name) return code;
   }
@@ -123,7 +120,8 @@ RegexParser::Escape RegexParser::class_escape(bool in_class) {
     case 'k':
     case 'g':
       if (in_class) break;
-      refuse(letter == 'X' ? "\\X is not supported" : "back references and calls are not supported");
+      refuse(letter == 'X' ? "\\X is not supported"
+                           : "back references and calls are not supported");
     default:
       break;
   }

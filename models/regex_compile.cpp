@@ -114,29 +114,28 @@ class Compiler {
     if (node.negated) at(mark).a = here();
   }
 
-  // Goes back by each of its lengths in turn, and has to end where it began.
+  // Goes back by each length that it may have, and has to end where it began.
   void emit_behind(const RegexNode& child) {
-    MINFER_REQUIRE(Input, child.max_chars < (1 << 20) && child.max_chars - child.min_chars < 256,
-                   "a look behind of no bounded length is not supported");
-    std::vector<uint32_t> jumps;
-    for (int64_t n_chars = child.min_chars; n_chars <= child.max_chars; ++n_chars) {
-      const bool is_last = n_chars == child.max_chars;
-      const uint32_t split = is_last ? 0 : add({.op = Op::Split, .a = here() + 1});
-      add({.op = Op::Back, .min = static_cast<uint32_t>(n_chars)});
-      emit(child);
-      add({Op::AtMark});
-      if (is_last) break;
-      jumps.push_back(add({Op::Jump}));
-      at(split).b = here();
-    }
-    for (const uint32_t jump : jumps) at(jump).a = here();
+    MINFER_REQUIRE(Input, child.min_chars < (1 << 20), "a look behind that is too long");
+    add({.op = Op::Back, .min = static_cast<uint32_t>(child.min_chars)});
+    if (child.max_chars == child.min_chars) return emit(child);
+    const uint32_t split = add({.op = Op::Split, .a = here() + 1});
+    emit(child);
+    add({Op::AtMark});
+    const uint32_t done = add({Op::Jump});
+    at(split).b = here();
+    add({.op = Op::Back, .min = 1});
+    add({.op = Op::Jump, .a = split});
+    at(done).a = here();
   }
 
   void emit_repeat(const RegexNode& node, bool keeps) {
     const RegexNode& child = node.children[0];
     const bool bounded = node.max != RegexNode::kUnbounded;
     if (child.kind == Kind::Set) {
-      add({.op = keeps ? Op::OwnSet : node.lazy ? Op::LazySet : Op::RepeatSet,
+      add({.op = keeps       ? Op::OwnSet
+                 : node.lazy ? Op::LazySet
+                             : Op::RepeatSet,
            .a = child.set,
            .min = static_cast<uint32_t>(node.min),
            .max = bounded ? static_cast<uint32_t>(node.max) : RegexInstruction::kNoLimit});

@@ -1,6 +1,5 @@
 #include <algorithm>
 #include <array>
-#include <optional>
 
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
@@ -198,19 +197,15 @@ class Matcher {
   }
 
   void push(const Frame& frame) {
-    MINFER_REQUIRE(Input, frames_.size() < max_frames_,
-                   "matching the text needs more than ", max_frames_, " ways to go back to");
+    MINFER_REQUIRE(Input, frames_.size() < max_frames_, "matching the text needs more than ",
+                   max_frames_, " ways to go back to");
     frames_.push_back(frame);
   }
 
   void cut() {
     const size_t outer = frames_[mark_].more;
-    // Registers need no restoring: only what lies within has written them, and it writes them first.
-    const auto keep = std::find_if(frames_.begin() + static_cast<ptrdiff_t>(mark_), frames_.end(),
-                                   [](const Frame& f) { return f.kind == Frame::Kind::Keep; });
-    const std::optional<Frame> kept = keep != frames_.end() ? std::optional(*keep) : std::nullopt;
+    // Registers need no restoring: only what lies within has written them.
     frames_.resize(mark_, Frame{});
-    if (kept) frames_.push_back(*kept);
     mark_ = outer;
   }
 

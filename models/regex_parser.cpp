@@ -1,5 +1,6 @@
 #include "models/regex_parser.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -26,7 +27,24 @@ int64_t sum(int64_t a, int64_t b) {
   return a > RegexNode::kUnbounded - b ? RegexNode::kUnbounded : a + b;
 }
 
+// Recursion is as deep as the pattern is nested.
+bool contains(const RegexNode& node, Kind kind) {
+  return node.kind == kind || std::ranges::any_of(node.children, [&](const RegexNode& child) {
+           return contains(child, kind);
+         });
+}
+
+[[noreturn]] void refuse_pattern(std::string_view why) {
+  throw Error(ErrorKind::Input, std::string(why));
+}
+
+// Where a match begins would depend on what is tried and given up.
+void require_no_keep(const RegexNode& node) {
+  if (contains(node, Kind::Keep)) refuse_pattern("\\K within another group is not supported");
+}
+
 RegexNode around(Kind kind, RegexNode child) {
+  require_no_keep(child);
   RegexNode node;
   node.kind = kind;
   if (kind == Kind::Atomic) {
@@ -38,6 +56,8 @@ RegexNode around(Kind kind, RegexNode child) {
 }
 
 RegexNode look(RegexNode child, bool behind, bool negated) {
+  if (behind && child.min_chars != child.max_chars && contains(child, Kind::Atomic))
+    refuse_pattern("a possessive look behind of no fixed length is not supported");
   RegexNode node = around(Kind::Look, std::move(child));
   node.behind = behind;
   node.negated = negated;
@@ -76,6 +96,7 @@ RegexNode alternate(std::vector<RegexNode> children) {
 }
 
 RegexNode repeat(RegexNode target, int64_t min, int64_t max, bool lazy) {
+  require_no_keep(target);
   RegexNode node;
   node.kind = Kind::Repeat;
   node.min = min;
@@ -89,7 +110,7 @@ RegexNode repeat(RegexNode target, int64_t min, int64_t max, bool lazy) {
 
 }  // namespace
 
-void RegexParser::refuse(std::string_view why) { throw Error(ErrorKind::Input, std::string(why)); }
+void RegexParser::refuse(std::string_view why) { refuse_pattern(why); }
 
 bool RegexParser::take(std::string_view text) {
   if (!rest_.starts_with(text)) return false;

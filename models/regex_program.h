@@ -10,7 +10,8 @@
 
 namespace minfer {
 
-// How many steps searches may take together. A text is given a number of them for each of its bytes.
+// How many steps searches may take together. A text is given a number of them for each of its
+// bytes.
 class StepBudget {
  public:
   explicit StepBudget(size_t n_bytes);
@@ -27,23 +28,23 @@ class StepBudget {
 
 struct RegexInstruction {
   enum class Op : uint8_t {
-    Char,         // the n UTF-8 bytes in `a`
-    Set,          // a character of sets[a]
-    RepeatSet,    // min to max of them, as many as possible first
-    LazySet,      // as few as possible first
-    OwnSet,       // as many as possible, and none is given back
-    Split,        // go on at a; if that fails at b
-    Jump,         // to a
-    Mark,         // begins what Cut ends; a: where a failed look that is negated goes on, or 0
-    CutAtomic,    // forgets the other ways since Mark
-    CutLook,      // and goes back in the text
-    CutNegated,   // and fails
-    Back,         // `min` characters
-    AtMark,       // only where Mark was
-    Anchor,       // a
-    Keep,         // the match begins here
-    LoopBegin,    // remembers the position in register a
-    LoopCheck,    // leaves a loop, to b, whose body has taken nothing since
+    Char,        // the n UTF-8 bytes in `a`
+    Set,         // a character of sets[a]
+    RepeatSet,   // min to max of them, as many as possible first
+    LazySet,     // as few as possible first
+    OwnSet,      // as many as possible, and none is given back
+    Split,       // go on at a; if that fails at b
+    Jump,        // to a
+    Mark,        // begins what Cut ends; a: where a failed look that is negated goes on, or 0
+    CutAtomic,   // forgets the other ways since Mark
+    CutLook,     // and goes back in the text
+    CutNegated,  // and fails
+    Back,        // `min` characters
+    AtMark,      // only where Mark was
+    Anchor,      // a
+    Keep,        // the match begins here
+    LoopBegin,   // remembers the position in register a
+    LoopCheck,   // leaves a loop, to b, whose body has taken nothing since
     Match
   };
   Op op;

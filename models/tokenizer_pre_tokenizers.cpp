@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <span>
 
 #include "kernels/base/error.h"
 #include "models/tokenizer_split.h"
@@ -27,7 +26,7 @@ namespace {
 
 constexpr const char* kDigit = R"(\p{N})";
 constexpr const char* kThreeDigits = R"(\p{N}{1,3})";
-constexpr const char* kCjk = "[一-龥぀-ゟ゠-ヿ]+";
+constexpr const char* kCjk = R"([\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 constexpr const char* kLlama3 =
     CONTRACTIONS "|" IN_FRONT R"(\p{L}+|\p{N}{1,3}|)" MARKS "|" BREAKS "|" SPACES;
 constexpr const char* kQwen2 =
@@ -44,13 +43,14 @@ constexpr const char* kYoutu = PAIRED_CASE(
     UPPER, LOWER, CONTRACTIONS "?") R"(|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" BREAKS "|" SPACES;
 constexpr const char* kDeepSeekV3 = MARK_WORDS R"([\r\n]*|)" BREAKS "|" SPACES;
 constexpr const char* kSpark = MARK_WORDS R"(|[\r\n]|)" SPACES;
-constexpr const char* kBloom = " ?[^(\\s|.,!?…。，、।۔،)]+";
+constexpr const char* kBloom =
+    R"( ?[^(\s|.,!?\x{2026}\x{3002}\x{ff0c}\x{3001}\x{964}\x{6d4}\x{60c})]+)";
 constexpr const char* kJais2 = CONTRACTIONS
     "|" IN_FRONT R"(\p{L}+|\p{N}{1,3}|)" MARKS "|" BREAKS
     R"(|\s{512}(?!\S)|\s{256}(?!\S)|\s{128}(?!\S)|\s{64}(?!\S)|\s{32}(?!\S)|\s{16}(?!\S))"
     R"(|\s{8}(?!\S)|\s{4}(?!\S)|\s{1,2}(?!\S)|\s{1})";
-constexpr const char* kBailing =
-    R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)" SPACES;
+constexpr const char* kBailing = R"('(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}|)"
+                                 R"( ?[^\s\p{L}\p{N}]++[\r\n]*|\s*[\r\n]|)" SPACES;
 constexpr const char* kSeedCoder =
     CONTRACTIONS "|" IN_FRONT R"(\p{L}+|\p{N}{1}| ?[^\s\p{L}\p{N}\r\n]+|)" BREAKS "|" SPACES;
 constexpr const char* kExaoneMoe = CONTRACTIONS
@@ -59,23 +59,35 @@ constexpr const char* kExaoneMoe = CONTRACTIONS
 constexpr const char* kMiniCpm5 =
     CONTRACTIONS "|" IN_FRONT R"(\p{L}+|\p{N}+|)" MARKS "|" BREAKS "|" SPACES;
 constexpr const char* kUfakzeka = IN_FRONT R"(\p{L}+|\p{N}|)" MARKS "|" BREAKS "|" SPACES;
-constexpr const char* kGraniteMultilingual = PAIRED_CASE(
-    UPPER, LOWER, CONTRACTIONS "?") R"(|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)" BREAKS "|" SPACES;
 // The letters with case of the alphabets that DeepSeek's first tokenizers list.
 constexpr const char* kDeepSeekLetters =
-    "\\s?[A-Za-zµÀ-ÖØ-öø-ƺƼ-ƿǄ-ʓʕ-ʯͰ-ͳͶͷͻ-ͽͿΆΈ-ΊΌΎ-ΡΣ-ϵϷ-ҁҊ-ԯԱ-ՖႠ-ჅᎠ-Ᏽᏸ-ᏽᲐ-ᲺᲽ-Ჿᴀ-"
-    "ᴫᵫ-ᵷᵹ-ᶚḀ-ἕἘ-Ἕἠ-ὅὈ-Ὅ"
-    "ὐ-ὗὙὛὝὟ-ώᾀ-ᾴᾶ-ᾼιῂ-ῄῆ-ῌῐ-ΐῖ-Ίῠ-Ῥῲ-ῴῶ-ῼℂℇℊ-ℓℕℙ-ℝℤΩℨK-ℭℯ-ℴℹℼ-ℿⅅ-ⅉⅎↃↄⰀ-ⱻⱾ-ⳤⳫ-ⳮⳲⳳꙀ-ꙭꚀ-ꚛꜢ-ꝯꝱ-ꞇꞋ-"
-    "ꞎꭰ-ꮿ"
-    "ﬀ-ﬆﬓ-ﬗＡ-Ｚａ-ｚ𐐀-𐑏𐒰-𐓓𐓘-𐓻𐲀-𐲲𐳀-𐳲𑢠-𑣟𞤀-𞥃]+";
-constexpr const char* kDeepSeekMarks = "\\s?[!-/:-~！-／：-～‘-‟　-。]+";
-constexpr const char* kDeepSeekCjk = "[一-龥ࠀ-一가-퟿]+";
+    R"(\s?[A-Za-z\x{b5}\x{c0}-\x{d6}\x{d8}-\x{f6}\x{f8}-\x{1ba}\x{1bc}-\x{1bf}\x{1c4}-)"
+    R"(\x{293}\x{295}-\x{2af}\x{370}-\x{373}\x{376}\x{377}\x{37b}-\x{37d}\x{37f}\x{386})"
+    R"(\x{388}-\x{38a}\x{38c}\x{38e}-\x{3a1}\x{3a3}-\x{3f5}\x{3f7}-\x{481}\x{48a}-\x{52f})"
+    R"(\x{531}-\x{556}\x{10a0}-\x{10c5}\x{13a0}-\x{13f5}\x{13f8}-\x{13fd}\x{1c90}-\x{1cba})"
+    R"(\x{1cbd}-\x{1cbf}\x{1d00}-\x{1d2b}\x{1d6b}-\x{1d77}\x{1d79}-\x{1d9a}\x{1e00}-)"
+    R"(\x{1f15}\x{1f18}-\x{1f1d}\x{1f20}-\x{1f45}\x{1f48}-\x{1f4d}\x{1f50}-\x{1f57}\x{1f59})"
+    R"(\x{1f5b}\x{1f5d}\x{1f5f}-\x{1f7d}\x{1f80}-\x{1fb4}\x{1fb6}-\x{1fbc}\x{1fbe}\x{1fc2}-)"
+    R"(\x{1fc4}\x{1fc6}-\x{1fcc}\x{1fd0}-\x{1fd3}\x{1fd6}-\x{1fdb}\x{1fe0}-\x{1fec}\x{1ff2})"
+    R"(-\x{1ff4}\x{1ff6}-\x{1ffc}\x{2102}\x{2107}\x{210a}-\x{2113}\x{2115}\x{2119}-\x{211d})"
+    R"(\x{2124}\x{2126}\x{2128}\x{212a}-\x{212d}\x{212f}-\x{2134}\x{2139}\x{213c}-\x{213f})"
+    R"(\x{2145}-\x{2149}\x{214e}\x{2183}\x{2184}\x{2c00}-\x{2c7b}\x{2c7e}-\x{2ce4}\x{2ceb}-)"
+    R"(\x{2cee}\x{2cf2}\x{2cf3}\x{a640}-\x{a66d}\x{a680}-\x{a69b}\x{a722}-\x{a76f}\x{a771}-)"
+    R"(\x{a787}\x{a78b}-\x{a78e}\x{ab70}-\x{abbf}\x{fb00}-\x{fb06}\x{fb13}-\x{fb17}\x{ff21})"
+    R"(-\x{ff3a}\x{ff41}-\x{ff5a}\x{10400}-\x{1044f}\x{104b0}-\x{104d3}\x{104d8}-\x{104fb})"
+    R"(\x{10c80}-\x{10cb2}\x{10cc0}-\x{10cf2}\x{118a0}-\x{118df}\x{1e900}-\x{1e943}]+)";
+constexpr const char* kDeepSeekMarks =
+    R"(\s?[!-/:-~\x{ff01}-\x{ff0f}\x{ff1a}-\x{ff5e}\x{2018}-\x{201f}\x{3000}-\x{3002}]+)";
+constexpr const char* kDeepSeekCjk = R"([\x{4e00}-\x{9fa5}\x{800}-\x{4e00}\x{ac00}-\x{d7ff}]+)";
 constexpr const char* kAsianScripts =
-    "[一-鿿㐀-䶿豈-﫿぀-ゟ゠-ヿ･-ﾟ⼀-⿟เ-๿຀-໿ក-៿က-႟ꩠ-ꩿꧠ-꧿가-힯ᄀ-ᇿ]"
-    "+";
+    R"([\x{4e00}-\x{9fff}\x{3400}-\x{4dbf}\x{8c48}-\x{faff}\x{3040}-\x{309f}\x{30a0}-)"
+    R"(\x{30ff}\x{ff65}-\x{ff9f}\x{2f00}-\x{2fdf}\x{e40}-\x{e7f}\x{e80}-\x{eff}\x{1780}-)"
+    R"(\x{17ff}\x{1000}-\x{109f}\x{aa60}-\x{aa7f}\x{a9e0}-\x{a9ff}\x{ac00}-\x{d7af}\x{1100})"
+    R"(-\x{11ff}]+)";
 constexpr const char* kYoutuScripts =
-    "[가-힣ㄱ-ㆎ]+|[！…“”‘’—：；，、-〿︰-﹏]+|[ㄅ-ㄯ]+|[一-龥぀-ゟ゠-ヿ]"
-    "+";
+    R"([\x{ac00}-\x{d7a3}\x{3131}-\x{318e}]+|[\x{ff01}\x{2026}\x{201c}\x{201d}\x{2018})"
+    R"(\x{2019}\x{2014}\x{ff1a}\x{ff1b}\x{ff0c}\x{3001}-\x{303f}\x{fe30}-\x{fe4f}]+|[)"
+    R"(\x{3105}-\x{312f}]+|[\x{4e00}-\x{9fa5}\x{3040}-\x{309f}\x{30a0}-\x{30ff}]+)";
 // Numbers in groups of three from their end.
 constexpr const char* kGroupedDigits = R"((?<!\p{N})\p{N}{1,2}(?=(?:\p{N}{3})*(?!\p{N}))|\p{N}{3})";
 
@@ -129,7 +141,7 @@ const std::vector<Known>& known() {
       {" laguna ", {"[^\\n]+|[\\n]+", kQwen2}},
       {" minicpm5 ", {kThreeDigits, kMiniCpm5}, true},
       {" ufakzeka ", {kUfakzeka}},
-      {" granite-embed-multi-97m ", {kGraniteMultilingual}, true},
+      {" granite-embed-multi-97m ", {kGpt4o}, true},
   };
   return kKnown;
 }
