@@ -11,9 +11,9 @@ namespace minfer {
 
 // The options of a conversation, for every command that has one.
 struct ChatCommandOptions {
-  std::optional<std::string> messages;   // a JSON file, "-" for stdin
-  std::string chat_template;             // a file or a built-in name; empty: the model's own
-  std::vector<std::string> variables;    // "NAME=JSON"
+  std::optional<std::string> messages;  // a JSON file, "-" for stdin
+  std::string chat_template;            // a file or a built-in name; empty: the model's own
+  std::vector<std::string> variables;   // "NAME=JSON"
 
   void add_to(CommandNode& command);
   // What the options say that cannot be, before a model is read.

@@ -30,8 +30,8 @@ struct GenerateCommandOptions {
   int64_t ctx_size = 0;    // 0: what prompt and -n need, within the trained context
   int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16";
-  int64_t seed = -1;                    // -1: a random one
-  std::vector<std::string> logit_bias;  // "ID=B"
+  int64_t seed = -1;                     // -1: a random one
+  std::vector<std::string> logit_bias;   // "ID=B"
   std::optional<std::string> n_predict;  // -1: to the end
   GenerateOptions generate;
   DeviceOptions device;
@@ -63,8 +63,8 @@ void check(const GenerateCommandOptions& options, const Context& context) {
   options.tokens_to_predict();
   MINFER_REQUIRE(Usage, !(options.is_chat() && options.no_chat),
                  "--no-chat excludes --chat and --messages");
-  const bool chat_option = options.system || !conversation.chat_template.empty() ||
-                           !conversation.variables.empty();
+  const bool chat_option =
+      options.system || !conversation.chat_template.empty() || !conversation.variables.empty();
   MINFER_REQUIRE(Usage, options.is_chat() || !chat_option,
                  "--system, --chat-template and --template-var go with --chat or --messages");
   MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
@@ -104,8 +104,7 @@ ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& t
                        const std::string& text) {
   ChatPrompt prompt;
   if (options.is_chat()) {
-    const ChatTemplate chosen =
-        choose_chat_template(options.conversation.chat_template, tokenizer);
+    const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
     const ChatOptions chat_options = options.conversation.chat_options(options.special);
     prompt = options.conversation.messages
                  ? make_chat_prompt(tokenizer, chosen, text, chat_options)

@@ -265,7 +265,7 @@ class Resolver {
   // Jinja reports an unknown filter or test before it runs a template, but not in an if.
   void check_names(const Expr& expr, bool soft) const {
     const bool filter = expr.kind == ExprKind::Filter;
-    const bool known = filter                          ? is_known_filter(expr.name)
+    const bool known = filter                        ? is_known_filter(expr.name)
                        : expr.kind == ExprKind::Test ? is_known_test(expr.name)
                                                      : true;
     if (!known && !soft) {
@@ -317,8 +317,7 @@ class Resolver {
       case StatementKind::Macro:
         storing_ = true;
         symbols.store(statement.macro->name);
-        statement.macro_slot =
-            slot_from(symbols.function, *symbols.find(statement.macro->name));
+        statement.macro_slot = slot_from(symbols.function, *symbols.find(statement.macro->name));
         storing_ = false;
         return macro(symbols, statement);
       case StatementKind::CallBlock:

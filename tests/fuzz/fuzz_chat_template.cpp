@@ -7,8 +7,8 @@
 #include "models/chat/chat_template.h"
 #include "tests/support/special_tokens_tokenizer.h"
 
-// libFuzzer's entry point: the bytes are a chat template. It renders to UTF-8 text, or is refused with
-// one line; anything else ends the process.
+// libFuzzer's entry point: the bytes are a chat template. It renders to UTF-8 text, or is refused
+// with one line; anything else ends the process.
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   using namespace minfer;
   static const test::SpecialTokensTokenizer tokenizer("<s>", "</s>");

@@ -78,29 +78,72 @@ class Writer {
   }
 
   std::string filter() {
-    return one_of({"length", "trim", "upper", "lower", "tojson", "list", "first", "last", "join",
-                   "join('-')", "default('x')", "default('x', true)", "map('upper')",
-                   "map(attribute='role')", "select", "reject('none')", "selectattr('role')",
-                   "rejectattr('a', 'eq', 1)", "items", "sort", "unique", "reverse", "string",
-                   "int", "float", "abs", "round", "sum", "min", "max", "dictsort", "batch(2)",
-                   "slice(2, 0)", "indent", "indent(2, true, true)", "replace('a', 'bb')",
-                   "replace('', 'x')", "title", "capitalize", "safe", "escape", "center(9)",
-                   "truncate(4)", "format(1, 'a')", "tojson(indent=1)", "trim('a ')",
-                   "map('map', 'upper')", "select('in', l)", "sort(attribute='a,b')", "nope"});
+    return one_of({"length",
+                   "trim",
+                   "upper",
+                   "lower",
+                   "tojson",
+                   "list",
+                   "first",
+                   "last",
+                   "join",
+                   "join('-')",
+                   "default('x')",
+                   "default('x', true)",
+                   "map('upper')",
+                   "map(attribute='role')",
+                   "select",
+                   "reject('none')",
+                   "selectattr('role')",
+                   "rejectattr('a', 'eq', 1)",
+                   "items",
+                   "sort",
+                   "unique",
+                   "reverse",
+                   "string",
+                   "int",
+                   "float",
+                   "abs",
+                   "round",
+                   "sum",
+                   "min",
+                   "max",
+                   "dictsort",
+                   "batch(2)",
+                   "slice(2, 0)",
+                   "indent",
+                   "indent(2, true, true)",
+                   "replace('a', 'bb')",
+                   "replace('', 'x')",
+                   "title",
+                   "capitalize",
+                   "safe",
+                   "escape",
+                   "center(9)",
+                   "truncate(4)",
+                   "format(1, 'a')",
+                   "tojson(indent=1)",
+                   "trim('a ')",
+                   "map('map', 'upper')",
+                   "select('in', l)",
+                   "sort(attribute='a,b')",
+                   "nope"});
   }
 
   std::string method() {
-    return one_of({"upper", "lower", "strip", "lstrip", "rstrip", "split", "rsplit", "splitlines",
-                   "replace", "startswith", "endswith", "join", "find", "rfind", "index", "count",
-                   "title", "capitalize", "items", "keys", "values", "get", "copy", "append", "pop",
-                   "isdigit", "islower", "partition", "rpartition", "removeprefix", "cycle",
-                   "changed", "format", "nope"});
+    return one_of({"upper",  "lower",      "strip",   "lstrip",     "rstrip",     "split",
+                   "rsplit", "splitlines", "replace", "startswith", "endswith",   "join",
+                   "find",   "rfind",      "index",   "count",      "title",      "capitalize",
+                   "items",  "keys",       "values",  "get",        "copy",       "append",
+                   "pop",    "isdigit",    "islower", "partition",  "rpartition", "removeprefix",
+                   "cycle",  "changed",    "format",  "nope"});
   }
 
   std::string test() {
-    return one_of({"defined", "none", "string", "mapping", "iterable", "sequence", "number", "odd",
-                   "even", "eq 1", "in l", "divisibleby 2", "callable", "lower", "true", "nope",
-                   "sameas none", "gt 'a'", "undefined", "boolean"});
+    return one_of({"defined",  "none",          "string",   "mapping",   "iterable",
+                   "sequence", "number",        "odd",      "even",      "eq 1",
+                   "in l",     "divisibleby 2", "callable", "lower",     "true",
+                   "nope",     "sameas none",   "gt 'a'",   "undefined", "boolean"});
   }
 
   std::string expression(int depth) {
@@ -109,8 +152,8 @@ class Writer {
     switch (below(15)) {
       case 0:
       case 1:
-        return inner() + " " +
-               one_of({"+", "-", "*", "/", "//", "%", "~", "~", "+", "and", "or"}) + " " + inner();
+        return inner() + " " + one_of({"+", "-", "*", "/", "//", "%", "~", "~", "+", "and", "or"}) +
+               " " + inner();
       case 2:
         return inner() + " " + one_of({"==", "!=", "<", "<=", ">", ">=", "in", "not in"}) + " " +
                inner();
@@ -120,14 +163,14 @@ class Writer {
       case 5:
         return "(" + inner() + ")." + method() + arguments();
       case 6:
-        return inner() + "." + one_of({"role", "content", "a", "items", "index", "last",
-                                       "previtem", "nextitem", "length", "revindex", "x"});
+        return inner() + "." +
+               one_of({"role", "content", "a", "items", "index", "last", "previtem", "nextitem",
+                       "length", "revindex", "x"});
       case 7:
         return inner() + "[" + inner() + "]";
       case 8:
         return inner() + "[" + (below(2) == 0 ? "" : inner()) + ":" +
-               (below(2) == 0 ? "" : inner()) +
-               one_of({"", "", ":", ":-1", ":2", ":0"}) + "]";
+               (below(2) == 0 ? "" : inner()) + one_of({"", "", ":", ":-1", ":2", ":0"}) + "]";
       case 9:
         return inner() + " is " + (below(3) == 0 ? "not " : "") + test();
       case 10:
@@ -188,7 +231,8 @@ class Writer {
       case 12:
         return tag(one_of({"break", "continue", "set ns = namespace(a=1, b=[])", "nope"}));
       default:
-        return one_of({"{# c #}", "{#- c -#}\n", "{% raw %}{{ x }}{% endraw %}", "{% raw -%} a\n"
+        return one_of({"{# c #}", "{#- c -#}\n", "{% raw %}{{ x }}{% endraw %}",
+                       "{% raw -%} a\n"
                        "{%- endraw %}"});
     }
   }
