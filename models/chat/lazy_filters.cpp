@@ -259,7 +259,9 @@ Value reverse(Run& run, const Value& value, const CallArgs& args) {
   if (value.is(Kind::String)) {
     TextBuilder out(run.meter());
     for (size_t i = all.size(); i > 0; --i) out.add(all[i - 1].text());
-    return run.text(out.take());
+    Text reversed = out.take();
+    reversed.markup = value.text().markup;
+    return run.text(std::move(reversed));
   }
   if (value.is(Kind::Generator)) {  // no sequence: Jinja makes a list
     std::ranges::reverse(all);

@@ -265,7 +265,9 @@ class CharacterIterator : public Iterator {
     if (at_ >= text.bytes.size()) return false;
     size_t n = 0;
     code_point_at(text.bytes, at_, n);
-    item = sliced(run_, text, at_, at_ + n);
+    TextBuilder one(run_.meter());
+    one.add(text, at_, at_ + n);
+    item = run_.text(one.take());
     at_ += n;
     return true;
   }
