@@ -16,7 +16,7 @@ enum class ExprKind : uint8_t {
   Name,
   List,
   Tuple,
-  Dict,       // operands: key, value, key, value
+  Dict,  // operands: key, value, key, value
   Negate,
   Plus,
   Not,
@@ -30,7 +30,7 @@ enum class ExprKind : uint8_t {
   Item,       // [operand]
   Slice,      // operands: value, start, stop, step; null where left out
   Call,
-  Filter,     // operand may be null: the body of a block
+  Filter,  // operand may be null: the body of a block
   Test,
   NamespaceTarget,  // name.attribute as a target of set
 };

@@ -70,12 +70,11 @@ constexpr const char* kMistral =
 {%- endif -%}
 {%- endfor -%})";
 
-const std::array<std::pair<std::string, std::string>, 5> kTemplates = {
-    {{"chatml", kChatMl},
-     {"llama2", kLlama2},
-     {"llama3", kLlama3},
-     {"zephyr", kZephyr},
-     {"mistral", kMistral}}};
+const std::array<std::pair<std::string, std::string>, 5> kTemplates = {{{"chatml", kChatMl},
+                                                                        {"llama2", kLlama2},
+                                                                        {"llama3", kLlama3},
+                                                                        {"zephyr", kZephyr},
+                                                                        {"mistral", kMistral}}};
 
 }  // namespace
 

@@ -7,9 +7,6 @@
 namespace minfer {
 namespace {
 
-using jinja::Kind;
-using jinja::Value;
-
 // A stretch of one origin is a part. Without special tokens of messages' own, theirs are plain.
 std::vector<TextPart> parts_of(const jinja::Text& text, bool parse_special) {
   std::vector<TextPart> parts;
@@ -58,17 +55,17 @@ std::vector<TextPart> ChatTemplate::render(const Tokenizer& tokenizer, const std
                                            const ChatOptions& options) const {
   jinja::Meter meter;  // outlives all values
   jinja::Run run(parsed_->tree, meter);
-  Value list = parse_json(meter, "the list of messages", messages, false, true);
-  MINFER_REQUIRE(Input, list.is(Kind::List), "the messages are not a JSON list");
-  for (const Value& message : list.as<jinja::List>().items) {
-    MINFER_REQUIRE(Input, message.is(Kind::Dict), "a message is not a JSON object");
+  jinja::Value list = parse_json(meter, "the list of messages", messages, false, true);
+  MINFER_REQUIRE(Input, list.is(jinja::Kind::List), "the messages are not a JSON list");
+  for (const jinja::Value& message : list.as<jinja::List>().items) {
+    MINFER_REQUIRE(Input, message.is(jinja::Kind::Dict), "a message is not a JSON object");
     MINFER_REQUIRE(Input, message.as<jinja::Dict>().find("role") != nullptr,
                    "a message has no \"role\"");
   }
   run.set_variable("messages", std::move(list));
-  run.set_variable("tools", Value::none());
-  run.set_variable("documents", Value::none());
-  run.set_variable("add_generation_prompt", Value::boolean(options.add_generation_prompt));
+  run.set_variable("tools", jinja::Value::none());
+  run.set_variable("documents", jinja::Value::none());
+  run.set_variable("add_generation_prompt", jinja::Value::boolean(options.add_generation_prompt));
   set_token(run, "bos_token", tokenizer, tokenizer.bos());
   set_token(run, "eos_token", tokenizer, tokenizer.eos());
   for (const auto& [name, json] : options.variables) {

@@ -24,9 +24,10 @@ class ChatTemplate {
   // chatml, llama2, llama3, zephyr, mistral; throws Usage for another name, with the list.
   static ChatTemplate built_in(const std::string& name);
 
-  // messages: the JSON text of a list of {"role", "content", ...}. The parts joined are the prompt's
-  // text; what a message, a tool or a template variable says is in parts of its own. Throws Usage,
-  // with the template's words, where it calls raise_exception, and Input for every other fault.
+  // messages: the JSON text of a list of {"role", "content", ...}. The parts joined are the
+  // prompt's text; what a message, a tool or a template variable says is in parts of its own.
+  // Throws Usage, with the template's words, where it calls raise_exception, and Input for every
+  // other fault.
   std::vector<TextPart> render(const Tokenizer& tokenizer, const std::string& messages,
                                const ChatOptions& options) const;
 

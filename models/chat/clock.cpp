@@ -17,8 +17,8 @@ std::tm now() {
     ::localtime_r(&seconds, &time);
     return time;
   }
-  for (const char* format : {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M",
-                             "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
+  for (const char* format :
+       {"%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%dT%H:%M", "%Y-%m-%d %H:%M", "%Y-%m-%d"}) {
     time = {};
     const char* const end = ::strptime(set, format, &time);
     if (end == nullptr || (*end != '\0' && std::string_view(end) != "Z")) continue;

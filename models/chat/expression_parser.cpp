@@ -253,7 +253,8 @@ ExprPtr Parser::primary(bool with_namespace) {
 }
 
 bool Parser::at_tuple_end(Names ends) const {
-  if (current().type == TokenType::VariableEnd || current().type == TokenType::BlockEnd) return true;
+  if (current().type == TokenType::VariableEnd || current().type == TokenType::BlockEnd)
+    return true;
   return sees(")") || std::ranges::any_of(ends, [&](auto name) { return sees_name(name); });
 }
 
@@ -263,8 +264,8 @@ ExprPtr Parser::tuple(const TupleOptions& options) {
   while (true) {
     if (!all->operands.empty()) expect(",");
     if (at_tuple_end(options.ends)) break;
-    add(*all, options.targets ? primary(options.with_namespace)
-                              : expression(options.with_condition));
+    add(*all,
+        options.targets ? primary(options.with_namespace) : expression(options.with_condition));
     if (!sees(",")) break;
     is_tuple = true;
   }

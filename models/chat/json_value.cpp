@@ -10,8 +10,9 @@ using nlohmann::json;
 constexpr size_t kMaxJsonNesting = 200;  // leaves room for what a template puts around it
 
 bool is_plain_word(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
-                                                 "XYZ0123456789_-") == text.npos;
+  return !text.empty() && text.find_first_not_of(
+                              "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVW"
+                              "XYZ0123456789_-") == text.npos;
 }
 
 // Builds values as the parser goes: no second copy, no recursion, keys in the order of the text.

@@ -3,16 +3,15 @@
 
 #include "models/chat/run.h"
 
-// Filters that are generators in Jinja: their items come once, and what they do happens when an item
-// is asked for.
+// Filters that are generators in Jinja: their items come once, and what they do happens when an
+// item is asked for.
 namespace minfer::jinja {
 namespace {
 
 template <typename Source>
 Value generator(Run& run, int nesting, std::unique_ptr<Source> items) {
   run.meter().step();
-  return {Kind::Generator,
-          std::make_shared<Generator>(run.meter(), std::move(items), nesting + 1)};
+  return {Kind::Generator, std::make_shared<Generator>(run.meter(), std::move(items), nesting + 1)};
 }
 
 int nesting_of(const Value& value, const CallArgs& args) {
@@ -56,8 +55,8 @@ class Map : public Lazy {
  private:
   void prepare() {
     ready_ = true;
-    const auto attribute = std::ranges::find(args_.keywords, "attribute",
-                                             &std::pair<std::string, Value>::first);
+    const auto attribute =
+        std::ranges::find(args_.keywords, "attribute", &std::pair<std::string, Value>::first);
     if (args_.positional.empty() && attribute != args_.keywords.end()) {
       const Bound bound("map", args_, {"attribute", "default"}, 1);
       getter_.emplace(run_, bound[0], bound[1]);
@@ -260,7 +259,9 @@ Value reverse(Run& run, const Value& value, const CallArgs& args) {
   if (value.is(Kind::String)) {
     TextBuilder out(run.meter());
     for (size_t i = all.size(); i > 0; --i) out.add(all[i - 1].text());
-    return run.text(out.take());
+    Text reversed = out.take();
+    reversed.markup = value.text().markup;
+    return run.text(std::move(reversed));
   }
   if (value.is(Kind::Generator)) {  // no sequence: Jinja makes a list
     std::ranges::reverse(all);

@@ -77,7 +77,7 @@ class Unescaper {
     size_t n = 0;
     for (; n < at_most && at_ < text_.size(); ++n, ++at_) {
       const char c = text_[at_];
-      const int digit = is_digit(c)              ? c - '0'
+      const int digit = is_digit(c)            ? c - '0'
                         : c >= 'a' && c <= 'f' ? c - 'a' + 10
                         : c >= 'A' && c <= 'F' ? c - 'A' + 10
                                                : 99;

@@ -8,11 +8,11 @@
 // What a template may use: it comes with a model, and a model comes from anywhere.
 namespace minfer::jinja {
 
-constexpr int kMaxNesting = 256;               // of values, expressions, tags and calls of macros
-constexpr int64_t kMaxSteps = 10'000'000;      // of evaluation
-constexpr size_t kMaxOutputBytes = 16 << 20;   // of the rendered text
-constexpr size_t kMaxValueBytes = 16 << 20;    // of the values that are alive at one time
-constexpr int64_t kMaxIntegerBits = 63;        // Python's integers have no bound, ours do
+constexpr int kMaxNesting = 256;              // of values, expressions, tags and calls of macros
+constexpr int64_t kMaxSteps = 10'000'000;     // of evaluation
+constexpr size_t kMaxOutputBytes = 16 << 20;  // of the rendered text
+constexpr size_t kMaxValueBytes = 16 << 20;   // of the values that are alive at one time
+constexpr int64_t kMaxIntegerBits = 63;       // Python's integers have no bound, ours do
 
 // Counts steps and the bytes of living values. It outlives every value that it has counted.
 class Meter {

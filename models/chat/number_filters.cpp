@@ -129,7 +129,8 @@ Value round_(Run&, const Value& value, const CallArgs& args) {
   }
   const double scale = std::pow(10.0, static_cast<double>(precision));
   const double scaled = value.number() * scale;
-  MINFER_REQUIRE(Input, std::fabs(scaled) < 0x1p53, "round of numbers past 53 bits is not supported");
+  MINFER_REQUIRE(Input, std::fabs(scaled) < 0x1p53,
+                 "round of numbers past 53 bits is not supported");
   return Value::number((method == "ceil" ? std::ceil(scaled) : std::floor(scaled)) / scale);
 }
 

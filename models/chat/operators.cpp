@@ -7,8 +7,7 @@ namespace minfer::jinja {
 namespace {
 
 [[noreturn]] void fail_overflow() {
-  throw Error(ErrorKind::Input,
-              cat("integers past ", kMaxIntegerBits, " bits are not supported"));
+  throw Error(ErrorKind::Input, cat("integers past ", kMaxIntegerBits, " bits are not supported"));
 }
 
 int64_t floor_divided(int64_t a, int64_t b) {

@@ -74,8 +74,8 @@ class Parser {
   ExprPtr target(const TupleOptions& options);
 
   // ---- tags ----
-  Body statements(Names ends);       // up to the tag of one of these names, which is current then
-  Body block(Names ends);            // the end of this tag, then statements
+  Body statements(Names ends);  // up to the tag of one of these names, which is current then
+  Body block(Names ends);       // the end of this tag, then statements
   Body block_to(std::string_view end);  // the same, behind the tag `end`
   std::unique_ptr<Statement> statement();
   std::unique_ptr<Statement> if_();
@@ -95,8 +95,8 @@ class Parser {
 
   std::vector<Token> tokens_;
   size_t at_ = 0;
-  int depth_ = 0;        // of expressions and tags that are being parsed
-  int loops_ = 0;        // around the current tag, in the same function
+  int depth_ = 0;  // of expressions and tags that are being parsed
+  int loops_ = 0;  // around the current tag, in the same function
 };
 
 }  // namespace minfer::jinja

@@ -16,8 +16,8 @@ Bound::Bound(const char* what, const CallArgs& args, std::initializer_list<const
     MINFER_REQUIRE(Input, found != names.end(), what, "() got an unexpected keyword argument \"",
                    shortened(name), "\"");
     Value& place = values_[static_cast<size_t>(found - names.begin())];
-    MINFER_REQUIRE(Input, place.is(Kind::Missing), what, "() got the argument \"",
-                   shortened(name), "\" twice");
+    MINFER_REQUIRE(Input, place.is(Kind::Missing), what, "() got the argument \"", shortened(name),
+                   "\" twice");
     place = value;
   }
   for (size_t i = 0; i < n_required; ++i)
@@ -120,8 +120,8 @@ void Run::bind_macro(const Macro& macro, const CallArgs& args, Activation& activ
     for (const auto& [name, value] : keywords) rest.set(text(name), value);
     set(body.kwargs, rest.take());
   } else {
-    MINFER_REQUIRE(Input, keywords.empty(), "macro ", macro.shown(),
-                   " takes no keyword argument '", shortened(keywords[0].first), "'");
+    MINFER_REQUIRE(Input, keywords.empty(), "macro ", macro.shown(), " takes no keyword argument '",
+                   shortened(keywords[0].first), "'");
   }
   const bool too_many = args.positional.size() > n_parameters;
   if (body.varargs >= 0) {
@@ -159,8 +159,7 @@ Value Run::call_loop(const Value& self, const std::string& name, const CallArgs&
 
 namespace {
 
-Value call_list_method(Run& run, const Value& self, const std::string& name,
-                       const CallArgs& args) {
+Value call_list_method(Run& run, const Value& self, const std::string& name, const CallArgs& args) {
   const Values& items = self.as<List>().items;
   if (name == "copy") {
     Bound("copy", args, {}, 0);
@@ -177,8 +176,7 @@ Value call_list_method(Run& run, const Value& self, const std::string& name,
   return Value::integer(count);
 }
 
-Value call_dict_method(Run& run, const Value& self, const std::string& name,
-                       const CallArgs& args) {
+Value call_dict_method(Run& run, const Value& self, const std::string& name, const CallArgs& args) {
   if (name == "get") {
     const Bound bound("get", args, {"", " "}, 1);
     if (const Value* found = self.as<Dict>().find(run.meter(), bound[0])) return *found;

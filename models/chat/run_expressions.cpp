@@ -215,8 +215,7 @@ Value Run::slice(const Expr& expr) {
   MINFER_REQUIRE(Input, !value.is(Kind::Undefined), value.why());
   const bool sliceable = value.is(Kind::String) || value.is(Kind::List) || value.is(Kind::Tuple);
   MINFER_REQUIRE(Input, sliceable, "a slice of a ", type_name(value), " is not supported");
-  const auto [start, step, count] =
-      places_of(*length_of(value), bounds[0], bounds[1], bounds[2]);
+  const auto [start, step, count] = places_of(*length_of(value), bounds[0], bounds[1], bounds[2]);
   const auto index = [&, first = start, stride = step](int64_t i) {
     return static_cast<size_t>(first + i * stride);
   };
@@ -243,8 +242,7 @@ Value Run::slice(const Expr& expr) {
   }
   starts.push_back(static_cast<uint32_t>(string.text.bytes.size()));
   TextBuilder out(meter_);
-  for (int64_t i = 0; i < count; ++i)
-    out.add(string.text, starts[index(i)], starts[index(i) + 1]);
+  for (int64_t i = 0; i < count; ++i) out.add(string.text, starts[index(i)], starts[index(i) + 1]);
   return text(out.take());
 }
 

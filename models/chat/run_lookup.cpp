@@ -120,11 +120,12 @@ Value Run::attribute_of_type(const Value& value, const std::string& name) {
       value.is(Kind::Generator) || value.is(Kind::Method) || value.is(Kind::Function);
   if (opaque || (value.is(Kind::Macro) && name.starts_with('_'))) refuse(value, name);
   const TypeNames& names = names_of(value.kind());
-  const bool method = value.is(Kind::String) ? is_string_method(name) : is_one_of(name, names.methods);
+  const bool method =
+      value.is(Kind::String) ? is_string_method(name) : is_one_of(name, names.methods);
   if (method) return {Kind::Method, std::make_shared<Method>(meter_, value, name)};
   if (is_one_of(name, names.unsafe)) {
-    return undefined(cat("access to attribute '", name, "' of '", type_name(value),
-                         "' object is unsafe."));
+    return undefined(
+        cat("access to attribute '", name, "' of '", type_name(value), "' object is unsafe."));
   }
   if (is_one_of(name, names.other)) refuse(value, name);
   return {};
@@ -264,7 +265,9 @@ class CharacterIterator : public Iterator {
     if (at_ >= text.bytes.size()) return false;
     size_t n = 0;
     code_point_at(text.bytes, at_, n);
-    item = sliced(run_, text, at_, at_ + n);
+    TextBuilder one(run_.meter());
+    one.add(text, at_, at_ + n);
+    item = run_.text(one.take());
     at_ += n;
     return true;
   }

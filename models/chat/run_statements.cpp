@@ -178,8 +178,8 @@ Run::Flow Run::run_for(const Statement& statement) {
   return other;
 }
 
-// Sets `any` where a body came to its end. Jinja runs the else of a loop unless one did: `break` and
-// `continue` do not count.
+// Sets `any` where a body came to its end. Jinja runs the else of a loop unless one did: `break`
+// and `continue` do not count.
 void Run::run_iterations(const Statement& statement, Loop& loop, const Value& loop_value,
                          bool& any) {
   Value item;
@@ -261,10 +261,11 @@ void Run::assign_tuple(const Expr& target, const Value& value) {
   Values all;
   Value item;
   while (all.size() <= target.operands.size() && items->next(item)) all.push_back(item);
-  MINFER_REQUIRE(Input, all.size() >= target.operands.size(), "not enough values to unpack (expected ",
-                 target.operands.size(), ", got ", all.size(), ")");
-  MINFER_REQUIRE(Input, all.size() == target.operands.size(), "too many values to unpack (expected ",
-                 target.operands.size(), ")");
+  MINFER_REQUIRE(Input, all.size() >= target.operands.size(),
+                 "not enough values to unpack (expected ", target.operands.size(), ", got ",
+                 all.size(), ")");
+  MINFER_REQUIRE(Input, all.size() == target.operands.size(),
+                 "too many values to unpack (expected ", target.operands.size(), ")");
   for (size_t i = 0; i < all.size(); ++i) assign(*target.operands[i], all[i]);
 }
 

@@ -11,8 +11,8 @@
 namespace minfer::jinja {
 namespace {
 
-struct Function {
-  Function* outer = nullptr;
+struct FunctionScope {
+  FunctionScope* outer = nullptr;
   FunctionBody* body = nullptr;
   std::map<std::pair<int, std::string>, int> slots;  // by level of the scope, and name
 
@@ -24,12 +24,12 @@ struct Function {
 };
 
 struct Variable {
-  Function* function = nullptr;
+  FunctionScope* function = nullptr;
   int index = -1;
   bool parameter = false;
 };
 
-Slot slot_from(const Function* user, const Variable& variable) {
+Slot slot_from(const FunctionScope* user, const Variable& variable) {
   Slot slot{0, variable.index};
   for (; user != variable.function; user = user->outer) ++slot.hops;
   return slot;
@@ -40,7 +40,7 @@ constexpr int64_t kMaxScopeWork = 20'000'000;
 
 struct Symbols {
   int64_t* work;
-  Function* function;
+  FunctionScope* function;
   Symbols* outer;
   int level;
   std::map<std::string, Variable> variables;
@@ -230,7 +230,7 @@ void see_body(Symbols& symbols, const Body& body) {
 class Resolver {
  public:
   void resolve(TemplateTree& tree) {
-    Function root{nullptr, &tree.function, {}};
+    FunctionScope root{nullptr, &tree.function, {}};
     Symbols symbols{&work_, &root, nullptr, 0, {}, {}, {}, {}};
     if (Uses("self").in(tree.body)) fail_at(1, "the variable \"self\" is not supported");
     see_body(symbols, tree.body);
@@ -242,7 +242,7 @@ class Resolver {
   static Symbols inner(Symbols& outer) {
     return {outer.work, outer.function, &outer, outer.level + 1, {}, {}, {}, {}};
   }
-  static Symbols inner(Symbols& outer, Function& function) {
+  static Symbols inner(Symbols& outer, FunctionScope& function) {
     function.outer->body->keeps_slots = true;
     return {outer.work, &function, &outer, outer.level + 1, {}, {}, {}, {}};
   }
@@ -265,7 +265,7 @@ class Resolver {
   // Jinja reports an unknown filter or test before it runs a template, but not in an if.
   void check_names(const Expr& expr, bool soft) const {
     const bool filter = expr.kind == ExprKind::Filter;
-    const bool known = filter                          ? is_known_filter(expr.name)
+    const bool known = filter                        ? is_known_filter(expr.name)
                        : expr.kind == ExprKind::Test ? is_known_test(expr.name)
                                                      : true;
     if (!known && !soft) {
@@ -317,8 +317,7 @@ class Resolver {
       case StatementKind::Macro:
         storing_ = true;
         symbols.store(statement.macro->name);
-        statement.macro_slot =
-            slot_from(symbols.function, *symbols.find(statement.macro->name));
+        statement.macro_slot = slot_from(symbols.function, *symbols.find(statement.macro->name));
         storing_ = false;
         return macro(symbols, statement);
       case StatementKind::CallBlock:
@@ -363,7 +362,7 @@ class Resolver {
 
   // The test of a loop is a function of its own with the target as its parameter.
   void test(Symbols& symbols, Statement& statement) {
-    Function function{symbols.function, &statement.test_function, {}};
+    FunctionScope function{symbols.function, &statement.test_function, {}};
     Symbols own = inner(symbols, function);
     see_target(own, *statement.target, true);
     see_expr(own, statement.test);
@@ -385,7 +384,7 @@ class Resolver {
 
   void macro(Symbols& symbols, Statement& statement) {
     MacroBody& macro = *statement.macro;
-    Function function{symbols.function, &macro.function, {}};
+    FunctionScope function{symbols.function, &macro.function, {}};
     Symbols own = inner(symbols, function);
     const auto has = [&](const char* name) {
       return std::ranges::any_of(macro.parameters,

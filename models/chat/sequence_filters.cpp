@@ -151,8 +151,8 @@ Value sum(Run& run, const Value& value, const CallArgs& args) {
 }  // namespace
 
 std::vector<NamedFilter> sequence_filters() {
-  return {{"length", length}, {"count", length},     {"first", first},       {"last", last},
-          {"list", list},     {"join", join},        {"default", default_},  {"d", default_},
+  return {{"length", length}, {"count", length},      {"first", first},      {"last", last},
+          {"list", list},     {"join", join},         {"default", default_}, {"d", default_},
           {"sort", sort},     {"dictsort", dictsort}, {"min", min},          {"max", max},
           {"sum", sum}};
 }

@@ -8,11 +8,10 @@ namespace minfer::jinja {
 namespace {
 
 constexpr std::array<const char*, 27> kMethods = {
-    "strip",      "lstrip",       "rstrip",       "split",    "rsplit",     "splitlines",
-    "replace",    "startswith",   "endswith",     "upper",    "lower",      "capitalize",
-    "title",      "find",         "rfind",        "index",    "rindex",     "count",
-    "join",       "isdigit",      "isspace",      "islower",  "isupper",    "removeprefix",
-    "removesuffix", "partition",  "rpartition"};
+    "strip",      "lstrip",   "rstrip",       "split",        "rsplit",     "splitlines", "replace",
+    "startswith", "endswith", "upper",        "lower",        "capitalize", "title",      "find",
+    "rfind",      "index",    "rindex",       "count",        "join",       "isdigit",    "isspace",
+    "islower",    "isupper",  "removeprefix", "removesuffix", "partition",  "rpartition"};
 
 // Pieces between white space, from the left; the last one keeps what is left after `max` splits.
 Values split_space(Run& run, const Text& text, int64_t max) {
@@ -116,8 +115,8 @@ Value find(Run& run, const Text& text, const std::string& name, const CallArgs& 
   const size_t found = last ? find_last(run.meter(), text.bytes, part, text.bytes.size())
                             : find_text(text.bytes, part, 0);
   if (found != text.bytes.npos) {
-    return Value::integer(static_cast<int64_t>(
-        count_code_points(std::string_view(text.bytes).substr(0, found))));
+    return Value::integer(
+        static_cast<int64_t>(count_code_points(std::string_view(text.bytes).substr(0, found))));
   }
   MINFER_REQUIRE(Input, name.ends_with("find"), "substring not found");
   return Value::integer(-1);
@@ -127,8 +126,7 @@ Value count(Run& run, const Text& text, const CallArgs& args) {
   const Bound bound("count", args, {""}, 1);
   const std::string& part = text_of(bound[0], "what is counted").bytes;
   run.meter().scan(text.bytes.size());
-  if (part.empty())
-    return Value::integer(static_cast<int64_t>(count_code_points(text.bytes)) + 1);
+  if (part.empty()) return Value::integer(static_cast<int64_t>(count_code_points(text.bytes)) + 1);
   int64_t n = 0;
   for (size_t at = 0; (at = find_text(text.bytes, part, at)) != text.bytes.npos; ++n) {
     run.meter().step();
@@ -209,8 +207,8 @@ Value partition(Run& run, const Text& text, const std::string& name, const CallA
   run.meter().scan(text.bytes.size());
   const bool last = name == "rpartition";
   const size_t size = text.bytes.size();
-  const size_t found = last ? find_last(run.meter(), text.bytes, part, size)
-                            : find_text(text.bytes, part, 0);
+  const size_t found =
+      last ? find_last(run.meter(), text.bytes, part, size) : find_text(text.bytes, part, 0);
   const Value whole = run.text(text), none = run.text("");
   if (found == text.bytes.npos)
     return make_tuple(run.meter(), last ? Values{none, none, whole} : Values{whole, none, none});
@@ -258,8 +256,7 @@ Value call_string_method(Run& run, const Value& self, const std::string& name,
   if (name == "title") return title(run, text, args);
   if (name == "count") return count(run, text, args);
   if (name == "join") return join(run, text, args);
-  if (name == "removeprefix" || name == "removesuffix")
-    return without_affix(run, self, name, args);
+  if (name == "removeprefix" || name == "removesuffix") return without_affix(run, self, name, args);
   if (name == "partition" || name == "rpartition") return partition(run, text, name, args);
   if (name.starts_with("is")) return is_of(run, text, name, args);
   return find(run, text, name, args);

@@ -94,8 +94,8 @@ bool is_same(Run&, const Value& value, const CallArgs& args) {
   if (value.is(Kind::None)) return true;
   if (value.is(Kind::Bool)) return value.boolean() == other.boolean();
   if (value.is(Kind::Namespace)) return value.space() == other.space();
-  throw Error(ErrorKind::Input, cat("the test \"sameas\" of a ", type_name(value),
-                                    " is not supported"));
+  throw Error(ErrorKind::Input,
+              cat("the test \"sameas\" of a ", type_name(value), " is not supported"));
 }
 
 bool is_in(Run& run, const Value& value, const CallArgs& args) {

@@ -191,11 +191,11 @@ Value tojson(Run& run, const Value& value, const CallArgs& args) {
 }  // namespace
 
 std::vector<NamedFilter> text_filters() {
-  return {{"upper", upper},       {"lower", lower},       {"capitalize", capitalize},
-          {"title", title},       {"trim", trim},         {"string", string},
-          {"replace", replace},   {"safe", safe},         {"escape", escape},
-          {"e", escape},          {"indent", indent},     {"truncate", truncate},
-          {"center", center},     {"format", format},     {"tojson", tojson}};
+  return {{"upper", upper},     {"lower", lower},   {"capitalize", capitalize},
+          {"title", title},     {"trim", trim},     {"string", string},
+          {"replace", replace}, {"safe", safe},     {"escape", escape},
+          {"e", escape},        {"indent", indent}, {"truncate", truncate},
+          {"center", center},   {"format", format}, {"tojson", tojson}};
 }
 
 }  // namespace minfer::jinja

@@ -21,8 +21,7 @@ size_t last_bytes(std::string_view text, size_t end) {
 
 size_t find_text(std::string_view text, std::string_view part, size_t at) {
   if (at > text.size()) return std::string_view::npos;
-  const void* const found =
-      ::memmem(text.data() + at, text.size() - at, part.data(), part.size());
+  const void* const found = ::memmem(text.data() + at, text.size() - at, part.data(), part.size());
   if (found == nullptr) return std::string_view::npos;
   return static_cast<size_t>(static_cast<const char*>(found) - text.data());
 }
@@ -187,8 +186,8 @@ Value formatted(Run& run, const Text& format, const Value& arguments) {
     }
   }
   // A mapping may stay unused, and so may what is not a tuple but can be indexed.
-  const bool may_stay = !tuple && (arguments.is(Kind::Dict) || arguments.is(Kind::List) ||
-                                   arguments.is(Kind::Range));
+  const bool may_stay =
+      !tuple && (arguments.is(Kind::Dict) || arguments.is(Kind::List) || arguments.is(Kind::Range));
   MINFER_REQUIRE(Input, used == values.size() || may_stay,
                  "not all arguments converted during string formatting");
   out.add(format, done, format.bytes.size());

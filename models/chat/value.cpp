@@ -48,14 +48,14 @@ size_t String::position(Meter& meter, size_t index) const {
   meter.scan(std::min(index, length - index) * 2);
   size_t at = 0;
   if (index <= length / 2) {
-    for (; index > 0; --index)
-      do ++at;
+    for (; index > 0; --index) do
+        ++at;
       while (at < bytes.size() && !begins(at));
     return at;
   }
   at = bytes.size();
-  for (; index < length; ++index)
-    do --at;
+  for (; index < length; ++index) do
+      --at;
     while (!begins(at));
   return at;
 }
@@ -133,8 +133,8 @@ Value DictBuilder::take() {
 namespace {
 int64_t range_length(int64_t begin, int64_t end, int64_t step) {
   MINFER_REQUIRE(Input, step != 0, "range() arg 3 must not be zero");
-  const auto distance = step > 0 ? static_cast<__int128>(end) - begin
-                                 : static_cast<__int128>(begin) - end;
+  const auto distance =
+      step > 0 ? static_cast<__int128>(end) - begin : static_cast<__int128>(begin) - end;
   const auto stride = step > 0 ? static_cast<__int128>(step) : -static_cast<__int128>(step);
   const __int128 length = distance <= 0 ? 0 : (distance + stride - 1) / stride;
   MINFER_REQUIRE(Input, length <= 100'000, "Range too big: the limit is 100000 items");
@@ -311,8 +311,7 @@ bool less(Meter& meter, const Value& a, const Value& b) {
     meter.scan(std::min(a.text().bytes.size(), b.text().bytes.size()));
     return a.text().bytes < b.text().bytes;  // UTF-8 has the order of code points
   }
-  for (const Value* v : {&a, &b})
-    MINFER_REQUIRE(Input, !v->is(Kind::Undefined), v->why());
+  for (const Value* v : {&a, &b}) MINFER_REQUIRE(Input, !v->is(Kind::Undefined), v->why());
   const bool sequences = a.kind() == b.kind() && (a.is(Kind::List) || a.is(Kind::Tuple));
   MINFER_REQUIRE(Input, sequences, "'<' not supported between instances of '", type_name(a),
                  "' and '", type_name(b), "'");

@@ -82,7 +82,9 @@ class Value {
   static Value number(double value);
   static Value text(Meter* meter, Text text);
   // Text of the template's own.
-  static Value text(Meter& meter, std::string own) { return text(&meter, Text(std::move(own), true)); }
+  static Value text(Meter& meter, std::string own) {
+    return text(&meter, Text(std::move(own), true));
+  }
   static Value undefined(Meter& meter, std::string why);
   static Value of(Namespace* space);
   Value(Kind kind, std::shared_ptr<Object> object) : kind_(kind), object_(std::move(object)) {}
@@ -147,8 +149,8 @@ Value make_tuple(Meter& meter, Values items);
 // Items keep the order in which their keys first came.
 struct Dict : Object {
   using Item = std::pair<Value, Value>;
-  Dict(Meter& meter, std::vector<Item> unique_items,
-       std::unordered_multimap<size_t, size_t> index, int nesting);
+  Dict(Meter& meter, std::vector<Item> unique_items, std::unordered_multimap<size_t, size_t> index,
+       int nesting);
   const Value* find(Meter& meter, const Value& key) const;
   const Value* find(std::string_view key) const;
   const std::vector<Item> items;

@@ -286,8 +286,8 @@ class JsonWriter {
       if (item.first.is(Kind::String)) {
         add_string(item.first.text());
       } else {
-        out_.add("\"" +
-                 scalar(item.first, "keys must be str, int, float, bool or None, not ", "") + "\"");
+        out_.add("\"" + scalar(item.first, "keys must be str, int, float, bool or None, not ", "") +
+                 "\"");
       }
       out_.add(style_.key_separator);
       add(item.second);

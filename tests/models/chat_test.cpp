@@ -12,7 +12,7 @@ namespace {
 using nlohmann::json;
 
 const std::vector<std::string> kControl = {
-    "<s>",        "</s>",       "<|im_start|>",        "<|im_end|>", "<|user|>",
+    "<s>",        "</s>",       "<|im_start|>",        "<|im_end|>",       "<|user|>",
     "<|eot_id|>", "<|eom_id|>", "<|start_header_id|>", "<|end_header_id|>"};
 
 std::unique_ptr<Tokenizer> tokenizer() {
@@ -28,7 +28,9 @@ std::string messages_of(const std::string& user, const json& system = nullptr) {
 
 std::vector<TokenId> tokens_of(const Tokenizer& with, const ChatTemplate& chat_template,
                                const std::string& messages, bool parse_special = false) {
-  return make_chat_prompt(with, chat_template, messages, {.variables = {}, .parse_special = parse_special}).tokens;
+  return make_chat_prompt(with, chat_template, messages,
+                          {.variables = {}, .parse_special = parse_special})
+      .tokens;
 }
 
 // Texts and templates as scripts/make_chat_fixtures.py has written them.
@@ -59,7 +61,8 @@ TEST(Chat, BuiltInTemplates) {
   const auto text = [&](const char* name, const json& messages) {
     return with->decode(tokens_of(*with, ChatTemplate::built_in(name), messages.dump()), true);
   };
-  const json one = {{{"role", "system"}, {"content", "sys"}}, {{"role", "user"}, {"content", "hi"}}};
+  const json one = {{{"role", "system"}, {"content", "sys"}},
+                    {{"role", "user"}, {"content", "hi"}}};
   EXPECT_EQ(text("chatml", one),
             "<|im_start|>system\nsys<|im_end|>\n<|im_start|>user\nhi<|im_end|>\n"
             "<|im_start|>assistant\n");
@@ -107,7 +110,8 @@ TEST(Chat, SpecialTokensOfATemplateAndOfAMessage) {
   EXPECT_EQ(n_special("{{ messages[0].content.split('|') | join('|') }}", "<|im_end|>"), 0);
   EXPECT_EQ(n_special("{{ (messages[0].content | upper | lower | trim)[:10] }}", "<|im_end|>"), 0);
   EXPECT_EQ(n_special("{% set x %}{{ messages[0].content }}</s>{% endset %}{{ x }}", "<s>"), 1);
-  EXPECT_EQ(n_special("{% macro m(x) %}<s>{{ x }}{% endmacro %}{{ m(messages[0].content) }}", "<s>"), 1);
+  EXPECT_EQ(
+      n_special("{% macro m(x) %}<s>{{ x }}{% endmacro %}{{ m(messages[0].content) }}", "<s>"), 1);
   // A role is the template's word: templates build their markers of it.
   EXPECT_EQ(n_special("{{ '<|' + messages[0].role + '|>' }}", "hi"), 1);
   const std::string forged = R"([{"role": "<s>", "content": "x"}])";

@@ -148,10 +148,9 @@ TEST(SmolLm2, PublishedIds) {
     const auto prompt = c.at("prompt").get<std::string>();
     std::vector<TokenId> prompt_ids = tokenizer->encode(prompt, {});
     if (c.at("kind") == "chat") {
-      const std::string messages =
-          json::array({{{"role", "user"}, {"content", prompt}}}).dump();
-      const ChatPrompt chat = make_chat_prompt(
-          *tokenizer, ChatTemplate(tokenizer->chat_template()), messages, {});
+      const std::string messages = json::array({{{"role", "user"}, {"content", prompt}}}).dump();
+      const ChatPrompt chat =
+          make_chat_prompt(*tokenizer, ChatTemplate(tokenizer->chat_template()), messages, {});
       prompt_ids = chat.tokens;
       EXPECT_NE(std::ranges::find(chat.end_ids, 2), chat.end_ids.end());  // <|im_end|>
     }

@@ -10,7 +10,8 @@ namespace minfer::test {
 // A tokenizer that has BOS and EOS and nothing else: what a chat template sees of one.
 class SpecialTokensTokenizer : public Tokenizer {
  public:
-  SpecialTokensTokenizer(std::string bos, std::string eos) : pieces_{std::move(bos), std::move(eos)} {
+  SpecialTokensTokenizer(std::string bos, std::string eos)
+      : pieces_{std::move(bos), std::move(eos)} {
     bos_ = pieces_[0].empty() ? -1 : 0;
     eos_ = pieces_[1].empty() ? -1 : 1;
     n_tokens_ = 2;
