@@ -12,7 +12,7 @@ if(NOT MINFER_CUDA STREQUAL "OFF")
   if(CMAKE_CUDA_COMPILER AND (MINFER_CUDA STREQUAL "ON" OR EXISTS /dev/nvidia0))
     set(MINFER_HAS_CUDA ON)
   elseif(MINFER_CUDA STREQUAL "ON")
-    message(FATAL_ERROR "MINFER_CUDA=ON: nvcc was not found; see the README, \"CUDA\"")
+    message(FATAL_ERROR "MINFER_CUDA=ON: nvcc was not found; see docs/building.md")
   endif()
 endif()
 

@@ -176,9 +176,10 @@ void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor
 // rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
 // head_dim] F16 or BF16. head_dim up to 256; scale > 0.
 //
-// With a `workspace` of attention_prefill_workspace(cache) bytes, 16-byte aligned, more than
-// kMaxMatvecTokens queries of a U8 cache read it as F16, by the kernel of F16 caches; else its
-// levels are read as they are, by the plain one. 0 bytes: there is only the one way.
+// A U8 cache wants a `workspace` of attention_prefill_workspace(cache) bytes, 256-byte aligned: up
+// to kMaxMatvecTokens queries split its positions over blocks, as decode does; more of them read
+// it as F16, by the kernel of F16 caches, where the card has that. Without a workspace its codes
+// are read as they are, by the plain kernel. 0 bytes: there is only the one way.
 int64_t attention_prefill_workspace(const KvLayer& cache);
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
                        float scale, void* workspace = nullptr);

@@ -148,7 +148,12 @@ int run(double read_gbps, const std::string& what) {
       bench_prefill(stream, DType::U8, 32, 32, 128, n);
     bench_prefill(stream, DType::U8, 32, 8, 128, 8192);
     bench_prefill(stream, DType::U8, 32, 32, 80, 4096);
-    for (int64_t n : {1, 8, 9, 64, 2048}) bench_prefill(stream, DType::U8, 32, 32, 128, n, 6100);
+    for (DType dtype : {DType::F16, DType::U8})
+      for (int64_t n : {1, 2, 4, 8, 9, 64}) {
+        bench_prefill(stream, dtype, 32, 32, 128, n, 6100);
+        if (n <= 9) bench_prefill(stream, dtype, 32, 8, 128, n, 6100);
+      }
+    bench_prefill(stream, DType::U8, 32, 32, 128, 2048, 6100);
     for (int64_t n : {2048, 4096, 8192}) bench_dequantize(stream, 32, 128, n, read_gbps);
   }
   if (what != "prefill") {

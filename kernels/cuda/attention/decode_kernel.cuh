@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/decode.h"
+#include "kernels/cuda/attention/decode_merge.cuh"
 #include "kernels/cuda/attention/decode_ring.cuh"
 #include "kernels/cuda/numbers.cuh"
 
@@ -33,38 +34,6 @@ struct Share {
     n_splits = (kv_len + chunk - 1) / chunk;
     begin = min(int(blockIdx.y) * chunk, kv_len);
     end = min(begin + chunk, kv_len);
-  }
-};
-
-__device__ inline void add_scaled(float4& sum, float scale, const float4& x) {
-  sum.x += scale * x.x, sum.y += scale * x.y, sum.z += scale * x.z, sum.w += scale * x.w;
-}
-
-// Results of parts of the positions, of one head, merged in their order: state and four elements.
-struct Merged {
-  SoftmaxState state;
-  float4 sum = {};
-
-  // n more parts; at least one part so far has seen a position.
-  template <int n>
-  __device__ void add(const float2 (&states)[n], const float4 (&sums)[n]) {
-    float top = state.max;
-#pragma unroll
-    for (int i = 0; i < n; ++i) top = fmaxf(top, states[i].x);
-    const float factor = state.raise(top);
-    sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor;
-#pragma unroll
-    for (int i = 0; i < n; ++i) {
-      const float share = state.share_of(states[i].x);
-      state.sum += share * states[i].y;
-      add_scaled(sum, share, sums[i]);
-    }
-  }
-  __device__ void store(void* out, int64_t at, int n, bool is_bf16) const {
-    const float elements[4] = {sum.x, sum.y, sum.z, sum.w};
-#pragma unroll
-    for (int e = 0; e < 4; ++e)
-      if (e < n) store_half(out, at + e, elements[e] / state.sum, is_bf16);
   }
 };
 
@@ -173,61 +142,18 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   tile.store(s_state[warp], s_sums + warp * kWarpFloats, heads);
   __syncthreads();
 
-  // The block's result: the output where no other block has a share.
-  const auto for_each_four = [&](auto use) {  // use(head, first of four elements)
-    for (int i = threadIdx.x; i < heads * (kD / 4); i += kThreads) {
-      const int d = i % (kD / 4) * 4;
-      if (d < head_dim) use(i / (kD / 4), d);
-    }
-  };
-  const auto store = [&](const Merged& whole, int head, int d) {
-    whole.store(a.out, int64_t{first_head + head} * head_dim + d, head_dim - d, a.is_bf16);
-  };
-  const int64_t group = int64_t{blockIdx.x} * a.splits.n * kMostHeads;
-  for_each_four([&](int head, int d) {
-    float2 states[kWarps];
-    float4 sums[kWarps];
-#pragma unroll
-    for (int w = 0; w < kWarps; ++w) {
-      states[w] = {s_state[w][head].max, s_state[w][head].sum};
-      sums[w] = *reinterpret_cast<const float4*>(s_sums + w * kWarpFloats + head * kD + d);
-    }
-    Merged whole;
-    whole.add(states, sums);
-    if (share.n_splits == 1) return store(whole, head, d);
-    const int64_t at = group + int(blockIdx.y) * kMostHeads + head;
-    if (d == 0) a.states[at] = {whole.state.max, whole.state.sum};
-    *reinterpret_cast<float4*>(a.sums + at * a.sum_dim + d) = whole.sum;
-  });
-  if (share.n_splits == 1) return;
-
-  __syncthreads();
-  if (threadIdx.x == 0) {
-    s_is_last = ptx::count_arrival(a.counters + blockIdx.x) + 1 == unsigned(share.n_splits);
-    if (s_is_last) a.counters[blockIdx.x] = 0;
-  }
-  __syncthreads();
-  if (!s_is_last) return;
-  // All shares; __ldcg, since L1 may hold what was there before.
-  constexpr int kBatch = 16;  // on their way at once
-  for_each_four([&](int head, int d) {
-    Merged whole;
-    for (int first = 0; first < share.n_splits; first += kBatch) {
-      float2 states[kBatch];
-      float4 sums[kBatch];
-#pragma unroll
-      for (int x = 0; x < kBatch; ++x) {
-        states[x] = {-INFINITY, 0};
-        sums[x] = {};
-        if (first + x >= share.n_splits) continue;
-        const int64_t at = group + (first + x) * kMostHeads + head;
-        states[x] = __ldcg(a.states + at);
-        sums[x] = __ldcg(reinterpret_cast<const float4*>(a.sums + at * a.sum_dim + d));
-      }
-      whole.add(states, sums);
-    }
-    store(whole, head, d);
-  });
+  const BlockParts parts{.counter = a.counters + blockIdx.x,
+                         .states = a.states,
+                         .sums = a.sums,
+                         .first = int64_t{blockIdx.x} * a.splits.n * kMostHeads,
+                         .sum_dim = a.sum_dim,
+                         .n_splits = share.n_splits,
+                         .split = int(blockIdx.y)};
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, s_is_last,
+                          [&](const Merged& whole, int head, int d) {
+                            whole.store(a.out, int64_t{first_head + head} * head_dim + d,
+                                        head_dim - d, a.is_bf16);
+                          });
 }
 
 }  // namespace minfer::cuda::attention

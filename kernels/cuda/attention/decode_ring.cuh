@@ -31,7 +31,7 @@ struct WarpShare {
 // asked for is waited for before its slot is asked for again, and each wait is for one that was.
 template <int kD, bool kU8, bool kAligned>
 class CacheRing {
-  using Tile = DecodeTile<kD, kU8>;
+  using Tile = DecodeTile<kD, kU8>;  // kCausal or not: the rows are the same
   static constexpr int kRows = Tile::kRows, kUnits = Tile::kUnits;
 #if __CUDA_ARCH__ >= 900
   static constexpr bool kIsSm90 = true;
@@ -95,7 +95,7 @@ class CacheRing {
     }
     const int start = start_of(n_taken_ / 2);
     return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(share_.readable - start, 0)),
-            min(kRows, share_.end - start)};
+            min(kRows, share_.end - start), start};
   }
   // This lane's scales of the tile of keys that was taken.
   __device__ void load_scales(float (&scales)[kUnits]) const {

@@ -26,6 +26,7 @@ struct TileRows {
   const uint8_t* rows;  // [n_copied, row_bytes]; behind them may be anything
   const uint4* newest;  // [kD] elements, finite even where they are not valid
   int n_copied, n_valid;
+  int start;  // position of the first row
 };
 
 // Levels in the low bytes of the halves of 0x64006400: 1024 + level, so level - 128 by an exact
@@ -58,7 +59,10 @@ constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1,
 // has several pieces, lanes of different rows read theirs in different orders (load_row). In heads
 // of 128, keys then take the least time, F16 values twice that and U8 values four times: 85 and 51
 // bytes a clock, of which the memory brings 20 to an SM.
-template <int kD, bool kU8>
+//
+// kCausal: columns are heads of several queries, each with a last position of its own (see_up_to),
+// and a tile may have no position that a column sees.
+template <int kD, bool kU8, bool kCausal = false>
 class DecodeTile {
  public:
   static constexpr int kUnits = kD <= (kU8 ? 128 : 64) ? 2 : 1, kRows = 16 * kUnits;
@@ -84,6 +88,12 @@ class DecodeTile {
       key_at_[i] = 16 * (t() + 4 * (i ^ turn));
       if (key_at_[i] >= row_bytes) key_at_[i] = 0;  // q is zero there: any number will do
     }
+  }
+
+  // The last positions that columns 2 t and 2 t + 1 see, where kCausal.
+  __device__ void see_up_to(int first, int second) {
+    last_[0] = first;
+    last_[1] = second;
   }
 
   __device__ static int scale_row() { return g() + 8 * (t() & 1); }
@@ -133,10 +143,12 @@ class DecodeTile {
         }
       }
 #pragma unroll
-      for (int x = 0; x < 4; ++x)
-        weights_[u][x] = u * 16 + score_row(x >> 1) < tile.n_valid
-                             ? (sum[u][0][x] + sum[u][1][x]) * scale[x >> 1]
-                             : -INFINITY;
+      for (int x = 0; x < 4; ++x) {
+        const int row = u * 16 + score_row(x >> 1);
+        bool is_seen = row < tile.n_valid;
+        if constexpr (kCausal) is_seen = is_seen && tile.start + row <= last_[x & 1];
+        weights_[u][x] = is_seen ? (sum[u][0][x] + sum[u][1][x]) * scale[x >> 1] : -INFINITY;
+      }
     }
     float factor[2];
 #pragma unroll
@@ -146,12 +158,15 @@ class DecodeTile {
       for (int u = 0; u < kUnits; ++u) top = fmaxf(top, fmaxf(weights_[u][h], weights_[u][h + 2]));
 #pragma unroll
       for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-      factor[h] = state_[h].raise(top);
+      // A column that has seen no position yet stays so: -inf - -inf would be no number.
+      const bool is_unseen = kCausal && fmaxf(top, state_[h].max) == -INFINITY;
+      factor[h] = is_unseen ? 1.0f : state_[h].raise(top);
+      const float shift = is_unseen ? 0.0f : state_[h].max;
 #pragma unroll
       for (int u = 0; u < kUnits; ++u)
 #pragma unroll
         for (int x = h; x < 4; x += 2) {
-          weights_[u][x] = ptx::exp2_fast(weights_[u][x] - state_[h].max);
+          weights_[u][x] = ptx::exp2_fast(weights_[u][x] - shift);
           state_[h].sum += weights_[u][x];
         }
     }
@@ -282,6 +297,7 @@ class DecodeTile {
   float o_[kD / 16][4] = {};
   float weights_[kUnits][4];
   SoftmaxState state_[2];  // of heads 2 t and 2 t + 1; the sums are this lane's share
+  int last_[2];
   float v_unit_ = 1e-30f;  // what o_ is in units of: the largest scale of a U8 value so far
 };
 

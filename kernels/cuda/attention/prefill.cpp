@@ -1,5 +1,7 @@
 #include "kernels/cuda/attention/prefill.h"
 
+#include <algorithm>
+
 namespace minfer::cuda {
 namespace {
 
@@ -8,8 +10,11 @@ bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) 
 }  // namespace
 
 int64_t attention_prefill_workspace(const KvLayer& cache) {
-  if (cache.dtype != DType::U8 || !attention::has_prefill_wgmma(cache.head_dim)) return 0;
-  return 2 * bytes_of(DType::F16, {cache.n_kv_heads, cache.capacity, cache.head_dim});
+  if (cache.dtype != DType::U8) return 0;
+  const int64_t of_queries = attention::decode_queries_workspace(cache.head_dim);
+  if (!attention::has_prefill_wgmma(cache.head_dim)) return of_queries;
+  const Shape as_halves{cache.n_kv_heads, cache.capacity, cache.head_dim};
+  return std::max(of_queries, 2 * bytes_of(DType::F16, as_halves));
 }
 
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
@@ -32,8 +37,10 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
   MINFER_CHECK(scale > 0, "attention: a scale of ", scale);
   if (n_tokens == 0) return;
   Tensor keys = cache.keys, values = cache.values;
-  const bool from_halves =
-      cache.dtype == DType::U8 && workspace != nullptr && n_tokens > kMaxMatvecTokens;
+  const bool has_memory = cache.dtype == DType::U8 && workspace != nullptr;
+  if (has_memory && n_tokens <= kMaxMatvecTokens)
+    return attention::decode_queries(stream, out, q, cache, pos, scale, workspace);
+  const bool from_halves = has_memory && attention::has_prefill_wgmma(cache.head_dim);
   if (from_halves) {
     keys = {workspace, DType::F16, {cache.n_kv_heads, pos + n_tokens, cache.head_dim}};
     values = {static_cast<char*>(workspace) + keys.n_bytes(), DType::F16, keys.shape};

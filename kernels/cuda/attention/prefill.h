@@ -2,10 +2,10 @@
 
 #include "kernels/cuda/launchers.h"
 
-// The two kernels behind attention_prefill, which checks their arguments, and how a U8 cache
-// becomes F16 for the first. Both visit the keys in tiles counted from position 0 and in the same
-// order for every query, so that a row's bits depend on no chunking of the prompt; between the two
-// kernels, of which a U8 cache takes one or the other by the number of rows, they differ.
+// The three kernels behind attention_prefill, which checks their arguments, and how a U8 cache
+// becomes F16 for the first. prefill_wgmma and prefill_mma visit the keys in tiles counted from
+// position 0 and in the same order for every query, so that a row's bits depend on no chunking of
+// the prompt; a U8 cache takes up to kMaxMatvecTokens queries by decode_queries, whose bits differ.
 namespace minfer::cuda::attention {
 
 constexpr float kLog2E = 1.44269504088896341f;
@@ -20,6 +20,12 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
 // Positions [0, kv_len) of a U8 cache: keys, values [n_kv_heads, kv_len, head_dim] F16, 16-byte
 // aligned; head_dim a multiple of 8.
 void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLayer& cache);
+
+// Few queries over a U8 cache, whose positions are split over blocks: head dims up to 256, every
+// card. `workspace`: decode_queries_workspace(head_dim) bytes, 256-byte aligned, of any content.
+int64_t decode_queries_workspace(int64_t head_dim);
+void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
+                    float scale, void* workspace);
 
 // Head dims up to 256, caches of F16 and U8, every card.
 constexpr int64_t kMaxHeadDim = 256;

@@ -25,10 +25,10 @@ void prefill(Path path, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
 // What of the cache that path brings through F16.
 Through through(Path path, const KvLayer& cache, int64_t n_tokens) {
   if (cache.dtype != DType::U8) return Through::Nothing;
-  return path == Path::Launcher && n_tokens > cuda::kMaxMatvecTokens &&
-                 cuda::attention_prefill_workspace(cache) > 0
-             ? Through::KeysAndValuesF16
-             : Through::ValuesF16;
+  if (path == Path::Mma) return Through::ValuesF16;
+  if (n_tokens <= cuda::kMaxMatvecTokens) return Through::Nothing;
+  return cuda::attention::has_prefill_wgmma(cache.head_dim) ? Through::KeysAndValuesF16
+                                                            : Through::ValuesF16;
 }
 
 using PrefillParam = std::tuple<Heads, std::pair<DType, DType>, std::pair<DType, Path>>;
@@ -118,6 +118,58 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(std::pair(DType::F16, Path::Launcher), std::pair(DType::F16, Path::Mma),
                         std::pair(DType::U8, Path::Launcher), std::pair(DType::U8, Path::Mma))));
 
+// ---- few queries over a long cache of U8
+// ----------------------------------------------------------
+
+class FewQueries : public testing::TestWithParam<std::tuple<Heads, DType>> {};
+
+// Positions at the edges of splits and tiles, so that the last split has positions that the first
+// query does not see, or one position alone; the same bits each time, whatever the memory held.
+TEST_P(FewQueries, MatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  const auto& [h, dtype] = GetParam();
+  constexpr int64_t kCapacity = 6200;
+  TestCache cache(1, DType::U8, h, kCapacity);
+  const HostTensor q = random_normal(9, {8, h.n_heads, h.head_dim}, dtype, 2);
+  const DeviceTensor q_dev = to_device(q);
+  for (int64_t pos : {127, 128, 250, 255, 256, 1023, 1024, 4091, 6100, 6192}) {
+    std::vector<float64::Values> k, v;
+    for (int64_t i = 0; i < h.n_kv_heads; ++i) {
+      k.push_back(cache.head_values(true, i, pos + 8));
+      v.push_back(cache.head_values(false, i, pos + 8));
+    }
+    for (int64_t n_tokens : {1, 2, 5, 8}) {
+      cache.restore();
+      poison(cache.layer, pos + n_tokens);
+      HostTensor got;
+      for (int again = 0; again < 3; ++again) {
+        const DeviceTensor out = poisoned_device(dtype, {n_tokens + 1, h.n_heads, h.head_dim});
+        prefill(Path::Launcher, out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens),
+                cache.layer, pos, scale_of(h));
+        HostTensor result = to_host(out);
+        if (again > 0) {
+          ASSERT_EQ(
+              0, std::memcmp(got.view().data, result.view().data, size_t(result.view().n_bytes())))
+              << "pos " << pos << ", " << n_tokens << " tokens, run " << again;
+        }
+        got = std::move(result);
+      }
+      std::vector<std::pair<int64_t, int64_t>> rows;  // float64 takes its time
+      for (int64_t t = 0; t < n_tokens; ++t) rows.emplace_back(t, (pos + 5 * t) % h.n_heads);
+      PlainErrors errors;
+      ASSERT_NO_FATAL_FAILURE(
+          expect_prefill(got, q, k, v, h, pos, n_tokens, Through::Nothing, rows, &errors));
+      errors.expect_within(dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Heads, FewQueries,
+                         testing::Combine(testing::Values(Heads{32, 32, 128}, Heads{32, 8, 128},
+                                                          Heads{9, 3, 64}, Heads{4, 2, 40},
+                                                          Heads{2, 2, 256}, Heads{3, 1, 37}),
+                                          testing::Values(DType::F16, DType::BF16)));
+
 // ---- caches of U8 as F16
 // --------------------------------------------------------------------------
 
@@ -168,7 +220,7 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
   for (const Heads& h : {Heads{1, 1, 64}, Heads{8, 2, 128}, Heads{8, 1, 80}, Heads{9, 3, 96}}) {
     constexpr int64_t kCapacity = 1500;
     TestCache levels(1, DType::U8, h, kCapacity), halves(1, DType::F16, h, kCapacity);
-    if (cuda::attention_prefill_workspace(levels.layer) == 0) {
+    if (!cuda::attention::has_prefill_wgmma(h.head_dim)) {
       GTEST_SKIP() << "needs a card with the kernel of F16 caches";
     }
     for (int64_t i = 0; i < levels.keys.view().n_elements(); ++i) {

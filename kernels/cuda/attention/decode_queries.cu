@@ -1,0 +1,200 @@
+#include <algorithm>
+
+#include "kernels/cuda/attention/decode_merge.cuh"
+#include "kernels/cuda/attention/decode_ring.cuh"
+#include "kernels/cuda/attention/prefill.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/numbers.cuh"
+
+namespace minfer::cuda::attention {
+namespace {
+
+struct QueriesArgs {
+  void* out;      // [n_tokens, n_heads, head_dim] F16 or BF16
+  const void* q;  // the same
+  Cache cache;
+  unsigned* counters;  // [gridDim.x]
+  float2* states;      // [gridDim.x, gridDim.y, kMostHeads]
+  float* sums;         // [gridDim.x, gridDim.y, kMostHeads, sum_dim]
+  int sum_dim, n_tokens, n_heads, heads_per_kv, blocks_per_kv;
+  int pos, positions_per_split;
+  bool q_is_bf16, out_is_bf16;
+  float scale_log2;
+};
+
+// out[t, h] = softmax_j(scale q[t, h] . k[j]) v[j] over j <= pos + t of the head's keys and values:
+// decode attention (decode_kernel.cuh) for several queries, whose rows are in the cache already.
+//
+//   launch    grid (key/value heads x blocks_per_kv, splits): a block has 8 columns of a key/value
+//             head, that is (query, head) pairs, query by query, and one split of the positions.
+//             The splits divide positions 0 ... pos, which every query sees; the last one takes
+//             those behind pos too. The last block of a group to arrive merges. Dynamic smem:
+//             ring_bytes
+//   requires  head_dim <= kD; the last split begins at or before pos; counters are zero
+//   maths     as decode_kernel: q rounded to F16; products f16 x f16 in f32; codes are exact in
+//   F16,
+//             k's scale multiplies the score, v's the weight, in f32; weights rounded to F16 for
+//             the product with v. All merges in a fixed order
+//   moves     2 n_kv_heads (pos + n_tokens) (head_dim + 4) bytes of the cache for each block of
+//             blocks_per_kv, of which all but the first may come from L2
+template <int kD, bool kAligned>
+__global__ void __launch_bounds__(32 * decode_warps(kD), 2)
+    decode_queries_kernel(const QueriesArgs a) {
+  using Tile = DecodeTile<kD, true, true>;
+  using Ring = CacheRing<kD, true, kAligned>;
+  constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
+  __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
+  __shared__ uint4 s_zeros[kD / 16];  // stands for rows behind the last position, and their scales
+  __shared__ SoftmaxState s_state[kWarps][kMostHeads];
+  __shared__ typename Ring::Shared s_ring[kWarps];
+  __shared__ bool s_is_last;
+  extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
+
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
+  const int head_dim = a.cache.head_dim;
+  const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
+  const int first_column = int(blockIdx.x) % a.blocks_per_kv * kMostHeads;
+  const int columns = min(kMostHeads, a.n_tokens * a.heads_per_kv - first_column);
+  const int begin = int(blockIdx.y) * a.positions_per_split;
+  const bool is_last_split = blockIdx.y + 1 == gridDim.y;
+  const int end = is_last_split ? a.pos + a.n_tokens : begin + a.positions_per_split;
+
+  Ring ring(s_slots, s_ring[warp], a.cache, kv_head,
+            {.begin = begin,
+             .readable = end,
+             .end = end,
+             .warp = warp,
+             .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
+  const auto token_of = [&](int column) { return (first_column + column) / a.heads_per_kv; };
+  // Of q and out, in rows of head_dim.
+  const auto row_of = [&](int column) {
+    const int head = (first_column + column) % a.heads_per_kv;
+    return int64_t{token_of(column)} * a.n_heads + kv_head * a.heads_per_kv + head;
+  };
+  const auto* const q = static_cast<const unsigned short*>(a.q);
+  for (int i = threadIdx.x; i < kMostHeads * kD; i += kThreads) {
+    const int column = i / kD, d = i % kD;
+    float x = 0;
+    if (column < columns && d < head_dim)
+      x = half_from_bits(q[row_of(column) * head_dim + d], a.q_is_bf16);
+    s_q[column][d] = __float2half_rn(x);
+  }
+  for (int i = threadIdx.x; i < kD / 16; i += kThreads) s_zeros[i] = uint4{};
+  __syncthreads();
+
+  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2);
+  const auto last_of = [&](int column) {
+    return column < columns ? a.pos + token_of(column) : a.pos;
+  };
+  tile.see_up_to(last_of(lane % 4 * 2), last_of(lane % 4 * 2 + 1));
+  for (int i = 0; i < ring.n_tiles(); ++i) {
+    const TileRows keys = ring.take(s_zeros);
+    float scales[Tile::kUnits];
+    ring.load_scales(scales);
+    tile.take_keys(keys, scales, reinterpret_cast<const float*>(s_zeros));
+    ring.refill();
+    tile.take_values(ring.take(s_zeros));
+    ring.refill();
+  }
+  // Where the warp's own slots were, into which nothing more is copied.
+  float* const s_sums = reinterpret_cast<float*>(s_slots);
+  constexpr int kWarpFloats = Ring::kWarpBytes / int{sizeof(float)};
+  static_assert(kWarpFloats >= kMostHeads * kD);
+  tile.store(s_state[warp], s_sums + warp * kWarpFloats, columns);
+  __syncthreads();
+
+  const BlockParts parts{.counter = a.counters + blockIdx.x,
+                         .states = a.states,
+                         .sums = a.sums,
+                         .first = int64_t{blockIdx.x} * gridDim.y * kMostHeads,
+                         .sum_dim = a.sum_dim,
+                         .n_splits = int(gridDim.y),
+                         .split = int(blockIdx.y)};
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, s_is_last,
+                          [&](const Merged& whole, int column, int d) {
+                            whole.store(a.out, row_of(column) * head_dim + d, head_dim - d,
+                                        a.out_is_bf16);
+                          });
+}
+
+// Blocks where positions are split: two on each SM, as decode_splits has it.
+int64_t most_blocks() { return 2 * card_attribute(cudaDevAttrMultiProcessorCount); }
+
+// Where the workspace holds what, for up to n_blocks blocks of a grid.
+struct Workspace {
+  int64_t sum_dim, states_at, sums_at, n_bytes;
+  Workspace(int64_t n_blocks, int64_t head_dim) {
+    sum_dim = align_up(head_dim, 4);
+    states_at = align_up(n_blocks * int64_t{sizeof(unsigned)}, 256);
+    sums_at = states_at + align_up(n_blocks * kMostHeads * int64_t{sizeof(float2)}, 256);
+    n_bytes = sums_at + n_blocks * kMostHeads * sum_dim * int64_t{sizeof(float)};
+  }
+};
+
+}  // namespace
+
+int64_t decode_queries_workspace(int64_t head_dim) {
+  return Workspace(most_blocks(), head_dim).n_bytes;
+}
+
+void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
+                    float scale, void* workspace) {
+  // Positions of a split: fewer would cost more to merge than they take to read.
+  constexpr int64_t kLeastPositions = 128;
+  const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
+  const int64_t heads_per_kv = n_heads / cache.n_kv_heads;
+  const int64_t blocks_per_kv = ceil_div(n_tokens * heads_per_kv, kMostHeads);
+  const int64_t groups = cache.n_kv_heads * blocks_per_kv;
+  MINFER_CHECK(cache.dtype == DType::U8 && cache.capacity * head_dim < int64_t{1} << 30,
+               "attention: a cache of ", cache.dtype, ", ", cache.capacity, " positions of ",
+               head_dim);
+
+  const Workspace layout(most_blocks(), head_dim);
+  std::byte* const memory = static_cast<std::byte*>(workspace);
+  const auto run = [&]<int kD, bool kAligned>() {
+    constexpr int64_t kRows = DecodeTile<kD, true>::kRows;
+    const int64_t most_splits = std::max<int64_t>(most_blocks() / groups, 1);
+    const int64_t even = std::max(kLeastPositions, ceil_div(pos + 1, most_splits));
+    const int64_t per_split = align_up(even, kRows), n_splits = ceil_div(pos + 1, per_split);
+    const QueriesArgs args{
+        .out = out.data,
+        .q = q.data,
+        .cache = {.keys = cache.keys.view().data,
+                  .values = cache.values.view().data,
+                  .key_scales = data_of<float>(cache.key_scales),
+                  .value_scales = data_of<float>(cache.value_scales),
+                  .capacity = cache.capacity,
+                  .head_dim = narrow<int>(head_dim)},
+        .counters = reinterpret_cast<unsigned*>(memory),
+        .states = reinterpret_cast<float2*>(memory + layout.states_at),
+        .sums = reinterpret_cast<float*>(memory + layout.sums_at),
+        .sum_dim = narrow<int>(layout.sum_dim),
+        .n_tokens = narrow<int>(n_tokens),
+        .n_heads = narrow<int>(n_heads),
+        .heads_per_kv = narrow<int>(heads_per_kv),
+        .blocks_per_kv = narrow<int>(blocks_per_kv),
+        .pos = narrow<int>(pos),
+        .positions_per_split = narrow<int>(per_split),
+        .q_is_bf16 = q.dtype == DType::BF16,
+        .out_is_bf16 = out.dtype == DType::BF16,
+        .scale_log2 = scale * kLog2E,
+    };
+    if (n_splits > 1) {
+      MINFER_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<size_t>(layout.states_at), stream));
+    }
+    const int n_bytes = ring_bytes(kernels_are_of_sm90());
+    const auto kernel = decode_queries_kernel<kD, kAligned>;
+    MINFER_CUDA_CHECK(
+        cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
+    launch(kernel, dim3(narrow<unsigned>(groups), narrow<unsigned>(n_splits)),
+           32 * decode_warps(kD), size_t(n_bytes), stream, args);
+  };
+  const bool is_aligned = head_dim % 16 == 0 && aligned16(cache.keys) && aligned16(cache.values);
+  if (!is_aligned) return run.template operator()<256, false>();
+  if (head_dim <= 128) return run.template operator()<128, true>();
+  run.template operator()<256, true>();
+}
+
+}  // namespace minfer::cuda::attention

@@ -1,0 +1,69 @@
+#!/usr/bin/env python3
+"""Draws docs/pictures from the records in docs/benchmarks (matplotlib).
+
+Usage: scripts/plot_benchmarks.py
+The background is transparent and the text grey, so that a picture is readable on light and dark pages.
+"""
+import csv
+import pathlib
+
+import matplotlib
+
+matplotlib.use("svg")
+matplotlib.rcParams["svg.hashsalt"] = "minfer"  # the same file each time
+matplotlib.rcParams["svg.fonttype"] = "none"
+import matplotlib.pyplot as plt  # noqa: E402
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+GREY = "#808890"
+COLOURS = {"minfer": "#2f81f7", "torch.compile": "#d18616", "llama.cpp": "#8a8f98"}
+
+
+def rows_of(name):
+    with open(ROOT / "docs/benchmarks" / name, encoding="utf-8") as file:
+        return list(csv.DictReader(line for line in file if not line.startswith("#")))
+
+
+def decode(path):
+    """Tokens/s of minfer and its peers for each type of weight, with minfer's read limit."""
+    rows = rows_of("decode_peers.csv")
+    groups = list(dict.fromkeys(row["weights"] for row in rows))
+    figure, axes = plt.subplots(figsize=(7.2, 3.2))
+    height = 0.25
+    for i, group in enumerate(groups):
+        of_group = [row for row in rows if row["weights"] == group]
+        for j, row in enumerate(of_group):
+            y, value = i + (j - 1) * (height + 0.02), float(row["tokens_per_s"])
+            colour = next(c for name, c in COLOURS.items() if row["program"].startswith(name))
+            axes.barh(y, value, height, color=colour)
+            share = ""
+            if row["read_limit"]:
+                limit = float(row["read_limit"])
+                axes.plot([limit, limit], [y - height / 2, y + height / 2], color=GREY, linewidth=2)
+                share = f", {value / limit:.0%} of the read limit"
+            inside = value > 700
+            axes.text(value - 8 if inside else value + 12 + (float(row["read_limit"] or value) - value), y,
+                      f"{row['program']}: {value:.0f}{share}", va="center",
+                      ha="right" if inside else "left", fontsize=8.5, color="white" if inside else GREY)
+    axes.set_yticks(range(len(groups)), groups)
+    axes.invert_yaxis()
+    axes.set_xlim(0, 1320)
+    axes.set_xlabel("tokens/s, Llama-2-7B's shape, one sequence, one H200; grey mark: the read limit")
+    axes.tick_params(colors=GREY)
+    axes.xaxis.label.set_color(GREY)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    figure.tight_layout()
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
+def main():
+    pictures = ROOT / "docs/pictures"
+    pictures.mkdir(exist_ok=True)
+    decode(pictures / "decode.svg")
+
+
+if __name__ == "__main__":
+    main()
