@@ -6,12 +6,16 @@ install(TARGETS minfer_cli)
 install(TARGETS minfer EXPORT minferTargets)
 install(FILES LICENSE README.md TYPE DOC)
 install(DIRECTORY models/demo DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer)
+# What messages of the binary name.
+install(PROGRAMS scripts/get_model.sh scripts/get_wikitext2.sh
+        DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scripts)
+install(FILES scripts/common.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scripts)
 
 # The headers that are meant for others, with what they include.
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base
         FILES_MATCHING PATTERN "*.h")
 foreach(header IN ITEMS kernels/backend kernels/bench kernels/decode_plan loaders/metadata
-        loaders/tensor_source models/card_memory models/chat models/model models/model_config
+        loaders/tensor_source models/card_memory models/chat/chat_template models/model models/model_config
         models/synthetic models/tokenizer models/weights engine/generate engine/sampler
         engine/session)
   cmake_path(GET header PARENT_PATH folder)

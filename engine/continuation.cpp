@@ -27,6 +27,11 @@ ContinuationScore ContinuationScorer::score(const ContinuationTokens& tokens) {
   const int64_t n_continuation = std::ssize(tokens.continuation), limit = session_.max_seq_len();
   MINFER_REQUIRE(Input, n_continuation <= limit, "the continuation has ", n_continuation,
                  " tokens, the context holds ", limit);
+  const int64_t n_rows = session_.model().config.vocab_size;
+  for (const TokenId id : tokens.continuation) {
+    MINFER_REQUIRE(Input, id < n_rows, "token ", id, " of the continuation has no logit: the ",
+                   "embedding has ", n_rows, " rows");
+  }
   std::vector<TokenId> ids = tokens.context;
   ids.insert(ids.end(), tokens.continuation.begin(), tokens.continuation.end());
   const int64_t surplus = std::ssize(ids) - 1 - limit;  // the last token is not evaluated

@@ -129,6 +129,7 @@ class ForwardPass {
                          input(i, half, x));
       }
       if (observe) observe(i, x);
+      if (state_.after_block) state_.after_block();
     }
   }
 

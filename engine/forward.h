@@ -14,6 +14,7 @@ struct ForwardState {
   KvCache kv;
   Scratch scratch;
   DeviceTensor rope_table;
+  std::function<void()> after_block = {};  // may be null
 };
 
 // Of the scores: 1 / sqrt(head_dim).

@@ -20,9 +20,10 @@ class Stopwatch {
 };
 
 // Every id that ends the text.
-std::vector<TokenId> end_ids(const Tokenizer& tokenizer, const GenerateOptions& options) {
-  std::vector<TokenId> ids = tokenizer.end_ids();
+std::vector<TokenId> end_ids(const Model& model, const GenerateOptions& options) {
+  std::vector<TokenId> ids = model.tokenizer->end_ids();
   ids.insert(ids.end(), options.end_ids.begin(), options.end_ids.end());
+  std::erase_if(ids, [&model](TokenId id) { return id >= model.n_usable_tokens(); });
   return ids;
 }
 
@@ -76,22 +77,27 @@ class TextStream {
 class Generation {
  public:
   Generation(Session& session, std::span<const TokenId> prompt, const GenerateOptions& options,
-             const std::function<void(const GeneratedToken&)>& on_token)
+             const OnToken& on_token)
       : session_(session),
         tokenizer_(*session.model().tokenizer),
         options_(options),
         on_token_(on_token),
-        ends_(end_ids(tokenizer_, options)),
+        ends_(end_ids(session.model(), options)),
         sampler_options_(sampler_options(options, ends_)),
-        sampler_(sampler_options_, tokenizer_.n_tokens()),
+        sampler_(sampler_options_, session.model().n_usable_tokens()),
         stream_(tokenizer_, prompt.size() == 1 && prompt[0] == tokenizer_.bos(), options),
         history_(prompt.begin(), prompt.end()) {}
 
-  GenerateResult run(std::span<const TokenId> prompt) {
+  GenerateResult run(std::span<const TokenId> prompt, int64_t n_cached) {
     result_.prompt_tokens = std::ssize(prompt);
-    logits_ = evaluate(prompt);
-    result_.prefill_seconds = since_start_.seconds();
-    result_.stop_reason = choose_tokens();
+    result_.reused_tokens = n_cached;
+    try {
+      logits_ = evaluate(prompt.subspan(static_cast<size_t>(n_cached)));
+      result_.prefill_seconds = since_start_.seconds();
+      result_.stop_reason = choose_tokens();
+    } catch (const Cancelled&) {
+      result_.stop_reason = StopReason::Interrupted;
+    }
     if (std::string held = stream_.flush(); !held.empty()) {
       emit({.id = -1, .text = std::move(held), .top = {}});
       if (stream_.stopped()) result_.stop_reason = StopReason::Stop;
@@ -136,7 +142,8 @@ class Generation {
 
   // Of all tokens behind the first one, where the backend can choose them.
   std::optional<Session::TokenRun> start_run(TokenId first) {
-    const auto sampling = decode_sampling(options_, sampler_options_, tokenizer_.n_tokens());
+    const auto sampling =
+        decode_sampling(options_, sampler_options_, session_.model().n_usable_tokens());
     if (!sampling) return std::nullopt;
     int64_t n_steps = session_.max_seq_len() - session_.pos();
     if (options_.n_predict > 0) n_steps = std::min(n_steps, options_.n_predict - 1);
@@ -153,7 +160,7 @@ class Generation {
 
   // Rows of the embedding past the vocabulary are padding, and never chosen.
   std::span<const float> evaluate(std::span<const TokenId> tokens) {
-    return session_.eval(tokens).first(static_cast<size_t>(tokenizer_.n_tokens()));
+    return session_.eval(tokens).first(static_cast<size_t>(session_.model().n_usable_tokens()));
   }
 
   void emit(GeneratedToken token) {
@@ -165,7 +172,7 @@ class Generation {
   Session& session_;
   const Tokenizer& tokenizer_;
   const GenerateOptions& options_;
-  const std::function<void(const GeneratedToken&)>& on_token_;
+  const OnToken& on_token_;
   const std::vector<TokenId> ends_;
   const SamplerOptions sampler_options_;
   Sampler sampler_;
@@ -196,11 +203,11 @@ const char* stop_reason_name(StopReason reason) {
 }
 
 GenerateResult generate(Session& session, std::span<const TokenId> prompt,
-                        const GenerateOptions& options,
-                        const std::function<void(const GeneratedToken&)>& on_token) {
-  MINFER_CHECK(session.pos() == 0, "generate in a session of ", session.pos(), " tokens");
+                        const GenerateOptions& options, const OnToken& on_token) {
+  MINFER_CHECK(session.pos() == 0 || session.pos() < std::ssize(prompt), "a prompt of ",
+               prompt.size(), " tokens in a session of ", session.pos());
   MINFER_REQUIRE(Input, session.model().tokenizer != nullptr, "the model has no tokenizer");
-  return Generation(session, prompt, options, on_token).run(prompt);
+  return Generation(session, prompt, options, on_token).run(prompt, session.pos());
 }
 
 }  // namespace minfer

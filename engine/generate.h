@@ -19,9 +19,10 @@ struct GenerateOptions {
   std::vector<std::string> stop;  // the text ends before the first of these; never half printed
   std::vector<TokenId> end_ids;   // more tokens that end the text (a chat's end of turn)
   bool ignore_eos = false;
-  int64_t n_logprobs = 0;                          // best tokens to report at each step; 0: none
-  bool show_special = false;                       // control tokens appear in the text
-  const std::atomic<bool>* interrupted = nullptr;  // looked at before each step
+  int64_t n_logprobs = 0;     // best tokens to report at each step; 0: none
+  bool show_special = false;  // control tokens appear in the text
+  // Looked at before each step. Where the backend is cancelled, generation ends the same way.
+  const std::atomic<bool>* interrupted = nullptr;
 };
 
 struct GeneratedToken {
@@ -38,19 +39,26 @@ struct GenerateResult {
   std::vector<GeneratedToken> steps;  // with n_logprobs > 0, one for each of `tokens`
   StopReason stop_reason = StopReason::Length;
   int64_t prompt_tokens = 0;
+  int64_t reused_tokens = 0;  // of the prompt: the cache held them already
   double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
   // Forward passes that decode_seconds covers; where the backend chooses the tokens, also what the
   // caller does with each while the next one is made.
   int64_t decode_steps = 0;
+
+  int64_t evaluated_tokens() const { return prompt_tokens - reused_tokens; }
 };
 
 const char* stop_reason_name(
     StopReason reason);  // "eos", "stop", "length", "context", "interrupted"
 
-// From a prompt to text. The session must be empty. `on_token` (may be null) is called once for
-// each generated token, and once at the end with id -1 where text was held back until then.
+// Called once for each generated token, and once at the end with id -1 where text was held back
+// until then. May be null.
+using OnToken = std::function<void(const GeneratedToken&)>;
+
+// From a prompt to text. What the session holds already is the beginning of the prompt and is not
+// evaluated again; at least one token is left. Afterwards its cache holds the first pos() of the
+// prompt's tokens and the generated ones.
 GenerateResult generate(Session& session, std::span<const TokenId> prompt,
-                        const GenerateOptions& options,
-                        const std::function<void(const GeneratedToken&)>& on_token);
+                        const GenerateOptions& options, const OnToken& on_token);
 
 }  // namespace minfer

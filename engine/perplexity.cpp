@@ -1,23 +1,12 @@
 #include "engine/perplexity.h"
 
 #include <algorithm>
-#include <thread>
 
 #include "engine/sampler.h"
+#include "kernels/base/parallel.h"
 
 namespace minfer {
 namespace {
-
-// f(i) for i in [0, n), on n_threads threads.
-template <typename F>
-void for_each_row(int64_t n, int n_threads, const F& f) {
-  const auto share = [&](int64_t thread) {
-    for (int64_t i = n * thread / n_threads; i < n * (thread + 1) / n_threads; ++i) f(i);
-  };
-  std::vector<std::jthread> others;
-  for (int thread = 1; thread < n_threads; ++thread) others.emplace_back(share, thread);
-  share(0);
-}
 
 struct RowScore {
   double nll = 0, reference_nll = 0, kl_divergence = 0;
@@ -51,6 +40,22 @@ void add(Perplexity& result, const RowScore& row) {
   difference.nll_difference.add(row.nll - row.reference_nll);
   difference.kl_divergence.add(row.kl_divergence);
   difference.n_same_top += row.same_top;
+}
+
+// Each likelihood may be finite and the perplexity too large for a number all the same.
+void require_finite(const Perplexity& result) {
+  MINFER_REQUIRE(Numeric, std::isfinite(result.value()) && std::isfinite(result.standard_error()),
+                 "the perplexity is not finite: the mean NLL is ", result.nll.mean());
+  if (!result.difference) return;
+  const ModelDifference& difference = *result.difference;
+  MINFER_REQUIRE(Numeric, std::isfinite(std::exp(difference.reference_nll.mean())),
+                 "the reference's perplexity is not finite: its mean NLL is ",
+                 difference.reference_nll.mean());
+  for (const MeanEstimate& estimate : {difference.nll_difference, difference.kl_divergence}) {
+    MINFER_REQUIRE(Numeric,
+                   std::isfinite(estimate.mean()) && std::isfinite(estimate.standard_error()),
+                   "the difference from the reference is not finite");
+  }
 }
 
 class Evaluation {
@@ -105,6 +110,12 @@ class Evaluation {
 
   const std::vector<Perplexity>& results() const { return results_; }
 
+  void require_finite_sums() const {
+    for (const Perplexity& result : results_) {
+      MINFER_REQUIRE(Numeric, std::isfinite(result.nll.sum()), "a likelihood is not finite");
+    }
+  }
+
  private:
   static int64_t n_evaluated(const ScoringWindow& window) { return std::ssize(window.tokens) - 1; }
 
@@ -149,7 +160,7 @@ class Evaluation {
                   std::span<const TokenId> targets) {
     rows_.resize(targets.size());
     const auto width = static_cast<size_t>(vocab_size_);
-    for_each_row(std::ssize(targets), n_threads_, [&](int64_t row) {
+    parallel_for(n_threads_, std::ssize(targets), [&](int64_t row) {
       const auto i = static_cast<size_t>(row);
       rows_[i] = score_row(logits.subspan(i * width, width), reference.subspan(i * width, width),
                            targets[i]);
@@ -191,10 +202,12 @@ std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windo
         throw;
       }
     }
+    evaluation.require_finite_sums();
     if (options.progress) {
       options.progress(int64_t(done), std::ssize(windows), evaluation.results().front().value());
     }
   }
+  for (const Perplexity& result : evaluation.results()) require_finite(result);
   return evaluation.results();
 }
 

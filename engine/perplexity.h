@@ -63,7 +63,8 @@ struct PerplexityOptions {
 // Evaluates the windows, each from an empty cache, in each of the sessions; in the reference (may
 // be null) once for all of them. Windows that follow one another share a pass where the prefill
 // chunk of every session takes them, on the CPU to the same bits. One result for each session.
-// Throws Numeric at the first number that is not finite, with window, position and layer.
+// Throws Numeric at the first number that is not finite, with window, position and layer, and where
+// the result is not finite.
 std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windows,
                                             std::span<Session* const> sessions, Session* reference,
                                             const PerplexityOptions& options);

@@ -63,7 +63,7 @@ void add_rolling_windows(std::vector<ScoringWindow>& windows, const Tokens& toke
 
 void plan_pages(ScoringPlan& plan, std::string_view text, const Tokenizer& tokenizer, int64_t ctx) {
   const TokenId prefix = prefix_token(tokenizer);
-  for (std::string& page : wikitext_pages(text)) {
+  for (std::string& page : wikitext_pages(with_universal_newlines(text))) {
     ++plan.n_pages;
     plan.n_words += count_words(page);
     plan.n_bytes += std::ssize(page);
@@ -125,7 +125,8 @@ ScoringPlan plan_scoring(std::string_view text, const Tokenizer& tokenizer,
   MINFER_REQUIRE(Usage, ctx >= min_ctx, "windows of ", ctx, " tokens, expected ", min_ctx,
                  " or more");
   const bool joined = convention != Convention::LlamaCpp && !options.raw_text;
-  const Tokens tokens = joined ? tokenizer.encode(hf_join(text), {}) : tokenizer.encode(text, {});
+  const Tokens tokens = joined ? tokenizer.encode(hf_join(with_universal_newlines(text)), {})
+                               : tokenizer.encode(text, {});
   plan.text_form = joined ? "hf-join" : "raw";
   plan.n_tokens = std::ssize(tokens);
   plan.bos = tokenizer.adds_bos() ? "first-only" : "none";

@@ -86,10 +86,13 @@ std::span<const float> Session::eval(std::span<const TokenId> tokens) {
   require_fitting(tokens);
   if (tokens.size() == 1 && decode_plan() != nullptr) return decode(tokens.front());
   const auto chunk = static_cast<size_t>(options_.prefill_chunk);
+  report_progress(std::ssize(tokens));
   while (tokens.size() > chunk) {
+    backend_.throw_if_cancelled();
     pass_without_logits(tokens.first(chunk));
     tokens = tokens.subspan(chunk);
   }
+  backend_.throw_if_cancelled();
   const Tensor x = forward_last(backend_, model_, state_->forward, tokens, pos_, 1);
   return fetch(finish(tokens, x, state_->forward.scratch.logits));
 }
@@ -227,6 +230,17 @@ TokenId Session::TokenRun::next() {
   }
   ++session_->pos_;
   return last_ = id;
+}
+
+void Session::report_progress(int64_t n_tokens) {
+  std::function<void()>& after_block = state_->forward.after_block;
+  after_block = nullptr;
+  if (!options_.progress || n_tokens <= 1) return;
+  const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.config.n_layers;
+  after_block = [this, total, done = int64_t{0}]() mutable {
+    done = std::min(done + 1, total);
+    options_.progress(done, total);
+  };
 }
 
 void Session::pass_without_logits(std::span<const TokenId> tokens) {

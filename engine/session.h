@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -22,6 +23,8 @@ struct SessionOptions {
   // eval_all, score or the same of sequences will be called: there is room for their logits from
   // the beginning.
   bool all_logits = false;
+  // Called as eval goes through several tokens, with the blocks done and in all. May be null.
+  std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
 // What such a session takes of the backend's memory, to be known before the weights are read.
@@ -38,7 +41,8 @@ class Session {
 
   // Evaluates tokens at the next positions and returns the logits of the last one,
   // [vocab_size] f32, valid until the next call. Throws Usage where they do not fit, Numeric at the
-  // first non-finite logit, with its position.
+  // first non-finite logit, with its position; Cancelled, behind the last whole chunk, where the
+  // backend's flag says so.
   std::span<const float> eval(std::span<const TokenId> tokens);
   // The same with the logits of tokens[first] and all after it, [n_tokens - first, vocab_size] f32:
   // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
@@ -97,6 +101,7 @@ class Session {
   void require_one_pass(int64_t n_tokens) const;
   DecodePlan* decode_plan();  // null where the backend has none
   std::span<const float> decode(TokenId token);
+  void report_progress(int64_t n_tokens);  // of the eval that begins
   void pass_without_logits(std::span<const TokenId> tokens);
   // Logits on the device, all finite: of one sequence, and of several.
   Tensor finish(std::span<const TokenId> tokens, Tensor x, Tensor logits);

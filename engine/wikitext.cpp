@@ -46,6 +46,16 @@ std::string_view take_line(std::string_view& text) {
 
 }  // namespace
 
+std::string with_universal_newlines(std::string_view text) {
+  std::string out;
+  out.reserve(text.size());
+  for (size_t i = 0; i < text.size(); ++i) {
+    out += text[i] == '\r' ? '\n' : text[i];
+    if (text.substr(i).starts_with("\r\n")) ++i;
+  }
+  return out;
+}
+
 std::string hf_join(std::string_view raw) {
   std::string joined;
   bool first = true;

@@ -9,6 +9,9 @@ namespace minfer {
 
 // The two forms in which WikiText's raw file is evaluated, besides the file as it is.
 
+// The text as Python reads a file ("universal newlines"): "\r\n" and a lone "\r" become "\n".
+std::string with_universal_newlines(std::string_view text);
+
 // As the Hugging Face data set is joined for GPTQ: each line keeps its newline, a line of white
 // space alone becomes empty, two newlines stand between the lines.
 std::string hf_join(std::string_view raw);

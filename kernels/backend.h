@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -7,6 +8,7 @@
 #include <span>
 #include <string>
 
+#include "kernels/base/cancelled.h"
 #include "kernels/base/host_tensor.h"
 #include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
@@ -72,6 +74,13 @@ struct HeadProduct {
 class DecodePlan;
 struct DecodeModel;
 
+// What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
+// VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
+// of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
+// * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
+// CudaOptions says what a card does.
+enum class Activations { Float, Int8, Int8Asym };
+
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
@@ -92,6 +101,7 @@ class Backend {
 
   virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
   virtual DType activation_dtype() const = 0;
+  virtual Activations activations() const { return Activations::Float; }  // as it was made
   // Of the card's own memory; none where it is the host's.
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
   // Tokens of a prompt in one pass, where nobody asks for another number.
@@ -199,15 +209,17 @@ class Backend {
   virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
 
   // ---- control --------------------------------------------------------------------------------
+  // Once the flag is set, work ends early by Cancelled: on the CPU in the middle of an operation,
+  // on a card where the host looks at the flag. It outlives the backend; null: none.
+  virtual void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
+  void throw_if_cancelled() const {
+    if (cancel_flag_ != nullptr && cancel_flag_->load()) throw Cancelled();
+  }
   virtual void synchronize() = 0;  // returns when all that was asked for is done
-};
 
-// What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
-// VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
-// of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
-// * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
-// CudaOptions says what a card does.
-enum class Activations { Float, Int8, Int8Asym };
+ private:
+  const std::atomic<bool>* cancel_flag_ = nullptr;
+};
 
 struct CpuOptions {
   int n_threads = 0;  // 0: one for each core that this process may use

@@ -169,7 +169,10 @@ void CompressedTensorsLayout::append(SafetensorsWriter& file, const TensorEntry&
 // come first: the first group that fits a module holds.
 std::string CompressedTensorsLayout::with_quantization_config(const std::string& config,
                                                               bool tied) const {
-  Json root = Json::parse(parse_strict_json(config).dump());
+  std::vector<std::string> told;  // when the model was opened
+  Json root = Json::parse(parse_python_json(config, "config.json", told).dump());
+  // What the tensors say, which readers that go by the flag have to hear.
+  if (tied || root.contains("tie_word_embeddings")) root["tie_word_embeddings"] = tied;
   std::map<Scheme, std::vector<std::string>> tables, linears;
   std::vector<std::string> ignore;
   if (tied) ignore.push_back(kOutput);

@@ -9,18 +9,17 @@
 #include <cerrno>
 #include <cstring>
 #include <system_error>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
 #include "kernels/base/math.h"
 #include "kernels/base/parallel.h"
+#include "kernels/base/usable_cores.h"
+#include "loaders/foreign_file.h"
 
 namespace minfer {
 namespace {
-
-std::string os_error_text(int error) { return std::generic_category().message(error); }
 
 [[noreturn]] void throw_open_error(const std::string& path, int error) {
   const bool is_input = error == ENOENT || error == ENOTDIR || error == ENAMETOOLONG ||
@@ -36,6 +35,8 @@ bool path_exists(const std::filesystem::path& path) {
   return std::filesystem::exists(path, ignored);
 }
 
+std::string os_error_text(int error) { return std::generic_category().message(error); }
+
 std::string shown_path(const std::string& path) { return shortened(path, PATH_MAX); }
 
 File::Identity File::identity_of(const struct ::stat& status) {
@@ -45,7 +46,9 @@ File::Identity File::identity_of(const struct ::stat& status) {
 
 File::File(std::string path) : path_(std::move(path)) {
   // O_NONBLOCK: opening a pipe must not wait for its writer. It has no effect on a regular file.
-  descriptor_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  do {
+    descriptor_ = open(path_.c_str(), O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+  } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) throw_open_error(path_, errno);
   struct stat status {};
   const int error = fstat(descriptor_, &status) == 0 ? 0 : errno;
@@ -57,6 +60,17 @@ File::File(std::string path) : path_(std::move(path)) {
                                                                : ": not a regular file"));
   }
   identity_ = identity_of(status);
+  std::string start(std::min<uint64_t>(size(), kStandInBytes), '\0');
+  const std::string wrong = stand_in(read_start(start.data(), start.size()));
+  if (!wrong.empty()) {
+    close(descriptor_);
+    throw Error(ErrorKind::Input, cat(shown_path(path_), ": ", wrong));
+  }
+}
+
+std::string_view File::read_start(char* out, size_t n) const {
+  const ssize_t got = pread(descriptor_, out, n, 0);  // a read that fails is told when it matters
+  return {out, got > 0 ? static_cast<size_t>(got) : 0};
 }
 
 File::~File() {
@@ -80,7 +94,7 @@ void File::read(uint64_t offset, void* to, uint64_t n) const {
                " in a file of ", size());
   // One thread copies a few GB/s out of the page cache.
   constexpr int64_t kPartBytes = 32 << 20;
-  const int n_threads = narrow<int>(std::min(8u, std::thread::hardware_concurrency()));
+  static const int n_threads = std::min(8, usable_cores());
   parallel_for(n_threads, ceil_div(narrow<int64_t>(n), kPartBytes), [&](int64_t part) {
     const auto begin = static_cast<uint64_t>(part * kPartBytes);
     read_part(offset + begin, static_cast<char*>(to) + begin,

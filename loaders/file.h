@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <functional>
 #include <string>
+#include <string_view>
 
 namespace minfer {
 
@@ -14,8 +15,8 @@ namespace minfer {
 // mappings: a file that shrinks meanwhile is an Error and not a SIGBUS. Reading is thread-safe.
 class File {
  public:
-  // Throws Input where there is no such regular file (a directory, a pipe, a device), System where
-  // the operating system refuses.
+  // Throws Input where there is no such regular file (a directory, a pipe, a device) or only what
+  // stands for it (a git-lfs pointer, a web page), System where the operating system refuses.
   explicit File(std::string path);
   ~File();
   File(File&& other) noexcept;
@@ -42,6 +43,7 @@ class File {
     bool operator==(const Identity&) const = default;
   };
   static Identity identity_of(const struct ::stat& status);
+  std::string_view read_start(char* out, size_t n) const;
   void read_part(uint64_t offset, char* out, uint64_t n) const;  // by this thread alone
 
   std::string path_;
@@ -51,6 +53,9 @@ class File {
 
 // Whether there is something at the end of the path; File says what is wrong with it.
 bool path_exists(const std::filesystem::path& path);
+
+// "No space left on device" for ENOSPC.
+std::string os_error_text(int error);
 
 // The path on one line, for messages.
 std::string shown_path(const std::string& path);

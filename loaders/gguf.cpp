@@ -67,6 +67,14 @@ class GgufSource final : public FileTensorSource {
   // The tensors of the file that comes next in files_.
   void add_part(const File& file, const GgufPart& part) {
     for (const GgufRecord& record : part.records) {
+      const std::string& name = record.entry.name;
+      if (!record.unusable.empty()) {
+        const bool is_new = find(name) == nullptr && unusable.emplace(name, record.unusable).second;
+        MINFER_REQUIRE(Input, is_new, "tensor ", shortened(name), ": is there twice");
+        continue;
+      }
+      MINFER_REQUIRE(Input, !unusable.contains(name), "tensor ", shortened(name),
+                     ": is there twice");
       add_tensor(record.entry, {files_.size(), part.data_begin + record.offset});
     }
     if (part.unused_bytes > 0) {
@@ -77,8 +85,9 @@ class GgufSource final : public FileTensorSource {
 
   void check_n_tensors() const {
     const int64_t n = metadata.integer("split.tensors.count", 0, kMaxGgufTensors);
-    MINFER_REQUIRE(Input, std::cmp_equal(n, tensors.size()), "key split.tensors.count is ", n,
-                   ", the parts have ", tensors.size());
+    const size_t found = tensors.size() + unusable.size();
+    MINFER_REQUIRE(Input, std::cmp_equal(n, found), "key split.tensors.count is ", n,
+                   ", the parts have ", found);
   }
 };
 

@@ -9,6 +9,7 @@
 
 #include "kernels/base/utf8.h"
 #include "loaders/byte_reader.h"
+#include "loaders/memory_budget.h"
 
 namespace minfer {
 namespace {
@@ -18,10 +19,13 @@ constexpr uint64_t kMaxArrayLength = 1 << 24;  // no vocabulary is longer
 constexpr uint64_t kMaxKeyBytes = 65535;
 constexpr uint64_t kMaxTensorNameBytes = 64;
 constexpr uint64_t kMaxAlignment = 65536;
+constexpr uint64_t kPairBytes = 160;  // of a key in Metadata, with the allocator's share
 
 struct GgmlType {
   std::string_view name;  // empty: no such type, or one that was removed
   std::optional<DType> dtype = {};
+  // Of the types that minfer does not have; 0: not known here.
+  int64_t block_elements = 0, block_bytes = 0;
 };
 
 // Indexed by the number in the file.
@@ -35,54 +39,55 @@ constexpr GgmlType kGgmlTypes[] = {
     {"Q5_0", DType::Q5_0},
     {"Q5_1", DType::Q5_1},
     {"Q8_0", DType::Q8_0},
-    {"Q8_1"},
-    {"Q2_K"},
-    {"Q3_K"},
+    {"Q8_1", {}, 32, 36},
+    {"Q2_K", {}, 256, 84},
+    {"Q3_K", {}, 256, 110},
     {"Q4_K", DType::Q4_K},
     {"Q5_K", DType::Q5_K},
     {"Q6_K", DType::Q6_K},
-    {"Q8_K"},
-    {"IQ2_XXS"},
-    {"IQ2_XS"},
-    {"IQ3_XXS"},
-    {"IQ1_S"},
-    {"IQ4_NL"},
-    {"IQ3_S"},
-    {"IQ2_S"},
-    {"IQ4_XS"},
-    {"I8"},
-    {"I16"},
-    {"I32"},
-    {"I64"},
-    {"F64"},
-    {"IQ1_M"},
+    {"Q8_K", {}, 256, 292},
+    {"IQ2_XXS", {}, 256, 66},
+    {"IQ2_XS", {}, 256, 74},
+    {"IQ3_XXS", {}, 256, 98},
+    {"IQ1_S", {}, 256, 50},
+    {"IQ4_NL", {}, 32, 18},
+    {"IQ3_S", {}, 256, 110},
+    {"IQ2_S", {}, 256, 82},
+    {"IQ4_XS", {}, 256, 136},
+    {"I8", {}, 1, 1},
+    {"I16", {}, 1, 2},
+    {"I32", {}, 1, 4},
+    {"I64", {}, 1, 8},
+    {"F64", {}, 1, 8},
+    {"IQ1_M", {}, 256, 56},
     {"BF16", DType::BF16},
     {""},
     {""},
     {""},
-    {"TQ1_0"},
-    {"TQ2_0"},
+    {"TQ1_0", {}, 256, 54},
+    {"TQ2_0", {}, 256, 66},
     {""},
     {""},
     {""},
-    {"MXFP4"},
+    {"MXFP4", {}, 32, 17},
     {"NVFP4"},
     {"Q1_0"},
     {"Q2_0"},
 };
 
-DType dtype_of_ggml(uint32_t number) {
-  const GgmlType type = number < std::size(kGgmlTypes) ? kGgmlTypes[number] : GgmlType{""};
-  MINFER_REQUIRE(Input, !type.name.empty(), "type number ", number, " is not known");
-  if (!type.dtype) {
-    std::string supported;
-    for (const GgmlType& other : kGgmlTypes) {
-      if (other.dtype) supported += cat(supported.empty() ? "" : ", ", other.name);
-    }
-    throw Error(ErrorKind::Input,
-                cat("type ", type.name, " is not supported; supported: ", supported));
+GgmlType ggml_type(uint32_t number) {
+  return number < std::size(kGgmlTypes) ? kGgmlTypes[number] : GgmlType{""};
+}
+
+// Why a tensor of the type cannot be delivered.
+std::string unsupported_text(uint32_t number) {
+  const GgmlType type = ggml_type(number);
+  std::string supported;
+  for (const GgmlType& other : kGgmlTypes) {
+    if (other.dtype) supported += cat(supported.empty() ? "" : ", ", other.name);
   }
-  return *type.dtype;
+  const std::string name = type.name.empty() ? cat("number ", number) : std::string(type.name);
+  return cat("has type ", name, ", supported: ", supported);
 }
 
 // Calls f.operator()<T>() with the C++ type of a value; not for arrays.
@@ -134,7 +139,7 @@ T read_value(ByteReader& reader) {
   }
 }
 
-Metadata::Value read_array(ByteReader& reader) {
+Metadata::Value read_array(ByteReader& reader, MemoryBudget& budget) {
   const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
   const auto length = reader.read<uint64_t>();
   return visit_value_type(type, [&]<typename T>() -> Metadata::Value {
@@ -145,6 +150,7 @@ Metadata::Value read_array(ByteReader& reader) {
     MINFER_REQUIRE(Input, length <= std::min(kMaxArrayLength, reader.left() / kLeastBytes), "byte ",
                    reader.position(), ": an array of ", length, " values with ", reader.left(),
                    " bytes left; at most ", kMaxArrayLength, " are accepted");
+    budget.spend(length * sizeof(Element));
     std::vector<Element> values;
     values.reserve(length);
     for (uint64_t i = 0; i < length; ++i) {
@@ -155,6 +161,7 @@ Metadata::Value read_array(ByteReader& reader) {
         values.push_back(static_cast<int64_t>(value));
       } else {
         values.push_back(read_value<T>(reader));
+        if constexpr (std::is_same_v<T, std::string>) budget.spend_text(values.back().size());
       }
     }
     return values;
@@ -175,7 +182,7 @@ Metadata::Value read_scalar(ByteReader& reader, GgufValueType type) {
   });
 }
 
-void read_pair(ByteReader& reader, Metadata& metadata) {
+void read_pair(ByteReader& reader, Metadata& metadata, MemoryBudget& budget) {
   const uint64_t begin = reader.position();
   const auto key_bytes = reader.read<uint64_t>();
   MINFER_REQUIRE(Input, key_bytes >= 1 && key_bytes <= kMaxKeyBytes, "byte ", begin, ": a key of ",
@@ -188,8 +195,10 @@ void read_pair(ByteReader& reader, Metadata& metadata) {
     const auto type = static_cast<GgufValueType>(reader.read<uint32_t>());
     MINFER_REQUIRE(Input, key != "general.alignment" || type == GgufValueType::U32, "value type ",
                    uint32_t(type), ", expected ", uint32_t(GgufValueType::U32), " (u32)");
-    metadata.set(key,
-                 type == GgufValueType::Array ? read_array(reader) : read_scalar(reader, type));
+    budget.spend(kPairBytes);
+    budget.spend_text(key.size());
+    metadata.set(
+        key, type == GgufValueType::Array ? read_array(reader, budget) : read_scalar(reader, type));
   } catch (const Error& e) {
     throw e.in(cat("key ", shortened(key)));
   }
@@ -210,6 +219,27 @@ Shape read_shape(ByteReader& reader) {
   return shape;
 }
 
+// The type of a record whose shape is known, and its bytes.
+void read_type(ByteReader& reader, GgufRecord& record) {
+  TensorEntry& entry = record.entry;
+  const auto number = reader.read<uint32_t>();
+  const GgmlType type = ggml_type(number);
+  if (!type.dtype) record.unusable = unsupported_text(number);
+  const int64_t block = type.dtype ? info(*type.dtype).block_elements : type.block_elements;
+  record.has_size = block > 0;
+  if (!record.has_size) return;
+  MINFER_REQUIRE(Input, entry.shape.last() % block == 0, "has rows of ", entry.shape.last(),
+                 " elements, ", type.name, " needs a multiple of ", block);
+  if (type.dtype) {
+    entry.dtype = *type.dtype;
+    entry.file_bytes = static_cast<uint64_t>(bytes_of(entry.dtype, entry.shape));
+    return;
+  }
+  int64_t n_bytes = checked_mul(entry.shape.last() / block, type.block_bytes);
+  for (int i = 0; i + 1 < entry.shape.rank; ++i) n_bytes = checked_mul(n_bytes, entry.shape[i]);
+  entry.file_bytes = static_cast<uint64_t>(n_bytes);
+}
+
 GgufRecord read_record(ByteReader& reader, uint64_t alignment) {
   const uint64_t begin = reader.position();
   const auto name_bytes = reader.read<uint64_t>();
@@ -220,11 +250,7 @@ GgufRecord read_record(ByteReader& reader, uint64_t alignment) {
   entry.name = reader.text(name_bytes);
   try {
     entry.shape = read_shape(reader);
-    entry.dtype = dtype_of_ggml(reader.read<uint32_t>());
-    const int64_t block = info(entry.dtype).block_elements;
-    MINFER_REQUIRE(Input, entry.shape.last() % block == 0, "has rows of ", entry.shape.last(),
-                   " elements, ", entry.dtype, " needs a multiple of ", block);
-    entry.file_bytes = static_cast<uint64_t>(bytes_of(entry.dtype, entry.shape));
+    read_type(reader, record);
     record.offset = reader.read<uint64_t>();
     MINFER_REQUIRE(Input, record.offset % alignment == 0, "begins at ", record.offset,
                    " in the data, expected a multiple of ", alignment);
@@ -267,6 +293,8 @@ void check_extents(GgufPart& part, uint64_t file_bytes, uint64_t alignment) {
     used = align_up_to(record.end(), alignment);
   }
   part.unused_bytes += data_bytes - std::min(data_bytes, used);
+  const bool all_sizes = std::ranges::all_of(part.records, &GgufRecord::has_size);
+  if (!all_sizes) part.unused_bytes = 0;  // it is not known
 }
 
 }  // namespace
@@ -297,10 +325,13 @@ GgufPart read_gguf_part(const File& file) {
   constexpr uint64_t kLeastRecordBytes = 8 + 1 + 4 + 8 + 4 + 8, kLeastPairBytes = 8 + 1 + 4 + 1;
   MINFER_REQUIRE(Input, n_tensors <= std::min(kMaxGgufTensors, reader.left() / kLeastRecordBytes),
                  "announces ", n_tensors, " tensors in ", file.size(), " bytes");
+  MINFER_REQUIRE(Input, n_tensors <= max_tensors(file.size()), "has ", n_tensors,
+                 " tensors, too many for ", file.size(), " bytes");
   MINFER_REQUIRE(Input, n_pairs <= std::min(kMaxKeys, reader.left() / kLeastPairBytes),
                  "announces ", n_pairs, " keys in ", file.size(), " bytes");
 
-  for (uint64_t i = 0; i < n_pairs; ++i) read_pair(reader, part.metadata);
+  MemoryBudget budget(file.size());
+  for (uint64_t i = 0; i < n_pairs; ++i) read_pair(reader, part.metadata, budget);
   const uint64_t alignment = read_alignment(part.metadata);
   for (uint64_t i = 0; i < n_tensors; ++i) part.records.push_back(read_record(reader, alignment));
   part.data_begin = align_up_to(reader.position(), alignment);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -33,7 +34,11 @@ uint32_t ggml_type_number(DType dtype);  // as tensor records have it
 
 struct GgufRecord {
   TensorEntry entry;
-  uint64_t offset = 0;                                        // from the start of the data
+  uint64_t offset = 0;  // from the start of the data
+  // Why the tensor cannot be delivered, as in TensorSource::unusable; empty: it can. The entry has
+  // no dtype then, and no bytes where the size of the type is not known.
+  std::string unusable = {};
+  bool has_size = true;
   uint64_t end() const { return offset + entry.file_bytes; }  // checked when the record was read
 };
 

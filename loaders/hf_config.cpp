@@ -1,6 +1,7 @@
 #include "loaders/hf_config.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
 #include <vector>
@@ -57,7 +58,7 @@ bool to_value(const json& value, Metadata::Value& out) {
   return true;
 }
 
-// Recursion is bounded by the depth that parse_strict_json accepts.
+// Recursion is bounded by the depth that parse_python_json accepts.
 void flatten(const std::string& key, const json& value, Metadata& metadata) {
   Metadata::Value typed;
   if (value.is_null()) return;
@@ -75,19 +76,22 @@ void flatten(const std::string& key, const json& value, Metadata& metadata) {
   }
 }
 
-}  // namespace
-
-Metadata parse_hf_config(std::string_view text) {
-  const json root = parse_strict_json(text);
-  MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
+Metadata parse(std::string_view text, std::string_view name) {
   Metadata metadata;
+  const json root = parse_python_json(text, name, metadata.warnings);
+  MINFER_REQUIRE(Input, root.is_object(), "is ", root.type_name(), ", expected an object");
   flatten("", root, metadata);
   return metadata;
 }
 
+}  // namespace
+
+Metadata parse_hf_config(std::string_view text) { return parse(text, "config.json"); }
+
 Metadata read_hf_config(const std::string& path) {
   const std::string text = read_whole_file(path, kMaxConfigBytes);
-  return in_file(path, [&] { return parse_hf_config(text); });
+  return in_file(path,
+                 [&] { return parse(text, shown_path(std::filesystem::path(path).filename())); });
 }
 
 }  // namespace minfer

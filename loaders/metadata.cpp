@@ -4,6 +4,7 @@
 #include <cmath>
 #include <string_view>
 #include <type_traits>
+#include <unordered_set>
 #include <utility>
 
 namespace minfer {
@@ -106,7 +107,15 @@ double Metadata::number(const std::string& key, double low, double high) const {
 }
 
 bool Metadata::boolean(const std::string& key) const {
-  return get_as<bool>(key, value(key), "a boolean");
+  const Value& found = value(key);
+  // Some writers have no booleans.
+  if (const auto* number = std::get_if<uint64_t>(&found)) {
+    if (*number <= 1) return *number == 1;
+  }
+  if (const auto* number = std::get_if<int64_t>(&found)) {
+    if (*number == 0 || *number == 1) return *number == 1;
+  }
+  return get_as<bool>(key, found, "a boolean");
 }
 
 const std::string& Metadata::text(const std::string& key) const {
@@ -156,17 +165,23 @@ void require_supported(const std::string& key, std::string_view value,
 std::vector<std::string> names_below(const Metadata& metadata, const std::string& prefix) {
   std::vector<std::string> names;
   const std::string start = prefix + ".";
+  // Keys are in order, so that those below one name stand together but for names that go on with
+  // a character before the dot ("a-b" between "a" and "a.b"): hence the set.
+  std::unordered_set<std::string> seen;
   for (auto it = metadata.all().lower_bound(start);
        it != metadata.all().end() && it->first.starts_with(start); ++it) {
-    const std::string rest = it->first.substr(start.size());
-    const std::string name = rest.substr(0, rest.find('.'));
-    if (std::ranges::find(names, name) == names.end()) names.push_back(name);
+    const size_t end = it->first.find('.', start.size());
+    std::string name =
+        it->first.substr(start.size(), end == std::string::npos ? end : end - start.size());
+    if (seen.insert(name).second) names.push_back(std::move(name));
   }
   return names;
 }
 
 void require_absent(const Metadata& metadata, const std::string& key) {
-  const bool is_there = metadata.has(key) || !names_below(metadata, key).empty();
+  const auto below = metadata.all().lower_bound(key + ".");
+  const bool is_there =
+      metadata.has(key) || (below != metadata.all().end() && below->first.starts_with(key + "."));
   MINFER_REQUIRE(Input, !is_there, "key ", key, " is there: not supported");
 }
 

@@ -26,11 +26,13 @@ class Metadata {
   const std::map<std::string, Value>& all() const { return values_; }
   std::string as_text(const std::string& key) const;  // one shortened line, for people
 
+  std::vector<std::string> warnings;  // of reading the file that it is from, one line each
+
   // An integer in [low, high]; integers of either sign and any width are accepted, floats are not.
   int64_t integer(const std::string& key, int64_t low, int64_t high) const;
   // A finite number in [low, high]; integers are accepted.
   double number(const std::string& key, double low, double high) const;
-  bool boolean(const std::string& key) const;
+  bool boolean(const std::string& key) const;  // 0 and 1 are accepted
   const std::string& text(const std::string& key) const;
   const std::vector<std::string>& texts(const std::string& key) const;
   const std::vector<double>& numbers(const std::string& key) const;    // array of floats

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "loaders/tensor_source.h"
 
@@ -21,7 +22,8 @@ class ModelWriter {
                           const QuantizedMatrix& rows) = 0;
   // All rows are written. Puts everything on the disk, reads it back and checks it, and gives it
   // its final name. `report` is JSON about the quantization, for formats that have a place for it.
-  virtual void finish(const std::string& report) = 0;
+  // Returns a line for each thing that went wrong after that, when the output is there.
+  [[nodiscard]] virtual std::vector<std::string> finish(const std::string& report) = 0;
 };
 
 }  // namespace minfer

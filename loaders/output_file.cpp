@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "kernels/base/error.h"
@@ -16,14 +15,23 @@ namespace {
 
 [[noreturn]] void fail(const std::string& path, std::string_view what) {
   const int error = errno;
-  throw Error(ErrorKind::System, cat(shown_path(path), ": cannot ", what, ": ",
-                                     std::generic_category().message(error)));
+  throw Error(ErrorKind::System,
+              cat(shown_path(path), ": cannot ", what, ": ", os_error_text(error)));
+}
+
+bool synced(int descriptor) {
+  while (fsync(descriptor) != 0) {
+    if (errno != EINTR) return false;
+  }
+  return true;
 }
 
 }  // namespace
 
 OutputFile::OutputFile(std::string path) : path_(std::move(path)) {
-  descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  do {
+    descriptor_ = open(path_.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+  } while (descriptor_ < 0 && errno == EINTR);
   if (descriptor_ < 0) fail(path_, "create");
 }
 
@@ -47,7 +55,7 @@ void OutputFile::write(uint64_t offset, const void* bytes, uint64_t n) {
 }
 
 void OutputFile::finish() {
-  if (fsync(descriptor_) != 0) fail(path_, "write to the disk");
+  if (!synced(descriptor_)) fail(path_, "write to the disk");
   if (close(std::exchange(descriptor_, -1)) != 0) fail(path_, "close");
 }
 
@@ -58,9 +66,12 @@ void write_file(const std::string& path, std::string_view bytes) {
 }
 
 void sync_directory(const std::string& path) {
-  const int descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  int descriptor;
+  do {
+    descriptor = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  } while (descriptor < 0 && errno == EINTR);
   if (descriptor < 0) fail(path, "open");
-  const bool done = fsync(descriptor) == 0;
+  const bool done = synced(descriptor);
   const int error = errno;
   close(descriptor);
   errno = error;

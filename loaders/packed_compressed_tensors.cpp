@@ -17,22 +17,39 @@ struct Scheme {
   int bits = 0;
   int64_t group = 0;  // 0: one scale a row
   bool asymmetric = false;
+  std::string input_activations;  // "int8", "int8-asym"; empty: floats
 
   int64_t columns(int64_t in_dim) const { return group == 0 ? in_dim : group; }
 };
 
+// Inputs of 8-bit integers whose scale is found on the way, one a token: what minfer can do too.
+std::string read_input_activations(const Metadata& metadata, const std::string& at) {
+  if (names_below(metadata, at).empty()) return "";
+  const std::string key = at + ".";
+  require_supported(key + "type", metadata.text_or(key + "type", "int"), {"int"});
+  const int64_t bits = metadata.integer_or(key + "num_bits", 8, 1, 64);
+  MINFER_REQUIRE(Input, bits == 8, "key ", key, "num_bits is ", bits,
+                 ": not supported (supported: 8)");
+  const bool is_dynamic = metadata.has(key + "dynamic") && metadata.boolean(key + "dynamic");
+  MINFER_REQUIRE(Input, is_dynamic, "key ", key,
+                 "dynamic is false: static scales of activations are not supported (supported: "
+                 "true)");
+  require_supported(key + "strategy", metadata.text_or(key + "strategy", "token"), {"token"});
+  return metadata.boolean_or(key + "symmetric", true) ? "int8" : "int8-asym";
+}
+
 Scheme read_scheme(const Metadata& metadata, const std::string& at) {
   const std::string weights = at + ".weights.";
-  require_absent(metadata, at + ".input_activations");
   require_absent(metadata, at + ".output_activations");
   require_supported(at + ".format", metadata.text_or(at + ".format", "pack-quantized"),
-                    {"pack-quantized", "int-quantized"});
+                    {"pack-quantized", "int-quantized", "naive-quantized"});
   require_supported(weights + "type", metadata.text_or(weights + "type", "int"), {"int"});
   MINFER_REQUIRE(Input, !metadata.boolean_or(weights + "dynamic", false), "key ", weights,
                  "dynamic is true: not supported (supported: false)");
-  // "group" stores the columns in another order; the others were of use to the quantizer alone.
+  // "group" and "dynamic" come with a weight_g_idx, which says by itself whether columns are out of
+  // order; the others were of use to the quantizer alone.
   require_supported(weights + "actorder", metadata.text_or(weights + "actorder", "static"),
-                    {"static", "weight"});
+                    {"static", "weight", "group", "dynamic"});
   Scheme scheme;
   scheme.bits = static_cast<int>(metadata.integer(weights + "num_bits", 1, 16));
   MINFER_REQUIRE(Input, scheme.bits == 4 || scheme.bits == 8, "key ", weights, "num_bits is ",
@@ -47,15 +64,18 @@ Scheme read_scheme(const Metadata& metadata, const std::string& at) {
     scheme.group = group_size;
   }
   scheme.asymmetric = !metadata.boolean_or(weights + "symmetric", true);
+  scheme.input_activations = read_input_activations(metadata, at + ".input_activations");
   return scheme;
 }
 
 std::vector<Scheme> read_schemes(const Metadata& metadata) {
   const std::string root = kRoot;
   require_supported(root + ".format", metadata.text_or(root + ".format", "pack-quantized"),
-                    {"pack-quantized", "int-quantized", "mixed-precision"});
+                    {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"});
+  // What is stored says whether it is packed; these are the states in which scales are final.
   require_supported(root + ".quantization_status",
-                    metadata.text_or(root + ".quantization_status", "compressed"), {"compressed"});
+                    metadata.text_or(root + ".quantization_status", "compressed"),
+                    {"compressed", "frozen"});
   require_absent(metadata, root + ".kv_cache_scheme");
   require_absent(metadata, root + ".transform_config");
   require_absent(metadata, root + ".moe_sparsity_config");
@@ -105,6 +125,13 @@ struct ZeroPoints {
   }
 
   bool is_packed() const { return stored->record.type_name == "I32"; }
+
+  // As symmetric weights have them, which some writers store too.
+  bool all_in_the_middle(const SafetensorsSource& source, int64_t out_dim, int64_t n_groups) const {
+    return stored == nullptr ||
+           std::ranges::all_of(read(source, out_dim, n_groups),
+                               [this](uint8_t zero) { return zero == 1 << (bits - 1); });
+  }
 
   // [out_dim, n_groups], of the unsigned levels.
   std::vector<uint8_t> read(const SafetensorsSource& source, int64_t out_dim,
@@ -176,6 +203,24 @@ Dims read_weight_shape(const SafetensorsSource& source, const std::string& modul
   return {dims[0], dims[1]};
 }
 
+// weight_g_idx where it says nothing: the groups in order, or -1 everywhere, as it was made. Null
+// where there is none; throws Input for any other order.
+const Stored* find_idle_g_idx(const SafetensorsSource& source, const std::string& module,
+                              int64_t in_dim, int64_t group) {
+  if (source.find_stored(module + ".weight_g_idx") == nullptr) return nullptr;
+  const Stored& stored = packed_part(source, module, "weight_g_idx", {"I32"});
+  require_dims(stored, {in_dim});
+  const auto groups = read_part<int32_t>(source, stored);
+  const bool unset = std::ranges::all_of(groups, [](int32_t g) { return g == -1; });
+  for (size_t i = 0; i < groups.size() && !unset; ++i) {
+    MINFER_REQUIRE(Input, groups[i] == static_cast<int64_t>(i) / group, "tensor ",
+                   shortened(stored.record.name), ": element ", i, " is ", groups[i],
+                   ", columns out of order are not supported (supported: ",
+                   static_cast<int64_t>(i) / group, ")");
+  }
+  return &stored;
+}
+
 PackedWeight make_weight(const SafetensorsSource& source, const std::string& module,
                          const std::vector<Scheme>& schemes, const Stored& levels, int bits,
                          Dims dims, const Stored* shape) {
@@ -184,23 +229,23 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
   const int64_t n_groups = scale_dims.size() == 2 ? scale_dims[1] : 1;
   require_dims(scales, {dims.out, n_groups});
   const int64_t group = group_of(scales, n_groups, dims.in);
-  MINFER_REQUIRE(Input, source.find_stored(module + ".weight_g_idx") == nullptr, "tensor ",
-                 shortened(module + ".weight_g_idx"),
-                 ": is there, columns out of order are not "
-                 "supported");
+  const Stored* const g_idx = find_idle_g_idx(source, module, dims.in, group);
   const ZeroPoints zeros = ZeroPoints::find(source, module, bits, dims.out, n_groups);
   require_scheme(module, schemes, bits, group, dims.in, zeros.stored != nullptr);
+  const bool asymmetric = !zeros.all_in_the_middle(source, dims.out, n_groups);
 
   PackedWeight weight;
   weight.parts = {&levels, &scales};
   if (shape != nullptr) weight.parts.push_back(shape);
-  if (zeros.stored != nullptr) weight.parts.push_back(zeros.stored);
-  weight.entry = packed_entry(module, bits, dims.out, dims.in, group, zeros.stored != nullptr,
-                              scales, weight.parts);
+  for (const Stored* part : {zeros.stored, g_idx}) {
+    if (part != nullptr) weight.parts.push_back(part);
+  }
+  weight.entry =
+      packed_entry(module, bits, dims.out, dims.in, group, asymmetric, scales, weight.parts);
   const bool is_packed = shape != nullptr;
   weight.read_quantized = [=, entry = weight.entry, &levels, &scales](
                               HostQuantizedMatrix& to, const SafetensorsSource& files) {
-    if (zeros.stored == nullptr && scales.record.dtype == entry.quant->scales) {
+    if (!asymmetric && scales.record.dtype == entry.quant->scales) {
       to.reset(entry.dtype, entry.quant->scales, dims.out, dims.in, group, false);
       files.read_stored(scales, to.scales.view().data);
     } else {
@@ -247,11 +292,34 @@ PackedWeight make_bytes(const SafetensorsSource& source, const std::string& modu
   return make_weight(source, module, schemes, levels, 8, {dims[0], dims[1]}, nullptr);
 }
 
+// Scales beside weights that are still floats, or scales of activations: what the format has, but
+// minfer does not compute with.
+void refuse_other_scales(const SafetensorsSource& source) {
+  constexpr std::string_view kScale = ".weight_scale";
+  for (const Stored& stored : source.all_stored()) {
+    const std::string& name = stored.record.name;
+    for (const std::string_view suffix : {".input_scale", ".output_scale", ".input_global_scale"}) {
+      MINFER_REQUIRE(Input, !name.ends_with(suffix), "tensor ", shortened(name),
+                     ": static scales of activations are not supported");
+    }
+    if (!name.ends_with(kScale)) continue;
+    const std::string weight = name.substr(0, name.size() - kScale.size()) + ".weight";
+    const Stored* const floats = source.find_stored(weight);
+    MINFER_REQUIRE(Input, floats == nullptr || !floats->record.dtype, "tensor ", shortened(weight),
+                   ": has dtype ", floats->record.type_name, " beside ", shortened(name),
+                   ": weights that are yet to be quantized are not supported (supported: packed)");
+  }
+}
+
 }  // namespace
 
 PackedWeights find_compressed_tensors(const SafetensorsSource& source) {
   const std::vector<Scheme> schemes = read_schemes(source.metadata);
+  refuse_other_scales(source);
   PackedWeights packed;
+  for (const Scheme& scheme : schemes) {
+    if (!scheme.input_activations.empty()) packed.input_activations = scheme.input_activations;
+  }
   for (const Stored& stored : source.all_stored()) {
     const std::string& name = stored.record.name;
     if (name.ends_with(kPacked)) {

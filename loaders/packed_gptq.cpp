@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <array>
 
+#include "loaders/gptq_scheme.h"
 #include "loaders/packed_words.h"
 
 // GPTQ and AWQ checkpoints: both store a matrix as [in, out], its levels and zero-points packed.
@@ -11,23 +12,6 @@ namespace {
 using Stored = PackedWeight::Stored;
 
 constexpr std::string_view kLevels = ".qweight";
-
-// Which column of a word's eight is in each of its places, and the reverse: AWQ interleaves.
-using Places = std::array<int, 8>;
-constexpr Places kInOrder = {0, 1, 2, 3, 4, 5, 6, 7};
-constexpr Places kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};  // of column i of a word
-
-struct GptqScheme {
-  std::string name;
-  int bits = 4;
-  int64_t group = -1;  // -1: one scale a row
-  bool asymmetric = true;
-  bool levels_along_in = true;  // a word of qweight holds rows of [in, out]; else columns
-  Places places = kInOrder;     // of the columns of a word
-  // GPTQ's first files hold the zero-point less one. A zero-point of 0 wraps around in them.
-  int zero_offset = 0;
-  bool any_order = false;  // g_idx may give each input its own group
-};
 
 // The tensors of a module, and the sizes that follow from them.
 struct Module {
@@ -94,7 +78,7 @@ void unpack_awq(uint8_t* to, const uint32_t* words, int64_t out_dim, int64_t in_
           const uint32_t places[2] = {(even[word] & 0x0f0f0f0f) | (odd[word] & 0x0f0f0f0f) << 4,
                                       (even[word] >> 4 & 0x0f0f0f0f) | (odd[word] & 0xf0f0f0f0)};
           for (size_t i = 0; i < 8; ++i) {
-            const int place = kAwqPlaces[i];
+            const int place = GptqScheme::kAwqPlaces[i];
             tile[8 * word + int64_t(i)][byte] = uint8_t(places[place % 2] >> place / 2 * 8);
           }
         }
@@ -149,25 +133,27 @@ class Elements {
   std::vector<float> scales_;
 };
 
-// The group of each input; empty where the file does not say.
-std::vector<int32_t> read_group_of_input(const SafetensorsSource& files, const Module& module) {
+// The group of each input, in range; empty where they are in order. Zeros alone say the latter too:
+// some writers leave g_idx as it was made.
+std::vector<int32_t> read_groups_out_of_order(const SafetensorsSource& files,
+                                              const Module& module) {
   if (module.g_idx == nullptr) return {};
   auto groups = read_part<int32_t>(files, *module.g_idx);
+  const int64_t group = module.in_dim / module.n_groups;
+  bool in_order = true, all_zero = true;
   for (size_t i = 0; i < groups.size(); ++i) {
-    MINFER_REQUIRE(Input, groups[i] >= 0 && groups[i] < module.n_groups, "g_idx[", i, "] is ",
-                   groups[i], ", expected 0 to ", module.n_groups - 1);
+    MINFER_REQUIRE(Input, groups[i] >= 0 && groups[i] < module.n_groups, "tensor ",
+                   shortened(module.name + ".g_idx"), ": element ", i, " is ", groups[i],
+                   ", expected 0 to ", module.n_groups - 1);
+    in_order &= groups[i] == static_cast<int64_t>(i) / group;
+    all_zero &= groups[i] == 0;
   }
+  if (in_order || all_zero) groups.clear();
   return groups;
 }
 
 void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const Module& module,
                  const GptqScheme& scheme, const TensorEntry& entry) {
-  const std::vector<int32_t> groups = read_group_of_input(files, module);
-  for (size_t i = 0; i < groups.size(); ++i) {
-    const int64_t expected = int64_t(i) / entry.quant->group;
-    MINFER_REQUIRE(Input, groups[i] == expected, "g_idx[", i, "] is ", groups[i], ", expected ",
-                   expected, " without desc_act");
-  }
   const Elements elements(files, module, scheme);
   begin_matrix(
       to, entry, [&](int64_t row, int64_t group) { return elements.scale(row, group); },
@@ -178,10 +164,9 @@ void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const 
 // Columns whose groups are in any order have no QuantizedMatrix.
 void read_dequantized(HostTensor& to, const SafetensorsSource& files, const Module& module,
                       const GptqScheme& scheme) {
-  std::vector<int32_t> groups = read_group_of_input(files, module);
-  for (int64_t i = static_cast<int64_t>(groups.size()); i < module.in_dim; ++i) {
-    groups.push_back(static_cast<int32_t>(i / (module.in_dim / module.n_groups)));
-  }
+  const std::vector<int32_t> groups = read_groups_out_of_order(files, module);
+  MINFER_REQUIRE(System, !groups.empty(), "tensor ", shortened(module.name + ".g_idx"),
+                 ": has changed since the file was opened");
   const Elements elements(files, module, scheme);
   to.reset(DType::F32, {module.out_dim, module.in_dim});
   float* out = to.as<float>();
@@ -203,7 +188,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& nam
   weight.entry = packed_entry(name, scheme.bits, module.out_dim, module.in_dim,
                               module.in_dim / module.n_groups, scheme.asymmetric, *module.scales,
                               weight.parts);
-  if (scheme.any_order) {
+  if (!read_groups_out_of_order(source, module).empty()) {
     weight.entry.dtype = DType::F32;
     weight.entry.quant.reset();
     weight.read = [module, scheme](HostTensor& to, const SafetensorsSource& files) {
@@ -218,73 +203,27 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& nam
   return weight;
 }
 
-PackedWeights find_weights(const SafetensorsSource& source, const GptqScheme& scheme) {
+}  // namespace
+
+PackedWeights find_gptq_weights(const SafetensorsSource& source, const GptqScheme& scheme) {
   PackedWeights packed;
+  int64_t n_dequantized = 0;
   for (const Stored& stored : source.all_stored()) {
     const std::string& name = stored.record.name;
     if (!name.ends_with(kLevels)) continue;
     packed.weights.push_back(
         make_weight(source, name.substr(0, name.size() - kLevels.size()), scheme));
+    n_dequantized += packed.weights.back().entry.quant ? 0 : 1;
   }
   packed.scheme =
       cat(scheme.name, " ",
           groups_text(scheme.bits, std::max(scheme.group, int64_t{0}), scheme.asymmetric));
-  if (scheme.any_order) {
-    packed.warnings.push_back(cat(packed.weights.size(),
+  if (n_dequantized > 0) {
+    packed.warnings.push_back(cat(n_dequantized,
                                   " tensors have columns in any order of groups (desc_act) and are "
                                   "held as F32"));
   }
   return packed;
-}
-
-GptqScheme read_common(const Metadata& metadata, const std::string& name) {
-  GptqScheme scheme;
-  scheme.name = name;
-  scheme.bits = static_cast<int>(metadata.integer("quantization_config.bits", 1, 16));
-  scheme.group = metadata.integer_or("quantization_config.group_size", 128, -1, 1 << 20);
-  MINFER_REQUIRE(Input, scheme.group != 0,
-                 "key quantization_config.group_size is 0, expected -1 or more than 0");
-  return scheme;
-}
-
-void require_bits(const GptqScheme& scheme, std::initializer_list<int> supported) {
-  MINFER_REQUIRE(Input, std::ranges::find(supported, scheme.bits) != supported.end(),
-                 "key quantization_config.bits is ", scheme.bits, ": not supported by ",
-                 scheme.name, " files here (supported: ", supported.size() == 1 ? "4" : "4, 8",
-                 ")");
-}
-
-}  // namespace
-
-PackedWeights find_gptq(const SafetensorsSource& source) {
-  const Metadata& metadata = source.metadata;
-  const std::string root = "quantization_config.";
-  GptqScheme scheme = read_common(metadata, "GPTQ");
-  require_bits(scheme, {4, 8});
-  require_absent(metadata, root + "dynamic");  // settings of single modules
-  MINFER_REQUIRE(Input, !metadata.boolean_or(root + "is_marlin_format", false), "key ", root,
-                 "is_marlin_format is true: not supported");
-  const std::string key = root + "checkpoint_format";
-  const std::string format = metadata.text_or(key, "gptq");
-  require_supported(key, format, {"gptq", "gptq_v2"});
-  scheme.zero_offset = format == "gptq" ? 1 : 0;
-  scheme.asymmetric = !metadata.boolean_or(root + "sym", true);
-  scheme.any_order = metadata.boolean_or(root + "desc_act", false);
-  return find_weights(source, scheme);
-}
-
-PackedWeights find_awq(const SafetensorsSource& source) {
-  const Metadata& metadata = source.metadata;
-  const std::string root = "quantization_config.";
-  GptqScheme scheme = read_common(metadata, "AWQ");
-  require_bits(scheme, {4});
-  std::string version = metadata.text_or(root + "version", "gemm");
-  require_supported(root + "version", version, {"gemm", "GEMM"});
-  MINFER_REQUIRE(Input, metadata.boolean_or(root + "zero_point", true), "key ", root,
-                 "zero_point is false: not supported (supported: true)");
-  scheme.levels_along_in = false;
-  scheme.places = kAwqPlaces;
-  return find_weights(source, scheme);
 }
 
 }  // namespace minfer

@@ -1,6 +1,9 @@
 #include "loaders/quantized_checkpoint.h"
 
+#include <algorithm>
+#include <iterator>
 #include <set>
+#include <string_view>
 #include <utility>
 
 namespace minfer {
@@ -16,6 +19,7 @@ class QuantizedCheckpoint final : public TensorSource {
     warnings = files_->warnings;
     warnings.insert(warnings.end(), packed.warnings.begin(), packed.warnings.end());
     unusable = files_->unusable;
+    input_activations = packed.input_activations;
 
     std::set<std::string> parts;
     for (PackedWeight& weight : packed.weights) {
@@ -63,13 +67,46 @@ class QuantizedCheckpoint final : public TensorSource {
   std::vector<PackedWeight> packed_;  // of the first tensors
 };
 
+// Settings that the readers of the methods look at, and those of how the weights were found, which
+// say nothing about what is stored.
+constexpr std::string_view kKnownSettings[] = {
+    // read
+    "quant_method", "format", "quantization_status", "config_groups", "ignore", "kv_cache_scheme",
+    "sparsity_config", "moe_sparsity_config", "transform_config", "bits", "w_bit", "group_size",
+    "q_group_size", "sym", "desc_act", "checkpoint_format", "is_marlin_format", "dynamic",
+    "zero_point", "version", "packing_format", "backend", "data_type", "act_bits", "super_bits",
+    "extra_config", "rotation", "adapter", "pack_dtype",
+    // without effect here
+    "global_compression_ratio", "damp_percent", "damp_auto_increment", "static_groups",
+    "true_sequential", "lm_head", "model_name_or_path", "model_file_base_name", "meta", "tokenizer",
+    "dataset", "batch_size", "block_name_to_quantize", "to_quant_block_names",
+    "cache_block_outputs", "disable_exllama", "exllama_config", "max_input_length",
+    "module_name_preceding_first_block", "modules_in_block_to_quantize", "pad_token_id",
+    "use_cuda_fp16", "use_exllama", "model_seqlen", "mse", "modules_to_not_convert", "do_fuse",
+    "fuse_max_seq_len", "modules_to_fuse", "iters", "lr", "minmax_lr", "seqlen", "nsamples",
+    "autoround_version", "enable_minmax_tuning", "enable_quanted_input", "enable_norm_bias_tuning",
+    "gradient_accumulate_steps", "low_gpu_mem_usage", "low_cpu_mem_usage", "amp", "scale_dtype",
+    "quant_lm_head", "supported_types", "train_bs", "ipex_config", "hyb_act", "act_group_aware",
+    "offload_to_disk", "failsafe", "fallback", "quant_method_version", "act_data_type",
+    "act_dynamic", "act_group_size", "act_sym", "quantizer", "true_sequential_blocks"};
+
+void warn_of_unknown_settings(const Metadata& metadata, std::vector<std::string>& warnings) {
+  for (const std::string& name : names_below(metadata, "quantization_config")) {
+    if (std::ranges::find(kKnownSettings, name) != std::end(kKnownSettings)) continue;
+    warnings.push_back(cat("key quantization_config.", shortened(name), " is not known to minfer"));
+  }
+}
+
 PackedWeights find_packed_weights(const SafetensorsSource& source) {
   const std::string key = "quantization_config.quant_method";
   const std::string& method = source.metadata.text(key);
-  require_supported(key, method, {"compressed-tensors", "gptq", "awq"});
-  if (method == "gptq") return find_gptq(source);
-  if (method == "awq") return find_awq(source);
-  return find_compressed_tensors(source);
+  require_supported(key, method,
+                    {"compressed-tensors", "gptq", "gptqmodel", "awq", "auto-round", "auto_round",
+                     "intel/auto-round"});
+  if (method == "compressed-tensors") return find_compressed_tensors(source);
+  return find_gptq_weights(source, method.starts_with("gptq") ? read_gptq_scheme(source.metadata)
+                                   : method == "awq"          ? read_awq_scheme(source.metadata)
+                                                     : read_auto_round_scheme(source.metadata));
 }
 
 }  // namespace
@@ -77,6 +114,7 @@ PackedWeights find_packed_weights(const SafetensorsSource& source) {
 std::unique_ptr<TensorSource> join_packed_weights(std::unique_ptr<SafetensorsSource> source) {
   if (names_below(source->metadata, "quantization_config").empty()) return source;
   PackedWeights packed = find_packed_weights(*source);
+  warn_of_unknown_settings(source->metadata, packed.warnings);
   return std::make_unique<QuantizedCheckpoint>(std::move(source), std::move(packed));
 }
 

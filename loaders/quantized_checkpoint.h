@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "loaders/gptq_scheme.h"
 #include "loaders/safetensors.h"
 
 // Private to the loaders: Hugging Face directories with a quantization_config.
@@ -26,11 +27,11 @@ struct PackedWeights {
   std::string scheme;  // "compressed-tensors int4 g64": for people
   std::vector<PackedWeight> weights;
   std::vector<std::string> warnings;
+  std::string input_activations = {};  // as TensorSource has it
 };
 // Each throws Input for what it does not know how to read, by name.
 PackedWeights find_compressed_tensors(const SafetensorsSource& source);
-PackedWeights find_gptq(const SafetensorsSource& source);
-PackedWeights find_awq(const SafetensorsSource& source);
+PackedWeights find_gptq_weights(const SafetensorsSource& source, const GptqScheme& scheme);
 
 // The source with its packed weights under their plain names; itself where its metadata has no
 // quantization_config. Throws Input without the name of the directory.

@@ -1,9 +1,7 @@
 #include "loaders/quantized_dir.h"
 
 #include <algorithm>
-#include <array>
 #include <filesystem>
-#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -12,6 +10,7 @@
 #include "loaders/file.h"
 #include "loaders/output_file.h"
 #include "loaders/sha256_sums.h"
+#include "loaders/side_files.h"
 #include "loaders/small_files.h"
 #include "loaders/staging.h"
 
@@ -22,27 +21,17 @@ namespace fs = std::filesystem;
 
 constexpr const char* kConfig = "config.json";
 constexpr const char* kWeights = "model.safetensors";
-constexpr const char* kReport = "minfer_quant_report.json";
 constexpr uint64_t kMaxSideFileBytes = 256 << 20;
-
-bool is_side_file(const std::string& name) {
-  constexpr std::array kOwn = {kConfig, kReport, kSha256Sums};
-  constexpr std::array kEndings = {".json", ".model", ".txt", ".jinja", ".md"};
-  constexpr std::array kStarts = {"LICENSE", "NOTICE", "USE_POLICY"};
-  if (name.starts_with('.') || name.ends_with(".index.json") ||
-      std::ranges::count(kOwn, name) > 0) {
-    return false;
-  }
-  return std::ranges::any_of(kEndings, [&](const char* end) { return name.ends_with(end); }) ||
-         std::ranges::any_of(kStarts, [&](const char* start) { return name.starts_with(start); });
-}
 
 class QuantizedDirWriter final : public ModelWriter {
  public:
   explicit QuantizedDirWriter(QuantizedDirOptions options)
       : options_(std::move(options)),
         layout_(options_.tensors),
-        staging_(options_.output, options_.replace) {
+        staging_(options_.output,
+                 options_.single_file ? OutputKind::Safetensors : OutputKind::Directory,
+                 options_.replace) {
+    if (!options_.source_dir.empty()) side_files_ = side_files(options_.source_dir).names;
     staging_.require_space(expected_bytes());
     if (options_.single_file) inside_ = files_to_carry();
     weights_ = std::make_unique<SafetensorsWriter>(path_of(kWeights), records(), metadata());
@@ -59,21 +48,19 @@ class QuantizedDirWriter final : public ModelWriter {
     layout_.append(*weights_, tensor, begin, rows);
   }
 
-  void finish(const std::string& report) override {
+  std::vector<std::string> finish(const std::string& report) override {
     weights_->finish();
     sums_[kWeights] = weights_->check(options_.progress);
     if (options_.single_file) return staging_.commit_file(kWeights);
     add_file(kConfig, final_config());
-    if (!options_.source_dir.empty()) {
-      for (const std::string& name : side_files(options_.source_dir)) {
-        add_file(name, read_whole_file(source_path(name), kMaxSideFileBytes));
-      }
+    for (const std::string& name : side_files_) {
+      add_file(name, read_whole_file(source_path(name), kMaxSideFileBytes));
     }
-    add_file(kReport, report);
+    add_file(kQuantReport, report);
     std::string sums;
     for (const auto& [name, sum] : sums_) sums += sum + "  " + name + '\n';
     add_file(kSha256Sums, sums);
-    staging_.commit_directory();
+    return staging_.commit_directory();
   }
 
  private:
@@ -88,8 +75,7 @@ class QuantizedDirWriter final : public ModelWriter {
 
   std::map<std::string, std::string> files_to_carry() const {
     std::map<std::string, std::string> files = {{kConfig, final_config()}};
-    if (options_.source_dir.empty()) return files;
-    for (const std::string& name : side_files(options_.source_dir)) {
+    for (const std::string& name : side_files_) {
       if (std::ranges::find(kInsideFiles, name) == std::end(kInsideFiles)) continue;
       files[name] = read_whole_file(source_path(name), kMaxSideFileBytes);
     }
@@ -122,8 +108,7 @@ class QuantizedDirWriter final : public ModelWriter {
     for (const TensorEntry& tensor : options_.tensors) {
       n_bytes = checked_add(n_bytes, layout_.stored_bytes(tensor));
     }
-    if (options_.source_dir.empty()) return n_bytes;
-    for (const std::string& name : side_files(options_.source_dir)) {
+    for (const std::string& name : side_files_) {
       std::error_code ignored;  // a file that cannot be read is an error when it is
       const uintmax_t size = fs::file_size(source_path(name), ignored);
       if (!ignored) n_bytes = checked_add(n_bytes, narrow<int64_t>(size));
@@ -141,26 +126,13 @@ class QuantizedDirWriter final : public ModelWriter {
   QuantizedDirOptions options_;
   CompressedTensorsLayout layout_;
   Staging staging_;
+  std::vector<std::string> side_files_;         // names in source_dir
   std::unique_ptr<SafetensorsWriter> weights_;  // closed before staging_ goes
   std::map<std::string, std::string> sums_;     // SHA-256 by file name
   std::map<std::string, std::string> inside_;   // of a single file, by name
 };
 
 }  // namespace
-
-std::vector<std::string> side_files(const std::string& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    std::error_code ignored;
-    const std::string name = item->path().filename();
-    if (is_side_file(name) && item->is_regular_file(ignored)) names.push_back(name);
-  }
-  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
-  std::ranges::sort(names);
-  return names;
-}
 
 std::unique_ptr<ModelWriter> make_quantized_dir_writer(QuantizedDirOptions options) {
   return std::make_unique<QuantizedDirWriter>(std::move(options));

@@ -13,6 +13,7 @@ namespace minfer {
 // A Hugging Face directory with quantized matrices: config.json, model.safetensors (in
 // compressed_tensors.h's layout, with a checksum of each tensor), the tokenizer and other small
 // files of the source, minfer_quant_report.json, and SHA256SUMS over them all.
+inline constexpr const char* kQuantReport = "minfer_quant_report.json";
 struct QuantizedDirOptions {
   std::string output;
   // The output is one safetensors file that carries the configuration and the tokenizer inside
@@ -28,9 +29,5 @@ struct QuantizedDirOptions {
   std::function<void(int64_t, int64_t)> progress;
 };
 std::unique_ptr<ModelWriter> make_quantized_dir_writer(QuantizedDirOptions options);
-
-// Names of the files of a Hugging Face directory that go with its weights: tokenizer, chat
-// template, generation settings, licence.
-std::vector<std::string> side_files(const std::string& directory);
 
 }  // namespace minfer

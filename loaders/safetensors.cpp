@@ -11,7 +11,11 @@
 #include <utility>
 
 #include "loaders/checksum.h"
+#include "loaders/directory.h"
 #include "loaders/hf_config.h"
+#include "loaders/hf_weight_files.h"
+#include "loaders/memory_budget.h"
+#include "loaders/quantization_settings.h"
 #include "loaders/quantized_checkpoint.h"
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
@@ -24,8 +28,8 @@ namespace fs = std::filesystem;
 
 constexpr uint64_t kMaxIndexBytes = 64 << 20;
 constexpr uint64_t kMaxInsideBytes = 64 << 20;
+constexpr size_t kMaxIndexedTensors = 1 << 18;
 constexpr size_t kMaxShards = 512;  // each keeps a descriptor open
-constexpr std::string_view kIndexName = "model.safetensors.index.json";
 
 // Shard names come from the index and must stay in its directory: a bare name, no path. Shards that
 // are symbolic links are fine, as in the Hugging Face cache.
@@ -41,21 +45,24 @@ void check_shard_name(const std::string& name) {
 // The shard of each tensor, by the index.
 using WeightMap = std::map<std::string, std::string>;
 
-WeightMap read_weight_map(const std::string& path) {
+WeightMap read_weight_map(const std::string& path, std::vector<std::string>& warnings) {
   const std::string text = read_whole_file(path, kMaxIndexBytes);
   return in_file(path, [&] {
-    const json root = parse_strict_json(text);
+    WeightMap shard_of;
+    const auto take = [&](std::string&& tensor, json&& shard) {
+      MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
+                     shard.type_name(), ", expected a file name");
+      check_shard_name(shard.get_ref<std::string&>());
+      MINFER_REQUIRE(Input, shard_of.size() < kMaxIndexedTensors, "names more than ",
+                     kMaxIndexedTensors, " tensors");
+      shard_of[std::move(tensor)] = std::move(shard.get_ref<std::string&>());
+    };
+    const json root = parse_python_json(text, fs::path(path).filename().string(), warnings,
+                                        {{{"weight_map"}, take}});
     MINFER_REQUIRE(Input, root.is_object() && root.contains("weight_map"), "has no weight_map");
     const json& map = root["weight_map"];
     MINFER_REQUIRE(Input, map.is_object(), "weight_map is ", map.type_name(),
                    ", expected an object");
-    WeightMap shard_of;
-    for (const auto& [tensor, shard] : map.items()) {
-      MINFER_REQUIRE(Input, shard.is_string(), "weight_map: ", shortened(tensor), " is ",
-                     shard.type_name(), ", expected a file name");
-      shard_of[tensor] = shard.get<std::string>();
-      check_shard_name(shard_of[tensor]);
-    }
     return shard_of;
   });
 }
@@ -71,6 +78,10 @@ std::vector<std::string> SafetensorsSource::add_file(File file) {
   std::vector<std::string> names;
   in_file(file.path(), [&] {
     const SafetensorsHeader header = read_safetensors_header(file);
+    n_file_bytes_ += file.size();
+    MINFER_REQUIRE(Input, stored_.size() + header.records.size() <= max_tensors(n_file_bytes_),
+                   "too many tensors: ", stored_.size() + header.records.size(), " in ",
+                   n_file_bytes_, " bytes");
     for (const SafetensorsRecord& record : header.records) {
       add_record(record, header);
       names.push_back(record.name);
@@ -81,7 +92,7 @@ std::vector<std::string> SafetensorsSource::add_file(File file) {
 }
 
 void SafetensorsSource::add_shards(const std::string& directory, const std::string& index_path) {
-  const WeightMap shard_of = read_weight_map(index_path);
+  const WeightMap shard_of = read_weight_map(index_path, warnings);
   std::set<std::string> shards;
   for (const auto& [tensor, shard] : shard_of) shards.insert(shard);
   in_file(index_path, [&] {
@@ -92,12 +103,7 @@ void SafetensorsSource::add_shards(const std::string& directory, const std::stri
     const std::vector<std::string> names = add_file(File(fs::path(directory) / shard));
     in_file(index_path, [&] { check_tensors(names, shard, shard_of); });
   }
-  in_file(index_path, [&] {
-    for (const auto& [tensor, shard] : shard_of) {
-      MINFER_REQUIRE(Input, find_stored(tensor), "puts tensor ", shortened(tensor), " into ",
-                     shortened(shard), ", it is not there");
-    }
-  });
+  warn_of_absent(index_path, shard_of);
   warn_of_other_files(directory, shards);
 }
 
@@ -180,17 +186,30 @@ void SafetensorsSource::check_tensors(const std::vector<std::string>& names,
   }
 }
 
+// Published indexes name buffers that have been left out since; a weight that the model needs is
+// refused by its own name.
+void SafetensorsSource::warn_of_absent(const std::string& index_path, const WeightMap& shard_of) {
+  int64_t n_absent = 0;
+  std::string first;
+  for (const auto& [tensor, shard] : shard_of) {
+    if (find_stored(tensor) != nullptr) continue;
+    if (n_absent++ == 0) first = cat(shortened(tensor), " (into ", shortened(shard), ")");
+  }
+  if (n_absent == 0) return;
+  const std::string name = fs::path(index_path).filename();
+  warnings.push_back(cat(shortened(name), ": puts ", n_absent,
+                         " tensors into files that do not have them, as ", first));
+}
+
 void SafetensorsSource::warn_of_other_files(const std::string& directory,
                                             const std::set<std::string>& shards) {
-  std::vector<std::string> others;
-  std::error_code error;  // a directory that cannot be listed has nothing to warn of
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    const std::string name = item->path().filename();
-    if (name.ends_with(".safetensors") && !shards.contains(name)) others.push_back(name);
+  std::vector<std::string> names;
+  try {
+    names = names_in_directory(directory);
+  } catch (const Error&) {  // a directory that cannot be listed has nothing to warn of
   }
-  std::sort(others.begin(), others.end());
-  for (const std::string& name : others) {
+  for (const std::string& name : names) {
+    if (!name.ends_with(".safetensors") || shards.contains(name)) continue;
     warnings.push_back(cat(shortened(name), ": is not in the index and not read"));
   }
 }
@@ -216,23 +235,20 @@ std::unique_ptr<TensorSource> open_safetensors(File file) {
     if (config == inside.end()) return std::move(source);
     source->format += ", single file";
     source->metadata = parse_hf_config(config->second);
+    settle_quantization_settings(*source, "");
     return join_packed_weights(std::move(source));
   });
 }
 
 std::unique_ptr<TensorSource> open_hf_directory(const std::string& path) {
-  const fs::path directory(path);
   auto source = std::make_unique<SafetensorsSource>();
-  source->metadata = read_hf_config(directory / "config.json");
-  const fs::path single = directory / "model.safetensors", index = directory / kIndexName;
-  if (path_exists(single)) {
-    source->add_file(File(single));
-  } else {
-    MINFER_REQUIRE(Input, path_exists(index), shown_path(path),
-                   ": has neither model.safetensors nor ", kIndexName);
-    source->add_shards(directory, index);
-  }
-  return in_file(path, [&] { return join_packed_weights(std::move(source)); });
+  source->metadata = read_hf_config(fs::path(path) / "config.json");
+  const HfWeightFiles found = find_hf_weight_files(path);
+  for (const std::string& file : found.files) source->add_file(File(file));
+  if (!found.index.empty()) source->add_shards(path, found.index);
+  const std::string settings = settle_quantization_settings(*source, path);
+  return in_file(settings.empty() ? path : settings,
+                 [&] { return join_packed_weights(std::move(source)); });
 }
 
 }  // namespace minfer

@@ -42,10 +42,13 @@ class SafetensorsSource final : public FileTensorSource {
   void add_record(const SafetensorsRecord& record, const SafetensorsHeader& header);
   void check_tensors(const std::vector<std::string>& names, const std::string& shard,
                      const std::map<std::string, std::string>& shard_of);
+  void warn_of_absent(const std::string& index_path,
+                      const std::map<std::string, std::string>& shard_of);
   void warn_of_other_files(const std::string& directory, const std::set<std::string>& shards);
 
   std::vector<Stored> stored_;
   std::unordered_map<std::string, size_t> stored_index_;
+  uint64_t n_file_bytes_ = 0;  // of all files
 };
 
 }  // namespace minfer

@@ -4,10 +4,12 @@
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <tuple>
+#include <unordered_set>
 #include <utility>
 
 #include "kernels/base/math.h"
 #include "loaders/byte_reader.h"
+#include "loaders/memory_budget.h"
 #include "loaders/strict_json.h"
 
 namespace minfer {
@@ -112,16 +114,6 @@ SafetensorsRecord parse_record(const std::string& name, const json& value) {
   return record;
 }
 
-std::map<std::string, std::string> parse_metadata(const json& metadata) {
-  MINFER_REQUIRE(Input, metadata.is_object(), "__metadata__ is ", metadata.type_name(),
-                 ", expected an object");
-  for (const auto& [key, value] : metadata.items()) {
-    MINFER_REQUIRE(Input, value.is_string(), "__metadata__: ", shortened(key), " is ",
-                   value.type_name(), ", expected text");
-  }
-  return metadata;
-}
-
 // The tensors have to lie one after the other, from the first byte of the data to the last.
 void check_extents(std::vector<SafetensorsRecord>& records, uint64_t data_bytes) {
   std::sort(records.begin(), records.end(), [](const auto& a, const auto& b) {
@@ -137,6 +129,49 @@ void check_extents(std::vector<SafetensorsRecord>& records, uint64_t data_bytes)
                  " in the data, the data of the file at ", data_bytes);
 }
 
+// Takes the header entry by entry: as a document it would be eight times as large.
+class HeaderReader {
+ public:
+  explicit HeaderReader(uint64_t file_bytes) : max_tensors_(max_tensors(file_bytes)) {}
+
+  SafetensorsHeader read(std::string_view text) {
+    const json root = parse_strict_json(
+        text, {{{}, [this](std::string&& name, json&& value) { take(name, value); }}});
+    MINFER_REQUIRE(Input, root.is_object(), "the header is ", root.type_name(),
+                   ", expected an object");
+    return std::move(header_);
+  }
+
+ private:
+  void take(const std::string& name, const json& value) {
+    MINFER_REQUIRE(Input, names_.insert(name).second, "malformed JSON: key \"", shortened(name),
+                   "\" twice");
+    if (name == kMetadata) return take_metadata(value);
+    MINFER_REQUIRE(Input, names_.size() <= max_tensors_, "more than ", max_tensors_,
+                   " tensors, too many for the size of the file");
+    try {
+      header_.records.push_back(parse_record(name, value));
+    } catch (const Error& e) {
+      throw e.in(cat("tensor ", shortened(name)));
+    }
+  }
+
+  void take_metadata(const json& metadata) {
+    MINFER_REQUIRE(Input, metadata.is_object(), kMetadata, " is ", metadata.type_name(),
+                   ", expected an object");
+    for (const auto& [key, value] : metadata.items()) {
+      MINFER_REQUIRE(Input, value.is_string(), kMetadata, ": ", shortened(key), " is ",
+                     value.type_name(), ", expected text");
+      header_.metadata[key] = value.get<std::string>();
+    }
+  }
+
+  static constexpr std::string_view kMetadata = "__metadata__";
+  SafetensorsHeader header_;
+  std::unordered_set<std::string> names_;
+  uint64_t max_tensors_;
+};
+
 }  // namespace
 
 SafetensorsHeader read_safetensors_header(const File& file) {
@@ -145,22 +180,9 @@ SafetensorsHeader read_safetensors_header(const File& file) {
   MINFER_REQUIRE(Input, header_bytes <= std::min(kMaxHeaderBytes, reader.left()), "a header of ",
                  header_bytes, " bytes, ", reader.left(), " are left in the file and ",
                  kMaxHeaderBytes, " are allowed");
-  const json root = parse_strict_json(reader.text(header_bytes));
-  MINFER_REQUIRE(Input, root.is_object(), "the header is ", root.type_name(),
-                 ", expected an object");
-  SafetensorsHeader header;
+  HeaderReader header_reader(file.size());
+  SafetensorsHeader header = header_reader.read(reader.text(header_bytes));
   header.data_begin = reader.position();
-  for (const auto& [name, value] : root.items()) {
-    if (name == "__metadata__") {
-      header.metadata = parse_metadata(value);
-      continue;
-    }
-    try {
-      header.records.push_back(parse_record(name, value));
-    } catch (const Error& e) {
-      throw e.in(cat("tensor ", shortened(name)));
-    }
-  }
   check_extents(header.records, reader.left());
   return header;
 }

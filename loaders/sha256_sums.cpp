@@ -9,6 +9,7 @@
 
 #include "kernels/base/math.h"
 #include "loaders/checksum.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 #include "loaders/formats.h"
 
@@ -44,27 +45,35 @@ std::map<std::string, std::string> parse_sums(std::string_view text) {
 void require_all_listed(const std::string& directory,
                         const std::map<std::string, std::string>& sums) {
   std::vector<std::string> others;
-  std::error_code error;
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
+  for (const std::string& name : names_in_directory(directory)) {
     std::error_code ignored;
-    const std::string name = item->path().filename();
-    const bool is_folder = fs::is_directory(item->path(), ignored);
+    const bool is_folder = fs::is_directory(fs::path(directory) / name, ignored);
     if (!is_folder && name != kSha256Sums && !sums.contains(name)) others.push_back(name);
   }
-  MINFER_REQUIRE(System, !error, shown_path(directory), ": cannot list: ", error.message());
   MINFER_REQUIRE(Input, others.empty(), shown_path(directory), ": the file ",
-                 shortened(*std::ranges::min_element(others)), " is not in ", kSha256Sums);
+                 shortened(others.front()), " is not in ", kSha256Sums);
+}
+
+std::map<std::string, std::string> read_sums(const std::string& list) {
+  const std::string text = read_whole_file(list, kMaxSumsBytes);
+  return in_file(list, [&] { return parse_sums(text); });
 }
 
 }  // namespace
+
+std::set<std::string> names_in_sha256_sums(const std::string& directory) {
+  const std::string list = fs::path(directory) / kSha256Sums;
+  std::set<std::string> names;
+  if (!path_exists(list)) return names;
+  for (const auto& [name, sum] : read_sums(list)) names.insert(name);
+  return names;
+}
 
 std::optional<int64_t> check_sha256_sums(const std::string& directory,
                                          const std::function<void(int64_t, int64_t)>& progress) {
   const std::string list = fs::path(directory) / kSha256Sums;
   if (!path_exists(list)) return std::nullopt;
-  const std::string text = read_whole_file(list, kMaxSumsBytes);
-  const auto sums = in_file(list, [&] { return parse_sums(text); });
+  const auto sums = read_sums(list);
   require_all_listed(directory, sums);
 
   int64_t total = 0, done = 0;

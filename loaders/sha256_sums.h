@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <optional>
+#include <set>
 #include <string>
 
 namespace minfer {
@@ -17,5 +18,8 @@ inline constexpr const char* kSha256Sums = "SHA256SUMS";
 //   returns   the number of files; nothing where the directory has no SHA256SUMS
 std::optional<int64_t> check_sha256_sums(const std::string& directory,
                                          const std::function<void(int64_t, int64_t)>& progress);
+
+// The files that the list names; none where there is no list.
+std::set<std::string> names_in_sha256_sums(const std::string& directory);
 
 }  // namespace minfer

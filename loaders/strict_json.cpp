@@ -1,11 +1,15 @@
 #include "loaders/strict_json.h"
 
+#include <cmath>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "loaders/json_reader.h"
+#include "loaders/memory_budget.h"
 
 namespace minfer {
 namespace {
@@ -13,85 +17,178 @@ namespace {
 using nlohmann::json;
 
 constexpr size_t kMaxDepth = 64;
+constexpr size_t kMaxWarnings = 4, kMaxStreamedDepth = 4;
+// What a value takes at the most with the allocator's share: its place in an array (which may have
+// grown to twice its use, beside the one it was copied from) or in an object, a container or a
+// string of its own.
+constexpr size_t kElementBytes = 3 * sizeof(json), kMemberBytes = 128, kOwnBytes = 48;
 
-// Receives the parser's events and builds the document; false stops the parser. The containers that
-// are open are on a stack of their own.
-class StrictBuilder : public nlohmann::json_sax<json> {
+// Builds the document. The containers that are open are on a stack of their own.
+class Builder {
  public:
-  json take_root() { return std::move(root_); }
-  const std::string& fault() const { return fault_; }
+  // A null `warnings`: nothing that JSON does not have.
+  Builder(std::string_view text, const StreamedJson& streamed, std::string_view name,
+          std::vector<std::string>* warnings)
+      : reader_(text),
+        streamed_(streamed),
+        name_(name),
+        warnings_(warnings),
+        budget_(text.size()) {}
 
-  bool null() override { return add(nullptr); }
-  bool boolean(bool value) override { return add(value); }
-  bool number_integer(number_integer_t value) override { return add(value); }
-  bool number_unsigned(number_unsigned_t value) override { return add(value); }
-  bool number_float(number_float_t value, const string_t&) override { return add(value); }
-  bool string(string_t& value) override { return add(std::move(value)); }
-  bool binary(binary_t&) override { return fail("binary data"); }
-
-  bool start_object(size_t) override { return open(json::object()); }
-  bool start_array(size_t) override { return open(json::array()); }
-  bool end_object() override { return close(); }
-  bool end_array() override { return close(); }
-
-  bool key(string_t& name) override {
-    if (open_.back()->contains(name)) return fail(cat("key \"", shortened(name), "\" twice"));
-    key_ = std::move(name);
-    return true;
-  }
-
-  bool parse_error(size_t byte, const std::string&, const nlohmann::detail::exception& e) override {
-    std::string_view reason = e.what();  // "[json.exception.parse_error.101] parse error at ..."
-    reason.remove_prefix(std::min(reason.size(), reason.find("] ") + 2));
-    return fail(cat("byte ", byte, ": ", shortened(reason, 200)));
+  json build() {
+    if (reader_.has_byte_order_mark()) depart(0, "a byte order mark in front", "skipped");
+    value();
+    while (!open_.empty()) {
+      Level& level = open_.back();
+      const bool is_object = level.container->is_object();
+      if (reader_.take(is_object ? '}' : ']')) {
+        close();
+        continue;
+      }
+      if (std::exchange(level.has_values, true)) reader_.require(',');
+      if (is_object) key(level);
+      value();
+    }
+    reader_.require_end();
+    if (n_departures_ > kMaxWarnings)
+      warn(cat(n_departures_ - kMaxWarnings, " more of what JSON does not have"));
+    return std::move(root_);
   }
 
  private:
-  bool fail(std::string fault) {
-    fault_ = std::move(fault);
-    return false;
+  struct Level {
+    json* container;       // only the innermost one grows, so the pointers stay good
+    const TakeJson* take;  // of a streamed one; else null
+    bool has_values = false;
+    std::string key = {};  // of an object: of the value that is read
+  };
+
+  // What Python takes and JSON does not have.
+  void depart(size_t at, const std::string& what, const char* reading) {
+    if (warnings_ == nullptr) reader_.fail_at(at, what);
+    if (++n_departures_ <= kMaxWarnings) warn(cat(what, ": ", reading));
+  }
+  void warn(const std::string& line) { warnings_->push_back(cat(name_, ": ", line)); }
+
+  void key(Level& level) {
+    if (reader_.peek() != '"') reader_.fail("expected a key");
+    const size_t at = reader_.position();
+    level.key = reader_.string();
+    reader_.require(':');
+    if (level.take == nullptr && level.container->contains(level.key))
+      depart(at, cat("key \"", shortened(level.key), "\" twice"), "the last one counts");
   }
 
-  json* place(json value) {
+  void value() {
+    if (!open_.empty() && open_.back().take != nullptr) budget_outside_ = budget_;
+    const char next = reader_.peek();
+    if (next == '{' || next == '[') {
+      reader_.require(next);
+      open(next == '{' ? json::object() : json::array());
+      return;
+    }
+    const size_t at = reader_.position();
+    std::visit([&]<typename T>(T&& scalar) { add(to_json(std::forward<T>(scalar), at)); },
+               reader_.scalar());
+    deliver();
+  }
+
+  template <typename T>
+  json to_json(T&& scalar, size_t at) {
+    using Type = std::decay_t<T>;
+    if constexpr (std::is_same_v<Type, NotFinite>) {
+      const std::string word = std::isnan(scalar.value) ? "NaN"
+                               : scalar.value > 0       ? "Infinity"
+                                                        : "-Infinity";
+      const std::string what = scalar.is_word ? cat(word, ", which JSON does not have")
+                                              : std::string("a number past a double");
+      depart(at, cat(shown_key(), what), scalar.is_word ? "read as Python does" : "infinite");
+      return scalar.value;
+    } else {
+      if constexpr (std::is_same_v<Type, std::string>) {
+        budget_.spend(kOwnBytes);
+        budget_.spend_text(scalar.size());
+      }
+      return std::forward<T>(scalar);
+    }
+  }
+
+  // Of the innermost object.
+  std::string shown_key() const {
+    for (size_t i = open_.size(); i-- > 0;) {
+      if (open_[i].container->is_object()) return cat("key \"", shortened(open_[i].key), "\" has ");
+    }
+    return "";
+  }
+
+  // Puts the value in its place and says where that is.
+  json* add(json value) {
     if (open_.empty()) return &(root_ = std::move(value));
-    json& parent = *open_.back();
-    if (parent.is_object()) return &(parent[key_] = std::move(value));
+    const Level& level = open_.back();
+    if (level.take != nullptr) return &(taken_ = std::move(value));
+    json& parent = *level.container;
+    if (parent.is_object()) {
+      budget_.spend(kMemberBytes);
+      budget_.spend_text(level.key.size());
+      return &(parent[level.key] = std::move(value));
+    }
+    budget_.spend(kElementBytes);
     parent.push_back(std::move(value));
     return &parent.back();
   }
 
-  bool add(json value) {
-    place(std::move(value));
-    return true;
+  void open(json container) {
+    if (open_.size() == kMaxDepth) reader_.fail(cat("more than ", kMaxDepth, " levels"));
+    budget_.spend(kOwnBytes);
+    const TakeJson* const take = is_inside_streamed_ ? nullptr : find_streamed();
+    json* const place = add(std::move(container));
+    open_.push_back({place, take});
+    if (take != nullptr) is_inside_streamed_ = true;
   }
 
-  bool open(json container) {
-    if (open_.size() == kMaxDepth) return fail(cat("more than ", kMaxDepth, " levels"));
-    open_.push_back(place(std::move(container)));
-    return true;
+  const TakeJson* find_streamed() const {
+    if (open_.size() > kMaxStreamedDepth || streamed_.empty()) return nullptr;
+    std::vector<std::string> path;
+    for (const Level& level : open_) path.push_back(level.key);
+    const auto found = streamed_.find(path);
+    return found == streamed_.end() ? nullptr : &found->second;
   }
 
-  bool close() {
+  void close() {
+    if (open_.back().take != nullptr) is_inside_streamed_ = false;
     open_.pop_back();
-    return true;
+    deliver();
   }
 
-  json root_;
-  std::vector<json*> open_;  // only the innermost one grows, so the pointers stay good
-  std::string key_, fault_;
+  // Hands over the value that has just been read, if it is in a streamed container.
+  void deliver() {
+    if (open_.empty() || open_.back().take == nullptr) return;
+    (*open_.back().take)(std::move(open_.back().key), std::exchange(taken_, nullptr));
+    budget_ = budget_outside_;
+  }
+
+  JsonReader reader_;
+  const StreamedJson& streamed_;
+  std::string_view name_;
+  std::vector<std::string>* warnings_;
+  size_t n_departures_ = 0;
+  MemoryBudget budget_, budget_outside_ = budget_;  // the latter: without what is handed over
+  json root_, taken_;                               // the latter: what is handed over next
+  bool is_inside_streamed_ = false;
+  std::vector<Level> open_;
 };
 
 }  // namespace
 
-json parse_strict_json(std::string_view text) {
-  // The parser takes a NUL for the end of the text, and skips a byte order mark.
-  const size_t nul = text.find('\0');
-  MINFER_REQUIRE(Input, nul == text.npos, "malformed JSON: byte ", nul, " is NUL");
-  MINFER_REQUIRE(Input, !text.starts_with("\xef\xbb\xbf"), "malformed JSON: a byte order mark");
-  StrictBuilder builder;
-  const bool whole = json::sax_parse(text.begin(), text.end(), &builder);
-  MINFER_REQUIRE(Input, whole, "malformed JSON: ", builder.fault());
-  return builder.take_root();
+json parse_strict_json(std::string_view text, const StreamedJson& streamed) {
+  return Builder(text, streamed, "", nullptr).build();
+}
+
+json parse_strict_json(std::string_view text) { return parse_strict_json(text, {}); }
+
+json parse_python_json(std::string_view text, std::string_view name,
+                       std::vector<std::string>& warnings, const StreamedJson& streamed) {
+  return Builder(text, streamed, name, &warnings).build();
 }
 
 }  // namespace minfer

@@ -6,6 +6,7 @@
 #include <system_error>
 #include <utility>
 
+#include "loaders/foreign_file.h"
 #include "loaders/formats.h"
 
 namespace minfer {
@@ -103,20 +104,11 @@ namespace {
 
 // Why a file is none of ours; what people often point at is named, by its first bytes.
 [[noreturn]] void throw_not_a_model(const File& file) {
-  std::string start(std::min<uint64_t>(file.size(), 4), '\0');
+  std::string start(std::min<uint64_t>(file.size(), 512), '\0');
   file.read(0, start.data(), start.size());
-  struct Other {
-    std::string_view magic, what;
-  };
-  constexpr Other kOthers[] = {{"ggml", "a ggml file from before GGUF"},
-                               {"lmgg", "a ggml file from before GGUF"},
-                               {"tjgg", "a ggml file from before GGUF"},
-                               {"fmgg", "a ggml file from before GGUF"},
-                               {"PK\x03\x04", "a zip archive, as PyTorch's .bin and .pth are"}};
-  for (const Other& other : kOthers) {
-    MINFER_REQUIRE(Input, start != other.magic, shown_path(file.path()), ": is ", other.what,
-                   "; convert it to safetensors or GGUF");
-  }
+  const std::string what = foreign_format(start, file.path());
+  MINFER_REQUIRE(Input, what.empty(), shown_path(file.path()), ": ", what);
+  start.resize(std::min<size_t>(start.size(), 4));
   throw Error(ErrorKind::Input,
               cat(shown_path(file.path()), ": is no model: ", file.size(),
                   " bytes that begin with \"", shortened(start),
@@ -138,6 +130,8 @@ std::unique_ptr<TensorSource> open_source(const std::string& path) {
                                              ? open_hf_directory(path)
                                              : open_file(File(path));
   source->path = path;
+  const std::vector<std::string>& of_metadata = source->metadata.warnings;
+  source->warnings.insert(source->warnings.begin(), of_metadata.begin(), of_metadata.end());
   return source;
 }
 

@@ -56,6 +56,9 @@ class TensorSource {
   // Sound tensors that are not in `tensors` because we cannot deliver them, by name, with the
   // reason: "has dtype I64, ...".
   std::map<std::string, std::string> unusable;
+  // How a quantized checkpoint wants the inputs of its matrices: "int8" or "int8-asym", one scale a
+  // token found on the way; empty: as floats.
+  std::string input_activations;
 
   const TensorEntry* find(const std::string& name) const;  // null where there is none
 

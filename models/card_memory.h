@@ -19,11 +19,12 @@ struct WeightMemory {
   int64_t bytes = 0, bytes_as_int4 = 0;
 };
 
-std::string gigabytes(int64_t bytes);  // "13.48 GB", of 10^9 bytes
-
 // Throws Memory where a card has fewer bytes free: one line with what is needed, part by part, and
 // of what makes it fit the two ways that cost least.
 void require_card_memory(int64_t free_bytes, const WeightMemory& weights,
                          const SessionMemory& session);
+// The same of the host's memory, for a model that runs there.
+void require_memory_of_model(int64_t free_bytes, const WeightMemory& weights,
+                             const SessionMemory& session);
 
 }  // namespace minfer

@@ -46,6 +46,8 @@ void refuse_sliding_window(const Metadata& metadata, const std::string& key,
 
 ModelConfig read_hf_config(const Metadata& metadata);
 ModelConfig read_gguf_config(const TensorSource& source);
+// Keys of config.json that are neither read, nor known to say nothing about the mathematics.
+std::vector<std::string> unknown_hf_keys(const Metadata& metadata);
 // Keys of the architecture that neither change what minfer computes nor are known not to.
 std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelConfig& config);
 

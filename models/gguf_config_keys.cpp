@@ -3,6 +3,7 @@
 #include <iterator>
 
 #include "models/config_reader.h"
+#include "models/weight_names.h"
 
 namespace minfer {
 namespace {
@@ -11,9 +12,12 @@ namespace {
 int64_t vocab_size_of(const TensorSource& source, const std::string& prefix) {
   const std::string key = prefix + "vocab_size";
   if (source.metadata.has(key)) return read_vocab_size(source.metadata, key);
-  const TensorEntry* embedding = source.find("token_embd.weight");
-  MINFER_REQUIRE(Input, embedding != nullptr && embedding->shape.rank == 2,
-                 "tensor token_embd.weight [vocab_size, dim] is missing");
+  const std::string name = "token_embd.weight";
+  const auto unusable = source.unusable.find(name);
+  MINFER_REQUIRE(Input, unusable == source.unusable.end(), "tensor ", name, " ", unusable->second);
+  const TensorEntry* embedding = source.find(name);
+  MINFER_REQUIRE(Input, embedding != nullptr && embedding->shape.rank == 2, "tensor ", name,
+                 " [vocab_size, dim] is missing");
   return embedding->shape[0];
 }
 
@@ -52,12 +56,15 @@ std::vector<NeutralKey> neutral_keys(const ModelConfig& config) {
           {"rope.scaling.attn_factor", 1}};
 }
 
-void read_llama(ModelConfig& config, const TensorSource& source, const std::string& prefix) {
-  const Metadata& metadata = source.metadata;
+void read_llama(ModelConfig& config, const TensorSource& source, const Metadata& metadata,
+                const std::string& prefix) {
   read_rope(config, metadata, prefix);
-  config.attention_bias = source.find("blk.0.attn_q.bias") != nullptr;
-  config.attention_out_bias = source.find("blk.0.attn_output.bias") != nullptr;
-  config.mlp_bias = source.find("blk.0.ffn_up.bias") != nullptr;
+  const auto has_biases = [&](LinearGroup group) {
+    return !find_biases(source, config, group).empty();
+  };
+  config.attention_bias = has_biases(LinearGroup::Inputs);
+  config.attention_out_bias = has_biases(LinearGroup::Output);
+  config.mlp_bias = has_biases(LinearGroup::Mlp);
   for (const std::string name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
     MINFER_REQUIRE(Input, source.find(name) == nullptr, "tensor ", name,
                    ": longrope scaling is not supported (supported: none, linear, "
@@ -94,6 +101,30 @@ bool is_known(std::string_view key, const ModelConfig& config) {
                      [&](const NeutralKey& known) { return known.key == key; });
 }
 
+// Sizes of each layer, as some converters write them: one number, where all layers have the same.
+// The keys of the architecture alone: vocabularies are large.
+Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
+  constexpr const char* kOfLayers[] = {"feed_forward_length", "attention.head_count",
+                                       "attention.head_count_kv", "attention.sliding_window"};
+  const std::string prefix = metadata.text("general.architecture") + ".";
+  Metadata own;
+  for (auto it = metadata.all().lower_bound(prefix);
+       it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
+    own.set(it->first, it->second);
+  }
+  for (const char* name : kOfLayers) {
+    const std::string key = prefix + name;
+    if (!own.has(key) || !std::holds_alternative<std::vector<int64_t>>(own.all().at(key))) continue;
+    const std::vector<int64_t> values = own.integers(key);
+    MINFER_REQUIRE(Input, !values.empty(), "key ", key, " has no values");
+    MINFER_REQUIRE(Input, std::ranges::count(values, values.front()) == std::ssize(values), "key ",
+                   key, " has ", own.as_text(key),
+                   ": layers of different sizes are not supported (supported: one number)");
+    own.set(key, values.front());
+  }
+  return own;
+}
+
 }  // namespace
 
 std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelConfig& config) {
@@ -107,10 +138,11 @@ std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const Model
 }
 
 ModelConfig read_gguf_config(const TensorSource& source) {
-  const Metadata& metadata = source.metadata;
-  const std::string& name = metadata.text("general.architecture");
+  const std::string& name = source.metadata.text("general.architecture");
   require_supported("general.architecture", name, {"llama", "gpt2"});
-  MINFER_REQUIRE(Input, !source.tensors.empty(), "has no tensors: a vocabulary, not a model");
+  const Metadata metadata = with_uniform_arrays_as_numbers(source.metadata);
+  MINFER_REQUIRE(Input, !source.tensors.empty() || !source.unusable.empty(),
+                 "has no tensors: a vocabulary, not a model");
 
   ModelConfig config;
   const bool is_llama = name == "llama";
@@ -129,7 +161,7 @@ ModelConfig read_gguf_config(const TensorSource& source) {
   config.vocab_size = vocab_size_of(source, prefix);
   config.tied_output = source.find("output.weight") == nullptr;
   if (is_llama) {
-    read_llama(config, source, prefix);
+    read_llama(config, source, metadata, prefix);
   } else {
     config.attention_bias = config.attention_out_bias = config.mlp_bias = true;
   }

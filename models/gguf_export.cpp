@@ -78,7 +78,8 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
 class GgufModelWriter final : public ModelWriter {
  public:
   GgufModelWriter(const QuantizePlan& plan, const GgufExportOptions& options, Metadata metadata)
-      : head_dim_(plan.config.head_dim), staging_(options.output, options.replace) {
+      : head_dim_(plan.config.head_dim),
+        staging_(options.output, OutputKind::Gguf, options.replace) {
     const std::vector<float> divisors = rope_divisors(plan.config);
     const std::vector<NamedShape> weights = gguf_weights(plan.config);
     MINFER_CHECK(weights.size() == plan.tensors.size(), weights.size(), " names");
@@ -117,10 +118,10 @@ class GgufModelWriter final : public ModelWriter {
     throw Error(ErrorKind::Internal, cat("tensor ", tensor.name, " has groups, GGUF blocks"));
   }
 
-  void finish(const std::string&) override {
+  std::vector<std::string> finish(const std::string&) override {
     file_->finish();
     check_model(*open_source(path()));
-    staging_.commit_file(kFile);
+    return staging_.commit_file(kFile);
   }
 
  private:
@@ -170,7 +171,7 @@ std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
                                                     const GgufExportOptions& options) {
   Metadata metadata;
   metadata.set("general.architecture", std::string("llama"));
-  metadata.set("general.name", std::filesystem::path(options.output).stem().string());
+  metadata.set("general.name", shortened(std::filesystem::path(options.output).stem().string()));
   metadata.set("general.file_type", file_type(options.type));
   metadata.set("general.quantization_version", uint64_t{2});
   set_config(metadata, plan.config);

@@ -1,4 +1,6 @@
+#include <algorithm>
 #include <cmath>
+#include <iterator>
 
 #include "models/config_reader.h"
 
@@ -25,35 +27,59 @@ std::string architecture_of(const Metadata& metadata) {
   return name;
 }
 
-// "rope_scaling.K" of older files, "rope_parameters.K" of newer ones.
-std::string rope_key(const Metadata& metadata, const std::string& name) {
-  const std::string newer = "rope_parameters." + name;
-  return metadata.has(newer) ? newer : "rope_scaling." + name;
+// The names of what rotary embeddings have been said by. Others, as those of the scalings that are
+// refused by their type, or settings for each type of layer, are not understood.
+void refuse_other_rope_keys(const Metadata& metadata, const std::string& root) {
+  for (const std::string& name : names_below(metadata, root)) {
+    const std::string key = cat(root, ".", name);
+    const bool is_value = metadata.has(key);
+    MINFER_REQUIRE(Input, is_value, "key ", key, " is an object: not supported");
+    require_supported(
+        root, name,
+        {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
+         "original_max_position_embeddings", "partial_rotary_factor"});
+  }
+}
+
+// "rope_scaling" of older files, "rope_parameters" of newer ones; transformers takes the first
+// where both are there.
+std::string rope_root(const Metadata& metadata) {
+  return names_below(metadata, "rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
 }
 
 void read_rope(ModelConfig& config, const Metadata& metadata) {
-  const std::string nested_theta = "rope_parameters.rope_theta";
-  config.rope_theta =
-      read_rope_theta(metadata, metadata.has(nested_theta) ? nested_theta : "rope_theta");
-  std::string type_key = rope_key(metadata, "rope_type");
-  if (!metadata.has(type_key)) type_key = rope_key(metadata, "type");  // its first name
+  const std::string root = rope_root(metadata), at = root + ".";
+  std::string theta_key = at + "rope_theta";
+  if (!metadata.has(theta_key)) theta_key = "rope_theta";
+  if (!metadata.has(theta_key)) theta_key = "rope_parameters.rope_theta";
+  config.rope_theta = read_rope_theta(metadata, theta_key);
+  std::string type_key = at + "rope_type";
+  if (!metadata.has(type_key)) type_key = at + "type";  // its first name
   const std::string type = metadata.text_or(type_key, "default");
   require_supported(type_key, type, {"default", "linear", "llama3"});
+  for (const char* each : {"rope_scaling", "rope_parameters"}) {
+    refuse_other_rope_keys(metadata, each);
+  }
   if (type == "default") return;
 
-  config.rope_factor = read_rope_factor(metadata, rope_key(metadata, "factor"));
+  config.rope_factor = read_rope_factor(metadata, at + "factor");
   if (type == "linear") {
     config.rope_scaling = RopeScaling::Linear;
     return;
   }
   config.rope_scaling = RopeScaling::Llama3;
-  config.rope_low_freq_factor = metadata.number(rope_key(metadata, "low_freq_factor"), 1e-6, 1e6);
-  config.rope_high_freq_factor = metadata.number(rope_key(metadata, "high_freq_factor"), 1e-6, 1e6);
+  config.rope_low_freq_factor = metadata.number(at + "low_freq_factor", 1e-6, 1e6);
+  config.rope_high_freq_factor = metadata.number(at + "high_freq_factor", 1e-6, 1e6);
   MINFER_REQUIRE(Input, config.rope_low_freq_factor < config.rope_high_freq_factor,
                  "rope scaling: low_freq_factor ", config.rope_low_freq_factor,
                  " is not below high_freq_factor ", config.rope_high_freq_factor);
-  config.rope_original_seq_len =
-      metadata.integer(rope_key(metadata, "original_max_position_embeddings"), 1, int64_t{1} << 31);
+  // What transformers takes, in this order.
+  const char* const outside = "original_max_position_embeddings";
+  const std::string inside = at + outside;
+  const std::string key = metadata.has(outside)  ? outside
+                          : metadata.has(inside) ? inside
+                                                 : "max_position_embeddings";
+  config.rope_original_seq_len = metadata.integer(key, 1, int64_t{1} << 31);
 }
 
 // Every layer of a list that newer files carry must be what all layers are here.
@@ -84,6 +110,7 @@ ModelConfig read_llama(const Metadata& metadata, bool is_mistral) {
   refuse_unless_neutral(metadata, "",
                         {{"partial_rotary_factor", 1},
                          {"rope_parameters.partial_rotary_factor", 1},
+                         {"rope_scaling.partial_rotary_factor", 1},
                          {"num_local_experts", 0},
                          {"num_experts", 0},
                          {"n_routed_experts", 0},
@@ -121,7 +148,53 @@ ModelConfig read_gpt2(const Metadata& metadata) {
   return config;
 }
 
+// Top-level keys that are read above, and those that say nothing about what is computed: of
+// training, of generation's defaults, of other programs and of the file itself.
+constexpr std::string_view kKnownKeys[] = {
+    // read
+    "architectures", "model_type", "hidden_size", "intermediate_size", "num_hidden_layers",
+    "num_attention_heads", "num_key_value_heads", "head_dim", "max_position_embeddings",
+    "rms_norm_eps", "vocab_size", "tie_word_embeddings", "attention_bias", "mlp_bias", "hidden_act",
+    "rope_theta", "rope_scaling", "rope_parameters", "original_max_position_embeddings",
+    "sliding_window", "layer_types", "partial_rotary_factor", "num_local_experts", "num_experts",
+    "n_routed_experts", "attention_multiplier", "embedding_multiplier", "residual_multiplier",
+    "logits_scaling", "logit_scale", "attn_logit_softcapping", "final_logit_softcapping",
+    "clip_qkv", "use_qk_norm", "alibi", "quantization_config", "compression_config", "dtype",
+    "torch_dtype", "eos_token_id", "bos_token_id", "pad_token_id", "n_embd", "n_inner", "n_layer",
+    "n_head", "n_positions", "n_ctx", "layer_norm_epsilon", "activation_function",
+    "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention",
+    // without effect here
+    "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
+    "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
+    "initializer_range", "use_cache", "pretraining_tp", "attention_dropout", "hidden_dropout",
+    "hidden_dropout_prob", "attn_pdrop", "embd_pdrop", "resid_pdrop", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj",
+    "reorder_and_upcast_attn", "task_specific_params", "gradient_checkpointing",
+    "output_attentions", "output_hidden_states", "return_dict", "return_dict_in_generate",
+    "output_scores", "chunk_size_feed_forward", "cross_attention_hidden_size",
+    "decoder_start_token_id", "encoder_no_repeat_ngram_size", "finetuning_task", "id2label",
+    "label2id", "problem_type", "num_labels", "is_decoder", "is_encoder_decoder", "prefix",
+    "pruned_heads", "sep_token_id", "tf_legacy_loss", "tie_encoder_decoder", "tokenizer_class",
+    "torchscript", "use_bfloat16", "bad_words_ids", "begin_suppress_tokens", "suppress_tokens",
+    "diversity_penalty", "do_sample", "early_stopping", "exponential_decay_length_penalty",
+    "forced_bos_token_id", "forced_eos_token_id", "length_penalty", "max_length", "max_new_tokens",
+    "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
+    "remove_invalid_values", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
+    "unk_token_id", "max_sequence_length", "model_max_length", "tokenizer_model_max_length",
+    "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "max_window_layers",
+    "use_sliding_window", "head_size", "neftune_noise_alpha", "language", "license"};
+
 }  // namespace
+
+std::vector<std::string> unknown_hf_keys(const Metadata& metadata) {
+  std::vector<std::string> keys;
+  for (const auto& [key, value] : metadata.all()) {
+    const std::string name = key.substr(0, key.find('.'));
+    const bool is_new = keys.empty() || keys.back() != name;
+    if (is_new && std::ranges::find(kKnownKeys, name) == std::end(kKnownKeys)) keys.push_back(name);
+  }
+  return keys;
+}
 
 ModelConfig read_hf_config(const Metadata& metadata) {
   MINFER_REQUIRE(Input, !metadata.all().empty(),

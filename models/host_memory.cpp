@@ -8,6 +8,8 @@
 #include <string>
 
 #include "kernels/backend.h"
+#include "kernels/base/bytes_text.h"
+#include "kernels/base/cgroup.h"
 
 namespace minfer {
 namespace {
@@ -47,20 +49,10 @@ int64_t left_in_cgroup(const std::string& dir, const CgroupFiles& files) {
   return std::max<int64_t>(0, *limit - *used + std::min(cache, *used));
 }
 
-// Lines are "ID:CONTROLLERS:PATH", version 2 with no controllers. In a container the path may be
-// the host's and the group itself be mounted at the root, so that both places are asked.
 int64_t left_in_cgroups() {
   int64_t left = kUnlimited;
-  std::ifstream in("/proc/self/cgroup");
-  for (std::string line; std::getline(in, line);) {
-    const size_t first = line.find(':'), second = line.find(':', first + 1);
-    if (first == std::string::npos || second == std::string::npos) continue;
-    const std::string controllers = line.substr(first + 1, second - first - 1);
-    if (!controllers.empty() && controllers != "memory") continue;
-    const CgroupFiles& files = controllers.empty() ? kVersion2 : kVersion1;
-    const std::string root = controllers.empty() ? "/sys/fs/cgroup" : "/sys/fs/cgroup/memory";
-    left = std::min(left, left_in_cgroup(root, files));
-    left = std::min(left, left_in_cgroup(root + line.substr(second + 1), files));
+  for (const Cgroup& group : cgroups_of("memory")) {
+    left = std::min(left, left_in_cgroup(group.dir, group.version2 ? kVersion2 : kVersion1));
   }
   return left;
 }
@@ -120,8 +112,8 @@ int64_t dequantized_bytes(const ModelConfig& config) {
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {
   const int64_t available = available_host_bytes();
-  MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes, " bytes of memory, ",
-                 available, " are available");
+  MINFER_REQUIRE(Memory, bytes <= available, purpose, " needs ", bytes_text(bytes), " of memory, ",
+                 bytes_text(available), " are available");
 }
 
 }  // namespace minfer

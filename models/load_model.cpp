@@ -3,8 +3,8 @@
 #include <filesystem>
 #include <future>
 #include <map>
-#include <thread>
 
+#include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 #include "models/model.h"
@@ -37,7 +37,7 @@ int64_t slot_bytes(const std::vector<WeightBinding>& bindings, size_t n_slots) {
 // As many slots as threads are worth, two at least: more only as memory allows.
 size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_bytes) {
   constexpr int64_t kMostBytes = int64_t{3} << 29;  // eight of a 7B model in F16
-  size_t n = std::clamp(std::thread::hardware_concurrency(), 2u, 8u);
+  auto n = static_cast<size_t>(std::clamp(usable_cores(), 2, 8));
   while (n > 2 && slot_bytes(bindings, n) > std::min(kMostBytes, free_bytes)) --n;
   return n;
 }
@@ -62,20 +62,23 @@ int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings,
 // that read_weights may use.
 size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelConfig& config,
                       const Backend& backend, SessionMemory session) {
-  int64_t on_host = 0;
+  int64_t on_host = 0, as_int4 = 0;
   WeightMemory on_card;
   for (const WeightBinding& binding : bindings) {
     on_host = checked_add(on_host, weight_memory_bytes(*binding.entry));
     on_card.bytes = checked_add(on_card.bytes, card_memory_bytes(*binding.entry));
-    on_card.bytes_as_int4 += binding.entry->shape.n_elements() * 9 / 16;
+    as_int4 += binding.entry->shape.n_elements() * 9 / 16;
   }
+  on_card.bytes_as_int4 = as_int4;
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) {
     const size_t n_slots = count_slots(bindings, available_host_bytes() - on_host);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
     // The slots are gone when the session comes.
-    const int64_t besides = std::max(slot_bytes(bindings, n_slots), in_session);
-    require_host_memory(checked_add(on_host, besides), "loading the model");
+    const int64_t more_in_slots = slot_bytes(bindings, n_slots) - in_session;
+    session.activation_bytes =
+        checked_add(session.activation_bytes, std::max<int64_t>(more_in_slots, 0));
+    require_memory_of_model(available_host_bytes(), {on_host, as_int4}, session);
     return n_slots;
   }
   session.activation_bytes =
@@ -156,7 +159,8 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
   std::vector<std::future<void>> reads(n_slots);  // gone before what they read into
   const auto start_reading = [&](size_t i) {
     if (i >= bindings.size()) return;
-    reads[i % n_slots] = std::async(std::launch::async,
+    // Deferred where the system starts no thread.
+    reads[i % n_slots] = std::async(std::launch::async | std::launch::deferred,
                                     [&source, &to = slots[i % n_slots], entry = bindings[i].entry] {
                                       to.read_finite(source, *entry);
                                     });
@@ -198,11 +202,22 @@ std::unique_ptr<Tokenizer> load_own_tokenizer(const TensorSource& source) {
   return has_tokenizer(source.path) ? load_tokenizer(source.path) : nullptr;
 }
 
-void require_fitting_tokenizer(const Model& model) {
+void warn_of_tokens_without_rows(Model& model) {
   if (model.tokenizer == nullptr) return;
-  MINFER_REQUIRE(Input, model.tokenizer->n_tokens() <= model.config.vocab_size,
-                 "the tokenizer has ", model.tokenizer->n_tokens(), " tokens, the embedding ",
-                 model.config.vocab_size, " rows");
+  const int64_t n_tokens = model.tokenizer->n_tokens(), n_rows = model.config.vocab_size;
+  if (n_tokens <= n_rows) return;
+  model.warnings.push_back(cat("the tokenizer has ", n_tokens, " tokens, the embedding ", n_rows,
+                               " rows: ids from ", n_rows,
+                               " on are never produced, and refused in a prompt"));
+}
+
+// Of a checkpoint whose maker has quantized the inputs of matrices too.
+void warn_of_activations(Model& model, const TensorSource& source, const Backend& backend) {
+  const std::string& scheme = source.input_activations;
+  if (scheme.empty() || backend.activations() != Activations::Float) return;
+  model.warnings.push_back(cat("the model was quantized for ", scheme,
+                               " inputs of its matrices; this run has floats (--activations ",
+                               scheme, " quantizes them)"));
 }
 
 // "Q4_1": the type that most matrix elements of the file have.
@@ -264,6 +279,9 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     std::vector<std::string> surplus;
     bindings = bind_weights(source, model.config, model.weights, surplus);
     model.warnings = source.warnings;
+    model.warnings.insert(model.warnings.end(), model.config.warnings.begin(),
+                          model.config.warnings.end());
+    warn_of_activations(model, source, backend);
     warn(model, "tensors that the model does not use", surplus);
     warn(model, "keys that minfer does not know", unknown_config_keys(source, model.config));
     divisors = find_rope_divisors(source, model.config);
@@ -273,7 +291,7 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
       const std::vector<std::string>& told = model.tokenizer->warnings();
       model.warnings.insert(model.warnings.end(), told.begin(), told.end());
     }
-    require_fitting_tokenizer(model);
+    warn_of_tokens_without_rows(model);
   });
   SessionMemory session;
   if (options.session_memory) {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -25,6 +26,14 @@ struct Model {
   int64_t bytes_per_token = 0;  // weights that one decode step reads
   double load_seconds = 0;
   std::vector<std::string> warnings;  // of the load, one line each
+
+  // Ids below this are tokens of the tokenizer that have a row of the embedding: what can be
+  // produced. Rows past the tokenizer's vocabulary are padding, tokens past the rows have no
+  // logits.
+  int64_t n_usable_tokens() const {
+    return tokenizer == nullptr ? config.vocab_size
+                                : std::min(tokenizer->n_tokens(), config.vocab_size);
+  }
 };
 
 using SessionMemoryOf = std::function<SessionMemory(const Model&)>;

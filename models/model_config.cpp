@@ -4,8 +4,10 @@
 #include <cmath>
 #include <numbers>
 #include <type_traits>
+#include <variant>
 
 #include "models/config_reader.h"
+#include "models/stored_flags.h"
 
 namespace minfer {
 namespace {
@@ -88,6 +90,10 @@ void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
 
 void refuse_sliding_window(const Metadata& metadata, const std::string& key,
                            int64_t trained_seq_len) {
+  const auto found = metadata.all().find(key);
+  const double* const real =
+      found == metadata.all().end() ? nullptr : std::get_if<double>(&found->second);
+  if (real != nullptr && *real == HUGE_VAL) return;  // "Infinity"
   const int64_t window = metadata.integer_or(key, 0, 0, int64_t{1} << 40);
   MINFER_REQUIRE(Input, window == 0 || window >= trained_seq_len, "key ", key, " is ", window,
                  ": attention windows below the context of ", trained_seq_len,
@@ -95,14 +101,16 @@ void refuse_sliding_window(const Metadata& metadata, const std::string& key,
 }
 
 ModelConfig read_model_config(const TensorSource& source) {
-  return source.key_style == KeyStyle::HuggingFace ? read_hf_config(source.metadata)
-                                                   : read_gguf_config(source);
+  ModelConfig config = source.key_style == KeyStyle::HuggingFace ? read_hf_config(source.metadata)
+                                                                 : read_gguf_config(source);
+  settle_by_tensors(config, source);
+  return config;
 }
 
 std::vector<std::string> unknown_config_keys(const TensorSource& source,
                                              const ModelConfig& config) {
   return source.key_style == KeyStyle::Gguf ? unknown_gguf_keys(source.metadata, config)
-                                            : std::vector<std::string>{};
+                                            : unknown_hf_keys(source.metadata);
 }
 
 std::vector<double> rope_frequencies(const ModelConfig& config) {

@@ -40,18 +40,20 @@ struct ModelConfig {
   std::vector<double> rope_freq_divisors;  // GGUF's rope_freqs.weight [rotary_dim / 2], or empty
   bool interleaved_rope = false;           // of the file: pairs (2i, 2i + 1); settled at load
 
+  std::vector<std::string> warnings;  // what the tensors contradict, one line each
+
   int64_t q_dim() const { return n_heads * head_dim; }
   int64_t kv_dim() const { return n_kv_heads * head_dim; }
   bool is_llama() const { return architecture == Architecture::Llama; }
   std::string architecture_name() const { return is_llama() ? "llama" : "gpt2"; }
 };
 
-// From the headers alone. Everything that changes the mathematics is either understood or refused
-// by name (Input, with the list of what is supported).
+// From the headers, and from the few tensors that a flag is held against (settle_by_tensors).
+// Everything that changes the mathematics is either understood or refused by name (Input, with the
+// list of what is supported).
 ModelConfig read_model_config(const TensorSource& source);
 
-// GGUF keys of the architecture that minfer knows nothing about, for a warning; config.json is full
-// of keys for others.
+// Keys that minfer knows nothing about, for a warning: of a GGUF file those of its architecture.
 std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelConfig& config);
 
 // Rotation frequencies in radians per position, with the scaling applied: [rotary_dim / 2].

@@ -122,7 +122,8 @@ std::vector<QuantizedTensorReport> quantize_model(
   }
   const std::vector<Block> blocks = blocks_of(plan);
   const auto start_reading = [&](const Block& block) {
-    return std::async(std::launch::async, [&source, &plan, block] {
+    // Deferred where the system starts no thread.
+    return std::async(std::launch::async | std::launch::deferred, [&source, &plan, block] {
       return source.read_rows(*plan.tensors[block.tensor].source, block.begin, block.n_rows);
     });
   };

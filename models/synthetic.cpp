@@ -6,7 +6,9 @@
 #include <thread>
 #include <utility>
 
+#include "kernels/base/parallel.h"
 #include "kernels/base/random.h"
+#include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 
@@ -124,8 +126,8 @@ class WeightMaker {
   template <typename T>
   void fill(T* out, int64_t n, const std::array<T, kValues>& values) const {
     const int64_t n_groups = ceil_div(n, 4);  // four weights from one hash
-    const auto n_threads = std::max<int64_t>(
-        1, std::min<int64_t>(std::thread::hardware_concurrency(), n_groups / 65536));
+    const auto n_threads =
+        std::max<int64_t>(1, std::min<int64_t>(usable_cores(), n_groups / 65536));
     const auto fill_groups = [&](int64_t begin, int64_t end) {
       for (int64_t group = begin; group < end; ++group) {
         uint64_t bits = mix64(stream_ + static_cast<uint64_t>(group));
@@ -134,10 +136,9 @@ class WeightMaker {
         }
       }
     };
-    std::vector<std::jthread> threads;
-    for (int64_t t = 0; t < n_threads; ++t) {
-      threads.emplace_back(fill_groups, n_groups * t / n_threads, n_groups * (t + 1) / n_threads);
-    }
+    parallel_for(narrow<int>(n_threads), n_threads, [&](int64_t t) {
+      fill_groups(n_groups * t / n_threads, n_groups * (t + 1) / n_threads);
+    });
   }
 
   SyntheticType type_;

@@ -54,6 +54,8 @@ class Tokenizer {
   const std::string& kind() const { return kind_; }                    // "llama SPM", for people
   // What a reader of the file should know, one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
+  // What explains how it works, one line each: for those who ask.
+  const std::vector<std::string>& notes() const { return notes_; }
 
   std::string decode(std::span<const TokenId> ids, bool special = false) const;
 
@@ -67,7 +69,7 @@ class Tokenizer {
   TokenId bos_ = -1, eos_ = -1;
   std::vector<TokenId> end_ids_;  // eos and the end-of-turn tokens
   std::string chat_template_, kind_;
-  std::vector<std::string> warnings_;
+  std::vector<std::string> warnings_, notes_;
 };
 
 // Turns a stream of ids into whole UTF-8 characters: an incomplete tail is held back, and what can
@@ -87,8 +89,8 @@ class StreamDecoder {
 };
 
 // From a directory, a GGUF (vocabulary-only too), or a bare tokenizer file (tokenizer.model,
-// tokenizer.json, llama2.c tokenizer.bin), told apart by content. `tokenizer.model` comes before
-// `tokenizer.json` in a directory. Throws Input; unknown pre-tokenizers and models are refused by
+// tokenizer.json, llama2.c tokenizer.bin), told apart by content. `tokenizer.json` comes before
+// `tokenizer.model` in a directory. Throws Input; unknown pre-tokenizers and models are refused by
 // name with the list of what is supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
 // Whether a directory or a single safetensors file brings a tokenizer along.

@@ -13,19 +13,42 @@ constexpr const char* kEndPieces[] = {
     "</s>",          "<|im_end|>",      "<|eot_id|>",      "<|eom_id|>",   "<|end|>",
     "<|endoftext|>", "<|end_of_text|>", "<|end_of_turn|>", "<end_of_turn>"};
 
-constexpr std::string_view kWhiteSpace = " \t\n\r\f\v";
-
 bool has(const std::vector<TokenId>& ids, TokenId id) {
   return std::ranges::find(ids, id) != ids.end();
+}
+
+// Those of `tokens` that fit, with the control tokens in front: where texts are alike, they count.
+template <typename Fits>
+AddedTokens members(const std::vector<AddedToken>& tokens, const Fits& fits) {
+  std::vector<AddedToken> chosen;
+  for (const bool special : {true, false})
+    for (const AddedToken& token : tokens)
+      if (token.special == special && fits(token)) chosen.push_back(token);
+  return AddedTokens(chosen);
+}
+
+// The tokens that are found in the text: those that the file lists, then those that are marked.
+std::vector<AddedToken> found_tokens(const TokenizerSpec& spec, const Vocabulary& vocabulary) {
+  std::vector<AddedToken> found = spec.added;
+  if (!spec.finds_unlisted) return found;
+  std::vector<bool> listed(static_cast<size_t>(vocabulary.size()));
+  for (const AddedToken& token : spec.added) listed[static_cast<size_t>(token.id)] = true;
+  for (TokenId id = 0; id < vocabulary.size(); ++id) {
+    const Piece& piece = vocabulary[id];
+    const bool special = piece.kind == PieceKind::Control;
+    const bool user_defined =
+        piece.kind == PieceKind::UserDefined && id >= spec.first_found_user_defined;
+    if (!special && !user_defined) continue;
+    if (listed[static_cast<size_t>(id)] || vocabulary.find(piece.text) != id) continue;
+    found.push_back({.id = id, .text = piece.text, .special = special});
+  }
+  return found;
 }
 
 }  // namespace
 
 VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
-    : vocabulary_(std::move(spec.pieces)),
-      unknown_(spec.unknown),
-      left_stripping_(std::move(spec.left_stripping)),
-      right_stripping_(std::move(spec.right_stripping)) {
+    : vocabulary_(std::move(spec.pieces)), unknown_(spec.unknown) {
   const auto require_in_range = [&](const char* name, TokenId id) {
     MINFER_REQUIRE(Input, id == -1 || vocabulary_.contains(id), name, " token id ", id,
                    " is outside the vocabulary of ", vocabulary_.size(), " pieces");
@@ -34,6 +57,7 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   require_in_range("EOS", spec.eos);
   require_in_range("unknown", spec.unknown);
   for (const TokenId id : spec.end_ids) require_in_range("end-of-turn", id);
+  for (const AddedToken& token : spec.added) require_in_range("added", token.id);
 
   n_tokens_ = vocabulary_.size();
   bos_ = spec.bos;
@@ -42,6 +66,7 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
   chat_template_ = std::move(spec.chat_template);
   warnings_ = std::move(spec.warnings);
   kind_ = std::move(spec.kind);
+  notes_ = std::move(spec.notes);
 
   // Files without kinds have ordinary pieces there.
   for (const TokenId id : {bos_, eos_}) {
@@ -58,63 +83,44 @@ VocabularyTokenizer::VocabularyTokenizer(TokenizerSpec spec)
     if (!has(end_ids_, id)) end_ids_.push_back(id);
   }
 
-  for (TokenId id = 0; id < vocabulary_.size(); ++id) {
-    const Piece& piece = vocabulary_[id];
-    if (vocabulary_.find(piece.text) != id) continue;
-    const bool user_defined =
-        piece.kind == PieceKind::UserDefined && id >= spec.first_found_user_defined;
-    if (user_defined) user_defined_.add(piece.text, id);
-    if (user_defined || piece.kind == PieceKind::Control) special_.add(piece.text, id);
-  }
-}
-
-std::vector<VocabularyTokenizer::Fragment> VocabularyTokenizer::fragments_of(
-    std::span<const TextPart> parts) const {
-  std::vector<Fragment> fragments;
-  const auto append_text = [&](std::string_view text) {
-    if (text.empty()) return;
-    if (fragments.empty() || fragments.back().id >= 0) fragments.push_back({-1, {}});
-    fragments.back().text += text;
+  added_ = found_tokens(spec, vocabulary_);
+  all_ = members(added_, [](const AddedToken& token) { return !token.normalized; });
+  user_defined_ =
+      members(added_, [](const AddedToken& token) { return !token.normalized && !token.special; });
+  const auto is_normalized_control = [](const AddedToken& token) {
+    return token.normalized && token.special;
   };
-  for (const TextPart& part : parts) {
-    const StringSet& searched = part.parse_special ? special_ : user_defined_;
-    const std::string_view text = part.text;
-    size_t done = 0;
-    for (size_t at = 0; at < text.size();) {
-      const StringSet::Match match = searched.longest_at(text.substr(at));
-      if (match.id < 0) {
-        ++at;
-        continue;
-      }
-      append_text(text.substr(done, at - done));
-      fragments.push_back({match.id, {}});
-      at += match.n_bytes;
-      done = at;
-    }
-    append_text(text.substr(done));
+  if (std::ranges::any_of(added_, is_normalized_control)) {
+    all_control_ =
+        members(added_, [](const AddedToken& token) { return !token.normalized || token.special; });
   }
-  for (size_t i = 0; i < fragments.size(); ++i) {
-    std::string& text = fragments[i].text;
-    if (i > 0 && has(right_stripping_, fragments[i - 1].id))
-      text.erase(0, std::min(text.size(), text.find_first_not_of(kWhiteSpace)));
-    if (i + 1 < fragments.size() && has(left_stripping_, fragments[i + 1].id))
-      text.erase(text.find_last_not_of(kWhiteSpace) + 1);
-  }
-  return fragments;
 }
 
 std::vector<TokenId> VocabularyTokenizer::encode(std::span<const TextPart> parts,
                                                  bool add_bos) const {
-  const std::vector<Fragment> fragments = fragments_of(parts);
-  std::vector<TokenId> ids;
-  const bool has_bos = !fragments.empty() && fragments[0].id == bos_;
-  if (add_bos && adds_bos_ && !has_bos) ids.push_back(bos_);
-  for (size_t i = 0; i < fragments.size(); ++i) {
-    if (fragments[i].id >= 0)
-      ids.push_back(fragments[i].id);
-    else if (!fragments[i].text.empty())
-      encode_text(fragments[i].text, i == 0, ids);
+  const bool parse_special = std::ranges::all_of(parts, &TextPart::parse_special);
+  const AddedTokens& controls = parse_special || all_control_.empty() ? all_ : all_control_;
+  std::string text;
+  std::vector<AddedTokens::Match> matches;
+  for (const TextPart& part : parts) {
+    (part.parse_special ? controls : user_defined_).find(part.text, text.size(), matches);
+    text += part.text;
   }
+  const std::vector<TextFragment> fragments = cut_at(text, matches);
+
+  std::vector<TokenId> ids;
+  if (add_bos && adds_bos_) ids.push_back(bos_);
+  for (const TextFragment& fragment : fragments) {
+    if (fragment.id >= 0) {
+      ids.push_back(fragment.id);
+      continue;
+    }
+    const auto between =
+        std::string_view(text).substr(fragment.begin, fragment.end - fragment.begin);
+    encode_text(between, {fragment.begin == 0, parse_special}, ids);
+  }
+  const bool twice = add_bos && adds_bos_ && ids.size() > 1 && ids[1] == bos_;
+  if (twice) ids.erase(ids.begin());
   return ids;
 }
 
@@ -129,14 +135,8 @@ std::string VocabularyTokenizer::token_bytes(TokenId id, bool special) const {
                  vocabulary_.size(), " pieces");
   const Piece& piece = vocabulary_[id];
   if (is_unknown(id)) return special ? piece.text : "\ufffd";
-  switch (piece.kind) {
-    case PieceKind::Control:
-      return special ? piece.text : "";
-    case PieceKind::Byte:
-      return {static_cast<char>(byte_of_piece(piece.text))};
-    default:
-      return plain_bytes(piece);
-  }
+  if (piece.kind == PieceKind::Control) return special ? piece.text : "";
+  return plain_bytes(piece);
 }
 
 std::string VocabularyTokenizer::piece(TokenId id) const {

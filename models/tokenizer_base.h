@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "models/tokenizer.h"
+#include "models/tokenizer_added.h"
 #include "models/tokenizer_vocabulary.h"
 
 namespace minfer {
@@ -17,15 +18,26 @@ struct TokenizerSpec {
   bool adds_bos = false;
   std::vector<TokenId> end_ids;  // besides eos and the end-of-turn tokens known by name
   std::string chat_template;
-  std::vector<std::string> warnings;
-  // User-defined pieces from this id up are found in the text before it is encoded; the ones below
-  // by the encoder itself.
+  std::vector<std::string> warnings, notes;
+  // Tokens that are found in the text before it is encoded, as the file lists them.
+  std::vector<AddedToken> added;
+  // Whether control pieces and user-defined pieces from first_found_user_defined up are found too,
+  // listed or not. User-defined pieces below it are found by the encoder itself.
+  bool finds_unlisted = true;
+  // Of a SentencePiece vocabulary with its dummy prefix, as tokenizer_config.json names them:
+  // with `legacy` every stretch between added tokens gets one, else the start of the text alone,
+  // and that one only with add_prefix_space.
+  bool legacy = true, add_prefix_space = true;
   TokenId first_found_user_defined = 0;
-  // Special tokens that take the white space on that side with them.
-  std::vector<TokenId> left_stripping, right_stripping;
 };
 
-// The part that all formats share: special tokens are found first, what lies between is encoded by
+// What lies around a text that is to be encoded.
+struct TextPlace {
+  bool at_start = true;       // nothing is in front of it
+  bool parse_special = true;  // control tokens may be in it
+};
+
+// The part that all formats share: added tokens are found first, what lies between is encoded by
 // the algorithm of the vocabulary.
 class VocabularyTokenizer : public Tokenizer {
  public:
@@ -39,10 +51,11 @@ class VocabularyTokenizer : public Tokenizer {
   // Throws Input where a special id is outside the vocabulary.
   explicit VocabularyTokenizer(TokenizerSpec spec);
 
-  // Appends the tokens of a text without special tokens. `at_start`: nothing is in front of it.
-  virtual void encode_text(std::string_view text, bool at_start,
+  // Appends the tokens of a text without added tokens, those excepted that are found in normalized
+  // text.
+  virtual void encode_text(std::string_view text, TextPlace place,
                            std::vector<TokenId>& ids) const = 0;
-  // The bytes of an ordinary piece.
+  // The bytes of a piece that is no control token.
   virtual std::string plain_bytes(const Piece& piece) const = 0;
 
   // What to_gguf says of every vocabulary.
@@ -54,19 +67,19 @@ class VocabularyTokenizer : public Tokenizer {
 
   const Vocabulary& vocabulary() const { return vocabulary_; }
   TokenId unknown() const { return unknown_; }
+  const std::vector<AddedToken>& added() const { return added_; }
 
  private:
-  struct Fragment {
-    TokenId id;  // -1: `text` it is
-    std::string text;
-  };
   bool is_unknown(TokenId id) const;
-  std::vector<Fragment> fragments_of(std::span<const TextPart> parts) const;
 
   Vocabulary vocabulary_;
   TokenId unknown_;
-  StringSet user_defined_, special_;  // special_ has the control tokens too
-  std::vector<TokenId> left_stripping_, right_stripping_;
+  std::vector<AddedToken> added_;
+  // Those that are found in the text as it is: all of them, and those that are no control tokens.
+  AddedTokens all_, user_defined_;
+  // all_ and the control tokens that are found in normalized text. It serves where only parts of a
+  // text may hold control tokens: normalizing does not keep the parts apart.
+  AddedTokens all_control_;
 };
 
 }  // namespace minfer

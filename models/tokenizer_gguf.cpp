@@ -110,7 +110,8 @@ std::unique_ptr<Tokenizer> make_gguf_tokenizer(const Metadata& metadata) {
     BpeOptions options;
     options.byte_level = true;
     options.ignore_merges = pre.ignore_merges;
-    options.splitter = std::move(pre.splitter);
+    options.decoder = {{.kind = DecodeStep::Kind::ByteLevel}};
+    options.words.add(std::move(pre.splitter));
     return std::make_unique<BpeTokenizer>(std::move(spec), std::move(options),
                                           read_merges(metadata));
   }

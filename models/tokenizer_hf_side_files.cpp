@@ -6,6 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "loaders/strict_json.h"
+#include "models/tokenizer_hf_parts.h"
 
 namespace minfer {
 namespace {
@@ -13,7 +14,9 @@ namespace {
 using nlohmann::json;
 
 constexpr uint64_t kMaxSideFileBytes = 16 << 20;
-constexpr int64_t kMaxHoles = 4096;  // in the numbering, for tokens that a model left out
+constexpr std::initializer_list<const char*> kAddedTokenFields = {
+    "content", "single_word", "lstrip", "rstrip", "normalized", "special", "__type"};
+constexpr size_t kMaxEndIds = 1000;
 
 // Calls take(text) where the file is there, with its name in front of every error.
 template <typename Take>
@@ -35,17 +38,38 @@ std::string token_text(const json& value) {
   return (value.is_object() ? value.at("content") : value).get<std::string>();
 }
 
-TokenId find_piece(const TokenizerSpec& spec, const std::string& text) {
-  // From the end, where added tokens are.
-  const auto found = std::find_if(spec.pieces.rbegin(), spec.pieces.rend(),
-                                  [&](const Piece& piece) { return piece.text == text; });
-  return found == spec.pieces.rend() ? -1 : static_cast<TokenId>(spec.pieces.rend() - found - 1);
+// False: the file does not name it.
+bool take_token(const json& config, const char* key, const PieceIndex& index, TokenId& id) {
+  if (!config.contains(key)) return false;
+  const std::string text = token_text(config.at(key));
+  id = text.empty() ? -1 : index.find(text);
+  return true;
 }
 
-void take_token(const json& config, const char* key, const TokenizerSpec& spec, TokenId& id) {
-  if (!config.contains(key)) return;
-  const std::string text = token_text(config.at(key));
-  id = text.empty() ? -1 : find_piece(spec, text);
+// transformers makes every token that these files name a control token, unless the tokenizer lists
+// it itself.
+void list_special(const json& value, PieceIndex& index, TokenizerSpec& spec) {
+  if (value.is_null()) return;
+  AddedToken token;
+  if (value.is_object()) {
+    require_known_fields(value, "special token", kAddedTokenFields);
+    token = read_added_token(value);
+  }
+  token.text = token_text(value);
+  token.id = index.find(token.text);
+  token.special = true;
+  if (token.id >= 0 && !index.listed().contains(token.id)) add_token(spec, index, std::move(token));
+}
+
+void list_named_specials(const json& config, PieceIndex& index, TokenizerSpec& spec) {
+  for (const char* key :
+       {"bos_token", "eos_token", "unk_token", "pad_token", "sep_token", "cls_token", "mask_token"})
+    if (config.contains(key)) list_special(config.at(key), index, spec);
+  if (!config.contains("additional_special_tokens")) return;
+  const json& more = config.at("additional_special_tokens");
+  MINFER_REQUIRE(Input, more.size() <= kMaxEndIds, "additional_special_tokens: ", more.size(),
+                 " tokens, expected at most ", kMaxEndIds);
+  for (const json& value : more.is_array() ? more : json::array()) list_special(value, index, spec);
 }
 
 void take_chat_template(const json& value, std::string& chat_template) {
@@ -63,75 +87,164 @@ int64_t id_of_key(const std::string& key) {
   return id;
 }
 
-void take_tokenizer_config(const json& config, TokenizerSpec& spec) {
-  if (config.contains("added_tokens_decoder")) {
-    std::vector<std::pair<int64_t, const json*>> tokens;
-    for (const auto& [key, token] : config.at("added_tokens_decoder").items())
-      tokens.emplace_back(id_of_key(key), &token);
-    std::ranges::sort(tokens);
-    for (const auto& [id, token] : tokens) {
-      const bool special = token->value("special", false);
-      set_added_piece(spec, id, token->at("content").get<std::string>(),
-                      special ? PieceKind::Control : PieceKind::UserDefined);
-    }
+void require_id(const TokenizerSpec& spec, int64_t id, const std::string& text, size_t n_more) {
+  const auto n_pieces = static_cast<int64_t>(spec.pieces.size() + n_more);
+  MINFER_REQUIRE(Input, id >= 0 && id < n_pieces + kMaxHoles, "added token \"", shortened(text),
+                 "\" has id ", id, ", the vocabulary has ", spec.pieces.size(), " pieces");
+}
+
+// The flags of a tokenizer.json count more than those here.
+void take_added_tokens(const json& listed, PieceIndex& index, TokenizerSpec& spec) {
+  std::vector<std::pair<int64_t, const json*>> tokens;
+  for (const auto& [key, token] : listed.items()) tokens.emplace_back(id_of_key(key), &token);
+  std::ranges::sort(tokens);
+  for (const auto& [id, json] : tokens) {
+    require_known_fields(*json, "added_tokens_decoder", kAddedTokenFields);
+    AddedToken token = read_added_token(*json);
+    require_id(spec, id, token.text, tokens.size());
+    token.id = static_cast<TokenId>(id);
+    if (index.listed().contains(token.id))
+      set_piece(spec, id, token.text, spec.pieces[static_cast<size_t>(id)].kind);
+    else
+      add_token(spec, index, std::move(token));
   }
-  take_token(config, "bos_token", spec, spec.bos);
-  take_token(config, "eos_token", spec, spec.eos);
-  if (config.contains("add_bos_token") && !config.at("add_bos_token").is_null())
-    spec.adds_bos = config.at("add_bos_token").get<bool>();
+}
+
+void take_flag(const json& config, const char* key, bool& flag) {
+  if (config.contains(key) && !config.at(key).is_null()) flag = config.at(key).get<bool>();
+}
+
+void take_tokenizer_config(const json& config, PieceIndex& index, TokenizerSpec& spec) {
+  if (config.contains("added_tokens_decoder"))
+    take_added_tokens(config.at("added_tokens_decoder"), index, spec);
+  take_token(config, "bos_token", index, spec.bos);
+  take_token(config, "eos_token", index, spec.eos);
+  list_named_specials(config, index, spec);
+  take_flag(config, "add_bos_token", spec.adds_bos);
+  take_flag(config, "legacy", spec.legacy);
+  take_flag(config, "add_prefix_space", spec.add_prefix_space);
+  bool adds_eos = false;
+  take_flag(config, "add_eos_token", adds_eos);
+  if (adds_eos && spec.notes.empty()) {
+    spec.notes.push_back(
+        "tokenizer_config.json has add_eos_token: a prompt goes on and does not "
+        "get the end token behind it");
+  }
   if (config.contains("chat_template"))
     take_chat_template(config.at("chat_template"), spec.chat_template);
 }
 
-void take_generation_config(const json& config, TokenizerSpec& spec) {
+// eos_token_id of generation_config.json or config.json: one id, or a list.
+void take_end_ids(const std::string& shown, const json& config, TokenizerSpec& spec) {
   if (!config.contains("eos_token_id") || config.at("eos_token_id").is_null()) return;
-  const json& ids = config.at("eos_token_id");
+  const json& value = config.at("eos_token_id");
+  const json ids = value.is_array() ? value : json::array({value});
+  MINFER_REQUIRE(Input, ids.size() <= kMaxEndIds, "eos_token_id: ", ids.size(),
+                 " ids, expected at most ", kMaxEndIds);
   const auto n_pieces = static_cast<int64_t>(spec.pieces.size());
-  for (const json& value : ids.is_array() ? ids : json::array({ids})) {
-    MINFER_REQUIRE(Input, value.is_number_integer(), "eos_token_id is not an integer");
-    const auto id = value.get<int64_t>();
-    MINFER_REQUIRE(Input, id >= 0 && id < n_pieces, "eos_token_id is ", id, ", the vocabulary has ",
-                   n_pieces, " pieces");
-    spec.end_ids.push_back(static_cast<TokenId>(id));
-    if (spec.eos < 0) spec.eos = static_cast<TokenId>(id);
+  for (const json& id : ids) {
+    MINFER_REQUIRE(Input, id.is_number_integer(), "eos_token_id is not an integer");
+    const auto number = id.get<int64_t>();
+    if (number < 0 || number >= n_pieces) {
+      spec.warnings.push_back(cat(shown, ": eos_token_id ", number, " is past the vocabulary of ",
+                                  n_pieces, " pieces and is left out"));
+      continue;
+    }
+    const auto token = static_cast<TokenId>(number);
+    if (std::ranges::find(spec.end_ids, token) == spec.end_ids.end()) spec.end_ids.push_back(token);
+    if (spec.eos < 0) spec.eos = token;
+  }
+}
+
+// What is wrong with a config.json is for the model's loader to say.
+void take_model_config(const SmallFiles& files, TokenizerSpec& spec) {
+  constexpr const char* kName = "config.json";
+  if (!files.has(kName)) return;
+  try {
+    std::vector<std::string> told;  // by the model's loader too
+    const json config = parse_python_json(files.read(kName, kMaxSideFileBytes), kName, told);
+    if (config.is_object()) take_end_ids(files.shown(kName), config, spec);
+  } catch (const Error&) {
+  } catch (const json::exception&) {
+  }
+}
+
+// Tokens by text. Old transformers wrote this beside a tokenizer.model for what it does not have.
+void take_added_json(const json& added, PieceIndex& index, TokenizerSpec& spec) {
+  std::vector<std::pair<int64_t, std::string>> tokens;
+  for (const auto& [token, id] : added.items()) tokens.emplace_back(id.get<int64_t>(), token);
+  std::ranges::sort(tokens);
+  for (const auto& [id, text] : tokens) {
+    require_id(spec, id, text, tokens.size());
+    if (index.find(text) < 0)
+      add_token(spec, index, {.id = static_cast<TokenId>(id), .text = text});
   }
 }
 
 }  // namespace
 
-void set_added_piece(TokenizerSpec& spec, int64_t id, const std::string& text, PieceKind kind) {
-  const auto n_pieces = static_cast<int64_t>(spec.pieces.size());
-  MINFER_REQUIRE(Input, id >= 0 && id < n_pieces + kMaxHoles, "added token \"", shortened(text),
-                 "\" has id ", id, ", the vocabulary has ", n_pieces, " pieces");
-  if (id >= n_pieces) spec.pieces.resize(static_cast<size_t>(id) + 1, {"", PieceKind::Unused, 0});
+PieceIndex::PieceIndex(const TokenizerSpec& spec) {
+  ids_.reserve(spec.pieces.size());
+  for (size_t id = 0; id < spec.pieces.size(); ++id)
+    if (!spec.pieces[id].text.empty()) add(spec.pieces[id].text, static_cast<TokenId>(id));
+}
+
+TokenId PieceIndex::find(const std::string& text) const {
+  const auto found = ids_.find(text);
+  return found == ids_.end() ? -1 : found->second;
+}
+
+void set_piece(TokenizerSpec& spec, int64_t id, const std::string& text, PieceKind kind) {
+  if (id >= static_cast<int64_t>(spec.pieces.size()))
+    spec.pieces.resize(static_cast<size_t>(id) + 1, {"", PieceKind::Unused, 0});
   Piece& piece = spec.pieces[static_cast<size_t>(id)];
-  MINFER_REQUIRE(Input, piece.text.empty() || piece.text == text, "added token \"", shortened(text),
+  MINFER_REQUIRE(Input, piece.text.empty() || piece.text == text, "token \"", shortened(text),
                  "\" has id ", id, ", which is \"", shortened(piece.text), "\"");
   piece.text = text;
   if (piece.kind != PieceKind::Unknown && piece.kind != PieceKind::Byte) piece.kind = kind;
 }
 
-void apply_hf_side_files(const SmallFiles& files, TokenizerSpec& spec) {
+AddedToken read_added_token(const json& json) {
+  const auto flag = [&](const char* name) { return json.value(name, false); };
+  return {.text = json.at("content").get<std::string>(),
+          .special = flag("special"),
+          .single_word = flag("single_word"),
+          .lstrip = flag("lstrip"),
+          .rstrip = flag("rstrip"),
+          .normalized = flag("normalized")};
+}
+
+void add_token(TokenizerSpec& spec, PieceIndex& index, AddedToken token) {
+  if (token.text.empty()) return;
+  set_piece(spec, token.id, token.text,
+            token.special ? PieceKind::Control : PieceKind::UserDefined);
+  index.add(token.text, token.id);
+  const auto [listed, is_new] = index.listed().try_emplace(token.id, spec.added.size());
+  if (is_new)
+    spec.added.push_back(std::move(token));
+  else
+    spec.added[listed->second] = std::move(token);
+}
+
+void apply_hf_side_files(const SmallFiles& files, PieceIndex& index, TokenizerSpec& spec) {
   with_file(files, "added_tokens.json", [&](const std::string& text) {
-    const json added = parse_strict_json(text);
-    std::vector<std::pair<int64_t, std::string>> tokens;
-    for (const auto& [token, id] : added.items()) tokens.emplace_back(id.get<int64_t>(), token);
-    std::ranges::sort(tokens);
-    for (const auto& [id, token] : tokens) {
-      if (id >= static_cast<int64_t>(spec.pieces.size()))
-        set_added_piece(spec, id, token, PieceKind::UserDefined);
-    }
+    take_added_json(parse_python_json(text, "added_tokens.json", spec.warnings), index, spec);
   });
   with_file(files, "special_tokens_map.json", [&](const std::string& text) {
-    const json map = parse_strict_json(text);
-    take_token(map, "bos_token", spec, spec.bos);
-    take_token(map, "eos_token", spec, spec.eos);
+    const json map = parse_python_json(text, "special_tokens_map.json", spec.warnings);
+    take_token(map, "bos_token", index, spec.bos);
+    take_token(map, "eos_token", index, spec.eos);
+    list_named_specials(map, index, spec);
   });
-  with_file(files, "tokenizer_config.json",
-            [&](const std::string& text) { take_tokenizer_config(parse_strict_json(text), spec); });
+  with_file(files, "tokenizer_config.json", [&](const std::string& text) {
+    take_tokenizer_config(parse_python_json(text, "tokenizer_config.json", spec.warnings), index,
+                          spec);
+  });
   with_file(files, "generation_config.json", [&](const std::string& text) {
-    take_generation_config(parse_strict_json(text), spec);
+    take_end_ids(files.shown("generation_config.json"),
+                 parse_python_json(text, "generation_config.json", spec.warnings), spec);
   });
+  take_model_config(files, spec);
   with_file(files, "chat_template.jinja",
             [&](const std::string& text) { spec.chat_template = text; });
 }

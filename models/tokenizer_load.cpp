@@ -9,12 +9,12 @@
 namespace minfer {
 namespace {
 
-// `bytes` is a tokenizer.model or a tokenizer.json.
+// `bytes` is a tokenizer.json or a tokenizer.model.
 std::unique_ptr<Tokenizer> load_hf(std::string_view bytes, const SmallFiles& beside) {
   constexpr char kFirstPiece = 0x0a;  // protobuf: field 1, a message
   if (bytes.starts_with('{')) return load_hf_json(bytes, beside);
   MINFER_REQUIRE(Input, bytes.starts_with(kFirstPiece),
-                 "not a tokenizer; supported are tokenizer.model, tokenizer.json, llama2.c's "
+                 "not a tokenizer; supported are tokenizer.json, tokenizer.model, llama2.c's "
                  "tokenizer.bin and GGUF");
   return load_sentencepiece(bytes, beside);
 }
@@ -31,9 +31,9 @@ std::unique_ptr<Tokenizer> load_file(const std::string& path) {
                  SmallFiles(std::filesystem::path(path).parent_path().string()));
 }
 
-// The file of a model that has its tokenizer; empty: none has.
+// The file of a model that has its tokenizer; empty: none.
 std::string tokenizer_file_in(const SmallFiles& files) {
-  for (const char* name : {"tokenizer.model", "tokenizer.json"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
     if (files.has(name)) return name;
   }
   return {};
@@ -63,8 +63,9 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
     return load_named(files.shown(name),
                       [&] { return load_hf(files.read(name, kMaxTokenizerBytes), files); });
   }
-  MINFER_REQUIRE(Input, !std::filesystem::is_directory(path), shown_path(path),
-                 ": neither tokenizer.model nor tokenizer.json is there");
+  std::error_code ignored;  // opening it says what is wrong
+  MINFER_REQUIRE(Input, !std::filesystem::is_directory(path, ignored), shown_path(path),
+                 ": neither tokenizer.json nor tokenizer.model is there");
   return load_named(shown_path(path), [&] { return load_file(path); });
 }
 

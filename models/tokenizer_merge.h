@@ -14,6 +14,7 @@ namespace minfer {
 struct Symbol {
   size_t begin = 0, n_bytes = 0;  // in the word
   TokenId id = -1;                // -1: the vocabulary has no such piece
+  bool stands_for_unknown = false;
 };
 
 // What two neighbours become, and when: the lowest priority first, the leftmost among equals.

@@ -23,9 +23,45 @@ constexpr size_t kChunkBytes = 8192;
 class SentencePieceTokenizer : public VocabularyTokenizer {
  public:
   SentencePieceTokenizer(TokenizerSpec spec, SentencePieceModel model)
+      : SentencePieceTokenizer(spec.legacy, spec.add_prefix_space, std::move(spec),
+                               std::move(model)) {}
+
+  bool strips_leading_space() const override { return has_dummy_prefix_ && prefixes_start_; }
+  Metadata to_gguf(int64_t vocab_size) const override {
+    MINFER_REQUIRE(Input, is_bpe_, "a SentencePiece unigram model has no form in GGUF");
+    MINFER_REQUIRE(Input, prefixes_behind_tokens_ || !has_dummy_prefix_ || !prefixes_start_,
+                   "a blank in front of a text but not behind a token (\"legacy\": false) has no "
+                   "form in GGUF");
+    return gguf_sentencepiece(vocab_size, scores(), has_dummy_prefix_ && prefixes_start_);
+  }
+
+ protected:
+  void encode_text(std::string_view text, TextPlace place,
+                   std::vector<TokenId>& ids) const override {
+    const bool prefixed = place.at_start ? prefixes_start_ : prefixes_behind_tokens_;
+    if (!can_cut_)
+      return encode_chunk(prefixed || !unprefixed_ ? processor_ : *unprefixed_, text, ids);
+    const std::string whole = cat(has_dummy_prefix_ && prefixed ? " " : "", text);
+    std::string_view rest = whole;
+    while (!rest.empty()) {
+      const size_t end = chunk_end(rest);
+      encode_chunk(processor_, rest.substr(0, end), ids);
+      rest.remove_prefix(end);
+    }
+  }
+
+  std::string plain_bytes(const Piece& piece) const override { return sentencepiece_bytes(piece); }
+
+ private:
+  using Processor = sentencepiece::SentencePieceProcessor;
+
+  SentencePieceTokenizer(bool legacy, bool add_prefix_space, TokenizerSpec spec,
+                         SentencePieceModel model)
       : VocabularyTokenizer(std::move(spec)),
         boundaries_(vocabulary()),
         is_bpe_(model.type == SentencePieceModel::Bpe),
+        prefixes_behind_tokens_(legacy),
+        prefixes_start_(legacy || add_prefix_space),
         has_dummy_prefix_(model.add_dummy_prefix && !model.treat_whitespace_as_suffix),
         // The rules for a character must not depend on its neighbours, and no run of unknown
         // characters be torn.
@@ -37,8 +73,16 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
     // The files beside the model may have made control tokens of others.
     for (size_t id = 0; id < model.pieces.size(); ++id)
       model.pieces[id].kind = static_cast<int>(vocabulary()[static_cast<TokenId>(id)].kind);
+    load(processor_, model);
+    if (can_cut_ || !has_dummy_prefix_ || prefixes_behind_tokens_) return;
+    model.add_dummy_prefix = false;
+    unprefixed_ = std::make_unique<Processor>();
+    load(*unprefixed_, model);
+  }
+
+  static void load(Processor& processor, const SentencePieceModel& model) {
     try {
-      const auto status = processor_.LoadFromSerializedProto(serialize_tokenizer_model(model));
+      const auto status = processor.LoadFromSerializedProto(serialize_tokenizer_model(model));
       MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
     } catch (const std::bad_alloc&) {
       throw;
@@ -47,33 +91,10 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
     }
   }
 
-  bool strips_leading_space() const override { return has_dummy_prefix_; }
-  Metadata to_gguf(int64_t vocab_size) const override {
-    MINFER_REQUIRE(Input, is_bpe_, "a SentencePiece unigram model has no form in GGUF");
-    return gguf_sentencepiece(vocab_size, scores(), has_dummy_prefix_);
-  }
-
- protected:
-  void encode_text(std::string_view text, bool /*at_start*/,
-                   std::vector<TokenId>& ids) const override {
-    if (!can_cut_) return encode_chunk(text, ids);
-    const std::string prefixed = has_dummy_prefix_ ? cat(" ", text) : std::string(text);
-    std::string_view rest = prefixed;
-    while (!rest.empty()) {
-      const size_t end = chunk_end(rest);
-      encode_chunk(rest.substr(0, end), ids);
-      rest.remove_prefix(end);
-    }
-  }
-
-  std::string plain_bytes(const Piece& piece) const override {
-    return replace_all(piece.text, kBlank, " ");
-  }
-
- private:
-  void encode_chunk(std::string_view text, std::vector<TokenId>& ids) const {
+  static void encode_chunk(const Processor& processor, std::string_view text,
+                           std::vector<TokenId>& ids) {
     std::vector<int> encoded;
-    const auto status = processor_.Encode(text, &encoded);
+    const auto status = processor.Encode(text, &encoded);
     MINFER_REQUIRE(Input, status.ok(), "SentencePiece: ", shortened(status.ToString(), 200));
     ids.insert(ids.end(), encoded.begin(), encoded.end());
   }
@@ -92,9 +113,10 @@ class SentencePieceTokenizer : public VocabularyTokenizer {
     return text.size();
   }
 
-  sentencepiece::SentencePieceProcessor processor_;
+  Processor processor_;
+  std::unique_ptr<Processor> unprefixed_;  // where it differs and processor_ puts the prefix
   Boundaries boundaries_;
-  bool is_bpe_, has_dummy_prefix_, can_cut_;
+  bool is_bpe_, prefixes_behind_tokens_, prefixes_start_, has_dummy_prefix_, can_cut_;
 };
 
 TokenId find_control(const std::vector<Piece>& pieces, const std::string& text) {
@@ -119,7 +141,8 @@ std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const Smal
   spec.eos = find_control(spec.pieces, model.eos_piece);
   spec.adds_bos = true;
   spec.first_found_user_defined = static_cast<TokenId>(spec.pieces.size());
-  apply_hf_side_files(beside, spec);
+  PieceIndex index(spec);
+  apply_hf_side_files(beside, index, spec);
   return std::make_unique<SentencePieceTokenizer>(std::move(spec), model);
 }
 

@@ -27,7 +27,7 @@ std::vector<Symbol> SpmTokenizer::merged_symbols(std::string_view word) const {
   return symbols;
 }
 
-void SpmTokenizer::encode_text(std::string_view text, bool /*at_start*/,
+void SpmTokenizer::encode_text(std::string_view text, TextPlace /*place*/,
                                std::vector<TokenId>& ids) const {
   std::string whole = replace_all(with_valid_utf8(text), " ", kBlank);
   if (add_space_prefix_) whole.insert(0, kBlank);
@@ -49,7 +49,7 @@ void SpmTokenizer::encode_text(std::string_view text, bool /*at_start*/,
 }
 
 std::string SpmTokenizer::plain_bytes(const Piece& piece) const {
-  return replace_all(piece.text, kBlank, " ");
+  return sentencepiece_bytes(piece);
 }
 
 }  // namespace minfer

@@ -19,7 +19,8 @@ class SpmTokenizer : public VocabularyTokenizer {
   }
 
  protected:
-  void encode_text(std::string_view text, bool at_start, std::vector<TokenId>& ids) const override;
+  void encode_text(std::string_view text, TextPlace place,
+                   std::vector<TokenId>& ids) const override;
   std::string plain_bytes(const Piece& piece) const override;
 
  private:

@@ -65,22 +65,76 @@ std::vector<std::pair<uint64_t, Merge>> BpeTokenizer::merges_in_order() const {
   return merges;
 }
 
-Metadata BpeTokenizer::to_gguf(int64_t vocab_size) const {
-  if (!options_.byte_level) {
-    // GGUF has no list of merges for such a vocabulary: a piece comes the sooner, the earlier in
-    // the list it is made.
-    std::vector<double> scores(static_cast<size_t>(n_tokens()));
-    for (const auto& [pair, merge] : merges_in_order()) {
-      double& score = scores[static_cast<size_t>(merge.id)];
-      if (score == 0) score = -1 - merge.priority;
-    }
-    const bool prefixed = std::ranges::any_of(options_.normalizer, [](const NormalizeStep& step) {
-      return step.kind == NormalizeStep::Kind::Prepend ||
-             step.kind == NormalizeStep::Kind::PrependOnce;
-    });
-    return gguf_sentencepiece(vocab_size, scores, prefixed);
+namespace {
+
+using Prepend = WordStep::Prepend;
+
+// What GGUF has a word for among normalizers and pre-tokenizers of SentencePiece-style pieces:
+// blanks become ▁, and one is in front of each text and behind each token, or of none.
+bool add_space_prefix_of(const BpeOptions& options) {
+  const auto refuse = [](bool fits) {
+    MINFER_REQUIRE(Input, fits,
+                   "the tokenizer's normalizer and pre-tokenizer have no form in GGUF");
+  };
+  bool replaces = false, prefixes = false;
+  for (const NormalizeStep& step : options.normalizer) {
+    const bool is_prepend = step.kind == NormalizeStep::Kind::Prepend && step.to == kBlank;
+    const bool is_replace =
+        step.kind == NormalizeStep::Kind::Replace && step.from == " " && step.to == kBlank;
+    refuse(is_prepend || is_replace);
+    refuse(!(is_prepend && prefixes));
+    prefixes = prefixes || is_prepend;
+    replaces = replaces || is_replace;
   }
-  const std::string pre = name_of_pre_tokenizer(options_.splitter, options_.ignore_merges);
+  for (const WordStep& step : options.words.steps()) {
+    // It prepends nothing to a text that begins with a blank, and its words end at blanks.
+    refuse(step.kind == WordStep::Kind::Metaspace && step.replacement == kBlank &&
+           step.prepend == Prepend::Never);
+    replaces = true;
+  }
+  refuse(replaces);
+  return prefixes;
+}
+
+// Whether tokens become text as GGUF's readers do it.
+bool decodes_plainly(const BpeOptions& options) {
+  using Kind = DecodeStep::Kind;
+  if (options.blank_between) return false;
+  return std::ranges::all_of(options.decoder, [&](const DecodeStep& step) {
+    if (step.kind == Kind::ByteLevel) return options.byte_level;
+    if (options.byte_level) return false;
+    return step.kind == Kind::ByteFallback ||
+           (step.kind == Kind::Replace && step.from == kBlank && step.to == " ");
+  });
+}
+
+}  // namespace
+
+// GGUF has no list of merges for such a vocabulary: a piece comes the sooner, the earlier in the
+// list it is made.
+Metadata BpeTokenizer::gguf_by_scores(int64_t vocab_size) const {
+  const bool prefixed = add_space_prefix_of(options_);
+  MINFER_REQUIRE(Input, !options_.ignore_merges, "ignore_merges has no form in GGUF");
+  std::vector<double> scores(static_cast<size_t>(n_tokens()));
+  for (const auto& [pair, merge] : merges_in_order()) {
+    double& score = scores[static_cast<size_t>(merge.id)];
+    if (score == 0) score = -1 - merge.priority;
+  }
+  return gguf_sentencepiece(vocab_size, scores, prefixed);
+}
+
+Metadata BpeTokenizer::to_gguf(int64_t vocab_size) const {
+  for (const AddedToken& token : added()) {
+    const bool plain = !token.single_word && !token.lstrip && !token.rstrip;
+    MINFER_REQUIRE(Input, plain, "single_word, lstrip and rstrip of token \"",
+                   shortened(token.text), "\" have no form in GGUF");
+  }
+  MINFER_REQUIRE(Input, decodes_plainly(options_), "the tokenizer's decoder has no form in GGUF");
+  if (!options_.byte_level) return gguf_by_scores(vocab_size);
+  const std::vector<WordStep>& steps = options_.words.steps();
+  const bool only_splits = steps.size() == 1 && steps[0].kind == WordStep::Kind::Split;
+  const std::string pre =
+      only_splits ? name_of_pre_tokenizer(steps[0].splitter, options_.ignore_merges) : "";
   MINFER_REQUIRE(Input, !pre.empty(), "the pre-tokenizer has no name in GGUF");
   const bool is_plain = std::ranges::all_of(options_.normalizer, [&](const NormalizeStep& step) {
     return step.kind == NormalizeStep::Kind::Nfc && pre == "qwen2";

@@ -1,9 +1,20 @@
 #include "models/tokenizer_vocabulary.h"
 
 #include <algorithm>
+#include <bit>
 #include <charconv>
+#include <functional>
+
+#include "models/tokenizer_normalize.h"
 
 namespace minfer {
+namespace {
+
+uint32_t hash_of(std::string_view text) {
+  return static_cast<uint32_t>(std::hash<std::string_view>()(text));
+}
+
+}  // namespace
 
 int byte_of_piece(std::string_view text) {
   if (text.size() != 6 || !text.starts_with("<0x") || text[5] != '>') return -1;
@@ -13,23 +24,37 @@ int byte_of_piece(std::string_view text) {
   return fault == std::errc() && stop == end && byte >= 0 ? byte : -1;
 }
 
+std::string sentencepiece_bytes(const Piece& piece) {
+  if (piece.kind == PieceKind::Byte) return {static_cast<char>(byte_of_piece(piece.text))};
+  return replace_all(piece.text, kBlank, " ");
+}
+
 Vocabulary::Vocabulary(std::vector<Piece> pieces) : pieces_(std::move(pieces)) {
   byte_ids_.fill(-1);
-  ids_.reserve(pieces_.size());
+  slots_.resize(std::bit_ceil(2 * pieces_.size() + 1));
   for (TokenId id = 0; id < size(); ++id) {
     const Piece& piece = (*this)[id];
     if (piece.text.empty()) continue;
-    ids_[piece.text] = id;
+    const uint32_t hash = hash_of(piece.text);
+    slots_[slot_of(piece.text, hash)] = {hash, id};
     longest_bytes_ = std::max(longest_bytes_, piece.text.size());
     if (const int byte = byte_of_piece(piece.text); piece.kind == PieceKind::Byte && byte >= 0)
       byte_ids_[static_cast<size_t>(byte)] = id;
   }
   spells_bytes_ = std::ranges::find(byte_ids_, -1) == byte_ids_.end();
+  spells_any_byte_ = std::ranges::any_of(byte_ids_, [](TokenId id) { return id >= 0; });
+}
+
+size_t Vocabulary::slot_of(std::string_view text, uint32_t hash) const {
+  const size_t mask = slots_.size() - 1;
+  size_t at = hash & mask;
+  while (slots_[at].id >= 0 && (slots_[at].hash != hash || (*this)[slots_[at].id].text != text))
+    at = (at + 1) & mask;
+  return at;
 }
 
 TokenId Vocabulary::find(std::string_view text) const {
-  const auto found = ids_.find(text);
-  return found == ids_.end() ? -1 : found->second;
+  return slots_[slot_of(text, hash_of(text))].id;
 }
 
 TokenId Vocabulary::find_mergeable(std::string_view text) const {
@@ -39,32 +64,6 @@ TokenId Vocabulary::find_mergeable(std::string_view text) const {
   const bool reserved =
       kind == PieceKind::Unknown || kind == PieceKind::Control || kind == PieceKind::Byte;
   return reserved ? -1 : id;
-}
-
-void StringSet::add(std::string_view text, TokenId id) {
-  if (text.empty()) return;
-  starts_[static_cast<unsigned char>(text[0])] = true;
-  int64_t node = 0;
-  for (const char byte : text) {
-    const auto next = static_cast<int64_t>(ids_.size());
-    const auto [found, is_new] = edges_.try_emplace(edge(node, byte), next);
-    if (is_new) ids_.push_back(-1);
-    node = found->second;
-  }
-  ids_[static_cast<size_t>(node)] = id;
-}
-
-StringSet::Match StringSet::longest_at(std::string_view text) const {
-  Match longest;
-  if (text.empty() || !starts_[static_cast<unsigned char>(text[0])]) return longest;
-  int64_t node = 0;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const auto found = edges_.find(edge(node, text[i]));
-    if (found == edges_.end()) break;
-    node = found->second;
-    if (const TokenId id = ids_[static_cast<size_t>(node)]; id >= 0) longest = {id, i + 1};
-  }
-  return longest;
 }
 
 }  // namespace minfer

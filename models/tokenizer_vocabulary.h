@@ -2,10 +2,8 @@
 
 #include <array>
 #include <cstdint>
-#include <functional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <vector>
 
 #include "kernels/base/tensor.h"
@@ -30,6 +28,8 @@ struct Piece {
 
 // The byte that "<0x0A>" stands for, or -1 where the text has another form.
 int byte_of_piece(std::string_view text);
+// What an ordinary or byte piece of a SentencePiece vocabulary adds to a text.
+std::string sentencepiece_bytes(const Piece& piece);
 
 // Pieces by id and by text.
 class Vocabulary {
@@ -47,37 +47,24 @@ class Vocabulary {
   TokenId find_mergeable(std::string_view text) const;  // the same among what text can merge into
   TokenId byte_id(unsigned char byte) const { return byte_ids_[byte]; }  // -1: none
   bool spells_bytes() const { return spells_bytes_; }                    // has all 256 of them
+  bool spells_any_byte() const { return spells_any_byte_; }
   size_t longest_bytes() const { return longest_bytes_; }
 
  private:
-  struct TextHash : std::hash<std::string_view> {
-    using is_transparent = void;
+  // Ids by text, in a table with linear probing that is at most half full. Texts are not kept
+  // twice, and only those with the hash that is looked for are compared: pieces may be long.
+  struct Slot {
+    uint32_t hash = 0;
+    TokenId id = -1;  // -1: free
   };
+  // The slot that has `text`, or the free one where it would be.
+  size_t slot_of(std::string_view text, uint32_t hash) const;
+
   std::vector<Piece> pieces_;
-  std::unordered_map<std::string, TokenId, TextHash, std::equal_to<>> ids_;
+  std::vector<Slot> slots_;
   std::array<TokenId, 256> byte_ids_;
-  bool spells_bytes_ = false;
+  bool spells_bytes_ = false, spells_any_byte_ = false;
   size_t longest_bytes_ = 0;
-};
-
-// Longest match over a set of strings, in time of the match.
-class StringSet {
- public:
-  struct Match {
-    TokenId id = -1;  // -1: none
-    size_t n_bytes = 0;
-  };
-  void add(std::string_view text, TokenId id);
-  // The longest member at the start of `text`.
-  Match longest_at(std::string_view text) const;
-
- private:
-  static uint64_t edge(int64_t node, char byte) {
-    return static_cast<uint64_t>(node) << 8 | static_cast<unsigned char>(byte);
-  }
-  std::array<bool, 256> starts_{};
-  std::vector<TokenId> ids_ = {-1};              // per node of the trie; node 0 is the root
-  std::unordered_map<uint64_t, int64_t> edges_;  // (node, byte) to node
 };
 
 }  // namespace minfer

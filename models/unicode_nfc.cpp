@@ -124,18 +124,30 @@ std::u32string decomposed(std::string_view text) {
   return out;
 }
 
-}  // namespace
-
-std::string nfc(std::string_view text) {
-  // U+0300 begins with the byte 0xcc; below it nothing changes.
-  const auto may_change = [](char c) { return static_cast<unsigned char>(c) >= 0xcc; };
+// `first_byte`: a text whose bytes are all below does not change. `finish` takes the decomposed
+// text.
+template <typename Finish>
+std::string in_form(std::string_view text, unsigned char first_byte, const Finish& finish) {
+  const auto may_change = [&](char c) { return static_cast<unsigned char>(c) >= first_byte; };
   if (std::ranges::none_of(text, may_change)) return std::string(text);
   std::u32string codes = decomposed(text);
   order_combining(codes);
   std::string out;
   out.reserve(text.size());
-  for (const char32_t code : recomposed(codes)) append_utf8(code, out);
+  for (const char32_t code : finish(codes)) append_utf8(code, out);
   return out;
+}
+
+}  // namespace
+
+std::string nfc(std::string_view text) {
+  // U+0300 begins with the byte 0xcc; below it nothing changes.
+  return in_form(text, 0xcc, recomposed);
+}
+
+std::string nfd(std::string_view text) {
+  // U+00C0 begins with the byte 0xc3.
+  return in_form(text, 0xc3, [](const std::u32string& codes) { return codes; });
 }
 
 }  // namespace minfer

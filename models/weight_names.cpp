@@ -1,106 +1,27 @@
 #include "models/weight_names.h"
 
+#include <algorithm>
+#include <charconv>
 #include <set>
 #include <string_view>
+#include <system_error>
+
+#include "models/weight_spelling.h"
 
 namespace minfer {
 namespace {
 
-// Modules of a block and around it, as one kind of file spells them; each has a ".weight" and may
-// have a ".bias". Empty: the architecture has no such module.
-struct Names {
-  std::string_view prefix;  // of all but `output`; some files leave it out
-  std::string_view embedding, positions, layers;
-  std::string_view attn_norm, wq, wk, wv, wqkv, wo;
-  std::string_view ffn_norm, w_gate, w_up, w_down;
-  std::string_view output_norm, output;
-  bool transposed;  // matrices of the blocks are stored [in, out]
-};
-
-constexpr Names kHfLlama = {.prefix = "model.",
-                            .embedding = "embed_tokens",
-                            .positions = "",
-                            .layers = "layers.",
-                            .attn_norm = "input_layernorm",
-                            .wq = "self_attn.q_proj",
-                            .wk = "self_attn.k_proj",
-                            .wv = "self_attn.v_proj",
-                            .wqkv = "",
-                            .wo = "self_attn.o_proj",
-                            .ffn_norm = "post_attention_layernorm",
-                            .w_gate = "mlp.gate_proj",
-                            .w_up = "mlp.up_proj",
-                            .w_down = "mlp.down_proj",
-                            .output_norm = "norm",
-                            .output = "lm_head",
-                            .transposed = false};
-
-constexpr Names kHfGpt2 = {.prefix = "transformer.",
-                           .embedding = "wte",
-                           .positions = "wpe",
-                           .layers = "h.",
-                           .attn_norm = "ln_1",
-                           .wq = "",
-                           .wk = "",
-                           .wv = "",
-                           .wqkv = "attn.c_attn",
-                           .wo = "attn.c_proj",
-                           .ffn_norm = "ln_2",
-                           .w_gate = "",
-                           .w_up = "mlp.c_fc",
-                           .w_down = "mlp.c_proj",
-                           .output_norm = "ln_f",
-                           .output = "lm_head",
-                           .transposed = true};
-
-constexpr Names kGgufLlama = {.prefix = "",
-                              .embedding = "token_embd",
-                              .positions = "",
-                              .layers = "blk.",
-                              .attn_norm = "attn_norm",
-                              .wq = "attn_q",
-                              .wk = "attn_k",
-                              .wv = "attn_v",
-                              .wqkv = "",
-                              .wo = "attn_output",
-                              .ffn_norm = "ffn_norm",
-                              .w_gate = "ffn_gate",
-                              .w_up = "ffn_up",
-                              .w_down = "ffn_down",
-                              .output_norm = "output_norm",
-                              .output = "output",
-                              .transposed = false};
-
-constexpr Names kGgufGpt2 = {.prefix = "",
-                             .embedding = "token_embd",
-                             .positions = "position_embd",
-                             .layers = "blk.",
-                             .attn_norm = "attn_norm",
-                             .wq = "",
-                             .wk = "",
-                             .wv = "",
-                             .wqkv = "attn_qkv",
-                             .wo = "attn_output",
-                             .ffn_norm = "ffn_norm",
-                             .w_gate = "",
-                             .w_up = "ffn_up",
-                             .w_down = "ffn_down",
-                             .output_norm = "output_norm",
-                             .output = "output",
-                             .transposed = false};
-
 constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
 
-const Names& names_of(KeyStyle style, Architecture architecture) {
-  const bool is_llama = architecture == Architecture::Llama;
-  if (style == KeyStyle::HuggingFace) return is_llama ? kHfLlama : kHfGpt2;
-  return is_llama ? kGgufLlama : kGgufGpt2;
-}
-
-// Buffers that hold no weights: angles that follow from the configuration, causal masks.
+// Buffers that hold no weights: angles that follow from the configuration, causal masks, scales of
+// an 8-bit cache.
 bool is_known_buffer(std::string_view name) {
-  return name == kRopeDivisors || name.ends_with("rotary_emb.inv_freq") ||
-         name.ends_with(".attn.bias") || name.ends_with(".attn.masked_bias");
+  constexpr std::string_view kSuffixes[] = {
+      "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attn.bias",
+      ".attn.masked_bias",   "self_attn.k_scale",     "self_attn.v_scale"};
+  return name == kRopeDivisors || std::ranges::any_of(kSuffixes, [&](std::string_view suffix) {
+           return name.ends_with(suffix);
+         });
 }
 
 // A tensor that the model needs, by the name that one kind of file gives it.
@@ -115,9 +36,12 @@ struct Slot {
 class Walk {
  public:
   //   stored_as_output  a tied pair goes by the name of the output layer
-  Walk(const ModelConfig& config, const Names& names, std::string_view prefix,
-       bool stored_as_output)
-      : config_(config), names_(names), prefix_(prefix), stored_as_output_(stored_as_output) {}
+  Walk(const ModelConfig& config, const Spelling& spelling, bool stored_as_output)
+      : config_(config),
+        names_(spelling.names),
+        prefix_(spelling.prefix),
+        output_(spelling.output),
+        stored_as_output_(stored_as_output) {}
 
   std::vector<Slot> slots(Weights& weights) {
     const ModelConfig& c = config_;
@@ -135,10 +59,10 @@ class Walk {
 
  private:
   void bind_embedding(Weights& weights) {
-    const std::string embedding = prefix_ + std::string(names_.embedding), output(names_.output);
+    const std::string embedding = prefix_ + std::string(names_.embedding);
     const bool is_table = !config_.tied_output;
-    rows(stored_as_output_ ? output : embedding, config_.vocab_size, weights.embedding, is_table);
-    if (!config_.tied_output) rows(output, config_.vocab_size, weights.output, false);
+    rows(stored_as_output_ ? output_ : embedding, config_.vocab_size, weights.embedding, is_table);
+    if (!config_.tied_output) rows(output_, config_.vocab_size, weights.output, false);
   }
 
   void bind_layer(const std::string& at, LayerWeights& layer) {
@@ -203,25 +127,37 @@ class Walk {
 
   const ModelConfig& config_;
   const Names& names_;
-  std::string prefix_;
+  std::string prefix_, output_;
   bool stored_as_output_;
   std::vector<Slot> slots_;
 };
 
 // As the source calls them.
-std::vector<Slot> slots_of(const TensorSource& source, const ModelConfig& config,
-                           Weights& weights) {
-  const Names& names = names_of(source.key_style, config.architecture);
-  std::string_view prefix = names.prefix;
-  if (source.find(cat(prefix, names.output_norm, ".weight")) == nullptr &&
-      source.find(cat(names.output_norm, ".weight")) != nullptr) {
-    prefix = {};
-  }
+std::vector<Slot> slots_of(const Spelling& spelling, const TensorSource& source,
+                           const ModelConfig& config, Weights& weights) {
   // A tied pair is stored under either name in Hugging Face files.
   const bool stored_as_output = config.tied_output &&
-                                source.find(cat(prefix, names.embedding, ".weight")) == nullptr &&
-                                source.find(cat(names.output, ".weight")) != nullptr;
-  return Walk(config, names, prefix, stored_as_output).slots(weights);
+                                source.find(spelling.embedding_name()) == nullptr &&
+                                source.find(spelling.output_name()) != nullptr;
+  return Walk(config, spelling, stored_as_output).slots(weights);
+}
+
+// Where a matrix is not there as such, but its parts are as a quantizer has packed them: what is
+// wrong; else empty.
+std::string packed_hint(const TensorSource& source, const std::string& name) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!name.ends_with(kWeight)) return "";
+  const std::string module = name.substr(0, name.size() - kWeight.size());
+  for (const char* part :
+       {".qweight", ".weight_packed", ".weight.absmax", ".weight_scale_inv", ".weight_scale"}) {
+    if (!is_stored(source, module + part)) continue;
+    const bool has_settings = !names_below(source.metadata, "quantization_config").empty();
+    return cat("; ", module, part, " is there: packed weights, which ",
+               has_settings ? "the quantization_config does not describe"
+                            : "need a quantization_config in config.json (or "
+                              "quantize_config.json or quant_config.json beside it)");
+  }
+  return "";
 }
 
 const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
@@ -230,18 +166,54 @@ const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
     const auto reason = source.unusable.find(slot.name);
     throw Error(ErrorKind::Input,
                 cat("tensor ", slot.name, " ", slot.shape, " ",
-                    reason == source.unusable.end() ? "is missing" : reason->second));
+                    reason == source.unusable.end() ? "is missing" : reason->second,
+                    packed_hint(source, slot.name)));
   }
   MINFER_REQUIRE(Input, entry->shape == slot.shape, "tensor ", slot.name, ": shape ", entry->shape,
                  ", expected ", slot.shape);
   return entry;
 }
 
-std::vector<std::string> surplus_of(const TensorSource& source,
+// Whether the tensor is the bias of a linear layer of the model: one that is bound to nothing holds
+// zeros, see settle_by_tensors.
+bool is_idle_bias(const Spelling& spelling, const ModelConfig& config, const std::string& name) {
+  if (!config.is_llama() || !name.ends_with(".bias")) return false;
+  return std::ranges::any_of(linear_modules(spelling.names), [&](std::string_view module) {
+    return name.ends_with(cat(".", module, ".bias"));
+  });
+}
+
+// Whether a name is that of something in one of the model's layers.
+bool is_in_layer(const Spelling& spelling, const ModelConfig& config, std::string_view name) {
+  const std::string before = cat(spelling.prefix, spelling.names.layers);
+  if (!name.starts_with(before)) return false;
+  name.remove_prefix(before.size());
+  int64_t layer = -1;
+  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), layer);
+  const bool is_number = error == std::errc() && end != name.data() + name.size() && *end == '.';
+  return is_number && layer >= 0 && layer < config.n_layers;
+}
+
+// Of a layer, and nothing that minfer knows: llama.cpp refuses such a file too, while transformers
+// computes without it and says so.
+void refuse_in_layers(const TensorSource& source, const Spelling& spelling,
+                      const ModelConfig& config, const std::vector<std::string>& surplus) {
+  if (source.key_style != KeyStyle::Gguf) return;
+  for (const std::string& name : surplus) {
+    MINFER_REQUIRE(Input, !is_in_layer(spelling, config, name), "tensor ", shortened(name),
+                   ": a layer of architecture ", config.architecture_name(),
+                   " has no such tensor here, and would not be computed as it is meant");
+  }
+}
+
+std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& spelling,
+                                    const ModelConfig& config,
                                     const std::set<const TensorEntry*>& bound) {
   std::vector<std::string> names;
   for (const TensorEntry& entry : source.tensors) {
-    if (!bound.contains(&entry) && !is_known_buffer(entry.name)) names.push_back(entry.name);
+    const bool is_known = bound.contains(&entry) || is_known_buffer(entry.name) ||
+                          is_idle_bias(spelling, config, entry.name);
+    if (!is_known) names.push_back(entry.name);
   }
   for (const auto& [name, reason] : source.unusable) {
     if (!is_known_buffer(name)) names.push_back(name);
@@ -253,7 +225,7 @@ std::vector<NamedShape> weights_by(KeyStyle style, const ModelConfig& config) {
   const Names& names = names_of(style, config.architecture);
   Weights weights;
   std::vector<NamedShape> all;
-  for (const Slot& slot : Walk(config, names, names.prefix, false).slots(weights)) {
+  for (const Slot& slot : Walk(config, Spelling::usual(names), false).slots(weights)) {
     all.push_back({slot.name, slot.shape});
   }
   return all;
@@ -265,12 +237,14 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelC
                                         Weights& weights, std::vector<std::string>& surplus) {
   std::vector<WeightBinding> bindings;
   std::set<const TensorEntry*> bound;
-  for (Slot& slot : slots_of(source, config, weights)) {
+  const Spelling spelling = Spelling::of(source, config);
+  for (Slot& slot : slots_of(spelling, source, config, weights)) {
     const TensorEntry* entry = find_entry(source, slot);
     bound.insert(entry);
     bindings.push_back({entry, slot.transposed, std::move(slot.parts)});
   }
-  surplus = surplus_of(source, bound);
+  surplus = surplus_of(source, spelling, config, bound);
+  refuse_in_layers(source, spelling, config, surplus);
   return bindings;
 }
 

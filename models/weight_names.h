@@ -31,6 +31,21 @@ struct WeightBinding {
 std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
                                         Weights& weights, std::vector<std::string>& surplus);
 
+// The matrices of the vocabulary as a source has them; null where it cannot deliver one.
+struct StoredTables {
+  const TensorEntry *embedding, *output;
+  std::string output_name;  // "lm_head.weight"
+  bool has_output;          // also where it cannot be delivered
+};
+StoredTables find_tables(const TensorSource& source, const ModelConfig& config);
+
+// Linear layers of a Llama block that have biases together: queries, keys and values; the output of
+// the attention; the FFN.
+enum class LinearGroup { Inputs, Output, Mlp };
+// Those that the source has, of all layers.
+std::vector<const TensorEntry*> find_biases(const TensorSource& source, const ModelConfig& config,
+                                            LinearGroup group);
+
 // Every tensor of a model as transformers names it, in the order of bind_weights.
 struct NamedShape {
   std::string name;

@@ -17,6 +17,6 @@ builds in build/release, and fetches SmolLM2-135M-Instruct into
 TEXT
 install_packages "${packages[@]}"
 if [[ ! -f build/release/build.ninja ]]; then configure_release OFF >&2; fi
-cmake --build build/release --target minfer_cli >&2
+cmake --build build/release --target minfer_cli minfer_docs >&2  # all that an install needs
 scripts/get_model.sh smollm2
 build/release/tools/minfer generate -m smollm2 --chat -n 256 --temp 0 -p "$prompt" </dev/null

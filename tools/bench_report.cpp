@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/bytes_text.h"
 #include "tools/json_text.h"
 #include "tools/statistics.h"
 
@@ -14,47 +15,52 @@ using Json = nlohmann::ordered_json;
 
 Json row_json(const BenchRow& row) {
   const std::vector<double> rates = row.samples_ts();
-  return {{"test", row.test()},
-          {"model", row.model},
-          {"model_size", row.model_bytes},
-          {"model_n_params", row.n_params},
-          {"backend", row.backend},
-          {"n_threads", row.n_threads},
-          {"n_batch", row.n_batch},
-          {"type_k", row.kv_type},
-          {"type_v", row.kv_type},
-          {"activations", row.activations},
-          {"gemm", row.gemm},
-          {"n_prompt", row.n_prompt},
-          {"n_gen", row.n_gen},
-          {"n_depth", row.n_depth},
-          {"test_time", row.test_time},
-          {"avg_ts", mean(rates)},
-          {"stddev_ts", standard_deviation(rates)},
-          {"avg_ns", mean(row.samples_s) * 1e9},
-          {"stddev_ns", standard_deviation(row.samples_s) * 1e9},
-          {"bytes_per_token", row.bytes_per_token},
-          {"read_share", row.read_share()},
-          {"first_token_s", row.first_token_s},
-          {"p50_s", percentile(row.step_s, 0.5)},
-          {"p90_s", percentile(row.step_s, 0.9)},
-          {"p99_s", percentile(row.step_s, 0.99)},
-          {"samples_ts", rates}};
+  return {
+      {"test", row.test()},
+      {"model", row.model},
+      {"model_size", row.model_bytes},
+      {"model_n_params", row.n_params},
+      {"backend", row.backend},
+      {"n_threads", row.n_threads},
+      {"n_batch", row.n_batch},
+      {"type_k", row.kv_type},
+      {"type_v", row.kv_type},
+      {"activations", row.activations},
+      {"gemm", row.gemm},
+      {"n_prompt", row.n_prompt},
+      {"n_gen", row.n_gen},
+      {"n_depth", row.n_depth},
+      {"test_time", row.test_time},
+      {"avg_ts", mean(rates)},
+      {"stddev_ts", standard_deviation(rates)},
+      {"avg_ns", mean(row.samples_s) * 1e9},
+      {"stddev_ns", standard_deviation(row.samples_s) * 1e9},
+      {"bytes_per_token", row.bytes_per_token},
+      {"read_share", row.read_share()},
+      {"flops_per_token", row.flops_per_token},
+      {"arithmetic_share", row.flops_per_second > 0 ? Json(row.arithmetic_share()) : Json(nullptr)},
+      {"limit", row.arithmetic_binds() ? "arithmetic" : "read"},
+      {"limit_share", row.limit_share()},
+      {"first_token_s", row.first_token_s},
+      {"p50_s", percentile(row.step_s, 0.5)},
+      {"p90_s", percentile(row.step_s, 0.9)},
+      {"p99_s", percentile(row.step_s, 0.99)},
+      {"samples_ts", rates}};
 }
 
 std::string markdown(const std::vector<BenchRow>& rows) {
   std::string text =
-      "| model | size | params | backend | test | t/s | ms/token p50 / p99 | of read bandwidth |\n"
+      "| model | size | params | backend | test | t/s | ms/token p50 / p99 | of the limit |\n"
       "| --- | ---: | ---: | --- | ---: | ---: | ---: | ---: |\n";
   for (const BenchRow& row : rows) {
     const std::vector<double> rates = row.samples_ts();
     text += fmt::format(
-        "| {} | {:.2f} GiB | {:.2f} M | {} | {} | {:.2f} ± {:.2f} | {:.2f} / {:.2f} | "
-        "{:.0f} % |\n",
-        row.model, double(row.model_bytes) / (1024.0 * 1024 * 1024), double(row.n_params) / 1e6,
-        row.backend, row.test(), mean(rates), standard_deviation(rates),
-        percentile(row.step_s, 0.5) * 1e3, percentile(row.step_s, 0.99) * 1e3,
-        row.read_share() * 100);
+        "| {} | {} | {:.2f} M | {} | {} | {:.2f} ± {:.2f} | {:.2f} / {:.2f} | "
+        "{:.0f} % of {} |\n",
+        row.model, bytes_text(row.model_bytes), double(row.n_params) / 1e6, row.backend, row.test(),
+        mean(rates), standard_deviation(rates), percentile(row.step_s, 0.5) * 1e3,
+        percentile(row.step_s, 0.99) * 1e3, row.limit_share() * 100,
+        row.arithmetic_binds() ? "arithmetic" : "read bandwidth");
   }
   return text;
 }
@@ -134,6 +140,21 @@ std::vector<double> BenchRow::samples_ts() const {
 
 double BenchRow::read_share() const {
   return per_second(double(bytes_per_token) * mean(samples_ts()), read_bytes_per_second);
+}
+
+double BenchRow::arithmetic_share() const {
+  return per_second(flops_per_token * mean(samples_ts()), flops_per_second);
+}
+
+double flops_per_token(const ModelConfig& c, int64_t n, int64_t n_depth, bool with_logits) {
+  const auto dim = double(c.dim), head_dims = double(c.n_heads * c.head_dim);
+  const double n_ffn = c.is_llama() ? 3 : 2;
+  const double products =
+      2 * dim * head_dims + 2 * dim * double(c.kv_dim()) + n_ffn * dim * double(c.ffn_dim);
+  // A token attends to those before it: n_depth and half of its own run on average.
+  const double attention = 2 * head_dims * (double(n_depth) + double(n + 1) / 2);
+  const double logits = dim * double(c.vocab_size) * (with_logits ? 1 : 1 / double(n));
+  return 2 * (double(c.n_layers) * (products + attention) + logits);
 }
 
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format) {

@@ -3,6 +3,7 @@
 #include <string>
 #include <vector>
 
+#include "models/model_config.h"
 #include "tools/machine_report.h"
 
 namespace minfer {
@@ -23,12 +24,22 @@ struct BenchRow {
   double first_token_s = 0;          // mean time until the logits of the first new token
   int64_t bytes_per_token = 0;       // weights and cache that one token reads
   double read_bytes_per_second = 0;  // of the machine, measured in the same run
+  double flops_per_token = 0;
+  double flops_per_second = 0;  // of the machine; 0: not known
 
   int64_t n_tokens() const { return n_prompt + n_gen; }
   std::string test() const;  // "pp512", "tg128 @ d4096"
   std::vector<double> samples_ts() const;
   double read_share() const;
+  double arithmetic_share() const;
+  // Of the two limits the one that is nearer: reads of memory for decode, arithmetic for most
+  // prefills.
+  bool arithmetic_binds() const { return n_prompt > 0 && arithmetic_share() > read_share(); }
+  double limit_share() const { return arithmetic_binds() ? arithmetic_share() : read_share(); }
 };
+
+// Floating-point operations of the products and of attention for one of n tokens behind n_depth.
+double flops_per_token(const ModelConfig& config, int64_t n, int64_t n_depth, bool with_logits);
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);

@@ -1,6 +1,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <ctime>
 #include <regex>
 
@@ -20,7 +21,7 @@ namespace minfer {
 namespace {
 
 struct BenchOptions {
-  std::string model_path, synthetic;
+  std::vector<std::string> model_paths, synthetics;
   std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0};
   int64_t repetitions = 5;
   int64_t batch_size = 0;  // 0: the backend's own
@@ -66,6 +67,7 @@ class Bench {
     const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
     row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
                           kv_bytes_per_position(session_) * (n_depth + n / 2) / tokens_per_read;
+    row.flops_per_token = flops_per_token(model_.config, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
     for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_prompt, n_gen, n_depth, &row);
@@ -123,15 +125,29 @@ class Bench {
   const BenchOptions& options_;
 };
 
-std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options) {
-  MINFER_REQUIRE(Usage, options.synthetic.empty() || options.model_path.empty(),
-                 "--model and --synthetic exclude each other");
-  kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
-  if (options.synthetic.empty()) {
-    return make_backend_for(options.device, find_model(options.model_path));
+// What is timed: a model's path, or the name of a shape with random weights.
+struct Subject {
+  std::string path, synthetic;
+};
+
+// MINFER_MODEL stands for a model that is not named, and so not beside a shape that is.
+std::vector<Subject> subjects_of(const BenchOptions& options) {
+  std::vector<Subject> subjects;
+  const char* const usual = std::getenv("MINFER_MODEL");
+  const bool unnamed = options.model_paths.empty() ||
+                       (usual != nullptr && options.model_paths == std::vector<std::string>{usual});
+  if (options.synthetics.empty() || !unnamed) {
+    for (const std::string& path : options.model_paths) subjects.push_back({find_model(path), ""});
   }
+  for (const std::string& name : options.synthetics) subjects.push_back({"", name});
+  if (subjects.empty()) subjects.push_back({find_model(""), ""});
+  return subjects;
+}
+
+std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options, const Subject& subject) {
+  if (subject.synthetic.empty()) return make_backend_for(options.device, subject.path);
   return make_backend(options.device,
-                      options.synthetic.ends_with(":bf16") ? DType::BF16 : DType::F16);
+                      subject.synthetic.ends_with(":bf16") ? DType::BF16 : DType::F16);
 }
 
 // Tokens of context that the largest of the tests fills.
@@ -149,18 +165,18 @@ SessionOptions session_options(const BenchOptions& options, const Model& model) 
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
-Model load_bench_model(const BenchOptions& options, Backend& backend, const Context& context) {
+Model load_bench_model(const BenchOptions& options, const Subject& subject, Backend& backend,
+                       const Context& context) {
   const auto memory_of_session = [&](const Model& model) {
     SessionMemory memory = session_memory(model.config, backend, session_options(options, model));
     memory.context_option = "tests (-d with -p or -n) of at most";
     return memory;
   };
-  if (!options.synthetic.empty()) {
-    return make_synthetic_model(options.synthetic, backend, /*seed=*/1, needed_context(options),
+  if (!subject.synthetic.empty()) {
+    return make_synthetic_model(subject.synthetic, backend, /*seed=*/1, needed_context(options),
                                 memory_of_session);
   }
-  return load_with_progress(find_model(options.model_path), backend, "", context.common.quiet,
-                            memory_of_session);
+  return load_with_progress(subject.path, backend, "", context.common.quiet, memory_of_session);
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
@@ -202,14 +218,20 @@ double measure_read_bandwidth(const DeviceOptions& device) {
                          : measure_cpu_read_bandwidth(thread_count(device), "");
 }
 
-void run_bench(const BenchOptions& options, Context& context) {
-  const std::unique_ptr<Backend> backend = make_bench_backend(options);
-  const int n_threads = thread_count(options.device);
-  const Model model = load_bench_model(options, *backend, context);
+// Of f32 on the processors, of F16 on a card; 0 where it is not known.
+double arithmetic_of(const MachineLimits& limits) {
+  if (!limits.cuda) return limits.cpu.fma_flops_per_second;
+  double best = 0;
+  for (const auto& hgemm : limits.cuda->hgemm) best = std::max(best, hgemm.flops_per_second);
+  return best;
+}
+
+std::vector<BenchRow> bench_model(const BenchOptions& options, const Subject& subject,
+                                  const MachineLimits& limits, const Context& context) {
+  const std::unique_ptr<Backend> backend = make_bench_backend(options, subject);
+  const Model model = load_bench_model(options, subject, *backend, context);
   log_info(model.description + " on " + backend->name());
   // Before and after the tests, for a machine whose speed moves in between; the better one holds.
-  MachineLimits limits;
-  if (context.common.json) limits = measure_limits(options.device);
   double read_bytes_per_second = measure_read_bandwidth(options.device);
   throw_if_interrupted();
   std::vector<BenchRow> rows = run_tests(options, model, *backend);
@@ -220,13 +242,30 @@ void run_bench(const BenchOptions& options, Context& context) {
     row.model_bytes = model.file_bytes;
     row.n_params = model.n_params;
     row.backend = backend->name();
-    row.n_threads = n_threads;
+    row.n_threads = thread_count(options.device);
     row.n_batch = options.batch_size > 0 ? options.batch_size : backend->preferred_chunk();
     row.kv_type = options.kv_type;
     row.activations = options.device.activations;
     row.gemm = options.device.gemm;
     row.read_bytes_per_second = read_bytes_per_second;
+    row.flops_per_second = arithmetic_of(limits);
     warn_of_spread(row);
+  }
+  return rows;
+}
+
+void run_bench(const BenchOptions& options, Context& context) {
+  kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
+  const std::vector<Subject> subjects = subjects_of(options);
+  for (const Subject& subject : subjects) {  // so that the last is not refused after hours
+    if (subject.synthetic.empty()) check_model(*open_source(subject.path));
+  }
+  make_backend(options.device);  // refuses what this build does not have
+  const MachineLimits limits = measure_limits(options.device);
+  std::vector<BenchRow> rows;
+  for (const Subject& subject : subjects) {
+    const std::vector<BenchRow> more = bench_model(options, subject, limits, context);
+    rows.insert(rows.end(), more.begin(), more.end());
   }
   if (!context.common.json) return context.out.text(format_rows(rows, options.format));
   context.out.line(bench_json(limits, rows));
@@ -284,16 +323,17 @@ void add_bench_command(CommandNode& root, Context& context) {
                        "  minfer bench -m smollm2\n"
                        "  minfer bench --synthetic tinyllama-1.1b:f16 -p 512 -n 32 -r 3\n"
                        "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
+                       "  minfer bench -m model -m model-int4-g64\n"
                        "  minfer bench limits\n"
                        "  minfer bench kernels --filter gemm",
                        [options, &context] { run_bench(*options, context); });
-  command.add_text("-m,--model", options->model_path, "MODEL",
-                   "Directory, .gguf, llama2.c .bin, or smollm2");
+  command.add_repeatable("-m,--model", options->model_paths, "MODEL",
+                         "Directory, .gguf, llama2.c .bin, or smollm2; repeatable");
   std::string names;
   for (const std::string& name : synthetic_names()) names += (names.empty() ? "" : ", ") + name;
-  command.add_text(
-      "--synthetic", options->synthetic, "NAME[:TYPE]",
-      "Random weights in a known shape: " + names + "; f16, bf16, f32, int8 or int4[:GROUP]");
+  command.add_repeatable("--synthetic", options->synthetics, "NAME[:TYPE]",
+                         "Random weights in a known shape: " + names +
+                             "; f16, bf16, f32, int8 or int4[:GROUP]; repeatable");
   constexpr int64_t kMax = 1 << 24;
   command.add_integers("-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
   command.add_integers("-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");

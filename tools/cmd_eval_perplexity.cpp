@@ -40,8 +40,8 @@ struct PerplexityCommandOptions {
 std::string read_evaluation_text(const std::string& name) {
   if (name != kWikitext2) return read_text(name);
   const std::string path = cache_dir() + "/data/wiki.test.raw";
-  MINFER_REQUIRE(Input, path_exists(path), shortened(path, 200),
-                 " is not there; scripts/get_wikitext2.sh fetches it");
+  MINFER_REQUIRE(Input, path_exists(path), shortened(path, 200), " is not there; ",
+                 shortened(script_path("get_wikitext2.sh"), 500), " fetches it");
   std::string text = read_text(path);
   const std::string found = sha256_hex(text);
   MINFER_REQUIRE(Input, found == kWikitext2Sha256, shortened(path, 200), ": SHA-256 ", found,
@@ -177,6 +177,7 @@ class PerplexityRun {
     for (size_t i = 0; i < models_.size(); ++i) {
       reports[i].model = models_[i].path;
       reports[i].result = results[i];
+      require_finite(reports[i]);
     }
     return reports;
   }
@@ -196,7 +197,7 @@ class PerplexityRun {
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
   const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
   if (context.common.json) return context.out.line(perplexity_json(reports));
-  for (const PerplexityReport& report : reports) context.out.text(perplexity_text(report));
+  context.out.text(perplexity_text(reports));
 }
 
 }  // namespace

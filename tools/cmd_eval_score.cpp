@@ -35,27 +35,48 @@ ContinuationTokens parse_line(std::string_view line, const Tokenizer& tokenizer)
   return encode_continuation(tokenizer, context, text_field(object, "continuation"));
 }
 
-// All lines before the first is scored: a bad one is found before the long work.
-std::vector<ContinuationTokens> parse_lines(std::string_view text, const Tokenizer& tokenizer,
-                                            const std::string& name) {
-  std::vector<ContinuationTokens> lines;
+// A line of the input: what is to be scored, or why it cannot be.
+struct Line {
+  int64_t number = 0;  // in the file, from 1
+  ContinuationTokens tokens;
+  std::string error;  // empty: none
+};
+
+// Runs step(), and keeps what is wrong with the line itself; all else ends the run.
+template <typename Step>
+void in_line(Line& line, Step step) {
+  try {
+    step();
+  } catch (const Error& e) {
+    if (e.kind() != ErrorKind::Input && e.kind() != ErrorKind::Usage) {
+      throw e.in(cat("line ", line.number));
+    }
+    line.error = cat("line ", line.number, ": ", e.what());
+  }
+}
+
+// Lines of white space alone are left out.
+std::vector<Line> parse_lines(std::string_view text, const Tokenizer& tokenizer) {
+  std::vector<Line> lines;
+  int64_t number = 0;
   while (!text.empty()) {
     const size_t end = std::min(text.find('\n'), text.size());
-    try {
-      lines.push_back(parse_line(text.substr(0, end), tokenizer));
-    } catch (const Error& e) {
-      throw e.in(cat(shortened(name, 200), ": line ", lines.size() + 1));
-    }
+    const std::string_view content = text.substr(0, end);
     text.remove_prefix(std::min(end + 1, text.size()));
+    ++number;
+    if (content.find_first_not_of(" \t\r") == content.npos) continue;
+    Line& line = lines.emplace_back();
+    line.number = number;
+    in_line(line, [&] { line.tokens = parse_line(content, tokenizer); });
   }
   return lines;
 }
 
 // The longest line, as far as the model was trained.
-int64_t needed_ctx(const std::vector<ContinuationTokens>& lines, int64_t trained) {
+int64_t needed_ctx(const std::vector<Line>& lines, int64_t trained) {
   int64_t longest = 1;
-  for (const ContinuationTokens& line : lines) {
-    longest = std::max(longest, std::ssize(line.context) + std::ssize(line.continuation));
+  for (const auto& [number, tokens, error] : lines) {
+    longest = std::max(longest, std::ssize(tokens.context) + std::ssize(tokens.continuation));
   }
   return std::min(longest, trained);
 }
@@ -66,11 +87,11 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   const std::string text = read_text(options.input_path);
-  std::vector<ContinuationTokens> lines;
+  std::vector<Line> lines;
   SessionOptions session_options = {
       .prefill_chunk = options.batch_size, .kv_dtype = kv_dtype, .all_logits = true};
   const auto plan_session = [&](const Model& model) {
-    lines = parse_lines(text, *model.tokenizer, options.input_path);
+    lines = parse_lines(text, *model.tokenizer);
     session_options.max_seq_len = needed_ctx(lines, model.config.trained_seq_len);
     return session_memory(model.config, *backend, session_options);
   };
@@ -80,17 +101,22 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   log_info(load_line(model, session, session_options, *backend));
 
   ContinuationScorer scorer(session);
-  for (size_t i = 0; i < lines.size(); ++i) {
+  int64_t n_failed = 0;
+  for (Line& line : lines) {
     throw_if_interrupted();
-    try {
-      const ContinuationScore score = scorer.score(lines[i]);
+    ContinuationScore score;
+    if (line.error.empty()) in_line(line, [&] { score = scorer.score(line.tokens); });
+    if (line.error.empty()) {
       context.out.line(compact({{"logprob", score.logprob},
                                 {"is_greedy", score.is_greedy},
                                 {"n_tokens", score.n_tokens}}));
-    } catch (const Error& e) {
-      throw e.in(cat(shortened(options.input_path, 200), ": line ", i + 1));
+    } else {
+      context.out.line(compact({{"error", line.error}}));
+      ++n_failed;
     }
   }
+  MINFER_REQUIRE(Input, n_failed == 0, shortened(options.input_path, 200), ": ", n_failed, " of ",
+                 lines.size(), " lines could not be scored");
 }
 
 }  // namespace
@@ -105,8 +131,11 @@ void add_eval_score_command(CommandNode& eval, Context& context) {
   command.add_text("-m,--model", options->model_path, "MODEL",
                    "Directory, .gguf, llama2.c .bin, or smollm2");
   command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
-  command.add_text("--input", options->input_path, "FILE",
-                   "One object a line with \"context\" and \"continuation\"; -: stdin");
+  command.add_text(
+      "--input", options->input_path, "FILE",
+      "One object a line with \"context\" and \"continuation\"; -: stdin. A blank line is "
+      "left out; one that cannot be scored gets {\"error\": ...}, and the exit status is "
+      "3 in the end");
   command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20, "Tokens in one pass",
                       Show::More);
   add_kv_type_option(command, options->kv_type);

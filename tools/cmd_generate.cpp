@@ -1,11 +1,10 @@
 #include <algorithm>
-#include <random>
 
-#include "engine/generate.h"
-#include "models/chat.h"
+#include "tools/chat_options.h"
 #include "tools/commands.h"
-#include "tools/device.h"
 #include "tools/generate_report.h"
+#include "tools/generation_options.h"
+#include "tools/id_tokenizer.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
@@ -15,71 +14,84 @@
 namespace minfer {
 namespace {
 
-struct GenerateCommandOptions {
-  std::string model_path, tokenizer_path;
+// An answer ends where the model ends it, and its context is made for this many tokens at most: the
+// KV cache of all that a model was trained for can be larger than the model.
+constexpr int64_t kMaxAnswerTokens = 8192;
+
+struct GenerateCommandOptions : GenerationOptions {
   TextOptions prompt;
-  bool chat = false;
+  std::optional<std::string> prompt_ids;  // in place of a text
+  bool chat = false, no_chat = false;
   std::optional<std::string> system;
-  std::string chat_template;
-  bool special = false, no_bos = false, echo = false, jsonl = false;
+  ChatCommandOptions conversation;
+  bool special = false, no_bos = false, echo = false;
 
-  int64_t ctx_size = 0;    // 0: what prompt and -n need, within the trained context
-  int64_t batch_size = 0;  // 0: the backend's own
-  std::string kv_type = "f16";
-  int64_t seed = -1;                    // -1: a random one
-  std::vector<std::string> logit_bias;  // "ID=B"
-  GenerateOptions generate;
-  DeviceOptions device;
+  // Whether the prompt goes through a chat template.
+  bool is_chat() const { return chat || conversation.messages; }
 };
-
-std::pair<TokenId, float> parse_logit_bias(const std::string& text) {
-  const size_t equals = text.find('=');
-  MINFER_REQUIRE(Usage, equals != std::string::npos, "--logit-bias: ", shortened(text),
-                 " is not ID=BIAS");
-  const std::string_view view = text;
-  const int64_t id = parse_integer("--logit-bias", view.substr(0, equals), 0, INT32_MAX);
-  return {narrow<TokenId>(id),
-          (parse_number("--logit-bias", view.substr(equals + 1), -1e30f, 1e30f))};
-}
-
-uint64_t random_seed() { return std::random_device()(); }
 
 // What the options say that cannot be, before a model is read.
 void check(const GenerateCommandOptions& options, const Context& context) {
-  MINFER_REQUIRE(Usage, options.chat || (!options.system && options.chat_template.empty()),
-                 "--system and --chat-template go with --chat");
-  MINFER_REQUIRE(Usage, !(context.common.json && options.jsonl),
-                 "--json and --jsonl exclude each other");
-  MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || context.common.json || options.jsonl,
-                 "--logprobs goes with --json or --jsonl");
-  for (const std::string& stop : options.generate.stop) {
-    MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
-  }
-  if (!options.chat_template.empty()) chat_family_by_name(options.chat_template);
-  kv_dtype_by_name(options.kv_type, options.device);
+  const ChatCommandOptions& conversation = options.conversation;
+  conversation.check();
+  MINFER_REQUIRE(Usage, !(options.is_chat() && options.no_chat),
+                 "--no-chat excludes --chat and --messages");
+  const bool chat_option =
+      options.system || !conversation.chat_template.empty() || !conversation.variables.empty();
+  MINFER_REQUIRE(Usage, options.is_chat() || !chat_option,
+                 "--system, --chat-template and --template-var go with --chat or --messages");
+  MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
+                 "--messages has a system message of its own, --system cannot give it");
+  const bool has_text = options.prompt.positional || options.prompt.option || options.prompt.file;
+  MINFER_REQUIRE(Usage, !options.prompt_ids || (!has_text && !options.is_chat()),
+                 "--prompt-ids takes the place of a prompt, of --chat and of --messages");
+  check_generation_options(options, context.common.json);
 }
 
 std::string read_prompt(const TextOptions& options) {
   std::optional<std::string> text = read_text_options(options);
   MINFER_REQUIRE(Usage, text,
                  "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
+  bool typed = options.positional || options.option;
+  if (typed) {
+    if (const std::optional<std::string> piped = piped_text()) {
+      *text += '\n' + *piped;
+      typed = false;
+    }
+  }
   // The newline that ends a file is the editor's or echo's and not the prompt's.
-  const bool typed = options.positional || options.option;
   if (!typed && text->ends_with('\n')) text->pop_back();
   return *std::move(text);
 }
 
+// The conversation so far, with the prompt as one more turn of the user's if there is one.
+std::string read_messages(const GenerateCommandOptions& options) {
+  const TextOptions& prompt = options.prompt;
+  std::string messages = read_text(*options.conversation.messages);
+  if (!prompt.positional && !prompt.option && !prompt.file) return messages;
+  MINFER_REQUIRE(Usage, !(prompt.file == "-" && options.conversation.messages == "-"),
+                 "stdin cannot be both the messages and the prompt");
+  return with_turn(messages, "user", read_prompt(prompt));
+}
+
+// The tokens of `text`: a prompt, or with --messages the conversation.
 ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                        const std::string& text) {
   ChatPrompt prompt;
-  if (options.chat) {
-    const ChatFamily family = options.chat_template.empty()
-                                  ? recognize_chat_family(tokenizer.chat_template())
-                                  : chat_family_by_name(options.chat_template);
-    prompt = make_chat_prompt(tokenizer, family, text, options.system, options.special);
+  if (options.is_chat()) {
+    const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
+    const ChatOptions chat_options = options.conversation.chat_options(options.special);
+    prompt = options.conversation.messages
+                 ? make_chat_prompt(tokenizer, chosen, text, chat_options)
+                 : make_turn_prompt(tokenizer, chosen, text, options.system, chat_options);
     const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
     if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
   } else {
+    if (!options.no_chat && !tokenizer.chat_template().empty()) {
+      log_info(
+          "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
+          "it");
+    }
     prompt.tokens =
         tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
   }
@@ -96,51 +108,70 @@ std::string listed(const std::vector<TokenId>& ids) {
 
 // The KV cache holds what this run can need and no more.
 SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
-                               int64_t n_prompt) {
+                               int64_t n_prompt, int64_t n_predict) {
   const int64_t trained = model.config.trained_seq_len;
   MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
                  " is past the trained context of ", trained, " tokens");
   const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
   MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
                  " tokens, the context holds ", limit);
-  const int64_t n_predict = options.generate.n_predict;
+  if (options.is_chat() && !options.n_predict) n_predict = kMaxAnswerTokens;
   const bool bounded = options.ctx_size == 0 && n_predict >= 0;
   return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
           .prefill_chunk = options.batch_size,
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
+// With token ids as the prompt a model needs no tokenizer: it answers in ids.
+Model load_to_generate(const GenerateCommandOptions& options, const std::string& path,
+                       Backend& backend, const Context& context,
+                       const SessionMemoryOf& plan_session) {
+  const bool quiet = context.common.quiet;
+  if (!options.prompt_ids) {
+    return load_with_tokenizer(path, backend, options.tokenizer_path, quiet, plan_session);
+  }
+  Model model = load_with_progress(path, backend, options.tokenizer_path, quiet, plan_session);
+  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.config.vocab_size);
+  return model;
+}
+
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
-  GenerateOptions generate_options = options.generate;
-  for (const std::string& bias : options.logit_bias) {
-    generate_options.sampler.logit_bias.push_back(parse_logit_bias(bias));
-  }
+  GenerateOptions generate_options =
+      parsed_generate_options(options, options.is_chat() ? -1 : kDefaultPredict);
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
-  const std::string text = read_prompt(options.prompt);
+  const std::string text = options.prompt_ids              ? *options.prompt_ids
+                           : options.conversation.messages ? read_messages(options)
+                                                           : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
-    prompt = make_prompt(options, *model.tokenizer, text);
-    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()));
+    if (options.prompt_ids) {
+      prompt.tokens = parse_token_ids("--prompt-ids", text, model.config.vocab_size);
+      MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
+    } else {
+      prompt = make_prompt(options, *model.tokenizer, text);
+    }
+    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()),
+                                   generate_options.n_predict);
     SessionMemory memory = session_memory(model.config, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
   };
-  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
-                                          context.common.quiet, plan_session);
+  const Model model = load_to_generate(options, path, *backend, context, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
+  Progress reading("reading the prompt", context.common.quiet);
+  session_opts.progress = reading.callback();
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  const uint64_t seed = options.seed >= 0 ? uint64_t(options.seed) : random_seed();
-  generate_options.sampler.seed = seed;
+  const std::optional<uint64_t> seed = chosen_seed(options);
+  generate_options.sampler.seed = seed.value_or(0);
   generate_options.end_ids = prompt.end_ids;
   generate_options.show_special = options.special;
-  generate_options.interrupted = &interrupt_flag();
 
   const bool logprobs = generate_options.n_logprobs > 0;
   const bool streamed = !context.common.json && !options.jsonl;
@@ -149,6 +180,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   double last = 0;
   int64_t index = 0;
   const auto on_token = [&](const GeneratedToken& token) {
+    reading.clear();
     const double now = now_seconds();
     if (index > 0 && token.id >= 0) token_seconds.push_back(now - last);
     last = now;
@@ -159,11 +191,15 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   start.loaded_seconds = start.seconds + now_seconds() - loading;
   const GenerateResult result = generate(session, prompt.tokens, generate_options, on_token);
 
-  if (streamed) context.out.text("\n");
-  if (context.common.json) {
+  reading.clear();
+  if (streamed && (result.stop_reason != StopReason::Interrupted || !result.tokens.empty())) {
+    context.out.text("\n");
+  }
+  if (!streamed) {
     const std::optional<std::string> echo = options.echo ? std::optional(text) : std::nullopt;
-    context.out.line(
-        result_json(result, start, model, seed, options.device.activations, logprobs, echo));
+    const ResultReport report{result,   start, model, seed, options.device.activations,
+                              logprobs, echo};
+    context.out.line(options.jsonl ? done_json(report) : result_json(report));
   }
   log_info(finish_line(result, std::move(token_seconds), model, seed));
   throw_if_interrupted();
@@ -175,52 +211,18 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Text to continue; \"\" is a prompt too");
   command.add_text("-f,--file", options.prompt.file, "FILE",
                    "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
+  command.add_text("--prompt-ids", options.prompt_ids, "IDS",
+                   "Token ids instead of a text, \"1 450 17\"; nothing is put in front of them",
+                   Show::More);
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
-  command.add_choice("--chat-template", options.chat_template,
-                     {"chatml", "llama2", "llama3", "zephyr", "mistral"},
-                     "Chat template, instead of the model's own", Show::More);
+  options.conversation.add_to(command);
+  command.add_flag("--no-chat", options.no_chat,
+                   "The prompt is plain text, though the model has a chat template", Show::More);
   command.add_flag("--special", options.special,
                    "Names of control tokens in the prompt are those tokens, and show in the output",
                    Show::More);
   command.add_flag("--no-bos", options.no_bos, "No BOS token before the prompt", Show::More);
-}
-
-void add_sampling_options(CommandNode& command, GenerateCommandOptions& options) {
-  SamplerOptions& sampler = options.generate.sampler;
-  command.add_integer("-s,--seed", options.seed, -1, INT64_MAX,
-                      "Seed of the draws; -1: a random one, which is printed");
-  command.add_number("--temp,--temperature", sampler.temperature, 0, 100,
-                     "Temperature; 0: the most probable token, ties to the lower id");
-  command.add_integer("--top-k,--top_k", sampler.top_k, 0, INT32_MAX,
-                      "Keep the K most probable; 0: all");
-  command.add_number("--top-p,--top_p", sampler.top_p, 0, 1, "Keep the probability mass P; 1: all");
-  command.add_number("--min-p,--min_p", sampler.min_p, 0, 1,
-                     "Keep what is at least this share of the best; 0: all");
-  command.add_number("--repeat-penalty,--repetition-penalty,--repetition_penalty",
-                     sampler.repeat_penalty, 0.01f, 100,
-                     "Divides the logits of repeated tokens; 1: off", Show::More);
-  command.add_integer("--repeat-last-n", sampler.repeat_last_n, -1, INT32_MAX,
-                      "How far back penalties look; -1: all, 0: off", Show::More);
-  command.add_number("--presence-penalty,--presence_penalty", sampler.presence_penalty, -100, 100,
-                     "Subtracted from the logits of tokens seen", Show::More);
-  command.add_number("--frequency-penalty,--frequency_penalty", sampler.frequency_penalty, -100,
-                     100, "Subtracted as often as a token was seen", Show::More);
-  command.add_repeatable("--logit-bias", options.logit_bias, "ID=B",
-                         "Added to the logit of a token; repeatable", Show::More);
-}
-
-void add_output_options(CommandNode& command, GenerateCommandOptions& options) {
-  GenerateOptions& generate = options.generate;
-  command.add_integer("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens",
-                      generate.n_predict, -1, kMaxTokens,
-                      "Tokens to generate; -1: to the end of text or context, 0: the prompt only");
-  command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
-  command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
-  command.add_flag("--echo", options.echo, "Print the prompt as well", Show::More);
-  command.add_integer("--logprobs", generate.n_logprobs, 0, 1000,
-                      "Report the K best tokens of each step (--json, --jsonl)", Show::More);
-  command.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
 }
 
 }  // namespace
@@ -234,18 +236,12 @@ void add_generate_command(CommandNode& root, Context& context) {
                        "  minfer generate -m model.gguf --temp 0 --json -f prompt.txt\n"
                        "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"",
                        [options, &context] { run_generate(*options, context); });
-  command.add_text("-m,--model", options->model_path, "MODEL",
-                   "Directory, .gguf, llama2.c .bin, or smollm2");
-  command.add_text("--tokenizer", options->tokenizer_path, "FILE", "Tokenizer of a llama2.c model");
+  add_model_options(command, *options);
   add_prompt_options(command, *options);
-  add_output_options(command, *options);
+  command.add_flag("--echo", options->echo, "Print the prompt as well", Show::More);
+  add_output_options(command, *options, "128; with --chat: to the end of the answer");
   add_sampling_options(command, *options);
-  command.add_integer("-c,--ctx-size", options->ctx_size, 0, kMaxTokens,
-                      "Context in tokens; 0: what prompt and -n need, within the trained one");
-  command.add_integer("-b,--batch-size", options->batch_size, 0, 1 << 20,
-                      "Tokens of the prompt in one pass", Show::More);
-  add_kv_type_option(command, options->kv_type);
-  add_device_options(command, options->device);
+  add_context_options(command, *options, "what prompt and -n need, within the trained one");
 }
 
 }  // namespace minfer

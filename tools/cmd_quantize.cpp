@@ -1,10 +1,13 @@
+#include <limits.h>
+
 #include <filesystem>
 
 #include "loaders/checksum.h"
 #include "loaders/compressed_tensors.h"
+#include "loaders/earlier_output.h"
 #include "loaders/file.h"
 #include "loaders/quantized_dir.h"
-#include "loaders/staging.h"
+#include "loaders/side_files.h"
 #include "models/gguf_export.h"
 #include "models/hf_config_text.h"
 #include "tools/commands.h"
@@ -13,6 +16,7 @@
 #include "tools/process.h"
 #include "tools/progress.h"
 #include "tools/quantize_calibration.h"
+#include "tools/quantize_output.h"
 #include "tools/quantize_report.h"
 
 namespace minfer {
@@ -25,13 +29,13 @@ const std::vector<std::string> kStoredTypes = {"int4", "int8", "f16", "bf16"};
 
 struct CommandOptions {
   std::string input, output;
-  std::string type = "int4", group, method = "mse";
+  std::string type, group, method = "mse";
   std::string calibration;  // text file
   std::string head_type, embed_type;
   std::vector<std::string> rules;
-  std::string gguf;  // empty: a directory
-  bool single_file = false;
+  OutputForm form;
   bool asymmetric = false, dry_run = false, force = false, strict = false;
+  bool allow_requantize = false;
   int64_t n_threads = 0;
 };
 
@@ -50,30 +54,35 @@ QuantizeMethod method_of(const CommandOptions& options) {
   return QuantizeMethod::Mse;  // gptq: the scales' part of it
 }
 
+std::string type_name(const CommandOptions& options) {
+  return options.type.empty() ? "int4" : options.type;
+}
+
 std::string group_name(const CommandOptions& options) {
   if (!options.group.empty()) return options.group;
-  return options.type == "int4" ? "64" : "row";
+  return type_name(options) == "int4" ? "64" : "row";
 }
 
 DType gguf_type(const CommandOptions& options) {
-  return options.gguf == "f16" ? DType::F16 : options.gguf == "q8_0" ? DType::Q8_0 : DType::Q4_0;
+  const std::string& name = options.form.gguf;
+  return name == "f16" ? DType::F16 : name == "q8_0" ? DType::Q8_0 : DType::Q4_0;
 }
 
 QuantizeOptions quantize_options(const CommandOptions& options) {
   QuantizeOptions to;
-  if (!options.gguf.empty()) {
+  if (!options.form.gguf.empty()) {
     const bool is_set = options.asymmetric || !options.group.empty() || !options.rules.empty() ||
                         !options.head_type.empty() || !options.embed_type.empty() ||
-                        options.single_file;
+                        !options.type.empty() || options.form.single_file;
     MINFER_REQUIRE(Usage, !is_set,
-                   "--gguf: a type of GGUF has its own groups; --group, --asymmetric, --tensor, "
-                   "--head-type, --embed-type and --single-file are not for it");
+                   "--gguf: a type of GGUF has its own groups; --type, --group, --asymmetric, "
+                   "--tensor, --head-type, --embed-type and --single-file are not for it");
     return to;
   }
-  to.type = stored_type("--type", options.type);
+  to.type = stored_type("--type", type_name(options));
   const std::string group = group_name(options);
   to.group = group == "row" ? 0 : parse_integer("--group", group, 1, 1 << 20);
-  MINFER_REQUIRE(Usage, !options.asymmetric || options.type == "int4",
+  MINFER_REQUIRE(Usage, !options.asymmetric || type_name(options) == "int4",
                  "--asymmetric: int8 is symmetric, --type int4 may be either");
   to.asymmetric = options.asymmetric;
   if (!options.head_type.empty()) to.head = stored_type("--head-type", options.head_type);
@@ -93,12 +102,12 @@ std::string default_output(const CommandOptions& options, const std::string& inp
   fs::path path = fs::absolute(input, error).lexically_normal();
   if (!path.has_filename()) path = path.parent_path();
   const std::string name = fs::is_directory(path, error) ? path.filename() : path.stem();
-  if (!options.gguf.empty()) {
-    return (path.parent_path() / cat(name, '-', options.gguf, ".gguf")).string();
+  if (!options.form.gguf.empty()) {
+    return (path.parent_path() / cat(name, '-', options.form.gguf, ".gguf")).string();
   }
   const std::string group = group_name(options);
-  return (path.parent_path() / cat(name, '-', options.type, '-', group == "row" ? "" : "g", group,
-                                   options.single_file ? ".safetensors" : ""))
+  return (path.parent_path() / cat(name, '-', type_name(options), '-', group == "row" ? "" : "g",
+                                   group, options.form.single_file ? ".safetensors" : ""))
       .string();
 }
 
@@ -121,7 +130,7 @@ std::string config_text(const TensorSource& source, const QuantizePlan& plan) {
 
 // The types and bytes that the output's format has.
 void choose_stored(QuantizePlan& plan, const CommandOptions& options) {
-  if (!options.gguf.empty()) return choose_gguf_types(plan, gguf_type(options));
+  if (!options.form.gguf.empty()) return choose_gguf_types(plan, gguf_type(options));
   const CompressedTensorsLayout layout(plan.outputs());
   for (PlannedTensor& tensor : plan.tensors) {
     tensor.output.file_bytes = static_cast<uint64_t>(layout.stored_bytes(tensor.output));
@@ -137,10 +146,14 @@ void require_no_fallback(const QuantizePlan& plan) {
 
 void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOptions& options) {
   for (const std::string& warning : source.warnings) log_warning(warning);
+  for (const std::string& warning : plan.config.warnings) log_warning(warning);
+  if (source.key_style == KeyStyle::HuggingFace) {
+    for (const std::string& line : side_files(source.path).left_out) log_warning(line);
+  }
   for (const std::string& name : plan.unused) {
     log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
   }
-  if (!options.gguf.empty()) return;
+  if (!options.form.gguf.empty()) return;
   if (source.key_style == KeyStyle::Gguf) {
     log_warning(
         "the directory has no tokenizer, its source is no directory; --tokenizer gives one");
@@ -159,7 +172,7 @@ std::vector<QuantizedTensorReport> planned(const QuantizePlan& plan) {
 
 void print(const QuantizeReport& report, Context& context) {
   if (context.common.json) return context.out.line(to_json(report, /*with_run=*/true));
-  context.out.text(to_text(report));
+  context.out.text(to_text(report, context.common.verbose));
 }
 
 QuantizeReport report_of(const std::string& input, const std::string& format,
@@ -168,13 +181,13 @@ QuantizeReport report_of(const std::string& input, const std::string& format,
   if (!path.has_filename()) path = path.parent_path();
   const std::string group = group_name(options);
   QuantizeReport report;
-  report.source = path.filename();
+  report.source = shortened(path.filename().string(), NAME_MAX);
   report.source_format = format;
-  if (!options.gguf.empty()) {
-    report.scheme = "GGUF " + options.gguf;
+  if (!options.form.gguf.empty()) {
+    report.scheme = "GGUF " + options.form.gguf;
     return report;
   }
-  report.scheme = cat(options.type, group == "row" ? " " : " g", group,
+  report.scheme = cat(type_name(options), group == "row" ? " " : " g", group,
                       options.asymmetric ? " asymmetric " : " ", options.method);
   return report;
 }
@@ -183,7 +196,7 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                          const std::string& output, const QuantizeReport& report,
                                          const CommandOptions& options, Progress& checking) {
   const std::string source_dir = source.key_style == KeyStyle::HuggingFace ? source.path : "";
-  if (!options.gguf.empty()) {
+  if (!options.form.gguf.empty()) {
     return make_gguf_model_writer(source, plan,
                                   {.output = output,
                                    .replace = options.force,
@@ -191,7 +204,7 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                    .tokenizer_source = source_dir});
   }
   return make_quantized_dir_writer({.output = output,
-                                    .single_file = options.single_file,
+                                    .single_file = options.form.single_file,
                                     .replace = options.force,
                                     .tensors = plan.outputs(),
                                     .config = config_text(source, plan),
@@ -201,6 +214,18 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                                  {"minfer.source", report.source},
                                                  {"minfer.calibration", report.calibration}},
                                     .progress = checking.callback()});
+}
+
+// The output is there: what goes wrong from here on costs nothing that was written.
+void print_finished(QuantizeReport& report, const std::string& output, double seconds,
+                    Context& context) try {
+  report.run = {output, seconds};
+  print(report, context);
+  context.out.close();
+} catch (const StdoutClosed&) {
+  log_warning("the report is not printed: stdout is closed");
+} catch (const std::exception& e) {
+  log_warning(cat("the report is not printed: ", e.what()));
 }
 
 void write(const TensorSource& source, const QuantizePlan& plan, const std::string& output,
@@ -220,16 +245,23 @@ void write(const TensorSource& source, const QuantizePlan& plan, const std::stri
   report.tensors =
       quantize_model(source, plan, method_of(options), n_threads, *writer, quantizing.callback(),
                      loaded ? loaded->calibration.get() : nullptr);
-  writer->finish(to_json(report, /*with_run=*/false) + '\n');
-  report.run = {output, now_seconds() - start};
-  print(report, context);
+  const std::vector<std::string> warnings =
+      writer->finish(to_json(report, /*with_run=*/false) + '\n');
+  for (const std::string& warning : warnings) log_warning(warning);
+  print_finished(report, output, now_seconds() - start, context);
 }
 
-void run_quantize(const CommandOptions& options, Context& context) {
+void say_what_is_replaced(const std::string& output, const CommandOptions& options) {
+  const std::string earlier = earlier_output(output, options.form.kind());
+  if (!earlier.empty()) log_info(cat(shown_path(output), ": ", earlier, ", is replaced"));
+}
+
+void run_quantize(CommandOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input.empty(), "no model to quantize");
   MINFER_REQUIRE(Usage, (options.method == "gptq") == !options.calibration.empty(),
                  options.calibration.empty() ? "--method gptq needs a text: --calibration FILE"
                                              : "--calibration is for --method gptq");
+  options.form = form_of_output(options.output, options.form);
   const QuantizeOptions quantize = quantize_options(options);
   const std::string input = find_model(options.input);
   if (options.dry_run && is_config_alone(input)) {
@@ -245,9 +277,13 @@ void run_quantize(const CommandOptions& options, Context& context) {
   const std::unique_ptr<TensorSource> source = open_source(input);
   QuantizePlan plan = plan_quantization(*source, quantize);
   choose_stored(plan, options);
+  if (!options.allow_requantize) require_not_quantized_twice(plan);
   warn(*source, plan, options);
   if (options.strict) require_no_fallback(plan);
-  if (!options.dry_run) return write(*source, plan, output, options, context);
+  if (!options.dry_run) {
+    if (options.force) say_what_is_replaced(output, options);
+    return write(*source, plan, output, options, context);
+  }
   QuantizeReport report = report_of(input, source->format, options);
   report.tensors = planned(plan);
   print(report, context);
@@ -266,9 +302,11 @@ void add_quantize_command(CommandNode& root, Context& context) {
                        "  minfer quantize Llama-2-7b-hf --dry-run",
                        [options, &context] { run_quantize(*options, context); });
   command.add_text("IN", options->input, "IN", "Directory, .gguf, llama2.c .bin, or smollm2");
-  command.add_text("OUT", options->output, "OUT",
-                   "Directory or .gguf to write; beside IN, named after it, where not given");
-  command.add_choice("--type", options->type, {"int4", "int8"}, "Type of the linear layers");
+  command.add_text(
+      "OUT", options->output, "OUT",
+      "Directory, .gguf or .safetensors to write; beside IN, named after it, where not "
+      "given");
+  command.add_choice("--type", options->type, {"int4", "int8"}, "Type of the linear layers; int4");
   command.add_choice("--group", options->group, {"32", "64", "128", "row"},
                      "Columns that share a scale; int4: 64, int8: row");
   command.add_choice(
@@ -283,12 +321,15 @@ void add_quantize_command(CommandNode& root, Context& context) {
                      "Type of the output layer; int8, of a tied pair the source's");
   command.add_choice("--embed-type", options->embed_type, kStoredTypes,
                      "Type of the embedding; int8, of a tied pair the source's");
-  command.add_choice("--gguf", options->gguf, {"f16", "q8_0", "q4_0"},
+  command.add_choice("--gguf", options->form.gguf, {"f16", "q8_0", "q4_0"},
                      "Write a GGUF file for llama.cpp and others instead of a directory");
-  command.add_flag("--single-file", options->single_file,
+  command.add_flag("--single-file", options->form.single_file,
                    "One .safetensors file with configuration and tokenizer inside");
   command.add_flag("--dry-run", options->dry_run, "Print the sizes and write nothing");
-  command.add_flag("--force", options->force, "Replace OUT where it exists");
+  command.add_flag("--force", options->force,
+                   "Replace an earlier output of minfer; never anything else");
+  command.add_flag("--allow-requantize", options->allow_requantize,
+                   "Quantize matrices that have 4 bits already, which costs accuracy twice");
   command.add_flag("--strict", options->strict,
                    "Refuse tensors whose rows are no whole groups, which become int8 otherwise");
   command.add_integer("-t,--threads", options->n_threads, 0, 1024,

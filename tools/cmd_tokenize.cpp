@@ -1,7 +1,9 @@
 #include <nlohmann/json.hpp>
 
 #include "models/tokenizer.h"
+#include "tools/chat_options.h"
 #include "tools/commands.h"
+#include "tools/id_tokenizer.h"
 #include "tools/json_text.h"
 #include "tools/log.h"
 #include "tools/model_path.h"
@@ -18,20 +20,9 @@ struct TokenizeOptions {
   std::optional<std::string> decode;  // ids with blanks or commas between them
   bool no_bos = false, special = false;
   bool ids = false, count = false;
+  ChatCommandOptions conversation;
+  bool render = false;  // the text of the conversation instead of its tokens
 };
-
-std::vector<TokenId> parse_ids(std::string_view text, int64_t n_tokens) {
-  constexpr std::string_view kBetween = " ,\t\n\r";
-  std::vector<TokenId> ids;
-  for (size_t begin = text.find_first_not_of(kBetween); begin != std::string_view::npos;
-       begin = text.find_first_not_of(kBetween, begin)) {
-    const size_t end = std::min(text.find_first_of(kBetween, begin), text.size());
-    const std::string_view id = text.substr(begin, end - begin);
-    ids.push_back(narrow<TokenId>(parse_integer("--decode", id, 0, n_tokens - 1)));
-    begin = end;
-  }
-  return ids;
-}
 
 std::string joined(const std::vector<TokenId>& ids) {
   std::string line;
@@ -40,8 +31,8 @@ std::string joined(const std::vector<TokenId>& ids) {
 }
 
 void print_decoded(const Tokenizer& tokenizer, const TokenizeOptions& options, Context& context) {
-  const std::string text =
-      tokenizer.decode(parse_ids(*options.decode, tokenizer.n_tokens()), options.special);
+  const std::string text = tokenizer.decode(
+      parse_token_ids("--decode", *options.decode, tokenizer.n_tokens()), options.special);
   if (context.common.json) return context.out.line(pretty(Json::object({{"text", text}})));
   context.out.line(text);
 }
@@ -63,15 +54,48 @@ void print_tokens(const Tokenizer& tokenizer, const std::vector<TokenId>& ids,
   context.out.text(lines);
 }
 
+void print_conversation(const Tokenizer& tokenizer, const TokenizeOptions& options,
+                        Context& context) {
+  const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
+  const std::string messages = read_text(*options.conversation.messages);
+  const ChatOptions chat_options = options.conversation.chat_options(options.special);
+  if (options.render) {
+    std::string text;
+    for (const TextPart& part : chosen.render(tokenizer, messages, chat_options)) text += part.text;
+    return context.out.text(text);
+  }
+  ChatPrompt prompt = make_chat_prompt(tokenizer, chosen, messages, chat_options);
+  const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
+  if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
+  print_tokens(tokenizer, prompt.tokens, options, context);
+}
+
+void check_conversation(const TokenizeOptions& options, bool has_text) {
+  const ChatCommandOptions& conversation = options.conversation;
+  conversation.check();
+  if (conversation.messages) {
+    MINFER_REQUIRE(Usage, !has_text && !options.decode, "--messages takes no other text");
+    return;
+  }
+  const bool chat_option =
+      options.render || !conversation.chat_template.empty() || !conversation.variables.empty();
+  MINFER_REQUIRE(Usage, !chat_option,
+                 "--render, --chat-template and --template-var go with --messages");
+}
+
 void run_tokenize(const TokenizeOptions& options, Context& context) {
-  MINFER_REQUIRE(Usage, int(options.ids) + int(options.count) + int(context.common.json) <= 1,
-                 "--ids, --count and --json exclude each other");
+  const int forms = int(options.ids) + int(options.count) + int(context.common.json);
+  MINFER_REQUIRE(Usage, forms + int(options.render) <= 1,
+                 "--ids, --count, --json and --render exclude each other");
   const bool has_text = options.text.positional || options.text.option || options.text.file;
   MINFER_REQUIRE(Usage, !(options.decode && has_text), "--decode takes ids and no other text");
+  check_conversation(options, has_text);
   const std::unique_ptr<Tokenizer> tokenizer = load_tokenizer(
       options.tokenizer_path.empty() ? find_model(options.model_path) : options.tokenizer_path);
   for (const std::string& warning : tokenizer->warnings()) log_warning(warning);
+  for (const std::string& note : tokenizer->notes()) log_debug(note);
   if (options.decode) return print_decoded(*tokenizer, options, context);
+  if (options.conversation.messages) return print_conversation(*tokenizer, options, context);
 
   const std::optional<std::string> text = read_text_options(options.text);
   MINFER_REQUIRE(Usage, text, "no text: give it as an argument, with -f FILE or by a pipe");
@@ -88,7 +112,8 @@ void add_tokenize_command(CommandNode& root, Context& context) {
       root.add_command("tokenize", "Text to token ids, and back",
                        "  minfer tokenize -m smollm2 \"Hello world\"\n"
                        "  minfer tokenize -m tokenizer.model -f book.txt --count\n"
-                       "  minfer tokenize -m smollm2 --decode \"19556 905\"",
+                       "  minfer tokenize -m smollm2 --decode \"19556 905\"\n"
+                       "  minfer tokenize -m smollm2 --messages chat.json --render",
                        [options, &context] { run_tokenize(*options, context); });
   command.add_text("-m,--model", options->model_path, "MODEL",
                    "Directory, .gguf (vocabulary-only too), tokenizer file, or smollm2");
@@ -99,6 +124,9 @@ void add_tokenize_command(CommandNode& root, Context& context) {
   command.add_flag("--ids", options->ids, "Print the ids on one line");
   command.add_flag("--count", options->count, "Print the number of tokens");
   command.add_text("--decode", options->decode, "IDS", "Print the text of these ids");
+  options->conversation.add_to(command);
+  command.add_flag("--render", options->render,
+                   "Print the text of the conversation as the model gets it");
   command.add_flag("--no-bos", options->no_bos, "No BOS token in front");
   command.add_flag("--special", options->special, "Names of control tokens are those tokens",
                    Show::More);

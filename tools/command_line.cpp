@@ -1,20 +1,33 @@
 #include "tools/command_line.h"
 
-#include <CLI/CLI.hpp>
-#include <cstdlib>
+#include <algorithm>
 
 #include "kernels/base/error.h"
-#include "loaders/file.h"
-#include "tools/help.h"
 
 namespace minfer {
 namespace {
+
+std::vector<std::string> split(std::string_view text, char separator) {
+  std::vector<std::string> parts;
+  for (size_t begin = 0, end = 0; end != std::string_view::npos; begin = end + 1) {
+    end = text.find(separator, begin);
+    parts.emplace_back(text.substr(begin, end - begin));
+  }
+  return parts;
+}
+
+template <typename T>
+std::string list_text(const std::vector<T>& parts, const char* separator) {
+  std::string text;
+  for (const T& part : parts) text += (text.empty() ? "" : separator) + cat(part);
+  return text;
+}
 
 // "-n,--predict,--max-new-tokens" to "-n" and "--predict".
 std::vector<std::string> shown_names(const std::string& names) {
   std::vector<std::string> shown;
   bool has_long = false;
-  for (const std::string& name : CLI::detail::split(names, ',')) {
+  for (const std::string& name : split(names, ',')) {
     if (name.starts_with("--") && has_long) continue;
     has_long = has_long || name.starts_with("--");
     shown.push_back(name);
@@ -22,141 +35,110 @@ std::vector<std::string> shown_names(const std::string& names) {
   return shown;
 }
 
-// The name that messages use.
-std::string main_name(const std::string& names) { return shown_names(names).back(); }
-
 std::string with_default(const std::string& help, const std::string& value) {
   return value.empty() ? help : help + " [" + value + "]";
 }
 
-// MINFER_TOP_K for --top-k.
-std::string environment_name(const CLI::Option& option) {
-  if (option.get_lnames().empty()) return "";
-  std::string name = "MINFER_" + option.get_lnames().front();
-  for (char& c : name) c = c == '-' ? '_' : (c >= 'a' && c <= 'z') ? char(c - 'a' + 'A') : c;
-  return name;
+void require_text(const std::string& what, const std::string& kind, const std::string& text) {
+  const bool may_be_empty = kind != "MODEL" && kind != "FILE" && kind != "IN";
+  MINFER_REQUIRE(Usage, may_be_empty || !text.empty(), what, ": is empty, expected a ",
+                 kind == "FILE" ? "file" : "model");
 }
 
-// A key outside of any section belongs to the command that runs, where no common option has it.
-class ConfigFile : public CLI::ConfigTOML {
- public:
-  explicit ConfigFile(const CLI::App& root) : root_(root) {}
-
-  std::vector<CLI::ConfigItem> from_config(std::istream& input) const override {
-    std::vector<CLI::ConfigItem> items = CLI::ConfigTOML::from_config(input);
-    for (CLI::ConfigItem& item : items) {
-      const bool common = root_.get_option_no_throw("--" + item.name) != nullptr;
-      if (item.parents.empty() && !common) item.parents = owner("--" + item.name);
-    }
-    return items;
-  }
-
- private:
-  // Names down to the last of the chosen commands that has the option; the first one's where none
-  // has it, which is then refused.
-  std::vector<std::string> owner(const std::string& option) const {
-    std::vector<std::string> path, found;
-    for (const CLI::App* app = &root_; !app->get_subcommands().empty();) {
-      app = app->get_subcommands().front();
-      path.push_back(app->get_name());
-      if (found.empty() || app->get_option_no_throw(option) != nullptr) found = path;
-    }
-    return found;
-  }
-
-  const CLI::App& root_;
-};
-
-// As CLI11 wants them: last first. "--stop=" becomes "--stop" and an empty value, where CLI11 would
-// take the next argument.
-std::vector<std::string> reversed_arguments(int argc, char** argv) {
-  std::vector<std::string> args;
-  bool only_positionals = false;
-  for (int i = 1; i < argc; ++i) {
-    std::string arg = argv[i];
-    only_positionals = only_positionals || arg == "--";
-    const bool empty_value = arg.starts_with("--") && arg.find('=') == arg.size() - 1;
-    if (!only_positionals && empty_value) {
-      arg.pop_back();
-      args.push_back(arg);
-      arg.clear();
-    }
-    args.push_back(std::move(arg));
-  }
-  std::ranges::reverse(args);
-  return args;
+bool parse_flag(const std::string& what, const std::string& text) {
+  if (text == "1" || text == "true" || text == "on" || text == "yes") return true;
+  const bool off = text == "0" || text == "false" || text == "off" || text == "no";
+  MINFER_REQUIRE(Usage, off, what, ": ", shortened(text), " is none of true, false");
+  return false;
 }
 
 }  // namespace
 
-CommandNode::CommandNode(CLI::App& app, CommandNode* parent)
-    : app_(app), parent_(parent), name_(app.get_name()), description_(app.get_description()) {}
+CommandNode::CommandNode(std::string name, std::string description, CommandNode* parent)
+    : parent_(parent), name_(std::move(name)), description_(std::move(description)) {}
 
 CommandNode::~CommandNode() = default;
 
 CommandNode& CommandNode::add_command(const std::string& name, const std::string& description,
                                       const std::string& examples, std::function<void()> run) {
-  CLI::App* app = app_.add_subcommand(name, description);
-  app->fallthrough();
-  commands_.push_back(std::make_unique<CommandNode>(*app, this));
+  commands_.push_back(std::make_unique<CommandNode>(name, description, this));
   commands_.back()->examples_ = examples;
   commands_.back()->run_ = std::move(run);
   return *commands_.back();
 }
 
-CLI::Option* CommandNode::add(const std::string& names, const OptionInfo& info, Parse parse) {
+void CommandNode::add(const std::string& names, const OptionInfo& info, Parse parse) {
   options_.push_back(info);
   options_.back().names = shown_names(names);
-  CLI::Option* option =
-      app_.add_option(names, [parse = std::move(parse)](const CLI::results_t& results) {
-        parse(results.back());
-        return true;
-      });
-  option->take_last();
-  return option->envname(environment_name(*option));
+  readers_.push_back(std::make_unique<Option>(
+      Option{.names = split(names, ','),
+             .shown = options_.back().names.back(),
+             .set = [parse = std::move(parse)](const std::string& what,
+                                               const std::vector<std::string>& values) {
+               parse(what, values.back());
+             }}));
 }
 
 void CommandNode::add_flag(const std::string& names, bool& value, const std::string& help,
                            Show show) {
-  options_.push_back({shown_names(names), "", help, show});
-  CLI::Option* flag = app_.add_flag(names, value);
-  flag->envname(environment_name(*flag));
+  add(names, {{}, "", help, show}, [&value](const std::string& what, const std::string& text) {
+    value = parse_flag(what, text);
+  });
+  readers_.back()->takes_value = false;
 }
 
 void CommandNode::add_integer(const std::string& names, int64_t& value, int64_t low, int64_t high,
                               const std::string& help, Show show) {
   add(names, {{}, "N", with_default(help, cat(value)), show},
-      [&value, low, high, name = main_name(names)](const std::string& text) {
-        value = parse_integer(name, text, low, high);
+      [&value, low, high](const std::string& what, const std::string& text) {
+        value = parse_integer(what, text, low, high);
       });
+  readers_.back()->takes_text = false;
+}
+
+void CommandNode::add_integer(const std::string& names, std::optional<int64_t>& value, int64_t low,
+                              int64_t high, const std::string& help, Show show) {
+  add(names, {{}, "N", help, show},
+      [&value, low, high](const std::string& what, const std::string& text) {
+        value = parse_integer(what, text, low, high);
+      });
+  readers_.back()->takes_text = false;
 }
 
 void CommandNode::add_number(const std::string& names, float& value, float low, float high,
                              const std::string& help, Show show) {
   add(names, {{}, "X", with_default(help, cat(value)), show},
-      [&value, low, high, name = main_name(names)](const std::string& text) {
-        value = parse_number(name, text, low, high);
+      [&value, low, high](const std::string& what, const std::string& text) {
+        value = parse_number(what, text, low, high);
       });
+  readers_.back()->takes_text = false;
 }
 
 void CommandNode::add_text(const std::string& names, std::string& value, const std::string& kind,
                            const std::string& help, Show show) {
   add(names, {{}, kind, with_default(help, value), show},
-      [&value](const std::string& text) { value = text; });
+      [&value, kind](const std::string& what, const std::string& text) {
+        require_text(what, kind, text);
+        value = text;
+      });
 }
 
 void CommandNode::add_text(const std::string& names, std::optional<std::string>& value,
                            const std::string& kind, const std::string& help, Show show) {
-  add(names, {{}, kind, help, show}, [&value](const std::string& text) { value = text; });
+  add(names, {{}, kind, help, show},
+      [&value, kind](const std::string& what, const std::string& text) {
+        require_text(what, kind, text);
+        value = text;
+      });
 }
 
 void CommandNode::add_choice(const std::string& names, std::string& value,
                              const std::vector<std::string>& choices, const std::string& help,
                              Show show) {
-  const std::string list = CLI::detail::join(choices, "|");
+  const std::string list = list_text(choices, "|");
   add(names, {{}, list, with_default(help, value), show},
-      [&value, choices, list, name = main_name(names)](const std::string& text) {
-        MINFER_REQUIRE(Usage, std::ranges::count(choices, text) > 0, name, ": ", shortened(text),
+      [&value, choices, list](const std::string& what, const std::string& text) {
+        MINFER_REQUIRE(Usage, std::ranges::count(choices, text) > 0, what, ": ", shortened(text),
                        " is none of ", list);
         value = text;
       });
@@ -164,26 +146,25 @@ void CommandNode::add_choice(const std::string& names, std::string& value,
 
 void CommandNode::add_integers(const std::string& names, std::vector<int64_t>& value, int64_t low,
                                int64_t high, const std::string& help, Show show) {
-  add(names, {{}, "N,...", with_default(help, CLI::detail::join(value, ",")), show},
-      [&value, low, high, name = main_name(names)](const std::string& text) {
+  add(names, {{}, "N,...", with_default(help, list_text(value, ",")), show},
+      [&value, low, high](const std::string& what, const std::string& text) {
         value.clear();
-        for (size_t begin = 0, end = 0; end != std::string::npos; begin = end + 1) {
-          end = text.find(',', begin);
-          const std::string_view item = std::string_view(text).substr(begin, end - begin);
-          value.push_back(parse_integer(name, item, low, high));
+        for (const std::string& item : split(text, ',')) {
+          value.push_back(parse_integer(what, item, low, high));
         }
       });
+  readers_.back()->takes_text = false;
 }
 
 void CommandNode::add_repeatable(const std::string& names, std::vector<std::string>& values,
                                  const std::string& kind, const std::string& help, Show show) {
-  options_.push_back({shown_names(names), kind, help, show});
-  CLI::Option* option = app_.add_option(names, [&values](const CLI::results_t& results) {
-    values = results;
-    return true;
-  });
-  option->expected(1, CLI::detail::expected_max_vector_size)->allow_extra_args(false);
-  option->envname(environment_name(*option));
+  add(names, {{}, kind, help, show}, {});
+  readers_.back()->repeatable = true;
+  readers_.back()->set = [&values, kind](const std::string& what,
+                                         const std::vector<std::string>& given) {
+    for (const std::string& text : given) require_text(what, kind, text);
+    values = given;
+  };
 }
 
 std::vector<const CommandNode*> CommandNode::visible_commands() const {
@@ -208,66 +189,61 @@ std::string CommandNode::full_name() const {
   return parent_ == nullptr ? name_ : parent_->full_name() + " " + name_;
 }
 
-const CommandNode* CommandNode::chosen() const {
-  for (const auto& command : commands_) {
-    if (command->app_.parsed()) return command->chosen();
-  }
-  return this;
+bool CommandNode::Option::has(std::string_view name) const {
+  return std::ranges::find(names, name) != names.end();
 }
 
-CommandLine::CommandLine(const std::string& description, const std::string& examples)
-    : app_(std::make_unique<CLI::App>(description, "minfer")) {
-  app_->set_help_flag("-h,--help");
-  app_->set_help_all_flag("--help-all");
-  app_->set_version_flag("--version", "");
-  app_->require_subcommand(1);
-  app_->fallthrough();
-  root_ = std::make_unique<CommandNode>(*app_, nullptr);
-  root_->examples_ = examples;
-  root_->options_ = {{{"-h", "--help"}, "", "Help with examples", Show::Always},
-                     {{"--help-all"}, "", "Help with every option", Show::Always},
-                     {{"--version"}, "", "Version, compiler and CPU path", Show::Always},
-                     {{"--config"}, "FILE", "Options from a TOML file", Show::More}};
-  const char* config = std::getenv("MINFER_CONFIG");
-  app_->set_config("--config", config == nullptr ? "" : config);
-  app_->config_formatter(std::make_shared<ConfigFile>(*app_));
-  app_->allow_config_extras(CLI::config_extras_mode::error);
+std::string CommandNode::Option::key() const {
+  const auto found =
+      std::ranges::find_if(names, [](const std::string& name) { return name.starts_with("--"); });
+  return found == names.end() ? "" : found->substr(2);
 }
 
-CommandLine::~CommandLine() = default;
+CommandNode* CommandNode::command_named(std::string_view name) {
+  const auto found =
+      std::ranges::find_if(commands_, [&](const auto& command) { return command->name_ == name; });
+  return found == commands_.end() ? nullptr : found->get();
+}
 
-std::function<void()> CommandLine::parse(int argc, char** argv,
-                                         const std::function<void(const std::string&)>& print,
-                                         const std::function<std::string()>& version) {
-  // CLI11 passes over a file that only the environment names and that is not there.
-  const std::string config = app_->get_config_ptr()->get_default_str();
-  MINFER_REQUIRE(Input, config.empty() || path_exists(config),
-                 "MINFER_CONFIG: ", shortened(config, 200), ": no such file");
-  try {
-    app_->parse(reversed_arguments(argc, argv));
-  } catch (const CLI::CallForHelp&) {
-    return [this, print] { print(help_text(*root_->chosen(), Show::Always)); };
-  } catch (const CLI::CallForAllHelp&) {
-    return [this, print] { print(help_text(*root_->chosen(), Show::More)); };
-  } catch (const CLI::CallForVersion&) {
-    return [print, version] { print(version()); };
-  } catch (const CLI::FileError& e) {
-    throw Error(ErrorKind::Input, e.what());
-  } catch (const CLI::RequiredError&) {
-    std::string names;
-    for (const CommandNode* command : root_->visible_commands()) {
-      names += (names.empty() ? "" : ", ") + command->name();
+CommandNode::Option* CommandNode::option_named(std::string_view name) {
+  for (CommandNode* node = this; node != nullptr; node = node->parent_) {
+    for (const auto& option : node->readers_) {
+      if (option->has(name)) return option.get();
     }
-    const std::vector<std::string> rest = app_->remaining();
-    throw Error(ErrorKind::Usage,
-                rest.empty() ? "no command; there are " + names
-                             : cat("no command ", shortened(rest.front()), "; there are ", names));
-  } catch (const CLI::ConfigError& e) {
-    throw Error(ErrorKind::Usage, cat("--config: ", e.what()));
-  } catch (const CLI::ParseError& e) {
-    throw Error(ErrorKind::Usage, cat(e.what(), " (minfer --help)"));
   }
-  return root_->chosen()->run_;
+  return nullptr;
+}
+
+CommandNode::Option* CommandNode::any_option_named(std::string_view name) {
+  if (Option* const option = option_named(name)) return option;
+  for (const auto& command : commands_) {
+    if (Option* const option = command->any_option_named(name)) return option;
+  }
+  return nullptr;
+}
+
+std::vector<std::string> CommandNode::all_keys() const {
+  std::vector<std::string> keys;
+  const auto add_those_of = [&](const CommandNode& node) {
+    for (const auto& option : node.readers_) {
+      const std::string key = option->key();
+      if (!key.empty() && !option->on_command_line_alone) keys.push_back(key);
+    }
+  };
+  for (const CommandNode* node = this; node != nullptr; node = node->parent_) add_those_of(*node);
+  for (const CommandNode* below : all_visible_commands()) add_those_of(*below);
+  return keys;
+}
+
+std::vector<std::string> CommandNode::all_option_names() const {
+  std::vector<std::string> names;
+  for (const CommandNode* node = this; node != nullptr; node = node->parent_) {
+    for (const auto& option : node->readers_) {
+      std::ranges::copy_if(option->names, std::back_inserter(names),
+                           [](const std::string& name) { return name.starts_with('-'); });
+    }
+  }
+  return names;
 }
 
 }  // namespace minfer

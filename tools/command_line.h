@@ -8,11 +8,6 @@
 #include <string_view>
 #include <vector>
 
-namespace CLI {
-class App;
-class Option;
-}  // namespace CLI
-
 namespace minfer {
 
 // The most that an option which counts tokens takes.
@@ -32,15 +27,14 @@ struct OptionInfo {
   bool is_choice() const { return value.find('|') != std::string::npos; }
 };
 
-// The root of the command line, or one command, with its options. CLI11 parses; this class keeps it
-// to one source file, because it takes long to compile.
+// The root of the command line, or one command, with its options.
 //
 // Names are written "-n,--predict,--max-new-tokens": the first long one is shown, others are quiet
 // aliases; a name without dashes is a positional. Values are parsed whole and without a locale, and
 // refused (Usage) with their range. Of several values the last holds.
 class CommandNode {
  public:
-  CommandNode(CLI::App& app, CommandNode* parent);
+  CommandNode(std::string name, std::string description, CommandNode* parent);
   ~CommandNode();
 
   // A command below this one. Without a description it is in no help.
@@ -51,8 +45,12 @@ class CommandNode {
                 Show show = Show::Always);
   void add_integer(const std::string& names, int64_t& value, int64_t low, int64_t high,
                    const std::string& help, Show show = Show::Always);
+  // None where it is not given; the help says what that means.
+  void add_integer(const std::string& names, std::optional<int64_t>& value, int64_t low,
+                   int64_t high, const std::string& help, Show show = Show::Always);
   void add_number(const std::string& names, float& value, float low, float high,
                   const std::string& help, Show show = Show::Always);
+  // An empty text is refused where `kind` is FILE or MODEL.
   void add_text(const std::string& names, std::string& value, const std::string& kind,
                 const std::string& help, Show show = Show::Always);
   void add_text(const std::string& names, std::optional<std::string>& value,
@@ -80,15 +78,37 @@ class CommandNode {
 
  private:
   friend class CommandLine;
-  using Parse = std::function<void(const std::string&)>;
-  CLI::Option* add(const std::string& names, const OptionInfo& info, Parse parse);
-  const CommandNode* chosen() const;
+  friend class ArgumentWalk;
 
-  CLI::App& app_;
+  // How an option is read. `what` is its name in messages: that of an argument, a variable of the
+  // environment or a line of a file.
+  struct Option {
+    std::vector<std::string> names;  // all of them
+    std::string shown;               // in messages
+    bool takes_value = true, repeatable = false;
+    bool takes_text = true;              // any text, not a number
+    bool on_command_line_alone = false;  // not in a file or the environment
+    std::function<void(const std::string& what, const std::vector<std::string>& values)> set;
+    std::vector<std::string> given = {};        // on the command line or in a file
+    std::optional<int64_t> given_by_file = {};  // how deep the section lies
+
+    bool has(std::string_view name) const;
+    // "temp" of --temp, as a file and the environment name it; empty where there is no long name.
+    std::string key() const;
+  };
+  using Parse = std::function<void(const std::string& what, const std::string& text)>;
+  void add(const std::string& names, const OptionInfo& info, Parse parse);
+  CommandNode* command_named(std::string_view name);
+  Option* option_named(std::string_view name);      // of this one or one above it
+  Option* any_option_named(std::string_view name);  // of those below it too
+  std::vector<std::string> all_option_names() const;
+  std::vector<std::string> all_keys() const;  // of those below it too
+
   CommandNode* parent_;
   std::string name_, description_, examples_;
   std::function<void()> run_;
   std::vector<OptionInfo> options_;
+  std::vector<std::unique_ptr<Option>> readers_;  // of the options that have a value
   std::vector<std::unique_ptr<CommandNode>> commands_;
 };
 
@@ -102,14 +122,18 @@ class CommandLine {
   CommandNode& root() { return *root_; }
 
   // Parses and returns what is to be run: the chosen command, or one that prints help or version
-  // through `print`. Throws Usage, and Input for a --config that is not there.
+  // through `print`. Throws Usage, and Input for a --config that is not there or is no TOML.
   std::function<void()> parse(int argc, char** argv,
                               const std::function<void(const std::string&)>& print,
                               const std::function<std::string()>& version);
 
  private:
-  std::unique_ptr<CLI::App> app_;
+  void read_environment(CommandNode& chosen);
+  void read_config(const std::string& path, CommandNode& chosen);
+
   std::unique_ptr<CommandNode> root_;
+  bool help_ = false, help_all_ = false, version_ = false;
+  std::string config_;
 };
 
 // The whole of `text` as a number in [low, high]; Usage naming `what` otherwise.

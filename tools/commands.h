@@ -15,6 +15,7 @@ struct Context {
 };
 
 void add_generate_command(CommandNode& root, Context& context);
+void add_chat_command(CommandNode& root, Context& context);
 void add_tokenize_command(CommandNode& root, Context& context);
 void add_inspect_command(CommandNode& root, Context& context);
 void add_eval_command(CommandNode& root, Context& context);

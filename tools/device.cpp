@@ -2,9 +2,10 @@
 
 #include <algorithm>
 #include <charconv>
-#include <thread>
 
 #include "kernels/base/math.h"
+#include "kernels/base/usable_cores.h"
+#include "tools/process.h"
 
 namespace minfer {
 
@@ -48,7 +49,7 @@ void check_ranks(int64_t tp) {
 
 int thread_count(const DeviceOptions& options) {
   if (options.n_threads > 0) return narrow<int>(options.n_threads);
-  return std::max(1, narrow<int>(std::thread::hardware_concurrency()));
+  return usable_cores();
 }
 
 bool on_card(const DeviceOptions& options) {
@@ -69,8 +70,9 @@ int card_index(const DeviceOptions& options) {
   return index;
 }
 
-std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
-  check_ranks(options.tp);
+namespace {
+
+std::unique_ptr<Backend> make_uncancelled_backend(const DeviceOptions& options, DType float_type) {
   if (on_card(options)) {
     MINFER_REQUIRE(Usage, options.activations != "int8-asym",
                    "--activations int8-asym runs on the CPU: --device cpu");
@@ -94,6 +96,15 @@ std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_
   return make_cpu_backend({.n_threads = thread_count(options),
                            .isa = {},
                            .activations = activations_named(options.activations)});
+}
+
+}  // namespace
+
+std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
+  check_ranks(options.tp);
+  std::unique_ptr<Backend> backend = make_uncancelled_backend(options, float_type);
+  backend->cancel_by(&interrupt_flag());
+  return backend;
 }
 
 }  // namespace minfer

@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/bytes_text.h"
 #include "tools/json_text.h"
 #include "tools/statistics.h"
 
@@ -40,29 +41,57 @@ Json timings_json(const GenerateResult& result, const StartTimes& start, const M
       {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
 }
 
+// All but the text and its tokens.
+Json figures_json(const ResultReport& report) {
+  const GenerateResult& result = report.result;
+  Json object = {{"prompt_tokens", result.prompt_tokens},
+                 {"generated_tokens", result.tokens.size()},
+                 {"stop_reason", stop_reason_name(result.stop_reason)},
+                 {"seed", report.seed ? Json(*report.seed) : Json(nullptr)},
+                 {"logprobs", nullptr},
+                 {"timings", timings_json(result, report.start, report.model)},
+                 {"model", report.model.description},
+                 {"activations", report.activations}};
+  if (report.with_logprobs) {
+    Json& logprobs = object["logprobs"] = Json::array();
+    for (const GeneratedToken& step : result.steps) {
+      logprobs.push_back({{"id", step.id},
+                          {"piece", report.model.tokenizer->piece(step.id)},
+                          {"logprob", step.logprob},
+                          {"top", top_json(step, report.model)}});
+    }
+  }
+  if (report.echo) object["prompt"] = *report.echo;
+  return object;
+}
+
 }  // namespace
 
 std::string load_line(const Model& model, const Session& session, const SessionOptions& options,
                       const Backend& backend) {
-  constexpr double kGiB = 1024.0 * 1024 * 1024;
   return fmt::format(
-      "model {}, {:.2f} GiB ({:.2f} bpw), {} layers | kv {} x {} = {:.2f} GiB | {} | "
+      "model {}, {} ({:.2f} bpw), {} layers | kv {} x {} = {} | {} | "
       "loaded in {:.2f} s, {:.2f} GB/s",
-      model.description, double(model.file_bytes) / kGiB,
+      model.description, bytes_text(model.file_bytes),
       8.0 * double(model.file_bytes) / double(model.n_params), model.config.n_layers,
       session.max_seq_len(),
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"
                                        : "f32",
-      double(session.kv_bytes()) / kGiB, backend.name(), model.load_seconds,
+      bytes_text(session.kv_bytes()), backend.name(), model.load_seconds,
       per_second(double(model.file_bytes), model.load_seconds) / 1e9);
 }
 
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
-                        const Model& model, uint64_t seed) {
-  std::string line = fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", result.prompt_tokens,
-                                 result.prefill_seconds * 1e3,
-                                 per_second(double(result.prompt_tokens), result.prefill_seconds));
+                        const Model& model, std::optional<uint64_t> seed) {
+  if (result.stop_reason == StopReason::Interrupted && result.tokens.empty()) {
+    return fmt::format("interrupted while reading the prompt of {} tok", result.prompt_tokens);
+  }
+  const int64_t n_evaluated = result.evaluated_tokens();
+  std::string line =
+      fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", n_evaluated,
+                  result.prefill_seconds * 1e3,
+                  per_second(double(n_evaluated), result.prefill_seconds));
   if (!result.tokens.empty()) {
     line += fmt::format(" | first token {:.0f} ms", result.first_token_seconds * 1e3);
   }
@@ -73,7 +102,8 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
                         percentile(std::move(token_seconds), 0.99) * 1e3,
                         decode_bandwidth_gb(result, model));
   }
-  return line + fmt::format(" | stop {} | seed {}", stop_reason_name(result.stop_reason), seed);
+  line += fmt::format(" | stop {}", stop_reason_name(result.stop_reason));
+  return seed ? line + fmt::format(" | seed {}", *seed) : line;
 }
 
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
@@ -86,30 +116,16 @@ std::string token_json(const GeneratedToken& token, int64_t index, const Model& 
   return compact(object);
 }
 
-std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
-                        uint64_t seed, const std::string& activations, bool with_logprobs,
-                        const std::optional<std::string>& echo) {
-  Json object = {{"text", result.text},
-                 {"tokens", result.tokens},
-                 {"prompt_tokens", result.prompt_tokens},
-                 {"generated_tokens", result.tokens.size()},
-                 {"stop_reason", stop_reason_name(result.stop_reason)},
-                 {"seed", seed},
-                 {"logprobs", nullptr},
-                 {"timings", timings_json(result, start, model)},
-                 {"model", model.description},
-                 {"activations", activations}};
-  if (with_logprobs) {
-    Json& logprobs = object["logprobs"] = Json::array();
-    for (const GeneratedToken& step : result.steps) {
-      logprobs.push_back({{"id", step.id},
-                          {"piece", model.tokenizer->piece(step.id)},
-                          {"logprob", step.logprob},
-                          {"top", top_json(step, model)}});
-    }
-  }
-  if (echo) object["prompt"] = *echo;
+std::string result_json(const ResultReport& report) {
+  Json object = {{"text", report.result.text}, {"tokens", report.result.tokens}};
+  object.update(figures_json(report));
   return pretty(object);
+}
+
+std::string done_json(const ResultReport& report) {
+  Json object = {{"done", true}};
+  object.update(figures_json(report));
+  return compact(object);
 }
 
 }  // namespace minfer

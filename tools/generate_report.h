@@ -16,7 +16,7 @@ std::string load_line(const Model& model, const Session& session, const SessionO
 // "prompt 12 tok, 80 ms, 150.0 tok/s | first token 81 ms | 128 tok, ... | seed 1"
 //   token_seconds  time of each generated token after the first, unsorted
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
-                        const Model& model, uint64_t seed);
+                        const Model& model, std::optional<uint64_t> seed);
 
 // From the start of the process, without waiting for a prompt on stdin.
 struct StartTimes {
@@ -24,10 +24,19 @@ struct StartTimes {
   double loaded_seconds = 0;  // until the prompt is evaluated
 };
 
-// The object of `generate --json`; the prompt is in it where `echo` has it.
-std::string result_json(const GenerateResult& result, const StartTimes& start, const Model& model,
-                        uint64_t seed, const std::string& activations, bool with_logprobs,
-                        const std::optional<std::string>& echo);
+struct ResultReport {
+  const GenerateResult& result;
+  const StartTimes& start;
+  const Model& model;
+  std::optional<uint64_t> seed;  // none where nothing was drawn
+  std::string activations;
+  bool with_logprobs;
+  std::optional<std::string> echo;  // the prompt, where it is asked for
+};
+// The object of `generate --json`, and the last one of `--jsonl`, which has all but the text and
+// its tokens.
+std::string result_json(const ResultReport& report);
+std::string done_json(const ResultReport& report);
 // One token of `generate --jsonl`, on one line.
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs);

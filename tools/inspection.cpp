@@ -5,6 +5,7 @@
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/bytes_text.h"
 #include "models/host_memory.h"
 #include "tools/json_text.h"
 
@@ -12,13 +13,6 @@ namespace minfer {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-std::string human_bytes(double bytes) {
-  if (bytes >= 1024.0 * 1024 * 1024)
-    return fmt::format("{:.2f} GiB", bytes / (1024.0 * 1024 * 1024));
-  if (bytes >= 1024.0 * 1024) return fmt::format("{:.2f} MiB", bytes / (1024.0 * 1024));
-  return fmt::format("{:.1f} KiB", bytes / 1024);
-}
 
 double bits_per_weight(uint64_t bytes, int64_t n_params) {
   return n_params == 0 ? 0 : 8.0 * double(bytes) / double(n_params);
@@ -108,6 +102,18 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   result.format = source.format;
   result.architecture = architecture_of(source);
   result.warnings = source.warnings;
+  result.tokenizer = inspect_tokenizer(source);
+  result.input_activations = source.input_activations;
+  constexpr size_t kNamed = 8;
+  size_t n_named = 0;
+  for (const auto& [name, reason] : source.unusable) {
+    result.warnings.push_back(cat("tensor ", shortened(name, 200), ": ", reason));
+    if (++n_named == kNamed) break;
+  }
+  if (source.unusable.size() > kNamed) {
+    result.warnings.push_back(
+        cat(source.unusable.size() - kNamed, " more tensors that cannot be read"));
+  }
   const DType compute_dtype = float_type_of(source);
   for (const TensorEntry& entry : source.tensors) {
     Inspection::TypeCount& type = result.types[type_text(entry)];
@@ -132,6 +138,7 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
     return result;
   }
   const ModelConfig& config = *result.config;
+  result.warnings.insert(result.warnings.end(), config.warnings.begin(), config.warnings.end());
   result.ctx = ctx > 0 ? ctx : config.trained_seq_len;
   constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
   result.kv_bytes =
@@ -143,24 +150,29 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
   std::string text = fmt::format("file           {}\nformat         {}\narchitecture   {}\n",
                                  shortened(result.path, 500), result.format, result.architecture);
   if (result.config) text += config_text(*result.config);
+  text += to_text(result.tokenizer);
   text += fmt::format("parameters     {}\ntensors        {}, {} ({:.2f} bits per weight)\n",
-                      result.n_params, result.n_tensors, human_bytes(double(result.file_bytes)),
+                      result.n_params, result.n_tensors, bytes_text(int64_t(result.file_bytes)),
                       bits_per_weight(result.file_bytes, result.n_params));
   for (const auto& [name, type] : result.types) {
     text += fmt::format("  {:<20} {:>5} tensors {:>14} parameters {:>12}{}\n", name, type.n_tensors,
-                        type.n_params, human_bytes(double(type.file_bytes)),
+                        type.n_params, bytes_text(int64_t(type.file_bytes)),
                         type.kept.empty() ? "" : ", kept as " + type.kept);
     text += fmt::format("    on a card as {}, {}\n", type.card_kept,
-                        human_bytes(double(type.card_bytes)));
+                        bytes_text(int64_t(type.card_bytes)));
+  }
+  if (!result.input_activations.empty()) {
+    text += fmt::format("activations    {} in the model's scheme (--activations {})\n",
+                        result.input_activations, result.input_activations);
   }
   if (result.config) {
     text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
-                        human_bytes(double(result.weight_memory_bytes)),
-                        human_bytes(double(result.kv_bytes)), result.ctx,
-                        human_bytes(double(result.weight_memory_bytes + result.kv_bytes)));
+                        bytes_text(int64_t(result.weight_memory_bytes)),
+                        bytes_text(int64_t(result.kv_bytes)), result.ctx,
+                        bytes_text(int64_t(result.weight_memory_bytes + result.kv_bytes)));
     text += fmt::format("on a card      {} weights + the same cache = {}\n",
-                        human_bytes(double(result.card_weight_bytes)),
-                        human_bytes(double(result.card_weight_bytes + result.kv_bytes)));
+                        bytes_text(int64_t(result.card_weight_bytes)),
+                        bytes_text(int64_t(result.card_weight_bytes + result.kv_bytes)));
   } else {
     text += "not supported  " + result.refusal + '\n';
   }
@@ -215,10 +227,12 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                  {"memory", nullptr},
                  {"warnings", result.warnings},
                  {"tensors", tensors}};
+  add_json(object, result.tokenizer);
   if (checked) {
     object["checksums"] = {{"sha256_files", checked->n_files.value_or(0)},
                            {"xxh3_tensors", checked->n_tensors}};
   }
+  if (!result.input_activations.empty()) object["input_activations"] = result.input_activations;
   if (result.config) {
     object["config"] = config_json(*result.config);
     object["memory"] = {{"ctx", result.ctx},

@@ -6,6 +6,7 @@
 #include <string>
 
 #include "models/model.h"
+#include "tools/inspection_tokenizer.h"
 
 namespace minfer {
 
@@ -15,6 +16,8 @@ struct Inspection {
   std::optional<ModelConfig> config;  // where the model is supported
   std::string refusal;                // why it is not
   std::vector<std::string> warnings;
+  TokenizerInspection tokenizer;
+  std::string input_activations;  // as TensorSource has it
 
   struct TypeCount {
     int64_t n_tensors = 0, n_params = 0;

@@ -18,6 +18,8 @@ Model load_with_progress(const std::string& path, Backend& backend,
                             .progress = progress.callback(),
                             .session_memory = session_memory});
   for (const std::string& warning : model.warnings) log_warning(warning);
+  if (model.tokenizer != nullptr)
+    for (const std::string& note : model.tokenizer->notes()) log_debug(note);
   return model;
 }
 

@@ -25,6 +25,11 @@ class Prefix : public spdlog::custom_flag_formatter {
   }
 };
 
+// Names of files and what models say of themselves may hold anything.
+std::string on_one_line(const std::string& message) {
+  return shortened(message, std::string::npos);
+}
+
 const std::vector<std::string> kLevels = {"debug", "info", "warning", "error", "off"};
 
 spdlog::level::level_enum chosen_level(const CommonOptions& options) {
@@ -69,9 +74,9 @@ void configure_log(const CommonOptions& options) {
   spdlog::set_default_logger(std::move(logger));
 }
 
-void log_debug(const std::string& message) { spdlog::debug(message); }
-void log_info(const std::string& message) { spdlog::info(message); }
-void log_warning(const std::string& message) { spdlog::warn(message); }
-void log_error(const std::string& message) { spdlog::error(message); }
+void log_debug(const std::string& message) { spdlog::debug(on_one_line(message)); }
+void log_info(const std::string& message) { spdlog::info(on_one_line(message)); }
+void log_warning(const std::string& message) { spdlog::warn(on_one_line(message)); }
+void log_error(const std::string& message) { spdlog::error(on_one_line(message)); }
 
 }  // namespace minfer

@@ -1,4 +1,5 @@
 #include <new>
+#include <system_error>
 
 #include "kernels/base/error.h"
 #include "tools/commands.h"
@@ -10,6 +11,7 @@ namespace {
 
 constexpr const char* kExamples =
     "  minfer generate -m smollm2 --chat \"What is the capital of France?\"\n"
+    "  minfer chat -m smollm2\n"
     "  minfer inspect smollm2\n"
     "  minfer bench --synthetic tinyllama-1.1b:f16";
 
@@ -18,6 +20,7 @@ void run(int argc, char** argv) {
   CommandLine line("minfer: large language models on one machine", kExamples);
   add_common_options(line.root(), context.common);
   add_generate_command(line.root(), context);
+  add_chat_command(line.root(), context);
   add_tokenize_command(line.root(), context);
   add_inspect_command(line.root(), context);
   add_eval_command(line.root(), context);
@@ -38,6 +41,18 @@ int fail(ErrorKind kind, std::string_view message) {
   return static_cast<int>(kind);
 }
 
+// What the system refuses is no bug, wherever it is met.
+ErrorKind kind_of(const std::error_code& code) {
+  for (const std::errc input :
+       {std::errc::no_such_file_or_directory, std::errc::not_a_directory,
+        std::errc::too_many_symbolic_link_levels, std::errc::filename_too_long}) {
+    if (code == input) return ErrorKind::Input;
+  }
+  const bool is_memory = code == std::errc::not_enough_memory ||
+                         code == std::errc::resource_unavailable_try_again;  // of a thread
+  return is_memory ? ErrorKind::Memory : ErrorKind::System;
+}
+
 int guarded(int argc, char** argv) {
   try {
     configure_log({});  // for what fails before the options are known
@@ -49,8 +64,13 @@ int guarded(int argc, char** argv) {
     return 141;
   } catch (const Interrupted& e) {
     return 128 + e.signal;
+  } catch (const Cancelled&) {
+    return 128 + interrupt_signal();
   } catch (const std::bad_alloc&) {
-    return fail(ErrorKind::Memory, "out of memory");
+    write_memory_error();
+    return static_cast<int>(ErrorKind::Memory);
+  } catch (const std::system_error& e) {
+    return fail(kind_of(e.code()), e.what());
   } catch (const std::exception& e) {
     return fail(ErrorKind::Internal, e.what());
   }
@@ -62,5 +82,6 @@ int guarded(int argc, char** argv) {
 int main(int argc, char** argv) {
   minfer::open_standard_files();
   minfer::install_signal_handlers();
+  minfer::install_terminate_handler();
   return minfer::guarded(argc, argv);
 }

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "kernels/base/error.h"
 #include "kernels/base/utf8.h"
@@ -47,6 +48,7 @@ void Output::text(std::string_view text) {
 void Output::line(std::string_view text) { this->text(std::string(text) + '\n'); }
 
 void Output::close() {
+  if (std::exchange(is_closed_, true)) return;
   MINFER_REQUIRE(System, ::close(STDOUT_FILENO) == 0, "stdout: ", std::strerror(errno));
 }
 

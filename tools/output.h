@@ -14,11 +14,13 @@ class Output {
  public:
   void text(std::string_view text);
   void line(std::string_view text);
-  // Closes stdout: some file systems report a failed write only here.
+  // Closes stdout, once: some file systems report a failed write only here.
   void close();
 
  private:
   void write_all(std::string_view bytes);
+
+  bool is_closed_ = false;
 };
 
 bool is_terminal(int fd);

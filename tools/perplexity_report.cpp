@@ -92,7 +92,19 @@ std::string recipe_line(const PerplexityReport& report) {
       report.kv_type, report.activations);
 }
 
-std::string perplexity_text(const PerplexityReport& report) {
+void require_finite(const PerplexityReport& report) {
+  if (!has_pages(report)) return;
+  MINFER_REQUIRE(Numeric, std::isfinite(word_perplexity(report)),
+                 "the perplexity of a word is not finite: the NLL is ", report.result.nll.sum(),
+                 " of ", report.plan.n_words, " words");
+  MINFER_REQUIRE(Numeric, std::isfinite(std::exp(nats_per_byte(report))),
+                 "the perplexity of a byte is not finite: the NLL is ", report.result.nll.sum(),
+                 " of ", report.plan.n_bytes, " bytes");
+}
+
+namespace {
+
+std::string one_text(const PerplexityReport& report) {
   const Perplexity& result = report.result;
   std::string text =
       fmt::format("perplexity {:.4f} +- {:.4f}\n", result.value(), result.standard_error());
@@ -113,6 +125,50 @@ std::string perplexity_text(const PerplexityReport& report) {
         difference.kl_divergence.standard_error(), 100 * same_top_share(report));
   }
   return text + recipe_line(report) + "\n";
+}
+
+std::string table_row(const PerplexityReport& report) {
+  const Perplexity& result = report.result;
+  std::string row = fmt::format("| {} | {:.4f} | {:.4f} |", shortened(report.model, 200),
+                                result.value(), result.standard_error());
+  if (has_pages(report)) {
+    row += fmt::format(" {:.4f} | {:.4f} |", word_perplexity(report),
+                       nats_per_byte(report) / std::numbers::ln2);
+  }
+  if (result.difference) {
+    const ModelDifference& difference = *result.difference;
+    row += fmt::format(" {:+.6f} ± {:.6f} | {:.6f} ± {:.6f} | {:.2f} % |",
+                       difference.nll_difference.mean(), difference.nll_difference.standard_error(),
+                       difference.kl_divergence.mean(), difference.kl_divergence.standard_error(),
+                       100 * same_top_share(report));
+  }
+  return row + '\n';
+}
+
+std::string table_text(const std::vector<PerplexityReport>& reports) {
+  const PerplexityReport& first = reports.front();
+  std::string head = "| model | perplexity | ± |", rule = "| --- | ---: | ---: |";
+  if (has_pages(first)) {
+    head += " by word | bits per byte |";
+    rule += " ---: | ---: |";
+  }
+  if (first.result.difference) {
+    head += " NLL difference | KL divergence | same top token |";
+    rule += " ---: | ---: | ---: |";
+  }
+  std::string text = head + '\n' + rule + '\n';
+  for (const PerplexityReport& report : reports) text += table_row(report);
+  if (first.result.difference) {
+    text += fmt::format("against {}: perplexity {:.4f}\n", shortened(first.against, 200),
+                        std::exp(first.result.difference->reference_nll.mean()));
+  }
+  return text + recipe_line(first) + '\n';
+}
+
+}  // namespace
+
+std::string perplexity_text(const std::vector<PerplexityReport>& reports) {
+  return reports.size() == 1 ? one_text(reports.front()) : table_text(reports);
 }
 
 std::string perplexity_json(const std::vector<PerplexityReport>& reports) {

@@ -21,7 +21,10 @@ struct PerplexityReport {
 
 // One line that says how the figure was made, so that another one can be held against it.
 std::string recipe_line(const PerplexityReport& report);
-std::string perplexity_text(const PerplexityReport& report);
+// The figure of one model with its recipe; of several models a table, a row a model.
+std::string perplexity_text(const std::vector<PerplexityReport>& reports);
+// Throws Numeric where a figure of words or bytes is not finite.
+void require_finite(const PerplexityReport& report);
 // One object; of several reports under "results".
 std::string perplexity_json(const std::vector<PerplexityReport>& reports);
 

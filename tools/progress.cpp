@@ -27,8 +27,10 @@ Progress::Progress(std::string label, bool quiet)
       enabled_(!quiet && is_terminal(STDERR_FILENO)),
       started_(now_seconds()) {}
 
-Progress::~Progress() {
-  if (shown_) write_stderr("\r\x1b[K");
+Progress::~Progress() { clear(); }
+
+void Progress::clear() {
+  if (std::exchange(shown_, false)) write_stderr("\r\x1b[K");
 }
 
 void Progress::update(int64_t done, int64_t total) {

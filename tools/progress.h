@@ -15,6 +15,7 @@ class Progress {
   void update(int64_t done, int64_t total);
   // With a figure behind the bar, and the time that is left.
   void update(int64_t done, int64_t total, const std::string& figure);
+  void clear();  // the line is free for other output until the next update
   // For LoadOptions::progress; this object outlives the function.
   std::function<void(int64_t, int64_t)> callback();
 

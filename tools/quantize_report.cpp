@@ -5,6 +5,8 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "kernels/base/bytes_text.h"
+#include "kernels/base/utf8.h"
 #include "tools/json_text.h"
 
 namespace minfer {
@@ -76,7 +78,9 @@ Json tensor_json(const QuantizedTensorReport& tensor, bool with_errors) {
 
 }  // namespace
 
-std::string to_text(const QuantizeReport& report) {
+namespace {
+
+std::string tensor_rows(const QuantizeReport& report) {
   const bool done = report.run.has_value();
   size_t width = 6;
   for (const auto& tensor : report.tensors) width = std::max(width, tensor.name.size());
@@ -90,13 +94,20 @@ std::string to_text(const QuantizeReport& report) {
     if (done) text += fmt::format("  {:.3f} %", 100 * tensor.error.relative_rms());
     text += tensor.fallback ? "  fallback\n" : "\n";
   }
+  return text + "\n";
+}
+
+}  // namespace
+
+std::string to_text(const QuantizeReport& report, bool with_tensors) {
+  const bool done = report.run.has_value();
   const Totals totals = totals_of(report);
-  text += fmt::format("\nscheme       {}\n", report.scheme);
-  text += fmt::format(
-      "size         {:.2f} GB -> {:.2f} GB ({:.1f} % smaller), {:.2f} bits per weight\n",
-      double(totals.bytes_before) / 1e9, double(totals.bytes_after) / 1e9,
-      100 * (1 - double(totals.bytes_after) / double(totals.bytes_before)),
-      bits_per_weight(totals.bytes_after, totals.n_weights));
+  std::string text = with_tensors ? tensor_rows(report) : "";
+  text += fmt::format("scheme       {}\n", report.scheme);
+  text += fmt::format("size         {} -> {} ({:.1f} % smaller), {:.2f} bits per weight\n",
+                      bytes_text(totals.bytes_before), bytes_text(totals.bytes_after),
+                      100 * (1 - double(totals.bytes_after) / double(totals.bytes_before)),
+                      bits_per_weight(totals.bytes_after, totals.n_weights));
   text += fmt::format("fallbacks    {}\n", totals.n_fallbacks);
   if (!done) return text;
   text += fmt::format("error        {:.3f} % relative RMS\n", 100 * totals.error.relative_rms());
@@ -134,7 +145,9 @@ std::string to_json(const QuantizeReport& report, bool with_run) {
   json["tensors"] = tensors;
   if (with_run) json["dry_run"] = !report.run;
   if (with_run && report.run) {
-    json["output"] = report.run->output;
+    // A name that is not UTF-8 has no other form in JSON than that of messages.
+    const std::string& output = report.run->output;
+    json["output"] = is_utf8(output) ? output : shortened(output, output.size());
     json["seconds"] = report.run->seconds;
     json["mb_per_s"] = double(totals.bytes_before) / 1e6 / report.run->seconds;
   }

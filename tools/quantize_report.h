@@ -22,7 +22,8 @@ struct QuantizeReport {
   std::optional<Run> run;  // absent in a dry run, which knows no errors
 };
 
-std::string to_text(const QuantizeReport& report);
+//   with_tensors  a row for each tensor
+std::string to_text(const QuantizeReport& report, bool with_tensors);
 // `with_run`: for stdout; without it the text depends on source and options alone.
 std::string to_json(const QuantizeReport& report, bool with_run);
 

@@ -1,6 +1,7 @@
 #include "tools/text_input.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -36,9 +37,14 @@ std::string read_all(int fd, const std::string& name) {
 std::string read_text(const std::string& path) {
   if (path == "-") return read_all(STDIN_FILENO, "stdin");
   const std::string name = shortened(path, 200);
-  const int fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  int fd;
+  do {
+    fd = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+    throw_if_interrupted();
+  } while (fd < 0 && errno == EINTR);
   if (fd < 0) {
-    const bool missing = errno == ENOENT || errno == ENOTDIR;
+    const bool missing =
+        errno == ENOENT || errno == ENOTDIR || errno == ELOOP || errno == ENAMETOOLONG;
     throw Error(missing ? ErrorKind::Input : ErrorKind::System,
                 cat(name, ": ", std::strerror(errno)));
   }
@@ -49,6 +55,17 @@ std::string read_text(const std::string& path) {
   return read_all(fd, name);
 }
 
+std::optional<std::string> piped_text() {
+  struct ::stat status {};
+  const bool readable =
+      ::fstat(STDIN_FILENO, &status) == 0 &&
+      (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
+  if (!readable) return std::nullopt;
+  std::string piped = read_text("-");
+  if (piped.empty()) return std::nullopt;
+  return piped;
+}
+
 std::optional<std::string> read_text_options(const TextOptions& options) {
   const int given = int(options.positional.has_value()) + int(options.option.has_value()) +
                     int(options.file.has_value());
@@ -57,10 +74,7 @@ std::optional<std::string> read_text_options(const TextOptions& options) {
   if (options.positional) return options.positional;
   if (options.option) return options.option;
   if (options.file) return read_text(*options.file);
-  if (is_terminal(STDIN_FILENO)) return std::nullopt;
-  std::string piped = read_text("-");
-  if (piped.empty()) return std::nullopt;
-  return piped;
+  return piped_text();
 }
 
 }  // namespace minfer

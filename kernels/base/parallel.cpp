@@ -31,7 +31,12 @@ void parallel_for(int n_threads, int64_t n_pieces, const std::function<void(int6
   };
   {
     std::vector<std::jthread> threads;
-    for (int64_t i = 1; i < std::min<int64_t>(n_threads, n_pieces); ++i) threads.emplace_back(work);
+    try {
+      for (int64_t i = 1; i < std::min<int64_t>(n_threads, n_pieces); ++i) {
+        threads.emplace_back(work);
+      }
+    } catch (const std::exception&) {  // the system gives no more: the work is done by fewer
+    }
     work();
   }
   if (failure) std::rethrow_exception(failure);

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <cstring>
 
+#include "kernels/base/usable_cores.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/memory.h"
 #include "kernels/cpu/pack.h"

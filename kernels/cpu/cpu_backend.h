@@ -52,6 +52,7 @@ class CpuBackend final : public Backend {
 
   std::string name() const override;
   DType activation_dtype() const override { return DType::F32; }
+  Activations activations() const override { return activations_; }
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;
@@ -86,6 +87,10 @@ class CpuBackend final : public Backend {
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override;
   int64_t first_non_finite(Tensor x) override;
+  void cancel_by(const std::atomic<bool>* flag) override {
+    Backend::cancel_by(flag);
+    pool_.cancel_by(flag);
+  }
   void synchronize() override {}  // every call returns when it is done
 
  private:

@@ -3,6 +3,7 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/base/usable_cores.h"
 #include "kernels/bench.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/memory.h"

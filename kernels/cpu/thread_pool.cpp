@@ -1,12 +1,6 @@
 #include "kernels/cpu/thread_pool.h"
 
-#if defined(__linux__)
-#include <sched.h>
-#endif
-
-#include <algorithm>
 #include <chrono>
-#include <fstream>
 
 #include "kernels/base/math.h"
 
@@ -30,26 +24,7 @@ void pause_cpu() {
 #endif
 }
 
-// cpu.max of the cgroup that a container sees as its root: "max 100000" or "150000 100000" (quota
-// and period in microseconds). 0 where there is no limit.
-int cgroup_cores() {
-  std::ifstream file("/sys/fs/cgroup/cpu.max");
-  int64_t quota = 0, period = 0;
-  if (!(file >> quota >> period) || quota <= 0 || period <= 0) return 0;
-  return int(std::min<int64_t>(ceil_div(quota, period), 1 << 16));
-}
-
 }  // namespace
-
-int usable_cores() {
-  int n = int(std::thread::hardware_concurrency());
-#if defined(__linux__)
-  cpu_set_t set;
-  if (sched_getaffinity(0, sizeof set, &set) == 0) n = CPU_COUNT(&set);
-#endif
-  if (const int quota = cgroup_cores(); quota > 0) n = std::min(n, quota);
-  return std::max(n, 1);
-}
 
 void ThreadPool::Waiter::wait_while_equal(const std::atomic<uint32_t>& word, uint32_t old) {
   const auto begin = std::chrono::steady_clock::now();
@@ -65,10 +40,15 @@ void ThreadPool::Waiter::wait_while_equal(const std::atomic<uint32_t>& word, uin
   if (std::chrono::steady_clock::now() - begin > kDescheduled) cautious_ = kCautiousWaits;
 }
 
-ThreadPool::ThreadPool(int n_threads) : ranges_(size_t(n_threads)) {
-  for (int thread = 1; thread < n_threads; ++thread) {
-    workers_.emplace_back([this, thread] { worker(thread); });
+ThreadPool::ThreadPool(int n_threads) : n_threads_(1), ranges_(size_t(n_threads)) {
+  workers_.reserve(size_t(n_threads));
+  try {
+    for (int thread = 1; thread < n_threads; ++thread) {
+      workers_.emplace_back([this, thread] { worker(thread); });
+    }
+  } catch (const std::exception&) {  // no more threads or no memory for one
   }
+  n_threads_ += int(workers_.size());  // workers see it with the first loop
 }
 
 ThreadPool::~ThreadPool() {
@@ -113,7 +93,9 @@ void ThreadPool::take_pieces(uint32_t generation, int thread) {
                                         std::memory_order_acquire)) {
         continue;
       }
-      call(context, range_end(owner, n_pieces) - int64_t{uint32_t(seen)}, thread);
+      if (!is_cancelled()) {
+        call(context, range_end(owner, n_pieces) - int64_t{uint32_t(seen)}, thread);
+      }
       if (unfinished_.fetch_sub(1, std::memory_order_acq_rel) == 1) {
         all_done_.store(generation, std::memory_order_release);
         all_done_.notify_one();

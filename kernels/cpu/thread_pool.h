@@ -6,30 +6,42 @@
 #include <type_traits>
 #include <vector>
 
-namespace minfer {
+#include "kernels/base/cancelled.h"
 
-// Cores that this process may use: its affinity mask, cut by a cgroup's quota.
-int usable_cores();
+namespace minfer {
 
 // Threads that share the pieces of one loop at a time; the caller is thread 0. Each thread has a
 // range of neighbouring pieces, so that what it prefetches is its own, and takes from the others'
 // ranges when its own is done: a thread that the system has descheduled keeps at most one piece
-// from being done. Who waits spins for some ten microseconds and then sleeps.
+// from being done. A thread that waits spins for some ten microseconds and then sleeps.
 class ThreadPool {
  public:
-  explicit ThreadPool(int n_threads);
+  explicit ThreadPool(int n_threads);  // fewer where the system gives no more
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  int n_threads() const { return int(ranges_.size()); }
+  int n_threads() const { return n_threads_; }
+
+  // While the flag is set, pieces are passed over and loops throw Cancelled. May be null.
+  void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
+  bool is_cancelled() const {
+    return cancel_flag_ != nullptr && cancel_flag_->load(std::memory_order_relaxed);
+  }
 
   // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw
   // and not call the pool. One caller at a time.
   template <typename F>
   void parallel_for(int64_t n_pieces, F&& f) {
+    share_pieces(n_pieces, f);
+    if (is_cancelled()) throw Cancelled();
+  }
+
+ private:
+  template <typename F>
+  void share_pieces(int64_t n_pieces, F& f) {
     if (n_pieces <= 1 || workers_.empty()) {
-      for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
+      for (int64_t piece = 0; piece < n_pieces && !is_cancelled(); ++piece) f(piece, 0);
       return;
     }
     using Function = std::remove_reference_t<F>;
@@ -38,7 +50,6 @@ class ThreadPool {
         const_cast<void*>(static_cast<const void*>(&f)), n_pieces);
   }
 
- private:
   using Call = void (*)(void* context, int64_t piece, int thread);
 
   // How one thread waits.
@@ -66,6 +77,7 @@ class ThreadPool {
     return (thread + 1) * n_pieces / n_threads();
   }
 
+  int n_threads_;
   std::vector<Range> ranges_;                       // by thread
   alignas(64) std::atomic<int64_t> unfinished_{0};  // pieces
   std::atomic<uint32_t> all_done_{0};               // generation of the last finished loop
@@ -76,6 +88,7 @@ class ThreadPool {
   std::atomic<Call> call_{nullptr};
   std::atomic<void*> context_{nullptr};
   std::atomic<int64_t> n_pieces_{0};
+  const std::atomic<bool>* cancel_flag_ = nullptr;  // set between loops alone
   Waiter caller_;
   std::vector<std::thread> workers_;
 };

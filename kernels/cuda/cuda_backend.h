@@ -17,6 +17,9 @@ class CudaBackend final : public Backend {
 
   std::string name() const override;
   DType activation_dtype() const override { return type_; }
+  Activations activations() const override {
+    return int8_activations_ ? Activations::Int8 : Activations::Float;
+  }
   std::optional<int64_t> free_device_bytes() const override;
   int64_t preferred_chunk() const override { return 4096; }
 

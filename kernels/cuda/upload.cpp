@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "kernels/base/usable_cores.h"
+
 namespace minfer::cuda {
 
 Uploader::Uploader(cudaStream_t stream) : stream_(stream) {}

@@ -68,7 +68,7 @@ std::string quantized_copy(const fs::path& source_dir, const QuantizeOptions& op
                                                  .metadata = {},
                                                  .progress = no_progress});
   quantize_model(*source, plan, QuantizeMethod::Mse, 2, *writer, no_progress);
-  writer->finish("{}\n");
+  EXPECT_TRUE(writer->finish("{}\n").empty());
   return output;
 }
 

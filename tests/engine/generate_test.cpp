@@ -184,6 +184,27 @@ TEST_F(GenerateTest, PaddingRowsOfTheEmbeddingAreNeverChosen) {
   EXPECT_EQ(result.steps[0].top.size(), 4u);
 }
 
+TEST_F(GenerateTest, TokensWithoutARowOfTheEmbeddingAreNeverChosenAndRefusedInAPrompt) {
+  say({"a", "b"});
+  for (const size_t n_tokens : {33u, 40u, 1000u}) {
+    model_.tokenizer = std::make_unique<ToyTokenizer>(std::vector<std::string>(n_tokens, "x"));
+    options_ = {.n_predict = 20, .end_ids = {32, static_cast<TokenId>(n_tokens) - 1}};
+    options_.ignore_eos = true;  // of ids without a logit too
+    options_.sampler.temperature = 100;
+    options_.sampler.top_k = 0;
+    const GenerateResult result = run();
+    EXPECT_EQ(result.tokens.size(), 20u);
+    for (const TokenId id : result.tokens) EXPECT_LT(id, kVocabSize);
+    options_.n_logprobs = 50;
+    for (const GeneratedToken& step : run().steps) {
+      for (const TokenLogprob& top : step.top) EXPECT_LT(top.id, kVocabSize);
+    }
+    expect_error(ErrorKind::Usage, "token id 32 is not below the vocabulary size 32", [&] {
+      run({0, 32});
+    });
+  }
+}
+
 TEST_F(GenerateTest, ReportsLogprobs) {
   say({"one", " two", " three"});
   options_.n_logprobs = 3;

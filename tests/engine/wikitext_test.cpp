@@ -2,6 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <string>
+#include <utility>
+#include <vector>
+
 #include "engine/white_space.h"
 #include "loaders/checksum.h"
 #include "tests/support/test_data.h"
@@ -20,6 +24,19 @@ TEST(WhiteSpace, IsThatOfPython) {
   EXPECT_EQ(trimmed(" \u00a0a b\u2003\n"), "a b");
   EXPECT_EQ(trimmed(" \n"), "");
   EXPECT_EQ(without_trailing_space(" a\u00e0 "), " a\u00e0");
+}
+
+// Right values: io.StringIO(text, newline=None).read() of Python.
+TEST(UniversalNewlines, AreThoseOfPython) {
+  for (const auto& [text, read] : std::vector<std::pair<std::string, std::string>>{
+           {"", ""},
+           {"a\r\nb\n", "a\nb\n"},
+           {"a\rb\r", "a\nb\n"},
+           {"\r\r\n\n\r", "\n\n\n\n"},
+           {"\n\r", "\n\n"},
+           {"a\x0b\u2028\x85 b", "a\x0b\u2028\x85 b"}}) {
+    EXPECT_EQ(with_universal_newlines(text), read);
+  }
 }
 
 TEST(HfJoin, RowsAreLinesWithTheirNewlines) {

@@ -70,7 +70,24 @@ TEST(ThreadPool, MovesPastAStalledThread) {
   EXPECT_EQ(std::min(by_thread[0], by_thread[1]), 1);
 }
 
-TEST(ThreadPool, UsesAtLeastOneCore) { EXPECT_GE(usable_cores(), 1); }
+// The flag is set inside a piece: those under way are finished, the rest is passed over.
+TEST(ThreadPool, ACancelledLoopEndsAtThePiece) {
+  for (int n_threads : {1, 2, 3}) {
+    ThreadPool pool(n_threads);
+    std::atomic<bool> cancel = false;
+    pool.cancel_by(&cancel);
+    std::atomic<int> n = 0;
+    const auto loop = [&] { pool.parallel_for(1000, [&](int64_t, int) { cancel = ++n >= 10; }); };
+    EXPECT_THROW(loop(), Cancelled);
+    EXPECT_LT(n, 10 + n_threads);
+    EXPECT_THROW(loop(), Cancelled);  // as long as the flag is set
+    EXPECT_LT(n, 10 + n_threads);
+    cancel = false;
+    n = -1000000;
+    loop();
+    EXPECT_EQ(n, -1000000 + 1000);
+  }
+}
 
 }  // namespace
 }  // namespace minfer

@@ -23,7 +23,7 @@ void export_gguf(const TensorSource& source, const GgufExportOptions& options) {
   choose_gguf_types(plan, options.type);
   const auto writer = make_gguf_model_writer(source, plan, options);
   quantize_model(source, plan, QuantizeMethod::Rtn, 1, *writer, [](int64_t, int64_t) {});
-  writer->finish("");
+  EXPECT_TRUE(writer->finish("").empty());
 }
 
 // A byte-fallback vocabulary of a few pieces.

@@ -60,7 +60,7 @@ TEST_F(LoadModel, SaysWhatItLoaded) {
 
 TEST_F(LoadModel, NamesAMissingTensor) {
   for (const char* name : {"model.embed_tokens.weight", "model.layers.1.mlp.down_proj.weight",
-                           "lm_head.weight", "model.layers.0.input_layernorm.weight"}) {
+                           "model.norm.weight", "model.layers.0.input_layernorm.weight"}) {
     MemorySource source = small_hf_llama();
     source.remove(name);
     expect_refused(source, cat("memory: tensor ", name, " ["));
@@ -269,7 +269,7 @@ TEST(HostMemory, RefusesWithBothFigures) {
   const int64_t available = available_host_bytes();
   EXPECT_GT(available, 1 << 20);
   EXPECT_NO_THROW(require_host_memory(1 << 20, "a test"));
-  expect_error(ErrorKind::Memory, "a test needs 1152921504606846976 bytes of memory, ",
+  expect_error(ErrorKind::Memory, "a test needs 1152921.5 TB of memory, ",
                [] { require_host_memory(int64_t{1} << 60, "a test"); });
 }
 
@@ -300,6 +300,26 @@ TEST(CardMemory, NamesTheTwoCheapestWaysThatSuffice) {
                [&] { require_card_memory(83 * kGb - 1, weights, of_fixed_length); });
 }
 
+// On the host there is no other device to go to.
+TEST(ModelMemory, NamesWhatMakesItFitOnTheHost) {
+  constexpr int64_t kGb = 1'000'000'000;
+  const WeightMemory weights = {13 * kGb, 4 * kGb};
+  const SessionMemory session = {4096, 2 * kGb, kGb, 500'000'000, "--ctx-size"};
+  EXPECT_NO_THROW(require_memory_of_model(16 * kGb, weights, session));
+  const auto refused = [&](int64_t free, const std::string& message) {
+    expect_error(ErrorKind::Memory, message,
+                 [&] { require_memory_of_model(free, weights, session); });
+  };
+  refused(15 * kGb,
+          "the model needs 15.5 GB of memory, 15 GB are free: weights 13 GB, a KV cache of 4096 "
+          "positions 2 GB, activations 500 MB; it fits with --kv-type int8 (14.5 GB), or "
+          "--ctx-size 3072");
+  refused(8 * kGb, "activations 500 MB; it fits with `minfer quantize` first (6.5 GB)");
+  refused(1000,
+          "1 kB are free: weights 13 GB, a KV cache of 4096 positions 2 GB, activations 500 "
+          "MB; no option makes it fit");
+}
+
 TEST(CardMemory, OfWeightsAlone) {
   EXPECT_NO_THROW(require_card_memory(1000, {1000, 250}, {}));
   expect_error(ErrorKind::Memory,
@@ -320,7 +340,7 @@ TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
     EXPECT_EQ(model.config.vocab_size, 40);
     return SessionMemory{.n_positions = 8, .kv_bytes = int64_t{1} << 60};
   };
-  expect_error(ErrorKind::Memory, "loading the model needs 11529215046068",
+  expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { load_model(source, *backend_, options); });
   options.session_memory = [](const Model&) -> SessionMemory {
     throw Error(ErrorKind::Usage, "the prompt is too long");
@@ -356,7 +376,7 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
       return SessionMemory{.n_positions = 8, .kv_bytes = kv_bytes};
     });
   };
-  expect_error(ErrorKind::Memory, "the model needs 1152921504607",
+  expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { make("tiny:f32", int64_t{1} << 60); });
   // A token's row is 64 bytes and a scale, twice 256 of them; what products make F16, 172 x 64
   // twice; the largest on its way. The layers' matrices have groups of 32 but for w_down's rows.

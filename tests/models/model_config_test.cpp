@@ -214,7 +214,7 @@ const Refusal kRefusals[] = {
     {"GgufSlidingWindow", Kind::GgufLlama, "llama.attention.sliding_window", uint64_t{32},
      "key llama.attention.sliding_window is 32: attention windows below the context of 64 are not "
      "supported (supported: none)"},
-    {"GgufHeadsPerLayer", Kind::GgufLlama, "llama.attention.head_count", std::vector<int64_t>{4, 4},
+    {"GgufHeadsPerLayer", Kind::GgufLlama, "llama.attention.head_count", std::vector<int64_t>{4, 2},
      ""},
 };
 

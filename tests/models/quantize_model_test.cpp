@@ -43,7 +43,7 @@ class QuantizeModel : public testing::Test {
                                    .metadata = {},
                                    .progress = no_progress});
     quantize_model(source, plan, method, 2, *writer, no_progress);
-    writer->finish("{}\n");
+    EXPECT_TRUE(writer->finish("{}\n").empty());
     return open_source(output_);
   }
 

@@ -6,6 +6,7 @@
 #include "loaders/charsmap.h"
 #include "loaders/tokenizer_model.h"
 #include "models/tokenizer.h"
+#include "tests/support/charsmap_builder.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_data.h"
@@ -189,60 +190,108 @@ TEST(TokenizerModel, NulInsideAPiece) {
   expect_error(kInput, "a NUL", [&] { load(SentencePieceModel::Unigram, 1); });
 }
 
-// One unit and its children at 256; every byte leads nowhere.
-std::string charsmap_of(std::vector<uint32_t> units, const std::string& replacements) {
-  const auto n_bytes = static_cast<uint32_t>(units.size() * 4);
-  std::string bytes(reinterpret_cast<const char*>(&n_bytes), 4);
-  bytes.append(reinterpret_cast<const char*>(units.data()), n_bytes);
-  return bytes + replacements;
+using test::charsmap_of;
+
+// One unit and its children at 256; only "b" leads on, to a value at 512 and no child.
+std::vector<uint32_t> small_trie() {
+  constexpr uint32_t kUnused = 1u << 31;
+  std::vector<uint32_t> units(768, kUnused);
+  units[0] = 256u << 10;
+  units[256 ^ 'b'] = 'b' | 1u << 8 | ((256u ^ 'b') ^ 512u) << 10;
+  units[512] = 1u << 31 | 0;
+  return units;
+}
+
+void refuse_charsmap(const std::string& charsmap, const char* message) {
+  expect_error(kInput, message, [&] { check_charsmap(charsmap); });
 }
 
 TEST(Charsmap, EachRule) {
   const std::string nul(1, '\0');
-  std::vector<uint32_t> units(512);
-  units[0] = 256u << 10;                                  // the root's children are at 256
-  units[256 ^ 'b'] = 'b' | 1u << 8 | (('b') ^ 0u) << 10;  // "b" has a value, at 256
-  units[256] = 1u << 31 | 0;
+  const std::vector<uint32_t> units = small_trie();
   EXPECT_NO_THROW(check_charsmap(charsmap_of(units, "x" + nul)));
-  const auto refuse = [&](const std::string& charsmap, const char* message) {
-    expect_error(kInput, message, [&] { check_charsmap(charsmap); });
-  };
-  refuse("abc", "bytes wanted");
-  refuse(charsmap_of({}, "x" + nul), "a trie of 0 bytes");
-  refuse(charsmap_of(units, ""), "a trie of");
-  refuse(charsmap_of(units, "x"), "ended by NUL");
-  refuse(charsmap_of(units, "\xff" + nul), "not UTF-8");
-  refuse(charsmap_of(units, std::string(300, 'x') + nul), "a replacement of");
+  refuse_charsmap("abc", "bytes wanted");
+  refuse_charsmap(charsmap_of({}, "x" + nul), "a trie of 0 bytes");
+  refuse_charsmap(charsmap_of(units, ""), "a trie of");
+  refuse_charsmap(charsmap_of(units, "x"), "ended by NUL");
+  refuse_charsmap(charsmap_of(units, "\xff" + nul), "not UTF-8");
+  refuse_charsmap(charsmap_of(units, std::string(300, 'x') + nul), "a replacement of");
+  refuse_charsmap(std::string(5 << 20, '\0'), "expected at most 4194304");
   auto bad = units;
-  bad[0] = 512u << 10;
-  refuse(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
+  bad[0] = 1024u << 10;
+  refuse_charsmap(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
   bad = units;
   bad[0] = 4u << 10 | 1u << 9;  // the long form of an offset: times 256
-  refuse(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
+  refuse_charsmap(charsmap_of(bad, "x" + nul), "unit 0 leads to unit");
   bad = units;
-  bad[256] = 1u << 31 | 9;
-  refuse(charsmap_of(bad, "x" + nul), "replacement byte 9");
-  refuse(charsmap_of(std::vector<uint32_t>(3), "x" + nul), "unit 0 leads to unit 255 of 3");
+  bad[512] = 1u << 31 | 9;
+  refuse_charsmap(charsmap_of(bad, "x" + nul), "replacement byte 9");
+  refuse_charsmap(charsmap_of(std::vector<uint32_t>(3), "x" + nul),
+                  "unit 0 leads to unit 255 of 3");
+}
+
+// The first unit is followed whatever its label and value bit say.
+TEST(Charsmap, RootIsFollowedAlways) {
+  const std::string nul(1, '\0');
+  for (const uint32_t root : {UINT32_MAX, 1u << 31 | 1u << 20, 1u << 31 | 1u << 9 | 12u << 10}) {
+    auto units = small_trie();
+    units[0] = root;
+    refuse_charsmap(charsmap_of(units, "x" + nul), "unit 0 leads to unit");
+  }
+  auto units = small_trie();
+  units[0] |= 'q';  // a label of its own
+  EXPECT_NO_THROW(check_charsmap(charsmap_of(units, "x" + nul)));
+}
+
+// Whatever lies where no text leads is no fault.
+TEST(Charsmap, UnreachedUnitsAreFree) {
+  auto units = small_trie();
+  units[700] = UINT32_MAX >> 1;
+  EXPECT_NO_THROW(check_charsmap(charsmap_of(units, std::string("x\0", 2))));
+  units[256 ^ 188] = UINT32_MAX >> 1;  // the same with a label that fits the root's children
+  units[256 ^ 255] = 0xff | 1u << 30;
+  refuse_charsmap(charsmap_of(units, std::string("x\0", 2)), "leads to unit");
+}
+
+TEST(Charsmap, NoWalkComesBack) {
+  const std::string replacements("x\0", 2);
+  auto units = small_trie();
+  units[256 ^ 'b'] = 'b' | static_cast<uint32_t>('b') << 10;  // to the root's base
+  refuse_charsmap(charsmap_of(units, replacements), "leads back");
+  units = small_trie();
+  units[256] = 0;  // by a NUL
+  refuse_charsmap(charsmap_of(units, replacements), "leads back");
+  units = small_trie();
+  units[512 ^ 'c'] = 'c' | (512u ^ 'c' ^ 256u) << 10;  // from the second level to the first
+  refuse_charsmap(charsmap_of(units, replacements), "leads back");
+}
+
+// The library has room for 32 rules that begin at one place, and longer walks take quadratic time.
+TEST(Charsmap, RulesInsideOneAnother) {
+  std::map<std::string, std::string> rules;
+  for (size_t n = 1; n <= 32; ++n) rules[std::string(n, 'a')] = "x";
+  EXPECT_NO_THROW(check_charsmap(test::CharsmapBuilder(rules).bytes()));
+  rules[std::string(33, 'a')] = "y";
+  refuse_charsmap(test::CharsmapBuilder(rules).bytes(), "more than 32 rules");
+  EXPECT_NO_THROW(check_charsmap(test::CharsmapBuilder({{std::string(256, 'a'), "x"}}).bytes()));
+  refuse_charsmap(test::CharsmapBuilder({{std::string(257, 'a'), "x"}}).bytes(),
+                  "a rule for 257 bytes");
 }
 
 // The normalization it describes is what the library does: b becomes x.
 TEST(Charsmap, IsUsed) {
-  std::vector<uint32_t> units(512);
-  units[0] = 256u << 10;
-  units[256 ^ 'b'] = 'b' | 1u << 8 | static_cast<uint32_t>('b') << 10;
-  units[256] = 1u << 31 | 0;
   SentencePieceModel model = small_model(true);
-  model.charsmap = charsmap_of(units, std::string("x\0", 2));
+  model.charsmap = test::CharsmapBuilder({{"b", "x"}, {"bb", "y"}, {"cab", ""}}).bytes();
   const test::TempDir dir;
   const auto tokenizer =
       load_tokenizer(dir.write("tokenizer.model", serialize_tokenizer_model(model)));
-  EXPECT_EQ(tokenizer->decode(tokenizer->encode("abc", {})), "axc");
+  EXPECT_EQ(tokenizer->decode(tokenizer->encode("abcbbcabca", {})), "axcyca");
 }
 
 TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
   expect_error(kInput, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
-  expect_error(kInput, "neither tokenizer.model nor tokenizer.json",
+  expect_error(kInput, "neither tokenizer.json nor tokenizer.model",
                [&] { load_tokenizer(dir.path()); });
   expect_error(kInput, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
   expect_error(kInput, "malformed JSON",

@@ -6,7 +6,7 @@
 
 #include "kernels/base/error.h"
 #include "loaders/checksum.h"
-#include "models/chat.h"
+#include "models/chat/chat_template.h"
 #include "models/tokenizer.h"
 #include "tests/support/test_data.h"
 
@@ -148,8 +148,10 @@ TEST(SmolLm2, PublishedIds) {
     const auto prompt = c.at("prompt").get<std::string>();
     std::vector<TokenId> prompt_ids = tokenizer->encode(prompt, {});
     if (c.at("kind") == "chat") {
-      const ChatFamily family = recognize_chat_family(tokenizer->chat_template());
-      const ChatPrompt chat = make_chat_prompt(*tokenizer, family, prompt, {});
+      const std::string messages =
+          json::array({{{"role", "user"}, {"content", prompt}}}).dump();
+      const ChatPrompt chat = make_chat_prompt(
+          *tokenizer, ChatTemplate(tokenizer->chat_template()), messages, {});
       prompt_ids = chat.tokens;
       EXPECT_NE(std::ranges::find(chat.end_ids, 2), chat.end_ids.end());  // <|im_end|>
     }

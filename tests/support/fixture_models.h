@@ -30,8 +30,8 @@ struct FixtureModel {
   std::vector<TokenId> ids;
   std::vector<double> logits;
 };
-inline FixtureModel fixture_model(const std::string& name) {
-  const std::filesystem::path dir = fixtures_dir() / name, gguf = dir / "model.gguf";
+inline FixtureModel fixture_model_in(const std::filesystem::path& dir) {
+  const std::filesystem::path gguf = dir / "model.gguf";
   const auto expected = nlohmann::json::parse(read_file(dir / "expected.json"));
   FixtureModel fixture{(std::filesystem::exists(gguf) ? gguf : dir).string(),
                        expected.at("ids").get<std::vector<TokenId>>(),
@@ -40,6 +40,10 @@ inline FixtureModel fixture_model(const std::string& name) {
     for (const double logit : row) fixture.logits.push_back(logit);
   }
   return fixture;
+}
+
+inline FixtureModel fixture_model(const std::string& name) {
+  return fixture_model_in(fixtures_dir() / name);
 }
 
 // Such a name as GoogleTest wants it.

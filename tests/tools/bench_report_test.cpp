@@ -55,6 +55,40 @@ TEST(BenchReport, JsonHasEveryFieldOfARow) {
   EXPECT_EQ(rows[0]["gemm"], "own");
 }
 
+// Arithmetic is what bounds a prefill that uses more of it than of the bandwidth.
+TEST(BenchReport, NamesTheLimitThatBinds) {
+  std::vector<BenchRow> rows = two_rows();
+  EXPECT_EQ(json::parse(format_rows(rows, "json"))[0]["arithmetic_share"], nullptr);  // not known
+  rows[0].flops_per_token = 1e9;
+  rows[0].flops_per_second = 384e9;
+  rows[1].flops_per_token = 1e9;
+  rows[1].flops_per_second = 10e9;
+  const json object = json::parse(format_rows(rows, "json"));
+  EXPECT_EQ(object[0]["limit"], "arithmetic");
+  EXPECT_EQ(object[0]["limit_share"], 0.5);  // 192 tokens/s
+  EXPECT_EQ(object[1]["limit"], "read");     // decode, whatever the arithmetic
+  EXPECT_EQ(object[1]["limit_share"], 0.5);
+  const std::string text = format_rows(rows, "md");
+  EXPECT_NE(text.find("| 50 % of arithmetic |"), std::string::npos) << text;
+  EXPECT_NE(text.find("| 50 % of read bandwidth |"), std::string::npos) << text;
+  EXPECT_NE(text.find("| 1.07 GB |"), std::string::npos) << text;
+}
+
+// Two layers of products, attention over 3 positions on average, logits once for the run.
+TEST(BenchReport, CountsOperations) {
+  ModelConfig c;
+  c.n_layers = 2;
+  c.dim = 4;
+  c.ffn_dim = 6;
+  c.n_heads = 2;
+  c.n_kv_heads = 1;
+  c.head_dim = 2;
+  c.vocab_size = 10;
+  const double products = 2 * 4 * 4 + 2 * 4 * 2 + 3 * 4 * 6, attention = 2 * 4 * 3;
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 5, 0, false), 2 * (2 * (products + attention) + 8));
+  EXPECT_DOUBLE_EQ(flops_per_token(c, 1, 2, true), 2 * (2 * (products + attention) + 40));
+}
+
 TEST(BenchReport, OtherFormatsHaveOneLineARow) {
   const std::string markdown = format_rows(two_rows(), "md");
   EXPECT_EQ(std::ranges::count(markdown, '\n'), 4);

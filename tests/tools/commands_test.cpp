@@ -58,6 +58,11 @@ TEST_F(Commands, InspectSaysWhatIsThere) {
   EXPECT_EQ(object["types"]["F32"]["n_tensors"], 20);
   EXPECT_EQ(object["memory"]["kv_bytes"], 100 * 2 * 2 * 2 * 32);
   EXPECT_EQ(object["config"]["n_layers"], 2);
+  EXPECT_EQ(object["tokenizer"]["n_tokens"], 259);
+  EXPECT_EQ(object["tokenizer"]["bos"], json({{"id", 1}, {"piece", "<s>"}, {"file", "tiny.gguf"}}));
+  EXPECT_EQ(object["tokenizer"]["eos"][0]["id"], 2);
+  EXPECT_EQ(object["tokenizer"]["chat_template"], "no");
+  EXPECT_NE(text.out.find("  bos          1 <s> (tiny.gguf)\n"), std::string::npos) << text.out;
 }
 
 TEST_F(Commands, BenchMeasuresEachTest) {
@@ -87,6 +92,32 @@ TEST_F(Commands, BenchGoesBeyondTheContextOfAShape) {
   EXPECT_EQ(refused.exit_code, 2);
   EXPECT_NE(refused.err.find("of context, the model was trained on"), std::string::npos)
       << refused.err;
+}
+
+TEST_F(Commands, BenchTakesSeveralModels) {
+  const ProcessResult result =
+      minfer({"bench", "-m", model_, "--synthetic", "tiny:f16", "-m", model_, "--synthetic",
+              "tiny:int8", "-q", "-p", "8", "-n", "2", "-r", "1", "-o", "json"},
+             {.environment = {{"MINFER_MODEL", "/not/looked/at"}}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  std::vector<std::string> models;
+  for (const json& row : json::parse(result.out)) {
+    models.push_back(row["model"]);
+    const bool prefill = row["n_prompt"] > 0;
+    EXPECT_GT(row["flops_per_token"], 0);
+    if (!prefill) {
+      EXPECT_EQ(row["limit"], "read");
+    }
+    EXPECT_EQ(row["limit_share"], row[row["limit"] == "read" ? "read_share" : "arithmetic_share"]);
+  }
+  ASSERT_EQ(models.size(), 8u);
+  EXPECT_EQ(models[0], models[2]);
+  EXPECT_NE(models[4], models[6]);
+  // A usual model is none beside one that is named.
+  const ProcessResult alone = minfer(
+      {"bench", "--synthetic", "tiny:f16", "-q", "-p", "8", "-n", "0", "-r", "1", "-o", "json"},
+      {.environment = {{"MINFER_MODEL", model_}}});
+  EXPECT_EQ(json::parse(alone.out).size(), 1u) << alone.err;
 }
 
 TEST_F(Commands, BenchTimesChosenKernels) {

@@ -121,6 +121,13 @@ TEST_F(Eval, SeveralModelsAreEvaluatedInOnePass) {
     EXPECT_EQ(result["model"], model_);
     EXPECT_EQ(result["against"]["kl_divergence"], 0.0);
   }
+  const std::string table = perplexity({"-m", model_, "--windows", "2", "--against", model_}).out;
+  EXPECT_NE(table.find("| model | perplexity | ± | NLL difference |"), std::string::npos) << table;
+  size_t n_rows = 0, n_recipes = 0;
+  for (size_t at = 0; (at = table.find("| " + model_ + " |", at)) != table.npos; ++at) ++n_rows;
+  for (size_t at = 0; (at = table.find("convention ", at)) != table.npos; ++at) ++n_recipes;
+  EXPECT_EQ(n_rows, 2u) << table;
+  EXPECT_EQ(n_recipes, 1u) << table;
   const ProcessResult named =
       minfer({"eval", "perplexity", "--text", text_, "--windows", "1", "-q"},
              {.environment = {{"MINFER_MODEL", model_}}});
@@ -172,19 +179,75 @@ TEST_F(Eval, ScoreGivesOneLineForEach) {
   EXPECT_EQ(objects[2]["n_tokens"], 5);
 }
 
-TEST_F(Eval, ScoreRefusesABadLineByItsNumber) {
+std::vector<json> objects_of(const std::string& text) {
+  std::istringstream lines(text);
+  std::vector<json> objects;
+  for (std::string line; std::getline(lines, line);) objects.push_back(json::parse(line));
+  return objects;
+}
+
+TEST_F(Eval, ALineThatCannotBeScoredEndsNoOther) {
   const std::string good = R"({"context": "a", "continuation": "b"})"
                            "\n";
-  expect_failure(score(good + "{}\n"), 3, "line 2: no text \"context\"");
-  expect_failure(score(good + R"({"context": "a", "continuation": 3})"), 3, "line 2");
-  expect_failure(score(good + good + "[]\n"), 3, "line 3: no JSON object");
-  expect_failure(score("\n" + good), 3, "line 1");
-  expect_failure(score(good + "{\"context\": \n"), 3, "line 2");
-  expect_failure(score(R"({"context": "a", "continuation": ""})"), 3, "line 1");
+  const std::pair<std::string, std::string> bad[] = {
+      {"{}", "no text \"context\""},
+      {R"({"context": "a", "continuation": 3})", "no text \"continuation\""},
+      {"[]", "no JSON object"},
+      {"{\"context\": ", "malformed JSON"},
+      {R"({"context": "a", "continuation": ""})", "has no token of its own"},
+      {json{{"context", ""}, {"continuation", std::string(1100, 'x')}}.dump(),
+       "the continuation has 1103 tokens"}};
+  std::string input = "\n" + good;
+  for (const auto& [line, words] : bad) input += line + "\r\n \t\r\n" + good;
+  const ProcessResult result = score(input);
+  EXPECT_EQ(result.exit_code, 3);
+  EXPECT_EQ(result.err, "minfer: error: -: 6 of 13 lines could not be scored\n");
+  const std::vector<json> objects = objects_of(result.out);
+  ASSERT_EQ(objects.size(), 13u);
+  for (size_t i = 0; i < objects.size(); ++i) {
+    if (i % 2 == 0) {
+      EXPECT_EQ(objects[i], objects[0]);
+      EXPECT_EQ(objects[i]["n_tokens"], 1);
+      continue;
+    }
+    const std::string error = objects[i].at("error");
+    EXPECT_TRUE(error.starts_with(cat("line ", 3 * (i / 2) + 3, ": "))) << error;
+    EXPECT_NE(error.find(bad[i / 2].second), std::string::npos) << error;
+  }
+}
+
+TEST_F(Eval, ScoreOfNothingIsNothing) {
   expect_failure(minfer({"eval", "score", "-m", model_}), 2, "--input");
-  const json line = {{"context", ""}, {"continuation", std::string(1100, 'x')}};
-  expect_failure(score(line.dump()), 3, "line 1: the continuation has 1103 tokens");
-  EXPECT_EQ(score("").out, "");
+  for (const char* blank : {"", "\n", " \r\n\t\n"}) {
+    const ProcessResult result = score(blank);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, "");
+  }
+}
+
+// Python reads a text so, and with it the data sets that these conventions come from.
+TEST_F(Eval, LineEndsOfATextDoNotMatterWhereTheConventionIsHuggingFaces) {
+  const auto tokens_of = [&](const std::string& file, const std::vector<std::string>& convention) {
+    std::vector<std::string> args = {"--windows", "1", "--ctx", "64", "--text", file};
+    args.insert(args.end(), convention.begin(), convention.end());
+    const json object = perplexity_json(args);
+    return std::pair(object["tokens_total"].get<int64_t>(), object["mean_nll"].get<double>());
+  };
+  const std::string lf = some_text(2000);
+  std::string with_crlf, with_cr = lf;
+  for (const char c : lf) with_crlf += c == '\n' ? std::string("\r\n") : std::string(1, c);
+  std::ranges::replace(with_cr, '\n', '\r');
+  const std::string lf_file = dir_.write("lf", lf);
+  for (const std::string& file : {dir_.write("crlf", with_crlf), dir_.write("cr", with_cr)}) {
+    for (const std::string convention : {"gptq", "hf-stride", "lm-eval"}) {
+      EXPECT_EQ(tokens_of(file, {"--convention", convention}),
+                tokens_of(lf_file, {"--convention", convention}))
+          << convention;
+    }
+    EXPECT_NE(tokens_of(file, {"--convention", "llamacpp"}), tokens_of(lf_file, {}));
+    EXPECT_NE(tokens_of(file, {"--convention", "gptq", "--raw-text"}),
+              tokens_of(lf_file, {"--convention", "gptq", "--raw-text"}));
+  }
 }
 
 }  // namespace

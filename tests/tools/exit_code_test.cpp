@@ -128,7 +128,8 @@ std::vector<std::string> endless(const std::string& format) {
 }
 
 TEST_F(Ends, SignalEndsWithTheTextSoFar) {
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+  for (const auto& [signal, code] :
+       {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 129}}) {
     Process process(command(endless("")));
     process.read_out(200);
     process.send(signal);

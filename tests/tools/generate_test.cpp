@@ -18,7 +18,8 @@ TEST_F(Generate, PrintsTheTextAndOneNewline) {
   EXPECT_TRUE(is_utf8(result.out));
   EXPECT_EQ(result.out.back(), '\n');
   EXPECT_TRUE(std::regex_search(result.err, std::regex("loaded in [0-9.]+ s, [0-9.]+ GB/s\n")));
-  EXPECT_NE(result.err.find("seed "), std::string::npos);
+  EXPECT_EQ(result.err.find("seed "), std::string::npos);  // nothing is drawn
+  EXPECT_NE(generate({"--temp", "1", "x"}).err.find("seed "), std::string::npos);
   EXPECT_EQ(generate({"-q", "x"}).err, "");
 }
 
@@ -39,11 +40,12 @@ TEST_F(Generate, TakesThePromptFromEverywhere) {
 
 TEST_F(Generate, JsonHasEveryField) {
   const json object = json::parse(generate({"--json", "--logprobs", "3", "-s", "7", "x"}).out);
+  EXPECT_EQ(json::parse(generate({"--json", "--temp", "1", "-s", "7", "x"}).out)["seed"], 7);
   EXPECT_EQ(object["tokens"].size(), 8u);
   EXPECT_EQ(object["generated_tokens"], 8);
   EXPECT_EQ(object["prompt_tokens"], 5);  // BOS, the three bytes of the dummy prefix, x
   EXPECT_EQ(object["stop_reason"], "length");
-  EXPECT_EQ(object["seed"], 7);
+  EXPECT_EQ(object["seed"], nullptr);  // nothing is drawn
   EXPECT_EQ(object["activations"], "float");
   ASSERT_EQ(object["logprobs"].size(), 8u);
   for (size_t i = 0; i < 8; ++i) {
@@ -64,13 +66,33 @@ TEST_F(Generate, JsonHasEveryField) {
 
 TEST_F(Generate, JsonLinesAreOneObjectATokenAndGiveTheText) {
   const std::string lines = generate({"--jsonl", "x"}).out;
-  const std::string text = json::parse(generate({"--json", "x"}).out)["text"];
+  json whole = json::parse(generate({"--json", "x"}).out);
   std::string joined;
   std::istringstream stream(lines);
+  json object;
   for (std::string line; std::getline(stream, line);) {
-    joined += json::parse(line)["text"].get<std::string>();
+    object = json::parse(line);
+    if (!object.contains("done")) joined += object["text"].get<std::string>();
   }
-  EXPECT_EQ(joined, text);
+  EXPECT_EQ(joined, whole["text"]);
+  // The last one has what --json has, but text and tokens.
+  EXPECT_EQ(object["done"], true);
+  object.erase("done");
+  for (const char* key : {"text", "tokens"}) whole.erase(key);
+  for (json* figures : {&object, &whole}) figures->erase("timings");
+  EXPECT_EQ(object, whole);
+}
+
+TEST_F(Generate, TakesTokenIdsAsThePrompt) {
+  const std::string ids = minfer({"tokenize", "-m", model_, "--ids", "x"}).out;
+  const json by_text = json::parse(generate({"--json", "x"}).out);
+  EXPECT_EQ(json::parse(generate({"--json", "--prompt-ids", ids}).out)["tokens"],
+            by_text["tokens"]);
+  EXPECT_EQ(json::parse(generate({"--json", "--prompt-ids", "5,6"}).out)["prompt_tokens"], 2);
+  expect_failure(generate({"-q", "--prompt-ids", "5 259"}), 2,
+                 "--prompt-ids: 259 is not an integer in [0, 258]");
+  expect_failure(generate({"-q", "--prompt-ids", " "}), 2, "no ids");
+  expect_failure(generate({"--prompt-ids", "5", "x"}), 2, "--prompt-ids");
 }
 
 TEST_F(Generate, CountsOfTokens) {

@@ -49,7 +49,7 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
             object["types"]["int4 g32"]["card_bytes"].get<int64_t>() +
                 object["types"]["F16"]["bytes"].get<int64_t>());
   const std::string text = minfer({"inspect", copy_.path()}).out;
-  EXPECT_NE(text.find(" KiB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
+  EXPECT_NE(text.find(" kB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
 // Each type of GGUF's blocks, in a file of a model that is not supported, which has its types too.
@@ -120,6 +120,33 @@ TEST_F(InspectQuantized, CheckNamesAScaleThatIsNotFinite) {
     bytes.replace(at, 2, half, 2);
     copy_.write("model.safetensors", bytes);
     expect_failure(check(), 3, "tensor " + module + ": element ");
+  }
+}
+
+// A used tensor of a type that minfer does not have ends neither the listing nor tokenize.
+TEST_F(InspectQuantized, ATensorOfAnotherTypeIsReported) {
+  for (const auto& [name, number, reason] :
+       std::vector<std::tuple<std::string, uint32_t, std::string>>{
+           {"blk.1.ffn_up.weight", 26, "has type I32"},
+           {"token_embd.weight", 4000, "has type number 4000"},
+           {"output_norm.weight", 25, "has type I16"}}) {
+    std::string bytes = tiny_gguf();
+    // The record's type follows its name and dims.
+    const size_t at = bytes.find(gguf_text(name));
+    ASSERT_NE(at, std::string::npos);
+    const size_t dims_at = at + 8 + name.size();
+    const auto n_dims = static_cast<unsigned char>(bytes[dims_at]);
+    bytes.replace(dims_at + 4 + 8 * size_t{n_dims}, 4, bytes_of_values(number));
+    const std::string file = dir_.write("other.gguf", bytes);
+    const ProcessResult result = minfer({"inspect", file, "--json"});
+    EXPECT_EQ(result.exit_code, 3);
+    const json object = json::parse(result.out);
+    EXPECT_EQ(object["supported"], false);
+    EXPECT_NE(object["unsupported"].get<std::string>().find(name), std::string::npos);
+    EXPECT_EQ(minfer({"tokenize", "-m", file, "--ids", "ab"}).exit_code, 0);
+    const ProcessResult generated = minfer({"generate", "-m", file, "-p", "a", "-n", "1"});
+    EXPECT_EQ(generated.exit_code, 3);
+    EXPECT_NE(generated.err.find(reason), std::string::npos) << generated.err;
   }
 }
 

@@ -6,11 +6,18 @@ cmake="$1" build="$2" generator="$3" compiler="$4" flags="$5"
 work="$(mktemp -d)"
 trap 'rm -rf "$work"' EXIT
 "$cmake" --install "$build" --prefix "$work/prefix" >/dev/null
-for file in bin/minfer share/man/man1/minfer.1 share/bash-completion/completions/minfer \
+for file in share/minfer/scripts/get_model.sh share/minfer/scripts/get_wikitext2.sh bin/minfer share/man/man1/minfer.1 share/bash-completion/completions/minfer \
     share/zsh/site-functions/_minfer share/fish/vendor_completions.d/minfer.fish; do
   [[ -s "$work/prefix/$file" ]] || { echo "$file is not installed"; exit 1; }
 done
 "$work/prefix/bin/minfer" --version
+
+# What a message names can be called as it stands.
+said="$(XDG_CACHE_HOME="$work" "$work/prefix/bin/minfer" generate -m smollm2 x 2>&1 </dev/null || true)"
+script="$(grep -o '/[^ ]*get_model.sh' <<<"$said")"
+[[ "$script" == "$work/prefix/share/minfer/scripts/get_model.sh" && -x "$script" ]]
+"$script" 2>&1 | grep -q usage
+! strings "$work/prefix/bin/minfer" | grep -F "$build"
 
 # Without any other model the one that comes along answers.
 XDG_CACHE_HOME="$work" "$work/prefix/bin/minfer" generate -n 4 --temp 0 "Once upon a" >"$work/text" 2>"$work/talk"

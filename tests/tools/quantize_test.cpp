@@ -11,56 +11,12 @@
 #include "loaders/checksum.h"
 #include "tests/support/flipped_bits.h"
 #include "tests/support/test_data.h"
-#include "tests/tools/minfer_process.h"
+#include "tests/tools/quantize_process.h"
 
 namespace minfer::test {
 namespace {
 
-namespace fs = std::filesystem;
 using Json = nlohmann::json;
-
-std::set<std::string> names_in(const fs::path& directory) {
-  std::set<std::string> names;
-  for (const auto& item : fs::directory_iterator(directory)) {
-    names.insert(item.path().filename());
-  }
-  return names;
-}
-
-// Every file of a directory by name.
-std::map<std::string, std::string> files_in(const fs::path& directory) {
-  std::map<std::string, std::string> files;
-  for (const std::string& name : names_in(directory)) files[name] = read_file(directory / name);
-  return files;
-}
-
-// The input lies in `in`, everything else appears beside it.
-class Quantize : public MinferProcess {
- protected:
-  Quantize() {
-    fs::create_directory(in_);
-    fs::copy(fixtures_dir() / "models/llama-head64-f16", in_, fs::copy_options::recursive);
-    dir_.write("in/tokenizer.model", "not read by quantize");
-  }
-
-  ProcessResult quantize(std::vector<std::string> args, const ProcessOptions& options = {}) const {
-    args.insert(args.begin(), {"quantize"});
-    return minfer(args, options);
-  }
-  // `bytes` as the limit of a file's size.
-  ProcessResult quantize_limited(int kib, const std::string& output) const {
-    const std::string command = cat("ulimit -f ", kib, "; exec \"$0\" quantize \"$1\" \"$2\"");
-    return run_process({"/bin/bash", "-c", command, MINFER_BINARY, in_, output});
-  }
-
-  // Nothing but the directory's own files and what a test names.
-  void expect_clean(std::set<std::string> also) const {
-    also.insert({"in", "tiny.gguf"});
-    EXPECT_EQ(names_in(dir_.path()), also);
-  }
-
-  const std::string in_ = dir_.path() / "in", out_ = dir_.path() / "out";
-};
 
 TEST_F(Quantize, WritesADirectoryWithItsChecksums) {
   const ProcessResult result = quantize({in_, out_, "--group", "32", "--json"});
@@ -162,15 +118,16 @@ TEST_F(Quantize, InputIsThree) {
 }
 
 TEST_F(Quantize, OutputThatIsThereStaysWithoutForce) {
-  fs::create_directory(out_);
-  dir_.write("out/mine", "precious");
-  expect_failure(quantize({in_, out_}), 4, "--force");
-  EXPECT_EQ(read_file(out_ + "/mine"), "precious");
-  EXPECT_EQ(quantize({in_, out_, "--force"}).exit_code, 0);
-  EXPECT_FALSE(fs::exists(out_ + "/mine"));
-  EXPECT_TRUE(fs::exists(out_ + "/model.safetensors"));
-  EXPECT_EQ(quantize({in_, dir_.write("file", "x"), "--force"}).exit_code, 0);
-  expect_clean({"out", "file"});
+  ASSERT_EQ(quantize({in_, out_, "-q"}).exit_code, 0);
+  const auto before = files_in(out_);
+  expect_failure(quantize({in_, out_, "--group", "32"}), 4, "--force");
+  EXPECT_EQ(files_in(out_), before);
+  const ProcessResult replaced = quantize({in_, out_, "--group", "32", "--force"});
+  EXPECT_EQ(replaced.exit_code, 0);
+  EXPECT_NE(replaced.err.find("an earlier output, 6 files, is replaced"), std::string::npos)
+      << replaced.err;
+  EXPECT_NE(files_in(out_), before);
+  expect_clean({"out"});
 }
 
 TEST_F(Quantize, FullDiskIsFourAndLeavesNothing) {
@@ -300,7 +257,8 @@ class QuantizeLong : public Quantize {
 };
 
 TEST_F(QuantizeLong, SignalLeavesNothing) {
-  for (const auto& [signal, code] : {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}}) {
+  for (const auto& [signal, code] :
+       {std::pair{SIGINT, 130}, std::pair{SIGTERM, 143}, std::pair{SIGHUP, 129}}) {
     const auto process = start();
     process->send(signal);
     EXPECT_EQ(process->wait().exit_code, code);

@@ -12,6 +12,7 @@ struct TinyModel {
   bool poisoned = false;     // one weight is not a number
   bool overflowing = false;  // every weight is finite, what comes out of the first block is not
   std::string architecture = "llama";
+  std::string chat_template = "";
 };
 
 // A GGUF of the Llama architecture with random weights and a byte-level SPM vocabulary: any text
@@ -40,6 +41,10 @@ inline std::string tiny_gguf(const TinyModel& options = {}) {
   gguf.array("tokenizer.ggml.token_type", kI32, types);
   gguf.pair("tokenizer.ggml.bos_token_id", kU32, bytes_of_values(uint32_t{1}));
   gguf.pair("tokenizer.ggml.eos_token_id", kU32, bytes_of_values(uint32_t{2}));
+
+  if (!options.chat_template.empty()) {
+    gguf.pair("tokenizer.chat_template", kText, gguf_text(options.chat_template));
+  }
 
   uint64_t seed = 0;
   const auto add = [&](const std::string& name, uint64_t in_dim, uint64_t out_dim, float scale) {

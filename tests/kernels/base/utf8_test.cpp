@@ -52,5 +52,19 @@ TEST(Shortened, IsOneSafeLine) {
   EXPECT_EQ(shortened(std::string(200, 'x'), 5), "xxxxx...");
 }
 
+// C1 controls, bidirectional marks and line separators do to a terminal what control bytes do.
+TEST(Shortened, EscapesWhatMovesOrTurnsText) {
+  for (const char* bad : {"\u0080", "\u0085", "\u009b", "\u009f", "\u061c", "\u200e", "\u200f",
+                          "\u2028", "\u2029", "\u202a", "\u202e", "\u2066", "\u2069"}) {
+    const std::string shown = shortened(std::string("a") + bad + "b");
+    EXPECT_TRUE(shown.starts_with("a\\x") && shown.ends_with("b")) << shown;
+    EXPECT_EQ(shown.size(), 2 + 4 * std::string_view(bad).size()) << shown;
+  }
+  for (const char* good : {"\u00a0", "\u00e9", "\u061b", "\u061d", "\u200d", "\u2010", "\u2027",
+                           "\u202f", "\u2065", "\u206a", "\u65e5", "\U0001f600"}) {
+    EXPECT_EQ(shortened(good), good);
+  }
+}
+
 }  // namespace
 }  // namespace minfer

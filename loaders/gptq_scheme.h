@@ -1,0 +1,34 @@
+#pragma once
+
+#include <array>
+#include <cstdint>
+#include <string>
+
+#include "loaders/metadata.h"
+
+// Private to the loaders: what the settings of GPTQ, AWQ and AutoRound say of the packed tensors.
+namespace minfer {
+
+struct GptqScheme {
+  // Which column of a word's eight is in each of its places, and the reverse: AWQ interleaves.
+  using Places = std::array<int, 8>;
+  static constexpr Places kInOrder = {0, 1, 2, 3, 4, 5, 6, 7};
+  static constexpr Places kAwqPlaces = {0, 4, 1, 5, 2, 6, 3, 7};  // of column i of a word
+
+  std::string name;
+  int bits = 4;
+  int64_t group = -1;  // -1: one scale a row
+  bool asymmetric = true;
+  bool levels_along_in = true;  // a word of qweight holds rows of [in, out]; else columns
+  Places places = kInOrder;     // of the columns of a word
+  // GPTQ's first files hold the zero-point less one. A zero-point of 0 wraps around in them.
+  int zero_offset = 0;
+};
+
+// Each reads the keys below "quantization_config." and throws Input, by name, for what it does not
+// know how to read.
+GptqScheme read_gptq_scheme(const Metadata& metadata);
+GptqScheme read_awq_scheme(const Metadata& metadata);
+GptqScheme read_auto_round_scheme(const Metadata& metadata);
+
+}  // namespace minfer

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+namespace minfer {
+
+// One message of a conversation: its JSON object {"role", "content", ...}, as a chat template is
+// given it.
+struct ChatMessage {
+  std::string role;
+  std::string json;
+};
+
+// A message that is a text. Throws Usage where it is not UTF-8, which JSON cannot hold.
+ChatMessage chat_message(const std::string& role, std::string_view content);
+
+// The content of a message; none where it is not a text.
+std::optional<std::string> text_of(const ChatMessage& message);
+
+// From the JSON text of a list of messages; fields other than `role` are kept as they are, in their
+// order. Throws Input for anything else.
+std::vector<ChatMessage> parse_chat_messages(std::string_view json);
+
+// The reverse, a message a line.
+std::string chat_messages_json(std::span<const ChatMessage> messages);
+
+}  // namespace minfer

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "models/tokenizer.h"
+
+namespace minfer {
+
+struct ChatOptions {
+  std::vector<std::pair<std::string, std::string>> variables;  // name and JSON text of its value
+  bool add_generation_prompt = true;
+  bool parse_special = false;  // strings of special tokens in messages become those tokens
+};
+
+// A chat template in Jinja, run as Hugging Face transformers runs it (docs/chat_templates.md).
+// Parsed once and cheap to copy; thread-safe.
+class ChatTemplate {
+ public:
+  // Throws Input, with the line: a syntax error, or a construct that is not supported, by name.
+  explicit ChatTemplate(const std::string& source);
+  // chatml, llama2, llama3, zephyr, mistral; throws Usage for another name, with the list.
+  static ChatTemplate built_in(const std::string& name);
+
+  // messages: the JSON text of a list of {"role", "content", ...}. The parts joined are the prompt's
+  // text; what a message, a tool or a template variable says is in parts of its own. Throws Usage,
+  // with the template's words, where it calls raise_exception, and Input for every other fault.
+  std::vector<TextPart> render(const Tokenizer& tokenizer, const std::string& messages,
+                               const ChatOptions& options) const;
+
+ private:
+  struct Parsed;
+  std::shared_ptr<const Parsed> parsed_;
+};
+
+struct ChatPrompt {
+  std::vector<TokenId> tokens;   // ready for the model
+  std::vector<TokenId> end_ids;  // tokens that end the answer
+};
+
+// Tokens of a rendered conversation. The template writes BOS where it wants one: none is added.
+ChatPrompt make_chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                            const std::string& messages, const ChatOptions& options);
+
+}  // namespace minfer

@@ -1,0 +1,81 @@
+#include "models/stored_flags.h"
+
+#include <algorithm>
+#include <cstring>
+#include <string>
+
+#include "models/weight_names.h"
+
+namespace minfer {
+namespace {
+
+// Whether two matrices have the same bytes. Those of groups count as different: what is stored is
+// used then, which is right either way.
+bool same_values(const TensorSource& source, const TensorEntry& a, const TensorEntry& b) {
+  if (a.quant || b.quant || a.dtype != b.dtype || a.shape != b.shape || a.shape.rank != 2) {
+    return false;
+  }
+  constexpr int64_t kPieceBytes = 4 << 20;
+  const int64_t row_bytes = bytes_of(a.dtype, a.shape[1]);
+  const int64_t at_once = std::max<int64_t>(1, kPieceBytes / std::max<int64_t>(1, row_bytes));
+  for (int64_t row = 0; row < a.shape[0]; row += at_once) {
+    const int64_t n = std::min(at_once, a.shape[0] - row);
+    const HostTensor left = source.read_rows(a, row, n), right = source.read_rows(b, row, n);
+    if (std::memcmp(left.view().data, right.view().data,
+                    static_cast<size_t>(left.view().n_bytes())) != 0) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void settle_output(ModelConfig& config, const TensorSource& source) {
+  const StoredTables stored = find_tables(source, config);
+  const char* const flag = config.tied_output ? "true" : "false";
+  const bool tied =
+      !stored.has_output ||
+      (config.tied_output &&
+       (stored.embedding == nullptr ||
+        (stored.output != nullptr && same_values(source, *stored.embedding, *stored.output))));
+  if (tied == config.tied_output) return;
+  config.tied_output = tied;
+  config.warnings.push_back(cat("tensor ", shortened(stored.output_name),
+                                tied ? ": is not there, so the output layer is the embedding"
+                                     : ": is not the embedding, so it is the output layer",
+                                ", though tie_word_embeddings is ", flag));
+}
+
+bool all_zero(const TensorSource& source, const std::vector<const TensorEntry*>& vectors) {
+  return std::ranges::all_of(vectors, [&](const TensorEntry* entry) {
+    const HostTensor values = to_f32_tensor(source.read(*entry));
+    const float* const begin = values.as<const float>();
+    return std::all_of(begin, begin + values.view().n_elements(), [](float x) { return x == 0; });
+  });
+}
+
+//   flag  what `key` of config.json says
+void settle_bias(bool& flag, ModelConfig& config, const TensorSource& source, LinearGroup group,
+                 const char* key, const char* modules) {
+  const std::vector<const TensorEntry*> biases = find_biases(source, config, group);
+  // Some quantizers write biases of zero for every linear layer.
+  const bool has_bias = !biases.empty() && (flag || !all_zero(source, biases));
+  if (has_bias == flag) return;
+  flag = has_bias;
+  config.warnings.push_back(
+      cat(modules, has_bias ? " have biases, which are added, though " : " have no biases, though ",
+          key, " is ", has_bias ? "false" : "true"));
+}
+
+}  // namespace
+
+void settle_by_tensors(ModelConfig& config, const TensorSource& source) {
+  settle_output(config, source);
+  if (!config.is_llama()) return;
+  settle_bias(config.attention_bias, config, source, LinearGroup::Inputs, "attention_bias",
+              "queries, keys and values");
+  settle_bias(config.attention_out_bias, config, source, LinearGroup::Output, "attention_bias",
+              "attention outputs");
+  settle_bias(config.mlp_bias, config, source, LinearGroup::Mlp, "mlp_bias", "the FFN's layers");
+}
+
+}  // namespace minfer

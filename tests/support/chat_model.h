@@ -1,0 +1,35 @@
+#pragma once
+
+#include <string>
+
+#include "models/synthetic.h"
+#include "tests/support/byte_tokenizer.h"
+
+namespace minfer::test {
+
+inline constexpr const char* kChatMl =
+    "{% for m in messages %}{{ '<|im_start|>' + m['role'] + '\\n' + m['content'] + "
+    "'<|im_end|>\\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
+
+// A model of random weights that talks in bytes and ends its turns by <|im_end|>, if at all. Two
+// letters of its vocabulary, "ab", and two line ends are one token.
+inline Model chat_model(Backend& backend, int64_t context) {
+  ModelConfig config;
+  config.dim = 64;
+  config.ffn_dim = 96;
+  config.n_layers = 2;
+  config.n_heads = 4;
+  config.n_kv_heads = 2;
+  config.head_dim = config.rotary_dim = 16;
+  config.vocab_size = 260;
+  config.trained_seq_len = context;
+  config.norm_eps = 1e-5f;
+  Model model = make_synthetic_model(config, DType::F16, backend, 3);
+  Metadata metadata = byte_vocabulary({"<|im_start|>", "<|im_end|>"});
+  metadata.set("tokenizer.chat_template", kChatMl);
+  model.tokenizer = make_gguf_tokenizer(metadata);
+  return model;
+}
+
+}  // namespace minfer::test

@@ -1,0 +1,164 @@
+#include <filesystem>
+#include <fstream>
+#include <set>
+#include <sstream>
+
+#include "tests/support/test_data.h"
+#include "tests/tools/minfer_process.h"
+
+namespace minfer::test {
+namespace {
+
+using nlohmann::json;
+
+// The fields that docs/json.md names under a heading.
+struct Documented {
+  std::set<std::string> all, always;
+};
+
+Documented documented(const std::string& heading) {
+  Documented fields;
+  std::ifstream in(fixtures_dir() / "../../docs/json.md");
+  bool here = false;
+  for (std::string line; std::getline(in, line);) {
+    if (line.starts_with("## ")) here = line == "## `" + heading + "`";
+    if (!here || !line.starts_with("| `")) continue;
+    const std::string name = line.substr(3, line.find('`', 3) - 3);
+    fields.all.insert(name);
+    if (line.ends_with("| |")) fields.always.insert(name);
+  }
+  EXPECT_FALSE(fields.all.empty()) << heading;
+  return fields;
+}
+
+// "memory.ctx", "tensors[].name"; keys that are data are "*".
+void collect(const json& value, const std::string& name, std::set<std::string>& names) {
+  const auto below = [&](const std::string& key) { return name.empty() ? key : name + "." + key; };
+  if (value.is_object()) {
+    const bool data = name == "types" || name.ends_with("hgemm_flops_per_s");
+    for (const auto& [key, inner] : value.items()) collect(inner, below(data ? "*" : key), names);
+  } else if (value.is_array() && !value.empty() && value.front().is_object()) {
+    for (const json& inner : value) collect(inner, name + "[]", names);
+  } else {
+    names.insert(name);
+  }
+}
+
+class JsonDocument : public MinferProcess {
+ protected:
+  json output(const std::vector<std::string>& args) const {
+    const ProcessResult result = minfer(args);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out);
+  }
+  // Every field of the object is documented, and every one that is always there is in it.
+  static void expect_documented(const json& object, const Documented& fields) {
+    std::set<std::string> names;
+    collect(object, "", names);
+    for (const std::string& name : names) {
+      EXPECT_TRUE(fields.all.contains(name)) << name << " is not in docs/json.md";
+    }
+    for (const std::string& name : fields.always) {
+      const bool there = names.contains(name) ||
+                         // an object where the document names its null
+                         std::ranges::any_of(names, [&](const std::string& found) {
+                           return found.starts_with(name + ".") || found.starts_with(name + "[]");
+                         });
+      EXPECT_TRUE(there) << name << " is in docs/json.md alone";
+    }
+  }
+  void expect_documented(const std::string& heading, const std::vector<std::string>& args) const {
+    SCOPED_TRACE(heading);
+    expect_documented(output(args), documented(heading));
+  }
+
+  std::vector<std::string> with_model(std::vector<std::string> args) const {
+    args.insert(args.end(), {"-m", model_, "--json", "-q"});
+    return args;
+  }
+};
+
+TEST_F(JsonDocument, Generate) {
+  const std::string name = "minfer generate --json";
+  expect_documented(name, with_model({"generate", "x", "-n", "2"}));
+  expect_documented(name, with_model({"generate", "x", "-n", "2", "--logprobs", "2", "--echo"}));
+  const Documented line = documented("minfer generate --jsonl");
+  for (const char* k : {"0", "2"}) {
+    std::istringstream lines(
+        minfer({"generate", "-m", model_, "x", "-n", "3", "--jsonl", "--logprobs", k}).out);
+    for (std::string text; std::getline(lines, text);) {
+      json object = json::parse(text);
+      if (!object.contains("done")) {
+        expect_documented(object, line);
+        continue;
+      }
+      object.erase("done");
+      Documented figures = documented(name);
+      for (const char* field : {"text", "tokens"}) {
+        EXPECT_FALSE(object.contains(field));
+        figures.always.erase(field);
+      }
+      expect_documented(object, figures);
+    }
+  }
+}
+
+TEST_F(JsonDocument, Chat) {
+  const std::vector<std::string> args = {"chat", "--chat-template", "chatml", "-n", "2"};
+  const ProcessResult result = minfer(with_model(args), {.input = "one\ntwo\n"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  Documented fields = documented("minfer chat --json");
+  fields.always = fields.all;
+  expect_documented(json::parse(result.out), fields);
+}
+
+TEST_F(JsonDocument, TokenizeAndInspect) {
+  expect_documented("minfer tokenize --json", with_model({"tokenize", "x"}));
+  expect_documented("minfer tokenize --decode --json", with_model({"tokenize", "--decode", "68"}));
+  expect_documented("minfer inspect --json", with_model({"inspect"}));
+  expect_documented("minfer inspect --json", with_model({"inspect", "--check"}));
+}
+
+TEST_F(JsonDocument, Quantize) {
+  const std::string demo = fixtures_dir() / "../../models/demo", out = dir_.path() / "out";
+  const std::string name = "minfer quantize --json";
+  expect_documented(name, {"quantize", demo, "--dry-run", "--json", "-q"});
+  expect_documented(name, {"quantize", demo, out, "--json", "-q"});
+  Documented report = documented(name);
+  for (const char* field : {"dry_run", "output", "seconds", "mb_per_s"}) report.always.erase(field);
+  expect_documented(json::parse(read_file(out + "/minfer_quant_report.json")), report);
+}
+
+TEST_F(JsonDocument, Eval) {
+  std::string words;
+  for (int i = 0; i < 400; ++i) words += "word" + std::to_string(i) + (i % 9 == 0 ? "\n" : " ");
+  const std::string text = dir_.write("text.txt", words), name = "minfer eval perplexity --json";
+  for (const char* convention : {"gptq", "llamacpp", "hf-stride", "lm-eval"}) {
+    expect_documented(name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64",
+                                        "--stride", "32", "--convention", convention}));
+  }
+  expect_documented(
+      name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64", "--against", model_}));
+  const std::string input = dir_.write("s.jsonl", R"({"context": "a", "continuation": " b"})"
+                                                  "\n");
+  const json line = output({"eval", "score", "-m", model_, "--input", input, "-q"});
+  expect_documented(line, documented("minfer eval score"));
+}
+
+TEST_F(JsonDocument, Bench) {
+  const Documented bench = documented("minfer bench --json");
+  expect_documented(
+      output(with_model({"bench", "-p", "4", "-n", "2", "-r", "1", "--device", "cpu"})), bench);
+  Documented limits = bench, kernels = documented("minfer bench kernels --json");
+  std::erase_if(limits.all, [](const auto& name) { return name.starts_with("results"); });
+  std::erase_if(limits.always, [](const auto& name) { return name.starts_with("results"); });
+  expect_documented(output({"bench", "limits", "--json", "-q", "--device", "cpu"}), limits);
+  kernels.all.insert(limits.all.begin(), limits.all.end());
+  kernels.always.insert(limits.always.begin(), limits.always.end());
+  expect_documented(
+      output({"bench", "kernels", "--filter", "^rms_norm", "--json", "-q", "--device", "cpu"}),
+      kernels);
+}
+
+}  // namespace
+}  // namespace minfer::test
