@@ -32,11 +32,9 @@ bool same_values(const TensorSource& source, const TensorEntry& a, const TensorE
 void settle_output(ModelConfig& config, const TensorSource& source) {
   const StoredTables stored = find_tables(source, config);
   const char* const flag = config.tied_output ? "true" : "false";
-  const bool tied =
-      !stored.has_output ||
-      (config.tied_output &&
-       (stored.embedding == nullptr ||
-        (stored.output != nullptr && same_values(source, *stored.embedding, *stored.output))));
+  const bool same = stored.embedding != nullptr && stored.output != nullptr && config.tied_output &&
+                    same_values(source, *stored.embedding, *stored.output);
+  const bool tied = !stored.has_output || (config.tied_output && (!stored.has_embedding || same));
   if (tied == config.tied_output) return;
   config.tied_output = tied;
   config.warnings.push_back(cat("tensor ", shortened(stored.output_name),

@@ -137,7 +137,7 @@ std::vector<Slot> slots_of(const Spelling& spelling, const TensorSource& source,
                            const ModelConfig& config, Weights& weights) {
   // A tied pair is stored under either name in Hugging Face files.
   const bool stored_as_output = config.tied_output &&
-                                source.find(spelling.embedding_name()) == nullptr &&
+                                !is_stored(source, spelling.embedding_name()) &&
                                 source.find(spelling.output_name()) != nullptr;
   return Walk(config, spelling, stored_as_output).slots(weights);
 }

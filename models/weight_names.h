@@ -34,8 +34,8 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelC
 // The matrices of the vocabulary as a source has them; null where it cannot deliver one.
 struct StoredTables {
   const TensorEntry *embedding, *output;
-  std::string output_name;  // "lm_head.weight"
-  bool has_output;          // also where it cannot be delivered
+  std::string output_name;         // "lm_head.weight"
+  bool has_embedding, has_output;  // also where they cannot be delivered
 };
 StoredTables find_tables(const TensorSource& source, const ModelConfig& config);
 

@@ -147,6 +147,7 @@ StoredTables find_tables(const TensorSource& source, const ModelConfig& config) 
   return {.embedding = source.find(spelling.embedding_name()),
           .output = source.find(spelling.output_name()),
           .output_name = spelling.output_name(),
+          .has_embedding = is_stored(source, spelling.embedding_name()),
           .has_output = is_stored(source, spelling.output_name())};
 }
 

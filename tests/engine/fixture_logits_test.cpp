@@ -47,7 +47,7 @@ TEST(W8A8Logits, RunWithFloatsAndWithInt8Inputs) {
   dir.write("config.json", config.dump());
   dir.write("model.safetensors", read_file(from / "model.safetensors"));
   const auto error_with = [&](Activations activations, size_t n_warnings) {
-    const auto backend = make_cpu_backend({.activations = activations});
+    const auto backend = make_cpu_backend({.isa = {}, .activations = activations});
     const Model model = load_model(dir.path(), *backend);
     EXPECT_EQ(model.warnings.size(), n_warnings);
     for (const std::string& warning : model.warnings) {

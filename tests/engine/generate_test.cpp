@@ -188,7 +188,9 @@ TEST_F(GenerateTest, TokensWithoutARowOfTheEmbeddingAreNeverChosenAndRefusedInAP
   say({"a", "b"});
   for (const size_t n_tokens : {33u, 40u, 1000u}) {
     model_.tokenizer = std::make_unique<ToyTokenizer>(std::vector<std::string>(n_tokens, "x"));
-    options_ = {.n_predict = 20, .end_ids = {32, static_cast<TokenId>(n_tokens) - 1}};
+    options_ = {};
+    options_.n_predict = 20;
+    options_.end_ids = {32, static_cast<TokenId>(n_tokens) - 1};
     options_.ignore_eos = true;  // of ids without a logit too
     options_.sampler.temperature = 100;
     options_.sampler.top_k = 0;

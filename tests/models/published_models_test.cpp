@@ -64,6 +64,12 @@ TEST_F(PublishedModel, AStoredOutputLayerIsUsedWhateverTheFlagSays) {
             Texts{"tensor lm_head.weight: is not there, so the output layer is the "
                   "embedding, though tie_word_embeddings is false"});
 
+  // Neither is taken for the other where it is there, but cannot be read.
+  MemorySource table = small_hf_llama();
+  table.metadata.set("tie_word_embeddings", true);
+  table.remove("model.embed_tokens.weight");
+  table.unusable["model.embed_tokens.weight"] = "has dtype F8_E4M3";
+  expect_refused(table, "tensor model.embed_tokens.weight [40, 16] has dtype F8_E4M3");
   source.unusable["lm_head.weight"] = "has dtype F8_E4M3";
   expect_refused(source, "tensor lm_head.weight [40, 16] has dtype F8_E4M3");
 }
