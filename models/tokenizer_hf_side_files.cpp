@@ -46,6 +46,21 @@ bool take_token(const json& config, const char* key, const PieceIndex& index, To
   return true;
 }
 
+void take_flag(const json& config, const char* key, bool& flag) {
+  if (config.contains(key) && !config.at(key).is_null()) flag = config.at(key).get<bool>();
+}
+
+// The token that a post-processor puts in front stays, unless transformers would make the processor
+// anew.
+void take_bos(const json& config, const PieceIndex& index, TokenizerSpec& spec) {
+  TokenId named = spec.bos;
+  if (!take_token(config, "bos_token", index, named)) return;
+  const bool has_template = !spec.finds_unlisted && spec.adds_bos;
+  bool made_anew = false;
+  take_flag(config, "add_bos_token", made_anew);
+  if (!has_template || (made_anew && named >= 0)) spec.bos = named;
+}
+
 // transformers makes every token that these files name a control token, unless the tokenizer lists
 // it itself.
 void list_special(const json& value, PieceIndex& index, TokenizerSpec& spec) {
@@ -110,14 +125,10 @@ void take_added_tokens(const json& listed, PieceIndex& index, TokenizerSpec& spe
   }
 }
 
-void take_flag(const json& config, const char* key, bool& flag) {
-  if (config.contains(key) && !config.at(key).is_null()) flag = config.at(key).get<bool>();
-}
-
 void take_tokenizer_config(const json& config, PieceIndex& index, TokenizerSpec& spec) {
   if (config.contains("added_tokens_decoder"))
     take_added_tokens(config.at("added_tokens_decoder"), index, spec);
-  take_token(config, "bos_token", index, spec.bos);
+  take_bos(config, index, spec);
   take_token(config, "eos_token", index, spec.eos);
   list_named_specials(config, index, spec);
   take_flag(config, "add_bos_token", spec.adds_bos);
@@ -232,7 +243,7 @@ void apply_hf_side_files(const SmallFiles& files, PieceIndex& index, TokenizerSp
   });
   with_file(files, "special_tokens_map.json", [&](const std::string& text) {
     const json map = parse_python_json(text, "special_tokens_map.json", spec.warnings);
-    take_token(map, "bos_token", index, spec.bos);
+    take_bos(map, index, spec);
     take_token(map, "eos_token", index, spec.eos);
     list_named_specials(map, index, spec);
   });

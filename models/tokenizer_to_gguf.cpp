@@ -12,8 +12,14 @@ std::string key(std::string_view name) { return cat("tokenizer.ggml.", name); }
 }  // namespace
 
 Metadata VocabularyTokenizer::gguf_vocabulary(int64_t vocab_size) const {
-  MINFER_REQUIRE(Input, vocabulary_.size() <= vocab_size, "the tokenizer has ", vocabulary_.size(),
-                 " pieces, the embedding ", vocab_size, " rows");
+  // Added tokens without a row of the embedding are never produced: they are left out.
+  for (auto id = static_cast<TokenId>(vocabulary_.size()); id-- > vocab_size;) {
+    const PieceKind kind = vocabulary_[id].kind;
+    const bool is_added =
+        kind == PieceKind::Control || kind == PieceKind::UserDefined || kind == PieceKind::Unused;
+    MINFER_REQUIRE(Input, is_added && id != bos_ && id != eos_, "the tokenizer has ",
+                   vocabulary_.size(), " pieces, the embedding ", vocab_size, " rows");
+  }
   std::vector<std::string> texts;
   std::vector<int64_t> kinds;
   for (TokenId id = 0; id < vocab_size; ++id) {
@@ -30,7 +36,8 @@ Metadata VocabularyTokenizer::gguf_vocabulary(int64_t vocab_size) const {
   set_id("bos_token_id", bos_);
   set_id("eos_token_id", eos_);
   set_id("unknown_token_id", unknown_);
-  const auto other_end = std::ranges::find_if(end_ids_, [&](TokenId id) { return id != eos_; });
+  const auto other_end =
+      std::ranges::find_if(end_ids_, [&](TokenId id) { return id != eos_ && id < vocab_size; });
   if (other_end != end_ids_.end()) set_id("eot_token_id", *other_end);
   metadata.set(key("add_bos_token"), adds_bos_);
   metadata.set(key("add_eos_token"), false);

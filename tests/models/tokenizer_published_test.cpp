@@ -293,6 +293,21 @@ TEST_F(SideFilesOfJson, FlagsOfTheJsonCountMore) {
   EXPECT_EQ(tokenizer->encode("<t>", {}), (Ids{3}));
 }
 
+TEST_F(SideFilesOfJson, TheTokenInFront) {
+  json root = small_json(R"({"post_processor": {"type": "BertProcessing", "sep": ["e", 4],
+                             "cls": ["d", 3]}})");
+  dir_.write("tokenizer.json", root.dump());
+  const auto ids = [&](const char* config) {
+    dir_.write("tokenizer_config.json", config);
+    return load_tokenizer(dir_.path())->encode("a", {});
+  };
+  EXPECT_EQ(ids("{}"), (Ids{3, 0}));
+  EXPECT_EQ(ids(R"({"bos_token": "c"})"), (Ids{3, 0}));
+  EXPECT_EQ(ids(R"({"bos_token": null})"), (Ids{3, 0}));
+  EXPECT_EQ(ids(R"({"bos_token": "c", "add_bos_token": true})"), (Ids{2, 0}));
+  EXPECT_EQ(ids(R"({"bos_token": "c", "add_bos_token": false})"), (Ids{0}));
+}
+
 // With "legacy" every stretch gets a blank in front, else the start alone, and that one if asked.
 TEST_F(SideFilesOfJson, LegacyAndAddPrefixSpace) {
   dir_.write("tokenizer.model", model_);
@@ -320,6 +335,17 @@ TEST_F(SideFilesOfJson, EndIdsOfAllFiles) {
   EXPECT_NE(tokenizer->warnings()[0].find("eos_token_id 500"), std::string::npos);
   dir_.write("config.json", R"({"eos_token_id": )");  // for the model's loader to say
   EXPECT_NO_THROW(load_tokenizer(dir_.path()));
+}
+
+// An embedding may have fewer rows than there are tokens.
+TEST(ToGgufOfJson, LeavesOutAddedTokensWithoutARow) {
+  json root = small_json(R"({"normalizer": {"type": "Replace", "pattern": {"String": " "},
+                             "content": "▁"}})");
+  root["added_tokens"] = {added(9, "<pad>", R"({"special": true})")};
+  const auto again = make_gguf_tokenizer(load(root)->to_gguf(9));
+  EXPECT_EQ(again->n_tokens(), 9);
+  EXPECT_EQ(again->encode("ab c", {}), (Ids{6, 5, 2}));
+  expect_error(kInput, "the embedding 8 rows", [&] { load(root)->to_gguf(8); });
 }
 
 TEST(ToGgufOfJson, KeepsTheMeaningOrRefuses) {
