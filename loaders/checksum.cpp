@@ -1,6 +1,8 @@
 #include "loaders/checksum.h"
 
-#include <openssl/evp.h>
+// The functions of one algorithm: those for any (EVP) take memory, and crash where there is none.
+#define OPENSSL_SUPPRESS_DEPRECATED
+#include <openssl/sha.h>
 
 #include <cstdint>
 
@@ -26,26 +28,21 @@ std::string hex_of(const unsigned char* bytes, size_t n) {
 }  // namespace
 
 struct Sha256::State {
-  State() { MINFER_CHECK(context && EVP_DigestInit_ex(context, EVP_sha256(), nullptr), "SHA-256"); }
-  ~State() { EVP_MD_CTX_free(context); }
-  State(const State&) = delete;
-  State& operator=(const State&) = delete;
-
-  EVP_MD_CTX* context = EVP_MD_CTX_new();
+  SHA256_CTX context;
 };
 
-Sha256::Sha256() : state_(std::make_unique<State>()) {}
+Sha256::Sha256() : state_(std::make_unique<State>()) { SHA256_Init(&state_->context); }
 Sha256::~Sha256() = default;
 Sha256::Sha256(Sha256&&) noexcept = default;
 Sha256& Sha256::operator=(Sha256&&) noexcept = default;
 
 void Sha256::update(const void* data, size_t n_bytes) {
-  MINFER_CHECK(EVP_DigestUpdate(state_->context, data, n_bytes), "SHA-256");
+  SHA256_Update(&state_->context, data, n_bytes);
 }
 
 std::string Sha256::hex() {
-  unsigned char digest[32];
-  MINFER_CHECK(EVP_DigestFinal_ex(state_->context, digest, nullptr), "SHA-256");
+  unsigned char digest[SHA256_DIGEST_LENGTH];
+  SHA256_Final(digest, &state_->context);
   return hex_of(digest, sizeof digest);
 }
 

@@ -29,8 +29,9 @@ class ThreadPool {
     return cancel_flag_ != nullptr && cancel_flag_->load(std::memory_order_relaxed);
   }
 
-  // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw
-  // and not call the pool. One caller at a time.
+  // f(piece, thread) for piece = 0 ... n_pieces - 1; returns when all are done. f must not throw,
+  // which ends the process where there are several threads, and not call the pool. One caller at a
+  // time.
   template <typename F>
   void parallel_for(int64_t n_pieces, F&& f) {
     share_pieces(n_pieces, f);
@@ -46,7 +47,7 @@ class ThreadPool {
     }
     using Function = std::remove_reference_t<F>;
     run([](void* context, int64_t piece,
-           int thread) { (*static_cast<Function*>(context))(piece, thread); },
+           int thread) noexcept { (*static_cast<Function*>(context))(piece, thread); },
         const_cast<void*>(static_cast<const void*>(&f)), n_pieces);
   }
 
