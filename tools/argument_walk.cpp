@@ -132,17 +132,14 @@ bool ArgumentWalk::take_foreign(const std::string& name) {
 
 void ArgumentWalk::refuse_option(const std::string& name) const {
   const std::string shown = shortened(name);
-  const std::string near = nearest(name, node_->all_option_names());
-  if (near.empty()) {
-    for (const CommandNode* command : root_.all_visible_commands()) {
-      const auto has = [&](const auto& option) { return option->has(name); };
-      if (std::ranges::any_of(command->readers_, has)) {
-        refuse(cat("unknown option ", shown, "; it is one of ", command->full_name(),
-                   node_ == &root_ ? ", behind the command" : ""));
-      }
+  for (const CommandNode* command : root_.all_visible_commands()) {
+    const auto has = [&](const auto& option) { return option->has(name); };
+    if (std::ranges::any_of(command->readers_, has)) {
+      refuse(cat("unknown option ", shown, "; it is one of ", command->full_name(),
+                 node_ == &root_ ? ", behind the command" : ""));
     }
   }
-  refuse(cat("unknown option ", shown, did_you_mean(near)));
+  refuse(cat("unknown option ", shown, did_you_mean(nearest(name, node_->all_option_names()))));
 }
 
 void ArgumentWalk::refuse_command(const std::string& word) const {

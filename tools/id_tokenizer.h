@@ -12,8 +12,8 @@ namespace minfer {
 // BOS and no token that ends a text.
 std::unique_ptr<Tokenizer> make_id_tokenizer(int64_t n_tokens);
 
-// Ids with blanks, commas or line ends between them. Usage, naming `what`, for one that is not below
-// n_tokens.
+// Ids with blanks, commas or line ends between them. Usage, naming `what`, for one that is not
+// below n_tokens.
 std::vector<TokenId> parse_token_ids(std::string_view what, std::string_view text,
                                      int64_t n_tokens);
 
