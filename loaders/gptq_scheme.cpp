@@ -7,11 +7,12 @@
 namespace minfer {
 namespace {
 
-const std::string kRoot = "quantization_config.";
+const std::string kSettings = "quantization_config.";
 
 // The first of two names of a key that is there; the newer one where none is.
 std::string key_of(const Metadata& metadata, const char* newer, const char* older) {
-  return kRoot + (metadata.has(kRoot + newer) || !metadata.has(kRoot + older) ? newer : older);
+  return kSettings +
+         (metadata.has(kSettings + newer) || !metadata.has(kSettings + older) ? newer : older);
 }
 
 GptqScheme read_common(const Metadata& metadata, const std::string& name,
@@ -28,9 +29,9 @@ GptqScheme read_common(const Metadata& metadata, const std::string& name,
   scheme.group = metadata.integer_or(group_key, 128, -1, 1 << 20);
   MINFER_REQUIRE(Input, scheme.group != 0, "key ", group_key, " is 0, expected -1 or more than 0");
   // What would change the mathematics of whole modules.
-  for (const char* key : {"rotation", "adapter"}) require_absent(metadata, kRoot + key);
-  const std::string word = metadata.text_or(kRoot + "pack_dtype", "int32");
-  require_supported(kRoot + "pack_dtype", word, {"int32"});
+  for (const char* key : {"rotation", "adapter"}) require_absent(metadata, kSettings + key);
+  const std::string word = metadata.text_or(kSettings + "pack_dtype", "int32");
+  require_supported(kSettings + "pack_dtype", word, {"int32"});
   return scheme;
 }
 
@@ -42,7 +43,7 @@ void use_awq_packing(GptqScheme& scheme) {
 // Settings of single modules: those that are said not to be quantized are stored as floats, which
 // the files show by themselves.
 void refuse_other_modules(const Metadata& metadata) {
-  const std::string root = kRoot + "extra_config";
+  const std::string root = kSettings + "extra_config";
   for (const std::string& module : names_below(metadata, root)) {
     const std::string at = cat(root, ".", module);
     for (auto it = metadata.all().lower_bound(at + ".");
@@ -60,14 +61,14 @@ void refuse_other_modules(const Metadata& metadata) {
 
 GptqScheme read_gptq_scheme(const Metadata& metadata) {
   GptqScheme scheme = read_common(metadata, "GPTQ", {4, 8});
-  require_absent(metadata, kRoot + "dynamic");  // settings of single modules
-  MINFER_REQUIRE(Input, !metadata.boolean_or(kRoot + "is_marlin_format", false), "key ", kRoot,
-                 "is_marlin_format is true: not supported");
+  require_absent(metadata, kSettings + "dynamic");  // settings of single modules
+  MINFER_REQUIRE(Input, !metadata.boolean_or(kSettings + "is_marlin_format", false), "key ",
+                 kSettings, "is_marlin_format is true: not supported");
   const std::string key = key_of(metadata, "checkpoint_format", "format");
   const std::string format = metadata.text_or(key, "gptq");
   require_supported(key, format, {"gptq", "gptq_v2"});
   scheme.zero_offset = format == "gptq" ? 1 : 0;
-  scheme.asymmetric = !metadata.boolean_or(kRoot + "sym", true);
+  scheme.asymmetric = !metadata.boolean_or(kSettings + "sym", true);
   return scheme;
 }
 
@@ -75,7 +76,7 @@ GptqScheme read_awq_scheme(const Metadata& metadata) {
   GptqScheme scheme = read_common(metadata, "AWQ", {4});
   const std::string key = key_of(metadata, "version", "checkpoint_format");
   require_supported(key, metadata.text_or(key, "gemm"), {"gemm", "GEMM"});
-  MINFER_REQUIRE(Input, metadata.boolean_or(kRoot + "zero_point", true), "key ", kRoot,
+  MINFER_REQUIRE(Input, metadata.boolean_or(kSettings + "zero_point", true), "key ", kSettings,
                  "zero_point is false: not supported (supported: true)");
   use_awq_packing(scheme);
   return scheme;
@@ -90,17 +91,19 @@ GptqScheme read_auto_round_scheme(const Metadata& metadata) {
   const bool is_awq = packing.ends_with("awq");
   GptqScheme scheme =
       is_awq ? read_common(metadata, "AutoRound", {4}) : read_common(metadata, "AutoRound", {4, 8});
-  require_supported(kRoot + "data_type", metadata.text_or(kRoot + "data_type", "int"), {"int"});
+  require_supported(kSettings + "data_type", metadata.text_or(kSettings + "data_type", "int"),
+                    {"int"});
   for (const char* act : {"act_bits", "super_bits"}) {
-    MINFER_REQUIRE(Input, metadata.integer_or(kRoot + act, 16, 1, 64) >= 16, "key ", kRoot, act,
-                   " is ", metadata.as_text(kRoot + act), ": not supported (supported: 16)");
+    MINFER_REQUIRE(Input, metadata.integer_or(kSettings + act, 16, 1, 64) >= 16, "key ", kSettings,
+                   act, " is ", metadata.as_text(kSettings + act),
+                   ": not supported (supported: 16)");
   }
   refuse_other_modules(metadata);
   if (is_awq) {
     use_awq_packing(scheme);
   } else {
     scheme.zero_offset = packing.ends_with("gptq") ? 1 : 0;
-    scheme.asymmetric = !metadata.boolean_or(kRoot + "sym", true);
+    scheme.asymmetric = !metadata.boolean_or(kSettings + "sym", true);
   }
   return scheme;
 }

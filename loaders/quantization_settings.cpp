@@ -11,7 +11,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-const std::string kRoot = "quantization_config";
+const std::string kSection = "quantization_config";
 
 // Copies what is below a prefix ("" for all) of `from`.
 void adopt(Metadata& to, const Metadata& from, const std::string& prefix) {
@@ -19,11 +19,11 @@ void adopt(Metadata& to, const Metadata& from, const std::string& prefix) {
   for (const auto& [key, value] : from.all()) {
     if (key.starts_with(prefix)) found.emplace_back(key.substr(prefix.size()), value);
   }
-  for (auto& [key, value] : found) to.set(cat(kRoot, ".", key), std::move(value));
+  for (auto& [key, value] : found) to.set(cat(kSection, ".", key), std::move(value));
 }
 
 void set_method(Metadata& metadata, const std::string& method) {
-  const std::string key = kRoot + ".quant_method";
+  const std::string key = kSection + ".quant_method";
   if (!metadata.has(key)) metadata.set(key, method);
 }
 
@@ -37,12 +37,12 @@ bool has_packed_weights(const SafetensorsSource& source) {
 
 std::string settle_quantization_settings(SafetensorsSource& source, const std::string& directory) {
   Metadata& metadata = source.metadata;
-  if (names_below(metadata, kRoot).empty() &&
+  if (names_below(metadata, kSection).empty() &&
       !names_below(metadata, "compression_config").empty()) {
     adopt(metadata, metadata, "compression_config.");
   }
-  if (!names_below(metadata, kRoot).empty()) {
-    if (!names_below(metadata, kRoot + ".config_groups").empty()) {
+  if (!names_below(metadata, kSection).empty()) {
+    if (!names_below(metadata, kSection + ".config_groups").empty()) {
       set_method(metadata, "compressed-tensors");  // as its package takes it
     }
     return "";

@@ -8,7 +8,7 @@
 namespace minfer {
 namespace {
 
-constexpr int64_t kMaxPieces = 1 << 24;
+constexpr int64_t kMaxGgufPieces = 1 << 24;
 
 // -1 where the file names none; converters write the largest 32-bit number for that too.
 TokenId special_id(const Metadata& metadata, const std::string& name, TokenId fallback) {
@@ -29,8 +29,9 @@ void require_length(const char* key, size_t length, size_t n_pieces) {
 
 std::vector<Piece> read_pieces(const Metadata& metadata) {
   const std::vector<std::string>& texts = metadata.texts("tokenizer.ggml.tokens");
-  MINFER_REQUIRE(Input, !texts.empty() && texts.size() <= kMaxPieces, "tokenizer.ggml.tokens has ",
-                 texts.size(), " elements, expected 1 to ", kMaxPieces);
+  MINFER_REQUIRE(Input, !texts.empty() && texts.size() <= kMaxGgufPieces,
+                 "tokenizer.ggml.tokens has ", texts.size(), " elements, expected 1 to ",
+                 kMaxGgufPieces);
   std::vector<Piece> pieces(texts.size());
   const bool has_kinds = metadata.has("tokenizer.ggml.token_type");
   for (size_t i = 0; i < texts.size(); ++i) {
