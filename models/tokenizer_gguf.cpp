@@ -102,6 +102,10 @@ std::unique_ptr<Tokenizer> make_gguf_tokenizer(const Metadata& metadata) {
     PreTokenizer pre = pre_tokenizer_by_name(name);
     TokenizerSpec spec = read_spec(metadata, pre.adds_bos);
     spec.kind = "gpt2 BPE, " + name;
+    if (!metadata.has("tokenizer.ggml.pre"))
+      spec.warnings.push_back(
+          "the file names no pre-tokenizer (tokenizer.ggml.pre), so llama.cpp's default is taken; "
+          "if it is not the model's, texts are cut into other tokens than it was trained with");
     spec.unknown = -1;  // a byte without a piece is left out; the id is that of an ordinary marker
     BpeOptions options;
     options.byte_level = true;

@@ -13,10 +13,12 @@ struct Range {
 };
 
 // The matches and what lies between them.
-std::vector<Range> ranges_of(const Regex& regex, bool invert, std::string_view text) {
+std::vector<Range> ranges_of(const Regex& regex, bool invert, std::string_view text,
+                             StepBudget& budget) {
   std::vector<Range> ranges;
   size_t done = 0;
-  regex.for_each_match(text, [&](size_t begin, size_t end) {
+  regex.for_each_match(text, budget, [&](size_t begin, size_t end) {
+    MINFER_REQUIRE(Input, done <= begin, "\\K: a match reaches back into the one before");
     if (done < begin) ranges.push_back({done, begin, invert});
     ranges.push_back({begin, end, !invert});
     done = end;
@@ -75,53 +77,19 @@ void TextSplitter::add_step(const std::string& pattern, SplitBehavior behavior, 
 
 std::vector<std::string_view> TextSplitter::split(std::string_view text) const {
   std::vector<std::string_view> words = {text};
+  StepBudget budget(text.size() * std::max<size_t>(1, steps_.size()));
   for (const Step& step : steps_) {
     std::vector<std::string_view> cut;
     for (const std::string_view word : words) {
-      for (const Range& range : apply(step.behavior, ranges_of(step.regex, step.invert, word)))
-        cut.push_back(word.substr(range.begin, range.end - range.begin));
+      for (const Range& range :
+           apply(step.behavior, ranges_of(step.regex, step.invert, word, budget))) {
+        if (range.begin < range.end)
+          cut.push_back(word.substr(range.begin, range.end - range.begin));
+      }
     }
     words = std::move(cut);
   }
   return words;
-}
-
-PreTokenizer pre_tokenizer_by_name(const std::string& name) {
-  constexpr const char* kLlama3Pattern =
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  constexpr const char* kQwen2Pattern =
-      R"((?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+)";
-  constexpr const char* kDigitPattern = R"(\p{N})";
-  const auto is_one_of = [&](std::initializer_list<const char*> names) {
-    return std::ranges::find(names, name) != names.end();
-  };
-  PreTokenizer made;
-  if (is_one_of({"gpt-2", "default"})) {
-    made.splitter.add_step(kGpt2Pattern);
-  } else if (is_one_of({"smollm", "starcoder", "refact", "command-r"})) {
-    made.splitter.add_step(kDigitPattern);
-    made.splitter.add_step(kGpt2Pattern);
-  } else if (is_one_of({"llama-bpe", "llama3", "llama-v3"})) {
-    made.splitter.add_step(kLlama3Pattern);
-    made.ignore_merges = true;
-    made.adds_bos = true;
-  } else if (name == "qwen2") {
-    made.splitter.add_step(kQwen2Pattern);
-  } else {
-    throw Error(ErrorKind::Input,
-                cat("pre-tokenizer \"", shortened(name),
-                    "\" is not supported; supported are gpt-2, default, llama-bpe, llama3, "
-                    "llama-v3, smollm, starcoder, refact, command-r, qwen2"));
-  }
-  return made;
-}
-
-std::string name_of_pre_tokenizer(const TextSplitter& splitter, bool ignore_merges) {
-  for (const char* name : {"gpt-2", "smollm", "llama-bpe", "qwen2"}) {
-    const PreTokenizer known = pre_tokenizer_by_name(name);
-    if (known.splitter == splitter && known.ignore_merges == ignore_merges) return name;
-  }
-  return {};
 }
 
 }  // namespace minfer

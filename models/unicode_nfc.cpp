@@ -118,22 +118,10 @@ std::u32string recomposed(const std::u32string& text) {
 std::u32string decomposed(std::string_view text) {
   std::u32string out;
   while (!text.empty()) {
-    const size_t n_bytes = utf8_char_bytes(text);
-    char32_t code = static_cast<unsigned char>(text[0]);
-    if (n_bytes > 1) code &= 0x3fu >> (n_bytes - 1);
-    for (size_t i = 1; i < n_bytes; ++i)
-      code = code << 6 | (static_cast<unsigned char>(text[i]) & 0x3fu);
-    append_decomposed(code, out);
-    text.remove_prefix(n_bytes);
+    append_decomposed(utf8_code(text), out);
+    text.remove_prefix(utf8_char_bytes(text));
   }
   return out;
-}
-
-void append_utf8(char32_t code, std::string& out) {
-  const int n_more = code < 0x80 ? 0 : code < 0x800 ? 1 : code < 0x10000 ? 2 : 3;
-  constexpr char32_t kLeadMarks[] = {0, 0xc0, 0xe0, 0xf0};
-  out += static_cast<char>(kLeadMarks[n_more] | code >> (6 * n_more));
-  for (int i = n_more - 1; i >= 0; --i) out += static_cast<char>(0x80 | (code >> (6 * i) & 0x3f));
 }
 
 // `first_byte`: a text whose bytes are all below does not change. `finish` takes the decomposed

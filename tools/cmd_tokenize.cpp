@@ -3,6 +3,7 @@
 #include "models/tokenizer.h"
 #include "tools/chat_options.h"
 #include "tools/commands.h"
+#include "tools/id_tokenizer.h"
 #include "tools/json_text.h"
 #include "tools/log.h"
 #include "tools/model_path.h"
@@ -23,19 +24,6 @@ struct TokenizeOptions {
   bool render = false;  // the text of the conversation instead of its tokens
 };
 
-std::vector<TokenId> parse_ids(std::string_view text, int64_t n_tokens) {
-  constexpr std::string_view kBetween = " ,\t\n\r";
-  std::vector<TokenId> ids;
-  for (size_t begin = text.find_first_not_of(kBetween); begin != std::string_view::npos;
-       begin = text.find_first_not_of(kBetween, begin)) {
-    const size_t end = std::min(text.find_first_of(kBetween, begin), text.size());
-    const std::string_view id = text.substr(begin, end - begin);
-    ids.push_back(narrow<TokenId>(parse_integer("--decode", id, 0, n_tokens - 1)));
-    begin = end;
-  }
-  return ids;
-}
-
 std::string joined(const std::vector<TokenId>& ids) {
   std::string line;
   for (TokenId id : ids) line += (line.empty() ? "" : " ") + std::to_string(id);
@@ -43,8 +31,8 @@ std::string joined(const std::vector<TokenId>& ids) {
 }
 
 void print_decoded(const Tokenizer& tokenizer, const TokenizeOptions& options, Context& context) {
-  const std::string text =
-      tokenizer.decode(parse_ids(*options.decode, tokenizer.n_tokens()), options.special);
+  const std::string text = tokenizer.decode(
+      parse_token_ids("--decode", *options.decode, tokenizer.n_tokens()), options.special);
   if (context.common.json) return context.out.line(pretty(Json::object({{"text", text}})));
   context.out.line(text);
 }

@@ -96,6 +96,15 @@ void CommandNode::add_integer(const std::string& names, int64_t& value, int64_t 
   readers_.back()->takes_text = false;
 }
 
+void CommandNode::add_integer(const std::string& names, std::optional<int64_t>& value, int64_t low,
+                              int64_t high, const std::string& help, Show show) {
+  add(names, {{}, "N", help, show},
+      [&value, low, high](const std::string& what, const std::string& text) {
+        value = parse_integer(what, text, low, high);
+      });
+  readers_.back()->takes_text = false;
+}
+
 void CommandNode::add_number(const std::string& names, float& value, float low, float high,
                              const std::string& help, Show show) {
   add(names, {{}, "X", with_default(help, cat(value)), show},

@@ -45,6 +45,9 @@ class CommandNode {
                 Show show = Show::Always);
   void add_integer(const std::string& names, int64_t& value, int64_t low, int64_t high,
                    const std::string& help, Show show = Show::Always);
+  // None where it is not given; the help says what that means.
+  void add_integer(const std::string& names, std::optional<int64_t>& value, int64_t low,
+                   int64_t high, const std::string& help, Show show = Show::Always);
   void add_number(const std::string& names, float& value, float low, float high,
                   const std::string& help, Show show = Show::Always);
   // An empty text is refused where `kind` is FILE or MODEL.

@@ -57,6 +57,7 @@ std::string model_cache_dir() { return cache_dir() + "/models"; }
 
 std::string find_model(const std::string& given) {
   if (!given.empty() && path_exists(given)) {
+    if (given == environment("MINFER_MODEL")) log_info("model " + shortened(given, 500));
     std::error_code ignored;
     return fs::is_directory(given, ignored) ? model_in_directory(given) : given;
   }

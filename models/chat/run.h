@@ -104,6 +104,7 @@ class Run {
   Flow run_block(const Statement& statement);
   void run_call_block(const Statement& statement);
   void output(const Value& value);
+  void output_text(const Value& value);
   // What a body writes.
   Text captured(const Body& body, Flow& flow);
   void assign(const Expr& target, const Value& value);

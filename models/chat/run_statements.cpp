@@ -144,6 +144,9 @@ Run::Flow Run::run_one(const Statement& statement) {
 
 void Run::output(const Value& value) { add_text(*out_, meter_, value); }
 
+// Jinja makes no text of what a block gives.
+void Run::output_text(const Value& value) { out_->add(text_of(value, "what a block writes")); }
+
 Run::Flow Run::run_if(const Statement& statement) {
   for (const Branch& branch : statement.branches) {
     if (branch.test) line_ = branch.test->line;
@@ -213,7 +216,7 @@ Run::Flow Run::run_block(const Statement& statement) {
   if (statement.target)
     assign(*statement.target, result);
   else
-    output(result);
+    output_text(result);
   leave(statement.scope);
   return Flow::Next;
 }
@@ -226,7 +229,7 @@ void Run::run_call_block(const Statement& statement) {
   for (const auto& [name, value] : args.keywords)
     MINFER_REQUIRE(Input, name != "caller", "the argument \"caller\" is given twice");
   args.keywords.emplace_back("caller", caller);
-  output(call(callee, args));
+  output_text(call(callee, args));
 }
 
 void Run::assign(const Expr& target, const Value& value) {

@@ -28,8 +28,6 @@ extern "C" [[gnu::weak]] void __sanitizer_set_death_callback(void (*callback)())
 namespace minfer::test {
 namespace {
 
-// Of the processor: others may be busy beside this one.
-constexpr double kMaxSeconds = 1;
 constexpr size_t kFreeBytes = 16 << 20;
 
 struct Run {
@@ -76,7 +74,7 @@ struct Tally {
     }
     const double taken = cpu_seconds() - start;
     const size_t bytes = peak_bytes() - held;
-    if (taken > kMaxSeconds) report(cat(taken, " s"));
+    if (taken > current.target->max_seconds) report(cat(taken, " s"));
     if (bytes > 2 * (current.input.size() + current.target->other_bytes) + kFreeBytes)
       report(cat(bytes, " bytes of memory"));
     ++runs;

@@ -28,6 +28,7 @@ struct FuzzTarget {
   // What it may throw is an Input error of one line.
   std::function<void(const std::string&)> run;
   size_t other_bytes = 0;  // of the files that go with the input
+  double max_seconds = 1;  // of the processor: others may be busy beside this one
 };
 
 // Those of a program, which it defines.

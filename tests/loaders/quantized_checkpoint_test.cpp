@@ -49,7 +49,7 @@ TEST_P(QuantizedFixture, MeansTheSameValues) {
     const HostTensor values = values_of(*source, entry);
     EXPECT_EQ(sha256_hex({static_cast<const char*>(values.view().data),
                           static_cast<size_t>(values.view().n_bytes())}),
-              hash)
+              hash.get<std::string>())
         << name;
   }
 }

@@ -340,7 +340,7 @@ TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
     EXPECT_EQ(model.config.vocab_size, 40);
     return SessionMemory{.n_positions = 8, .kv_bytes = int64_t{1} << 60};
   };
-  expect_error(ErrorKind::Memory, "loading the model needs 11529215046068",
+  expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { load_model(source, *backend_, options); });
   options.session_memory = [](const Model&) -> SessionMemory {
     throw Error(ErrorKind::Usage, "the prompt is too long");
@@ -376,7 +376,7 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
       return SessionMemory{.n_positions = 8, .kv_bytes = kv_bytes};
     });
   };
-  expect_error(ErrorKind::Memory, "the model needs 1152921504607",
+  expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { make("tiny:f32", int64_t{1} << 60); });
   // A token's row is 64 bytes and a scale, twice 256 of them; what products make F16, 172 x 64
   // twice; the largest on its way. The layers' matrices have groups of 32 but for w_down's rows.

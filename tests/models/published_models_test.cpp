@@ -47,7 +47,7 @@ TEST_F(PublishedModel, AStoredOutputLayerIsUsedWhateverTheFlagSays) {
   source.add("lm_head.weight", copy_of(source.data("model.embed_tokens.weight")));
   const Model same = load(source);
   EXPECT_FALSE(same.weights.output);
-  EXPECT_TRUE(same.warnings.empty());
+  EXPECT_EQ(same.warnings, Texts{});
 
   // The last element alone, the type alone.
   source.data("lm_head.weight").as<float>()[639] += 1;
@@ -209,7 +209,8 @@ TEST_F(PublishedModel, GgufSizesOfEachLayerAreOneNumberWhereTheyAgree) {
 TEST_F(PublishedModel, ATokenizerMayHaveMoreTokensThanTheEmbeddingHasRows) {
   for (const int64_t n_rows : {260, 259, 240, 300}) {
     MemorySource source = small_gguf_llama({.vocab_size = n_rows});
-    for (const auto& [key, value] : byte_vocabulary({"<s>", "</s>"}).all()) {
+    const Metadata vocabulary = byte_vocabulary({"<s>", "</s>"});
+    for (const auto& [key, value] : vocabulary.all()) {
       source.metadata.set(key, value);
     }
     const Model model = load(source);

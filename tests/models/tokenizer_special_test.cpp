@@ -84,7 +84,8 @@ TEST(GgufTokenizer, EachFault) {
   using Texts = std::vector<std::string>;
   refuse("tokenizer.ggml.model", "bert", "supported are llama, gpt2");
   refuse("tokenizer.ggml.model", uint64_t{1}, "tokenizer.ggml.model");
-  refuse("tokenizer.ggml.pre", "tekken", "supported are gpt-2, default, llama-bpe");
+  refuse("tokenizer.ggml.pre", "none such", "supported are gpt-2 phi-2");
+  refuse("tokenizer.ggml.pre", "tek", "\"tek\" is not supported");
   refuse("tokenizer.ggml.tokens", Texts{}, "0 elements");
   refuse("tokenizer.ggml.tokens", "text", "tokenizer.ggml.tokens");
   refuse("tokenizer.ggml.scores", std::vector<double>(3), "has 3 elements");
@@ -194,8 +195,8 @@ TEST(HfJson, RefusesWhatItDoesNotKnowByName) {
              "pattern": {"Regex": "("}}})",
          "pattern \"(\"");
   refuse(R"({"pre_tokenizer": {"type": "Split", "behavior": "Isolated",
-             "pattern": {"Regex": "[a&&b]"}}})",
-         "&& is not supported");
+             "pattern": {"Regex": "(a)\\1"}}})",
+         "back references");
   refuse(R"({"decoder": {"type": "WordPiece"}})", "decoder \"WordPiece\"");
   refuse(R"({"post_processor": {"type": "Nope"}})", "post_processor \"Nope");
   refuse(R"({"model": {"vocab": null}})", "not a tokenizer.json");

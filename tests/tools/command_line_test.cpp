@@ -20,8 +20,10 @@ TEST_F(CommandLineUse, NearestOptionAndCommandAreNamed) {
   expect_failure(minfer({"run", "x"}), 2, "did you mean generate?");
   expect_failure(minfer({model_}), 2, "did you mean generate -m");
   expect_failure(minfer({"qqqqq"}), 2, "there are generate, tokenize, inspect");
-  expect_failure(generate({"--zzzzzz", "x"}), 2, "unknown option --zzzzzz (minfer generate --help)");
-  expect_failure(minfer({"--temp", "0", "generate", "x"}), 2, "minfer generate, behind the command");
+  expect_failure(generate({"--zzzzzz", "x"}), 2,
+                 "unknown option --zzzzzz (minfer generate --help)");
+  expect_failure(minfer({"--temp", "0", "generate", "x"}), 2,
+                 "minfer generate, behind the command");
 }
 
 TEST_F(CommandLineUse, WhatIsMissingOrTooMuchIsSaid) {
@@ -104,7 +106,8 @@ TEST_F(CommandLineUse, AConfigurationFileServesEveryCommand) {
                                "stop = [\"never\", \"there\"]\n[bench]\nn-prompt = [4, 8]\n"
                                "n-gen = 0\nrepetitions = 1\n[bench.limits]\nthreads = 1\n");
   EXPECT_EQ(minfer({"tokenize", "--config", config, "--count", "x"}).out, "5\n");
-  const auto object = nlohmann::json::parse(minfer({"generate", "--config", config, "--json", "x"}).out);
+  const auto object =
+      nlohmann::json::parse(minfer({"generate", "--config", config, "--json", "x"}).out);
   EXPECT_EQ(object["generated_tokens"], 2);
   const auto rows = nlohmann::json::parse(minfer({"bench", "--config", config, "-o", "json"}).out);
   ASSERT_EQ(rows.size(), 2u);

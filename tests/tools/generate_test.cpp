@@ -83,6 +83,18 @@ TEST_F(Generate, JsonLinesAreOneObjectATokenAndGiveTheText) {
   EXPECT_EQ(object, whole);
 }
 
+TEST_F(Generate, TakesTokenIdsAsThePrompt) {
+  const std::string ids = minfer({"tokenize", "-m", model_, "--ids", "x"}).out;
+  const json by_text = json::parse(generate({"--json", "x"}).out);
+  EXPECT_EQ(json::parse(generate({"--json", "--prompt-ids", ids}).out)["tokens"],
+            by_text["tokens"]);
+  EXPECT_EQ(json::parse(generate({"--json", "--prompt-ids", "5,6"}).out)["prompt_tokens"], 2);
+  expect_failure(generate({"-q", "--prompt-ids", "5 259"}), 2,
+                 "--prompt-ids: 259 is not an integer in [0, 258]");
+  expect_failure(generate({"-q", "--prompt-ids", " "}), 2, "no ids");
+  expect_failure(generate({"--prompt-ids", "5", "x"}), 2, "--prompt-ids");
+}
+
 TEST_F(Generate, CountsOfTokens) {
   EXPECT_EQ(generate({"-q", "-n", "0", "x"}).out, "\n");
   const json all = json::parse(generate({"--json", "-n", "-1", "-c", "20", "x"}).out);

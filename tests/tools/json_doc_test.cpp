@@ -137,27 +137,27 @@ TEST_F(JsonDocument, Eval) {
     expect_documented(name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64",
                                         "--stride", "32", "--convention", convention}));
   }
-  expect_documented(name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64",
-                                      "--against", model_}));
-  const std::string input =
-      dir_.write("s.jsonl", R"({"context": "a", "continuation": " b"})" "\n");
+  expect_documented(
+      name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64", "--against", model_}));
+  const std::string input = dir_.write("s.jsonl", R"({"context": "a", "continuation": " b"})"
+                                                  "\n");
   const json line = output({"eval", "score", "-m", model_, "--input", input, "-q"});
   expect_documented(line, documented("minfer eval score"));
 }
 
 TEST_F(JsonDocument, Bench) {
   const Documented bench = documented("minfer bench --json");
-  expect_documented(output(with_model({"bench", "-p", "4", "-n", "2", "-r", "1", "--device", "cpu"})),
-                    bench);
+  expect_documented(
+      output(with_model({"bench", "-p", "4", "-n", "2", "-r", "1", "--device", "cpu"})), bench);
   Documented limits = bench, kernels = documented("minfer bench kernels --json");
   std::erase_if(limits.all, [](const auto& name) { return name.starts_with("results"); });
   std::erase_if(limits.always, [](const auto& name) { return name.starts_with("results"); });
   expect_documented(output({"bench", "limits", "--json", "-q", "--device", "cpu"}), limits);
   kernels.all.insert(limits.all.begin(), limits.all.end());
   kernels.always.insert(limits.always.begin(), limits.always.end());
-  expect_documented(output({"bench", "kernels", "--filter", "^rms_norm", "--json", "-q", "--device",
-                            "cpu"}),
-                    kernels);
+  expect_documented(
+      output({"bench", "kernels", "--filter", "^rms_norm", "--json", "-q", "--device", "cpu"}),
+      kernels);
 }
 
 }  // namespace

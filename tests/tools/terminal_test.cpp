@@ -74,9 +74,9 @@ class Terminal {
 class LongPrompt : public MinferProcess {
  protected:
   std::vector<std::string> reading() const {
-    return command({"generate", "-m", dir_.write("long.gguf", tiny_gguf({.context = 200'000})), "-f",
-                    dir_.write("prompt.txt", std::string(150'000, 'x')), "-b", "150010", "-n", "1",
-                    "-t", "1"});
+    return command({"generate", "-m", dir_.write("long.gguf", tiny_gguf({.context = 200'000})),
+                    "-f", dir_.write("prompt.txt", std::string(150'000, 'x')), "-b", "150010", "-n",
+                    "1", "-t", "1"});
   }
 };
 
