@@ -75,9 +75,9 @@ bool Chat::take(const ChatInput& input) {
   } catch (const ConversationTooLong& e) {
     fail(e.kind(), cat(e.what(), "; /save FILE.json keeps it, /undo and /reset make room"));
   } catch (const Error& e) {
-    // Memory, a card or a bug: there is nothing to go on with.
+    // Memory, a card, stdout that cannot be written or a bug: there is nothing to go on with.
     const bool goes_on = e.kind() == ErrorKind::Usage || e.kind() == ErrorKind::Input ||
-                         e.kind() == ErrorKind::System || e.kind() == ErrorKind::Numeric;
+                         e.kind() == ErrorKind::Numeric;
     if (!goes_on) throw;
     fail(e.kind(), e.what());
   }
@@ -183,13 +183,21 @@ void Chat::regenerate(const std::string&) {
 }
 
 void Chat::save(const std::string& path) {
-  write_conversation(path, conversation_.messages());
-  log_info(cat("saved ", conversation_.messages().size(), " messages"));
+  try {
+    write_conversation(path, conversation_.messages());
+    log_info(cat("saved ", conversation_.messages().size(), " messages"));
+  } catch (const Error& e) {
+    fail(e.kind(), e.what());
+  }
 }
 
 void Chat::load(const std::string& path) {
-  conversation_.set_messages(read_conversation(path));
-  log_info(cat("loaded ", conversation_.messages().size(), " messages"));
+  try {
+    conversation_.set_messages(read_conversation(path));
+    log_info(cat("loaded ", conversation_.messages().size(), " messages"));
+  } catch (const Error& e) {
+    fail(e.kind(), e.what());
+  }
 }
 
 void Chat::stats(const std::string&) { say(stats_text(conversation_, turns_)); }

@@ -71,6 +71,7 @@ class LineEditor final : public LineReader {
     const TerminalSignals signals;
     prompt_ = prompt;
     ::el_resize(editor_.get());
+    ::el_set(editor_.get(), EL_PREP_TERM, 1);  // before the prompt: keys typed since are libedit's
     int n = 0;
     const char* text = ::el_gets(editor_.get(), &n);
     if (interrupt_flag().load()) {

@@ -46,8 +46,9 @@ TEST_F(Chat, JsonHasTheConversationAndItsCounts) {
   EXPECT_EQ(one["evaluated_tokens"], one["prompt_tokens"]);
   EXPECT_EQ(one["tokens"].size(), 8u);
   EXPECT_EQ(two["reused_tokens"], one["prompt_tokens"].get<int>() + 7);
-  // The last letter of the answer, EOS and the turn, a byte a token.
-  EXPECT_EQ(two["evaluated_tokens"], 1 + 1 + 11);
+  // The last letter of the answer, EOS and the turn, a byte a token and three for a blank, of which
+  // the tokenizer puts one behind EOS.
+  EXPECT_EQ(two["evaluated_tokens"], 1 + 1 + 3 + 13);
   EXPECT_EQ(two["stop_reason"], "length");
   EXPECT_EQ(two["seed"], nullptr);
   EXPECT_GT(two["timings"]["decode_s"], 0);
@@ -101,7 +102,7 @@ TEST_F(Chat, CommandsChangeTheConversation) {
 TEST_F(Chat, StatsCountWhatWasEvaluated) {
   const ProcessResult result = chat("one\ntwo\n/stats\n", {"-q", "-n", "8"});
   EXPECT_EQ(result.exit_code, 0);
-  EXPECT_NE(result.err.find("last turn  13 tokens evaluated, "), std::string::npos) << result.err;
+  EXPECT_NE(result.err.find("last turn  18 tokens evaluated, "), std::string::npos) << result.err;
   EXPECT_NE(result.err.find(" 8 generated; stop length"), std::string::npos) << result.err;
   EXPECT_NE(chat("/help\n", {"-q"}).err.find("/regenerate"), std::string::npos);
 }
@@ -205,6 +206,9 @@ TEST_F(Chat, SignalsEndAnAnswerOrTheProcess) {
   Process three = endless("one\n");
   three.close_out();
   EXPECT_EQ(three.wait().exit_code, 141);
+  const ProcessResult full = chat("one\ntwo\n", {"-n", "2", "-q"}, {.stdout_path = "/dev/full"});
+  EXPECT_EQ(full.exit_code, 4);
+  EXPECT_EQ(lines_of(full.err).size(), 1u) << full.err;
 }
 
 }  // namespace
