@@ -38,8 +38,9 @@ constexpr const char* kExitStatus =
     "0 done; 1 a bug in minfer; 2 usage, also a prompt past the context or no model found; 3 a "
     "file\n"
     "that is missing, malformed or not supported; 4 the system: permission, read or write error,\n"
-    "disk full; 5 out of memory; 6 GPU; 8 numbers that are not finite; 130, 143 ended by SIGINT,\n"
-    "SIGTERM; 141 the reader of stdout has gone. Every failure is one line on stderr.\n";
+    "disk full; 5 out of memory; 6 GPU; 8 numbers that are not finite; 129, 130, 143 ended by\n"
+    "SIGHUP, SIGINT, SIGTERM; 141 the reader of stdout has gone. Every failure is one line on "
+    "stderr.\n";
 
 constexpr const char* kEnvironment =
     ".TP\n\\fBMINFER_\\fR\\fIOPTION\\fR\nThe value of any option: MINFER_TEMP=0 is "

@@ -24,6 +24,7 @@ enum class ErrorKind : int {
 template <typename... Parts>
 std::string cat(const Parts&... parts) {
   std::ostringstream out;
+  out.exceptions(std::ios::badbit);  // where memory ends: an error, not a shorter text
   (out << ... << parts);
   return std::move(out).str();
 }

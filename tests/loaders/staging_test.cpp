@@ -109,7 +109,7 @@ TEST_F(StagingTest, LockThatOthersHaveIsGivenUpAfterSomeTries) {
   EXPECT_EQ(names(), std::set<std::string>{});
   flock_fault = {EWOULDBLOCK, 3};
   write_directory("x");
-  flock_fault = {EINTR, 5};
+  flock_fault = {EINTR, 100};  // more than it tries with new directories
   write_directory("y", true);
   EXPECT_EQ(names(), std::set<std::string>{"out"});
 }
