@@ -34,6 +34,7 @@ struct Loop : Object {
   int64_t total(Meter& meter);
   // Lets go of all values: the loop may be kept by one of them.
   void close();
+  bool closed() const { return !items; }
 
   std::unique_ptr<Iterator> items;
   std::optional<int64_t> length;
