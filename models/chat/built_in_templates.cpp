@@ -8,7 +8,7 @@
 namespace minfer {
 namespace {
 
-constexpr const char* kChatMl =
+constexpr const char* kChatMlTemplate =
     R"({%- for message in messages -%}
 {%- if message.role != 'system' or message.content -%}
 {{- '<|im_start|>' + message.role + '\n' + message.content + '<|im_end|>\n' -}}
@@ -16,7 +16,7 @@ constexpr const char* kChatMl =
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%})";
 
-constexpr const char* kLlama2 =
+constexpr const char* kLlama2Template =
     R"({%- set ns = namespace(system='') -%}
 {%- for message in messages -%}
 {%- if message.role == 'system' -%}
@@ -34,7 +34,7 @@ constexpr const char* kLlama2 =
 {%- endif -%}
 {%- endfor -%})";
 
-constexpr const char* kLlama3 =
+constexpr const char* kLlama3Template =
     R"({{- bos_token -}}
 {%- for message in messages -%}
 {%- if message.role != 'system' or message.content -%}
@@ -46,7 +46,7 @@ constexpr const char* kLlama3 =
 {{- '<|start_header_id|>assistant<|end_header_id|>\n\n' -}}
 {%- endif -%})";
 
-constexpr const char* kZephyr =
+constexpr const char* kZephyrTemplate =
     R"({%- for message in messages -%}
 {%- if message.role != 'system' or message.content -%}
 {{- '<|' + message.role + '|>\n' + message.content + eos_token + '\n' -}}
@@ -54,7 +54,7 @@ constexpr const char* kZephyr =
 {%- endfor -%}
 {%- if add_generation_prompt -%}{{- '<|assistant|>\n' -}}{%- endif -%})";
 
-constexpr const char* kMistral =
+constexpr const char* kMistralTemplate =
     R"({{- bos_token -}}
 {%- set ns = namespace(system='') -%}
 {%- for message in messages -%}
@@ -70,11 +70,12 @@ constexpr const char* kMistral =
 {%- endif -%}
 {%- endfor -%})";
 
-const std::array<std::pair<std::string, std::string>, 5> kTemplates = {{{"chatml", kChatMl},
-                                                                        {"llama2", kLlama2},
-                                                                        {"llama3", kLlama3},
-                                                                        {"zephyr", kZephyr},
-                                                                        {"mistral", kMistral}}};
+const std::array<std::pair<std::string, std::string>, 5> kTemplates = {
+    {{"chatml", kChatMlTemplate},
+     {"llama2", kLlama2Template},
+     {"llama3", kLlama3Template},
+     {"zephyr", kZephyrTemplate},
+     {"mistral", kMistralTemplate}}};
 
 }  // namespace
 

@@ -19,7 +19,7 @@ struct Activation {
 struct Macro : Object {
   Macro(Meter& meter, const MacroBody& b, Activation& d)
       : Object(&meter, sizeof(Macro)), body(b), defined_in(d) {}
-  std::string shown() const { return body.name.empty() ? "None" : "'" + body.name + "'"; }
+  std::string shown() const { return body.name.empty() ? "anonymous" : "'" + body.name + "'"; }
   const MacroBody& body;
   Activation& defined_in;  // the run keeps it
 };
@@ -34,6 +34,7 @@ struct Loop : Object {
   int64_t total(Meter& meter);
   // Lets go of all values: the loop may be kept by one of them.
   void close();
+  bool closed() const { return !items; }
 
   std::unique_ptr<Iterator> items;
   std::optional<int64_t> length;

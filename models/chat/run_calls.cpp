@@ -150,6 +150,7 @@ Value Run::call_loop(const Value& self, const std::string& name, const CallArgs&
     const auto n = static_cast<int64_t>(args.positional.size());
     return args.positional[static_cast<size_t>((loop.index0 % n + n) % n)];
   }
+  MINFER_REQUIRE(Input, !loop.closed(), "loop.changed behind its loop is not supported");
   const Value now = make_tuple(meter_, args.positional);
   const bool changed =
       loop.last_changed.is(Kind::Missing) || !equal(meter_, loop.last_changed, now);

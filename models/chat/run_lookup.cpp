@@ -71,6 +71,10 @@ std::string object_name(const Value& value) {
 }
 
 Value loop_attribute(Meter& meter, Loop& loop, const std::string& name, const Value& self) {
+  const bool looks_around = is_one_of(name, " last previtem nextitem changed ") ||
+                            (!loop.length && is_one_of(name, " length revindex revindex0 "));
+  MINFER_REQUIRE(Input, !looks_around || !loop.closed(), "loop.", name,
+                 " behind its loop is not supported");
   if (name == "index0") return Value::integer(loop.index0);
   if (name == "index") return Value::integer(loop.index0 + 1);
   if (name == "first") return Value::boolean(loop.index0 == 0);

@@ -159,6 +159,14 @@ TEST(ChatTemplate, HoldsItself) {
             "5");
 }
 
+TEST(ChatTemplate, TheLoopVariableBehindItsLoop) {
+  const std::string kept =
+      "{% set ns = namespace() %}{% for x in [1, 2] %}{% set ns.l = loop %}{% endfor %}";
+  EXPECT_EQ(rendered(kept + "{{ ns.l.index }}{{ ns.l.length }}"), "22");
+  for (const char* use : {"{{ ns.l.previtem }}", "{{ ns.l.last }}", "{{ ns.l.changed(ns.l) }}"})
+    expect_error(ErrorKind::Input, "behind its loop", [&] { rendered(kept + use); });
+}
+
 TEST(ChatTemplate, SaysWhereAndWhat) {
   const std::pair<const char*, const char*> cases[] = {
       {"line 2: the filter \"urlize\" is not supported", "a\n{{ 'x' | urlize }}"},
