@@ -4,11 +4,7 @@
 
 namespace minfer {
 
-// The character at the start of `text`, whose bytes are one well-formed character of UTF-8.
-char32_t code_point_of(std::string_view character);
-
 // Unicode's White_Space.
-bool is_white_space(char32_t code);
 std::string_view without_leading_white_space(std::string_view text);
 std::string_view without_trailing_white_space(std::string_view text);
 
