@@ -141,6 +141,9 @@ class Compiler {
            .max = bounded ? static_cast<uint32_t>(node.max) : RegexInstruction::kNoLimit});
       return;
     }
+    // Oniguruma leaves some of these loops at the first time that takes nothing.
+    MINFER_REQUIRE(Input, child.min_chars > 0 || (node.min < 2 && (!bounded || node.max < 2)),
+                   "an interval of what may take no character is not supported");
     for (int64_t i = 0; i < node.min; ++i) emit(child);
     std::vector<uint32_t> splits;
     const auto add_split = [&] { splits.push_back(add({Op::Split})); };

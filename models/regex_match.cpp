@@ -12,7 +12,7 @@ using Op = RegexInstruction::Op;
 
 // A pattern for words takes ten steps or so a byte. What needs more grows with the square of a run
 // of blanks, or worse.
-constexpr uint64_t kStepsPerByte = 1024, kSteps = 1 << 20;
+constexpr uint64_t kStepsPerByte = 1024, kSteps = 1 << 16;
 constexpr size_t kMaxFramesPerByte = 2, kMaxFrames = 1 << 20;
 
 // Where to go on when a way has failed.

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/base/utf8.h"
-#include "models/tokenizer_regex.h"
+#include "models/unicode_tables.h"
 
 namespace minfer {
 namespace {
@@ -16,28 +16,16 @@ size_t last_char_bytes(std::string_view text) {
 }
 
 bool is_word(std::string_view character) {
-  static const Regex kWord(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])");
-  bool found = false;
-  StepBudget budget(character.size());
-  kWord.for_each_match(character, budget, [&](size_t, size_t) { found = true; });
-  return found;
+  static const CodeSet kWord = code_points_of("word")->united(CodeSet({{0x200c, 0x200d}}));
+  return kWord.contains(utf8_code(character));
 }
 
 }  // namespace
 
-char32_t code_point_of(std::string_view character) {
-  const size_t n_bytes = character.size();
-  char32_t code = static_cast<unsigned char>(character[0]);
-  if (n_bytes > 1) code &= 0x3fu >> (n_bytes - 1);
-  for (size_t i = 1; i < n_bytes; ++i)
-    code = code << 6 | (static_cast<unsigned char>(character[i]) & 0x3fu);
-  return code;
-}
-
 std::string_view without_leading_white_space(std::string_view text) {
   while (!text.empty()) {
     const size_t n = utf8_char_bytes(text);
-    if (n == 0 || !is_white_space(code_point_of(text.substr(0, n)))) break;
+    if (n == 0 || !is_white_space(utf8_code(text))) break;
     text.remove_prefix(n);
   }
   return text;
@@ -46,7 +34,7 @@ std::string_view without_leading_white_space(std::string_view text) {
 std::string_view without_trailing_white_space(std::string_view text) {
   while (!text.empty()) {
     const size_t n = last_char_bytes(text);
-    if (n == 0 || !is_white_space(code_point_of(text.substr(text.size() - n)))) break;
+    if (n == 0 || !is_white_space(utf8_code(text.substr(text.size() - n)))) break;
     text.remove_suffix(n);
   }
   return text;

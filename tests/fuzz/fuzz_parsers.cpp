@@ -8,6 +8,7 @@ std::vector<FuzzTarget> fuzz_targets() {
   add_json_targets(targets);
   add_tokenizer_targets(targets);
   add_charsmap_target(targets);
+  add_regex_target(targets);
   return targets;
 }
 

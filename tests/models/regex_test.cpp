@@ -98,8 +98,9 @@ TEST(Regex, RefusesByName) {
       {"a)", "closing parenthesis"},
       {"a\\", "ends too early"},
       {R"([\w-a])", "begins with a class"},
+      {"(?:a?b?){2}", "may take no character"},
       {"(((a{1000}b){1000}){1000})", "too large"},
-      {"((((){100000}){100000}){100000})", "too large"},
+      {"((((){100000}){100000}){100000})", "may take no character"},
       {"a{100001}", "100000 times"},
   };
   for (const auto& [pattern, why] : kRefused) {
@@ -115,7 +116,7 @@ TEST(Regex, RefusesByName) {
 TEST(Regex, StepsAreBoundedByTheText) {
   for (const char* pattern :
        {"(?:a|a){18}b|a", "(a+)+b", "(?>a*)b", "a*b", "(?:(?=.*).)*b", "(?:(?=(?:(?=.*).)*).)*",
-        "(?:a?){60}b", "(?<!a{9999})a*?b", "(?<=b.*)a"}) {
+        "(?:aa?){30}b", "(?<!a{9999})a*?b", "(?<=b.*)a"}) {
     const auto start = std::chrono::steady_clock::now();
     test::expect_error(ErrorKind::Input, "1024 steps for each",
                        [&] { split(pattern, std::string(20'000, 'a')); });
