@@ -211,7 +211,8 @@ std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& 
                                     const std::set<const TensorEntry*>& bound) {
   std::vector<std::string> names;
   for (const TensorEntry& entry : source.tensors) {
-    const bool is_known = bound.contains(&entry) || is_known_buffer(entry.name) ||
+    const bool is_copy = config.tied_output && entry.name == spelling.output_name();
+    const bool is_known = bound.contains(&entry) || is_copy || is_known_buffer(entry.name) ||
                           is_idle_bias(spelling, config, entry.name);
     if (!is_known) names.push_back(entry.name);
   }

@@ -112,10 +112,12 @@ TEST_F(ContinuationTest, TokensWithoutARowAreRefusedAndChangeNothing) {
   ContinuationScorer scorer(shared);
   const auto n_rows = static_cast<TokenId>(model_.config.vocab_size);
   for (const TokenId id : {n_rows, n_rows + 1, n_rows + 1000}) {
-    expect_error(ErrorKind::Input, cat("token ", id, " of the continuation has no logit"),
-                 [&] { scorer.score({{kBos, 'q'}, {'r', id}}); });
-    expect_error(ErrorKind::Usage, cat("token id ", id, " is not below"),
-                 [&] { scorer.score({{kBos, 'q', 'x', 'y', id}, {'r'}}); });
+    expect_error(ErrorKind::Input, cat("token ", id, " of the continuation has no logit"), [&] {
+      scorer.score({{kBos, 'q'}, {'r', id}});
+    });
+    expect_error(ErrorKind::Usage, cat("token id ", id, " is not below"), [&] {
+      scorer.score({{kBos, 'q', 'x', 'y', id}, {'r'}});
+    });
     const ContinuationTokens sound = {{kBos, 'q', 'x', 'z'}, {'r', 's'}};
     EXPECT_EQ(scorer.score(sound).logprob, score_alone(sound).logprob);
   }

@@ -239,10 +239,11 @@ TEST_F(Eval, LineEndsOfATextDoNotMatterWhereTheConventionIsHuggingFaces) {
   std::ranges::replace(with_cr, '\n', '\r');
   const std::string lf_file = dir_.write("lf", lf);
   for (const std::string& file : {dir_.write("crlf", with_crlf), dir_.write("cr", with_cr)}) {
-    for (const std::string convention : {"gptq", "hf-stride", "lm-eval"}) {
-      EXPECT_EQ(tokens_of(file, {"--convention", convention}),
-                tokens_of(lf_file, {"--convention", convention}))
-          << convention;
+    for (const std::vector<std::string>& convention :
+         {std::vector<std::string>{"--convention", "gptq"},
+          {"--convention", "hf-stride", "--stride", "32"},
+          {"--convention", "lm-eval"}}) {
+      EXPECT_EQ(tokens_of(file, convention), tokens_of(lf_file, convention)) << convention[1];
     }
     EXPECT_NE(tokens_of(file, {"--convention", "llamacpp"}), tokens_of(lf_file, {}));
     EXPECT_NE(tokens_of(file, {"--convention", "gptq", "--raw-text"}),
