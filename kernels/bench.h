@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <functional>
 #include <optional>
 #include <string>
@@ -20,8 +21,11 @@ struct CpuLimits {
   double barrier_seconds = 0;        // one empty parallel region of the thread pool
 };
 
-CpuLimits measure_cpu_limits(int n_threads, const std::string& isa);
-double measure_cpu_read_bandwidth(int n_threads, const std::string& isa);  // bytes per second
+// Throw Cancelled once the flag is set; it may be null.
+CpuLimits measure_cpu_limits(int n_threads, const std::string& isa,
+                             const std::atomic<bool>* cancel_flag = nullptr);
+double measure_cpu_read_bandwidth(  // bytes per second
+    int n_threads, const std::string& isa, const std::atomic<bool>* cancel_flag = nullptr);
 
 // Limits of a card, medians.
 struct CudaLimits {

@@ -207,7 +207,7 @@ void warn_of_spread(const BenchRow& row) {
 
 MachineLimits measure_limits(const DeviceOptions& device) {
   MachineLimits limits;
-  limits.cpu = measure_cpu_limits(thread_count(device), "");
+  limits.cpu = measure_cpu_limits(thread_count(device), "", &interrupt_flag());
   if (on_card(device)) limits.cuda = measure_cuda_limits(card_index(device));
   return limits;
 }
@@ -215,7 +215,7 @@ MachineLimits measure_limits(const DeviceOptions& device) {
 // Of the memory that holds the weights.
 double measure_read_bandwidth(const DeviceOptions& device) {
   return on_card(device) ? measure_cuda_read_bandwidth(card_index(device))
-                         : measure_cpu_read_bandwidth(thread_count(device), "");
+                         : measure_cpu_read_bandwidth(thread_count(device), "", &interrupt_flag());
 }
 
 // Of f32 on the processors, of F16 on a card; 0 where it is not known.

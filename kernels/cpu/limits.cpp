@@ -40,8 +40,10 @@ struct alignas(64) Sink {
 
 class LimitProbe {
  public:
-  LimitProbe(int n_threads, const std::string& isa)
-      : kernels_(cpu::choose_kernels(isa)), pool_(n_threads > 0 ? n_threads : usable_cores()) {}
+  LimitProbe(int n_threads, const std::string& isa, const std::atomic<bool>* cancel_flag)
+      : kernels_(cpu::choose_kernels(isa)), pool_(n_threads > 0 ? n_threads : usable_cores()) {
+    pool_.cancel_by(cancel_flag);
+  }
 
   int n_threads() const { return pool_.n_threads(); }
 
@@ -107,8 +109,9 @@ class LimitProbe {
 
 }  // namespace
 
-CpuLimits measure_cpu_limits(int n_threads, const std::string& isa) {
-  LimitProbe probe(n_threads, isa);
+CpuLimits measure_cpu_limits(int n_threads, const std::string& isa,
+                             const std::atomic<bool>* cancel_flag) {
+  LimitProbe probe(n_threads, isa, cancel_flag);
   return {.n_threads = probe.n_threads(),
           .read_bytes_per_second = probe.read_bytes_per_second(),
           .copy_bytes_per_second = probe.copy_bytes_per_second(),
@@ -116,8 +119,9 @@ CpuLimits measure_cpu_limits(int n_threads, const std::string& isa) {
           .barrier_seconds = probe.barrier_seconds()};
 }
 
-double measure_cpu_read_bandwidth(int n_threads, const std::string& isa) {
-  return LimitProbe(n_threads, isa).read_bytes_per_second();
+double measure_cpu_read_bandwidth(int n_threads, const std::string& isa,
+                                  const std::atomic<bool>* cancel_flag) {
+  return LimitProbe(n_threads, isa, cancel_flag).read_bytes_per_second();
 }
 
 }  // namespace minfer

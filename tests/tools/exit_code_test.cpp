@@ -66,7 +66,9 @@ TEST_F(Failures, InputIsThree) {
   }
   expect_failure(minfer({"inspect", missing}), 3, "missing.gguf");
   expect_failure(minfer({"bench", "-m", missing, "-q"}), 3, "missing.gguf");
-  expect_failure(minfer({"generate", "-m", dir_.path(), "x"}), 3, "config.json");
+  const std::string empty = dir_.path() / "empty";
+  ASSERT_EQ(::mkdir(empty.c_str(), 0700), 0);
+  expect_failure(minfer({"generate", "-m", empty, "x"}), 3, "config.json");
   expect_failure(generate({"-f", missing}), 3, "missing.gguf");
   expect_failure(generate({"-f", dir_.path()}), 3, "directory");
   expect_failure(generate({"--config", missing, "x"}), 3, "missing.gguf");

@@ -95,6 +95,25 @@ TEST_F(Generate, TakesTokenIdsAsThePrompt) {
   expect_failure(generate({"--prompt-ids", "5", "x"}), 2, "--prompt-ids");
 }
 
+// llama2.c's files have no tokenizer: ids come out as they went in.
+TEST_F(Generate, AnswersInIdsWhereThereIsNoTokenizer) {
+  const std::filesystem::path stories = data_dir() / "tinyllamas/stories260K";
+  MINFER_NEEDS(stories);
+  const auto run = [&](std::vector<std::string> args) {
+    args.insert(args.begin(),
+                {"generate", "-q", "--temp", "0", "-n", "8", "--prompt-ids", "1 403"});
+    return minfer(args).out;
+  };
+  const std::string bare = stories / "stories260K.bin";
+  const json object = json::parse(run({"-m", bare, "--json"}));
+  const json whole = json::parse(run({"-m", stories / "stories260K.gguf", "--json"}));
+  EXPECT_EQ(object["tokens"], whole["tokens"]);
+  std::string ids;
+  for (const json& id : object["tokens"]) ids += id.dump() + " ";
+  EXPECT_EQ(run({"-m", bare}), ids + "\n");
+  expect_failure(minfer({"generate", "-q", "-m", bare, "-p", "x"}), 3, "has no tokenizer");
+}
+
 TEST_F(Generate, CountsOfTokens) {
   EXPECT_EQ(generate({"-q", "-n", "0", "x"}).out, "\n");
   const json all = json::parse(generate({"--json", "-n", "-1", "-c", "20", "x"}).out);
