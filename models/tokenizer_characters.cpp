@@ -18,7 +18,8 @@ size_t last_char_bytes(std::string_view text) {
 bool is_word(std::string_view character) {
   static const Regex kWord(R"([\p{Alphabetic}\p{M}\p{Nd}\p{Pc}\x{200c}\x{200d}])");
   bool found = false;
-  kWord.for_each_match(character, [&](size_t, size_t) { found = true; });
+  StepBudget budget(character.size());
+  kWord.for_each_match(character, budget, [&](size_t, size_t) { found = true; });
   return found;
 }
 
@@ -31,12 +32,6 @@ char32_t code_point_of(std::string_view character) {
   for (size_t i = 1; i < n_bytes; ++i)
     code = code << 6 | (static_cast<unsigned char>(character[i]) & 0x3fu);
   return code;
-}
-
-bool is_white_space(char32_t code) {
-  if (code <= 0x20) return code == 0x20 || (code >= 0x09 && code <= 0x0d);
-  return code == 0x85 || code == 0xa0 || code == 0x1680 || (code >= 0x2000 && code <= 0x200a) ||
-         code == 0x2028 || code == 0x2029 || code == 0x202f || code == 0x205f || code == 0x3000;
 }
 
 std::string_view without_leading_white_space(std::string_view text) {

@@ -2,13 +2,14 @@
 
 #include <string_view>
 
+#include "models/unicode_tables.h"
+
 namespace minfer {
 
 // The character at the start of `text`, whose bytes are one well-formed character of UTF-8.
 char32_t code_point_of(std::string_view character);
 
-// Unicode's White_Space.
-bool is_white_space(char32_t code);
+// Of Unicode's property White_Space.
 std::string_view without_leading_white_space(std::string_view text);
 std::string_view without_trailing_white_space(std::string_view text);
 

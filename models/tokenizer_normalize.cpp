@@ -96,7 +96,8 @@ std::string normalized(std::string text, const std::vector<NormalizeStep>& steps
         break;
       case NormalizeStep::Kind::ReplaceRegex:
         text = replaced(text, step.to, max_bytes, front, [&](const auto& found) {
-          step.pattern.front().for_each_match(text, found);
+          StepBudget budget(text.size());
+          step.pattern.front().for_each_match(text, budget, found);
         });
         break;
       case NormalizeStep::Kind::Nfc:

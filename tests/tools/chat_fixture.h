@@ -16,8 +16,7 @@ class MinferChat : public MinferProcess {
   static constexpr int kFirstByte = 3;  // the id of byte 0
 
   std::vector<std::string> chat_args(std::vector<std::string> args) const {
-    std::vector<std::string> all = {"chat",   "-m", model_, "--temp", "0", "-t", "2",
-                                    "--seed", "1"};
+    std::vector<std::string> all = {"chat", "-m", model_, "--temp", "0", "-t", "2", "--seed", "1"};
     for (const char letter : {'a', 'b', 'c', 'd', 'e'}) {
       all.push_back("--logit-bias=" + std::to_string(kFirstByte + letter) + "=100");
     }

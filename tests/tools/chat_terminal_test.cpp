@@ -126,8 +126,8 @@ TEST_F(ChatTerminal, CtrlCAtThePromptDropsTheLineAndTheSecondOneLeaves) {
 
 TEST_F(ChatTerminal, LinesAreEdited) {
   const auto terminal = start({"-n", "2"});
-  say(*terminal, "helo\x1b[Dl");              // left
-  say(*terminal, "wxrld\x01\x1b[C\x04o");     // to the beginning, right, delete
+  say(*terminal, "helo\x1b[Dl");                          // left
+  say(*terminal, "wxrld\x01\x1b[C\x04o");                 // to the beginning, right, delete
   say(*terminal, "tw\xc3\xb6\xf0\x9f\x98\x80\x7f\x7fo");  // two characters of several bytes go
   say(*terminal, "a\tb");
   EXPECT_EQ(said(*terminal), (std::vector<std::string>{"hello", "world", "two", "a\tb"}));
@@ -139,8 +139,8 @@ TEST_F(ChatTerminal, LinesAreRemembered) {
     say(*terminal, "first \\ \xc3\xa9");
     say(*terminal, "second");
     say(*terminal, "\x1b[A\x1b[A");  // up, twice
-    EXPECT_EQ(said(*terminal), (std::vector<std::string>{"first \\ \xc3\xa9", "second",
-                                                         "first \\ \xc3\xa9"}));
+    EXPECT_EQ(said(*terminal),
+              (std::vector<std::string>{"first \\ \xc3\xa9", "second", "first \\ \xc3\xa9"}));
     terminal->type(kCtrlD);
     EXPECT_EQ(terminal->exit_code(), 0);
   }
