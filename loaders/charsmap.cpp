@@ -120,10 +120,14 @@ void check_replacements(std::string_view replacements) {
 
 }  // namespace
 
-void check_charsmap(std::string_view charsmap) {
+void check_charsmap_size(std::string_view charsmap) {
   MINFER_REQUIRE(Input, charsmap.size() <= kMaxCharsmapBytes,
                  "precompiled_charsmap: ", charsmap.size(), " bytes, expected at most ",
                  kMaxCharsmapBytes);
+}
+
+void check_charsmap(std::string_view charsmap) {
+  check_charsmap_size(charsmap);
   ByteReader in(charsmap);
   const auto trie_bytes = in.read<uint32_t>();
   MINFER_REQUIRE(Input, trie_bytes % 4 == 0 && trie_bytes > 0 && trie_bytes < in.left(),

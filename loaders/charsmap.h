@@ -9,5 +9,7 @@ namespace minfer {
 // Throws Input unless every walk through the trie, by whatever text, stays inside, ends, and finds
 // replacements that are UTF-8, no more of them than SentencePiece has room for. Linear in the size.
 void check_charsmap(std::string_view charsmap);
+// Throws Input where it is larger than any that is accepted.
+void check_charsmap_size(std::string_view charsmap);
 
 }  // namespace minfer

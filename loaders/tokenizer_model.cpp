@@ -14,7 +14,8 @@
 namespace minfer {
 namespace {
 
-constexpr size_t kMaxPieces = 1 << 24;
+// Published models have up to 256,300; the library takes 430 bytes for each.
+constexpr size_t kMaxPieces = 300'000;
 constexpr size_t kMaxPieceBytes = 8000;  // the library's own limit in later versions
 
 // Wire types of protobuf; 3 and 4 were groups.
@@ -112,7 +113,10 @@ void read_trainer_spec(std::string_view message, SentencePieceModel& model) {
 
 void read_normalizer_spec(std::string_view message, SentencePieceModel& model) {
   for_each_field(message, [&](const Field& field) {
-    if (field.number == 2) model.charsmap = field.text();
+    if (field.number == 2) {
+      check_charsmap_size(field.text());
+      model.charsmap = field.text();
+    }
     if (field.number == 3) model.add_dummy_prefix = field.boolean();
     if (field.number == 4) model.remove_extra_whitespaces = field.boolean();
     if (field.number == 5) model.escape_whitespaces = field.boolean();

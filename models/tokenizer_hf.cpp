@@ -15,7 +15,8 @@ namespace {
 using nlohmann::json;
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-constexpr size_t kMaxPieces = 1 << 20;
+// Published vocabularies have up to 262,145 pieces and 580,604 merges.
+constexpr size_t kMaxPieces = 400'000, kMaxMerges = 750'000;
 
 const json kNull;
 
@@ -78,6 +79,7 @@ void read_added_tokens(const json& tokens, PieceIndex& index, TokenizerSpec& spe
 
 // "left right", or ["left", "right"] in newer files.
 void take_merge(const json& merge, Merges& merges) {
+  MINFER_REQUIRE(Input, merges.size() < kMaxMerges, "more than ", kMaxMerges, " merges");
   if (merge.is_array()) {
     MINFER_REQUIRE(Input, merge.size() == 2, "merge ", merges.size(), " has ", merge.size(),
                    " parts, expected 2");

@@ -12,6 +12,7 @@ namespace {
 
 constexpr size_t kFirstByte = 3;  // pieces 3 to 258 are the bytes, 0 to 2 unknown, BOS and EOS
 constexpr size_t kFirstOrdinary = kFirstByte + 256;
+constexpr size_t kMaxLlama2cPieces = 500'000;
 
 }  // namespace
 
@@ -26,6 +27,7 @@ std::unique_ptr<Tokenizer> load_llama2c(const std::string& path) {
   TokenizerSpec spec;
   while (in.left() > 0) {
     const size_t id = spec.pieces.size();
+    MINFER_REQUIRE(Input, id < kMaxLlama2cPieces, "more than ", kMaxLlama2cPieces, " pieces");
     Piece piece;
     piece.score = in.read<float>();
     const auto n_bytes = in.read<int32_t>();

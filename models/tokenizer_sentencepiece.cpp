@@ -129,7 +129,7 @@ TokenId find_control(const std::vector<Piece>& pieces, const std::string& text) 
 }  // namespace
 
 std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const SmallFiles& beside) {
-  const SentencePieceModel model = parse_tokenizer_model(bytes);
+  SentencePieceModel model = parse_tokenizer_model(bytes);
   TokenizerSpec spec;
   spec.kind = model.type == SentencePieceModel::Bpe ? "SentencePiece BPE" : "SentencePiece unigram";
   for (const SentencePieceModel::Piece& piece : model.pieces) {
@@ -143,7 +143,7 @@ std::unique_ptr<Tokenizer> load_sentencepiece(std::string_view bytes, const Smal
   spec.first_found_user_defined = static_cast<TokenId>(spec.pieces.size());
   PieceIndex index(spec);
   apply_hf_side_files(beside, index, spec);
-  return std::make_unique<SentencePieceTokenizer>(std::move(spec), model);
+  return std::make_unique<SentencePieceTokenizer>(std::move(spec), std::move(model));
 }
 
 }  // namespace minfer

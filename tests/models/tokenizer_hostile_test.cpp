@@ -288,6 +288,25 @@ TEST(Charsmap, IsUsed) {
   EXPECT_EQ(tokenizer->decode(tokenizer->encode("abcbbcabca", {})), "axcyca");
 }
 
+// Each piece and merge takes many times its bytes in the file.
+TEST(TokenizerFile, TooManyPieces) {
+  const test::TempDir dir;
+  const auto refuse = [&](const char* name, const char* message, const std::string& bytes) {
+    expect_error(kInput, message, [&] { load_tokenizer(dir.write(name, bytes)); });
+  };
+  SentencePieceModel model = small_model(false);
+  for (int i = 0; i < 300'000; ++i) model.pieces.push_back({std::to_string(i), 0, 1});
+  refuse("t.model", "more than 300000 pieces", serialize_tokenizer_model(model));
+  refuse("t.bin", "more than 500000 pieces", llama2c_file() + std::string(8 * 500'000, '\0'));
+  std::string vocab, merges;
+  for (int i = 0; i < 400'001; ++i) vocab += cat(i > 0 ? ",\"" : "\"", i, "\":", i);
+  for (int i = 0; i < 750'001; ++i) merges += i > 0 ? ",\"a a\"" : "\"a a\"";
+  refuse("v.json", "more than 400000 pieces",
+         "{\"model\":{\"merges\":[],\"vocab\":{" + vocab + "}}}");
+  refuse("m.json", "more than 750000 merges",
+         R"({"model":{"vocab":{"a":0,"aa":1},"merges":[)" + merges + "]}}");
+}
+
 TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
   expect_error(kInput, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
