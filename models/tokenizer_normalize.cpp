@@ -79,8 +79,10 @@ std::string normalized(std::string text, const std::vector<NormalizeStep>& steps
   const size_t max_bytes = text.size() * kMaxGrowth + kMaxGrowthBytes;
   const auto composed = [&](std::string (*form)(std::string_view)) {
     std::string formed = form(text);
-    if (front > 0 && formed != text)
-      front = std::min(formed.size(), std::max(front, utf8_char_bytes(formed)));
+    if (front > 0 && formed != text) {
+      const size_t own = form(std::string_view(text).substr(0, front)).size();
+      front = std::min(formed.size(), std::max(own, utf8_char_bytes(formed)));
+    }
     text = std::move(formed);
   };
   for (const NormalizeStep& step : steps) {

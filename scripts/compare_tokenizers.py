@@ -142,8 +142,8 @@ def compare(path, n, quiet=False):
     in_bytes = {t["id"] for t in spec["added_tokens"] if not t["content"].isascii()} if is_json else set()
     if '"ByteLevel"' in decoder:  # an added token stands for itself
         decoded = [d for d in decoded if not in_bytes & set(d[0])]
-    if '"Metaspace"' in decoder or not is_json:  # one blank goes in front, not all that the first token has
-        decoded = [(i, w and w.lstrip(" "), g.lstrip(" ")) for i, w, g in decoded]
+    if '"Metaspace"' in decoder or not is_json:  # one blank goes in front, not all of the first token
+        decoded = [(i, w and w.replace(" ", ""), g.replace(" ", "")) for i, w, g in decoded]
     wrong_text = [d for d in decoded if d[1] is not None and d[1] != d[2]]
     result = f"{len(texts)} texts, {len(differences)} differ; {len(lists)} decoded, {len(wrong_text)} differ"
     if not quiet:
