@@ -14,7 +14,7 @@
 namespace minfer {
 namespace {
 
-// Published models have up to 256,300; the library takes 430 bytes for each.
+// Published models have up to some 262,000; the library takes 430 bytes for each.
 constexpr size_t kMaxPieces = 300'000;
 constexpr size_t kMaxPieceBytes = 8000;  // the library's own limit in later versions
 

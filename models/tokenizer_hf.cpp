@@ -15,7 +15,7 @@ namespace {
 using nlohmann::json;
 using Merges = std::vector<std::pair<std::string, std::string>>;
 
-// Published vocabularies have up to 262,145 pieces and 580,604 merges.
+// Published vocabularies have up to some 262,000 pieces and 580,000 merges.
 constexpr size_t kMaxPieces = 400'000, kMaxMerges = 750'000;
 
 const json kNull;
