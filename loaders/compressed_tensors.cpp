@@ -102,7 +102,7 @@ Json config_group(const Scheme& scheme, const std::vector<std::string>& targets)
 
 // The format of them all, or that there are several.
 std::string common_format(const Json& groups) {
-  const Json& format = groups.begin().value()["format"];
+  const Json format = groups.begin().value()["format"];
   const bool all_same = std::ranges::all_of(
       groups, [&format](const Json& group) { return group["format"] == format; });
   return all_same ? format.get<std::string>() : "mixed-precision";

@@ -22,12 +22,6 @@ class Regex {
   // UTF-8. Throws Input where the budget does not suffice.
   void for_each_match(std::string_view text, StepBudget& budget,
                       const std::function<void(size_t begin, size_t end)>& found) const;
-  // With a budget of the text's own.
-  void for_each_match(std::string_view text,
-                      const std::function<void(size_t begin, size_t end)>& found) const {
-    StepBudget budget(text.size());
-    for_each_match(text, budget, found);
-  }
   bool operator==(const Regex& other) const {
     return pattern_ == other.pattern_ && literal_ == other.literal_;
   }

@@ -55,7 +55,8 @@ def make_model(root, place):
     (place / "expected.json").unlink()
     pieces = ["<unk>", "<s>", "</s>"] + [chr(c) for c in range(ord(" "), ord(" ") + 64)]
     tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
-                 "post_processor": None, "decoder": None,
+                 "post_processor": None,
+                 "decoder": {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
                  "model": {"type": "BPE", "unk_token": "<unk>", "merges": [],
                            "vocab": {piece: i for i, piece in enumerate(pieces)}}}
     (place / "tokenizer.json").write_text(json.dumps(tokenizer))

@@ -88,10 +88,9 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
     return fmt::format("interrupted while reading the prompt of {} tok", result.prompt_tokens);
   }
   const int64_t n_evaluated = result.evaluated_tokens();
-  std::string line =
-      fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", n_evaluated,
-                  result.prefill_seconds * 1e3,
-                  per_second(double(n_evaluated), result.prefill_seconds));
+  std::string line = fmt::format("prompt {} tok, {:.0f} ms, {:.1f} tok/s", n_evaluated,
+                                 result.prefill_seconds * 1e3,
+                                 per_second(double(n_evaluated), result.prefill_seconds));
   if (!result.tokens.empty()) {
     line += fmt::format(" | first token {:.0f} ms", result.first_token_seconds * 1e3);
   }

@@ -9,12 +9,8 @@
 
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
-#include "models/tokenizer.h"
-#if __has_include("models/chat/chat_template.h")
 #include "models/chat/chat_template.h"
-#else
-#include "models/chat.h"
-#endif
+#include "models/tokenizer.h"
 
 namespace minfer {
 namespace {
@@ -72,11 +68,7 @@ std::string file_of_id(const TensorSource& source, const SmallFiles& files, cons
 std::string chat_template_text(const Tokenizer& tokenizer) {
   if (tokenizer.chat_template().empty()) return "no";
   try {
-#if __has_include("models/chat/chat_template.h")
     const ChatTemplate parsed(tokenizer.chat_template());
-#else
-    recognize_chat_family(tokenizer.chat_template());
-#endif
     return "yes";
   } catch (const Error& e) {
     return cat("not supported: ", e.what());

@@ -7,18 +7,53 @@
 namespace minfer::test {
 namespace {
 
-const std::vector<std::string> kAtoms = {
-    "a",         "b",        "s",         ".",          "\\w",         "\\W",       "\\s",
-    "\\S",       "\\d",      "\\h",       "\\p{L}",     "\\P{N}",      "\\p{^Lu}",  "\\p{Han}",
-    "[a-m]",     "[^a-m]",   "[[a-m][0-4]]", "[a-z&&[^b]]", "[[:alpha:]]", "[]a]",   "\\x{e9}",
-    "\\R",       "^",        "$",         "\\b",        "\\B",         "\\A",       "\\z",
-    "\\Z",       "\\G",      "\\K",       "\xc3\xa9",   "\\u4e00",     "[\\p{L}\\p{M}]", "(?i)",
-    "\\1",       "\\X",      "[a",        "(",          ")",           "{2}",       "\\"};
-const std::vector<std::string> kQuantifiers = {"",   "",    "",      "*",    "+",     "?",
-                                               "*?", "++",  "{2}",   "{1,3}", "{,2}", "{3,1}",
+const std::vector<std::string> kAtoms = {"a",
+                                         "b",
+                                         "s",
+                                         ".",
+                                         "\\w",
+                                         "\\W",
+                                         "\\s",
+                                         "\\S",
+                                         "\\d",
+                                         "\\h",
+                                         "\\p{L}",
+                                         "\\P{N}",
+                                         "\\p{^Lu}",
+                                         "\\p{Han}",
+                                         "[a-m]",
+                                         "[^a-m]",
+                                         "[[a-m][0-4]]",
+                                         "[a-z&&[^b]]",
+                                         "[[:alpha:]]",
+                                         "[]a]",
+                                         "\\x{e9}",
+                                         "\\R",
+                                         "^",
+                                         "$",
+                                         "\\b",
+                                         "\\B",
+                                         "\\A",
+                                         "\\z",
+                                         "\\Z",
+                                         "\\G",
+                                         "\\K",
+                                         "\xc3\xa9",
+                                         "\\u4e00",
+                                         "[\\p{L}\\p{M}]",
+                                         "(?i)",
+                                         "\\1",
+                                         "\\X",
+                                         "[a",
+                                         "(",
+                                         ")",
+                                         "{2}",
+                                         "\\"};
+const std::vector<std::string> kQuantifiers = {"",    "",     "",       "*",      "+",    "?",
+                                               "*?",  "++",   "{2}",    "{1,3}",  "{,2}", "{3,1}",
                                                "{9}", "{2,}", "{1,2}+", "{99999}"};
-const std::vector<std::string> kGroups = {"(",   "(?:",  "(?>",  "(?=", "(?!", "(?<=",
-                                          "(?<!", "(?i:", "(?<n>", "(?x:", "(?m-i:"};
+const std::vector<std::string> kGroups = {
+    "(", "(?:", "(?>", "(?=", "(?!", "(?<=", "(?<!", "(?i:", "(?<n>", "(?x:", "(?m-i:"};
 
 std::string random_pattern(Random& random, int depth) {
   std::string pattern;
@@ -41,7 +76,7 @@ std::string random_input(Random& random) {
   return (one_in(random, 3) ? mutated(pattern, random) : pattern) + "\n" + text;
 }
 
-void run(const std::string& input) {
+void split_by(const std::string& input) {
   const size_t end = std::min(input.find('\n'), input.size());
   const std::string text = input.substr(std::min(end + 1, input.size()));
   TextSplitter splitter;
@@ -58,7 +93,7 @@ void run(const std::string& input) {
 }  // namespace
 
 void add_regex_target(std::vector<FuzzTarget>& targets) {
-  targets.push_back({"Regex", random_input, run});
+  targets.push_back({.name = "Regex", .make = random_input, .run = split_by});
 }
 
 }  // namespace minfer::test

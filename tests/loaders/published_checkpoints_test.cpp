@@ -24,8 +24,8 @@ using Indices = std::vector<int32_t>;
 
 const json kNoSettings = json::object();
 
-std::unique_ptr<TensorSource> open(const TempDir& dir, const PackedDirectory& packed,
-                                   const json& config = kNoSettings) {
+std::unique_ptr<TensorSource> open_published(const TempDir& dir, const PackedDirectory& packed,
+                                             const json& config = kNoSettings) {
   json whole = {{"model_type", "llama"}};
   if (config.empty()) whole["quantization_config"] = packed.quantization;
   whole.update(config);
@@ -34,7 +34,7 @@ std::unique_ptr<TensorSource> open(const TempDir& dir, const PackedDirectory& pa
   return open_source(dir.path());
 }
 
-Row row_of(const TensorSource& source, int64_t row, const std::string& name = "m.weight") {
+Row published_row(const TensorSource& source, int64_t row, const std::string& name = "m.weight") {
   const TensorEntry& entry = tensor_of(source, name);
   const HostTensor values =
       entry.quant ? dequantized(source.read_quantized(entry).view()) : source.read(entry);
@@ -42,14 +42,14 @@ Row row_of(const TensorSource& source, int64_t row, const std::string& name = "m
   return {begin, begin + entry.shape.last()};
 }
 
-Row row_of(const PackedDirectory& packed, int64_t row) {
+Row published_row(const PackedDirectory& packed, int64_t row) {
   const TempDir dir;
-  return row_of(*open(dir, packed), row);
+  return published_row(*open_published(dir, packed), row);
 }
 
 void expect_refusal(const PackedDirectory& packed, std::string_view message) {
   const TempDir dir;
-  expect_error(ErrorKind::Input, message, [&] { open(dir, packed); });
+  expect_error(ErrorKind::Input, message, [&] { open_published(dir, packed); });
 }
 
 // [8, 8] of two groups with scales 1 and 2, so that the group of a column shows.
@@ -68,16 +68,16 @@ TEST(GptqOrder, GroupsInOrderArePackedWhateverTheFlagSays) {
       PackedDirectory packed = gptq_of_two_scales(order);
       packed.quantization["desc_act"] = desc_act;
       const TempDir dir;
-      const auto source = open(dir, packed);
+      const auto source = open_published(dir, packed);
       EXPECT_EQ(tensor_of(*source, "m.weight").dtype, DType::U4);
-      EXPECT_EQ(row_of(*source, 3), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
+      EXPECT_EQ(published_row(*source, 3), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
       EXPECT_TRUE(source->warnings.empty());
     }
   }
   PackedDirectory without = gptq_of_two_scales({});
   without.tensors.erase("m.g_idx");
   without.quantization["desc_act"] = true;
-  EXPECT_EQ(row_of(without, 3), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
+  EXPECT_EQ(published_row(without, 3), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
 }
 
 TEST(GptqOrder, GroupsOutOfOrderAreDequantizedWhateverTheFlagSays) {
@@ -89,10 +89,10 @@ TEST(GptqOrder, GroupsOutOfOrderAreDequantizedWhateverTheFlagSays) {
       packed.tensors[cat("n.", part)] = packed.tensors[cat("m.", part)];
     }
     const TempDir dir;
-    const auto source = open(dir, packed);
+    const auto source = open_published(dir, packed);
     EXPECT_EQ(tensor_of(*source, "m.weight").dtype, DType::F32);
     EXPECT_EQ(tensor_of(*source, "n.weight").dtype, DType::U4);
-    EXPECT_EQ(row_of(*source, 0), (Row{-16, -7, -12, -5, -4, -6, -2, -2}));
+    EXPECT_EQ(published_row(*source, 0), (Row{-16, -7, -12, -5, -4, -6, -2, -2}));
     ASSERT_EQ(source->warnings.size(), 1u);
     EXPECT_TRUE(source->warnings[0].starts_with("1 tensors have columns in any order"));
   }
@@ -119,19 +119,22 @@ TEST(QuantizationSettings, AreFoundWhereTheirWriterPutThem) {
   for (const Place& place : places) {
     const TempDir dir;
     if (place.file != nullptr) dir.write(place.file, place.settings.dump());
-    const auto source =
-        open(dir, place.packed,
-             place.file == nullptr ? place.settings : json{{"quantization_config", nullptr}});
+    const auto source = open_published(
+        dir, place.packed,
+        place.file == nullptr ? place.settings : json{{"quantization_config", nullptr}});
     EXPECT_EQ(tensor_of(*source, "m.weight").dtype, DType::U4);
-    EXPECT_EQ(row_of(*source, 1), row_of(place.packed, 1)) << place.settings;
+    EXPECT_EQ(published_row(*source, 1), published_row(place.packed, 1)) << place.settings;
   }
 }
 
 TEST(QuantizationSettings, OfAFileBesideAreNamedAndDoNotOverride) {
   const TempDir dir;
   dir.write("quantize_config.json", R"({"bits": 3})");
-  EXPECT_EQ(row_of(*open(dir, packed_gptq()), 3), (Row{-8, -7, -6, -5, -4, -3, -2, -1}));
-  const auto without = [&] { open(dir, packed_gptq(), {{"quantization_config", nullptr}}); };
+  EXPECT_EQ(published_row(*open_published(dir, packed_gptq()), 3),
+            (Row{-8, -7, -6, -5, -4, -3, -2, -1}));
+  const auto without = [&] {
+    open_published(dir, packed_gptq(), {{"quantization_config", nullptr}});
+  };
   expect_error(ErrorKind::Input, "quantize_config.json: key quantization_config.bits is 3",
                without);
   dir.write("quantize_config.json", R"({"bits": )");
@@ -139,13 +142,13 @@ TEST(QuantizationSettings, OfAFileBesideAreNamedAndDoNotOverride) {
   // A file left over beside weights that are not packed says nothing.
   PackedDirectory floats;
   floats.tensors["n.weight"] = {"F16", {1}, bytes_of_values(kHalfTwo)};
-  EXPECT_EQ(open(dir, floats, {{"use_cache", true}})->format, "safetensors");
+  EXPECT_EQ(open_published(dir, floats, {{"use_cache", true}})->format, "safetensors");
 }
 
 TEST(QuantizationSettings, MissingMethodIsThatOfItsPackage) {
   PackedDirectory packed = packed_compressed_tensors();
   packed.quantization.erase("quant_method");
-  EXPECT_EQ(row_of(packed, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
+  EXPECT_EQ(published_row(packed, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
 }
 
 TEST(WeightFiles, MayHaveOtherNames) {
@@ -169,7 +172,7 @@ TEST(WeightFiles, MayHaveOtherNames) {
                       : is_other && names.size() > 1 ? safetensors_file("{}", "")
                                                      : packed.tensors_file());
     }
-    EXPECT_EQ(row_of(*open_source(dir.path()), 3), (Row{-8, -7, -6, -5, -4, -3, -2, -1}))
+    EXPECT_EQ(published_row(*open_source(dir.path()), 3), (Row{-8, -7, -6, -5, -4, -3, -2, -1}))
         << names[0];
   }
 }
@@ -222,14 +225,14 @@ TEST(QuantizationMethods, HaveSeveralNames) {
     PackedDirectory packed = packed_gptq();
     packed.quantization["sym"] = false;
     packed.quantization.merge_patch(name.settings);
-    EXPECT_EQ(row_of(packed, 2)[0], name.first) << name.settings;
+    EXPECT_EQ(published_row(packed, 2)[0], name.first) << name.settings;
   }
   PackedDirectory awq = packed_awq();
   awq.quantization = {{"quant_method", "auto-round"},
                       {"bits", 4},
                       {"group_size", 4},
                       {"packing_format", "auto_round:auto_awq"}};
-  EXPECT_EQ(row_of(awq, 5), row_of(packed_awq(), 5));
+  EXPECT_EQ(published_row(awq, 5), published_row(packed_awq(), 5));
 }
 
 TEST(QuantizationMethods, UnknownSettingsAreNamed) {
@@ -239,9 +242,9 @@ TEST(QuantizationMethods, UnknownSettingsAreNamed) {
   }
   packed.quantization["meta"] = {{"quantizer", {"gptqmodel:5"}}};
   const TempDir dir;
-  EXPECT_TRUE(open(dir, packed)->warnings.empty());
+  EXPECT_TRUE(open_published(dir, packed)->warnings.empty());
   packed.quantization["novel"] = {{"kind", 1}, {"size", 2}};
-  EXPECT_EQ(open(dir, packed)->warnings,
+  EXPECT_EQ(open_published(dir, packed)->warnings,
             std::vector<std::string>{"key quantization_config.novel is not known to minfer"});
 }
 
@@ -289,17 +292,17 @@ TEST(W8A8, LoadsAsInt8AndSaysHowItsInputsAreMeant) {
     PackedDirectory packed = packed_w8a8();
     packed.quantization["config_groups"]["group_0"]["input_activations"]["symmetric"] = symmetric;
     const TempDir dir;
-    const auto source = open(dir, packed);
+    const auto source = open_published(dir, packed);
     EXPECT_EQ(type_text(tensor_of(*source, "m.weight")), "int8 row");
-    EXPECT_EQ(row_of(*source, 0), (Row{1, 2, 3, 4}));
-    EXPECT_EQ(row_of(*source, 1), (Row{-2, -4, -256, 254}));
+    EXPECT_EQ(published_row(*source, 0), (Row{1, 2, 3, 4}));
+    EXPECT_EQ(published_row(*source, 1), (Row{-2, -4, -256, 254}));
     EXPECT_EQ(source->input_activations, symmetric ? "int8" : "int8-asym");
   }
   PackedDirectory old_name = packed_w8a8();
   old_name.quantization["format"] = "naive-quantized";
-  EXPECT_EQ(row_of(old_name, 0), (Row{1, 2, 3, 4}));
+  EXPECT_EQ(published_row(old_name, 0), (Row{1, 2, 3, 4}));
   const TempDir dir;
-  EXPECT_EQ(open(dir, packed_compressed_tensors())->input_activations, "");
+  EXPECT_EQ(open_published(dir, packed_compressed_tensors())->input_activations, "");
 }
 
 TEST(W8A8, OtherInputsAreRefusedByName) {
@@ -329,7 +332,7 @@ TEST(CompressedTensors, StatusSaysNothingOfWhatIsPacked) {
   for (const json& status : {json("frozen"), json("compressed"), json(nullptr)}) {
     PackedDirectory packed = packed_compressed_tensors();
     packed.quantization["quantization_status"] = status;
-    EXPECT_EQ(row_of(packed, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2})) << status;
+    EXPECT_EQ(published_row(packed, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2})) << status;
   }
   PackedDirectory floats = packed_compressed_tensors();
   floats.tensors = {{"m.weight", {"F16", {1, 4}, std::string(8, '\0')}},
@@ -355,9 +358,9 @@ TEST(CompressedTensors, TensorsThatSayNothingAreNoObstacle) {
   unset.tensors["m.weight_g_idx"] = {"I32", {8}, bytes_of_vector(Indices(8, -1))};
   for (const PackedDirectory& packed : {zeros, packed_zeros, in_order, unset}) {
     const TempDir dir;
-    const auto source = open(dir, packed);
+    const auto source = open_published(dir, packed);
     EXPECT_EQ(type_text(tensor_of(*source, "m.weight")), "int4 g4");
-    EXPECT_EQ(row_of(*source, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
+    EXPECT_EQ(published_row(*source, 0), (Row{-8, -7, -6, -5, -8, -6, -4, -2}));
     EXPECT_TRUE(source->unusable.empty());
   }
 }

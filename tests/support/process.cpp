@@ -35,13 +35,6 @@ std::vector<std::string> environment_of(const ProcessOptions& options) {
   return entries;
 }
 
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  for (std::string& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
-}
-
 // Reads what is there; false at the end of the file.
 bool append_available(int fd, std::string& text) {
   char buffer[4096];

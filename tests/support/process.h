@@ -23,6 +23,14 @@ struct ProcessResult {
   std::string out, err;
 };
 
+// As exec takes them, with a null behind the last.
+inline std::vector<char*> pointers(std::vector<std::string>& texts) {
+  std::vector<char*> list;
+  for (std::string& text : texts) list.push_back(text.data());
+  list.push_back(nullptr);
+  return list;
+}
+
 // A child process with pipes. `args` begins with the path of the binary.
 class Process {
  public:

@@ -11,18 +11,13 @@
 #include <csignal>
 #include <cstdlib>
 
+#include "tests/support/process.h"
+
 namespace minfer::test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 constexpr auto kPatience = std::chrono::seconds(30);
-
-std::vector<char*> pointers(std::vector<std::string>& texts) {
-  std::vector<char*> list;
-  for (std::string& text : texts) list.push_back(text.data());
-  list.push_back(nullptr);
-  return list;
-}
 
 }  // namespace
 

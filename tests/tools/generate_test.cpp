@@ -74,7 +74,7 @@ TEST_F(Generate, JsonLinesAreOneObjectATokenAndGiveTheText) {
     object = json::parse(line);
     if (!object.contains("done")) joined += object["text"].get<std::string>();
   }
-  EXPECT_EQ(joined, whole["text"]);
+  EXPECT_EQ(joined, whole["text"].get<std::string>());
   // The last one has what --json has, but text and tokens.
   EXPECT_EQ(object["done"], true);
   object.erase("done");
