@@ -146,7 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Llama2cRefuses, testing::ValuesIn(kBrokenLlama2c
 
 TEST(OpenSource, NamesWhatIsNoModel) {
   const TempDir dir;
-  expect_error(ErrorKind::Input, "m: is no model: 0 bytes",
+  expect_error(ErrorKind::Input, "m: is empty",
                [&] { open_source(dir.write("m", "")); });
   expect_error(ErrorKind::Input, "is a ggml file from before GGUF; convert it",
                [&] { open_source(dir.write("m", "lmgg12345678")); });
