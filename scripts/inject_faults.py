@@ -53,8 +53,9 @@ def make_model(root, place):
     shutil.copytree(root / "tests/fixtures/models/llama-head64-f16", place)
     place.chmod(0o755)
     (place / "expected.json").unlink()
-    pieces = ["<unk>", "<s>", "</s>"] + [chr(c) for c in range(ord(" "), ord(" ") + 64)]
-    tokenizer = {"version": "1.0", "added_tokens": [], "normalizer": None, "pre_tokenizer": None,
+    pieces = ["<unk>", "<s>", "</s>", "\u2581"] + [chr(c) for c in range(ord("!"), ord(" ") + 64)]
+    tokenizer = {"version": "1.0", "added_tokens": [], "pre_tokenizer": None,
+                 "normalizer": {"type": "Replace", "pattern": {"String": " "}, "content": "\u2581"},
                  "post_processor": None,
                  "decoder": {"type": "Replace", "pattern": {"String": "\u2581"}, "content": " "},
                  "model": {"type": "BPE", "unk_token": "<unk>", "merges": [],

@@ -29,10 +29,11 @@ void add_model_options(CommandNode& command, GenerationOptions& options) {
 void add_output_options(CommandNode& command, GenerationOptions& options,
                         const std::string& default_predict) {
   GenerateOptions& generate = options.generate;
-  command.add_text("-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", options.n_predict,
-                   "N",
-                   "Tokens to generate; -1: to the end of text or context, 0: the prompt only [" +
-                       default_predict + "]");
+  command.add_integer(
+      "-n,--predict,--n-predict,--max-new-tokens,--max_new_tokens", options.n_predict, -1,
+      kMaxTokens,
+      "Tokens to generate; -1: to the end of text or context, 0: the prompt only [" +
+          default_predict + "]");
   command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
   command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
   command.add_integer("--logprobs", generate.n_logprobs, 0, 1000,
@@ -86,9 +87,7 @@ void check_generation_options(const GenerationOptions& options, bool json) {
 
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict) {
   GenerateOptions generate = options.generate;
-  generate.n_predict = options.n_predict
-                           ? parse_integer("--predict", *options.n_predict, -1, kMaxTokens)
-                           : default_predict;
+  generate.n_predict = options.n_predict.value_or(default_predict);
   for (const std::string& bias : options.logit_bias) {
     generate.sampler.logit_bias.push_back(parse_logit_bias(bias));
   }

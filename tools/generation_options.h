@@ -22,8 +22,8 @@ struct GenerationOptions {
   int64_t seed = -1;                    // -1: a random one
   std::vector<std::string> logit_bias;  // "ID=B"
   bool jsonl = false;
-  std::optional<std::string> n_predict;  // the command's own where it is not given
-  GenerateOptions generate;              // but its n_predict and logit_bias
+  std::optional<int64_t> n_predict;  // the command's own where it is not given
+  GenerateOptions generate;          // but its n_predict and logit_bias
   DeviceOptions device;
 };
 
@@ -37,7 +37,7 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
 
 // Throws Usage for what cannot be, before a model is read.
 void check_generation_options(const GenerationOptions& options, bool json);
-// With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no number, no ID=B.
+// With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no ID=B.
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict);
 // None where nothing is drawn: at temperature 0.
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options);

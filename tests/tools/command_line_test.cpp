@@ -19,7 +19,7 @@ TEST_F(CommandLineUse, NearestOptionAndCommandAreNamed) {
   expect_failure(minfer({"perplexity"}), 2, "did you mean eval perplexity?");
   expect_failure(minfer({"run", "x"}), 2, "did you mean generate?");
   expect_failure(minfer({model_}), 2, "did you mean generate -m");
-  expect_failure(minfer({"qqqqq"}), 2, "there are generate, tokenize, inspect");
+  expect_failure(minfer({"qqqqq"}), 2, "there are generate, chat, tokenize, inspect");
   expect_failure(generate({"--zzzzzz", "x"}), 2,
                  "unknown option --zzzzzz (minfer generate --help)");
   expect_failure(minfer({"--temp", "0", "generate", "x"}), 2,

@@ -11,7 +11,7 @@ namespace {
 using Failures = MinferProcess;
 
 TEST_F(Failures, UsageIsTwo) {
-  expect_failure(minfer({}), 2, "generate, tokenize, inspect, eval, quantize, bench");
+  expect_failure(minfer({}), 2, "generate, chat, tokenize, inspect, eval, quantize, bench");
   expect_failure(minfer({"frobnicate"}), 2, "frobnicate");
   expect_failure(generate({"--no-such-option", "x"}), 2, "--no-such-option");
   expect_failure(generate({"-n", "12abc", "x"}), 2, "--predict: 12abc is not an integer in [-1,");
