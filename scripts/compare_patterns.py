@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Compares how minfer and the tokenizers package cut random texts by patterns:
 
-    scripts/compare_patterns.py build/dev/tests/models/split_texts [--strings 5000] [--seed 1]
+    scripts/compare_patterns.py build/release/tests/models/split_texts [--strings 5000] [--seed 1]
 
 Each text must be cut alike, or the pattern refused by minfer with a reason. What tokenizers refuses
 may be refused or not. Exits with 1 where a text is cut otherwise.

@@ -17,7 +17,7 @@ import sys
 import tempfile
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
-ENCODE_LINES = ROOT / "build/dev/tests/models/encode_lines"
+ENCODE_LINES = ROOT / "build/release/tests/models/encode_lines"
 SCRIPTS = [
     "the quick brown fox jumps over lazy dogs and she didn't say they're it's 'Tis I'LL we've".split(),
     "съешь ещё этих мягких французских булок да выпей чаю Ёлка".split(),
