@@ -32,7 +32,8 @@ size_t Conversation::end_of_question() const {
 }
 
 GenerateResult Conversation::answer(const GenerateOptions& options, const OnToken& on_token) {
-  const ChatPrompt prompt = make_prompt();
+  const ChatPrompt prompt =
+      make_chat_prompt(*session_.model().tokenizer, template_, messages_, options_);
   if (std::ssize(prompt.tokens) > context_size()) {
     throw ConversationTooLong(ErrorKind::Usage, cat("the conversation has ", prompt.tokens.size(),
                                                     " tokens, the context holds ", context_size()));
@@ -80,23 +81,6 @@ bool Conversation::undo() {
 }
 
 void Conversation::reset() { messages_.resize(has_system() ? 1 : 0); }
-
-// There are two ways to say that there is no system message, of which a template may take one for
-// its own message: the shorter one is none.
-ChatPrompt Conversation::make_prompt() const {
-  const auto prompt_of = [this](std::span<const ChatMessage> messages) {
-    return make_chat_prompt(*session_.model().tokenizer, template_, chat_messages_json(messages),
-                            options_);
-  };
-  if (!has_system() || text_of(messages_.front()) != "") return prompt_of(messages_);
-  ChatPrompt without = prompt_of(std::span(messages_).subspan(1));
-  try {
-    ChatPrompt emptied = prompt_of(messages_);
-    return emptied.tokens.size() < without.tokens.size() ? emptied : without;
-  } catch (const Error&) {
-    return without;  // the template takes no system message, and so has none of its own
-  }
-}
 
 GenerateResult Conversation::generate_from(const ChatPrompt& prompt, const GenerateOptions& options,
                                            const OnToken& on_token) {

@@ -55,7 +55,6 @@ class Conversation {
   bool has_system() const;
   // One past the last message of the user's; 0: there is none.
   size_t end_of_question() const;
-  ChatPrompt make_prompt() const;
   GenerateResult generate_from(const ChatPrompt& prompt, const GenerateOptions& options,
                                const OnToken& on_token);
 

@@ -12,23 +12,6 @@ namespace {
 
 constexpr double kInfinity = std::numeric_limits<double>::infinity();
 
-void append_utf8(std::string& to, uint32_t c) {
-  const auto put = [&](uint32_t byte) { to += static_cast<char>(byte); };
-  if (c < 0x80) return put(c);
-  if (c < 0x800) {
-    put(0xc0 | c >> 6);
-  } else {
-    if (c < 0x10000) {
-      put(0xe0 | c >> 12);
-    } else {
-      put(0xf0 | c >> 18);
-      put(0x80 | (c >> 12 & 0x3f));
-    }
-    put(0x80 | (c >> 6 & 0x3f));
-  }
-  put(0x80 | (c & 0x3f));
-}
-
 // Whether a number that no double holds is too large for one; else it is too small.
 bool is_huge(std::string_view number) {
   const size_t e = std::min(number.find_first_of("eE"), number.size());
@@ -178,13 +161,13 @@ void JsonReader::escape(std::string& to) {
     const uint32_t high = c;
     c = hex4();
     if (is_in(0xdc00, 0xdfff))
-      return append_utf8(to, 0x10000 + ((high & 0x3ff) << 10 | (c & 0x3ff)));
+      return append_utf8(0x10000 + ((high & 0x3ff) << 10 | (c & 0x3ff)), to);
     c = high;
   }
   // Python has strings with half a character. No text in UTF-8 can hold one, and to put U+FFFD
   // there would make one string of two.
   if (is_in(0xd800, 0xdfff)) fail_at(begin, "an escape that is half of a surrogate pair");
-  append_utf8(to, c);
+  append_utf8(c, to);
 }
 
 uint32_t JsonReader::hex4() {

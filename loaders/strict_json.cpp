@@ -60,7 +60,7 @@ class Builder {
     json* container;       // only the innermost one grows, so the pointers stay good
     const TakeJson* take;  // of a streamed one; else null
     bool has_values = false;
-    std::string key = {};  // of an object: of the value that is read
+    std::string key = {};  // the key of the value being read, in an object
   };
 
   // What Python takes and JSON does not have.

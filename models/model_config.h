@@ -53,7 +53,8 @@ struct ModelConfig {
 // list of what is supported).
 ModelConfig read_model_config(const TensorSource& source);
 
-// Keys that minfer knows nothing about, for a warning: of a GGUF file those of its architecture.
+// Keys that minfer knows nothing about, for a warning. In a GGUF file only keys of its architecture
+// count.
 std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelConfig& config);
 
 // Rotation frequencies in radians per position, with the scaling applied: [rotary_dim / 2].

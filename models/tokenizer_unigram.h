@@ -8,7 +8,7 @@ namespace minfer {
 // of a tokenizer.json. All but that is as in BpeTokenizer.
 class UnigramTokenizer : public BpeTokenizer {
  public:
-  // `scores`: of the pieces of the model, by id. Throws Input where there is no unknown token or a
+  // `scores`: the score of each piece, by id. Throws Input where there is no unknown token or a
   // piece is longer than 512 bytes.
   UnigramTokenizer(TokenizerSpec spec, BpeOptions options, std::vector<double> scores);
 

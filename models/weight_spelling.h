@@ -23,7 +23,7 @@ struct Names {
 
 const Names& names_of(KeyStyle style, Architecture architecture);
 
-// The linear layers of a Llama block: of a group, and all.
+// The linear layers of a Llama block: those of one group, and all of them.
 std::vector<std::string_view> linear_modules(const Names& names, LinearGroup group);
 std::vector<std::string_view> linear_modules(const Names& names);
 

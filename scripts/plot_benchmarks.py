@@ -36,15 +36,15 @@ def decode(path):
             y, value = i + (j - 1) * (height + 0.02), float(row["tokens_per_s"])
             colour = next(c for name, c in COLOURS.items() if row["program"].startswith(name))
             axes.barh(y, value, height, color=colour)
-            share = ""
-            if row["read_limit"]:
-                limit = float(row["read_limit"])
-                axes.plot([limit, limit], [y - height / 2, y + height / 2], color=GREY, linewidth=2)
-                share = f", {value / limit:.0%} of the read limit"
+            label, end = f"{row['program']}: {value:.0f}", value
+            if row["read_share"]:
+                share = float(row["read_share"])
+                end = value / share
+                axes.plot([end, end], [y - height / 2, y + height / 2], color=GREY, linewidth=2)
+                label += f", {share:.0%} of the read limit"
             inside = value > 700
-            axes.text(value - 8 if inside else value + 12 + (float(row["read_limit"] or value) - value), y,
-                      f"{row['program']}: {value:.0f}{share}", va="center",
-                      ha="right" if inside else "left", fontsize=8.5, color="white" if inside else GREY)
+            axes.text(value - 8 if inside else end + 12, y, label, va="center", fontsize=8.5,
+                      ha="right" if inside else "left", color="white" if inside else GREY)
     axes.set_yticks(range(len(groups)), groups)
     axes.invert_yaxis()
     axes.set_xlim(0, 1320)

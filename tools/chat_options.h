@@ -24,14 +24,4 @@ struct ChatCommandOptions {
 // The template that --chat-template names, or the model's own. Throws Input where it has none.
 ChatTemplate choose_chat_template(const std::string& option, const Tokenizer& tokenizer);
 
-// One turn after the messages so far, which are the JSON text of a list, or empty.
-std::string with_turn(const std::string& messages, const std::string& role,
-                      const std::string& content);
-
-// Tokens of a user's turn. A system message that is there but empty means none, not even the
-// template's own: what is shorter then of the two ways to write none.
-ChatPrompt make_turn_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
-                            const std::string& user, const std::optional<std::string>& system,
-                            const ChatOptions& options);
-
 }  // namespace minfer

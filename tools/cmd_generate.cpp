@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "models/chat/chat_messages.h"
 #include "tools/chat_options.h"
 #include "tools/commands.h"
 #include "tools/generate_report.h"
@@ -65,13 +66,23 @@ std::string read_prompt(const TextOptions& options) {
 }
 
 // The conversation so far, with the prompt as one more turn of the user's if there is one.
-std::string read_messages(const GenerateCommandOptions& options) {
+std::string read_conversation(const GenerateCommandOptions& options) {
   const TextOptions& prompt = options.prompt;
-  std::string messages = read_text(*options.conversation.messages);
-  if (!prompt.positional && !prompt.option && !prompt.file) return messages;
+  const std::string text = read_text(*options.conversation.messages);
+  if (!prompt.positional && !prompt.option && !prompt.file) return text;
   MINFER_REQUIRE(Usage, !(prompt.file == "-" && options.conversation.messages == "-"),
                  "stdin cannot be both the messages and the prompt");
-  return with_turn(messages, "user", read_prompt(prompt));
+  std::vector<ChatMessage> messages = parse_chat_messages(text);
+  messages.push_back(chat_message("user", read_prompt(prompt)));
+  return chat_messages_json(messages);
+}
+
+// The prompt as the one turn of a conversation, behind --system if that is there.
+std::vector<ChatMessage> turn_of(const GenerateCommandOptions& options, const std::string& text) {
+  std::vector<ChatMessage> messages;
+  if (options.system) messages.push_back(chat_message("system", *options.system));
+  messages.push_back(chat_message("user", text));
+  return messages;
 }
 
 // The tokens of `text`: a prompt, or with --messages the conversation.
@@ -83,7 +94,7 @@ ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& t
     const ChatOptions chat_options = options.conversation.chat_options(options.special);
     prompt = options.conversation.messages
                  ? make_chat_prompt(tokenizer, chosen, text, chat_options)
-                 : make_turn_prompt(tokenizer, chosen, text, options.system, chat_options);
+                 : make_chat_prompt(tokenizer, chosen, turn_of(options, text), chat_options);
     const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
     if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
   } else {
@@ -143,7 +154,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
   StartTimes start{.seconds = now_seconds() - context.started};
   const std::string text = options.prompt_ids              ? *options.prompt_ids
-                           : options.conversation.messages ? read_messages(options)
+                           : options.conversation.messages ? read_conversation(options)
                                                            : read_prompt(options.prompt);
   const double loading = now_seconds();
   ChatPrompt prompt;

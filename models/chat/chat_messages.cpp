@@ -51,4 +51,20 @@ std::string chat_messages_json(std::span<const ChatMessage> messages) {
   return text + "\n]\n";
 }
 
+ChatPrompt make_chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                            std::span<const ChatMessage> messages, const ChatOptions& options) {
+  const auto prompt_of = [&](std::span<const ChatMessage> list) {
+    return make_chat_prompt(tokenizer, chat_template, chat_messages_json(list), options);
+  };
+  const bool has_system = !messages.empty() && messages.front().role == "system";
+  if (!has_system || text_of(messages.front()) != "") return prompt_of(messages);
+  ChatPrompt without = prompt_of(messages.subspan(1));
+  try {
+    ChatPrompt emptied = prompt_of(messages);
+    return emptied.tokens.size() < without.tokens.size() ? emptied : without;
+  } catch (const Error&) {
+    return without;  // the template takes no system message, and so has none of its own
+  }
+}
+
 }  // namespace minfer

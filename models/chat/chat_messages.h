@@ -6,6 +6,8 @@
 #include <string_view>
 #include <vector>
 
+#include "models/chat/chat_template.h"
+
 namespace minfer {
 
 // One message of a conversation: its JSON object {"role", "content", ...}, as a chat template is
@@ -27,5 +29,11 @@ std::vector<ChatMessage> parse_chat_messages(std::string_view json);
 
 // The reverse, a message a line.
 std::string chat_messages_json(std::span<const ChatMessage> messages);
+
+// Tokens of a conversation. A system message at its beginning whose text is empty means none, not
+// even the template's own. A template leaves its own out either where there is no system message or
+// where there is an empty one; the shorter prompt of the two is the one without.
+ChatPrompt make_chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
+                            std::span<const ChatMessage> messages, const ChatOptions& options);
 
 }  // namespace minfer

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <iterator>
 
+#include "kernels/base/utf8.h"
+
 namespace minfer::jinja {
 namespace {
 
@@ -76,29 +78,9 @@ TextBuilder& TextBuilder::add(const Text& text, size_t begin, size_t end) {
 }
 
 char32_t code_point_at(std::string_view text, size_t at, size_t& n_bytes) {
-  const auto byte = [&](size_t i) { return static_cast<unsigned char>(text[at + i]); };
-  const unsigned char lead = byte(0);
+  const auto lead = static_cast<unsigned char>(text[at]);
   n_bytes = lead < 0x80 ? 1 : lead < 0xe0 ? 2 : lead < 0xf0 ? 3 : 4;
-  char32_t code = lead < 0x80 ? lead : lead & (0x7fu >> n_bytes);
-  for (size_t i = 1; i < n_bytes; ++i) code = code << 6 | (byte(i) & 0x3fu);
-  return code;
-}
-
-void append_utf8(char32_t code, std::string& out) {
-  const auto put = [&](char32_t byte) { out += static_cast<char>(byte); };
-  if (code < 0x80) return put(code);
-  if (code < 0x800) {
-    put(0xc0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      put(0xe0 | code >> 12);
-    } else {
-      put(0xf0 | code >> 18);
-      put(0x80 | (code >> 12 & 0x3f));
-    }
-    put(0x80 | (code >> 6 & 0x3f));
-  }
-  put(0x80 | (code & 0x3f));
+  return utf8_code(text.substr(at));
 }
 
 size_t count_code_points(std::string_view text) {

@@ -44,7 +44,6 @@ class TextBuilder {
 
 // The code point at text[at], which is valid UTF-8, and its length in bytes.
 char32_t code_point_at(std::string_view text, size_t at, size_t& n_bytes);
-void append_utf8(char32_t code, std::string& out);
 size_t count_code_points(std::string_view text);
 
 // Python's str.isspace and str.isprintable.

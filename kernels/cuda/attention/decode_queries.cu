@@ -161,12 +161,7 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
     const QueriesArgs args{
         .out = out.data,
         .q = q.data,
-        .cache = {.keys = cache.keys.view().data,
-                  .values = cache.values.view().data,
-                  .key_scales = data_of<float>(cache.key_scales),
-                  .value_scales = data_of<float>(cache.value_scales),
-                  .capacity = cache.capacity,
-                  .head_dim = narrow<int>(head_dim)},
+        .cache = cache_of(cache),
         .counters = reinterpret_cast<unsigned*>(memory),
         .states = reinterpret_cast<float2*>(memory + layout.states_at),
         .sums = reinterpret_cast<float*>(memory + layout.sums_at),

@@ -3,6 +3,8 @@
 #include "kernels/cuda/attention/decode_tile.cuh"
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/numbers.cuh"
 
 // The step's own rows of q, k and v on their way into a decode block.
 namespace minfer::cuda::attention {
@@ -13,6 +15,14 @@ struct Cache {
   int64_t capacity;
   int head_dim;
 };
+inline Cache cache_of(const KvLayer& layer) {
+  return {.keys = layer.keys.view().data,
+          .values = layer.values.view().data,
+          .key_scales = data_of<float>(layer.key_scales),
+          .value_scales = data_of<float>(layer.value_scales),
+          .capacity = layer.capacity,
+          .head_dim = narrow<int>(layer.head_dim)};
+}
 
 __device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
   return is_bf16 ? __uint_as_float(uint32_t{raw} << 16) : __half2float(__ushort_as_half(raw));
