@@ -146,8 +146,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, Llama2cRefuses, testing::ValuesIn(kBrokenLlama2c
 
 TEST(OpenSource, NamesWhatIsNoModel) {
   const TempDir dir;
-  expect_error(ErrorKind::Input, "m: is empty",
-               [&] { open_source(dir.write("m", "")); });
+  expect_error(ErrorKind::Input, "m: is empty", [&] { open_source(dir.write("m", "")); });
   expect_error(ErrorKind::Input, "is a ggml file from before GGUF; convert it",
                [&] { open_source(dir.write("m", "lmgg12345678")); });
   expect_error(ErrorKind::Input, "is a zip archive",
