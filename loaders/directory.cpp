@@ -69,7 +69,9 @@ bool remove_flat_directory(const std::string& path) noexcept {
     any = false;
     rewinddir(directory.get());
     while (const char* name = next_name(directory.get())) {
-      any = unlinkat(descriptor, name, 0) == 0 || any;
+      const bool removed =
+          unlinkat(descriptor, name, 0) == 0 || unlinkat(descriptor, name, AT_REMOVEDIR) == 0;
+      any = removed || any;
     }
   }
   return rmdir(path.c_str()) == 0 || errno == ENOENT;

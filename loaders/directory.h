@@ -10,7 +10,8 @@ namespace minfer {
 // memory ends.)
 std::vector<std::string> names_in_directory(const std::string& path);
 
-// A directory and the files in it; one that holds directories stays. False where anything stays.
+// A directory and what it holds: files and empty directories; others stay. False where anything
+// stays.
 bool remove_flat_directory(const std::string& path) noexcept;
 
 }  // namespace minfer

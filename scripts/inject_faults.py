@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """Lets one call of a function of libc fail, each call once, in `minfer quantize`, `generate`,
 `inspect --check` and `eval perplexity` on a small model, by the library that tests/faults builds.
+With --kill the calls that change files raise SIGKILL in their place.
 Every run has to end with a documented exit code other than 1 and by no signal, with one line
 "minfer: error:" where it is not 0, with nothing beside its output, with an input that is as it was,
 and with an output that is either the old or the new one as a whole, the new one where the code is 0
-and the old one where it is not. Exits with 1 where it is not so."""
+and the old one where it is not; what a killed run leaves is gone after the next. Exits with 1 where
+it is not so."""
 import argparse
 import concurrent.futures
 import errno
@@ -13,6 +15,7 @@ import json
 import os
 import pathlib
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -35,6 +38,9 @@ FAULTS = {
 LASTING = {"write": [errno.ENOSPC], "fsync": [errno.EIO], "flock": [errno.ENOLCK, errno.EWOULDBLOCK],
            "rename": [errno.EINVAL], "thread": [errno.EAGAIN]}
 CODES = {0, 2, 3, 4, 5}
+# What a killed run may leave half done.
+KILLED_BEFORE = ["open", "write", "fsync", "flock", "rename", "mkdir", "unlink"]
+KILL = str(-signal.SIGKILL)
 
 
 def digests(path):
@@ -74,10 +80,12 @@ class Command:
         self.earlier = earlier  # what lies there before
         self.whole = None
 
-    def run(self, minfer, place, environment):
+    def place_earlier(self, place):
         if self.earlier is not None:
             copy = shutil.copytree if self.earlier.is_dir() else shutil.copy2
             copy(self.earlier, place / self.output)
+
+    def run(self, minfer, place, environment):
         return subprocess.run([minfer, *self.args], cwd=place, env=environment,
                               stdin=subprocess.DEVNULL, capture_output=True, timeout=300)
 
@@ -93,6 +101,7 @@ class Checker:
         """The finished process, what its output has become, and all names beside it."""
         directory = pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=self.place))
         try:
+            command.place_earlier(directory)
             result = command.run(self.args.minfer, directory, self.environment | environment)
             output = digests(directory / command.output) if command.output else {}
             return result, output, set(os.listdir(directory))
@@ -108,7 +117,41 @@ class Checker:
         lines = file.read_text().splitlines()
         return {name: int(count) for name, count in map(str.split, lines)}
 
+    def check_killed(self, command, fault):
+        """Both outputs are whole at any moment, and the next run removes what is left."""
+        directory = pathlib.Path(tempfile.mkdtemp(prefix="run-", dir=self.place))
+        output = directory / command.output
+        wrong = []
+        try:
+            command.place_earlier(directory)
+            before = digests(output)
+            result = command.run(self.args.minfer, directory,
+                                 self.environment | {"MINFER_FAULT": fault})
+            if result.returncode != -signal.SIGKILL:
+                wrong.append(f"ends with {result.returncode}")
+            if digests(output) not in (before, command.whole):
+                wrong.append("another output")
+            if output.exists() and command.earlier is None:  # written, but not to be replaced
+                shutil.rmtree(output) if output.is_dir() else output.unlink()
+            again = command.run(self.args.minfer, directory, self.environment)
+            if again.returncode != 0 or digests(output) != command.whole:
+                wrong.append(f"the next run ends with {again.returncode}, {again.stderr.decode()}")
+            if os.listdir(directory) != [command.output]:
+                wrong.append(f"the next run leaves {sorted(os.listdir(directory))}")
+        finally:
+            shutil.rmtree(directory)
+        self.tell(command, fault, wrong)
+        return result.returncode
+
+    def tell(self, command, fault, wrong):
+        self.n_runs += 1
+        if wrong:
+            self.faults.append(f"{command.name} {fault}")
+            print(f"FAULT {command.name} {fault}: {', '.join(wrong)}", flush=True)
+
     def check(self, command, fault):
+        if fault.endswith(KILL):
+            return self.check_killed(command, fault)
         result, output, names = self.run(command, MINFER_FAULT=fault)
         code, err = result.returncode, result.stderr.decode(errors="replace")
         lines = [line for line in err.splitlines() if not line.startswith("minfer: warning: ")]
@@ -129,10 +172,9 @@ class Checker:
             is_said = code == 0 and "what was replaced could not be removed" in err
             if names - {command.output} and not is_said:
                 wrong.append(f"left {sorted(names - {command.output})}")
-        self.n_runs += 1
         if wrong:
-            self.faults.append(f"{command.name} {fault}")
-            print(f"FAULT {command.name} {fault}: {', '.join(wrong)}\n  {err.strip()}", flush=True)
+            wrong.append(err.strip())
+        self.tell(command, fault, wrong)
         return code
 
 
@@ -145,7 +187,11 @@ def chosen_calls(n_calls, most):
     return sorted({1 + i * (n_calls - 1) // (most - 1) for i in range(most)})
 
 
-def faults_of(counts, args):
+def faults_of(counts, command, args):
+    if args.kill:
+        for name in KILLED_BEFORE if command.output else []:
+            yield from (f"{name}:{call}:{KILL}" for call in range(1, counts[name] + 1))
+        return
     for name, errors in FAULTS.items():
         if args.function and name not in args.function:
             continue
@@ -191,6 +237,7 @@ def main():
     parser.add_argument("--shim", type=pathlib.Path,
                         default="build/release/tests/faults/minfer_faults.so")
     parser.add_argument("--few", action="store_true", help="some calls of each function")
+    parser.add_argument("--kill", action="store_true", help="SIGKILL in place of an error")
     parser.add_argument("--most", type=int, default=1 << 30, help="calls of a function")
     parser.add_argument("--most-mallocs", type=int, default=1 << 30)
     parser.add_argument("--function", action="append", help="only this one; repeatable")
@@ -211,7 +258,7 @@ def main():
                 if args.command and command.name not in args.command:
                     continue
                 counts = checker.counts(command)
-                faults = list(faults_of(counts, args))
+                faults = list(faults_of(counts, command, args))
                 codes = list(pool.map(lambda fault: checker.check(command, fault), faults))
                 ends = ", ".join(f"{codes.count(code)} x {code}" for code in sorted(set(codes)))
                 calls = ", ".join(f"{n} {name}" for name, n in counts.items())

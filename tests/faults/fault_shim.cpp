@@ -2,7 +2,7 @@
 // main to its end, and fails one of them.
 //
 //   MINFER_FAULT=write:3:28    the third write or pwrite fails with errno 28; "write:3:28+" fails
-//                              all later ones too
+//                              all later ones too; "write:3:-9" raises signal 9 in its place
 //   MINFER_FAULT_COUNTS=FILE   "write 17" for each function goes to FILE at the end of main
 //
 // Calls that libc makes within itself are not seen. Writes to stderr never fail: they are how a
@@ -11,6 +11,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
+#include <signal.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -34,13 +35,14 @@ enum Function {
   kFlock,
   kRename,
   kMkdir,
+  kUnlink,
   kMmap,
   kThread,
   kMalloc,
   kFunctions
 };
 constexpr const char* kNames[kFunctions] = {"open",   "read",  "write", "fsync",  "close", "flock",
-                                            "rename", "mkdir", "mmap",  "thread", "malloc"};
+                                            "rename", "mkdir", "unlink", "mmap",  "thread", "malloc"};
 
 std::atomic<bool> armed{false};
 std::atomic<long> counts[kFunctions];
@@ -53,6 +55,7 @@ bool fails(Function function) {
   if (!armed.load(std::memory_order_relaxed)) return false;
   const long call = ++counts[function];
   if (function != failing || (lasting ? call < failing_call : call != failing_call)) return false;
+  if (failure < 0) raise(-failure);
   errno = failure;
   return true;
 }
@@ -205,6 +208,18 @@ EXPORT char* mkdtemp(char* pattern) noexcept {
 EXPORT int mkdir(const char* path, mode_t mode) noexcept {
   NEXT(mkdir);
   return fails(kMkdir) ? -1 : real(path, mode);
+}
+EXPORT int unlink(const char* path) noexcept {
+  NEXT(unlink);
+  return fails(kUnlink) ? -1 : real(path);
+}
+EXPORT int unlinkat(int directory, const char* path, int flags) noexcept {
+  NEXT(unlinkat);
+  return fails(kUnlink) ? -1 : real(directory, path, flags);
+}
+EXPORT int rmdir(const char* path) noexcept {
+  NEXT(rmdir);
+  return fails(kUnlink) ? -1 : real(path);
 }
 EXPORT void* mmap(void* at, size_t n, int protection, int flags, int fd, off_t offset) noexcept {
   NEXT(mmap);

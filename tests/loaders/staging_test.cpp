@@ -153,6 +153,7 @@ TEST_F(StagingTest, LeftoversAreRemovedAndDirectoriesInUseAreNot) {
   const pid_t child = fork();
   if (child == 0) {
     const Staging staging(out_, OutputKind::Directory, false);
+    fs::create_directory(staging.directory() + "/a");  // as while renames are tried
     kill(getpid(), SIGKILL);
   }
   waitpid(child, nullptr, 0);
