@@ -10,13 +10,13 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-struct Case {
+struct NamedCase {
   const char* name;
   const char* text;
   Words words;
 };
 
-Words split(const std::string& name, const std::string& text) {
+Words split_as(const std::string& name, const std::string& text) {
   Words words;
   const PreTokenizer pre = pre_tokenizer_by_name(name);
   for (const std::string_view word : pre.splitter.split(text)) words.emplace_back(word);
@@ -24,31 +24,31 @@ Words split(const std::string& name, const std::string& text) {
 }
 
 // Expected: tokenizers 0.22.1 with the patterns of the models' tokenizer.json.
-class PreTokenizerName : public testing::TestWithParam<Case> {};
+class PreTokenizerName : public testing::TestWithParam<NamedCase> {};
 
 TEST_P(PreTokenizerName, CutsAsTheModelsTokenizerJson) {
-  EXPECT_EQ(split(GetParam().name, GetParam().text), GetParam().words) << GetParam().name;
+  EXPECT_EQ(split_as(GetParam().name, GetParam().text), GetParam().words) << GetParam().name;
 }
 
 INSTANTIATE_TEST_SUITE_P(
     All, PreTokenizerName,
     testing::Values(
-        Case{"tekken",
+        NamedCase{"tekken",
              "HelloWorld 1234 naïveÉTÉ a/\n",
              {"Hello", "World", " ", "1", "2", "3", "4", " naïve", "ÉTÉ", " a", "/\n"}},
-        Case{"gpt-4o", "HelloWorld's 1234", {"Hello", "World's", " ", "123", "4"}},
-        Case{"llama4", "ABc'LL", {"ABc'LL"}},
-        Case{"deepseek-v3", "12345世界ab .x\n", {"123", "45", "世界", "ab", " .", "x", "\n"}},
-        Case{"deepseek-coder", "x=12 世界!", {"x", "=", "1", "2", " ", "世界", "!"}},
-        Case{"deepseek-llm", "a 12世!", {"a", " ", "12", "世", "!"}},
-        Case{"falcon", "a==b 12345", {"a", "==", "b", " ", "123", "45"}},
-        Case{"default", "a==b 12345", {"a", "==", "b", " ", "123", "45"}},
-        Case{"smaug-bpe", "it'S 12345", {"it", "'S", " ", "123", "45"}},
-        Case{"viking", "ab1, c", {"ab", "1", ",", " c"}},
-        Case{"superbpe", "a 1234567", {"a ", "1", "234", "567"}},
-        Case{"afmoe", "12345678", {"12", "345", "678"}},
-        Case{"kimi-k2", "世界ab中", {"世界", "ab", "中"}},
-        Case{"jina-v2-code", "it's 12", {"it", "'s", " 12"}}, Case{"qwen35", "कि1", {"कि", "1"}}));
+        NamedCase{"gpt-4o", "HelloWorld's 1234", {"Hello", "World's", " ", "123", "4"}},
+        NamedCase{"llama4", "ABc'LL", {"ABc'LL"}},
+        NamedCase{"deepseek-v3", "12345世界ab .x\n", {"123", "45", "世界", "ab", " .", "x", "\n"}},
+        NamedCase{"deepseek-coder", "x=12 世界!", {"x", "=", "1", "2", " ", "世界", "!"}},
+        NamedCase{"deepseek-llm", "a 12世!", {"a", " ", "12", "世", "!"}},
+        NamedCase{"falcon", "a==b 12345", {"a", "==", "b", " ", "123", "45"}},
+        NamedCase{"default", "a==b 12345", {"a", "==", "b", " ", "123", "45"}},
+        NamedCase{"smaug-bpe", "it'S 12345", {"it", "'S", " ", "123", "45"}},
+        NamedCase{"viking", "ab1, c", {"ab", "1", ",", " c"}},
+        NamedCase{"superbpe", "a 1234567", {"a ", "1", "234", "567"}},
+        NamedCase{"afmoe", "12345678", {"12", "345", "678"}},
+        NamedCase{"kimi-k2", "世界ab中", {"世界", "ab", "中"}},
+        NamedCase{"jina-v2-code", "it's 12", {"it", "'s", " 12"}}, NamedCase{"qwen35", "कि1", {"कि", "1"}}));
 
 TEST(PreTokenizer, FlagsAreThoseOfTheName) {
   EXPECT_TRUE(pre_tokenizer_by_name("tekken").ignore_merges);

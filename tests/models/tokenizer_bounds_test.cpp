@@ -14,7 +14,6 @@ namespace {
 using nlohmann::json;
 using test::expect_error;
 
-constexpr ErrorKind kInput = ErrorKind::Input;
 constexpr double kMaxSeconds = 5;  // quadratic work on these inputs takes minutes
 constexpr size_t kMaxMoreBytes = 64 << 20;
 
@@ -51,11 +50,11 @@ class TokenizerBounds : public testing::Test {
 TEST_F(TokenizerBounds, HolesInTheNumbering) {
   json& vocab = root_["model"]["vocab"];
   for (int i = 1; i < 20000; ++i) vocab[cat("v", i)] = i * 4000;
-  expect_error(kInput, "the vocabulary has 20002 pieces", [&] { load(); });
+  expect_error(ErrorKind::Input, "the vocabulary has 20002 pieces", [&] { load(); });
   vocab = {{"a", 0}, {"b", 4096}};
   EXPECT_EQ(load()->n_tokens(), 4097);
   vocab = {{"a", 0}, {"b", -1}};
-  expect_error(kInput, "has id -1", [&] { load(); });
+  expect_error(ErrorKind::Input, "has id -1", [&] { load(); });
 }
 
 TEST_F(TokenizerBounds, NormalizersThatGrow) {
@@ -68,12 +67,12 @@ TEST_F(TokenizerBounds, NormalizersThatGrow) {
     const auto tokenizer = load();
     test::reset_peak();
     const size_t before = test::held_bytes();
-    expect_error(kInput, "the normalizer makes a text longer than",
+    expect_error(ErrorKind::Input, "the normalizer makes a text longer than",
                  [&] { tokenizer->encode("a", {}); });
     EXPECT_LE(test::peak_bytes() - before, kMaxMoreBytes);
   }
   root_["normalizer"] = {{"type", "Prepend"}, {"prepend", std::string(2 << 20, 'a')}};
-  expect_error(kInput, "longer than", [&] { load()->encode("a", {}); });
+  expect_error(ErrorKind::Input, "longer than", [&] { load()->encode("a", {}); });
 }
 
 TEST_F(TokenizerBounds, TooManySteps) {
@@ -85,7 +84,7 @@ TEST_F(TokenizerBounds, TooManySteps) {
     const char* type = part[0] == 'n' ? "NFC" : part[0] == 'p' ? "Whitespace" : "ByteFallback";
     root_[part] = {{"type", "Sequence"}, {members, json::array()}};
     for (int i = 0; i < 129; ++i) root_[part][members].push_back({{"type", type}});
-    expect_error(kInput, "more than 128 steps", [&] { load(); });
+    expect_error(ErrorKind::Input, "more than 128 steps", [&] { load(); });
     root_ = saved;
   }
 }
@@ -94,7 +93,7 @@ TEST_F(TokenizerBounds, ManyAddedTokens) {
   for (int i = 0; i < 60000; ++i) add_token(cat("<", i, ">"));
   EXPECT_LT(seconds_of("a <1> b <59999>"), kMaxSeconds);
   for (int i = 0; i < 200; ++i) add_token(std::string(6000, 'x') + std::to_string(i));
-  expect_error(kInput, "the added tokens are longer than", [&] { load(); });
+  expect_error(ErrorKind::Input, "the added tokens are longer than", [&] { load(); });
 }
 
 // Each byte of the text begins what is nearly a token.
@@ -114,11 +113,11 @@ TEST_F(TokenizerBounds, WhiteSpaceThatManyTokensTake) {
 
 TEST_F(TokenizerBounds, LongLists) {
   dir_.write("generation_config.json", json({{"eos_token_id", std::vector<int>(1001, 1)}}).dump());
-  expect_error(kInput, "eos_token_id: 1001 ids", [&] { load(); });
+  expect_error(ErrorKind::Input, "eos_token_id: 1001 ids", [&] { load(); });
   dir_.write("generation_config.json", "{}");
   root_["normalizer"] = {
       {"type", "Replace"}, {"pattern", {{"String", std::string(1001, 'a')}}}, {"content", ""}};
-  expect_error(kInput, "pattern of 1001 bytes", [&] { load(); });
+  expect_error(ErrorKind::Input, "pattern of 1001 bytes", [&] { load(); });
 }
 
 }  // namespace

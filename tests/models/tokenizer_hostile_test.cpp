@@ -16,7 +16,6 @@ namespace {
 
 using test::expect_error;
 
-constexpr ErrorKind kInput = ErrorKind::Input;
 
 void load_or_refuse(const std::string& path, const std::string& what) {
   try {
@@ -24,7 +23,7 @@ void load_or_refuse(const std::string& path, const std::string& what) {
     const auto ids = tokenizer->encode("ab <s> \xff\xe2\x96 caf\xc3\xa9\n", {});
     for (const TokenId id : ids) tokenizer->token_bytes(id);
   } catch (const Error& e) {
-    EXPECT_EQ(e.kind(), kInput) << what << ": " << e.what();
+    EXPECT_EQ(e.kind(), ErrorKind::Input) << what << ": " << e.what();
     EXPECT_EQ(std::strchr(e.what(), '\n'), nullptr) << e.what();
   }
 }
@@ -149,7 +148,7 @@ TEST(TokenizerModel, EachRule) {
   for (const Case& c : cases) {
     SentencePieceModel model = small_model(true);
     c.break_it(model);
-    expect_error(kInput, c.message,
+    expect_error(ErrorKind::Input, c.message,
                  [&] { parse_tokenizer_model(serialize_tokenizer_model(model)); });
   }
 }
@@ -157,7 +156,7 @@ TEST(TokenizerModel, EachRule) {
 TEST(TokenizerModel, WireFormat) {
   const std::string good = serialize_tokenizer_model(small_model(false));
   const auto refuse = [&](const std::string& tail, const char* message) {
-    expect_error(kInput, message, [&] { parse_tokenizer_model(good + tail); });
+    expect_error(ErrorKind::Input, message, [&] { parse_tokenizer_model(good + tail); });
   };
   EXPECT_NO_THROW(parse_tokenizer_model(good + std::string("\x98\x3f\x05", 3)));  // unknown field
   refuse(std::string("\x03", 1), "field number 0");
@@ -171,7 +170,7 @@ TEST(TokenizerModel, WireFormat) {
   refuse("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "bytes wanted");
   refuse("\x0a\xff\xff\xff\xff\xff\xff\xff\xff\xff\xff\x01", "longer than 10 bytes");
   refuse("\x08\x01", "wire type 0, expected 2");
-  expect_error(kInput, "no trainer_spec", [] { parse_tokenizer_model(""); });
+  expect_error(ErrorKind::Input, "no trainer_spec", [] { parse_tokenizer_model(""); });
 }
 
 // A piece with a NUL is in published models. The library's tries take it for the end of the text.
@@ -186,8 +185,8 @@ TEST(TokenizerModel, NulInsideAPiece) {
   const auto tokenizer = load(SentencePieceModel::Bpe, 1);
   const std::string text("ab a\0b \0\0 x", 11);
   EXPECT_EQ(tokenizer->decode(tokenizer->encode(text, {})), text);
-  expect_error(kInput, "a NUL", [&] { load(SentencePieceModel::Bpe, 4); });
-  expect_error(kInput, "a NUL", [&] { load(SentencePieceModel::Unigram, 1); });
+  expect_error(ErrorKind::Input, "a NUL", [&] { load(SentencePieceModel::Bpe, 4); });
+  expect_error(ErrorKind::Input, "a NUL", [&] { load(SentencePieceModel::Unigram, 1); });
 }
 
 using test::charsmap_of;
@@ -203,7 +202,7 @@ std::vector<uint32_t> small_trie() {
 }
 
 void refuse_charsmap(const std::string& charsmap, const char* message) {
-  expect_error(kInput, message, [&] { check_charsmap(charsmap); });
+  expect_error(ErrorKind::Input, message, [&] { check_charsmap(charsmap); });
 }
 
 TEST(Charsmap, EachRule) {
@@ -292,7 +291,7 @@ TEST(Charsmap, IsUsed) {
 TEST(TokenizerFile, TooManyPieces) {
   const test::TempDir dir;
   const auto refuse = [&](const char* name, const char* message, const std::string& bytes) {
-    expect_error(kInput, message, [&] { load_tokenizer(dir.write(name, bytes)); });
+    expect_error(ErrorKind::Input, message, [&] { load_tokenizer(dir.write(name, bytes)); });
   };
   SentencePieceModel model = small_model(false);
   for (int i = 0; i < 300'000; ++i) model.pieces.push_back({std::to_string(i), 0, 1});
@@ -309,11 +308,11 @@ TEST(TokenizerFile, TooManyPieces) {
 
 TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
-  expect_error(kInput, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
-  expect_error(kInput, "neither tokenizer.json nor tokenizer.model",
+  expect_error(ErrorKind::Input, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
+  expect_error(ErrorKind::Input, "neither tokenizer.json nor tokenizer.model",
                [&] { load_tokenizer(dir.path()); });
-  expect_error(kInput, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
-  expect_error(kInput, "malformed JSON",
+  expect_error(ErrorKind::Input, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
+  expect_error(ErrorKind::Input, "malformed JSON",
                [&] { load_tokenizer(dir.write("t.json", "{" + std::string(100000, '['))); });
 }
 

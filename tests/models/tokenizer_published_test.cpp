@@ -15,7 +15,6 @@ using nlohmann::json;
 using test::expect_error;
 using Ids = std::vector<TokenId>;
 
-constexpr ErrorKind kInput = ErrorKind::Input;
 
 // Ids that the reference libraries give.
 TEST(PublishedTokenizers, SameIdsAsTheReference) {
@@ -122,7 +121,7 @@ TEST(HfModel, TypeIsFoundByItsFields) {
   root["model"].erase("type");
   EXPECT_EQ(encode(*load(root), "abc"), (Ids{6, 2}));
   root["model"].erase("merges");
-  expect_error(kInput, "it has no type", [&] { load(root); });
+  expect_error(ErrorKind::Input, "it has no type", [&] { load(root); });
 }
 
 TEST(HfModel, CharactersWithoutAPiece) {
@@ -206,11 +205,11 @@ TEST(HfModel, NothingIsReadPast) {
     json part = json::parse(text);
     EXPECT_NO_THROW(load(small_json(text))) << text;
     part.begin().value()["zzz"] = 1;
-    expect_error(kInput, "field \"zzz\" is not known",
+    expect_error(ErrorKind::Input, "field \"zzz\" is not known",
                  [&] { load(small_json(part.dump().c_str())); });
   }
   const auto refuse = [](const char* part, const char* message) {
-    expect_error(kInput, message, [&] { load(small_json(part)); });
+    expect_error(ErrorKind::Input, message, [&] { load(small_json(part)); });
   };
   refuse(R"({"zzz": 1})", "tokenizer.json: field \"zzz\"");
   refuse(R"({"added_tokens": [{"id": 9, "content": "x", "zzz": 1}]})",
@@ -240,11 +239,11 @@ TEST(HfModel, Unigram) {
   EXPECT_EQ(encode(*load(root), "aé"), (Ids{1, 7, 8}));
   EXPECT_EQ(encode(*load(root), "aéx"), (Ids{1, 0}));  // a run is bytes as a whole, or unknown
   root["model"]["unk_id"] = nullptr;
-  expect_error(kInput, "without unk_id", [&] { load(root); });
+  expect_error(ErrorKind::Input, "without unk_id", [&] { load(root); });
   root["model"]["unk_id"] = 9;
-  expect_error(kInput, "unk_id is 9", [&] { load(root); });
+  expect_error(ErrorKind::Input, "unk_id is 9", [&] { load(root); });
   root["model"]["unk_id"] = 0;
-  expect_error(kInput, "no form in GGUF", [&] { load(root)->to_gguf(20); });
+  expect_error(ErrorKind::Input, "no form in GGUF", [&] { load(root)->to_gguf(20); });
 }
 
 TEST(HfDecoder, TokenByToken) {
@@ -345,12 +344,12 @@ TEST(ToGgufOfJson, LeavesOutAddedTokensWithoutARow) {
   const auto again = make_gguf_tokenizer(load(root)->to_gguf(9));
   EXPECT_EQ(again->n_tokens(), 9);
   EXPECT_EQ(again->encode("ab c", {}), (Ids{6, 5, 2}));
-  expect_error(kInput, "the embedding 8 rows", [&] { load(root)->to_gguf(8); });
+  expect_error(ErrorKind::Input, "the embedding 8 rows", [&] { load(root)->to_gguf(8); });
 }
 
 TEST(ToGgufOfJson, KeepsTheMeaningOrRefuses) {
   const auto refuse = [](const char* parts, const char* message) {
-    expect_error(kInput, message, [&] { load(small_json(parts))->to_gguf(20); });
+    expect_error(ErrorKind::Input, message, [&] { load(small_json(parts))->to_gguf(20); });
   };
   refuse(R"({"pre_tokenizer": {"type": "Metaspace", "replacement": "▁", "prepend_scheme": "first",
              "split": false}})",

@@ -13,7 +13,6 @@ namespace {
 using test::expect_error;
 using Ids = std::vector<TokenId>;
 
-constexpr ErrorKind kInput = ErrorKind::Input;
 constexpr TokenId kBos = 258, kEos = 259;  // of byte_vocabulary
 
 TEST(SpecialTokens, ControlTokensOnlyWhenAsked) {
@@ -79,7 +78,7 @@ TEST(GgufTokenizer, EachFault) {
   const auto refuse = [](const char* key, const Metadata::Value& value, const char* message) {
     Metadata metadata = test::byte_vocabulary({"<s>", "</s>"});
     metadata.set(key, value);
-    expect_error(kInput, message, [&] { make_gguf_tokenizer(metadata); });
+    expect_error(ErrorKind::Input, message, [&] { make_gguf_tokenizer(metadata); });
   };
   using Texts = std::vector<std::string>;
   refuse("tokenizer.ggml.model", "bert", "supported are llama, gpt2");
@@ -158,8 +157,8 @@ TEST_F(SideFiles, ChatTemplateOfItsOwn) {
 TEST_F(SideFiles, EachFault) {
   const auto refuse = [&](const char* name, const char* text, const char* message) {
     const std::string path = dir_.write(name, text);
-    expect_error(kInput, message, [&] { load_tokenizer(dir_.path()); });
-    expect_error(kInput, name, [&] { load_tokenizer(dir_.path()); });
+    expect_error(ErrorKind::Input, message, [&] { load_tokenizer(dir_.path()); });
+    expect_error(ErrorKind::Input, name, [&] { load_tokenizer(dir_.path()); });
     std::filesystem::remove(path);
   };
   refuse("tokenizer_config.json", "{", "malformed JSON");
@@ -181,7 +180,7 @@ TEST(HfJson, RefusesWhatItDoesNotKnowByName) {
         nlohmann::json::parse(R"({"model": {"type": "BPE", "vocab": {"a": 0}, "merges": []}})");
     root.merge_patch(nlohmann::json::parse(part));
     const std::string path = dir.write("tokenizer.json", root.dump());
-    expect_error(kInput, message, [&] { load_tokenizer(path); });
+    expect_error(ErrorKind::Input, message, [&] { load_tokenizer(path); });
   };
   refuse(R"({"model": {"type": "WordPiece"}})", "model \"WordPiece\" is not supported");
   refuse(R"({"model": {"end_of_word_suffix": "</w>"}})", "end_of_word_suffix");

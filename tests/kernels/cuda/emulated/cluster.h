@@ -1,5 +1,6 @@
 #pragma once
 
+#include <setjmp.h>
 #include <ucontext.h>
 
 #include <algorithm>
@@ -85,9 +86,16 @@ struct Warp {
   std::array<void*, kWarp> lanes;
 };
 
+// A place in a program with a stack of its own.
+struct Context {
+  ucontext_t start;
+  jmp_buf place;
+  bool has_place = false;  // it has begun and was left
+};
+
 struct Block;
 struct Thread {
-  ucontext_t context;
+  Context context;
   Block* block = nullptr;
   int index = 0;
   int n_registers = 0;
@@ -119,7 +127,7 @@ struct Cluster {
   int n_blocks = 0;                     // of the grid
   int n_threads = 0, shared_bytes = 0;  // of each block
   Thread* self = nullptr;
-  ucontext_t scheduler;
+  Context scheduler;
   const std::function<void()>* kernel = nullptr;
   std::mt19937 random{1};
 };

@@ -161,16 +161,23 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
     const uint32_t *a, *b;
   } lane{d, a, b};
   at_once("multiply", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    std::array<std::array<float, 16>, 16> rows;
+    std::array<std::array<float, 16>, 8> columns;
+    for (size_t k = 0; k < 16; ++k) {
+      const size_t holder = k % 8 / 2;  // of its four lanes, in a as in b
+      const int half = static_cast<int>(k % 2);
+      for (size_t row = 0; row < 16; ++row) {
+        const uint32_t x = lanes[row % 8 * 4 + holder]->a[row / 8 + k / 8 * 2];
+        rows[row][k] = half_of(x, half, type);
+      }
+      for (size_t column = 0; column < 8; ++column) {
+        columns[column][k] = half_of(lanes[column * 4 + holder]->b[k / 8], half, type);
+      }
+    }
     for (size_t i = 0; i < kWarp; ++i) {
       for (size_t sum = 0; sum < 4; ++sum) {
         const size_t row = i / 4 + sum / 2 * 8, column = i % 4 * 2 + sum % 2;
-        for (size_t k = 0; k < 16; ++k) {
-          const size_t holder = k % 8 / 2;  // of its four lanes, in a as in b
-          const uint32_t x = lanes[row % 8 * 4 + holder]->a[row / 8 + k / 8 * 2];
-          const uint32_t w = lanes[column * 4 + holder]->b[k / 8];
-          const int half = static_cast<int>(k % 2);
-          lanes[i]->d[sum] += half_of(x, half, type) * half_of(w, half, type);
-        }
+        for (size_t k = 0; k < 16; ++k) lanes[i]->d[sum] += rows[row][k] * columns[column][k];
       }
     }
   });
