@@ -41,8 +41,9 @@ enum Function {
   kMalloc,
   kFunctions
 };
-constexpr const char* kNames[kFunctions] = {"open",   "read",  "write", "fsync",  "close", "flock",
-                                            "rename", "mkdir", "unlink", "mmap",  "thread", "malloc"};
+constexpr const char* kNames[kFunctions] = {"open",   "read",  "write",  "fsync",
+                                            "close",  "flock", "rename", "mkdir",
+                                            "unlink", "mmap",  "thread", "malloc"};
 
 std::atomic<bool> armed{false};
 std::atomic<long> counts[kFunctions];

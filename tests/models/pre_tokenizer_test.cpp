@@ -34,8 +34,8 @@ INSTANTIATE_TEST_SUITE_P(
     All, PreTokenizerName,
     testing::Values(
         NamedCase{"tekken",
-             "HelloWorld 1234 naïveÉTÉ a/\n",
-             {"Hello", "World", " ", "1", "2", "3", "4", " naïve", "ÉTÉ", " a", "/\n"}},
+                  "HelloWorld 1234 naïveÉTÉ a/\n",
+                  {"Hello", "World", " ", "1", "2", "3", "4", " naïve", "ÉTÉ", " a", "/\n"}},
         NamedCase{"gpt-4o", "HelloWorld's 1234", {"Hello", "World's", " ", "123", "4"}},
         NamedCase{"llama4", "ABc'LL", {"ABc'LL"}},
         NamedCase{"deepseek-v3", "12345世界ab .x\n", {"123", "45", "世界", "ab", " .", "x", "\n"}},
@@ -48,7 +48,8 @@ INSTANTIATE_TEST_SUITE_P(
         NamedCase{"superbpe", "a 1234567", {"a ", "1", "234", "567"}},
         NamedCase{"afmoe", "12345678", {"12", "345", "678"}},
         NamedCase{"kimi-k2", "世界ab中", {"世界", "ab", "中"}},
-        NamedCase{"jina-v2-code", "it's 12", {"it", "'s", " 12"}}, NamedCase{"qwen35", "कि1", {"कि", "1"}}));
+        NamedCase{"jina-v2-code", "it's 12", {"it", "'s", " 12"}},
+        NamedCase{"qwen35", "कि1", {"कि", "1"}}));
 
 TEST(PreTokenizer, FlagsAreThoseOfTheName) {
   EXPECT_TRUE(pre_tokenizer_by_name("tekken").ignore_merges);

@@ -16,7 +16,6 @@ namespace {
 
 using test::expect_error;
 
-
 void load_or_refuse(const std::string& path, const std::string& what) {
   try {
     const auto tokenizer = load_tokenizer(path);
@@ -308,7 +307,8 @@ TEST(TokenizerFile, TooManyPieces) {
 
 TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
-  expect_error(ErrorKind::Input, "not a tokenizer", [&] { load_tokenizer(dir.write("a.txt", "hello")); });
+  expect_error(ErrorKind::Input, "not a tokenizer",
+               [&] { load_tokenizer(dir.write("a.txt", "hello")); });
   expect_error(ErrorKind::Input, "neither tokenizer.json nor tokenizer.model",
                [&] { load_tokenizer(dir.path()); });
   expect_error(ErrorKind::Input, "not there", [&] { load_tokenizer(dir.path() / "not there"); });

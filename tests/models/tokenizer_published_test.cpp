@@ -15,7 +15,6 @@ using nlohmann::json;
 using test::expect_error;
 using Ids = std::vector<TokenId>;
 
-
 // Ids that the reference libraries give.
 TEST(PublishedTokenizers, SameIdsAsTheReference) {
   const auto dir = test::data_dir() / "found-in-use";
