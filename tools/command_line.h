@@ -78,7 +78,7 @@ class CommandNode {
 
  private:
   friend class CommandLine;
-  friend class ArgumentWalk;
+  friend class ArgumentReader;
 
   // How an option is read. `what` is its name in messages: that of an argument, a variable of the
   // environment or a line of a file.

@@ -2,7 +2,7 @@
 #include <cstdlib>
 
 #include "kernels/base/error.h"
-#include "tools/argument_walk.h"
+#include "tools/argument_reader.h"
 #include "tools/command_line.h"
 #include "tools/config_file.h"
 #include "tools/help.h"
@@ -48,22 +48,22 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
   // Beside a mistake, too, help is what is wanted.
   const auto help = std::ranges::find_if(args, is_help);
   const bool all = std::ranges::count(args, "--help-all") > 0;
-  ArgumentWalk walk(*root_, args);
+  ArgumentReader reader(*root_, args);
   CommandNode* chosen = root_.get();
   try {
-    chosen = &walk.walk();
+    chosen = &reader.read();
     for (CommandNode* node = chosen; node != nullptr; node = node->parent_) {
       for (const auto& option : node->readers_) {
         if (!option->given.empty()) option->set(option->shown, option->given);
       }
     }
   } catch (const Error&) {
-    if (help == args.end() || walk.asks_for_help()) throw;
+    if (help == args.end() || reader.asks_for_help()) throw;
     help_ = true;
-    chosen = &walk.node();
+    chosen = &reader.node();
   }
   if (version_) return [print, version] { print(version()); };
-  if (help_ || help_all_ || walk.asks_for_help()) {
+  if (help_ || help_all_ || reader.asks_for_help()) {
     return [chosen, all, print] { print(help_text(*chosen, all ? Show::More : Show::Always)); };
   }
   read_environment(*chosen);

@@ -142,6 +142,16 @@ const ForeignName* foreign_name(std::string_view name) {
   return found == kForeign.end() ? nullptr : &*found;
 }
 
+std::vector<std::string> foreign_names_of(const std::vector<std::string>& ours) {
+  std::vector<std::string> names;
+  for (const ForeignName& foreign : kForeign) {
+    if (foreign.ours != nullptr && std::ranges::count(ours, foreign.ours) > 0) {
+      names.emplace_back(foreign.name);
+    }
+  }
+  return names;
+}
+
 std::string command_for(std::string_view name) {
   constexpr std::pair<std::string_view, const char*> kCommands[] = {
       {"run", "generate"},

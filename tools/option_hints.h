@@ -17,6 +17,8 @@ struct ForeignName {
 };
 // None where the name is not known there.
 const ForeignName* foreign_name(std::string_view name);
+// Those that mean the same as an option of these names.
+std::vector<std::string> foreign_names_of(const std::vector<std::string>& ours);
 
 // What a command that minfer does not have is called here: "eval perplexity" for "perplexity".
 // Empty where that is not known.

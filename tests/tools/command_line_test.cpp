@@ -30,6 +30,8 @@ TEST_F(CommandLineUse, WhatIsMissingOrTooMuchIsSaid) {
   expect_failure(generate({"x", "--temp"}), 2, "--temp: needs a value (minfer generate --help)");
   expect_failure(generate({"two", "words"}), 2, "unexpected argument words");
   expect_failure(minfer({"inspect", "a", "b"}), 2, "unexpected argument b");
+  expect_failure(generate({"-n=4", "x"}), 2, "unknown option -n=4");
+  expect_failure(generate({"++"}), 2, "++: has to be the value of an option");
   for (const char* name : {"generate", "tokenize", "inspect", "bench"}) {
     expect_failure(minfer({name, "-m", ""}), 2, "--model: is empty");
   }
@@ -61,6 +63,9 @@ TEST_F(CommandLineUse, HelpInEveryPlace) {
   EXPECT_EQ(minfer({"--help", "generate"}).out, generate_help);
   EXPECT_EQ(minfer({"generate", "--nonsense", "-h"}).out, generate_help);
   EXPECT_EQ(minfer({"help"}).out, minfer({"--help"}).out);
+  EXPECT_EQ(minfer({"bench", "help"}).out, minfer({"bench", "--help"}).out);
+  EXPECT_EQ(minfer({"eval", "help", "perplexity"}).out, minfer({"eval", "perplexity", "-h"}).out);
+  EXPECT_EQ(minfer({"help", "generate", "--nonsense"}).out, generate_help);
   EXPECT_EQ(minfer({"help", "bench", "limits"}).out, minfer({"bench", "limits", "--help"}).out);
   EXPECT_EQ(minfer({"help", "generate", "--help-all"}).out, minfer({"generate", "--help-all"}).out);
   expect_failure(minfer({"help", "generat"}), 2, "did you mean generate?");
@@ -112,6 +117,23 @@ TEST_F(CommandLineUse, AConfigurationFileServesEveryCommand) {
   const auto rows = nlohmann::json::parse(minfer({"bench", "--config", config, "-o", "json"}).out);
   ASSERT_EQ(rows.size(), 2u);
   EXPECT_EQ(rows[1]["test"], "pp8");
+}
+
+// What looks like something else to a parser of arguments is a text all the same.
+TEST_F(CommandLineUse, TextsAreTakenAsTheyAre) {
+  for (const std::string text : {"[INST] a, b [/INST]", "- list", "bench", "a=b", "\"q\"", "{}"}) {
+    const ProcessResult result = generate({"--json", "--echo", "-n", "1", text});
+    ASSERT_EQ(result.exit_code, 0) << text << ": " << result.err;
+    EXPECT_EQ(nlohmann::json::parse(result.out)["prompt"], text);
+  }
+  for (const std::string text : {"++", "--", "-ngl", "-n", "--temp=0", "[a,b]", "help"}) {
+    const ProcessResult result = generate({"--json", "--echo", "-n", "1", "-p", text});
+    ASSERT_EQ(result.exit_code, 0) << text << ": " << result.err;
+    EXPECT_EQ(nlohmann::json::parse(result.out)["prompt"], text);
+  }
+  const ProcessResult help = generate({"--json", "--echo", "-n", "1", "--", "help"});
+  ASSERT_EQ(help.exit_code, 0) << help.err;
+  EXPECT_EQ(nlohmann::json::parse(help.out)["prompt"], "help");
 }
 
 // "Continue", then what a pipe brings behind one newline.
