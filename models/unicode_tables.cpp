@@ -136,11 +136,6 @@ std::map<std::string, CodeSet> derived_classes() {
 
 }  // namespace
 
-std::string_view general_category(char32_t code) {
-  const auto next = std::ranges::upper_bound(kCategoryRuns, code, {}, &Run::first);
-  return kCategoryNames[(next - 1)->value];
-}
-
 bool is_white_space(char32_t code) {
   if (code < 0x80) return code == ' ' || (code >= '\t' && code <= '\r');
   return std::ranges::any_of(kWhiteSpace, [&](const CodeRange& range) {

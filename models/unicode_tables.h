@@ -9,8 +9,6 @@
 // Unicode 16, from tables of our own: token ids depend on no library's version.
 namespace minfer {
 
-// "Lu", "Nd", "Cn": two letters.
-std::string_view general_category(char32_t code);
 // The property White_Space: what Rust's char::is_whitespace and Oniguruma's \s take for it.
 bool is_white_space(char32_t code);
 

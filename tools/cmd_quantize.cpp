@@ -311,7 +311,7 @@ void add_quantize_command(CommandNode& root, Context& context) {
                      "Columns that share a scale; int4: 64, int8: row");
   command.add_choice(
       "--method", options->method, {"rtn", "rtn16", "mse", "gptq"},
-      "rtn: scale max|w|/7; rtn16: all 16 levels; mse: least squared error; gptq: mse "
+      "rtn: scale max|w|/7; rtn16: all 16 codes; mse: least squared error; gptq: mse "
       "with error feedback by a text");
   command.add_text("--calibration", options->calibration, "FILE", "Text for gptq");
   command.add_flag("--asymmetric", options->asymmetric, "int4 with a zero-point in each group");

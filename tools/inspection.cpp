@@ -50,9 +50,9 @@ Json config_json(const ModelConfig& c) {
           {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
 }
 
-std::string levels_text(const GroupFormat& format, const TensorEntry& entry) {
+std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {
   const bool one_a_row = entry.quant && format.group == entry.shape.last();
-  return fmt::format("{}-bit levels, {}{} scales", format.bits,
+  return fmt::format("{}-bit codes, {}{} scales", format.bits,
                      one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format.group),
                      format.scales == DType::F16 ? "f16" : "f32");
 }
@@ -62,7 +62,7 @@ std::string kept_text(const TensorEntry& entry) {
   if (is_float(entry.dtype)) return "";
   const std::optional<GroupFormat> format = kept_groups(entry);
   if (!format) return "f32";
-  return levels_text(*format, entry) + (format->has_mins ? " and mins" : "");
+  return codes_text(*format, entry) + (format->has_mins ? " and mins" : "");
 }
 
 // A card's mins are F32 whatever the scales are.
@@ -72,7 +72,7 @@ std::string card_kept_text(const TensorEntry& entry, DType compute_dtype) {
   const char* const mins = !format->has_mins              ? ""
                            : format->scales == DType::F16 ? ", f32 mins"
                                                           : " and mins";
-  return levels_text(*format, entry) + mins;
+  return codes_text(*format, entry) + mins;
 }
 
 void check_values(const TensorSource& source, const TensorEntry& entry) {

@@ -22,7 +22,7 @@ struct Inspection {
   struct TypeCount {
     int64_t n_tensors = 0, n_params = 0;
     uint64_t file_bytes = 0;
-    std::string kept;  // how the CPU keeps it: "4-bit levels, groups of 32, f16 scales"; of groups
+    std::string kept;  // how the CPU keeps it: "4-bit codes, groups of 32, f16 scales"; of groups
     std::string card_kept;  // how a card does; of floats too: "f16"
     int64_t card_bytes = 0;
   };

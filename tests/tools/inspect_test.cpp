@@ -38,8 +38,8 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_EQ(object["types"]["int4 g32"]["n_params"], 22528);
   EXPECT_EQ(object["types"]["int4 g32"]["bytes"], 22528 / 2 + 22528 / 32 * 2 + 7 * 16);
   EXPECT_NEAR(object["bpw"], 6.44, 0.01);
-  EXPECT_EQ(object["types"]["int4 g32"]["kept_as"], "4-bit levels, groups of 32, f16 scales");
-  EXPECT_EQ(object["types"]["int4 g32"]["card_kept_as"], "4-bit levels, groups of 32, f16 scales");
+  EXPECT_EQ(object["types"]["int4 g32"]["kept_as"], "4-bit codes, groups of 32, f16 scales");
+  EXPECT_EQ(object["types"]["int4 g32"]["card_kept_as"], "4-bit codes, groups of 32, f16 scales");
   // Columns of a scale are padded to 256: two groups become eight.
   EXPECT_EQ(object["types"]["int4 g32"]["card_bytes"], 22528 / 2 + 22528 / 64 * 8 * 2);
   EXPECT_EQ(object["types"]["F16"]["kept_as"], nullptr);
@@ -49,7 +49,7 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
             object["types"]["int4 g32"]["card_bytes"].get<int64_t>() +
                 object["types"]["F16"]["bytes"].get<int64_t>());
   const std::string text = minfer({"inspect", copy_.path()}).out;
-  EXPECT_NE(text.find(" kB, kept as 4-bit levels, groups of 32, f16 scales\n"), text.npos) << text;
+  EXPECT_NE(text.find(" kB, kept as 4-bit codes, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
 // Each type of GGUF's blocks, in a file of a model that is not supported, which has its types too.
@@ -62,14 +62,14 @@ TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
   } cases[] = {
       {0, "F32", "bf16", 4, 1, 8192},
       {30, "BF16", "bf16", 2, 1, 2 * 8192},
-      {8, "Q8_0", "8-bit levels, groups of 32, f16 scales", 34, 32, 4096 + 128 * 2},
-      {2, "Q4_0", "4-bit levels, groups of 32, f16 scales", 18, 32, 2048 + 128 * 2},
-      {3, "Q4_1", "4-bit levels, groups of 32, f16 scales, f32 mins", 20, 32, 2048 + 128 * 6},
-      {6, "Q5_0", "8-bit levels, groups of 32, f16 scales", 22, 32, 4096 + 128 * 2},
-      {7, "Q5_1", "8-bit levels, groups of 32, f16 scales, f32 mins", 24, 32, 4096 + 128 * 6},
-      {12, "Q4_K", "4-bit levels, groups of 32, f32 scales and mins", 144, 256, 2048 + 128 * 8},
-      {13, "Q5_K", "8-bit levels, groups of 32, f32 scales and mins", 176, 256, 4096 + 128 * 8},
-      {14, "Q6_K", "8-bit levels, groups of 16, f32 scales", 210, 256, 4096 + 256 * 4},
+      {8, "Q8_0", "8-bit codes, groups of 32, f16 scales", 34, 32, 4096 + 128 * 2},
+      {2, "Q4_0", "4-bit codes, groups of 32, f16 scales", 18, 32, 2048 + 128 * 2},
+      {3, "Q4_1", "4-bit codes, groups of 32, f16 scales, f32 mins", 20, 32, 2048 + 128 * 6},
+      {6, "Q5_0", "8-bit codes, groups of 32, f16 scales", 22, 32, 4096 + 128 * 2},
+      {7, "Q5_1", "8-bit codes, groups of 32, f16 scales, f32 mins", 24, 32, 4096 + 128 * 6},
+      {12, "Q4_K", "4-bit codes, groups of 32, f32 scales and mins", 144, 256, 2048 + 128 * 8},
+      {13, "Q5_K", "8-bit codes, groups of 32, f32 scales and mins", 176, 256, 4096 + 128 * 8},
+      {14, "Q6_K", "8-bit codes, groups of 16, f32 scales", 210, 256, 4096 + 256 * 4},
   };
   GgufBuilder gguf;
   gguf.pair("general.architecture", kText, gguf_text("another"));
