@@ -14,7 +14,7 @@ namespace {
 
 using Words = std::vector<std::string>;
 
-Words split(const std::string& pattern, const std::string& text,
+Words cut(const std::string& pattern, const std::string& text,
             SplitBehavior behavior = SplitBehavior::Isolated) {
   TextSplitter splitter;
   splitter.add_step(pattern, behavior);
@@ -33,7 +33,7 @@ struct Case {
 class Pattern : public testing::TestWithParam<Case> {};
 
 TEST_P(Pattern, CutsAsTheTokenizersPackageDoes) {
-  EXPECT_EQ(split(GetParam().pattern, GetParam().text), GetParam().words) << GetParam().pattern;
+  EXPECT_EQ(cut(GetParam().pattern, GetParam().text), GetParam().words) << GetParam().pattern;
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -104,12 +104,12 @@ TEST(Regex, RefusesByName) {
       {"a{100001}", "100000 times"},
   };
   for (const auto& [pattern, why] : kRefused) {
-    test::expect_error(ErrorKind::Input, why, [&] { split(pattern, "a"); });
+    test::expect_error(ErrorKind::Input, why, [&] { cut(pattern, "a"); });
   }
-  test::expect_error(ErrorKind::Input, "deep", [] { split(std::string(9000, '('), "a"); });
-  test::expect_error(ErrorKind::Input, "deep", [] { split(std::string(9000, '['), "a"); });
+  test::expect_error(ErrorKind::Input, "deep", [] { cut(std::string(9000, '('), "a"); });
+  test::expect_error(ErrorKind::Input, "deep", [] { cut(std::string(9000, '['), "a"); });
   test::expect_error(ErrorKind::Input, "quantifiers",
-                     [] { split("a" + std::string(9000, '+'), "a"); });
+                     [] { cut("a" + std::string(9000, '+'), "a"); });
 }
 
 // Each of them takes at least the square of the text's length without a bound.
@@ -119,21 +119,21 @@ TEST(Regex, StepsAreBoundedByTheText) {
         "(?:aa?){30}b", "(?<!a{9999})a*?b", "(?<=b.*)a"}) {
     const auto start = std::chrono::steady_clock::now();
     test::expect_error(ErrorKind::Input, "1024 steps for each",
-                       [&] { split(pattern, std::string(20'000, 'a')); });
+                       [&] { cut(pattern, std::string(20'000, 'a')); });
     EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(20)) << pattern;
   }
 }
 
 TEST(Regex, ALongRunIsOneMatch) {
-  EXPECT_EQ(split(kGpt2Pattern, std::string(1'000'000, 'a')).size(), 1u);
-  EXPECT_EQ(split(kGpt2Pattern, std::string(1'000'000, ' ') + "a").size(), 2u);
-  EXPECT_EQ(split("(?:a|b)*", std::string(300'000, 'b')).size(), 1u);
+  EXPECT_EQ(cut(kGpt2Pattern, std::string(1'000'000, 'a')).size(), 1u);
+  EXPECT_EQ(cut(kGpt2Pattern, std::string(1'000'000, ' ') + "a").size(), 2u);
+  EXPECT_EQ(cut("(?:a|b)*", std::string(300'000, 'b')).size(), 1u);
 }
 
 TEST(Unicode, IsOfVersion16) {
-  EXPECT_EQ(split(R"(\p{Lo}+)", "a\U000105c0b").size(), 3u);  // Unicode 16
-  EXPECT_EQ(split(R"(\p{So}+)", "a\U0001fa77b").size(), 3u);  // Unicode 15
-  EXPECT_EQ(split(R"(\p{Cn}+)", "a\U0010ffffb").size(), 3u);
+  EXPECT_EQ(cut(R"(\p{Lo}+)", "a\U000105c0b").size(), 3u);  // Unicode 16
+  EXPECT_EQ(cut(R"(\p{So}+)", "a\U0001fa77b").size(), 3u);  // Unicode 15
+  EXPECT_EQ(cut(R"(\p{Cn}+)", "a\U0010ffffb").size(), 3u);
   EXPECT_TRUE(is_white_space(0x85) && is_white_space(0x2003) && is_white_space('\v'));
   EXPECT_FALSE(is_white_space(0x180e) || is_white_space(0x200b) || is_white_space(0x1f));
   EXPECT_EQ(nfc("\U000105d2\u0307"), "\U000105c9");  // Unicode 16
