@@ -15,7 +15,7 @@ namespace {
 using Words = std::vector<std::string>;
 
 Words cut(const std::string& pattern, const std::string& text,
-            SplitBehavior behavior = SplitBehavior::Isolated) {
+          SplitBehavior behavior = SplitBehavior::Isolated) {
   TextSplitter splitter;
   splitter.add_step(pattern, behavior);
   Words words;
