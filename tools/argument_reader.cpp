@@ -79,12 +79,13 @@ std::vector<std::string> ArgumentReader::reversed_arguments() const {
       given.insert(given.end(), {arg->substr(0, arg->size() - 1), ""});
       continue;
     }
-    const bool is_foreign = is_long_short(*arg) && foreign_name(*arg) != nullptr;
-    const bool respelled = !is_value && (is_foreign || is_no_number(*arg));
-    given.push_back(respelled ? "-" + *arg : *arg);
-    const CommandNode::Option* const option = root_.any_option_named(*arg);
-    is_value = !is_value && ((option != nullptr && option->takes_value) ||
-                             (is_foreign && foreign_name(*arg)->ours != nullptr));
+    const ForeignName* const foreign = foreign_name(*arg);
+    const bool is_name = is_long_short(*arg) && (foreign != nullptr || is_no_number(*arg));
+    given.push_back(!is_value && is_name ? "-" + *arg : *arg);
+    const bool has_ours = foreign != nullptr && foreign->ours != nullptr;
+    const CommandNode::Option* const option =
+        root_.any_option_named(has_ours ? foreign->ours : *arg);
+    is_value = !is_value && option != nullptr && option->takes_value;
   }
   std::ranges::reverse(given);
   return given;
@@ -92,18 +93,14 @@ std::vector<std::string> ArgumentReader::reversed_arguments() const {
 
 // "-temp": rather the name of an option that there is not than a value of -t.
 bool ArgumentReader::is_no_number(const std::string& arg) const {
-  if (!is_long_short(arg)) return false;
   const CommandNode::Option* const option = root_.any_option_named(arg.substr(0, 2));
   return option != nullptr && option->takes_value && !option->takes_text &&
          !is_number_like(std::string_view(arg).substr(2));
 }
 
 CommandNode& ArgumentReader::read() {
-  const bool begins_with_help = !args_.empty() && args_.front() == "help";
-  if (begins_with_help) {
-    asks_for_help_ = true;
-    args_.erase(args_.begin());
-  }
+  asks_for_help_ = !args_.empty() && args_.front() == "help";
+  if (asks_for_help_) args_.erase(args_.begin());
   std::string failure;
   try {
     app_->parse(reversed_arguments());

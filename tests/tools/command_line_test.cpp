@@ -45,6 +45,9 @@ TEST_F(CommandLineUse, NamesOfLlamaCpp) {
   EXPECT_EQ(generate({"-q", "-t1", "--kv-type=f32", "x"}).out, want);
   expect_failure(generate({"-ngl", "99", "x"}), 2, "-ngl: is llama.cpp's; a model runs wholly on");
   expect_failure(generate({"-fa", "x"}), 2, "-fa: is llama.cpp's");
+  // Behind a flag there is no value, behind other options there is.
+  expect_failure(generate({"-cnv", "-ngl", "9", "x"}), 2, "-ngl: is llama.cpp's");
+  expect_failure(generate({"--cache-type-k", "-ngl", "x"}), 2, "-ngl is none of f32|f16|int8");
   expect_failure(generate({"-fa", "on", "x"}), 2, "-fa: is llama.cpp's");
   expect_failure(generate({"--n-gpu-layers", "9", "x"}), 2, "--n-gpu-layers: is llama.cpp's");
   expect_failure(generate({"-sys", "be brief", "x"}), 2, "--system");  // understood: wants --chat
