@@ -4,9 +4,9 @@
 #include <filesystem>
 #include <optional>
 #include <string_view>
-#include <system_error>
 
 #include "kernels/base/error.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 
 namespace minfer {
@@ -20,17 +20,13 @@ constexpr size_t kMaxNames = 4096;
 // Files of the directory by how their names end, in order of their names.
 std::vector<std::string> names_ending_in(const std::string& directory, std::string_view suffix) {
   std::vector<std::string> names;
-  std::error_code error;  // a directory that cannot be listed has none of them
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    std::string name = item->path().filename();
+  for (std::string& name : names_in_directory(directory)) {
     if (name.ends_with(suffix) && !name.starts_with("adapter_model")) {
       names.push_back(std::move(name));
     }
     MINFER_REQUIRE(Input, names.size() <= kMaxNames, shown_path(directory), ": has more than ",
                    kMaxNames, " files *", suffix);
   }
-  std::sort(names.begin(), names.end());
   return names;
 }
 

@@ -21,7 +21,20 @@ class Metadata {
   using Value = std::variant<bool, int64_t, uint64_t, double, std::string, std::vector<bool>,
                              std::vector<int64_t>, std::vector<double>, std::vector<std::string>>;
 
-  void set(std::string key, Value value) { values_[std::move(key)] = std::move(value); }
+  Metadata() = default;
+  Metadata(Metadata&&) = default;
+  Metadata& operator=(Metadata&&) = default;
+  // libstdc++ 12 destroys a variant of such types whose copy has thrown as if it held a value, so
+  // what it holds is copied, and a variant is made of that.
+  Metadata(const Metadata& other) : warnings(other.warnings) {
+    for (const auto& [key, value] : other.values_) set(key, value);
+  }
+  Metadata& operator=(const Metadata& other) { return *this = Metadata(other); }
+
+  void set(std::string key, Value&& value) { values_[std::move(key)] = std::move(value); }
+  void set(std::string key, const Value& value) {
+    std::visit([&](auto copy) { set(std::move(key), Value(std::move(copy))); }, value);
+  }
   bool has(const std::string& key) const { return values_.contains(key); }
   const std::map<std::string, Value>& all() const { return values_; }
   std::string as_text(const std::string& key) const;  // one shortened line, for people

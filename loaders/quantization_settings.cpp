@@ -15,11 +15,11 @@ const std::string kSection = "quantization_config";
 
 // Copies what is below a prefix ("" for all) of `from`.
 void adopt(Metadata& to, const Metadata& from, const std::string& prefix) {
-  std::vector<std::pair<std::string, Metadata::Value>> found;  // `from` may be `to`
+  Metadata found;  // `from` may be `to`
   for (const auto& [key, value] : from.all()) {
-    if (key.starts_with(prefix)) found.emplace_back(key.substr(prefix.size()), value);
+    if (key.starts_with(prefix)) found.set(key.substr(prefix.size()), value);
   }
-  for (auto& [key, value] : found) to.set(cat(kSection, ".", key), std::move(value));
+  for (const auto& [key, value] : found.all()) to.set(cat(kSection, ".", key), value);
 }
 
 void set_method(Metadata& metadata, const std::string& method) {

@@ -15,7 +15,7 @@ class QuantizedCheckpoint final : public TensorSource {
       : files_(std::move(files)) {
     format = cat(files_->format, ", ", packed.scheme);
     key_style = files_->key_style;
-    metadata = files_->metadata;
+    metadata = std::move(files_->metadata);
     warnings = files_->warnings;
     warnings.insert(warnings.end(), packed.warnings.begin(), packed.warnings.end());
     unusable = files_->unusable;

@@ -91,7 +91,8 @@ std::string SafetensorsWriter::check(const std::function<void(int64_t, int64_t)>
 
 // Padded with spaces so that the data begins at a multiple of 64.
 std::string SafetensorsWriter::header() const {
-  nlohmann::json root;
+  // A null that becomes an object is destroyed as one where there is no memory for it.
+  nlohmann::json root = nlohmann::json::object();
   nlohmann::json& metadata = root["__metadata__"] = metadata_;
   for (const Open& tensor : tensors_) {
     metadata["xxh3." + tensor.record.name] = tensor.checksum.hex();

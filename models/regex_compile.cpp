@@ -78,8 +78,9 @@ class Compiler {
   }
 
   void emit_anchor(RegexAnchor anchor) {
-    if (anchor == RegexAnchor::WordBoundary || anchor == RegexAnchor::NoWordBoundary)
-      program_.word = regex_word_set();
+    const bool asks_for_words =
+        anchor == RegexAnchor::WordBoundary || anchor == RegexAnchor::NoWordBoundary;
+    if (asks_for_words && program_.word.ranges().empty()) program_.word = regex_word_set();
     add({.op = Op::Anchor, .a = static_cast<uint32_t>(anchor)});
   }
 

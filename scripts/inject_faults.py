@@ -93,8 +93,9 @@ class Command:
 class Checker:
     def __init__(self, args, place):
         self.args, self.place = args, place
+        # A card's driver calls the same functions, and ends the process where memory ends.
         self.environment = {"PATH": os.environ["PATH"], "HOME": str(place),
-                            "LD_PRELOAD": str(args.shim.resolve())}
+                            "CUDA_VISIBLE_DEVICES": "", "LD_PRELOAD": str(args.shim.resolve())}
         self.n_runs, self.faults = 0, []
 
     def run(self, command, **environment):

@@ -25,7 +25,8 @@ std::string processor_name() {
 
 // {"4096": ..., "8192": ...}, or null.
 Json hgemm_json(const CudaLimits& cuda) {
-  Json object;
+  if (cuda.hgemm.empty()) return nullptr;
+  Json object = Json::object();
   for (const auto& [size, rate] : cuda.hgemm) object[std::to_string(size)] = rate;
   return object;
 }

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/base/error.h"
+#include "loaders/directory.h"
 #include "loaders/file.h"
 #include "tools/log.h"
 
@@ -15,14 +16,11 @@ namespace fs = std::filesystem;
 
 // Names in a directory, sorted; none where it cannot be listed, which the loader then says.
 std::vector<std::string> names_in(const fs::path& directory) {
-  std::vector<std::string> names;
-  std::error_code error;
-  for (fs::directory_iterator item(directory, error), end; !error && item != end;
-       item.increment(error)) {
-    names.push_back(item->path().filename().string());
+  try {
+    return names_in_directory(directory);
+  } catch (const Error&) {
+    return {};
   }
-  std::ranges::sort(names);
-  return names;
 }
 
 // "m-00002-of-00005.gguf": read with the first part.

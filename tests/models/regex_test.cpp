@@ -139,5 +139,15 @@ TEST(Unicode, IsOfVersion16) {
   EXPECT_EQ(nfc("\U000105d2\u0307"), "\U000105c9");  // Unicode 16
 }
 
+// What \b needs is looked up once, however often it is repeated.
+TEST(Regex, RepeatingAPatternIsFast) {
+  for (const char* pattern :
+       {R"((?:a\b){99999})", R"((?:[a-c]+\B){99999})", R"((?>\b\w){99999})"}) {
+    const auto start = std::chrono::steady_clock::now();
+    test::expect_error(ErrorKind::Input, "too large", [&] { cut(pattern, "a"); });
+    EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::seconds(1)) << pattern;
+  }
+}
+
 }  // namespace
 }  // namespace minfer

@@ -81,7 +81,9 @@ TEST_F(SystemErrors, ThreadsThatCannotBeStarted) {
 
 TEST_F(SystemErrors, HangupThatIsIgnoredStaysIgnored) {
   const ProcessResult run = shell(
-      "trap '' HUP; $0 generate -m $1 -n 300 --ignore-eos -q x & kill -HUP $!; wait $!", {model_});
+      "trap '' HUP; $0 generate -m $1 -n 300 --ignore-eos -q x & "
+      "for i in $(seq 200); do kill -HUP $!; sleep 0.001; done; wait $!",
+      {model_});
   EXPECT_EQ(run.exit_code, 0) << run.err;
 }
 

@@ -106,18 +106,26 @@ TEST_F(LongPrompt, InChunksShowsProgress) {
 }
 
 TEST_F(LongPrompt, WithoutATerminalThereIsNoProgress) {
-  const ProcessResult result = generate({std::string(900, 'x')});
+  std::vector<std::string> args = reading();
+  args.insert(args.end(), {"-b", "512"});
+  Process process(args);
+  std::this_thread::sleep_for(std::chrono::seconds(3));
+  process.send(SIGINT);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130) << result.err;
   EXPECT_EQ(result.err.find('\r'), std::string::npos);
   EXPECT_EQ(result.err.find("\x1b["), std::string::npos);
 }
 
+// One pass of a minute.
 TEST_F(MinferProcess, ASignalEndsThePrefillOfABench) {
-  Process process(command({"bench", "--synthetic", "smollm2-135m:f16", "-p", "8000", "-b", "8000",
-                           "-n", "0", "-r", "1", "--no-warmup", "--device", "cpu", "-t", "1"}));
-  std::this_thread::sleep_for(std::chrono::seconds(3));
+  Terminal terminal(command({"bench", "--synthetic", "smollm2-135m:f16", "-p", "8000", "-b", "8000",
+                             "-n", "0", "-r", "1", "--no-warmup", "--device", "cpu", "-t", "1"}));
+  ASSERT_TRUE(terminal.wait_for("on cpu")) << terminal.shown();  // measures the memory, then begins
+  std::this_thread::sleep_for(std::chrono::seconds(4));
   const auto sent = Clock::now();
-  process.send(SIGINT);
-  EXPECT_EQ(process.wait().exit_code, 130);
+  terminal.send(SIGINT);
+  EXPECT_EQ(terminal.exit_code(), 130) << terminal.shown();
   EXPECT_LT(Clock::now() - sent, std::chrono::seconds(5));
 }
 
