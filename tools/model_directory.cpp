@@ -18,7 +18,8 @@ namespace fs = std::filesystem;
 std::vector<std::string> names_in(const fs::path& directory) {
   try {
     return names_in_directory(directory);
-  } catch (const Error&) {
+  } catch (const Error& e) {
+    if (e.kind() == ErrorKind::Memory) throw;
     return {};
   }
 }
