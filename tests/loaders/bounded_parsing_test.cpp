@@ -10,6 +10,7 @@
 #include "loaders/tensor_source.h"
 #include "tests/support/allocation_meter.h"
 #include "tests/support/model_files.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/temp_dir.h"
 
 // Files that ask for much more than they hold: at most twice the file and 64 MB, in time that grows
@@ -81,7 +82,7 @@ TEST_P(BoundedJson, OfManyValues) {
   const std::string text = array_of(GetParam().piece, 12 << 20);
   const Taken taken = run(text.size(), [&] { parse_strict_json(text); });
   EXPECT_FALSE(taken.accepted);
-  EXPECT_LT(taken.seconds, 2);
+  EXPECT_LT(taken.seconds, 2 * kSanitizedSlowdown);
   std::vector<std::string> warnings;
   run(text.size(), [&] { parse_python_json(text, "f", warnings); });
   expect_linear([](size_t n) { return array_of(GetParam().piece, n); },

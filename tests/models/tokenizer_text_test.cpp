@@ -6,6 +6,7 @@
 #include "models/tokenizer.h"
 #include "models/tokenizer_split.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {
@@ -14,11 +15,7 @@ namespace {
 using test::data_dir;
 
 // Where the sanitizers slow everything down, a tenth of the text tells the same.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr size_t kLongText = 100'000;
-#else
-constexpr size_t kLongText = 1'000'000;
-#endif
+constexpr size_t kLongText = test::kSanitized ? 100'000 : 1'000'000;
 // Of the process. A quadratic loop over a million symbols takes hours.
 constexpr double kMaxSeconds = 5;
 

@@ -8,6 +8,7 @@
 #include "loaders/checksum.h"
 #include "models/chat/chat_template.h"
 #include "models/tokenizer.h"
+#include "tests/support/sanitized.h"
 #include "tests/support/test_data.h"
 
 namespace minfer {
@@ -15,14 +16,8 @@ namespace {
 
 using nlohmann::json;
 using test::data_dir;
+using test::kSanitizedSlowdown;
 using test::read_file;
-
-// Sanitizers see every load and store.
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr double kSanitizedSlowdown = 20;
-#else
-constexpr double kSanitizedSlowdown = 1;
-#endif
 
 std::vector<std::string> split(const std::string& text, const std::string& separator) {
   std::vector<std::string> parts;
