@@ -16,7 +16,7 @@ install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/k
         FILES_MATCHING PATTERN "*.h")
 foreach(header IN ITEMS kernels/backend kernels/bench kernels/decode_plan loaders/metadata
         loaders/tensor_source models/card_memory models/chat/chat_template models/model models/model_config
-        models/synthetic models/tokenizer models/weights engine/generate engine/sampler
+        models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
         engine/session)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/${folder})

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "engine/forward.h"
-#include "models/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 
 namespace minfer {
 

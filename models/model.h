@@ -8,7 +8,7 @@
 
 #include "models/card_memory.h"
 #include "models/model_config.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "models/weights.h"
 
 namespace minfer {

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes models/unicode_tables_data.inc and models/unicode_nfc_data.inc from Unicode 16, the version
+"""Writes models/tokenizer/unicode_tables_data.inc and models/tokenizer/unicode_nfc_data.inc from Unicode 16, the version
 of the engine that tokenizers are run with, whatever version Python itself carries:
 
     pip install unicodedata2==16.0.0 fonttools==4.55.3 regex==2024.11.6
@@ -158,5 +158,5 @@ constexpr ClassRange kClassRanges[] = {{
 """
 
 
-(ROOT / "models/unicode_tables_data.inc").write_text(tables())
-(ROOT / "models/unicode_nfc_data.inc").write_text(nfc_data())
+(ROOT / "models/tokenizer/unicode_tables_data.inc").write_text(tables())
+(ROOT / "models/tokenizer/unicode_nfc_data.inc").write_text(nfc_data())

@@ -1,6 +1,6 @@
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tools/chat_options.h"
 #include "tools/commands.h"
 #include "tools/id_tokenizer.h"

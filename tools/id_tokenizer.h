@@ -4,7 +4,7 @@
 #include <string_view>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace minfer {
 

@@ -10,7 +10,7 @@
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
 #include "models/chat/chat_template.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace minfer {
 namespace {

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "loaders/earlier_output.h"
-#include "models/quantize_plan.h"
+#include "models/quantize/plan.h"
 
 namespace minfer {
 

@@ -4,7 +4,7 @@
 #include <string>
 #include <vector>
 
-#include "models/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 
 namespace minfer {
 

@@ -5,7 +5,7 @@
 #include <utility>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace minfer {
 

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-#include "models/quantize.h"
+#include "models/quantize/quantize.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_models.h"
 

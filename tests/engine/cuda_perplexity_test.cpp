@@ -6,7 +6,7 @@
 #include "engine/perplexity.h"
 #include "loaders/quantized_dir.h"
 #include "models/hf_config_text.h"
-#include "models/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 #include "tests/engine/smollm2.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_data.h"

@@ -3,8 +3,8 @@
 #include "kernels/base/utf8.h"
 #include "loaders/charsmap.h"
 #include "loaders/tokenizer_model.h"
-#include "models/tokenizer.h"
-#include "models/tokenizer_formats.h"
+#include "models/tokenizer/formats.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/fuzz/parser_targets.h"
 #include "tests/support/charsmap_builder.h"
 

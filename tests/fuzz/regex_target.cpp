@@ -1,7 +1,7 @@
 #include <stdexcept>
 
 #include "kernels/base/utf8.h"
-#include "models/tokenizer_split.h"
+#include "models/tokenizer/split.h"
 #include "tests/fuzz/parser_targets.h"
 
 namespace minfer::test {

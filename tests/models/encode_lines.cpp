@@ -5,7 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 int main(int argc, char** argv) {
   using minfer::TokenId;

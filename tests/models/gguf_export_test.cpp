@@ -1,11 +1,11 @@
-#include "models/gguf_export.h"
+#include "models/quantize/gguf_export.h"
 
 #include <gtest/gtest.h>
 
 #include "engine/session.h"
 #include "kernels/base/quant_codec.h"
 #include "loaders/tokenizer_model.h"
-#include "models/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fixture_models.h"
 #include "tests/support/float64_llama.h"

@@ -1,4 +1,4 @@
-#include "models/gptq.h"
+#include "models/quantize/gptq.h"
 
 #include <gtest/gtest.h>
 
@@ -6,8 +6,8 @@
 #include <cmath>
 #include <cstring>
 
-#include "models/feedback_scale.h"
-#include "models/quantize.h"
+#include "models/quantize/feedback_scale.h"
+#include "models/quantize/quantize.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/tensors.h"
 

@@ -1,6 +1,6 @@
 #include <gtest/gtest.h>
 
-#include "models/tokenizer_split.h"
+#include "models/tokenizer/split.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/test_data.h"

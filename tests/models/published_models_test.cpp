@@ -6,7 +6,7 @@
 #include <functional>
 
 #include "models/model.h"
-#include "models/quantize_plan.h"
+#include "models/quantize/plan.h"
 #include "models/weight_names.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/expect_error.h"

@@ -1,4 +1,4 @@
-#include "models/quantize_model.h"
+#include "models/quantize/quantize_model.h"
 
 #include <gtest/gtest.h>
 

@@ -1,10 +1,9 @@
-#include "models/quantize_plan.h"
-
 #include <gtest/gtest.h>
 
 #include <map>
 
 #include "loaders/compressed_tensors.h"
+#include "models/quantize/plan.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_models.h"
 #include "tests/support/temp_dir.h"

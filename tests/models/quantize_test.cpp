@@ -1,4 +1,4 @@
-#include "models/quantize.h"
+#include "models/quantize/quantize.h"
 
 #include <gtest/gtest.h>
 

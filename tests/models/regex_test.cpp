@@ -4,9 +4,9 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer_split.h"
-#include "models/unicode_nfc.h"
-#include "models/unicode_tables.h"
+#include "models/tokenizer/split.h"
+#include "models/tokenizer/unicode_nfc.h"
+#include "models/tokenizer/unicode_tables.h"
 #include "tests/support/expect_error.h"
 
 namespace minfer {

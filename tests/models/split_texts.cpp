@@ -8,7 +8,7 @@
 #include <string>
 
 #include "kernels/base/error.h"
-#include "models/tokenizer_split.h"
+#include "models/tokenizer/split.h"
 
 namespace {
 

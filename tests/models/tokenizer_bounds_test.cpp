@@ -3,7 +3,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/error.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/allocation_meter.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

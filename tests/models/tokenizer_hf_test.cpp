@@ -2,7 +2,7 @@
 // that scripts/make_tokenizer_fixtures.py has written.
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_data.h"

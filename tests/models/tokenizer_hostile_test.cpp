@@ -5,7 +5,7 @@
 #include "kernels/base/error.h"
 #include "loaders/charsmap.h"
 #include "loaders/tokenizer_model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/charsmap_builder.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

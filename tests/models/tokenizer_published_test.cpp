@@ -3,7 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "loaders/tokenizer_model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"
 #include "tests/support/test_data.h"

@@ -2,7 +2,7 @@
 #include <nlohmann/json.hpp>
 
 #include "loaders/tokenizer_model.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/temp_dir.h"

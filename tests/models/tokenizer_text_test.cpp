@@ -3,8 +3,8 @@
 #include <nlohmann/json.hpp>
 #include <random>
 
-#include "models/tokenizer.h"
-#include "models/tokenizer_split.h"
+#include "models/tokenizer/split.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/test_data.h"

@@ -3,7 +3,7 @@
 
 #include <nlohmann/json.hpp>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/test_data.h"
 

@@ -7,7 +7,7 @@
 #include "kernels/base/error.h"
 #include "loaders/checksum.h"
 #include "models/chat/chat_template.h"
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/test_data.h"
 

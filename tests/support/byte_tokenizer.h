@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "loaders/metadata.h"
-#include "models/tokenizer.h"
-#include "models/tokenizer_byte_level.h"
+#include "models/tokenizer/byte_level.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace minfer::test {
 

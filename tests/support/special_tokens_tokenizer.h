@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "models/tokenizer.h"
+#include "models/tokenizer/tokenizer.h"
 
 namespace minfer::test {
 

@@ -1,0 +1,182 @@
+#include "models/quantize/gguf_export.h"
+
+#include <cmath>
+#include <filesystem>
+#include <map>
+#include <utility>
+
+#include "kernels/base/math.h"
+#include "loaders/gguf_writer.h"
+#include "loaders/staging.h"
+#include "models/model.h"
+#include "models/tokenizer/tokenizer.h"
+
+namespace minfer {
+namespace {
+
+constexpr const char* kFile = "model.gguf";  // while it is being written
+constexpr const char* kRopeDivisors = "rope_freqs.weight";
+
+bool is_table(const std::string& name) {
+  return name == "model.embed_tokens.weight" || name == "lm_head.weight";
+}
+
+uint64_t file_type(DType type) {  // llama.cpp's number for the file as a whole
+  return type == DType::F16 ? 1 : type == DType::Q8_0 ? 7 : 2;
+}
+
+void set_config(Metadata& metadata, const ModelConfig& c) {
+  const auto set = [&](const char* name, int64_t value) {
+    metadata.set(cat("llama.", name), static_cast<uint64_t>(value));
+  };
+  set("vocab_size", c.vocab_size);
+  set("context_length", c.trained_seq_len);
+  set("embedding_length", c.dim);
+  set("feed_forward_length", c.ffn_dim);
+  set("block_count", c.n_layers);
+  set("attention.head_count", c.n_heads);
+  set("attention.head_count_kv", c.n_kv_heads);
+  set("attention.key_length", c.head_dim);
+  set("attention.value_length", c.head_dim);
+  set("rope.dimension_count", c.rotary_dim);
+  metadata.set("llama.attention.layer_norm_rms_epsilon", double{c.norm_eps});
+  metadata.set("llama.rope.freq_base", c.rope_theta);
+  if (c.rope_scaling == RopeScaling::Linear) {
+    metadata.set("llama.rope.scaling.type", std::string("linear"));
+    metadata.set("llama.rope.scaling.factor", c.rope_factor);
+  }
+}
+
+void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelConfig& config,
+                   const std::string& tokenizer_source) {
+  Metadata own;
+  if (!tokenizer_source.empty()) {
+    own = load_tokenizer(tokenizer_source)->to_gguf(config.vocab_size);
+  } else {
+    for (const auto& [key, value] : source.metadata.all()) {
+      if (key.starts_with("tokenizer.")) own.set(key, value);
+    }
+  }
+  MINFER_REQUIRE(Input, own.has("tokenizer.ggml.model"), shortened(source.path),
+                 ": has no tokenizer, which a GGUF file needs");
+  for (const auto& [key, value] : own.all()) metadata.set(key, value);
+}
+
+// How much slower than without scaling each pair rotates: GGUF has the llama3 scaling as a table.
+std::vector<float> rope_divisors(const ModelConfig& config) {
+  if (config.rope_scaling != RopeScaling::Llama3) return {};
+  ModelConfig plain = config;
+  plain.rope_scaling = RopeScaling::None;
+  const std::vector<double> unscaled = rope_frequencies(plain), scaled = rope_frequencies(config);
+  std::vector<float> divisors;
+  for (size_t i = 0; i < scaled.size(); ++i) {
+    divisors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
+  }
+  return divisors;
+}
+
+class GgufModelWriter final : public ModelWriter {
+ public:
+  GgufModelWriter(const QuantizePlan& plan, const GgufExportOptions& options, Metadata metadata)
+      : head_dim_(plan.config.head_dim),
+        staging_(options.output, OutputKind::Gguf, options.replace) {
+    const std::vector<float> divisors = rope_divisors(plan.config);
+    const std::vector<NamedShape> weights = gguf_weights(plan.config);
+    MINFER_CHECK(weights.size() == plan.tensors.size(), weights.size(), " names");
+    std::vector<TensorEntry> tensors;
+    int64_t n_bytes = 16 << 20;  // header
+    for (size_t i = 0; i < weights.size(); ++i) {
+      const TensorEntry& output = plan.tensors[i].output;
+      const std::string& name = weights[i].name;
+      const bool rotates =
+          name.find(".attn_q.") != std::string::npos || name.find(".attn_k.") != std::string::npos;
+      slots_[output.name] = {name, rotates};
+      tensors.push_back({name, output.dtype, output.shape});
+      n_bytes = checked_add(n_bytes, bytes_of(output.dtype, output.shape));
+    }
+    if (!divisors.empty()) {
+      tensors.push_back({kRopeDivisors, DType::F32, {std::ssize(divisors)}});
+    }
+    staging_.require_space(n_bytes);
+    file_ = std::make_unique<GgufWriter>(path(), metadata, tensors);
+    if (!divisors.empty()) {
+      file_->write(kRopeDivisors, 0, divisors.data(), divisors.size() * sizeof(float));
+    }
+  }
+
+  void write_rows(const TensorEntry& tensor, int64_t begin, const Tensor& rows) override {
+    const Slot& slot = slots_.at(tensor.name);
+    const int64_t n_rows = rows.shape[0], row_bytes = rows.n_bytes() / n_rows;
+    const auto* bytes = static_cast<const char*>(rows.data);
+    if (!slot.rotates) return write(slot, begin, bytes, n_rows, row_bytes);
+    for (int64_t i = 0; i < n_rows; ++i) {
+      write(slot, row_in_pairs(begin + i), bytes + i * row_bytes, 1, row_bytes);
+    }
+  }
+
+  void write_rows(const TensorEntry& tensor, int64_t, const QuantizedMatrix&) override {
+    throw Error(ErrorKind::Internal, cat("tensor ", tensor.name, " has groups, GGUF blocks"));
+  }
+
+  std::vector<std::string> finish(const std::string&) override {
+    file_->finish();
+    check_model(*open_source(path()));
+    return staging_.commit_file(kFile);
+  }
+
+ private:
+  struct Slot {
+    std::string name;
+    bool rotates = false;  // queries and keys: rotary halves here, pairs there
+  };
+
+  std::string path() const { return staging_.directory() + '/' + kFile; }
+
+  // Of rows i and i + head_dim / 2 of a head GGUF makes neighbours.
+  int64_t row_in_pairs(int64_t row) const {
+    const int64_t head = row / head_dim_, i = row % head_dim_, half = head_dim_ / 2;
+    return head * head_dim_ + (i < half ? 2 * i : 2 * (i - half) + 1);
+  }
+
+  void write(const Slot& slot, int64_t row, const char* bytes, int64_t n_rows, int64_t row_bytes) {
+    file_->write(slot.name, static_cast<uint64_t>(row * row_bytes), bytes,
+                 static_cast<uint64_t>(n_rows * row_bytes));
+  }
+
+  int64_t head_dim_;
+  Staging staging_;
+  std::unique_ptr<GgufWriter> file_;   // closed before staging_ goes
+  std::map<std::string, Slot> slots_;  // by Hugging Face's names
+};
+
+}  // namespace
+
+void choose_gguf_types(QuantizePlan& plan, DType type) {
+  for (PlannedTensor& tensor : plan.tensors) {
+    TensorEntry& output = tensor.output;
+    output.quant.reset();
+    if (output.shape.rank < 2) {
+      output.dtype = DType::F32;
+    } else {
+      output.dtype = type == DType::Q4_0 && is_table(output.name) ? DType::Q8_0 : type;
+      tensor.fallback = output.shape.last() % info(output.dtype).block_elements != 0;
+      if (tensor.fallback) output.dtype = DType::F16;
+    }
+    output.file_bytes = static_cast<uint64_t>(bytes_of(output.dtype, output.shape));
+  }
+}
+
+std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
+                                                    const QuantizePlan& plan,
+                                                    const GgufExportOptions& options) {
+  Metadata metadata;
+  metadata.set("general.architecture", std::string("llama"));
+  metadata.set("general.name", shortened(std::filesystem::path(options.output).stem().string()));
+  metadata.set("general.file_type", file_type(options.type));
+  metadata.set("general.quantization_version", uint64_t{2});
+  set_config(metadata, plan.config);
+  set_tokenizer(metadata, source, plan.config, options.tokenizer_source);
+  return std::make_unique<GgufModelWriter>(plan, options, std::move(metadata));
+}
+
+}  // namespace minfer
