@@ -1,56 +1,18 @@
 #include "engine/calibrate.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cstring>
 #include <optional>
 
 #include "models/weight_layout.h"
+#include "models/weight_names.h"
 
 namespace minfer {
 namespace {
 
-// A matrix of a block by its name in a Hugging Face file.
-struct Module {
-  std::string_view name;
-  BlockInput input;
-  Matrix LayerWeights::*matrix;
-};
-constexpr Module kModules[] = {{"self_attn.q_proj", BlockInput::Attention, &LayerWeights::wq},
-                               {"self_attn.k_proj", BlockInput::Attention, &LayerWeights::wk},
-                               {"self_attn.v_proj", BlockInput::Attention, &LayerWeights::wv},
-                               {"self_attn.o_proj", BlockInput::AttentionOutput, &LayerWeights::wo},
-                               {"mlp.gate_proj", BlockInput::Ffn, &LayerWeights::w_gate},
-                               {"mlp.up_proj", BlockInput::Ffn, &LayerWeights::w_up},
-                               {"mlp.down_proj", BlockInput::FfnOutput, &LayerWeights::w_down}};
-
 // Whether what comes of it is added to the residual stream.
 bool ends_half(BlockInput input) {
   return input == BlockInput::AttentionOutput || input == BlockInput::FfnOutput;
-}
-
-struct Place {
-  int64_t layer;
-  const Module* module;
-};
-
-// Of "model.layers.3.mlp.up_proj.weight"; none outside the layers.
-std::optional<Place> place_of(std::string_view name) {
-  constexpr std::string_view kPrefix = "model.layers.", kSuffix = ".weight";
-  if (!name.starts_with(kPrefix) || !name.ends_with(kSuffix)) return std::nullopt;
-  name.remove_prefix(kPrefix.size());
-  name.remove_suffix(kSuffix.size());
-  Place place{};
-  const auto [end, error] = std::from_chars(name.data(), name.data() + name.size(), place.layer);
-  if (error != std::errc() || end == name.data() + name.size()) return std::nullopt;
-  name.remove_prefix(static_cast<size_t>(end + 1 - name.data()));
-  for (const Module& module : kModules) {
-    if (module.name == name) {
-      place.module = &module;
-      return place;
-    }
-  }
-  return std::nullopt;
 }
 
 // a - b, element by element, as columns: [n, width] to [width, n].
@@ -73,14 +35,19 @@ void add_products(Backend& backend, DeviceTensor& sum, const HostTensor& x, cons
 TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const TokenId> tokens,
                                  const CalibrationOptions& options, int n_threads)
     : model_(model), backend_(backend), n_threads_(n_threads) {
-  const ModelConfig& config = model.config;
-  const int64_t length = std::min(options.window_tokens, config.trained_seq_len);
+  const ModelSpec& spec = model.spec;
+  for (const NamedShape& named : hf_weights(spec)) {
+    if (named.weight.is_in_block() && named.weight.is_matrix()) {
+      matrices_[named.name] = named.weight;
+    }
+  }
+  const int64_t length = std::min(options.window_tokens, spec.trained_seq_len);
   const int64_t n_tokens = std::ssize(tokens);
   MINFER_REQUIRE(Usage, n_tokens >= length, "the calibration text has ", n_tokens,
                  " tokens, one window takes ", length);
-  state_.kv = make_kv_cache(backend, config, DType::F16, length);
-  state_.scratch = make_scratch(backend, config, length);
-  state_.rope_table = make_rope_table(backend, config, length);
+  state_.kv = make_kv_cache(backend, spec, DType::F16, length);
+  state_.scratch = make_scratch(backend, spec, length);
+  state_.rope_tables = make_rope_tables(backend, spec, length);
   const int64_t n_windows = std::min(options.n_windows, n_tokens / length);
   for (int64_t i = 0; i < n_windows; ++i) {
     const int64_t begin = n_windows == 1 ? 0 : (n_tokens - length) * i / (n_windows - 1);
@@ -93,9 +60,9 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
 
 std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64_t group,
                                                   int64_t begin, const Tensor& rows) {
-  const std::optional<Place> place = place_of(name);
-  if (!place) return std::nullopt;
-  const auto asked = std::pair(place->layer, place->module->input);
+  const auto weight = matrices_.find(name);
+  if (weight == matrices_.end()) return std::nullopt;
+  const auto asked = std::pair(weight->second.layer, weight->second.input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
   if (group == 0) group = rows.shape[1];
@@ -118,9 +85,9 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
 
 void TextCalibration::take_rows(const std::string& name, int64_t begin,
                                 const QuantizedMatrix& rows) {
-  const std::optional<Place> place = place_of(name);
-  if (!place) return;
-  Matrix& w = model_.weights.layers[static_cast<size_t>(place->layer)].*place->module->matrix;
+  const auto weight = matrices_.find(name);
+  if (weight == matrices_.end()) return;
+  Matrix& w = matrix_of(model_.weights, weight->second);
   HostTensor& values = taken_[&w];
   if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
   for (int64_t row = 0; row < rows.out_dim(); ++row) {

@@ -49,6 +49,7 @@ class TextCalibration final : public Calibration {
   int n_threads_;
   ForwardState state_;
   std::vector<Window> windows_;
+  std::map<std::string, WeightInfo> matrices_;  // of the blocks, by Hugging Face's names
 
   // The input in turn.
   int64_t layer_ = -1;

@@ -27,7 +27,7 @@ ContinuationScore ContinuationScorer::score(const ContinuationTokens& tokens) {
   const int64_t n_continuation = std::ssize(tokens.continuation), limit = session_.max_seq_len();
   MINFER_REQUIRE(Input, n_continuation <= limit, "the continuation has ", n_continuation,
                  " tokens, the context holds ", limit);
-  const int64_t n_rows = session_.model().config.vocab_size;
+  const int64_t n_rows = session_.model().spec.vocab_size;
   for (const TokenId id : tokens.continuation) {
     MINFER_REQUIRE(Input, id < n_rows, "token ", id, " of the continuation has no logit: the ",
                    "embedding has ", n_rows, " rows");
@@ -45,7 +45,7 @@ ContinuationScore ContinuationScorer::score(const ContinuationTokens& tokens) {
   evaluated_.assign(ids.begin(), ids.end() - 1);
 
   ContinuationScore result{.logprob = 0, .is_greedy = true, .n_tokens = n_continuation};
-  const auto vocab_size = static_cast<size_t>(session_.model().config.vocab_size);
+  const auto vocab_size = static_cast<size_t>(session_.model().spec.vocab_size);
   const int64_t chunk = session_.prefill_chunk();
   for (int64_t begin = n_kept; begin < std::ssize(evaluated_); begin += chunk) {
     const int64_t n_tokens = std::min(chunk, std::ssize(evaluated_) - begin);

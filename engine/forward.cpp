@@ -8,39 +8,14 @@
 namespace minfer {
 namespace {
 
-void norm(Backend& backend, const ModelConfig& config, Tensor out, Tensor x, Tensor weight,
-          Tensor bias) {
-  if (config.is_llama()) {
-    backend.rms_norm(out, x, weight, config.norm_eps);
-  } else {
-    backend.layer_norm(out, x, weight, bias, config.norm_eps);
-  }
-}
-
 // Rows of a pass that follow one another in one sequence.
 struct Run {
   int64_t begin, n_tokens;  // rows
   int64_t pos;              // of the first one
 };
 
-struct Linear {
-  Product product;
-  Tensor bias;  // may be null
-};
-
-// x wᵀ + bias for each
-void linear(Backend& backend, Tensor x, std::initializer_list<Linear> layers) {
-  std::vector<Product> products;
-  for (const Linear& layer : layers) products.push_back(layer.product);
-  backend.matmuls(x, products);
-  for (const auto& [product, bias] : layers) {
-    if (bias) backend.add_bias(product.out, product.out, bias);
-  }
-}
-
-// One pass over the rows of one or more sequences. Both families are
-//   x += attention(norm(x)); x += ffn(norm(x))
-// with RMSNorm, RoPE and SwiGLU (Llama) or LayerNorm, learned positions and GELU (GPT-2).
+// One pass over the rows of one or more sequences: x += attention(norm(x)); x += ffn(norm(x)) for
+// each block.
 class ForwardPass {
  public:
   // One sequence.
@@ -57,7 +32,7 @@ class ForwardPass {
         n_tokens_(runs_.back().begin + runs_.back().n_tokens) {}
 
   Tensor embed(std::span<const TokenId> tokens) {
-    const Tensor x = rows(state_.scratch.x);
+    const Tensor x = rows(state_.scratch.x, model_.spec.dim);
     b_.embed(x, model_.weights.embedding, tokens);
     if (model_.weights.positions) {
       std::vector<TokenId> positions(tokens.size());
@@ -65,7 +40,7 @@ class ForwardPass {
         const auto first = positions.begin() + run.begin;
         std::iota(first, first + run.n_tokens, narrow<TokenId>(run.pos));
       }
-      const Tensor at = rows(state_.scratch.positions);
+      const Tensor at = rows(state_.scratch.positions, model_.spec.dim);
       b_.embed(at, model_.weights.positions, positions);
       b_.add(x, x, at);
     }
@@ -74,7 +49,7 @@ class ForwardPass {
 
   Tensor all_layers(std::span<const TokenId> tokens, const LayerObserver& observe) {
     const Tensor x = embed(tokens);
-    layers(0, model_.config.n_layers, x, observe);
+    layers(0, model_.spec.n_layers(), x, observe);
     return x;
   }
 
@@ -82,7 +57,7 @@ class ForwardPass {
   // the last block takes keys and values alone: nobody would read what else it made of them.
   Tensor last_rows(std::span<const TokenId> tokens, int64_t n_last) {
     MINFER_CHECK(n_last >= 1 && n_last <= n_tokens_, "the last ", n_last, " of ", n_tokens_);
-    const int64_t last = model_.config.n_layers - 1, n_first = n_tokens_ - n_last;
+    const int64_t last = model_.spec.n_layers() - 1, n_first = n_tokens_ - n_last;
     if (n_first < kWorthSkipping) return all_layers(tokens, {}).rows(n_first, n_last);
     const Tensor x = embed(tokens), x_last = x.rows(n_first, n_last);
     layers(0, last, x, {});
@@ -95,26 +70,24 @@ class ForwardPass {
   // The residual stream in front of the last block, of which the cache has everything then.
   Tensor fill_cache(std::span<const TokenId> tokens) {
     const Tensor x = embed(tokens);
-    layers(0, model_.config.n_layers - 1, x, {});
-    append_to_cache(model_.config.n_layers - 1, x);
+    layers(0, model_.spec.n_layers() - 1, x, {});
+    append_to_cache(model_.spec.n_layers() - 1, x);
     return x;
   }
 
   // See block_input.
   Tensor input(int64_t index, BlockInput which, Tensor x) {
-    const auto i = static_cast<size_t>(index);
-    const LayerWeights& layer = model_.weights.layers[i];
     switch (which) {
       case BlockInput::Attention:
-        return attention_input(x, layer);
+        return attention_input(index, x);
       case BlockInput::AttentionOutput:
-        return attended(x, layer, state_.kv.layers[i]);
+        return attended(index, x);
       case BlockInput::Ffn:
-        return ffn_input(x, layer);
+        return ffn_input(index, x);
       case BlockInput::FfnOutput:
         break;
     }
-    return ffn_hidden(x, layer);
+    return ffn_hidden(index, x);
   }
 
  private:
@@ -125,8 +98,7 @@ class ForwardPass {
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
       for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        add_block_output(b_, model_.weights.layers[static_cast<size_t>(i)], half, x,
-                         input(i, half, x));
+        add_block_output(b_, weights(i), half, x, input(i, half, x));
       }
       if (observe) observe(i, x);
       if (state_.after_block) state_.after_block();
@@ -135,72 +107,104 @@ class ForwardPass {
 
   // What later rows need of these, of one sequence.
   void append_to_cache(int64_t index, Tensor x) {
-    const auto i = static_cast<size_t>(index);
-    const LayerWeights& layer = model_.weights.layers[i];
-    const Tensor k = heads(state_.scratch.k, model_.config.n_kv_heads);
-    const Tensor v = heads(state_.scratch.v, model_.config.n_kv_heads);
-    linear(b_, attention_input(x, layer),
-           {{{rows(state_.scratch.k), layer.wk}, layer.bk},
-            {{rows(state_.scratch.v), layer.wv}, layer.bv}});
-    if (state_.rope_table) b_.rope(k, state_.rope_table, runs_.front().pos);
-    b_.kv_append(state_.kv.layers[i], k, v, runs_.front().pos);
+    const LayerSpec& spec = model_.spec.layer(index);
+    const LayerWeights& w = weights(index);
+    const Tensor k = heads(state_.scratch.k, spec.n_kv_heads, spec);
+    const Tensor v = heads(state_.scratch.v, spec.n_kv_heads, spec);
+    const Tensor k_rows = rows(state_.scratch.k, spec.kv_dim());
+    const Tensor v_rows = rows(state_.scratch.v, spec.kv_dim());
+    const Product products[] = {{k_rows, w.wk.weight}, {v_rows, w.wv.weight}};
+    b_.matmuls(attention_input(index, x), products);
+    if (w.wk.bias) b_.add_bias(k_rows, k_rows, w.wk.bias);
+    if (w.wv.bias) b_.add_bias(v_rows, v_rows, w.wv.bias);
+    b_.norm_heads(k, spec.qk_norm, w.k_norm.weight, spec.norm_eps);
+    if (const Tensor table = rope_table(spec)) b_.rope(k, table, runs_.front().pos);
+    b_.kv_append(cache(index), k, v, runs_.front().pos);
   }
 
-  Tensor attention_input(Tensor x, const LayerWeights& layer) {
-    const Tensor normed = rows(state_.scratch.normed);
-    norm(b_, model_.config, normed, x, layer.attn_norm, layer.attn_norm_bias);
-    return normed;
+  Tensor normed(const LayerSpec& spec, Tensor x, const Norm& norm) {
+    const Tensor out = rows(state_.scratch.normed, model_.spec.dim);
+    b_.norm({.out = out,
+             .x = x,
+             .weight = norm.weight,
+             .bias = norm.bias,
+             .kind = spec.norm,
+             .eps = spec.norm_eps});
+    return out;
+  }
+  Tensor attention_input(int64_t index, Tensor x) {
+    return normed(model_.spec.layer(index), x, weights(index).attn_norm);
+  }
+  Tensor ffn_input(int64_t index, Tensor x) {
+    return normed(model_.spec.layer(index), x, weights(index).ffn_norm);
   }
 
-  Tensor attended(Tensor x, const LayerWeights& layer, KvLayer& cache) {
+  Tensor attended(int64_t index, Tensor x) {
+    const LayerSpec& spec = model_.spec.layer(index);
+    const LayerWeights& w = weights(index);
     const Scratch& s = state_.scratch;
-    const Tensor normed = attention_input(x, layer);
-
-    const Tensor q = heads(s.q, model_.config.n_heads);     // [n_tokens, n_heads, head_dim]
-    const Tensor k = heads(s.k, model_.config.n_kv_heads);  // [n_tokens, n_kv_heads, head_dim]
-    const Tensor v = heads(s.v, model_.config.n_kv_heads);
-    const Tensor out = heads(s.attended, model_.config.n_heads);
-    const float scale = attention_scale(model_.config);
+    const Tensor q = heads(s.q, spec.n_heads, spec);     // [n_tokens, n_heads, head_dim]
+    const Tensor k = heads(s.k, spec.n_kv_heads, spec);  // [n_tokens, n_kv_heads, head_dim]
+    const Tensor v = heads(s.v, spec.n_kv_heads, spec);
+    const Tensor out = heads(s.attended, spec.n_heads, spec);
+    const QkvArgs qkv{.x = attention_input(index, x),
+                      .q = q,
+                      .k = k,
+                      .v = v,
+                      .wq = w.wq,
+                      .wk = w.wk,
+                      .wv = w.wv,
+                      .norm = {.kind = spec.qk_norm,
+                               .q_weight = w.q_norm.weight,
+                               .k_weight = w.k_norm.weight,
+                               .eps = spec.norm_eps}};
     if (runs_.size() == 1) {
-      const int64_t pos = runs_.front().pos;
-      b_.append_products(cache, normed, {q, layer.wq, layer.bq}, {k, layer.wk, layer.bk},
-                         {v, layer.wv, layer.bv}, state_.rope_table, pos);
-      b_.attention(out, q, cache, pos, scale);
-      return rows(s.attended);
+      b_.qkv_append(qkv, cache(index), rope_table(spec), runs_.front().pos);
+    } else {
+      b_.qkv(qkv);
     }
-    linear(b_, normed,
-           {{{rows(s.q), layer.wq}, layer.bq},
-            {{rows(s.k), layer.wk}, layer.bk},
-            {{rows(s.v), layer.wv}, layer.bv}});
     for (const Run& run : runs_) {  // which use the cache in turn
       const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
-      b_.rope_append(cache, of_run(q), of_run(k), of_run(v), state_.rope_table, run.pos);
-      b_.attention(of_run(out), of_run(q), cache, run.pos, scale);
+      if (runs_.size() > 1) {
+        b_.rope_append(cache(index), of_run(q), of_run(k), of_run(v), rope_table(spec), run.pos);
+      }
+      b_.attention({.out = of_run(out),
+                    .q = of_run(q),
+                    .cache = cache(index),
+                    .pos = run.pos,
+                    .scale = spec.score_scale(),
+                    .window = spec.window});
     }
-    return rows(s.attended);
+    return rows(s.attended, spec.q_dim());
   }
 
-  Tensor ffn_input(Tensor x, const LayerWeights& layer) {
-    const Tensor normed = rows(state_.scratch.normed);
-    norm(b_, model_.config, normed, x, layer.ffn_norm, layer.ffn_norm_bias);
-    return normed;
+  Tensor ffn_hidden(int64_t index, Tensor x) {
+    const LayerSpec& spec = model_.spec.layer(index);
+    const LayerWeights& w = weights(index);
+    const Tensor hidden = rows(state_.scratch.up, spec.ffn_dim);  // [n_tokens, ffn_dim]
+    b_.ffn_hidden({.out = hidden,
+                   .x = ffn_input(index, x),
+                   .gate = spec.gated ? &w.w_gate : nullptr,
+                   .up = w.w_up,
+                   .activation = spec.activation,
+                   .scratch = spec.gated ? rows(state_.scratch.gate, spec.ffn_dim) : Tensor()});
+    return hidden;
   }
 
-  Tensor ffn_hidden(Tensor x, const LayerWeights& layer) {
-    const Scratch& s = state_.scratch;
-    const Tensor normed = ffn_input(x, layer), up = rows(s.up);  // [n_tokens, ffn_dim]
-    if (model_.config.is_llama()) {
-      b_.gated_matmul(up, normed, layer.w_gate, layer.b_gate, layer.w_up, layer.b_up, rows(s.gate));
-    } else {
-      linear(b_, normed, {{{up, layer.w_up}, {}}});
-      b_.bias_gelu(up, up, layer.b_up, model_.config.gelu);
-    }
-    return up;
+  const LayerWeights& weights(int64_t index) const {
+    return model_.weights.layers[static_cast<size_t>(index)];
   }
-
-  Tensor rows(const DeviceTensor& buffer) const { return buffer.view().rows(0, n_tokens_); }
-  Tensor heads(const DeviceTensor& buffer, int64_t n_heads) const {
-    return rows(buffer).reshaped({n_tokens_, n_heads, model_.config.head_dim});
+  KvLayer& cache(int64_t index) { return state_.kv.layers[static_cast<size_t>(index)]; }
+  Tensor rope_table(const LayerSpec& spec) const {
+    if (spec.rope < 0) return {};
+    return state_.rope_tables.at(static_cast<size_t>(spec.rope));
+  }
+  // [n_tokens, width] in a buffer whose rows may be wider.
+  Tensor rows(const DeviceTensor& buffer, int64_t width) const {
+    return {buffer.view().data, buffer.view().dtype, {n_tokens_, width}};
+  }
+  Tensor heads(const DeviceTensor& buffer, int64_t n_heads, const LayerSpec& spec) const {
+    return rows(buffer, n_heads * spec.head_dim).reshaped({n_tokens_, n_heads, spec.head_dim});
   }
 
   Backend& b_;
@@ -212,8 +216,35 @@ class ForwardPass {
 
 }  // namespace
 
-float attention_scale(const ModelConfig& config) {
-  return static_cast<float>(1 / std::sqrt(static_cast<double>(config.head_dim)));
+void require_computable(const ModelSpec& spec) {
+  for (const LayerSpec& s : spec.layers) {
+    // A spec that differs from the neutral one in what is handled above, and in nothing else.
+    const LayerSpec handled = {.n_heads = s.n_heads,
+                               .n_kv_heads = s.n_kv_heads,
+                               .head_dim = s.head_dim,
+                               .ffn_dim = s.ffn_dim,
+                               .norm = s.norm,
+                               .norm_eps = s.norm_eps,
+                               .qkv_bias = s.qkv_bias,
+                               .attn_out_bias = s.attn_out_bias,
+                               .ffn_bias = s.ffn_bias,
+                               .qk_norm = s.qk_norm,
+                               .rope = s.rope,
+                               .attn_scale = s.attn_scale,
+                               .window = s.window,
+                               .activation = s.activation,
+                               .gated = s.gated};
+    for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
+      MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
+    });
+    MINFER_REQUIRE(Input, !s.gated || s.activation == Activation::Silu,
+                   "a gate with another activation than silu: not supported");
+  }
+  const EdgeSpec& e = spec.edges;
+  const EdgeSpec handled = {.learned_positions = e.learned_positions,
+                            .output_norm = e.output_norm,
+                            .output_norm_eps = e.output_norm_eps};
+  MINFER_REQUIRE(Input, e == handled, "a scale or a cap of embedding or logits: not supported");
 }
 
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
@@ -230,9 +261,7 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
                       Tensor input) {
   const bool is_ffn = which == BlockInput::FfnOutput;
   MINFER_CHECK(is_ffn || which == BlockInput::AttentionOutput, "block input ", int(which));
-  linear(backend, input,
-         {{{x, is_ffn ? layer.w_down : layer.wo, /*accumulate=*/true},
-           is_ffn ? layer.b_down.view() : layer.bo.view()}});
+  backend.add_to_residual(x, input, is_ffn ? layer.w_down : layer.wo);
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
@@ -265,7 +294,13 @@ void output_logits(Backend& backend, const Model& model, ForwardState& state, Te
                    Tensor logits) {
   const Tensor normed = state.scratch.normed.view().rows(0, x.shape[0]);
   const Weights& w = model.weights;
-  norm(backend, model.config, normed, x, w.output_norm, w.output_norm_bias);
+  const EdgeSpec& edges = model.spec.edges;
+  backend.norm({.out = normed,
+                .x = x,
+                .weight = w.output_norm.weight,
+                .bias = w.output_norm.bias,
+                .kind = edges.output_norm,
+                .eps = edges.output_norm_eps});
   backend.matmul(logits, normed, w.output_matrix());
 }
 

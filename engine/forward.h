@@ -2,23 +2,25 @@
 
 #include <functional>
 #include <span>
+#include <vector>
 
 #include "engine/kv_cache.h"
 #include "engine/scratch.h"
 #include "models/model.h"
+#include "models/weight_list.h"
 
 namespace minfer {
+
+// Throws Input, naming the field, for a spec that asks for more than the forward pass computes.
+void require_computable(const ModelSpec& spec);
 
 // What a forward pass works in; made by a Session.
 struct ForwardState {
   KvCache kv;
   Scratch scratch;
-  DeviceTensor rope_table;
+  std::vector<DeviceTensor> rope_tables;   // one for each of the model's ropes
   std::function<void()> after_block = {};  // may be null
 };
-
-// Of the scores: 1 / sqrt(head_dim).
-float attention_scale(const ModelConfig& config);
 
 // Called after each block with its index and the residual stream, [n_tokens, dim].
 using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
@@ -42,12 +44,9 @@ Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& stat
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, int64_t pos);
 
-// What the matrices of a block multiply, in the order of its computation: the input of wq, wk and
-// wv; of wo; of w_gate and w_up; of w_down.
-enum class BlockInput { Attention, AttentionOutput, Ffn, FfnOutput };
-
-// One of them, [n_tokens, in] in the scratch of `state`, from the residual stream x [n_tokens, dim]
-// in front of the block's attention, or of its FFN for the latter two.
+// What some matrices of a block multiply, [n_tokens, in] in the scratch of `state`, from the
+// residual stream x [n_tokens, dim] in front of the block's attention, or of its FFN for the latter
+// two.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, int64_t pos);
 

@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "kernels/backend.h"
-#include "models/model_config.h"
+#include "models/spec.h"
 
 namespace minfer {
 
@@ -16,9 +16,9 @@ struct KvCache {
 };
 
 // Bytes that the backend gives it, padding aside.
-int64_t kv_cache_bytes(const ModelConfig& config, DType dtype, int64_t capacity);
+int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t capacity);
 
 // session_memory() tells beforehand whether it fits.
-KvCache make_kv_cache(Backend& backend, const ModelConfig& config, DType dtype, int64_t capacity);
+KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t capacity);
 
 }  // namespace minfer

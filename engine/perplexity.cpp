@@ -63,7 +63,7 @@ class Evaluation {
   Evaluation(std::span<Session* const> sessions, Session* reference, int n_threads)
       : sessions_(sessions), reference_(reference), n_threads_(n_threads) {
     MINFER_CHECK(!sessions.empty(), "nothing to evaluate");
-    vocab_size_ = sessions.front()->model().config.vocab_size;
+    vocab_size_ = sessions.front()->model().spec.vocab_size;
     chunk_ = sessions.front()->prefill_chunk();
     for (const Session* session : sessions) require_comparable(*session);
     if (reference != nullptr) require_comparable(*reference);
@@ -120,7 +120,7 @@ class Evaluation {
   static int64_t n_evaluated(const ScoringWindow& window) { return std::ssize(window.tokens) - 1; }
 
   void require_comparable(const Session& session) {
-    const int64_t found = session.model().config.vocab_size;
+    const int64_t found = session.model().spec.vocab_size;
     MINFER_REQUIRE(Usage, found == vocab_size_, "the models have ", vocab_size_, " and ", found,
                    " tokens: their logits do not compare");
     chunk_ = std::min(chunk_, session.prefill_chunk());

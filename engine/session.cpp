@@ -21,11 +21,13 @@ int64_t first_non_finite(std::span<const float> values) {
          values.begin();
 }
 
-SessionOptions checked(SessionOptions options, const ModelConfig& config, const Backend& backend) {
-  if (options.max_seq_len == 0) options.max_seq_len = config.trained_seq_len;
-  MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= config.trained_seq_len,
+SessionOptions checked(SessionOptions options, const ModelSpec& spec, const Backend& backend) {
+  require_computable(spec);
+  for (const LayerSpec& layer : spec.layers) backend.require_supported(layer);
+  if (options.max_seq_len == 0) options.max_seq_len = spec.trained_seq_len;
+  MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= spec.trained_seq_len,
                  "a context of ", options.max_seq_len, " tokens, the model was trained for ",
-                 config.trained_seq_len);
+                 spec.trained_seq_len);
   if (options.prefill_chunk == 0) options.prefill_chunk = backend.preferred_chunk();
   MINFER_REQUIRE(Usage, options.prefill_chunk >= 1, "a prefill chunk of ", options.prefill_chunk,
                  " tokens, expected 1 or more");
@@ -41,22 +43,26 @@ SessionOptions checked(SessionOptions options, const ModelConfig& config, const 
 
 }  // namespace
 
-SessionMemory session_memory(const ModelConfig& config, const Backend& backend,
+SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options) {
-  const SessionOptions o = checked(options, config, backend);
+  const SessionOptions o = checked(options, spec, backend);
   int64_t activation_bytes =
-      checked_add(scratch_bytes(config, backend.activation_dtype(), o.prefill_chunk),
-                  rope_table_bytes(config, o.max_seq_len));
+      checked_add(scratch_bytes(spec, backend.activation_dtype(), o.prefill_chunk),
+                  rope_table_bytes(spec, o.max_seq_len));
   if (o.all_logits) {
     activation_bytes =
-        checked_add(activation_bytes, bytes_of(DType::F32, {o.prefill_chunk, config.vocab_size}));
+        checked_add(activation_bytes, bytes_of(DType::F32, {o.prefill_chunk, spec.vocab_size}));
+  }
+  int64_t workspace_bytes = 0;  // one for all layers
+  for (const LayerSpec& layer : spec.layers) {
+    workspace_bytes =
+        std::max(workspace_bytes, backend.attention_workspace_bytes(o.kv_dtype, layer.n_kv_heads,
+                                                                    layer.head_dim, o.max_seq_len));
   }
   return {.n_positions = o.max_seq_len,
-          .kv_bytes = kv_cache_bytes(config, o.kv_dtype, o.max_seq_len),
-          .kv_bytes_as_int8 = kv_cache_bytes(config, DType::U8, o.max_seq_len),
-          .activation_bytes = checked_add(
-              activation_bytes, backend.attention_workspace_bytes(o.kv_dtype, config.n_kv_heads,
-                                                                  config.head_dim, o.max_seq_len))};
+          .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, o.max_seq_len),
+          .kv_bytes_as_int8 = kv_cache_bytes(spec, DType::U8, o.max_seq_len),
+          .activation_bytes = checked_add(activation_bytes, workspace_bytes)};
 }
 
 struct Session::State {
@@ -71,12 +77,12 @@ struct Session::State {
 Session::Session(const Model& model, Backend& backend, const SessionOptions& options)
     : model_(model),
       backend_(backend),
-      options_(checked(options, model.config, backend)),
+      options_(checked(options, model.spec, backend)),
       state_(std::make_unique<State>()) {
   ForwardState& forward = state_->forward;
-  forward.kv = make_kv_cache(backend, model.config, options_.kv_dtype, options_.max_seq_len);
-  forward.scratch = make_scratch(backend, model.config, options_.prefill_chunk);
-  forward.rope_table = make_rope_table(backend, model.config, options_.max_seq_len);
+  forward.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, options_.max_seq_len);
+  forward.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
+  forward.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
   if (options_.all_logits) all_logits(0);
 }
 
@@ -176,8 +182,8 @@ void Session::require_fitting(std::span<const TokenId> tokens) const {
   MINFER_REQUIRE(Usage, std::ssize(tokens) <= options_.max_seq_len - pos_, tokens.size(),
                  " tokens after ", pos_, " do not fit the context of ", options_.max_seq_len);
   for (const TokenId id : tokens) {
-    MINFER_REQUIRE(Usage, id >= 0 && id < model_.config.vocab_size, "token id ", id,
-                   " is not below the vocabulary size ", model_.config.vocab_size);
+    MINFER_REQUIRE(Usage, id >= 0 && id < model_.spec.vocab_size, "token id ", id,
+                   " is not below the vocabulary size ", model_.spec.vocab_size);
   }
 }
 
@@ -189,7 +195,7 @@ void Session::require_one_pass(int64_t n_tokens) const {
 Tensor Session::all_logits(int64_t n_rows) {
   DeviceTensor& logits = state_->all_logits;
   if (!logits) {
-    logits = backend_.allocate(DType::F32, {options_.prefill_chunk, model_.config.vocab_size});
+    logits = backend_.allocate(DType::F32, {options_.prefill_chunk, model_.spec.vocab_size});
   }
   return logits.view().rows(0, n_rows);
 }
@@ -236,7 +242,7 @@ void Session::report_progress(int64_t n_tokens) {
   std::function<void()>& after_block = state_->forward.after_block;
   after_block = nullptr;
   if (!options_.progress || n_tokens <= 1) return;
-  const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.config.n_layers;
+  const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.spec.n_layers();
   after_block = [this, total, done = int64_t{0}]() mutable {
     done = std::min(done + 1, total);
     options_.progress(done, total);
@@ -248,7 +254,7 @@ void Session::pass_without_logits(std::span<const TokenId> tokens) {
   // last block are left to the logits of later tokens.
   const Tensor x = forward_to_cache(backend_, model_, state_->forward, tokens, pos_);
   const int64_t index = backend_.first_non_finite(x);
-  if (index >= 0) throw_non_finite(tokens, index / model_.config.dim);
+  if (index >= 0) throw_non_finite(tokens, index / model_.spec.dim);
   pos_ += std::ssize(tokens);
 }
 
@@ -276,7 +282,7 @@ std::span<const float> Session::fetch(Tensor device) {
 void Session::throw_non_finite(std::span<const TokenId> tokens, int64_t row) {
   forward(backend_, model_, state_->forward, tokens, pos_, [&](int64_t layer, Tensor x) {
     const int64_t index = backend_.first_non_finite(x);
-    MINFER_REQUIRE(Numeric, index < 0, "position ", pos_ + index / model_.config.dim,
+    MINFER_REQUIRE(Numeric, index < 0, "position ", pos_ + index / model_.spec.dim,
                    ": not a finite number after layer ", layer);
   });
   throw Error(ErrorKind::Numeric, cat("position ", pos_ + row, ": a logit is not a finite number"));

@@ -29,7 +29,7 @@ struct SessionOptions {
 
 // What such a session takes of the backend's memory, to be known before the weights are read.
 // Throws Usage where the model cannot have it.
-SessionMemory session_memory(const ModelConfig& config, const Backend& backend,
+SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options);
 
 // Prefill and decode of one sequence: the KV cache and every activation buffer, allocated here and

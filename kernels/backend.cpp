@@ -1,7 +1,5 @@
 #include "kernels/backend.h"
 
-#include "kernels/base/math.h"
-#include "kernels/cuda/quant/packed_layout.h"
 #include "kernels/decode_plan.h"
 
 namespace minfer {
@@ -17,40 +15,56 @@ void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor c
   kv_append(cache, k, v, pos);
 }
 
-void Backend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
-                              const HeadProduct& v, Tensor cos_sin, int64_t pos) {
-  const auto rows = [](const HeadProduct& p) {
-    return p.out.reshaped({p.out.shape[0], p.w.out_dim});
+void Backend::qkv(const QkvArgs& a) {
+  const auto rows = [](Tensor heads) {
+    return heads.reshaped({heads.shape[0], heads.shape[1] * heads.shape[2]});
   };
-  const Product products[] = {{rows(q), q.w}, {rows(k), k.w}, {rows(v), v.w}};
-  matmuls(x, products);
-  for (const HeadProduct* p : {&q, &k, &v}) {
-    if (p->bias) add_bias(rows(*p), rows(*p), p->bias);
+  const Product products[] = {
+      {rows(a.q), a.wq.weight}, {rows(a.k), a.wk.weight}, {rows(a.v), a.wv.weight}};
+  matmuls(a.x, products);
+  const Linear* const layers[] = {&a.wq, &a.wk, &a.wv};
+  for (size_t i = 0; i < 3; ++i) {
+    if (layers[i]->bias) add_bias(products[i].out, products[i].out, layers[i]->bias);
   }
-  rope_append(cache, q.out, k.out, v.out, cos_sin, pos);
+  norm_heads(a.q, a.norm.kind, a.norm.q_weight, a.norm.eps);
+  norm_heads(a.k, a.norm.kind, a.norm.k_weight, a.norm.eps);
 }
 
-void Backend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
-                           const Matrix& up, Tensor up_bias, Tensor other) {
-  const Product products[] = {{other, gate}, {out, up}};
-  matmuls(x, products);
-  if (gate_bias) add_bias(other, other, gate_bias);
-  if (up_bias) add_bias(out, out, up_bias);
-  swiglu(out, other, out);
+void Backend::norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps) {
+  if (kind == QkNorm::None) return;
+  const int64_t n_tokens = x.shape[0], n_heads = x.shape[1], head_dim = x.shape[2];
+  const Tensor rows = x.reshaped(kind == QkNorm::PerHead ? Shape{n_tokens * n_heads, head_dim}
+                                                         : Shape{n_tokens, n_heads * head_dim});
+  rms_norm(rows, rows, weight, eps);
 }
 
-// A scale holds for whole instructions of 16 columns, or for the row.
-bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
+void Backend::qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos) {
+  qkv(args);
+  rope_append(cache, args.q, args.k, args.v, cos_sin, pos);
+}
 
-int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                          int64_t group) {
-  const cuda::PackedLayout layout = cuda::packed_layout(bits, out_dim, in_dim, group);
-  const int64_t tile_bytes = layout.tile_bytes();
-  const int64_t scale_bytes = info(scales).block_bytes + (asymmetric ? int64_t{sizeof(float)} : 0);
-  const int64_t n_tiles = checked_mul(layout.n_row_tiles, layout.n_column_tiles);
-  const int64_t n_units = checked_mul(layout.n_row_tiles, layout.n_units);
-  return checked_add(checked_mul(n_tiles, tile_bytes),
-                     checked_mul(n_units, cuda::kTileRows * scale_bytes));
+void Backend::ffn_hidden(const FfnArgs& a) {
+  const Tensor up_bias = a.up.bias;
+  if (a.gate == nullptr) {
+    matmul(a.out, a.x, a.up.weight);
+    if (a.activation == Activation::Silu) {
+      if (up_bias) add_bias(a.out, a.out, up_bias);
+      return silu(a.out, a.out);
+    }
+    const GeluKind kind = gelu_kind(a.activation);
+    return up_bias ? bias_gelu(a.out, a.out, up_bias, kind) : gelu(a.out, a.out, kind);
+  }
+  const Product products[] = {{a.scratch, a.gate->weight}, {a.out, a.up.weight}};
+  matmuls(a.x, products);
+  if (a.gate->bias) add_bias(a.scratch, a.scratch, a.gate->bias);
+  if (up_bias) add_bias(a.out, a.out, up_bias);
+  MINFER_CHECK(a.activation == Activation::Silu, "a gate with activation ", int(a.activation));
+  swiglu(a.out, a.scratch, a.out);
+}
+
+void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear) {
+  matmul(x, input, linear.weight, /*accumulate=*/true);
+  if (linear.bias) add_bias(x, x, linear.bias);
 }
 
 }  // namespace minfer

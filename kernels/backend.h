@@ -46,6 +46,12 @@ struct Matrix {
   explicit operator bool() const { return bool(storage); }
 };
 
+// A linear layer, x weightᵀ + bias: its matrix, and a vector [out] or null.
+struct Linear {
+  Matrix weight;
+  DeviceTensor bias;
+};
+
 // Keys and values of one layer for positions [0, capacity), in a layout of the backend's own.
 struct KvLayer {
   DeviceTensor keys, values;
@@ -55,6 +61,14 @@ struct KvLayer {
 };
 
 enum class GeluKind { Erf, Tanh };
+enum class NormKind { Rms, Layer };
+enum class QkNorm { None, PerHead, WholeWidth };
+enum class Activation { Silu, GeluErf, GeluTanh };
+// Internal where it is no GELU.
+inline GeluKind gelu_kind(Activation activation) {
+  MINFER_CHECK(activation != Activation::Silu, "silu as a kind of GELU");
+  return activation == Activation::GeluErf ? GeluKind::Erf : GeluKind::Tanh;
+}
 
 // One product of an input x [n_tokens, in]: out = x w^T with w [out, in], out [n_tokens, out]; with
 // `accumulate`, out += x w^T (the residual stream: one rounding, of the sum).
@@ -64,15 +78,54 @@ struct Product {
   bool accumulate = false;
 };
 
-// x wᵀ + bias as heads [n_tokens, n_heads, head_dim]; the bias may be null.
-struct HeadProduct {
-  Tensor out;
-  const Matrix& w;
-  Tensor bias;
+// Arguments of the operations below, where the formulas stand. A field with a default value is
+// neutral there: an operation without it. A backend that does not handle such a field throws where
+// it is not neutral: nothing is left out in silence.
+
+struct NormArgs {
+  Tensor out, x;        // [n_rows, n]; in place
+  Tensor weight, bias;  // [n]; the bias may be null, and is with Rms
+  NormKind kind = NormKind::Rms;
+  float eps = 0;
+  std::optional<Activation> activation = {};  // of the result, without rounding in between
+};
+
+// Normalizes each head of a row, or the row as a whole, in front of the rotation.
+struct QkNormArgs {
+  QkNorm kind = QkNorm::None;
+  Tensor q_weight, k_weight;  // [head_dim], or [n_heads * head_dim] and [n_kv_heads * head_dim]
+  float eps = 0;
+};
+
+// Queries, keys and values of one input.
+struct QkvArgs {
+  Tensor x;        // [n_tokens, in]
+  Tensor q, k, v;  // [n_tokens, n_heads, head_dim], of k and v n_kv_heads
+  const Linear &wq, &wk, &wv;
+  QkNormArgs norm = {};
+};
+
+struct AttentionArgs {
+  Tensor out, q;  // [n_tokens, n_heads, head_dim]
+  const KvLayer& cache;
+  int64_t pos = 0;     // of row 0
+  float scale = 0;     // of the scores, usually 1 / sqrt(head_dim)
+  int64_t window = 0;  // positions that a query sees, its own included; 0: all
+};
+
+// The hidden layer of a feed-forward network.
+struct FfnArgs {
+  Tensor out;                    // [n_tokens, ffn_dim]
+  Tensor x;                      // [n_tokens, in]
+  const Linear* gate = nullptr;  // null: there is none
+  const Linear& up;
+  Activation activation = Activation::Silu;
+  Tensor scratch = {};  // like out, where there is a gate; its content is lost
 };
 
 class DecodePlan;
 struct DecodeModel;
+struct LayerSpec;
 
 // What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
 // VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
@@ -106,6 +159,10 @@ class Backend {
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
   // Tokens of a prompt in one pass, where nobody asks for another number.
   virtual int64_t preferred_chunk() const { return 512; }
+
+  // Throws Usage for a block that needs an argument which an operation here does not handle, before
+  // its weights are read.
+  virtual void require_supported(const LayerSpec&) const {}
 
   // ---- memory ---------------------------------------------------------------------------------
   // Not initialized. Throws Memory with the bytes asked for where there is none.
@@ -147,13 +204,15 @@ class Backend {
   virtual void rope(Tensor x, Tensor cos_sin, int64_t pos) = 0;
 
   // ---- norms, row by row ----------------------------------------------------------------------
-  // out = x * weight / sqrt(mean(x^2) + eps); x, out [n_tokens, dim], weight [dim]; in place
-  virtual void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) = 0;
-  // out = (x - mean) / sqrt(var + eps) * weight + bias, var the mean of squares; bias may be null
-  virtual void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) = 0;
-  // out = gelu(layer_norm(x)) without rounding in between
-  virtual void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                               GeluKind kind) = 0;
+  // Rms:   out = x * weight / sqrt(mean(x^2) + eps)
+  // Layer: out = (x - mean) / sqrt(var + eps) * weight + bias, var the mean of squares
+  virtual void norm(const NormArgs& args) = 0;
+  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) {
+    norm({.out = out, .x = x, .weight = weight, .bias = {}, .eps = eps});
+  }
+  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
+    norm({.out = out, .x = x, .weight = weight, .bias = bias, .kind = NormKind::Layer, .eps = eps});
+  }
 
   // ---- elementwise; all in place --------------------------------------------------------------
   // Erf: x / 2 * (1 + erf(x / sqrt 2)); Tanh: x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
@@ -174,10 +233,11 @@ class Backend {
     matmuls(x, {&product, 1});
   }
 
-  // out = silu(x gateᵀ + gate_bias) * (x upᵀ + up_bias); biases may be null. `other` is a tensor
-  // like out whose content is lost.
-  virtual void gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
-                            const Matrix& up, Tensor up_bias, Tensor other);
+  // out = act(gate(x)) * up(x), or act(up(x)) without a gate; by linear layers.
+  virtual void ffn_hidden(const FfnArgs& args);
+  // x += linear(input); x [n_tokens, out] F32, the residual stream. Where ranks share a model, this
+  // is where their sums meet.
+  virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear);
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
@@ -187,13 +247,19 @@ class Backend {
   // cache: whether also in place is left open.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                            int64_t pos);
-  // q, k and v of one input, then rope_append. What k and v hold afterwards is left open.
-  virtual void append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
-                               const HeadProduct& v, Tensor cos_sin, int64_t pos);
-  // Causal attention of queries at pos + t over cached positions 0 ... pos + t:
-  //   out, q  [n_tokens, n_heads, head_dim]; query head h reads key/value head h / (n_heads / n_kv)
-  //   scale   on the scores, usually 1 / sqrt(head_dim); scores and softmax in f32
-  virtual void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) = 0;
+  // RMSNorm of each head of x [n_tokens, n_heads, head_dim], or of each row as a whole; in place.
+  void norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps);
+  // q, k and v as linear layers of x, then their norms.
+  void qkv(const QkvArgs& args);
+  // qkv, then rope_append. What k and v hold afterwards is left open.
+  virtual void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos);
+  // Causal attention of queries at pos + t over cached positions 0 ... pos + t, or the last
+  // `window` of them. Query head h reads key/value head h / (n_heads / n_kv_heads); scores and
+  // softmax in f32.
+  virtual void attention(const AttentionArgs& args) = 0;
+  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
+    attention({.out = out, .q = q, .cache = cache, .pos = pos, .scale = scale});
+  }
 
   // ---- results --------------------------------------------------------------------------------
   // nll[i] = log(sum_j exp(logits[i, j])) - logits[i, targets[i]], in host memory; logits [n,

@@ -5,33 +5,26 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/layer.h"
 
 namespace minfer {
 
-// One transformer block as a decode plan sees it: views that the plan keeps. A tensor that the
-// model does not have is null. Shapes as in models/weights.h.
+// One block as a decode plan sees it. All outlive the plan and stay where they are.
 struct DecodeLayer {
-  Tensor attn_norm, attn_norm_bias;
-  const Matrix *wq = nullptr, *wk = nullptr, *wv = nullptr, *wo = nullptr;
-  Tensor bq, bk, bv, bo;
-  Tensor ffn_norm, ffn_norm_bias;
-  const Matrix *w_gate = nullptr, *w_up = nullptr, *w_down = nullptr;
-  Tensor b_gate, b_up, b_down;
+  LayerSpec spec;
+  const LayerWeights* weights = nullptr;
   KvLayer* cache = nullptr;
 };
 
-// A whole decoder: blocks of x += attention(norm(x)); x += ffn(norm(x)), with RMSNorm and SwiGLU
-// where w_gate is there, else LayerNorm and GELU.
+// A whole decoder. What a model has not is null.
 struct DecodeModel {
   const Matrix* embedding = nullptr;
-  const Matrix* positions = nullptr;  // learned positions, or null
-  Tensor rope_table;                  // [max_seq_len, rotary_dim / 2, 2] F32, or null
+  const Matrix* positions = nullptr;  // learned ones
+  std::vector<Tensor> rope_tables;    // [max_seq_len, rotary_dim / 2, 2] F32: LayerSpec::rope
   std::vector<DecodeLayer> layers;
-  Tensor output_norm, output_norm_bias;
+  EdgeSpec edges;
+  const Norm* output_norm = nullptr;
   const Matrix* output = nullptr;
-  int64_t n_heads = 0, head_dim = 0;
-  float norm_eps = 0, attention_scale = 0;
-  GeluKind gelu = GeluKind::Tanh;
 };
 
 // How a plan chooses tokens by itself: as Sampler of engine/sampler.h does without penalties, where

@@ -61,14 +61,19 @@ bool to_value(const json& value, Metadata::Value& out) {
 // Recursion is bounded by the depth that parse_python_json accepts.
 void flatten(const std::string& key, const json& value, Metadata& metadata) {
   Metadata::Value typed;
-  if (value.is_null()) return;
   MINFER_REQUIRE(Input, key.size() <= kMaxConfigKeyBytes, "key ", shortened(key), " has ",
                  key.size(), " bytes, at most ", kMaxConfigKeyBytes, " are accepted");
-  if (to_value(value, typed)) {
-    MINFER_REQUIRE(Input, !metadata.has(key), "key ", shortened(key), " is there twice");
-    MINFER_REQUIRE(Input, metadata.all().size() < kMaxConfigKeys, "has more than ", kMaxConfigKeys,
-                   " keys");
-    metadata.set(key, std::move(typed));
+  const bool is_null = value.is_null();
+  if (is_null || to_value(value, typed)) {
+    MINFER_REQUIRE(Input, !metadata.has(key) && !metadata.nulls.contains(key), "key ",
+                   shortened(key), " is there twice");
+    MINFER_REQUIRE(Input, metadata.all().size() + metadata.nulls.size() < kMaxConfigKeys,
+                   "has more than ", kMaxConfigKeys, " keys");
+    if (is_null) {
+      metadata.nulls.insert(key);
+    } else {
+      metadata.set(key, std::move(typed));
+    }
     return;
   }
   for (const auto& [name, member] : value.items()) {  // of an array: "0", "1", ...

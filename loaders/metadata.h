@@ -4,6 +4,7 @@
 #include <initializer_list>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <variant>
@@ -26,7 +27,7 @@ class Metadata {
   Metadata& operator=(Metadata&&) = default;
   // libstdc++ 12 destroys a variant of such types whose copy has thrown as if it held a value, so
   // what it holds is copied, and a variant is made of that.
-  Metadata(const Metadata& other) : warnings(other.warnings) {
+  Metadata(const Metadata& other) : warnings(other.warnings), nulls(other.nulls) {
     for (const auto& [key, value] : other.values_) set(key, value);
   }
   Metadata& operator=(const Metadata& other) { return *this = Metadata(other); }
@@ -40,6 +41,9 @@ class Metadata {
   std::string as_text(const std::string& key) const;  // one shortened line, for people
 
   std::vector<std::string> warnings;  // of reading the file that it is from, one line each
+  // Keys that are null in config.json, and absent for the getters: for the few whose absence means
+  // another value.
+  std::set<std::string> nulls;
 
   // An integer in [low, high]; integers of either sign and any width are accepted, floats are not.
   int64_t integer(const std::string& key, int64_t low, int64_t high) const;

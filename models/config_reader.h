@@ -1,13 +1,12 @@
 #pragma once
 
-#include <initializer_list>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "models/model_config.h"
+#include "models/spec.h"
 
-// Shared by the readers of the two key vocabularies; private to models/.
+// Shared by the families' readers of both key vocabularies; private to models/.
 namespace minfer {
 
 // What one vocabulary calls the sizes; an empty name is a size that it does not have.
@@ -18,14 +17,15 @@ struct SizeKeys {
 // Values for keys that may be absent; 0 stands for "required".
 struct SizeDefaults {
   int64_t n_kv_heads = 0;  // 0: n_heads
+  int64_t head_dim = 0;    // 0: dim / n_heads
   int64_t ffn_dim = 0;
   int64_t trained_seq_len = 0;
   double norm_eps = 0;
 };
 
-// Every size but vocab_size, each in its range and in keeping with the others.
-void read_sizes(ModelConfig& config, const Metadata& metadata, const SizeKeys& keys,
-                const SizeDefaults& defaults);
+// A spec with every size but vocab_size, each in its range and in keeping with the others, and
+// layers that are alike.
+ModelSpec read_sizes(const Metadata& metadata, const SizeKeys& keys, const SizeDefaults& defaults);
 
 int64_t read_vocab_size(const Metadata& metadata, const std::string& key);
 double read_rope_theta(const Metadata& metadata, const std::string& key);
@@ -40,15 +40,18 @@ struct NeutralKey {
 void refuse_unless_neutral(const Metadata& metadata, const std::string& prefix,
                            const std::vector<NeutralKey>& keys);
 
-// A window that no position can look past is none.
+// Positions that a query sees, its own included. 0, all of them, where the key is absent or says a
+// window that no position can look past.
+int64_t read_window(const Metadata& metadata, const std::string& key, int64_t trained_seq_len);
+// The same, refused where it is not 0.
 void refuse_sliding_window(const Metadata& metadata, const std::string& key,
                            int64_t trained_seq_len);
 
-ModelConfig read_hf_config(const Metadata& metadata);
-ModelConfig read_gguf_config(const TensorSource& source);
+ModelSpec read_hf_spec(const Metadata& metadata);
+ModelSpec read_gguf_spec(const TensorSource& source);
 // Keys of config.json that are neither read, nor known to say nothing about the mathematics.
 std::vector<std::string> unknown_hf_keys(const Metadata& metadata);
 // Keys of the architecture that neither change what minfer computes nor are known not to.
-std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelConfig& config);
+std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelSpec& spec);
 
 }  // namespace minfer

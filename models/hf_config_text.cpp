@@ -2,23 +2,25 @@
 
 #include <nlohmann/json.hpp>
 
+#include "models/families/family.h"
+
 namespace minfer {
 namespace {
 
 using Json = nlohmann::ordered_json;
 
-Json rope_scaling(const ModelConfig& config) {
-  switch (config.rope_scaling) {
+Json rope_scaling(const RopeSpec& rope) {
+  switch (rope.scaling) {
     case RopeScaling::None:
       break;
     case RopeScaling::Linear:
-      return {{"rope_type", "linear"}, {"factor", config.rope_factor}};
+      return {{"rope_type", "linear"}, {"factor", rope.factor}};
     case RopeScaling::Llama3:
       return {{"rope_type", "llama3"},
-              {"factor", config.rope_factor},
-              {"low_freq_factor", config.rope_low_freq_factor},
-              {"high_freq_factor", config.rope_high_freq_factor},
-              {"original_max_position_embeddings", config.rope_original_seq_len}};
+              {"factor", rope.factor},
+              {"low_freq_factor", rope.low_freq_factor},
+              {"high_freq_factor", rope.high_freq_factor},
+              {"original_max_position_embeddings", rope.original_seq_len}};
   }
   return nullptr;
 }
@@ -29,24 +31,26 @@ const char* torch_name(DType dtype) {
 
 }  // namespace
 
-std::string hf_config_text(const ModelConfig& config, DType dtype) {
-  MINFER_CHECK(config.is_llama(), "config.json of another architecture");
-  return Json({{"architectures", {"LlamaForCausalLM"}},
-               {"model_type", "llama"},
-               {"hidden_size", config.dim},
-               {"intermediate_size", config.ffn_dim},
-               {"num_hidden_layers", config.n_layers},
-               {"num_attention_heads", config.n_heads},
-               {"num_key_value_heads", config.n_kv_heads},
-               {"head_dim", config.head_dim},
-               {"vocab_size", config.vocab_size},
-               {"max_position_embeddings", config.trained_seq_len},
-               {"rms_norm_eps", config.norm_eps},
-               {"rope_theta", config.rope_theta},
-               {"rope_scaling", rope_scaling(config)},
-               {"tie_word_embeddings", config.tied_output},
-               {"attention_bias", config.attention_bias},
-               {"mlp_bias", config.mlp_bias},
+std::string hf_config_text(const ModelSpec& spec, DType dtype) {
+  const Family& family = family_of(spec);
+  const LayerSpec& layer = spec.layer(0);
+  const RopeSpec& rope = spec.ropes.front();
+  return Json({{"architectures", {family.hf_class}},
+               {"model_type", family.hf_model_type},
+               {"hidden_size", spec.dim},
+               {"intermediate_size", layer.ffn_dim},
+               {"num_hidden_layers", spec.n_layers()},
+               {"num_attention_heads", layer.n_heads},
+               {"num_key_value_heads", layer.n_kv_heads},
+               {"head_dim", layer.head_dim},
+               {"vocab_size", spec.vocab_size},
+               {"max_position_embeddings", spec.trained_seq_len},
+               {"rms_norm_eps", layer.norm_eps},
+               {"rope_theta", rope.theta},
+               {"rope_scaling", rope_scaling(rope)},
+               {"tie_word_embeddings", spec.tied_output},
+               {"attention_bias", layer.qkv_bias},
+               {"mlp_bias", layer.ffn_bias},
                {"hidden_act", "silu"},
                {"torch_dtype", torch_name(dtype)}})
              .dump(2) +

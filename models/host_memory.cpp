@@ -106,8 +106,12 @@ int64_t card_memory_bytes(const TensorEntry& entry) {
                            format->group);
 }
 
-int64_t dequantized_bytes(const ModelConfig& config) {
-  return 2 * bytes_of(DType::F16, {config.ffn_dim, config.dim});
+int64_t dequantized_bytes(const ModelSpec& spec) {
+  int64_t n_bytes = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    n_bytes = std::max(n_bytes, 2 * bytes_of(DType::F16, {layer.ffn_dim, spec.dim}));
+  }
+  return n_bytes;
 }
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {

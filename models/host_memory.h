@@ -7,7 +7,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/quant_codec.h"
 #include "loaders/tensor_source.h"
-#include "models/model_config.h"
+#include "models/spec.h"
 
 namespace minfer {
 
@@ -26,7 +26,7 @@ std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry);
 int64_t card_memory_bytes(const TensorEntry& entry);
 
 // Of what the products of a prompt with packed weights make F16 at once: gate and up are the most.
-int64_t dequantized_bytes(const ModelConfig& config);
+int64_t dequantized_bytes(const ModelSpec& spec);
 
 // Throws Memory, with both figures, where there are fewer.
 void require_host_memory(int64_t bytes, std::string_view purpose);

@@ -44,8 +44,7 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
 
 // What a card takes besides weights and session: the largest weight that is packed or converted
 // there, as it is sent, and what products of prompts make F16.
-int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings,
-                             const ModelConfig& config) {
+int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings, const ModelSpec& spec) {
   bool has_groups = false;
   int64_t largest = 0;
   for (const WeightBinding& binding : bindings) {
@@ -55,12 +54,12 @@ int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings,
     if (is_packed) largest = std::max(largest, card_memory_bytes(entry));
     if (entry.dtype == DType::F32) largest = std::max(largest, bytes_of(DType::F32, entry.shape));
   }
-  return checked_add(largest, has_groups ? dequantized_bytes(config) : 0);
+  return checked_add(largest, has_groups ? dequantized_bytes(spec) : 0);
 }
 
 // On a card, where there is one, and on the host for what is on the way there. Returns the slots
 // that read_weights may use.
-size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelConfig& config,
+size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelSpec& spec,
                       const Backend& backend, SessionMemory session) {
   int64_t on_host = 0, as_int4 = 0;
   WeightMemory on_card;
@@ -82,7 +81,7 @@ size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelCon
     return n_slots;
   }
   session.activation_bytes =
-      checked_add(session.activation_bytes, weight_scratch_bytes(bindings, config));
+      checked_add(session.activation_bytes, weight_scratch_bytes(bindings, spec));
   require_card_memory(*free, on_card, session);
   const size_t n_slots = count_slots(bindings, available_host_bytes());
   require_host_memory(slot_bytes(bindings, n_slots), "loading the model");
@@ -124,8 +123,7 @@ void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Back
   }
 }
 
-void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& config,
-           Backend& backend) {
+void place(const WeightBinding& binding, Tensor tensor, Backend& backend) {
   HostTensor other;
   if (binding.transposed) tensor = other = transposed(tensor);
   if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
@@ -135,7 +133,7 @@ void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& confi
     begin += part.n_rows;
     HostTensor halves;
     if (part.rope_heads > 0) {
-      halves = rope_pairs_to_halves(rows, part.rope_heads, config.rotary_dim);
+      halves = rope_pairs_to_halves(rows, part.rope_heads, part.rotary_dim);
       rows = halves;
     }
     if (part.matrix != nullptr) {
@@ -149,8 +147,7 @@ void place(const WeightBinding& binding, Tensor tensor, const ModelConfig& confi
 // Weight i passes through slot i % n_slots: while it is packed, those after it are read and
 // checked, each by a thread.
 void read_weights(const TensorSource& source, const std::vector<WeightBinding>& bindings,
-                  size_t n_slots, const ModelConfig& config, Backend& backend,
-                  const LoadOptions& options) {
+                  size_t n_slots, Backend& backend, const LoadOptions& options) {
   int64_t total = 0, done = 0;
   for (const WeightBinding& binding : bindings) {
     total += static_cast<int64_t>(binding.entry->file_bytes);
@@ -172,7 +169,7 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
     if (bindings[i].entry->quant) {
       place(bindings[i], weight.matrix, backend);
     } else {
-      place(bindings[i], weight.tensor, config, backend);
+      place(bindings[i], weight.tensor, backend);
     }
     start_reading(i + n_slots);
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);
@@ -204,7 +201,7 @@ std::unique_ptr<Tokenizer> load_own_tokenizer(const TensorSource& source) {
 
 void warn_of_tokens_without_rows(Model& model) {
   if (model.tokenizer == nullptr) return;
-  const int64_t n_tokens = model.tokenizer->n_tokens(), n_rows = model.config.vocab_size;
+  const int64_t n_tokens = model.tokenizer->n_tokens(), n_rows = model.spec.vocab_size;
   if (n_tokens <= n_rows) return;
   model.warnings.push_back(cat("the tokenizer has ", n_tokens, " tokens, the embedding ", n_rows,
                                " rows: ids from ", n_rows,
@@ -251,13 +248,13 @@ DType float_type_of(const TensorSource& source) {
   return n_bf16 > n_other ? DType::BF16 : DType::F16;
 }
 
-ModelConfig check_model(const TensorSource& source) try {
-  const ModelConfig config = read_model_config(source);
+ModelSpec check_model(const TensorSource& source) try {
+  const ModelSpec spec = read_model_spec(source);
   Weights weights;
   std::vector<std::string> surplus;
-  bind_weights(source, config, weights, surplus);
-  find_rope_divisors(source, config);
-  return config;
+  bind_weights(source, spec, weights, surplus);
+  find_rope_divisors(source, spec);
+  return spec;
 } catch (const Error& e) {
   throw in_source(source, e);
 }
@@ -275,16 +272,16 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
   std::vector<WeightBinding> bindings;
   const TensorEntry* divisors = nullptr;
   in_its_name([&] {
-    model.config = read_model_config(source);
+    model.spec = read_model_spec(source);
     std::vector<std::string> surplus;
-    bindings = bind_weights(source, model.config, model.weights, surplus);
+    bindings = bind_weights(source, model.spec, model.weights, surplus);
     model.warnings = source.warnings;
-    model.warnings.insert(model.warnings.end(), model.config.warnings.begin(),
-                          model.config.warnings.end());
+    model.warnings.insert(model.warnings.end(), model.spec.warnings.begin(),
+                          model.spec.warnings.end());
     warn_of_activations(model, source, backend);
     warn(model, "tensors that the model does not use", surplus);
-    warn(model, "keys that minfer does not know", unknown_config_keys(source, model.config));
-    divisors = find_rope_divisors(source, model.config);
+    warn(model, "keys that minfer does not know", unknown_config_keys(source, model.spec));
+    divisors = find_rope_divisors(source, model.spec);
     model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
                                                      : load_tokenizer(options.tokenizer_path);
     if (model.tokenizer != nullptr) {
@@ -300,10 +297,10 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
     start += std::chrono::steady_clock::now() - asked;  // a prompt's tokens are not of the load
   }
   in_its_name([&] {
-    const size_t n_slots = require_memory(bindings, model.config, backend, session);
+    const size_t n_slots = require_memory(bindings, model.spec, backend, session);
     if (divisors != nullptr)
-      model.config.rope_freq_divisors = read_rope_divisors(source, *divisors);
-    read_weights(source, bindings, n_slots, model.config, backend, options);
+      model.spec.ropes.front().divisors = read_rope_divisors(source, *divisors);
+    read_weights(source, bindings, n_slots, backend, options);
     source.check_unchanged();
 
     model.weight_types = most_common_type(bindings);

@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "models/card_memory.h"
-#include "models/model_config.h"
+#include "models/spec.h"
 #include "models/tokenizer/tokenizer.h"
 #include "models/weights.h"
 
@@ -18,7 +18,7 @@ struct Model {
   std::string name;          // for people: the path's last part, or the synthetic name
   std::string description;   // "llama 135M Q4_1": for people and bench rows
   std::string weight_types;  // the most common storage type in the file, "Q4_1"
-  ModelConfig config;
+  ModelSpec spec;
   Weights weights;
   std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none: llama2.c, synthetic
   int64_t n_params = 0;
@@ -31,8 +31,8 @@ struct Model {
   // produced. Rows past the tokenizer's vocabulary are padding, tokens past the rows have no
   // logits.
   int64_t n_usable_tokens() const {
-    return tokenizer == nullptr ? config.vocab_size
-                                : std::min(tokenizer->n_tokens(), config.vocab_size);
+    return tokenizer == nullptr ? spec.vocab_size
+                                : std::min(tokenizer->n_tokens(), spec.vocab_size);
   }
 };
 
@@ -58,6 +58,6 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
 DType float_type_of(const TensorSource& source);
 
 // All of load_model's checks of headers, names, shapes and types, reading no weights.
-ModelConfig check_model(const TensorSource& source);
+ModelSpec check_model(const TensorSource& source);
 
 }  // namespace minfer

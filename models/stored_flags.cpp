@@ -4,6 +4,7 @@
 #include <cstring>
 #include <string>
 
+#include "models/families/family.h"
 #include "models/weight_names.h"
 
 namespace minfer {
@@ -29,18 +30,18 @@ bool same_values(const TensorSource& source, const TensorEntry& a, const TensorE
   return true;
 }
 
-void settle_output(ModelConfig& config, const TensorSource& source) {
-  const StoredTables stored = find_tables(source, config);
-  const char* const flag = config.tied_output ? "true" : "false";
-  const bool same = stored.embedding != nullptr && stored.output != nullptr && config.tied_output &&
+void settle_output(ModelSpec& spec, const TensorSource& source) {
+  const StoredTables stored = find_tables(source, spec);
+  const char* const flag = spec.tied_output ? "true" : "false";
+  const bool same = stored.embedding != nullptr && stored.output != nullptr && spec.tied_output &&
                     same_values(source, *stored.embedding, *stored.output);
-  const bool tied = !stored.has_output || (config.tied_output && (!stored.has_embedding || same));
-  if (tied == config.tied_output) return;
-  config.tied_output = tied;
-  config.warnings.push_back(cat("tensor ", shortened(stored.output_name),
-                                tied ? ": is not there, so the output layer is the embedding"
-                                     : ": is not the embedding, so it is the output layer",
-                                ", though tie_word_embeddings is ", flag));
+  const bool tied = !stored.has_output || (spec.tied_output && (!stored.has_embedding || same));
+  if (tied == spec.tied_output) return;
+  spec.tied_output = tied;
+  spec.warnings.push_back(cat("tensor ", shortened(stored.output_name),
+                              tied ? ": is not there, so the output layer is the embedding"
+                                   : ": is not the embedding, so it is the output layer",
+                              ", though tie_word_embeddings is ", flag));
 }
 
 bool all_zero(const TensorSource& source, const std::vector<const TensorEntry*>& vectors) {
@@ -51,29 +52,28 @@ bool all_zero(const TensorSource& source, const std::vector<const TensorEntry*>&
   });
 }
 
-//   flag  what `key` of config.json says
-void settle_bias(bool& flag, ModelConfig& config, const TensorSource& source, LinearGroup group,
+//   flag  as `key` of config.json has set it; GGUF files have no such key
+void settle_bias(bool LayerSpec::*flag, ModelSpec& spec, const TensorSource& source,
                  const char* key, const char* modules) {
-  const std::vector<const TensorEntry*> biases = find_biases(source, config, group);
+  const std::vector<const TensorEntry*> biases = find_biases(source, spec, flag);
+  const bool is_gguf = source.key_style == KeyStyle::Gguf, was_set = spec.layer(0).*flag;
   // Some quantizers write biases of zero for every linear layer.
-  const bool has_bias = !biases.empty() && (flag || !all_zero(source, biases));
-  if (has_bias == flag) return;
-  flag = has_bias;
-  config.warnings.push_back(
+  const bool has_bias = !biases.empty() && (is_gguf || was_set || !all_zero(source, biases));
+  for (LayerSpec& layer : spec.layers) layer.*flag = has_bias;
+  if (is_gguf || has_bias == was_set) return;
+  spec.warnings.push_back(
       cat(modules, has_bias ? " have biases, which are added, though " : " have no biases, though ",
           key, " is ", has_bias ? "false" : "true"));
 }
 
 }  // namespace
 
-void settle_by_tensors(ModelConfig& config, const TensorSource& source) {
-  settle_output(config, source);
-  if (!config.is_llama()) return;
-  settle_bias(config.attention_bias, config, source, LinearGroup::Inputs, "attention_bias",
-              "queries, keys and values");
-  settle_bias(config.attention_out_bias, config, source, LinearGroup::Output, "attention_bias",
-              "attention outputs");
-  settle_bias(config.mlp_bias, config, source, LinearGroup::Mlp, "mlp_bias", "the FFN's layers");
+void settle_by_tensors(ModelSpec& spec, const TensorSource& source) {
+  settle_output(spec, source);
+  if (!family_of(spec).biases_by_tensors) return;
+  settle_bias(&LayerSpec::qkv_bias, spec, source, "attention_bias", "queries, keys and values");
+  settle_bias(&LayerSpec::attn_out_bias, spec, source, "attention_bias", "attention outputs");
+  settle_bias(&LayerSpec::ffn_bias, spec, source, "mlp_bias", "the FFN's layers");
 }
 
 }  // namespace minfer

@@ -11,6 +11,7 @@
 #include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
+#include "models/weight_list.h"
 
 namespace minfer {
 namespace {
@@ -31,20 +32,23 @@ constexpr KnownShape kKnownShapes[] = {
     {"llama-3-8b", 4096, 14336, 32, 32, 8, 128256, 8192, 5e5, false},
 };
 
-ModelConfig to_config(const KnownShape& shape) {
-  ModelConfig config;
-  config.dim = shape.dim;
-  config.ffn_dim = shape.ffn_dim;
-  config.n_layers = shape.n_layers;
-  config.n_heads = shape.n_heads;
-  config.n_kv_heads = shape.n_kv_heads;
-  config.head_dim = config.rotary_dim = shape.dim / shape.n_heads;
-  config.vocab_size = shape.vocab_size;
-  config.trained_seq_len = shape.trained_seq_len;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = shape.rope_theta;
-  config.tied_output = shape.tied_output;
-  return config;
+ModelSpec to_spec(const KnownShape& shape) {
+  LayerSpec layer;
+  layer.n_heads = shape.n_heads;
+  layer.n_kv_heads = shape.n_kv_heads;
+  layer.head_dim = shape.dim / shape.n_heads;
+  layer.ffn_dim = shape.ffn_dim;
+  layer.norm_eps = 1e-5f;
+  layer.rope = 0;
+  ModelSpec spec;
+  spec.dim = shape.dim;
+  spec.vocab_size = shape.vocab_size;
+  spec.trained_seq_len = shape.trained_seq_len;
+  spec.layers.assign(static_cast<size_t>(shape.n_layers), layer);
+  spec.ropes = {{.theta = shape.rope_theta, .rotary_dim = layer.head_dim}};
+  spec.edges.output_norm_eps = layer.norm_eps;
+  spec.tied_output = shape.tied_output;
+  return spec;
 }
 
 // Weights one after another, each from its own counter, so that neither the number of threads nor
@@ -147,30 +151,24 @@ class WeightMaker {
   int64_t n_params_ = 0, n_bytes_ = 0;
 };
 
-LayerWeights make_layer(const ModelConfig& c, WeightMaker& make) {
-  const auto bias = [&](bool present, int64_t n) {
-    return present ? make.vector(n, 0.01f) : DeviceTensor();
-  };
-  LayerWeights l;
-  l.attn_norm = make.vector(c.dim, 1);
-  l.attn_norm_bias = bias(!c.is_llama(), c.dim);
-  l.wq = make.matrix(c.q_dim(), c.dim);
-  l.wk = make.matrix(c.kv_dim(), c.dim);
-  l.wv = make.matrix(c.kv_dim(), c.dim);
-  l.wo = make.matrix(c.dim, c.q_dim());
-  l.bq = bias(c.attention_bias, c.q_dim());
-  l.bk = bias(c.attention_bias, c.kv_dim());
-  l.bv = bias(c.attention_bias, c.kv_dim());
-  l.bo = bias(c.attention_out_bias, c.dim);
-  l.ffn_norm = make.vector(c.dim, 1);
-  l.ffn_norm_bias = bias(!c.is_llama(), c.dim);
-  if (c.is_llama()) l.w_gate = make.matrix(c.ffn_dim, c.dim);
-  l.w_up = make.matrix(c.ffn_dim, c.dim);
-  l.w_down = make.matrix(c.dim, c.ffn_dim);
-  l.b_gate = bias(c.mlp_bias && c.is_llama(), c.ffn_dim);
-  l.b_up = bias(c.mlp_bias, c.ffn_dim);
-  l.b_down = bias(c.mlp_bias, c.dim);
-  return l;
+bool is_of_tokens(const WeightInfo& weight) {
+  return weight.role == WeightRole::Embedding || weight.role == WeightRole::Output;
+}
+
+Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
+  Weights weights;
+  weights.layers.resize(spec.layers.size());
+  for_each_weight(spec, [&](const WeightInfo& weight) {
+    if (!weight.is_matrix()) {
+      vector_of(weights, weight) = make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f);
+      return;
+    }
+    const int64_t out_dim = weight.shape[0], in_dim = weight.shape[1];
+    matrix_of(weights, weight) = is_of_tokens(weight)
+                                     ? make.token_matrix(out_dim, in_dim, weight.is_table)
+                                     : make.matrix(out_dim, in_dim, weight.is_table);
+  });
+  return weights;
 }
 
 std::string type_text(const SyntheticType& type) {
@@ -208,24 +206,18 @@ struct MatrixMemory {
   }
 };
 
-MatrixMemory memory_of_matrices(const ModelConfig& c, const SyntheticType& type) {
+MatrixMemory memory_of_matrices(const ModelSpec& spec, const SyntheticType& type) {
   MatrixMemory memory{type};
-  memory.add(c.vocab_size, c.dim, /*is_of_tokens=*/true);
-  if (!c.tied_output) memory.add(c.vocab_size, c.dim, /*is_of_tokens=*/true);
-  if (!c.is_llama()) memory.add(c.trained_seq_len, c.dim);
-  for (int64_t layer = 0; layer < c.n_layers; ++layer) {
-    for (const int64_t out_dim : {c.q_dim(), c.kv_dim(), c.kv_dim()}) memory.add(out_dim, c.dim);
-    memory.add(c.dim, c.q_dim());
-    for (int i = 0; i < (c.is_llama() ? 2 : 1); ++i) memory.add(c.ffn_dim, c.dim);
-    memory.add(c.dim, c.ffn_dim);
-  }
+  for_each_weight(spec, [&](const WeightInfo& weight) {
+    if (weight.is_matrix()) memory.add(weight.shape[0], weight.shape[1], is_of_tokens(weight));
+  });
   return memory;
 }
 
 // On a card, where there is one, and on the host for what is on the way there.
-void require_memory(const ModelConfig& config, const SyntheticType& type, const Backend& backend,
+void require_memory(const ModelSpec& spec, const SyntheticType& type, const Backend& backend,
                     SessionMemory session) {
-  const MatrixMemory made = memory_of_matrices(config, type);
+  const MatrixMemory made = memory_of_matrices(spec, type);
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) {
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
@@ -235,10 +227,10 @@ void require_memory(const ModelConfig& config, const SyntheticType& type, const 
   }
   int64_t bytes = made.bytes;
   if (is_float(type.dtype)) {
-    bytes = memory_of_matrices(config, DType::F16).bytes;
+    bytes = memory_of_matrices(spec, DType::F16).bytes;
     if (type.dtype == DType::F32) session.activation_bytes += made.largest;  // as it is sent
   } else {
-    session.activation_bytes += made.largest + dequantized_bytes(config);
+    session.activation_bytes += made.largest + dequantized_bytes(spec);
   }
   require_card_memory(*free, {.bytes = bytes, .bytes_as_int4 = bytes}, session);
   require_host_memory(2 * made.largest, "making the model");
@@ -246,41 +238,35 @@ void require_memory(const ModelConfig& config, const SyntheticType& type, const 
 
 }  // namespace
 
-Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type, Backend& backend,
+Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                            uint64_t seed, const SessionMemoryOf& session_memory) {
   Model model;
   model.name = "synthetic";
-  model.config = config;
-  require_memory(config, type, backend, session_memory ? session_memory(model) : SessionMemory());
+  model.spec = spec;
+  require_memory(spec, type, backend, session_memory ? session_memory(model) : SessionMemory());
   model.weight_types = type_text(type);
   WeightMaker make(type, backend, seed);
-  Weights& w = model.weights;
-  w.embedding = make.token_matrix(config.vocab_size, config.dim, !config.tied_output);
-  if (!config.is_llama()) w.positions = make.matrix(config.trained_seq_len, config.dim, true);
-  for (int64_t i = 0; i < config.n_layers; ++i) w.layers.push_back(make_layer(config, make));
-  w.output_norm = make.vector(config.dim, 1);
-  if (!config.is_llama()) w.output_norm_bias = make.vector(config.dim, 0.01f);
-  if (!config.tied_output) w.output = make.token_matrix(config.vocab_size, config.dim, false);
+  model.weights = make_weights(spec, make);
   model.n_params = make.n_params();
   model.file_bytes = make.n_bytes();
   describe_model(model);
   return model;
 }
 
-Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed,
+Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed,
                            int64_t min_seq_len, const SessionMemoryOf& session_memory) {
-  const size_t colon = spec.find(':');
-  const std::string name = spec.substr(0, colon);
-  const std::string type = colon == std::string::npos ? "f16" : spec.substr(colon + 1);
+  const size_t colon = text.find(':');
+  const std::string name = text.substr(0, colon);
+  const std::string type = colon == std::string::npos ? "f16" : text.substr(colon + 1);
   const auto shape = std::find_if(std::begin(kKnownShapes), std::end(kKnownShapes),
                                   [&](const KnownShape& known) { return name == known.name; });
   std::string list;
   for (const std::string& known : synthetic_names()) list += (list.empty() ? "" : ", ") + known;
   MINFER_REQUIRE(Usage, shape != std::end(kKnownShapes), "no synthetic model \"", shortened(name),
                  "\" (there are: ", list, ")");
-  ModelConfig config = to_config(*shape);
-  config.trained_seq_len = std::max(config.trained_seq_len, min_seq_len);
-  Model model = make_synthetic_model(config, parse_type(type), backend, seed, session_memory);
+  ModelSpec spec = to_spec(*shape);
+  spec.trained_seq_len = std::max(spec.trained_seq_len, min_seq_len);
+  Model model = make_synthetic_model(spec, parse_type(type), backend, seed, session_memory);
   model.name = name;
   return model;
 }

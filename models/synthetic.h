@@ -9,14 +9,14 @@
 namespace minfer {
 
 // A model of a known shape with seeded random weights, made in memory: no file, no tokenizer.
-//   spec  NAME or NAME:TYPE; NAME as in synthetic_names(), TYPE f16 (default), bf16, f32, int8
+//   text  NAME or NAME:TYPE; NAME as in synthetic_names(), TYPE f16 (default), bf16, f32, int8
 //         or int4[:GROUP], GROUP 32, 64 (default) or 128
 // Weights are uniform with variance 1 / in_dim, so that activations keep their size. int8 has one
 // scale a row; so have the embedding, the output and rows of broken groups of an int4 model, as
 // `minfer quantize` leaves them. The context is that of the shape, or min_seq_len where that is
 // longer: nothing was trained on either. `session_memory` is that of LoadOptions. Throws Usage for
 // an unknown name or type, with the list, and Memory before any weight is made.
-Model make_synthetic_model(const std::string& spec, Backend& backend, uint64_t seed = 1,
+Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed = 1,
                            int64_t min_seq_len = 0,
                            const SessionMemoryOf& session_memory = nullptr);
 
@@ -25,7 +25,7 @@ struct SyntheticType {
   DType dtype;    // a float type, U8 or U4
   int64_t group;  // U4: columns that share a scale
 };
-Model make_synthetic_model(const ModelConfig& config, const SyntheticType& type, Backend& backend,
+Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                            uint64_t seed, const SessionMemoryOf& session_memory = nullptr);
 
 std::vector<std::string> synthetic_names();

@@ -3,7 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "models/model_config.h"
+#include "models/spec.h"
+#include "models/weight_list.h"
 #include "models/weights.h"
 
 namespace minfer {
@@ -13,9 +14,10 @@ struct WeightPart {
   Matrix* matrix = nullptr;
   DeviceTensor* vector = nullptr;
   int64_t n_rows = 0;
-  // > 0: the rows are this many heads with interleaved rotary pairs, to be put into halves.
-  int64_t rope_heads = 0;
-  bool is_table = false;  // a matrix that no product takes
+  // > 0: the rows are this many heads whose first rotary_dim rows are interleaved rotary pairs, to
+  // be put into halves.
+  int64_t rope_heads = 0, rotary_dim = 0;
+  bool is_table = false;  // as WeightInfo has it
 };
 
 // A tensor of the file that the model needs, found and of the right shape.
@@ -28,7 +30,7 @@ struct WeightBinding {
 // Sizes `weights` for the model and says which tensor fills which field, whatever the file calls
 // it. Throws Input for a tensor that is missing or of another shape. `surplus` gets the names of
 // tensors that the model does not use. The bindings point into `source` and `weights`.
-std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelConfig& config,
+std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelSpec& spec,
                                         Weights& weights, std::vector<std::string>& surplus);
 
 // The matrices of the vocabulary as a source has them; null where it cannot deliver one.
@@ -37,25 +39,24 @@ struct StoredTables {
   std::string output_name;         // "lm_head.weight"
   bool has_embedding, has_output;  // also where they cannot be delivered
 };
-StoredTables find_tables(const TensorSource& source, const ModelConfig& config);
+StoredTables find_tables(const TensorSource& source, const ModelSpec& spec);
 
-// Linear layers of a Llama block that have biases together: queries, keys and values; the output of
-// the attention; the FFN.
-enum class LinearGroup { Inputs, Output, Mlp };
-// Those that the source has, of all layers.
-std::vector<const TensorEntry*> find_biases(const TensorSource& source, const ModelConfig& config,
-                                            LinearGroup group);
+// The biases that the source has, of all layers, of the linear layers that the flag is about:
+// qkv_bias, attn_out_bias or ffn_bias.
+std::vector<const TensorEntry*> find_biases(const TensorSource& source, const ModelSpec& spec,
+                                            bool LayerSpec::*flag);
 
 // Every tensor of a model as transformers names it, in the order of bind_weights.
 struct NamedShape {
   std::string name;
   Shape shape;
+  WeightInfo weight;  // of several in one tensor, the first
 };
-std::vector<NamedShape> hf_weights(const ModelConfig& config);
+std::vector<NamedShape> hf_weights(const ModelSpec& spec);
 // The same by the names of GGUF files.
-std::vector<NamedShape> gguf_weights(const ModelConfig& config);
+std::vector<NamedShape> gguf_weights(const ModelSpec& spec);
 
 // GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
-const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelConfig& config);
+const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelSpec& spec);
 
 }  // namespace minfer

@@ -14,15 +14,44 @@ MAY_SEE = {
     "tools": {"kernels/base", "kernels", "loaders", "models", "engine", "tools"},
 }
 KERNELS_SEEN = {  # of kernels/ outside kernels/base
-    "models": {"kernels/backend.h"},
-    "engine": {"kernels/backend.h", "kernels/decode_plan.h"},
+    "models": {"kernels/backend.h", "kernels/layer.h"},
+    "engine": {"kernels/backend.h", "kernels/decode_plan.h", "kernels/layer.h"},
     "tools": {"kernels/backend.h", "kernels/bench.h"},
 }
 PACKAGES_OF_TOOLS = ("CLI/", "spdlog/")
 
 
+# Rooms of kernels/: what stands in one may include its own, the floor, and what lies in kernels/
+# itself, which includes none of them.
+ROOMS = ("kernels/cpu/", "kernels/cuda/")
+# Rooms of kernels/cuda/, each with those that it may include besides its own.
+CUDA_ROOMS = {
+    "attention": set(),
+    "elementwise": set(),
+    "sampling": set(),
+    "gemm": {"attention", "elementwise"},
+    "quant": {"elementwise"},
+    "matvec": {"quant"},
+    "decode": {"attention", "matvec", "quant", "sampling"},
+    "bench": {"gemm", "matvec", "sampling"},
+}
+
+
 def layer(path):
     return "kernels/base" if path.startswith("kernels/base/") else path.split("/")[0]
+
+
+def cuda_room(path):
+    parts = path.split("/")
+    return parts[2] if parts[:2] == ["kernels", "cuda"] and len(parts) > 3 else None
+
+
+def crosses_rooms(path, target):
+    for room in ROOMS:
+        if target.startswith(room) and not path.startswith(room):
+            return True
+    own, other = cuda_room(path), cuda_room(target)
+    return own is not None and other not in (None, own) and other not in CUDA_ROOMS[own]
 
 
 def fault(file, own, quoted, target):
@@ -33,6 +62,8 @@ def fault(file, own, quoted, target):
         if target == "nlohmann/json.hpp" and file.suffix == ".h":
             return f"{target} belongs into .cpp files"
         return None
+    if layer(file.as_posix()) == "kernels" and crosses_rooms(file.as_posix(), target):
+        return f"{own} may not include {target} here"
     private = layer(target) == "kernels" and target not in KERNELS_SEEN.get(own, {target})
     if layer(target) not in MAY_SEE[own] or private:
         return f"{own} may not include {target}"

@@ -3,7 +3,7 @@
 
     make_model_fixtures.py [OUT]    default: tests/fixtures/models
 
-Each is a seeded random model of one variant of the Llama or GPT-2 family, written by Hugging Face
+Each is a seeded random model of one variant of a family, written by Hugging Face
 transformers (or the gguf package) and evaluated by transformers in float64. Weights are rounded to
 the stored type before they are evaluated. Needs torch, transformers, safetensors, gguf.
 """
@@ -22,12 +22,18 @@ N_TOKENS = 24
 DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
 
 
+SIZES = dict(vocab_size=67, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
+             num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
+             rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
+
+
 def llama_config(**changes):
-    values = dict(vocab_size=67, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
-                  num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=128,
-                  rms_norm_eps=1e-5, tie_word_embeddings=False, bos_token_id=1, eos_token_id=2)
-    values.update(changes)
-    return transformers.LlamaConfig(**values)
+    return transformers.LlamaConfig(**(SIZES | changes))
+
+
+def qwen_config(version, **changes):
+    kind = transformers.Qwen3Config if version == 3 else transformers.Qwen2Config
+    return kind(**(SIZES | changes))
 
 
 def gpt2_config(**changes):
@@ -61,6 +67,14 @@ HF_MODELS = {
     "gpt2-f32": (gpt2_config(), "f32", None),
     "gpt2-untied-inner-f16": (gpt2_config(n_inner=52, tie_word_embeddings=False,
                                           activation_function="gelu"), "f16", None),
+    "qwen2-tied-bf16": (qwen_config(2, tie_word_embeddings=True), "bf16", None),
+    "qwen2-window-f16": (qwen_config(2, use_sliding_window=True, sliding_window=7,
+                                     max_window_layers=1), "f16", None),
+    "qwen3-head16-bf16": (qwen_config(3, head_dim=16), "bf16", None),
+    "qwen3-head64-f16": (qwen_config(3, num_attention_heads=2, num_key_value_heads=1, head_dim=64),
+                         "f16", None),
+    "mistral-window-f16": (transformers.MistralConfig(
+        sliding_window=7, head_dim=16, **SIZES), "f16", None),
 }
 
 
@@ -101,22 +115,25 @@ def to_pairs(weight, n_heads):
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-def write_gguf_llama(path, model, config, rope_divisors):
-    writer = gguf.GGUFWriter(path, "llama")
+# architecture: "llama", whose rotary halves become pairs, "qwen2" or "qwen3"
+def write_gguf(path, architecture, model, config, rope_divisors=None):
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_key_length(config.head_dim)
-    writer.add_value_length(config.head_dim)
+    if getattr(config, "head_dim", None):
+        writer.add_key_length(config.head_dim)
+        writer.add_value_length(config.head_dim)
+        writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_dimension_count(config.head_dim)
     names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
-             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm"}
+             "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tensors = {"token_embd.weight": "model.embed_tokens.weight",
                "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
@@ -129,10 +146,11 @@ def write_gguf_llama(path, model, config, rope_divisors):
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
-        value = to_pairs(value, n_heads) if n_heads else value
+        value = to_pairs(value, n_heads) if n_heads and architecture == "llama" else value
         stored = np.float16 if value.ndim == 2 else np.float32
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
-    writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
+    if rope_divisors is not None:
+        writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
     finish(writer)
 
 
@@ -185,9 +203,18 @@ def main():
     (out / "gguf-llama-biases-rope-freqs").mkdir(parents=True, exist_ok=True)
     plain = 10000.0 ** (-np.arange(0, 16, 2) / 16)
     divisors = plain / model.model.rotary_emb.inv_freq.double().numpy()
-    write_gguf_llama(out / "gguf-llama-biases-rope-freqs/model.gguf", model, config, divisors)
+    write_gguf(out / "gguf-llama-biases-rope-freqs/model.gguf", "llama", model, config, divisors)
     write_expected(out / "gguf-llama-biases-rope-freqs/expected.json", ids,
                    float64_logits(model, ids))
+
+    for version in (2, 3):
+        architecture = f"qwen{version}"
+        model = make_model(qwen_config(version, **({"head_dim": 16} if version == 3 else {})),
+                           torch.float16, 102 + version)
+        (out / f"gguf-{architecture}").mkdir(parents=True, exist_ok=True)
+        write_gguf(out / f"gguf-{architecture}/model.gguf", architecture, model, model.config)
+        write_expected(out / f"gguf-{architecture}/expected.json", ids,
+                       float64_logits(model, ids))
 
     config = gpt2_config()
     model = make_model(config, torch.float32, 101)

@@ -146,15 +146,18 @@ double BenchRow::arithmetic_share() const {
   return per_second(flops_per_token * mean(samples_ts()), flops_per_second);
 }
 
-double flops_per_token(const ModelConfig& c, int64_t n, int64_t n_depth, bool with_logits) {
-  const auto dim = double(c.dim), head_dims = double(c.n_heads * c.head_dim);
-  const double n_ffn = c.is_llama() ? 3 : 2;
-  const double products =
-      2 * dim * head_dims + 2 * dim * double(c.kv_dim()) + n_ffn * dim * double(c.ffn_dim);
+double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits) {
+  double products = 0;
+  for_each_weight(spec, [&](const WeightInfo& weight) {
+    if (weight.is_in_block() && weight.is_matrix()) products += double(weight.shape.n_elements());
+  });
   // A token attends to those before it: n_depth and half of its own run on average.
-  const double attention = 2 * head_dims * (double(n_depth) + double(n + 1) / 2);
-  const double logits = dim * double(c.vocab_size) * (with_logits ? 1 : 1 / double(n));
-  return 2 * (double(c.n_layers) * (products + attention) + logits);
+  const double n_seen = double(n_depth) + double(n + 1) / 2;
+  double attention = 0;
+  for (const LayerSpec& layer : spec.layers) attention += 2 * double(layer.q_dim()) * n_seen;
+  const double logits =
+      double(spec.dim) * double(spec.vocab_size) * (with_logits ? 1 : 1 / double(n));
+  return 2 * (products + attention + logits);
 }
 
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format) {

@@ -3,7 +3,7 @@
 #include <string>
 #include <vector>
 
-#include "models/model_config.h"
+#include "models/weight_list.h"
 #include "tools/machine_report.h"
 
 namespace minfer {
@@ -39,7 +39,7 @@ struct BenchRow {
 };
 
 // Floating-point operations of the products and of attention for one of n tokens behind n_depth.
-double flops_per_token(const ModelConfig& config, int64_t n, int64_t n_depth, bool with_logits);
+double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits);
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format);

@@ -67,7 +67,7 @@ class Bench {
     const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
     row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
                           kv_bytes_per_position(session_) * (n_depth + n / 2) / tokens_per_read;
-    row.flops_per_token = flops_per_token(model_.config, n, n_depth, /*with_logits=*/n_gen > 0);
+    row.flops_per_token = flops_per_token(model_.spec, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
     for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_prompt, n_gen, n_depth, &row);
@@ -81,7 +81,7 @@ class Bench {
     if (session_.pos() < n_depth) session_.eval(tokens(n_depth - session_.pos()));
   }
 
-  std::vector<TokenId> tokens(int64_t n) const { return bench_tokens(n, model_.config.vocab_size); }
+  std::vector<TokenId> tokens(int64_t n) const { return bench_tokens(n, model_.spec.vocab_size); }
 
   void run_once(int64_t n_prompt, int64_t n_gen, int64_t n_depth, BenchRow* row) {
     set_depth(n_depth);
@@ -106,7 +106,7 @@ class Bench {
   void decode(std::span<const TokenId> ids, std::vector<double>& steps) {
     double before = now_seconds();
     auto run = session_.run_from(ids.front(), std::ssize(ids),
-                                 {.n_tokens = model_.config.vocab_size, .banned = {}});
+                                 {.n_tokens = model_.spec.vocab_size, .banned = {}});
     for (const TokenId& id : ids) {
       throw_if_interrupted();
       if (run) {
@@ -158,8 +158,8 @@ int64_t needed_context(const BenchOptions& options) {
 
 SessionOptions session_options(const BenchOptions& options, const Model& model) {
   const int64_t needed = needed_context(options);
-  MINFER_REQUIRE(Usage, needed <= model.config.trained_seq_len, "depth and tests need ", needed,
-                 " tokens of context, the model was trained on ", model.config.trained_seq_len);
+  MINFER_REQUIRE(Usage, needed <= model.spec.trained_seq_len, "depth and tests need ", needed,
+                 " tokens of context, the model was trained on ", model.spec.trained_seq_len);
   return {.max_seq_len = needed,
           .prefill_chunk = options.batch_size,
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
@@ -168,7 +168,7 @@ SessionOptions session_options(const BenchOptions& options, const Model& model) 
 Model load_bench_model(const BenchOptions& options, const Subject& subject, Backend& backend,
                        const Context& context) {
   const auto memory_of_session = [&](const Model& model) {
-    SessionMemory memory = session_memory(model.config, backend, session_options(options, model));
+    SessionMemory memory = session_memory(model.spec, backend, session_options(options, model));
     memory.context_option = "tests (-d with -p or -n) of at most";
     return memory;
   };

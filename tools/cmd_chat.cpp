@@ -21,7 +21,7 @@ struct TalkOptions : GenerationOptions {
 };
 
 SessionOptions session_options(const TalkOptions& options, const Model& model) {
-  const int64_t trained = model.config.trained_seq_len;
+  const int64_t trained = model.spec.trained_seq_len;
   return {
       .max_seq_len = options.ctx_size > 0 ? options.ctx_size : std::min(trained, kDefaultContext),
       .prefill_chunk = options.batch_size,
@@ -49,7 +49,7 @@ void run_chat(const TalkOptions& options, Context& context) {
   const auto plan_session = [&](const Model& model) {
     chat_template = choose_chat_template(options.conversation.chat_template, *model.tokenizer);
     session_opts = session_options(options, model);
-    SessionMemory memory = session_memory(model.config, *backend, session_opts);
+    SessionMemory memory = session_memory(model.spec, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
   };

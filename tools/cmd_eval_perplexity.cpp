@@ -128,7 +128,7 @@ class PerplexityRun {
                          .kv_dtype = kv_dtype_,
                          .several_sequences = true,
                          .all_logits = true};
-      SessionMemory memory = session_memory(model.config, backend, session_options);
+      SessionMemory memory = session_memory(model.spec, backend, session_options);
       memory.context_option = "--ctx";
       return memory;
     };

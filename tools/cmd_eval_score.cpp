@@ -92,8 +92,8 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
       .prefill_chunk = options.batch_size, .kv_dtype = kv_dtype, .all_logits = true};
   const auto plan_session = [&](const Model& model) {
     lines = parse_lines(text, *model.tokenizer);
-    session_options.max_seq_len = needed_ctx(lines, model.config.trained_seq_len);
-    return session_memory(model.config, *backend, session_options);
+    session_options.max_seq_len = needed_ctx(lines, model.spec.trained_seq_len);
+    return session_memory(model.spec, *backend, session_options);
   };
   const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
                                           context.common.quiet, plan_session);

@@ -120,7 +120,7 @@ std::string listed(const std::vector<TokenId>& ids) {
 // The KV cache holds what this run can need and no more.
 SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
                                int64_t n_prompt, int64_t n_predict) {
-  const int64_t trained = model.config.trained_seq_len;
+  const int64_t trained = model.spec.trained_seq_len;
   MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
                  " is past the trained context of ", trained, " tokens");
   const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
@@ -142,7 +142,7 @@ Model load_to_generate(const GenerateCommandOptions& options, const std::string&
     return load_with_tokenizer(path, backend, options.tokenizer_path, quiet, plan_session);
   }
   Model model = load_with_progress(path, backend, options.tokenizer_path, quiet, plan_session);
-  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.config.vocab_size);
+  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.spec.vocab_size);
   return model;
 }
 
@@ -161,14 +161,14 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   SessionOptions session_opts;
   const auto plan_session = [&](const Model& model) {
     if (options.prompt_ids) {
-      prompt.tokens = parse_token_ids("--prompt-ids", text, model.config.vocab_size);
+      prompt.tokens = parse_token_ids("--prompt-ids", text, model.spec.vocab_size);
       MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
     } else {
       prompt = make_prompt(options, *model.tokenizer, text);
     }
     session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()),
                                    generate_options.n_predict);
-    SessionMemory memory = session_memory(model.config, *backend, session_opts);
+    SessionMemory memory = session_memory(model.spec, *backend, session_opts);
     memory.context_option = "--ctx-size";
     return memory;
   };

@@ -34,7 +34,7 @@ void run_inspect(const InspectOptions& options, Context& context) {
   const std::unique_ptr<TensorSource> source = open_source(path);
   if (checked) checked->n_tensors = source->check_checksums();
   const Inspection inspection = inspect(*source, options.ctx);
-  if (!inspection.config) checked.reset();
+  if (!inspection.spec) checked.reset();
   if (checked) {
     Progress progress("checking tensors", context.common.quiet);
     check_values(*source, progress.callback());
@@ -45,7 +45,7 @@ void run_inspect(const InspectOptions& options, Context& context) {
     context.out.text(to_text(inspection, *source, options.tensors));
     if (checked) context.out.line(to_text(*checked));
   }
-  MINFER_REQUIRE(Input, inspection.config, inspection.refusal);
+  MINFER_REQUIRE(Input, inspection.spec, inspection.refusal);
 }
 
 }  // namespace

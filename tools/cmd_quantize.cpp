@@ -125,7 +125,7 @@ std::string config_text(const TensorSource& source, const QuantizePlan& plan) {
   for (const TensorEntry& tensor : plan.outputs()) {
     if (tensor.shape.rank == 2 && !tensor.quant) dtype = tensor.dtype;
   }
-  return hf_config_text(plan.config, dtype);
+  return hf_config_text(plan.spec, dtype);
 }
 
 // The types and bytes that the output's format has.
@@ -146,7 +146,7 @@ void require_no_fallback(const QuantizePlan& plan) {
 
 void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOptions& options) {
   for (const std::string& warning : source.warnings) log_warning(warning);
-  for (const std::string& warning : plan.config.warnings) log_warning(warning);
+  for (const std::string& warning : plan.spec.warnings) log_warning(warning);
   if (source.key_style == KeyStyle::HuggingFace) {
     for (const std::string& line : side_files(source.path).left_out) log_warning(line);
   }
@@ -158,7 +158,7 @@ void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOpt
     log_warning(
         "the directory has no tokenizer, its source is no directory; --tokenizer gives one");
   }
-  if (plan.config.tied_output && plan.tensors.front().output.quant) {
+  if (plan.spec.tied_output && plan.tensors.front().output.quant) {
     log_warning("the tied pair is quantized: minfer reads that, transformers does not");
   }
 }
@@ -208,7 +208,7 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                     .replace = options.force,
                                     .tensors = plan.outputs(),
                                     .config = config_text(source, plan),
-                                    .tied_output = plan.config.tied_output,
+                                    .tied_output = plan.spec.tied_output,
                                     .source_dir = source_dir,
                                     .metadata = {{"minfer.scheme", report.scheme},
                                                  {"minfer.source", report.source},

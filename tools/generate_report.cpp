@@ -73,7 +73,7 @@ std::string load_line(const Model& model, const Session& session, const SessionO
       "model {}, {} ({:.2f} bpw), {} layers | kv {} x {} = {} | {} | "
       "loaded in {:.2f} s, {:.2f} GB/s",
       model.description, bytes_text(model.file_bytes),
-      8.0 * double(model.file_bytes) / double(model.n_params), model.config.n_layers,
+      8.0 * double(model.file_bytes) / double(model.n_params), model.spec.n_layers(),
       session.max_seq_len(),
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"

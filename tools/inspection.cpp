@@ -26,28 +26,32 @@ std::string architecture_of(const TensorSource& source) {
   return "unknown";
 }
 
-std::string config_text(const ModelConfig& c) {
+std::string spec_text(const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layer(0);
   std::string text = fmt::format(
       "layers         {}\ndim            {}\nffn dim        {}\nheads          {} ({} for keys and "
       "values), {} each\nvocabulary     {}{}\ntrained on     {} tokens\n",
-      c.n_layers, c.dim, c.ffn_dim, c.n_heads, c.n_kv_heads, c.head_dim, c.vocab_size,
-      c.tied_output ? ", output tied to the embedding" : "", c.trained_seq_len);
-  if (c.is_llama()) {
-    const char* scaling = c.rope_scaling == RopeScaling::None     ? "none"
-                          : c.rope_scaling == RopeScaling::Linear ? "linear"
-                                                                  : "llama3";
-    text += fmt::format("rope           theta {}, scaling {}\n", c.rope_theta, scaling);
+      spec.n_layers(), spec.dim, layer.ffn_dim, layer.n_heads, layer.n_kv_heads, layer.head_dim,
+      spec.vocab_size, spec.tied_output ? ", output tied to the embedding" : "",
+      spec.trained_seq_len);
+  for (const RopeSpec& rope : spec.ropes) {
+    const char* scaling = rope.scaling == RopeScaling::None     ? "none"
+                          : rope.scaling == RopeScaling::Linear ? "linear"
+                                                                : "llama3";
+    text += fmt::format("rope           theta {}, scaling {}\n", rope.theta, scaling);
   }
   return text;
 }
 
-Json config_json(const ModelConfig& c) {
-  return {{"n_layers", c.n_layers},     {"dim", c.dim},
-          {"ffn_dim", c.ffn_dim},       {"n_heads", c.n_heads},
-          {"n_kv_heads", c.n_kv_heads}, {"head_dim", c.head_dim},
-          {"vocab_size", c.vocab_size}, {"trained_seq_len", c.trained_seq_len},
-          {"norm_eps", c.norm_eps},     {"tied_output", c.tied_output},
-          {"rope_theta", c.rope_theta}, {"rotary_dim", c.rotary_dim}};
+Json spec_json(const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layer(0);
+  const RopeSpec rope = spec.ropes.empty() ? RopeSpec() : spec.ropes.front();
+  return {{"n_layers", spec.n_layers()},    {"dim", spec.dim},
+          {"ffn_dim", layer.ffn_dim},       {"n_heads", layer.n_heads},
+          {"n_kv_heads", layer.n_kv_heads}, {"head_dim", layer.head_dim},
+          {"vocab_size", spec.vocab_size},  {"trained_seq_len", spec.trained_seq_len},
+          {"norm_eps", layer.norm_eps},     {"tied_output", spec.tied_output},
+          {"rope_theta", rope.theta},       {"rotary_dim", rope.rotary_dim}};
 }
 
 std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {
@@ -131,25 +135,26 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
     result.card_weight_bytes += card_bytes;
   }
   try {
-    result.config = check_model(source);
+    result.spec = check_model(source);
   } catch (const Error& e) {
     if (e.kind() != ErrorKind::Input) throw;
     result.refusal = e.what();
     return result;
   }
-  const ModelConfig& config = *result.config;
-  result.warnings.insert(result.warnings.end(), config.warnings.begin(), config.warnings.end());
-  result.ctx = ctx > 0 ? ctx : config.trained_seq_len;
+  const ModelSpec& spec = *result.spec;
+  result.warnings.insert(result.warnings.end(), spec.warnings.begin(), spec.warnings.end());
+  result.ctx = ctx > 0 ? ctx : spec.trained_seq_len;
   constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
-  result.kv_bytes =
-      checked_mul(result.ctx, kKeysAndValues * kF16Bytes * config.n_layers * config.kv_dim());
+  int64_t width = 0;
+  for (const LayerSpec& layer : spec.layers) width += layer.kv_dim();
+  result.kv_bytes = checked_mul(result.ctx, kKeysAndValues * kF16Bytes * width);
   return result;
 }
 
 std::string to_text(const Inspection& result, const TensorSource& source, bool list_tensors) {
   std::string text = fmt::format("file           {}\nformat         {}\narchitecture   {}\n",
                                  shortened(result.path, 500), result.format, result.architecture);
-  if (result.config) text += config_text(*result.config);
+  if (result.spec) text += spec_text(*result.spec);
   text += to_text(result.tokenizer);
   text += fmt::format("parameters     {}\ntensors        {}, {} ({:.2f} bits per weight)\n",
                       result.n_params, result.n_tensors, bytes_text(int64_t(result.file_bytes)),
@@ -165,7 +170,7 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
     text += fmt::format("activations    {} in the model's scheme (--activations {})\n",
                         result.input_activations, result.input_activations);
   }
-  if (result.config) {
+  if (result.spec) {
     text += fmt::format("memory         {} weights + {} cache (f16, {} tokens) = {}\n",
                         bytes_text(int64_t(result.weight_memory_bytes)),
                         bytes_text(int64_t(result.kv_bytes)), result.ctx,
@@ -214,7 +219,7 @@ std::string to_json(const Inspection& result, const TensorSource& source,
   Json object = {{"path", result.path},
                  {"format", result.format},
                  {"architecture", result.architecture},
-                 {"supported", result.config.has_value()},
+                 {"supported", result.spec.has_value()},
                  {"checked", checked.has_value()},
                  {"checksums", nullptr},
                  {"unsupported", nullptr},
@@ -233,8 +238,8 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                            {"xxh3_tensors", checked->n_tensors}};
   }
   if (!result.input_activations.empty()) object["input_activations"] = result.input_activations;
-  if (result.config) {
-    object["config"] = config_json(*result.config);
+  if (result.spec) {
+    object["config"] = spec_json(*result.spec);
     object["memory"] = {{"ctx", result.ctx},
                         {"weight_bytes", result.weight_memory_bytes},
                         {"kv_bytes", result.kv_bytes},

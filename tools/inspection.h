@@ -13,8 +13,8 @@ namespace minfer {
 // What `minfer inspect` says about a checkpoint, from its headers alone.
 struct Inspection {
   std::string path, format, architecture;
-  std::optional<ModelConfig> config;  // where the model is supported
-  std::string refusal;                // why it is not
+  std::optional<ModelSpec> spec;  // where the model is supported
+  std::string refusal;            // why it is not
   std::vector<std::string> warnings;
   TokenizerInspection tokenizer;
   std::string input_activations;  // as TensorSource has it

@@ -35,10 +35,12 @@ void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
              [&](int64_t begin, int64_t end) { append(whole, begin, end); });
 }
 
-void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
+void CpuBackend::attention(const AttentionArgs& args) {
+  const auto& [out, q, cache, pos, scale, window] = args;
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
   MINFER_CHECK(q.shape == Shape({n_tokens, n_heads, head_dim}) && out.shape == q.shape &&
-                   n_heads % cache.n_kv_heads == 0 && pos >= 0 && pos + n_tokens <= cache.capacity,
+                   n_heads % cache.n_kv_heads == 0 && window >= 0 && pos >= 0 &&
+                   pos + n_tokens <= cache.capacity,
                "attention: q ", q.shape, ", out ", out.shape, ", ", cache.n_kv_heads,
                " key/value heads of ", head_dim, ", position ", pos, " of ", cache.capacity);
   const int64_t n_group = n_heads / cache.n_kv_heads, rows = n_tokens * n_group;
@@ -55,6 +57,7 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
                              .row_begin = 0,
                              .row_end = rows,
                              .pos = pos,
+                             .window = window,
                              .scale = scale,
                              .scratch = nullptr};
   const auto run = cache.dtype == DType::U8    ? kernels_.attention_u8
@@ -68,7 +71,8 @@ void CpuBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t p
   while (step > 1 && cache.n_kv_heads * ceil_div(rows, step) < 2 * pool_.n_threads()) {
     step = ceil_div(step, 2);
   }
-  const double products = 2 * double(q.n_elements()) * double(pos + n_tokens);
+  const int64_t n_seen = window == 0 ? pos + n_tokens : std::min(window, pos + n_tokens);
+  const double products = 2 * double(q.n_elements()) * double(n_seen);
   for_pieces(cache.n_kv_heads * ceil_div(rows, step), products, [&](int64_t i, int thread) {
     const int64_t head = i % cache.n_kv_heads, block = i / cache.n_kv_heads;
     AttentionPiece piece = whole;

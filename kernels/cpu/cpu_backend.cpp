@@ -181,38 +181,26 @@ void CpuBackend::rope(Tensor x, Tensor cos_sin, int64_t pos) {
 
 // ---- norms -------------------------------------------------------------------------------------
 
-void CpuBackend::rms_norm(Tensor out, Tensor x, Tensor weight, float eps) {
-  check_same_shape("rms_norm", out, x);
-  check_vector("rms_norm", weight, x);
+void CpuBackend::norm(const NormArgs& a) {
+  const Tensor &x = a.x, &out = a.out;
+  check_same_shape("norm", out, x);
+  check_vector("norm", a.weight, x);
+  check_vector("norm", a.bias, x);
+  const bool is_rms = a.kind == NormKind::Rms;
+  MINFER_CHECK(!is_rms || (!a.bias && !a.activation), "an RMSNorm with a bias or an activation");
+  const Activation activation = a.activation ? of(gelu_kind(*a.activation)) : Activation::None;
   const int64_t dim = x.shape.last();
   float* const to = out.as<float>();
-  const float *from = x.as<const float>(), *w = weight.as<const float>();
+  const float *from = x.as<const float>(), *w = a.weight.as<const float>();
+  const float* const b = f32_or_null(a.bias);
   for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
-    kernels_.rms_norm(to + begin * dim, from + begin * dim, w, end - begin, dim, eps);
+    const int64_t at = begin * dim, n = end - begin;
+    if (is_rms) {
+      kernels_.rms_norm(to + at, from + at, w, n, dim, a.eps);
+    } else {
+      kernels_.layer_norm(to + at, from + at, w, b, n, dim, a.eps, activation);
+    }
   });
-}
-
-void CpuBackend::norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                           Activation activation) {
-  check_same_shape("layer_norm", out, x);
-  check_vector("layer_norm", weight, x);
-  check_vector("layer_norm", bias, x);
-  const int64_t dim = x.shape.last();
-  float* const to = out.as<float>();
-  const float *from = x.as<const float>(), *w = weight.as<const float>(), *b = f32_or_null(bias);
-  for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
-    kernels_.layer_norm(to + begin * dim, from + begin * dim, w, b, end - begin, dim, eps,
-                        activation);
-  });
-}
-
-void CpuBackend::layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
-  norm_rows(out, x, weight, bias, eps, Activation::None);
-}
-
-void CpuBackend::layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                                 GeluKind kind) {
-  norm_rows(out, x, weight, bias, eps, of(kind));
 }
 
 // ---- elementwise -------------------------------------------------------------------------------

@@ -4,9 +4,9 @@
 #include <vector>
 
 #include "kernels/backend.h"
+#include "kernels/base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_levels.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace minfer::cpu {
 
@@ -66,10 +66,7 @@ class CpuBackend final : public Backend {
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
   void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
 
-  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override;
-  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override;
-  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                       GeluKind kind) override;
+  void norm(const NormArgs& args) override;
 
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
@@ -82,7 +79,7 @@ class CpuBackend final : public Backend {
   void matmuls(Tensor x, std::span<const Product> products) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
-  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
+  void attention(const AttentionArgs& args) override;
 
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override;
@@ -118,8 +115,6 @@ class CpuBackend final : public Backend {
     for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
   }
   Matrix pack_level_rows(const LevelRows& rows);
-  void norm_rows(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                 Activation activation);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);
 

@@ -47,7 +47,8 @@ struct AttentionPiece {
   const float *key_scales, *value_scales;  // [capacity], of the head; null where not quantized
   int64_t n_heads, n_group, head_dim, capacity;
   int64_t row_begin, row_end;
-  int64_t pos;  // of token 0
+  int64_t pos;     // of token 0
+  int64_t window;  // positions that a query sees, its own included; 0: all
   float scale;
   float* scratch;  // attention_scratch(row_end - row_begin, head_dim) floats of this thread
 };

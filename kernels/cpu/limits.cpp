@@ -3,11 +3,11 @@
 #include <cstring>
 #include <limits>
 
+#include "kernels/base/thread_pool.h"
 #include "kernels/base/usable_cores.h"
 #include "kernels/bench.h"
 #include "kernels/cpu/isa.h"
 #include "kernels/cpu/memory.h"
-#include "kernels/cpu/thread_pool.h"
 
 namespace minfer {
 namespace {

@@ -64,10 +64,13 @@ void attention(const AttentionPiece& piece) {
     const int64_t kv_len = piece.pos + t + 1;
     float max = -std::numeric_limits<float>::infinity(), total = 0;
     std::fill(sums, sums + piece.head_dim, 0.0f);
-    for (int64_t begin = 0; begin < kv_len; begin += kPositionBlock) {
+    const int64_t first = piece.window == 0 ? 0 : std::max<int64_t>(0, kv_len - piece.window);
+    for (int64_t begin = first / kPositionBlock * kPositionBlock; begin < kv_len;
+         begin += kPositionBlock) {
       const int64_t n = std::min(kPositionBlock, kv_len - begin);
+      const int64_t hidden = std::max<int64_t>(0, first - begin);
       float new_max = max;
-      for (int64_t j = 0; j < n; ++j) {
+      for (int64_t j = hidden; j < n; ++j) {
         float dot = 0;
         for (int64_t i = 0; i < piece.head_dim; ++i) {
           dot += q[i] * cached(keys[panel_offset(begin + j, i, piece.head_dim)]);
@@ -77,7 +80,7 @@ void attention(const AttentionPiece& piece) {
         new_max = std::max(new_max, p[j]);
       }
       float sum = 0;
-      for (int64_t j = 0; j < n; ++j) {
+      for (int64_t j = hidden; j < n; ++j) {
         p[j] = std::exp(p[j] - new_max);
         sum += p[j];
         if (piece.value_scales != nullptr) p[j] *= piece.value_scales[begin + j];
@@ -86,7 +89,7 @@ void attention(const AttentionPiece& piece) {
       total = total * correction + sum;
       for (int64_t i = 0; i < piece.head_dim; ++i) {
         float weighted = 0;
-        for (int64_t j = 0; j < n; ++j) {
+        for (int64_t j = hidden; j < n; ++j) {
           weighted += p[j] * cached(values[panel_offset(i, begin + j, piece.capacity)]);
         }
         sums[i] = sums[i] * correction + weighted;

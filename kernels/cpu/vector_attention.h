@@ -50,14 +50,32 @@ inline int64_t n_visible(const AttentionPiece& piece, int64_t r, int64_t begin) 
   return smaller(kPositionBlock, n > 0 ? n : 0);
 }
 
+// Positions at the start of the block that lie before row r's window; grows with r.
+inline int64_t n_hidden(const AttentionPiece& piece, int64_t r, int64_t begin) {
+  if (piece.window == 0) return 0;
+  const int64_t n = piece.pos + (piece.row_begin + r) / piece.n_group + 1 - piece.window - begin;
+  return smaller(kPositionBlock, n > 0 ? n : 0);
+}
+
+// The rows that see something of a block.
+struct RowRange {
+  int64_t begin, end;
+};
+inline RowRange rows_seeing(const AttentionPiece& piece, int64_t n_rows, int64_t begin) {
+  RowRange range{0, n_rows};
+  while (n_visible(piece, range.begin, begin) == 0) ++range.begin;
+  while (n_hidden(piece, range.end - 1, begin) == kPositionBlock) --range.end;
+  return range;
+}
+
 template <typename T>
-void score_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t first_row,
+void score_block(const AttentionPiece& piece, const AttentionRows& rows, RowRange range,
                  int64_t begin) {
   alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
   const int64_t key_stride = piece.head_dim * kPanel;
   const T* const keys = static_cast<const T*>(piece.keys) + begin / kPanel * key_stride;
-  for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
-    const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
+  for (int64_t r = range.begin; r < range.end; r += kTileTokens) {
+    const int64_t n_tile = smaller(kTileTokens, range.end - r);
     const int64_t panels = n_panels(n_visible(piece, r + n_tile - 1, begin));
     for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
       const int64_t n = group_size(panels - p);
@@ -80,10 +98,12 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t
 // Scores to probabilities relative to the new maximum, those then to weights of the values as they
 // are stored: times `value_scales`, where there are any.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
-inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n,
+//   hidden, n  the row sees positions hidden ... n - 1 of the block
+inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t hidden, int64_t n,
                           const float* value_scales) {
   float* const scores = rows.scores + r * kKBlock;
   const float minus_infinity = -__builtin_inff();
+  for (int64_t j = 0; j < hidden; ++j) scores[j] = minus_infinity;
   F32x16 max_lanes = splat(rows.max[r]);
   for (int64_t j = 0; j < n; j += kPanel) {
     const F32x16 score =
@@ -103,22 +123,31 @@ inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t n,
   rows.max[r] = new_max;
 }
 
-// Rows of a tile see the positions of its first row together; what later rows see beyond is added
-// row by row, so that a masked value, be it no number, is never touched.
+// Rows of a tile share the positions that all of them see; what single rows see before and behind
+// those is added row by row, so that a masked value, be it no number, is never touched.
 template <typename T>
-void value_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t first_row,
+void value_block(const AttentionPiece& piece, const AttentionRows& rows, RowRange range,
                  int64_t begin) {
   alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
   const int64_t value_stride = piece.capacity * kPanel, panels = n_panels(piece.head_dim);
   const T* const values = static_cast<const T*>(piece.values) + begin * kPanel;
-  for (int64_t r = first_row; r < rows.n_rows; r += kTileTokens) {
-    const int64_t n_tile = smaller(kTileTokens, rows.n_rows - r);
-    const int64_t n_common = n_visible(piece, r, begin);
+  for (int64_t r = range.begin; r < range.end; r += kTileTokens) {
+    const int64_t n_tile = smaller(kTileTokens, range.end - r);
+    const int64_t hidden = n_hidden(piece, r + n_tile - 1, begin);
+    const int64_t of_first = n_visible(piece, r, begin);
+    const int64_t n_common = of_first > hidden ? of_first : hidden;
     for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
       const int64_t n = group_size(panels - p);
       const T* const w = values + p * value_stride;
-      multiply(n_tile, n, sums, w, value_stride, rows.scores + r * kKBlock, n_common,
-               Sums::Replace);
+      for (int64_t t = 0; t < n_tile && hidden > 0; ++t) {  // before the common ones
+        const int64_t from = n_hidden(piece, r + t, begin);
+        const int64_t to = smaller(hidden, n_visible(piece, r + t, begin));
+        multiply(1, n, sums + t * n * kPanel, w + from * kPanel, value_stride,
+                 rows.scores + (r + t) * kKBlock + from, to - from, Sums::Replace);
+      }
+      multiply(n_tile, n, sums, w + hidden * kPanel, value_stride,
+               rows.scores + r * kKBlock + hidden, n_common - hidden,
+               hidden > 0 ? Sums::Continue : Sums::Replace);
       for (int64_t t = 0; t < n_tile; ++t) {
         float* const row_sums = sums + t * n * kPanel;
         const int64_t n_more = n_visible(piece, r + t, begin) - n_common;
@@ -138,15 +167,17 @@ void value_block(const AttentionPiece& piece, const AttentionRows& rows, int64_t
 template <typename T>
 void attention(const AttentionPiece& piece) {
   const AttentionRows rows = start_rows(piece);
-  for (int64_t begin = 0; n_visible(piece, rows.n_rows - 1, begin) > 0; begin += kPositionBlock) {
-    int64_t first_row = 0;
-    while (n_visible(piece, first_row, begin) == 0) ++first_row;
-    score_block<T>(piece, rows, first_row, begin);
-    for (int64_t r = first_row; r < rows.n_rows; ++r) {
-      softmax_block(rows, r, n_visible(piece, r, begin),
+  int64_t first = 0;  // the block in which the first row's window begins
+  while (n_hidden(piece, 0, first) == kPositionBlock) first += kPositionBlock;
+  for (int64_t begin = first; n_visible(piece, rows.n_rows - 1, begin) > 0;
+       begin += kPositionBlock) {
+    const RowRange range = rows_seeing(piece, rows.n_rows, begin);
+    score_block<T>(piece, rows, range, begin);
+    for (int64_t r = range.begin; r < range.end; ++r) {
+      softmax_block(rows, r, n_hidden(piece, r, begin), n_visible(piece, r, begin),
                     piece.value_scales == nullptr ? nullptr : piece.value_scales + begin);
     }
-    value_block<T>(piece, rows, first_row, begin);
+    value_block<T>(piece, rows, range, begin);
   }
   for (int64_t r = 0; r < rows.n_rows; ++r) {
     const int64_t row = piece.row_begin + r;

@@ -5,6 +5,7 @@
 
 #include "kernels/cuda/decode/decode_graph.h"
 #include "kernels/cuda/decode/persistent_step.h"
+#include "kernels/layer.h"
 
 namespace minfer {
 namespace cuda {
@@ -33,6 +34,11 @@ std::optional<int64_t> CudaBackend::free_device_bytes() const {
   size_t free = 0, total = 0;
   MINFER_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(free);
+}
+
+void CudaBackend::require_supported(const LayerSpec& layer) const {
+  MINFER_REQUIRE(Usage, layer.window == 0, "an attention window of ", layer.window,
+                 " on a card: not supported; --device cpu has it");
 }
 
 // ---- memory ------------------------------------------------------------------------------------
@@ -198,15 +204,16 @@ void CudaBackend::rope(Tensor x, Tensor cos_sin, int64_t pos) {
 
 // ---- rows and elements -------------------------------------------------------------------------
 
-void CudaBackend::rms_norm(Tensor out, Tensor x, Tensor weight, float eps) {
-  cuda::rms_norm(stream_.get(), out, x, weight, eps);
-}
-void CudaBackend::layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
-  cuda::layer_norm(stream_.get(), out, x, weight, bias, eps);
-}
-void CudaBackend::layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                                  GeluKind kind) {
-  cuda::layer_norm_gelu(stream_.get(), out, x, weight, bias, eps, kind);
+void CudaBackend::norm(const NormArgs& a) {
+  if (a.kind == NormKind::Rms) {
+    MINFER_CHECK(!a.bias && !a.activation, "an RMSNorm with a bias or an activation");
+    return cuda::rms_norm(stream_.get(), a.out, a.x, a.weight, a.eps);
+  }
+  if (!a.activation) {
+    return cuda::layer_norm(stream_.get(), a.out, a.x, a.weight, a.bias, a.eps);
+  }
+  cuda::layer_norm_gelu(stream_.get(), a.out, a.x, a.weight, a.bias, a.eps,
+                        gelu_kind(*a.activation));
 }
 void CudaBackend::gelu(Tensor out, Tensor x, GeluKind kind) {
   cuda::gelu(stream_.get(), out, x, {}, kind);
@@ -303,17 +310,20 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   run_gemm(x, parts, epilogue);
 }
 
-void CudaBackend::gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias,
-                               const Matrix& up, Tensor up_bias, Tensor) {
+void CudaBackend::ffn_hidden(const FfnArgs& a) {
+  if (a.gate == nullptr || a.activation != Activation::Silu) return Backend::ffn_hidden(a);
+  const Tensor& x = a.x;
   if (x.shape[0] == 0) return;
-  const MatvecPart packed_parts[] = {{&gate, out, gate_bias}, {&up, out, up_bias}};
+  const Linear &gate = *a.gate, &up = a.up;
+  const MatvecPart packed_parts[] = {{&gate.weight, a.out, gate.bias},
+                                     {&up.weight, a.out, up.bias}};
   if (x.shape[0] <= kMaxMatvecTokens) {
     return matvec(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
   }
-  const Matrix* const matrices[] = {&gate, &up};
+  const Matrix* const matrices[] = {&gate.weight, &up.weight};
   if (are_of_levels(matrices)) return run_levels(x, packed_parts, Epilogue::SwiGlu);
   const std::vector<Tensor> weights = float_weights(matrices);
-  const GemmPart parts[] = {{weights[0], out, gate_bias}, {weights[1], out, up_bias}};
+  const GemmPart parts[] = {{weights[0], a.out, gate.bias}, {weights[1], a.out, up.bias}};
   run_gemm(x, parts, Epilogue::SwiGlu);
 }
 
@@ -343,25 +353,25 @@ void CudaBackend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tens
   cuda::rope_append(stream_.get(), cache, q, k, v, cos_sin, pos);
 }
 
-void CudaBackend::append_products(KvLayer& cache, Tensor x, const HeadProduct& q,
-                                  const HeadProduct& k, const HeadProduct& v, Tensor cos_sin,
-                                  int64_t pos) {
-  const HeadProduct* const products[] = {&q, &k, &v};
-  std::array<GemmPart, 3> qkv;
+void CudaBackend::qkv_append(const QkvArgs& a, KvLayer& cache, Tensor cos_sin, int64_t pos) {
+  const Linear* const layers[] = {&a.wq, &a.wk, &a.wv};
+  const Tensor outs[] = {a.q, a.k, a.v};
+  const Matrix* const matrices[] = {&a.wq.weight, &a.wk.weight, &a.wv.weight};
+  std::array<GemmPart, 3> parts;
   for (size_t i = 0; i < 3; ++i) {
-    const HeadProduct& p = *products[i];
-    qkv[i] = {{nullptr, type_, {p.w.out_dim, p.w.in_dim}},
-              p.out.reshaped({x.shape[0], p.w.out_dim}),
-              p.bias};
+    const Matrix& w = *matrices[i];
+    parts[i] = {{nullptr, type_, {w.out_dim, w.in_dim}},
+                outs[i].reshaped({a.x.shape[0], w.out_dim}),
+                layers[i]->bias};
   }
-  const Matrix* const matrices[] = {&q.w, &k.w, &v.w};
-  if (cublas_ || x.shape[0] <= kMaxMatvecTokens || are_of_levels(matrices) ||
-      !gemm_appends(x, qkv, cache, cos_sin)) {
-    return Backend::append_products(cache, x, q, k, v, cos_sin, pos);
+  const bool has_norm = a.norm.kind != QkNorm::None;
+  if (has_norm || cublas_ || a.x.shape[0] <= kMaxMatvecTokens || are_of_levels(matrices) ||
+      !gemm_appends(a.x, parts, cache, cos_sin)) {
+    return Backend::qkv_append(a, cache, cos_sin, pos);
   }
   const std::vector<Tensor> weights = float_weights(matrices);
-  for (size_t i = 0; i < 3; ++i) qkv[i].w = weights[i];
-  gemm_append(stream_.get(), cache, x, qkv, cos_sin, pos);
+  for (size_t i = 0; i < 3; ++i) parts[i].w = weights[i];
+  gemm_append(stream_.get(), cache, a.x, parts, cos_sin, pos);
 }
 
 void* CudaBackend::prefill_workspace(const KvLayer& cache) {
@@ -369,7 +379,9 @@ void* CudaBackend::prefill_workspace(const KvLayer& cache) {
   return n_bytes > 0 ? scratch(kv_halves_, DType::U8, {n_bytes}).data : nullptr;
 }
 
-void CudaBackend::attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
+void CudaBackend::attention(const AttentionArgs& args) {
+  const auto& [out, q, cache, pos, scale, window] = args;
+  MINFER_CHECK(window == 0, "attention with a window of ", window);
   attention_prefill(stream_.get(), out, q, cache, pos, scale, prefill_workspace(cache));
 }
 
@@ -377,6 +389,7 @@ std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
   if (persistent_decode_) {
     if (auto plan = PersistentStep::make(stream_.get(), type_, model)) return plan;
   }
+  if (!DecodeGraph::can_compute(model)) return nullptr;
   return std::make_unique<DecodeGraph>(stream_.get(), type_, model);
 }
 

@@ -22,6 +22,7 @@ class CudaBackend final : public Backend {
   }
   std::optional<int64_t> free_device_bytes() const override;
   int64_t preferred_chunk() const override { return 4096; }
+  void require_supported(const LayerSpec& layer) const override;
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;
@@ -39,10 +40,7 @@ class CudaBackend final : public Backend {
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
   void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
 
-  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override;
-  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override;
-  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                       GeluKind kind) override;
+  void norm(const NormArgs& args) override;
 
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
@@ -53,15 +51,13 @@ class CudaBackend final : public Backend {
   void softmax(Tensor out, Tensor x) override;
 
   void matmuls(Tensor x, std::span<const Product> products) override;
-  void gated_matmul(Tensor out, Tensor x, const Matrix& gate, Tensor gate_bias, const Matrix& up,
-                    Tensor up_bias, Tensor other) override;
+  void ffn_hidden(const FfnArgs& args) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
-  void append_products(KvLayer& cache, Tensor x, const HeadProduct& q, const HeadProduct& k,
-                       const HeadProduct& v, Tensor cos_sin, int64_t pos) override;
+  void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos) override;
   void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                    int64_t pos) override;
-  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override;
+  void attention(const AttentionArgs& args) override;
 
   std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,

@@ -3,7 +3,7 @@
 #include <memory>
 #include <vector>
 
-#include "kernels/cpu/thread_pool.h"
+#include "kernels/base/thread_pool.h"
 #include "kernels/cuda/device.h"
 
 namespace minfer::cuda {

@@ -8,6 +8,7 @@
 #include "kernels/base/math.h"
 #include "loaders/gguf_writer.h"
 #include "loaders/staging.h"
+#include "models/families/family.h"
 #include "models/model.h"
 #include "models/tokenizer/tokenizer.h"
 
@@ -17,41 +18,40 @@ namespace {
 constexpr const char* kFile = "model.gguf";  // while it is being written
 constexpr const char* kRopeDivisors = "rope_freqs.weight";
 
-bool is_table(const std::string& name) {
-  return name == "model.embed_tokens.weight" || name == "lm_head.weight";
-}
-
 uint64_t file_type(DType type) {  // llama.cpp's number for the file as a whole
   return type == DType::F16 ? 1 : type == DType::Q8_0 ? 7 : 2;
 }
 
-void set_config(Metadata& metadata, const ModelConfig& c) {
+void set_config(Metadata& metadata, const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layer(0);
+  const RopeSpec& rope = spec.ropes.front();
+  const std::string prefix = cat(family_of(spec).gguf_architecture, ".");
   const auto set = [&](const char* name, int64_t value) {
-    metadata.set(cat("llama.", name), static_cast<uint64_t>(value));
+    metadata.set(prefix + name, static_cast<uint64_t>(value));
   };
-  set("vocab_size", c.vocab_size);
-  set("context_length", c.trained_seq_len);
-  set("embedding_length", c.dim);
-  set("feed_forward_length", c.ffn_dim);
-  set("block_count", c.n_layers);
-  set("attention.head_count", c.n_heads);
-  set("attention.head_count_kv", c.n_kv_heads);
-  set("attention.key_length", c.head_dim);
-  set("attention.value_length", c.head_dim);
-  set("rope.dimension_count", c.rotary_dim);
-  metadata.set("llama.attention.layer_norm_rms_epsilon", double{c.norm_eps});
-  metadata.set("llama.rope.freq_base", c.rope_theta);
-  if (c.rope_scaling == RopeScaling::Linear) {
-    metadata.set("llama.rope.scaling.type", std::string("linear"));
-    metadata.set("llama.rope.scaling.factor", c.rope_factor);
+  set("vocab_size", spec.vocab_size);
+  set("context_length", spec.trained_seq_len);
+  set("embedding_length", spec.dim);
+  set("feed_forward_length", layer.ffn_dim);
+  set("block_count", spec.n_layers());
+  set("attention.head_count", layer.n_heads);
+  set("attention.head_count_kv", layer.n_kv_heads);
+  set("attention.key_length", layer.head_dim);
+  set("attention.value_length", layer.head_dim);
+  set("rope.dimension_count", rope.rotary_dim);
+  metadata.set(prefix + "attention.layer_norm_rms_epsilon", double{layer.norm_eps});
+  metadata.set(prefix + "rope.freq_base", rope.theta);
+  if (rope.scaling == RopeScaling::Linear) {
+    metadata.set(prefix + "rope.scaling.type", std::string("linear"));
+    metadata.set(prefix + "rope.scaling.factor", rope.factor);
   }
 }
 
-void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelConfig& config,
+void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelSpec& spec,
                    const std::string& tokenizer_source) {
   Metadata own;
   if (!tokenizer_source.empty()) {
-    own = load_tokenizer(tokenizer_source)->to_gguf(config.vocab_size);
+    own = load_tokenizer(tokenizer_source)->to_gguf(spec.vocab_size);
   } else {
     for (const auto& [key, value] : source.metadata.all()) {
       if (key.starts_with("tokenizer.")) own.set(key, value);
@@ -63,11 +63,11 @@ void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelCo
 }
 
 // How much slower than without scaling each pair rotates: GGUF has the llama3 scaling as a table.
-std::vector<float> rope_divisors(const ModelConfig& config) {
-  if (config.rope_scaling != RopeScaling::Llama3) return {};
-  ModelConfig plain = config;
-  plain.rope_scaling = RopeScaling::None;
-  const std::vector<double> unscaled = rope_frequencies(plain), scaled = rope_frequencies(config);
+std::vector<float> rope_divisors(const RopeSpec& rope) {
+  if (rope.scaling != RopeScaling::Llama3) return {};
+  RopeSpec plain = rope;
+  plain.scaling = RopeScaling::None;
+  const std::vector<double> unscaled = rope_frequencies(plain), scaled = rope_frequencies(rope);
   std::vector<float> divisors;
   for (size_t i = 0; i < scaled.size(); ++i) {
     divisors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
@@ -78,19 +78,20 @@ std::vector<float> rope_divisors(const ModelConfig& config) {
 class GgufModelWriter final : public ModelWriter {
  public:
   GgufModelWriter(const QuantizePlan& plan, const GgufExportOptions& options, Metadata metadata)
-      : head_dim_(plan.config.head_dim),
+      : head_dim_(plan.spec.layer(0).head_dim),
+        has_pairs_(family_of(plan.spec).gguf_rotary_pairs),
         staging_(options.output, OutputKind::Gguf, options.replace) {
-    const std::vector<float> divisors = rope_divisors(plan.config);
-    const std::vector<NamedShape> weights = gguf_weights(plan.config);
+    const std::vector<float> divisors = rope_divisors(plan.spec.ropes.front());
+    const std::vector<NamedShape> weights = gguf_weights(plan.spec);
     MINFER_CHECK(weights.size() == plan.tensors.size(), weights.size(), " names");
     std::vector<TensorEntry> tensors;
     int64_t n_bytes = 16 << 20;  // header
     for (size_t i = 0; i < weights.size(); ++i) {
       const TensorEntry& output = plan.tensors[i].output;
       const std::string& name = weights[i].name;
-      const bool rotates =
-          name.find(".attn_q.") != std::string::npos || name.find(".attn_k.") != std::string::npos;
-      slots_[output.name] = {name, rotates};
+      const WeightRole role = weights[i].weight.role;
+      const bool rotates = role == WeightRole::Wq || role == WeightRole::Wk;
+      slots_[output.name] = {name, has_pairs_ && rotates};
       tensors.push_back({name, output.dtype, output.shape});
       n_bytes = checked_add(n_bytes, bytes_of(output.dtype, output.shape));
     }
@@ -144,6 +145,7 @@ class GgufModelWriter final : public ModelWriter {
   }
 
   int64_t head_dim_;
+  bool has_pairs_;
   Staging staging_;
   std::unique_ptr<GgufWriter> file_;   // closed before staging_ goes
   std::map<std::string, Slot> slots_;  // by Hugging Face's names
@@ -158,7 +160,9 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
     if (output.shape.rank < 2) {
       output.dtype = DType::F32;
     } else {
-      output.dtype = type == DType::Q4_0 && is_table(output.name) ? DType::Q8_0 : type;
+      const bool is_of_tokens =
+          tensor.weight.role == WeightRole::Embedding || tensor.weight.role == WeightRole::Output;
+      output.dtype = type == DType::Q4_0 && is_of_tokens ? DType::Q8_0 : type;
       tensor.fallback = output.shape.last() % info(output.dtype).block_elements != 0;
       if (tensor.fallback) output.dtype = DType::F16;
     }
@@ -170,12 +174,12 @@ std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
                                                     const QuantizePlan& plan,
                                                     const GgufExportOptions& options) {
   Metadata metadata;
-  metadata.set("general.architecture", std::string("llama"));
+  metadata.set("general.architecture", std::string(family_of(plan.spec).gguf_architecture));
   metadata.set("general.name", shortened(std::filesystem::path(options.output).stem().string()));
   metadata.set("general.file_type", file_type(options.type));
   metadata.set("general.quantization_version", uint64_t{2});
-  set_config(metadata, plan.config);
-  set_tokenizer(metadata, source, plan.config, options.tokenizer_source);
+  set_config(metadata, plan.spec);
+  set_tokenizer(metadata, source, plan.spec, options.tokenizer_source);
   return std::make_unique<GgufModelWriter>(plan, options, std::move(metadata));
 }
 

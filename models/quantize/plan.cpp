@@ -4,6 +4,7 @@
 
 #include "loaders/hf_config.h"
 #include "models/config_reader.h"
+#include "models/families/family.h"
 #include "models/source_error.h"
 
 namespace minfer {
@@ -32,14 +33,18 @@ bool fits(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
+bool is_of_tokens(const PlannedTensor& tensor) {
+  return tensor.weight.role == WeightRole::Embedding || tensor.weight.role == WeightRole::Output;
+}
+
 class Planner {
  public:
-  Planner(const ModelConfig& config, const QuantizeOptions& options)
-      : config_(config), options_(options), uses_(options.rules.size()) {}
+  Planner(const ModelSpec& spec, const QuantizeOptions& options)
+      : spec_(spec), options_(options), uses_(options.rules.size()) {}
 
   // Fills in the output of a tensor whose name and shape are set.
   void choose(PlannedTensor& tensor) {
-    const StoredType type = type_of(tensor.output);
+    const StoredType type = type_of(tensor);
     const bool quantized = type == StoredType::Int4 || type == StoredType::Int8;
     if (!quantized || tensor.output.shape.rank < 2) {
       tensor.output.dtype = float_type(quantized ? StoredType::Keep : type, tensor.source_type);
@@ -49,7 +54,7 @@ class Planner {
     int64_t group = type == options_.type      ? options_.group
                     : type == StoredType::Int4 ? kInt4Group
                                                : 0;
-    if (is_table(tensor.output.name) && type == StoredType::Int8) group = 0;
+    if (is_of_tokens(tensor) && type == StoredType::Int8) group = 0;
     const bool divides = group == 0 ? type == StoredType::Int8 || in_dim % 2 == 0  // whole bytes
                                     : in_dim % group == 0;
     tensor.fallback = !divides;
@@ -68,27 +73,22 @@ class Planner {
   }
 
  private:
-  static bool is_output(const std::string& name) { return name == "lm_head.weight"; }
-  static bool is_table(const std::string& name) {
-    return is_output(name) || name == "model.embed_tokens.weight";
-  }
-
-  StoredType type_of(const TensorEntry& tensor) {
+  StoredType type_of(const PlannedTensor& tensor) {
     StoredType type = default_type(tensor);
     for (size_t i = 0; i < options_.rules.size(); ++i) {
-      if (!fits(options_.rules[i].pattern, tensor.name)) continue;
+      if (!fits(options_.rules[i].pattern, tensor.output.name)) continue;
       type = options_.rules[i].type;
       ++uses_[i];
     }
     return type;
   }
 
-  StoredType default_type(const TensorEntry& tensor) const {
-    if (tensor.shape.rank < 2) return StoredType::Keep;
-    if (!is_table(tensor.name)) return options_.type;
-    if (is_output(tensor.name)) return options_.head.value_or(StoredType::Int8);
+  StoredType default_type(const PlannedTensor& tensor) const {
+    if (!tensor.weight.is_matrix()) return StoredType::Keep;
+    if (!is_of_tokens(tensor)) return options_.type;
+    if (tensor.weight.role == WeightRole::Output) return options_.head.value_or(StoredType::Int8);
     // Of a tied pair both options mean the one tensor.
-    if (!config_.tied_output) return options_.embedding.value_or(StoredType::Int8);
+    if (!spec_.tied_output) return options_.embedding.value_or(StoredType::Int8);
     return options_.embedding ? *options_.embedding : options_.head.value_or(StoredType::Keep);
   }
 
@@ -98,25 +98,29 @@ class Planner {
     return is_float(source) ? source : DType::F16;
   }
 
-  const ModelConfig& config_;
+  const ModelSpec& spec_;
   const QuantizeOptions& options_;
   std::vector<int64_t> uses_;  // tensors that each rule fits
 };
 
 QuantizePlan finished(QuantizePlan plan, const QuantizeOptions& options) {
-  Planner planner(plan.config, options);
+  Planner planner(plan.spec, options);
   for (PlannedTensor& tensor : plan.tensors) planner.choose(tensor);
   planner.require_rules_used();
   return plan;
 }
 
-void require_hf_form(const ModelConfig& config) {
-  MINFER_REQUIRE(Input, config.is_llama(), "architecture ", config.architecture_name(),
+// Whether config.json can say it: GPT-2's matrices are transposed there, and not written here.
+void require_hf_form(const ModelSpec& spec) {
+  const Family& family = family_of(spec);
+  MINFER_REQUIRE(Input, !family.hf_names.transposed, "architecture ", family.name,
                  ": cannot be quantized to a Hugging Face directory (supported: llama)");
-  MINFER_REQUIRE(Input, config.rotary_dim == config.head_dim, "rotates ", config.rotary_dim, " of ",
-                 config.head_dim, " elements of a head, which config.json cannot say");
+  const LayerSpec& layer = spec.layer(0);
+  const int64_t rotary_dim = spec.ropes.front().rotary_dim;
+  MINFER_REQUIRE(Input, rotary_dim == layer.head_dim, "rotates ", rotary_dim, " of ",
+                 layer.head_dim, " elements of a head, which config.json cannot say");
   MINFER_REQUIRE(
-      Input, config.attention_bias == config.attention_out_bias,
+      Input, layer.qkv_bias == layer.attn_out_bias || !family.biases_by_tensors,
       "has biases in some matrices of its attention alone, which config.json cannot say");
 }
 
@@ -138,14 +142,13 @@ std::vector<TensorEntry> QuantizePlan::outputs() const {
 
 QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions& options) try {
   QuantizePlan plan;
-  plan.config = read_model_config(source);
+  plan.spec = read_model_spec(source);
   Weights weights;
-  const std::vector<WeightBinding> bindings =
-      bind_weights(source, plan.config, weights, plan.unused);
-  require_hf_form(plan.config);
-  MINFER_REQUIRE(Input, find_rope_divisors(source, plan.config) == nullptr,
+  const std::vector<WeightBinding> bindings = bind_weights(source, plan.spec, weights, plan.unused);
+  require_hf_form(plan.spec);
+  MINFER_REQUIRE(Input, find_rope_divisors(source, plan.spec) == nullptr,
                  "tensor rope_freqs.weight: config.json cannot say what is in it");
-  const std::vector<NamedShape> names = hf_weights(plan.config);
+  const std::vector<NamedShape> names = hf_weights(plan.spec);
   for (size_t i = 0; i < bindings.size(); ++i) {
     const TensorEntry& entry = *bindings[i].entry;
     MINFER_REQUIRE(Input, !entry.quant, "tensor ", shortened(entry.name),
@@ -156,7 +159,9 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
     tensor.source = &entry;
     tensor.source_type = entry.dtype;
     tensor.source_bytes = narrow<int64_t>(entry.file_bytes);
+    tensor.weight = names[i].weight;
     tensor.rope_heads = bindings[i].parts.front().rope_heads;
+    tensor.rotary_dim = bindings[i].parts.front().rotary_dim;
     plan.tensors.push_back(std::move(tensor));
   }
   return finished(std::move(plan), options);
@@ -167,11 +172,12 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
 QuantizePlan plan_quantization(const std::string& config_path, const QuantizeOptions& options) {
   const Metadata metadata = read_hf_config(config_path);
   QuantizePlan plan;
-  plan.config = read_hf_config(metadata);
-  require_hf_form(plan.config);
+  plan.spec = read_hf_spec(metadata);
+  require_hf_form(plan.spec);
   const DType dtype = configured_dtype(metadata);
-  for (const NamedShape& named : hf_weights(plan.config)) {
+  for (const NamedShape& named : hf_weights(plan.spec)) {
     PlannedTensor tensor;
+    tensor.weight = named.weight;
     tensor.output.name = named.name;
     tensor.output.shape = named.shape;
     tensor.source_type = dtype;

@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "models/model_config.h"
 #include "models/quantize/quantize.h"
+#include "models/spec.h"
 #include "models/weight_names.h"
 
 namespace minfer {
@@ -33,12 +33,13 @@ struct PlannedTensor {
   DType source_type = DType::F32;
   int64_t source_bytes = 0;
   const TensorEntry* source = nullptr;  // null in a plan from a configuration alone
-  int64_t rope_heads = 0;               // as in WeightPart
+  WeightInfo weight = {};
+  int64_t rope_heads = 0, rotary_dim = 0;  // as in WeightPart
   bool fallback = false;  // its rows are no multiple of the group: int8 by row instead
 };
 
 struct QuantizePlan {
-  ModelConfig config;
+  ModelSpec spec;
   std::vector<PlannedTensor> tensors;
   std::vector<std::string> unused;  // tensors of the source that the model does not use
 

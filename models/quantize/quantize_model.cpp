@@ -41,11 +41,10 @@ std::vector<Block> blocks_of(const QuantizePlan& plan) {
   return blocks;
 }
 
-HostTensor in_half_split_order(HostTensor rows, const PlannedTensor& tensor,
-                               const ModelConfig& config) {
+HostTensor in_half_split_order(HostTensor rows, const PlannedTensor& tensor) {
   if (tensor.rope_heads == 0) return rows;
-  const int64_t n_heads = rows.view().shape[0] / config.head_dim;
-  return rope_pairs_to_halves(rows, n_heads, config.rotary_dim);
+  const int64_t head_dim = tensor.output.shape[0] / tensor.rope_heads;
+  return rope_pairs_to_halves(rows, rows.view().shape[0] / head_dim, tensor.rotary_dim);
 }
 
 // x in another type of elements or blocks; what is finite stays finite.
@@ -133,7 +132,7 @@ std::vector<QuantizedTensorReport> quantize_model(
     const PlannedTensor& tensor = plan.tensors[block.tensor];
     HostTensor rows = next.get();
     if (i + 1 < blocks.size()) next = start_reading(blocks[i + 1]);
-    rows = in_half_split_order(std::move(rows), tensor, plan.config);
+    rows = in_half_split_order(std::move(rows), tensor);
     try {
       reports[block.tensor].error.add(
           write_block(tensor, block.begin, rows, method, n_threads, writer, calibration));

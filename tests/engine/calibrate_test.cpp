@@ -31,9 +31,9 @@ class CalibrationTest : public ::testing::Test {
 
   // In each of the windows, which are spread evenly over 60 tokens.
   std::vector<Seen> seen_by(const Model& model, int64_t layer, BlockInput which) {
-    ForwardState state = {.kv = make_kv_cache(*backend_, model.config, DType::F16, kWindow),
-                          .scratch = make_scratch(*backend_, model.config, kWindow),
-                          .rope_table = make_rope_table(*backend_, model.config, kWindow)};
+    ForwardState state = {.kv = make_kv_cache(*backend_, model.spec, DType::F16, kWindow),
+                          .scratch = make_scratch(*backend_, model.spec, kWindow),
+                          .rope_tables = make_rope_tables(*backend_, model.spec, kWindow)};
     const bool in_ffn = which == BlockInput::Ffn || which == BlockInput::FfnOutput;
     std::vector<Seen> seen;
     for (const size_t begin : {0, 22, 44}) {
@@ -121,7 +121,7 @@ TEST_F(CalibrationTest, LaterMatricesSeeQuantizedOnes) {
   for (int64_t row = 0; row < 24; ++row) {
     dequantize_row(w.as<float>() + row * 16, rough.view(), row);
   }
-  quantized.weights.layers[0].w_up = backend_->pack_matrix(w.view());
+  quantized.weights.layers[0].w_up.weight = backend_->pack_matrix(w.view());
 
   struct Later {
     std::string name;

@@ -110,7 +110,7 @@ TEST_F(ContinuationTest, LongContextLosesItsStart) {
 TEST_F(ContinuationTest, TokensWithoutARowAreRefusedAndChangeNothing) {
   Session shared = session(0, 2);
   ContinuationScorer scorer(shared);
-  const auto n_rows = static_cast<TokenId>(model_.config.vocab_size);
+  const auto n_rows = static_cast<TokenId>(model_.spec.vocab_size);
   for (const TokenId id : {n_rows, n_rows + 1, n_rows + 1000}) {
     expect_error(ErrorKind::Input, cat("token ", id, " of the continuation has no logit"), [&] {
       scorer.score({{kBos, 'q'}, {'r', id}});

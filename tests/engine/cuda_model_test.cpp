@@ -3,25 +3,14 @@
 #include "models/synthetic.h"
 #include "tests/engine/cuda_models.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/other_value.h"
+#include "tests/support/specs.h"
 #include "tests/support/test_data.h"
 
 namespace minfer::test {
 namespace {
 
 namespace fs = std::filesystem;
-
-// Two layers of Llama's kind.
-ModelConfig llama_config(int64_t dim, int64_t ffn_dim, int64_t n_heads, int64_t head_dim) {
-  ModelConfig config;
-  config.dim = dim;
-  config.ffn_dim = ffn_dim;
-  config.n_layers = 2;
-  config.n_heads = config.n_kv_heads = n_heads;
-  config.head_dim = config.rotary_dim = head_dim;
-  config.norm_eps = 1e-5f;
-  config.rope_theta = 1e4;
-  return config;
-}
 
 class CudaModel : public testing::Test {
  protected:
@@ -90,24 +79,27 @@ TEST_F(CudaModel, RepeatsItselfToTheBit) {
 
 // Two layers of Llama-2-7B's width, and of the same with four key/value heads.
 TEST_F(CudaModel, AgreesWithTheCpuAtTheWidthOf7B) {
-  ModelConfig config = llama_config(4096, 11008, 32, 128);
-  config.vocab_size = 1000;
-  config.trained_seq_len = 1024;
   const auto cpu = make_cpu_backend();
   for (const SyntheticType& type :
        {SyntheticType{DType::F16, 0}, {DType::BF16, 0}, {DType::U8, 0}, {DType::U4, 64}}) {
-    config.n_kv_heads = type.dtype == DType::U4 ? 8 : 32;
+    const ModelSpec spec = llama_spec({.dim = 4096,
+                                       .ffn_dim = 11008,
+                                       .n_heads = 32,
+                                       .n_kv_heads = type.dtype == DType::U4 ? 8 : 32,
+                                       .head_dim = 128,
+                                       .vocab_size = 1000,
+                                       .trained_seq_len = 1024});
     SCOPED_TRACE(cat(type.dtype));
     const DType compute = type.dtype == DType::BF16 ? DType::BF16 : DType::F16;
     const auto card = make_cuda_backend({.compute_dtype = compute});
     const auto other_card =
         make_cuda_backend({.compute_dtype = compute, .persistent_decode = false});
     HalfBackend plain(compute);
-    const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
-    const Model on_card = make_synthetic_model(config, type, *card, 1);
-    const Model on_other_card = make_synthetic_model(config, type, *other_card, 1);
-    const Model in_plain = make_synthetic_model(config, type, plain, 1);
-    const std::vector<TokenId> ids = some_ids(150, config.vocab_size);
+    const Model on_cpu = make_synthetic_model(spec, type, *cpu, 1);
+    const Model on_card = make_synthetic_model(spec, type, *card, 1);
+    const Model on_other_card = make_synthetic_model(spec, type, *other_card, 1);
+    const Model in_plain = make_synthetic_model(spec, type, plain, 1);
+    const std::vector<TokenId> ids = some_ids(150, spec.vocab_size);
     for (const DType kv_dtype : {DType::F16, DType::U8}) {
       SCOPED_TRACE(cat("cache ", kv_dtype));
       SessionOptions options{.prefill_chunk = 150, .kv_dtype = kv_dtype};
@@ -146,17 +138,20 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
   for (const auto& [n_heads, n_kv_heads, head_dim] :
        {Heads{32, 32, 64}, {16, 16, 128}, {64, 32, 64}, {48, 16, 128}, {32, 8, 64}, {16, 16, 80}}) {
     SCOPED_TRACE(cat(n_heads, ":", n_kv_heads, " heads of ", head_dim));
-    ModelConfig config = llama_config(256, 512, n_heads, head_dim);
-    config.n_kv_heads = n_kv_heads;
-    config.vocab_size = 300;
-    config.trained_seq_len = 1408;
+    const ModelSpec spec = llama_spec({.dim = 256,
+                                       .ffn_dim = 512,
+                                       .n_heads = n_heads,
+                                       .n_kv_heads = n_kv_heads,
+                                       .head_dim = head_dim,
+                                       .vocab_size = 300,
+                                       .trained_seq_len = 1408});
     const SyntheticType type{DType::F16, 0};
-    const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
-    const Model on_card = make_synthetic_model(config, type, *backend_, 1);
-    const Model in_plain = make_synthetic_model(config, type, plain, 1);
+    const Model on_cpu = make_synthetic_model(spec, type, *cpu, 1);
+    const Model on_card = make_synthetic_model(spec, type, *backend_, 1);
+    const Model in_plain = make_synthetic_model(spec, type, plain, 1);
     for (const int64_t n : {130, 701, 1401}) {
       SCOPED_TRACE(n);
-      const std::vector<TokenId> ids = some_ids(n, config.vocab_size);
+      const std::vector<TokenId> ids = some_ids(n, spec.vocab_size);
       const SessionOptions options{.prefill_chunk = n, .kv_dtype = DType::U8};
       const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, options));
       EXPECT_LE(relative_error(decoded_logits(on_card, *backend_, ids, options), want),
@@ -169,14 +164,17 @@ TEST_F(CudaModel, AttendsOverAnInt8Cache) {
 void expect_steps_behind_a_prompt(Backend& card, int64_t n_prompt, int64_t n_kv_heads) {
   SCOPED_TRACE(cat("16:", n_kv_heads, " heads"));
   constexpr int64_t kDecoded = 4;
-  ModelConfig config = llama_config(256, 512, 16, 128);
-  config.n_kv_heads = n_kv_heads;
-  config.vocab_size = 300;
-  config.trained_seq_len = n_prompt + kDecoded;
-  const std::vector<TokenId> ids = some_ids(n_prompt + kDecoded, config.vocab_size);
+  const ModelSpec spec = llama_spec({.dim = 256,
+                                     .ffn_dim = 512,
+                                     .n_heads = 16,
+                                     .n_kv_heads = n_kv_heads,
+                                     .head_dim = 128,
+                                     .vocab_size = 300,
+                                     .trained_seq_len = n_prompt + kDecoded});
+  const std::vector<TokenId> ids = some_ids(n_prompt + kDecoded, spec.vocab_size);
   const SessionOptions options{.prefill_chunk = n_prompt, .kv_dtype = DType::U8};
   const auto logits_behind = [&](Backend& backend) {
-    const Model model = make_synthetic_model(config, {DType::F16, 0}, backend, 1);
+    const Model model = make_synthetic_model(spec, {DType::F16, 0}, backend, 1);
     Session session(model, backend, options);
     std::span<const float> logits = session.eval(std::span(ids).first(size_t(n_prompt)));
     for (const TokenId id : std::span(ids).last(size_t(kDecoded))) logits = session.eval({&id, 1});
@@ -206,17 +204,20 @@ TEST_F(CudaModel, AttendsOverALongInt8Cache) { expect_steps_behind_a_prompt(*bac
 TEST_F(CudaModel, TakesLongPrompts) {
   const auto cpu = make_cpu_backend();
   HalfBackend plain(DType::F16);
-  ModelConfig config = llama_config(256, 512, 8, 128);
-  config.n_kv_heads = 4;
-  config.vocab_size = 300;
-  config.trained_seq_len = 2200;
-  config.attention_bias = true;
-  const std::vector<TokenId> ids = some_ids(2150, config.vocab_size);
+  ModelSpec spec = llama_spec({.dim = 256,
+                               .ffn_dim = 512,
+                               .n_heads = 8,
+                               .n_kv_heads = 4,
+                               .head_dim = 128,
+                               .vocab_size = 300,
+                               .trained_seq_len = 2200});
+  for (LayerSpec& layer : spec.layers) layer.qkv_bias = true;
+  const std::vector<TokenId> ids = some_ids(2150, spec.vocab_size);
   for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::U4, 64}}) {
     SCOPED_TRACE(cat(type.dtype));
-    const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
-    const Model on_card = make_synthetic_model(config, type, *backend_, 1);
-    const Model in_plain = make_synthetic_model(config, type, plain, 1);
+    const Model on_cpu = make_synthetic_model(spec, type, *cpu, 1);
+    const Model on_card = make_synthetic_model(spec, type, *backend_, 1);
+    const Model in_plain = make_synthetic_model(spec, type, plain, 1);
     const SessionOptions whole{.prefill_chunk = 2150};
     const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, whole));
     const double most =
@@ -234,21 +235,25 @@ TEST_F(CudaModel, TakesLongPrompts) {
 // Prompt and 128 tokens, 100 times: greedily and by the sampler, always the tokens that the host
 // chooses from the logits of single steps.
 TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
-  ModelConfig config = llama_config(4096, 11008, 32, 128);
-  config.vocab_size = 32000;
-  config.trained_seq_len = 160;
+  const ModelSpec spec = llama_spec({.dim = 4096,
+                                     .ffn_dim = 11008,
+                                     .n_heads = 32,
+                                     .n_kv_heads = 32,
+                                     .head_dim = 128,
+                                     .vocab_size = 32000,
+                                     .trained_seq_len = 160});
   constexpr int64_t kSteps = 128;
   for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::U4, 64}}) {
     SCOPED_TRACE(cat(type.dtype));
-    const Model model = make_synthetic_model(config, type, *backend_, 1);
+    const Model model = make_synthetic_model(spec, type, *backend_, 1);
     Session session(model, *backend_, {});
-    const std::vector<TokenId> prompt = some_ids(20, config.vocab_size);
+    const std::vector<TokenId> prompt = some_ids(20, spec.vocab_size);
     const auto restart = [&] {
       session.truncate(0);
       session.eval(prompt);
     };
     for (const DecodeSampling& sampling :
-         {DecodeSampling{.n_tokens = config.vocab_size, .banned = {}}, seeded(config.vocab_size)}) {
+         {DecodeSampling{.n_tokens = spec.vocab_size, .banned = {}}, seeded(spec.vocab_size)}) {
       SCOPED_TRACE(sampling.temperature);
       restart();
       const std::vector<TokenId> want = chosen_on_host(session, 2, kSteps, sampling);
@@ -270,16 +275,20 @@ TEST_F(CudaModel, SharesTilesAmongBlocks) {
   const auto cpu = make_cpu_backend();
   HalfBackend plain(DType::F16);
   for (const auto& [dim, ffn_dim] : {Widths{2880, 640}, {2880, 320}, {1856, 2432}}) {
-    ModelConfig config = llama_config(dim, ffn_dim, dim / 64, 64);
-    config.vocab_size = 300;
-    config.trained_seq_len = 64;
+    const ModelSpec spec = llama_spec({.dim = dim,
+                                       .ffn_dim = ffn_dim,
+                                       .n_heads = dim / 64,
+                                       .n_kv_heads = dim / 64,
+                                       .head_dim = 64,
+                                       .vocab_size = 300,
+                                       .trained_seq_len = 64});
     for (const SyntheticType& type :
          {SyntheticType{DType::U8, 0}, {DType::U4, 64}, {DType::U4, 32}}) {
       SCOPED_TRACE(cat(dim, " ", ffn_dim, " ", type.dtype, " ", type.group));
-      const Model on_cpu = make_synthetic_model(config, type, *cpu, 1);
-      const Model on_card = make_synthetic_model(config, type, *backend_, 1);
-      const Model in_plain = make_synthetic_model(config, type, plain, 1);
-      const std::vector<TokenId> ids = some_ids(40, config.vocab_size);
+      const Model on_cpu = make_synthetic_model(spec, type, *cpu, 1);
+      const Model on_card = make_synthetic_model(spec, type, *backend_, 1);
+      const Model in_plain = make_synthetic_model(spec, type, plain, 1);
+      const std::vector<TokenId> ids = some_ids(40, spec.vocab_size);
       const SessionOptions by_one{.prefill_chunk = 1};
       const auto got = last_logits(on_card, *backend_, ids, by_one);
       const auto want = doubles_of(last_logits(on_cpu, *cpu, ids, {}));
@@ -294,28 +303,77 @@ TEST_F(CudaModel, SharesTilesAmongBlocks) {
 
 // Epochs of the one kernel start again every 1024 steps of 64 layers.
 TEST_F(CudaModel, RunsPastTheLastEpoch) {
-  ModelConfig config = llama_config(64, 128, 4, 16);
-  config.n_layers = 64;
-  config.n_kv_heads = 2;
-  config.vocab_size = 256;
-  config.trained_seq_len = 1200;
-  const Model model = make_synthetic_model(config, DType::F16, *backend_, 1);
+  const ModelSpec spec = llama_spec({.dim = 64,
+                                     .ffn_dim = 128,
+                                     .n_layers = 64,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 16,
+                                     .vocab_size = 256,
+                                     .trained_seq_len = 1200});
+  const Model model = make_synthetic_model(spec, DType::F16, *backend_, 1);
   Session session(model, *backend_, {});
   const int64_t n = session.max_seq_len();
-  const std::vector<TokenId> want = chosen_on_host(session, 2, n, seeded(config.vocab_size));
+  const std::vector<TokenId> want = chosen_on_host(session, 2, n, seeded(spec.vocab_size));
   for (int repetition = 0; repetition < 3; ++repetition) {
     session.truncate(0);
-    ASSERT_EQ(chosen_by_run(session, 2, n, n, seeded(config.vocab_size)), want);
+    ASSERT_EQ(chosen_by_run(session, 2, n, n, seeded(spec.vocab_size)), want);
   }
 }
 
+// Each field of a block that is set to something not neutral: the session refuses it, or a fused
+// step gives what the operations one by one give.
+TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
+  const ModelSpec plain = llama_spec({.dim = 256,
+                                      .ffn_dim = 512,
+                                      .n_heads = 4,
+                                      .n_kv_heads = 2,
+                                      .head_dim = 64,
+                                      .vocab_size = 300,
+                                      .trained_seq_len = 64});
+  const auto check = [&](const std::string& field, const LayerSpec& changed) {
+    SCOPED_TRACE(field);
+    ModelSpec spec = plain;
+    for (LayerSpec& layer : spec.layers) layer = changed;
+    try {
+      session_memory(spec, *backend_, {});
+    } catch (const Error&) {
+      return;  // refused by name, before any weight is read
+    }
+    const std::vector<TokenId> ids = some_ids(40, 300);
+    for (const bool persistent : {true, false}) {
+      const auto backend = make_cuda_backend({.persistent_decode = persistent});
+      const Model model = make_synthetic_model(spec, DType::F16, *backend, 1);
+      const auto fused = all_decoded_logits(model, *backend, ids, {});
+      const auto one_by_one = all_decoded_logits(model, *backend, ids, {.fused_decode = false});
+      const std::vector<double> want(one_by_one.begin(), one_by_one.end());
+      EXPECT_LE(relative_error(fused, want), 0.01) << persistent;
+    }
+  };
+  check("none", plain.layer(0));
+  for_each_changed_spec(plain.layer(0), check);
+  LayerSpec gelu = plain.layer(0);
+  gelu.gated = false;
+  for (const Activation activation : {Activation::GeluErf, Activation::GeluTanh}) {
+    gelu.activation = activation;
+    check("gelu", gelu);
+  }
+  LayerSpec whole = plain.layer(0);
+  whole.qk_norm = QkNorm::WholeWidth;
+  check("qk_norm of the whole width", whole);
+}
+
 TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {
-  ModelConfig config = llama_config(64, 128, 4, 16);
-  config.vocab_size = 131;
-  config.trained_seq_len = 64;
+  const ModelSpec spec = llama_spec({.dim = 64,
+                                     .ffn_dim = 128,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 4,
+                                     .head_dim = 16,
+                                     .vocab_size = 131,
+                                     .trained_seq_len = 64});
   for (const bool persistent : {true, false}) {
     const auto backend = make_cuda_backend({.persistent_decode = persistent});
-    Model model = make_synthetic_model(config, DType::F16, *backend, 1);
+    Model model = make_synthetic_model(spec, DType::F16, *backend, 1);
     HostTensor embedding = random_normal(1, {131, 64});
     embedding.as<float>()[77 * 64 + 3] = std::nanf("");
     model.weights.embedding = backend->pack_matrix(embedding);

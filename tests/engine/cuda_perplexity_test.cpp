@@ -62,8 +62,8 @@ std::string quantized_copy(const fs::path& source_dir, const QuantizeOptions& op
   const auto writer = make_quantized_dir_writer({.output = output,
                                                  .replace = false,
                                                  .tensors = plan.outputs(),
-                                                 .config = hf_config_text(plan.config, DType::BF16),
-                                                 .tied_output = plan.config.tied_output,
+                                                 .config = hf_config_text(plan.spec, DType::BF16),
+                                                 .tied_output = plan.spec.tied_output,
                                                  .source_dir = source_dir.string(),
                                                  .metadata = {},
                                                  .progress = no_progress});

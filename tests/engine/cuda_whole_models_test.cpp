@@ -123,7 +123,7 @@ TEST_P(CudaTrainedModels, TakeALongPromptInChunks) {
   const auto cpu = make_cpu_backend(), card = make_cuda_backend();
   HalfBackend plain(DType::F16);
   const Model on_cpu = load(*cpu), in_plain = load(plain), on_card = load(*card);
-  const auto vocab_size = size_t(on_cpu.config.vocab_size);
+  const auto vocab_size = size_t(on_cpu.spec.vocab_size);
   const std::vector<TokenId> ids = long_prompt(*on_cpu.tokenizer, GetParam().n_tokens);
   SessionOptions options{.max_seq_len = std::ssize(ids) + kNewTokens,
                          .prefill_chunk = std::ssize(ids)};

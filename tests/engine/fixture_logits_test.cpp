@@ -26,7 +26,7 @@ TEST_P(FixtureLogits, AgreeWithTransformers) {
 
     // The last logits alone, for which the last block leaves out what it can.
     session.truncate(0);
-    const std::vector<double> last(reference.end() - model.config.vocab_size, reference.end());
+    const std::vector<double> last(reference.end() - model.spec.vocab_size, reference.end());
     EXPECT_LE(max_difference(session.eval(ids), last) / rms(last), 1e-4) << isa;
   }
 }

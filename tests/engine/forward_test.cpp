@@ -35,9 +35,8 @@ class TinyStories : public testing::TestWithParam<File> {
   }
 
   ForwardState make_state() {
-    return {make_kv_cache(*backend_, model_.config, DType::F32, 64),
-            make_scratch(*backend_, model_.config, 64),
-            make_rope_table(*backend_, model_.config, 64)};
+    return {make_kv_cache(*backend_, model_.spec, DType::F32, 64),
+            make_scratch(*backend_, model_.spec, 64), make_rope_tables(*backend_, model_.spec, 64)};
   }
 
   // Largest difference of logits, as a share of their rms.
@@ -62,13 +61,13 @@ TEST_P(TinyStories, EveryLayerAgreesWithFloat64) {
         << "after layer " << layer;
     ++n_seen;
   });
-  EXPECT_EQ(n_seen, model_.config.n_layers);
+  EXPECT_EQ(n_seen, model_.spec.n_layers());
 }
 
 // Also what the rows that were left out leave in the cache.
 TEST_P(TinyStories, LastRowsAgreeWithFloat64) {
   const std::vector<double>& expected = reference_.after_layer.back();
-  const int64_t n_tokens = std::ssize(kTokens), dim = model_.config.dim;
+  const int64_t n_tokens = std::ssize(kTokens), dim = model_.spec.dim;
   for (const int64_t n_last : {1, 3, int(n_tokens) - 1}) {
     ForwardState state = make_state();
     const auto agree = [&](Tensor x, int64_t end) {

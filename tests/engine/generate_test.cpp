@@ -6,6 +6,7 @@
 
 #include "models/synthetic.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/specs.h"
 #include "tests/support/tensors.h"
 
 namespace minfer::test {
@@ -40,18 +41,18 @@ class GenerateTest : public testing::Test {
   static constexpr int64_t kVocabSize = 32;
 
   void say(std::vector<std::string> words) {
-    ModelConfig config;
-    config.dim = config.ffn_dim = kVocabSize;
-    config.n_layers = 1;
-    config.n_heads = config.n_kv_heads = 2;
-    config.head_dim = config.rotary_dim = 16;
-    config.vocab_size = kVocabSize;
-    config.trained_seq_len = 24;
-    config.norm_eps = 1e-5f;
-    model_ = make_synthetic_model(config, DType::F32, *backend_, 1);
+    const ModelSpec spec = llama_spec({.dim = kVocabSize,
+                                       .ffn_dim = kVocabSize,
+                                       .n_layers = 1,
+                                       .n_heads = 2,
+                                       .n_kv_heads = 2,
+                                       .head_dim = 16,
+                                       .vocab_size = kVocabSize,
+                                       .trained_seq_len = 24});
+    model_ = make_synthetic_model(spec, DType::F32, *backend_, 1);
     HostTensor zeros = from_values(std::vector<float>(kVocabSize * kVocabSize), {32, 32});
-    model_.weights.layers[0].wo = backend_->pack_matrix(zeros);
-    model_.weights.layers[0].w_down = backend_->pack_matrix(zeros);
+    model_.weights.layers[0].wo.weight = backend_->pack_matrix(zeros);
+    model_.weights.layers[0].w_down.weight = backend_->pack_matrix(zeros);
     const auto last = static_cast<int64_t>(words.size()) + 1;
     HostTensor identity = from_values(std::vector<float>(kVocabSize * kVocabSize), {32, 32});
     HostTensor next = from_values(std::vector<float>(kVocabSize * kVocabSize), {32, 32});

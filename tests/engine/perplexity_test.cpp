@@ -263,9 +263,9 @@ TEST_F(PerplexityTest, NamesWindowPositionAndLayerOfWhatIsNotFinite) {
 }
 
 TEST_F(PerplexityTest, RefusesModelsOfOtherVocabularies) {
-  ModelConfig config = model_.config;
-  config.vocab_size = 261;
-  const Model other = make_synthetic_model(config, DType::F16, *backend_, 1);
+  ModelSpec spec = model_.spec;
+  spec.vocab_size = 261;
+  const Model other = make_synthetic_model(spec, DType::F16, *backend_, 1);
   Session session(model_, *backend_, {}), reference(other, *backend_, {});
   expect_error(ErrorKind::Usage, "260 and 261 tokens", [&] { evaluate({}, session, &reference); });
 }

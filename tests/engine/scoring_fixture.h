@@ -10,6 +10,7 @@
 #include "engine/session.h"
 #include "models/synthetic.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/specs.h"
 
 namespace minfer::test {
 
@@ -22,17 +23,14 @@ inline std::unique_ptr<Tokenizer> scoring_tokenizer(bool adds_bos) {
 }
 
 inline Model scoring_model(Backend& backend, uint64_t seed, DType dtype = DType::F16) {
-  ModelConfig config;
-  config.dim = 48;
-  config.ffn_dim = 56;
-  config.n_layers = 2;
-  config.n_heads = 4;
-  config.n_kv_heads = 2;
-  config.head_dim = config.rotary_dim = 12;
-  config.vocab_size = 260;
-  config.trained_seq_len = 128;
-  config.norm_eps = 1e-5f;
-  return make_synthetic_model(config, dtype, backend, seed);
+  const ModelSpec spec = llama_spec({.dim = 48,
+                                     .ffn_dim = 56,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 12,
+                                     .vocab_size = 260,
+                                     .trained_seq_len = 128});
+  return make_synthetic_model(spec, dtype, backend, seed);
 }
 
 inline std::string some_text(size_t n) {

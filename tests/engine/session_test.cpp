@@ -9,26 +9,28 @@
 #include "engine/scratch.h"
 #include "models/synthetic.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/specs.h"
 #include "tests/support/tensors.h"
 
 namespace minfer::test {
 namespace {
 
-// Both kinds of block, with shapes that no tile divides: dim 80, head sizes 20, FFN 93.
-ModelConfig odd_config(Architecture architecture) {
-  ModelConfig config;
-  config.architecture = architecture;
-  config.dim = 80;
-  config.ffn_dim = 93;
-  config.n_layers = 2;
-  config.n_heads = 4;
-  config.n_kv_heads = architecture == Architecture::Llama ? 2 : 4;
-  config.head_dim = config.rotary_dim = 20;
-  config.vocab_size = 131;
-  config.trained_seq_len = 640;
-  config.norm_eps = 1e-5f;
-  config.attention_bias = config.attention_out_bias = config.mlp_bias = true;
-  return config;
+enum class Kind { Llama, Gpt2 };
+
+// Both kinds of block, with shapes that no tile divides: head sizes 20 at dim 80, FFN 93.
+ModelSpec odd_spec(Kind kind, int64_t dim = 80) {
+  const BlockSizes sizes = {.dim = dim,
+                            .ffn_dim = 93,
+                            .n_heads = 4,
+                            .n_kv_heads = 2,
+                            .head_dim = dim / 4,
+                            .vocab_size = 131,
+                            .trained_seq_len = 640};
+  ModelSpec spec = kind == Kind::Llama ? llama_spec(sizes) : gpt2_spec(sizes);
+  for (LayerSpec& layer : spec.layers) {
+    layer.qkv_bias = layer.attn_out_bias = layer.ffn_bias = true;
+  }
+  return spec;
 }
 
 std::vector<TokenId> some_tokens(size_t n) {
@@ -39,10 +41,10 @@ std::vector<TokenId> some_tokens(size_t n) {
 
 std::vector<float> copy(std::span<const float> values) { return {values.begin(), values.end()}; }
 
-class SessionTest : public testing::TestWithParam<Architecture> {
+class SessionTest : public testing::TestWithParam<Kind> {
  protected:
   Model make_model(Backend& backend, const SyntheticType& type = DType::F16) {
-    return make_synthetic_model(odd_config(GetParam()), type, backend, 7);
+    return make_synthetic_model(odd_spec(GetParam()), type, backend, 7);
   }
 };
 
@@ -139,7 +141,7 @@ TEST_P(SessionTest, RefusesWhatDoesNotFit) {
   const auto backend = make_cpu_backend();
   const Model model = make_model(*backend);
   Session session(model, *backend, {.max_seq_len = 16, .prefill_chunk = 8});
-  EXPECT_GE(session.kv_bytes(), 2 * 2 * model.config.kv_dim() * 16 * 2);
+  EXPECT_GE(session.kv_bytes(), 2 * 2 * model.spec.layer(0).kv_dim() * 16 * 2);
   session.eval(some_tokens(10));
   expect_error(ErrorKind::Usage, "7 tokens after 10 do not fit the context of 16",
                [&] { session.eval(some_tokens(7)); });
@@ -164,32 +166,31 @@ TEST_P(SessionTest, RefusesWhatDoesNotFit) {
 // What is said beforehand is what is taken, where the CPU's panels of 16 need no padding.
 TEST_P(SessionTest, KnowsItsMemoryBeforehand) {
   const auto backend = make_cpu_backend();
-  ModelConfig config = odd_config(GetParam());
-  config.dim = 64;
-  config.head_dim = config.rotary_dim = 16;
-  const Model model = make_synthetic_model(config, DType::F16, *backend, 7);
+  const ModelSpec spec = odd_spec(GetParam(), 64);
+  const Model model = make_synthetic_model(spec, DType::F16, *backend, 7);
   for (const DType kv_dtype : {DType::F32, DType::F16, DType::U8}) {
     const SessionOptions options = {.max_seq_len = 96, .prefill_chunk = 30, .kv_dtype = kv_dtype};
-    const SessionMemory memory = session_memory(config, *backend, options);
+    const SessionMemory memory = session_memory(spec, *backend, options);
     EXPECT_EQ(memory.n_positions, 96);
     EXPECT_EQ(memory.kv_bytes, Session(model, *backend, options).kv_bytes());
     EXPECT_EQ(memory.kv_bytes_as_int8,
               Session(model, *backend, {.max_seq_len = 96, .kv_dtype = DType::U8}).kv_bytes());
-    const Scratch s = make_scratch(*backend, config, 30);
-    const DeviceTensor rope_table = make_rope_table(*backend, config, 96);
+    const Scratch s = make_scratch(*backend, spec, 30);
+    const std::vector<DeviceTensor> rope_tables = make_rope_tables(*backend, spec, 96);
     int64_t n_bytes = 0;
     for (const DeviceTensor* buffer : {&s.x, &s.positions, &s.normed, &s.q, &s.k, &s.v, &s.attended,
-                                       &s.gate, &s.up, &s.logits, &rope_table}) {
+                                       &s.gate, &s.up, &s.logits}) {
       if (*buffer) n_bytes += buffer->view().n_bytes();
     }
+    for (const DeviceTensor& table : rope_tables) n_bytes += table.view().n_bytes();
     EXPECT_EQ(memory.activation_bytes, n_bytes);
     SessionOptions with_logits = options;
     with_logits.all_logits = true;
-    EXPECT_EQ(session_memory(config, *backend, with_logits).activation_bytes,
-              n_bytes + 30 * config.vocab_size * 4);
+    EXPECT_EQ(session_memory(spec, *backend, with_logits).activation_bytes,
+              n_bytes + 30 * spec.vocab_size * 4);
   }
   expect_error(ErrorKind::Usage, "a context of 641 tokens, the model was trained for 640",
-               [&] { session_memory(config, *backend, {.max_seq_len = 641}); });
+               [&] { session_memory(spec, *backend, {.max_seq_len = 641}); });
 }
 
 // The place is named, whichever chunk it is in.
@@ -238,10 +239,9 @@ TEST_P(SessionTest, NamesTheFirstPositionOfALogitThatIsNotFinite) {
                [&] { session.eval_all(std::span(ids).subspan(1), position - 1); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Architectures, SessionTest,
-                         testing::Values(Architecture::Llama, Architecture::Gpt2),
+INSTANTIATE_TEST_SUITE_P(Architectures, SessionTest, testing::Values(Kind::Llama, Kind::Gpt2),
                          [](const auto& info) {
-                           return info.param == Architecture::Llama ? "Llama" : "Gpt2";
+                           return info.param == Kind::Llama ? "Llama" : "Gpt2";
                          });
 
 }  // namespace

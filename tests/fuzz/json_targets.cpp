@@ -73,8 +73,8 @@ void add_json_targets(std::vector<FuzzTarget>& targets) {
                        return one_in(random, 3) ? text : mutated(std::move(text), random);
                      },
                      compare_with_library});
-  targets.push_back({"ModelConfig", [](Random& random) { return mutated_json(kConfig, random); },
-                     [](const std::string& text) { read_hf_config(parse_hf_config(text)); }});
+  targets.push_back({"ModelSpec", [](Random& random) { return mutated_json(kConfig, random); },
+                     [](const std::string& text) { read_hf_spec(parse_hf_config(text)); }});
 }
 
 }  // namespace minfer::test

@@ -24,7 +24,7 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 
   // Rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
-                         const HostTensor& v, int64_t chunk) const {
+                         const HostTensor& v, int64_t chunk, int64_t window = 0) const {
     const int64_t n_tokens = q.view().shape[0];
     KvLayer cache = backend.make_kv_layer(dtype_, heads_.n_kv_heads, heads_.head_dim, n_tokens + 5);
     const DeviceTensor q_dev = backend.upload(q), k_dev = backend.upload(k);
@@ -32,7 +32,12 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
     for (int64_t pos = 0; pos < n_tokens; pos += chunk) {
       const int64_t n = std::min(chunk, n_tokens - pos);
       backend.kv_append(cache, k_dev.view().rows(pos, n), v_dev.view().rows(pos, n), pos);
-      backend.attention(out.view().rows(pos, n), q_dev.view().rows(pos, n), cache, pos, scale());
+      backend.attention({.out = out.view().rows(pos, n),
+                         .q = q_dev.view().rows(pos, n),
+                         .cache = cache,
+                         .pos = pos,
+                         .scale = scale(),
+                         .window = window});
     }
     return values_of(backend, out);
   }
@@ -65,14 +70,17 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 // the running maximum (exp of a difference, a product) costs at most 8 u and one more spread.
 TEST_P(Attention, MatchesFloat64) {
   const auto backend = this->backend(2);
-  for (int64_t n_tokens : {1, 3, 31, 130, 300}) {
+  for (const auto& [n_tokens, window] : std::initializer_list<std::pair<int64_t, int64_t>>{
+           {1, 0}, {3, 0}, {31, 0}, {130, 0}, {300, 0}, {3, 1}, {40, 7}, {300, 64}, {500, 129}}) {
+    SCOPED_TRACE(cat("window ", window));
     const HostTensor q = random_normal(1, q_shape(n_tokens), DType::F32, 2);
     const HostTensor k = random_normal(2, kv_shape(n_tokens));
     const HostTensor v = random_normal(3, kv_shape(n_tokens));
-    const auto want = float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads,
-                                         heads_.n_kv_heads, heads_.head_dim, 0, double(scale()));
+    const auto want =
+        float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads, heads_.n_kv_heads,
+                           heads_.head_dim, 0, double(scale()), window);
     const double n_blocks = double((n_tokens + 127) / 128);
-    const std::vector<float> got = run(*backend, q, k, v, n_tokens);
+    const std::vector<float> got = run(*backend, q, k, v, n_tokens, window);
     for (size_t i = 0; i < got.size(); ++i) {
       const size_t row = i / size_t(heads_.head_dim);
       const double score_error = (double(heads_.head_dim) + 2) * want.scores[row];
@@ -88,11 +96,13 @@ TEST_P(Attention, BitsDependOnNeitherChunksNorThreads) {
   constexpr int64_t kTokens = 203;
   const HostTensor q = random_normal(1, q_shape(kTokens));
   const HostTensor k = random_normal(2, kv_shape(kTokens)), v = random_normal(3, kv_shape(kTokens));
-  const std::vector<float> want = run(*backend(1), q, k, v, 1);
-  for (int n_threads : {1, 2, 3, 5}) {
-    for (int64_t chunk : {1, 7, 16, 64, 150, 203}) {
-      ASSERT_EQ(run(*backend(n_threads), q, k, v, chunk), want)
-          << n_threads << " threads, chunks of " << chunk;
+  for (const int64_t window : {0, 150, 20, 1}) {
+    const std::vector<float> want = run(*backend(1), q, k, v, 1, window);
+    for (int n_threads : {1, 2, 3, 5}) {
+      for (int64_t chunk : {1, 7, 16, 64, 150, 203}) {
+        ASSERT_EQ(run(*backend(n_threads), q, k, v, chunk, window), want)
+            << n_threads << " threads, chunks of " << chunk << ", window " << window;
+      }
     }
   }
 }
@@ -113,6 +123,24 @@ TEST_P(Attention, MaskedPositionsContributeNothing) {
   const auto n = size_t(kBroken * heads_.n_heads * heads_.head_dim);
   EXPECT_EQ(0, std::memcmp(got.data(), want.data(), n * sizeof(float)));
   for (size_t i = n; i < got.size(); ++i) ASSERT_TRUE(std::isnan(got[i])) << i;
+}
+
+// Nor has what lies before the window.
+TEST_P(Attention, PositionsBeforeTheWindowContributeNothing) {
+  constexpr int64_t kTokens = 300, kBroken = 170, kWindow = 90;
+  HostTensor q = random_normal(1, q_shape(kTokens));
+  HostTensor k = random_normal(2, kv_shape(kTokens)), v = random_normal(3, kv_shape(kTokens));
+  const auto backend = this->backend(2);
+  const std::vector<float> want = run(*backend, q, k, v, kTokens, kWindow);
+  const int64_t row = heads_.n_kv_heads * heads_.head_dim;
+  for (int64_t i = 0; i < kBroken * row; ++i) {
+    k.as<float>()[i] = std::nanf("");
+    v.as<float>()[i] = i % 2 == 0 ? std::nanf("") : std::numeric_limits<float>::infinity();
+  }
+  const std::vector<float> got = run(*backend, q, k, v, kTokens, kWindow);
+  const auto begin = size_t((kBroken + kWindow - 1) * heads_.n_heads * heads_.head_dim);
+  EXPECT_EQ(0, std::memcmp(got.data() + begin, want.data() + begin,
+                           (got.size() - begin) * sizeof(float)));
 }
 
 INSTANTIATE_TEST_SUITE_P(

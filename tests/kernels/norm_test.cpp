@@ -72,7 +72,14 @@ TEST_P(Norm, LayerNormMatchesFloat64) {
     }
     for (GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
       const DeviceTensor fused = poisoned(*backend, {n_rows, dim});
-      backend->layer_norm_gelu(fused, x_dev, w, bias_or_null, kEps, kind);
+      backend->norm(
+          {.out = fused,
+           .x = x_dev,
+           .weight = w,
+           .bias = bias_or_null,
+           .kind = NormKind::Layer,
+           .eps = kEps,
+           .activation = kind == GeluKind::Erf ? Activation::GeluErf : Activation::GeluTanh});
       const std::vector<float> got_fused = values_of(*backend, fused);
       for (size_t i = 0; i < got.size(); ++i) {
         const double bound = 1.13 * bounds[i] + 6 * kU * std::abs(want[i]);

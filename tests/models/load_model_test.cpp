@@ -149,9 +149,10 @@ TEST_F(LoadModel, PutsRotaryPairsIntoHalves) {
   const LayerWeights& layer = model.weights.layers[0];
   // Heads of four rows: 0 1 2 3 become 0 2 1 3.
   const int order[] = {0, 2, 1, 3, 4, 6, 5, 7, 8, 10, 9, 11, 12, 14, 13, 15};
-  const auto q = rows_of(layer.wq), k = rows_of(layer.wk), v = rows_of(layer.wv);
-  const auto bq = values_of(*backend_, layer.bq), bk = values_of(*backend_, layer.bk),
-             bv = values_of(*backend_, layer.bv);
+  const auto q = rows_of(layer.wq.weight), k = rows_of(layer.wk.weight),
+             v = rows_of(layer.wv.weight);
+  const auto bq = values_of(*backend_, layer.wq.bias), bk = values_of(*backend_, layer.wk.bias),
+             bv = values_of(*backend_, layer.wv.bias);
   for (size_t row = 0; row < 16; ++row) {
     EXPECT_EQ(q[row * 16], float(order[row] * 16));
     EXPECT_EQ(bq[row], float(order[row]));
@@ -169,10 +170,10 @@ TEST_F(LoadModel, SplitsAndTransposesGpt2Projections) {
   source.add("transformer.h.0.attn.c_attn.bias", counting({48}));
   const Model model = load_model(source, *backend_);
   const LayerWeights& layer = model.weights.layers[0];
-  const Matrix* matrices[] = {&layer.wq, &layer.wk, &layer.wv};
-  const DeviceTensor* biases[] = {&layer.bq, &layer.bk, &layer.bv};
+  const Linear* const linears[] = {&layer.wq, &layer.wk, &layer.wv};
   for (size_t part = 0; part < 3; ++part) {
-    const auto rows = rows_of(*matrices[part]), bias = values_of(*backend_, *biases[part]);
+    const auto rows = rows_of(linears[part]->weight),
+               bias = values_of(*backend_, linears[part]->bias);
     for (size_t out = 0; out < 16; ++out) {
       EXPECT_EQ(bias[out], float(part * 16 + out));
       for (size_t in = 0; in < 16; ++in) {
@@ -186,8 +187,8 @@ TEST_F(LoadModel, ReadsRopeDivisors) {
   MemorySource source = small_gguf_llama();
   source.add("rope_freqs.weight", from_values({1, 8}, {2}));
   const Model model = load_model(source, *backend_);
-  EXPECT_EQ(model.config.rope_freq_divisors, (std::vector<double>{1, 8}));
-  EXPECT_DOUBLE_EQ(rope_frequencies(model.config)[1], 0.01 / 8);
+  EXPECT_EQ(model.spec.ropes[0].divisors, (std::vector<double>{1, 8}));
+  EXPECT_DOUBLE_EQ(rope_frequencies(model.spec.ropes[0])[1], 0.01 / 8);
   source.add("rope_freqs.weight", from_values({1, 0}, {2}));
   expect_refused(source, "memory: tensor rope_freqs.weight: element 1 is 0, expected more than 0");
   source.add("rope_freqs.weight", from_values({1, 1, 1}, {3}));
@@ -337,7 +338,7 @@ TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
   bool is_read = false;
   options.progress = [&](int64_t, int64_t) { is_read = true; };
   options.session_memory = [](const Model& model) {
-    EXPECT_EQ(model.config.vocab_size, 40);
+    EXPECT_EQ(model.spec.vocab_size, 40);
     return SessionMemory{.n_positions = 8, .kv_bytes = int64_t{1} << 60};
   };
   expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
@@ -372,7 +373,7 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
   CountingBackend backend;
   const auto make = [&](const char* spec, int64_t kv_bytes) {
     return make_synthetic_model(spec, backend, 1, 0, [&](const Model& model) {
-      EXPECT_EQ(model.config.vocab_size, 256);
+      EXPECT_EQ(model.spec.vocab_size, 256);
       return SessionMemory{.n_positions = 8, .kv_bytes = kv_bytes};
     });
   };
@@ -396,12 +397,13 @@ TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {
   const Model a = make_synthetic_model("tiny:f32", *backend_),
               b = make_synthetic_model("tiny:f32", *backend_),
               other = make_synthetic_model("tiny:f32", *backend_, 2);
-  EXPECT_EQ(rows_of(a.weights.layers[1].w_down), rows_of(b.weights.layers[1].w_down));
-  EXPECT_NE(rows_of(a.weights.layers[1].w_down), rows_of(other.weights.layers[1].w_down));
-  EXPECT_NE(rows_of(a.weights.layers[1].wk), rows_of(a.weights.layers[1].wv));
+  EXPECT_EQ(rows_of(a.weights.layers[1].w_down.weight), rows_of(b.weights.layers[1].w_down.weight));
+  EXPECT_NE(rows_of(a.weights.layers[1].w_down.weight),
+            rows_of(other.weights.layers[1].w_down.weight));
+  EXPECT_NE(rows_of(a.weights.layers[1].wk.weight), rows_of(a.weights.layers[1].wv.weight));
   // Uniform with variance 1 / in_dim: 172 * 64 draws are within 5 % of it.
   double sum_sq = 0;
-  const auto up = rows_of(a.weights.layers[0].w_up);
+  const auto up = rows_of(a.weights.layers[0].w_up.weight);
   for (const float w : up) sum_sq += double(w) * double(w);
   EXPECT_NEAR(sum_sq / double(up.size()) * 64, 1, 0.05);
   EXPECT_EQ(a.description, cat("llama ", std::llround(double(a.n_params) / 1e3), "K F32"));
@@ -420,18 +422,18 @@ TEST_F(LoadModel, SyntheticModelsCanBeQuantized) {
   const Model model = make_synthetic_model("tiny:int4", *backend_);
   const LayerWeights& layer = model.weights.layers[0];
   EXPECT_EQ(model.weight_types, "int4 g64");
-  EXPECT_EQ(layer.w_up.dtype, DType::U4);
-  EXPECT_EQ(layer.w_up.group, 64);
-  EXPECT_EQ(layer.w_down.dtype, DType::U8);  // 172 columns
-  EXPECT_EQ(layer.w_down.group, 172);
+  EXPECT_EQ(layer.w_up.weight.dtype, DType::U4);
+  EXPECT_EQ(layer.w_up.weight.group, 64);
+  EXPECT_EQ(layer.w_down.weight.dtype, DType::U8);  // 172 columns
+  EXPECT_EQ(layer.w_down.weight.group, 172);
   EXPECT_EQ(model.weights.embedding.dtype, DType::U8);
   EXPECT_EQ(model.weights.output_matrix().dtype, DType::U8);
   double sum_sq = 0;
-  const auto up = rows_of(layer.w_up);
+  const auto up = rows_of(layer.w_up.weight);
   for (const float w : up) sum_sq += double(w) * double(w);
   EXPECT_NEAR(sum_sq / double(up.size()) * 64, 1, 0.1);
-  EXPECT_EQ(make_synthetic_model("tiny:int4:32", *backend_).weights.layers[0].wq.group, 32);
-  EXPECT_EQ(make_synthetic_model("tiny:int8", *backend_).weights.layers[0].wq.group, 64);
+  EXPECT_EQ(make_synthetic_model("tiny:int4:32", *backend_).weights.layers[0].wq.weight.group, 32);
+  EXPECT_EQ(make_synthetic_model("tiny:int8", *backend_).weights.layers[0].wq.weight.group, 64);
 }
 
 }  // namespace

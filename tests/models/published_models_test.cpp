@@ -39,7 +39,7 @@ TEST_F(PublishedModel, AStoredOutputLayerIsUsedWhateverTheFlagSays) {
   source.metadata.set("tie_word_embeddings", true);
   const Model other = load(source);
   EXPECT_TRUE(other.weights.output);
-  EXPECT_FALSE(other.config.tied_output);
+  EXPECT_FALSE(other.spec.tied_output);
   EXPECT_EQ(other.warnings,
             Texts{"tensor lm_head.weight: is not the embedding, so it is the output "
                   "layer, though tie_word_embeddings is true"});
@@ -107,12 +107,12 @@ TEST_F(PublishedModel, StoredBiasesAreAddedUnlessTheyAreZero) {
   const Texts all = {"self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj",
                      "mlp.gate_proj",    "mlp.up_proj",      "mlp.down_proj"};
   const Model zeros = load(with_biases(all, 0));
-  EXPECT_FALSE(zeros.weights.layers[0].bq || zeros.weights.layers[1].b_down);
+  EXPECT_FALSE(zeros.weights.layers[0].wq.bias || zeros.weights.layers[1].w_down.bias);
   EXPECT_TRUE(zeros.warnings.empty()) << zeros.warnings[0];
 
   const Model some = load(with_biases(inputs, 0.5f));
-  EXPECT_TRUE(some.weights.layers[0].bq && some.weights.layers[1].bv);
-  EXPECT_FALSE(some.weights.layers[0].bo || some.weights.layers[0].b_up);
+  EXPECT_TRUE(some.weights.layers[0].wq.bias && some.weights.layers[1].wv.bias);
+  EXPECT_FALSE(some.weights.layers[0].wo.bias || some.weights.layers[0].w_up.bias);
   EXPECT_EQ(some.warnings, Texts{"queries, keys and values have biases, which are added, though "
                                  "attention_bias is false"});
 
@@ -123,8 +123,8 @@ TEST_F(PublishedModel, StoredBiasesAreAddedUnlessTheyAreZero) {
   MemorySource qwen = with_biases(inputs, 0.5f);  // no bias in the output, one flag for all
   qwen.metadata.set("attention_bias", true);
   const Model without_output = load(qwen);
-  EXPECT_TRUE(without_output.weights.layers[0].bq);
-  EXPECT_FALSE(without_output.weights.layers[0].bo);
+  EXPECT_TRUE(without_output.weights.layers[0].wq.bias);
+  EXPECT_FALSE(without_output.weights.layers[0].wo.bias);
   EXPECT_EQ(without_output.warnings,
             Texts{"attention outputs have no biases, though attention_bias is true"});
 }
@@ -195,10 +195,10 @@ TEST_F(PublishedModel, GgufSizesOfEachLayerAreOneNumberWhereTheyAgree) {
   source.metadata.set("llama.attention.head_count", Integers{4, 4});
   source.metadata.set("llama.attention.head_count_kv", Integers{2, 2});
   source.metadata.set("llama.feed_forward_length", Integers{24, 24});
-  const ModelConfig config = check_model(source);
-  EXPECT_EQ(config.n_heads, 4);
-  EXPECT_EQ(config.n_kv_heads, 2);
-  EXPECT_EQ(config.ffn_dim, 24);
+  const LayerSpec layer = check_model(source).layer(1);
+  EXPECT_EQ(layer.n_heads, 4);
+  EXPECT_EQ(layer.n_kv_heads, 2);
+  EXPECT_EQ(layer.ffn_dim, 24);
   EXPECT_TRUE(load(source).warnings.empty());
   for (const char* key :
        {"attention.head_count", "attention.head_count_kv", "feed_forward_length"}) {
@@ -229,34 +229,34 @@ TEST_F(PublishedModel, ATokenizerMayHaveMoreTokensThanTheEmbeddingHasRows) {
 }
 
 TEST(PublishedConfig, RopeIsReadAsTransformersReadsIt) {
-  const auto config = [](const std::function<void(Metadata&)>& change) {
+  const auto rope = [](const std::function<void(Metadata&)>& change) {
     MemorySource source = small_hf_llama();
     change(source.metadata);
-    return check_model(source);
+    return check_model(source).ropes.front();
   };
   const std::string old_root = "rope_scaling.", new_root = "rope_parameters.";
-  EXPECT_EQ(config([&](Metadata& m) {
+  EXPECT_EQ(rope([&](Metadata& m) {
               m.set(new_root + "rope_theta", 9.0);
               m.set("rope_theta", 7.0);
-            }).rope_theta,
+            }).theta,
             9);
   // Where both are there, the older one counts.
-  const ModelConfig both = config([&](Metadata& m) {
+  const RopeSpec both = rope([&](Metadata& m) {
     m.set(new_root + "rope_type", std::string("default"));
     m.set(old_root + "type", std::string("linear"));
     m.set(old_root + "factor", 2.0);
   });
-  EXPECT_EQ(both.rope_scaling, RopeScaling::Linear);
-  const ModelConfig llama3 = config([&](Metadata& m) {
+  EXPECT_EQ(both.scaling, RopeScaling::Linear);
+  const RopeSpec llama3 = rope([&](Metadata& m) {
     m.set(new_root + "rope_type", std::string("llama3"));
     for (const char* key : {"factor", "low_freq_factor"}) m.set(new_root + key, 1.5);
     m.set(new_root + "high_freq_factor", 4.0);
   });
-  EXPECT_EQ(llama3.rope_original_seq_len, 64);  // max_position_embeddings
-  EXPECT_EQ(config([&](Metadata& m) {
+  EXPECT_EQ(llama3.original_seq_len, 64);  // max_position_embeddings
+  EXPECT_EQ(rope([&](Metadata& m) {
               m.set(old_root + "rope_type", std::string("default"));
               m.set(old_root + "factor", 8.0);
-            }).rope_scaling,
+            }).scaling,
             RopeScaling::None);
 }
 
@@ -278,7 +278,7 @@ TEST(PublishedConfig, ValuesOfUnusedKeysDoNotMatter) {
   source.metadata.set("sliding_window", HUGE_VAL);  // "Infinity"
   source.metadata.set("time_step_limit", std::vector<double>{0, HUGE_VAL});
   source.metadata.set("initializer_range", std::nan(""));
-  EXPECT_EQ(check_model(source).n_layers, 2);
+  EXPECT_EQ(check_model(source).n_layers(), 2);
   source.metadata.set("rms_norm_eps", std::nan(""));
   expect_error(ErrorKind::Input, "key rms_norm_eps is nan", [&] { check_model(source); });
 }
@@ -289,7 +289,7 @@ TEST(PublishedConfig, UnknownKeysAreNamed) {
        {"use_cache", "pretraining_tp", "_name_or_path", "quantization_config.bits"}) {
     source.metadata.set(key, int64_t{1});
   }
-  const ModelConfig config = check_model(source);
+  const ModelSpec config = check_model(source);
   EXPECT_EQ(unknown_config_keys(source, config), Texts{});
   source.metadata.set("novel_attention.kind", int64_t{1});
   source.metadata.set("novel_attention.size", int64_t{1});
@@ -302,7 +302,7 @@ TEST(PublishedConfig, FlagsMayBeNumbers) {
   source.metadata.set("tie_word_embeddings", uint64_t{0});
   EXPECT_FALSE(check_model(source).tied_output);
   source.metadata.set("mlp_bias", int64_t{0});
-  EXPECT_FALSE(check_model(source).mlp_bias);
+  EXPECT_FALSE(check_model(source).layer(0).ffn_bias);
   for (const Metadata::Value& value : {Metadata::Value(uint64_t{2}), Metadata::Value(int64_t{-1}),
                                        Metadata::Value(1.0), Metadata::Value(std::string("no"))}) {
     source.metadata.set("mlp_bias", value);

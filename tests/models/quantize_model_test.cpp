@@ -33,15 +33,14 @@ class QuantizeModel : public testing::Test {
   std::unique_ptr<TensorSource> run(const TensorSource& source, const QuantizePlan& plan,
                                     QuantizeMethod method = QuantizeMethod::Mse) {
     const auto no_progress = [](int64_t, int64_t) {};
-    const auto writer =
-        make_quantized_dir_writer({.output = output_,
-                                   .replace = true,
-                                   .tensors = plan.outputs(),
-                                   .config = hf_config_text(plan.config, DType::F32),
-                                   .tied_output = plan.config.tied_output,
-                                   .source_dir = source_dir_,
-                                   .metadata = {},
-                                   .progress = no_progress});
+    const auto writer = make_quantized_dir_writer({.output = output_,
+                                                   .replace = true,
+                                                   .tensors = plan.outputs(),
+                                                   .config = hf_config_text(plan.spec, DType::F32),
+                                                   .tied_output = plan.spec.tied_output,
+                                                   .source_dir = source_dir_,
+                                                   .metadata = {},
+                                                   .progress = no_progress});
     quantize_model(source, plan, method, 2, *writer, no_progress);
     EXPECT_TRUE(writer->finish("{}\n").empty());
     return open_source(output_);
@@ -56,7 +55,7 @@ class QuantizeModel : public testing::Test {
       ASSERT_NE(entry, nullptr) << tensor.output.name;
       HostTensor rows = source.read(*tensor.source);
       if (tensor.rope_heads > 0) {
-        rows = rope_pairs_to_halves(rows, tensor.rope_heads, plan.config.rotary_dim);
+        rows = rope_pairs_to_halves(rows, tensor.rope_heads, tensor.rotary_dim);
       }
       ASSERT_EQ(entry->quant.has_value(), tensor.output.quant.has_value()) << entry->name;
       if (!entry->quant) {
@@ -133,9 +132,7 @@ TEST_F(QuantizeModel, RowsArePaddedToWords) {
 TEST_F(QuantizeModel, GgufGetsHuggingFaceNamesAndOrder) {
   MemorySource source = small_gguf_llama();
   expect_round_trip(source, {.group = 8});
-  ModelConfig from = read_model_config(source), to = read_model_config(*open_source(output_));
-  EXPECT_TRUE(from.interleaved_rope);
-  EXPECT_FALSE(to.interleaved_rope);
+  const ModelSpec from = read_model_spec(source), to = read_model_spec(*open_source(output_));
   EXPECT_EQ(hf_config_text(from, DType::F32), hf_config_text(to, DType::F32));
 }
 

@@ -4,6 +4,7 @@
 
 #include "models/synthetic.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/specs.h"
 
 namespace minfer::test {
 
@@ -15,17 +16,14 @@ inline constexpr const char* kChatMl =
 // A model of random weights that talks in bytes and ends its turns by <|im_end|>, if at all. Two
 // letters of its vocabulary, "ab", and two line ends are one token.
 inline Model chat_model(Backend& backend, int64_t context) {
-  ModelConfig config;
-  config.dim = 64;
-  config.ffn_dim = 96;
-  config.n_layers = 2;
-  config.n_heads = 4;
-  config.n_kv_heads = 2;
-  config.head_dim = config.rotary_dim = 16;
-  config.vocab_size = 260;
-  config.trained_seq_len = context;
-  config.norm_eps = 1e-5f;
-  Model model = make_synthetic_model(config, DType::F16, backend, 3);
+  const ModelSpec spec = llama_spec({.dim = 64,
+                                     .ffn_dim = 96,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 16,
+                                     .vocab_size = 260,
+                                     .trained_seq_len = context});
+  Model model = make_synthetic_model(spec, DType::F16, backend, 3);
   Metadata metadata = byte_vocabulary({"<|im_start|>", "<|im_end|>"});
   metadata.set("tokenizer.chat_template", kChatMl);
   model.tokenizer = make_gguf_tokenizer(metadata);

@@ -97,9 +97,11 @@ struct AttentionResult {
   Values spreads;     // as scores: largest distance of a score from the maximum
 };
 
-// Causal attention of queries at pos + t over k, v [pos + n_tokens, n_kv_heads, head_dim].
+// Causal attention of queries at pos + t over k, v [pos + n_tokens, n_kv_heads, head_dim], of which
+// each sees the last `window`; 0: all.
 inline AttentionResult attention(const Values& q, const Values& k, const Values& v, int64_t n_heads,
-                                 int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale) {
+                                 int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale,
+                                 int64_t window = 0) {
   const int64_t n_tokens = int64_t(q.size()) / (n_heads * head_dim);
   AttentionResult result;
   result.out.resize(q.size());
@@ -110,13 +112,14 @@ inline AttentionResult attention(const Values& q, const Values& k, const Values&
     const auto at = [&](int64_t j, int64_t i) {
       return size_t((j * n_kv_heads + kv_head) * head_dim + i);
     };
-    Values p(static_cast<size_t>(kv_len));
+    const int64_t first = window == 0 ? 0 : std::max<int64_t>(0, kv_len - window);
+    Values p(static_cast<size_t>(kv_len - first));
     double largest = 0;
-    for (int64_t j = 0; j < kv_len; ++j) {
+    for (int64_t j = first; j < kv_len; ++j) {
       double sum_abs = 0;
       for (int64_t i = 0; i < head_dim; ++i) {
         const double product = q[size_t(row * head_dim + i)] * k[at(j, i)] * scale;
-        p[size_t(j)] += product;
+        p[size_t(j - first)] += product;
         sum_abs += std::abs(product);
       }
       largest = std::max(largest, sum_abs);
@@ -128,9 +131,9 @@ inline AttentionResult attention(const Values& q, const Values& k, const Values&
     for (int64_t i = 0; i < head_dim; ++i) {
       double& out = result.out[size_t(row * head_dim + i)];
       double& magnitude = result.magnitudes[size_t(row * head_dim + i)];
-      for (int64_t j = 0; j < kv_len; ++j) {
-        out += p[size_t(j)] * v[at(j, i)];
-        magnitude += p[size_t(j)] * std::abs(v[at(j, i)]);
+      for (int64_t j = first; j < kv_len; ++j) {
+        out += p[size_t(j - first)] * v[at(j, i)];
+        magnitude += p[size_t(j - first)] * std::abs(v[at(j, i)]);
       }
     }
   }

@@ -48,18 +48,12 @@ class HalfBackend : public Backend {
     cpu_->rope(x, cos_sin, pos);
     round(x);
   }
-  void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) override {
-    cpu_->rms_norm(out, x, weight, eps);
-    round(out);
-  }
-  void layer_norm(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) override {
-    cpu_->layer_norm(out, x, weight, bias, eps);
-    round(out);
-  }
-  void layer_norm_gelu(Tensor out, Tensor x, Tensor weight, Tensor bias, float eps,
-                       GeluKind kind) override {
-    layer_norm(out, x, weight, bias, eps);
-    gelu(out, out, kind);
+  void norm(const NormArgs& args) override {
+    NormArgs plain = args;
+    plain.activation.reset();
+    cpu_->norm(plain);
+    round(args.out);
+    if (args.activation) gelu(args.out, args.out, gelu_kind(*args.activation));
   }
   void gelu(Tensor out, Tensor x, GeluKind kind) override {
     cpu_->gelu(out, x, kind);
@@ -96,9 +90,9 @@ class HalfBackend : public Backend {
   void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override {
     cpu_->kv_append(cache, k, v, pos);
   }
-  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) override {
-    cpu_->attention(out, q, cache, pos, scale);
-    round(out);
+  void attention(const AttentionArgs& args) override {
+    cpu_->attention(args);
+    round(args.out);
   }
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <nlohmann/json.hpp>
 
+#include "tests/support/specs.h"
 #include "tools/kernel_report.h"
 #include "tools/statistics.h"
 
@@ -76,17 +77,11 @@ TEST(BenchReport, NamesTheLimitThatBinds) {
 
 // Two layers of products, attention over 3 positions on average, logits once for the run.
 TEST(BenchReport, CountsOperations) {
-  ModelConfig c;
-  c.n_layers = 2;
-  c.dim = 4;
-  c.ffn_dim = 6;
-  c.n_heads = 2;
-  c.n_kv_heads = 1;
-  c.head_dim = 2;
-  c.vocab_size = 10;
+  const ModelSpec spec = test::llama_spec(
+      {.dim = 4, .ffn_dim = 6, .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .vocab_size = 10});
   const double products = 2 * 4 * 4 + 2 * 4 * 2 + 3 * 4 * 6, attention = 2 * 4 * 3;
-  EXPECT_DOUBLE_EQ(flops_per_token(c, 5, 0, false), 2 * (2 * (products + attention) + 8));
-  EXPECT_DOUBLE_EQ(flops_per_token(c, 1, 2, true), 2 * (2 * (products + attention) + 40));
+  EXPECT_DOUBLE_EQ(flops_per_token(spec, 5, 0, false), 2 * (2 * (products + attention) + 8));
+  EXPECT_DOUBLE_EQ(flops_per_token(spec, 1, 2, true), 2 * (2 * (products + attention) + 40));
 }
 
 TEST(BenchReport, OtherFormatsHaveOneLineARow) {

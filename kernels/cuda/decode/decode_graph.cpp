@@ -2,19 +2,48 @@
 
 namespace minfer::cuda {
 
+bool DecodeGraph::can_compute(const DecodeModel& model) {
+  const LayerSpec& first = model.layers.front().spec;
+  for (const DecodeLayer& layer : model.layers) {
+    const LayerSpec& s = layer.spec;
+    // A spec that differs from the neutral one in what is handled here, and in nothing else.
+    const LayerSpec handled = {.n_heads = s.n_heads,
+                               .n_kv_heads = s.n_kv_heads,
+                               .head_dim = s.head_dim,
+                               .ffn_dim = s.ffn_dim,
+                               .norm = s.norm,
+                               .norm_eps = s.norm_eps,
+                               .qkv_bias = s.qkv_bias,
+                               .attn_out_bias = s.attn_out_bias,
+                               .ffn_bias = s.ffn_bias,
+                               .qk_norm = s.qk_norm,
+                               .rope = s.rope,
+                               .attn_scale = s.attn_scale,
+                               .activation = s.activation,
+                               .gated = s.gated};
+    const bool alike = s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() &&
+                       s.head_dim == first.head_dim && s.ffn_dim == first.ffn_dim;
+    if (s != handled || !alike || s.gated != (s.activation == Activation::Silu)) return false;
+  }
+  const EdgeSpec& e = model.edges;
+  return e == EdgeSpec{.learned_positions = e.learned_positions,
+                       .output_norm = e.output_norm,
+                       .output_norm_eps = e.output_norm_eps};
+}
+
 DecodeGraph::DecodeGraph(cudaStream_t stream, DType compute_type, const DecodeModel& model)
     : CapturedStep(stream, model, 0) {
-  const DecodeLayer& first = model.layers.front();
+  const LayerSpec& first = model.layers.front().spec;
   const auto row = [&](int64_t n) { return allocate_device(compute_type, {1, n}); };
   position_ = allocate_device(DType::F32, {1, model.embedding->in_dim});
-  q_ = row(first.wq->out_dim);
-  k_ = row(first.wk->out_dim);
-  v_ = row(first.wv->out_dim);
-  attended_ = row(first.wq->out_dim);
-  hidden_ = row(first.w_up->out_dim);
-  const KvLayer& cache = *first.cache;
+  q_ = row(first.q_dim());
+  k_ = row(first.kv_dim());
+  v_ = row(first.kv_dim());
+  attended_ = row(first.q_dim());
+  hidden_ = row(first.ffn_dim);
+  const KvLayer& cache = *model.layers.front().cache;
   const int64_t n_bytes =
-      attention_decode_workspace(model.n_heads, cache.n_kv_heads, cache.head_dim, cache.capacity);
+      attention_decode_workspace(first.n_heads, first.n_kv_heads, first.head_dim, cache.capacity);
   workspace_ = allocate_device(DType::U8, {std::max<int64_t>(n_bytes, 1)});
   MINFER_CUDA_CHECK(cudaMemsetAsync(workspace_.view().data, 0,
                                     static_cast<size_t>(workspace_.view().n_bytes()), stream));
@@ -27,47 +56,63 @@ void DecodeGraph::launch_layers() {
     add(stream(), x(), x(), position_);
   }
   for (const DecodeLayer& layer : m.layers) launch_layer(layer);
-  const bool is_rms = m.layers.front().w_gate != nullptr;
-  const MatvecNorm norm{m.output_norm, m.output_norm_bias, m.norm_eps, is_rms};
+  const MatvecNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
+                        m.edges.output_norm == NormKind::Rms};
   const MatvecPart head{m.output, logits(), {}};
   matvec(stream(), x(), &norm, {&head, 1}, Epilogue::Store);
 }
 
+void DecodeGraph::norm_heads(const DeviceTensor& row, const LayerSpec& spec, const Norm& norm) {
+  if (spec.qk_norm == QkNorm::None) return;
+  const int64_t n = spec.qk_norm == QkNorm::PerHead ? spec.head_dim : row.view().n_elements();
+  const Tensor rows = row.view().reshaped({row.view().n_elements() / n, n});
+  rms_norm(stream(), rows, rows, norm.weight, spec.norm_eps);
+}
+
 void DecodeGraph::append_and_attend(const DecodeLayer& layer) {
   const auto heads = [&](const DeviceTensor& t) {
-    return t.view().reshaped({t.view().n_elements() / model().head_dim, model().head_dim});
+    const int64_t head_dim = layer.spec.head_dim;
+    return t.view().reshaped({t.view().n_elements() / head_dim, head_dim});
   };
   attention_decode(stream(), {.out = heads(attended_),
                               .q = heads(q_),
                               .k = heads(k_),
                               .v = heads(v_),
-                              .rope = model().rope_table,
+                              .rope = rope_of(model(), layer.spec),
                               .cache = layer.cache,
                               .pos = &input()->pos,
-                              .scale = model().attention_scale,
+                              .scale = layer.spec.score_scale(),
                               .workspace = workspace_.view().data});
 }
 
 void DecodeGraph::launch_layer(const DecodeLayer& layer) {
-  const bool gated = layer.w_gate != nullptr;
-  const MatvecNorm attn_norm{layer.attn_norm, layer.attn_norm_bias, model().norm_eps, gated};
-  const MatvecPart qkv[] = {
-      {layer.wq, q_, layer.bq}, {layer.wk, k_, layer.bk}, {layer.wv, v_, layer.bv}};
+  const LayerSpec& spec = layer.spec;
+  const LayerWeights& w = *layer.weights;
+  const auto norm_of = [&](const Norm& norm) {
+    return MatvecNorm{norm.weight, norm.bias, spec.norm_eps, spec.norm == NormKind::Rms};
+  };
+  const auto part_of = [](const Linear& linear, Tensor out) {
+    return MatvecPart{&linear.weight, out, linear.bias};
+  };
+  const MatvecNorm attn_norm = norm_of(w.attn_norm);
+  const MatvecPart qkv[] = {part_of(w.wq, q_), part_of(w.wk, k_), part_of(w.wv, v_)};
   matvec(stream(), x(), &attn_norm, qkv, Epilogue::Store);
+  norm_heads(q_, spec, w.q_norm);
+  norm_heads(k_, spec, w.k_norm);
   append_and_attend(layer);
-  const MatvecPart wo{layer.wo, x(), layer.bo};
+  const MatvecPart wo = part_of(w.wo, x());
   matvec(stream(), attended_, nullptr, {&wo, 1}, Epilogue::Accumulate);
 
-  const MatvecNorm ffn_norm{layer.ffn_norm, layer.ffn_norm_bias, model().norm_eps, gated};
-  const MatvecPart up{layer.w_up, hidden_, layer.b_up};
-  if (gated) {
-    const MatvecPart both[] = {{layer.w_gate, hidden_, layer.b_gate}, up};
+  const MatvecNorm ffn_norm = norm_of(w.ffn_norm);
+  const MatvecPart up = part_of(w.w_up, hidden_);
+  if (spec.gated) {
+    const MatvecPart both[] = {part_of(w.w_gate, hidden_), up};
     matvec(stream(), x(), &ffn_norm, both, Epilogue::SwiGlu);
   } else {
-    const Epilogue gelu = model().gelu == GeluKind::Erf ? Epilogue::GeluErf : Epilogue::GeluTanh;
-    matvec(stream(), x(), &ffn_norm, {&up, 1}, gelu);
+    const bool is_erf = spec.activation == Activation::GeluErf;
+    matvec(stream(), x(), &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh);
   }
-  const MatvecPart down{layer.w_down, x(), layer.b_down};
+  const MatvecPart down = part_of(w.w_down, x());
   matvec(stream(), hidden_, nullptr, {&down, 1}, Epilogue::Accumulate);
 }
 

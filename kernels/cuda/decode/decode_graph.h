@@ -11,11 +11,15 @@ namespace minfer::cuda {
 // its weights before the one in front of it has ended. docs/decode.md has the plan.
 class DecodeGraph final : public CapturedStep {
  public:
+  // Whether a graph computes all that the model's specs say.
+  static bool can_compute(const DecodeModel& model);
+
   DecodeGraph(cudaStream_t stream, DType compute_type, const DecodeModel& model);
 
  private:
   void launch_layers() override;
   void launch_layer(const DecodeLayer& layer);
+  void norm_heads(const DeviceTensor& row, const LayerSpec& spec, const Norm& norm);
   void append_and_attend(const DecodeLayer& layer);
 
   DeviceTensor position_;  // [1, dim] F32

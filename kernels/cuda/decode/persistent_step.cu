@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
 #include <optional>
@@ -96,20 +97,21 @@ bool can_stage(const StepProduct& p, bool has_norm) {
   return p.format <= StepFormat::BF16 || p.in_dim <= most_level_columns(has_norm);
 }
 
-bool has_biases(const DecodeModel& model) {
-  return std::any_of(model.layers.begin(), model.layers.end(), [](const DecodeLayer& l) {
-    return l.bq || l.bk || l.bv || l.bo || l.b_gate || l.b_up || l.b_down || l.attn_norm_bias;
-  });
+// In the order of StepLayer::matrices.
+std::array<const Matrix*, 7> matrices_of(const LayerWeights& w) {
+  return {&w.wq.weight,     &w.wk.weight,   &w.wv.weight,    &w.wo.weight,
+          &w.w_gate.weight, &w.w_up.weight, &w.w_down.weight};
 }
 
 std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks) {
   const KvLayer& cache = *model.layers.front().cache;
-  const int64_t heads_per_kv = model.n_heads / cache.n_kv_heads;
+  const LayerSpec& spec = model.layers.front().spec;
+  const int64_t heads_per_kv = spec.n_heads / spec.n_kv_heads;
   StepAttention a{};
-  a.n_heads = narrow<int>(model.n_heads);
-  a.head_dim = narrow<int>(model.head_dim);
+  a.n_heads = narrow<int>(spec.n_heads);
+  a.head_dim = narrow<int>(spec.head_dim);
   a.capacity = narrow<int>(cache.capacity);
-  if (model.rope_table) a.n_pairs = narrow<int>(model.rope_table.shape[1]);
+  if (const Tensor table = rope_of(model, spec)) a.n_pairs = narrow<int>(table.shape[1]);
   for (int64_t n = 1; n <= kStepMaxHeads; ++n) {
     if (heads_per_kv % n == 0) a.heads_per_block = int(n);
   }
@@ -121,10 +123,10 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.multiplies_levels = a.is_u8 && a.head_dim % 64 == 0;
-  a.scale_log2 = model.attention_scale * 1.44269504088896341f;
+  a.scale_log2 = spec.score_scale() * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
-  const int64_t n_qkv = (model.n_heads + 2 * cache.n_kv_heads) * model.head_dim;
+  const int64_t n_qkv = spec.q_dim() + 2 * spec.kv_dim();
   if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
       row_bytes % 16 != 0 || cache.dtype == DType::F32) {
     return std::nullopt;
@@ -137,10 +139,25 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
 
 }  // namespace
 
+bool PersistentStep::can_compute(const DecodeModel& model) {
+  const LayerSpec& s = model.layers.front().spec;
+  // A spec that differs from the neutral one in what is handled here, and in nothing else.
+  const LayerSpec handled = {.n_heads = s.n_heads,
+                             .n_kv_heads = s.n_kv_heads,
+                             .head_dim = s.head_dim,
+                             .ffn_dim = s.ffn_dim,
+                             .norm_eps = s.norm_eps,
+                             .rope = s.rope,
+                             .attn_scale = s.attn_scale};
+  return std::all_of(model.layers.begin(), model.layers.end(),
+                     [&](const DecodeLayer& l) { return l.spec == handled; }) &&
+         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps};
+}
+
 std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                  const DecodeModel& model) {
-  const DecodeLayer& first = model.layers.front();
-  if (first.w_gate == nullptr || model.positions != nullptr || has_biases(model)) return nullptr;
+  if (!can_compute(model)) return nullptr;
+  const LayerWeights& first = *model.layers.front().weights;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
@@ -148,21 +165,21 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   StepParams p{};
   int shift = 0;
-  const auto qkv = product_of({first.wq, first.wk, first.wv}, false, n_blocks, shift);
-  const auto wo = product_of({first.wo}, false, n_blocks, shift);
-  const auto gate_up = product_of({first.w_gate, first.w_up}, true, n_blocks, shift);
-  auto down = product_of({first.w_down}, false, n_blocks, shift);
+  const auto qkv =
+      product_of({&first.wq.weight, &first.wk.weight, &first.wv.weight}, false, n_blocks, shift);
+  const auto wo = product_of({&first.wo.weight}, false, n_blocks, shift);
+  const auto gate_up =
+      product_of({&first.w_gate.weight, &first.w_up.weight}, true, n_blocks, shift);
+  auto down = product_of({&first.w_down.weight}, false, n_blocks, shift);
   const auto head = product_of({model.output}, false, n_blocks, shift);
   const auto attention = attention_of(model, n_blocks);
   if (!qkv || !wo || !gate_up || !down || !head || !attention) return nullptr;
   if (wo->rows_log != down->rows_log) return nullptr;
   down->share = wo->share;  // who adds to a row of the residual stream keeps it
   for (const DecodeLayer& l : model.layers) {
-    if (!same_format(*l.wq, *first.wq) || !same_format(*l.wk, *first.wk) ||
-        !same_format(*l.wv, *first.wv) || !same_format(*l.wo, *first.wo) ||
-        !same_format(*l.w_gate, *first.w_gate) || !same_format(*l.w_up, *first.w_up) ||
-        !same_format(*l.w_down, *first.w_down)) {
-      return nullptr;
+    const auto matrices = matrices_of(*l.weights), of_first = matrices_of(first);
+    for (size_t i = 0; i < matrices.size(); ++i) {
+      if (!same_format(*matrices[i], *of_first[i])) return nullptr;
     }
   }
   const auto kernel = step_kernel_of(attention->heads_per_block);
@@ -209,9 +226,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   if (p.n_slots < 2 * kStepProducers) return nullptr;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
-  p.eps = model.norm_eps;
+  p.eps = model.layers.front().spec.norm_eps;
   p.norm_is_bf16 = compute_type == DType::BF16;
-  p.rope = data_of<const float2>(model.rope_table);
+  p.rope = data_of<const float2>(rope_of(model, model.layers.front().spec));
   return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
 }
 
@@ -248,10 +265,8 @@ void PersistentStep::clear_epochs() {
 void PersistentStep::allocate_words() {
   StepParams& p = params_;
   const StepAttention& a = p.attention;
-  const auto matrices = [&](const DecodeLayer& l) {
-    return l.wq->out_dim + l.wk->out_dim + l.wv->out_dim;
-  };
-  const int64_t n_qkv = matrices(model().layers.front()) / 4, n_x = p.dim / 4;
+  const LayerSpec& spec = model().layers.front().spec;
+  const int64_t n_qkv = (spec.q_dim() + 2 * spec.kv_dim()) / 4, n_x = p.dim / 4;
   const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
   const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
   const int64_t n_hidden = p.products[kDown].in_dim / 4;
@@ -278,10 +293,10 @@ void PersistentStep::make_layers() {
   std::vector<StepLayer> layers;
   for (const DecodeLayer& l : model().layers) {
     StepLayer to{};
-    const Matrix* const matrices[] = {l.wq, l.wk, l.wv, l.wo, l.w_gate, l.w_up, l.w_down};
-    for (size_t i = 0; i < std::size(matrices); ++i) to.matrices[i] = matrix(*matrices[i]);
-    to.attn_norm = l.attn_norm.data;
-    to.ffn_norm = l.ffn_norm.data;
+    const auto matrices = matrices_of(*l.weights);
+    for (size_t i = 0; i < matrices.size(); ++i) to.matrices[i] = matrix(*matrices[i]);
+    to.attn_norm = l.weights->attn_norm.weight.view().data;
+    to.ffn_norm = l.weights->ffn_norm.weight.view().data;
     to.keys = l.cache->keys.view().data;
     to.values = l.cache->values.view().data;
     to.key_scales = data_of<float>(l.cache->key_scales);
@@ -290,7 +305,7 @@ void PersistentStep::make_layers() {
   }
   StepLayer output{};
   output.matrices[0] = matrix(*model().output);
-  output.attn_norm = model().output_norm.data;
+  output.attn_norm = model().output_norm->weight.view().data;
   layers.push_back(output);
   const auto n_bytes = layers.size() * sizeof(StepLayer);
   layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});

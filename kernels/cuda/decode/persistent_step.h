@@ -14,6 +14,10 @@ namespace minfer::cuda {
 // Llama's kind whose shapes and formats fit it; DecodeGraph takes the others.
 class PersistentStep final : public CapturedStep {
  public:
+  // Whether the kernel computes all that the model's specs say: blocks that are alike, of Llama's
+  // kind and without biases. What shapes and formats it takes is another question.
+  static bool can_compute(const DecodeModel& model);
+
   // Null where the model or the card is not of that kind.
   static std::unique_ptr<DecodePlan> make(cudaStream_t stream, DType compute_type,
                                           const DecodeModel& model);

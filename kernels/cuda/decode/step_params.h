@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/cuda/step_input.h"
+
 // What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
 namespace minfer::cuda {
 
@@ -148,12 +150,6 @@ struct StepAttention {
   float scale_log2;
 
   __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
-};
-
-// What changes from step to step. Words that may carry an epoch of this step are cleared before it.
-struct StepInput {
-  int32_t token, pos;
-  uint32_t epoch;  // of the first layer, at least 1; that of the last is below 65536
 };
 
 struct StepParams {

@@ -5,7 +5,7 @@
 #include <optional>
 
 #include "kernels/base/tensor.h"
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/step_input.h"
 #include "kernels/decode_plan.h"
 
 namespace minfer::cuda {

@@ -1,4 +1,4 @@
-#include "models/model_config.h"
+#include "models/spec.h"
 
 #include <gtest/gtest.h>
 
@@ -29,45 +29,54 @@ MemorySource make_source(Kind kind) {
   throw Error(ErrorKind::Internal, "make_source");
 }
 
-TEST(ModelConfig, ReadsHuggingFaceLlamaWithItsDefaults) {
-  const ModelConfig c = check_model(small_hf_llama());
-  EXPECT_EQ(c.architecture, Architecture::Llama);
+TEST(ModelSpec, ReadsHuggingFaceLlamaWithItsDefaults) {
+  const ModelSpec c = check_model(small_hf_llama());
+  EXPECT_EQ(c.family, "llama");
   EXPECT_EQ(c.dim, 16);
-  EXPECT_EQ(c.ffn_dim, 24);
-  EXPECT_EQ(c.n_layers, 2);
-  EXPECT_EQ(c.n_heads, 4);
-  EXPECT_EQ(c.n_kv_heads, 2);
-  EXPECT_EQ(c.head_dim, 4);
-  EXPECT_EQ(c.rotary_dim, 4);
+  EXPECT_EQ(c.layer(1).ffn_dim, 24);
+  EXPECT_EQ(c.n_layers(), 2);
+  EXPECT_EQ(c.layer(1).n_heads, 4);
+  EXPECT_EQ(c.layer(1).n_kv_heads, 2);
+  EXPECT_EQ(c.layer(1).head_dim, 4);
+  EXPECT_EQ(c.ropes[0].rotary_dim, 4);
   EXPECT_EQ(c.vocab_size, 40);
   EXPECT_EQ(c.trained_seq_len, 64);
-  EXPECT_EQ(c.norm_eps, 1e-6f);
-  EXPECT_EQ(c.rope_theta, 10000);
-  EXPECT_EQ(c.rope_scaling, RopeScaling::None);
-  EXPECT_FALSE(c.tied_output || c.attention_bias || c.attention_out_bias || c.mlp_bias);
-  EXPECT_FALSE(c.interleaved_rope);
+  EXPECT_EQ(c.layer(1).norm_eps, 1e-6f);
+  EXPECT_EQ(c.ropes[0].theta, 10000);
+  EXPECT_EQ(c.ropes[0].scaling, RopeScaling::None);
+  LayerSpec expected{.n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .ffn_dim = 24};
+  expected.norm_eps = 1e-6f;
+  expected.rope = 0;
+  EXPECT_EQ(c.layer(0), expected);  // all else is neutral
+  EXPECT_EQ(c.edges, EdgeSpec{.output_norm_eps = 1e-6f});
+  EXPECT_FALSE(c.tied_output);
 }
 
-TEST(ModelConfig, ReadsHuggingFaceGpt2WithItsDefaults) {
-  const ModelConfig c = check_model(small_hf_gpt2());
-  EXPECT_EQ(c.architecture, Architecture::Gpt2);
-  EXPECT_EQ(c.ffn_dim, 64);
-  EXPECT_EQ(c.n_kv_heads, 4);
+TEST(ModelSpec, ReadsHuggingFaceGpt2WithItsDefaults) {
+  const ModelSpec c = check_model(small_hf_gpt2());
+  EXPECT_EQ(c.family, "gpt2");
+  EXPECT_EQ(c.layer(1).ffn_dim, 64);
+  EXPECT_EQ(c.layer(1).n_kv_heads, 4);
   EXPECT_EQ(c.trained_seq_len, 32);
-  EXPECT_EQ(c.norm_eps, 1e-5f);
-  EXPECT_EQ(c.gelu, GeluKind::Tanh);
-  EXPECT_TRUE(c.tied_output && c.attention_bias && c.attention_out_bias && c.mlp_bias);
+  EXPECT_EQ(c.layer(1).norm_eps, 1e-5f);
+  EXPECT_EQ(c.layer(1).activation, Activation::GeluTanh);
+  EXPECT_EQ(c.layer(1).norm, NormKind::Layer);
+  EXPECT_FALSE(c.layer(1).gated);
+  EXPECT_TRUE(c.layer(1).qkv_bias && c.layer(1).attn_out_bias && c.layer(1).ffn_bias);
+  EXPECT_EQ(c.layer(1).rope, -1);
+  EXPECT_EQ(c.edges.output_norm, NormKind::Layer);
+  EXPECT_TRUE(c.tied_output && c.edges.learned_positions);
 }
 
-TEST(ModelConfig, ReadsGgufLlama) {
-  const ModelConfig c = check_model(small_gguf_llama());
+TEST(ModelSpec, ReadsGgufLlama) {
+  const ModelSpec c = check_model(small_gguf_llama());
   EXPECT_EQ(c.vocab_size, 40);  // rows of the embedding
-  EXPECT_EQ(c.n_kv_heads, 2);
-  EXPECT_EQ(c.norm_eps, 1e-5f);
-  EXPECT_TRUE(c.interleaved_rope && c.tied_output);
+  EXPECT_EQ(c.layer(1).n_kv_heads, 2);
+  EXPECT_EQ(c.layer(1).norm_eps, 1e-5f);
+  EXPECT_TRUE(c.tied_output);
 }
 
-TEST(ModelConfig, ReadsRopeScalingUnderItsOldAndNewNames) {
+TEST(ModelSpec, ReadsRopeScalingUnderItsOldAndNewNames) {
   for (const std::string prefix : {"rope_scaling.", "rope_parameters."}) {
     MemorySource source = small_hf_llama();
     source.metadata.set(prefix + "rope_type", std::string("llama3"));
@@ -75,22 +84,22 @@ TEST(ModelConfig, ReadsRopeScalingUnderItsOldAndNewNames) {
     source.metadata.set(prefix + "low_freq_factor", int64_t{1});
     source.metadata.set(prefix + "high_freq_factor", 4.0);
     source.metadata.set(prefix + "original_max_position_embeddings", int64_t{32});
-    const ModelConfig c = check_model(source);
-    EXPECT_EQ(c.rope_scaling, RopeScaling::Llama3);
-    EXPECT_EQ(c.rope_factor, 8);
-    EXPECT_EQ(c.rope_original_seq_len, 32);
+    const ModelSpec c = check_model(source);
+    EXPECT_EQ(c.ropes[0].scaling, RopeScaling::Llama3);
+    EXPECT_EQ(c.ropes[0].factor, 8);
+    EXPECT_EQ(c.ropes[0].original_seq_len, 32);
   }
   MemorySource source = small_hf_llama();
   source.metadata.set("rope_scaling.type", std::string("linear"));
   source.metadata.set("rope_scaling.factor", 2.0);
   source.metadata.set("rope_parameters.rope_theta", 5e5);
-  const ModelConfig c = check_model(source);
-  EXPECT_EQ(c.rope_scaling, RopeScaling::Linear);
-  EXPECT_EQ(c.rope_factor, 2);
-  EXPECT_EQ(c.rope_theta, 5e5);
+  const ModelSpec c = check_model(source);
+  EXPECT_EQ(c.ropes[0].scaling, RopeScaling::Linear);
+  EXPECT_EQ(c.ropes[0].factor, 2);
+  EXPECT_EQ(c.ropes[0].theta, 5e5);
 }
 
-TEST(ModelConfig, TakesMistralWhereItIsALlama) {
+TEST(ModelSpec, TakesMistralWhereItIsALlama) {
   MemorySource source = small_hf_llama();
   source.metadata.set("architectures", Texts{"MistralForCausalLM"});
   EXPECT_NO_THROW(check_model(source));
@@ -98,7 +107,7 @@ TEST(ModelConfig, TakesMistralWhereItIsALlama) {
   EXPECT_NO_THROW(check_model(source));
 }
 
-TEST(ModelConfig, TakesValuesThatChangeNothing) {
+TEST(ModelSpec, TakesValuesThatChangeNothing) {
   MemorySource source = small_hf_llama();
   source.metadata.set("logits_scaling", int64_t{1});
   source.metadata.set("attention_multiplier", 0.5);
@@ -242,35 +251,49 @@ TEST(RefusedTensors, LongRopeFactors) {
                [&] { check_model(source); });
 }
 
-TEST(RefusedTensors, MistralHasAWindowUnlessItSaysOtherwise) {
+TEST(ModelSpec, MistralHasAWindowUnlessItSaysOtherwise) {
   MemorySource source = small_hf_llama();
   source.metadata.set("architectures", Texts{"MistralForCausalLM"});
   source.metadata.set("max_position_embeddings", int64_t{32768});
-  source.metadata.set("sliding_window", int64_t{4096});
-  expect_error(ErrorKind::Input, "sliding_window is 4096", [&] { check_model(source); });
+  const auto windows = [&] {
+    const ModelSpec spec = check_model(source);
+    return std::pair(spec.layer(0).window, spec.layer(1).window);
+  };
+  EXPECT_EQ(windows(), std::pair(int64_t{4096}, int64_t{4096}));  // the default of transformers
+  source.metadata.nulls.insert("sliding_window");
+  EXPECT_EQ(windows(), std::pair(int64_t{0}, int64_t{0}));
+  source.metadata.set("sliding_window", int64_t{1024});
+  EXPECT_EQ(windows(), std::pair(int64_t{1024}, int64_t{1024}));
+  source.metadata.set("layer_types", Texts{"sliding_attention", "sliding_attention"});
+  EXPECT_EQ(windows(), std::pair(int64_t{1024}, int64_t{1024}));
+  source.metadata.set("layer_types", Texts{"sliding_attention", "full_attention"});
+  expect_error(ErrorKind::Input,
+               "key layer_types is \"full_attention\": not supported (supported: "
+               "sliding_attention)",
+               windows);
 }
 
 TEST(RopeFrequencies, LinearDividesAll) {
-  ModelConfig c;
+  RopeSpec c;
   c.rotary_dim = 8;
-  c.rope_theta = 10000;
+  c.theta = 10000;
   const std::vector<double> plain = {1, 0.1, 0.01, 0.001};
   const std::vector<double> frequencies = rope_frequencies(c);
   for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(frequencies[i], plain[i]);
-  c.rope_scaling = RopeScaling::Linear;
-  c.rope_factor = 4;
+  c.scaling = RopeScaling::Linear;
+  c.factor = 4;
   for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(rope_frequencies(c)[i], plain[i] / 4);
 }
 
 // The three ranges by wavelength, as the Llama 3.1 reference states them.
 TEST(RopeFrequencies, Llama3KeepsShortAndStretchesLongWaves) {
-  ModelConfig c;
+  RopeSpec c;
   c.rotary_dim = 128;
-  c.rope_theta = 500000;
+  c.theta = 500000;
   const std::vector<double> plain = rope_frequencies(c);
-  c.rope_scaling = RopeScaling::Llama3;
-  c.rope_factor = 8;
-  c.rope_original_seq_len = 8192;
+  c.scaling = RopeScaling::Llama3;
+  c.factor = 8;
+  c.original_seq_len = 8192;
   const std::vector<double> scaled = rope_frequencies(c);
   int n_kept = 0, n_stretched = 0;
   for (size_t i = 0; i < plain.size(); ++i) {

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+
+#include "kernels/backend.h"
+
+// One block of a decoder: what it computes, as data, and the weights that it computes it with.
+namespace minfer {
+
+// Where the norms of the attention and of the feed-forward network stand: in front of them, behind
+// them (before the sum with the residual stream), or both.
+enum class NormPlaces { Before, Behind, Both };
+
+// Every field but the sizes has a neutral default: that of a Llama block without biases.
+//   x += attention(norm(x)); x += ffn(norm(x))
+struct LayerSpec {
+  int64_t n_heads = 0, n_kv_heads = 0;
+  int64_t head_dim = 0;  // not always dim / n_heads
+  int64_t ffn_dim = 0;   // of one expert, where there are experts
+
+  NormKind norm = NormKind::Rms;
+  float norm_eps = 0;
+  NormPlaces norm_places = NormPlaces::Before;
+  bool parallel_residual = false;  // x += attention(norm(x)) + ffn(norm(x))
+  float residual_scale = 1;        // of what is added to x
+
+  bool qkv_bias = false, attn_out_bias = false, ffn_bias = false;
+  QkNorm qk_norm = QkNorm::None;  // RMSNorm of queries and keys, in front of the rotation
+  int rope = -1;                  // index of the rotation table; -1: no rotation
+  float attn_scale = 0;           // of the scores; 0: 1 / sqrt(head_dim)
+  float attn_softcap = 0;         // c: scores become c tanh(score / c); 0: none
+  int64_t window = 0;             // positions that a query sees, its own included; 0: all
+  bool attn_sinks = false;        // one more logit for each head, whose probability is dropped
+
+  Activation activation = Activation::Silu;
+  bool gated = true;  // down(act(gate x) * (up x)), else down(act(up x))
+  int64_t n_experts = 0, n_active_experts = 0, shared_ffn_dim = 0;
+  bool renormalizes_experts = false;  // their weights sum to 1
+
+  int64_t q_dim() const { return n_heads * head_dim; }
+  int64_t kv_dim() const { return n_kv_heads * head_dim; }
+  float score_scale() const {
+    return attn_scale > 0 ? attn_scale
+                          : static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
+  }
+
+  bool operator==(const LayerSpec&) const = default;
+};
+
+// visit(name, a field of the one, the same of the other) for each field of two specs. A field that
+// is added does not compile until it stands here.
+template <typename Spec, typename Visitor>
+void for_each_field(Spec& a, Spec& b, Visitor visit) {
+  auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, parallel_residual,
+         residual_scale, qkv_bias, attn_out_bias, ffn_bias, qk_norm, rope, attn_scale, attn_softcap,
+         window, attn_sinks, activation, gated, n_experts, n_active_experts, shared_ffn_dim,
+         renormalizes_experts] = a;
+  visit("n_heads", n_heads, b.n_heads);
+  visit("n_kv_heads", n_kv_heads, b.n_kv_heads);
+  visit("head_dim", head_dim, b.head_dim);
+  visit("ffn_dim", ffn_dim, b.ffn_dim);
+  visit("norm", norm, b.norm);
+  visit("norm_eps", norm_eps, b.norm_eps);
+  visit("norm_places", norm_places, b.norm_places);
+  visit("parallel_residual", parallel_residual, b.parallel_residual);
+  visit("residual_scale", residual_scale, b.residual_scale);
+  visit("qkv_bias", qkv_bias, b.qkv_bias);
+  visit("attn_out_bias", attn_out_bias, b.attn_out_bias);
+  visit("ffn_bias", ffn_bias, b.ffn_bias);
+  visit("qk_norm", qk_norm, b.qk_norm);
+  visit("rope", rope, b.rope);
+  visit("attn_scale", attn_scale, b.attn_scale);
+  visit("attn_softcap", attn_softcap, b.attn_softcap);
+  visit("window", window, b.window);
+  visit("attn_sinks", attn_sinks, b.attn_sinks);
+  visit("activation", activation, b.activation);
+  visit("gated", gated, b.gated);
+  visit("n_experts", n_experts, b.n_experts);
+  visit("n_active_experts", n_active_experts, b.n_active_experts);
+  visit("shared_ffn_dim", shared_ffn_dim, b.shared_ffn_dim);
+  visit("renormalizes_experts", renormalizes_experts, b.renormalizes_experts);
+}
+
+// What stands in front of the blocks and behind them.
+struct EdgeSpec {
+  bool learned_positions = false;  // added to the embedding
+  float embedding_scale = 1;
+  NormKind output_norm = NormKind::Rms;
+  float output_norm_eps = 0;
+  float logit_scale = 1;
+  float logit_softcap = 0;  // c: logits become c tanh(logit / c); 0: none
+
+  bool operator==(const EdgeSpec&) const = default;
+};
+
+// Vectors [n]; the bias is null where there is none.
+struct Norm {
+  DeviceTensor weight, bias;
+};
+
+// The weights of one block; what it does not have is null. Shapes: for_each_weight
+// (models/weight_list.h).
+struct LayerWeights {
+  Norm attn_norm;
+  Linear wq, wk, wv, wo;
+  Norm q_norm, k_norm;
+  Norm ffn_norm;
+  Linear w_gate, w_up, w_down;
+};
+
+}  // namespace minfer

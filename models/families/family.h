@@ -1,0 +1,55 @@
+#pragma once
+
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "models/spec.h"
+#include "models/weight_list.h"
+
+// One file a family of models: what its files say, and by which names. Nothing else knows a family.
+namespace minfer {
+
+// What one kind of file calls the modules of a model; each has a ".weight" and may have a ".bias".
+struct WeightNames {
+  std::string_view prefix;  // of all but the output matrix; some files leave it out
+  std::string_view layers;  // "layers.": behind the prefix, and in front of a block's number
+  std::vector<std::pair<WeightRole, std::string_view>> modules;
+  bool transposed = false;  // matrices of the blocks are stored [in, out]
+
+  // Several roles may have one module: their rows follow one another in it. Internal where the
+  // family has no such weight.
+  std::string_view module(WeightRole role) const;
+};
+
+struct Family {
+  std::string_view name;               // "qwen2": ModelSpec::family
+  std::string_view hf_class;           // "Qwen2ForCausalLM"; empty: no such files
+  std::string_view hf_model_type;      // "qwen2", for files that have no class
+  std::string_view gguf_architecture;  // "qwen2"; empty: no such files
+  ModelSpec (*read_hf)(const Metadata& config);
+  // Null where another family, which stands before this one in the list, reads its files.
+  ModelSpec (*read_gguf)(const TensorSource& source, const Metadata& keys);
+  WeightNames hf_names = {}, gguf_names = {};
+  // Keys, besides those that all families have, that read_hf reads or that say nothing here; of
+  // GGUF without the architecture in front.
+  std::vector<std::string_view> hf_keys = {}, gguf_keys = {};
+  // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
+  bool gguf_rotary_pairs = false;
+  // Whether linear layers have biases goes by the tensors: by what is there and not zero.
+  bool biases_by_tensors = false;
+};
+
+// Of config.json's class or model type, of general.architecture, and of a spec. The first two throw
+// Input with what is supported.
+const Family& family_of_hf(const Metadata& config);
+const Family& family_of_gguf(const Metadata& metadata);
+const Family& family_of(const ModelSpec& spec);
+
+// Those of Llama's files, which others differ from in some names or in none.
+WeightNames llama_hf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
+WeightNames llama_gguf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
+
+}  // namespace minfer

@@ -1,0 +1,112 @@
+#include <algorithm>
+#include <iterator>
+
+#include "models/config_reader.h"
+#include "models/families/family.h"
+
+namespace minfer {
+namespace {
+
+// Rows of the embedding, where no key says them.
+int64_t vocab_size_of(const TensorSource& source, const std::string& prefix) {
+  const std::string key = prefix + "vocab_size";
+  if (source.metadata.has(key)) return read_vocab_size(source.metadata, key);
+  const std::string name = "token_embd.weight";
+  const auto unusable = source.unusable.find(name);
+  MINFER_REQUIRE(Input, unusable == source.unusable.end(), "tensor ", name, " ", unusable->second);
+  const TensorEntry* embedding = source.find(name);
+  MINFER_REQUIRE(Input, embedding != nullptr && embedding->shape.rank == 2, "tensor ", name,
+                 " [vocab_size, dim] is missing");
+  return embedding->shape[0];
+}
+
+// Keys that the readers of families share, and keys that say nothing about the mathematics.
+constexpr std::string_view kOtherKeys[] = {"embedding_length",
+                                           "feed_forward_length",
+                                           "block_count",
+                                           "attention.head_count",
+                                           "attention.head_count_kv",
+                                           "attention.key_length",
+                                           "attention.value_length",
+                                           "expert_count",
+                                           "attention.causal",
+                                           "attention.scale",
+                                           "attention.clamp_kqv",
+                                           "attention.max_alibi_bias",
+                                           "attn_logit_softcapping",
+                                           "final_logit_softcapping",
+                                           "use_parallel_residual",
+                                           "pooling_type",
+                                           "logit_scale",
+                                           "residual_scale",
+                                           "embedding_scale",
+                                           "rope.scaling.attn_factor",
+                                           "attention.layer_norm_epsilon",
+                                           "attention.layer_norm_rms_epsilon",
+                                           "attention.sliding_window",
+                                           "context_length",
+                                           "vocab_size",
+                                           "rope.dimension_count",
+                                           "rope.freq_base",
+                                           "rope.scale_linear",
+                                           "rope.scaling.factor",
+                                           "rope.scaling.finetuned",
+                                           "rope.scaling.original_context_length",
+                                           "rope.scaling.type",
+                                           "expert_used_count",
+                                           "tensor_data_layout"};
+
+// Sizes of each layer, as some converters write them: one number, where all layers have the same.
+// The keys of the architecture alone: vocabularies are large.
+Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
+  constexpr const char* kOfLayers[] = {"feed_forward_length", "attention.head_count",
+                                       "attention.head_count_kv", "attention.sliding_window"};
+  const std::string prefix = metadata.text("general.architecture") + ".";
+  Metadata own;
+  for (auto it = metadata.all().lower_bound(prefix);
+       it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
+    own.set(it->first, it->second);
+  }
+  for (const char* name : kOfLayers) {
+    const std::string key = prefix + name;
+    if (!own.has(key) || !std::holds_alternative<std::vector<int64_t>>(own.all().at(key))) continue;
+    const std::vector<int64_t> values = own.integers(key);
+    MINFER_REQUIRE(Input, !values.empty(), "key ", key, " has no values");
+    MINFER_REQUIRE(Input, std::ranges::count(values, values.front()) == std::ssize(values), "key ",
+                   key, " has ", own.as_text(key),
+                   ": layers of different sizes are not supported (supported: one number)");
+    own.set(key, values.front());
+  }
+  return own;
+}
+
+}  // namespace
+
+std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelSpec& spec) {
+  const Family& family = family_of(spec);
+  const std::string prefix = cat(family.gguf_architecture, ".");
+  std::vector<std::string> keys;
+  for (auto it = metadata.all().lower_bound(prefix);
+       it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
+    const std::string name = it->first.substr(prefix.size());
+    if (std::ranges::find(kOtherKeys, name) == std::end(kOtherKeys) &&
+        std::ranges::find(family.gguf_keys, name) == family.gguf_keys.end()) {
+      keys.push_back(it->first);
+    }
+  }
+  return keys;
+}
+
+ModelSpec read_gguf_spec(const TensorSource& source) {
+  const Family& family = family_of_gguf(source.metadata);
+  const Metadata keys = with_uniform_arrays_as_numbers(source.metadata);
+  MINFER_REQUIRE(Input, !source.tensors.empty() || !source.unusable.empty(),
+                 "has no tensors: a vocabulary, not a model");
+  ModelSpec spec = family.read_gguf(source, keys);
+  spec.family = family.name;
+  spec.vocab_size = vocab_size_of(source, cat(family.gguf_architecture, "."));
+  spec.tied_output = source.find("output.weight") == nullptr;
+  return spec;
+}
+
+}  // namespace minfer

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "kernels/layer.h"
+#include "loaders/tensor_source.h"
+
+namespace minfer {
+
+enum class RopeScaling { None, Linear, Llama3 };
+
+// How one table of rotation angles is made.
+struct RopeSpec {
+  double theta = 10000;
+  int64_t rotary_dim = 0;  // rotated part of a head, from its start
+  RopeScaling scaling = RopeScaling::None;
+  double factor = 1;
+  double low_freq_factor = 1, high_freq_factor = 4;  // Llama3
+  int64_t original_seq_len = 8192;                   // Llama3
+  std::vector<double> divisors = {};  // GGUF's rope_freqs.weight [rotary_dim / 2], or empty
+};
+
+// What a decoder-only model computes, whatever file it came from.
+struct ModelSpec {
+  std::string family = "llama";  // see models/families/family.h
+  int64_t dim = 0;               // residual width
+  int64_t vocab_size = 0;        // rows of the embedding
+  int64_t trained_seq_len = 0;   // context of training
+  std::vector<LayerSpec> layers;
+  std::vector<RopeSpec> ropes;  // that LayerSpec::rope is an index of
+  EdgeSpec edges;
+  bool tied_output = false;  // the output layer is the embedding
+
+  std::vector<std::string> warnings;  // what the tensors contradict, one line each
+
+  int64_t n_layers() const { return static_cast<int64_t>(layers.size()); }
+  const LayerSpec& layer(int64_t i) const { return layers[static_cast<size_t>(i)]; }
+};
+
+// From the headers, and from the few tensors that a flag is held against (settle_by_tensors).
+// Everything that changes the mathematics is either understood or refused by name (Input, with the
+// list of what is supported).
+ModelSpec read_model_spec(const TensorSource& source);
+
+// Keys that minfer knows nothing about, for a warning. In a GGUF file only keys of its architecture
+// count.
+std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelSpec& spec);
+
+// Rotation frequencies in radians per position, with the scaling applied: [rotary_dim / 2].
+std::vector<double> rope_frequencies(const RopeSpec& rope);
+
+}  // namespace minfer

@@ -1,0 +1,173 @@
+#include "models/weight_list.h"
+
+namespace minfer {
+namespace {
+
+class Walk {
+ public:
+  Walk(const ModelSpec& spec, const std::function<void(const WeightInfo&)>& visit)
+      : spec_(spec), visit_(visit) {}
+
+  void run() {
+    const int64_t dim = spec_.dim;
+    table(WeightRole::Embedding, spec_.vocab_size, !spec_.tied_output);
+    if (spec_.edges.learned_positions) table(WeightRole::Positions, spec_.trained_seq_len, true);
+    for (const LayerSpec& layer : spec_.layers) {
+      ++layer_;
+      norm(WeightRole::AttnNorm, dim, layer.norm);
+      linear(WeightRole::Wq, layer.q_dim(), dim, layer.qkv_bias, SliceAxis::Out);
+      linear(WeightRole::Wk, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
+      linear(WeightRole::Wv, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
+      qk_norms(layer);
+      linear(WeightRole::Wo, dim, layer.q_dim(), layer.attn_out_bias, SliceAxis::In);
+      norm(WeightRole::FfnNorm, dim, layer.norm);
+      if (layer.gated)
+        linear(WeightRole::WGate, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
+      linear(WeightRole::WUp, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
+      linear(WeightRole::WDown, dim, layer.ffn_dim, layer.ffn_bias, SliceAxis::In);
+    }
+    layer_ = -1;
+    norm(WeightRole::OutputNorm, dim, spec_.edges.output_norm);
+    if (!spec_.tied_output) {
+      visit_(
+          {.role = WeightRole::Output, .shape = {spec_.vocab_size, dim}, .slice = SliceAxis::Out});
+    }
+  }
+
+ private:
+  void table(WeightRole role, int64_t n_rows, bool is_table) {
+    visit_({.role = role, .shape = {n_rows, spec_.dim}, .is_table = is_table});
+  }
+
+  void linear(WeightRole role, int64_t out_dim, int64_t in_dim, bool has_bias, SliceAxis slice) {
+    visit_({.role = role, .layer = layer_, .shape = {out_dim, in_dim}, .slice = slice});
+    if (!has_bias) return;
+    // Outputs that are sums over ranks get their bias once.
+    const SliceAxis of_bias = slice == SliceAxis::Out ? SliceAxis::Out : SliceAxis::None;
+    visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {out_dim}, .slice = of_bias});
+  }
+
+  void norm(WeightRole role, int64_t n, NormKind kind, SliceAxis slice = SliceAxis::None) {
+    visit_({.role = role, .layer = layer_, .shape = {n}, .slice = slice});
+    if (kind == NormKind::Layer) {
+      visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {n}, .slice = slice});
+    }
+  }
+
+  void qk_norms(const LayerSpec& layer) {
+    if (layer.qk_norm == QkNorm::None) return;
+    const bool per_head = layer.qk_norm == QkNorm::PerHead;
+    const SliceAxis slice = per_head ? SliceAxis::None : SliceAxis::Out;
+    norm(WeightRole::QNorm, per_head ? layer.head_dim : layer.q_dim(), NormKind::Rms, slice);
+    norm(WeightRole::KNorm, per_head ? layer.head_dim : layer.kv_dim(), NormKind::Rms, slice);
+  }
+
+  const ModelSpec& spec_;
+  const std::function<void(const WeightInfo&)>& visit_;
+  int64_t layer_ = -1;
+};
+
+// T: Weights, const or not.
+template <typename T>
+auto& layer_of(T& weights, const WeightInfo& info) {
+  return weights.layers.at(static_cast<size_t>(info.layer));
+}
+
+template <typename T>
+auto& linear_of(T& layer, WeightRole role) {
+  switch (role) {
+    case WeightRole::Wq:
+      return layer.wq;
+    case WeightRole::Wk:
+      return layer.wk;
+    case WeightRole::Wv:
+      return layer.wv;
+    case WeightRole::Wo:
+      return layer.wo;
+    case WeightRole::WGate:
+      return layer.w_gate;
+    case WeightRole::WUp:
+      return layer.w_up;
+    case WeightRole::WDown:
+      return layer.w_down;
+    default:
+      throw Error(ErrorKind::Internal, "a weight that is no linear layer");
+  }
+}
+
+template <typename T>
+auto& matrix_in(T& weights, const WeightInfo& info) {
+  MINFER_CHECK(info.is_matrix(), "a weight of shape ", info.shape, " as a matrix");
+  switch (info.role) {
+    case WeightRole::Embedding:
+      return weights.embedding;
+    case WeightRole::Positions:
+      return weights.positions;
+    case WeightRole::Output:
+      return weights.output;
+    default:
+      return linear_of(layer_of(weights, info), info.role).weight;
+  }
+}
+
+template <typename T>
+auto& vector_in(T& weights, const WeightInfo& info) {
+  const auto of_norm = [&](auto& norm) -> auto& { return info.is_bias ? norm.bias : norm.weight; };
+  switch (info.role) {
+    case WeightRole::OutputNorm:
+      return of_norm(weights.output_norm);
+    case WeightRole::AttnNorm:
+      return of_norm(layer_of(weights, info).attn_norm);
+    case WeightRole::QNorm:
+      return of_norm(layer_of(weights, info).q_norm);
+    case WeightRole::KNorm:
+      return of_norm(layer_of(weights, info).k_norm);
+    case WeightRole::FfnNorm:
+      return of_norm(layer_of(weights, info).ffn_norm);
+    default:
+      MINFER_CHECK(info.is_bias, "a weight of shape ", info.shape, " as a vector");
+      return linear_of(layer_of(weights, info), info.role).bias;
+  }
+}
+
+}  // namespace
+
+bool WeightInfo::is_norm() const {
+  return role == WeightRole::AttnNorm || role == WeightRole::QNorm || role == WeightRole::KNorm ||
+         role == WeightRole::FfnNorm || role == WeightRole::OutputNorm;
+}
+
+BlockInput WeightInfo::input() const {
+  switch (role) {
+    case WeightRole::Wq:
+    case WeightRole::Wk:
+    case WeightRole::Wv:
+      return BlockInput::Attention;
+    case WeightRole::Wo:
+      return BlockInput::AttentionOutput;
+    case WeightRole::WGate:
+    case WeightRole::WUp:
+      return BlockInput::Ffn;
+    case WeightRole::WDown:
+      return BlockInput::FfnOutput;
+    default:
+      throw Error(ErrorKind::Internal, "the input of a weight that is no matrix of a block");
+  }
+}
+
+void for_each_weight(const ModelSpec& spec, const std::function<void(const WeightInfo&)>& visit) {
+  Walk(spec, visit).run();
+}
+
+Matrix& matrix_of(Weights& weights, const WeightInfo& info) { return matrix_in(weights, info); }
+const Matrix& matrix_of(const Weights& weights, const WeightInfo& info) {
+  return matrix_in(weights, info);
+}
+DeviceTensor& vector_of(Weights& weights, const WeightInfo& info) {
+  return vector_in(weights, info);
+}
+const DeviceTensor& vector_of(const Weights& weights, const WeightInfo& info) {
+  return vector_in(weights, info);
+}
+
+}  // namespace minfer

@@ -1,0 +1,68 @@
+#include <gtest/gtest.h>
+
+#include <set>
+#include <type_traits>
+
+#include "kernels/cuda/decode/decode_graph.h"
+#include "kernels/cuda/decode/persistent_step.h"
+#include "tests/support/other_value.h"
+
+namespace minfer::test {
+namespace {
+
+DecodeModel plain_model() {
+  DecodeModel model;
+  model.layers.resize(2);
+  for (DecodeLayer& layer : model.layers) {
+    layer.spec = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 16, .ffn_dim = 64, .norm_eps = 1e-5f};
+    layer.spec.rope = 0;
+  }
+  model.edges.output_norm_eps = 1e-5f;
+  return model;
+}
+
+// The fields of a block that change what is computed, each set to something not neutral in all
+// blocks, and in the last one alone: a fused step takes those that it was written for, and refuses
+// all others, so that none is left out in silence. That what it takes comes out right is seen on a
+// card: CudaModel.FusedStepsComputeEveryFieldThatTheyTake.
+std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&)) {
+  std::set<std::string> taken;
+  EXPECT_TRUE(can_compute(plain_model()));
+  const LayerSpec plain = plain_model().layers[0].spec;
+  for_each_changed_spec(plain, [&](const std::string& field, const LayerSpec& changed) {
+    DecodeModel model = plain_model();
+    model.layers[1].spec = changed;
+    const bool in_one = can_compute(model);
+    model.layers[0].spec = changed;
+    if (can_compute(model)) taken.insert(field);
+    EXPECT_TRUE(!in_one || taken.contains(field)) << field;
+  });
+  return taken;
+}
+
+TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
+  // An activation without a gate, and a gate of another activation than silu, are other fields'.
+  EXPECT_EQ(fields_taken(cuda::DecodeGraph::can_compute),
+            (std::set<std::string>{"attn_out_bias", "attn_scale", "ffn_bias", "norm", "norm_eps",
+                                   "qk_norm", "qkv_bias", "rope"}));
+}
+
+TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
+  EXPECT_EQ(fields_taken(cuda::PersistentStep::can_compute),
+            (std::set<std::string>{"attn_scale", "rope"}));
+}
+
+TEST(DecodeSpec, NeitherTakesScalesOrCapsOfEmbeddingAndLogits) {
+  for (const auto can_compute :
+       {cuda::DecodeGraph::can_compute, cuda::PersistentStep::can_compute}) {
+    for (float EdgeSpec::*field :
+         {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {
+      DecodeModel model = plain_model();
+      model.edges.*field = 0.5f;
+      EXPECT_FALSE(can_compute(model));
+    }
+  }
+}
+
+}  // namespace
+}  // namespace minfer::test
