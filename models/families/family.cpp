@@ -8,10 +8,11 @@ namespace minfer {
 const Family& gpt2();
 const Family& llama();
 const Family& mistral();
+const Family& qwen2();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2};
+constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2};
 
 // The family whose `field` is `value`; `key` is where the file says it.
 const Family& find(std::string_view Family::*field, const std::string& key,

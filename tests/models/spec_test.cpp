@@ -139,7 +139,7 @@ Value whole(int64_t value) { return value; }
 const Refusal kRefusals[] = {
     {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
-     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel)"},
+     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM)"},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -207,7 +207,7 @@ const Refusal kRefusals[] = {
     {"Gpt2CrossAttention", Kind::HfGpt2, "add_cross_attention", true,
      "key add_cross_attention is true: not supported (supported: 0)"},
     {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi3"),
-     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2)"},
+     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2, qwen2)"},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
      "key llama.expert_count is 8: not supported (supported: 0)"},
     {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("yarn"),
@@ -271,6 +271,56 @@ TEST(ModelSpec, MistralHasAWindowUnlessItSaysOtherwise) {
                "key layer_types is \"full_attention\": not supported (supported: "
                "sliding_attention)",
                windows);
+}
+
+MemorySource small_hf_qwen(const std::string& hf_class) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("architectures", Texts{hf_class});
+  source.metadata.set("head_dim", int64_t{4});
+  for (int i = 0; i < 2; ++i) {
+    const std::string at = cat("model.layers.", i, ".self_attn.");
+    if (hf_class == "Qwen3ForCausalLM") {
+      for (const char* name : {"q_norm", "k_norm"}) add_random(source, at + name + ".weight", {4});
+      continue;
+    }
+    for (const char* name : {"q_proj", "k_proj", "v_proj"}) {
+      add_random(source, at + name + ".bias", {std::string(name) == "q_proj" ? 16 : 8});
+    }
+  }
+  return source;
+}
+
+TEST(ModelSpec, ReadsQwen2) {
+  MemorySource source = small_hf_qwen("Qwen2ForCausalLM");
+  source.metadata.set("sliding_window", int64_t{16});  // off
+  const ModelSpec spec = check_model(source);
+  EXPECT_EQ(spec.family, "qwen2");
+  LayerSpec expected{.n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .ffn_dim = 24};
+  expected.norm_eps = 1e-6f;
+  expected.rope = 0;
+  expected.qkv_bias = true;
+  EXPECT_EQ(spec.layer(1), expected);
+  source.remove("model.layers.1.self_attn.v_proj.bias");
+  expect_error(ErrorKind::Input, "tensor model.layers.1.self_attn.v_proj.bias [8] is missing",
+               [&] { check_model(source); });
+}
+
+TEST(ModelSpec, ReadsQwensWindows) {
+  MemorySource source = small_hf_qwen("Qwen2ForCausalLM");
+  source.metadata.set("sliding_window", int64_t{16});
+  source.metadata.set("use_sliding_window", true);
+  source.metadata.set("max_window_layers", int64_t{1});
+  const auto windows = [&] {
+    const ModelSpec spec = check_model(source);
+    return std::pair(spec.layer(0).window, spec.layer(1).window);
+  };
+  EXPECT_EQ(windows(), std::pair(int64_t{0}, int64_t{16}));
+  source.metadata.set("layer_types", Texts{"sliding_attention", "full_attention"});
+  EXPECT_EQ(windows(), std::pair(int64_t{16}, int64_t{0}));
+  source.metadata.set("layer_types", Texts{"sliding_attention"});
+  expect_error(ErrorKind::Input, "expected one for each of 2 layers", windows);
+  source.metadata.set("layer_types", Texts{"sliding_attention", "chunked_attention"});
+  expect_error(ErrorKind::Input, "layer_types is \"chunked_attention\": not supported", windows);
 }
 
 TEST(RopeFrequencies, LinearDividesAll) {
