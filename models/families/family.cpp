@@ -9,10 +9,11 @@ const Family& gpt2();
 const Family& llama();
 const Family& mistral();
 const Family& qwen2();
+const Family& qwen3();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2};
+constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2, qwen3};
 
 // The family whose `field` is `value`; `key` is where the file says it.
 const Family& find(std::string_view Family::*field, const std::string& key,

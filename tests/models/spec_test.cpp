@@ -139,7 +139,8 @@ Value whole(int64_t value) { return value; }
 const Refusal kRefusals[] = {
     {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
-     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM)"},
+     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM, "
+     "Qwen3ForCausalLM)"},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -207,7 +208,7 @@ const Refusal kRefusals[] = {
     {"Gpt2CrossAttention", Kind::HfGpt2, "add_cross_attention", true,
      "key add_cross_attention is true: not supported (supported: 0)"},
     {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi3"),
-     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2, qwen2)"},
+     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2, qwen2, qwen3)"},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
      "key llama.expert_count is 8: not supported (supported: 0)"},
     {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("yarn"),
@@ -321,6 +322,24 @@ TEST(ModelSpec, ReadsQwensWindows) {
   expect_error(ErrorKind::Input, "expected one for each of 2 layers", windows);
   source.metadata.set("layer_types", Texts{"sliding_attention", "chunked_attention"});
   expect_error(ErrorKind::Input, "layer_types is \"chunked_attention\": not supported", windows);
+}
+
+TEST(ModelSpec, ReadsQwen3) {
+  MemorySource source = small_hf_qwen("Qwen3ForCausalLM");
+  const ModelSpec spec = check_model(source);
+  EXPECT_EQ(spec.family, "qwen3");
+  LayerSpec expected{.n_heads = 4, .n_kv_heads = 2, .head_dim = 4, .ffn_dim = 24};
+  expected.norm_eps = 1e-6f;
+  expected.rope = 0;
+  expected.qk_norm = QkNorm::PerHead;
+  EXPECT_EQ(spec.layer(1), expected);
+  Metadata rest;
+  for (const auto& [key, value] : source.metadata.all()) {
+    if (key != "head_dim") rest.set(key, value);
+  }
+  source.metadata = std::move(rest);
+  expect_error(ErrorKind::Input, "q_proj.weight: shape [16, 16], expected [512, 16]",
+               [&] { check_model(source); });
 }
 
 TEST(RopeFrequencies, LinearDividesAll) {
