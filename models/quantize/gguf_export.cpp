@@ -173,6 +173,11 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
                                                     const QuantizePlan& plan,
                                                     const GgufExportOptions& options) {
+  for (const LayerSpec& layer : plan.spec.layers) {
+    MINFER_REQUIRE(Input, layer.window == 0, shortened(source.path),
+                   ": has an attention window of ", layer.window,
+                   ", which a GGUF file of its architecture cannot say");
+  }
   Metadata metadata;
   metadata.set("general.architecture", std::string(family_of(plan.spec).gguf_architecture));
   metadata.set("general.name", shortened(std::filesystem::path(options.output).stem().string()));

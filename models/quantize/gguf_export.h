@@ -8,7 +8,7 @@
 
 namespace minfer {
 
-// A Llama-family model as one GGUF file, as llama.cpp reads it.
+// A model as one GGUF file, as llama.cpp reads it.
 struct GgufExportOptions {
   std::string output;
   bool replace = false;               // an output that is there already
@@ -20,8 +20,9 @@ struct GgufExportOptions {
 // embedding and the output of a Q4_0 file, and F16 where rows are no whole blocks; vectors F32.
 void choose_gguf_types(QuantizePlan& plan, DType type);
 
-// Throws Input where the model has no tokenizer, which llama.cpp asks for, or one that GGUF has no
-// form for; System. The plan's types have been chosen.
+// Throws Input where the model has an attention window, which such files cannot say, no tokenizer,
+// which llama.cpp asks for, or one that GGUF has no form for; System. The plan's types have been
+// chosen.
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
                                                     const QuantizePlan& plan,
                                                     const GgufExportOptions& options);

@@ -92,12 +92,21 @@ TEST_P(GgufExportOfDirectory, LogitsStay) {
 INSTANTIATE_TEST_SUITE_P(Models, GgufExportOfDirectory,
                          testing::Values("llama-gqa-sharded-bf16", "llama-biases-f16",
                                          "llama-tied-bf16", "llama-rope-linear-f16",
-                                         "llama-rope-llama3-bf16", "llama-head80-f16"),
+                                         "llama-rope-llama3-bf16", "llama-head80-f16",
+                                         "qwen2-tied-bf16", "qwen3-head64-f16"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
+
+TEST(GgufExport, RefusesAWindowThatItsFormatCannotSay) {
+  const TempDir dir;
+  const auto source = open_source(fixtures_dir() / "models/mistral-window-f16");
+  expect_error(ErrorKind::Input, "has an attention window of 7, which a GGUF file",
+               [&] { export_gguf(*source, {.output = dir.path() / "out.gguf"}); });
+  EXPECT_TRUE(fs::is_empty(dir.path()));
+}
 
 TEST(GgufExport, NeedsATokenizer) {
   const TempDir dir;
