@@ -254,7 +254,7 @@ CUtensorMap cache_map(const Tensor& x, int64_t kv_len) {
 }
 
 // Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
-// up to half of that; measured, docs/decode.md has the card.
+// up to half of that; measured: docs/benchmarks/cuda_prefill.md.
 int64_t heads_at_a_time(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len) {
   const int64_t heads_per_kv = n_heads / n_kv_heads;
   const int64_t kv_bytes = 4 * kv_len * head_dim;  // of one key/value head
