@@ -82,7 +82,7 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   visit("renormalizes_experts", renormalizes_experts, b.renormalizes_experts);
 }
 
-// What stands in front of the blocks and behind them.
+// The parts of a model in front of its blocks and behind them.
 struct EdgeSpec {
   bool learned_positions = false;  // added to the embedding
   float embedding_scale = 1;

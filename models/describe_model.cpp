@@ -26,7 +26,7 @@ void describe_model(Model& model) {
       return;
     }
     const Matrix& matrix = matrix_of(weights, weight);
-    // Of a table one row is read for each token; a tied embedding is the output matrix besides.
+    // Each token reads one row of a table; a tied embedding is the output matrix besides.
     const bool is_looked_up = weight.is_table || weight.role == WeightRole::Embedding;
     if (is_looked_up) n_bytes += matrix.n_bytes / matrix.out_dim;
     if (!weight.is_table) n_bytes += matrix.n_bytes;

@@ -228,6 +228,10 @@ std::string most_common_type(const std::vector<WeightBinding>& bindings) {
   return std::string(info(most->first).name);
 }
 
+double seconds_since(std::chrono::steady_clock::time_point start) {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+}
+
 void warn(Model& model, std::string_view what, const std::vector<std::string>& names) {
   if (names.empty()) return;
   constexpr size_t kNamed = 8;
@@ -259,47 +263,56 @@ ModelSpec check_model(const TensorSource& source) try {
   throw in_source(source, e);
 }
 
-Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
-  auto start = std::chrono::steady_clock::now();
-  const auto in_its_name = [&source](const auto& step) {
-    try {
-      step();
-    } catch (const Error& e) {
-      throw in_source(source, e);
-    }
-  };
-  Model model;
-  std::vector<WeightBinding> bindings;
-  const TensorEntry* divisors = nullptr;
-  in_its_name([&] {
-    model.spec = read_model_spec(source);
-    std::vector<std::string> surplus;
-    bindings = bind_weights(source, model.spec, model.weights, surplus);
-    model.warnings = source.warnings;
-    model.warnings.insert(model.warnings.end(), model.spec.warnings.begin(),
-                          model.spec.warnings.end());
-    warn_of_activations(model, source, backend);
-    warn(model, "tensors that the model does not use", surplus);
-    warn(model, "keys that minfer does not know", unknown_config_keys(source, model.spec));
-    divisors = find_rope_divisors(source, model.spec);
-    model.tokenizer = options.tokenizer_path.empty() ? load_own_tokenizer(source)
-                                                     : load_tokenizer(options.tokenizer_path);
-    if (model.tokenizer != nullptr) {
-      const std::vector<std::string>& told = model.tokenizer->warnings();
-      model.warnings.insert(model.warnings.end(), told.begin(), told.end());
-    }
-    warn_of_tokens_without_rows(model);
-  });
-  SessionMemory session;
-  if (options.session_memory) {
-    const auto asked = std::chrono::steady_clock::now();
-    session = options.session_memory(model);
-    start += std::chrono::steady_clock::now() - asked;  // a prompt's tokens are not of the load
+OpenedModel open_model(const TensorSource& source, const std::string& tokenizer_path) try {
+  const auto start = std::chrono::steady_clock::now();
+  OpenedModel opened;
+  opened.source = &source;
+  Model& model = opened.model;
+  model.spec = read_model_spec(source);
+  Weights weights;
+  std::vector<std::string> surplus;
+  bind_weights(source, model.spec, weights, surplus);
+  model.warnings = source.warnings;
+  model.warnings.insert(model.warnings.end(), model.spec.warnings.begin(),
+                        model.spec.warnings.end());
+  warn(model, "tensors that the model does not use", surplus);
+  warn(model, "keys that minfer does not know", unknown_config_keys(source, model.spec));
+  find_rope_divisors(source, model.spec);
+  model.tokenizer =
+      tokenizer_path.empty() ? load_own_tokenizer(source) : load_tokenizer(tokenizer_path);
+  if (model.tokenizer != nullptr) {
+    const std::vector<std::string>& told = model.tokenizer->warnings();
+    model.warnings.insert(model.warnings.end(), told.begin(), told.end());
   }
-  in_its_name([&] {
-    const size_t n_slots = require_memory(bindings, model.spec, backend, session);
-    if (divisors != nullptr)
+  warn_of_tokens_without_rows(model);
+  const auto path = std::filesystem::path(source.path).lexically_normal();
+  model.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  opened.seconds = seconds_since(start);
+  return opened;
+} catch (const Error& e) {
+  throw in_source(source, e);
+}
+
+OpenedModel open_model(const std::string& path, const std::string& tokenizer_path) {
+  std::unique_ptr<TensorSource> source = open_source(path);
+  OpenedModel opened = open_model(*source, tokenizer_path);
+  opened.owned_source = std::move(source);
+  return opened;
+}
+
+Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& options) {
+  const auto start = std::chrono::steady_clock::now();
+  const TensorSource& source = *opened.source;
+  Model model = std::move(opened.model);
+  try {
+    std::vector<std::string> surplus;
+    const std::vector<WeightBinding> bindings =
+        bind_weights(source, model.spec, model.weights, surplus);
+    warn_of_activations(model, source, backend);
+    const size_t n_slots = require_memory(bindings, model.spec, backend, options.session);
+    if (const TensorEntry* divisors = find_rope_divisors(source, model.spec)) {
       model.spec.ropes.front().divisors = read_rope_divisors(source, *divisors);
+    }
     read_weights(source, bindings, n_slots, backend, options);
     source.check_unchanged();
 
@@ -308,17 +321,20 @@ Model load_model(const TensorSource& source, Backend& backend, const LoadOptions
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
     }
-  });
-  const auto path = std::filesystem::path(source.path).lexically_normal();
-  model.name = (path.has_filename() ? path : path.parent_path()).filename().string();
+  } catch (const Error& e) {
+    throw in_source(source, e);
+  }
   describe_model(model);
-  model.load_seconds =
-      std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  model.load_seconds = opened.seconds + seconds_since(start);
   return model;
 }
 
+Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
+  return load_weights(open_model(source, options.tokenizer_path), backend, options);
+}
+
 Model load_model(const std::string& path, Backend& backend, const LoadOptions& options) {
-  return load_model(*open_source(path), backend, options);
+  return load_weights(open_model(path, options.tokenizer_path), backend, options);
 }
 
 }  // namespace minfer

@@ -36,22 +36,35 @@ struct Model {
   }
 };
 
-using SessionMemoryOf = std::function<SessionMemory(const Model&)>;
-
-struct LoadOptions {
-  std::string tokenizer_path;  // empty: the model's own
-  // Called after each tensor with bytes done and in all; may be null.
-  std::function<void(int64_t, int64_t)> progress = nullptr;
-  // What the session to come takes, of a model that has its config and tokenizer, but no weights
-  // yet: for the check of memory. May be null, and may throw what speaks against that session.
-  SessionMemoryOf session_memory = nullptr;
+// A model whose files are open and understood, and of which no weight has been read. Everything the
+// architecture needs is there with the expected shape.
+struct OpenedModel {
+  std::unique_ptr<TensorSource> owned_source;
+  const TensorSource* source = nullptr;
+  Model model;  // without weights
+  double seconds = 0;
 };
 
-// Everything the architecture needs is there with the expected shape before any weight is read.
+// The first half of a load: from here on prompts become tokens and sessions are planned.
+//   tokenizer_path  empty: the model's own
 // Throws Input, System, Memory.
-Model load_model(const std::string& path, Backend& backend, const LoadOptions& options = {});
+OpenedModel open_model(const std::string& path, const std::string& tokenizer_path = "");
+// The same from a source that is open already and outlives it.
+OpenedModel open_model(const TensorSource& source, const std::string& tokenizer_path = "");
 
-// The same from a source that is already open (tools/inspect, tests).
+struct LoadOptions {
+  std::string tokenizer_path = {};  // as open_model has it
+  // Called after each tensor with bytes done and in all; may be null.
+  std::function<void(int64_t, int64_t)> progress = nullptr;
+  // What the session to come takes: for the check of memory in front of the first weight.
+  SessionMemory session = {};
+};
+
+// The second half. options.tokenizer_path has been used. Throws Input, System, Memory.
+Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& options = {});
+
+// Both at once.
+Model load_model(const std::string& path, Backend& backend, const LoadOptions& options = {});
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options = {});
 
 // BF16 where most of the source's floats are, else F16: what a card computes in without loss.

@@ -176,6 +176,9 @@ std::string type_text(const SyntheticType& type) {
   return type.dtype == DType::U8 ? "int8" : std::string(info(type.dtype).name);
 }
 
+// "llama-2-7b" of "llama-2-7b:int4"
+std::string shape_name(const std::string& text) { return text.substr(0, text.find(':')); }
+
 // "f16", "int8", "int4:128"
 SyntheticType parse_type(const std::string& text) {
   if (text == "f16") return {DType::F16, 0};
@@ -239,11 +242,11 @@ void require_memory(const ModelSpec& spec, const SyntheticType& type, const Back
 }  // namespace
 
 Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
-                           uint64_t seed, const SessionMemoryOf& session_memory) {
+                           uint64_t seed, const SessionMemory& session) {
   Model model;
   model.name = "synthetic";
   model.spec = spec;
-  require_memory(spec, type, backend, session_memory ? session_memory(model) : SessionMemory());
+  require_memory(spec, type, backend, session);
   model.weight_types = type_text(type);
   WeightMaker make(type, backend, seed);
   model.weights = make_weights(spec, make);
@@ -253,11 +256,8 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
   return model;
 }
 
-Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed,
-                           int64_t min_seq_len, const SessionMemoryOf& session_memory) {
-  const size_t colon = text.find(':');
-  const std::string name = text.substr(0, colon);
-  const std::string type = colon == std::string::npos ? "f16" : text.substr(colon + 1);
+ModelSpec synthetic_spec(const std::string& text, int64_t min_seq_len) {
+  const std::string name = shape_name(text);
   const auto shape = std::find_if(std::begin(kKnownShapes), std::end(kKnownShapes),
                                   [&](const KnownShape& known) { return name == known.name; });
   std::string list;
@@ -266,7 +266,15 @@ Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t s
                  "\" (there are: ", list, ")");
   ModelSpec spec = to_spec(*shape);
   spec.trained_seq_len = std::max(spec.trained_seq_len, min_seq_len);
-  Model model = make_synthetic_model(spec, parse_type(type), backend, seed, session_memory);
+  return spec;
+}
+
+Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed,
+                           int64_t min_seq_len, const SessionMemory& session) {
+  const std::string name = shape_name(text);
+  const std::string type = name.size() == text.size() ? "f16" : text.substr(name.size() + 1);
+  const ModelSpec spec = synthetic_spec(text, min_seq_len);
+  Model model = make_synthetic_model(spec, parse_type(type), backend, seed, session);
   model.name = name;
   return model;
 }

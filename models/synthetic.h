@@ -14,11 +14,12 @@ namespace minfer {
 // Weights are uniform with variance 1 / in_dim, so that activations keep their size. int8 has one
 // scale a row; so have the embedding, the output and rows of broken groups of an int4 model, as
 // `minfer quantize` leaves them. The context is that of the shape, or min_seq_len where that is
-// longer: nothing was trained on either. `session_memory` is that of LoadOptions. Throws Usage for
-// an unknown name or type, with the list, and Memory before any weight is made.
+// longer: nothing was trained on either. `session` is that of LoadOptions. Throws Usage for an
+// unknown name or type, with the list, and Memory before any weight is made.
 Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed = 1,
-                           int64_t min_seq_len = 0,
-                           const SessionMemoryOf& session_memory = nullptr);
+                           int64_t min_seq_len = 0, const SessionMemory& session = {});
+// Of such a model, to plan a session by.
+ModelSpec synthetic_spec(const std::string& text, int64_t min_seq_len = 0);
 
 struct SyntheticType {
   SyntheticType(DType weights, int64_t columns = 0) : dtype(weights), group(columns) {}
@@ -26,7 +27,7 @@ struct SyntheticType {
   int64_t group;  // U4: columns that share a scale
 };
 Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
-                           uint64_t seed, const SessionMemoryOf& session_memory = nullptr);
+                           uint64_t seed, const SessionMemory& session = {});
 
 std::vector<std::string> synthetic_names();
 

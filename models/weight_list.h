@@ -26,11 +26,11 @@ enum class WeightRole {
   Output
 };
 
-// What the matrices of a block multiply, in the order of its computation: the input of wq, wk and
-// wv; of wo; of w_gate and w_up; of w_down.
+// The activations that a matrix of a block multiplies, in the order of computation: wq, wk and wv
+// take the first, wo the second, w_gate and w_up the third, w_down the last.
 enum class BlockInput { Attention, AttentionOutput, Ffn, FfnOutput };
 
-// Along which axis ranks that share a model divide a weight: its outputs, its inputs, or not.
+// The axis along which ranks that share a model slice a weight: its outputs, its inputs, or none.
 enum class SliceAxis { None, Out, In };
 
 // One matrix or vector of a model.
@@ -40,23 +40,20 @@ struct WeightInfo {
   int64_t layer = -1;    // -1: outside the blocks
   Shape shape;           // a matrix [out, in], a vector [n]
   SliceAxis slice = SliceAxis::None;
+  bool is_table = false;  // a matrix whose rows are looked up, and that multiplies nothing
 
   bool is_matrix() const { return shape.rank == 2; }
   bool is_in_block() const { return layer >= 0; }
   bool is_norm() const;
-  // A matrix whose rows are looked up, and that nothing is multiplied by.
-  bool is_table = false;
-  // Of a matrix of a block.
-  BlockInput input() const;
+  BlockInput input() const;  // Internal for a weight that is no matrix of a block
 };
 
 // Visits every weight of a model: the embedding, learned positions, the blocks one after the other,
-// the output norm and, where it is not tied, the output matrix. A bias follows what it belongs to.
-// Everything that goes over weights does it by this list: nothing else knows what a block consists
-// of.
+// the output norm and, unless it is tied, the output matrix. A bias follows its matrix or norm.
+// All code that goes over weights uses this list; nothing else knows which weights a block has.
 void for_each_weight(const ModelSpec& spec, const std::function<void(const WeightInfo&)>& visit);
 
-// Where it lies. `weights` has as many layers as the spec.
+// The place of one weight. `weights` has as many layers as the spec.
 Matrix& matrix_of(Weights& weights, const WeightInfo& info);
 const Matrix& matrix_of(const Weights& weights, const WeightInfo& info);
 DeviceTensor& vector_of(Weights& weights, const WeightInfo& info);

@@ -144,43 +144,54 @@ std::vector<Subject> subjects_of(const BenchOptions& options) {
   return subjects;
 }
 
-std::unique_ptr<Backend> make_bench_backend(const BenchOptions& options, const Subject& subject) {
-  if (subject.synthetic.empty()) return make_backend_for(options.device, subject.path);
-  return make_backend(options.device,
-                      subject.synthetic.ends_with(":bf16") ? DType::BF16 : DType::F16);
-}
-
 // Tokens of context that the largest of the tests fills.
 int64_t needed_context(const BenchOptions& options) {
   return std::ranges::max(options.n_depth) +
          std::max(std::ranges::max(options.n_prompt), std::ranges::max(options.n_gen));
 }
 
-SessionOptions session_options(const BenchOptions& options, const Model& model) {
+SessionOptions session_options(const BenchOptions& options, const ModelSpec& spec) {
   const int64_t needed = needed_context(options);
-  MINFER_REQUIRE(Usage, needed <= model.spec.trained_seq_len, "depth and tests need ", needed,
-                 " tokens of context, the model was trained on ", model.spec.trained_seq_len);
+  MINFER_REQUIRE(Usage, needed <= spec.trained_seq_len, "depth and tests need ", needed,
+                 " tokens of context, the model was trained on ", spec.trained_seq_len);
   return {.max_seq_len = needed,
           .prefill_chunk = options.batch_size,
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
-Model load_bench_model(const BenchOptions& options, const Subject& subject, Backend& backend,
-                       const Context& context) {
-  const auto memory_of_session = [&](const Model& model) {
-    SessionMemory memory = session_memory(model.spec, backend, session_options(options, model));
+// A model and the backend that it is on.
+struct Loaded {
+  std::unique_ptr<Backend> backend;
+  Model model;
+};
+
+Loaded load_bench_model(const BenchOptions& options, const Subject& subject,
+                        const Context& context) {
+  Loaded loaded;
+  const auto memory_of_session = [&](const ModelSpec& spec) {
+    SessionMemory memory = session_memory(spec, *loaded.backend, session_options(options, spec));
     memory.context_option = "tests (-d with -p or -n) of at most";
     return memory;
   };
   if (!subject.synthetic.empty()) {
-    return make_synthetic_model(subject.synthetic, backend, /*seed=*/1, needed_context(options),
-                                memory_of_session);
+    const std::string& name = subject.synthetic;
+    loaded.backend =
+        make_backend(options.device, name.ends_with(":bf16") ? DType::BF16 : DType::F16);
+    const int64_t n_context = needed_context(options);
+    loaded.model = make_synthetic_model(name, *loaded.backend, /*seed=*/1, n_context,
+                                        memory_of_session(synthetic_spec(name, n_context)));
+    return loaded;
   }
-  return load_with_progress(subject.path, backend, "", context.common.quiet, memory_of_session);
+  OpenedModel opened = open_model(subject.path);
+  loaded.backend = make_backend_for(options.device, opened);
+  const SessionMemory memory = memory_of_session(opened.model.spec);
+  loaded.model =
+      load_with_progress(std::move(opened), *loaded.backend, memory, context.common.quiet);
+  return loaded;
 }
 
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
-  Session session(model, backend, session_options(options, model));
+  Session session(model, backend, session_options(options, model.spec));
   Bench bench(model, session, options);
   std::vector<BenchRow> rows;
   const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
@@ -228,8 +239,7 @@ double arithmetic_of(const MachineLimits& limits) {
 
 std::vector<BenchRow> bench_model(const BenchOptions& options, const Subject& subject,
                                   const MachineLimits& limits, const Context& context) {
-  const std::unique_ptr<Backend> backend = make_bench_backend(options, subject);
-  const Model model = load_bench_model(options, subject, *backend, context);
+  const auto [backend, model] = load_bench_model(options, subject, context);
   log_info(model.description + " on " + backend->name());
   // Before and after the tests, for a machine whose speed moves in between; the better one holds.
   double read_bytes_per_second = measure_read_bandwidth(options.device);

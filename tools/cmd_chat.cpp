@@ -43,18 +43,14 @@ void run_chat(const TalkOptions& options, Context& context) {
                         .activations = options.device.activations};
   settings.generate.show_special = options.special;
   const std::string path = find_model(options.model_path);
-  const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
-  std::optional<ChatTemplate> chat_template;
-  SessionOptions session_opts;
-  const auto plan_session = [&](const Model& model) {
-    chat_template = choose_chat_template(options.conversation.chat_template, *model.tokenizer);
-    session_opts = session_options(options, model);
-    SessionMemory memory = session_memory(model.spec, *backend, session_opts);
-    memory.context_option = "--ctx-size";
-    return memory;
-  };
-  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
-                                          context.common.quiet, plan_session);
+  OpenedModel opened = open_with_tokenizer(path, options.tokenizer_path);
+  const std::unique_ptr<Backend> backend = make_backend_for(options.device, opened);
+  const ChatTemplate chat_template =
+      choose_chat_template(options.conversation.chat_template, *opened.model.tokenizer);
+  SessionOptions session_opts = session_options(options, opened.model);
+  SessionMemory memory = session_memory(opened.model.spec, *backend, session_opts);
+  memory.context_option = "--ctx-size";
+  const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   std::optional<Progress> reading;
   session_opts.progress = [&reading](int64_t done, int64_t total) {
     if (reading) reading->update(done, total);
@@ -62,7 +58,7 @@ void run_chat(const TalkOptions& options, Context& context) {
   Session session(model, *backend, session_opts);
   log_info(load_line(model, session, session_opts, *backend));
 
-  Conversation conversation(session, *chat_template,
+  Conversation conversation(session, chat_template,
                             options.conversation.chat_options(options.special));
   if (options.conversation.messages) {
     conversation.set_messages(read_conversation(*options.conversation.messages));

@@ -119,21 +119,17 @@ class PerplexityRun {
   // The text becomes tokens before the weights are read: their session's memory goes by them.
   void load(EvaluatedModel& evaluated, const std::string& path, Backend& backend) {
     evaluated.path = path;
-    SessionOptions session_options;
-    const auto plan_session = [&](const Model& model) {
-      evaluated.plan = plan_scoring(text_, *model.tokenizer, report_.scoring);
-      require_same_tokens(models_.front(), evaluated);
-      session_options = {.max_seq_len = report_.scoring.ctx,
-                         .prefill_chunk = pass_tokens(evaluated.plan, backend),
-                         .kv_dtype = kv_dtype_,
-                         .several_sequences = true,
-                         .all_logits = true};
-      SessionMemory memory = session_memory(model.spec, backend, session_options);
-      memory.context_option = "--ctx";
-      return memory;
-    };
-    evaluated.model =
-        load_with_tokenizer(path, backend, options_.tokenizer_path, quiet_, plan_session);
+    OpenedModel opened = open_with_tokenizer(path, options_.tokenizer_path);
+    evaluated.plan = plan_scoring(text_, *opened.model.tokenizer, report_.scoring);
+    require_same_tokens(models_.front(), evaluated);
+    const SessionOptions session_options = {.max_seq_len = report_.scoring.ctx,
+                                            .prefill_chunk = pass_tokens(evaluated.plan, backend),
+                                            .kv_dtype = kv_dtype_,
+                                            .several_sequences = true,
+                                            .all_logits = true};
+    SessionMemory memory = session_memory(opened.model.spec, backend, session_options);
+    memory.context_option = "--ctx";
+    evaluated.model = load_with_progress(std::move(opened), backend, memory, quiet_);
     evaluated.session = std::make_unique<Session>(evaluated.model, backend, session_options);
     log_info(load_line(evaluated.model, *evaluated.session, session_options, backend));
   }

@@ -85,18 +85,16 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input_path.empty(), "no --input FILE.jsonl");
   const DType kv_dtype = kv_dtype_by_name(options.kv_type, options.device);
   const std::string path = find_model(options.model_path);
-  const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
-  const std::string text = read_text(options.input_path);
-  std::vector<Line> lines;
-  SessionOptions session_options = {
-      .prefill_chunk = options.batch_size, .kv_dtype = kv_dtype, .all_logits = true};
-  const auto plan_session = [&](const Model& model) {
-    lines = parse_lines(text, *model.tokenizer);
-    session_options.max_seq_len = needed_ctx(lines, model.spec.trained_seq_len);
-    return session_memory(model.spec, *backend, session_options);
-  };
-  const Model model = load_with_tokenizer(path, *backend, options.tokenizer_path,
-                                          context.common.quiet, plan_session);
+  OpenedModel opened = open_with_tokenizer(path, options.tokenizer_path);
+  const std::unique_ptr<Backend> backend = make_backend_for(options.device, opened);
+  std::vector<Line> lines = parse_lines(read_text(options.input_path), *opened.model.tokenizer);
+  const SessionOptions session_options = {
+      .max_seq_len = needed_ctx(lines, opened.model.spec.trained_seq_len),
+      .prefill_chunk = options.batch_size,
+      .kv_dtype = kv_dtype,
+      .all_logits = true};
+  const SessionMemory memory = session_memory(opened.model.spec, *backend, session_options);
+  const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   Session session(model, *backend, session_options);
   log_info(load_line(model, session, session_options, *backend));
 

@@ -133,46 +133,35 @@ SessionOptions session_options(const GenerateCommandOptions& options, const Mode
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
 }
 
-// With token ids as the prompt a model needs no tokenizer: it answers in ids.
-Model load_to_generate(const GenerateCommandOptions& options, const std::string& path,
-                       Backend& backend, const Context& context,
-                       const SessionMemoryOf& plan_session) {
-  const bool quiet = context.common.quiet;
-  if (!options.prompt_ids) {
-    return load_with_tokenizer(path, backend, options.tokenizer_path, quiet, plan_session);
-  }
-  Model model = load_with_progress(path, backend, options.tokenizer_path, quiet, plan_session);
-  if (!model.tokenizer) model.tokenizer = make_id_tokenizer(model.spec.vocab_size);
-  return model;
-}
-
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
   GenerateOptions generate_options =
       parsed_generate_options(options, options.is_chat() ? -1 : kDefaultPredict);
   const std::string path = find_model(options.model_path);
-  const std::unique_ptr<Backend> backend = make_backend_for(options.device, path);
-  StartTimes start{.seconds = now_seconds() - context.started};
+  // With token ids as the prompt a model needs no tokenizer: it answers in ids.
+  OpenedModel opened = options.prompt_ids ? open_model(path, options.tokenizer_path)
+                                          : open_with_tokenizer(path, options.tokenizer_path);
+  if (!opened.model.tokenizer) {
+    opened.model.tokenizer = make_id_tokenizer(opened.model.spec.vocab_size);
+  }
+  const std::unique_ptr<Backend> backend = make_backend_for(options.device, opened);
+  StartTimes start{.seconds = now_seconds() - context.started - opened.seconds};
   const std::string text = options.prompt_ids              ? *options.prompt_ids
                            : options.conversation.messages ? read_conversation(options)
                                                            : read_prompt(options.prompt);
-  const double loading = now_seconds();
+  const double loading = now_seconds() - opened.seconds;
   ChatPrompt prompt;
-  SessionOptions session_opts;
-  const auto plan_session = [&](const Model& model) {
-    if (options.prompt_ids) {
-      prompt.tokens = parse_token_ids("--prompt-ids", text, model.spec.vocab_size);
-      MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
-    } else {
-      prompt = make_prompt(options, *model.tokenizer, text);
-    }
-    session_opts = session_options(options, model, narrow<int64_t>(prompt.tokens.size()),
-                                   generate_options.n_predict);
-    SessionMemory memory = session_memory(model.spec, *backend, session_opts);
-    memory.context_option = "--ctx-size";
-    return memory;
-  };
-  const Model model = load_to_generate(options, path, *backend, context, plan_session);
+  if (options.prompt_ids) {
+    prompt.tokens = parse_token_ids("--prompt-ids", text, opened.model.spec.vocab_size);
+    MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
+  } else {
+    prompt = make_prompt(options, *opened.model.tokenizer, text);
+  }
+  SessionOptions session_opts = session_options(
+      options, opened.model, narrow<int64_t>(prompt.tokens.size()), generate_options.n_predict);
+  SessionMemory memory = session_memory(opened.model.spec, *backend, session_opts);
+  memory.context_option = "--ctx-size";
+  const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   log_debug("prompt ids" + listed(prompt.tokens));
   Progress reading("reading the prompt", context.common.quiet);
   session_opts.progress = reading.callback();

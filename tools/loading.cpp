@@ -1,36 +1,32 @@
 #include "tools/loading.h"
 
+#include <utility>
+
 #include "tools/log.h"
 #include "tools/progress.h"
 
 namespace minfer {
 
-std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const std::string& path) {
-  return make_backend(options, on_card(options) ? float_type_of(*open_source(path)) : DType::F16);
+OpenedModel open_with_tokenizer(const std::string& path, const std::string& tokenizer_path) {
+  OpenedModel opened = open_model(path, tokenizer_path);
+  MINFER_REQUIRE(Input, opened.model.tokenizer, shortened(path, 200),
+                 ": has no tokenizer; --tokenizer FILE gives one");
+  return opened;
 }
 
-Model load_with_progress(const std::string& path, Backend& backend,
-                         const std::string& tokenizer_path, bool quiet,
-                         const SessionMemoryOf& session_memory) {
+std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const OpenedModel& opened) {
+  return make_backend(options, on_card(options) ? float_type_of(*opened.source) : DType::F16);
+}
+
+Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemory& session,
+                         bool quiet) {
   Progress progress("loading", quiet);
-  Model model = load_model(path, backend,
-                           {.tokenizer_path = tokenizer_path,
-                            .progress = progress.callback(),
-                            .session_memory = session_memory});
+  Model model = load_weights(std::move(opened), backend,
+                             {.progress = progress.callback(), .session = session});
   for (const std::string& warning : model.warnings) log_warning(warning);
   if (model.tokenizer != nullptr)
     for (const std::string& note : model.tokenizer->notes()) log_debug(note);
   return model;
-}
-
-Model load_with_tokenizer(const std::string& path, Backend& backend,
-                          const std::string& tokenizer_path, bool quiet,
-                          const SessionMemoryOf& session_memory) {
-  return load_with_progress(path, backend, tokenizer_path, quiet, [&](const Model& model) {
-    MINFER_REQUIRE(Input, model.tokenizer, shortened(path, 200),
-                   ": has no tokenizer; --tokenizer FILE gives one");
-    return session_memory ? session_memory(model) : SessionMemory();
-  });
 }
 
 }  // namespace minfer

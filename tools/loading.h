@@ -7,17 +7,18 @@
 
 namespace minfer {
 
+// A load in a straight line: open_model, the backend for it, what the session to come takes, and
+// then the weights.
+
+// open_model for a command that reads or writes text: Input where there is no tokenizer.
+OpenedModel open_with_tokenizer(const std::string& path, const std::string& tokenizer_path);
+
 // The backend for a model: a card computes in the float type of its weights.
-std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const std::string& path);
+std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const OpenedModel& opened);
 
-// load_model with a progress bar and its warnings in the log. Throws Interrupted on Ctrl-C.
-Model load_with_progress(const std::string& path, Backend& backend,
-                         const std::string& tokenizer_path, bool quiet,
-                         const SessionMemoryOf& session_memory = nullptr);
-
-// The same for a command that reads or writes text: Input where there is no tokenizer.
-Model load_with_tokenizer(const std::string& path, Backend& backend,
-                          const std::string& tokenizer_path, bool quiet,
-                          const SessionMemoryOf& session_memory = nullptr);
+// load_weights with a progress bar and the model's warnings in the log. Throws Interrupted on
+// Ctrl-C.
+Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemory& session,
+                         bool quiet);
 
 }  // namespace minfer

@@ -12,7 +12,8 @@
 // One file a family of models: what its files say, and by which names. Nothing else knows a family.
 namespace minfer {
 
-// What one kind of file calls the modules of a model; each has a ".weight" and may have a ".bias".
+// The names that one kind of file gives to the modules of a model; each module has a ".weight" and
+// may have a ".bias".
 struct WeightNames {
   std::string_view prefix;  // of all but the output matrix; some files leave it out
   std::string_view layers;  // "layers.": behind the prefix, and in front of a block's number
@@ -42,13 +43,13 @@ struct Family {
   bool biases_by_tensors = false;
 };
 
-// Of config.json's class or model type, of general.architecture, and of a spec. The first two throw
-// Input with what is supported.
+// The family that config.json's class or model type names, the one that general.architecture names,
+// and the one of a spec. The first two throw Input with the list of what is supported.
 const Family& family_of_hf(const Metadata& config);
 const Family& family_of_gguf(const Metadata& metadata);
 const Family& family_of(const ModelSpec& spec);
 
-// Those of Llama's files, which others differ from in some names or in none.
+// The names in Llama's files. Other families add some to them, or none.
 WeightNames llama_hf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
 WeightNames llama_gguf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
 

@@ -331,24 +331,29 @@ TEST(CardMemory, OfWeightsAlone) {
                });
 }
 
-// The session's part is asked for and checked when the tokenizer is there, and no weight is.
+// The session's part is checked when no weight is there.
 TEST_F(LoadModel, ChecksTheSessionsMemoryBeforeAnyWeight) {
   const MemorySource source = small_hf_llama();
   LoadOptions options;
   bool is_read = false;
   options.progress = [&](int64_t, int64_t) { is_read = true; };
-  options.session_memory = [](const Model& model) {
-    EXPECT_EQ(model.spec.vocab_size, 40);
-    return SessionMemory{.n_positions = 8, .kv_bytes = int64_t{1} << 60};
-  };
+  options.session = {.n_positions = 8, .kv_bytes = int64_t{1} << 60};
   expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { load_model(source, *backend_, options); });
-  options.session_memory = [](const Model&) -> SessionMemory {
-    throw Error(ErrorKind::Usage, "the prompt is too long");
-  };
-  expect_error(ErrorKind::Usage, "the prompt is too long",
-               [&] { load_model(source, *backend_, options); });
   EXPECT_FALSE(is_read);
+}
+
+TEST_F(LoadModel, AnOpenedModelHasAllButItsWeights) {
+  const MemorySource source = small_hf_llama();
+  OpenedModel opened = open_model(source);
+  EXPECT_EQ(source.n_reads, 0);
+  EXPECT_EQ(opened.model.spec.vocab_size, 40);
+  EXPECT_EQ(opened.model.name, "memory");
+  EXPECT_TRUE(opened.model.weights.layers.empty());
+  const Model model = load_weights(std::move(opened), *backend_);
+  EXPECT_GT(source.n_reads, 0);
+  EXPECT_EQ(model.weights.layers.size(), 2u);
+  EXPECT_EQ(model.n_params, load_model(source, *backend_).n_params);
 }
 
 // Says how many matrices it has packed; of a card where it has a number of bytes free.
@@ -371,11 +376,9 @@ class CountingBackend : public HalfBackend {
 
 TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
   CountingBackend backend;
-  const auto make = [&](const char* spec, int64_t kv_bytes) {
-    return make_synthetic_model(spec, backend, 1, 0, [&](const Model& model) {
-      EXPECT_EQ(model.spec.vocab_size, 256);
-      return SessionMemory{.n_positions = 8, .kv_bytes = kv_bytes};
-    });
+  EXPECT_EQ(synthetic_spec("tiny:f32").vocab_size, 256);
+  const auto make = [&](const char* text, int64_t kv_bytes) {
+    return make_synthetic_model(text, backend, 1, 0, {.n_positions = 8, .kv_bytes = kv_bytes});
   };
   expect_error(ErrorKind::Memory, "the model needs 1152921.5 TB of memory",
                [&] { make("tiny:f32", int64_t{1} << 60); });
