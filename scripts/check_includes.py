@@ -31,7 +31,7 @@ CUDA_ROOMS = {
     "sampling": set(),
     "gemm": {"attention", "elementwise"},
     "quant": {"elementwise"},
-    "matvec": {"quant"},
+    "matvec": {"elementwise", "quant"},
     "decode": {"attention", "matvec", "quant", "sampling"},
     "bench": {"gemm", "matvec", "sampling"},
 }

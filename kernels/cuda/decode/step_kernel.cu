@@ -82,7 +82,7 @@ __device__ inline void finish_round(const StepParams& p, const StepProduct& prod
     const int in_tile = thread & (product.tile_rows() - 1);
     const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
     value = product_of_row(row);
-    if (phase == kGateUp) value = silu(value) * product_of_row(row + product.tile_rows());
+    if (phase == kGateUp) value = precise::silu(value) * product_of_row(row + product.tile_rows());
   }
   if (phase == kHead) {
     if (has_row && first_row + thread < product.out_dim) p.logits[first_row + thread] = value;

@@ -72,7 +72,7 @@ __device__ inline void add_parts(const StepParams& p, const StepProduct& product
   sum *= scale;
   const float up = __shfl_down_sync(~0u, sum, kTileRows);
   publish(p.words.hidden + product.part.tile * (kTileRows / 4), -32 * kPartWarp, kTileRows,
-          silu(sum) * up, epoch);
+          precise::silu(sum) * up, epoch);
 }
 
 }  // namespace minfer::cuda

@@ -43,4 +43,17 @@ __device__ inline float gelu_erf(float x) {
   return fmaf(-(a * t), tail, ptx::max_or_nan(x, 0));
 }
 
+// The same by the precise functions of the library: for GEMV, where one thread has one result of a
+// row and nothing waits for it.
+namespace precise {
+
+__device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ inline float gelu_erf(float x) { return x * normcdff(x); }
+__device__ inline float gelu_tanh(float x) {
+  const float u = 0.7978845608f * (x + 0.044715f * x * x * x);
+  return x / (1.0f + expf(-2.0f * u));
+}
+
+}  // namespace precise
+
 }  // namespace minfer::cuda
