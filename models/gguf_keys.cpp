@@ -83,16 +83,12 @@ Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
 }  // namespace
 
 std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelSpec& spec) {
-  const Family& family = family_of(spec);
-  const std::string prefix = cat(family.gguf_architecture, ".");
+  const std::string prefix = cat(family_of(spec).gguf_architecture, ".");
   std::vector<std::string> keys;
   for (auto it = metadata.all().lower_bound(prefix);
        it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
     const std::string name = it->first.substr(prefix.size());
-    if (std::ranges::find(kOtherKeys, name) == std::end(kOtherKeys) &&
-        std::ranges::find(family.gguf_keys, name) == family.gguf_keys.end()) {
-      keys.push_back(it->first);
-    }
+    if (std::ranges::find(kOtherKeys, name) == std::end(kOtherKeys)) keys.push_back(it->first);
   }
   return keys;
 }

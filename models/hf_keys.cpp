@@ -46,13 +46,11 @@ constexpr std::string_view kKnownKeys[] = {
 }  // namespace
 
 std::vector<std::string> unknown_hf_keys(const Metadata& metadata) {
-  const std::vector<std::string_view>& of_family = family_of_hf(metadata).hf_keys;
   std::vector<std::string> keys;
   for (const auto& [key, value] : metadata.all()) {
     const std::string name = key.substr(0, key.find('.'));
     const bool is_new = keys.empty() || keys.back() != name;
-    const bool is_known = std::ranges::find(kKnownKeys, name) != std::end(kKnownKeys) ||
-                          std::ranges::find(of_family, name) != of_family.end();
+    const bool is_known = std::ranges::find(kKnownKeys, name) != std::end(kKnownKeys);
     if (is_new && !is_known) keys.push_back(name);
   }
   return keys;

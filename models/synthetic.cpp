@@ -151,10 +151,6 @@ class WeightMaker {
   int64_t n_params_ = 0, n_bytes_ = 0;
 };
 
-bool is_of_tokens(const WeightInfo& weight) {
-  return weight.role == WeightRole::Embedding || weight.role == WeightRole::Output;
-}
-
 Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
   Weights weights;
   weights.layers.resize(spec.layers.size());
@@ -164,7 +160,7 @@ Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
       return;
     }
     const int64_t out_dim = weight.shape[0], in_dim = weight.shape[1];
-    matrix_of(weights, weight) = is_of_tokens(weight)
+    matrix_of(weights, weight) = weight.is_of_tokens()
                                      ? make.token_matrix(out_dim, in_dim, weight.is_table)
                                      : make.matrix(out_dim, in_dim, weight.is_table);
   });
@@ -212,7 +208,7 @@ struct MatrixMemory {
 MatrixMemory memory_of_matrices(const ModelSpec& spec, const SyntheticType& type) {
   MatrixMemory memory{type};
   for_each_weight(spec, [&](const WeightInfo& weight) {
-    if (weight.is_matrix()) memory.add(weight.shape[0], weight.shape[1], is_of_tokens(weight));
+    if (weight.is_matrix()) memory.add(weight.shape[0], weight.shape[1], weight.is_of_tokens());
   });
   return memory;
 }

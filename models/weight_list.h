@@ -45,6 +45,8 @@ struct WeightInfo {
   bool is_matrix() const { return shape.rank == 2; }
   bool is_in_block() const { return layer >= 0; }
   bool is_norm() const;
+  // The embedding or the output matrix: one row for each token of the vocabulary.
+  bool is_of_tokens() const { return role == WeightRole::Embedding || role == WeightRole::Output; }
   BlockInput input() const;  // Internal for a weight that is no matrix of a block
 };
 

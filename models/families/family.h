@@ -34,9 +34,6 @@ struct Family {
   // Null where another family, which stands before this one in the list, reads its files.
   ModelSpec (*read_gguf)(const TensorSource& source, const Metadata& keys);
   WeightNames hf_names = {}, gguf_names = {};
-  // Keys, besides those that all families have, that read_hf reads or that say nothing here; of
-  // GGUF without the architecture in front.
-  std::vector<std::string_view> hf_keys = {}, gguf_keys = {};
   // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
   bool gguf_rotary_pairs = false;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.

@@ -160,9 +160,7 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
     if (output.shape.rank < 2) {
       output.dtype = DType::F32;
     } else {
-      const bool is_of_tokens =
-          tensor.weight.role == WeightRole::Embedding || tensor.weight.role == WeightRole::Output;
-      output.dtype = type == DType::Q4_0 && is_of_tokens ? DType::Q8_0 : type;
+      output.dtype = type == DType::Q4_0 && tensor.weight.is_of_tokens() ? DType::Q8_0 : type;
       tensor.fallback = output.shape.last() % info(output.dtype).block_elements != 0;
       if (tensor.fallback) output.dtype = DType::F16;
     }

@@ -33,10 +33,6 @@ bool fits(std::string_view pattern, std::string_view text) {
   return p == pattern.size();
 }
 
-bool is_of_tokens(const PlannedTensor& tensor) {
-  return tensor.weight.role == WeightRole::Embedding || tensor.weight.role == WeightRole::Output;
-}
-
 class Planner {
  public:
   Planner(const ModelSpec& spec, const QuantizeOptions& options)
@@ -54,7 +50,7 @@ class Planner {
     int64_t group = type == options_.type      ? options_.group
                     : type == StoredType::Int4 ? kInt4Group
                                                : 0;
-    if (is_of_tokens(tensor) && type == StoredType::Int8) group = 0;
+    if (tensor.weight.is_of_tokens() && type == StoredType::Int8) group = 0;
     const bool divides = group == 0 ? type == StoredType::Int8 || in_dim % 2 == 0  // whole bytes
                                     : in_dim % group == 0;
     tensor.fallback = !divides;
@@ -85,7 +81,7 @@ class Planner {
 
   StoredType default_type(const PlannedTensor& tensor) const {
     if (!tensor.weight.is_matrix()) return StoredType::Keep;
-    if (!is_of_tokens(tensor)) return options_.type;
+    if (!tensor.weight.is_of_tokens()) return options_.type;
     if (tensor.weight.role == WeightRole::Output) return options_.head.value_or(StoredType::Int8);
     // Of a tied pair both options mean the one tensor.
     if (!spec_.tied_output) return options_.embedding.value_or(StoredType::Int8);
