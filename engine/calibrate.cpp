@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <numeric>
 #include <optional>
 
 #include "models/weight_layout.h"
@@ -45,7 +46,10 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
   const int64_t n_tokens = std::ssize(tokens);
   MINFER_REQUIRE(Usage, n_tokens >= length, "the calibration text has ", n_tokens,
                  " tokens, one window takes ", length);
-  state_.kv = make_kv_cache(backend, spec, DType::F16, length);
+  const int64_t n_pages = pages_for(length);
+  state_.kv = make_kv_cache(backend, spec, DType::F16, n_pages);
+  pages_.resize(static_cast<size_t>(n_pages));
+  std::iota(pages_.begin(), pages_.end(), 0);
   state_.scratch = make_scratch(backend, spec, length);
   state_.rope_tables = make_rope_tables(backend, spec, length);
   const int64_t n_windows = std::min(options.n_windows, n_tokens / length);
@@ -53,7 +57,8 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
     const int64_t begin = n_windows == 1 ? 0 : (n_tokens - length) * i / (n_windows - 1);
     std::vector<TokenId> window(tokens.begin() + begin, tokens.begin() + begin + length);
     if (options.bos >= 0) window.front() = options.bos;
-    const Tensor x = embed_tokens(backend, model, state_, window, 0);
+    const SequenceRows rows{length, 0, pages_};
+    const Tensor x = embed_tokens(backend, model, state_, window, {&rows, 1});
     windows_.push_back({backend.download(x), backend.download(x)});
   }
 }
@@ -127,7 +132,8 @@ void TextCalibration::finish_half() {
 }
 
 Tensor TextCalibration::input_of(Tensor stream) {
-  return block_input(backend_, model_, state_, layer_, input_, stream, 0);
+  const SequenceRows rows{stream.shape[0], 0, pages_};
+  return block_input(backend_, model_, state_, layer_, input_, stream, {&rows, 1});
 }
 
 void TextCalibration::add_output(Tensor stream, Tensor input) {

@@ -48,6 +48,7 @@ class TextCalibration final : public Calibration {
   Backend& backend_;
   int n_threads_;
   ForwardState state_;
+  std::vector<int32_t> pages_;  // all of the cache: of each window in turn
   std::vector<Window> windows_;
   std::map<std::string, WeightInfo> matrices_;  // of the blocks, by Hugging Face's names
 

@@ -40,8 +40,8 @@ ContinuationScore ContinuationScorer::score(const ContinuationTokens& tokens) {
 
   const auto differ = std::ranges::mismatch(ids, evaluated_).in1;
   // The context's last token gives the logits of the first token that is scored.
-  const int64_t n_kept = std::min({differ - ids.begin(), n_context - 1, session_.pos()});
-  session_.truncate(n_kept);
+  const int64_t n_kept =
+      session_.truncate(std::min({differ - ids.begin(), n_context - 1, session_.pos()}));
   evaluated_.assign(ids.begin(), ids.end() - 1);
 
   ContinuationScore result{.logprob = 0, .is_greedy = true, .n_tokens = n_continuation};

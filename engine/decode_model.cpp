@@ -2,9 +2,10 @@
 
 namespace minfer {
 
-DecodeModel decode_model(const Model& model, ForwardState& state) {
+DecodeModel decode_model(const Model& model, ForwardState& state, int64_t max_seq_len) {
   const Weights& w = model.weights;
   DecodeModel decode;
+  decode.max_seq_len = max_seq_len;
   decode.embedding = &w.embedding;
   if (w.positions) decode.positions = &w.positions;
   for (const DeviceTensor& table : state.rope_tables) decode.rope_tables.push_back(table);

@@ -1,44 +1,28 @@
 #include "engine/forward.h"
 
 #include <cmath>
-#include <numeric>
 #include <utility>
 #include <vector>
 
 namespace minfer {
 namespace {
 
-// Rows of a pass that follow one another in one sequence.
-struct Run {
-  int64_t begin, n_tokens;  // rows
-  int64_t pos;              // of the first one
-};
-
 // One pass over the rows of one or more sequences: x += attention(norm(x)); x += ffn(norm(x)) for
 // each block.
 class ForwardPass {
  public:
-  // One sequence.
-  ForwardPass(Backend& backend, const Model& model, ForwardState& state, int64_t n_tokens,
-              int64_t pos)
-      : ForwardPass(backend, model, state, std::vector<Run>{{0, n_tokens, pos}}) {}
-  // Sequences after one another, which use the same cache in turn: with more than one, each begins
-  // at position 0.
-  ForwardPass(Backend& backend, const Model& model, ForwardState& state, std::vector<Run> runs)
-      : b_(backend),
-        model_(model),
-        state_(state),
-        runs_(std::move(runs)),
-        n_tokens_(runs_.back().begin + runs_.back().n_tokens) {}
+  ForwardPass(Backend& backend, const Model& model, ForwardState& state, Batch batch)
+      : b_(backend), model_(model), state_(state), batch_(batch), n_tokens_(n_rows_of(batch)) {}
 
   Tensor embed(std::span<const TokenId> tokens) {
     const Tensor x = rows(state_.scratch.x, model_.spec.dim);
     b_.embed(x, model_.weights.embedding, tokens);
     if (model_.weights.positions) {
-      std::vector<TokenId> positions(tokens.size());
-      for (const Run& run : runs_) {
-        const auto first = positions.begin() + run.begin;
-        std::iota(first, first + run.n_tokens, narrow<TokenId>(run.pos));
+      std::vector<TokenId> positions;
+      for (const SequenceRows& rows : batch_) {
+        for (int64_t i = 0; i < rows.n_rows; ++i) {
+          positions.push_back(narrow<TokenId>(rows.pos + i));
+        }
       }
       const Tensor at = rows(state_.scratch.positions, model_.spec.dim);
       b_.embed(at, model_.weights.positions, positions);
@@ -56,14 +40,17 @@ class ForwardPass {
   // The last n_last rows of what all_layers() gives, of one sequence. Of the rows in front of them
   // the last block takes keys and values alone: nobody would read what else it made of them.
   Tensor last_rows(std::span<const TokenId> tokens, int64_t n_last) {
-    MINFER_CHECK(n_last >= 1 && n_last <= n_tokens_, "the last ", n_last, " of ", n_tokens_);
+    MINFER_CHECK(batch_.size() == 1 && n_last >= 1 && n_last <= n_tokens_, "the last ", n_last,
+                 " of ", n_tokens_);
     const int64_t last = model_.spec.n_layers() - 1, n_first = n_tokens_ - n_last;
     if (n_first < kWorthSkipping) return all_layers(tokens, {}).rows(n_first, n_last);
     const Tensor x = embed(tokens), x_last = x.rows(n_first, n_last);
     layers(0, last, x, {});
-    const int64_t pos = runs_.front().pos;
-    ForwardPass(b_, model_, state_, n_first, pos).append_to_cache(last, x.rows(0, n_first));
-    ForwardPass(b_, model_, state_, n_last, pos + n_first).layers(last, 1, x_last, {});
+    const SequenceRows& all = batch_.front();
+    const SequenceRows first = {n_first, all.pos, all.pages};
+    const SequenceRows rest = {n_last, all.pos + n_first, all.pages};
+    ForwardPass(b_, model_, state_, {&first, 1}).append_to_cache(last, x.rows(0, n_first));
+    ForwardPass(b_, model_, state_, {&rest, 1}).layers(last, 1, x_last, {});
     return x_last;
   }
 
@@ -105,7 +92,7 @@ class ForwardPass {
     }
   }
 
-  // What later rows need of these, of one sequence.
+  // What later rows need of these.
   void append_to_cache(int64_t index, Tensor x) {
     const LayerSpec& spec = model_.spec.layer(index);
     const LayerWeights& w = weights(index);
@@ -118,8 +105,8 @@ class ForwardPass {
     if (w.wk.bias) b_.add_bias(k_rows, k_rows, w.wk.bias);
     if (w.wv.bias) b_.add_bias(v_rows, v_rows, w.wv.bias);
     b_.norm_heads(k, spec.qk_norm, w.k_norm.weight, spec.norm_eps);
-    if (const Tensor table = rope_table(spec)) b_.rope(k, table, runs_.front().pos);
-    b_.kv_append(cache(index), k, v, runs_.front().pos);
+    if (const Tensor table = rope_table(spec)) b_.rope(k, table, batch_);
+    b_.kv_append(cache(index), k, v, batch_);
   }
 
   Tensor normed(const LayerSpec& spec, Tensor x, const Norm& norm) {
@@ -158,23 +145,13 @@ class ForwardPass {
                                .q_weight = w.q_norm.weight,
                                .k_weight = w.k_norm.weight,
                                .eps = spec.norm_eps}};
-    if (runs_.size() == 1) {
-      b_.qkv_append(qkv, cache(index), rope_table(spec), runs_.front().pos);
-    } else {
-      b_.qkv(qkv);
-    }
-    for (const Run& run : runs_) {  // which use the cache in turn
-      const auto of_run = [&](Tensor all) { return all.rows(run.begin, run.n_tokens); };
-      if (runs_.size() > 1) {
-        b_.rope_append(cache(index), of_run(q), of_run(k), of_run(v), rope_table(spec), run.pos);
-      }
-      b_.attention({.out = of_run(out),
-                    .q = of_run(q),
-                    .cache = cache(index),
-                    .pos = run.pos,
-                    .scale = spec.score_scale(),
-                    .window = spec.window});
-    }
+    b_.qkv_append(qkv, cache(index), rope_table(spec), batch_);
+    b_.attention({.out = out,
+                  .q = q,
+                  .cache = cache(index),
+                  .batch = batch_,
+                  .scale = spec.score_scale(),
+                  .window = spec.window});
     return rows(s.attended, spec.q_dim());
   }
 
@@ -210,7 +187,7 @@ class ForwardPass {
   Backend& b_;
   const Model& model_;
   ForwardState& state_;
-  std::vector<Run> runs_;
+  Batch batch_;
   int64_t n_tokens_;
 };
 
@@ -248,13 +225,13 @@ void require_computable(const ModelSpec& spec) {
 }
 
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
-                    std::span<const TokenId> tokens, int64_t pos) {
-  return ForwardPass(backend, model, state, std::ssize(tokens), pos).embed(tokens);
+                    std::span<const TokenId> tokens, Batch batch) {
+  return ForwardPass(backend, model, state, batch).embed(tokens);
 }
 
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
-                   BlockInput which, Tensor x, int64_t pos) {
-  return ForwardPass(backend, model, state, x.shape[0], pos).input(layer, which, x);
+                   BlockInput which, Tensor x, Batch batch) {
+  return ForwardPass(backend, model, state, batch).input(layer, which, x);
 }
 
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
@@ -265,29 +242,18 @@ void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput wh
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
-               std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe) {
-  return ForwardPass(backend, model, state, std::ssize(tokens), pos).all_layers(tokens, observe);
+               std::span<const TokenId> tokens, Batch batch, const LayerObserver& observe) {
+  return ForwardPass(backend, model, state, batch).all_layers(tokens, observe);
 }
 
 Tensor forward_last(Backend& backend, const Model& model, ForwardState& state,
-                    std::span<const TokenId> tokens, int64_t pos, int64_t n_last) {
-  return ForwardPass(backend, model, state, std::ssize(tokens), pos).last_rows(tokens, n_last);
+                    std::span<const TokenId> tokens, const SequenceRows& rows, int64_t n_last) {
+  return ForwardPass(backend, model, state, {&rows, 1}).last_rows(tokens, n_last);
 }
 
 Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& state,
-                        std::span<const TokenId> tokens, int64_t pos) {
-  return ForwardPass(backend, model, state, std::ssize(tokens), pos).fill_cache(tokens);
-}
-
-Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
-                         std::span<const TokenId> tokens, std::span<const int64_t> lengths) {
-  std::vector<Run> runs;
-  int64_t begin = 0;
-  for (const int64_t length : lengths) {
-    runs.push_back({begin, length, 0});
-    begin += length;
-  }
-  return ForwardPass(backend, model, state, std::move(runs)).all_layers(tokens, {});
+                        std::span<const TokenId> tokens, const SequenceRows& rows) {
+  return ForwardPass(backend, model, state, {&rows, 1}).fill_cache(tokens);
 }
 
 void output_logits(Backend& backend, const Model& model, ForwardState& state, Tensor x,

@@ -25,40 +25,35 @@ struct ForwardState {
 // Called after each block with its index and the residual stream, [n_tokens, dim].
 using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
 
-// The transformer up to its last block, for `tokens` at positions pos, pos + 1, ...: returns the
-// residual stream, [tokens.size(), dim], in the scratch of `state`. `observe` may be null.
+// The transformer up to its last block, for the tokens of a batch: returns the residual stream,
+// [tokens.size(), dim], in the scratch of `state`. On the CPU a row's bits do not depend on the
+// other rows. `observe` may be null.
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
-               std::span<const TokenId> tokens, int64_t pos, const LayerObserver& observe = {});
+               std::span<const TokenId> tokens, Batch batch, const LayerObserver& observe = {});
 
-// The last n_last rows of it, [n_last, dim], for less: the last block takes of the other rows only
-// what attention needs.
+// The last n_last rows of it, [n_last, dim], of one sequence, for less: the last block takes of the
+// other rows only what attention needs.
 Tensor forward_last(Backend& backend, const Model& model, ForwardState& state,
-                    std::span<const TokenId> tokens, int64_t pos, int64_t n_last);
+                    std::span<const TokenId> tokens, const SequenceRows& rows, int64_t n_last);
 
 // The same for none of them: only the cache is filled. Returns the residual stream in front of the
 // last block, [tokens.size(), dim].
 Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& state,
-                        std::span<const TokenId> tokens, int64_t pos);
+                        std::span<const TokenId> tokens, const SequenceRows& rows);
 
-// Its beginning: the embedding of tokens at positions pos, pos + 1, ... in the scratch of `state`.
+// Its beginning: the embedding of the tokens in the scratch of `state`.
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
-                    std::span<const TokenId> tokens, int64_t pos);
+                    std::span<const TokenId> tokens, Batch batch);
 
 // What some matrices of a block multiply, [n_tokens, in] in the scratch of `state`, from the
 // residual stream x [n_tokens, dim] in front of the block's attention, or of its FFN for the latter
 // two.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
-                   BlockInput which, Tensor x, int64_t pos);
+                   BlockInput which, Tensor x, Batch batch);
 
 // x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput.
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
                       Tensor input);
-
-// The same as forward() for sequences of `lengths` tokens, one after another in `tokens`, each from
-// position 0: one multiplication for all, attention for each alone. On the CPU row by row the same
-// bits. The cache holds nothing of use afterwards.
-Tensor forward_sequences(Backend& backend, const Model& model, ForwardState& state,
-                         std::span<const TokenId> tokens, std::span<const int64_t> lengths);
 
 // logits = output_norm(x) · outputᵀ for each row of x [n, dim], which stays; logits [n, vocab_size]
 // F32.

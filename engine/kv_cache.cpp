@@ -13,10 +13,10 @@ int64_t KvCache::n_bytes() const {
   return n_bytes;
 }
 
-int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t capacity) {
+int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t n_pages) {
   int64_t n_bytes = 0;
   for (const LayerSpec& layer : spec.layers) {
-    const int64_t n_rows = 2 * checked_mul(layer.n_kv_heads, capacity);
+    const int64_t n_rows = 2 * checked_mul(layer.n_kv_heads, checked_mul(n_pages, kPagePositions));
     const int64_t scale_bytes = dtype == DType::U8 ? bytes_of(DType::F32, n_rows) : 0;
     n_bytes = checked_add(n_bytes, bytes_of(dtype, checked_mul(n_rows, layer.head_dim)));
     n_bytes = checked_add(n_bytes, scale_bytes);
@@ -24,11 +24,10 @@ int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t capacity) {
   return n_bytes;
 }
 
-KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t capacity) {
+KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t n_pages) {
   KvCache cache;
   for (const LayerSpec& layer : spec.layers) {
-    cache.layers.push_back(
-        backend.make_kv_layer(dtype, layer.n_kv_heads, layer.head_dim, capacity));
+    cache.layers.push_back(backend.make_kv_layer(dtype, layer.n_kv_heads, layer.head_dim, n_pages));
   }
   return cache;
 }

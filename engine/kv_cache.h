@@ -7,8 +7,8 @@
 
 namespace minfer {
 
-// Keys and values of every layer for one sequence. What is cached is a prefix: positions are
-// written in order, and forgetting the last ones needs no work.
+// Keys and values of every layer: pages with the same numbers in each, which sequences share out
+// among them (engine/sequence.h).
 struct KvCache {
   std::vector<KvLayer> layers;
 
@@ -16,9 +16,9 @@ struct KvCache {
 };
 
 // Bytes that the backend gives it, padding aside.
-int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t capacity);
+int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t n_pages);
 
 // session_memory() tells beforehand whether it fits.
-KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t capacity);
+KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t n_pages);
 
 }  // namespace minfer

@@ -65,6 +65,7 @@ class Evaluation {
     MINFER_CHECK(!sessions.empty(), "nothing to evaluate");
     vocab_size_ = sessions.front()->model().spec.vocab_size;
     chunk_ = sessions.front()->prefill_chunk();
+    n_pages_ = sessions.front()->n_pages();
     for (const Session* session : sessions) require_comparable(*session);
     if (reference != nullptr) require_comparable(*reference);
     results_.resize(sessions.size());
@@ -74,28 +75,29 @@ class Evaluation {
 
   // How many of the first windows go through one pass; 1 also where that one needs several.
   size_t n_in_one_pass(std::span<const ScoringWindow> windows) const {
-    int64_t n_tokens = 0;
+    int64_t n_tokens = 0, n_pages = 0;
     size_t n = 0;
     for (; n < windows.size(); ++n) {
       n_tokens += n_evaluated(windows[n]);
-      if (n_tokens > chunk_) break;
+      n_pages += pages_for(n_evaluated(windows[n]));
+      if (n_tokens > chunk_ || n_pages > n_pages_) break;
     }
     return std::max<size_t>(n, 1);
   }
 
   void add_together(std::span<const ScoringWindow> windows) {
-    std::vector<Session::Sequence> sequences;
+    std::vector<Session::Text> texts;
     std::vector<TokenId> targets;
     for (const ScoringWindow& window : windows) {
       const std::span<const TokenId> tokens = window.tokens;
-      sequences.push_back({tokens.first(tokens.size() - 1), window.first_scored - 1});
+      texts.push_back({tokens.first(tokens.size() - 1), window.first_scored - 1});
       targets.insert(targets.end(), tokens.begin() + window.first_scored, tokens.end());
       for (Perplexity& result : results_) result.n_evaluated += n_evaluated(window);
     }
     if (reference_ == nullptr) {
-      return add_scores([&](Session& s) { return s.score_sequences(sequences, targets); });
+      return add_scores([&](Session& s) { return s.score_texts(texts, targets); });
     }
-    add_rows([&](Session& session) { return session.eval_sequences(sequences); }, targets);
+    add_rows([&](Session& session) { return session.eval_texts(texts); }, targets);
   }
 
   void add_window(const ScoringWindow& window) {
@@ -124,6 +126,7 @@ class Evaluation {
     MINFER_REQUIRE(Usage, found == vocab_size_, "the models have ", vocab_size_, " and ", found,
                    " tokens: their logits do not compare");
     chunk_ = std::min(chunk_, session.prefill_chunk());
+    n_pages_ = std::min(n_pages_, session.n_pages());
   }
 
   // Row t of the chunk predicts token begin + t + 1 of the window.
@@ -170,7 +173,7 @@ class Evaluation {
   std::span<Session* const> sessions_;
   Session* reference_;
   int n_threads_;
-  int64_t chunk_ = 0, vocab_size_ = 0;
+  int64_t chunk_ = 0, n_pages_ = 0, vocab_size_ = 0;
   std::vector<RowScore> rows_;  // of one pass
   std::vector<Perplexity> results_;
 };

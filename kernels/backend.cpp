@@ -1,18 +1,36 @@
 #include "kernels/backend.h"
 
+#include <algorithm>
+
 #include "kernels/decode_plan.h"
 
 namespace minfer {
 
 std::unique_ptr<DecodePlan> Backend::plan_decode(const DecodeModel&) { return nullptr; }
 
-void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                          int64_t pos) {
-  if (cos_sin) {
-    rope(q, cos_sin, pos);
-    rope(k, cos_sin, pos);
+void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLayer& cache,
+                 int64_t window) {
+  MINFER_CHECK(n_rows_of(batch) == n_rows, operation, ": ", n_rows, " rows, a batch of ",
+               n_rows_of(batch));
+  for (const SequenceRows& rows : batch) {
+    MINFER_CHECK(rows.pos >= 0 && rows.end() <= std::ssize(rows.pages) * kPagePositions, operation,
+                 ": positions ", rows.pos, " to ", rows.end(), " of ", rows.pages.size(), " pages");
+    const int64_t seen_from = window == 0 ? 0 : std::max<int64_t>(0, rows.pos + 1 - window);
+    for (int64_t i = seen_from / kPagePositions; i < pages_for(rows.end()); ++i) {
+      const int32_t page = rows.pages[static_cast<size_t>(i)];
+      MINFER_CHECK(page >= 0 && page < cache.n_pages, operation, ": page ", page, " of ",
+                   cache.n_pages);
+    }
   }
-  kv_append(cache, k, v, pos);
+}
+
+void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
+                          Batch batch) {
+  if (cos_sin) {
+    rope(q, cos_sin, batch);
+    rope(k, cos_sin, batch);
+  }
+  kv_append(cache, k, v, batch);
 }
 
 void Backend::qkv(const QkvArgs& a) {
@@ -38,9 +56,9 @@ void Backend::norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps) {
   rms_norm(rows, rows, weight, eps);
 }
 
-void Backend::qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos) {
+void Backend::qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) {
   qkv(args);
-  rope_append(cache, args.q, args.k, args.v, cos_sin, pos);
+  rope_append(cache, args.q, args.k, args.v, cos_sin, batch);
 }
 
 void Backend::ffn_hidden(const FfnArgs& a) {

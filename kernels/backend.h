@@ -10,6 +10,7 @@
 
 #include "kernels/base/cancelled.h"
 #include "kernels/base/host_tensor.h"
+#include "kernels/base/math.h"
 #include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
 
@@ -52,13 +53,39 @@ struct Linear {
   DeviceTensor bias;
 };
 
-// Keys and values of one layer for positions [0, capacity), in a layout of the backend's own.
+// Positions of a page of the KV cache: of a head they lie one behind the other.
+constexpr int64_t kPagePositions = 128;
+
+inline int64_t pages_for(int64_t n_positions) { return ceil_div(n_positions, kPagePositions); }
+
+// Keys and values of one layer: a pool of pages, in a layout of the backend's own. Which sequence a
+// page belongs to, or which ones, is the caller's matter: SequenceRows.
 struct KvLayer {
   DeviceTensor keys, values;
   DeviceTensor key_scales, value_scales;  // U8: one for each head and position, F32
-  int64_t n_kv_heads = 0, head_dim = 0, capacity = 0;
+  int64_t n_kv_heads = 0, head_dim = 0, n_pages = 0;
   DType dtype = DType::F16;  // F16, F32, or U8: (level - 128) * scale, the largest at +-127
 };
+
+// Rows of a pass that follow one another in one sequence.
+struct SequenceRows {
+  int64_t n_rows = 0;
+  int64_t pos = 0;  // of the first one
+  // The sequence's pages in the order of its positions: p is in page pages[p / kPagePositions] of
+  // every layer. What lies behind every window, where nobody reads, may be -1.
+  std::span<const int32_t> pages = {};
+
+  int64_t end() const { return pos + n_rows; }
+};
+
+// The rows of a pass, one sequence after another.
+using Batch = std::span<const SequenceRows>;
+
+inline int64_t n_rows_of(Batch batch) {
+  int64_t n = 0;
+  for (const SequenceRows& rows : batch) n += rows.n_rows;
+  return n;
+}
 
 enum class GeluKind { Erf, Tanh };
 enum class NormKind { Rms, Layer };
@@ -108,7 +135,7 @@ struct QkvArgs {
 struct AttentionArgs {
   Tensor out, q;  // [n_tokens, n_heads, head_dim]
   const KvLayer& cache;
-  int64_t pos = 0;     // of row 0
+  Batch batch;         // whose rows they are
   float scale = 0;     // of the scores, usually 1 / sqrt(head_dim)
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
 };
@@ -126,6 +153,11 @@ struct FfnArgs {
 class DecodePlan;
 struct DecodeModel;
 struct LayerSpec;
+
+// Internal where the batch has not n_rows rows, or where the pages of a sequence do not reach to
+// its last row, or what a row sees within `window` (0: all) lies in no page of the pool.
+void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLayer& cache,
+                 int64_t window = 0);
 
 // What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
 // VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
@@ -159,6 +191,8 @@ class Backend {
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
   // Tokens of a prompt in one pass, where nobody asks for another number.
   virtual int64_t preferred_chunk() const { return 512; }
+  // Sequences whose next tokens go through one pass: more of them go in turns.
+  virtual int64_t preferred_decode_rows() const { return 64; }
 
   // Throws Usage for a block that needs an argument which an operation here does not handle, before
   // its weights are read.
@@ -187,10 +221,10 @@ class Backend {
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                                int64_t capacity) = 0;
+                                int64_t n_pages) = 0;
   // What attention takes besides its tensors, over caches of this kind.
   virtual int64_t attention_workspace_bytes(DType, int64_t /*n_kv_heads*/, int64_t /*head_dim*/,
-                                            int64_t /*capacity*/) const {
+                                            int64_t /*n_pages*/) const {
     return 0;
   }
 
@@ -200,8 +234,7 @@ class Backend {
   // Rotates pairs (i, i + rotary_dim / 2) of each head by the angle of its position (half-split):
   //   x       [n_tokens, n_heads, head_dim], in place; elements past rotary_dim stay
   //   cos_sin [max_seq_len, rotary_dim / 2, 2] f32: cosine and sine
-  //   pos     position of row 0; row t is at pos + t
-  virtual void rope(Tensor x, Tensor cos_sin, int64_t pos) = 0;
+  virtual void rope(Tensor x, Tensor cos_sin, Batch batch) = 0;
 
   // ---- norms, row by row ----------------------------------------------------------------------
   // Rms:   out = x * weight / sqrt(mean(x^2) + eps)
@@ -240,26 +273,23 @@ class Backend {
   virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear);
 
   // ---- attention ------------------------------------------------------------------------------
-  // Writes keys and values of positions pos ... pos + n_tokens - 1; k, v [n_tokens, n_kv_heads,
+  // Writes keys and values of the batch's rows to their pages; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
-  virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) = 0;
+  virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) = 0;
   // rope of q and of k, unless cos_sin is null, then kv_append. k is turned on its way into the
   // cache: whether also in place is left open.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                           int64_t pos);
+                           Batch batch);
   // RMSNorm of each head of x [n_tokens, n_heads, head_dim], or of each row as a whole; in place.
   void norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps);
   // q, k and v as linear layers of x, then their norms.
   void qkv(const QkvArgs& args);
   // qkv, then rope_append. What k and v hold afterwards is left open.
-  virtual void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos);
-  // Causal attention of queries at pos + t over cached positions 0 ... pos + t, or the last
-  // `window` of them. Query head h reads key/value head h / (n_heads / n_kv_heads); scores and
-  // softmax in f32.
+  virtual void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch);
+  // Causal attention: the query at position p of a sequence over its cached positions 0 ... p, or
+  // the last `window` of them. Query head h reads key/value head h / (n_heads / n_kv_heads); scores
+  // and softmax in f32.
   virtual void attention(const AttentionArgs& args) = 0;
-  void attention(Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
-    attention({.out = out, .q = q, .cache = cache, .pos = pos, .scale = scale});
-  }
 
   // ---- results --------------------------------------------------------------------------------
   // nll[i] = log(sum_j exp(logits[i, j])) - logits[i, targets[i]], in host memory; logits [n,

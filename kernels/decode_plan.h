@@ -18,6 +18,7 @@ struct DecodeLayer {
 
 // A whole decoder. What a model has not is null.
 struct DecodeModel {
+  int64_t max_seq_len = 0;  // positions that a sequence may have
   const Matrix* embedding = nullptr;
   const Matrix* positions = nullptr;  // learned ones
   std::vector<Tensor> rope_tables;    // [max_seq_len, rotary_dim / 2, 2] F32: LayerSpec::rope
@@ -38,6 +39,14 @@ struct DecodeSampling {
   std::vector<TokenId> banned;        // never chosen
 };
 
+// What a step evaluates: a token behind the first `pos` ones of a sequence, whose pages reach to it
+// (SequenceRows::pages).
+struct DecodeRow {
+  TokenId token = 0;
+  int64_t pos = 0;
+  std::span<const int32_t> pages = {};
+};
+
 // Steps under way that feed themselves: while the host looks at a token, the step that evaluates it
 // runs already. Gone before its plan; its end waits for what is under way.
 class DecodeRun {
@@ -54,14 +63,14 @@ class DecodeRun {
 class DecodePlan {
  public:
   virtual ~DecodePlan() = default;
-  // Evaluates `token` at position `pos`, after which the caches hold it; logits [vocab_size], in
-  // host memory, valid until the next step.
-  virtual std::span<const float> step(TokenId token, int64_t pos) = 0;
+  // Evaluates the row, after which the caches hold it; logits [vocab_size], in host memory, valid
+  // until the next step.
+  virtual std::span<const float> step(const DecodeRow& row) = 0;
 
-  // Begins n_steps steps (1 or more, within the capacity of the caches): that of `token` at `pos`,
-  // that of the token chosen from its logits at pos + 1, and so on. Null where the plan cannot
+  // Begins n_steps steps (1 or more, to which the row's pages reach): that of the row, that of the
+  // token chosen from its logits one position behind it, and so on. Null where the plan cannot
   // choose so. No other step until the run is gone.
-  virtual std::unique_ptr<DecodeRun> start(TokenId token, int64_t pos, int64_t n_steps,
+  virtual std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                            const DecodeSampling& sampling) = 0;
 };
 

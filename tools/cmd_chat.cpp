@@ -56,7 +56,7 @@ void run_chat(const TalkOptions& options, Context& context) {
     if (reading) reading->update(done, total);
   };
   Session session(model, *backend, session_opts);
-  log_info(load_line(model, session, session_opts, *backend));
+  log_info(load_line(session.executor(), session_opts));
 
   Conversation conversation(session, chat_template,
                             options.conversation.chat_options(options.special));

@@ -131,7 +131,7 @@ class PerplexityRun {
     memory.context_option = "--ctx";
     evaluated.model = load_with_progress(std::move(opened), backend, memory, quiet_);
     evaluated.session = std::make_unique<Session>(evaluated.model, backend, session_options);
-    log_info(load_line(evaluated.model, *evaluated.session, session_options, backend));
+    log_info(load_line(evaluated.session->executor(), session_options));
   }
 
   // No pass has more than all that is evaluated.

@@ -6,6 +6,7 @@
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/generate_report.h"
+#include "tools/json_lines.h"
 #include "tools/json_text.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
@@ -42,33 +43,13 @@ struct Line {
   std::string error;  // empty: none
 };
 
-// Runs step(), and keeps what is wrong with the line itself; all else ends the run.
-template <typename Step>
-void in_line(Line& line, Step step) {
-  try {
-    step();
-  } catch (const Error& e) {
-    if (e.kind() != ErrorKind::Input && e.kind() != ErrorKind::Usage) {
-      throw e.in(cat("line ", line.number));
-    }
-    line.error = cat("line ", line.number, ": ", e.what());
-  }
-}
-
-// Lines of white space alone are left out.
 std::vector<Line> parse_lines(std::string_view text, const Tokenizer& tokenizer) {
   std::vector<Line> lines;
-  int64_t number = 0;
-  while (!text.empty()) {
-    const size_t end = std::min(text.find('\n'), text.size());
-    const std::string_view content = text.substr(0, end);
-    text.remove_prefix(std::min(end + 1, text.size()));
-    ++number;
-    if (content.find_first_not_of(" \t\r") == content.npos) continue;
+  for_each_line(text, [&](int64_t number, std::string_view content) {
     Line& line = lines.emplace_back();
     line.number = number;
-    in_line(line, [&] { line.tokens = parse_line(content, tokenizer); });
-  }
+    line.error = error_of_line(number, [&] { line.tokens = parse_line(content, tokenizer); });
+  });
   return lines;
 }
 
@@ -96,14 +77,16 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
   const SessionMemory memory = session_memory(opened.model.spec, *backend, session_options);
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   Session session(model, *backend, session_options);
-  log_info(load_line(model, session, session_options, *backend));
+  log_info(load_line(session.executor(), session_options));
 
   ContinuationScorer scorer(session);
   int64_t n_failed = 0;
   for (Line& line : lines) {
     throw_if_interrupted();
     ContinuationScore score;
-    if (line.error.empty()) in_line(line, [&] { score = scorer.score(line.tokens); });
+    if (line.error.empty()) {
+      line.error = error_of_line(line.number, [&] { score = scorer.score(line.tokens); });
+    }
     if (line.error.empty()) {
       context.out.line(compact({{"logprob", score.logprob},
                                 {"is_greedy", score.is_greedy},

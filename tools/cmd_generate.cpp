@@ -1,16 +1,14 @@
 #include <algorithm>
 
 #include "models/chat/chat_messages.h"
-#include "tools/chat_options.h"
 #include "tools/commands.h"
+#include "tools/generate_command.h"
 #include "tools/generate_report.h"
-#include "tools/generation_options.h"
 #include "tools/id_tokenizer.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
 #include "tools/process.h"
 #include "tools/progress.h"
-#include "tools/text_input.h"
 
 namespace minfer {
 namespace {
@@ -19,17 +17,18 @@ namespace {
 // KV cache of all that a model was trained for can be larger than the model.
 constexpr int64_t kMaxAnswerTokens = 8192;
 
-struct GenerateCommandOptions : GenerationOptions {
-  TextOptions prompt;
-  std::optional<std::string> prompt_ids;  // in place of a text
-  bool chat = false, no_chat = false;
-  std::optional<std::string> system;
-  ChatCommandOptions conversation;
-  bool special = false, no_bos = false, echo = false;
-
-  // Whether the prompt goes through a chat template.
-  bool is_chat() const { return chat || conversation.messages; }
-};
+void check_prompts_options(const GenerateCommandOptions& options) {
+  const TextOptions& prompt = options.prompt;
+  if (!options.prompts) {
+    MINFER_REQUIRE(Usage, !options.n_parallel, "--parallel goes with --prompts");
+    return;
+  }
+  const bool has_prompt = prompt.positional || prompt.option || prompt.file || options.prompt_ids ||
+                          options.conversation.messages;
+  MINFER_REQUIRE(Usage, !has_prompt, "--prompts takes the place of any other prompt");
+  MINFER_REQUIRE(Usage, !options.jsonl && !options.echo,
+                 "--prompts prints one JSON object a text: --jsonl and --echo go with one prompt");
+}
 
 // What the options say that cannot be, before a model is read.
 void check(const GenerateCommandOptions& options, const Context& context) {
@@ -46,7 +45,8 @@ void check(const GenerateCommandOptions& options, const Context& context) {
   const bool has_text = options.prompt.positional || options.prompt.option || options.prompt.file;
   MINFER_REQUIRE(Usage, !options.prompt_ids || (!has_text && !options.is_chat()),
                  "--prompt-ids takes the place of a prompt, of --chat and of --messages");
-  check_generation_options(options, context.common.json);
+  check_prompts_options(options);
+  check_generation_options(options, context.common.json || options.prompts);
 }
 
 std::string read_prompt(const TextOptions& options) {
@@ -85,56 +85,24 @@ std::vector<ChatMessage> turn_of(const GenerateCommandOptions& options, const st
   return messages;
 }
 
-// The tokens of `text`: a prompt, or with --messages the conversation.
-ChatPrompt make_prompt(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
-                       const std::string& text) {
-  ChatPrompt prompt;
-  if (options.is_chat()) {
-    const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
-    const ChatOptions chat_options = options.conversation.chat_options(options.special);
-    prompt = options.conversation.messages
-                 ? make_chat_prompt(tokenizer, chosen, text, chat_options)
-                 : make_chat_prompt(tokenizer, chosen, turn_of(options, text), chat_options);
-    const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
-    if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
-  } else {
-    if (!options.no_chat && !tokenizer.chat_template().empty()) {
-      log_info(
-          "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
-          "it");
-    }
-    prompt.tokens =
-        tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
-  }
-  MINFER_REQUIRE(Usage, !prompt.tokens.empty(),
-                 "the prompt is empty and the model begins with no token of its own");
-  return prompt;
-}
-
 std::string listed(const std::vector<TokenId>& ids) {
   std::string list;
   for (TokenId id : ids) list += cat(' ', id);
   return list;
 }
 
-// The KV cache holds what this run can need and no more.
-SessionOptions session_options(const GenerateCommandOptions& options, const Model& model,
-                               int64_t n_prompt, int64_t n_predict) {
-  const int64_t trained = model.spec.trained_seq_len;
-  MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
-                 " is past the trained context of ", trained, " tokens");
-  const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
-  MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
-                 " tokens, the context holds ", limit);
-  if (options.is_chat() && !options.n_predict) n_predict = kMaxAnswerTokens;
-  const bool bounded = options.ctx_size == 0 && n_predict >= 0;
-  return {.max_seq_len = bounded ? std::min(limit, n_prompt + n_predict) : limit,
-          .prefill_chunk = options.batch_size,
-          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
+ChatPrompt without_bos(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
+                       ChatPrompt prompt) {
+  const bool bos_first = !prompt.tokens.empty() && prompt.tokens.front() == tokenizer.bos();
+  if (options.no_bos && bos_first) prompt.tokens.erase(prompt.tokens.begin());
+  MINFER_REQUIRE(Usage, !prompt.tokens.empty(),
+                 "the prompt is empty and the model begins with no token of its own");
+  return prompt;
 }
 
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
+  if (options.prompts) return run_generate_prompts(options, context);
   GenerateOptions generate_options =
       parsed_generate_options(options, options.is_chat() ? -1 : kDefaultPredict);
   const std::string path = find_model(options.model_path);
@@ -155,10 +123,16 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
     prompt.tokens = parse_token_ids("--prompt-ids", text, opened.model.spec.vocab_size);
     MINFER_REQUIRE(Usage, !prompt.tokens.empty(), "--prompt-ids: no ids");
   } else {
-    prompt = make_prompt(options, *opened.model.tokenizer, text);
+    const Tokenizer& tokenizer = *opened.model.tokenizer;
+    prompt = options.conversation.messages ? prompt_of_messages(options, tokenizer, text)
+                                           : prompt_of_text(options, tokenizer, text);
   }
-  SessionOptions session_opts = session_options(
-      options, opened.model, narrow<int64_t>(prompt.tokens.size()), generate_options.n_predict);
+  // The KV cache holds what this run can need and no more.
+  SessionOptions session_opts = {
+      .max_seq_len = needed_positions(options, opened.model.spec, std::ssize(prompt.tokens),
+                                      generate_options.n_predict),
+      .prefill_chunk = options.batch_size,
+      .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
   SessionMemory memory = session_memory(opened.model.spec, *backend, session_opts);
   memory.context_option = "--ctx-size";
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
@@ -166,7 +140,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
   Progress reading("reading the prompt", context.common.quiet);
   session_opts.progress = reading.callback();
   Session session(model, *backend, session_opts);
-  log_info(load_line(model, session, session_opts, *backend));
+  log_info(load_line(session.executor(), session_opts));
 
   const std::optional<uint64_t> seed = chosen_seed(options);
   generate_options.sampler.seed = seed.value_or(0);
@@ -217,6 +191,12 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
   command.add_flag("--chat", options.chat, "The prompt is a user's turn in the chat template");
   command.add_text("--system", options.system, "TEXT", "System message of the chat; \"\": none");
   options.conversation.add_to(command);
+  command.add_text(
+      "--prompts", options.prompts, "FILE",
+      "A prompt a line: a JSON object with \"prompt\", \"prompt_ids\" or \"messages\", "
+      "and, as wished, \"id\", \"n\" and sampling options; an object a text comes out, "
+      "in the order in which they end. -: stdin");
+  command.add_integer("--parallel", options.n_parallel, 1, 4096, "Texts of --prompts at once [8]");
   command.add_flag("--no-chat", options.no_chat,
                    "The prompt is plain text, though the model has a chat template", Show::More);
   command.add_flag("--special", options.special,
@@ -227,6 +207,46 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
 
 }  // namespace
 
+ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
+                          const std::string& text) {
+  if (options.chat) {
+    const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
+    const ChatOptions chat_options = options.conversation.chat_options(options.special);
+    return without_bos(options, tokenizer,
+                       make_chat_prompt(tokenizer, chosen, turn_of(options, text), chat_options));
+  }
+  if (!options.no_chat && !tokenizer.chat_template().empty()) {
+    log_info(
+        "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
+        "it");
+  }
+  ChatPrompt prompt;
+  prompt.tokens =
+      tokenizer.encode(text, {.add_bos = !options.no_bos, .parse_special = options.special});
+  return without_bos(options, tokenizer, std::move(prompt));
+}
+
+ChatPrompt prompt_of_messages(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
+                              const std::string& messages) {
+  const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
+  const ChatOptions chat_options = options.conversation.chat_options(options.special);
+  return without_bos(options, tokenizer,
+                     make_chat_prompt(tokenizer, chosen, messages, chat_options));
+}
+
+int64_t needed_positions(const GenerateCommandOptions& options, const ModelSpec& spec,
+                         int64_t n_prompt, int64_t n_predict) {
+  const int64_t trained = spec.trained_seq_len;
+  MINFER_REQUIRE(Usage, options.ctx_size <= trained, "--ctx-size ", options.ctx_size,
+                 " is past the trained context of ", trained, " tokens");
+  const int64_t limit = options.ctx_size > 0 ? options.ctx_size : trained;
+  MINFER_REQUIRE(Usage, n_prompt <= limit, "the prompt has ", n_prompt,
+                 " tokens, the context holds ", limit);
+  if (options.is_chat() && !options.n_predict) n_predict = kMaxAnswerTokens;
+  const bool bounded = options.ctx_size == 0 && n_predict >= 0;
+  return bounded ? std::min(limit, n_prompt + n_predict) : limit;
+}
+
 void add_generate_command(CommandNode& root, Context& context) {
   auto options = std::make_shared<GenerateCommandOptions>();
   CommandNode& command =
@@ -234,7 +254,8 @@ void add_generate_command(CommandNode& root, Context& context) {
                        "  minfer generate \"Once upon a time\" -n 64\n"
                        "  minfer generate -m smollm2 --chat \"Why is the sky blue?\"\n"
                        "  minfer generate -m model.gguf --temp 0 --json -f prompt.txt\n"
-                       "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"",
+                       "  minfer generate -m stories.bin --tokenizer tokenizer.bin -p \"\"\n"
+                       "  minfer generate -m smollm2 --chat --prompts questions.jsonl",
                        [options, &context] { run_generate(*options, context); });
   add_model_options(command, *options);
   add_prompt_options(command, *options);

@@ -67,18 +67,20 @@ Json figures_json(const ResultReport& report) {
 
 }  // namespace
 
-std::string load_line(const Model& model, const Session& session, const SessionOptions& options,
-                      const Backend& backend) {
+std::string load_line(const Executor& executor, const SessionOptions& options) {
+  const Model& model = executor.model();
+  const std::string sequences =
+      options.n_sequences > 1 ? cat(options.n_sequences, " x ") : std::string();
   return fmt::format(
-      "model {}, {} ({:.2f} bpw), {} layers | kv {} x {} = {} | {} | "
+      "model {}, {} ({:.2f} bpw), {} layers | kv {}{} x {} = {} | {} | "
       "loaded in {:.2f} s, {:.2f} GB/s",
       model.description, bytes_text(model.file_bytes),
-      8.0 * double(model.file_bytes) / double(model.n_params), model.spec.n_layers(),
-      session.max_seq_len(),
+      8.0 * double(model.file_bytes) / double(model.n_params), model.spec.n_layers(), sequences,
+      executor.max_seq_len(),
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"
                                        : "f32",
-      bytes_text(session.kv_bytes()), backend.name(), model.load_seconds,
+      bytes_text(executor.kv_bytes()), executor.backend().name(), model.load_seconds,
       per_second(double(model.file_bytes), model.load_seconds) / 1e9);
 }
 
@@ -105,6 +107,11 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
   return seed ? line + fmt::format(" | seed {}", *seed) : line;
 }
 
+std::string texts_line(size_t n_texts, int64_t n_tokens, double seconds) {
+  return fmt::format("{} texts, {} tok in {:.1f} s, {:.1f} tok/s", n_texts, n_tokens, seconds,
+                     per_second(double(n_tokens), seconds));
+}
+
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs) {
   Json object = {{"index", index}, {"id", token.id}, {"text", token.text}};
@@ -119,6 +126,12 @@ std::string result_json(const ResultReport& report) {
   Json object = {{"text", report.result.text}, {"tokens", report.result.tokens}};
   object.update(figures_json(report));
   return pretty(object);
+}
+
+std::string line_json(const ResultReport& report, const nlohmann::ordered_json& id) {
+  Json object = {{"id", id}, {"text", report.result.text}, {"tokens", report.result.tokens}};
+  object.update(figures_json(report));
+  return compact(object);
 }
 
 std::string done_json(const ResultReport& report) {

@@ -1,22 +1,26 @@
 #pragma once
 
+#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
 
+#include "engine/executor.h"
 #include "engine/generate.h"
 
 namespace minfer {
 
 // "model llama 135M Q4_1, 0.09 GiB (5.8 bpw), 30 layers | kv 2048 x f16 = 0.04 GiB | cpu ... |
 // loaded in 0.4 s"
-std::string load_line(const Model& model, const Session& session, const SessionOptions& options,
-                      const Backend& backend);
+std::string load_line(const Executor& executor, const SessionOptions& options);
 
 // "prompt 12 tok, 80 ms, 150.0 tok/s | first token 81 ms | 128 tok, ... | seed 1"
 //   token_seconds  time of each generated token after the first, unsorted
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,
                         const Model& model, std::optional<uint64_t> seed);
+
+// "64 texts, 8192 tok in 12.0 s, 682.7 tok/s"
+std::string texts_line(size_t n_texts, int64_t n_tokens, double seconds);
 
 // From the start of the process, without waiting for a prompt on stdin.
 struct StartTimes {
@@ -37,6 +41,8 @@ struct ResultReport {
 // its tokens.
 std::string result_json(const ResultReport& report);
 std::string done_json(const ResultReport& report);
+// The same as result_json on one line of many, with the id of the request.
+std::string line_json(const ResultReport& report, const nlohmann::ordered_json& id);
 // One token of `generate --jsonl`, on one line.
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs);

@@ -95,9 +95,13 @@ GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_
   return generate;
 }
 
+uint64_t seed_of(const GenerationOptions& options) {
+  return options.seed >= 0 ? uint64_t(options.seed) : std::random_device()();
+}
+
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options) {
   if (options.generate.sampler.temperature == 0) return std::nullopt;
-  return options.seed >= 0 ? uint64_t(options.seed) : std::random_device()();
+  return seed_of(options);
 }
 
 }  // namespace minfer

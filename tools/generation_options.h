@@ -39,6 +39,8 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
 void check_generation_options(const GenerationOptions& options, bool json);
 // With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no ID=B.
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict);
+// --seed, or a random one.
+uint64_t seed_of(const GenerationOptions& options);
 // None where nothing is drawn: at temperature 0.
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options);
 

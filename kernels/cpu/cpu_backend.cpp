@@ -115,21 +115,23 @@ Matrix CpuBackend::pack_level_rows(const LevelRows& rows) {
 }
 
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                                  int64_t capacity) {
+                                  int64_t n_pages) {
+  static_assert(kPositionBlock == kPagePositions);
   const bool quantized = dtype == DType::U8;
   MINFER_CHECK((quantized || dtype == DType::F16 || dtype == DType::F32) && n_kv_heads > 0 &&
-                   head_dim > 0 && capacity > 0,
-               "make_kv_layer: ", dtype, " [", n_kv_heads, ", ", head_dim, "], capacity ",
-               capacity);
+                   head_dim > 0 && n_pages > 0,
+               "make_kv_layer: ", dtype, " [", n_kv_heads, ", ", head_dim, "], ", n_pages,
+               " pages");
   KvLayer layer;
   layer.n_kv_heads = n_kv_heads;
   layer.head_dim = head_dim;
-  layer.capacity = capacity;
+  layer.n_pages = n_pages;
   layer.dtype = dtype;
-  layer.keys = allocate(dtype, {n_kv_heads, n_panels(capacity), head_dim, kPanel});
-  layer.values = allocate(dtype, {n_kv_heads, n_panels(head_dim), capacity, kPanel});
+  layer.keys = allocate(dtype, {n_pages * n_kv_heads, n_panels(kPositionBlock), head_dim, kPanel});
+  layer.values =
+      allocate(dtype, {n_pages * n_kv_heads, n_panels(head_dim), kPositionBlock, kPanel});
   if (quantized) {
-    const Shape scales{n_kv_heads, n_panels(capacity) * kPanel};
+    const Shape scales{n_pages * n_kv_heads, kPositionBlock};
     layer.key_scales = allocate(DType::F32, scales);
     layer.value_scales = allocate(DType::F32, scales);
   }
@@ -164,19 +166,23 @@ void CpuBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId>
   });
 }
 
-void CpuBackend::rope(Tensor x, Tensor cos_sin, int64_t pos) {
+void CpuBackend::rope(Tensor x, Tensor cos_sin, Batch batch) {
   const Shape& shape = x.shape;
   MINFER_CHECK(shape.rank == 3 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
-                   2 * cos_sin.shape[1] <= shape[2] && pos >= 0 &&
-                   pos + shape[0] <= cos_sin.shape[0],
-               "rope: x ", shape, ", table ", cos_sin.shape, ", position ", pos);
+                   2 * cos_sin.shape[1] <= shape[2] && n_rows_of(batch) == shape[0],
+               "rope: x ", shape, ", table ", cos_sin.shape, ", a batch of ", n_rows_of(batch));
   const int64_t row = shape[1] * shape[2], rotary_dim = 2 * cos_sin.shape[1];
-  float* const data = x.as<float>();
-  const float* const angles = cos_sin.as<const float>() + pos * rotary_dim;
-  for_ranges(shape[0], row, [&](int64_t begin, int64_t end) {
-    kernels_.rope(data + begin * row, angles + begin * rotary_dim, end - begin, shape[1], shape[2],
-                  rotary_dim);
-  });
+  float* data = x.as<float>();
+  for (const SequenceRows& rows : batch) {
+    MINFER_CHECK(rows.pos >= 0 && rows.end() <= cos_sin.shape[0], "rope: positions ", rows.pos,
+                 " to ", rows.end(), " by a table ", cos_sin.shape);
+    const float* const angles = cos_sin.as<const float>() + rows.pos * rotary_dim;
+    for_ranges(rows.n_rows, row, [&](int64_t begin, int64_t end) {
+      kernels_.rope(data + begin * row, angles + begin * rotary_dim, end - begin, shape[1],
+                    shape[2], rotary_dim);
+    });
+    data += rows.n_rows * row;
+  }
 }
 
 // ---- norms -------------------------------------------------------------------------------------

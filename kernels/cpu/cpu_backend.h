@@ -61,10 +61,10 @@ class CpuBackend final : public Backend {
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                        int64_t capacity) override;
+                        int64_t n_pages) override;
 
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
-  void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
+  void rope(Tensor x, Tensor cos_sin, Batch batch) override;
 
   void norm(const NormArgs& args) override;
 
@@ -78,7 +78,7 @@ class CpuBackend final : public Backend {
 
   void matmuls(Tensor x, std::span<const Product> products) override;
 
-  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void attention(const AttentionArgs& args) override;
 
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
@@ -114,6 +114,7 @@ class CpuBackend final : public Backend {
     if (products >= kSerialProducts) return pool_.parallel_for(n_pieces, f);
     for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
   }
+  void attend(const AttentionArgs& args, const SequenceRows& sequence);
   Matrix pack_level_rows(const LevelRows& rows);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);

@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <vector>
 
 #include "kernels/base/math.h"
@@ -78,7 +79,8 @@ class KernelBench {
     row_op("softmax", kVocab, 2, [&](Tensor out, Tensor x) { b.softmax(out, x); });
     const DeviceTensor table = b.upload(filled(DType::F32, {kTokens, kHeadDim / 2, 2}));
     row_op("rope", kDim, 2, [&](Tensor, Tensor x) {
-      b.rope(x.reshaped({kTokens, kHeads, kHeadDim}), table, 0);
+      const SequenceRows rows{kTokens, 0, {}};
+      b.rope(x.reshaped({kTokens, kHeads, kHeadDim}), table, {&rows, 1});
     });
   }
 
@@ -126,16 +128,22 @@ class KernelBench {
         const std::string shape =
             cat(kv_len, " x ", kHeads, " x ", kHeadDim, dtype == DType::U8 ? " int8" : " f16");
         if (!choice_.wants(kernel, shape)) continue;
-        KvLayer cache = backend_->make_kv_layer(dtype, kHeads, kHeadDim, kv_len);
+        KvLayer cache = backend_->make_kv_layer(dtype, kHeads, kHeadDim, pages_for(kv_len));
+        std::vector<int32_t> pages(static_cast<size_t>(cache.n_pages));
+        std::iota(pages.begin(), pages.end(), 0);
+        const SequenceRows all{kv_len, 0, pages}, last{n_tokens, kv_len - n_tokens, pages};
         const DeviceTensor kv = backend_->upload(filled(DType::F32, {kv_len, kHeads, kHeadDim}));
-        backend_->kv_append(cache, kv, kv, 0);
+        backend_->kv_append(cache, kv, kv, {&all, 1});
         const DeviceTensor q = backend_->upload(filled(DType::F32, {n_tokens, kHeads, kHeadDim}));
         const DeviceTensor out = backend_->allocate(DType::F32, q.view().shape);
         const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
         const double bytes = 2.0 * double(kHeads * kv_len * row_bytes);
         const double flops = 2.0 * double(kTokens) * double(kTokens + 1) * double(kDim);
         time(kernel, shape, is_decode ? Bound::Read : Bound::Flops, is_decode ? bytes : flops,
-             [&](int) { backend_->attention(out, q, cache, kv_len - n_tokens, 0.09f); });
+             [&](int) {
+               backend_->attention(
+                   {.out = out, .q = q, .cache = cache, .batch = {&last, 1}, .scale = 0.09f});
+             });
       }
     }
   }

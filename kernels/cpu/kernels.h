@@ -37,15 +37,37 @@ constexpr int64_t kManyTokens = 16;
 constexpr int64_t kMaxTilePanels = 4;
 constexpr int64_t kMatmulScratch = 1 << 18;
 
+// The pages of a cache: [n_pages, n_kv_heads] matrices of keys, panels of [kPositionBlock,
+// head_dim], and of values, panels of [head_dim, kPositionBlock]. Of U8 also scales,
+// [kPositionBlock] for each matrix; else null.
+struct CachePages {
+  void *keys, *values;
+  float *key_scales, *value_scales;
+  const int32_t* pages;  // of the sequence: SequenceRows
+  int64_t n_kv_heads, head_dim;
+};
+
+// Which matrix of the pool has a position of a head; then where it begins.
+static inline int64_t matrix_of(const CachePages& cache, int64_t position, int64_t head) {
+  return cache.pages[position / kPositionBlock] * cache.n_kv_heads + head;
+}
+template <typename T>
+static inline T* keys_of(const CachePages& cache, int64_t matrix) {
+  return static_cast<T*>(cache.keys) + matrix * panel_elements(kPositionBlock, cache.head_dim);
+}
+template <typename T>
+static inline T* values_of(const CachePages& cache, int64_t matrix) {
+  return static_cast<T*>(cache.values) + matrix * panel_elements(cache.head_dim, kPositionBlock);
+}
+
 // Causal attention of query rows r = (t, i), i < n_group fastest, in [row_begin, row_end); all of
 // them read one key/value head.
 struct AttentionPiece {
-  float* out;          // [n_tokens, n_heads, head_dim], at the group's first head
-  const float* q;      // as out
-  const void* keys;    // panels of [capacity, head_dim]
-  const void* values;  // panels of [head_dim, capacity]
-  const float *key_scales, *value_scales;  // [capacity], of the head; null where not quantized
-  int64_t n_heads, n_group, head_dim, capacity;
+  float* out;      // [n_tokens, n_heads, head_dim], at the group's first head
+  const float* q;  // as out
+  CachePages cache;
+  int64_t kv_head;
+  int64_t n_heads, n_group, head_dim;
   int64_t row_begin, row_end;
   int64_t pos;     // of token 0
   int64_t window;  // positions that a query sees, its own included; 0: all
@@ -61,12 +83,9 @@ static constexpr int64_t attention_scratch(int64_t n_rows, int64_t head_dim) {
 constexpr int kKvZeroLevel = 128;
 
 struct KvAppend {
-  void *keys, *values;               // panels as above, of all heads: [n_kv_heads][...]
-  float *key_scales, *value_scales;  // [n_kv_heads][scale_stride]
-  int64_t scale_stride;
+  CachePages cache;
   const float *k, *v;  // [n_tokens, n_kv_heads, head_dim]
-  int64_t n_kv_heads, head_dim, capacity;
-  int64_t pos;  // of token 0
+  int64_t pos;         // of token 0
 };
 
 // Products with quantized weights of inputs in bytes, by the input's form.

@@ -6,8 +6,9 @@ namespace minfer::cpu {
 
 // A matrix [rows, cols] is stored as panels [ceil(rows / 16)][cols][16]: the lanes of a vector are
 // 16 rows, so a dot product needs no sum across lanes, and a panel is read from one end to the
-// other. Rows past the end are zero. Weights are stored so (rows: outputs), keys (rows: positions,
-// one matrix for each head) and values (rows: elements of a head, cols: positions).
+// other. Rows past the end are zero. Weights are stored so (rows: outputs), and of a page of the
+// cache the keys (rows: positions, one matrix for each head) and the values (rows: elements of a
+// head, cols: positions).
 constexpr int64_t kPanel = 16;
 
 // The order of every sum of products, so that its bits depend neither on the number of tokens nor
@@ -15,7 +16,7 @@ constexpr int64_t kPanel = 16;
 // (plain products and sums in the base path); block sums are added in order to the first one.
 constexpr int64_t kKBlock = 128;
 
-// Attention takes positions in blocks of this many, at absolute multiples of it.
+// Attention takes positions in blocks of this many, at absolute multiples of it: pages.
 constexpr int64_t kPositionBlock = 128;
 static_assert(kPositionBlock % kPanel == 0 && kPositionBlock <= kKBlock);
 

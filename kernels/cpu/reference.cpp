@@ -53,8 +53,7 @@ float cached(uint8_t level) { return float(level - kKvZeroLevel); }
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
 template <typename T>
 void attention(const AttentionPiece& piece) {
-  const T* const keys = static_cast<const T*>(piece.keys);
-  const T* const values = static_cast<const T*>(piece.values);
+  const CachePages& cache = piece.cache;
   float* const p = piece.scratch;          // [kPositionBlock]
   float* const sums = p + kPositionBlock;  // [head_dim]
   for (int64_t r = piece.row_begin; r < piece.row_end; ++r) {
@@ -67,30 +66,34 @@ void attention(const AttentionPiece& piece) {
     const int64_t first = piece.window == 0 ? 0 : std::max<int64_t>(0, kv_len - piece.window);
     for (int64_t begin = first / kPositionBlock * kPositionBlock; begin < kv_len;
          begin += kPositionBlock) {
+      const int64_t matrix = matrix_of(cache, begin, piece.kv_head),
+                    scales = matrix * kPositionBlock;
+      const T* const keys = keys_of<T>(cache, matrix);
+      const T* const values = values_of<T>(cache, matrix);
       const int64_t n = std::min(kPositionBlock, kv_len - begin);
       const int64_t hidden = std::max<int64_t>(0, first - begin);
       float new_max = max;
       for (int64_t j = hidden; j < n; ++j) {
         float dot = 0;
         for (int64_t i = 0; i < piece.head_dim; ++i) {
-          dot += q[i] * cached(keys[panel_offset(begin + j, i, piece.head_dim)]);
+          dot += q[i] * cached(keys[panel_offset(j, i, piece.head_dim)]);
         }
         p[j] = dot * piece.scale;
-        if (piece.key_scales != nullptr) p[j] *= piece.key_scales[begin + j];
+        if (cache.key_scales != nullptr) p[j] *= cache.key_scales[scales + j];
         new_max = std::max(new_max, p[j]);
       }
       float sum = 0;
       for (int64_t j = hidden; j < n; ++j) {
         p[j] = std::exp(p[j] - new_max);
         sum += p[j];
-        if (piece.value_scales != nullptr) p[j] *= piece.value_scales[begin + j];
+        if (cache.value_scales != nullptr) p[j] *= cache.value_scales[scales + j];
       }
       const float correction = std::exp(max - new_max);
       total = total * correction + sum;
       for (int64_t i = 0; i < piece.head_dim; ++i) {
         float weighted = 0;
         for (int64_t j = hidden; j < n; ++j) {
-          weighted += p[j] * cached(values[panel_offset(i, begin + j, piece.capacity)]);
+          weighted += p[j] * cached(values[panel_offset(i, j, kPositionBlock)]);
         }
         sums[i] = sums[i] * correction + weighted;
       }
@@ -128,20 +131,23 @@ struct CacheRow<uint8_t> {
 
 template <typename T>
 void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
-  const int64_t head_dim = append.head_dim, capacity = append.capacity;
-  for (int64_t head = 0; head < append.n_kv_heads; ++head) {
-    T* const keys = static_cast<T*>(append.keys) + head * panel_elements(capacity, head_dim);
-    T* const values = static_cast<T*>(append.values) + head * panel_elements(head_dim, capacity);
+  const CachePages& cache = append.cache;
+  const int64_t head_dim = cache.head_dim;
+  for (int64_t head = 0; head < cache.n_kv_heads; ++head) {
     for (int64_t t = token_begin; t < token_end; ++t) {
-      const int64_t row = (t * append.n_kv_heads + head) * head_dim, position = append.pos + t;
+      const int64_t row = (t * cache.n_kv_heads + head) * head_dim;
+      const int64_t matrix = matrix_of(cache, append.pos + t, head);
+      const int64_t at = (append.pos + t) % kPositionBlock;
+      T* const keys = keys_of<T>(cache, matrix);
+      T* const values = values_of<T>(cache, matrix);
       const CacheRow<T> key(append.k + row, head_dim), value(append.v + row, head_dim);
       for (int64_t i = 0; i < head_dim; ++i) {
-        keys[panel_offset(position, i, head_dim)] = key(append.k[row + i]);
-        values[panel_offset(i, position, capacity)] = value(append.v[row + i]);
+        keys[panel_offset(at, i, head_dim)] = key(append.k[row + i]);
+        values[panel_offset(i, at, kPositionBlock)] = value(append.v[row + i]);
       }
-      if (append.key_scales == nullptr) continue;
-      append.key_scales[head * append.scale_stride + position] = key.scale;
-      append.value_scales[head * append.scale_stride + position] = value.scale;
+      if (cache.key_scales == nullptr) continue;
+      cache.key_scales[matrix * kPositionBlock + at] = key.scale;
+      cache.value_scales[matrix * kPositionBlock + at] = value.scale;
     }
   }
 }

@@ -73,7 +73,8 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, RowRang
                  int64_t begin) {
   alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
   const int64_t key_stride = piece.head_dim * kPanel;
-  const T* const keys = static_cast<const T*>(piece.keys) + begin / kPanel * key_stride;
+  const int64_t matrix = matrix_of(piece.cache, begin, piece.kv_head);
+  const T* const keys = keys_of<T>(piece.cache, matrix);
   for (int64_t r = range.begin; r < range.end; r += kTileTokens) {
     const int64_t n_tile = smaller(kTileTokens, range.end - r);
     const int64_t panels = n_panels(n_visible(piece, r + n_tile - 1, begin));
@@ -85,7 +86,9 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, RowRang
                  smaller(kKBlock, piece.head_dim - i), i == 0 ? Sums::Replace : Sums::Continue);
       }
       const float* const scales =
-          piece.key_scales == nullptr ? nullptr : piece.key_scales + begin + p * kPanel;
+          piece.cache.key_scales == nullptr
+              ? nullptr
+              : piece.cache.key_scales + matrix * kPositionBlock + p * kPanel;
       for (int64_t j = 0; j < n_tile * n; ++j) {
         F32x16 score = load(sums + j * kPanel) * splat(piece.scale);
         if (scales != nullptr) score = score * load(scales + j % n * kPanel);
@@ -129,8 +132,8 @@ template <typename T>
 void value_block(const AttentionPiece& piece, const AttentionRows& rows, RowRange range,
                  int64_t begin) {
   alignas(64) float sums[kTileTokens * kTilePanels * kPanel];
-  const int64_t value_stride = piece.capacity * kPanel, panels = n_panels(piece.head_dim);
-  const T* const values = static_cast<const T*>(piece.values) + begin * kPanel;
+  const int64_t value_stride = kPositionBlock * kPanel, panels = n_panels(piece.head_dim);
+  const T* const values = values_of<T>(piece.cache, matrix_of(piece.cache, begin, piece.kv_head));
   for (int64_t r = range.begin; r < range.end; r += kTileTokens) {
     const int64_t n_tile = smaller(kTileTokens, range.end - r);
     const int64_t hidden = n_hidden(piece, r + n_tile - 1, begin);
@@ -172,10 +175,14 @@ void attention(const AttentionPiece& piece) {
   for (int64_t begin = first; n_visible(piece, rows.n_rows - 1, begin) > 0;
        begin += kPositionBlock) {
     const RowRange range = rows_seeing(piece, rows.n_rows, begin);
+    const float* const value_scales =
+        piece.cache.value_scales == nullptr
+            ? nullptr
+            : piece.cache.value_scales +
+                  matrix_of(piece.cache, begin, piece.kv_head) * kPositionBlock;
     score_block<T>(piece, rows, range, begin);
     for (int64_t r = range.begin; r < range.end; ++r) {
-      softmax_block(rows, r, n_hidden(piece, r, begin), n_visible(piece, r, begin),
-                    piece.value_scales == nullptr ? nullptr : piece.value_scales + begin);
+      softmax_block(rows, r, n_hidden(piece, r, begin), n_visible(piece, r, begin), value_scales);
     }
     value_block<T>(piece, rows, range, begin);
   }
@@ -235,24 +242,27 @@ struct CacheRow<uint8_t> {
 
 template <typename T>
 void kv_append(const KvAppend& append, int64_t token_begin, int64_t token_end) {
-  const int64_t head_dim = append.head_dim, capacity = append.capacity;
-  for (int64_t head = 0; head < append.n_kv_heads; ++head) {
-    T* const keys = static_cast<T*>(append.keys) + head * panel_elements(capacity, head_dim);
-    T* const values = static_cast<T*>(append.values) + head * panel_elements(head_dim, capacity);
+  const CachePages& cache = append.cache;
+  const int64_t head_dim = cache.head_dim;
+  for (int64_t head = 0; head < cache.n_kv_heads; ++head) {
     for (int64_t t = token_begin; t < token_end; ++t) {
-      const int64_t row = (t * append.n_kv_heads + head) * head_dim, position = append.pos + t;
+      const int64_t row = (t * cache.n_kv_heads + head) * head_dim;
+      const int64_t matrix = matrix_of(cache, append.pos + t, head);
+      const int64_t at = (append.pos + t) % kPositionBlock;
+      T* const keys = keys_of<T>(cache, matrix);
+      T* const values = values_of<T>(cache, matrix);
       const CacheRow<T> key(append.k + row, head_dim), value(append.v + row, head_dim);
       for (int64_t i = 0; i < head_dim; i += kPanel) {
         const int64_t n = smaller(kPanel, head_dim - i);
-        scatter(keys + panel_offset(position, i, head_dim), kPanel, n,
+        scatter(keys + panel_offset(at, i, head_dim), kPanel, n,
                 key(load_first(append.k + row + i, n, 0)));
         // Lanes past head_dim are padding.
-        store(values + panel_offset(i, position, capacity),
+        store(values + panel_offset(i, at, kPositionBlock),
               value(load_first(append.v + row + i, n, 0)));
       }
-      if (append.key_scales == nullptr) continue;
-      append.key_scales[head * append.scale_stride + position] = key.scale;
-      append.value_scales[head * append.scale_stride + position] = value.scale;
+      if (cache.key_scales == nullptr) continue;
+      cache.key_scales[matrix * kPositionBlock + at] = key.scale;
+      cache.value_scales[matrix * kPositionBlock + at] = value.scale;
     }
   }
 }

@@ -22,6 +22,7 @@ class CudaBackend final : public Backend {
   }
   std::optional<int64_t> free_device_bytes() const override;
   int64_t preferred_chunk() const override { return 4096; }
+  int64_t preferred_decode_rows() const override { return kMaxMatvecTokens; }
   void require_supported(const LayerSpec& layer) const override;
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
@@ -33,12 +34,12 @@ class CudaBackend final : public Backend {
   Matrix pack_table(const Tensor& host) override;
   Matrix pack_table(const QuantizedMatrix& host) override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                        int64_t capacity) override;
+                        int64_t n_pages) override;
   int64_t attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                                    int64_t capacity) const override;
+                                    int64_t n_pages) const override;
 
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
-  void rope(Tensor x, Tensor cos_sin, int64_t pos) override;
+  void rope(Tensor x, Tensor cos_sin, Batch batch) override;
 
   void norm(const NormArgs& args) override;
 
@@ -53,10 +54,10 @@ class CudaBackend final : public Backend {
   void matmuls(Tensor x, std::span<const Product> products) override;
   void ffn_hidden(const FfnArgs& args) override;
 
-  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override;
-  void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, int64_t pos) override;
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
+  void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) override;
   void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                   int64_t pos) override;
+                   Batch batch) override;
   void attention(const AttentionArgs& args) override;
 
   std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
@@ -78,6 +79,9 @@ class CudaBackend final : public Backend {
   void run_levels(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
+  // Where the cache has the rows of each sequence of a batch, its tables sent to the card where
+  // they are not there already; valid until the next call.
+  std::span<const CachePlace> places_of(Batch batch);
   // That attention_prefill wants for this cache, or null; one for all layers and sessions.
   void* prefill_workspace(const KvLayer& cache);
 
@@ -88,6 +92,10 @@ class CudaBackend final : public Backend {
   Uploader uploader_;
   std::unique_ptr<Cublas> cublas_;  // where it is asked for
   DeviceTensor staging_, kv_halves_, ids_, found_, nll_;
+  DeviceTensor tables_;                    // of the pages of a batch, one after the other
+  std::vector<int32_t> host_tables_;       // what is there ...
+  const int32_t* table_memory_ = nullptr;  // ... in this memory
+  std::vector<CachePlace> places_;
   DeviceTensor dequantized_;  // or unpacked: of one operation's weights, and of its input
 };
 

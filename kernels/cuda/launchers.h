@@ -40,6 +40,15 @@ void find_non_finite(cudaStream_t stream, int64_t* found, Tensor x);
 void negative_log_likelihoods(cudaStream_t stream, Tensor nll, Tensor logits,
                               const int32_t* targets);
 
+// Where the cache has the rows of one sequence: at positions pos, pos + 1, ...
+struct CachePlace {
+  const int32_t* pages;  // device memory: the table of the sequence (SequenceRows)
+  int64_t n_pages;       // entries of it
+  int64_t pos;
+
+  int64_t max_positions() const { return n_pages * kPagePositions; }
+};
+
 // ---- gemm/: products of more than 8 tokens -----------------------------------------------------
 
 enum class Epilogue {
@@ -65,11 +74,12 @@ void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilog
 // rope_append one after the other: parts q, k and v, whose outs are [n_tokens, n_heads * head_dim];
 // those of k and v stay as they are. For F16 and an F16 cache with heads of kFusedHeadDim that
 // rotate as a whole. gemm_appends says whether it can and is expected to be the faster way; of the
-// weights it reads the shapes alone.
+// weights it reads the shapes alone; pos is a multiple of 64 then.
 constexpr int kFusedHeadDim = 128;
-bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, Tensor cos_sin);
-void gemm_append(cudaStream_t stream, KvLayer& cache, Tensor x, std::span<const GemmPart, 3> qkv,
-                 Tensor cos_sin, int64_t pos);
+bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, int64_t pos,
+                  Tensor cos_sin);
+void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
+                 std::span<const GemmPart, 3> qkv, Tensor cos_sin);
 
 // Rows of levels of 8 bits with a sign, one scale each: a row is level * scale.
 struct LevelRows {
@@ -156,8 +166,8 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
 
 // ---- attention/ --------------------------------------------------------------------------------
 
-// A view of a KvLayer: keys and values [n_kv_heads, capacity, head_dim], F16, or U8 with scales
-// [n_kv_heads, capacity] F32: (level - 128) * scale.
+// A KvLayer here: keys and values [n_pages, n_kv_heads, kPagePositions, head_dim], F16, or U8 with
+// scales [n_pages, n_kv_heads, kPagePositions] F32: (level - 128) * scale.
 
 // Turns pairs (i, i + rotary_dim / 2) of each head by the angle of its position, as Backend::rope.
 // x [n_tokens, n_heads, head_dim] half; out the same shape in the same dtype, then x itself if so
@@ -165,46 +175,51 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
 void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos);
 
 // Backend::kv_append: k, v [n_tokens, n_kv_heads, head_dim], both F16 or BF16.
-void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t pos);
+void kv_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor k, Tensor v);
 
 // Backend::rope_append: q, k, v of one type, F16 or BF16. One launch where the cache is F16 and
 // heads and angles are whole 16 bytes.
-void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                 int64_t pos);
+void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor q, Tensor k,
+                 Tensor v, Tensor cos_sin);
 
 // Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
 // rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
 // head_dim] F16 or BF16. head_dim up to 256; scale > 0.
 //
-// A U8 cache wants a `workspace` of attention_prefill_workspace(cache) bytes, 256-byte aligned: up
-// to kMaxMatvecTokens queries split its positions over blocks, as decode does; more of them read
-// it as F16, by the kernel of F16 caches, where the card has that. Without a workspace its codes
-// are read as they are, by the plain kernel. 0 bytes: there is only the one way.
-int64_t attention_prefill_workspace(const KvLayer& cache);
-void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                       float scale, void* workspace = nullptr);
+// A U8 cache wants a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, for
+// sequences of up to n_pages: up to kMaxMatvecTokens queries split its positions over blocks, as
+// decode does; more of them read it as F16, by the kernel of F16 caches, where the card has that.
+// Without a workspace its codes are read as they are, by the plain kernel. 0 bytes: there is only
+// the one way.
+int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                    int64_t n_pages);
+void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                       const CachePlace& place, float scale, void* workspace = nullptr);
 
 // One query at position *pos (device memory, so that a captured graph serves for every step): the
 // cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
-// q and k, appends k and v to the cache. head_dim up to 256; scale > 0; *pos < capacity.
+// q and k, appends k and v to the cache. head_dim up to 256; scale > 0.
 //
-// *pos, the rope table and the cache before *pos are read AHEAD of the wait for the kernel in front
-// in the stream, behind whose reads of weights they hide. That kernel may itself have begun before
-// the one in front of it ended, and so on, back to the last operation that was not launched by
-// launch() (a copy, an event, the start of a graph). So all that must have been written before such
-// an operation: a decode step is a graph of its own, in front of which its position is written (by
-// a copy, or by the step before), and of its kernels only this one writes a cache, at *pos.
+// *pos, the table of pages, the rope table and the cache before *pos are read AHEAD of the wait for
+// the kernel in front in the stream, behind whose reads of weights they hide. That kernel may
+// itself have begun before the one in front of it ended, and so on, back to the last operation that
+// was not launched by launch() (a copy, an event, the start of a graph). So all that must have been
+// written before such an operation: a decode step is a graph of its own, in front of which its
+// position is written (by a copy, or by the step before), and of its kernels only this one writes a
+// cache, at *pos.
 struct AttentionDecode {
   Tensor out;      // [n_heads, head_dim] half
   Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them
   Tensor rope;     // [max_seq_len, rotary_dim / 2, 2] F32, or null
   KvLayer* cache;
+  const int32_t* pages;  // device memory: the table of the sequence, which reaches to *pos
   const int* pos;
+  int64_t max_seq_len;  // *pos is below it
   float scale;
   void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; left zeroed
 };
 int64_t attention_decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
-                                   int64_t capacity);
+                                   int64_t max_seq_len);
 void attention_decode(cudaStream_t stream, const AttentionDecode& a);
 
 }  // namespace minfer::cuda

@@ -19,14 +19,18 @@ namespace {
 
 void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64_t n_kv_heads,
                    int64_t head_dim, int64_t n_tokens, int64_t pos = 0) {
-  const KvLayer cache = random_kv_layer(cache_dtype, n_kv_heads, head_dim, pos + n_tokens);
+  const int64_t n_pages = pages_for(pos + n_tokens);
+  const KvLayer cache = random_kv_layer(cache_dtype, n_kv_heads, head_dim, n_pages);
+  const DeviceTensor pages = pages_in_order(n_pages);
+  const CachePlace place{static_cast<const int32_t*>(pages.view().data), n_pages, pos};
   const DeviceTensor q = random_tensor(DType::F16, {n_tokens, n_heads, head_dim}, 2);
   const DeviceTensor out = allocate_device(DType::F16, {n_tokens, n_heads, head_dim});
-  const DeviceTensor workspace = allocate_device(DType::U8, {attention_prefill_workspace(cache)});
+  const DeviceTensor workspace = allocate_device(
+      DType::U8, {attention_prefill_workspace(cache_dtype, n_kv_heads, head_dim, n_pages)});
   const int n_launches = n_tokens <= 4096 ? 10 : 2;
   const double us = graph_us(stream, n_launches, [&] {
     for (int i = 0; i < n_launches; ++i)
-      attention_prefill(stream, out, q, cache, pos, 0.09f, workspace.view().data);
+      attention_prefill(stream, out, q, cache, place, 0.09f, workspace.view().data);
   });
   const double flops = 4.0 * double(n_tokens) * (double(pos) + double(n_tokens) / 2) *
                        double(n_heads) * double(head_dim);
@@ -42,13 +46,18 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
 // A U8 cache as F16, what bench_prefill's time of such a cache has besides attention.
 void bench_dequantize(cudaStream_t stream, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len,
                       double read_gbps) {
-  const KvLayer cache = random_kv_layer(DType::U8, n_kv_heads, head_dim, kv_len);
-  const Shape shape{n_kv_heads, kv_len, head_dim};
+  const int64_t n_pages = pages_for(kv_len);
+  const KvLayer cache = random_kv_layer(DType::U8, n_kv_heads, head_dim, n_pages);
+  const DeviceTensor pages = pages_in_order(n_pages);
+  const CachePlace place{static_cast<const int32_t*>(pages.view().data), n_pages, 0};
+  const Shape shape{n_pages, n_kv_heads, kPagePositions, head_dim};
   const DeviceTensor keys = allocate_device(DType::F16, shape);
   const DeviceTensor values = allocate_device(DType::F16, shape);
   constexpr int kLaunches = 10;
   const double us = graph_us(stream, kLaunches, [&] {
-    for (int i = 0; i < kLaunches; ++i) attention::dequantize_kv(stream, keys, values, cache);
+    for (int i = 0; i < kLaunches; ++i) {
+      attention::dequantize_kv(stream, keys, values, cache, place, kv_len);
+    }
   });
   const double bytes = 2.0 * double(n_kv_heads * kv_len) * double(3 * head_dim + 4);
   std::printf(
@@ -70,7 +79,8 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   const int n_caches = int(std::clamp<int64_t>(int64_t(200e6 / bytes) + 1, 2, 64));
   std::vector<KvLayer> caches;
   for (int i = 0; i < n_caches; ++i)
-    caches.push_back(random_kv_layer(cache_dtype, n_kv_heads, kHeadDim, capacity));
+    caches.push_back(random_kv_layer(cache_dtype, n_kv_heads, kHeadDim, pages_for(capacity)));
+  const DeviceTensor pages = pages_in_order(pages_for(capacity));
   const DeviceTensor q = random_tensor(DType::F16, {n_heads, kHeadDim}, 2);
   const DeviceTensor k = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
   const DeviceTensor v = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
@@ -93,7 +103,9 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
                            .v = v,
                            .rope = rope,
                            .cache = &caches[size_t(i % n_caches)],
+                           .pages = static_cast<const int32_t*>(pages.view().data),
                            .pos = static_cast<const int*>(pos.view().data),
+                           .max_seq_len = capacity,
                            .scale = 0.09f,
                            .workspace = workspace.view().data},
                           splits);

@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/bench.h"
+#include "tests/support/test_pages.h"
 
 // The kernels of the CPU at the shapes of a 1.1B Llama, beside the limits of the same run. The
 // argument `threads` 0 means all cores; MINFER_CPU_ISA picks the instruction set.
@@ -159,12 +160,16 @@ void BM_Attention(benchmark::State& state) {
   const int n_threads = int(state.range(0));
   const int64_t n_tokens = state.range(1), kv_len = state.range(2), pos = kv_len - n_tokens;
   const auto backend = make_cpu_backend({.n_threads = n_threads, .isa = ""});
-  KvLayer cache = backend->make_kv_layer(DType::F16, kKvHeads, kHeadDim, kv_len);
+  const test::TestPages pages(kv_len);
+  const SequenceRows all = pages.rows(kv_len, 0), last = pages.rows(n_tokens, pos);
+  KvLayer cache = backend->make_kv_layer(DType::F16, kKvHeads, kHeadDim, pages.n_in_pool());
   const DeviceTensor kv = backend->upload(filled(DType::F32, {kv_len, kKvHeads, kHeadDim}));
-  backend->kv_append(cache, kv, kv, 0);
+  backend->kv_append(cache, kv, kv, {&all, 1});
   const DeviceTensor q = backend->upload(filled(DType::F32, {n_tokens, kHeads, kHeadDim}));
   const DeviceTensor out = backend->allocate(DType::F32, q.view().shape);
-  for (auto _ : state) backend->attention(out, q, cache, pos, 0.125f);
+  for (auto _ : state) {
+    backend->attention({.out = out, .q = q, .cache = cache, .batch = {&last, 1}, .scale = 0.125f});
+  }
   const double visible = double(n_tokens) * (double(pos) + double(n_tokens + 1) / 2);
   share_of_flops(state, n_threads, 4.0 * visible * double(kHeads * kHeadDim));
 }

@@ -31,23 +31,26 @@ class CalibrationTest : public ::testing::Test {
 
   // In each of the windows, which are spread evenly over 60 tokens.
   std::vector<Seen> seen_by(const Model& model, int64_t layer, BlockInput which) {
-    ForwardState state = {.kv = make_kv_cache(*backend_, model.spec, DType::F16, kWindow),
+    ForwardState state = {.kv = make_kv_cache(*backend_, model.spec, DType::F16, 1),
                           .scratch = make_scratch(*backend_, model.spec, kWindow),
                           .rope_tables = make_rope_tables(*backend_, model.spec, kWindow)};
+    const int32_t page = 0;
+    const SequenceRows rows{kWindow, 0, {&page, 1}};
+    const Batch batch(&rows, 1);
     const bool in_ffn = which == BlockInput::Ffn || which == BlockInput::FfnOutput;
     std::vector<Seen> seen;
     for (const size_t begin : {0, 22, 44}) {
       std::vector<TokenId> window(&tokens_[begin], &tokens_[begin] + kWindow);
       window.front() = kBos;
-      const Tensor x = embed_tokens(*backend_, model, state, window, 0);
+      const Tensor x = embed_tokens(*backend_, model, state, window, batch);
       for (int64_t half = 0; half < 2 * layer + int64_t{in_ffn}; ++half) {
         const BlockInput end = half % 2 == 0 ? BlockInput::AttentionOutput : BlockInput::FfnOutput;
-        const Tensor input = block_input(*backend_, model, state, half / 2, end, x, 0);
+        const Tensor input = block_input(*backend_, model, state, half / 2, end, x, batch);
         add_block_output(*backend_, model.weights.layers[size_t(half / 2)], end, x, input);
       }
       HostTensor stream = backend_->download(x);
       seen.push_back({std::move(stream), backend_->download(block_input(*backend_, model, state,
-                                                                        layer, which, x, 0))});
+                                                                        layer, which, x, batch))});
     }
     return seen;
   }

@@ -7,6 +7,7 @@
 #include "engine/session.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/test_data.h"
+#include "tests/support/test_pages.h"
 
 namespace minfer::test {
 namespace {
@@ -35,7 +36,7 @@ class TinyStories : public testing::TestWithParam<File> {
   }
 
   ForwardState make_state() {
-    return {make_kv_cache(*backend_, model_.spec, DType::F32, 64),
+    return {make_kv_cache(*backend_, model_.spec, DType::F32, pages_.n_in_pool()),
             make_scratch(*backend_, model_.spec, 64), make_rope_tables(*backend_, model_.spec, 64)};
   }
 
@@ -46,6 +47,7 @@ class TinyStories : public testing::TestWithParam<File> {
   }
 
   std::unique_ptr<Backend> backend_ = make_cpu_backend();
+  TestPages pages_{64};
   std::unique_ptr<TensorSource> source_;
   Model model_;
   Float64Llama::Result reference_;
@@ -54,7 +56,8 @@ class TinyStories : public testing::TestWithParam<File> {
 TEST_P(TinyStories, EveryLayerAgreesWithFloat64) {
   ForwardState state = make_state();
   int64_t n_seen = 0;
-  forward(*backend_, model_, state, kTokens, 0, [&](int64_t layer, Tensor x) {
+  const SequenceRows rows = pages_.rows(std::ssize(kTokens), 0);
+  forward(*backend_, model_, state, kTokens, {&rows, 1}, [&](int64_t layer, Tensor x) {
     const std::vector<double>& expected = reference_.after_layer[size_t(layer)];
     const std::vector<float> ours = values_of(*backend_, x);
     EXPECT_LE(max_difference<float>(ours, expected), kTolerance * rms(expected))
@@ -77,10 +80,12 @@ TEST_P(TinyStories, LastRowsAgreeWithFloat64) {
           << n_last << " rows before " << end;
     };
     const auto first = std::span(kTokens).first(kTokens.size() - 1);
-    const Tensor x = forward_last(*backend_, model_, state, first, 0, n_last);
+    const Tensor x =
+        forward_last(*backend_, model_, state, first, pages_.rows(n_tokens - 1, 0), n_last);
     EXPECT_EQ(x.shape, (Shape{n_last, dim}));
     agree(x, n_tokens - 1);
-    agree(forward(*backend_, model_, state, std::span(kTokens).last(1), n_tokens - 1), n_tokens);
+    const SequenceRows next = pages_.rows(1, n_tokens - 1);
+    agree(forward(*backend_, model_, state, std::span(kTokens).last(1), {&next, 1}), n_tokens);
   }
 }
 

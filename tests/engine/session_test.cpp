@@ -102,26 +102,26 @@ TEST_P(SessionTest, SequencesOfOnePassAreEachAsAlone) {
   const Model model = make_model(*backend, {DType::U4, 32});
   const std::vector<TokenId> ids = some_tokens(60);
   const std::span<const TokenId> all = ids;
-  const std::vector<Session::Sequence> sequences = {
+  const std::vector<Session::Text> texts = {
       {all.subspan(3, 9), 4}, {all.subspan(20, 1)}, {all.subspan(5, 30), 29}, {all.first(7), 7}};
   const SessionOptions options = {
       .max_seq_len = 30, .prefill_chunk = 47, .kv_dtype = DType::U8, .several_sequences = true};
   Session together(model, *backend, options), alone(model, *backend, options);
   together.eval(all.first(2));
   std::vector<float> expected;
-  for (const Session::Sequence& sequence : sequences) {
+  for (const Session::Text& text : texts) {
     alone.truncate(0);
-    const auto logits = alone.eval_all(sequence.tokens, sequence.first);
+    const auto logits = alone.eval_all(text.tokens, text.first);
     expected.insert(expected.end(), logits.begin(), logits.end());
   }
   EXPECT_EQ(expected.size(), (5u + 1 + 1) * 131);
-  EXPECT_EQ(copy(together.eval_sequences(sequences)), expected);
+  EXPECT_EQ(copy(together.eval_texts(texts)), expected);
   EXPECT_EQ(together.pos(), 0);
   expect_error(ErrorKind::Usage, "logits of 48 tokens at once, the prefill chunk is 47", [&] {
-    together.eval_sequences(std::vector<Session::Sequence>{{all.first(30)}, {all.first(18)}});
+    together.eval_texts(std::vector<Session::Text>{{all.first(30)}, {all.first(18)}});
   });
   expect_error(ErrorKind::Usage, "31 tokens after 0 do not fit the context of 30",
-               [&] { together.eval_sequences(std::vector<Session::Sequence>{{all.first(31)}}); });
+               [&] { together.eval_texts(std::vector<Session::Text>{{all.first(31)}}); });
 }
 
 TEST_P(SessionTest, TruncatedAndEvaluatedAgainEqualsFresh) {

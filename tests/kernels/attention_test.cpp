@@ -3,6 +3,7 @@
 #include "tests/support/float64_ops.h"
 #include "tests/support/tensors.h"
 #include "tests/support/test_data.h"
+#include "tests/support/test_pages.h"
 
 namespace minfer::test {
 namespace {
@@ -26,16 +27,19 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
                          const HostTensor& v, int64_t chunk, int64_t window = 0) const {
     const int64_t n_tokens = q.view().shape[0];
-    KvLayer cache = backend.make_kv_layer(dtype_, heads_.n_kv_heads, heads_.head_dim, n_tokens + 5);
+    const TestPages pages(n_tokens + 5);
+    KvLayer cache =
+        backend.make_kv_layer(dtype_, heads_.n_kv_heads, heads_.head_dim, pages.n_in_pool());
     const DeviceTensor q_dev = backend.upload(q), k_dev = backend.upload(k);
     const DeviceTensor v_dev = backend.upload(v), out = poisoned(backend, q.view().shape);
     for (int64_t pos = 0; pos < n_tokens; pos += chunk) {
       const int64_t n = std::min(chunk, n_tokens - pos);
-      backend.kv_append(cache, k_dev.view().rows(pos, n), v_dev.view().rows(pos, n), pos);
+      const SequenceRows rows = pages.rows(n, pos);
+      backend.kv_append(cache, k_dev.view().rows(pos, n), v_dev.view().rows(pos, n), {&rows, 1});
       backend.attention({.out = out.view().rows(pos, n),
                          .q = q_dev.view().rows(pos, n),
                          .cache = cache,
-                         .pos = pos,
+                         .batch = {&rows, 1},
                          .scale = scale(),
                          .window = window});
     }
@@ -158,7 +162,9 @@ class KvRounding : public testing::TestWithParam<std::string> {};
 TEST_P(KvRounding, IsThatOfThePortableCode) {
   const auto backend = make_cpu_backend({.n_threads = 1, .isa = GetParam()});
   constexpr int64_t kDim = 4096;
-  KvLayer cache = backend->make_kv_layer(DType::F16, 1, kDim, 1);
+  const TestPages pages(1);
+  const SequenceRows rows = pages.rows(1, 0);
+  KvLayer cache = backend->make_kv_layer(DType::F16, 1, kDim, pages.n_in_pool());
   const DeviceTensor zero = backend->upload(from_values(std::vector<float>(kDim, 0), {1, 1, kDim}));
   const DeviceTensor out = poisoned(*backend, {1, 1, kDim});
   for (uint32_t begin = 0; begin < 65536; begin += kDim / 8) {
@@ -170,8 +176,9 @@ TEST_P(KvRounding, IsThatOfThePortableCode) {
         values.push_back(std::bit_cast<float>(bits));
       }
     }
-    backend->kv_append(cache, zero, backend->upload(from_values(values, {1, 1, kDim})), 0);
-    backend->attention(out, zero, cache, 0, 1);
+    const DeviceTensor v = backend->upload(from_values(values, {1, 1, kDim}));
+    backend->kv_append(cache, zero, v, {&rows, 1});
+    backend->attention({.out = out, .q = zero, .cache = cache, .batch = {&rows, 1}, .scale = 1});
     const std::vector<float> got = values_of(*backend, out);
     for (size_t i = 0; i < got.size(); ++i) {
       const float want = to_f32(to_f16(values[i]));

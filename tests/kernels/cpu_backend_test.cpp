@@ -71,11 +71,17 @@ TEST(CpuBackend, RefusesShapesThatDoNotFit) {
             ErrorKind::Internal);
   EXPECT_EQ(kind_of_error([&] { backend->add(tensor({2}), tensor({3}), tensor({3})); }),
             ErrorKind::Internal);
-  KvLayer cache = backend->make_kv_layer(DType::F16, 1, 4, 8);
-  EXPECT_EQ(kind_of_error([&] {
-              backend->kv_append(cache, tensor({2, 1, 4}), tensor({2, 1, 4}), /*pos=*/7);
-            }),
-            ErrorKind::Internal);
+  KvLayer cache = backend->make_kv_layer(DType::F16, 1, 4, /*n_pages=*/2);
+  const auto appends = [&](const std::vector<int32_t>& pages, int64_t n_rows, int64_t pos) {
+    const SequenceRows rows{n_rows, pos, pages};
+    backend->kv_append(cache, tensor({2, 1, 4}), tensor({2, 1, 4}), {&rows, 1});
+  };
+  appends({1, 0}, 2, 127);
+  for (const std::vector<int32_t>& pages : {std::vector<int32_t>{1}, {1, 2}, {1, -1}}) {
+    EXPECT_EQ(kind_of_error([&] { appends(pages, 2, 127); }), ErrorKind::Internal);
+  }
+  EXPECT_EQ(kind_of_error([&] { appends({1, 0}, 1, 127); }), ErrorKind::Internal);
+  EXPECT_EQ(kind_of_error([&] { appends({1, 0}, 2, -1); }), ErrorKind::Internal);
 }
 
 TEST(CpuBackend, AcceptsNoTokens) {

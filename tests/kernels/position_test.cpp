@@ -26,7 +26,8 @@ TEST_P(Positions, RopeMatchesFloat64) {
       cos_sin.as<float>()[2 * i + 1] = std::sin(float(i));
     }
     const DeviceTensor rotated = backend->upload(x);
-    backend->rope(rotated, backend->upload(cos_sin), kPos);
+    const SequenceRows rows{rotated.view().shape[0], kPos, {}};
+    backend->rope(rotated, backend->upload(cos_sin), {&rows, 1});
     const float64::Values x64 = doubles(x);
     const float64::Values want =
         float64::rope(x64, doubles(cos_sin), n_heads, head_dim, rotary_dim, kPos);

@@ -37,15 +37,15 @@ class HalfBackend : public Backend {
   }
   Matrix pack_matrix(const QuantizedMatrix& host) override { return cpu_->pack_matrix(host); }
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
-                        int64_t capacity) override {
-    return cpu_->make_kv_layer(dtype, n_kv_heads, head_dim, capacity);
+                        int64_t n_pages) override {
+    return cpu_->make_kv_layer(dtype, n_kv_heads, head_dim, n_pages);
   }
 
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override {
     cpu_->embed(out, table, ids);
   }
-  void rope(Tensor x, Tensor cos_sin, int64_t pos) override {
-    cpu_->rope(x, cos_sin, pos);
+  void rope(Tensor x, Tensor cos_sin, Batch batch) override {
+    cpu_->rope(x, cos_sin, batch);
     round(x);
   }
   void norm(const NormArgs& args) override {
@@ -87,8 +87,8 @@ class HalfBackend : public Backend {
     cpu_->matmuls(x, products);
     for (const Product& product : products) round(product.out);
   }
-  void kv_append(KvLayer& cache, Tensor k, Tensor v, int64_t pos) override {
-    cpu_->kv_append(cache, k, v, pos);
+  void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override {
+    cpu_->kv_append(cache, k, v, batch);
   }
   void attention(const AttentionArgs& args) override {
     cpu_->attention(args);

@@ -38,14 +38,14 @@ bool rows_aligned(const KvLayer& cache) {
 
 }  // namespace
 
-DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t capacity) {
+DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len) {
   int device = 0, n_sms = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device));
   DecodeSplits s;
-  if (capacity <= s.most_alone) return s;
+  if (max_seq_len <= s.most_alone) return s;
   const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
-  const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(capacity, s.least));
+  const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(max_seq_len, s.least));
   // Two blocks on each SM: the ring of one has under way what the memory asks for, but SMs hardly
   // get the same share of it, and who is late has less to do then. 32 heads of 128 with 4, 8, 16
   // and 24 splits: 20.7, 18.2, 21.5 and 26.0 us at 4096 positions, 135, 120, 121 and 123 at 32768.
@@ -59,8 +59,9 @@ int64_t decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
 }
 
 void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& splits) {
-  MINFER_CHECK(a.cache != nullptr && a.pos != nullptr && a.workspace != nullptr,
-               "attention: no cache, position or workspace");
+  MINFER_CHECK(
+      a.cache != nullptr && a.pages != nullptr && a.pos != nullptr && a.workspace != nullptr,
+      "attention: no cache, pages, position or workspace");
   const KvLayer& cache = *a.cache;
   const int64_t n_heads = a.q.shape[0], n_kv_heads = cache.n_kv_heads, head_dim = cache.head_dim;
   const Shape kv_shape{n_kv_heads, head_dim};
@@ -80,8 +81,8 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
                            a.rope.shape[2] == 2 && 2 * a.rope.shape[1] <= head_dim),
                "attention: heads of ", head_dim, ", angles ", a.rope.shape);
   MINFER_CHECK(a.scale > 0, "attention: a scale of ", a.scale);
-  MINFER_CHECK(cache.capacity * head_dim < int64_t{1} << 30, "attention: a cache of ",
-               cache.capacity, " positions of ", head_dim);
+  MINFER_CHECK(a.max_seq_len * head_dim < int64_t{1} << 30, "attention: ", a.max_seq_len,
+               " positions of ", head_dim);
 
   MINFER_CHECK(splits.n > 0 && splits.least > 0, "attention: ", splits.n, " splits of ",
                splits.least, " positions");
@@ -94,7 +95,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .k = a.k.data,
       .v = a.v.data,
       .rope = data_of<const float2>(a.rope),
-      .cache = cache_of(cache),
+      .cache = cache_of(cache, a.pages),
       .pos = a.pos,
       .counters = reinterpret_cast<unsigned*>(workspace),
       .states = reinterpret_cast<float2*>(workspace + layout.states_at),
@@ -133,15 +134,15 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
 }  // namespace attention
 
 int64_t attention_decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
-                                   int64_t capacity) {
+                                   int64_t max_seq_len) {
   return attention::decode_workspace(n_heads, n_kv_heads, head_dim,
-                                     attention::decode_splits(n_heads, n_kv_heads, capacity));
+                                     attention::decode_splits(n_heads, n_kv_heads, max_seq_len));
 }
 
 void attention_decode(cudaStream_t stream, const AttentionDecode& a) {
   MINFER_CHECK(a.cache != nullptr && a.cache->n_kv_heads > 0, "attention: no cache");
   attention::decode(stream, a,
-                    attention::decode_splits(a.q.shape[0], a.cache->n_kv_heads, a.cache->capacity));
+                    attention::decode_splits(a.q.shape[0], a.cache->n_kv_heads, a.max_seq_len));
 }
 
 }  // namespace minfer::cuda

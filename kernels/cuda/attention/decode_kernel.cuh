@@ -51,7 +51,7 @@ struct Share {
 //             blocks, or one and a product's, fit on an SM. Dynamic smem: ring_bytes
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
-//   requires  head_dim <= kD; pos < capacity
+//   requires  head_dim <= kD
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; products f16 x f16 in f32;
 //             weights rounded to F16 for the product with v, not for their sum. U8: levels are
 //             exact in F16; k's scale multiplies the score, v's the weight, in f32. All merges in

@@ -139,16 +139,17 @@ int64_t decode_queries_workspace(int64_t head_dim) {
   return Workspace(most_blocks(), head_dim).n_bytes;
 }
 
-void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                    float scale, void* workspace) {
+void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                    const CachePlace& place, float scale, void* workspace) {
+  const int64_t pos = place.pos;
   // Positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
   const int64_t heads_per_kv = n_heads / cache.n_kv_heads;
   const int64_t blocks_per_kv = ceil_div(n_tokens * heads_per_kv, kMostHeads);
   const int64_t groups = cache.n_kv_heads * blocks_per_kv;
-  MINFER_CHECK(cache.dtype == DType::U8 && cache.capacity * head_dim < int64_t{1} << 30,
-               "attention: a cache of ", cache.dtype, ", ", cache.capacity, " positions of ",
+  MINFER_CHECK(cache.dtype == DType::U8 && (pos + n_tokens) * head_dim < int64_t{1} << 30,
+               "attention: a cache of ", cache.dtype, ", ", pos + n_tokens, " positions of ",
                head_dim);
 
   const Workspace layout(most_blocks(), head_dim);
@@ -161,7 +162,7 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
     const QueriesArgs args{
         .out = out.data,
         .q = q.data,
-        .cache = cache_of(cache),
+        .cache = cache_of(cache, place.pages),
         .counters = reinterpret_cast<unsigned*>(memory),
         .states = reinterpret_cast<float2*>(memory + layout.states_at),
         .sums = reinterpret_cast<float*>(memory + layout.sums_at),

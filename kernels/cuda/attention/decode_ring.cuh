@@ -58,13 +58,11 @@ class CacheRing {
   // Asks for the first copies. By all lanes of a warp, as everything here; slots: of the block.
   __device__ CacheRing(uint8_t* slots, Shared& shared, const Cache& cache, int kv_head,
                        const WarpShare& share)
-      : slots_(slots + share.warp * kWarpBytes), shared_(&shared), share_(share) {
-    const int64_t first = kv_head * cache.capacity;
-    head_dim_ = cache.head_dim;
-    const int64_t first_byte = first * head_dim_ * Tile::kElementBytes;
-    keys_ = static_cast<const uint8_t*>(cache.keys) + first_byte;
-    values_ = static_cast<const uint8_t*>(cache.values) + first_byte;
-    if (kU8) scales_ = (Tile::has_key_scale() ? cache.key_scales : cache.value_scales) + first;
+      : slots_(slots + share.warp * kWarpBytes),
+        shared_(&shared),
+        share_(share),
+        cache_(cache),
+        kv_head_(kv_head) {
     const int n_rows = share.end - (share.begin + share.warp * kRows);
     n_tiles_ = n_rows <= 0 ? 0 : (n_rows + kWarps * kRows - 1) / (kWarps * kRows);
     turn_ = n_tiles_ == 0 ? 0 : share.turn % n_tiles_;
@@ -83,7 +81,9 @@ class CacheRing {
 
   __device__ int n_tiles() const { return n_tiles_; }
   // Of a row in a slot.
-  __device__ int row_bytes() const { return (head_dim_ * Tile::kElementBytes + 15) / 16 * 16; }
+  __device__ int row_bytes() const {
+    return (cache_.head_dim * Tile::kElementBytes + 15) / 16 * 16;
+  }
 
   // The next tile, of keys or of values; `newest`: the row of a position that is not readable.
   __device__ TileRows take(const uint4* newest) {
@@ -130,13 +130,18 @@ class CacheRing {
       const bool is_key = n_filled_ % 2 == 0;
       const int start = start_of(n_filled_ / 2);
       const int n_rows = min(kRows, max(share_.readable - start, 0));
-      copy_rows(slot, is_key ? keys_ : values_, start, n_rows);
+      static_assert(kPage % kRows == 0);  // and `start` is a multiple of kRows: one page has them
+      const int64_t first = n_rows > 0 ? cache_.row(kv_head_, start) : 0;
+      copy_rows(slot, static_cast<const uint8_t*>(is_key ? cache_.keys : cache_.values), first,
+                n_rows);
       if (kU8 && is_key) {
 #pragma unroll
         for (int u = 0; u < kUnits; ++u) {
           const int row = u * 16 + Tile::scale_row();
           float* const to = &shared_->scales[n_filled_ / 2 % kTiles][u][lane()];
-          if (row < n_rows) ptx::copy_async_4(ptx::shared_address(to), scales_ + start + row);
+          const float* const scales =
+              Tile::has_key_scale() ? cache_.key_scales : cache_.value_scales;
+          if (row < n_rows) ptx::copy_async_4(ptx::shared_address(to), scales + first + row);
         }
       }
     }
@@ -144,9 +149,9 @@ class CacheRing {
     ++n_filled_;
   }
 
-  __device__ void copy_rows(int slot, const uint8_t* rows, int start, int n_rows) {
-    const int row_bytes = head_dim_ * Tile::kElementBytes, n_bytes = n_rows * row_bytes;
-    const uint8_t* const from = rows + int64_t{start} * row_bytes;
+  __device__ void copy_rows(int slot, const uint8_t* rows, int64_t first, int n_rows) {
+    const int row_bytes = cache_.head_dim * Tile::kElementBytes, n_bytes = n_rows * row_bytes;
+    const uint8_t* const from = rows + first * row_bytes;
     uint8_t* const to = slots_ + slot * kSlotBytes;
     if constexpr (kBulk) {
       if (lane() == 0) {
@@ -170,10 +175,10 @@ class CacheRing {
   uint8_t* slots_;
   Shared* shared_;
   WarpShare share_;
-  const uint8_t *keys_, *values_;
-  const float* scales_ = nullptr;
+  const Cache& cache_;
+  const int kv_head_;
   uint64_t policy_ = 0;
-  int head_dim_, n_tiles_, turn_;
+  int n_tiles_, turn_;
   int n_filled_ = 0, n_taken_ = 0, slot_ = 0, parity_ = 0;
 };
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/attention/cache.cuh"
 #include "kernels/cuda/attention/decode_tile.cuh"
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
@@ -8,21 +9,6 @@
 
 // The step's own rows of q, k and v on their way into a decode block.
 namespace minfer::cuda::attention {
-
-struct Cache {
-  void *keys, *values;               // [n_kv_heads, capacity, head_dim] F16 or U8 levels
-  float *key_scales, *value_scales;  // [n_kv_heads, capacity], of U8
-  int64_t capacity;
-  int head_dim;
-};
-inline Cache cache_of(const KvLayer& layer) {
-  return {.keys = layer.keys.view().data,
-          .values = layer.values.view().data,
-          .key_scales = data_of<float>(layer.key_scales),
-          .value_scales = data_of<float>(layer.value_scales),
-          .capacity = layer.capacity,
-          .head_dim = narrow<int>(layer.head_dim)};
-}
 
 __device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
   return is_bf16 ? __uint_as_float(uint32_t{raw} << 16) : __half2float(__ushort_as_half(raw));
@@ -91,7 +77,7 @@ template <bool kU8, int kD>
 __device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache& cache,
                         int kv_head, int pos, bool appends) {
   const int lane = threadIdx.x % 32, head_dim = cache.head_dim;
-  const int64_t at = kv_head * cache.capacity + pos;
+  const int64_t at = cache.row(kv_head, pos);
   void* const rows = is_k ? cache.keys : cache.values;
   if constexpr (kU8) {
     float largest = 0;

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <bit>
 
+#include "kernels/cuda/attention/cache.cuh"
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/launch.h"
@@ -112,42 +113,42 @@ __global__ void __maxnreg__(80) rope_kernel(Out* out, const In* x, const float2*
 }
 
 struct AppendArgs {
-  const void *k, *v;  // [n_tokens, n_heads, head_dim] T
-  void *keys, *values;
-  float *key_scales, *value_scales;  // of U8
-  int64_t n_tokens, capacity, pos;
-  int n_heads, head_dim;
+  const void *k, *v;  // [n_tokens, n_heads, head_dim] T, n_heads those of the cache
+  attention::Cache cache;
+  int64_t n_tokens;
+  int pos;
 };
 
 // cache[h, pos + t] = k[t, h], and the same for v, for what the next two kernels do not take
 //
-//   cache    [n_heads, capacity, head_dim] F16, or U8 with a scale [n_heads, capacity] for each row
 //   launch   one warp a row of k (blockIdx.y 0) or v (1), one element a lane at a time
 //   maths    U8: quantize_row.cuh
 template <typename T, bool kU8>
 __global__ void __launch_bounds__(kThreads) plain_kv_append_kernel(const AppendArgs a) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
+  const attention::Cache& cache = a.cache;
+  const int n_heads = cache.n_kv_heads, head_dim = cache.head_dim;
   const int64_t row = int64_t{blockIdx.x} * kWarps + threadIdx.x / 32;
-  if (row >= a.n_tokens * a.n_heads) return;
+  if (row >= a.n_tokens * n_heads) return;
   const bool is_k = blockIdx.y == 0;
-  const T* const from = static_cast<const T*>(is_k ? a.k : a.v) + row * a.head_dim;
-  const int64_t to_row = row % a.n_heads * a.capacity + a.pos + row / a.n_heads;
+  const T* const from = static_cast<const T*>(is_k ? a.k : a.v) + row * head_dim;
+  const int64_t to_row = cache.row(int(row % n_heads), a.pos + int(row / n_heads));
   const int lane = static_cast<int>(threadIdx.x) % 32;
   if constexpr (kU8) {
     float largest = 0;
-    for (int i = lane; i < a.head_dim; i += 32) {
+    for (int i = lane; i < head_dim; i += 32) {
       largest = attention::larger_magnitude(largest, to_float(from[i]));
     }
     const attention::RowScale scale = attention::row_scale(largest);
-    if (lane == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;
-    uint8_t* const to = static_cast<uint8_t*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
-    for (int i = lane; i < a.head_dim; i += 32) {
+    if (lane == 0) (is_k ? cache.key_scales : cache.value_scales)[to_row] = scale.step;
+    uint8_t* const to = static_cast<uint8_t*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
+    for (int i = lane; i < head_dim; i += 32) {
       to[i] = attention::level_of(to_float(from[i]), scale);
     }
   } else {
-    __half* const to = static_cast<__half*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
-    for (int i = lane; i < a.head_dim; i += 32) to[i] = from_float<__half>(to_float(from[i]));
+    __half* const to = static_cast<__half*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
+    for (int i = lane; i < head_dim; i += 32) to[i] = from_float<__half>(to_float(from[i]));
   }
 }
 
@@ -164,6 +165,8 @@ __global__ void __launch_bounds__(kThreads, 5)
     append_levels_kernel(const AppendArgs a, int lanes_shift, unsigned n_head_blocks) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
+  const attention::Cache& cache = a.cache;
+  const int n_heads = cache.n_kv_heads, head_dim = cache.head_dim;
   const int n_lanes = 1 << lanes_shift, heads_of_block = kThreads / kLevelTokens >> lanes_shift;
   const int lane = static_cast<int>(threadIdx.x) & (n_lanes - 1);
   const int row_of_block = static_cast<int>(threadIdx.x) >> lanes_shift;
@@ -171,11 +174,11 @@ __global__ void __launch_bounds__(kThreads, 5)
       int64_t{blockIdx.x / n_head_blocks} * kLevelTokens + row_of_block % kLevelTokens;
   const int head =
       static_cast<int>(blockIdx.x % n_head_blocks) * heads_of_block + row_of_block / kLevelTokens;
-  const bool is_k = blockIdx.y == 0, is_row = token < a.n_tokens && head < a.n_heads;
+  const bool is_k = blockIdx.y == 0, is_row = token < a.n_tokens && head < n_heads;
   const T* const from =
-      static_cast<const T*>(is_k ? a.k : a.v) + (token * a.n_heads + head) * a.head_dim;
+      static_cast<const T*>(is_k ? a.k : a.v) + (token * n_heads + head) * head_dim;
   const auto column_of = [&](int c) { return (lane + c * n_lanes) * 8; };
-  const auto is_there = [&](int c) { return is_row && column_of(c) < a.head_dim; };
+  const auto is_there = [&](int c) { return is_row && column_of(c) < head_dim; };
   Vec<T, 8> x[kLevelChunks] = {};
 #pragma unroll
   for (int c = 0; c < kLevelChunks; ++c) {
@@ -191,9 +194,9 @@ __global__ void __launch_bounds__(kThreads, 5)
   if (!is_row) return;
 #pragma unroll
   for (int c = 0; c < kLevelChunks; ++c) keep_packed(x[c]);
-  const int64_t to_row = head * a.capacity + a.pos + token;
-  if (lane == 0) (is_k ? a.key_scales : a.value_scales)[to_row] = scale.step;
-  uint8_t* const to = static_cast<uint8_t*>(is_k ? a.keys : a.values) + to_row * a.head_dim;
+  const int64_t to_row = cache.row(head, a.pos + int(token));
+  if (lane == 0) (is_k ? cache.key_scales : cache.value_scales)[to_row] = scale.step;
+  uint8_t* const to = static_cast<uint8_t*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
 #pragma unroll
   for (int c = 0; c < kLevelChunks; ++c) {
     if (!is_there(c)) continue;
@@ -207,16 +210,15 @@ __global__ void __launch_bounds__(kThreads, 5)
 struct RopeAppendArgs {
   void* q;            // [n_tokens, n_heads, head_dim] T, or null
   const void *k, *v;  // [n_tokens, n_kv_heads, head_dim] T
-  __half *keys, *values;
+  attention::Cache cache;
   const float2* cos_sin;
-  int64_t capacity, pos;
-  int n_heads, n_kv_heads, head_dim, n_pairs;
+  int pos, n_heads, n_pairs;
 };
 
 // q[t, h] turned as rope_kernel does; cache[h, pos + t] = k[t, h], turned, and v[t, h]. With no q
 // and no pairs an append alone
 //
-//   cache    [n_kv_heads, capacity, head_dim] F16
+//   cache    F16
 //   launch   a block a token of v (blockIdx.y 0), k (1) or q (2); a thread 2 x 16 bytes of some
 //   heads:
 //            of both halves of 8 pairs, or of what is not turned
@@ -229,16 +231,17 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
   ptx::wait_for_predecessor();
   const int64_t token = blockIdx.x;
   const bool is_v = blockIdx.y == 0, is_q = blockIdx.y == 2;
-  const int n_heads = is_q ? a.n_heads : a.n_kv_heads;
-  const int n_chunks = a.head_dim / 16, n_pairs = is_v ? 0 : a.n_pairs, n_turned = n_pairs / 8;
+  const int n_heads = is_q ? a.n_heads : a.cache.n_kv_heads, head_dim = a.cache.head_dim;
+  const int n_chunks = head_dim / 16, n_pairs = is_v ? 0 : a.n_pairs, n_turned = n_pairs / 8;
   const int heads_at_once = static_cast<int>(blockDim.y);
   const T* const x = static_cast<const T*>(is_q ? a.q : is_v ? a.v : a.k);
   for (int chunk = threadIdx.x; chunk < n_chunks; chunk += static_cast<int>(blockDim.x)) {
     const bool turns = chunk < n_turned;
     if (is_q && !turns) continue;
     const int first = chunk * 8 + (turns ? 0 : n_pairs);
-    const int second = first + (turns ? n_pairs : a.head_dim / 2 - n_pairs);
+    const int second = first + (turns ? n_pairs : head_dim / 2 - n_pairs);
     float2 angles[8];
+    const int64_t row_of_head_0 = is_q ? 0 : a.cache.row(0, a.pos + int(token));
     if (turns) load_angles(angles, a.cos_sin + (a.pos + token) * a.n_pairs + chunk * 8);
     for (int h = threadIdx.y; h < n_heads; h += kHeadsAtOnce * heads_at_once) {
       Vec<T, 8> low[kHeadsAtOnce], high[kHeadsAtOnce];
@@ -246,7 +249,7 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
       for (int u = 0; u < kHeadsAtOnce; ++u) {
         const int head = h + u * heads_at_once;
         if (head >= n_heads) break;
-        const T* const from = x + (token * n_heads + head) * a.head_dim;
+        const T* const from = x + (token * n_heads + head) * head_dim;
         low[u] = load<8>(from + first);
         high[u] = load<8>(from + second);
       }
@@ -262,12 +265,12 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
           high[u] = turned.high;
         }
         if (is_q) {
-          T* const to = static_cast<T*>(a.q) + (token * n_heads + head) * a.head_dim;
+          T* const to = static_cast<T*>(a.q) + (token * n_heads + head) * head_dim;
           store(to + first, low[u]);
           store(to + second, high[u]);
         } else {
-          __half* const to =
-              (is_v ? a.values : a.keys) + (head * a.capacity + a.pos + token) * a.head_dim;
+          __half* const to = static_cast<__half*>(is_v ? a.cache.values : a.cache.keys) +
+                             (row_of_head_0 + head * attention::kPage) * head_dim;
           store(to + first, low[u]);
           store(to + second, high[u]);
         }
@@ -285,9 +288,10 @@ bool in_words(const KvLayer& cache, const Tensor& k, const Tensor& v) {
 void run_rope_append(cudaStream_t stream, DType dtype, const RopeAppendArgs& args,
                      int64_t n_tokens) {
   visit_half(dtype, [&]<typename T>() {
-    launch(rope_append_kernel<T>, dim3(narrow<unsigned>(n_tokens), args.q == nullptr ? 2 : 3),
-           threads_of_token(std::max(args.n_heads, args.n_kv_heads), args.head_dim / 16), 0, stream,
-           args);
+    launch(
+        rope_append_kernel<T>, dim3(narrow<unsigned>(n_tokens), args.q == nullptr ? 2 : 3),
+        threads_of_token(std::max(args.n_heads, args.cache.n_kv_heads), args.cache.head_dim / 16),
+        0, stream, args);
   });
 }
 
@@ -323,14 +327,13 @@ void rope(cudaStream_t stream, Tensor out, Tensor x, Tensor cos_sin, int64_t pos
   });
 }
 
-void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t pos) {
+void kv_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor k, Tensor v) {
   MINFER_CHECK(k.shape.rank == 3 && v.shape == k.shape && v.dtype == k.dtype &&
                    k.shape[1] == cache.n_kv_heads && k.shape[2] == cache.head_dim,
                "kv_append: k ", k.shape, ", v ", v.shape, " to a cache of ", cache.n_kv_heads,
                " heads of ", cache.head_dim);
   const int64_t n_tokens = k.shape[0];
-  MINFER_CHECK(pos >= 0 && pos + n_tokens <= cache.capacity, "kv_append: positions ", pos, " to ",
-               pos + n_tokens, " of a cache of ", cache.capacity);
+  attention::check_place("kv_append", place, n_tokens);
   MINFER_CHECK(cache.dtype == DType::F16 || cache.dtype == DType::U8, "kv_append: a cache of ",
                cache.dtype);
   if (k.n_elements() == 0) return;
@@ -339,29 +342,19 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
                            {.q = nullptr,
                             .k = k.data,
                             .v = v.data,
-                            .keys = data_of<__half>(cache.keys),
-                            .values = data_of<__half>(cache.values),
+                            .cache = attention::cache_of(cache, place.pages),
                             .cos_sin = nullptr,
-                            .capacity = cache.capacity,
-                            .pos = pos,
+                            .pos = narrow<int>(place.pos),
                             .n_heads = 0,
-                            .n_kv_heads = narrow<int>(cache.n_kv_heads),
-                            .head_dim = narrow<int>(cache.head_dim),
                             .n_pairs = 0},
                            n_tokens);
   }
   const AppendArgs args{
       .k = k.data,
       .v = v.data,
-      .keys = cache.keys.view().data,
-      .values = cache.values.view().data,
-      .key_scales = data_of<float>(cache.key_scales),
-      .value_scales = data_of<float>(cache.value_scales),
+      .cache = attention::cache_of(cache, place.pages),
       .n_tokens = n_tokens,
-      .capacity = cache.capacity,
-      .pos = pos,
-      .n_heads = narrow<int>(cache.n_kv_heads),
-      .head_dim = narrow<int>(cache.head_dim),
+      .pos = narrow<int>(place.pos),
   };
   const dim3 grid(narrow<unsigned>(ceil_div(n_tokens * cache.n_kv_heads, kWarps)), 2);
   const auto n_lanes =
@@ -381,13 +374,14 @@ void kv_append(cudaStream_t stream, KvLayer& cache, Tensor k, Tensor v, int64_t 
   });
 }
 
-void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                 int64_t pos) {
+void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor q, Tensor k,
+                 Tensor v, Tensor cos_sin) {
+  const int64_t pos = place.pos;
   if (cache.dtype != DType::F16 || !in_words(cache, k, v) || !aligned16(q) || !cos_sin ||
       cos_sin.shape[1] % 8 != 0 || !aligned16(cos_sin)) {
     rope(stream, q, q, cos_sin, pos);
     rope(stream, k, k, cos_sin, pos);
-    return kv_append(stream, cache, k, v, pos);
+    return kv_append(stream, cache, place, k, v);
   }
   const int64_t n_tokens = q.shape[0], n_pairs = cos_sin.shape[1];
   const Shape of_kv{n_tokens, cache.n_kv_heads, cache.head_dim};
@@ -397,23 +391,19 @@ void rope_append(cudaStream_t stream, KvLayer& cache, Tensor q, Tensor k, Tensor
                v.dtype, " ", v.shape, " to a cache of ", cache.n_kv_heads, " heads of ",
                cache.head_dim);
   MINFER_CHECK(cos_sin.dtype == DType::F32 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
-                   2 * n_pairs <= cache.head_dim && pos >= 0 &&
-                   pos + n_tokens <= std::min(cos_sin.shape[0], cache.capacity),
+                   2 * n_pairs <= cache.head_dim && pos + n_tokens <= cos_sin.shape[0],
                "rope_append: positions ", pos, " to ", pos + n_tokens, " by a table ",
-               cos_sin.shape, ", a cache of ", cache.capacity);
+               cos_sin.shape);
+  attention::check_place("rope_append", place, n_tokens);
   if (n_tokens == 0) return;
   const RopeAppendArgs args{
       .q = q.data,
       .k = k.data,
       .v = v.data,
-      .keys = data_of<__half>(cache.keys),
-      .values = data_of<__half>(cache.values),
+      .cache = attention::cache_of(cache, place.pages),
       .cos_sin = data_of<const float2>(cos_sin),
-      .capacity = cache.capacity,
-      .pos = pos,
+      .pos = narrow<int>(pos),
       .n_heads = narrow<int>(q.shape[1]),
-      .n_kv_heads = narrow<int>(cache.n_kv_heads),
-      .head_dim = narrow<int>(cache.head_dim),
       .n_pairs = narrow<int>(n_pairs),
   };
   run_rope_append(stream, q.dtype, args, n_tokens);

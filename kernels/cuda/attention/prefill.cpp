@@ -9,24 +9,27 @@ bool is_aligned16(const Tensor& x) { return reinterpret_cast<uintptr_t>(x.data) 
 
 }  // namespace
 
-int64_t attention_prefill_workspace(const KvLayer& cache) {
-  if (cache.dtype != DType::U8) return 0;
-  const int64_t of_queries = attention::decode_queries_workspace(cache.head_dim);
-  if (!attention::has_prefill_wgmma(cache.head_dim)) return of_queries;
-  const Shape as_halves{cache.n_kv_heads, cache.capacity, cache.head_dim};
+int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t head_dim,
+                                    int64_t n_pages) {
+  if (dtype != DType::U8) return 0;
+  const int64_t of_queries = attention::decode_queries_workspace(head_dim);
+  if (!attention::has_prefill_wgmma(head_dim)) return of_queries;
+  const Shape as_halves{n_pages, n_kv_heads, kPagePositions, head_dim};
   return std::max(of_queries, 2 * bytes_of(DType::F16, as_halves));
 }
 
-void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                       float scale, void* workspace) {
+void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                       const CachePlace& place, float scale, void* workspace) {
   MINFER_CHECK(q.shape.rank == 3 && out.shape == q.shape && q.shape[2] == cache.head_dim,
                "attention: q ", q.shape, ", out ", out.shape, ", cache of head_dim ",
                cache.head_dim);
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1];
   MINFER_CHECK(cache.n_kv_heads > 0 && n_heads % cache.n_kv_heads == 0, "attention: ", n_heads,
                " query heads for ", cache.n_kv_heads);
-  MINFER_CHECK(pos >= 0 && pos + n_tokens <= cache.capacity, "attention: positions ", pos, " to ",
-               pos + n_tokens, " of a cache of ", cache.capacity);
+  MINFER_CHECK(
+      place.pages != nullptr && place.pos >= 0 && place.pos + n_tokens <= place.max_positions(),
+      "attention: positions ", place.pos, " to ", place.pos + n_tokens, " of ", place.n_pages,
+      " pages");
   const auto is_half = [](DType dtype) { return dtype == DType::F16 || dtype == DType::BF16; };
   MINFER_CHECK(is_half(q.dtype) && is_half(out.dtype), "attention: q ", q.dtype, ", out ",
                out.dtype);
@@ -36,22 +39,26 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                "attention: head_dim ", cache.head_dim, " is past ", attention::kMaxHeadDim);
   MINFER_CHECK(scale > 0, "attention: a scale of ", scale);
   if (n_tokens == 0) return;
+  const int64_t kv_len = place.pos + n_tokens;
   Tensor keys = cache.keys, values = cache.values;
   const bool has_memory = cache.dtype == DType::U8 && workspace != nullptr;
   if (has_memory && n_tokens <= kMaxMatvecTokens)
-    return attention::decode_queries(stream, out, q, cache, pos, scale, workspace);
+    return attention::decode_queries(stream, out, q, cache, place, scale, workspace);
   const bool from_halves = has_memory && attention::has_prefill_wgmma(cache.head_dim);
   if (from_halves) {
-    keys = {workspace, DType::F16, {cache.n_kv_heads, pos + n_tokens, cache.head_dim}};
+    keys = {workspace,
+            DType::F16,
+            {pages_for(kv_len), cache.n_kv_heads, kPagePositions, cache.head_dim}};
     values = {static_cast<char*>(workspace) + keys.n_bytes(), DType::F16, keys.shape};
   }
   const bool all_aligned =
       is_aligned16(out) && is_aligned16(q) && is_aligned16(keys) && is_aligned16(values);
   if (keys.dtype != DType::F16 || !all_aligned || !attention::has_prefill_wgmma(cache.head_dim)) {
-    return attention::prefill_mma(stream, out, q, cache, pos, scale);
+    return attention::prefill_mma(stream, out, q, cache, place, scale);
   }
-  if (from_halves) attention::dequantize_kv(stream, keys, values, cache);
-  attention::prefill_wgmma(stream, out, q, keys, values, pos, scale);
+  if (from_halves) attention::dequantize_kv(stream, keys, values, cache, place, kv_len);
+  attention::prefill_wgmma(stream, out, q, keys, values, from_halves ? nullptr : place.pages,
+                           place.pos, scale);
 }
 
 }  // namespace minfer::cuda

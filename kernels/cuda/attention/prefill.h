@@ -13,23 +13,25 @@ constexpr float kLog2E = 1.44269504088896341f;
 // Whether this card and the binary's kernels allow prefill_wgmma for heads of that size; all its
 // tensors must be 16-byte aligned besides.
 bool has_prefill_wgmma(int64_t head_dim);
-// keys, values [n_kv_heads, capacity, head_dim] F16
+// keys, values [.., n_kv_heads, kPagePositions, head_dim] F16: pages as `pages` has them, or, where
+// that is null, one behind the other.
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   int64_t pos, float scale);
+                   const int32_t* pages, int64_t pos, float scale);
 
-// Positions [0, kv_len) of a U8 cache: keys, values [n_kv_heads, kv_len, head_dim] F16, 16-byte
-// aligned; head_dim a multiple of 8.
-void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLayer& cache);
+// Positions [0, kv_len) of a U8 cache, pages one behind the other: keys, values [pages of kv_len,
+// n_kv_heads, kPagePositions, head_dim] F16, 16-byte aligned; head_dim a multiple of 8.
+void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLayer& cache,
+                   const CachePlace& place, int64_t kv_len);
 
 // Few queries over a U8 cache, whose positions are split over blocks: head dims up to 256, every
 // card. `workspace`: decode_queries_workspace(head_dim) bytes, 256-byte aligned, of any content.
 int64_t decode_queries_workspace(int64_t head_dim);
-void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                    float scale, void* workspace);
+void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                    const CachePlace& place, float scale, void* workspace);
 
 // Head dims up to 256, caches of F16 and U8, every card.
 constexpr int64_t kMaxHeadDim = 256;
-void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                 float scale);
+void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                 const CachePlace& place, float scale);
 
 }  // namespace minfer::cuda::attention

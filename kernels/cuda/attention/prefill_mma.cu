@@ -1,3 +1,4 @@
+#include "kernels/cuda/attention/cache.cuh"
 #include "kernels/cuda/attention/load_halves.cuh"
 #include "kernels/cuda/attention/prefill.h"
 #include "kernels/cuda/attention/softmax_state.cuh"
@@ -20,9 +21,7 @@ struct alignas(16) Shared {
 
 struct Args {
   const void* q;
-  const void *k, *v;               // [n_kv, capacity, head_dim] F16 or U8
-  const float *k_scale, *v_scale;  // [n_kv, capacity], of U8
-  int64_t capacity;
+  Cache cache;
   int n_tokens, n_heads, heads_per_kv, head_dim, pos;
   bool q_is_bf16, kv_is_u8, rows_aligned;
   float scale_log2;
@@ -88,7 +87,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
   const int head = int(blockIdx.x) % a.n_heads, row = n_rows - 1 - int(blockIdx.x) / a.n_heads;
   const int first = a.pos + row * kQueries, kv_len = a.pos + a.n_tokens;
   const int n_tiles = (min(first + kQueries, kv_len) + kKeys - 1) / kKeys;
-  const int64_t kv_row = head / a.heads_per_kv * a.capacity;
+  const int kv_head = head / a.heads_per_kv;
 
   for (int i = threadIdx.x; i < kQueries * (kD / 8); i += kThreads) {
     const int r = i / (kD / 8), d = i % (kD / 8) * 8;
@@ -107,12 +106,12 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
       Vec<__half> k = {}, v = {};  // what lies past kv_len may be anything, so it is not read
       float k_scale = 1;
       if (position < kv_len) {
-        const int64_t at = kv_row + position;
-        k = load_kv(a, a.k, at * a.head_dim, d);
-        v = load_kv(a, a.v, at * a.head_dim, d);
+        const int64_t at = a.cache.row(kv_head, position);
+        k = load_kv(a, a.cache.keys, at * a.head_dim, d);
+        v = load_kv(a, a.cache.values, at * a.head_dim, d);
         if (a.kv_is_u8) {
-          k_scale = a.k_scale[at];
-          const float v_scale = a.v_scale[at];
+          k_scale = a.cache.key_scales[at];
+          const float v_scale = a.cache.value_scales[at];
 #pragma unroll
           for (int e = 0; e < 8; ++e) v[e] = __float2half_rn(__half2float(v[e]) * v_scale);
         }
@@ -209,24 +208,20 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 
 }  // namespace
 
-void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache, int64_t pos,
-                 float scale) {
+void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
+                 const CachePlace& place, float scale) {
   const auto aligned = [](const Tensor& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   };
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1];
   const Args args{
       .q = q.data,
-      .k = cache.keys.view().data,
-      .v = cache.values.view().data,
-      .k_scale = data_of<const float>(cache.key_scales),
-      .v_scale = data_of<const float>(cache.value_scales),
-      .capacity = cache.capacity,
+      .cache = cache_of(cache, place.pages),
       .n_tokens = narrow<int>(n_tokens),
       .n_heads = narrow<int>(n_heads),
       .heads_per_kv = narrow<int>(n_heads / cache.n_kv_heads),
       .head_dim = narrow<int>(cache.head_dim),
-      .pos = narrow<int>(pos),
+      .pos = narrow<int>(place.pos),
       .q_is_bf16 = q.dtype == DType::BF16,
       .kv_is_u8 = cache.dtype == DType::U8,
       .rows_aligned =

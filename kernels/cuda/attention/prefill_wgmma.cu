@@ -24,12 +24,19 @@ struct __align__(1024) Shared {
   uint64_t k_full[kStages], k_empty[kStages], v_full[kStages], v_empty[kStages];
 };
 
+struct CacheMaps {
+  CUtensorMap keys, values, last_keys, last_values;
+  const int32_t* pages;
+};
+
 // out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r = n_heads /
 // n_kv
 //
 //   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
-//   k, v       [n_kv, pos + n_tokens, head_dim] F16 as tensors of boxes [128 keys, 64 dims]: what
-//              lies past either end reads as zero, whatever is in memory there
+//   maps       pages of keys and of values F16 as tensors of boxes [128 keys, 64 dims], a box a
+//              page of a head, `pages` in the order of positions; of the last one another map, that
+//              ends with position pos + n_tokens: what lies past either end reads as zero, whatever
+//              is in memory there
 //   launch     one block for 128 queries of a head: a producer warpgroup, of which one thread
 //              copies K and V tiles into a ring, and two consumer warpgroups of 64 queries that
 //              take turns: one has the tensor cores while the other is at its softmax. Heads in
@@ -42,8 +49,7 @@ struct __align__(1024) Shared {
 template <int kD, typename T>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
-                         const __grid_constant__ CUtensorMap map_k,
-                         const __grid_constant__ CUtensorMap map_v, int n_tokens, int n_heads,
+                         const __grid_constant__ CacheMaps maps, int n_tokens, int n_heads,
                          int heads_per_kv, int head_dim, int pos, int head_group,
                          float scale_log2) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -76,17 +82,22 @@ __global__ void __launch_bounds__(kThreads, 1)
   if (wg == 0) {
     ptx::shrink_registers<24>();
     if (threadIdx.x != 0) return;
-    const int kv_head = head / heads_per_kv;
+    const int kv_head = head / heads_per_kv, n_kv_heads = n_heads / heads_per_kv;
+    const int last_page = (pos + n_tokens - 1) / kKeys;
     int slot = 0, parity = 1;
     for (int j = 0; j < n_tiles; ++j) {
+      const int page = maps.pages == nullptr ? j : __ldg(maps.pages + j);
+      const int matrix = page * n_kv_heads + kv_head;
+      const CUtensorMap* const map_k = j == last_page ? &maps.last_keys : &maps.keys;
+      const CUtensorMap* const map_v = j == last_page ? &maps.last_values : &maps.values;
       ptx::mbarrier_wait(s.k_empty + slot, parity);
       ptx::mbarrier_expect(s.k_full + slot, kBoxes * kBox * 2);
       for (int b = 0; b < kBoxes; ++b)
-        copy_box(s.k[slot][b], &map_k, s.k_full + slot, b * 64, j * kKeys, kv_head);
+        copy_box(s.k[slot][b], map_k, s.k_full + slot, b * 64, 0, matrix);
       ptx::mbarrier_wait(s.v_empty + slot, parity);
       ptx::mbarrier_expect(s.v_full + slot, kBoxes * kBox * 2);
       for (int b = 0; b < kBoxes; ++b)
-        copy_box(s.v[slot][b], &map_v, s.v_full + slot, b * 64, j * kKeys, kv_head);
+        copy_box(s.v[slot][b], map_v, s.v_full + slot, b * 64, 0, matrix);
       if (++slot == kStages) {
         slot = 0;
         parity ^= 1;
@@ -247,10 +258,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// Positions [0, kv_len) of keys or values as boxes of 128 positions and 64 dims of one head.
-CUtensorMap cache_map(const Tensor& x, int64_t kv_len) {
-  const int64_t n_heads = x.shape[0], capacity = x.shape[1], head_dim = x.shape[2];
-  return make_heads_map(x.data, kv_len, n_heads, head_dim, capacity * head_dim, kKeys);
+// The first n positions of pages of keys or values, as boxes of 64 dims of one head.
+CUtensorMap cache_map(const Tensor& x, int64_t n) {
+  const int64_t n_pages = x.shape[0], n_heads = x.shape[1], head_dim = x.shape[3];
+  return make_heads_map(x.data, n, n_pages * n_heads, head_dim, kKeys * head_dim, kKeys);
 }
 
 // Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
@@ -272,11 +283,13 @@ bool has_prefill_wgmma(int64_t head_dim) {
 }
 
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   int64_t pos, float scale) {
+                   const int32_t* pages, int64_t pos, float scale) {
+  static_assert(kKeys == kPagePositions);
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
-  const int64_t n_kv_heads = keys.shape[0], head_dim = keys.shape[2];
-  const CUtensorMap map_k = cache_map(keys, kv_len);
-  const CUtensorMap map_v = cache_map(values, kv_len);
+  const int64_t n_kv_heads = keys.shape[1], head_dim = keys.shape[3];
+  const int64_t n_of_last = kv_len - (pages_for(kv_len) - 1) * kKeys;
+  const CacheMaps maps{cache_map(keys, kKeys), cache_map(values, kKeys), cache_map(keys, n_of_last),
+                       cache_map(values, n_of_last), pages};
   const auto run = [&]<int kD, typename T>() {
     const auto kernel = prefill_wgmma_kernel<kD, T>;
     constexpr int kBytes = sizeof(Shared<kD>);
@@ -284,7 +297,7 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
     const int64_t n_blocks = ceil_div(n_tokens, kQueries) * n_heads;
     launch(kernel, narrow<unsigned>(n_blocks), kThreads, kBytes, stream, data_of<T>(out), q.data,
-           q.dtype == DType::BF16, map_k, map_v, narrow<int>(n_tokens), narrow<int>(n_heads),
+           q.dtype == DType::BF16, maps, narrow<int>(n_tokens), narrow<int>(n_heads),
            narrow<int>(n_heads / n_kv_heads), narrow<int>(head_dim), narrow<int>(pos),
            narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)), scale * kLog2E);
   };

@@ -184,28 +184,32 @@ class KernelBench {
         "rope",
         {in(DType::F16, heads), out(DType::F16, heads), in(DType::F32, {kTokens, kHeadDim / 2, 2})},
         [&](auto& t) { rope(stream(), t[1], t[0], t[2], 0); });
-    stream_through(
-        "rope_append",
-        {in_out(DType::F16, heads), in(DType::F16, heads), in(DType::F16, heads),
-         out(DType::F16, {kHeads, kTokens, kHeadDim}), out(DType::F16, {kHeads, kTokens, kHeadDim}),
-         in(DType::F32, {kTokens, kHeadDim / 2, 2})},
-        [&](auto& t) {
-          KvLayer layer = layer_of(DType::F16, kTokens, view_of_tensor(t[3]), view_of_tensor(t[4]));
-          rope_append(stream(), layer, t[0], t[1], t[2], t[5], 0);
-        });
+    const int64_t n_pages = pages_for(kTokens);
+    const DeviceTensor pages = pages_in_order(n_pages);
+    const CachePlace place = first_place(pages);
+    const Shape cache_rows{n_pages, kHeads, kPagePositions, kHeadDim};
+    stream_through("rope_append",
+                   {in_out(DType::F16, heads), in(DType::F16, heads), in(DType::F16, heads),
+                    out(DType::F16, cache_rows), out(DType::F16, cache_rows),
+                    in(DType::F32, {kTokens, kHeadDim / 2, 2})},
+                   [&](auto& t) {
+                     KvLayer layer =
+                         layer_of(DType::F16, n_pages, view_of_tensor(t[3]), view_of_tensor(t[4]));
+                     rope_append(stream(), layer, place, t[0], t[1], t[2], t[5]);
+                   });
     for (DType dtype : {DType::F16, DType::U8}) {
       const char* const name = dtype == DType::U8 ? "kv_append_int8" : "kv_append_f16";
-      const Operand keys = out(dtype, {kHeads, kTokens, kHeadDim});
-      const Operand scales = out(DType::F32, {kHeads, kTokens});
+      const Operand keys = out(dtype, cache_rows);
+      const Operand scales = out(DType::F32, {n_pages, kHeads, kPagePositions});
       std::vector<Operand> operands = {in(DType::F16, heads), in(DType::F16, heads), keys, keys};
       if (dtype == DType::U8) operands.insert(operands.end(), {scales, scales});
       stream_through(name, operands, [&](auto& t) {
-        KvLayer layer = layer_of(dtype, kTokens, view_of_tensor(t[2]), view_of_tensor(t[3]));
+        KvLayer layer = layer_of(dtype, n_pages, view_of_tensor(t[2]), view_of_tensor(t[3]));
         if (dtype == DType::U8) {
           layer.key_scales = view_of_tensor(t[4]);
           layer.value_scales = view_of_tensor(t[5]);
         }
-        kv_append(stream(), layer, t[0], t[1], 0);
+        kv_append(stream(), layer, place, t[0], t[1]);
       });
     }
     const DeviceTensor ids = token_ids();
@@ -279,13 +283,16 @@ class KernelBench {
     const TimedGemm timed{m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3};
     const std::string shape = cat(m, " x ", timed.n, " x ", timed.k, " f16");
     if (!choice_.wants("gemm_append", shape)) return;
-    const DeviceTensor keys = allocate_device(DType::F16, {kHeads, m, kHeadDim});
-    const DeviceTensor values = allocate_device(DType::F16, {kHeads, m, kHeadDim});
+    const int64_t n_pages = pages_for(m);
+    const DeviceTensor pages = pages_in_order(n_pages);
+    const Shape cache_rows{n_pages, kHeads, kPagePositions, kHeadDim};
+    const DeviceTensor keys = allocate_device(DType::F16, cache_rows);
+    const DeviceTensor values = allocate_device(DType::F16, cache_rows);
     const DeviceTensor table = random_tensor(DType::F32, {m, kHeadDim / 2, 2});
-    KvLayer layer = layer_of(DType::F16, m, view_of_tensor(keys), view_of_tensor(values));
+    KvLayer layer = layer_of(DType::F16, n_pages, view_of_tensor(keys), view_of_tensor(values));
     if (!gemm_can_append(gemm_timer().args_of(timed), layer, table)) return;
     const auto times = gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
-      gemm_append(stream(), layer, x, parts.first<3>(), table, 0);
+      gemm_append(stream(), layer, first_place(pages), x, parts.first<3>(), table);
     });
     KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.flops()};
     if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
@@ -348,15 +355,17 @@ class KernelBench {
       for (int64_t n : {512, 2048, 4096}) {
         const std::string shape = attention_shape(n, dtype);
         if (!choice_.wants("attention_prefill", shape)) continue;
-        const KvLayer cache = random_kv_layer(dtype, kHeads, kHeadDim, n);
+        const KvLayer cache = random_kv_layer(dtype, kHeads, kHeadDim, pages_for(n));
+        const DeviceTensor pages = pages_in_order(pages_for(n));
         const DeviceTensor q = random_tensor(DType::F16, {n, kHeads, kHeadDim}, 2);
         const DeviceTensor o = allocate_device(DType::F16, {n, kHeads, kHeadDim});
-        const DeviceTensor workspace =
-            allocate_device(DType::U8, {attention_prefill_workspace(cache)});
+        const DeviceTensor workspace = allocate_device(
+            DType::U8, {attention_prefill_workspace(dtype, kHeads, kHeadDim, pages_for(n))});
         constexpr int kTimes = 10;
         const double us = graph_us(stream(), kTimes, [&] {
           for (int i = 0; i < kTimes; ++i)
-            attention_prefill(stream(), o, q, cache, 0, 0.09f, workspace.view().data);
+            attention_prefill(stream(), o, q, cache, first_place(pages), 0.09f,
+                              workspace.view().data);
         });
         const double flops = 2.0 * double(n) * double(n + 1) * double(kHeads * kHeadDim);
         choice_.done({"attention_prefill", shape, Bound::Flops, us * 1e-6, flops});
@@ -366,6 +375,7 @@ class KernelBench {
 
   void attention_of_steps() {
     constexpr int64_t kCapacity = 4096;
+    const DeviceTensor pages = pages_in_order(pages_for(kCapacity));
     std::optional<TensorPool> pool;
     for (DType dtype : {DType::F16, DType::U8}) {
       for (int64_t context : {128, 512, 4096}) {
@@ -377,7 +387,8 @@ class KernelBench {
         const int n_caches = int(std::clamp(200e6 / bytes + 1, 2.0, 64.0));
         if (!pool) pool.emplace(int64_t{4} << 30, 2.0f);
         std::vector<KvLayer> caches;
-        for (int i = 0; i < n_caches; ++i) caches.push_back(layer_from(*pool, dtype, kCapacity));
+        for (int i = 0; i < n_caches; ++i)
+          caches.push_back(layer_from(*pool, dtype, pages_for(kCapacity)));
         const Shape heads{kHeads, kHeadDim};
         const DeviceTensor q = random_tensor(DType::F16, heads, 2);
         const DeviceTensor k = random_tensor(DType::F16, heads, 2);
@@ -397,7 +408,9 @@ class KernelBench {
                                         .v = v,
                                         .rope = table,
                                         .cache = &caches[size_t(i % n_caches)],
+                                        .pages = first_place(pages).pages,
                                         .pos = static_cast<const int*>(pos.view().data),
+                                        .max_seq_len = kCapacity,
                                         .scale = 0.09f,
                                         .workspace = workspace.view().data});
           }
@@ -412,24 +425,28 @@ class KernelBench {
   static DeviceTensor view_of_tensor(const Tensor& t) {
     return DeviceTensor(t, [](void*) {});
   }
-  static KvLayer layer_of(DType dtype, int64_t capacity, DeviceTensor keys, DeviceTensor values) {
+  static KvLayer layer_of(DType dtype, int64_t n_pages, DeviceTensor keys, DeviceTensor values) {
     KvLayer layer;
     layer.keys = std::move(keys);
     layer.values = std::move(values);
     layer.n_kv_heads = kHeads;
     layer.head_dim = kHeadDim;
-    layer.capacity = capacity;
+    layer.n_pages = n_pages;
     layer.dtype = dtype;
     return layer;
   }
-  static KvLayer layer_from(TensorPool& pool, DType dtype, int64_t capacity) {
-    const Shape rows{kHeads, capacity, kHeadDim}, scales{kHeads, capacity};
-    KvLayer layer = layer_of(dtype, capacity, pool.take(dtype, rows), pool.take(dtype, rows));
+  static KvLayer layer_from(TensorPool& pool, DType dtype, int64_t n_pages) {
+    const Shape rows{n_pages, kHeads, kPagePositions, kHeadDim};
+    const Shape scales{n_pages, kHeads, kPagePositions};
+    KvLayer layer = layer_of(dtype, n_pages, pool.take(dtype, rows), pool.take(dtype, rows));
     if (dtype == DType::U8) {
       layer.key_scales = pool.take(DType::F32, scales);
       layer.value_scales = pool.take(DType::F32, scales);
     }
     return layer;
+  }
+  static CachePlace first_place(const DeviceTensor& pages) {
+    return {static_cast<const int32_t*>(pages.view().data), pages.view().n_elements(), 0};
   }
   static DeviceTensor to_card(const std::vector<int32_t>& values) {
     const int64_t n = std::ssize(values);

@@ -1,6 +1,7 @@
 #include "kernels/cuda/bench/random_tensors.h"
 
 #include <algorithm>
+#include <numeric>
 #include <vector>
 
 #include "kernels/base/math.h"
@@ -62,19 +63,31 @@ DeviceTensor constant_tensor(const Shape& shape, float value) {
   return tensor;
 }
 
-KvLayer random_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity) {
+KvLayer random_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t n_pages) {
+  const Shape scales{n_pages, n_kv_heads, kPagePositions};
+  const Shape rows{n_pages, n_kv_heads, kPagePositions, head_dim};
   KvLayer layer;
-  layer.keys = random_tensor(dtype, {n_kv_heads, capacity, head_dim}, 2);
-  layer.values = random_tensor(dtype, {n_kv_heads, capacity, head_dim}, 2);
+  layer.keys = random_tensor(dtype, rows, 2);
+  layer.values = random_tensor(dtype, rows, 2);
   if (dtype == DType::U8) {
-    layer.key_scales = constant_tensor({n_kv_heads, capacity}, 0.01f);
-    layer.value_scales = constant_tensor({n_kv_heads, capacity}, 0.01f);
+    layer.key_scales = constant_tensor(scales, 0.01f);
+    layer.value_scales = constant_tensor(scales, 0.01f);
   }
   layer.n_kv_heads = n_kv_heads;
   layer.head_dim = head_dim;
-  layer.capacity = capacity;
+  layer.n_pages = n_pages;
   layer.dtype = dtype;
   return layer;
+}
+
+DeviceTensor pages_in_order(int64_t n_pages) {
+  std::vector<int32_t> pages(static_cast<size_t>(n_pages));
+  std::iota(pages.begin(), pages.end(), 0);
+  DeviceTensor table = allocate_device(DType::F32, {n_pages});  // 4 bytes each
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(table.view().data, pages.data(), 4 * pages.size(), cudaMemcpyHostToDevice));
+  MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for it
+  return table;
 }
 
 DeviceTensor TensorPool::take(DType dtype, const Shape& shape) {

@@ -10,7 +10,9 @@ namespace minfer::cuda {
 DeviceTensor random_tensor(DType dtype, const Shape& shape, float scale = 1);
 DeviceTensor constant_tensor(const Shape& shape, float value);  // F32
 
-KvLayer random_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity);
+KvLayer random_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t n_pages);
+// The table of a sequence whose pages lie one behind the other.
+DeviceTensor pages_in_order(int64_t n_pages);
 
 // How the elements of a matrix are stored.
 struct WeightFormat {

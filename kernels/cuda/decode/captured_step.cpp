@@ -1,5 +1,7 @@
 #include "kernels/cuda/decode/captured_step.h"
 
+#include <algorithm>
+
 #include "kernels/cuda/launchers.h"
 
 namespace minfer::cuda {
@@ -50,14 +52,16 @@ CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32
       model_(model),
       epochs_per_step_(epochs_per_step),
       host_logits_(static_cast<size_t>(model.output->out_dim)),
+      host_pages_(static_cast<size_t>(pages_for(model.max_seq_len))),
+      device_pages_(allocate_device(DType::F32, {pages_for(model.max_seq_len)})),  // 4 bytes each
       device_input_(allocate_device(DType::U8, {int64_t{sizeof(StepInput)}})),
       device_choice_(allocate_device(DType::U8, {int64_t{sizeof(TokenChoice)}})),
       x_(allocate_device(DType::F32, {1, model.embedding->in_dim})),
       logits_(allocate_device(DType::F32, {1, model.output->out_dim})),
       ends_{make_event_without_time(), make_event_without_time()} {}
 
-std::span<const float> CapturedStep::step(TokenId token, int64_t pos) {
-  check(pos, 1);
+std::span<const float> CapturedStep::step(const DecodeRow& row) {
+  check(row, 1);
   if (!graph_) {
     graph_ = capture_graph(stream_, [this] {
       copy_input();
@@ -67,17 +71,17 @@ std::span<const float> CapturedStep::step(TokenId token, int64_t pos) {
                                         cudaMemcpyDeviceToHost, stream_));
     });
   }
-  *host_input_.data() = {token, narrow<int32_t>(pos), epoch_};
+  set_input(row);
   launch(graph_);
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
   return {host_logits_.data(), host_logits_.size()};
 }
 
-std::unique_ptr<DecodeRun> CapturedStep::start(TokenId token, int64_t pos, int64_t n_steps,
+std::unique_ptr<DecodeRun> CapturedStep::start(const DecodeRow& row, int64_t n_steps,
                                                const DecodeSampling& sampling) {
-  check(pos, n_steps);
+  check(row, n_steps);
   const std::optional<TokenChoice> choice =
-      token_choice(sampling, logits_.view().n_elements(), pos);
+      token_choice(sampling, logits_.view().n_elements(), row.pos);
   if (!choice) return nullptr;
   auto* const choice_on_card = static_cast<TokenChoice*>(device_choice_.view().data);
   if (!choosing_graph_) {
@@ -88,11 +92,11 @@ std::unique_ptr<DecodeRun> CapturedStep::start(TokenId token, int64_t pos, int64
     });
   }
   *host_choice_.data() = *choice;
-  *host_input_.data() = {token, narrow<int32_t>(pos), epoch_};
+  set_input(row);
   MINFER_CUDA_CHECK(cudaMemcpyAsync(choice_on_card, host_choice_.data(), sizeof(TokenChoice),
                                     cudaMemcpyHostToDevice, stream_));
   copy_input();
-  auto run = std::make_unique<Run>(*this, pos, n_steps);
+  auto run = std::make_unique<Run>(*this, row.pos, n_steps);
   run->launch();
   return run;
 }
@@ -100,6 +104,16 @@ std::unique_ptr<DecodeRun> CapturedStep::start(TokenId token, int64_t pos, int64
 void CapturedStep::launch_embedding_and_layers() {
   gather_rows(stream_, x_, *model_.embedding, &input()->token);
   launch_layers();
+}
+
+// What the next step takes; none is under way. The table goes to the card where it has changed.
+void CapturedStep::set_input(const DecodeRow& row) {
+  *host_input_.data() = {row.token, narrow<int32_t>(row.pos), epoch_};
+  if (std::ranges::equal(row.pages, std::span(host_pages_.data(), n_pages_))) return;
+  n_pages_ = row.pages.size();
+  std::ranges::copy(row.pages, host_pages_.data());
+  MINFER_CUDA_CHECK(cudaMemcpyAsync(device_pages_.view().data, host_pages_.data(),
+                                    n_pages_ * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
 }
 
 void CapturedStep::copy_input() {
@@ -113,10 +127,13 @@ void CapturedStep::launch(const GraphExec& graph) {
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
 }
 
-void CapturedStep::check(int64_t pos, int64_t n_steps) const {
-  const int64_t capacity = model_.layers.front().cache->capacity;
-  MINFER_CHECK(pos >= 0 && n_steps >= 1 && n_steps <= capacity - pos, "decode of ", n_steps,
-               " at position ", pos, " of ", capacity);
+void CapturedStep::check(const DecodeRow& row, int64_t n_steps) const {
+  const int64_t end = row.pos + n_steps;
+  MINFER_CHECK(row.pos >= 0 && n_steps >= 1 && end <= model_.max_seq_len &&
+                   pages_for(end) <= std::ssize(row.pages) &&
+                   std::ssize(row.pages) <= pages_for(model_.max_seq_len),
+               "decode of ", n_steps, " at position ", row.pos, " of ", model_.max_seq_len, ", ",
+               row.pages.size(), " pages");
   MINFER_CHECK(!is_running_, "a decode step while others feed themselves");
 }
 

@@ -18,8 +18,8 @@ inline Tensor rope_of(const DecodeModel& model, const LayerSpec& layer) {
 // of the token, which is the input of the step behind it, so that nothing waits for the host.
 class CapturedStep : public DecodePlan {
  public:
-  std::span<const float> step(TokenId token, int64_t pos) final;
-  std::unique_ptr<DecodeRun> start(TokenId token, int64_t pos, int64_t n_steps,
+  std::span<const float> step(const DecodeRow& row) final;
+  std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                    const DecodeSampling& sampling) final;
 
  protected:
@@ -29,6 +29,8 @@ class CapturedStep : public DecodePlan {
   cudaStream_t stream() const { return stream_; }
   const DecodeModel& model() const { return model_; }
   StepInput* input() const { return static_cast<StepInput*>(device_input_.view().data); }
+  // The table of the sequence, in device memory.
+  const int32_t* pages() const { return static_cast<const int32_t*>(device_pages_.view().data); }
   Tensor x() const { return x_; }            // [1, dim] F32, the embedding of the input's token
   Tensor logits() const { return logits_; }  // [1, vocab_size] F32
 
@@ -38,7 +40,8 @@ class CapturedStep : public DecodePlan {
   virtual void launch_layers() = 0;  // from x to logits
   virtual void clear_epochs() {}     // before a step whose epoch is 1
 
-  void check(int64_t pos, int64_t n_steps) const;
+  void check(const DecodeRow& row, int64_t n_steps) const;
+  void set_input(const DecodeRow& row);
   void copy_input();
   void launch_embedding_and_layers();
   void launch(const GraphExec& graph);
@@ -51,8 +54,11 @@ class CapturedStep : public DecodePlan {
   PinnedArray<float> host_logits_;
   PinnedArray<TokenChoice> host_choice_{1};
   PinnedArray<TokenId> chosen_{2};  // behind even and odd positions
-  DeviceTensor device_input_;       // a StepInput
-  DeviceTensor device_choice_;      // a TokenChoice
+  PinnedArray<int32_t> host_pages_;
+  size_t n_pages_ = 0;          // of the table there
+  DeviceTensor device_pages_;   // the same, where the last step is done
+  DeviceTensor device_input_;   // a StepInput
+  DeviceTensor device_choice_;  // a TokenChoice
   DeviceTensor x_, logits_;
   Event ends_[2];  // of the steps at even and odd positions of a run
   GraphExec graph_, choosing_graph_;

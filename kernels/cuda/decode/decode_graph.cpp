@@ -41,9 +41,8 @@ DecodeGraph::DecodeGraph(cudaStream_t stream, DType compute_type, const DecodeMo
   v_ = row(first.kv_dim());
   attended_ = row(first.q_dim());
   hidden_ = row(first.ffn_dim);
-  const KvLayer& cache = *model.layers.front().cache;
-  const int64_t n_bytes =
-      attention_decode_workspace(first.n_heads, first.n_kv_heads, first.head_dim, cache.capacity);
+  const int64_t n_bytes = attention_decode_workspace(first.n_heads, first.n_kv_heads,
+                                                     first.head_dim, model.max_seq_len);
   workspace_ = allocate_device(DType::U8, {std::max<int64_t>(n_bytes, 1)});
   MINFER_CUDA_CHECK(cudaMemsetAsync(workspace_.view().data, 0,
                                     static_cast<size_t>(workspace_.view().n_bytes()), stream));
@@ -80,7 +79,9 @@ void DecodeGraph::append_and_attend(const DecodeLayer& layer) {
                               .v = heads(v_),
                               .rope = rope_of(model(), layer.spec),
                               .cache = layer.cache,
+                              .pages = pages(),
                               .pos = &input()->pos,
+                              .max_seq_len = model().max_seq_len,
                               .scale = layer.spec.score_scale(),
                               .workspace = workspace_.view().data});
 }

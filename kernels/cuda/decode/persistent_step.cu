@@ -104,13 +104,13 @@ std::array<const Matrix*, 7> matrices_of(const LayerWeights& w) {
 }
 
 std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks) {
-  const KvLayer& cache = *model.layers.front().cache;
+  const DType cache_dtype = model.layers.front().cache->dtype;
   const LayerSpec& spec = model.layers.front().spec;
   const int64_t heads_per_kv = spec.n_heads / spec.n_kv_heads;
   StepAttention a{};
   a.n_heads = narrow<int>(spec.n_heads);
   a.head_dim = narrow<int>(spec.head_dim);
-  a.capacity = narrow<int>(cache.capacity);
+  a.n_kv_heads = narrow<int>(spec.n_kv_heads);
   if (const Tensor table = rope_of(model, spec)) a.n_pairs = narrow<int>(table.shape[1]);
   for (int64_t n = 1; n <= kStepMaxHeads; ++n) {
     if (heads_per_kv % n == 0) a.heads_per_block = int(n);
@@ -119,7 +119,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_groups = a.n_heads / a.heads_per_block;
   a.n_splits = n_blocks / a.n_groups;
   a.lanes = a.head_dim <= 64 ? 8 : 16;
-  a.is_u8 = cache.dtype == DType::U8;
+  a.is_u8 = cache_dtype == DType::U8;
   const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.multiplies_levels = a.is_u8 && a.head_dim % 64 == 0;
@@ -128,12 +128,12 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.group_words = n_elements / 4;
   const int64_t n_qkv = spec.q_dim() + 2 * spec.kv_dim();
   if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
-      row_bytes % 16 != 0 || cache.dtype == DType::F32) {
+      row_bytes % 16 != 0 || cache_dtype == DType::F32) {
     return std::nullopt;
   }
   a.split_words = narrow<int>(ceil_div(a.group_words, a.n_splits));
   // Measured: with 256 and 512 a step of INT4 at 128 to 256 positions took 4 % longer.
-  a.most_alone = a.n_splits == 1 ? a.capacity : 128;
+  a.most_alone = a.n_splits == 1 ? narrow<int>(model.max_seq_len) : 128;
   return a;
 }
 
@@ -240,6 +240,7 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
   params_.x = data_of<const float>(x());
   params_.logits = data_of<float>(logits());
   params_.input = input();
+  params_.pages = pages();
 }
 
 void PersistentStep::launch_layers() {

@@ -49,9 +49,8 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSha
   x.element[0] = uint8_t(turns || is_v ? i : 2 * i);
   x.element[1] = uint8_t(turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1);
   x.angle = turns ? p.rope[int64_t{t.pos} * a.n_pairs + i] : float2{1, 0};
-  const int n_kv_heads = a.n_groups / a.blocks_per_kv;
   const int head = row < a.heads_per_block ? t.first_head + row
-                   : is_v                  ? a.n_heads + n_kv_heads + t.kv_head
+                   : is_v                  ? a.n_heads + a.n_kv_heads + t.kv_head
                                            : a.n_heads + t.kv_head;
 #pragma unroll
   for (int k = 0; k < 2; ++k) x.source[k] = uint16_t(head * a.head_dim + x.element[k]);
@@ -79,7 +78,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
                                      const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
                                      const QueryLevels& query, uint32_t epoch) {
   const StepAttention& a = p.attention;
-  const int64_t at_row = int64_t{t.kv_head} * a.capacity + t.pos;
+  const int64_t at_row = cache_row(p, t.kv_head, t.pos);
 #pragma unroll
   for (const auto& pairs : s.pairs) {
     const StepPair x = pairs[thread_index()];
@@ -200,8 +199,7 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
   cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
     // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
     const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
-    const int skipped[2] = {int(cache.first_row + 2 * step * cache.stage_rows) & 3,
-                            int(cache.first_row + (2 * step + 1) * cache.stage_rows) & 3};
+    const int skipped[2] = {cache.skipped(2 * step), cache.skipped(2 * step + 1)};
 #pragma unroll 1
     for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
       CacheEight k[kN], v[kN];

@@ -105,7 +105,7 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
       if (n_rows <= 0) continue;
       const uint8_t* const key_stage = pair == 0 ? stages[0] : stages[2];
       const uint8_t* const value_stage = pair == 0 ? stages[1] : stages[3];
-      const int skipped = int(cache.first_row + (2 * step + pair) * cache.stage_rows) & 3;
+      const int skipped = cache.skipped(2 * step + pair);
       const auto scales_of = [&](const uint8_t* stage) {
         return reinterpret_cast<const float*>(stage + kStageBytes) + skipped + first;
       };

@@ -5,6 +5,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "kernels/backend.h"
 #include "kernels/cuda/step_input.h"
 
 // What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
@@ -136,7 +137,7 @@ struct StepWords {
 };
 
 struct StepAttention {
-  int n_heads, head_dim, n_pairs, capacity;
+  int n_heads, n_kv_heads, head_dim, n_pairs;
   int heads_per_block, blocks_per_kv;
   int n_groups, n_splits;  // a group: heads_per_block heads of a key/value head
   int group_words;         // of its output, four elements each
@@ -158,8 +159,9 @@ struct StepParams {
   StepProduct products[kStepPhases];
   StepAttention attention;
   StepWords words;
-  const float* x;      // [dim], the embedding
-  const float2* rope;  // [.., n_pairs]
+  const float* x;        // [dim], the embedding
+  const float2* rope;    // [.., n_pairs]
+  const int32_t* pages;  // of the sequence, in the order of positions
   const StepInput* input;
   float* logits;
   float eps;

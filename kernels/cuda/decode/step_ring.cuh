@@ -68,9 +68,12 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 constexpr unsigned kRingSleep = 40;  // ns
 
 // What goes into a slot: weights, or rows of the cache, and the scales behind them.
-struct StageCopy {
+struct StagePart {
   const uint8_t *from, *scales;
   int n_bytes, n_scale_bytes;
+};
+struct StageCopy {
+  StagePart first, rest;  // the rest: rows of the cache that are in another page, or nothing
 };
 
 // Warp `producer` of kStepProducers has every kStepProducers-th stage. Where up to 32 of them come
@@ -119,10 +122,19 @@ class RingProducer {
       __nanosleep(kRingSleep);
     }
     auto* const barrier = static_cast<uint64_t*>(__cvta_shared_to_generic(ring_.full + 8 * slot));
-    ptx::mbarrier_expect(barrier, copy.n_bytes + copy.n_scale_bytes);
-    if (copy.n_bytes != 0) ptx::bulk_copy(to, copy.from, copy.n_bytes, barrier, policy_);
-    if (copy.n_scale_bytes != 0) {
-      ptx::bulk_copy(to + kStageBytes, copy.scales, copy.n_scale_bytes, barrier, policy_);
+    const StagePart &first = copy.first, &rest = copy.rest;
+    ptx::mbarrier_expect(barrier,
+                         first.n_bytes + first.n_scale_bytes + rest.n_bytes + rest.n_scale_bytes);
+    put_part(to, to + kStageBytes, first, barrier);
+    if (rest.n_bytes != 0) {
+      put_part(to + first.n_bytes, to + kStageBytes + first.n_scale_bytes, rest, barrier);
+    }
+  }
+  __device__ void put_part(uint8_t* to, uint8_t* scales, const StagePart& part,
+                           uint64_t* barrier) const {
+    if (part.n_bytes != 0) ptx::bulk_copy(to, part.from, part.n_bytes, barrier, policy_);
+    if (part.n_scale_bytes != 0) {
+      ptx::bulk_copy(scales, part.scales, part.n_scale_bytes, barrier, policy_);
     }
   }
 
@@ -138,7 +150,9 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
                                  const StepRing& ring, int producer) {
   const int lane = int(threadIdx.x) % 32;
   RingProducer ring_producer(ring, producer);
-  const CacheStages cache = cache_stages(p.attention, attention_share(p.attention, p.input->pos));
+  const StepAttentionShare share = attention_share(p.attention, p.input->pos);
+  const CacheStages cache = cache_stages(p.attention, share);
+  const int kv_head = share.kv_head;
   // Lane i has the i-th pair of pointers, of this layer and of the next.
   const auto pointers_of = [&](int layer) {
     return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
@@ -157,16 +171,22 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
     }
     if (phase == kWo && cache.n_stages != 0) {
       ring_producer.put(2 * cache.n_stages, [&](int i) {
-        const int64_t row = cache.first_row + i / 2 * cache.stage_rows;
-        const int n_rows = cache.rows_of(i / 2);
+        const int pos = cache.begin + i / 2 * cache.stage_rows, n_rows = cache.rows_of(i / 2);
         const uint8_t* const rows[] = {pointer(pointers.weights, kCachePair),
                                        pointer(pointers.scales, kCachePair)};
         const uint8_t* const scales[] = {pointer(pointers.weights, kCachePair + 1),
                                          pointer(pointers.scales, kCachePair + 1)};
-        return StageCopy{(i % 2 == 0 ? rows[0] : rows[1]) + row * cache.row_bytes,
-                         (i % 2 == 0 ? scales[0] : scales[1]) + (row & ~int64_t{3}) * 4,
-                         n_rows * cache.row_bytes,
-                         p.attention.is_u8 ? cache.scale_bytes(row, n_rows) : 0};
+        // Rows of one page.
+        const auto part_of = [&](int first_pos, int n) {
+          if (n <= 0) return StagePart{};
+          const int64_t row = cache_row(p, kv_head, first_pos);
+          return StagePart{(i % 2 == 0 ? rows[0] : rows[1]) + row * cache.row_bytes,
+                           (i % 2 == 0 ? scales[0] : scales[1]) + (row & ~int64_t{3}) * 4,
+                           n * cache.row_bytes,
+                           p.attention.is_u8 ? cache.scale_bytes(first_pos, n) : 0};
+        };
+        const int n_first = min(n_rows, int{kPagePositions} - pos % int{kPagePositions});
+        return StageCopy{part_of(pos, n_first), part_of(pos + n_first, n_rows - n_first)};
       });
     }
     const StepProduct& product = products[phase];
@@ -188,11 +208,12 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
       const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
       return StageCopy{
-          pointer(pointers.weights, matrix) + int64_t{row} * product.level_bytes + from,
-          pointer(pointers.scales, matrix) + int64_t{tile.row_tile} * product.tile_scale_bytes +
-              scales_from,
-          min(kStageBytes, product.level_bytes - from),
-          min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from)};
+          {pointer(pointers.weights, matrix) + int64_t{row} * product.level_bytes + from,
+           pointer(pointers.scales, matrix) + int64_t{tile.row_tile} * product.tile_scale_bytes +
+               scales_from,
+           min(kStageBytes, product.level_bytes - from),
+           min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from)},
+          {}};
     });
   }
 }

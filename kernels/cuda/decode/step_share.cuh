@@ -36,20 +36,28 @@ __device__ inline StepAttentionShare attention_share(const StepAttention& a, int
 // The rows that the cache holds already: stages of keys and of values take turns, an even number of
 // each, the last of which may be empty.
 struct CacheStages {
-  int64_t first_row;  // of the cache of a layer: [n_kv_heads, capacity]
+  int begin;  // position
   int n_rows, n_stages, stage_rows, row_bytes;
 
   __device__ int rows_of(int stage) const {
     return max(0, min(stage_rows, n_rows - stage * stage_rows));
   }
-  // Of n scales from `row` on and those in front of them that share their 16 bytes.
-  static __host__ __device__ int scale_bytes(int64_t row, int n) {
-    return n == 0 ? 0 : (int(row & 3) + n + 3) / 4 * 16;
+  // Scales come 16 bytes at a time: those of this many positions come in front of a stage's own.
+  __device__ int skipped(int stage) const { return (begin + stage * stage_rows) & 3; }
+  // Of n scales from position `pos` on, with those in front of them.
+  static __host__ __device__ int scale_bytes(int pos, int n) {
+    return n == 0 ? 0 : ((pos & 3) + n + 3) / 4 * 16;
   }
 };
+// Which row of a layer's cache, [n_pages, n_kv_heads, kPagePositions], has a position of a head.
+__device__ inline int64_t cache_row(const StepParams& p, int kv_head, int pos) {
+  constexpr int kPage = int{kPagePositions};
+  const int64_t page = __ldg(p.pages + pos / kPage);
+  return (page * p.attention.n_kv_heads + kv_head) * kPage + pos % kPage;
+}
 __device__ inline CacheStages cache_stages(const StepAttention& a, const StepAttentionShare& t) {
   CacheStages s{};
-  s.first_row = int64_t{t.kv_head} * a.capacity + t.begin;
+  s.begin = t.begin;
   s.n_rows = t.takes_part ? max(0, min(t.end, t.pos) - t.begin) : 0;
   s.stage_rows = a.stage_rows;
   s.row_bytes = a.row_bytes();

@@ -60,10 +60,23 @@ __device__ inline uint32_t pack_pair(float a, float b) {
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
+// Where the pages of a cache have a row of out: in which matrix [kPagePositions, kFusedHeadDim],
+// one for each page and head, and there in which row.
+struct CacheBox {
+  int page, matrix, row;
+  __device__ CacheBox(const GemmArgs::Part& part, int row_of_out, int column) {
+    const int pos = part.pos + row_of_out;
+    page = pos / int{kPagePositions};
+    matrix = __ldg(part.pages + page) * (part.n / kFusedHeadDim) + column / kFusedHeadDim;
+    row = pos % int{kPagePositions};
+  }
+};
+
 // Where an element of out lies.
 __device__ inline int64_t place_in_out(const GemmArgs::Part& part, int row, int column) {
-  if (part.head_stride == 0) return int64_t{row} * part.n + column;
-  return column / kFusedHeadDim * part.head_stride + int64_t{row} * kFusedHeadDim +
+  if (part.pages == nullptr) return int64_t{row} * part.n + column;
+  const CacheBox box(part, row, column);
+  return (int64_t{box.matrix} * int{kPagePositions} + box.row) * kFusedHeadDim +
          column % kFusedHeadDim;
 }
 

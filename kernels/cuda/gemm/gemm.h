@@ -12,6 +12,8 @@ constexpr int kMaxGemmParts = 3;
 
 // A checked call of gemm(), as the kernels see it. A tile is a block of rows of x times a block of
 // columns of one part's out; SwiGlu has tiles of part 0 alone.
+constexpr int kBoxRows = 64;  // of out, that a thread sends at once
+
 struct GemmArgs {
   const void* x = nullptr;          // [m, k]
   int m = 0, k = 0;                 // of levels k counts pairs
@@ -26,11 +28,14 @@ struct GemmArgs {
   const float2* angles = nullptr;
   struct Part {
     const void* w = nullptr;  // [n, k]
-    void* out = nullptr;      // [m, n], or heads: [n / kFusedHeadDim, m, kFusedHeadDim]
+    void* out = nullptr;      // [m, n], or a cache's keys or values
     const void* bias = nullptr;
     int n = 0;
-    int n_tiles = 0;                  // along n
-    int64_t head_stride = 0;          // of out, in elements, where it has heads; else 0
+    int n_tiles = 0;  // along n
+    // Of a cache, whose heads are of kFusedHeadDim: the table of a sequence, the position of row 0,
+    // a multiple of kBoxRows, and the pages of the whole cache. Else null.
+    const int32_t* pages = nullptr;
+    int pos = 0, n_pages = 0;
     const float* w_scales = nullptr;  // of levels: [n]
   } part[kMaxGemmParts];
 

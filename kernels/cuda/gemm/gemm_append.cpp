@@ -21,10 +21,10 @@ bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_s
          hgemm_takes(product) && gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
 }
 
-bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache,
+bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, int64_t pos,
                   Tensor cos_sin) {
   const GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
-  if (args.m == 0 || !gemm_can_append(args, cache, cos_sin)) return false;
+  if (args.m == 0 || pos % kBoxRows != 0 || !gemm_can_append(args, cache, cos_sin)) return false;
   const GemmCard& card = gemm_card();
   double saved = 0;
   for (const GemmPart& part : qkv) saved += 4.0 * double(x.shape[0] * part.w.shape[0]);
@@ -32,8 +32,9 @@ bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cac
   return plan_clocks(args, card, kAppendPlan).value() <= apart + saved / kAppendBytesPerClock;
 }
 
-void gemm_append(cudaStream_t stream, KvLayer& cache, Tensor x, std::span<const GemmPart, 3> qkv,
-                 Tensor cos_sin, int64_t pos) {
+void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
+                 std::span<const GemmPart, 3> qkv, Tensor cos_sin) {
+  const int64_t pos = place.pos;
   GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
   const int64_t n_kv = cache.n_kv_heads * kFusedHeadDim;
   MINFER_CHECK(gemm_can_append(args, cache, cos_sin) && args.part[0].n % kFusedHeadDim == 0 &&
@@ -42,16 +43,19 @@ void gemm_append(cudaStream_t stream, KvLayer& cache, Tensor x, std::span<const 
                qkv[1].w.shape, ", wv ", qkv[2].w.shape, " to a cache of ", cache.dtype, ", ",
                cache.n_kv_heads, " heads of ", cache.head_dim);
   MINFER_CHECK(cos_sin.dtype == DType::F32 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
-                   pos >= 0 && pos + args.m <= std::min(cos_sin.shape[0], cache.capacity),
+                   place.pages != nullptr && pos >= 0 && pos % kBoxRows == 0 &&
+                   pos + args.m <= std::min(cos_sin.shape[0], place.max_positions()),
                "gemm_append: positions ", pos, " to ", pos + args.m, " by a table ", cos_sin.shape,
-               ", a cache of ", cache.capacity);
+               ", ", place.n_pages, " pages");
   if (args.m == 0) return;
   args.angles = static_cast<const float2*>(cos_sin.data) + pos * (kFusedHeadDim / 2);
   const Tensor to[] = {cache.keys, cache.values};
   for (int i = 0; i < 2; ++i) {
     GemmArgs::Part& part = args.part[1 + i];
-    part.out = static_cast<uint16_t*>(to[i].data) + pos * kFusedHeadDim;
-    part.head_stride = cache.capacity * kFusedHeadDim;
+    part.out = to[i].data;
+    part.pages = place.pages;
+    part.pos = narrow<int>(pos);
+    part.n_pages = narrow<int>(cache.n_pages);
   }
   hgemm_as(stream, args, kAppendPlan);
 }

@@ -54,9 +54,13 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     const DType out_dtype = args.out_is_f32 ? DType::F32 : args.dtype;
     cut.out_by_map[i] = stores_by_map(part.out, bytes_of(out_dtype, part.n));
     if (!cut.out_by_map[i]) continue;
-    if (part.head_stride != 0) {
-      maps.out[i] = make_heads_map(part.out, args.m, part.n / kFusedHeadDim, kFusedHeadDim,
-                                   part.head_stride, 64);
+    if (part.pages != nullptr) {
+      const auto map_of_pages = [&](int64_t n_rows) {
+        return make_heads_map(part.out, n_rows, int64_t{part.n_pages} * (part.n / kFusedHeadDim),
+                              kFusedHeadDim, kPagePositions * kFusedHeadDim, kBoxRows);
+      };
+      maps.out[i] = map_of_pages(kPagePositions);
+      maps.out_last[i] = map_of_pages((part.pos + args.m - 1) % kPagePositions + 1);
       continue;
     }
     maps.out[i] = make_map(part.out, out_dtype, args.m, part.n, 64);

@@ -17,16 +17,23 @@ __device__ inline int staged_at(int row, int chunk) {
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 // Sends a box of out from `staging`, by one thread, which is to commit it.
-__device__ inline void send_box(const GemmArgs& args, const GemmArgs::Part& part,
-                                const CUtensorMap& map, bool out_is_f32, const uint8_t* staging,
-                                int row, int column) {
+__device__ inline void send_box(const GemmArgs& args, const CUtensorMap& map, bool out_is_f32,
+                                const uint8_t* staging, int row, int column) {
   if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
     ptx::tensor_add(&map, staging, column, row);
-  } else if (part.head_stride != 0) {
-    ptx::tensor_store(&map, staging, column % kFusedHeadDim, row, column / kFusedHeadDim);
   } else {
     ptx::tensor_store(&map, staging, column, row);
   }
+}
+// The same to the pages of a cache; behind the last row or column it goes nowhere.
+__device__ inline void send_box_to_page(const GemmArgs& args, const GemmArgs::Part& part,
+                                        const CUtensorMap& map, const CUtensorMap& map_of_last,
+                                        const uint8_t* staging, int row, int column) {
+  if (row >= args.m || column >= part.n) return;
+  const CacheBox box(part, row, column);
+  const bool is_last = box.page == (part.pos + args.m - 1) / int{kPagePositions};
+  ptx::tensor_store(is_last ? &map_of_last : &map, staging, column % kFusedHeadDim, box.row,
+                    box.matrix);
 }
 
 // The same of n_rows rows of kRowBytes element by element, by all threads of a warpgroup, where
@@ -198,7 +205,11 @@ class HgemmOut {
       send_elements<T, kRowBytes>(args_, part, kIsF32, staging, row_, 64, column_ + offset);
     }
     if (threadIdx.x % 128 == 0) {
-      if (by_map) send_box(args_, part, map, kIsF32, staging, row_, column_ + offset);
+      if (by_map && part.pages != nullptr) {
+        send_box_to_page(args_, part, map, maps_.out_last[part_], staging, row_, column_ + offset);
+      } else if (by_map) {
+        send_box(args_, map, kIsF32, staging, row_, column_ + offset);
+      }
       ptx::bulk_commit();  // also without a copy: groups are counted, and one is left under way
     }
   }

@@ -76,6 +76,7 @@ using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 struct HgemmMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
   CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
+  CUtensorMap out_last[kMaxGemmParts];  // of a cache: of the last page, up to row m - 1
 };
 struct HgemmCut {
   int tiles_m, tiles_n;  // along m of a block, or of pairs of them

@@ -160,7 +160,7 @@ class TransposedOut {
       send_elements<T, 128>(args_, part, out_is_f32_, staging, row, n_rows, column);
     } else if (threadIdx.x % 128 == 0) {
       const auto& map = (n_rows == Tile::kChunk ? maps_.out : maps_.out_rest)[part_index];
-      send_box(args_, part, map, out_is_f32_, staging, row, column);
+      send_box(args_, map, out_is_f32_, staging, row, column);
     }
   }
 

@@ -7,6 +7,7 @@
 #include "kernels/cuda/launchers.h"
 #include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"
+#include "tests/support/test_pages.h"
 
 // What tests of attention on a card share: caches, the turned and rounded rows that go into them,
 // and the bound on a row of attention.
@@ -21,25 +22,18 @@ inline std::ostream& operator<<(std::ostream& out, const Heads& h) {
 
 inline float scale_of(const Heads& h) { return 1 / std::sqrt(float(h.head_dim)); }
 
-// Positions from `begin` on become bytes of 0xFF: NaN, or level 255 with a scale of NaN.
-inline void poison(const KvLayer& layer, int64_t begin) {
-  for (const DeviceTensor* x :
-       {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
-    if (!*x || begin >= layer.capacity) continue;
-    const int64_t row_bytes = x->view().n_bytes() / (layer.n_kv_heads * layer.capacity);
-    MINFER_CUDA_CHECK(cudaMemset2D(
-        static_cast<char*>(x->view().data) + begin * row_bytes, size_t(layer.capacity * row_bytes),
-        0xFF, size_t((layer.capacity - begin) * row_bytes), size_t(layer.n_kv_heads)));
-  }
-}
-
-// A cache on the card and the values that it holds, random in every row.
+// A cache on the card whose pages lie in no order, and the values that it holds, random in every
+// row: on the host as on the card.
 struct TestCache {
-  TestCache(uint64_t seed, DType dtype, const Heads& heads, int64_t capacity) {
-    const Shape shape{heads.n_kv_heads, capacity, heads.head_dim};
+  TestCache(uint64_t seed, DType dtype, const Heads& heads, int64_t n_positions)
+      : pages(n_positions), table(cuda::allocate_device(DType::F32, {std::ssize(pages.pages)})) {
+    MINFER_CUDA_CHECK(cudaMemcpy(table.view().data, pages.pages.data(), pages.pages.size() * 4,
+                                 cudaMemcpyHostToDevice));
+    const Shape shape{pages.n_in_pool(), heads.n_kv_heads, kPagePositions, heads.head_dim};
+    const Shape rows_shape{shape[0], shape[1], shape[2]};
     layer.n_kv_heads = heads.n_kv_heads;
     layer.head_dim = heads.head_dim;
-    layer.capacity = capacity;
+    layer.n_pages = pages.n_in_pool();
     layer.dtype = dtype;
     const auto fill = [&](uint64_t s, DeviceTensor& rows, DeviceTensor& scales,
                           HostTensor& host_rows, HostTensor& host_scales) {
@@ -49,8 +43,8 @@ struct TestCache {
         for (int64_t i = 0; i < shape.n_elements(); ++i)
           host_rows.as<f16>()[i] = to_f16(normal.at(i));
       } else {
-        host_scales = random_normal(s + 1, {shape[0], shape[1]});
-        for (int64_t i = 0; i < shape[0] * shape[1]; ++i) {
+        host_scales = random_normal(s + 1, rows_shape);
+        for (int64_t i = 0; i < rows_shape.n_elements(); ++i) {
           float& scale = host_scales.as<float>()[i];
           scale = 0.005f + std::abs(scale) / 50;
         }
@@ -66,6 +60,11 @@ struct TestCache {
     fill(seed + 2, layer.values, layer.value_scales, values, value_scales);
   }
 
+  const int32_t* pages_on_card() const { return static_cast<const int32_t*>(table.view().data); }
+  cuda::CachePlace at(int64_t pos) const { return {pages_on_card(), std::ssize(pages.pages), pos}; }
+  // Of all rows, on the host and on the card.
+  int64_t row(int64_t head, int64_t pos) const { return pages.row(layer.n_kv_heads, head, pos); }
+
   void restore() {
     const auto copy = [](const Tensor& to, const HostTensor& from) {
       if (!to) return;
@@ -78,23 +77,70 @@ struct TestCache {
     copy(layer.value_scales, value_scales);
   }
 
+  // On the card positions from `begin` on, and the pages of nobody, become bytes of 0xFF: NaN, or
+  // level 255 with a scale of NaN.
+  void poison(int64_t begin) const {
+    for (const DeviceTensor* x :
+         {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
+      if (!*x) continue;
+      for_each_unused(begin, [&](int64_t first_row, int64_t n_rows) {
+        const int64_t row_bytes = x->view().n_bytes() / n_rows_in_all();
+        MINFER_CUDA_CHECK(cudaMemset2D(static_cast<char*>(x->view().data) + first_row * row_bytes,
+                                       size_t(kPagePositions * row_bytes), 0xFF,
+                                       size_t(n_rows * row_bytes), size_t(layer.n_kv_heads)));
+      });
+    }
+  }
+  // One of the host's tensors so.
+  HostTensor poisoned(const HostTensor& host, int64_t begin) const {
+    HostTensor copy(host.view().dtype, host.view().shape);
+    std::memcpy(copy.view().data, host.view().data, size_t(host.view().n_bytes()));
+    const int64_t row_bytes = host.view().n_bytes() / n_rows_in_all();
+    for_each_unused(begin, [&](int64_t first_row, int64_t n_rows) {
+      for (int64_t head = 0; head < layer.n_kv_heads; ++head) {
+        std::memset(
+            static_cast<char*>(copy.view().data) + (first_row + head * kPagePositions) * row_bytes,
+            0xFF, size_t(n_rows * row_bytes));
+      }
+    });
+    return copy;
+  }
+
   // The first rows of a head in float64, [n_rows, head_dim].
   float64::Values head_values(bool is_k, int64_t head, int64_t n_rows) const {
-    const int64_t n = n_rows * layer.head_dim;
-    float64::Values x(static_cast<size_t>(n));
+    float64::Values x;
     const HostTensor& rows = is_k ? keys : values;
-    for (int64_t i = 0; i < n; ++i) {
-      const int64_t at = head * layer.capacity * layer.head_dim + i;
-      x[size_t(i)] = layer.dtype == DType::F16
-                         ? double(rows.at(at))
-                         : (double(static_cast<const uint8_t*>(rows.view().data)[at]) - 128) *
-                               double((is_k ? key_scales : value_scales).at(at / layer.head_dim));
+    for (int64_t i = 0; i < n_rows * layer.head_dim; ++i) {
+      const int64_t its_row = row(head, i / layer.head_dim);
+      const int64_t at = its_row * layer.head_dim + i % layer.head_dim;
+      x.push_back(layer.dtype == DType::F16
+                      ? double(rows.at(at))
+                      : (double(static_cast<const uint8_t*>(rows.view().data)[at]) - 128) *
+                            double((is_k ? key_scales : value_scales).at(its_row)));
     }
     return x;
   }
 
   KvLayer layer;
+  TestPages pages;
+  DeviceTensor table;
   HostTensor keys, values, key_scales, value_scales;
+
+ private:
+  int64_t n_rows_in_all() const { return layer.n_pages * layer.n_kv_heads * kPagePositions; }
+
+  // f(first row of the first head, rows) for each page that has rows behind `begin`, or is
+  // nobody's.
+  template <typename F>
+  void for_each_unused(int64_t begin, const F& f) const {
+    const auto first_row = [&](int64_t page) { return page * layer.n_kv_heads * kPagePositions; };
+    f(first_row(0), kPagePositions);
+    f(first_row(layer.n_pages - 1), kPagePositions);
+    for (int64_t i = begin / kPagePositions; i < std::ssize(pages.pages); ++i) {
+      const int64_t in_page = std::max<int64_t>(0, begin - i * kPagePositions);
+      f(first_row(pages.pages[size_t(i)]) + in_page, kPagePositions - in_page);
+    }
+  }
 };
 
 // What of a U8 cache passes through F16 before it is multiplied.
@@ -219,7 +265,7 @@ inline std::vector<float> rotated_row(const HostTensor& x, int64_t row, int64_t 
   return out;
 }
 
-// Writes `row` as position `at` (of all heads' rows in a line) of what the cache should hold.
+// Writes `row` as row `at` of what the cache should hold.
 inline void put_row(const std::vector<float>& row, int64_t at, HostTensor& rows,
                     HostTensor& scales) {
   const auto head_dim = int64_t(row.size());

@@ -63,7 +63,9 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
                                        .v = v_dev,
                                        .rope = rotates ? table_dev.view() : Tensor(),
                                        .cache = &cache.layer,
+                                       .pages = cache.pages_on_card(),
                                        .pos = static_cast<const int*>(pos_dev.view().data),
+                                       .max_seq_len = kCapacity,
                                        .scale = scale_of(h),
                                        .workspace = workspace.view().data};
       const auto& splits = all_splits[choice];
@@ -72,7 +74,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
       HostTensor got;
       for (int again = 0; again < 3; ++again) {
         if (choice == 0) cache.restore();
-        poison(cache.layer, pos);
+        cache.poison(pos);
         if (choice == 0) {
           cuda::attention_decode(nullptr, step);
         } else {
@@ -94,27 +96,18 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
       // Row pos is as it should be, the rows before are as they were, those behind still poisoned.
       if (choice == 0) {
         for (int64_t head = 0; head < h.n_kv_heads; ++head) {
-          const int64_t at = head * kCapacity + pos;
+          const int64_t at = cache.row(head, pos);
           put_row(rotated_row(k, head, h.head_dim, used, pos), at, cache.keys, cache.key_scales);
           put_row(rotated_row(v, head, h.head_dim, nullptr, pos), at, cache.values,
                   cache.value_scales);
         }
-        KvLayer want;
-        want.n_kv_heads = h.n_kv_heads;
-        want.capacity = kCapacity;
-        want.keys = to_device(cache.keys);
-        want.values = to_device(cache.values);
-        if (cache_dtype == DType::U8) {
-          want.key_scales = to_device(cache.key_scales);
-          want.value_scales = to_device(cache.value_scales);
-        }
-        poison(want, pos + 1);
-        expect_same_bytes(cache.layer.keys, to_host(want.keys), where + ": keys");
-        expect_same_bytes(cache.layer.values, to_host(want.values), where + ": values");
-        if (cache_dtype == DType::U8) {
-          expect_same_bytes(cache.layer.key_scales, to_host(want.key_scales), where);
-          expect_same_bytes(cache.layer.value_scales, to_host(want.value_scales), where);
-        }
+        const auto expect = [&](const DeviceTensor& got_part, const HostTensor& want) {
+          if (got_part) expect_same_bytes(got_part, cache.poisoned(want, pos + 1), where);
+        };
+        expect(cache.layer.keys, cache.keys);
+        expect(cache.layer.values, cache.values);
+        expect(cache.layer.key_scales, cache.key_scales);
+        expect(cache.layer.value_scales, cache.value_scales);
         for (int64_t head = 0; head < h.n_heads; head += head_step) {
           const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
           float64::Values turned;
@@ -169,7 +162,7 @@ TEST(DecodeOfLongCache, MatchesFloat64) {
       const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
       MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
       for (int64_t head = 0; head < kHeads.n_kv_heads; ++head) {
-        const int64_t at = head * kCapacity + pos;
+        const int64_t at = cache.row(head, pos);
         put_row(rotated_row(k, head, kHeads.head_dim, nullptr, pos), at, cache.keys,
                 cache.key_scales);
         put_row(rotated_row(v, head, kHeads.head_dim, nullptr, pos), at, cache.values,
@@ -184,7 +177,7 @@ TEST(DecodeOfLongCache, MatchesFloat64) {
         const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
         MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
         const DeviceTensor out = poisoned_device(DType::F16, q_shape);
-        poison(cache.layer, pos);
+        cache.poison(pos);
         cuda::attention::decode(nullptr,
                                 {.out = out,
                                  .q = q_dev,
@@ -192,7 +185,9 @@ TEST(DecodeOfLongCache, MatchesFloat64) {
                                  .v = v_dev,
                                  .rope = {},
                                  .cache = &cache.layer,
+                                 .pages = cache.pages_on_card(),
                                  .pos = static_cast<const int*>(pos_dev.view().data),
+                                 .max_seq_len = kCapacity,
                                  .scale = scale_of(kHeads),
                                  .workspace = workspace.view().data},
                                 splits);

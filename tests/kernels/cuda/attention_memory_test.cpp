@@ -1,3 +1,5 @@
+#include <numeric>
+
 #include "tests/kernels/cuda/attention_cases.h"
 
 // What attention of a prompt takes of a card's memory besides its arguments.
@@ -6,13 +8,9 @@ namespace {
 
 constexpr Heads kHeads{32, 32, 128};
 
-KvLayer layer_without_memory(DType dtype, int64_t capacity) {
-  KvLayer layer;
-  layer.n_kv_heads = kHeads.n_kv_heads;
-  layer.head_dim = kHeads.head_dim;
-  layer.capacity = capacity;
-  layer.dtype = dtype;
-  return layer;
+int64_t workspace_bytes(DType dtype, int64_t n_positions) {
+  return cuda::attention_prefill_workspace(dtype, kHeads.n_kv_heads, kHeads.head_dim,
+                                           pages_for(n_positions));
 }
 
 DeviceTensor zeros(DType dtype, const Shape& shape) {
@@ -33,23 +31,34 @@ int64_t free_bytes() {
 // graph, so that nothing is given back unseen: while a graph is captured cudaMalloc fails, and what
 // a graph allocates for itself the card keeps.
 int64_t bytes_taken(DType cache_dtype, int64_t n_tokens) {
-  KvLayer cache = layer_without_memory(cache_dtype, n_tokens);
-  cache.keys = zeros(cache_dtype, {kHeads.n_kv_heads, n_tokens, kHeads.head_dim});
+  KvLayer cache;
+  cache.n_kv_heads = kHeads.n_kv_heads;
+  cache.head_dim = kHeads.head_dim;
+  cache.n_pages = pages_for(n_tokens);
+  cache.dtype = cache_dtype;
+  const Shape rows{cache.n_pages, kHeads.n_kv_heads, kPagePositions};
+  cache.keys = zeros(cache_dtype, {rows[0], rows[1], rows[2], kHeads.head_dim});
   cache.values = zeros(cache_dtype, cache.keys.view().shape);
   if (cache_dtype == DType::U8) {
-    cache.key_scales = zeros(DType::F32, {kHeads.n_kv_heads, n_tokens});
-    cache.value_scales = zeros(DType::F32, {kHeads.n_kv_heads, n_tokens});
+    cache.key_scales = zeros(DType::F32, rows);
+    cache.value_scales = zeros(DType::F32, rows);
   }
+  std::vector<int32_t> pages(size_t(cache.n_pages));
+  std::iota(pages.begin(), pages.end(), 0);
+  const DeviceTensor table = cuda::allocate_device(DType::F32, {cache.n_pages});
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(table.view().data, pages.data(), 4 * pages.size(), cudaMemcpyHostToDevice));
+  const cuda::CachePlace place{static_cast<const int32_t*>(table.view().data), cache.n_pages, 0};
   const Shape shape{n_tokens, kHeads.n_heads, kHeads.head_dim};
   const DeviceTensor q = zeros(DType::F16, shape), out = poisoned_device(DType::F16, shape);
   const cuda::Stream stream = cuda::make_stream();
 
   const int64_t before = free_bytes();
-  const int64_t n_bytes = cuda::attention_prefill_workspace(cache);
+  const int64_t n_bytes = workspace_bytes(cache_dtype, n_tokens);
   const DeviceTensor workspace =
       n_bytes > 0 ? cuda::allocate_device(DType::U8, {n_bytes}) : DeviceTensor();
   const cuda::GraphExec graph = cuda::capture_graph(stream.get(), [&] {
-    cuda::attention_prefill(stream.get(), out, q, cache, 0, scale_of(kHeads),
+    cuda::attention_prefill(stream.get(), out, q, cache, place, scale_of(kHeads),
                             workspace.view().data);
   });
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));
@@ -64,9 +73,7 @@ class PrefillMemory : public testing::TestWithParam<DType> {};
 
 TEST_P(PrefillMemory, WorkspaceIsLinearInTheCapacity) {
   MINFER_NEEDS_CUDA();
-  const auto of = [](int64_t capacity) {
-    return cuda::attention_prefill_workspace(layer_without_memory(GetParam(), capacity));
-  };
+  const auto of = [](int64_t n_positions) { return workspace_bytes(GetParam(), n_positions); };
   if (GetParam() == DType::F16) {
     EXPECT_EQ(of(32768), 0);
   }

@@ -8,17 +8,19 @@ enum class Path { Launcher, Mma };
 
 // The workspace that the launcher wants for this cache, if any.
 DeviceTensor workspace_of(const KvLayer& cache) {
-  const int64_t n_bytes = cuda::attention_prefill_workspace(cache);
+  const int64_t n_bytes = cuda::attention_prefill_workspace(cache.dtype, cache.n_kv_heads,
+                                                            cache.head_dim, cache.n_pages);
   return n_bytes > 0 ? poisoned_device(DType::U8, {n_bytes}) : DeviceTensor();
 }
 
-void prefill(Path path, Tensor out, Tensor q, const KvLayer& cache, int64_t pos, float scale) {
+void prefill(Path path, Tensor out, Tensor q, const TestCache& cache, int64_t pos, float scale) {
   if (path == Path::Launcher) {
-    const DeviceTensor workspace = workspace_of(cache);
-    cuda::attention_prefill(nullptr, out, q, cache, pos, scale, workspace.view().data);
+    const DeviceTensor workspace = workspace_of(cache.layer);
+    cuda::attention_prefill(nullptr, out, q, cache.layer, cache.at(pos), scale,
+                            workspace.view().data);
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // the workspace goes
   } else {
-    cuda::attention::prefill_mma(nullptr, out, q, cache, pos, scale);
+    cuda::attention::prefill_mma(nullptr, out, q, cache.layer, cache.at(pos), scale);
   }
 }
 
@@ -67,10 +69,10 @@ TEST_P(Prefill, MatchesFloat64) {
   for (int64_t pos : {0, 1, 77, 128, 500}) {
     for (int64_t n_tokens : {1, 3, 8, 9, 31, 127, 128, 129, 300}) {
       cache.restore();
-      poison(cache.layer, pos + n_tokens);
+      cache.poison(pos + n_tokens);
       const DeviceTensor out = poisoned_device(out_dtype(), {n_tokens + 1, h.n_heads, h.head_dim});
-      prefill(path(), out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache.layer,
-              pos, scale_of(h));
+      prefill(path(), out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache, pos,
+              scale_of(h));
       const HostTensor got = to_host(out);
       PlainErrors errors;
       ASSERT_NO_FATAL_FAILURE(
@@ -92,8 +94,7 @@ TEST_P(Prefill, BitsDoNotDependOnChunks) {
     const DeviceTensor out = poisoned_device(out_dtype(), shape);
     for (int64_t pos = 0; pos < kTokens; pos += chunk) {
       const int64_t n = std::min(chunk, kTokens - pos);
-      prefill(path(), out.view().rows(pos, n), q.view().rows(pos, n), cache.layer, pos,
-              scale_of(h));
+      prefill(path(), out.view().rows(pos, n), q.view().rows(pos, n), cache, pos, scale_of(h));
     }
     return to_host(out);
   };
@@ -140,12 +141,12 @@ TEST_P(FewQueries, MatchFloat64) {
     }
     for (int64_t n_tokens : {1, 2, 5, 8}) {
       cache.restore();
-      poison(cache.layer, pos + n_tokens);
+      cache.poison(pos + n_tokens);
       HostTensor got;
       for (int again = 0; again < 3; ++again) {
         const DeviceTensor out = poisoned_device(dtype, {n_tokens + 1, h.n_heads, h.head_dim});
-        prefill(Path::Launcher, out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens),
-                cache.layer, pos, scale_of(h));
+        prefill(Path::Launcher, out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache,
+                pos, scale_of(h));
         HostTensor result = to_host(out);
         if (again > 0) {
           ASSERT_EQ(
@@ -191,22 +192,24 @@ TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
       cache.key_scales.as<float>()[1] = 3e-9f;  // subnormal and lost
       cache.value_scales.as<float>()[0] = 600;  // to infinity
       cache.restore();
-      poison(cache.layer, kv_len);
-      const Shape shape{h.n_kv_heads, kv_len, h.head_dim};
-      // One row more than it may write.
+      cache.poison(kv_len);
+      const Shape shape{pages_for(kv_len), h.n_kv_heads, kPagePositions, h.head_dim};
+      // A row more than there are; and of the last page those behind kv_len stay.
       const DeviceTensor both = poisoned_device(DType::F16, {2 * shape.n_elements() + h.head_dim});
       const Tensor keys{both.view().data, DType::F16, shape};
       const Tensor values{static_cast<f16*>(both.view().data) + shape.n_elements(), DType::F16,
                           shape};
-      cuda::attention::dequantize_kv(nullptr, keys, values, cache.layer);
+      cuda::attention::dequantize_kv(nullptr, keys, values, cache.layer, cache.at(0), kv_len);
       const HostTensor got = to_host(both);
       for (int64_t i = 0; i < 2 * shape.n_elements() + h.head_dim; ++i) {
         const bool is_k = i < shape.n_elements();
         const int64_t in_part = is_k ? i : i - shape.n_elements();
-        const int64_t per_head = kv_len * h.head_dim;
-        const int64_t at = in_part / per_head * kCapacity * h.head_dim + in_part % per_head;
-        const uint16_t want =
-            i < 2 * shape.n_elements() ? as_half(cache, is_k, at).bits : uint16_t{0xFFFF};
+        const int64_t row = in_part / h.head_dim, head = row / kPagePositions % h.n_kv_heads;
+        const int64_t pos =
+            row / kPagePositions / h.n_kv_heads * kPagePositions + row % kPagePositions;
+        const bool is_there = i < 2 * shape.n_elements() && pos < kv_len;
+        const int64_t at = is_there ? cache.row(head, pos) * h.head_dim + in_part % h.head_dim : 0;
+        const uint16_t want = is_there ? as_half(cache, is_k, at).bits : uint16_t{0xFFFF};
         ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[i], want)
             << h << ", kv_len " << kv_len << ", element " << i;
       }
@@ -236,12 +239,12 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
       const DeviceTensor got = poisoned_device(dtype, shape), want = poisoned_device(dtype, shape);
       int64_t pos = 0;
       for (int64_t n : {9, 128, 300, 17, 512, 401, 133}) {
-        const auto run = [&](const DeviceTensor& out, const KvLayer& cache, void* memory) {
-          cuda::attention_prefill(nullptr, out.view().rows(pos, n), q.view().rows(pos, n), cache,
-                                  pos, scale_of(h), memory);
+        const auto run = [&](const DeviceTensor& out, const TestCache& cache, void* memory) {
+          cuda::attention_prefill(nullptr, out.view().rows(pos, n), q.view().rows(pos, n),
+                                  cache.layer, cache.at(pos), scale_of(h), memory);
         };
-        run(got, levels.layer, workspace.view().data);
-        run(want, halves.layer, nullptr);
+        run(got, levels, workspace.view().data);
+        run(want, halves, nullptr);
         pos += n;
       }
       ASSERT_EQ(pos, kCapacity);
@@ -282,13 +285,13 @@ TEST_P(PrefillLong, MatchesFloat64) {
       std::vector<float> key = rotated_row(q, t * h.n_heads + head, h.head_dim, nullptr, 0);
       for (float& x : key) x *= 0.2f;
       const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
-      put_row(key, kv_head * cache.layer.capacity + t + behind, cache.keys, cache.key_scales);
+      put_row(key, cache.row(kv_head, t + behind), cache.keys, cache.key_scales);
     }
   }
   cache.restore();
-  poison(cache.layer, n_tokens);
+  cache.poison(n_tokens);
   const DeviceTensor out = poisoned_device(DType::F16, {n_tokens + 1, h.n_heads, h.head_dim});
-  prefill(Path::Launcher, out.view().rows(0, n_tokens), to_device(q), cache.layer, 0, scale_of(h));
+  prefill(Path::Launcher, out.view().rows(0, n_tokens), to_device(q), cache, 0, scale_of(h));
   std::vector<float64::Values> k, v;
   for (int64_t i = 0; i < h.n_kv_heads; ++i) {
     k.push_back(cache.head_values(true, i, n_tokens));
@@ -365,15 +368,15 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
        {Heads{2, 2, 128}, Heads{3, 3, 37}, Heads{1, 1, 8}, Heads{4, 4, 80}, Heads{9, 9, 256}}) {
     for (DType cache_dtype : {DType::F16, DType::U8}) {
       for (DType dtype : {DType::F16, DType::BF16}) {
-        constexpr int64_t kTokens = 17, kPos = 5;
-        TestCache cache(1, cache_dtype, h, 40);
+        constexpr int64_t kTokens = 17, kPos = 118;  // in two pages
+        TestCache cache(1, cache_dtype, h, 140);
         const Shape shape{kTokens, h.n_kv_heads, h.head_dim};
         HostTensor k = random_normal(5, shape, dtype);
         const HostTensor v = random_normal(6, shape, dtype, 0.01f);
         std::memset(k.view().data, 0, size_t(2 * h.head_dim));  // a row of zeros
-        cuda::kv_append(nullptr, cache.layer, to_device(k), to_device(v), kPos);
+        cuda::kv_append(nullptr, cache.layer, cache.at(kPos), to_device(k), to_device(v));
         for (int64_t row = 0; row < kTokens * h.n_kv_heads; ++row) {
-          const int64_t at = row % h.n_kv_heads * 40 + kPos + row / h.n_kv_heads;
+          const int64_t at = cache.row(row % h.n_kv_heads, kPos + row / h.n_kv_heads);
           put_row(rotated_row(k, row, h.head_dim, nullptr, 0), at, cache.keys, cache.key_scales);
           put_row(rotated_row(v, row, h.head_dim, nullptr, 0), at, cache.values,
                   cache.value_scales);
@@ -392,11 +395,11 @@ TEST(CudaKvAppend, KeepsThatAKeyIsNotANumber) {
   HostTensor k = random_normal(5, {3, 1, 128}, DType::F16);
   const HostTensor v = random_normal(6, {3, 1, 128}, DType::F16);
   k.as<f16>()[128 + 70] = to_f16(NAN);
-  cuda::kv_append(nullptr, cache.layer, to_device(k), to_device(v), 0);
+  cuda::kv_append(nullptr, cache.layer, cache.at(0), to_device(k), to_device(v));
   const HostTensor scales = to_host(cache.layer.key_scales.view());
-  EXPECT_TRUE(std::isfinite(scales.at(0)));
-  EXPECT_TRUE(std::isnan(scales.at(1)));
-  EXPECT_TRUE(std::isfinite(scales.at(2)));
+  EXPECT_TRUE(std::isfinite(scales.at(cache.row(0, 0))));
+  EXPECT_TRUE(std::isnan(scales.at(cache.row(0, 1))));
+  EXPECT_TRUE(std::isfinite(scales.at(cache.row(0, 2))));
 }
 
 // Of shapes that one launch does, and of others.
@@ -411,19 +414,20 @@ TEST(CudaRopeAppend, HasTheBitsOfRopeAndAppend) {
         Case{{2, 2, 16}, 16}, Case{{40, 40, 256}, 256}, Case{{2, 1, 80}, 24}, Case{{3, 3, 37}, 36},
         Case{{2, 2, 8}, 8}, Case{{40, 40, 512}, 512}}) {
     const Heads& h = c.heads;
-    const DeviceTensor table = to_device(angles(50, c.rotary_dim));
+    const DeviceTensor table = to_device(angles(150, c.rotary_dim));
     for (DType cache_dtype : {DType::F16, DType::U8}) {
       for (DType dtype : {DType::F16, DType::BF16}) {
-        constexpr int64_t kTokens = 17, kPos = 5;
-        TestCache want(1, cache_dtype, h, 40), got(1, cache_dtype, h, 40);
+        constexpr int64_t kTokens = 17, kPos = 118;  // in two pages
+        TestCache want(1, cache_dtype, h, 140), got(1, cache_dtype, h, 140);
         const HostTensor q = random_normal(4, {kTokens, h.n_heads, h.head_dim}, dtype);
         const Shape shape{kTokens, h.n_kv_heads, h.head_dim};
         const HostTensor k = random_normal(5, shape, dtype), v = random_normal(6, shape, dtype);
         const DeviceTensor want_q = to_device(q), got_q = to_device(q), want_k = to_device(k);
         cuda::rope(nullptr, want_q, want_q, table, kPos);
         cuda::rope(nullptr, want_k, want_k, table, kPos);
-        cuda::kv_append(nullptr, want.layer, want_k, to_device(v), kPos);
-        cuda::rope_append(nullptr, got.layer, got_q, to_device(k), to_device(v), table, kPos);
+        cuda::kv_append(nullptr, want.layer, want.at(kPos), want_k, to_device(v));
+        cuda::rope_append(nullptr, got.layer, got.at(kPos), got_q, to_device(k), to_device(v),
+                          table);
         const std::string what = cat(h, ", ", dtype, " to ", cache_dtype);
         expect_same_bytes(got_q, to_host(want_q), what + ": q");
         expect_same_bytes(got.layer.keys, to_host(want.layer.keys), what + ": keys");
@@ -441,9 +445,12 @@ TEST(CudaAttention, RefusesWhatItCannotDo) {
   const TestCache cache(1, DType::F16, h, 16);
   const DeviceTensor q = poisoned_device(DType::F16, {4, 2, 64});
   const DeviceTensor f32 = poisoned_device(DType::F32, {4, 2, 64});
-  EXPECT_THROW(cuda::attention_prefill(nullptr, q, q, cache.layer, 13, 1), Error);  // past the end
-  EXPECT_THROW(cuda::attention_prefill(nullptr, q, f32, cache.layer, 0, 1), Error);
-  EXPECT_THROW(cuda::attention_prefill(nullptr, q, q, cache.layer, 0, -1), Error);
+  const auto refuses = [&](Tensor x, int64_t pos, float scale) {
+    EXPECT_THROW(cuda::attention_prefill(nullptr, q, x, cache.layer, cache.at(pos), scale), Error);
+  };
+  refuses(q, 125, 1);  // past the pages
+  refuses(f32, 0, 1);
+  refuses(q, 0, -1);
 }
 
 }  // namespace

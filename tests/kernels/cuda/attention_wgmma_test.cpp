@@ -26,7 +26,7 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens) {
   const Heads& h = c.heads;
   SCOPED_TRACE(cat(h, ", ", c.q_dtype, " to ", c.out_dtype));
   TestCache cache(1, DType::F16, h, pos + n_tokens + 3);
-  poison(cache.layer, pos + n_tokens);
+  cache.poison(pos + n_tokens);
   std::vector<float64::Values> k, v;
   for (int64_t i = 0; i < h.n_kv_heads; ++i) {
     k.push_back(cache.head_values(true, i, pos + n_tokens));
@@ -37,7 +37,7 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens) {
   const DeviceTensor q_dev = to_device(q);
   const DeviceTensor out = poisoned_device(c.out_dtype, {n_tokens + 1, h.n_heads, h.head_dim});
   cuda::attention::prefill_wgmma(nullptr, out.view().rows(0, n_tokens), q_dev, cache.layer.keys,
-                                 cache.layer.values, pos, scale_of(h));
+                                 cache.layer.values, cache.pages_on_card(), pos, scale_of(h));
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens, Through::Nothing,
                                          rows_of_each_head(n_tokens, h.n_heads), &errors));

@@ -17,15 +17,25 @@ std::ostream& operator<<(std::ostream& out, const AppendCase& c) {
   return out;
 }
 
-KvLayer poisoned_cache(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t capacity) {
+KvLayer poisoned_cache(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t n_pages) {
   KvLayer cache;
   cache.n_kv_heads = n_kv_heads;
   cache.head_dim = head_dim;
-  cache.capacity = capacity;
+  cache.n_pages = n_pages;
   cache.dtype = dtype;
-  cache.keys = poisoned_device(dtype, {n_kv_heads, capacity, head_dim});
-  cache.values = poisoned_device(dtype, {n_kv_heads, capacity, head_dim});
+  cache.keys = poisoned_device(dtype, {n_pages, n_kv_heads, kPagePositions, head_dim});
+  cache.values = poisoned_device(dtype, cache.keys.view().shape);
   return cache;
+}
+// The table of such pages on the card.
+DeviceTensor table_of(const TestPages& pages) {
+  DeviceTensor table = cuda::allocate_device(DType::F32, {std::ssize(pages.pages)});
+  MINFER_CUDA_CHECK(cudaMemcpy(table.view().data, pages.pages.data(), 4 * pages.pages.size(),
+                               cudaMemcpyHostToDevice));
+  return table;
+}
+cuda::CachePlace place_in(const DeviceTensor& table, int64_t pos) {
+  return {static_cast<const int32_t*>(table.view().data), table.view().n_elements(), pos};
 }
 
 GemmCase product_of(const AppendCase& c) {
@@ -46,15 +56,17 @@ void check_append(const AppendCase& c) {
   SCOPED_TRACE(cat(c));
   const GemmCase product = product_of(c);
   const GemmTensors got(product), want(product);
-  const int64_t capacity = c.pos + c.m + 3;
-  KvLayer got_cache = poisoned_cache(DType::F16, c.n_kv_heads, kHeadDim, capacity);
-  KvLayer want_cache = poisoned_cache(DType::F16, c.n_kv_heads, kHeadDim, capacity);
+  const TestPages pages(c.pos + c.m);
+  const DeviceTensor page_table = table_of(pages);
+  const cuda::CachePlace place = place_in(page_table, c.pos);
+  KvLayer got_cache = poisoned_cache(DType::F16, c.n_kv_heads, kHeadDim, pages.n_in_pool());
+  KvLayer want_cache = poisoned_cache(DType::F16, c.n_kv_heads, kHeadDim, pages.n_in_pool());
   const DeviceTensor table = to_device(angles(c.pos + c.m, kHeadDim));
   const std::vector<cuda::GemmPart> got_parts = parts_of(got, c), want_parts = parts_of(want, c);
   ASSERT_TRUE(cuda::gemm_can_append(cuda::check_gemm(got.x_device, got_parts, Epilogue::Store),
                                     got_cache, table));
-  cuda::gemm_append(nullptr, got_cache, got.x_device, std::span(got_parts).first<3>(), table,
-                    c.pos);
+  cuda::gemm_append(nullptr, got_cache, place, got.x_device, std::span(got_parts).first<3>(),
+                    table);
 
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
@@ -72,8 +84,8 @@ void check_append(const AppendCase& c) {
   const auto heads = [&](size_t i, int64_t n) {
     return want_parts[i].out.reshaped({c.m, n, kHeadDim});
   };
-  cuda::rope_append(nullptr, want_cache, heads(0, c.n_heads), heads(1, c.n_kv_heads),
-                    heads(2, c.n_kv_heads), table, c.pos);
+  cuda::rope_append(nullptr, want_cache, place, heads(0, c.n_heads), heads(1, c.n_kv_heads),
+                    heads(2, c.n_kv_heads), table);
 
   expect_same_bytes(got.out_device[0], to_host(want.out_device[0]), "q");
   expect_same_bytes(got.out_device[1], got.before[1], "k's own place");
@@ -95,18 +107,18 @@ class CudaGemmAppend : public testing::Test {
 // Odd numbers of heads leave half of a tile's columns, odd numbers of tiles half of a pair.
 TEST_F(CudaGemmAppend, HasTheBitsOfGemmAndRopeAppend) {
   for (const AppendCase& c : {AppendCase{300, 8, 1, 1, 0},
-                              {17, 256, 2, 2, 7, {true, true, true}},
-                              {261, 72, 3, 1, 5, {false, true, false}}}) {
+                              {17, 256, 2, 2, 64, {true, true, true}},
+                              {261, 72, 3, 1, 192, {false, true, false}}}) {
     check_append(c);
     if (HasFailure()) return;
   }
 }
 
 TEST_F(CudaGemmAppend, HasThemAtSizesOfModels) {
-  for (const AppendCase& c : {AppendCase{1100, 200, 4, 2, 1000},
-                              {2047, 1032, 5, 5, 1, {true, false, true}},
+  for (const AppendCase& c : {AppendCase{1100, 200, 4, 2, 1024},
+                              {2047, 1032, 5, 5, 64, {true, false, true}},
                               {4100, 64, 40, 40, 0},
-                              {1500, 4096, 32, 8, 300}}) {
+                              {1500, 4096, 32, 8, 320}}) {
     check_append(c);
     if (HasFailure()) return;
   }
@@ -119,7 +131,7 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
     const GemmTensors t(product);
     return cuda::gemm_can_append(
         cuda::check_gemm(t.x_device, t.parts(), Epilogue::Store),
-        poisoned_cache(cache, 1, head_dim, 100),
+        poisoned_cache(cache, 1, head_dim, 1),
         rotary_dim > 0 ? to_device(angles(8, rotary_dim)).view() : Tensor{});
   };
   EXPECT_TRUE(takes(DType::F16, DType::F16, 128, 128));
@@ -135,7 +147,7 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
   std::vector<cuda::GemmPart> parts = t.parts();
   parts[0].out.data = static_cast<char*>(parts[0].out.data) + 2;
   EXPECT_FALSE(cuda::gemm_can_append(cuda::check_gemm(t.x_device, parts, Epilogue::Store),
-                                     poisoned_cache(DType::F16, 1, 128, 100),
+                                     poisoned_cache(DType::F16, 1, 128, 1),
                                      to_device(angles(8, 128))))
       << "q begins anywhere";
 }
@@ -143,19 +155,21 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
 // As a 7B model has them, and with eight key/value heads: there the tile that it needs cuts fewer
 // columns worse than others.
 TEST_F(CudaGemmAppend, IsForLongPrompts) {
-  const auto pays = [](int64_t m, int64_t n_kv_heads) {
+  const auto pays = [](int64_t m, int64_t n_kv_heads, int64_t pos = 0) {
     const Tensor x{nullptr, DType::F16, {m, 4096}};
     const auto part = [&](int64_t n) {
       return cuda::GemmPart{{nullptr, DType::F16, {n, 4096}}, {nullptr, DType::F16, {m, n}}, {}};
     };
     const std::array parts{part(4096), part(n_kv_heads * 128), part(n_kv_heads * 128)};
-    return cuda::gemm_appends(x, parts, poisoned_cache(DType::F16, n_kv_heads, 128, 8),
+    return cuda::gemm_appends(x, parts, poisoned_cache(DType::F16, n_kv_heads, 128, 1), pos,
                               to_device(angles(8, 128)));
   };
   EXPECT_FALSE(pays(300, 32));
   EXPECT_FALSE(pays(512, 32));
   EXPECT_TRUE(pays(2048, 32));
   EXPECT_TRUE(pays(4096, 32));
+  EXPECT_TRUE(pays(4096, 32, 192));
+  EXPECT_FALSE(pays(4096, 32, 200));  // a box of rows in two pages
   EXPECT_FALSE(pays(1024, 8));
 }
 
@@ -164,17 +178,20 @@ TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   const GemmCase product = product_of(c);
   const GemmTensors t(product);
   const std::vector<cuda::GemmPart> parts = t.parts();
-  const auto refuses = [&](int64_t n_kv_heads, int64_t capacity, int64_t max_seq_len, int64_t pos) {
-    KvLayer cache = poisoned_cache(DType::F16, n_kv_heads, 128, capacity);
-    const DeviceTensor table = to_device(angles(max_seq_len, 128));
-    EXPECT_THROW(
-        cuda::gemm_append(nullptr, cache, t.x_device, std::span(parts).first<3>(), table, pos),
-        Error);
+  const auto refuses = [&](int64_t n_kv_heads, int64_t n_positions, int64_t max_seq_len,
+                           int64_t pos) {
+    const TestPages pages(n_positions);
+    const DeviceTensor page_table = table_of(pages), table = to_device(angles(max_seq_len, 128));
+    KvLayer cache = poisoned_cache(DType::F16, n_kv_heads, 128, pages.n_in_pool());
+    EXPECT_THROW(cuda::gemm_append(nullptr, cache, place_in(page_table, pos), t.x_device,
+                                   std::span(parts).first<3>(), table),
+                 Error);
   };
-  refuses(1, 299, 300, 100);  // past the cache
-  refuses(1, 300, 299, 100);  // past the table
-  refuses(1, 300, 300, -1);
-  refuses(2, 300, 300, 0);  // another number of heads
+  refuses(1, 256, 400, 128);  // past the pages
+  refuses(1, 384, 327, 128);  // past the table
+  refuses(1, 384, 400, -64);
+  refuses(1, 384, 400, 100);  // boxes of rows in two pages
+  refuses(2, 384, 400, 0);    // another number of heads
 }
 
 }  // namespace

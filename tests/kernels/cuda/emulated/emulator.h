@@ -154,6 +154,10 @@ inline constexpr minfer::emulated::Index<minfer::emulated::n_blocks> gridDim;
 
 inline void __syncthreads() { minfer::emulated::block_barrier(); }
 inline void __syncwarp() { minfer::emulated::warp_barrier(); }
+template <typename T>
+T __ldg(const T* from) {
+  return *from;
+}
 inline float __fmul_rn(float a, float b) {
   volatile float product = a * b;  // not to be made part of an fma
   return product;

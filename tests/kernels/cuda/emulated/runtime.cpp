@@ -93,15 +93,15 @@ void add_bias(cudaStream_t, Tensor out, Tensor x, Tensor bias) {
   }
 }
 
-void rope_append(cudaStream_t, KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
-                 int64_t pos) {
+void rope_append(cudaStream_t, KvLayer& cache, const CachePlace& place, Tensor q, Tensor k,
+                 Tensor v, Tensor cos_sin) {
   MINFER_CHECK(q.dtype == DType::F16 && cache.dtype == DType::F16, "rope_append: ", q.dtype);
   const int64_t head_dim = cache.head_dim, n_pairs = head_dim / 2;
   const auto row_of = [&](const Tensor& x, int64_t token, int64_t head) {
     return data_of<f16>(x) + (token * x.shape[1] + head) * head_dim;
   };
   const auto rotate = [&](f16* to, const f16* from, int64_t token) {
-    const auto* const angles = data_of<float>(cos_sin) + (pos + token) * head_dim;
+    const auto* const angles = data_of<float>(cos_sin) + (place.pos + token) * head_dim;
     for (int64_t i = 0; i < n_pairs; ++i) {
       const float a = to_f32(from[i]), b = to_f32(from[i + n_pairs]);
       const float cosine = angles[2 * i], sine = angles[2 * i + 1];
@@ -114,7 +114,9 @@ void rope_append(cudaStream_t, KvLayer& cache, Tensor q, Tensor k, Tensor v, Ten
       rotate(row_of(q, token, head), row_of(q, token, head), token);
     }
     for (int64_t head = 0; head < cache.n_kv_heads; ++head) {
-      const int64_t at = (head * cache.capacity + pos + token) * head_dim;
+      const int64_t pos = place.pos + token, page = place.pages[pos / kPagePositions];
+      const int64_t row = (page * cache.n_kv_heads + head) * kPagePositions + pos % kPagePositions;
+      const int64_t at = row * head_dim;
       rotate(data_of<f16>(cache.keys) + at, row_of(k, token, head), token);
       std::copy_n(row_of(v, token, head), head_dim, data_of<f16>(cache.values) + at);
     }

@@ -1,0 +1,257 @@
+#include "engine/executor.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+
+#include "engine/decode_model.h"
+
+namespace minfer {
+namespace {
+
+int64_t first_non_finite(std::span<const float> values) {
+  // Most often there is none, which a loop without a way out tells in a tenth of the time.
+  uint32_t found_one = 0;
+  for (const float x : values) {
+    found_one |= uint32_t{(std::bit_cast<uint32_t>(x) & 0x7f800000u) == 0x7f800000u};
+  }
+  if (found_one == 0) return -1;
+  return std::find_if_not(values.begin(), values.end(), [](float x) { return std::isfinite(x); }) -
+         values.begin();
+}
+
+SessionOptions checked(SessionOptions options, const ModelSpec& spec, const Backend& backend) {
+  require_computable(spec);
+  for (const LayerSpec& layer : spec.layers) backend.require_supported(layer);
+  if (options.max_seq_len == 0) options.max_seq_len = spec.trained_seq_len;
+  MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= spec.trained_seq_len,
+                 "a context of ", options.max_seq_len, " tokens, the model was trained for ",
+                 spec.trained_seq_len);
+  MINFER_REQUIRE(Usage, options.n_sequences >= 1, options.n_sequences, " sequences at once");
+  if (options.prefill_chunk == 0) options.prefill_chunk = backend.preferred_chunk();
+  MINFER_REQUIRE(Usage, options.prefill_chunk >= 1, "a prefill chunk of ", options.prefill_chunk,
+                 " tokens, expected 1 or more");
+  MINFER_REQUIRE(Usage,
+                 options.kv_dtype == DType::F16 || options.kv_dtype == DType::F32 ||
+                     options.kv_dtype == DType::U8,
+                 "a KV cache of ", options.kv_dtype, " (supported: F16, F32, U8)");
+  if (!options.several_sequences) {
+    const int64_t most_rows = std::max(options.max_seq_len, options.n_sequences);
+    options.prefill_chunk = std::min(options.prefill_chunk, most_rows);
+  }
+  return options;
+}
+
+// Positions that a query sees in every layer; 0: all, in one of them at least.
+int64_t widest_window(const ModelSpec& spec) {
+  int64_t widest = 0;
+  for (const LayerSpec& layer : spec.layers) {
+    if (layer.window == 0) return 0;
+    widest = std::max(widest, layer.window);
+  }
+  return widest;
+}
+
+int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
+  const int64_t of_one = most_pages(o.max_seq_len, widest_window(spec), o.prefill_chunk);
+  const int64_t of_all = checked_mul(o.n_sequences, of_one);
+  // The last page of each is not full: for some of them.
+  return o.several_sequences ? std::max(of_all, pages_for(o.prefill_chunk) + 4) : of_all;
+}
+
+}  // namespace
+
+SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
+                              const SessionOptions& options) {
+  const SessionOptions o = checked(options, spec, backend);
+  int64_t activation_bytes =
+      checked_add(scratch_bytes(spec, backend.activation_dtype(), o.prefill_chunk),
+                  rope_table_bytes(spec, o.max_seq_len));
+  if (o.all_logits || o.n_sequences > 1) {
+    activation_bytes =
+        checked_add(activation_bytes, bytes_of(DType::F32, {o.prefill_chunk, spec.vocab_size}));
+  }
+  const int64_t n_pages = cache_pages(o, spec);
+  int64_t workspace_bytes = 0;  // one for all layers
+  for (const LayerSpec& layer : spec.layers) {
+    workspace_bytes = std::max(
+        workspace_bytes, backend.attention_workspace_bytes(o.kv_dtype, layer.n_kv_heads,
+                                                           layer.head_dim, n_pages));
+  }
+  return {.n_positions = o.max_seq_len,
+          .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, n_pages),
+          .kv_bytes_as_int8 = kv_cache_bytes(spec, DType::U8, n_pages),
+          .activation_bytes = checked_add(activation_bytes, workspace_bytes)};
+}
+
+Executor::Executor(const Model& model, Backend& backend, const SessionOptions& options)
+    : model_(model),
+      backend_(backend),
+      options_(checked(options, model.spec, backend)),
+      n_pages_(cache_pages(options_, model.spec)),
+      pool_(n_pages_) {
+  state_.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, n_pages_);
+  state_.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
+  state_.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
+  if (options_.all_logits || options_.n_sequences > 1) logits_buffer(0);
+}
+
+Executor::~Executor() = default;
+
+Sequence Executor::make_sequence() { return Sequence(pool_, widest_window(model_.spec)); }
+
+void Executor::require_fitting(const Sequence& sequence, std::span<const TokenId> tokens) const {
+  MINFER_REQUIRE(Usage, !tokens.empty(), "no tokens to evaluate");
+  MINFER_REQUIRE(Usage, std::ssize(tokens) <= options_.max_seq_len - sequence.pos(), tokens.size(),
+                 " tokens after ", sequence.pos(), " do not fit the context of ",
+                 options_.max_seq_len);
+  for (const TokenId id : tokens) {
+    MINFER_REQUIRE(Usage, id >= 0 && id < model_.spec.vocab_size, "token id ", id,
+                   " is not below the vocabulary size ", model_.spec.vocab_size);
+  }
+}
+
+Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
+  MINFER_CHECK(!parts.empty(), "no sequences to evaluate");
+  std::vector<TokenId> tokens;
+  int64_t n_logits = 0;
+  for (const SequenceTokens& part : parts) {
+    require_fitting(*part.sequence, part.tokens);
+    MINFER_CHECK(part.n_logits >= 0 && part.n_logits <= std::ssize(part.tokens), "logits of ",
+                 part.n_logits, " of ", part.tokens.size(), " tokens");
+    tokens.insert(tokens.end(), part.tokens.begin(), part.tokens.end());
+    n_logits += part.n_logits;
+  }
+  MINFER_REQUIRE(Usage, std::ssize(tokens) <= options_.prefill_chunk, "logits of ", tokens.size(),
+                 " tokens at once, the prefill chunk is ", options_.prefill_chunk);
+  if (parts.size() == 1) return logits_of_last(*parts[0].sequence, tokens, n_logits);
+
+  std::vector<SequenceRows> batch;
+  for (const SequenceTokens& part : parts) {
+    part.sequence->reserve(std::ssize(part.tokens));
+    batch.push_back(part.sequence->rows_of_next(std::ssize(part.tokens)));
+  }
+  const Tensor x = forward(backend_, model_, state_, tokens, batch);
+  const Tensor logits = n_logits > 0 ? logits_buffer(n_logits) : Tensor();
+  int64_t end = 0, row = 0;
+  for (const SequenceTokens& part : parts) {
+    end += std::ssize(part.tokens);
+    if (part.n_logits == 0) continue;
+    output_logits(backend_, model_, state_, x.rows(end - part.n_logits, part.n_logits),
+                  logits.rows(row, part.n_logits));
+    row += part.n_logits;
+  }
+  const int64_t index = logits ? backend_.first_non_finite(logits) : -1;
+  for (row = 0; const SequenceTokens& part : parts) {
+    if (index >= 0 && index / model_.spec.vocab_size < row + part.n_logits) {
+      throw_non_finite(*part.sequence, part.tokens,
+                       std::ssize(part.tokens) - (row + part.n_logits) +
+                           index / model_.spec.vocab_size);
+    }
+    row += part.n_logits;
+  }
+  for (const SequenceTokens& part : parts) part.sequence->advance(std::ssize(part.tokens));
+  return logits;
+}
+
+Tensor Executor::logits_of_last(Sequence& sequence, std::span<const TokenId> tokens,
+                                int64_t n_logits) {
+  if (n_logits == 0) {
+    fill_cache(sequence, tokens);
+    return {};
+  }
+  const int64_t n_tokens = std::ssize(tokens);
+  sequence.reserve(n_tokens);
+  const Tensor x = forward_last(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens),
+                                n_logits);
+  const Tensor logits =
+      n_logits == 1 ? state_.scratch.logits.view() : logits_buffer(n_logits);
+  output_logits(backend_, model_, state_, x, logits);
+  const int64_t index = backend_.first_non_finite(logits);
+  if (index >= 0) {
+    throw_non_finite(sequence, tokens, n_tokens - n_logits + index / model_.spec.vocab_size);
+  }
+  sequence.advance(n_tokens);
+  return logits;
+}
+
+void Executor::fill_cache(Sequence& sequence, std::span<const TokenId> tokens) {
+  // No logits here to look at: what went wrong must not hide in the cache. Keys and values of the
+  // last block are left to the logits of later tokens.
+  const int64_t n_tokens = std::ssize(tokens);
+  sequence.reserve(n_tokens);
+  const Tensor x =
+      forward_to_cache(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens));
+  const int64_t index = backend_.first_non_finite(x);
+  if (index >= 0) throw_non_finite(sequence, tokens, index / model_.spec.dim);
+  sequence.advance(n_tokens);
+}
+
+void Executor::report_progress(int64_t n_tokens) {
+  std::function<void()>& after_block = state_.after_block;
+  after_block = nullptr;
+  if (!options_.progress || n_tokens <= 1) return;
+  const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.spec.n_layers();
+  after_block = [this, total, done = int64_t{0}]() mutable {
+    done = std::min(done + 1, total);
+    options_.progress(done, total);
+  };
+}
+
+Tensor Executor::evaluate_all(Sequence& sequence, std::span<const TokenId> tokens) {
+  require_fitting(sequence, tokens);
+  report_progress(std::ssize(tokens));
+  const auto chunk = static_cast<size_t>(options_.prefill_chunk);
+  for (; tokens.size() > chunk; tokens = tokens.subspan(chunk)) {
+    backend_.throw_if_cancelled();
+    fill_cache(sequence, tokens.first(chunk));
+  }
+  backend_.throw_if_cancelled();
+  return logits_of_last(sequence, tokens, 1);
+}
+
+std::span<const float> Executor::fetch(Tensor logits) {
+  const int64_t n = logits.n_elements();
+  if (!host_.view() || host_.view().n_elements() < n) host_ = HostTensor(DType::F32, {n});
+  const Tensor values = host_.view().rows(0, n);
+  backend_.download_into(values, logits.reshaped({n}));
+  return {values.as<const float>(), static_cast<size_t>(n)};
+}
+
+DecodePlan* Executor::decode_plan() {
+  if (!plan_asked_for_ && options_.fused_decode) {
+    plan_ = backend_.plan_decode(decode_model(model_, state_, options_.max_seq_len));
+  }
+  plan_asked_for_ = true;
+  return plan_.get();
+}
+
+std::span<const float> Executor::decode(Sequence& sequence, TokenId token) {
+  sequence.reserve(1);
+  const std::span<const float> logits =
+      decode_plan()->step({token, sequence.pos(), sequence.pages()});
+  if (first_non_finite(logits) >= 0) throw_non_finite(sequence, {&token, 1}, 0);
+  sequence.advance(1);
+  return logits;
+}
+
+Tensor Executor::logits_buffer(int64_t n_rows) {
+  if (!all_logits_) {
+    all_logits_ = backend_.allocate(DType::F32, {options_.prefill_chunk, model_.spec.vocab_size});
+  }
+  return all_logits_.view().rows(0, n_rows);
+}
+
+void Executor::throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
+                                int64_t row) {
+  const SequenceRows rows = sequence.rows_of_next(std::ssize(tokens));
+  forward(backend_, model_, state_, tokens, {&rows, 1}, [&](int64_t layer, Tensor x) {
+    const int64_t index = backend_.first_non_finite(x);
+    MINFER_REQUIRE(Numeric, index < 0, "position ", rows.pos + index / model_.spec.dim,
+                   ": not a finite number after layer ", layer);
+  });
+  throw Error(ErrorKind::Numeric,
+              cat("position ", rows.pos + row, ": a logit is not a finite number"));
+}
+
+}  // namespace minfer

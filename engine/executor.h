@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "engine/forward.h"
+#include "engine/sequence.h"
+#include "kernels/decode_plan.h"
+#include "models/model.h"
+
+namespace minfer {
+
+struct SessionOptions {
+  int64_t max_seq_len = 0;      // of a sequence; 0: the trained context
+  int64_t prefill_chunk = 0;    // rows of one pass; 0: the backend's own choice
+  DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
+  bool fused_decode = true;     // by the backend's plan, where it has one
+  int64_t n_sequences = 1;      // that the cache has room for at once, each of max_seq_len
+  // A pass may have the rows of several short sequences: more than one of max_seq_len has.
+  bool several_sequences = false;
+  // There is room for the logits of every row of a pass from the beginning.
+  bool all_logits = false;
+  // Called as a prompt of several tokens is evaluated, with the blocks done and in all. May be null.
+  std::function<void(int64_t done, int64_t total)> progress = {};
+};
+
+// What an executor takes of the backend's memory, to be known before the weights are read. Throws
+// Usage where the model cannot have it.
+SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
+                             const SessionOptions& options);
+
+// Tokens that a pass puts behind a sequence, of which the last n_logits are asked for their logits.
+struct SequenceTokens {
+  Sequence* sequence = nullptr;
+  std::span<const TokenId> tokens;
+  int64_t n_logits = 1;
+};
+
+// A model on a backend: the cache that sequences share, and every activation buffer, allocated here
+// and never again. The model and backend outlive it.
+class Executor {
+ public:
+  Executor(const Model& model, Backend& backend, const SessionOptions& options);
+  ~Executor();
+
+  const Model& model() const { return model_; }
+  Backend& backend() const { return backend_; }
+  int64_t max_seq_len() const { return options_.max_seq_len; }
+  int64_t prefill_chunk() const { return options_.prefill_chunk; }
+  int64_t n_pages() const { return n_pages_; }
+  int64_t n_free_pages() const { return pool_.n_free(); }
+  int64_t kv_bytes() const { return state_.kv.n_bytes(); }
+
+  // An empty one; gone before the executor.
+  Sequence make_sequence();
+  // Throws Usage where the tokens do not fit behind it, or are none of the vocabulary's.
+  void require_fitting(const Sequence& sequence, std::span<const TokenId> tokens) const;
+
+  // One pass over the tokens of all parts, prefill_chunk at most: each sequence has them
+  // afterwards. Returns the logits asked for, one part after the other, [n, vocab_size] F32 on the
+  // device, valid until the next call; null where there are none. Throws Numeric at the first one
+  // that is not finite, with its position; the sequences are as before then.
+  Tensor evaluate(std::span<const SequenceTokens> parts);
+  // The same of one sequence, chunk by chunk; the logits of the last token. Throws Cancelled behind
+  // the last whole chunk where the backend's flag says so.
+  Tensor evaluate_all(Sequence& sequence, std::span<const TokenId> tokens);
+
+  // Logits in host memory; valid until the next call.
+  std::span<const float> fetch(Tensor logits);
+
+  // The fused step, or null where the backend has none; made when first asked for.
+  DecodePlan* decode_plan();
+  // One step of it: logits in host memory, valid until the next step.
+  std::span<const float> decode(Sequence& sequence, TokenId token);
+  // Runs a pass of one sequence again, which writes the same cache, and names the first position
+  // and block whose result is not finite; `row` of the tokens is the first whose logits are not.
+  [[noreturn]] void throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
+                                     int64_t row);
+
+ private:
+  void report_progress(int64_t n_tokens);  // of what evaluate_all begins
+  void fill_cache(Sequence& sequence, std::span<const TokenId> tokens);
+  Tensor logits_of_last(Sequence& sequence, std::span<const TokenId> tokens, int64_t n_logits);
+  Tensor logits_buffer(int64_t n_rows);
+
+  const Model& model_;
+  Backend& backend_;
+  SessionOptions options_;
+  int64_t n_pages_;
+  PagePool pool_;
+  ForwardState state_;
+  std::unique_ptr<DecodePlan> plan_;
+  bool plan_asked_for_ = false;
+  DeviceTensor all_logits_;  // [prefill_chunk, vocab_size]; made when first asked for
+  HostTensor host_;          // what was fetched last; grows to the largest that was asked for
+};
+
+}  // namespace minfer
