@@ -10,7 +10,9 @@ DecodeModel decode_model(const Model& model, ForwardState& state, int64_t max_se
   if (w.positions) decode.positions = &w.positions;
   for (const DeviceTensor& table : state.rope_tables) decode.rope_tables.push_back(table);
   for (size_t i = 0; i < w.layers.size(); ++i) {
-    decode.layers.push_back({model.spec.layers[i], &w.layers[i], &state.kv.layers[i]});
+    LayerSpec spec = model.spec.layers[i];
+    if (spec.window >= max_seq_len) spec.window = 0;  // none that a sequence reaches
+    decode.layers.push_back({spec, &w.layers[i], &state.kv.layers[i]});
   }
   decode.edges = model.spec.edges;
   decode.output_norm = &w.output_norm;

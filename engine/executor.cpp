@@ -22,7 +22,6 @@ int64_t first_non_finite(std::span<const float> values) {
 
 SessionOptions checked(SessionOptions options, const ModelSpec& spec, const Backend& backend) {
   require_computable(spec);
-  for (const LayerSpec& layer : spec.layers) backend.require_supported(layer);
   if (options.max_seq_len == 0) options.max_seq_len = spec.trained_seq_len;
   MINFER_REQUIRE(Usage, options.max_seq_len >= 1 && options.max_seq_len <= spec.trained_seq_len,
                  "a context of ", options.max_seq_len, " tokens, the model was trained for ",
@@ -42,18 +41,19 @@ SessionOptions checked(SessionOptions options, const ModelSpec& spec, const Back
   return options;
 }
 
-// Positions that a query sees in every layer; 0: all, in one of them at least.
-int64_t widest_window(const ModelSpec& spec) {
+// Positions that a query sees in every layer; 0: all of them, in one layer at least.
+int64_t widest_window(const ModelSpec& spec, int64_t max_seq_len) {
   int64_t widest = 0;
   for (const LayerSpec& layer : spec.layers) {
-    if (layer.window == 0) return 0;
+    if (layer.window == 0 || layer.window >= max_seq_len) return 0;
     widest = std::max(widest, layer.window);
   }
   return widest;
 }
 
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
-  const int64_t of_one = most_pages(o.max_seq_len, widest_window(spec), o.prefill_chunk);
+  const int64_t of_one =
+      most_pages(o.max_seq_len, widest_window(spec, o.max_seq_len), o.prefill_chunk);
   const int64_t of_all = checked_mul(o.n_sequences, of_one);
   // The last page of each is not full: for some of them.
   return o.several_sequences ? std::max(of_all, pages_for(o.prefill_chunk) + 4) : of_all;
@@ -62,7 +62,7 @@ int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
 }  // namespace
 
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
-                              const SessionOptions& options) {
+                             const SessionOptions& options) {
   const SessionOptions o = checked(options, spec, backend);
   int64_t activation_bytes =
       checked_add(scratch_bytes(spec, backend.activation_dtype(), o.prefill_chunk),
@@ -75,8 +75,8 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
   int64_t workspace_bytes = 0;  // one for all layers
   for (const LayerSpec& layer : spec.layers) {
     workspace_bytes = std::max(
-        workspace_bytes, backend.attention_workspace_bytes(o.kv_dtype, layer.n_kv_heads,
-                                                           layer.head_dim, n_pages));
+        workspace_bytes,
+        backend.attention_workspace_bytes(o.kv_dtype, layer.n_kv_heads, layer.head_dim, n_pages));
   }
   return {.n_positions = o.max_seq_len,
           .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, n_pages),
@@ -98,7 +98,9 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
 
 Executor::~Executor() = default;
 
-Sequence Executor::make_sequence() { return Sequence(pool_, widest_window(model_.spec)); }
+Sequence Executor::make_sequence() { 
+  return Sequence(pool_, widest_window(model_.spec, options_.max_seq_len));
+ }
 
 void Executor::require_fitting(const Sequence& sequence, std::span<const TokenId> tokens) const {
   MINFER_REQUIRE(Usage, !tokens.empty(), "no tokens to evaluate");
@@ -144,9 +146,9 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
   const int64_t index = logits ? backend_.first_non_finite(logits) : -1;
   for (row = 0; const SequenceTokens& part : parts) {
     if (index >= 0 && index / model_.spec.vocab_size < row + part.n_logits) {
-      throw_non_finite(*part.sequence, part.tokens,
-                       std::ssize(part.tokens) - (row + part.n_logits) +
-                           index / model_.spec.vocab_size);
+      throw_non_finite(
+          *part.sequence, part.tokens,
+          std::ssize(part.tokens) - (row + part.n_logits) + index / model_.spec.vocab_size);
     }
     row += part.n_logits;
   }
@@ -162,10 +164,9 @@ Tensor Executor::logits_of_last(Sequence& sequence, std::span<const TokenId> tok
   }
   const int64_t n_tokens = std::ssize(tokens);
   sequence.reserve(n_tokens);
-  const Tensor x = forward_last(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens),
-                                n_logits);
-  const Tensor logits =
-      n_logits == 1 ? state_.scratch.logits.view() : logits_buffer(n_logits);
+  const Tensor x =
+      forward_last(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens), n_logits);
+  const Tensor logits = n_logits == 1 ? state_.scratch.logits.view() : logits_buffer(n_logits);
   output_logits(backend_, model_, state_, x, logits);
   const int64_t index = backend_.first_non_finite(logits);
   if (index >= 0) {
@@ -226,12 +227,41 @@ DecodePlan* Executor::decode_plan() {
   return plan_.get();
 }
 
-std::span<const float> Executor::decode(Sequence& sequence, TokenId token) {
-  sequence.reserve(1);
-  const std::span<const float> logits =
-      decode_plan()->step({token, sequence.pos(), sequence.pages()});
-  if (first_non_finite(logits) >= 0) throw_non_finite(sequence, {&token, 1}, 0);
-  sequence.advance(1);
+RowsPlan* Executor::rows_plan() {
+  if (!rows_plan_asked_for_ && options_.fused_decode) {
+    rows_plan_ = backend_.plan_rows(decode_model(model_, state_, options_.max_seq_len));
+  }
+  rows_plan_asked_for_ = true;
+  return rows_plan_.get();
+}
+
+std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
+  std::vector<DecodeRow> rows;
+  for (const SequenceTokens& part : parts) {
+    MINFER_CHECK(part.tokens.size() == 1 && part.n_logits == 1, "decode of ", part.tokens.size(),
+                 " tokens");
+    require_fitting(*part.sequence, part.tokens);
+  }
+  const auto as_rows = [&] {
+    for (const SequenceTokens& part : parts) {
+      part.sequence->reserve(1);
+      rows.push_back({part.tokens.front(), part.sequence->pos(), part.sequence->pages()});
+    }
+    return std::span<const DecodeRow>(rows);
+  };
+  std::span<const float> logits;
+  if (parts.size() == 1 && decode_plan() != nullptr) {
+    logits = plan_->step(as_rows().front());
+  } else if (rows_plan() != nullptr && std::ssize(parts) <= rows_plan_->max_rows()) {
+    logits = rows_plan_->step(as_rows());
+  } else {
+    return fetch(evaluate(parts));
+  }
+  if (const int64_t index = first_non_finite(logits); index >= 0) {
+    const SequenceTokens& part = parts[size_t(index / model_.spec.vocab_size)];
+    throw_non_finite(*part.sequence, part.tokens, 0);
+  }
+  for (const SequenceTokens& part : parts) part.sequence->advance(1);
   return logits;
 }
 

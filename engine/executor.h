@@ -23,7 +23,8 @@ struct SessionOptions {
   bool several_sequences = false;
   // There is room for the logits of every row of a pass from the beginning.
   bool all_logits = false;
-  // Called as a prompt of several tokens is evaluated, with the blocks done and in all. May be null.
+  // Called as a prompt of several tokens is evaluated, with the blocks done and in all. May be
+  // null.
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
@@ -73,8 +74,9 @@ class Executor {
 
   // The fused step, or null where the backend has none; made when first asked for.
   DecodePlan* decode_plan();
-  // One step of it: logits in host memory, valid until the next step.
-  std::span<const float> decode(Sequence& sequence, TokenId token);
+  // The next token of each sequence, by a fused step where the backend has one: logits [n,
+  // vocab_size] in host memory, valid until the next call. Throws as evaluate() does.
+  std::span<const float> decode(std::span<const SequenceTokens> parts);
   // Runs a pass of one sequence again, which writes the same cache, and names the first position
   // and block whose result is not finite; `row` of the tokens is the first whose logits are not.
   [[noreturn]] void throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
@@ -85,6 +87,7 @@ class Executor {
   void fill_cache(Sequence& sequence, std::span<const TokenId> tokens);
   Tensor logits_of_last(Sequence& sequence, std::span<const TokenId> tokens, int64_t n_logits);
   Tensor logits_buffer(int64_t n_rows);
+  RowsPlan* rows_plan();  // as decode_plan()
 
   const Model& model_;
   Backend& backend_;
@@ -93,7 +96,8 @@ class Executor {
   PagePool pool_;
   ForwardState state_;
   std::unique_ptr<DecodePlan> plan_;
-  bool plan_asked_for_ = false;
+  std::unique_ptr<RowsPlan> rows_plan_;
+  bool plan_asked_for_ = false, rows_plan_asked_for_ = false;
   DeviceTensor all_logits_;  // [prefill_chunk, vocab_size]; made when first asked for
   HostTensor host_;          // what was fetched last; grows to the largest that was asked for
 };

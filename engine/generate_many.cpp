@@ -110,7 +110,7 @@ class ManyTexts {
     for (const auto& text : texts) parts.push_back({&text->sequence, {&text->last, 1}, 1});
     std::span<const float> logits;
     try {
-      logits = executor_.fetch(executor_.evaluate(parts));
+      logits = executor_.decode(parts);
     } catch (const Error& error) {
       if (error.kind() != ErrorKind::Numeric) throw;
       return step_one_by_one(texts, error);
@@ -156,6 +156,8 @@ class ManyTexts {
 
 }  // namespace
 
-void generate_many(Executor& executor, const GenerateMany& many) { ManyTexts(executor, many).run(); }
+void generate_many(Executor& executor, const GenerateMany& many) {
+  ManyTexts(executor, many).run();
+}
 
 }  // namespace minfer

@@ -8,7 +8,8 @@ Session::Session(const Model& model, Backend& backend, const SessionOptions& opt
 std::span<const float> Session::eval(std::span<const TokenId> tokens) {
   executor_.require_fitting(sequence_, tokens);
   if (tokens.size() == 1 && executor_.decode_plan() != nullptr) {
-    return executor_.decode(sequence_, tokens.front());
+    const SequenceTokens part{&sequence_, tokens, 1};
+    return executor_.decode({&part, 1});
   }
   return executor_.fetch(executor_.evaluate_all(sequence_, tokens));
 }

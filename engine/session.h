@@ -73,6 +73,7 @@ class Session {
   int64_t kv_bytes() const { return executor_.kv_bytes(); }
   const Model& model() const { return executor_.model(); }
   const Executor& executor() const { return executor_; }
+  Executor& executor() { return executor_; }
 
  private:
   Tensor logits_of(std::span<const TokenId> tokens, int64_t first);

@@ -151,6 +151,7 @@ struct FfnArgs {
 };
 
 class DecodePlan;
+class RowsPlan;
 struct DecodeModel;
 struct LayerSpec;
 
@@ -193,10 +194,6 @@ class Backend {
   virtual int64_t preferred_chunk() const { return 512; }
   // Sequences whose next tokens go through one pass: more of them go in turns.
   virtual int64_t preferred_decode_rows() const { return 64; }
-
-  // Throws Usage for a block that needs an argument which an operation here does not handle, before
-  // its weights are read.
-  virtual void require_supported(const LayerSpec&) const {}
 
   // ---- memory ---------------------------------------------------------------------------------
   // Not initialized. Throws Memory with the bytes asked for where there is none.
@@ -303,6 +300,8 @@ class Backend {
   // A fused step for one token, or null where this backend has none for the model. Tensors and
   // caches outlive it and stay where they are. See decode_plan.h.
   virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
+  // The same for the next tokens of several sequences at once.
+  virtual std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model);
 
   // ---- control --------------------------------------------------------------------------------
   // Once the flag is set, work ends early by Cancelled: on the CPU in the middle of an operation,

@@ -26,6 +26,11 @@ struct DecodeModel {
   EdgeSpec edges;
   const Norm* output_norm = nullptr;
   const Matrix* output = nullptr;
+
+  // The table that a layer rotates by; null where it does not rotate.
+  Tensor rope_of(const LayerSpec& layer) const {
+    return layer.rope < 0 ? Tensor() : rope_tables.at(static_cast<size_t>(layer.rope));
+  }
 };
 
 // How a plan chooses tokens by itself: as Sampler of engine/sampler.h does without penalties, where
@@ -72,6 +77,16 @@ class DecodePlan {
   // choose so. No other step until the run is gone.
   virtual std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                            const DecodeSampling& sampling) = 0;
+};
+
+// The same of several rows, each of a sequence of its own: row by row what DecodePlan computes,
+// within the bound of the formats.
+class RowsPlan {
+ public:
+  virtual ~RowsPlan() = default;
+  virtual int64_t max_rows() const = 0;
+  // Logits [rows.size(), vocab_size], in host memory, valid until the next step.
+  virtual std::span<const float> step(std::span<const DecodeRow> rows) = 0;
 };
 
 }  // namespace minfer

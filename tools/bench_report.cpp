@@ -30,6 +30,7 @@ Json row_json(const BenchRow& row) {
       {"n_prompt", row.n_prompt},
       {"n_gen", row.n_gen},
       {"n_depth", row.n_depth},
+      {"n_parallel", row.n_parallel},
       {"test_time", row.test_time},
       {"avg_ts", mean(rates)},
       {"stddev_ts", standard_deviation(rates)},
@@ -128,6 +129,7 @@ Json rows_json(const std::vector<BenchRow>& rows) {
 
 std::string BenchRow::test() const {
   std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_gen);
+  if (n_parallel > 1) name += fmt::format(" x {}", n_parallel);
   if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
   return name;
 }

@@ -9,7 +9,7 @@
 namespace minfer {
 
 // One test of `minfer bench`: n_prompt tokens of prefill or n_gen of decode, behind n_depth tokens
-// of context.
+// of context, of each of n_parallel sequences side by side.
 struct BenchRow {
   std::string model;  // "llama 1.1B F16"
   int64_t model_bytes = 0, n_params = 0;
@@ -17,18 +17,18 @@ struct BenchRow {
   std::string kv_type, activations = "float", gemm = "own";
   std::string test_time;  // ISO 8601, UTC, of the first repetition
   int64_t n_threads = 0, n_batch = 0;
-  int64_t n_prompt = 0, n_gen = 0, n_depth = 0;
+  int64_t n_prompt = 0, n_gen = 0, n_depth = 0, n_parallel = 1;
 
   std::vector<double> samples_s;     // seconds of each repetition
-  std::vector<double> step_s;        // seconds per token of every timed call
+  std::vector<double> step_s;        // seconds per token of a sequence, of every timed call
   double first_token_s = 0;          // mean time until the logits of the first new token
   int64_t bytes_per_token = 0;       // weights and cache that one token reads
   double read_bytes_per_second = 0;  // of the machine, measured in the same run
   double flops_per_token = 0;
   double flops_per_second = 0;  // of the machine; 0: not known
 
-  int64_t n_tokens() const { return n_prompt + n_gen; }
-  std::string test() const;  // "pp512", "tg128 @ d4096"
+  int64_t n_tokens() const { return (n_prompt + n_gen) * n_parallel; }
+  std::string test() const;  // "pp512", "tg128 @ d4096", "tg128 x 8"
   std::vector<double> samples_ts() const;
   double read_share() const;
   double arithmetic_share() const;

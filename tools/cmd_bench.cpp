@@ -22,7 +22,7 @@ namespace {
 
 struct BenchOptions {
   std::vector<std::string> model_paths, synthetics;
-  std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0};
+  std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0}, n_parallel = {1};
   int64_t repetitions = 5;
   int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16", format = "md";
@@ -46,8 +46,8 @@ std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size) {
   return ids;
 }
 
-int64_t kv_bytes_per_position(const Session& session) {
-  return session.kv_bytes() / session.max_seq_len();
+int64_t kv_bytes_per_position(const Executor& executor) {
+  return executor.kv_bytes() / (executor.n_pages() * kPagePositions);
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -66,7 +66,7 @@ class Bench {
     const int64_t n = n_prompt + n_gen;
     const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
     row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
-                          kv_bytes_per_position(session_) * (n_depth + n / 2) / tokens_per_read;
+                          kv_bytes_per_position(session_.executor()) * (n_depth + n / 2) / tokens_per_read;
     row.flops_per_token = flops_per_token(model_.spec, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
@@ -125,6 +125,64 @@ class Bench {
   const BenchOptions& options_;
 };
 
+// Decode of several sequences side by side, each with the same depth.
+class ParallelBench {
+ public:
+  ParallelBench(Executor& executor, const BenchOptions& options)
+      : executor_(executor), options_(options) {}
+
+  BenchRow measure(int64_t n_gen, int64_t n_depth, int64_t n_parallel) {
+    const Model& model = executor_.model();
+    BenchRow row;
+    row.n_gen = n_gen;
+    row.n_depth = n_depth;
+    row.n_parallel = n_parallel;
+    row.test_time = utc_now();
+    row.bytes_per_token = model.bytes_per_token / n_parallel +
+                          kv_bytes_per_position(executor_) * (n_depth + n_gen / 2);
+    row.flops_per_token = flops_per_token(model.spec, n_gen, n_depth, /*with_logits=*/true);
+    for (int64_t i = 0; i < n_parallel; ++i) {
+      sequences_.push_back(executor_.make_sequence());
+      if (n_depth > 0) executor_.evaluate_all(sequences_.back(), tokens(n_depth));
+    }
+    if (!options_.no_warmup) run_once(std::min<int64_t>(n_gen, 4), n_depth, nullptr);
+    for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_gen, n_depth, &row);
+    row.first_token_s /= double(options_.repetitions);
+    sequences_.clear();
+    return row;
+  }
+
+ private:
+  std::vector<TokenId> tokens(int64_t n) const {
+    return bench_tokens(n, executor_.model().spec.vocab_size);
+  }
+
+  void run_once(int64_t n_gen, int64_t n_depth, BenchRow* row) {
+    for (Sequence& sequence : sequences_) sequence.truncate(n_depth);
+    const auto at_once = static_cast<size_t>(executor_.backend().preferred_decode_rows());
+    const double start = now_seconds();
+    double before = start;
+    for (const TokenId& id : tokens(n_gen)) {
+      throw_if_interrupted();
+      std::vector<SequenceTokens> parts;
+      for (Sequence& sequence : sequences_) parts.push_back({&sequence, {&id, 1}, 1});
+      for (std::span<const SequenceTokens> rest = parts; !rest.empty();) {
+        executor_.decode(rest.first(std::min(at_once, rest.size())));
+        rest = rest.subspan(std::min(at_once, rest.size()));
+      }
+      const double now = now_seconds();
+      if (row != nullptr) row->step_s.push_back(now - before);
+      if (row != nullptr && before == start) row->first_token_s += now - before;
+      before = now;
+    }
+    if (row != nullptr) row->samples_s.push_back(before - start);
+  }
+
+  Executor& executor_;
+  const BenchOptions& options_;
+  std::vector<Sequence> sequences_;
+};
+
 // What is timed: a model's path, or the name of a shape with random weights.
 struct Subject {
   std::string path, synthetic;
@@ -156,7 +214,8 @@ SessionOptions session_options(const BenchOptions& options, const ModelSpec& spe
                  " tokens of context, the model was trained on ", spec.trained_seq_len);
   return {.max_seq_len = needed,
           .prefill_chunk = options.batch_size,
-          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
+          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device),
+          .n_sequences = std::ranges::max(options.n_parallel)};
 }
 
 // A model and the backend that it is on.
@@ -193,15 +252,20 @@ Loaded load_bench_model(const BenchOptions& options, const Subject& subject,
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
   Session session(model, backend, session_options(options, model.spec));
   Bench bench(model, session, options);
+  ParallelBench parallel(session.executor(), options);
   std::vector<BenchRow> rows;
-  const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
+  const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth, int64_t n_parallel) {
     if (n_prompt + n_gen == 0) return;
-    rows.push_back(bench.measure(n_prompt, n_gen, n_depth));
+    if (n_parallel > 1) session.truncate(0);
+    rows.push_back(n_parallel > 1 ? parallel.measure(n_gen, n_depth, n_parallel)
+                                  : bench.measure(n_prompt, n_gen, n_depth));
     log_info(fmt::format("{}: {:.2f} tok/s", rows.back().test(), mean(rows.back().samples_ts())));
   };
   for (int64_t n_depth : options.n_depth) {
-    for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth);
-    for (int64_t n_gen : options.n_gen) run(0, n_gen, n_depth);
+    for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth, 1);
+    for (int64_t n_gen : options.n_gen) {
+      for (int64_t n_parallel : options.n_parallel) run(0, n_gen, n_depth, n_parallel);
+    }
   }
   return rows;
 }
@@ -347,6 +411,8 @@ void add_bench_command(CommandNode& root, Context& context) {
   constexpr int64_t kMax = 1 << 24;
   command.add_integers("-p,--n-prompt", options->n_prompt, 0, kMax, "Tokens of prefill; 0: none");
   command.add_integers("-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");
+  command.add_integers("--parallel", options->n_parallel, 1, 1024,
+                       "Sequences whose tokens are decoded side by side", Show::More);
   command.add_integers("-d,--n-depth", options->n_depth, 0, kMax, "Tokens of context before them");
   command.add_integer("-r,--repetitions", options->repetitions, 1, 10000,
                       "Repetitions of each test");

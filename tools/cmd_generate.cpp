@@ -126,6 +126,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
     const Tokenizer& tokenizer = *opened.model.tokenizer;
     prompt = options.conversation.messages ? prompt_of_messages(options, tokenizer, text)
                                            : prompt_of_text(options, tokenizer, text);
+    tell_of_chat_template(options, tokenizer);
   }
   // The KV cache holds what this run can need and no more.
   SessionOptions session_opts = {
@@ -207,6 +208,12 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
 
 }  // namespace
 
+void tell_of_chat_template(const GenerateCommandOptions& options, const Tokenizer& tokenizer) {
+  if (options.is_chat() || options.no_chat || tokenizer.chat_template().empty()) return;
+  log_info(
+      "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about it");
+}
+
 ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                           const std::string& text) {
   if (options.chat) {
@@ -214,11 +221,6 @@ ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer
     const ChatOptions chat_options = options.conversation.chat_options(options.special);
     return without_bos(options, tokenizer,
                        make_chat_prompt(tokenizer, chosen, turn_of(options, text), chat_options));
-  }
-  if (!options.no_chat && !tokenizer.chat_template().empty()) {
-    log_info(
-        "the model has a chat template: --chat puts the prompt into it, --no-chat is quiet about "
-        "it");
   }
   ChatPrompt prompt;
   prompt.tokens =

@@ -34,6 +34,9 @@ ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer
 ChatPrompt prompt_of_messages(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                               const std::string& messages);
 
+// Says that there is a chat template where a text does not go through it.
+void tell_of_chat_template(const GenerateCommandOptions& options, const Tokenizer& tokenizer);
+
 // Positions that a prompt and its text need, within --ctx-size and what the model was trained for:
 // of an answer that ends where the model ends it, kMaxAnswerTokens. Throws Usage where the prompt
 // alone does not fit.

@@ -87,8 +87,10 @@ void run_generate_prompts(const GenerateCommandOptions& options, Context& contex
   StartTimes start{.seconds = now_seconds() - context.started - opened.seconds};
   const std::string text = read_text(*options.prompts);
   const double loading = now_seconds() - opened.seconds;
-  const std::vector<PromptLine> lines =
-      parse_prompt_lines(text, options, defaults, opened.model);
+  const std::vector<PromptLine> lines = parse_prompt_lines(text, options, defaults, opened.model);
+  if (std::ranges::any_of(lines, &PromptLine::is_text)) {
+    tell_of_chat_template(options, *opened.model.tokenizer);
+  }
   if (!opened.model.tokenizer) {  // it answers in ids
     opened.model.tokenizer = make_id_tokenizer(opened.model.spec.vocab_size);
   }
@@ -96,8 +98,8 @@ void run_generate_prompts(const GenerateCommandOptions& options, Context& contex
   for (const PromptLine& line : lines) {
     if (line.error.empty()) asked.push_back(&line);
   }
-  const int64_t n_parallel = std::clamp<int64_t>(std::ssize(asked), 1,
-                                                 options.n_parallel.value_or(kDefaultParallel));
+  const int64_t n_parallel =
+      std::clamp<int64_t>(std::ssize(asked), 1, options.n_parallel.value_or(kDefaultParallel));
   const SessionOptions session_options = {
       .max_seq_len = longest(options, opened.model.spec, lines),
       .prefill_chunk = options.batch_size,

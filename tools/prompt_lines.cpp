@@ -123,14 +123,16 @@ class LineParser {
   GenerateOptions& generate() { return line_.request.options; }
   SamplerOptions& sampler() { return generate().sampler; }
 
-  void text(const std::string& text) { set(prompt_of_text(options_, tokenizer(), text)); }
+  void text(const std::string& text) {
+    line_.is_text = true;
+    set(prompt_of_text(options_, tokenizer(), text));
+  }
   void messages(const std::string& json) { set(prompt_of_messages(options_, tokenizer(), json)); }
   void ids(const char* name, const Json& value) {
     MINFER_REQUIRE(Input, value.is_array() && !value.empty(), "\"", name, "\" is no list of ids");
     ChatPrompt prompt;
     for (const Json& id : value) {
-      prompt.tokens.push_back(
-          narrow<TokenId>(integer_of(name, id, 0, model_.spec.vocab_size - 1)));
+      prompt.tokens.push_back(narrow<TokenId>(integer_of(name, id, 0, model_.spec.vocab_size - 1)));
     }
     set(std::move(prompt));
   }

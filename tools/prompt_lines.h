@@ -18,6 +18,7 @@ struct PromptLine {
   GenerateRequest request;
   std::optional<uint64_t> seed;  // none where nothing is drawn
   std::string error;             // empty: none
+  bool is_text = false;          // a "prompt"
 };
 
 // The lines of a file, each an object with one of

@@ -4,6 +4,7 @@
 #include <array>
 
 #include "kernels/cuda/decode/decode_graph.h"
+#include "kernels/cuda/decode/decode_rows.h"
 #include "kernels/cuda/decode/persistent_step.h"
 #include "kernels/layer.h"
 
@@ -34,11 +35,6 @@ std::optional<int64_t> CudaBackend::free_device_bytes() const {
   size_t free = 0, total = 0;
   MINFER_CUDA_CHECK(cudaMemGetInfo(&free, &total));
   return static_cast<int64_t>(free);
-}
-
-void CudaBackend::require_supported(const LayerSpec& layer) const {
-  MINFER_REQUIRE(Usage, layer.window == 0, "an attention window of ", layer.window,
-                 " on a card: not supported; --device cpu has it");
 }
 
 // ---- memory ------------------------------------------------------------------------------------
@@ -418,13 +414,12 @@ void* CudaBackend::prefill_workspace(const KvLayer& cache) {
 
 void CudaBackend::attention(const AttentionArgs& args) {
   const auto& [out, q, cache, batch, scale, window] = args;
-  MINFER_CHECK(window == 0, "attention with a window of ", window);
-  check_batch("attention", batch, q.shape[0], cache);
+  check_batch("attention", batch, q.shape[0], cache, window);
   int64_t first = 0;
   for (size_t i = 0; const CachePlace& place : places_of(batch)) {
     const int64_t n = batch[i++].n_rows;
     attention_prefill(stream_.get(), out.rows(first, n), q.rows(first, n), cache, place, scale,
-                      prefill_workspace(cache));
+                      window, prefill_workspace(cache));
     first += n;
   }
 }
@@ -433,8 +428,13 @@ std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
   if (persistent_decode_) {
     if (auto plan = PersistentStep::make(stream_.get(), type_, model)) return plan;
   }
-  if (!DecodeGraph::can_compute(model)) return nullptr;
+  if (!DecodeLayers::can_compute(model)) return nullptr;
   return std::make_unique<DecodeGraph>(stream_.get(), type_, model);
+}
+
+std::unique_ptr<RowsPlan> CudaBackend::plan_rows(const DecodeModel& model) {
+  if (!DecodeLayers::can_compute(model)) return nullptr;
+  return std::make_unique<DecodeRows>(stream_.get(), type_, model);
 }
 
 // ---- control -----------------------------------------------------------------------------------

@@ -23,7 +23,6 @@ class CudaBackend final : public Backend {
   std::optional<int64_t> free_device_bytes() const override;
   int64_t preferred_chunk() const override { return 4096; }
   int64_t preferred_decode_rows() const override { return kMaxMatvecTokens; }
-  void require_supported(const LayerSpec& layer) const override;
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;
@@ -61,6 +60,7 @@ class CudaBackend final : public Backend {
   void attention(const AttentionArgs& args) override;
 
   std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
+  std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model) override;
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override;
   int64_t first_non_finite(Tensor x) override;

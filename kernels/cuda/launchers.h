@@ -183,42 +183,47 @@ void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
                  Tensor v, Tensor cos_sin);
 
 // Many queries. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is rounded to F16), already
-// rotated; keys of positions 0 ... pos + n_tokens - 1 are in the cache; out [n_tokens, n_heads,
-// head_dim] F16 or BF16. head_dim up to 256; scale > 0.
+// rotated; keys of positions 0 ... pos + n_tokens - 1, or of those that a query sees within its
+// `window`, are in the cache; out [n_tokens, n_heads, head_dim] F16 or BF16. head_dim up to 256;
+// scale > 0.
 //
-// A U8 cache wants a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, for
-// sequences of up to n_pages: up to kMaxMatvecTokens queries split its positions over blocks, as
+// A U8 cache wants a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, where
+// queries see up to n_pages: up to kMaxMatvecTokens queries split its positions over blocks, as
 // decode does; more of them read it as F16, by the kernel of F16 caches, where the card has that.
 // Without a workspace its codes are read as they are, by the plain kernel. 0 bytes: there is only
 // the one way.
 int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                     int64_t n_pages);
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                       const CachePlace& place, float scale, void* workspace = nullptr);
+                       const CachePlace& place, float scale, int64_t window = 0,
+                       void* workspace = nullptr);
 
-// One query at position *pos (device memory, so that a captured graph serves for every step): the
-// cache is split over blocks, partial results are merged in fixed order in the same launch. Rotates
-// q and k, appends k and v to the cache. head_dim up to 256; scale > 0.
+// One query of each of n sequences, up to kMaxMatvecTokens, at position pos[i] (device memory, so
+// that a captured graph serves for every step): the cache is split over blocks, partial results are
+// merged in fixed order in the same launch. Rotates q and k, appends k and v to the cache. head_dim
+// up to 256; scale > 0.
 //
-// *pos, the table of pages, the rope table and the cache before *pos are read AHEAD of the wait for
-// the kernel in front in the stream, behind whose reads of weights they hide. That kernel may
+// pos, the tables of pages, the rope table and the cache before pos[i] are read AHEAD of the wait
+// for the kernel in front in the stream, behind whose reads of weights they hide. That kernel may
 // itself have begun before the one in front of it ended, and so on, back to the last operation that
 // was not launched by launch() (a copy, an event, the start of a graph). So all that must have been
 // written before such an operation: a decode step is a graph of its own, in front of which its
 // position is written (by a copy, or by the step before), and of its kernels only this one writes a
-// cache, at *pos.
+// cache, at pos[i].
 struct AttentionDecode {
-  Tensor out;      // [n_heads, head_dim] half
-  Tensor q, k, v;  // [n_heads, head_dim], [n_kv_heads, head_dim] half, as the product left them
+  Tensor out;      // [n, n_heads, head_dim] half
+  Tensor q, k, v;  // the same, [n, n_kv_heads, head_dim], as the product left them
   Tensor rope;     // [max_seq_len, rotary_dim / 2, 2] F32, or null
   KvLayer* cache;
-  const int32_t* pages;  // device memory: the table of the sequence, which reaches to *pos
-  const int* pos;
-  int64_t max_seq_len;  // *pos is below it
+  const int32_t* pages;  // device memory: tables [n, pages_for(max_seq_len)], which reach to pos[i]
+  const int* pos;        // [n]
+  int64_t max_seq_len;   // each pos[i] is below it
   float scale;
-  void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; left zeroed
+  int64_t window = 0;  // positions that a query sees, its own included; 0: all
+  void* workspace;     // attention_decode_workspace(...) bytes, zeroed once; left zeroed
 };
-int64_t attention_decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+// For up to n sequences.
+int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t max_seq_len);
 void attention_decode(cudaStream_t stream, const AttentionDecode& a);
 

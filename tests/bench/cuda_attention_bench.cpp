@@ -30,7 +30,7 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
   const int n_launches = n_tokens <= 4096 ? 10 : 2;
   const double us = graph_us(stream, n_launches, [&] {
     for (int i = 0; i < n_launches; ++i)
-      attention_prefill(stream, out, q, cache, place, 0.09f, workspace.view().data);
+      attention_prefill(stream, out, q, cache, place, 0.09f, 0, workspace.view().data);
   });
   const double flops = 4.0 * double(n_tokens) * (double(pos) + double(n_tokens) / 2) *
                        double(n_heads) * double(head_dim);
@@ -56,7 +56,7 @@ void bench_dequantize(cudaStream_t stream, int64_t n_kv_heads, int64_t head_dim,
   constexpr int kLaunches = 10;
   const double us = graph_us(stream, kLaunches, [&] {
     for (int i = 0; i < kLaunches; ++i) {
-      attention::dequantize_kv(stream, keys, values, cache, place, kv_len);
+      attention::dequantize_kv(stream, keys, values, cache, place, 0, kv_len);
     }
   });
   const double bytes = 2.0 * double(n_kv_heads * kv_len) * double(3 * head_dim + 4);
@@ -81,16 +81,16 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   for (int i = 0; i < n_caches; ++i)
     caches.push_back(random_kv_layer(cache_dtype, n_kv_heads, kHeadDim, pages_for(capacity)));
   const DeviceTensor pages = pages_in_order(pages_for(capacity));
-  const DeviceTensor q = random_tensor(DType::F16, {n_heads, kHeadDim}, 2);
-  const DeviceTensor k = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
-  const DeviceTensor v = random_tensor(DType::F16, {n_kv_heads, kHeadDim}, 2);
-  const DeviceTensor out = allocate_device(DType::F16, {n_heads, kHeadDim});
+  const DeviceTensor q = random_tensor(DType::F16, {1, n_heads, kHeadDim}, 2);
+  const DeviceTensor k = random_tensor(DType::F16, {1, n_kv_heads, kHeadDim}, 2);
+  const DeviceTensor v = random_tensor(DType::F16, {1, n_kv_heads, kHeadDim}, 2);
+  const DeviceTensor out = allocate_device(DType::F16, {1, n_heads, kHeadDim});
   const DeviceTensor rope = constant_tensor({capacity, kHeadDim / 2, 2}, 0.01f);
   const DeviceTensor pos = allocate_device(DType::F32, {1});
   const int last = context - 1;
   MINFER_CUDA_CHECK(cudaMemcpy(pos.view().data, &last, sizeof(last), cudaMemcpyHostToDevice));
   const auto measure = [&](const attention::DecodeSplits& splits, bool is_chosen) {
-    const int64_t n_bytes = attention::decode_workspace(n_heads, n_kv_heads, kHeadDim, splits);
+    const int64_t n_bytes = attention::decode_workspace(1, n_heads, n_kv_heads, kHeadDim, splits);
     const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
     MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
     const int n_launches = std::max(2 * n_caches, 8);
@@ -121,7 +121,7 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
         bytes / us * 1e-3 / read_gbps);
     std::fflush(stdout);
   };
-  measure(attention::decode_splits(n_heads, n_kv_heads, capacity), true);
+  measure(attention::decode_splits(1, n_heads, n_kv_heads, capacity), true);
   for (const attention::DecodeSplits& splits : others) measure(splits, false);
 }
 

@@ -8,11 +8,6 @@ std::vector<std::string> models_for_a_card() {
   return n_cuda_devices() > 0 ? fixture_models() : std::vector<std::string>{"none"};
 }
 
-bool has_window(const std::string& path) {
-  const ModelSpec spec = read_model_spec(*open_source(path));
-  return std::ranges::any_of(spec.layers, [](const LayerSpec& layer) { return layer.window > 0; });
-}
-
 class CudaFixtures : public testing::TestWithParam<std::string> {};
 
 // The same small models as the CPU, with logits that transformers gave in float64: all tokens in
@@ -21,7 +16,6 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
   MINFER_NEEDS_CARD();
   const FixtureModel fixture = fixture_model(GetParam());
   const std::string& file = fixture.path;
-  if (has_window(file)) GTEST_SKIP() << "attention windows are not supported on a card";
   const std::vector<TokenId>& ids = fixture.ids;
   const std::vector<double>& reference = fixture.logits;
   const auto error_of_all = [&](Backend& backend) {
@@ -62,7 +56,6 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
 TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
   MINFER_NEEDS_CARD();
   const std::string path = fixture_model(GetParam()).path;
-  if (has_window(path)) GTEST_SKIP() << "attention windows are not supported on a card";
   for (const bool persistent : {true, false}) {
     SCOPED_TRACE(persistent ? "one kernel" : "a graph");
     const auto backend = make_cuda_backend({.persistent_decode = persistent});

@@ -349,6 +349,18 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
       const std::vector<double> want(one_by_one.begin(), one_by_one.end());
       EXPECT_LE(relative_error(fused, want), 0.01) << persistent;
     }
+    // Of several sequences side by side.
+    const Model model = make_synthetic_model(spec, DType::F16, *backend_, 1);
+    for (const int64_t n : {8, 5, 2}) {
+      const int64_t length = 40 / n;
+      std::vector<double> want;
+      for (int64_t i = 0; i < n; ++i) {
+        const auto sequence = std::span(ids).subspan(size_t(i * length), size_t(length));
+        const auto alone = all_decoded_logits(model, *backend_, sequence, {.fused_decode = false});
+        want.insert(want.end(), alone.begin(), alone.end());
+      }
+      EXPECT_LE(relative_error(all_rows_logits(model, *backend_, ids, n), want), 0.01) << n;
+    }
   };
   check("none", plain.layer(0));
   for_each_changed_spec(plain.layer(0), check);

@@ -65,6 +65,29 @@ inline std::vector<float> all_decoded_logits(const Model& model, Backend& backen
   return all;
 }
 
+// The ids as n sequences of the same length, one after another, whose tokens go side by side.
+inline std::vector<float> all_rows_logits(const Model& model, Backend& backend,
+                                          std::span<const TokenId> ids, int64_t n) {
+  const int64_t length = std::ssize(ids) / n;
+  Executor executor(model, backend, {.max_seq_len = length, .n_sequences = n});
+  std::vector<Sequence> sequences;
+  for (int64_t i = 0; i < n; ++i) sequences.push_back(executor.make_sequence());
+  const auto width = static_cast<size_t>(model.spec.vocab_size);
+  std::vector<float> all(ids.size() * width);
+  for (int64_t t = 0; t < length; ++t) {
+    std::vector<SequenceTokens> parts;
+    for (int64_t i = 0; i < n; ++i) {
+      parts.push_back({&sequences[size_t(i)], ids.subspan(size_t(i * length + t), 1), 1});
+    }
+    const std::span<const float> logits = executor.decode(parts);
+    for (int64_t i = 0; i < n; ++i) {
+      std::ranges::copy(logits.subspan(size_t(i) * width, width),
+                        all.begin() + (i * length + t) * int64_t(width));
+    }
+  }
+  return all;
+}
+
 // Root of the mean square of the differences, relative to that of the reference.
 inline double relative_error(std::span<const float> got, std::span<const double> reference) {
   std::vector<double> differences;

@@ -103,6 +103,26 @@ TEST_F(JsonDocument, Generate) {
   }
 }
 
+TEST_F(JsonDocument, GeneratePrompts) {
+  const std::string file = dir_.write("prompts.jsonl", R"({"prompt": "x", "n": 2}
+{"prompt": 1})");
+  std::istringstream lines(minfer({"generate", "-m", model_, "--prompts", file}).out);
+  const Documented of_all = documented("minfer generate --prompts FILE");
+  const Documented of_result = documented("minfer generate --json");
+  int n_lines = 0;
+  for (std::string text; std::getline(lines, text); ++n_lines) {
+    json object = json::parse(text);
+    ASSERT_TRUE(object.contains("id"));
+    if (object.contains("error")) {
+      expect_documented(object, of_all);
+    } else {
+      object.erase("id");
+      expect_documented(object, of_result);
+    }
+  }
+  EXPECT_EQ(n_lines, 2);
+}
+
 TEST_F(JsonDocument, Chat) {
   const std::vector<std::string> args = {"chat", "--chat-template", "chatml", "-n", "2"};
   const ProcessResult result = minfer(with_model(args), {.input = "one\ntwo\n"});

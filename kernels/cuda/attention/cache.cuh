@@ -35,10 +35,10 @@ inline Cache cache_of(const KvLayer& layer, const int32_t* pages) {
 
 // Internal where rows at the place reach past its table.
 inline void check_place(const char* operation, const CachePlace& place, int64_t n_tokens) {
-  MINFER_CHECK(place.pages != nullptr && place.pos >= 0 &&
-                   place.pos + n_tokens <= place.max_positions(),
-               operation, ": positions ", place.pos, " to ", place.pos + n_tokens, " of ",
-               place.n_pages, " pages");
+  MINFER_CHECK(
+      place.pages != nullptr && place.pos >= 0 && place.pos + n_tokens <= place.max_positions(),
+      operation, ": positions ", place.pos, " to ", place.pos + n_tokens, " of ", place.n_pages,
+      " pages");
 }
 
 }  // namespace minfer::cuda::attention

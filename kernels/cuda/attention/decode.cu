@@ -11,18 +11,19 @@ constexpr int kMostSplits = 64;
 
 // Where the workspace holds what.
 struct Layout {
-  int64_t blocks_per_kv, groups, sum_dim;
+  int64_t blocks_per_kv, groups, sum_dim;  // groups: of a sequence
   int64_t states_at, sums_at, n_bytes;
 };
 
-Layout layout_of(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+Layout layout_of(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                  const DecodeSplits& splits) {
   Layout l{};
   l.blocks_per_kv = ceil_div(n_heads / n_kv_heads, kMostHeads);
   l.groups = n_kv_heads * l.blocks_per_kv;
   l.sum_dim = align_up(head_dim, 4);
-  const int64_t n_parts = splits.n > 1 ? l.groups * splits.n * kMostHeads : 0;
-  l.states_at = align_up(l.groups * int64_t{sizeof(unsigned)}, 256);
+  const int64_t n_parts = splits.n > 1 ? n * l.groups * splits.n * kMostHeads : 0;
+  // Where counters lie for any number of sequences nothing else does: they are zero between steps.
+  l.states_at = align_up(kMaxMatvecTokens * l.groups * int64_t{sizeof(unsigned)}, 256);
   l.sums_at = l.states_at + align_up(n_parts * int64_t{sizeof(float2)}, 256);
   l.n_bytes = l.sums_at + n_parts * l.sum_dim * int64_t{sizeof(float)};
   return l;
@@ -38,13 +39,13 @@ bool rows_aligned(const KvLayer& cache) {
 
 }  // namespace
 
-DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len) {
+DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len) {
   int device = 0, n_sms = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device));
   DecodeSplits s;
   if (max_seq_len <= s.most_alone) return s;
-  const int64_t groups = n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
+  const int64_t groups = n * n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
   const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(max_seq_len, s.least));
   // Two blocks on each SM: the ring of one has under way what the memory asks for, but SMs hardly
   // get the same share of it, and who is late has less to do then. 32 heads of 128 with 4, 8, 16
@@ -53,9 +54,9 @@ DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_
   return s;
 }
 
-int64_t decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+int64_t decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                          const DecodeSplits& splits) {
-  return layout_of(n_heads, n_kv_heads, head_dim, splits).n_bytes;
+  return layout_of(n, n_heads, n_kv_heads, head_dim, splits).n_bytes;
 }
 
 void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& splits) {
@@ -63,11 +64,12 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       a.cache != nullptr && a.pages != nullptr && a.pos != nullptr && a.workspace != nullptr,
       "attention: no cache, pages, position or workspace");
   const KvLayer& cache = *a.cache;
-  const int64_t n_heads = a.q.shape[0], n_kv_heads = cache.n_kv_heads, head_dim = cache.head_dim;
-  const Shape kv_shape{n_kv_heads, head_dim};
+  const int64_t n = a.q.shape[0], n_heads = a.q.shape[1];
+  const int64_t n_kv_heads = cache.n_kv_heads, head_dim = cache.head_dim;
+  const Shape kv_shape{n, n_kv_heads, head_dim};
   MINFER_CHECK(n_kv_heads > 0 && n_heads > 0 && n_heads % n_kv_heads == 0 &&
-                   a.q.shape == (Shape{n_heads, head_dim}) && a.out.shape == a.q.shape &&
-                   a.k.shape == kv_shape && a.v.shape == kv_shape,
+                   n <= kMaxMatvecTokens && a.q.shape == (Shape{n, n_heads, head_dim}) &&
+                   a.out.shape == a.q.shape && a.k.shape == kv_shape && a.v.shape == kv_shape,
                "attention: q ", a.q.shape, ", k ", a.k.shape, ", v ", a.v.shape, ", out ",
                a.out.shape, ", a cache of ", kv_shape);
   const DType dtype = a.q.dtype;
@@ -80,14 +82,15 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   MINFER_CHECK(!a.rope || (a.rope.dtype == DType::F32 && a.rope.shape.rank == 3 &&
                            a.rope.shape[2] == 2 && 2 * a.rope.shape[1] <= head_dim),
                "attention: heads of ", head_dim, ", angles ", a.rope.shape);
-  MINFER_CHECK(a.scale > 0, "attention: a scale of ", a.scale);
+  MINFER_CHECK(a.scale > 0 && a.window >= 0, "attention: a scale of ", a.scale, ", a window of ",
+               a.window);
   MINFER_CHECK(a.max_seq_len * head_dim < int64_t{1} << 30, "attention: ", a.max_seq_len,
                " positions of ", head_dim);
 
   MINFER_CHECK(splits.n > 0 && splits.least > 0, "attention: ", splits.n, " splits of ",
                splits.least, " positions");
 
-  const Layout layout = layout_of(n_heads, n_kv_heads, head_dim, splits);
+  const Layout layout = layout_of(n, n_heads, n_kv_heads, head_dim, splits);
   std::byte* const workspace = static_cast<std::byte*>(a.workspace);
   const DecodeArgs args{
       .out = a.out.data,
@@ -102,22 +105,29 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .sums = reinterpret_cast<float*>(workspace + layout.sums_at),
       .sum_dim = narrow<int>(layout.sum_dim),
       .n_pairs = narrow<int>(a.rope ? a.rope.shape[1] : 0),
+      .n_heads = narrow<int>(n_heads),
       .heads_per_kv = narrow<int>(n_heads / n_kv_heads),
       .blocks_per_kv = narrow<int>(layout.blocks_per_kv),
+      .table_pages = narrow<int>(pages_for(a.max_seq_len)),
+      .window = narrow<int>(a.window),
       .splits = splits,
       .is_bf16 = dtype == DType::BF16,
       .scale_log2 = a.scale * 1.44269504088896341f,
   };
-  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n));
-  const auto run = [&]<int kD, bool kU8, bool kAligned>() {
+  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n), narrow<unsigned>(n));
+  const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kWindow>() {
     const int n_bytes = ring_bytes(kernels_are_of_sm90());
-    const auto kernel = decode_kernel<kD, kU8, kAligned>;
+    const auto kernel = decode_kernel<kD, kU8, kAligned, kWindow>;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
     // As the products around it, so that they run on an SM at once.
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared));
     launch(kernel, grid, 32 * decode_warps(kD), size_t(n_bytes), stream, args);
+  };
+  const auto run = [&]<int kD, bool kU8, bool kAligned>() {
+    if (a.window > 0) return run_kind.template operator()<kD, kU8, kAligned, true>();
+    run_kind.template operator()<kD, kU8, kAligned, false>();
   };
   const auto run_size = [&]<bool kU8>() {
     if (!rows_aligned(cache)) return run.template operator()<256, kU8, false>();
@@ -133,16 +143,22 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
 
 }  // namespace attention
 
-int64_t attention_decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t max_seq_len) {
-  return attention::decode_workspace(n_heads, n_kv_heads, head_dim,
-                                     attention::decode_splits(n_heads, n_kv_heads, max_seq_len));
+  // Fewer sequences have more splits each.
+  int64_t most = 0;
+  for (int64_t i = 1; i <= n; ++i) {
+    const auto splits = attention::decode_splits(i, n_heads, n_kv_heads, max_seq_len);
+    most = std::max(most, attention::decode_workspace(i, n_heads, n_kv_heads, head_dim, splits));
+  }
+  return most;
 }
 
 void attention_decode(cudaStream_t stream, const AttentionDecode& a) {
   MINFER_CHECK(a.cache != nullptr && a.cache->n_kv_heads > 0, "attention: no cache");
-  attention::decode(stream, a,
-                    attention::decode_splits(a.q.shape[0], a.cache->n_kv_heads, a.max_seq_len));
+  const int64_t n_seen = a.window > 0 ? std::min(a.window, a.max_seq_len) : a.max_seq_len;
+  attention::decode(
+      stream, a, attention::decode_splits(a.q.shape[0], a.q.shape[1], a.cache->n_kv_heads, n_seen));
 }
 
 }  // namespace minfer::cuda

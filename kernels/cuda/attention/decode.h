@@ -11,9 +11,10 @@ struct DecodeSplits {
   int least = 128;       // positions of a block where there are several
 };
 
-DecodeSplits decode_splits(int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len);
+// Of n sequences.
+DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len);
 
-int64_t decode_workspace(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
+int64_t decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                          const DecodeSplits& splits);
 void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& splits);
 

@@ -8,17 +8,19 @@
 namespace minfer::cuda::attention {
 
 struct DecodeArgs {
-  void* out;              // [n_heads, head_dim]; out, q, k, v of F16 or BF16
-  const void *q, *k, *v;  // [n_heads, head_dim], [n_kv_heads, head_dim]
+  void* out;              // [n, n_heads, head_dim]; out, q, k, v of F16 or BF16
+  const void *q, *k, *v;  // the same, [n, n_kv_heads, head_dim]
   const float2* rope;     // [.., n_pairs]
-  Cache cache;
-  const int* pos;
-  // Of each group of heads, gridDim.x in all, and of its splits; sums are rows of sum_dim floats,
-  // head_dim and what fills the last 16 bytes.
-  unsigned* counters;  // [groups] blocks that have left their part
-  float2* states;      // [groups, splits.n, kMostHeads] maximum and sum
-  float* sums;         // [groups, splits.n, kMostHeads, sum_dim]
-  int sum_dim, n_pairs, heads_per_kv, blocks_per_kv;
+  Cache cache;            // with the table of the first sequence
+  const int* pos;         // [n]
+  // Of each sequence and group of heads, gridDim.x of a sequence, and of its splits; sums are rows
+  // of sum_dim floats, head_dim and what fills the last 16 bytes.
+  unsigned* counters;  // [n, groups] blocks that have left their part
+  float2* states;      // [n, groups, splits.n, kMostHeads] maximum and sum
+  float* sums;         // [n, groups, splits.n, kMostHeads, sum_dim]
+  int sum_dim, n_pairs, n_heads, heads_per_kv, blocks_per_kv;
+  int table_pages;  // entries of a table
+  int window;       // positions that a query sees; kWindow
   DecodeSplits splits;
   bool is_bf16;
   float scale_log2;
@@ -27,23 +29,26 @@ struct DecodeArgs {
 // What of the positions a block has.
 struct Share {
   int n_splits, begin, end;
-  __device__ Share(const DecodeSplits& s, int kv_len, int step) {
-    const bool is_alone = s.n == 1 || kv_len <= s.most_alone;
-    const int even = is_alone ? kv_len : max(s.least, (kv_len + s.n - 1) / s.n);
+  // Of positions first ... kv_len - 1; `first` is a whole step.
+  __device__ Share(const DecodeSplits& s, int first, int kv_len, int step) {
+    const int n = kv_len - first;
+    const bool is_alone = s.n == 1 || n <= s.most_alone;
+    const int even = is_alone ? n : max(s.least, (n + s.n - 1) / s.n);
     const int chunk = (even + step - 1) / step * step;  // whole steps, for whole rows of an mma
-    n_splits = (kv_len + chunk - 1) / chunk;
-    begin = min(int(blockIdx.y) * chunk, kv_len);
+    n_splits = (n + chunk - 1) / chunk;
+    begin = min(first + int(blockIdx.y) * chunk, kv_len);
     end = min(begin + chunk, kv_len);
   }
 };
 
-// out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys and values; the last
-// of those are k' and v, which are also written to the cache. q', k': q and k turned by the angles
-// of position pos.
+// Of each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
+// and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
+// turned by the angles of position pos. kWindow: over the last `window` of those positions.
 //
 //   cache     row pos is written and not read: the step's own k and v take part from shared memory,
 //             rounded as the cache holds them
-//   launch    grid (key/value heads x blocks_per_kv, splits): a block has up to 8 query heads of a
+//   launch    grid (key/value heads x blocks_per_kv, splits, n): a block has up to 8 query heads of
+//   a
 //             key/value head and one share of the positions; each of its warps goes over its own
 //             16 or 32 positions in turn (decode_tile.cuh), with its own softmax, and its own ring
 //             of them (decode_ring.cuh). Shares follow from pos; blocks without one leave at once.
@@ -56,11 +61,11 @@ struct Share {
 //             weights rounded to F16 for the product with v, not for their sum. U8: levels are
 //             exact in F16; k's scale multiplies the score, v's the weight, in f32. All merges in
 //             a fixed order
-//   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache
+//   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
-template <int kD, bool kU8, bool kAligned>
+template <int kD, bool kU8, bool kAligned, bool kWindow>
 __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs a) {
-  using Tile = DecodeTile<kD, kU8>;
+  using Tile = DecodeTile<kD, kU8, kWindow>;
   using Ring = CacheRing<kD, kU8, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
   constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // of q, k and v, of a warp
@@ -73,18 +78,22 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
-  const int pos = __ldcg(a.pos), kv_len = pos + 1;
-  const Share share(a.splits, kv_len, Tile::kRows);
+  const int sequence = int(blockIdx.z), first_group = sequence * int(gridDim.x);
+  const int pos = __ldcg(a.pos + sequence), kv_len = pos + 1;
+  const int seen_from = kWindow ? max(0, kv_len - a.window) : 0;
+  const Share share(a.splits, seen_from / Tile::kRows * Tile::kRows, kv_len, Tile::kRows);
   if (int(blockIdx.y) >= share.n_splits) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
-  const int head_dim = a.cache.head_dim;
+  Cache cache = a.cache;
+  cache.pages += int64_t{sequence} * a.table_pages;
+  const int head_dim = cache.head_dim;
   const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
   const int part = int(blockIdx.x) % a.blocks_per_kv;
   const int first_head = kv_head * a.heads_per_kv + part * kMostHeads;
   const int heads = min(kMostHeads, a.heads_per_kv - part * kMostHeads);
   const bool has_new = share.end == kv_len;
 
-  Ring ring(s_slots, s_ring[warp], a.cache, kv_head,
+  Ring ring(s_slots, s_ring[warp], cache, kv_head,
             {.begin = share.begin,
              .readable = min(share.end, pos),
              .end = share.end,
@@ -104,7 +113,9 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
     const int r = warp + x * kWarps;
     if (r >= n_rows) continue;
     const void* const from = r < heads ? a.q : r == heads ? a.k : a.v;
-    raw[x].load(from, r < heads ? first_head + r : kv_head, head_dim, r <= heads ? a.n_pairs : 0);
+    const int row =
+        r < heads ? sequence * a.n_heads + first_head + r : sequence * cache.n_kv_heads + kv_head;
+    raw[x].load(from, row, head_dim, r <= heads ? a.n_pairs : 0);
   }
   int fresh = -1;  // key (0) or value (1), where this warp has it: never both
 #pragma unroll
@@ -121,11 +132,15 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   }
   if (fresh >= 0) {
     __syncwarp();
-    put_row<kU8>(s_row[fresh], fresh == 0, s_new, a.cache, kv_head, pos, part == 0);
+    put_row<kU8>(s_row[fresh], fresh == 0, s_new, cache, kv_head, pos, part == 0);
   }
   __syncthreads();
 
   Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2);
+  if constexpr (kWindow) {
+    tile.see(0, seen_from, pos);
+    tile.see(1, seen_from, pos);
+  }
   for (int i = 0; i < ring.n_tiles(); ++i) {
     const TileRows keys = ring.take(s_new.bytes[0]);
     float scales[Tile::kUnits];
@@ -142,17 +157,19 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   tile.store(s_state[warp], s_sums + warp * kWarpFloats, heads);
   __syncthreads();
 
-  const BlockParts parts{.counter = a.counters + blockIdx.x,
+  const int group = first_group + int(blockIdx.x);
+  const BlockParts parts{.counter = a.counters + group,
                          .states = a.states,
                          .sums = a.sums,
-                         .first = int64_t{blockIdx.x} * a.splits.n * kMostHeads,
+                         .first = int64_t{group} * a.splits.n * kMostHeads,
                          .sum_dim = a.sum_dim,
                          .n_splits = share.n_splits,
                          .split = int(blockIdx.y)};
   merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, s_is_last,
                           [&](const Merged& whole, int head, int d) {
-                            whole.store(a.out, int64_t{first_head + head} * head_dim + d,
-                                        head_dim - d, a.is_bf16);
+                            const int row = sequence * a.n_heads + first_head + head;
+                            whole.store(a.out, int64_t{row} * head_dim + d, head_dim - d,
+                                        a.is_bf16);
                           });
 }
 

@@ -15,12 +15,13 @@ struct Merged {
   SoftmaxState state;
   float4 sum = {};
 
-  // n more parts; at least one part so far has seen a position.
+  // n more parts.
   template <int n>
   __device__ void add(const float2 (&states)[n], const float4 (&sums)[n]) {
     float top = state.max;
 #pragma unroll
     for (int i = 0; i < n; ++i) top = fmaxf(top, states[i].x);
+    if (top == -INFINITY) return;  // no part so far has seen a position
     const float factor = state.raise(top);
     sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor;
 #pragma unroll
@@ -50,7 +51,7 @@ struct BlockParts {
 // Merges the warps of a block, then, in the last block of the group to arrive, the splits in their
 // order: store(whole, head, d) for elements d ... d + 3 of each head. By all threads.
 //
-//   states   [kWarps, kMostHeads] shared; each head has one warp at least that has seen a position
+//   states   [kWarps, kMostHeads] shared; of each head one split at least has seen a position
 //   sums     [kWarps] of warp_floats each, of which the first [kMostHeads, kD] are used; shared
 //   is_last  a bool in shared memory
 template <int kD, int kWarps, typename Store>

@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <climits>
 
 #include "kernels/cuda/attention/decode_merge.cuh"
 #include "kernels/cuda/attention/decode_ring.cuh"
@@ -18,6 +19,8 @@ struct QueriesArgs {
   float* sums;         // [gridDim.x, gridDim.y, kMostHeads, sum_dim]
   int sum_dim, n_tokens, n_heads, heads_per_kv, blocks_per_kv;
   int pos, positions_per_split;
+  int first_seen;  // by the first query, in whole tiles: where the splits begin
+  int window;      // positions that a query sees; INT_MAX: all
   bool q_is_bf16, out_is_bf16;
   float scale_log2;
 };
@@ -27,8 +30,8 @@ struct QueriesArgs {
 //
 //   launch    grid (key/value heads x blocks_per_kv, splits): a block has 8 columns of a key/value
 //             head, that is (query, head) pairs, query by query, and one split of the positions.
-//             The splits divide positions 0 ... pos, which every query sees; the last one takes
-//             those behind pos too. The last block of a group to arrive merges. Dynamic smem:
+//             The splits divide positions first_seen ... pos; the last one takes those behind pos
+//             too. The last block of a group to arrive merges. Dynamic smem:
 //             ring_bytes
 //   requires  head_dim <= kD; the last split begins at or before pos; counters are zero
 //   maths     as decode_kernel: q rounded to F16; products f16 x f16 in f32; codes are exact in
@@ -57,7 +60,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
   const int first_column = int(blockIdx.x) % a.blocks_per_kv * kMostHeads;
   const int columns = min(kMostHeads, a.n_tokens * a.heads_per_kv - first_column);
-  const int begin = int(blockIdx.y) * a.positions_per_split;
+  const int begin = a.first_seen + int(blockIdx.y) * a.positions_per_split;
   const bool is_last_split = blockIdx.y + 1 == gridDim.y;
   const int end = is_last_split ? a.pos + a.n_tokens : begin + a.positions_per_split;
 
@@ -88,7 +91,11 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   const auto last_of = [&](int column) {
     return column < columns ? a.pos + token_of(column) : a.pos;
   };
-  tile.see_up_to(last_of(lane % 4 * 2), last_of(lane % 4 * 2 + 1));
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int last = last_of(lane % 4 * 2 + i);
+    tile.see(i, last - a.window + 1, last);
+  }
   for (int i = 0; i < ring.n_tiles(); ++i) {
     const TileRows keys = ring.take(s_zeros);
     float scales[Tile::kUnits];
@@ -140,7 +147,7 @@ int64_t decode_queries_workspace(int64_t head_dim) {
 }
 
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                    const CachePlace& place, float scale, void* workspace) {
+                    const CachePlace& place, float scale, int64_t window, void* workspace) {
   const int64_t pos = place.pos;
   // Positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
@@ -157,8 +164,11 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
   const auto run = [&]<int kD, bool kAligned>() {
     constexpr int64_t kRows = DecodeTile<kD, true>::kRows;
     const int64_t most_splits = std::max<int64_t>(most_blocks() / groups, 1);
-    const int64_t even = std::max(kLeastPositions, ceil_div(pos + 1, most_splits));
-    const int64_t per_split = align_up(even, kRows), n_splits = ceil_div(pos + 1, per_split);
+    const int64_t first_seen =
+        window > 0 ? std::max<int64_t>(0, pos + 1 - window) / kRows * kRows : 0;
+    const int64_t n_seen = pos + 1 - first_seen;
+    const int64_t even = std::max(kLeastPositions, ceil_div(n_seen, most_splits));
+    const int64_t per_split = align_up(even, kRows), n_splits = ceil_div(n_seen, per_split);
     const QueriesArgs args{
         .out = out.data,
         .q = q.data,
@@ -173,6 +183,8 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
         .blocks_per_kv = narrow<int>(blocks_per_kv),
         .pos = narrow<int>(pos),
         .positions_per_split = narrow<int>(per_split),
+        .first_seen = narrow<int>(first_seen),
+        .window = window > 0 ? narrow<int>(window) : INT_MAX,
         .q_is_bf16 = q.dtype == DType::BF16,
         .out_is_bf16 = out.dtype == DType::BF16,
         .scale_log2 = scale * kLog2E,

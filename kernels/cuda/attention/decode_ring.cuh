@@ -31,7 +31,7 @@ struct WarpShare {
 // asked for is waited for before its slot is asked for again, and each wait is for one that was.
 template <int kD, bool kU8, bool kAligned>
 class CacheRing {
-  using Tile = DecodeTile<kD, kU8>;  // kCausal or not: the rows are the same
+  using Tile = DecodeTile<kD, kU8>;  // kMasked or not: the rows are the same
   static constexpr int kRows = Tile::kRows, kUnits = Tile::kUnits;
 #if __CUDA_ARCH__ >= 900
   static constexpr bool kIsSm90 = true;

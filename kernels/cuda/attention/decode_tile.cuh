@@ -60,9 +60,9 @@ constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1,
 // of 128, keys then take the least time, F16 values twice that and U8 values four times: 85 and 51
 // bytes a clock, of which the memory brings 20 to an SM.
 //
-// kCausal: columns are heads of several queries, each with a last position of its own (see_up_to),
-// and a tile may have no position that a column sees.
-template <int kD, bool kU8, bool kCausal = false>
+// kMasked: columns have first and last positions of their own (see), as heads of several queries
+// do, and a tile may have no position that a column sees.
+template <int kD, bool kU8, bool kMasked = false>
 class DecodeTile {
  public:
   static constexpr int kUnits = kD <= (kU8 ? 128 : 64) ? 2 : 1, kRows = 16 * kUnits;
@@ -90,10 +90,10 @@ class DecodeTile {
     }
   }
 
-  // The last positions that columns 2 t and 2 t + 1 see, where kCausal.
-  __device__ void see_up_to(int first, int second) {
-    last_[0] = first;
-    last_[1] = second;
+  // Positions from ... to are those that column 2 t (0) or 2 t + 1 (1) sees, where kMasked.
+  __device__ void see(int column, int from, int to) {
+    from_[column] = from;
+    to_[column] = to;
   }
 
   __device__ static int scale_row() { return g() + 8 * (t() & 1); }
@@ -146,7 +146,10 @@ class DecodeTile {
       for (int x = 0; x < 4; ++x) {
         const int row = u * 16 + score_row(x >> 1);
         bool is_seen = row < tile.n_valid;
-        if constexpr (kCausal) is_seen = is_seen && tile.start + row <= last_[x & 1];
+        if constexpr (kMasked) {
+          const int position = tile.start + row;
+          is_seen = is_seen && position >= from_[x & 1] && position <= to_[x & 1];
+        }
         weights_[u][x] = is_seen ? (sum[u][0][x] + sum[u][1][x]) * scale[x >> 1] : -INFINITY;
       }
     }
@@ -159,7 +162,7 @@ class DecodeTile {
 #pragma unroll
       for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
       // A column that has seen no position yet stays so: -inf - -inf would be no number.
-      const bool is_unseen = kCausal && fmaxf(top, state_[h].max) == -INFINITY;
+      const bool is_unseen = kMasked && fmaxf(top, state_[h].max) == -INFINITY;
       factor[h] = is_unseen ? 1.0f : state_[h].raise(top);
       const float shift = is_unseen ? 0.0f : state_[h].max;
 #pragma unroll
@@ -297,7 +300,7 @@ class DecodeTile {
   float o_[kD / 16][4] = {};
   float weights_[kUnits][4];
   SoftmaxState state_[2];  // of heads 2 t and 2 t + 1; the sums are this lane's share
-  int last_[2];
+  int from_[2], to_[2];
   float v_unit_ = 1e-30f;  // what o_ is in units of: the largest scale of a U8 value so far
 };
 

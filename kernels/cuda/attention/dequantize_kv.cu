@@ -10,7 +10,8 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kOctets = 4;  // of a thread: as many reads under way hide their latency
 
-// halves of position j of head h = (levels of it - 128) scale of it, of keys and of values
+// halves of position j of head h = (levels of it - 128) scale of it, of keys and of values, from
+// page first_page of the table on
 //
 //   levels    in pages of the cache
 //   halves    in pages one behind the other, [.., n_kv_heads, kPage, head_dim]
@@ -22,8 +23,8 @@ constexpr int kOctets = 4;  // of a thread: as many reads under way hide their l
 //   moves     n_kv_heads kv_len (head_dim + 4) bytes read, marked as the first to leave L2, and
 //             n_kv_heads kv_len head_dim * 2 written, for each of keys and values
 __global__ void __launch_bounds__(kThreads)
-    dequantize_kv_kernel(const Cache cache, __half* keys, __half* values, int octets_per_row,
-                         int octets_per_head) {
+    dequantize_kv_kernel(const Cache cache, __half* keys, __half* values, int first_page,
+                         int octets_per_row, int octets_per_head) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const bool is_key = blockIdx.y == 0;
@@ -40,7 +41,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kOctets; ++i) {
     const int at = first + i * kThreads;
     if (at >= octets_per_head) break;
-    const int64_t row = cache.row(head, at / octets_per_row);
+    const int64_t row = cache.row(head, first_page * kPage + at / octets_per_row);
     octet[i] = __ldcs(levels + row * octets_per_row + at % octets_per_row);
     scale[i] = scales[row];
   }
@@ -66,23 +67,25 @@ __global__ void __launch_bounds__(kThreads)
 }  // namespace
 
 void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLayer& cache,
-                   const CachePlace& place, int64_t kv_len) {
+                   const CachePlace& place, int64_t first_page, int64_t kv_len) {
   const int64_t n_heads = cache.n_kv_heads, head_dim = cache.head_dim;
+  const int64_t n_pages = pages_for(kv_len) - first_page;
+  const int64_t n_positions = kv_len - first_page * kPage;
   check_place("dequantize_kv", {place.pages, place.n_pages, 0}, kv_len);
   MINFER_CHECK(cache.dtype == DType::U8 && head_dim % 8 == 0 && keys.dtype == DType::F16 &&
-                   keys.shape == (Shape{pages_for(kv_len), n_heads, kPage, head_dim}) &&
+                   keys.shape == (Shape{n_pages, n_heads, kPage, head_dim}) &&
                    values.dtype == keys.dtype && values.shape == keys.shape,
                "dequantize_kv: ", keys.dtype, " ", keys.shape, " and ", values.dtype, " ",
                values.shape, " of ", kv_len, " positions of a cache of ", cache.dtype);
-  const int octets_per_head = narrow<int>(kv_len * (head_dim / 8));
+  const int octets_per_head = narrow<int>(n_positions * (head_dim / 8));
   // What a block reaches past the last octet must be an int too.
   MINFER_CHECK(octets_per_head <= INT32_MAX - kThreads * kOctets, "dequantize_kv: ", kv_len,
                " positions");
   const dim3 grid(narrow<unsigned>(ceil_div(octets_per_head, kThreads * kOctets)), 2,
                   narrow<unsigned>(n_heads));
   launch(dequantize_kv_kernel, grid, dim3(kThreads), 0, stream, cache_of(cache, place.pages),
-         data_of<__half>(keys), data_of<__half>(values), narrow<int>(head_dim / 8),
-         octets_per_head);
+         data_of<__half>(keys), data_of<__half>(values), narrow<int>(first_page),
+         narrow<int>(head_dim / 8), octets_per_head);
 }
 
 }  // namespace minfer::cuda::attention

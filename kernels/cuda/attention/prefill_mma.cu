@@ -1,3 +1,5 @@
+#include <climits>
+
 #include "kernels/cuda/attention/cache.cuh"
 #include "kernels/cuda/attention/load_halves.cuh"
 #include "kernels/cuda/attention/prefill.h"
@@ -23,6 +25,7 @@ struct Args {
   const void* q;
   Cache cache;
   int n_tokens, n_heads, heads_per_kv, head_dim, pos;
+  int window;  // positions that a query sees; INT_MAX: all
   bool q_is_bf16, kv_is_u8, rows_aligned;
   float scale_log2;
 };
@@ -61,8 +64,8 @@ __device__ Vec<__half> load_kv(const Args& a, const void* base, int64_t row, int
   return x;
 }
 
-// out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r =
-// heads_per_kv
+// out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, the
+// last `window` of them, r = heads_per_kv
 //
 //   out       [n_tokens, n_heads, head_dim] T; q the same in F16 or BF16
 //   launch    one block of 4 warps for 64 queries of a head, the longest rows first; K and V pass
@@ -99,7 +102,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 
   float o[kD / 8][4] = {};
   SoftmaxState state[2];  // of rows g and g + 8 of the warp; the sums are this lane's share
-  for (int tile = 0; tile < n_tiles; ++tile) {
+  for (int tile = max(0, first - a.window + 1) / kKeys; tile < n_tiles; ++tile) {
     __syncthreads();
     for (int i = threadIdx.x; i < kKeys * (kD / 8); i += kThreads) {
       const int j = i / (kD / 8), d = i % (kD / 8) * 8, position = tile * kKeys + j;
@@ -138,14 +141,15 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
         mma_16x8x16(sc[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
       }
     }
-    // The last key of row g; tile 0 leaves each row at least one.
-    const int last = first + warp * 16 + g - tile * kKeys;
+    // The last key of row g, and the first.
+    const int last = first + warp * 16 + g - tile * kKeys, from = last - a.window + 1;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
       for (int x = 0; x < 4; ++x) {
-        const int j = n * 8 + 2 * t + (x & 1);
-        sc[n][x] = j > last + (x >> 1) * 8 ? -INFINITY : sc[n][x] * (s.k_scale[j] * a.scale_log2);
+        const int j = n * 8 + 2 * t + (x & 1), later = (x >> 1) * 8;
+        const bool is_seen = j <= last + later && j >= from + later;
+        sc[n][x] = is_seen ? sc[n][x] * (s.k_scale[j] * a.scale_log2) : -INFINITY;
       }
     float factor[2];
 #pragma unroll
@@ -155,14 +159,17 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
       for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(sc[n][2 * r], sc[n][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      factor[r] = state[r].raise(top);
+      // A row that has seen no position yet stays so: -inf - -inf would be no number.
+      const bool is_unseen = fmaxf(top, state[r].max) == -INFINITY;
+      factor[r] = is_unseen ? 1.0f : state[r].raise(top);
+      const float shift = is_unseen ? 0.0f : state[r].max;
       float sum = 0;
 #pragma unroll
       for (int n = 0; n < kKeys / 8; ++n)
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           float& w = sc[n][2 * r + x];
-          w = ptx::exp2_fast(w - state[r].max);
+          w = ptx::exp2_fast(w - shift);
           sum += w;
         }
       state[r].sum += sum;
@@ -209,7 +216,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 }  // namespace
 
 void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                 const CachePlace& place, float scale) {
+                 const CachePlace& place, float scale, int64_t window) {
   const auto aligned = [](const Tensor& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   };
@@ -222,6 +229,7 @@ void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache
       .heads_per_kv = narrow<int>(n_heads / cache.n_kv_heads),
       .head_dim = narrow<int>(cache.head_dim),
       .pos = narrow<int>(place.pos),
+      .window = window > 0 ? narrow<int>(window) : INT_MAX,
       .q_is_bf16 = q.dtype == DType::BF16,
       .kv_is_u8 = cache.dtype == DType::U8,
       .rows_aligned =

@@ -26,11 +26,12 @@ struct __align__(1024) Shared {
 
 struct CacheMaps {
   CUtensorMap keys, values, last_keys, last_values;
-  const int32_t* pages;
+  const int32_t* pages;  // null: one behind the other from first_page on
+  int first_page;
 };
 
 // out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r = n_heads /
-// n_kv
+// n_kv; kWindow: over the last `window` of those
 //
 //   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
 //   maps       pages of keys and of values F16 as tensors of boxes [128 keys, 64 dims], a box a
@@ -46,11 +47,11 @@ struct CacheMaps {
 //              product with V, not for their sum; q of BF16 is rounded to F16
 //   moves      4 n_tokens (pos + n_tokens / 2) n_heads head_dim flops
 //   source     Shah et al. 2024, arXiv:2407.08608 (turns, softmax under the products)
-template <int kD, typename T>
+template <int kD, typename T, bool kWindow>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
                          const __grid_constant__ CacheMaps maps, int n_tokens, int n_heads,
-                         int heads_per_kv, int head_dim, int pos, int head_group,
+                         int heads_per_kv, int head_dim, int pos, int window, int head_group,
                          float scale_log2) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shared<kD>;
@@ -65,7 +66,11 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int here = min(head_group, n_heads - first_head), in_group = int(blockIdx.x) % per_group;
   const int head = first_head + in_group % here, row = n_rows - 1 - in_group / here;
   const int first = pos + row * kQueries;  // position of the tile's first query
+  // Tiles of keys first_tile ... n_tiles - 1; those in front of first_whole have keys that not all
+  // of the queries see any more.
   const int n_tiles = (min(first + kQueries, pos + n_tokens) + kKeys - 1) / kKeys;
+  const int first_tile = kWindow ? max(0, first - window + 1) / kKeys : 0;
+  const int first_whole = kWindow ? max(0, first + kQueries - window + kKeys - 1) / kKeys : 0;
 
   if (threadIdx.x == 0) {
     for (int i = 0; i < kStages; ++i) {
@@ -85,8 +90,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     const int kv_head = head / heads_per_kv, n_kv_heads = n_heads / heads_per_kv;
     const int last_page = (pos + n_tokens - 1) / kKeys;
     int slot = 0, parity = 1;
-    for (int j = 0; j < n_tiles; ++j) {
-      const int page = maps.pages == nullptr ? j : __ldg(maps.pages + j);
+    for (int j = first_tile; j < n_tiles; ++j) {
+      const int page = maps.pages == nullptr ? j - maps.first_page : __ldg(maps.pages + j);
       const int matrix = page * n_kv_heads + kv_head;
       const CUtensorMap* const map_k = j == last_page ? &maps.last_keys : &maps.keys;
       const CUtensorMap* const map_v = j == last_page ? &maps.last_values : &maps.values;
@@ -148,14 +153,17 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int k = 0; k < kKeys / 16; ++k) wgmma_values(o, p + 4 * k, dv + k * (16 * 128 / 16));
     ptx::wgmma_commit();
   };
-  // Keys past a row's own position; tile 0 leaves each row at least one.
+  // Keys past a row's own position, and in front of its window; without one the first tile leaves
+  // each row at least one.
   const auto mask = [&](int tile) {
     const int last = first + c * 64 + warp * 16 + lane / 4 - tile * kKeys;
 #pragma unroll
     for (int j = 0; j < 16; ++j)
 #pragma unroll
-      for (int x = 0; x < 4; ++x)
-        if (j * 8 + lane % 4 * 2 + (x & 1) > last + (x >> 1) * 8) sc[4 * j + x] = -INFINITY;
+      for (int x = 0; x < 4; ++x) {
+        const int ahead = j * 8 + lane % 4 * 2 + (x & 1) - (last + (x >> 1) * 8);
+        if (ahead > 0 || (kWindow && ahead <= -window)) sc[4 * j + x] = -INFINITY;
+      }
   };
   const auto softmax = [&] {  // scores to weights in place, state, factor
 #pragma unroll
@@ -166,14 +174,17 @@ __global__ void __launch_bounds__(kThreads, 1)
         top = fmaxf(top, fmaxf(sc[4 * j + 2 * r], sc[4 * j + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      factor[r] = state[r].raise_late(top * scale_log2);
+      // A row that has seen no position yet stays so: -inf - -inf would be no number.
+      const bool is_unseen = kWindow && fmaxf(top, state[r].max) == -INFINITY;
+      factor[r] = is_unseen ? 1.0f : state[r].raise_late(top * scale_log2);
+      const float shift = is_unseen ? 0.0f : state[r].max;
       float sum = 0;
 #pragma unroll
       for (int j = 0; j < 16; ++j)
 #pragma unroll
         for (int x = 0; x < 2; ++x) {
           float& w = sc[4 * j + 2 * r + x];
-          w = ptx::exp2_fast(fmaf(w, scale_log2, -state[r].max));
+          w = ptx::exp2_fast(fmaf(w, scale_log2, -shift));
           sum += w;
         }
       state[r].sum += sum;
@@ -196,7 +207,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Tiles that need no mask. A count for each warpgroup would be a divergent branch to the
   // compiler, which then serializes wgmma.
   const int n_whole = min((first + 1) / kKeys, n_tiles);
-  if (n_whole == 0) mask(0);
+  if (first_tile >= n_whole || (kWindow && first_tile < first_whole)) mask(first_tile);
   softmax();
   pack();
   // The softmax of tile j runs while the tensor cores add tile j - 1 to o.
@@ -226,7 +237,11 @@ __global__ void __launch_bounds__(kThreads, 1)
     }
     pack();
   };
-  int j = 1;
+  int j = first_tile + 1;
+  if constexpr (kWindow) {
+#pragma unroll 1
+    for (; j < min(first_whole, n_tiles); ++j) visit.template operator()<true>(j);
+  }
 #pragma unroll 1
   for (; j < n_whole; ++j) visit.template operator()<false>(j);
 #pragma unroll 1
@@ -278,20 +293,25 @@ int64_t heads_at_a_time(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, i
 
 bool has_prefill_wgmma(int64_t head_dim) {
   static const bool in_binary =
-      runs_hopper_code(reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half>));
+      runs_hopper_code(reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half, false>));
   return in_binary && head_dim % 8 == 0 && head_dim <= 128;
 }
 
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   const int32_t* pages, int64_t pos, float scale) {
+                   const int32_t* pages, int64_t pos, float scale, int64_t window) {
   static_assert(kKeys == kPagePositions);
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
   const int64_t n_kv_heads = keys.shape[1], head_dim = keys.shape[3];
+  const int64_t seen_from = window > 0 ? std::max<int64_t>(0, pos + 1 - window) : 0;
   const int64_t n_of_last = kv_len - (pages_for(kv_len) - 1) * kKeys;
-  const CacheMaps maps{cache_map(keys, kKeys), cache_map(values, kKeys), cache_map(keys, n_of_last),
-                       cache_map(values, n_of_last), pages};
-  const auto run = [&]<int kD, typename T>() {
-    const auto kernel = prefill_wgmma_kernel<kD, T>;
+  const CacheMaps maps{.keys = cache_map(keys, kKeys),
+                       .values = cache_map(values, kKeys),
+                       .last_keys = cache_map(keys, n_of_last),
+                       .last_values = cache_map(values, n_of_last),
+                       .pages = pages,
+                       .first_page = narrow<int>(seen_from / kKeys)};
+  const auto run_kind = [&]<int kD, typename T, bool kWindow>() {
+    const auto kernel = prefill_wgmma_kernel<kD, T, kWindow>;
     constexpr int kBytes = sizeof(Shared<kD>);
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -299,7 +319,12 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
     launch(kernel, narrow<unsigned>(n_blocks), kThreads, kBytes, stream, data_of<T>(out), q.data,
            q.dtype == DType::BF16, maps, narrow<int>(n_tokens), narrow<int>(n_heads),
            narrow<int>(n_heads / n_kv_heads), narrow<int>(head_dim), narrow<int>(pos),
-           narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)), scale * kLog2E);
+           narrow<int>(window), narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)),
+           scale * kLog2E);
+  };
+  const auto run = [&]<int kD, typename T>() {
+    if (window > 0) return run_kind.template operator()<kD, T, true>();
+    run_kind.template operator()<kD, T, false>();
   };
   visit_half(out.dtype, [&]<typename T>() {
     if (head_dim <= 64) return run.template operator()<64, T>();

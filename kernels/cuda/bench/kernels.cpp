@@ -364,7 +364,7 @@ class KernelBench {
         constexpr int kTimes = 10;
         const double us = graph_us(stream(), kTimes, [&] {
           for (int i = 0; i < kTimes; ++i)
-            attention_prefill(stream(), o, q, cache, first_place(pages), 0.09f,
+            attention_prefill(stream(), o, q, cache, first_place(pages), 0.09f, 0,
                               workspace.view().data);
         });
         const double flops = 2.0 * double(n) * double(n + 1) * double(kHeads * kHeadDim);
@@ -389,13 +389,13 @@ class KernelBench {
         std::vector<KvLayer> caches;
         for (int i = 0; i < n_caches; ++i)
           caches.push_back(layer_from(*pool, dtype, pages_for(kCapacity)));
-        const Shape heads{kHeads, kHeadDim};
+        const Shape heads{1, kHeads, kHeadDim};
         const DeviceTensor q = random_tensor(DType::F16, heads, 2);
         const DeviceTensor k = random_tensor(DType::F16, heads, 2);
         const DeviceTensor v = random_tensor(DType::F16, heads, 2);
         const DeviceTensor o = allocate_device(DType::F16, heads);
         const DeviceTensor table = constant_tensor({kCapacity, kHeadDim / 2, 2}, 0.5f);
-        const int64_t n_bytes = attention_decode_workspace(kHeads, kHeads, kHeadDim, kCapacity);
+        const int64_t n_bytes = attention_decode_workspace(1, kHeads, kHeads, kHeadDim, kCapacity);
         const DeviceTensor workspace = allocate_device(DType::U8, {n_bytes});
         MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
         const DeviceTensor pos = to_card(std::vector{narrow<int32_t>(context - 1)});

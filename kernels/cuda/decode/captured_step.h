@@ -7,11 +7,6 @@
 
 namespace minfer::cuda {
 
-// The table that a layer rotates by; null where it does not rotate.
-inline Tensor rope_of(const DecodeModel& model, const LayerSpec& layer) {
-  return layer.rope < 0 ? Tensor() : model.rope_tables.at(static_cast<size_t>(layer.rope));
-}
-
 // What the plans of a card share: a step as a graph that is captured once, whose token and position
 // lie in device memory. Two graphs, each captured when first asked for: one begins with a copy of
 // the input from the host and ends with a copy of the logits to it; the other ends with the choice

@@ -111,7 +111,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_heads = narrow<int>(spec.n_heads);
   a.head_dim = narrow<int>(spec.head_dim);
   a.n_kv_heads = narrow<int>(spec.n_kv_heads);
-  if (const Tensor table = rope_of(model, spec)) a.n_pairs = narrow<int>(table.shape[1]);
+  if (const Tensor table = model.rope_of(spec)) a.n_pairs = narrow<int>(table.shape[1]);
   for (int64_t n = 1; n <= kStepMaxHeads; ++n) {
     if (heads_per_kv % n == 0) a.heads_per_block = int(n);
   }
@@ -228,7 +228,7 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
                                          step_shared(p).total));
   p.eps = model.layers.front().spec.norm_eps;
   p.norm_is_bf16 = compute_type == DType::BF16;
-  p.rope = data_of<const float2>(rope_of(model, model.layers.front().spec));
+  p.rope = data_of<const float2>(model.rope_of(model.layers.front().spec));
   return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
 }
 

@@ -91,6 +91,19 @@ struct TestCache {
       });
     }
   }
+  // The same of whole pages in front of a position.
+  void poison_pages_before(int64_t end) const {
+    for (int64_t i = 0; i < end / kPagePositions; ++i) {
+      for (const DeviceTensor* x :
+           {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
+        if (!*x) continue;
+        const int64_t n_bytes = x->view().n_bytes() / layer.n_pages;
+        MINFER_CUDA_CHECK(
+            cudaMemset(static_cast<char*>(x->view().data) + pages.pages[size_t(i)] * n_bytes, 0xFF,
+                       size_t(n_bytes)));
+      }
+    }
+  }
   // One of the host's tensors so.
   HostTensor poisoned(const HostTensor& host, int64_t begin) const {
     HostTensor copy(host.view().dtype, host.view().shape);
@@ -214,20 +227,32 @@ inline float64::Values row_of(const HostTensor& x, int64_t row) {
   return values;
 }
 
+// The last `window` positions of those up to `last`; 0: all.
+inline float64::Values seen_rows(const float64::Values& rows, int64_t head_dim, int64_t last,
+                                 int64_t window) {
+  const int64_t from = window == 0 ? 0 : std::max<int64_t>(0, last + 1 - window);
+  return {rows.begin() + from * head_dim, rows.begin() + (last + 1) * head_dim};
+}
+
 // Expects such rows of what a prefill has left in poisoned memory: those of `rows`, which are pairs
 // of a token and a head, no NaN in any other, and behind the last of n_tokens nothing written. k
 // and v: of each key/value head.
 inline void expect_prefill(const HostTensor& got, const HostTensor& q,
                            std::span<const float64::Values> k, std::span<const float64::Values> v,
                            const Heads& h, int64_t pos, int64_t n_tokens, Through through,
-                           std::span<const std::pair<int64_t, int64_t>> rows, PlainErrors* errors) {
+                           std::span<const std::pair<int64_t, int64_t>> rows, PlainErrors* errors,
+                           int64_t window = 0) {
   for (const auto& [t, head] : rows) {
     const int64_t row = t * h.n_heads + head, kv_head = head / (h.n_heads / h.n_kv_heads);
     std::vector<float> values;
     for (int64_t i = 0; i < h.head_dim; ++i) values.push_back(got.at(row * h.head_dim + i));
+    const auto seen = [&](std::span<const float64::Values> x) {
+      return seen_rows(x[size_t(kv_head)], h.head_dim, pos + t, window);
+    };
+    const float64::Values seen_k = seen(k);
+    const int64_t last = std::ssize(seen_k) / h.head_dim - 1;
     ASSERT_NO_FATAL_FAILURE(expect_row(
-        row_of(q, row), k[size_t(kv_head)], v[size_t(kv_head)], h, pos + t, got.view().dtype,
-        through, values.data(),
+        row_of(q, row), seen_k, seen(v), h, last, got.view().dtype, through, values.data(),
         cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors));
   }
   const int64_t per_token = h.n_heads * h.head_dim;

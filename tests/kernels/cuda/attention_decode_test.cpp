@@ -12,7 +12,7 @@ class Decode : public testing::TestWithParam<DecodeParam> {};
 // The launcher's choice, and others: one block alone at any length, a few with many positions each,
 // more blocks than shares, shares of a single step, and more of them than one batch of the merge.
 std::vector<cuda::attention::DecodeSplits> splits_of(const Heads& h, int64_t capacity) {
-  return {cuda::attention::decode_splits(h.n_heads, h.n_kv_heads, capacity),
+  return {cuda::attention::decode_splits(1, h.n_heads, h.n_kv_heads, capacity),
           {1, 256, 128},
           {5, 256, 128},
           {40, 16, 16},
@@ -34,7 +34,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   std::vector<DeviceTensor> workspaces;
   for (const auto& splits : all_splits) {
     const int64_t n_bytes =
-        cuda::attention::decode_workspace(h.n_heads, h.n_kv_heads, h.head_dim, splits);
+        cuda::attention::decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, splits);
     workspaces.push_back(cuda::allocate_device(DType::U8, {n_bytes}));
     MINFER_CUDA_CHECK(cudaMemset(workspaces.back().view().data, 0, size_t(n_bytes)));
   }
@@ -44,12 +44,12 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   for (int pos : {0,   1,   15,  16,  17,  31,  32,  63,   64,   127,  128,  129,
                   255, 256, 257, 383, 384, 500, 511, 1024, 1999, 4095, 4096, 4099}) {
     if (pos > 1000 && pos < 4099 && h.n_heads > 16) continue;  // float64 takes its time
-    const Shape q_shape{h.n_heads, h.head_dim}, kv_shape{h.n_kv_heads, h.head_dim};
+    const Shape q_shape{1, h.n_heads, h.head_dim}, kv_shape{1, h.n_kv_heads, h.head_dim};
     const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, dtype, 2);
     const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, dtype);
     const HostTensor v = random_normal(uint64_t(pos) + 9, kv_shape, dtype);
     const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
-    const DeviceTensor out = poisoned_device(dtype, {h.n_heads + 1, h.head_dim});
+    const DeviceTensor out = poisoned_device(dtype, {1, h.n_heads + 1, h.head_dim});
     MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
     const int64_t head_step = h.n_heads > 16 ? 11 : 1;
     std::map<int64_t, AttentionRow> rows;  // by head: float64 takes its time, so not of all of many
@@ -57,7 +57,7 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
     for (size_t choice = 0; choice < all_splits.size(); ++choice) {
       const DeviceTensor& workspace = workspaces[choice];
       MINFER_CUDA_CHECK(cudaMemset(out.view().data, 0xFF, size_t(out.view().n_bytes())));
-      const cuda::AttentionDecode step{.out = out.view().rows(0, h.n_heads),
+      const cuda::AttentionDecode step{.out = {out.view().data, dtype, q_shape},
                                        .q = q_dev,
                                        .k = k_dev,
                                        .v = v_dev,
@@ -144,14 +144,138 @@ INSTANTIATE_TEST_SUITE_P(
                         Heads{12, 1, 96}, Heads{16, 2, 16}, Heads{3, 1, 255}, Heads{8, 1, 256}),
         testing::Values(DType::F16, DType::BF16), testing::Values(DType::F16, DType::U8)));
 
+// Sequences at positions and with lengths of their own, in pages of one cache: to the bit what each
+// gives alone with as many splits.
+TEST(DecodeOfSequences, EachIsAsAlone) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kMaxSeqLen = 1500;
+  const int64_t table_pages = pages_for(kMaxSeqLen);
+  const std::vector<int> positions = {700, 0, 127, 128, 1499, 300, 5, 1000};
+  for (const Heads& h : {Heads{8, 2, 128}, Heads{3, 1, 37}, Heads{12, 1, 64}}) {
+    for (const DType cache_dtype : {DType::F16, DType::U8}) {
+      for (const int64_t n : {8, 2, 5}) {
+        TestCache cache(1, cache_dtype, h, n * table_pages * kPagePositions);
+        const HostTensor table = angles(kMaxSeqLen, h.head_dim / 2 * 2);
+        const DeviceTensor table_dev = to_device(table);
+        const auto random = [&](uint64_t seed, int64_t n_heads) {
+          return to_device(random_normal(seed, {n, n_heads, h.head_dim}, DType::F16));
+        };
+        const DeviceTensor q = random(7, h.n_heads), k = random(8, h.n_kv_heads);
+        const DeviceTensor v = random(9, h.n_kv_heads);
+        const DeviceTensor pos = cuda::allocate_device(DType::F32, {n});
+        MINFER_CUDA_CHECK(
+            cudaMemcpy(pos.view().data, positions.data(), size_t(4 * n), cudaMemcpyHostToDevice));
+        const auto splits = cuda::attention::decode_splits(n, h.n_heads, h.n_kv_heads, kMaxSeqLen);
+        const int64_t n_bytes =
+            cuda::attention::decode_workspace(n, h.n_heads, h.n_kv_heads, h.head_dim, splits);
+        const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
+        MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+        // Sequences first ... first + count - 1.
+        const auto run = [&](const DeviceTensor& out, int64_t first, int64_t count) {
+          cuda::attention::decode(nullptr,
+                                  {.out = out.view().rows(first, count),
+                                   .q = q.view().rows(first, count),
+                                   .k = k.view().rows(first, count),
+                                   .v = v.view().rows(first, count),
+                                   .rope = table_dev,
+                                   .cache = &cache.layer,
+                                   .pages = cache.pages_on_card() + first * table_pages,
+                                   .pos = static_cast<const int*>(pos.view().data) + first,
+                                   .max_seq_len = kMaxSeqLen,
+                                   .scale = scale_of(h),
+                                   .workspace = workspace.view().data},
+                                  splits);
+        };
+        const DeviceTensor alone = poisoned_device(DType::F16, q.view().shape);
+        for (int64_t i = 0; i < n; ++i) run(alone, i, 1);
+        const HostTensor keys = to_host(cache.layer.keys), values = to_host(cache.layer.values);
+        const std::string what = cat(h, ", ", cache_dtype, ", ", n, " sequences");
+        cache.restore();
+        const DeviceTensor together = poisoned_device(DType::F16, q.view().shape);
+        run(together, 0, n);
+        expect_same_bytes(together, to_host(alone), what);
+        expect_same_bytes(cache.layer.keys, keys, what + ": keys");
+        expect_same_bytes(cache.layer.values, values, what + ": values");
+      }
+    }
+  }
+}
+
+// Windows in every kind of cache, whole and not, split and not; pages behind them are somebody
+// else's.
+TEST(DecodeOfWindows, MatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kMaxSeqLen = 1300;
+  for (const Heads& h : {Heads{8, 2, 128}, Heads{3, 1, 37}, Heads{12, 1, 64}, Heads{4, 2, 256}}) {
+    for (const DType cache_dtype : {DType::F16, DType::U8}) {
+      TestCache cache(1, cache_dtype, h, kMaxSeqLen);
+      const Shape q_shape{1, h.n_heads, h.head_dim}, kv_shape{1, h.n_kv_heads, h.head_dim};
+      const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
+      const DeviceTensor workspace = cuda::allocate_device(
+          DType::U8,
+          {cuda::attention_decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, kMaxSeqLen)});
+      MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(workspace.view().n_bytes())));
+      for (const int window : {1, 7, 32, 100, 128, 600}) {
+        for (const int pos : {0, 31, 99, 127, 128, 500, 1299}) {
+          const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, DType::F16, 2);
+          const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, DType::F16);
+          const HostTensor v = random_normal(uint64_t(pos) + 9, kv_shape, DType::F16);
+          MINFER_CUDA_CHECK(
+              cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
+          cache.restore();
+          cache.poison(pos);
+          cache.poison_pages_before(std::max(0, pos + 1 - window));
+          for (int64_t head = 0; head < h.n_kv_heads; ++head) {
+            const int64_t at = cache.row(head, pos);
+            put_row(rotated_row(k, head, h.head_dim, nullptr, pos), at, cache.keys,
+                    cache.key_scales);
+            put_row(rotated_row(v, head, h.head_dim, nullptr, pos), at, cache.values,
+                    cache.value_scales);
+          }
+          const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
+          const DeviceTensor out = poisoned_device(DType::F16, q_shape);
+          cuda::attention_decode(nullptr, {.out = out,
+                                           .q = q_dev,
+                                           .k = k_dev,
+                                           .v = v_dev,
+                                           .rope = {},
+                                           .cache = &cache.layer,
+                                           .pages = cache.pages_on_card(),
+                                           .pos = static_cast<const int*>(pos_dev.view().data),
+                                           .max_seq_len = kMaxSeqLen,
+                                           .scale = scale_of(h),
+                                           .window = window,
+                                           .workspace = workspace.view().data});
+          const HostTensor got = to_host(out);
+          for (int64_t head = 0; head < h.n_heads; ++head) {
+            const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
+            const auto seen = [&](bool is_k) {
+              return seen_rows(cache.head_values(is_k, kv_head, pos + 1), h.head_dim, pos, window);
+            };
+            const float64::Values keys = seen(true);
+            std::vector<float> values;
+            for (int64_t i = 0; i < h.head_dim; ++i) {
+              values.push_back(got.at(head * h.head_dim + i));
+            }
+            ASSERT_NO_FATAL_FAILURE(expect_row(
+                row_of(q, head), keys, seen(false), h, std::ssize(keys) / h.head_dim - 1,
+                DType::F16, Through::Nothing, values.data(),
+                cat(h, ", ", cache_dtype, ", window ", window, " at ", pos, ", head ", head)));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Rings that go round many times: with few splits, as where all heads of a model share the card,
 // and with many.
 TEST(DecodeOfLongCache, MatchesFloat64) {
   MINFER_NEEDS_CUDA();
   constexpr Heads kHeads{4, 2, 128};
   constexpr int64_t kCapacity = 32800;
-  const Shape q_shape{kHeads.n_heads, kHeads.head_dim},
-      kv_shape{kHeads.n_kv_heads, kHeads.head_dim};
+  const Shape q_shape{1, kHeads.n_heads, kHeads.head_dim},
+      kv_shape{1, kHeads.n_kv_heads, kHeads.head_dim};
   const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
   for (DType cache_dtype : {DType::F16, DType::U8}) {
     TestCache cache(3, cache_dtype, kHeads, kCapacity);
@@ -169,11 +293,11 @@ TEST(DecodeOfLongCache, MatchesFloat64) {
                 cache.value_scales);
       }
       const auto chosen =
-          cuda::attention::decode_splits(kHeads.n_heads, kHeads.n_kv_heads, kCapacity);
+          cuda::attention::decode_splits(1, kHeads.n_heads, kHeads.n_kv_heads, kCapacity);
       for (const cuda::attention::DecodeSplits& splits :
            {chosen, cuda::attention::DecodeSplits{4, 256, 128}}) {
-        const int64_t n_bytes = cuda::attention::decode_workspace(kHeads.n_heads, kHeads.n_kv_heads,
-                                                                  kHeads.head_dim, splits);
+        const int64_t n_bytes = cuda::attention::decode_workspace(
+            1, kHeads.n_heads, kHeads.n_kv_heads, kHeads.head_dim, splits);
         const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
         MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
         const DeviceTensor out = poisoned_device(DType::F16, q_shape);

@@ -58,7 +58,7 @@ int64_t bytes_taken(DType cache_dtype, int64_t n_tokens) {
   const DeviceTensor workspace =
       n_bytes > 0 ? cuda::allocate_device(DType::U8, {n_bytes}) : DeviceTensor();
   const cuda::GraphExec graph = cuda::capture_graph(stream.get(), [&] {
-    cuda::attention_prefill(stream.get(), out, q, cache, place, scale_of(kHeads),
+    cuda::attention_prefill(stream.get(), out, q, cache, place, scale_of(kHeads), 0,
                             workspace.view().data);
   });
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream.get()));

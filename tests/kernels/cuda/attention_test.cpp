@@ -13,14 +13,15 @@ DeviceTensor workspace_of(const KvLayer& cache) {
   return n_bytes > 0 ? poisoned_device(DType::U8, {n_bytes}) : DeviceTensor();
 }
 
-void prefill(Path path, Tensor out, Tensor q, const TestCache& cache, int64_t pos, float scale) {
+void prefill(Path path, Tensor out, Tensor q, const TestCache& cache, int64_t pos, float scale,
+             int64_t window = 0) {
   if (path == Path::Launcher) {
     const DeviceTensor workspace = workspace_of(cache.layer);
-    cuda::attention_prefill(nullptr, out, q, cache.layer, cache.at(pos), scale,
+    cuda::attention_prefill(nullptr, out, q, cache.layer, cache.at(pos), scale, window,
                             workspace.view().data);
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // the workspace goes
   } else {
-    cuda::attention::prefill_mma(nullptr, out, q, cache.layer, cache.at(pos), scale);
+    cuda::attention::prefill_mma(nullptr, out, q, cache.layer, cache.at(pos), scale, window);
   }
 }
 
@@ -79,6 +80,39 @@ TEST_P(Prefill, MatchesFloat64) {
           expect_prefill(got, q, k, v, h, pos, n_tokens, through(path(), cache.layer, n_tokens),
                          sampled_rows(n_tokens, h.n_heads), pos == 77 ? &errors : nullptr));
       errors.expect_within(out_dtype(), cat("pos ", pos, ", ", n_tokens, " tokens"));
+    }
+  }
+}
+
+// Windows smaller and larger than a tile and than a page, from positions where they are whole and
+// where they are not; the pages behind them belong to somebody else.
+TEST_P(Prefill, WindowsMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kCapacity = 811, kMostTokens = 300;
+  const Heads h = heads();
+  TestCache cache(1, cache_dtype(), h, kCapacity);
+  std::vector<float64::Values> k, v;
+  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
+    k.push_back(cache.head_values(true, i, kCapacity));
+    v.push_back(cache.head_values(false, i, kCapacity));
+  }
+  const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
+  const DeviceTensor q_dev = to_device(q);
+  for (int64_t window : {1, 5, 64, 127, 200, 1000}) {
+    for (int64_t pos : {0, 77, 500}) {
+      for (int64_t n_tokens : {1, 8, 9, 129, 300}) {
+        cache.restore();
+        cache.poison(pos + n_tokens);
+        cache.poison_pages_before(std::max<int64_t>(0, pos + 1 - window));
+        const DeviceTensor out =
+            poisoned_device(out_dtype(), {n_tokens + 1, h.n_heads, h.head_dim});
+        prefill(path(), out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache, pos,
+                scale_of(h), window);
+        SCOPED_TRACE(cat("window ", window));
+        ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens,
+                                               through(path(), cache.layer, n_tokens),
+                                               sampled_rows(n_tokens, h.n_heads), nullptr, window));
+      }
     }
   }
 }
@@ -199,7 +233,7 @@ TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
       const Tensor keys{both.view().data, DType::F16, shape};
       const Tensor values{static_cast<f16*>(both.view().data) + shape.n_elements(), DType::F16,
                           shape};
-      cuda::attention::dequantize_kv(nullptr, keys, values, cache.layer, cache.at(0), kv_len);
+      cuda::attention::dequantize_kv(nullptr, keys, values, cache.layer, cache.at(0), 0, kv_len);
       const HostTensor got = to_host(both);
       for (int64_t i = 0; i < 2 * shape.n_elements() + h.head_dim; ++i) {
         const bool is_k = i < shape.n_elements();
@@ -241,7 +275,7 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
       for (int64_t n : {9, 128, 300, 17, 512, 401, 133}) {
         const auto run = [&](const DeviceTensor& out, const TestCache& cache, void* memory) {
           cuda::attention_prefill(nullptr, out.view().rows(pos, n), q.view().rows(pos, n),
-                                  cache.layer, cache.at(pos), scale_of(h), memory);
+                                  cache.layer, cache.at(pos), scale_of(h), 0, memory);
         };
         run(got, levels, workspace.view().data);
         run(want, halves, nullptr);

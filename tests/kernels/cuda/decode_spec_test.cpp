@@ -3,7 +3,7 @@
 #include <set>
 #include <type_traits>
 
-#include "kernels/cuda/decode/decode_graph.h"
+#include "kernels/cuda/decode/decode_layers.h"
 #include "kernels/cuda/decode/persistent_step.h"
 #include "tests/support/other_value.h"
 
@@ -42,9 +42,9 @@ std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&)) {
 
 TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
   // An activation without a gate, and a gate of another activation than silu, are other fields'.
-  EXPECT_EQ(fields_taken(cuda::DecodeGraph::can_compute),
+  EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute),
             (std::set<std::string>{"attn_out_bias", "attn_scale", "ffn_bias", "norm", "norm_eps",
-                                   "qk_norm", "qkv_bias", "rope"}));
+                                   "qk_norm", "qkv_bias", "rope", "window"}));
 }
 
 TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
@@ -54,7 +54,7 @@ TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
 
 TEST(DecodeSpec, NeitherTakesScalesOrCapsOfEmbeddingAndLogits) {
   for (const auto can_compute :
-       {cuda::DecodeGraph::can_compute, cuda::PersistentStep::can_compute}) {
+       {cuda::DecodeLayers::can_compute, cuda::PersistentStep::can_compute}) {
     for (float EdgeSpec::*field :
          {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {
       DecodeModel model = plain_model();

@@ -1,0 +1,128 @@
+#include "kernels/cuda/decode/decode_layers.h"
+
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+
+namespace minfer::cuda {
+
+bool DecodeLayers::can_compute(const DecodeModel& model) {
+  const LayerSpec& first = model.layers.front().spec;
+  for (const DecodeLayer& layer : model.layers) {
+    const LayerSpec& s = layer.spec;
+    // A spec that differs from the neutral one in what is handled here, and in nothing else.
+    const LayerSpec handled = {.n_heads = s.n_heads,
+                               .n_kv_heads = s.n_kv_heads,
+                               .head_dim = s.head_dim,
+                               .ffn_dim = s.ffn_dim,
+                               .norm = s.norm,
+                               .norm_eps = s.norm_eps,
+                               .qkv_bias = s.qkv_bias,
+                               .attn_out_bias = s.attn_out_bias,
+                               .ffn_bias = s.ffn_bias,
+                               .qk_norm = s.qk_norm,
+                               .rope = s.rope,
+                               .attn_scale = s.attn_scale,
+                               .window = s.window,
+                               .activation = s.activation,
+                               .gated = s.gated};
+    const bool alike = s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() &&
+                       s.head_dim == first.head_dim && s.ffn_dim == first.ffn_dim;
+    if (s != handled || !alike || s.gated != (s.activation == Activation::Silu)) return false;
+  }
+  const EdgeSpec& e = model.edges;
+  return e == EdgeSpec{.learned_positions = e.learned_positions,
+                       .output_norm = e.output_norm,
+                       .output_norm_eps = e.output_norm_eps};
+}
+
+DecodeLayers::DecodeLayers(cudaStream_t stream, DType compute_type, const DecodeModel& model,
+                           int64_t max_rows)
+    : stream_(stream), model_(model) {
+  MINFER_CHECK(max_rows >= 1 && max_rows <= kMaxMatvecTokens, "a step of ", max_rows, " rows");
+  const LayerSpec& first = model.layers.front().spec;
+  const auto rows = [&](int64_t n) { return allocate_device(compute_type, {max_rows, n}); };
+  position_ = allocate_device(DType::F32, {max_rows, model.embedding->in_dim});
+  q_ = rows(first.q_dim());
+  k_ = rows(first.kv_dim());
+  v_ = rows(first.kv_dim());
+  attended_ = rows(first.q_dim());
+  hidden_ = rows(first.ffn_dim);
+  const int64_t n_bytes = attention_decode_workspace(max_rows, first.n_heads, first.n_kv_heads,
+                                                     first.head_dim, model.max_seq_len);
+  workspace_ = allocate_device(DType::U8, {std::max<int64_t>(n_bytes, 1)});
+  MINFER_CUDA_CHECK(cudaMemsetAsync(workspace_.view().data, 0,
+                                    static_cast<size_t>(workspace_.view().n_bytes()), stream));
+}
+
+void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
+  const DecodeModel& m = model_;
+  if (m.positions != nullptr) {
+    const Tensor at = position_.view().rows(0, x.shape[0]);
+    gather_rows(stream_, at, *m.positions, rows.pos);
+    add(stream_, x, x, at);
+  }
+  for (const DecodeLayer& layer : m.layers) launch_layer(layer, x, rows);
+  const MatvecNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
+                        m.edges.output_norm == NormKind::Rms};
+  const MatvecPart head{m.output, logits, {}};
+  matvec(stream_, x, &norm, {&head, 1}, Epilogue::Store);
+}
+
+void DecodeLayers::norm_heads(Tensor heads, const LayerSpec& spec, const Norm& norm) {
+  if (spec.qk_norm == QkNorm::None) return;
+  const int64_t n = spec.qk_norm == QkNorm::PerHead ? spec.head_dim : heads.shape[1];
+  const Tensor rows = heads.reshaped({heads.n_elements() / n, n});
+  rms_norm(stream_, rows, rows, norm.weight, spec.norm_eps);
+}
+
+void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows) {
+  const LayerSpec& spec = layer.spec;
+  const LayerWeights& w = *layer.weights;
+  const int64_t n_rows = x.shape[0];
+  const auto of_step = [&](const DeviceTensor& buffer) { return buffer.view().rows(0, n_rows); };
+  const auto heads = [&](const DeviceTensor& buffer) {
+    const Tensor t = of_step(buffer);
+    return t.reshaped({n_rows, t.shape[1] / spec.head_dim, spec.head_dim});
+  };
+  const auto norm_of = [&](const Norm& norm) {
+    return MatvecNorm{norm.weight, norm.bias, spec.norm_eps, spec.norm == NormKind::Rms};
+  };
+  const auto part_of = [](const Linear& linear, Tensor out) {
+    return MatvecPart{&linear.weight, out, linear.bias};
+  };
+  const MatvecNorm attn_norm = norm_of(w.attn_norm);
+  const MatvecPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
+                            part_of(w.wv, of_step(v_))};
+  matvec(stream_, x, &attn_norm, qkv, Epilogue::Store);
+  norm_heads(of_step(q_), spec, w.q_norm);
+  norm_heads(of_step(k_), spec, w.k_norm);
+  attention_decode(stream_, {.out = heads(attended_),
+                             .q = heads(q_),
+                             .k = heads(k_),
+                             .v = heads(v_),
+                             .rope = model_.rope_of(spec),
+                             .cache = layer.cache,
+                             .pages = rows.pages,
+                             .pos = rows.pos,
+                             .max_seq_len = model_.max_seq_len,
+                             .scale = spec.score_scale(),
+                             .window = spec.window,
+                             .workspace = workspace_.view().data});
+  const MatvecPart wo = part_of(w.wo, x);
+  matvec(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);
+
+  const MatvecNorm ffn_norm = norm_of(w.ffn_norm);
+  const MatvecPart up = part_of(w.w_up, of_step(hidden_));
+  if (spec.gated) {
+    const MatvecPart both[] = {part_of(w.w_gate, of_step(hidden_)), up};
+    matvec(stream_, x, &ffn_norm, both, Epilogue::SwiGlu);
+  } else {
+    const bool is_erf = spec.activation == Activation::GeluErf;
+    matvec(stream_, x, &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh);
+  }
+  const MatvecPart down = part_of(w.w_down, x);
+  matvec(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate);
+}
+
+}  // namespace minfer::cuda

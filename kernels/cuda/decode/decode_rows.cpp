@@ -1,0 +1,58 @@
+#include "kernels/cuda/decode/decode_rows.h"
+
+#include <algorithm>
+
+namespace minfer::cuda {
+
+DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model)
+    : stream_(stream),
+      model_(model),
+      layers_(stream, compute_type, model, kMaxMatvecTokens),
+      table_pages_(pages_for(model.max_seq_len)),
+      host_input_(static_cast<size_t>(n_input_words(kMaxMatvecTokens))),
+      host_logits_(static_cast<size_t>(kMaxMatvecTokens * model.output->out_dim)),
+      input_(allocate_device(DType::F32, {n_input_words(kMaxMatvecTokens)})),  // 4 bytes each
+      x_(allocate_device(DType::F32, {kMaxMatvecTokens, model.embedding->in_dim})),
+      logits_(allocate_device(DType::F32, {kMaxMatvecTokens, model.output->out_dim})) {}
+
+std::span<const float> DecodeRows::step(std::span<const DecodeRow> rows) {
+  const int64_t n = std::ssize(rows);
+  MINFER_CHECK(n >= 1 && n <= max_rows(), "a step of ", n, " rows");
+  int32_t* const tokens = host_input_.data();
+  int32_t* const positions = tokens + n;
+  int32_t* table = positions + n;
+  for (int64_t i = 0; i < n; ++i, table += table_pages_) {
+    const DecodeRow& row = rows[size_t(i)];
+    MINFER_CHECK(row.pos >= 0 && row.pos < model_.max_seq_len &&
+                     pages_for(row.pos + 1) <= std::ssize(row.pages) &&
+                     std::ssize(row.pages) <= table_pages_,
+                 "decode at position ", row.pos, " of ", model_.max_seq_len, ", ", row.pages.size(),
+                 " pages");
+    tokens[i] = row.token;
+    positions[i] = narrow<int32_t>(row.pos);
+    std::ranges::copy(row.pages, table);
+  }
+  GraphExec& graph = graphs_[size_t(n)];
+  if (!graph) capture(n);
+  MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
+  return {host_logits_.data(), static_cast<size_t>(n * model_.output->out_dim)};
+}
+
+void DecodeRows::capture(int64_t n) {
+  const auto* const input = static_cast<const int32_t*>(input_.view().data);
+  const StepRows rows{input, input + n, input + 2 * n};
+  const Tensor x = x_.view().rows(0, n), logits = logits_.view().rows(0, n);
+  graphs_[size_t(n)] = capture_graph(stream_, [&] {
+    MINFER_CUDA_CHECK(cudaMemcpyAsync(input_.view().data, host_input_.data(),
+                                      static_cast<size_t>(n_input_words(n)) * sizeof(int32_t),
+                                      cudaMemcpyHostToDevice, stream_));
+    gather_rows(stream_, x, *model_.embedding, rows.tokens);
+    layers_.launch(x, logits, rows);
+    MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,
+                                      static_cast<size_t>(logits.n_bytes()), cudaMemcpyDeviceToHost,
+                                      stream_));
+  });
+}
+
+}  // namespace minfer::cuda
