@@ -5,6 +5,7 @@
 #include <cmath>
 
 #include "engine/decode_model.h"
+#include "engine/forward.h"
 
 namespace minfer {
 namespace {
@@ -84,23 +85,36 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
           .activation_bytes = checked_add(activation_bytes, workspace_bytes)};
 }
 
+struct Executor::State {
+  ForwardState forward;
+  std::unique_ptr<DecodePlan> plan;
+  std::unique_ptr<RowsPlan> rows_plan;
+  bool plan_asked_for = false, rows_plan_asked_for = false;
+  DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made when first asked for
+  HostTensor host;          // what was fetched last; grows to the largest that was asked for
+};
+
 Executor::Executor(const Model& model, Backend& backend, const SessionOptions& options)
     : model_(model),
       backend_(backend),
       options_(checked(options, model.spec, backend)),
       n_pages_(cache_pages(options_, model.spec)),
-      pool_(n_pages_) {
-  state_.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, n_pages_);
-  state_.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
-  state_.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
+      pool_(n_pages_),
+      state_(std::make_unique<State>()) {
+  ForwardState& forward = state_->forward;
+  forward.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, n_pages_);
+  forward.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
+  forward.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
   if (options_.all_logits || options_.n_sequences > 1) logits_buffer(0);
 }
 
 Executor::~Executor() = default;
 
-Sequence Executor::make_sequence() { 
+int64_t Executor::kv_bytes() const { return state_->forward.kv.n_bytes(); }
+
+Sequence Executor::make_sequence() {
   return Sequence(pool_, widest_window(model_.spec, options_.max_seq_len));
- }
+}
 
 void Executor::require_fitting(const Sequence& sequence, std::span<const TokenId> tokens) const {
   MINFER_REQUIRE(Usage, !tokens.empty(), "no tokens to evaluate");
@@ -133,13 +147,13 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
     part.sequence->reserve(std::ssize(part.tokens));
     batch.push_back(part.sequence->rows_of_next(std::ssize(part.tokens)));
   }
-  const Tensor x = forward(backend_, model_, state_, tokens, batch);
+  const Tensor x = forward(backend_, model_, state_->forward, tokens, batch);
   const Tensor logits = n_logits > 0 ? logits_buffer(n_logits) : Tensor();
   int64_t end = 0, row = 0;
   for (const SequenceTokens& part : parts) {
     end += std::ssize(part.tokens);
     if (part.n_logits == 0) continue;
-    output_logits(backend_, model_, state_, x.rows(end - part.n_logits, part.n_logits),
+    output_logits(backend_, model_, state_->forward, x.rows(end - part.n_logits, part.n_logits),
                   logits.rows(row, part.n_logits));
     row += part.n_logits;
   }
@@ -164,10 +178,11 @@ Tensor Executor::logits_of_last(Sequence& sequence, std::span<const TokenId> tok
   }
   const int64_t n_tokens = std::ssize(tokens);
   sequence.reserve(n_tokens);
-  const Tensor x =
-      forward_last(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens), n_logits);
-  const Tensor logits = n_logits == 1 ? state_.scratch.logits.view() : logits_buffer(n_logits);
-  output_logits(backend_, model_, state_, x, logits);
+  const Tensor x = forward_last(backend_, model_, state_->forward, tokens,
+                                sequence.rows_of_next(n_tokens), n_logits);
+  const Tensor logits =
+      n_logits == 1 ? state_->forward.scratch.logits.view() : logits_buffer(n_logits);
+  output_logits(backend_, model_, state_->forward, x, logits);
   const int64_t index = backend_.first_non_finite(logits);
   if (index >= 0) {
     throw_non_finite(sequence, tokens, n_tokens - n_logits + index / model_.spec.vocab_size);
@@ -182,14 +197,14 @@ void Executor::fill_cache(Sequence& sequence, std::span<const TokenId> tokens) {
   const int64_t n_tokens = std::ssize(tokens);
   sequence.reserve(n_tokens);
   const Tensor x =
-      forward_to_cache(backend_, model_, state_, tokens, sequence.rows_of_next(n_tokens));
+      forward_to_cache(backend_, model_, state_->forward, tokens, sequence.rows_of_next(n_tokens));
   const int64_t index = backend_.first_non_finite(x);
   if (index >= 0) throw_non_finite(sequence, tokens, index / model_.spec.dim);
   sequence.advance(n_tokens);
 }
 
 void Executor::report_progress(int64_t n_tokens) {
-  std::function<void()>& after_block = state_.after_block;
+  std::function<void()>& after_block = state_->forward.after_block;
   after_block = nullptr;
   if (!options_.progress || n_tokens <= 1) return;
   const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.spec.n_layers();
@@ -213,26 +228,29 @@ Tensor Executor::evaluate_all(Sequence& sequence, std::span<const TokenId> token
 
 std::span<const float> Executor::fetch(Tensor logits) {
   const int64_t n = logits.n_elements();
-  if (!host_.view() || host_.view().n_elements() < n) host_ = HostTensor(DType::F32, {n});
-  const Tensor values = host_.view().rows(0, n);
+  if (!state_->host.view() || state_->host.view().n_elements() < n)
+    state_->host = HostTensor(DType::F32, {n});
+  const Tensor values = state_->host.view().rows(0, n);
   backend_.download_into(values, logits.reshaped({n}));
   return {values.as<const float>(), static_cast<size_t>(n)};
 }
 
 DecodePlan* Executor::decode_plan() {
-  if (!plan_asked_for_ && options_.fused_decode) {
-    plan_ = backend_.plan_decode(decode_model(model_, state_, options_.max_seq_len));
+  if (!state_->plan_asked_for && options_.fused_decode) {
+    state_->plan =
+        backend_.plan_decode(decode_model(model_, state_->forward, options_.max_seq_len));
   }
-  plan_asked_for_ = true;
-  return plan_.get();
+  state_->plan_asked_for = true;
+  return state_->plan.get();
 }
 
 RowsPlan* Executor::rows_plan() {
-  if (!rows_plan_asked_for_ && options_.fused_decode) {
-    rows_plan_ = backend_.plan_rows(decode_model(model_, state_, options_.max_seq_len));
+  if (!state_->rows_plan_asked_for && options_.fused_decode) {
+    state_->rows_plan =
+        backend_.plan_rows(decode_model(model_, state_->forward, options_.max_seq_len));
   }
-  rows_plan_asked_for_ = true;
-  return rows_plan_.get();
+  state_->rows_plan_asked_for = true;
+  return state_->rows_plan.get();
 }
 
 std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
@@ -251,9 +269,9 @@ std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
   };
   std::span<const float> logits;
   if (parts.size() == 1 && decode_plan() != nullptr) {
-    logits = plan_->step(as_rows().front());
-  } else if (rows_plan() != nullptr && std::ssize(parts) <= rows_plan_->max_rows()) {
-    logits = rows_plan_->step(as_rows());
+    logits = state_->plan->step(as_rows().front());
+  } else if (rows_plan() != nullptr && std::ssize(parts) <= state_->rows_plan->max_rows()) {
+    logits = state_->rows_plan->step(as_rows());
   } else {
     return fetch(evaluate(parts));
   }
@@ -266,16 +284,17 @@ std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
 }
 
 Tensor Executor::logits_buffer(int64_t n_rows) {
-  if (!all_logits_) {
-    all_logits_ = backend_.allocate(DType::F32, {options_.prefill_chunk, model_.spec.vocab_size});
+  if (!state_->all_logits) {
+    state_->all_logits =
+        backend_.allocate(DType::F32, {options_.prefill_chunk, model_.spec.vocab_size});
   }
-  return all_logits_.view().rows(0, n_rows);
+  return state_->all_logits.view().rows(0, n_rows);
 }
 
 void Executor::throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
                                 int64_t row) {
   const SequenceRows rows = sequence.rows_of_next(std::ssize(tokens));
-  forward(backend_, model_, state_, tokens, {&rows, 1}, [&](int64_t layer, Tensor x) {
+  forward(backend_, model_, state_->forward, tokens, {&rows, 1}, [&](int64_t layer, Tensor x) {
     const int64_t index = backend_.first_non_finite(x);
     MINFER_REQUIRE(Numeric, index < 0, "position ", rows.pos + index / model_.spec.dim,
                    ": not a finite number after layer ", layer);

@@ -6,7 +6,6 @@
 #include <span>
 #include <vector>
 
-#include "engine/forward.h"
 #include "engine/sequence.h"
 #include "kernels/decode_plan.h"
 #include "models/model.h"
@@ -53,7 +52,7 @@ class Executor {
   int64_t prefill_chunk() const { return options_.prefill_chunk; }
   int64_t n_pages() const { return n_pages_; }
   int64_t n_free_pages() const { return pool_.n_free(); }
-  int64_t kv_bytes() const { return state_.kv.n_bytes(); }
+  int64_t kv_bytes() const;
 
   // An empty one; gone before the executor.
   Sequence make_sequence();
@@ -83,6 +82,8 @@ class Executor {
                                      int64_t row);
 
  private:
+  struct State;
+
   void report_progress(int64_t n_tokens);  // of what evaluate_all begins
   void fill_cache(Sequence& sequence, std::span<const TokenId> tokens);
   Tensor logits_of_last(Sequence& sequence, std::span<const TokenId> tokens, int64_t n_logits);
@@ -94,12 +95,7 @@ class Executor {
   SessionOptions options_;
   int64_t n_pages_;
   PagePool pool_;
-  ForwardState state_;
-  std::unique_ptr<DecodePlan> plan_;
-  std::unique_ptr<RowsPlan> rows_plan_;
-  bool plan_asked_for_ = false, rows_plan_asked_for_ = false;
-  DeviceTensor all_logits_;  // [prefill_chunk, vocab_size]; made when first asked for
-  HostTensor host_;          // what was fetched last; grows to the largest that was asked for
+  std::unique_ptr<State> state_;
 };
 
 }  // namespace minfer

@@ -65,8 +65,9 @@ class Bench {
     row.test_time = utc_now();
     const int64_t n = n_prompt + n_gen;
     const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
-    row.bytes_per_token = model_.bytes_per_token / tokens_per_read +
-                          kv_bytes_per_position(session_.executor()) * (n_depth + n / 2) / tokens_per_read;
+    row.bytes_per_token =
+        model_.bytes_per_token / tokens_per_read +
+        kv_bytes_per_position(session_.executor()) * (n_depth + n / 2) / tokens_per_read;
     row.flops_per_token = flops_per_token(model_.spec, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);

@@ -6,7 +6,6 @@
 #include "tools/generate_command.h"
 #include "tools/generate_report.h"
 #include "tools/id_tokenizer.h"
-#include "tools/json_text.h"
 #include "tools/loading.h"
 #include "tools/log.h"
 #include "tools/model_path.h"
@@ -54,7 +53,7 @@ class LineReport {
   }
   void error(const PromptLine& line, const std::string& what) {
     ++n_failed_;
-    print(compact({{"id", line.id}, {"error", what}}));
+    print(error_json(line.id, what));
   }
 
   int64_t n_failed() const { return n_failed_; }

@@ -128,8 +128,13 @@ std::string result_json(const ResultReport& report) {
   return pretty(object);
 }
 
-std::string line_json(const ResultReport& report, const nlohmann::ordered_json& id) {
-  Json object = {{"id", id}, {"text", report.result.text}, {"tokens", report.result.tokens}};
+std::string error_json(const std::string& id, const std::string& error) {
+  return compact({{"id", Json::parse(id)}, {"error", error}});
+}
+
+std::string line_json(const ResultReport& report, const std::string& id) {
+  Json object = {
+      {"id", Json::parse(id)}, {"text", report.result.text}, {"tokens", report.result.tokens}};
   object.update(figures_json(report));
   return compact(object);
 }

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,8 +40,10 @@ struct ResultReport {
 // its tokens.
 std::string result_json(const ResultReport& report);
 std::string done_json(const ResultReport& report);
-// The same as result_json on one line of many, with the id of the request.
-std::string line_json(const ResultReport& report, const nlohmann::ordered_json& id);
+// The same as result_json on one line of many, with the id of the request, which is JSON; and what
+// stands there for a request that failed.
+std::string line_json(const ResultReport& report, const std::string& id);
+std::string error_json(const std::string& id, const std::string& error);
 // One token of `generate --jsonl`, on one line.
 std::string token_json(const GeneratedToken& token, int64_t index, const Model& model,
                        bool with_logprobs);

@@ -3,6 +3,7 @@
 #include <charconv>
 #include <functional>
 #include <map>
+#include <nlohmann/json.hpp>
 
 #include "loaders/strict_json.h"
 #include "tools/json_lines.h"
@@ -59,7 +60,7 @@ class LineParser {
     parse_strict_json(content);  // for its limits; its objects do not keep the order of their keys
     const Json object = Json::parse(content);
     MINFER_REQUIRE(Input, object.is_object(), "no JSON object");
-    if (const auto id = object.find("id"); id != object.end()) line_.id = *id;
+    if (const auto id = object.find("id"); id != object.end()) line_.id = id->dump();
     for (const auto& [name, value] : object.items()) take(name, value);
     MINFER_REQUIRE(Input, n_prompts_ == 1,
                    "expected one of \"prompt\", \"prompt_ids\" and \"messages\", found ",
@@ -176,7 +177,7 @@ std::vector<PromptLine> parse_prompt_lines(std::string_view text,
   for_each_line(text, [&](int64_t number, std::string_view content) {
     PromptLine& line = lines.emplace_back();
     line.number = number;
-    line.id = number;
+    line.id = std::to_string(number);
     line.request.options = defaults;
     line.error = error_of_line(number, [&] {
       LineParser(line, options, model).parse(content);

@@ -1,6 +1,5 @@
 #pragma once
 
-#include <nlohmann/json.hpp>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -13,8 +12,8 @@ namespace minfer {
 
 // A line of generate --prompts: what is to be generated, or why it cannot be.
 struct PromptLine {
-  int64_t number = 0;         // in the file, from 1
-  nlohmann::ordered_json id;  // its "id", else the number
+  int64_t number = 0;  // in the file, from 1
+  std::string id;      // JSON: its "id", else the number
   GenerateRequest request;
   std::optional<uint64_t> seed;  // none where nothing is drawn
   std::string error;             // empty: none

@@ -49,7 +49,8 @@ TEST(BenchReport, JsonHasEveryFieldOfARow) {
   EXPECT_EQ(rows[1]["p50_s"], 0.2);
   EXPECT_EQ(rows[1]["p90_s"], 0.4);
   EXPECT_EQ(rows[1]["p99_s"], 0.4);
-  for (const char* field : {"n_prompt", "n_gen", "n_depth", "n_parallel", "bytes_per_token", "first_token_s"}) {
+  for (const char* field :
+       {"n_prompt", "n_gen", "n_depth", "n_parallel", "bytes_per_token", "first_token_s"}) {
     EXPECT_TRUE(rows[0][field].is_number()) << field;
   }
   EXPECT_EQ(rows[0]["activations"], "float");
