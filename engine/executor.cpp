@@ -52,6 +52,12 @@ int64_t widest_window(const ModelSpec& spec, int64_t max_seq_len) {
   return widest;
 }
 
+// Rows whose logits are made at once.
+int64_t logit_rows(const SessionOptions& o, const Backend& backend) {
+  if (o.all_logits) return o.prefill_chunk;
+  return std::min({o.n_sequences, backend.preferred_decode_rows(), o.prefill_chunk});
+}
+
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
   const int64_t of_one =
       most_pages(o.max_seq_len, widest_window(spec, o.max_seq_len), o.prefill_chunk);
@@ -68,21 +74,28 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
   int64_t activation_bytes =
       checked_add(scratch_bytes(spec, backend.activation_dtype(), o.prefill_chunk),
                   rope_table_bytes(spec, o.max_seq_len));
-  if (o.all_logits || o.n_sequences > 1) {
+  const int64_t n_logit_rows = logit_rows(o, backend);
+  if (n_logit_rows > 1) {
     activation_bytes =
-        checked_add(activation_bytes, bytes_of(DType::F32, {o.prefill_chunk, spec.vocab_size}));
+        checked_add(activation_bytes, bytes_of(DType::F32, {n_logit_rows, spec.vocab_size}));
   }
   const int64_t n_pages = cache_pages(o, spec);
-  int64_t workspace_bytes = 0;  // one for all layers
+  int64_t workspace_bytes = 0, ffn_bytes = 0;  // one for all layers
   for (const LayerSpec& layer : spec.layers) {
+    if (layer.gated) {
+      ffn_bytes = std::max(ffn_bytes, backend.ffn_workspace_bytes(o.prefill_chunk, layer.ffn_dim));
+    }
     workspace_bytes = std::max(
         workspace_bytes,
         backend.attention_workspace_bytes(o.kv_dtype, layer.n_kv_heads, layer.head_dim, n_pages));
   }
-  return {.n_positions = o.max_seq_len,
-          .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, n_pages),
-          .kv_bytes_as_int8 = kv_cache_bytes(spec, DType::U8, n_pages),
-          .activation_bytes = checked_add(activation_bytes, workspace_bytes)};
+  return {
+      .n_positions = o.max_seq_len,
+      .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, n_pages),
+      .kv_bytes_as_int8 = kv_cache_bytes(spec, DType::U8, n_pages),
+      .activation_bytes = checked_add(activation_bytes, checked_add(workspace_bytes, ffn_bytes)),
+      .n_rows = o.prefill_chunk,
+      .n_logit_rows = n_logit_rows};
 }
 
 struct Executor::State {
@@ -90,7 +103,7 @@ struct Executor::State {
   std::unique_ptr<DecodePlan> plan;
   std::unique_ptr<RowsPlan> rows_plan;
   bool plan_asked_for = false, rows_plan_asked_for = false;
-  DeviceTensor all_logits;  // [prefill_chunk, vocab_size]; made when first asked for
+  DeviceTensor all_logits;  // [.., vocab_size]; grows to the most rows that were asked for
   HostTensor host;          // what was fetched last; grows to the largest that was asked for
 };
 
@@ -105,7 +118,7 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
   forward.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, n_pages_);
   forward.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
   forward.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
-  if (options_.all_logits || options_.n_sequences > 1) logits_buffer(0);
+  if (const int64_t n = logit_rows(options_, backend); n > 1) logits_buffer(n);
 }
 
 Executor::~Executor() = default;
@@ -284,11 +297,12 @@ std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
 }
 
 Tensor Executor::logits_buffer(int64_t n_rows) {
-  if (!state_->all_logits) {
-    state_->all_logits =
-        backend_.allocate(DType::F32, {options_.prefill_chunk, model_.spec.vocab_size});
+  DeviceTensor& logits = state_->all_logits;
+  if (!logits || logits.view().shape[0] < n_rows) {
+    logits = {};
+    logits = backend_.allocate(DType::F32, {n_rows, model_.spec.vocab_size});
   }
-  return state_->all_logits.view().rows(0, n_rows);
+  return logits.view().rows(0, n_rows);
 }
 
 void Executor::throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,

@@ -158,13 +158,12 @@ class ForwardPass {
   Tensor ffn_hidden(int64_t index, Tensor x) {
     const LayerSpec& spec = model_.spec.layer(index);
     const LayerWeights& w = weights(index);
-    const Tensor hidden = rows(state_.scratch.up, spec.ffn_dim);  // [n_tokens, ffn_dim]
+    const Tensor hidden = rows(state_.scratch.hidden, spec.ffn_dim);  // [n_tokens, ffn_dim]
     b_.ffn_hidden({.out = hidden,
                    .x = ffn_input(index, x),
                    .gate = spec.gated ? &w.w_gate : nullptr,
                    .up = w.w_up,
-                   .activation = spec.activation,
-                   .scratch = spec.gated ? rows(state_.scratch.gate, spec.ffn_dim) : Tensor()});
+                   .activation = spec.activation});
     return hidden;
   }
 

@@ -21,7 +21,6 @@ void visit_buffers(Scratch& s, const ModelSpec& spec, DType dtype, int64_t max_t
   const int64_t q_dim = widest([](const LayerSpec& layer) { return layer.q_dim(); });
   const int64_t kv_dim = widest([](const LayerSpec& layer) { return layer.kv_dim(); });
   const int64_t ffn_dim = widest([](const LayerSpec& layer) { return layer.ffn_dim; });
-  const bool gated = std::ranges::any_of(spec.layers, &LayerSpec::gated);
   visit(s.x, DType::F32, Shape{max_tokens, spec.dim});
   if (spec.edges.learned_positions) visit(s.positions, DType::F32, Shape{max_tokens, spec.dim});
   visit_rows(s.normed, spec.dim);
@@ -29,8 +28,7 @@ void visit_buffers(Scratch& s, const ModelSpec& spec, DType dtype, int64_t max_t
   visit_rows(s.k, kv_dim);
   visit_rows(s.v, kv_dim);
   visit_rows(s.attended, q_dim);
-  if (gated) visit_rows(s.gate, ffn_dim);
-  visit_rows(s.up, ffn_dim);
+  visit_rows(s.hidden, ffn_dim);
   visit(s.logits, DType::F32, Shape{1, spec.vocab_size});
 }
 

@@ -16,8 +16,7 @@ struct Scratch {
   DeviceTensor q;          // [max_tokens, q_dim]
   DeviceTensor k, v;       // [max_tokens, kv_dim]
   DeviceTensor attended;   // [max_tokens, q_dim]
-  DeviceTensor gate;       // [max_tokens, ffn_dim]; null where no block has a gate
-  DeviceTensor up;         // [max_tokens, ffn_dim]
+  DeviceTensor hidden;     // [max_tokens, ffn_dim]
   DeviceTensor logits;     // [1, vocab_size] F32
 };
 

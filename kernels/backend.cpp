@@ -73,12 +73,17 @@ void Backend::ffn_hidden(const FfnArgs& a) {
     const GeluKind kind = gelu_kind(a.activation);
     return up_bias ? bias_gelu(a.out, a.out, up_bias, kind) : gelu(a.out, a.out, kind);
   }
-  const Product products[] = {{a.scratch, a.gate->weight}, {a.out, a.up.weight}};
+  if (!gate_ || gate_.view().n_elements() < a.out.n_elements()) {
+    gate_ = {};
+    gate_ = allocate(a.out.dtype, a.out.shape);
+  }
+  const Tensor gate{gate_.view().data, a.out.dtype, a.out.shape};
+  const Product products[] = {{gate, a.gate->weight}, {a.out, a.up.weight}};
   matmuls(a.x, products);
-  if (a.gate->bias) add_bias(a.scratch, a.scratch, a.gate->bias);
+  if (a.gate->bias) add_bias(gate, gate, a.gate->bias);
   if (up_bias) add_bias(a.out, a.out, up_bias);
   MINFER_CHECK(a.activation == Activation::Silu, "a gate with activation ", int(a.activation));
-  swiglu(a.out, a.scratch, a.out);
+  swiglu(a.out, gate, a.out);
 }
 
 void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear) {

@@ -11,6 +11,7 @@
 #include "kernels/base/cancelled.h"
 #include "kernels/base/host_tensor.h"
 #include "kernels/base/math.h"
+#include "kernels/base/quant_codec.h"
 #include "kernels/base/quantized_matrix.h"
 #include "kernels/base/tensor.h"
 
@@ -45,6 +46,13 @@ struct Matrix {
   int64_t n_bytes = 0;       // read by one matvec
 
   explicit operator bool() const { return bool(storage); }
+};
+
+// A weight matrix as it is before it is packed: what its memory is known by.
+struct StoredMatrix {
+  int64_t out_dim = 0, in_dim = 0;
+  DType dtype = DType::F32;                // of floats
+  std::optional<GroupFormat> groups = {};  // of quantized elements
 };
 
 // A linear layer, x weightᵀ + bias: its matrix, and a vector [out] or null.
@@ -147,7 +155,6 @@ struct FfnArgs {
   const Linear* gate = nullptr;  // null: there is none
   const Linear& up;
   Activation activation = Activation::Silu;
-  Tensor scratch = {};  // like out, where there is a gate; its content is lost
 };
 
 class DecodePlan;
@@ -217,6 +224,19 @@ class Backend {
   // The same of a table, for embed() and no products.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
+  // What pack_matrix gives such a matrix; what it takes besides, once for all matrices; and what
+  // the products of n_rows rows with the matrices of one call take besides their tensors, once for
+  // all.
+  virtual int64_t packed_bytes(const StoredMatrix& w) const = 0;
+  virtual int64_t packing_workspace_bytes(const StoredMatrix&) const { return 0; }
+  virtual int64_t products_workspace_bytes(int64_t /*n_rows*/,
+                                           std::span<const StoredMatrix>) const {
+    return 0;
+  }
+  // The same of ffn_hidden with a gate.
+  virtual int64_t ffn_workspace_bytes(int64_t n_rows, int64_t ffn_dim) const {
+    return bytes_of(activation_dtype(), {n_rows, ffn_dim});
+  }
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                 int64_t n_pages) = 0;
   // What attention takes besides its tensors, over caches of this kind.
@@ -314,6 +334,7 @@ class Backend {
 
  private:
   const std::atomic<bool>* cancel_flag_ = nullptr;
+  DeviceTensor gate_;  // of ffn_hidden; grows to the largest
 };
 
 struct CpuOptions {
@@ -328,6 +349,7 @@ bool cpu_keeps_groups(int64_t in_dim, int64_t group);
 // The same on a card, where others become its compute type; and the bytes that a matrix which keeps
 // them takes there, padding included. Both in builds without CUDA too.
 bool cuda_keeps_groups(int64_t in_dim, int64_t group);
+int64_t cuda_packed_bytes(const StoredMatrix& w);  // floats have 16 bits there
 int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                           int64_t group);
 

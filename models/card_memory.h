@@ -10,8 +10,9 @@ struct SessionMemory {
   int64_t n_positions = 0;  // of the KV cache
   int64_t kv_bytes = 0;
   int64_t kv_bytes_as_int8 = 0;     // kv_bytes where it is int8 already
-  int64_t activation_bytes = 0;     // of one pass, and what its operations need besides
+  int64_t activation_bytes = 0;     // of one pass, and what attention needs besides
   std::string context_option = {};  // "--ctx-size", which says n_positions; empty: nothing does
+  int64_t n_rows = 1, n_logit_rows = 1;  // of a pass, and those whose logits are made at once
 };
 
 // Bytes of weights as they are, and as `minfer quantize` leaves them by default.

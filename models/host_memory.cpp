@@ -60,18 +60,8 @@ int64_t left_in_cgroups() {
 // A backend that keeps(in_dim, group) keeps all else of the format too.
 std::optional<GroupFormat> groups_kept_by(bool (*keeps)(int64_t, int64_t),
                                           const TensorEntry& entry) {
-  if (is_float(entry.dtype)) return std::nullopt;
-  GroupFormat format;
-  if (entry.quant) {
-    // A min that an integer zero-point makes needs F32, and its scale goes with it.
-    format = {.bits = entry.dtype == DType::U4 ? 4 : 8,
-              .group = entry.quant->group,
-              .has_mins = entry.quant->asymmetric,
-              .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales};
-  } else {
-    format = group_format(entry.dtype);
-  }
-  return keeps(entry.shape.last(), format.group) ? std::optional(format) : std::nullopt;
+  const std::optional<GroupFormat> format = stored_matrix(entry).groups;
+  return format && keeps(entry.shape.last(), format->group) ? format : std::nullopt;
 }
 
 }  // namespace
@@ -79,6 +69,23 @@ std::optional<GroupFormat> groups_kept_by(bool (*keeps)(int64_t, int64_t),
 int64_t available_host_bytes() {
   const auto kib = number_in("/proc/meminfo", "MemAvailable:");
   return std::min(kib ? *kib * 1024 : kUnlimited, left_in_cgroups());
+}
+
+StoredMatrix stored_matrix(const TensorEntry& entry) {
+  const int64_t n = entry.shape.n_elements(), in_dim = n == 0 ? 0 : entry.shape.last();
+  StoredMatrix matrix{.out_dim = in_dim == 0 ? 0 : n / in_dim, .in_dim = in_dim};
+  if (is_float(entry.dtype)) {
+    matrix.dtype = entry.dtype;
+  } else if (entry.quant) {
+    // A min that an integer zero-point makes needs F32, and its scale goes with it.
+    matrix.groups = {.bits = entry.dtype == DType::U4 ? 4 : 8,
+                     .group = entry.quant->group,
+                     .has_mins = entry.quant->asymmetric,
+                     .scales = entry.quant->asymmetric ? DType::F32 : entry.quant->scales};
+  } else {
+    matrix.groups = group_format(entry.dtype);
+  }
+  return matrix;
 }
 
 std::optional<GroupFormat> kept_groups(const TensorEntry& entry) {
@@ -98,20 +105,7 @@ int64_t weight_memory_bytes(const TensorEntry& entry) {
 }
 
 int64_t card_memory_bytes(const TensorEntry& entry) {
-  const std::optional<GroupFormat> format = card_kept_groups(entry);
-  const int64_t n = entry.shape.n_elements();
-  if (!format || n == 0) return bytes_of(DType::F16, entry.shape);
-  const int64_t in_dim = entry.shape.last();
-  return cuda_packed_bytes(format->bits, format->scales, format->has_mins, n / in_dim, in_dim,
-                           format->group);
-}
-
-int64_t dequantized_bytes(const ModelSpec& spec) {
-  int64_t n_bytes = 0;
-  for (const LayerSpec& layer : spec.layers) {
-    n_bytes = std::max(n_bytes, 2 * bytes_of(DType::F16, {layer.ffn_dim, spec.dim}));
-  }
-  return n_bytes;
+  return cuda_packed_bytes(stored_matrix(entry));
 }
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {

@@ -15,6 +15,9 @@ namespace minfer {
 // left, and what the control group allows. The largest int64_t where nothing says.
 int64_t available_host_bytes();
 
+// A matrix as the file has it.
+StoredMatrix stored_matrix(const TensorEntry& entry);
+
 // How the CPU keeps a weight that is in groups; none where it is in floats, as it is or as F32.
 std::optional<GroupFormat> kept_groups(const TensorEntry& entry);
 
@@ -24,9 +27,6 @@ int64_t weight_memory_bytes(const TensorEntry& entry);
 // The same of a card, whose floats have 16 bits; padding included.
 std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry);
 int64_t card_memory_bytes(const TensorEntry& entry);
-
-// Of what the products of a prompt with packed weights make F16 at once: gate and up are the most.
-int64_t dequantized_bytes(const ModelSpec& spec);
 
 // Throws Memory, with both figures, where there are fewer.
 void require_host_memory(int64_t bytes, std::string_view purpose);

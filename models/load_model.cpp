@@ -7,6 +7,7 @@
 #include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
+#include "models/memory_needed.h"
 #include "models/model.h"
 #include "models/source_error.h"
 #include "models/weight_layout.h"
@@ -42,47 +43,38 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
   return n;
 }
 
-// What a card takes besides weights and session: the largest weight that is packed or converted
-// there, as it is sent, and what products of prompts make F16.
-int64_t weight_scratch_bytes(const std::vector<WeightBinding>& bindings, const ModelSpec& spec) {
-  bool has_groups = false;
-  int64_t largest = 0;
+MemoryNeeded memory_of(const std::vector<WeightBinding>& bindings, const Model& model,
+                       const Backend& backend, const SessionMemory& session) {
+  std::map<const Matrix*, const TensorEntry*> entries;
   for (const WeightBinding& binding : bindings) {
-    const TensorEntry& entry = *binding.entry;
-    const bool is_packed = card_kept_groups(entry).has_value();
-    has_groups |= is_packed;
-    if (is_packed) largest = std::max(largest, card_memory_bytes(entry));
-    if (entry.dtype == DType::F32) largest = std::max(largest, bytes_of(DType::F32, entry.shape));
+    for (const WeightPart& part : binding.parts) entries[part.matrix] = binding.entry;
   }
-  return checked_add(largest, has_groups ? dequantized_bytes(spec) : 0);
+  return memory_needed(model.spec, backend, session, [&](const WeightInfo& weight) {
+    StoredMatrix stored = stored_matrix(*entries.at(&matrix_of(model.weights, weight)));
+    stored.out_dim = weight.shape[0];  // of a part, or stored the other way round
+    stored.in_dim = weight.shape[1];
+    return stored;
+  });
 }
 
 // On a card, where there is one, and on the host for what is on the way there. Returns the slots
 // that read_weights may use.
-size_t require_memory(const std::vector<WeightBinding>& bindings, const ModelSpec& spec,
-                      const Backend& backend, SessionMemory session) {
-  int64_t on_host = 0, as_int4 = 0;
-  WeightMemory on_card;
-  for (const WeightBinding& binding : bindings) {
-    on_host = checked_add(on_host, weight_memory_bytes(*binding.entry));
-    on_card.bytes = checked_add(on_card.bytes, card_memory_bytes(*binding.entry));
-    as_int4 += binding.entry->shape.n_elements() * 9 / 16;
-  }
-  on_card.bytes_as_int4 = as_int4;
+size_t require_memory(const std::vector<WeightBinding>& bindings, const Model& model,
+                      const Backend& backend, const SessionMemory& asked) {
+  MemoryNeeded needed = memory_of(bindings, model, backend, asked);
+  SessionMemory& session = needed.session;
   const std::optional<int64_t> free = backend.free_device_bytes();
   if (!free) {
-    const size_t n_slots = count_slots(bindings, available_host_bytes() - on_host);
+    const size_t n_slots = count_slots(bindings, available_host_bytes() - needed.weights.bytes);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
     // The slots are gone when the session comes.
     const int64_t more_in_slots = slot_bytes(bindings, n_slots) - in_session;
     session.activation_bytes =
         checked_add(session.activation_bytes, std::max<int64_t>(more_in_slots, 0));
-    require_memory_of_model(available_host_bytes(), {on_host, as_int4}, session);
+    require_memory_of_model(available_host_bytes(), needed.weights, session);
     return n_slots;
   }
-  session.activation_bytes =
-      checked_add(session.activation_bytes, weight_scratch_bytes(bindings, spec));
-  require_card_memory(*free, on_card, session);
+  require_card_memory(*free, needed.weights, session);
   const size_t n_slots = count_slots(bindings, available_host_bytes());
   require_host_memory(slot_bytes(bindings, n_slots), "loading the model");
   return n_slots;
@@ -309,7 +301,7 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     const std::vector<WeightBinding> bindings =
         bind_weights(source, model.spec, model.weights, surplus);
     warn_of_activations(model, source, backend);
-    const size_t n_slots = require_memory(bindings, model.spec, backend, options.session);
+    const size_t n_slots = require_memory(bindings, model, backend, options.session);
     if (const TensorEntry* divisors = find_rope_divisors(source, model.spec)) {
       model.spec.ropes.front().divisors = read_rope_divisors(source, *divisors);
     }

@@ -11,6 +11,7 @@
 #include "kernels/base/usable_cores.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
+#include "models/memory_needed.h"
 #include "models/weight_list.h"
 
 namespace minfer {
@@ -189,53 +190,50 @@ SyntheticType parse_type(const std::string& text) {
                   "\" (there are: f16, bf16, f32, int8, int4, int4:32, int4:64, int4:128)"));
 }
 
-// What matrices of those sizes take, with scales: at least 32 columns of four bits have one in F16.
-struct MatrixMemory {
-  SyntheticType type;
-  int64_t bytes = 0, largest = 0;
-
-  void add(int64_t out_dim, int64_t in_dim, bool is_of_tokens = false) {
-    const bool has_groups = type.dtype == DType::U4 && !is_of_tokens && in_dim % type.group == 0;
-    const int64_t n = checked_mul(out_dim, in_dim);
-    const int64_t n_bytes = is_float(type.dtype) ? bytes_of(type.dtype, n)
-                            : has_groups         ? n / 2 + n / 16
-                                                 : n + bytes_of(DType::F16, out_dim);
-    bytes = checked_add(bytes, n_bytes);
-    largest = std::max(largest, n_bytes);
-  }
-};
-
-MatrixMemory memory_of_matrices(const ModelSpec& spec, const SyntheticType& type) {
-  MatrixMemory memory{type};
-  for_each_weight(spec, [&](const WeightInfo& weight) {
-    if (weight.is_matrix()) memory.add(weight.shape[0], weight.shape[1], weight.is_of_tokens());
-  });
-  return memory;
+// A matrix as WeightMaker makes it.
+StoredMatrix stored_matrix(const SyntheticType& type, const WeightInfo& weight) {
+  StoredMatrix matrix{.out_dim = weight.shape[0], .in_dim = weight.shape[1], .dtype = type.dtype};
+  if (is_float(type.dtype)) return matrix;
+  const bool has_groups =
+      type.dtype == DType::U4 && !weight.is_of_tokens() && matrix.in_dim % type.group == 0;
+  matrix.groups = {.bits = has_groups ? 4 : 8,
+                   .group = has_groups ? type.group : matrix.in_dim,
+                   .has_mins = false,
+                   .scales = DType::F16};
+  return matrix;
 }
 
 // On a card, where there is one, and on the host for what is on the way there.
 void require_memory(const ModelSpec& spec, const SyntheticType& type, const Backend& backend,
-                    SessionMemory session) {
-  const MatrixMemory made = memory_of_matrices(spec, type);
-  const std::optional<int64_t> free = backend.free_device_bytes();
-  if (!free) {
-    const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
-    // A matrix as it is made is gone when the session comes.
-    return require_host_memory(checked_add(made.bytes, std::max(made.largest, in_session)),
-                               "the model");
+                    const SessionMemory& session) {
+  const MemoryNeeded needed = synthetic_memory(spec, type, backend, session);
+  int64_t largest = 0;  // as it is made
+  for_each_weight(spec, [&](const WeightInfo& weight) {
+    if (!weight.is_matrix()) return;
+    const StoredMatrix matrix = stored_matrix(type, weight);
+    const int64_t n = weight.shape.n_elements();
+    const int64_t n_bytes = matrix.groups
+                                ? n / 8 * matrix.groups->bits + 2 * n / matrix.groups->group
+                                : bytes_of(matrix.dtype, n);
+    largest = std::max(largest, n_bytes);
+  });
+  if (const std::optional<int64_t> free = backend.free_device_bytes()) {
+    require_card_memory(*free, needed.weights, needed.session);
+    return require_host_memory(2 * largest, "making the model");
   }
-  int64_t bytes = made.bytes;
-  if (is_float(type.dtype)) {
-    bytes = memory_of_matrices(spec, DType::F16).bytes;
-    if (type.dtype == DType::F32) session.activation_bytes += made.largest;  // as it is sent
-  } else {
-    session.activation_bytes += made.largest + dequantized_bytes(spec);
-  }
-  require_card_memory(*free, {.bytes = bytes, .bytes_as_int4 = bytes}, session);
-  require_host_memory(2 * made.largest, "making the model");
+  const int64_t in_session = checked_add(needed.session.kv_bytes, needed.session.activation_bytes);
+  // A matrix as it is made is gone when the session comes.
+  require_host_memory(checked_add(needed.weights.bytes, std::max(largest, in_session)),
+                      "the model");
 }
 
 }  // namespace
+
+MemoryNeeded synthetic_memory(const ModelSpec& spec, const SyntheticType& type,
+                              const Backend& backend, const SessionMemory& session) {
+  return memory_needed(spec, backend, session,
+                       [&](const WeightInfo& weight) { return stored_matrix(type, weight); });
+}
 
 Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                            uint64_t seed, const SessionMemory& session) {

@@ -8,6 +8,8 @@
 
 namespace minfer {
 
+struct MemoryNeeded;  // models/memory_needed.h
+
 // A model of a known shape with seeded random weights, made in memory: no file, no tokenizer.
 //   text  NAME or NAME:TYPE; NAME as in synthetic_names(), TYPE f16 (default), bf16, f32, int8
 //         or int4[:GROUP], GROUP 32, 64 (default) or 128
@@ -28,6 +30,10 @@ struct SyntheticType {
 };
 Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                            uint64_t seed, const SessionMemory& session = {});
+
+// What such a model and a session take of the backend's memory.
+MemoryNeeded synthetic_memory(const ModelSpec& spec, const SyntheticType& type,
+                              const Backend& backend, const SessionMemory& session);
 
 std::vector<std::string> synthetic_names();
 

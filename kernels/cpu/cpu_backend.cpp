@@ -114,6 +114,19 @@ Matrix CpuBackend::pack_level_rows(const LevelRows& rows) {
   return matrix;
 }
 
+int64_t CpuBackend::packed_bytes(const StoredMatrix& w) const {
+  const int64_t rows = n_panels(w.out_dim) * kPanel;
+  const bool keeps_groups = w.groups && cpu_keeps_groups(w.in_dim, w.groups->group);
+  if (!keeps_groups) {
+    const DType dtype = w.groups ? DType::F32 : w.dtype;
+    return bytes_of(dtype, checked_mul(rows, w.in_dim));
+  }
+  const GroupFormat& format = *w.groups;
+  const int64_t n_scales = checked_mul(rows, w.in_dim / format.group) * (format.has_mins ? 2 : 1);
+  return checked_add(n_panels(w.out_dim) * packed_panel_bytes(w.in_dim, format.bits),
+                     bytes_of(format.scales, n_scales));
+}
+
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                   int64_t n_pages) {
   static_assert(kPositionBlock == kPagePositions);

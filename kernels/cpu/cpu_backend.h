@@ -60,6 +60,7 @@ class CpuBackend final : public Backend {
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
+  int64_t packed_bytes(const StoredMatrix& w) const override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override;
 

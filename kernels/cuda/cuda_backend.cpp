@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <array>
 
-#include "kernels/cuda/decode/decode_graph.h"
-#include "kernels/cuda/decode/decode_rows.h"
-#include "kernels/cuda/decode/persistent_step.h"
+#include "kernels/cuda/decode/graph/decode_graph.h"
+#include "kernels/cuda/decode/graph/decode_rows.h"
+#include "kernels/cuda/decode/persistent/persistent_step.h"
 #include "kernels/layer.h"
 
 namespace minfer {
@@ -144,6 +144,38 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   return table;
 }
 
+int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const { return cuda_packed_bytes(w); }
+
+// What is staged on the card as it comes.
+int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
+  const int64_t n = checked_mul(w.out_dim, w.in_dim);
+  if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
+  const GroupFormat& format = *w.groups;
+  if (!cuda_keeps_groups(w.in_dim, format.group)) return bytes_of(DType::F32, n);
+  const int64_t scale_bytes = bytes_of(format.scales, n / format.group);
+  const int64_t min_bytes = format.has_mins ? bytes_of(DType::F32, n / format.group) : 0;
+  return n / 8 * format.bits + scale_bytes + min_bytes + 3 * 256;
+}
+
+int64_t CudaBackend::products_workspace_bytes(int64_t n_rows,
+                                              std::span<const StoredMatrix> matrices) const {
+  if (n_rows <= kMaxMatvecTokens) return 0;
+  int64_t n_bytes = 0;
+  const auto add_rows = [&](int64_t n, int64_t in_dim) {
+    n_bytes += align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
+  };
+  if (int8_activations_) add_rows(n_rows, matrices.front().in_dim);
+  for (const StoredMatrix& w : matrices) {
+    if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) continue;
+    if (int8_activations_) {
+      add_rows(w.out_dim, w.in_dim);
+    } else {
+      n_bytes += align_up(bytes_of(type_, {w.out_dim, w.in_dim}), 256);
+    }
+  }
+  return n_bytes;
+}
+
 KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t n_pages) {
   MINFER_REQUIRE(Usage, dtype == DType::F16 || dtype == DType::U8, "a KV cache of ", dtype,
@@ -159,8 +191,8 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   layer.keys = allocate(dtype, rows);
   layer.values = allocate(dtype, rows);
   if (dtype == DType::U8) {
-    // Bulk copies take 16 bytes at a time (decode/step_share.cuh), and so bring scales that are not
-    // written yet along: nobody uses them, but they are defined.
+    // Bulk copies take 16 bytes at a time (decode/persistent/step_share.cuh), and so bring scales
+    // that are not written yet along: nobody uses them, but they are defined.
     for (DeviceTensor* const scales : {&layer.key_scales, &layer.value_scales}) {
       *scales = allocate(DType::F32, {n_pages, n_kv_heads, kPagePositions});
       MINFER_CUDA_CHECK(cudaMemsetAsync(

@@ -32,6 +32,10 @@ class CudaBackend final : public Backend {
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   Matrix pack_table(const Tensor& host) override;
   Matrix pack_table(const QuantizedMatrix& host) override;
+  int64_t packed_bytes(const StoredMatrix& w) const override;
+  int64_t packing_workspace_bytes(const StoredMatrix& w) const override;
+  int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
+  int64_t ffn_workspace_bytes(int64_t, int64_t) const override { return 0; }  // it is fused
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override;
   int64_t attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,

@@ -20,4 +20,12 @@ int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_d
                      checked_mul(n_units, cuda::kTileRows * scale_bytes));
 }
 
+int64_t cuda_packed_bytes(const StoredMatrix& w) {
+  if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) {
+    return bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim));
+  }
+  return cuda_packed_bytes(w.groups->bits, w.groups->scales, w.groups->has_mins, w.out_dim,
+                           w.in_dim, w.groups->group);
+}
+
 }  // namespace minfer

@@ -1,5 +1,6 @@
 #include <nlohmann/json.hpp>
 
+#include "models/memory_needed.h"
 #include "models/synthetic.h"
 #include "tests/engine/cuda_models.h"
 #include "tests/support/expect_error.h"
@@ -373,6 +374,47 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   LayerSpec whole = plain.layer(0);
   whole.qk_norm = QkNorm::WholeWidth;
   check("qk_norm of the whole width", whole);
+}
+
+// What is said beforehand is what the card has less afterwards, as a text is generated, as one is
+// scored, and as several are generated side by side.
+TEST_F(CudaModel, TakesTheMemoryThatWasSaid) {
+  const auto free_bytes = [&] {
+    backend_->synchronize();
+    return backend_->free_device_bytes().value();
+  };
+  struct Case {
+    const char* name;
+    SyntheticType type;
+  };
+  for (const Case& c : {Case{"llama-2-7b", {DType::U4, 64}}, Case{"llama-3-8b", {DType::U8}},
+                        Case{"tinyllama-1.1b", {DType::F16}}}) {
+    for (const int way : {0, 1, 2}) {
+      SCOPED_TRACE(cat(c.name, way == 0 ? " generates" : way == 1 ? " scores" : " side by side"));
+      backend_ = make_cuda_backend();
+      const ModelSpec spec = synthetic_spec(c.name);
+      SessionOptions options = {.max_seq_len = 2048};
+      if (way == 1) options.several_sequences = options.all_logits = true;
+      if (way == 2) options.n_sequences = 4;
+      const SessionMemory session = session_memory(spec, *backend_, options);
+      const MemoryNeeded needed = synthetic_memory(spec, c.type, *backend_, session);
+      const int64_t before = free_bytes();
+      {
+        const Model model = make_synthetic_model(spec, c.type, *backend_, 1, session);
+        Session run(model, *backend_, options);
+        const std::vector<TokenId> ids = some_ids(2000, spec.vocab_size);
+        if (way == 1) {
+          run.score(ids, 0, ids);
+        } else {
+          run.eval(ids);
+          run.eval({ids.data(), 1});
+        }
+        const double taken = double(before - free_bytes());
+        EXPECT_NEAR(taken, double(needed.bytes()), 0.02 * double(needed.bytes()));
+        RecordProperty(cat(c.name, "_", way), cat(taken / double(needed.bytes())));
+      }
+    }
+  }
 }
 
 TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {

@@ -178,11 +178,13 @@ TEST_P(SessionTest, KnowsItsMemoryBeforehand) {
     const Scratch s = make_scratch(*backend, spec, 30);
     const std::vector<DeviceTensor> rope_tables = make_rope_tables(*backend, spec, 96);
     int64_t n_bytes = 0;
-    for (const DeviceTensor* buffer : {&s.x, &s.positions, &s.normed, &s.q, &s.k, &s.v, &s.attended,
-                                       &s.gate, &s.up, &s.logits}) {
+    for (const DeviceTensor* buffer :
+         {&s.x, &s.positions, &s.normed, &s.q, &s.k, &s.v, &s.attended, &s.hidden, &s.logits}) {
       if (*buffer) n_bytes += buffer->view().n_bytes();
     }
     for (const DeviceTensor& table : rope_tables) n_bytes += table.view().n_bytes();
+    const LayerSpec& layer = spec.layers.front();
+    if (layer.gated) n_bytes += backend->ffn_workspace_bytes(30, layer.ffn_dim);
     EXPECT_EQ(memory.activation_bytes, n_bytes);
     SessionOptions with_logits = options;
     with_logits.all_logits = true;

@@ -49,6 +49,7 @@ struct EveryTokenizer : testing::TestWithParam<const char*> {
 // One word without a blank, as long as a book.
 TEST_P(EveryTokenizer, ABookWithoutABlank) {
   MINFER_NEEDS(path());
+  MINFER_NEEDS(data_dir() / "wikitext-2-raw/wiki.test.raw");
   const auto tokenizer = load_tokenizer(path());
   std::string book = test::read_file(data_dir() / "wikitext-2-raw/wiki.test.raw");
   std::erase_if(book, [](char c) { return c < 'A' && c >= 0; });

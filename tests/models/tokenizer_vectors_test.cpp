@@ -130,6 +130,8 @@ TEST(Stories260K, PublishedCounts) {
 
 TEST(SmolLm2, PublishedIds) {
   MINFER_NEEDS(test::smollm2_path());
+  MINFER_NEEDS(data_dir() / "expected/smollm2.json");
+  MINFER_NEEDS(data_dir() / "wikitext-2-raw/wiki.test.raw");
   const auto tokenizer = load_tokenizer(test::smollm2_path());
   const json expected = json::parse(read_file(data_dir() / "expected/smollm2.json"));
   const auto ids = tokenizer->encode(read_file(data_dir() / "wikitext-2-raw/wiki.test.raw"), {});

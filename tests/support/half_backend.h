@@ -36,6 +36,7 @@ class HalfBackend : public Backend {
     return cpu_->pack_matrix(halves);
   }
   Matrix pack_matrix(const QuantizedMatrix& host) override { return cpu_->pack_matrix(host); }
+  int64_t packed_bytes(const StoredMatrix& w) const override { return cpu_->packed_bytes(w); }
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override {
     return cpu_->make_kv_layer(dtype, n_kv_heads, head_dim, n_pages);

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/sampling/choose_token.h"
 #include "kernels/decode_plan.h"

@@ -3,8 +3,8 @@
 #include <set>
 #include <type_traits>
 
-#include "kernels/cuda/decode/decode_layers.h"
-#include "kernels/cuda/decode/persistent_step.h"
+#include "kernels/cuda/decode/graph/decode_layers.h"
+#include "kernels/cuda/decode/persistent/persistent_step.h"
 #include "tests/support/other_value.h"
 
 namespace minfer::test {

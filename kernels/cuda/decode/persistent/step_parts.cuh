@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_exchange.cuh"
-#include "kernels/cuda/decode/step_product.cuh"
+#include "kernels/cuda/decode/persistent/step_exchange.cuh"
+#include "kernels/cuda/decode/persistent/step_product.cuh"
 #include "kernels/cuda/matvec/epilogue.cuh"
 
 // Pairs of tiles of gate and up that are left over when all blocks have the same number of them:

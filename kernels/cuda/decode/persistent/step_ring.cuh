@@ -3,7 +3,7 @@
 #include <climits>
 
 #include "kernels/cuda/checkable.h"
-#include "kernels/cuda/decode/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_share.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 // The ring of weights: some warps fill it along the way that the others take through all products

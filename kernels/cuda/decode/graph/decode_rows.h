@@ -2,7 +2,7 @@
 
 #include <array>
 
-#include "kernels/cuda/decode/decode_layers.h"
+#include "kernels/cuda/decode/graph/decode_layers.h"
 #include "kernels/cuda/device.h"
 
 namespace minfer::cuda {

@@ -1,10 +1,10 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_input.cuh"
-#include "kernels/cuda/decode/step_product.cuh"
-#include "kernels/cuda/decode/step_share.cuh"
-#include "kernels/cuda/decode/step_softmax.cuh"
-#include "kernels/cuda/decode/step_values.cuh"
+#include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_product.cuh"
+#include "kernels/cuda/decode/persistent/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_softmax.cuh"
+#include "kernels/cuda/decode/persistent/step_values.cuh"
 
 // Attention over levels of a cache of int8: q . k by the integer tensor cores, with q in digits as
 // the inputs of products are; weights . v of one head by the tensor cores too (step_values.cuh), of

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "kernels/cuda/decode/captured_step.h"
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/decode_plan.h"

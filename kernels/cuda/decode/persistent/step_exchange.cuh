@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <utility>
 
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 
 // How vectors travel between blocks that run at the same time: in words of 16 bytes, four floats of
 // 28 bits, in whose last 4 bits each the 16 bits of an epoch travel. A word is read and written as

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/tensor_core.cuh"
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 

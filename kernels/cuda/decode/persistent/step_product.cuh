@@ -1,7 +1,7 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_input.cuh"
-#include "kernels/cuda/decode/step_ring.cuh"
+#include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
 // Products of the staged input with tiles of weights as they come through the ring. Each warp has

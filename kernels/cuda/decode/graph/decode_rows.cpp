@@ -1,4 +1,4 @@
-#include "kernels/cuda/decode/decode_rows.h"
+#include "kernels/cuda/decode/graph/decode_rows.h"
 
 #include <algorithm>
 

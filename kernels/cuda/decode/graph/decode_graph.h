@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/decode/captured_step.h"
-#include "kernels/cuda/decode/decode_layers.h"
+#include "kernels/cuda/decode/graph/decode_layers.h"
 
 namespace minfer::cuda {
 

@@ -5,9 +5,9 @@
 #include <optional>
 #include <vector>
 
-#include "kernels/cuda/decode/persistent_step.h"
-#include "kernels/cuda/decode/step_levels.cuh"
-#include "kernels/cuda/decode/step_share.cuh"
+#include "kernels/cuda/decode/persistent/persistent_step.h"
+#include "kernels/cuda/decode/persistent/step_levels.cuh"
+#include "kernels/cuda/decode/persistent/step_share.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -137,6 +137,69 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   return a;
 }
 
+// The formats of the first layer are those of all: the kernel's code is the same for each.
+bool layers_are_alike(const DecodeModel& model) {
+  const auto of_first = matrices_of(*model.layers.front().weights);
+  return std::all_of(model.layers.begin(), model.layers.end(), [&](const DecodeLayer& layer) {
+    return std::ranges::equal(matrices_of(*layer.weights), of_first,
+                              [](const Matrix* a, const Matrix* b) { return same_format(*a, *b); });
+  });
+}
+
+using StepProducts = std::array<StepProduct, kStepPhases>;
+
+// The products of a layer and of the output, their tiles dealt out to the blocks; none where the
+// kernel has no code or no room for one of them.
+std::optional<StepProducts> products_of(const DecodeModel& model, int n_blocks) {
+  const LayerWeights& w = *model.layers.front().weights;
+  int shift = 0;
+  const auto qkv = product_of({&w.wq.weight, &w.wk.weight, &w.wv.weight}, false, n_blocks, shift);
+  const auto wo = product_of({&w.wo.weight}, false, n_blocks, shift);
+  const auto gate_up = product_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
+  auto down = product_of({&w.w_down.weight}, false, n_blocks, shift);
+  const auto head = product_of({model.output}, false, n_blocks, shift);
+  if (!qkv || !wo || !gate_up || !down || !head) return std::nullopt;
+  if (wo->rows_log != down->rows_log) return std::nullopt;
+  down->share = wo->share;  // who adds to a row of the residual stream keeps it
+  if (!has_room(*qkv, 1) || !has_room(*wo, 1) || !has_room(*gate_up, 2) || !has_room(*down, 1) ||
+      !can_stage(*qkv, true) || !can_stage(*wo, false) || !can_stage(*gate_up, true) ||
+      !can_stage(*down, false) || !can_stage(*head, true)) {
+    return std::nullopt;
+  }
+  return StepProducts{*qkv, *wo, *gate_up, *down, *head};
+}
+
+// Cuts a block's shared memory, of which `room` bytes are free: staged activations, which are also
+// attention's, and the ring in what is left. False where that is too little.
+bool lay_out(StepParams& p, int room) {
+  StepAttention& a = p.attention;
+  int scale_bytes = a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0;
+  for (const StepProduct& product : p.products) {
+    scale_bytes = std::max(scale_bytes, product.stage_scale_bytes);
+    const bool is_float = product.format <= StepFormat::BF16;
+    p.input_bytes = std::max(p.input_bytes, staged_bytes(product.in_dim, is_float));
+  }
+  a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
+  const int kernel_heads = a.heads_per_block == 1 ? 1 : kStepMaxHeads;
+  const int query_bytes = a.multiplies_levels ? QueryLevels::bytes(kernel_heads, a.head_dim) : 0;
+  p.input_bytes = std::max(p.input_bytes, a.query_at + query_bytes);
+  p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
+  const int merged = a.n_splits * (a.heads_per_block + a.split_words);
+  if (merged * 4 > kScratchFloats) return false;
+  p.slot_bytes = kStageBytes + scale_bytes;
+  p.n_slots = std::min((room - step_shared(p).total) / p.slot_bytes, kStepMaxSlots);
+  return p.n_slots >= 2 * kStepProducers;
+}
+
+// What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6, 8 and any
+// number of copies while the block multiplies: INT4 807, 815, 805, 770, 740; INT8 with 6, 8, 10 and
+// any 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits, 307, 304, 303.
+void tune(StepParams& p) {
+  const StepFormat format = p.products[kWo].format;
+  p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
+  p.copies_of_product = format == StepFormat::U4 ? 5 : 6;
+}
+
 }  // namespace
 
 bool PersistentStep::can_compute(const DecodeModel& model) {
@@ -156,79 +219,33 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
 
 std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                  const DecodeModel& model) {
-  if (!can_compute(model)) return nullptr;
-  const LayerWeights& first = *model.layers.front().weights;
+  if (!can_compute(model) || !layers_are_alike(model)) return nullptr;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  StepParams p{};
-  int shift = 0;
-  const auto qkv =
-      product_of({&first.wq.weight, &first.wk.weight, &first.wv.weight}, false, n_blocks, shift);
-  const auto wo = product_of({&first.wo.weight}, false, n_blocks, shift);
-  const auto gate_up =
-      product_of({&first.w_gate.weight, &first.w_up.weight}, true, n_blocks, shift);
-  auto down = product_of({&first.w_down.weight}, false, n_blocks, shift);
-  const auto head = product_of({model.output}, false, n_blocks, shift);
+  const auto products = products_of(model, n_blocks);
   const auto attention = attention_of(model, n_blocks);
-  if (!qkv || !wo || !gate_up || !down || !head || !attention) return nullptr;
-  if (wo->rows_log != down->rows_log) return nullptr;
-  down->share = wo->share;  // who adds to a row of the residual stream keeps it
-  for (const DecodeLayer& l : model.layers) {
-    const auto matrices = matrices_of(*l.weights), of_first = matrices_of(first);
-    for (size_t i = 0; i < matrices.size(); ++i) {
-      if (!same_format(*matrices[i], *of_first[i])) return nullptr;
-    }
-  }
+  if (!products || !attention) return nullptr;
   const auto kernel = step_kernel_of(attention->heads_per_block);
   if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
-  if (!has_room(*qkv, 1) || !has_room(*wo, 1) || !has_room(*gate_up, 2) || !has_room(*down, 1) ||
-      !can_stage(*qkv, true) || !can_stage(*wo, false) || !can_stage(*gate_up, true) ||
-      !can_stage(*down, false) || !can_stage(*head, true)) {
-    return nullptr;
-  }
+
+  const LayerSpec& spec = model.layers.front().spec;
+  StepParams p{};
   p.n_layers = narrow<int>(std::ssize(model.layers));
   p.dim = narrow<int>(model.embedding->in_dim);
-  const StepProduct products[] = {*qkv, *wo, *gate_up, *down, *head};
-  int scale_bytes = 0;
-  for (int i = 0; i < kStepPhases; ++i) {
-    const StepProduct& product = p.products[i] = products[i];
-    scale_bytes = std::max(scale_bytes, product.stage_scale_bytes);
-    const bool is_float = product.format <= StepFormat::BF16;
-    p.input_bytes = std::max(p.input_bytes, staged_bytes(product.in_dim, is_float));
-  }
+  std::ranges::copy(*products, p.products);
   p.attention = *attention;
-  const int n_elements = attention->heads_per_block * attention->head_dim;
-  const int kernel_heads = attention->heads_per_block == 1 ? 1 : kStepMaxHeads;
-  p.attention.query_at = kStepWarps * n_elements * int{sizeof(float)};
-  const int query_bytes =
-      attention->multiplies_levels ? QueryLevels::bytes(kernel_heads, attention->head_dim) : 0;
-  p.input_bytes = std::max(p.input_bytes, p.attention.query_at + query_bytes);
-  p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
-  const int merged = attention->n_splits * (attention->heads_per_block + attention->split_words);
-  if (merged * 4 > kScratchFloats) return nullptr;
-  if (attention->is_u8) {
-    scale_bytes = std::max(scale_bytes, CacheStages::scale_bytes(3, attention->stage_rows));
-  }
-  p.slot_bytes = kStageBytes + scale_bytes;
+  p.eps = spec.norm_eps;
+  p.norm_is_bf16 = compute_type == DType::BF16;
+  p.rope = data_of<const float2>(model.rope_of(spec));
   cudaFuncAttributes attributes{};
   MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  const int room = shared_limit - int(attributes.sharedSizeBytes) - step_shared(p).total;
-  p.n_slots = std::min(room / p.slot_bytes, kStepMaxSlots);
-  // What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6, 8 and any
-  // number of copies while the block multiplies: INT4 807, 815, 805, 770, 740; INT8 with 6, 8, 10
-  // and any 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits, 307, 304, 303.
-  const StepFormat format = wo->format;
-  p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
-  p.copies_of_product = format == StepFormat::U4 ? 5 : 6;
-  if (p.n_slots < 2 * kStepProducers) return nullptr;
+  if (!lay_out(p, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
+  tune(p);
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
-  p.eps = model.layers.front().spec.norm_eps;
-  p.norm_is_bf16 = compute_type == DType::BF16;
-  p.rope = data_of<const float2>(model.rope_of(model.layers.front().spec));
   return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
 }
 

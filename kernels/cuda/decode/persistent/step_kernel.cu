@@ -1,8 +1,8 @@
-#include "kernels/cuda/decode/step_attention.cuh"
-#include "kernels/cuda/decode/step_input.cuh"
-#include "kernels/cuda/decode/step_parts.cuh"
-#include "kernels/cuda/decode/step_product.cuh"
-#include "kernels/cuda/decode/step_ring.cuh"
+#include "kernels/cuda/decode/persistent/step_attention.cuh"
+#include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_parts.cuh"
+#include "kernels/cuda/decode/persistent/step_product.cuh"
+#include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/matvec/epilogue.cuh"
 
 namespace minfer::cuda {

@@ -2,7 +2,7 @@
 
 #include <cstdint>
 
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 
 // Which part of attention a block has, and in which stages of the ring its rows of the cache come.
 namespace minfer::cuda {

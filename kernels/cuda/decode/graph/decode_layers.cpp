@@ -1,4 +1,4 @@
-#include "kernels/cuda/decode/decode_layers.h"
+#include "kernels/cuda/decode/graph/decode_layers.h"
 
 #include <algorithm>
 

@@ -1,7 +1,7 @@
 #pragma once
 
 #include "kernels/cuda/attention/softmax_state.cuh"
-#include "kernels/cuda/decode/step_params.h"
+#include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/numbers.cuh"
 
 // The online softmax of attention within the step, and rows of the cache as it takes them.

@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/decode/step_exchange.cuh"
+#include "kernels/cuda/decode/persistent/step_exchange.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"

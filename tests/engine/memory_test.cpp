@@ -1,0 +1,58 @@
+#include <gtest/gtest.h>
+
+#include <cmath>
+#include <fstream>
+
+#include "engine/session.h"
+#include "models/memory_needed.h"
+#include "models/synthetic.h"
+#include "tests/support/sanitized.h"
+#include "tests/support/specs.h"
+
+namespace minfer::test {
+namespace {
+
+// Of this process in memory.
+int64_t resident_bytes() {
+  std::ifstream in("/proc/self/status");
+  std::string word;
+  int64_t kib = 0;
+  while (in >> word) {
+    if (word == "VmRSS:" && in >> kib) break;
+  }
+  return kib * 1024;
+}
+
+// What is said beforehand is what is taken, as a text is generated and as one is scored.
+TEST(MemoryNeeded, IsWhatTheProcessTakes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is in the way";
+  const ModelSpec spec = llama_spec({.dim = 1024,
+                                     .ffn_dim = 4096,
+                                     .n_layers = 6,
+                                     .n_heads = 16,
+                                     .n_kv_heads = 4,
+                                     .head_dim = 64,
+                                     .vocab_size = 30011,
+                                     .trained_seq_len = 4096});
+  for (const SyntheticType& type : {SyntheticType(DType::U4, 32), SyntheticType(DType::F32)}) {
+    for (const bool scores : {false, true}) {
+      const int64_t before = resident_bytes();
+      const auto backend = make_cpu_backend();
+      const SessionOptions options = {
+          .max_seq_len = 4096, .prefill_chunk = 256, .all_logits = scores};
+      const SessionMemory session = session_memory(spec, *backend, options);
+      const MemoryNeeded needed = synthetic_memory(spec, type, *backend, session);
+      const Model model = make_synthetic_model(spec, type, *backend, 1, session);
+      Session run(model, *backend, options);
+      std::vector<TokenId> ids(256, 7);
+      for (int i = 0; i < 2; ++i) scores ? run.eval_all(ids) : run.eval(ids);
+      const double taken = double(resident_bytes() - before);
+      const double host = scores ? 256.0 * 30011 * 4 : 0;  // the logits as they are returned
+      EXPECT_NEAR(taken - host, double(needed.bytes()), 0.02 * double(needed.bytes()))
+          << (scores ? "scores, " : "generates, ") << type.dtype;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace minfer::test
