@@ -42,7 +42,7 @@ struct Matrix {
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;         // columns that share a scale; 0: not quantized
   DType dtype = DType::F32;  // of the stored elements: a float type, U8 or U4
-  bool by_rows = false;      // levels and scales lie as QuantizedMatrix has them: of a table
+  bool by_rows = false;      // codes and scales lie as QuantizedMatrix has them: of a table
   int64_t n_bytes = 0;       // read by one matvec
 
   explicit operator bool() const { return bool(storage); }
@@ -72,7 +72,7 @@ struct KvLayer {
   DeviceTensor keys, values;
   DeviceTensor key_scales, value_scales;  // U8: one for each head and position, F32
   int64_t n_kv_heads = 0, head_dim = 0, n_pages = 0;
-  DType dtype = DType::F16;  // F16, F32, or U8: (level - 128) * scale, the largest at +-127
+  DType dtype = DType::F16;  // F16, F32, or U8: (code - 128) * scale, the largest at +-127
 };
 
 // Rows of a pass that follow one another in one sequence.
@@ -169,8 +169,8 @@ void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLay
 
 // What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
 // VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
-// of 32 columns to level * scale, the level of largest magnitude +-127; Int8Asym to (level - zero)
-// * scale with 256 levels, which reach from the smallest value of the block and 0 to the largest.
+// of 32 columns to code * scale, the code of largest magnitude +-127; Int8Asym to (code - zero)
+// * scale with 256 codes, which reach from the smallest value of the block and 0 to the largest.
 // CudaOptions says what a card does.
 enum class Activations { Float, Int8, Int8Asym };
 
@@ -216,8 +216,8 @@ class Backend {
   // A vector (norm weight, bias) as the backend wants it: activations' dtype.
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. The CPU keeps every value exactly: float types stay as they are,
-  // quantized ones stay levels with scales, or become F32 where it has no such groups. A card keeps
-  // levels with scales too; floats, and groups that it has no layout for, become its activation
+  // quantized ones stay codes with scales, or become F32 where it has no such groups. A card keeps
+  // codes with scales too; floats, and groups that it has no layout for, become its activation
   // type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
@@ -361,8 +361,8 @@ struct CudaOptions {
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
   bool persistent_decode = true;     // one kernel a step, where the model fits it
   bool use_cublas = false;           // for products of many tokens, in place of our kernels
-  // Int8: products of more than 8 tokens by levels, all of one launch and with rows of whole 16
-  // levels, are of integers. Each row of the input becomes level * scale, the level of largest
+  // Int8: products of more than 8 tokens by codes, all of one launch and with rows of whole 16
+  // codes, are of integers. Each row of the input becomes code * scale, the code of largest
   // magnitude +-127; weights that do not have 8 bits and one scale a row already are rounded again,
   // so that what the scales and minimums of a row allow reaches +-127. All else is as with Float,
   // logits among it.

@@ -69,9 +69,9 @@ struct KernelChoice {
   std::function<void(const KernelTiming&)> done;
 };
 
-// What a kernel of the CPU is timed with: floats in [-0.5, 0.5], and a matrix of all levels.
+// What a kernel of the CPU is timed with: floats in [-0.5, 0.5], and a matrix of all codes.
 HostTensor filled(DType dtype, const Shape& shape);
-HostQuantizedMatrix filled_levels(DType levels, int64_t out_dim, int64_t in_dim, int64_t group);
+HostQuantizedMatrix filled_codes(DType codes, int64_t out_dim, int64_t in_dim, int64_t group);
 
 // Weights and activations come from memory, not from a cache; what a CPU's gemm and attention read,
 // from where it lies.

@@ -28,7 +28,7 @@ std::string module_of(const TensorEntry& tensor) {
 
 int64_t bits_of(const TensorEntry& tensor) { return tensor.dtype == DType::U4 ? 4 : 8; }
 
-int64_t words(int64_t n_levels, int64_t bits) { return ceil_div(n_levels * bits, kWordBits); }
+int64_t words(int64_t n_codes, int64_t bits) { return ceil_div(n_codes * bits, kWordBits); }
 
 Record record(const std::string& name, const char* type, int64_t element_bytes,
               const std::vector<int64_t>& dims) {
@@ -56,13 +56,13 @@ std::vector<uint32_t> pack_zeros(const QuantizedMatrix& rows) {
   return packed;
 }
 
-// The levels of each row, padded with zeros to whole words. U4 and U8 have the order of the format
+// The codes of each row, padded with zeros to whole words. U4 and U8 have the order of the format
 // already.
-std::vector<uint8_t> padded_levels(const QuantizedMatrix& rows) {
-  const int64_t row_bytes = bytes_of(rows.levels.dtype, rows.in_dim());
+std::vector<uint8_t> padded_codes(const QuantizedMatrix& rows) {
+  const int64_t row_bytes = bytes_of(rows.codes.dtype, rows.in_dim());
   const int64_t padded_bytes = words(rows.in_dim(), rows.bits()) * kWordBits / 8;
   std::vector<uint8_t> bytes(static_cast<size_t>(rows.out_dim() * padded_bytes));
-  const auto* from = static_cast<const uint8_t*>(rows.levels.data);
+  const auto* from = static_cast<const uint8_t*>(rows.codes.data);
   for (int64_t row = 0; row < rows.out_dim(); ++row) {
     std::memcpy(bytes.data() + row * padded_bytes, from + row * row_bytes,
                 static_cast<size_t>(row_bytes));
@@ -70,10 +70,10 @@ std::vector<uint8_t> padded_levels(const QuantizedMatrix& rows) {
   return bytes;
 }
 
-std::vector<uint8_t> signed_levels(const QuantizedMatrix& rows) {
-  const auto* from = static_cast<const uint8_t*>(rows.levels.data);
-  std::vector<uint8_t> bytes(from, from + rows.levels.n_elements());
-  for (uint8_t& level : bytes) level ^= 0x80;
+std::vector<uint8_t> signed_codes(const QuantizedMatrix& rows) {
+  const auto* from = static_cast<const uint8_t*>(rows.codes.data);
+  std::vector<uint8_t> bytes(from, from + rows.codes.n_elements());
+  for (uint8_t& code : bytes) code ^= 0x80;
   return bytes;
 }
 
@@ -157,8 +157,8 @@ void CompressedTensorsLayout::append(SafetensorsWriter& file, const TensorEntry&
   };
   file.append(tensor.name + "_scale", rows.scales.data,
               static_cast<uint64_t>(rows.scales.n_bytes()));
-  if (!is_packed(tensor)) return append_bytes(tensor.name, signed_levels(rows));
-  append_bytes(tensor.name + "_packed", padded_levels(rows));
+  if (!is_packed(tensor)) return append_bytes(tensor.name, signed_codes(rows));
+  append_bytes(tensor.name + "_packed", padded_codes(rows));
   if (tensor.quant->asymmetric) append_bytes(tensor.name + "_zero_point", pack_zeros(rows));
   if (begin == 0) {
     append_bytes(tensor.name + "_shape", std::array{tensor.shape[0], tensor.shape[1]});

@@ -12,7 +12,7 @@ namespace minfer {
 // `quantization_config` of the compressed-tensors package (0.10 and later), which transformers and
 // vLLM read. A matrix "M.weight" becomes
 //
-//   M.weight_packed      I32 [out, in * bits / 32]: levels along the input dimension, the first in
+//   M.weight_packed      I32 [out, in * bits / 32]: codes along the input dimension, the first in
 //                        the low bits, offset by half their range; rows padded to whole words
 //   M.weight_scale       F16 [out, in / group]
 //   M.weight_zero_point  I32 [out * bits / 32, in / group], where asymmetric: packed along the rows

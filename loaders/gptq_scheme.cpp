@@ -36,7 +36,7 @@ GptqScheme read_common(const Metadata& metadata, const std::string& name,
 }
 
 void use_awq_packing(GptqScheme& scheme) {
-  scheme.levels_along_in = false;
+  scheme.codes_along_in = false;
   scheme.places = GptqScheme::kAwqPlaces;
 }
 

@@ -19,8 +19,8 @@ struct GptqScheme {
   int bits = 4;
   int64_t group = -1;  // -1: one scale a row
   bool asymmetric = true;
-  bool levels_along_in = true;  // a word of qweight holds rows of [in, out]; else columns
-  Places places = kInOrder;     // of the columns of a word
+  bool codes_along_in = true;  // a word of qweight holds rows of [in, out]; else columns
+  Places places = kInOrder;    // of the columns of a word
   // GPTQ's first files hold the zero-point less one. A zero-point of 0 wraps around in them.
   int zero_offset = 0;
 };

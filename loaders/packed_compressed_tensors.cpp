@@ -133,7 +133,7 @@ struct ZeroPoints {
                                [this](uint8_t zero) { return zero == 1 << (bits - 1); });
   }
 
-  // [out_dim, n_groups], of the unsigned levels.
+  // [out_dim, n_groups], of the unsigned codes.
   std::vector<uint8_t> read(const SafetensorsSource& source, int64_t out_dim,
                             int64_t n_groups) const {
     const int middle = 1 << (bits - 1);
@@ -160,27 +160,27 @@ struct ZeroPoints {
   }
 };
 
-// The levels of an entry, which words of 32 bits hold row by row as U4 and U8 have them; the last
+// The codes of an entry, which words of 32 bits hold row by row as U4 and U8 have them; the last
 // word of a row may be filled up.
 void read_words(const HostTensor& to, const SafetensorsSource& files, const Stored& stored) {
-  const Tensor& levels = to.view();
-  const auto out_dim = static_cast<size_t>(levels.shape[0]);
-  const size_t row_bytes = static_cast<size_t>(levels.n_bytes()) / out_dim;
+  const Tensor& codes = to.view();
+  const auto out_dim = static_cast<size_t>(codes.shape[0]);
+  const size_t row_bytes = static_cast<size_t>(codes.n_bytes()) / out_dim;
   const size_t stored_row_bytes = stored.n_bytes() / out_dim;
-  if (row_bytes == stored_row_bytes) return files.read_stored(stored, levels.data);
+  if (row_bytes == stored_row_bytes) return files.read_stored(stored, codes.data);
   const auto bytes = read_part<uint8_t>(files, stored);
   for (size_t row = 0; row < out_dim; ++row) {
     std::copy_n(&bytes[row * stored_row_bytes], row_bytes,
-                static_cast<uint8_t*>(levels.data) + row * row_bytes);
+                static_cast<uint8_t*>(codes.data) + row * row_bytes);
   }
 }
 
-// The levels of an entry, stored as signed bytes.
+// The codes of an entry, stored as signed bytes.
 void read_signed_bytes(const HostTensor& to, const SafetensorsSource& files, const Stored& stored) {
-  auto* const levels = static_cast<uint8_t*>(to.view().data);
-  files.read_stored(stored, levels);
+  auto* const codes = static_cast<uint8_t*>(to.view().data);
+  files.read_stored(stored, codes);
   const int64_t n = to.view().n_elements();
-  for (int64_t i = 0; i < n; ++i) levels[i] ^= 0x80;  // adds 128
+  for (int64_t i = 0; i < n; ++i) codes[i] ^= 0x80;  // adds 128
 }
 
 // The shape that a packed matrix has, which its words alone do not say.
@@ -222,7 +222,7 @@ const Stored* find_idle_g_idx(const SafetensorsSource& source, const std::string
 }
 
 PackedWeight make_weight(const SafetensorsSource& source, const std::string& module,
-                         const std::vector<Scheme>& schemes, const Stored& levels, int bits,
+                         const std::vector<Scheme>& schemes, const Stored& codes, int bits,
                          Dims dims, const Stored* shape) {
   const Stored& scales = packed_part(source, module, "weight_scale", {});
   const std::vector<int64_t>& scale_dims = scales.record.dims;
@@ -235,7 +235,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
   const bool asymmetric = !zeros.all_in_the_middle(source, dims.out, n_groups);
 
   PackedWeight weight;
-  weight.parts = {&levels, &scales};
+  weight.parts = {&codes, &scales};
   if (shape != nullptr) weight.parts.push_back(shape);
   for (const Stored* part : {zeros.stored, g_idx}) {
     if (part != nullptr) weight.parts.push_back(part);
@@ -243,7 +243,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
   weight.entry =
       packed_entry(module, bits, dims.out, dims.in, group, asymmetric, scales, weight.parts);
   const bool is_packed = shape != nullptr;
-  weight.read_quantized = [=, entry = weight.entry, &levels, &scales](
+  weight.read_quantized = [=, entry = weight.entry, &codes, &scales](
                               HostQuantizedMatrix& to, const SafetensorsSource& files) {
     if (!asymmetric && scales.record.dtype == entry.quant->scales) {
       to.reset(entry.dtype, entry.quant->scales, dims.out, dims.in, group, false);
@@ -258,7 +258,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
           to, entry, [&](int64_t row, int64_t g) { return scale[at(row, g)]; },
           [&](int64_t row, int64_t g) { return int{zero[at(row, g)]}; });
     }
-    is_packed ? read_words(to.levels, files, levels) : read_signed_bytes(to.levels, files, levels);
+    is_packed ? read_words(to.codes, files, codes) : read_signed_bytes(to.codes, files, codes);
   };
   return weight;
 }
@@ -266,30 +266,29 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
 // `module`.weight_packed [out, words of a row]; the shape and the words tell the bits.
 PackedWeight make_packed(const SafetensorsSource& source, const std::string& module,
                          const std::vector<Scheme>& schemes) {
-  const Stored& levels = packed_part(source, module, "weight_packed", {"I32"});
+  const Stored& codes = packed_part(source, module, "weight_packed", {"I32"});
   const Dims dims = read_weight_shape(source, module);
   const auto fits = [&](const Scheme& scheme) {
     const int64_t n_words = ceil_div(dims.in, PackedWords::per_word(scheme.bits));
-    return levels.record.dims == std::vector<int64_t>{dims.out, n_words};
+    return codes.record.dims == std::vector<int64_t>{dims.out, n_words};
   };
   const auto scheme = std::ranges::find_if(schemes, fits);
   if (scheme == schemes.end()) {
-    require_dims(levels,
-                 {dims.out, ceil_div(dims.in, PackedWords::per_word(schemes.front().bits))});
+    require_dims(codes, {dims.out, ceil_div(dims.in, PackedWords::per_word(schemes.front().bits))});
   }
   const Stored* shape = source.find_stored(module + ".weight_shape");
-  return make_weight(source, module, schemes, levels, scheme->bits, dims, shape);
+  return make_weight(source, module, schemes, codes, scheme->bits, dims, shape);
 }
 
 // `module`.weight [out, in], one signed byte each.
 PackedWeight make_bytes(const SafetensorsSource& source, const std::string& module,
                         const std::vector<Scheme>& schemes) {
-  const Stored& levels = packed_part(source, module, "weight", {"I8"});
-  const std::vector<int64_t>& dims = levels.record.dims;
+  const Stored& codes = packed_part(source, module, "weight", {"I8"});
+  const std::vector<int64_t>& dims = codes.record.dims;
   MINFER_REQUIRE(Input, dims.size() == 2 && dims[0] > 0 && dims[1] > 0, "tensor ",
-                 shortened(levels.record.name), ": has ", dims.size(),
+                 shortened(codes.record.name), ": has ", dims.size(),
                  " dims, expected 2 of more than 0");
-  return make_weight(source, module, schemes, levels, 8, {dims[0], dims[1]}, nullptr);
+  return make_weight(source, module, schemes, codes, 8, {dims[0], dims[1]}, nullptr);
 }
 
 // Scales beside weights that are still floats, or scales of activations: what the format has, but

@@ -4,19 +4,19 @@
 #include "loaders/gptq_scheme.h"
 #include "loaders/packed_words.h"
 
-// GPTQ and AWQ checkpoints: both store a matrix as [in, out], its levels and zero-points packed.
+// GPTQ and AWQ checkpoints: both store a matrix as [in, out], its codes and zero-points packed.
 // Source: the AutoGPTQ, GPTQModel and AutoAWQ packages.
 namespace minfer {
 namespace {
 
 using Stored = PackedWeight::Stored;
 
-constexpr std::string_view kLevels = ".qweight";
+constexpr std::string_view kCodes = ".qweight";
 
 // The tensors of a module, and the sizes that follow from them.
 struct Module {
   std::string name;
-  const Stored *levels, *zeros, *scales, *g_idx;  // g_idx may be null
+  const Stored *codes, *zeros, *scales, *g_idx;  // g_idx may be null
   int64_t out_dim, in_dim, n_groups;
 };
 
@@ -24,21 +24,21 @@ Module find_module(const SafetensorsSource& source, const std::string& name,
                    const GptqScheme& scheme) {
   Module m;
   m.name = name;
-  m.levels = &packed_part(source, name, "qweight", {"I32"});
+  m.codes = &packed_part(source, name, "qweight", {"I32"});
   m.zeros = &packed_part(source, name, "qzeros", {"I32"});
   m.scales = &packed_part(source, name, "scales", {});
   m.g_idx = source.find_stored(name + ".g_idx");
-  const std::vector<int64_t>& words = m.levels->record.dims;
+  const std::vector<int64_t>& words = m.codes->record.dims;
   MINFER_REQUIRE(Input, words.size() == 2 && words[0] > 0 && words[1] > 0, "tensor ",
-                 shortened(m.levels->record.name), ": has ", words.size(),
+                 shortened(m.codes->record.name), ": has ", words.size(),
                  " dims, expected 2 of more than 0");
   const int64_t per_word = PackedWords::per_word(scheme.bits);
-  m.in_dim = scheme.levels_along_in ? checked_mul(words[0], per_word) : words[0];
-  m.out_dim = scheme.levels_along_in ? words[1] : checked_mul(words[1], per_word);
-  MINFER_REQUIRE(Input, m.out_dim % per_word == 0, "tensor ", shortened(m.levels->record.name),
+  m.in_dim = scheme.codes_along_in ? checked_mul(words[0], per_word) : words[0];
+  m.out_dim = scheme.codes_along_in ? words[1] : checked_mul(words[1], per_word);
+  MINFER_REQUIRE(Input, m.out_dim % per_word == 0, "tensor ", shortened(m.codes->record.name),
                  ": has ", m.out_dim, " columns, expected a multiple of ", per_word);
   const int64_t group = scheme.group < 0 ? m.in_dim : scheme.group;
-  MINFER_REQUIRE(Input, m.in_dim % group == 0, "tensor ", shortened(m.levels->record.name),
+  MINFER_REQUIRE(Input, m.in_dim % group == 0, "tensor ", shortened(m.codes->record.name),
                  ": groups of ", group, " do not divide its ", m.in_dim, " rows");
   m.n_groups = m.in_dim / group;
   require_dims(*m.scales, {m.n_groups, m.out_dim});
@@ -96,24 +96,24 @@ class Elements {
   Elements(const SafetensorsSource& files, const Module& module, const GptqScheme& scheme)
       : module_(module),
         scheme_(scheme),
-        levels_(read_part<uint32_t>(files, *module.levels)),
+        codes_(read_part<uint32_t>(files, *module.codes)),
         zeros_(read_part<uint32_t>(files, *module.zeros)),
         scales_(read_float_part(files, *module.scales)) {}
 
   // All of them, as a QuantizedMatrix has them.
-  void copy_levels(const HostTensor& to) const {
+  void copy_codes(const HostTensor& to) const {
     void* const data = to.view().data;
-    if (scheme_.levels_along_in) {
-      transpose_words(static_cast<uint32_t*>(data), levels_.data(),
+    if (scheme_.codes_along_in) {
+      transpose_words(static_cast<uint32_t*>(data), codes_.data(),
                       module_.in_dim / PackedWords::per_word(scheme_.bits), module_.out_dim);
     } else {
-      unpack_awq(static_cast<uint8_t*>(data), levels_.data(), module_.out_dim, module_.in_dim);
+      unpack_awq(static_cast<uint8_t*>(data), codes_.data(), module_.out_dim, module_.in_dim);
     }
   }
-  int level(int64_t row, int64_t column) const {  // levels along in
+  int code(int64_t row, int64_t column) const {  // codes along in
     const int64_t per_word = PackedWords::per_word(scheme_.bits);
     const int64_t word = column / per_word * module_.out_dim + row;
-    return PackedWords{&levels_[static_cast<size_t>(word)], scheme_.bits}.at(column % per_word);
+    return PackedWords{&codes_[static_cast<size_t>(word)], scheme_.bits}.at(column % per_word);
   }
   int zero(int64_t row, int64_t group) const {
     const int64_t per_word = PackedWords::per_word(scheme_.bits);
@@ -129,7 +129,7 @@ class Elements {
  private:
   const Module& module_;
   const GptqScheme& scheme_;
-  std::vector<uint32_t> levels_, zeros_;
+  std::vector<uint32_t> codes_, zeros_;
   std::vector<float> scales_;
 };
 
@@ -158,7 +158,7 @@ void read_matrix(HostQuantizedMatrix& to, const SafetensorsSource& files, const 
   begin_matrix(
       to, entry, [&](int64_t row, int64_t group) { return elements.scale(row, group); },
       [&](int64_t row, int64_t group) { return elements.zero(row, group); });
-  elements.copy_levels(to.levels);
+  elements.copy_codes(to.codes);
 }
 
 // Columns whose groups are in any order have no QuantizedMatrix.
@@ -173,8 +173,8 @@ void read_dequantized(HostTensor& to, const SafetensorsSource& files, const Modu
   for (int64_t row = 0; row < module.out_dim; ++row) {
     for (int64_t column = 0; column < module.in_dim; ++column) {
       const int64_t group = groups[static_cast<size_t>(column)];
-      const int level = elements.level(row, column) - elements.zero(row, group);
-      *out++ = float(level) * elements.scale(row, group);
+      const int code = elements.code(row, column) - elements.zero(row, group);
+      *out++ = float(code) * elements.scale(row, group);
     }
   }
 }
@@ -183,7 +183,7 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& nam
                          const GptqScheme& scheme) {
   const Module module = find_module(source, name, scheme);
   PackedWeight weight;
-  weight.parts = {module.levels, module.zeros, module.scales};
+  weight.parts = {module.codes, module.zeros, module.scales};
   if (module.g_idx != nullptr) weight.parts.push_back(module.g_idx);
   weight.entry = packed_entry(name, scheme.bits, module.out_dim, module.in_dim,
                               module.in_dim / module.n_groups, scheme.asymmetric, *module.scales,
@@ -210,9 +210,9 @@ PackedWeights find_gptq_weights(const SafetensorsSource& source, const GptqSchem
   int64_t n_dequantized = 0;
   for (const Stored& stored : source.all_stored()) {
     const std::string& name = stored.record.name;
-    if (!name.ends_with(kLevels)) continue;
+    if (!name.ends_with(kCodes)) continue;
     packed.weights.push_back(
-        make_weight(source, name.substr(0, name.size() - kLevels.size()), scheme));
+        make_weight(source, name.substr(0, name.size() - kCodes.size()), scheme));
     n_dequantized += packed.weights.back().entry.quant ? 0 : 1;
   }
   packed.scheme =

@@ -54,7 +54,7 @@ int64_t group_of(const PackedWeight::Stored& scales, int64_t n_groups, int64_t i
 // "int4 g64", "int8 row asymmetric" of most weights.
 std::string common_scheme(const std::vector<PackedWeight>& weights);
 
-// Makes `to` the matrix of an entry with scales and mins, levels not yet written, from accessors:
+// Makes `to` the matrix of an entry with scales and mins, codes not yet written, from accessors:
 //   scale(row, group)  float
 //   zero(row, group)   in 0 ... 2^bits - 1
 // Throws Input where a symmetric matrix has a zero-point off the middle.
@@ -74,8 +74,8 @@ void begin_matrix(HostQuantizedMatrix& to, const TensorEntry& entry, Scale scale
         if (view.asymmetric()) {
           to.mins.as<float>()[row * n_groups + g] = -(s * float(z));
         } else {
-          MINFER_REQUIRE(Input, z == view.zero_level(), "zero-point of row ", row, ", group ", g,
-                         " is ", z, ", expected ", view.zero_level(), " of symmetric weights");
+          MINFER_REQUIRE(Input, z == view.zero_code(), "zero-point of row ", row, ", group ", g,
+                         " is ", z, ", expected ", view.zero_code(), " of symmetric weights");
         }
       }
     }

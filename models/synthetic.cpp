@@ -113,16 +113,16 @@ class WeightMaker {
     return pack(tensor.view(), is_table);
   }
 
-  Matrix quantized_matrix(DType levels, int64_t out_dim, int64_t in_dim, int64_t group,
+  Matrix quantized_matrix(DType codes, int64_t out_dim, int64_t in_dim, int64_t group,
                           bool is_table) {
-    HostQuantizedMatrix matrix = make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group,
+    HostQuantizedMatrix matrix = make_quantized_matrix(codes, DType::F16, out_dim, in_dim, group,
                                                        /*asymmetric=*/false);
     std::array<uint8_t, kValues> bytes;
     for (size_t i = 0; i < kValues; ++i) bytes[i] = static_cast<uint8_t>(i % 256);
-    const Tensor& stored = matrix.levels.view();
+    const Tensor& stored = matrix.codes.view();
     fill(static_cast<uint8_t*>(stored.data), stored.n_bytes(), bytes);
     const auto scale =
-        to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_level())));
+        to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_code())));
     std::fill_n(matrix.scales.as<f16>(), matrix.scales.view().n_elements(), scale);
     n_bytes_ += matrix.view().n_bytes();
     return pack(matrix.view(), is_table);

@@ -17,26 +17,26 @@ from safetensors.torch import load_file
 
 
 def unpack(words, bits, count, axis):
-    """Unsigned levels of int32 words, the first in the low bits, along an axis."""
+    """Unsigned codes of int32 words, the first in the low bits, along an axis."""
     words = np.moveaxis(words.numpy().view(np.uint32), axis, -1)
     shifts = np.arange(0, 32, bits, dtype=np.uint32)
-    levels = (words[..., None] >> shifts & ((1 << bits) - 1)).reshape(*words.shape[:-1], -1)
-    return np.moveaxis(levels[..., :count], -1, axis).astype(np.float32)
+    codes = (words[..., None] >> shifts & ((1 << bits) - 1)).reshape(*words.shape[:-1], -1)
+    return np.moveaxis(codes[..., :count], -1, axis).astype(np.float32)
 
 
 def by_definition(parts, bits):
     """scale * (level - zero) in f32, then f16: what readers make of it."""
     scale = parts["weight_scale"].numpy().astype(np.float32)
     if "weight" in parts:
-        levels, zero = parts["weight"].numpy().astype(np.float32), np.zeros_like(scale)
+        codes, zero = parts["weight"].numpy().astype(np.float32), np.zeros_like(scale)
     else:
         out, columns = parts["weight_shape"].tolist()
-        levels = unpack(parts["weight_packed"], bits, columns, 1)
+        codes = unpack(parts["weight_packed"], bits, columns, 1)
         zero = np.full_like(scale, 1 << (bits - 1))
         if "weight_zero_point" in parts:
             zero = unpack(parts["weight_zero_point"], bits, out, 0)
-    group = levels.shape[1] // scale.shape[1]
-    values = np.repeat(scale, group, 1) * (levels - np.repeat(zero, group, 1))
+    group = codes.shape[1] // scale.shape[1]
+    values = np.repeat(scale, group, 1) * (codes - np.repeat(zero, group, 1))
     return values.astype(np.float16)
 
 

@@ -70,15 +70,15 @@ def compressed_tensors(layout, scale_dtype, **args):
     return json.loads(config.model_dump_json()), pack
 
 
-# ---- GPTQ and AWQ: unsigned levels q with w = scale * (q - zero), all stored as [in, out]
+# ---- GPTQ and AWQ: unsigned codes q with w = scale * (q - zero), all stored as [in, out]
 
 def quantize_groups(w, bits, group, symmetric, group_of_input=None):
-    """w [in, out] to levels [in, out], zeros and f16 scales [groups, out]."""
+    """w [in, out] to codes [in, out], zeros and f16 scales [groups, out]."""
     in_dim = w.shape[0]
     if group_of_input is None:
         group_of_input = np.arange(in_dim) // group
     top = 2**bits - 1
-    levels = np.zeros(w.shape, np.int64)
+    codes = np.zeros(w.shape, np.int64)
     scales, zeros = [], []
     for g in range(in_dim // group):
         rows = w[group_of_input == g]
@@ -89,14 +89,14 @@ def quantize_groups(w, bits, group, symmetric, group_of_input=None):
         else:
             scale = np.float16((high - low) / top)
             zero = np.clip(np.rint(-low / scale.astype(np.float64)), 0, top).astype(np.int64)
-        levels[group_of_input == g] = np.clip(np.rint(rows / scale.astype(np.float64)) + zero, 0,
+        codes[group_of_input == g] = np.clip(np.rint(rows / scale.astype(np.float64)) + zero, 0,
                                               top)
         scales.append(scale)
         zeros.append(zero)
     scales, zeros = np.stack(scales), np.stack(zeros)
-    meaning = ((levels - zeros[group_of_input]).astype(np.float32) *
+    meaning = ((codes - zeros[group_of_input]).astype(np.float32) *
                scales[group_of_input].astype(np.float32))
-    return levels, zeros, scales, group_of_input, meaning
+    return codes, zeros, scales, group_of_input, meaning
 
 
 def pack_last(values, bits, order=range(8)):
@@ -119,9 +119,9 @@ def gptq(bits, group, symmetric, version, desc_act=False):
         order = None
         if desc_act:
             order = np.random.default_rng(w.shape[0]).permutation(w.shape[0]) // columns
-        levels, zeros, scales, g_idx, meaning = quantize_groups(w, bits, columns, symmetric, order)
+        codes, zeros, scales, g_idx, meaning = quantize_groups(w, bits, columns, symmetric, order)
         stored_zeros = (zeros - 1) % 2**bits if version == "gptq" else zeros
-        return {"qweight": pack_last(levels.T, bits).T.contiguous(),
+        return {"qweight": pack_last(codes.T, bits).T.contiguous(),
                 "qzeros": pack_last(stored_zeros, bits),
                 "scales": torch.from_numpy(scales),
                 "g_idx": torch.from_numpy(g_idx.astype(np.int32))}, torch.from_numpy(meaning.T)
@@ -133,9 +133,9 @@ def awq():
               "version": "gemm", "modules_to_not_convert": None}
 
     def pack(weight):
-        levels, zeros, scales, _, meaning = quantize_groups(weight.numpy().T, 4, GROUP, False)
+        codes, zeros, scales, _, meaning = quantize_groups(weight.numpy().T, 4, GROUP, False)
         order = [0, 2, 4, 6, 1, 3, 5, 7]
-        return {"qweight": pack_last(levels, 4, order), "qzeros": pack_last(zeros, 4, order),
+        return {"qweight": pack_last(codes, 4, order), "qzeros": pack_last(zeros, 4, order),
                 "scales": torch.from_numpy(scales)}, torch.from_numpy(meaning.T)
     return config, pack
 

@@ -40,7 +40,7 @@ cases() {
   echo "kernels/cuda/cuda_gemm_test" "*SumsLeaveUnderTheNextTile"
   echo "kernels/cuda/cuda_gemm_test" \
     "*EveryEpilogueInEveryTile:*OddRowsOfOut:*ReplaysInAGraph:*SmallAndOddShapes:*HasTheBitsOfGemmAndRopeAppend"
-  echo "kernels/cuda/cuda_levels_test" "CudaLevels.QuantizesRows:*UnpacksParts:*OddShapes"
+  echo "kernels/cuda/cuda_codes_test" "CudaCodes.QuantizesRows:*UnpacksParts:*OddShapes"
   echo "kernels/cuda/cuda_dequantize_test" "*RangesOfRows/F16:*Parts/F16:*Floats/BF16:CudaGather.*"
   echo "kernels/cuda/cuda_elementwise_test" \
     "CudaSoftmax.*:CudaLikelihoods.*:CudaFinite.*:*SumsAndProducts*/0:$norm.*/2:$norm.*/4:$norm.*/10:$norm.*/15:$norm.*/31:$norm.*/34"

@@ -9,51 +9,51 @@
 namespace minfer {
 namespace {
 
-// One block as groups of unsigned levels with their scales and mins, as in QuantizedMatrix.
+// One block as groups of unsigned codes with their scales and mins, as in QuantizedMatrix.
 struct Groups {
-  uint8_t* levels;
+  uint8_t* codes;
   float *scales, *mins;  // mins are written where the format has them
 };
 
 void unpack(const BlockQ8_0& b, Groups to) {
   to.scales[0] = to_f32(b.d);
-  for (int i = 0; i < 32; ++i) to.levels[i] = uint8_t(b.q[i] + 128);
+  for (int i = 0; i < 32; ++i) to.codes[i] = uint8_t(b.q[i] + 128);
 }
 
-void unpack_nibbles(const uint8_t (&q)[16], uint8_t* levels) {
+void unpack_nibbles(const uint8_t (&q)[16], uint8_t* codes) {
   for (int i = 0; i < 16; ++i) {
-    levels[i] = q[i] & 15;
-    levels[i + 16] = q[i] >> 4;
+    codes[i] = q[i] & 15;
+    codes[i + 16] = q[i] >> 4;
   }
 }
 
 void unpack(const BlockQ4_0& b, Groups to) {
   to.scales[0] = to_f32(b.d);
-  unpack_nibbles(b.q, to.levels);
+  unpack_nibbles(b.q, to.codes);
 }
 
 void unpack(const BlockQ4_1& b, Groups to) {
   to.scales[0] = to_f32(b.d);
   to.mins[0] = to_f32(b.m);
-  unpack_nibbles(b.q, to.levels);
+  unpack_nibbles(b.q, to.codes);
 }
 
-void add_fifth_bits(const uint8_t (&high)[4], uint8_t* levels) {
-  for (int i = 0; i < 32; ++i) levels[i] |= uint8_t(((high[i / 8] >> (i % 8)) & 1) << 4);
+void add_fifth_bits(const uint8_t (&high)[4], uint8_t* codes) {
+  for (int i = 0; i < 32; ++i) codes[i] |= uint8_t(((high[i / 8] >> (i % 8)) & 1) << 4);
 }
 
 void unpack(const BlockQ5_0& b, Groups to) {
   to.scales[0] = to_f32(b.d);
-  unpack_nibbles(b.q, to.levels);
-  add_fifth_bits(b.high, to.levels);
-  for (int i = 0; i < 32; ++i) to.levels[i] = uint8_t(to.levels[i] + 128 - 16);
+  unpack_nibbles(b.q, to.codes);
+  add_fifth_bits(b.high, to.codes);
+  for (int i = 0; i < 32; ++i) to.codes[i] = uint8_t(to.codes[i] + 128 - 16);
 }
 
 void unpack(const BlockQ5_1& b, Groups to) {
   to.scales[0] = to_f32(b.d);
   to.mins[0] = to_f32(b.m);
-  unpack_nibbles(b.q, to.levels);
-  add_fifth_bits(b.high, to.levels);
+  unpack_nibbles(b.q, to.codes);
+  add_fifth_bits(b.high, to.codes);
 }
 
 struct ScaleMin {
@@ -68,7 +68,7 @@ ScaleMin scale_min(const uint8_t (&p)[12], int s) {
   return {(p[s + 4] & 15) | ((p[s - 4] >> 6) << 4), (p[s + 4] >> 4) | ((p[s] >> 6) << 4)};
 }
 
-// What Q4_K and Q5_K share: two-level scales and mins, and the low four bits.
+// What Q4_K and Q5_K share: two-code scales and mins, and the low four bits.
 template <typename Block>
 void unpack_k(const Block& b, Groups to) {
   for (int s = 0; s < 8; ++s) {
@@ -76,7 +76,7 @@ void unpack_k(const Block& b, Groups to) {
     to.scales[s] = to_f32(b.d) * float(k.scale);
     to.mins[s] = -(to_f32(b.dmin) * float(k.min));
     const uint8_t* q = b.q + 32 * (s / 2);
-    for (int i = 0; i < 32; ++i) to.levels[32 * s + i] = (q[i] >> (4 * (s % 2))) & 15;
+    for (int i = 0; i < 32; ++i) to.codes[32 * s + i] = (q[i] >> (4 * (s % 2))) & 15;
   }
 }
 
@@ -85,7 +85,7 @@ void unpack(const BlockQ4_K& b, Groups to) { unpack_k(b, to); }
 void unpack(const BlockQ5_K& b, Groups to) {
   unpack_k(b, to);
   for (int s = 0; s < 8; ++s) {
-    for (int i = 0; i < 32; ++i) to.levels[32 * s + i] |= uint8_t(((b.high[i] >> s) & 1) << 4);
+    for (int i = 0; i < 32; ++i) to.codes[32 * s + i] |= uint8_t(((b.high[i] >> s) & 1) << 4);
   }
 }
 
@@ -99,7 +99,7 @@ void unpack(const BlockQ6_K& b, Groups to) {
       for (int i = 0; i < 32; ++i) {
         const int low = (b.low[64 * half + 32 * (j % 2) + i] >> (4 * (j / 2))) & 15;
         const int high = (b.high[32 * half + i] >> (2 * j)) & 3;
-        to.levels[128 * half + 32 * j + i] = uint8_t((low | (high << 4)) - 32 + 128);
+        to.codes[128 * half + 32 * j + i] = uint8_t((low | (high << 4)) - 32 + 128);
       }
     }
   }
@@ -111,7 +111,7 @@ void unpack_blocks(const void* in, int64_t n, int64_t group, Groups to) {
   for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
     Block block;
     std::memcpy(&block, bytes, sizeof block);
-    unpack(block, {to.levels + i, to.scales + i / group, to.mins + i / group});
+    unpack(block, {to.codes + i, to.scales + i / group, to.mins + i / group});
   }
 }
 
@@ -185,8 +185,8 @@ void pack(BlockQ4_0& b, const float* in) {
   }
   const float d = largest / -8, inverse_d = inverse(d);
   b.d = to_f16(d);
-  const auto level = [&](float x) { return std::min(15, int(x * inverse_d + 8.5f)); };
-  for (int i = 0; i < 16; ++i) b.q[i] = uint8_t(level(in[i]) | level(in[i + 16]) << 4);
+  const auto code = [&](float x) { return std::min(15, int(x * inverse_d + 8.5f)); };
+  for (int i = 0; i < 16; ++i) b.q[i] = uint8_t(code(in[i]) | code(in[i + 16]) << 4);
 }
 
 template <typename Block>
@@ -234,12 +234,12 @@ GroupFormat group_format(DType dtype) {
   throw Error(ErrorKind::Internal, cat("group_format: ", dtype));
 }
 
-void unpack_groups(uint8_t* levels, float* scales, float* mins, const void* in, DType dtype,
+void unpack_groups(uint8_t* codes, float* scales, float* mins, const void* in, DType dtype,
                    int64_t n) {
   const int64_t group = group_format(dtype).group;
   MINFER_CHECK(n % info(dtype).block_elements == 0, n, " elements of ", dtype);
   visit_block(dtype, [&]<typename Block>() {
-    unpack_blocks<Block>(in, n, group, {levels, scales, mins});
+    unpack_blocks<Block>(in, n, group, {codes, scales, mins});
   });
 }
 
@@ -264,13 +264,13 @@ void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
   const GroupFormat format = group_format(dtype);
   const int zero = format.has_mins ? 0 : 1 << (format.bits - 1);
   MINFER_CHECK(n % type.block_elements == 0, n, " elements of ", dtype);
-  uint8_t levels[kMaxBlock];
+  uint8_t codes[kMaxBlock];
   float scales[kMaxBlock / kMinGroup], mins[kMaxBlock / kMinGroup] = {};
   const char* block = static_cast<const char*>(in);
   for (int64_t i = 0; i < n; i += type.block_elements, block += type.block_bytes) {
-    unpack_groups(levels, scales, mins, block, dtype, type.block_elements);
+    unpack_groups(codes, scales, mins, block, dtype, type.block_elements);
     for (int64_t j = 0; j < type.block_elements; ++j) {
-      const float x = float(levels[j] - zero) * scales[j / format.group];
+      const float x = float(codes[j] - zero) * scales[j / format.group];
       out[i + j] = format.has_mins ? x + mins[j / format.group] : x;
     }
   }

@@ -19,20 +19,20 @@ void encode_row(void* out, const float* in, DType dtype, int64_t n);
 // How a block format of GGUF reads as a QuantizedMatrix (quantized_matrix.h), which says the same,
 // value for value.
 struct GroupFormat {
-  int bits;       // of a level, 4 or 8
+  int bits;       // of a code, 4 or 8
   int64_t group;  // columns that share a scale
-  bool has_mins;  // else the levels' zero is 1 << (bits - 1)
+  bool has_mins;  // else the codes' zero is 1 << (bits - 1)
   DType scales;   // F16, or F32 where a scale is a product of two numbers of the file
 };
 GroupFormat group_format(DType dtype);  // of a Q type
 
-// n elements of a row in whole blocks of a Q type: levels [n], one a byte; scales and mins
+// n elements of a row in whole blocks of a Q type: codes [n], one a byte; scales and mins
 // [n / group]. mins are not touched where the format has none.
-void unpack_groups(uint8_t* levels, float* scales, float* mins, const void* in, DType dtype,
+void unpack_groups(uint8_t* codes, float* scales, float* mins, const void* in, DType dtype,
                    int64_t n);
 
 // Whether every scale and min of n elements of a Q type is finite, and so every element: one of a
-// group whose scale is not is NaN or infinite at any level.
+// group whose scale is not is NaN or infinite at any code.
 bool has_finite_scales(const void* in, DType dtype, int64_t n);
 
 }  // namespace minfer

@@ -8,26 +8,26 @@
 namespace minfer {
 namespace {
 
-// levels [n], one a byte, as U4 or U8.
-void store_levels(uint8_t* out, const uint8_t* levels, int64_t n, DType dtype) {
+// codes [n], one a byte, as U4 or U8.
+void store_codes(uint8_t* out, const uint8_t* codes, int64_t n, DType dtype) {
   if (dtype == DType::U8) {
-    std::copy(levels, levels + n, out);
+    std::copy(codes, codes + n, out);
     return;
   }
-  for (int64_t i = 0; i < n; i += 2) out[i / 2] = uint8_t(levels[i] | levels[i + 1] << 4);
+  for (int64_t i = 0; i < n; i += 2) out[i / 2] = uint8_t(codes[i] | codes[i + 1] << 4);
 }
 
 }  // namespace
 
-void HostQuantizedMatrix::reset(DType level_type, DType scale_type, int64_t out_dim, int64_t in_dim,
+void HostQuantizedMatrix::reset(DType code_type, DType scale_type, int64_t out_dim, int64_t in_dim,
                                 int64_t group_dim, bool asymmetric) {
-  MINFER_CHECK((level_type == DType::U4 || level_type == DType::U8) &&
+  MINFER_CHECK((code_type == DType::U4 || code_type == DType::U8) &&
                    (scale_type == DType::F16 || scale_type == DType::F32) && group_dim > 0 &&
                    in_dim % group_dim == 0,
-               "a quantized matrix of ", level_type, " and ", scale_type, ", ", in_dim,
+               "a quantized matrix of ", code_type, " and ", scale_type, ", ", in_dim,
                " columns in groups of ", group_dim);
   group = group_dim;
-  levels.reset(level_type, {out_dim, in_dim});
+  codes.reset(code_type, {out_dim, in_dim});
   scales.reset(scale_type, {out_dim, in_dim / group});
   if (asymmetric) {
     mins.reset(DType::F32, {out_dim, in_dim / group});
@@ -36,10 +36,10 @@ void HostQuantizedMatrix::reset(DType level_type, DType scale_type, int64_t out_
   }
 }
 
-HostQuantizedMatrix make_quantized_matrix(DType levels, DType scales, int64_t out_dim,
+HostQuantizedMatrix make_quantized_matrix(DType codes, DType scales, int64_t out_dim,
                                           int64_t in_dim, int64_t group, bool asymmetric) {
   HostQuantizedMatrix w;
-  w.reset(levels, scales, out_dim, in_dim, group, asymmetric);
+  w.reset(codes, scales, out_dim, in_dim, group, asymmetric);
   return w;
 }
 
@@ -50,13 +50,13 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
       make_quantized_matrix(format.bits == 4 ? DType::U4 : DType::U8, format.scales, out_dim,
                             in_dim, format.group, format.has_mins);
   const int64_t n_groups = in_dim / format.group;
-  std::vector<uint8_t> levels(static_cast<size_t>(in_dim));
+  std::vector<uint8_t> codes(static_cast<size_t>(in_dim));
   std::vector<float> scales(static_cast<size_t>(n_groups)), mins(scales);
   for (int64_t row = 0; row < out_dim; ++row) {
-    unpack_groups(levels.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
+    unpack_groups(codes.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
                   in_dim);
-    store_levels(static_cast<uint8_t*>(w.levels.view().rows(row, 1).data), levels.data(), in_dim,
-                 w.levels.view().dtype);
+    store_codes(static_cast<uint8_t*>(w.codes.view().rows(row, 1).data), codes.data(), in_dim,
+                w.codes.view().dtype);
     visit_float(format.scales, [&]<typename T>() {
       T* const to = w.scales.as<T>() + row * n_groups;
       for (int64_t g = 0; g < n_groups; ++g) to[g] = from_f32<T>(scales[static_cast<size_t>(g)]);
@@ -69,8 +69,8 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
 }
 
 void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
-  const auto* levels = static_cast<const uint8_t*>(w.levels.rows(row, 1).data);
-  const int zero = w.asymmetric() ? 0 : w.zero_level();
+  const auto* codes = static_cast<const uint8_t*>(w.codes.rows(row, 1).data);
+  const int zero = w.asymmetric() ? 0 : w.zero_code();
   visit_float(w.scales.dtype, [&]<typename T>() {
     const T* const scales = w.scales.as<const T>() + row * w.n_groups();
     const float* const mins =
@@ -79,8 +79,8 @@ void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
     for (int64_t g = 0; g < w.n_groups(); ++g) {
       const float scale = to_f32(scales[g]);
       for (int64_t i = g * w.group; i < (g + 1) * w.group; ++i) {
-        const int level = is_bytes ? levels[i] : (levels[i >> 1] >> (i & 1) * 4) & 15;
-        const float x = float(level - zero) * scale;
+        const int code = is_bytes ? codes[i] : (codes[i >> 1] >> (i & 1) * 4) & 15;
+        const float x = float(code - zero) * scale;
         out[i] = mins == nullptr ? x : x + mins[g];
       }
     }

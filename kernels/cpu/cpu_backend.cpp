@@ -11,7 +11,7 @@
 
 namespace minfer {
 
-// Panels of levels hold whole steps, or one group a row.
+// Panels of codes hold whole steps, or one group a row.
 bool cpu_keeps_groups(int64_t in_dim, int64_t group) {
   return group == in_dim || group % (cpu::kBrick / 2) == 0;
 }
@@ -85,7 +85,7 @@ DeviceTensor CpuBackend::upload_vector(const Tensor& host) { return upload(to_f3
 
 Matrix CpuBackend::pack_matrix(const Tensor& host) {
   MINFER_CHECK(host.shape.rank == 2 && host.n_elements() > 0, "pack_matrix: ", host.shape);
-  if (!is_float(host.dtype)) return pack_level_rows(level_rows(host));
+  if (!is_float(host.dtype)) return pack_code_rows(code_rows(host));
   Matrix matrix;
   matrix.out_dim = host.shape[0];
   matrix.in_dim = host.shape[1];
@@ -98,8 +98,8 @@ Matrix CpuBackend::pack_matrix(const Tensor& host) {
 }
 
 Matrix CpuBackend::pack_matrix(const QuantizedMatrix& host) {
-  MINFER_CHECK(host.out_dim() > 0 && host.in_dim() > 0, "pack_matrix: ", host.levels.shape);
-  if (cpu_keeps_groups(host.in_dim(), host.group)) return pack_level_rows(level_rows(host));
+  MINFER_CHECK(host.out_dim() > 0 && host.in_dim() > 0, "pack_matrix: ", host.codes.shape);
+  if (cpu_keeps_groups(host.in_dim(), host.group)) return pack_code_rows(code_rows(host));
   HostTensor values(DType::F32, {host.out_dim(), host.in_dim()});
   pool_.parallel_for(host.out_dim(), [&](int64_t row, int) {
     dequantize_row(values.as<float>() + row * host.in_dim(), host, row);
@@ -107,10 +107,10 @@ Matrix CpuBackend::pack_matrix(const QuantizedMatrix& host) {
   return pack_matrix(values.view());
 }
 
-Matrix CpuBackend::pack_level_rows(const LevelRows& rows) {
-  Matrix matrix = allocate_levels(rows, *this);
+Matrix CpuBackend::pack_code_rows(const CodeRows& rows) {
+  Matrix matrix = allocate_codes(rows, *this);
   pool_.parallel_for(n_panels(rows.out_dim),
-                     [&](int64_t panel, int) { pack_level_panel(matrix, rows, panel); });
+                     [&](int64_t panel, int) { pack_code_panel(matrix, rows, panel); });
   return matrix;
 }
 
@@ -173,7 +173,7 @@ void CpuBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId>
       if (is_float(table.dtype)) {
         unpack_row(to + t * dim, table.storage, ids[size_t(t)], dim);
       } else {
-        unpack_level_row(to + t * dim, table, ids[size_t(t)]);
+        unpack_code_row(to + t * dim, table, ids[size_t(t)]);
       }
     }
   });

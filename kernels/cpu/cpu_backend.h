@@ -6,7 +6,7 @@
 #include "kernels/backend.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
-#include "kernels/cpu/pack_levels.h"
+#include "kernels/cpu/pack_codes.h"
 
 namespace minfer::cpu {
 
@@ -21,17 +21,17 @@ constexpr int64_t kAttentionRows = 112;
 
 // The form in which the kernels of a matrix take the input.
 struct MatmulInputForm {
-  enum class Kind { Float, Rounded, Levels, Bytes };
+  enum class Kind { Float, Rounded, Codes, Bytes };
   Kind kind;
-  int64_t step = 0;  // of Levels with mins and of Bytes
-  int zero_level = 0;
+  int64_t step = 0;  // of Codes with mins and of Bytes
+  int zero_code = 0;
   bool operator==(const MatmulInputForm&) const = default;
 };
 
 // The input in one of the forms.
 struct MatmulInput {
   MatmulInputForm::Kind kind;
-  FloatInput floats;         // of Levels; x alone of Float and Rounded
+  FloatInput floats;         // of Codes; x alone of Float and Rounded
   const InputBlock* blocks;  // of Bytes
 };
 
@@ -39,7 +39,7 @@ struct MatmulInput {
 struct MatmulJob {
   const Matrix* w;
   MatmulPiece whole;
-  PackedLevels levels;  // of quantized weights
+  PackedCodes codes;  // of quantized weights
   int64_t step_tokens, step_panels, panel_pieces, n_pieces;
 };
 
@@ -116,7 +116,7 @@ class CpuBackend final : public Backend {
     for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
   }
   void attend(const AttentionArgs& args, const SequenceRows& sequence);
-  Matrix pack_level_rows(const LevelRows& rows);
+  Matrix pack_code_rows(const CodeRows& rows);
   void activate_rows(Tensor out, Tensor x, Tensor bias, Activation activation);
   float* scratch(int thread);
 
@@ -126,9 +126,9 @@ class CpuBackend final : public Backend {
                            const Matrix& w);
   MatmulJob matmul_job(const Product& product, int64_t n_tokens) const;
   void run_matmul_piece(const MatmulJob& job, const MatmulInput& input, int64_t i, int thread);
-  FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedLevels& w);
+  FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedCodes& w);
   const InputBlock* byte_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
-                               int zero_level);
+                               int zero_code);
   const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // to int8 and back
   template <typename T>
   T* input_memory(DeviceTensor& memory, int64_t n);  // grows and stays

@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cpu/cpu_backend.h"
-#include "kernels/cpu/pack_levels.h"
+#include "kernels/cpu/pack_codes.h"
 
 namespace minfer::cpu {
 namespace {
@@ -49,7 +49,7 @@ T* CpuBackend::input_memory(DeviceTensor& memory, int64_t n) {
 }
 
 FloatInput CpuBackend::float_input(const float* x, int64_t n_rows, int64_t in_dim,
-                                   const PackedLevels& w) {
+                                   const PackedCodes& w) {
   const int64_t stride = padded_cols(in_dim);
   FloatInput input{.x = x, .stride = stride, .sums = nullptr};
   if (stride > in_dim) {
@@ -75,8 +75,8 @@ FloatInput CpuBackend::float_input(const float* x, int64_t n_rows, int64_t in_di
 }
 
 const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t in_dim,
-                                         int64_t step, int zero_level) {
-  const InputFormat format{.form = input_form_, .step = step, .zero_level = zero_level};
+                                         int64_t step, int zero_code) {
+  const InputFormat format{.form = input_form_, .step = step, .zero_code = zero_code};
   const int64_t row_blocks = n_input_blocks(in_dim) * n_planes(format.form);
   auto* const blocks =
       input_memory<InputBlock>(input_blocks_, (n_rows + kSpareInputRows) * row_blocks);
@@ -95,8 +95,7 @@ const float* CpuBackend::rounded_input(const float* x, int64_t n_rows, int64_t i
     for (int64_t row = begin; row < end; ++row) {
       for (int64_t i = 0; i < in_dim; ++i) {
         const InputBlock& block = blocks[row * n_input_blocks(in_dim) + i / kBrick];
-        rounded[row * in_dim + i] =
-            float(block.levels[i % kBrick] + block.minus_zero) * block.scale;
+        rounded[row * in_dim + i] = float(block.codes[i % kBrick] + block.minus_zero) * block.scale;
       }
     }
   });
@@ -107,11 +106,11 @@ MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
   using Kind = MatmulInputForm::Kind;
   const bool rounded = activations_ != Activations::Float;
   if (is_float(w.dtype)) return {rounded ? Kind::Rounded : Kind::Float};
-  const PackedLevels levels = packed_levels(w);
+  const PackedCodes codes = packed_codes(w);
   if (rounded || kernels_.bytes.planes != nullptr) {
-    return {Kind::Bytes, levels.step, levels.zero_level()};
+    return {Kind::Bytes, codes.step, codes.zero_code()};
   }
-  return {Kind::Levels, levels.mins != nullptr ? levels.step : 0};
+  return {Kind::Codes, codes.mins != nullptr ? codes.step : 0};
 }
 
 MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,
@@ -123,11 +122,11 @@ MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x
     case MatmulInputForm::Kind::Rounded:
       input.floats.x = rounded_input(x, n_rows, w.in_dim);
       break;
-    case MatmulInputForm::Kind::Levels:
-      input.floats = float_input(x, n_rows, w.in_dim, packed_levels(w));
+    case MatmulInputForm::Kind::Codes:
+      input.floats = float_input(x, n_rows, w.in_dim, packed_codes(w));
       break;
     case MatmulInputForm::Kind::Bytes:
-      input.blocks = byte_input(x, n_rows, w.in_dim, form.step, form.zero_level);
+      input.blocks = byte_input(x, n_rows, w.in_dim, form.step, form.zero_code);
       break;
   }
   return input;
@@ -148,7 +147,7 @@ MatmulJob CpuBackend::matmul_job(const Product& product, int64_t n_tokens) const
                           .panel_end = panels,
                           .accumulate = product.accumulate,
                           .scratch = nullptr},
-                .levels = is_float(w.dtype) ? PackedLevels{} : packed_levels(w),
+                .codes = is_float(w.dtype) ? PackedCodes{} : packed_codes(w),
                 .step_tokens = std::max<int64_t>(n_tokens, 1),
                 .step_panels = kMaxMatmulPanels,
                 .panel_pieces = 0,
@@ -187,10 +186,10 @@ void CpuBackend::run_matmul_piece(const MatmulJob& job, const MatmulInput& input
     case MatmulInputForm::Kind::Float:
     case MatmulInputForm::Kind::Rounded:
       return float_product(kernels_, job.w->dtype)(piece);
-    case MatmulInputForm::Kind::Levels:
-      return kernels_.matmul_levels(piece, job.levels, input.floats);
+    case MatmulInputForm::Kind::Codes:
+      return kernels_.matmul_codes(piece, job.codes, input.floats);
     case MatmulInputForm::Kind::Bytes:
-      return byte_product(kernels_.bytes, input_form_)(piece, job.levels, input.blocks);
+      return byte_product(kernels_.bytes, input_form_)(piece, job.codes, input.blocks);
   }
 }
 

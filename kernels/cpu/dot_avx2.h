@@ -15,18 +15,18 @@ inline I32x16 splat_int(int32_t x) { return {_mm256_set1_epi32(x), _mm256_set1_e
 inline F32x16 to_float(I32x16 a) { return {_mm256_cvtepi32_ps(a.lo), _mm256_cvtepi32_ps(a.hi)}; }
 
 // Pairs of products are summed in 16 bits, where bytes times bytes would not fit: 2 * 15 * 128
-// does, so levels go through it nibble by nibble.
-inline __m256i add_dot(__m256i sum, __m256i levels, __m256i inputs) {
+// does, so codes go through it nibble by nibble.
+inline __m256i add_dot(__m256i sum, __m256i codes, __m256i inputs) {
   const __m256i nibble = _mm256_set1_epi8(15);
-  const __m256i low = _mm256_maddubs_epi16(_mm256_and_si256(levels, nibble), inputs);
+  const __m256i low = _mm256_maddubs_epi16(_mm256_and_si256(codes, nibble), inputs);
   const __m256i high =
-      _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(levels, 4), nibble), inputs);
+      _mm256_maddubs_epi16(_mm256_and_si256(_mm256_srli_epi16(codes, 4), nibble), inputs);
   sum = _mm256_add_epi32(sum, _mm256_madd_epi16(low, _mm256_set1_epi16(1)));
   return _mm256_add_epi32(sum, _mm256_madd_epi16(high, _mm256_set1_epi16(16)));
 }
-// sum + the four products of bytes in each lane; exact for any unsigned levels and signed inputs
-inline I32x16 add_dot(I32x16 sum, U32x16 levels, I32x16 inputs) {
-  return {add_dot(sum.lo, levels.lo, inputs.lo), add_dot(sum.hi, levels.hi, inputs.hi)};
+// sum + the four products of bytes in each lane; exact for any unsigned codes and signed inputs
+inline I32x16 add_dot(I32x16 sum, U32x16 codes, I32x16 inputs) {
+  return {add_dot(sum.lo, codes.lo, inputs.lo), add_dot(sum.hi, codes.hi, inputs.hi)};
 }
 // sum + a * b for 0 <= a < 2^15, |b| < 2^15
 inline I32x16 add_product(I32x16 sum, I32x16 a, I32x16 b) {

@@ -110,10 +110,10 @@ class KernelBench {
           return backend_->pack_matrix(filled(DType::F16, {out_dim, in_dim}));
         });
         matmul("u8_row", n_tokens, out_dim, in_dim, [&, out_dim = out_dim, in_dim = in_dim] {
-          return backend_->pack_matrix(filled_levels(DType::U8, out_dim, in_dim, in_dim).view());
+          return backend_->pack_matrix(filled_codes(DType::U8, out_dim, in_dim, in_dim).view());
         });
         matmul("u4_g64", n_tokens, out_dim, in_dim, [&, out_dim = out_dim, in_dim = in_dim] {
-          return backend_->pack_matrix(filled_levels(DType::U4, out_dim, in_dim, 64).view());
+          return backend_->pack_matrix(filled_codes(DType::U4, out_dim, in_dim, 64).view());
         });
       }
     }
@@ -164,11 +164,11 @@ HostTensor filled(DType dtype, const Shape& shape) {
   return tensor;
 }
 
-HostQuantizedMatrix filled_levels(DType levels, int64_t out_dim, int64_t in_dim, int64_t group) {
+HostQuantizedMatrix filled_codes(DType codes, int64_t out_dim, int64_t in_dim, int64_t group) {
   HostQuantizedMatrix w =
-      make_quantized_matrix(levels, DType::F16, out_dim, in_dim, group, /*asymmetric=*/false);
-  auto* const bytes = static_cast<uint8_t*>(w.levels.view().data);
-  for (int64_t i = 0; i < w.levels.view().n_bytes(); ++i) bytes[i] = uint8_t(i * 7919);
+      make_quantized_matrix(codes, DType::F16, out_dim, in_dim, group, /*asymmetric=*/false);
+  auto* const bytes = static_cast<uint8_t*>(w.codes.view().data);
+  for (int64_t i = 0; i < w.codes.view().n_bytes(); ++i) bytes[i] = uint8_t(i * 7919);
   w.scales = filled(DType::F16, w.scales.view().shape);
   return w;
 }

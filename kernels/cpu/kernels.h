@@ -79,8 +79,8 @@ static constexpr int64_t attention_scratch(int64_t n_rows, int64_t head_dim) {
   return n_rows * ((n_blocks(head_dim) + 1) * kKBlock + n_panels(head_dim) * kPanel + 3);
 }
 
-// Levels of a quantized cache: this, one a byte, means 0.
-constexpr int kKvZeroLevel = 128;
+// Codes of a quantized cache: this, one a byte, means 0.
+constexpr int kKvZeroCode = 128;
 
 struct KvAppend {
   CachePages cache;
@@ -90,7 +90,7 @@ struct KvAppend {
 
 // Products with quantized weights of inputs in bytes, by the input's form.
 struct ByteProducts {
-  using Matmul = void (*)(const MatmulPiece&, const PackedLevels&, const InputBlock*);
+  using Matmul = void (*)(const MatmulPiece&, const PackedCodes&, const InputBlock*);
   // x [n_rows, cols]; out [n_rows, n_input_blocks(cols), n_planes(format.form)]
   using Quantize = void (*)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
                             const InputFormat& format);
@@ -104,13 +104,13 @@ struct ByteProducts {
 struct CpuKernels {
   using Matmul = void (*)(const MatmulPiece&);
   // The piece's x and w are in other forms here.
-  using MatmulLevels = void (*)(const MatmulPiece&, const PackedLevels&, const FloatInput&);
+  using MatmulCodes = void (*)(const MatmulPiece&, const PackedCodes&, const FloatInput&);
   using Attention = void (*)(const AttentionPiece&);
   using Append = void (*)(const KvAppend&, int64_t token_begin, int64_t token_end);
 
   const char* name;
   Matmul matmul_f32, matmul_f16, matmul_bf16;
-  MatmulLevels matmul_levels;
+  MatmulCodes matmul_codes;
   ByteProducts bytes;
   Attention attention_f32, attention_f16, attention_u8;
   Append kv_append_f32, kv_append_f16, kv_append_u8;

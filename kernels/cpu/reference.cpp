@@ -47,7 +47,7 @@ void matmul(const MatmulPiece& piece) {
 // An element of the cache before its scale.
 float cached(float x) { return x; }
 float cached(f16 x) { return to_f32(x); }
-float cached(uint8_t level) { return float(level - kKvZeroLevel); }
+float cached(uint8_t code) { return float(code - kKvZeroCode); }
 
 // Softmax over blocks of positions with a running maximum, sum and weighted values.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
@@ -124,7 +124,7 @@ struct CacheRow<uint8_t> {
     if (!std::isnan(largest)) inverse = 127 / largest;
   }
   uint8_t operator()(float x) const {
-    return inverse == 0 ? kKvZeroLevel : uint8_t(std::nearbyint(x * inverse) + kKvZeroLevel);
+    return inverse == 0 ? kKvZeroCode : uint8_t(std::nearbyint(x * inverse) + kKvZeroCode);
   }
   float scale = 0, inverse = 0;
 };
@@ -263,7 +263,7 @@ const CpuKernels& reference_kernels() {
       .matmul_f32 = matmul<float>,
       .matmul_f16 = matmul<f16>,
       .matmul_bf16 = matmul<bf16>,
-      .matmul_levels = reference_matmul_levels,
+      .matmul_codes = reference_matmul_codes,
       .bytes = {.symmetric = reference_matmul_int8,
                 .asymmetric = reference_matmul_int8,
                 .quantize = reference_quantize_input},

@@ -11,35 +11,35 @@
 namespace minfer::cpu {
 namespace {
 
-// The levels of one step, [step][kPanel].
+// The codes of one step, [step][kPanel].
 template <int kBits>
-void unpack_step(uint8_t* to, const uint8_t* levels, int64_t step) {
+void unpack_step(uint8_t* to, const uint8_t* codes, int64_t step) {
   constexpr int64_t kColumns = 32 / kBits;
   for (int64_t k = 0; k < step; ++k) {
-    const int64_t shift = level_shift(kBits, int(k % kColumns));
+    const int64_t shift = code_shift(kBits, int(k % kColumns));
     for (int64_t lane = 0; lane < kPanel; ++lane) {
-      const uint8_t byte = levels[(k / kColumns * kPanel + lane) * 4 + shift / 8];
+      const uint8_t byte = codes[(k / kColumns * kPanel + lane) * 4 + shift / 8];
       to[k * kPanel + lane] = uint8_t((byte >> shift % 8) & ((1 << kBits) - 1));
     }
   }
 }
 
-// One panel: for each step its levels and scales go to add_step(totals of token 0, ...).
-//   add  (total [kPanel], token, step, levels [step][kPanel], scales [kPanel], mins or null)
+// One panel: for each step its codes and scales go to add_step(totals of token 0, ...).
+//   add  (total [kPanel], token, step, codes [step][kPanel], scales [kPanel], mins or null)
 template <typename Add>
-void matmul(const MatmulPiece& piece, const PackedLevels& w, Add&& add) {
-  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+void matmul(const MatmulPiece& piece, const PackedCodes& w, Add&& add) {
+  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
     const int64_t n_tokens = piece.token_end - piece.token_begin;
     for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
       float* const totals = piece.scratch;  // [n_tokens][kPanel]
       std::fill(totals, totals + n_tokens * kPanel, 0.0f);
-      const uint8_t* const levels = w.levels + panel * packed_panel_bytes(piece.in_dim, kBits);
+      const uint8_t* const codes = w.codes + panel * packed_panel_bytes(piece.in_dim, kBits);
       const auto* const scales = static_cast<const Scale*>(w.scales) + panel * w.n_groups * kPanel;
       const auto* const mins = static_cast<const Scale*>(w.mins) + panel * w.n_groups * kPanel;
       GroupCursor group(w);
       for (int64_t step = 0; step < w.n_steps; ++step, group.next_step()) {
         uint8_t unpacked[kStep * kPanel];
-        unpack_step<kBits>(unpacked, levels + step * kStep * kPanel * kBits / 8, kStep);
+        unpack_step<kBits>(unpacked, codes + step * kStep * kPanel * kBits / 8, kStep);
         float scale[kPanel], min[kPanel] = {};
         for (int64_t lane = 0; lane < kPanel; ++lane) {
           scale[lane] = to_f32(scales[group.offset + lane]);
@@ -62,7 +62,7 @@ void matmul(const MatmulPiece& piece, const PackedLevels& w, Add&& add) {
   });
 }
 
-// The quantized form of one block: level = round(x * inverse) + zero.
+// The quantized form of one block: code = round(x * inverse) + zero.
 struct BlockScale {
   float scale, inverse, zero;
 };
@@ -85,17 +85,17 @@ BlockScale block_scale(const float* x, int64_t n, bool asymmetric) {
 
 }  // namespace
 
-void reference_matmul_levels(const MatmulPiece& piece, const PackedLevels& w,
-                             const FloatInput& input) {
-  const int zero = w.zero_level();
+void reference_matmul_codes(const MatmulPiece& piece, const PackedCodes& w,
+                            const FloatInput& input) {
+  const int zero = w.zero_code();
   matmul(piece, w,
-         [&](float* total, int64_t t, int64_t step, const uint8_t* levels, const float* scale,
+         [&](float* total, int64_t t, int64_t step, const uint8_t* codes, const float* scale,
              const float* min) {
            const float* const x = input.x + t * input.stride + step * w.step;
            for (int64_t lane = 0; lane < kPanel; ++lane) {
              float sum = 0;
              for (int64_t k = 0; k < w.step; ++k) {
-               sum += x[k] * float(levels[k * kPanel + lane] - zero);
+               sum += x[k] * float(codes[k * kPanel + lane] - zero);
              }
              total[lane] += scale[lane] * sum;
              if (min != nullptr) total[lane] += min[lane] * input.sums[t * w.n_steps + step];
@@ -104,20 +104,20 @@ void reference_matmul_levels(const MatmulPiece& piece, const PackedLevels& w,
 }
 
 // Products of both forms: the symmetric one has minus_zero 0.
-void reference_matmul_int8(const MatmulPiece& piece, const PackedLevels& w,
+void reference_matmul_int8(const MatmulPiece& piece, const PackedCodes& w,
                            const InputBlock* input) {
-  const int zero = w.zero_level();
+  const int zero = w.zero_code();
   const int64_t stride = n_input_blocks(piece.in_dim);
   matmul(piece, w,
-         [&](float* total, int64_t t, int64_t step, const uint8_t* levels, const float* scale,
+         [&](float* total, int64_t t, int64_t step, const uint8_t* codes, const float* scale,
              const float* min) {
            const InputBlock& block = input[t * stride + step * w.step / kBrick];
            const int64_t half = step * w.step % kBrick / kPanel;
-           const int8_t* const x = block.levels + half * kPanel;
+           const int8_t* const x = block.codes + half * kPanel;
            for (int64_t lane = 0; lane < kPanel; ++lane) {
              int32_t sum = 0;
              for (int64_t k = 0; k < w.step; ++k) {
-               sum += (x[k] + block.minus_zero) * (levels[k * kPanel + lane] - zero);
+               sum += (x[k] + block.minus_zero) * (codes[k * kPanel + lane] - zero);
              }
              total[lane] += scale[lane] * (float(sum) * block.scale);
              if (min != nullptr) total[lane] += min[lane] * block.sum[half];
@@ -136,13 +136,13 @@ void reference_quantize_input(InputBlock* out, const float* x, int64_t n_rows, i
       int sums[2] = {};
       for (int64_t k = 0; k < kBrick; ++k) {
         const float value = k < n && std::isfinite(x[k0 + k]) ? x[k0 + k] : 0;
-        const float level = std::nearbyint(value * to.inverse) + to.zero;
-        out->levels[k] = int8_t(std::clamp(level, -128.0f, 127.0f));
-        sums[k / kPanel] += out->levels[k] + out->minus_zero;
+        const float code = std::nearbyint(value * to.inverse) + to.zero;
+        out->codes[k] = int8_t(std::clamp(code, -128.0f, 127.0f));
+        sums[k / kPanel] += out->codes[k] + out->minus_zero;
       }
       if (format.step == kBrick) sums[0] += sums[1];
       for (int half = 0; half < 2; ++half) {
-        out->start[half] = -format.zero_level * sums[half];
+        out->start[half] = -format.zero_code * sums[half];
         out->sum[half] = to.scale * float(sums[half]);
       }
     }

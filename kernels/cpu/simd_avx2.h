@@ -38,14 +38,14 @@ inline F32x16 load(const bf16* p) {
   const auto* halves = reinterpret_cast<const __m128i*>(p);
   return {bf16_to_f32(_mm_loadu_si128(halves)), bf16_to_f32(_mm_loadu_si128(halves + 1))};
 }
-// Levels of a quantized cache.
-inline __m256 levels_to_f32(__m128i levels) {  // of the lower eight bytes
-  return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(levels)),
-                       _mm256_set1_ps(float(kKvZeroLevel)));
+// Codes of a quantized cache.
+inline __m256 codes_to_f32(__m128i codes) {  // of the lower eight bytes
+  return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
+                       _mm256_set1_ps(float(kKvZeroCode)));
 }
 inline F32x16 load(const uint8_t* p) {
-  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {levels_to_f32(levels), levels_to_f32(_mm_srli_si128(levels, 8))};
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {codes_to_f32(codes), codes_to_f32(_mm_srli_si128(codes, 8))};
 }
 inline __m256 masked_load(const float* p, __m256i lanes, __m256 fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
@@ -168,12 +168,12 @@ inline void store_words(uint32_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
 }
 
-// Quantized levels in words, see quantized_layout.h.
-inline U32x16 load_levels(const uint8_t* p) {
+// Quantized codes in words, see quantized_layout.h.
+inline U32x16 load_codes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
 }
-inline void store_levels(uint8_t* p, U32x16 x) {
+inline void store_codes(uint8_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.hi);
 }
@@ -185,10 +185,10 @@ inline U32x16 high_nibbles(U32x16 a) {
   return low_nibbles({_mm256_srli_epi32(a.lo, 4), _mm256_srli_epi32(a.hi, 4)});
 }
 
-// What levels are as numbers: level - zero.
+// What codes are as numbers: code - zero.
 template <int kBits>
-struct LevelValues {
-  explicit LevelValues(int zero) : zeros(_mm256_set1_ps(float(zero))) {}
+struct CodeValues {
+  explicit CodeValues(int zero) : zeros(_mm256_set1_ps(float(zero))) {}
   // The kBits from bit kShift of each word on.
   template <int kShift>
   F32x16 at(U32x16 words) const {
@@ -197,8 +197,8 @@ struct LevelValues {
   template <int kShift>
   __m256 value(__m256i words) const {
     const __m256i mask = _mm256_set1_epi32((1 << kBits) - 1);
-    const __m256i level = _mm256_and_si256(_mm256_srli_epi32(words, kShift), mask);
-    return _mm256_sub_ps(_mm256_cvtepi32_ps(level), zeros);
+    const __m256i code = _mm256_and_si256(_mm256_srli_epi32(words, kShift), mask);
+    return _mm256_sub_ps(_mm256_cvtepi32_ps(code), zeros);
   }
   __m256 zeros;
 };

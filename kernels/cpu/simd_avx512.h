@@ -32,11 +32,11 @@ inline F32x16 load(const bf16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-// Levels of a quantized cache.
+// Codes of a quantized cache.
 inline F32x16 load(const uint8_t* p) {
-  const __m128i levels = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-  return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(levels)),
-                        _mm512_set1_ps(float(kKvZeroLevel)))};
+  const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)),
+                        _mm512_set1_ps(float(kKvZeroCode)))};
 }
 // The first n lanes, the others `fill`.
 inline F32x16 load_first(const float* p, int64_t n, float fill) {
@@ -97,9 +97,9 @@ inline U32x16 load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline U32x16 operator+(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 
-// Quantized levels in words, see quantized_layout.h.
-inline U32x16 load_levels(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
-inline void store_levels(uint8_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
+// Quantized codes in words, see quantized_layout.h.
+inline U32x16 load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
+inline void store_codes(uint8_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 inline U32x16 low_nibbles(U32x16 a) {
   return {_mm512_and_si512(a.v, _mm512_set1_epi32(0x0f0f0f0f))};
 }
@@ -107,25 +107,25 @@ inline U32x16 high_nibbles(U32x16 a) {
   return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
 }
 
-// What levels are as numbers: level - zero.
+// What codes are as numbers: code - zero.
 template <int kBits>
-struct LevelValues {
-  explicit LevelValues(int zero) : zeros(_mm512_set1_ps(float(zero))) {}
+struct CodeValues {
+  explicit CodeValues(int zero) : zeros(_mm512_set1_ps(float(zero))) {}
   // The kBits from bit kShift of each word on.
   template <int kShift>
   F32x16 at(U32x16 words) const {
     const __m512i lowest = _mm512_setr4_epi32(int(0xffffff00), int(0xffffff04), int(0xffffff08),
                                               int(0xffffff0c));  // of each word, with zeros above
-    const __m512i level =
+    const __m512i code =
         _mm512_shuffle_epi8(words.v, _mm512_add_epi32(lowest, _mm512_set1_epi32(kShift / 8)));
-    return {_mm512_sub_ps(_mm512_cvtepi32_ps(level), zeros)};
+    return {_mm512_sub_ps(_mm512_cvtepi32_ps(code), zeros)};
   }
   __m512 zeros;
 };
 
 template <>
-struct LevelValues<4> {
-  explicit LevelValues(int zero)
+struct CodeValues<4> {
+  explicit CodeValues(int zero)
       : table(_mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                             _mm512_set1_ps(float(zero)))) {}
   template <int kShift>

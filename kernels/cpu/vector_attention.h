@@ -235,7 +235,7 @@ struct CacheRow<uint8_t> {
     inverse = finite ? 127 / largest : 0;
   }
   F32x16 operator()(F32x16 x) const {
-    return round(x * splat(inverse)) + splat(float(kKvZeroLevel));
+    return round(x * splat(inverse)) + splat(float(kKvZeroCode));
   }
   float scale = 0, inverse = 0;
 };

@@ -6,8 +6,8 @@
 namespace minfer::cpu {
 namespace {
 
-// Columns of which one pass over the tokens is made: their inputs stay in the second-level cache,
-// the levels of a tile's panels in the first.
+// Columns of which one pass over the tokens is made: their inputs stay in the second-code cache,
+// the codes of a tile's panels in the first.
 constexpr int64_t kDotColumns = 1024;
 
 // Tokens of a tile, which has a row for each plane of them.
@@ -16,24 +16,24 @@ constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
 
 static_assert(kDotRows <= kSpareInputRows);
 
-// Panels of a tile: levels at the first step's columns, scales and mins at the panel's beginning.
+// Panels of a tile: codes at the first step's columns, scales and mins at the panel's beginning.
 template <typename Scale>
 struct DotPanels {
-  const uint8_t* levels;
+  const uint8_t* codes;
   const Scale *scales, *mins;  // mins may be null
   int64_t panel_bytes, panel_scales;
 };
 
-inline I32x16 splat_columns(const int8_t* levels) {  // four of them, in each lane
+inline I32x16 splat_columns(const int8_t* codes) {  // four of them, in each lane
   int32_t word;
-  __builtin_memcpy(&word, levels, sizeof word);
+  __builtin_memcpy(&word, codes, sizeof word);
   return splat_int(word);
 }
 
 // totals[t][p][lane] += products of steps [step_begin, step_end), for kTokens rows of input blocks
 // `input_stride` apart; the tile has a row of sums for each plane of a token
 template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
-[[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedLevels& w,
+[[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedCodes& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
                                 int64_t step_end) {
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
@@ -54,35 +54,35 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
     // Past the end of these panels come the next ones.
     const int64_t ahead = kMatvecPrefetchBytes +
                           (step < step_end - kStepsAhead ? 0 : (kPanels - 1) * panels.panel_bytes);
-    I32x16 sum[kRows][kPanels], level_sum[kPanels];
+    I32x16 sum[kRows][kPanels], code_sum[kPanels];
     for (int r = 0; r < kRows; ++r) {
       for (int p = 0; p < kPanels; ++p) sum[r][p] = splat_int(block_of(r).start[half]);
     }
-    for (int p = 0; p < kPanels; ++p) level_sum[p] = splat_int(0);
-    const auto add_columns = [&](const U32x16(&levels)[kPanels], int column) {
+    for (int p = 0; p < kPanels; ++p) code_sum[p] = splat_int(0);
+    const auto add_columns = [&](const U32x16(&codes)[kPanels], int column) {
       for (int r = 0; r < kRows; ++r) {
-        const I32x16 x = splat_columns(block_of(r).levels + half * kStep + column);
-        for (int p = 0; p < kPanels; ++p) sum[r][p] = add_dot(sum[r][p], levels[p], x);
+        const I32x16 x = splat_columns(block_of(r).codes + half * kStep + column);
+        for (int p = 0; p < kPanels; ++p) sum[r][p] = add_dot(sum[r][p], codes[p], x);
       }
       if constexpr (kAsymmetric) {
         const I32x16 ones = splat_int(0x01010101);
-        for (int p = 0; p < kPanels; ++p) level_sum[p] = add_dot(level_sum[p], levels[p], ones);
+        for (int p = 0; p < kPanels; ++p) code_sum[p] = add_dot(code_sum[p], codes[p], ones);
       }
     };
-    for (int c = 0; c < kStep; c += kColumns, panels.levels += kWordBytes) {
-      U32x16 words[kPanels], levels[kPanels];
+    for (int c = 0; c < kStep; c += kColumns, panels.codes += kWordBytes) {
+      U32x16 words[kPanels], codes[kPanels];
       for (int p = 0; p < kPanels; ++p) {
-        const uint8_t* const from = panels.levels + p * panels.panel_bytes;
-        if constexpr (kTokens == 1) prefetch_levels(from, ahead);
-        words[p] = load_levels(from);
+        const uint8_t* const from = panels.codes + p * panels.panel_bytes;
+        if constexpr (kTokens == 1) prefetch_codes(from, ahead);
+        words[p] = load_codes(from);
       }
       if constexpr (kBits == 8) {
         add_columns(words, c);
       } else {
-        for (int p = 0; p < kPanels; ++p) levels[p] = low_nibbles(words[p]);
-        add_columns(levels, c);
-        for (int p = 0; p < kPanels; ++p) levels[p] = high_nibbles(words[p]);
-        add_columns(levels, c + 4);
+        for (int p = 0; p < kPanels; ++p) codes[p] = low_nibbles(words[p]);
+        add_columns(codes, c);
+        for (int p = 0; p < kPanels; ++p) codes[p] = high_nibbles(words[p]);
+        add_columns(codes, c + 4);
       }
     }
     for (int p = 0; p < kPanels; ++p) {
@@ -94,7 +94,7 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = total[r / kPlanes][p];
         if constexpr (kAsymmetric) {
-          sum[r][p] = add_product(sum[r][p], level_sum[p], splat_int(block_of(r).minus_zero));
+          sum[r][p] = add_product(sum[r][p], code_sum[p], splat_int(block_of(r).minus_zero));
         }
         to = fma(to_float(sum[r][p]), scale * splat(block_of(r).scale), to);
       }
@@ -114,10 +114,10 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
 
 // The panels from `panel` on, at column 0.
 template <typename Scale>
-inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedLevels& w, int64_t panel) {
+inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedCodes& w, int64_t panel) {
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, w.bits);
   const int64_t panel_scales = w.n_groups * kPanel, at = panel * panel_scales;
-  return {.levels = w.levels + panel * panel_bytes,
+  return {.codes = w.codes + panel * panel_bytes,
           .scales = static_cast<const Scale*>(w.scales) + at,
           .mins = w.mins == nullptr ? nullptr : static_cast<const Scale*>(w.mins) + at,
           .panel_bytes = panel_bytes,
@@ -125,7 +125,7 @@ inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedLevels& 
 }
 
 template <int kBits, typename Scale, int kStep, InputForm kForm, int kPanels>
-void dot_panels(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* row,
+void dot_panels(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* row,
                 int64_t panel) {
   alignas(64) float totals[kPanels * kPanel] = {};
   dot_tile<kBits, Scale, kStep, kForm, 1, kPanels>(totals, panels_at<Scale>(piece, w, panel), w,
@@ -136,7 +136,7 @@ void dot_panels(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
 }
 
 template <int kBits, typename Scale, int kStep, InputForm kForm>
-void dot_matvec(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+void dot_matvec(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const InputBlock* const row =
       input + piece.token_begin * n_input_blocks(piece.in_dim) * n_planes(kForm);
   int64_t panel = piece.panel_begin;
@@ -148,20 +148,20 @@ void dot_matvec(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
   }
 }
 
-// 4-bit levels as 8-bit ones.
-inline void widen_levels(uint8_t* to, const uint8_t* levels, int64_t n_columns) {
+// 4-bit codes as 8-bit ones.
+inline void widen_codes(uint8_t* to, const uint8_t* codes, int64_t n_columns) {
   constexpr int64_t kWordBytes = 4 * kPanel;
-  for (int64_t k = 0; k < n_columns; k += 8, levels += kWordBytes, to += 2 * kWordBytes) {
-    const U32x16 words = load_levels(levels);
-    store_levels(to, low_nibbles(words));
-    store_levels(to + kWordBytes, high_nibbles(words));
+  for (int64_t k = 0; k < n_columns; k += 8, codes += kWordBytes, to += 2 * kWordBytes) {
+    const U32x16 words = load_codes(codes);
+    store_codes(to, low_nibbles(words));
+    store_codes(to + kWordBytes, high_nibbles(words));
   }
 }
 
 // Several tokens: block of columns by block of columns, in tiles whose last one may take rows of
 // input that are not the piece's, and a panel twice.
 template <typename Scale, int kStep, InputForm kForm>
-void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
+void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
   constexpr int kTokens = kTileTokensOf<kForm>;
   const int64_t panels = piece.panel_end - piece.panel_begin;
@@ -179,14 +179,14 @@ void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
       DotPanels<Scale> at = panels_at<Scale>(piece, w, piece.panel_begin + panel);
-      at.levels += begin * kStep * kPanel * w.bits / 8;
+      at.codes += begin * kStep * kPanel * w.bits / 8;
       if (w.bits == 4) {
         constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
         for (int64_t p = 0; p < n; ++p) {
-          widen_levels(widened + p * kWidenedBytes, at.levels + p * at.panel_bytes,
-                       (end - begin) * kStep);
+          widen_codes(widened + p * kWidenedBytes, at.codes + p * at.panel_bytes,
+                      (end - begin) * kStep);
         }
-        at.levels = widened;
+        at.codes = widened;
         at.panel_bytes = kWidenedBytes;
       }
       if (n < kDotPanels) at.panel_bytes = at.panel_scales = 0;
@@ -210,8 +210,8 @@ void dot_matmul(const MatmulPiece& piece, const PackedLevels& w, const InputBloc
 }
 
 template <InputForm kForm>
-void matmul_bytes(const MatmulPiece& piece, const PackedLevels& w, const InputBlock* input) {
-  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+void matmul_bytes(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
+  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin == 1) {
       dot_matvec<kBits, Scale, kStep, kForm>(piece, w, input);
     } else {

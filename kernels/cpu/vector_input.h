@@ -29,7 +29,7 @@ inline void for_blocks(const float* x, int64_t n_rows, int64_t cols, F&& f) {
   }
 }
 
-// The quantized form of one block: level = round(x * inverse) + zero.
+// The quantized form of one block: code = round(x * inverse) + zero.
 struct BlockScale {
   float scale, inverse, zero;
 };
@@ -47,8 +47,8 @@ inline BlockScale block_scale(const BlockLanes& x, bool asymmetric) {
   return {range / 255, inverse, first_lane(round(splat(-128 - lowest * inverse)))};
 }
 
-inline void set_sums(InputBlock& block, int half, int64_t sum, int zero_level) {
-  block.start[half] = int32_t(-zero_level * sum);
+inline void set_sums(InputBlock& block, int half, int64_t sum, int zero_code) {
+  block.start[half] = int32_t(-zero_code * sum);
   block.sum[half] = block.scale * float(sum);
 }
 
@@ -56,23 +56,23 @@ inline void quantize_block(InputBlock& block, const BlockLanes& x, const InputFo
   const BlockScale to = block_scale(x, format.form == InputForm::Asymmetric);
   if (to.inverse == 0) {  // zeros, or what is no number
     block = {
-        .scale = to.scale, .minus_zero = 0, .start = {}, .sum = {to.scale, to.scale}, .levels = {}};
+        .scale = to.scale, .minus_zero = 0, .start = {}, .sum = {to.scale, to.scale}, .codes = {}};
     return;
   }
   const F32x16 inverse = splat(to.inverse), zero = splat(to.zero);
   const F32x16 highest = splat(127);  // the lowest cannot be passed: zero is rounded from it
   const F32x16 low = min(highest, round(x.low * inverse) + zero);
   const F32x16 high = min(highest, round(x.high * inverse) + zero);
-  store(block.levels, low);
-  store(block.levels + kPanel, high);
+  store(block.codes, low);
+  store(block.codes + kPanel, high);
   block.scale = to.scale;
   block.minus_zero = -int(to.zero);
   if (format.step == kBrick) {
-    set_sums(block, 0, int(sum_lanes(low + high)) + kBrick * block.minus_zero, format.zero_level);
-    set_sums(block, 1, 0, format.zero_level);  // not read
+    set_sums(block, 0, int(sum_lanes(low + high)) + kBrick * block.minus_zero, format.zero_code);
+    set_sums(block, 1, 0, format.zero_code);  // not read
   } else {
-    set_sums(block, 0, int(sum_lanes(low)) + kPanel * block.minus_zero, format.zero_level);
-    set_sums(block, 1, int(sum_lanes(high)) + kPanel * block.minus_zero, format.zero_level);
+    set_sums(block, 0, int(sum_lanes(low)) + kPanel * block.minus_zero, format.zero_code);
+    set_sums(block, 1, int(sum_lanes(high)) + kPanel * block.minus_zero, format.zero_code);
   }
 }
 

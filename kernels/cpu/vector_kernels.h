@@ -11,7 +11,7 @@ constexpr CpuKernels vector_kernels(const ByteProducts& bytes) {
       .matmul_f32 = matmul<float>,
       .matmul_f16 = matmul<f16>,
       .matmul_bf16 = matmul<bf16>,
-      .matmul_levels = matmul_levels,
+      .matmul_codes = matmul_codes,
       .bytes = bytes,
       .attention_f32 = attention<float>,
       .attention_f16 = attention<f16>,

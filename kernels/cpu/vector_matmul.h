@@ -20,9 +20,9 @@ static_assert(kTilePanels <= kMaxTilePanels && kTileTokens <= kManyTokens);
 // each page of 4 KB. `minfer bench` decodes 6 to 8 % faster with it.
 constexpr int64_t kMatvecPrefetchBytes = 4096;
 
-// Levels take more instructions a byte, so that fewer loads are in flight by themselves: the second
+// Codes take more instructions a byte, so that fewer loads are in flight by themselves: the second
 // level of the cache is filled from far, the first one from near.
-inline void prefetch_levels(const uint8_t* from, int64_t ahead = kMatvecPrefetchBytes) {
+inline void prefetch_codes(const uint8_t* from, int64_t ahead = kMatvecPrefetchBytes) {
   __builtin_prefetch(from + 512);
   __builtin_prefetch(from + ahead, 0, 2);
 }

@@ -12,12 +12,12 @@ constexpr int kPlanes = n_planes(InputForm::Planes);
 // of the block lie in [2^21, 2^22): what is rounded off is 2^-22 of it at most. The bytes are
 // signed: what a byte keeps of its number is taken from it before the next one is cut off.
 inline void quantize_to_planes(InputBlock* planes, const BlockLanes& x, const InputFormat& format) {
-  constexpr uint32_t kMantissaBits = 23, kBias = 127, kLevelBits = 21;
+  constexpr uint32_t kMantissaBits = 23, kBias = 127, kCodeBits = 21;
   const uint32_t bits = largest_magnitude_bits(x);
   const float magnitude = __builtin_bit_cast(float, bits);
   const uint32_t exponent = bits >> kMantissaBits;
-  float unit = __builtin_bit_cast(float, (exponent - kLevelBits) << kMantissaBits);
-  float inverse = __builtin_bit_cast(float, (2 * kBias + kLevelBits - exponent) << kMantissaBits);
+  float unit = __builtin_bit_cast(float, (exponent - kCodeBits) << kMantissaBits);
+  float inverse = __builtin_bit_cast(float, (2 * kBias + kCodeBits - exponent) << kMantissaBits);
   if (magnitude < kSmallestInput) unit = inverse = 0;
   if (!(magnitude <= __FLT_MAX__)) unit = __builtin_nanf("");
   I32x16 low = to_int(x.low * splat(inverse)), high = to_int(x.high * splat(inverse));
@@ -25,14 +25,14 @@ inline void quantize_to_planes(InputBlock* planes, const BlockLanes& x, const In
     InputBlock& block = planes[plane];
     block.scale = unit;
     block.minus_zero = 0;
-    const I8x32 levels = low_bytes(low, high);
-    store(block.levels, levels);
+    const I8x32 codes = low_bytes(low, high);
+    store(block.codes, codes);
     low = without_low_byte(low);
     high = without_low_byte(high);
     int sums[2];
-    sum_halves(sums, levels);
+    sum_halves(sums, codes);
     if (format.step == kBrick) sums[0] += sums[1];
-    for (int half = 0; half < 2; ++half) set_sums(block, half, sums[half], format.zero_level);
+    for (int half = 0; half < 2; ++half) set_sums(block, half, sums[half], format.zero_code);
   }
 }
 

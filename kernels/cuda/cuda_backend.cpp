@@ -22,7 +22,7 @@ CudaBackend::CudaBackend(const CudaOptions& options)
   MINFER_CHECK(type_ == DType::F16 || type_ == DType::BF16, "compute type ", type_);
   MINFER_CHECK(options.activations != Activations::Int8Asym && !(int8_activations_ && cublas_),
                "activations ", int(options.activations), cublas_ ? " with cuBLAS" : "");
-  MINFER_REQUIRE(Gpu, !int8_activations_ || can_multiply_levels(), "int8 activations on ",
+  MINFER_REQUIRE(Gpu, !int8_activations_ || can_multiply_codes(), "int8 activations on ",
                  device_.name, ": they need a Hopper card, and a build for it");
 }
 
@@ -105,12 +105,12 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
     }
     return pack_matrix(values.view());
   }
-  Matrix matrix = allocate_levels(host.levels.dtype, host.scales.dtype, host.asymmetric(),
-                                  host.out_dim(), host.in_dim(), host.group);
+  Matrix matrix = allocate_codes(host.codes.dtype, host.scales.dtype, host.asymmetric(),
+                                 host.out_dim(), host.in_dim(), host.group);
   const auto part_bytes = [](const Tensor& t) { return t ? align_up(t.n_bytes(), 256) : 0; };
   const Tensor staged =
       scratch(staging_, DType::U8,
-              {part_bytes(host.levels) + part_bytes(host.scales) + part_bytes(host.mins)});
+              {part_bytes(host.codes) + part_bytes(host.scales) + part_bytes(host.mins)});
   char* to = static_cast<char*>(staged.data);
   const auto send = [&](const Tensor& part) {
     if (!part) return Tensor();
@@ -119,8 +119,8 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
     to += part_bytes(part);
     return there;
   };
-  QuantizedMatrix on_device{send(host.levels), send(host.scales), send(host.mins), host.group};
-  pack_levels(stream_.get(), matrix, on_device, 0);
+  QuantizedMatrix on_device{send(host.codes), send(host.scales), send(host.mins), host.group};
+  pack_codes(stream_.get(), matrix, on_device, 0);
   return matrix;
 }
 
@@ -135,9 +135,9 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   table.out_dim = host.out_dim();
   table.in_dim = host.in_dim();
   table.group = host.group;
-  table.dtype = host.levels.dtype;
+  table.dtype = host.codes.dtype;
   table.by_rows = true;
-  table.storage = upload(host.levels);
+  table.storage = upload(host.codes);
   table.scales = upload(host.scales);
   if (host.mins) table.mins = upload(host.mins);
   table.n_bytes = host.n_bytes();
@@ -284,12 +284,12 @@ std::vector<Tensor> CudaBackend::float_weights(std::span<const Matrix* const> ma
   return weights;
 }
 
-bool CudaBackend::are_of_levels(std::span<const Matrix* const> matrices) const {
+bool CudaBackend::are_of_codes(std::span<const Matrix* const> matrices) const {
   return int8_activations_ && std::all_of(matrices.begin(), matrices.end(),
-                                          [](const Matrix* w) { return fits_level_rows(*w); });
+                                          [](const Matrix* w) { return fits_code_rows(*w); });
 }
 
-void CudaBackend::run_levels(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue) {
+void CudaBackend::run_codes(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue) {
   const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
     return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
   };
@@ -297,21 +297,21 @@ void CudaBackend::run_levels(Tensor x, std::span<const MatvecPart> products, Epi
   for (const MatvecPart& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
   char* memory = static_cast<char*>(scratch(dequantized_, DType::U8, {n_bytes}).data);
   const auto next_rows = [&](int64_t n, int64_t in_dim) {
-    const LevelRows rows{{memory, DType::U8, {n, in_dim}},
-                         {memory + align_up(n * in_dim, 256), DType::F32, {n}}};
+    const CodeRows rows{{memory, DType::U8, {n, in_dim}},
+                        {memory + align_up(n * in_dim, 256), DType::F32, {n}}};
     memory += bytes_of_rows(n, in_dim);
     return rows;
   };
-  const LevelRows x_rows = next_rows(x.shape[0], x.shape[1]);
+  const CodeRows x_rows = next_rows(x.shape[0], x.shape[1]);
   std::vector<UnpackPart> unpacked;
-  std::vector<LevelsPart> parts;
+  std::vector<CodesPart> parts;
   for (const MatvecPart& p : products) {
     unpacked.push_back({p.w, next_rows(p.w->out_dim, p.w->in_dim)});
     parts.push_back({unpacked.back().to, p.out, p.bias});
   }
-  unpack_levels(stream_.get(), unpacked);
+  unpack_codes(stream_.get(), unpacked);
   quantize_rows(stream_.get(), x_rows, x);
-  multiply_levels(stream_.get(), x_rows, parts, epilogue);
+  multiply_codes(stream_.get(), x_rows, parts, epilogue);
 }
 
 void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {
@@ -333,7 +333,7 @@ void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
   for (const Product& p : products) matrices.push_back(&p.w);
   // As those of a prompt's last token, which goes through matvec.
   const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
-  if (!are_logits && are_of_levels(matrices)) return run_levels(x, packed_parts, epilogue);
+  if (!are_logits && are_of_codes(matrices)) return run_codes(x, packed_parts, epilogue);
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
   for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
@@ -351,7 +351,7 @@ void CudaBackend::ffn_hidden(const FfnArgs& a) {
     return matvec(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
   }
   const Matrix* const matrices[] = {&gate.weight, &up.weight};
-  if (are_of_levels(matrices)) return run_levels(x, packed_parts, Epilogue::SwiGlu);
+  if (are_of_codes(matrices)) return run_codes(x, packed_parts, Epilogue::SwiGlu);
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], a.out, gate.bias}, {weights[1], a.out, up.bias}};
   run_gemm(x, parts, Epilogue::SwiGlu);
@@ -429,7 +429,7 @@ void CudaBackend::qkv_append(const QkvArgs& a, KvLayer& cache, Tensor cos_sin, B
   }
   const bool has_norm = a.norm.kind != QkNorm::None;
   if (batch.size() != 1 || has_norm || cublas_ || a.x.shape[0] <= kMaxMatvecTokens ||
-      are_of_levels(matrices) || !gemm_appends(a.x, parts, cache, batch.front().pos, cos_sin)) {
+      are_of_codes(matrices) || !gemm_appends(a.x, parts, cache, batch.front().pos, cos_sin)) {
     return Backend::qkv_append(a, cache, cos_sin, batch);
   }
   check_batch("qkv_append", batch, a.x.shape[0], cache, 1);

@@ -77,10 +77,10 @@ class CudaBackend final : public Backend {
   // Ours or cuBLAS's.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
-  // Whether products of many tokens by these, in one launch, are of rows of levels.
-  bool are_of_levels(std::span<const Matrix* const> matrices) const;
-  // Such a launch: of the input's rows and the weights' makes levels, and multiplies them.
-  void run_levels(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
+  // Whether products of many tokens by these, in one launch, are of rows of codes.
+  bool are_of_codes(std::span<const Matrix* const> matrices) const;
+  // Such a launch: of the input's rows and the weights' makes codes, and multiplies them.
+  void run_codes(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
   // Where the cache has the rows of each sequence of a batch, its tables sent to the card where

@@ -81,25 +81,25 @@ bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cac
 void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
                  std::span<const GemmPart, 3> qkv, Tensor cos_sin);
 
-// Rows of levels of 8 bits with a sign, one scale each: a row is level * scale.
-struct LevelRows {
-  Tensor levels;  // [n, in] U8, in two's complement
+// Rows of codes of 8 bits with a sign, one scale each: a row is code * scale.
+struct CodeRows {
+  Tensor codes;   // [n, in] U8, in two's complement
   Tensor scales;  // [n] F32
 };
-struct LevelsPart {
-  LevelRows w;  // of [out, in]
+struct CodesPart {
+  CodeRows w;   // of [out, in]
   Tensor out;   // [n_tokens, out] half or F32
   Tensor bias;  // [out] half, or null
 };
 
-// The same of levels, by the integer tensor cores: sums of products of levels are exact, and are
+// The same of codes, by the integer tensor cores: sums of products of codes are exact, and are
 // rounded to F32 and multiplied by both scales. Store, Accumulate and SwiGlu; `in` a multiple of 16
-// and so small that no sum overflows. can_multiply_levels says whether this card and build have
+// and so small that no sum overflows. can_multiply_codes says whether this card and build have
 // them.
-constexpr int64_t kMaxLevelColumns = (int64_t{1} << 31) / (128 * 128) - 16;
-bool can_multiply_levels();
-void multiply_levels(cudaStream_t stream, const LevelRows& x, std::span<const LevelsPart> parts,
-                     Epilogue epilogue);
+constexpr int64_t kMaxCodeColumns = (int64_t{1} << 31) / (128 * 128) - 16;
+bool can_multiply_codes();
+void multiply_codes(cudaStream_t stream, const CodeRows& x, std::span<const CodesPart> parts,
+                    Epilogue epilogue);
 
 // ---- matvec/: products of 1 to 8 tokens, at the bandwidth of the weights ------------------------
 
@@ -112,9 +112,9 @@ struct MatvecNorm {
   bool is_rms = true;  // else LayerNorm
 };
 
-// One matrix of a product as it is packed, also where levels of many tokens are multiplied.
+// One matrix of a product as it is packed, also where codes of many tokens are multiplied.
 struct MatvecPart {
-  const Matrix* w;  // floats row-major, or packed levels
+  const Matrix* w;  // floats row-major, or packed codes
   Tensor out;       // [n_tokens, out]
   Tensor bias;      // [out] half, or null
 };
@@ -123,17 +123,17 @@ struct MatvecPart {
 void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
             std::span<const MatvecPart> parts, Epilogue epilogue);
 
-// ---- quant/: packed levels ----------------------------------------------------------------------
+// ---- quant/: packed codes ----------------------------------------------------------------------
 
-// Room for packed levels U8 or U4 with scales F16 or F32; not filled. They lie in tiles in the
+// Room for packed codes U8 or U4 with scales F16 or F32; not filled. They lie in tiles in the
 // order of matvec's fragments (quant/packed_layout.h), in groups that cuda_keeps_groups() allows.
-Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                       int64_t group);
+Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                      int64_t group);
 
 // Fills rows [first_row, first_row + rows.out_dim()) of it from `rows`, whose tensors are device
 // memory. first_row is a multiple of 16, and so is the number of rows, or they are the last ones.
-void pack_levels(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
-                 int64_t first_row);
+void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
+                int64_t first_row);
 
 constexpr size_t kMaxDequantizeParts = 3;
 
@@ -143,23 +143,23 @@ struct DequantizePart {
   int64_t begin = 0;
 };
 
-// All parts (1 to 3), their outs of one type: those of levels U4 in one launch, those of U8 in one.
+// All parts (1 to 3), their outs of one type: those of codes U4 in one launch, those of U8 in one.
 void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts);
 
-// For multiply_levels(). x [n, in] half: a row's scale is its largest magnitude over 127. Where
+// For multiply_codes(). x [n, in] half: a row's scale is its largest magnitude over 127. Where
 // that is not finite, neither is the scale, nor what is made of it.
-void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x);
+void quantize_rows(cudaStream_t stream, const CodeRows& to, Tensor x);
 
-// Rows of levels of all rows of w, packed levels: as they are where w has 8 bits, one scale a row
+// Rows of codes of all rows of w, packed codes: as they are where w has 8 bits, one scale a row
 // and no minimums, else rounded again, to 127 for the largest magnitude that a row's scales and
-// minimums allow. fits_level_rows says whether w can be made such: its rows are whole 16 bytes then
-// and at most kMaxLevelColumns.
+// minimums allow. fits_code_rows says whether w can be made such: its rows are whole 16 bytes then
+// and at most kMaxCodeColumns.
 struct UnpackPart {
   const Matrix* w;
-  LevelRows to;
+  CodeRows to;
 };
-bool fits_level_rows(const Matrix& w);
-void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts);  // 1 to 3
+bool fits_code_rows(const Matrix& w);
+void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts);  // 1 to 3
 
 // out[i] = row ids[i] of the table, of any type: out [n, in] F32, ids [n] in device memory.
 void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int32_t* ids);
@@ -167,7 +167,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
 // ---- attention/ --------------------------------------------------------------------------------
 
 // A KvLayer here: keys and values [n_pages, n_kv_heads, kPagePositions, head_dim], F16, or U8 with
-// scales [n_pages, n_kv_heads, kPagePositions] F32: (level - 128) * scale.
+// scales [n_pages, n_kv_heads, kPagePositions] F32: (code - 128) * scale.
 
 // Turns pairs (i, i + rotary_dim / 2) of each head by the angle of its position, as Backend::rope.
 // x [n_tokens, n_heads, head_dim] half; out the same shape in the same dtype, then x itself if so

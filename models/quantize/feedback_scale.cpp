@@ -24,8 +24,8 @@ Trials losses(const FeedbackGroup& group, const Trials& scales, float low, float
   for (size_t j = 0; j < left.size(); ++j, u += group.n + 1) {
     Trials error;
     for (size_t l = 0; l < kTrials; ++l) {
-      const float w = left[j][l], level = rounded_within(w * inverse[l], low, high);
-      error[l] = (w - scales[l] * level) / u[0];
+      const float w = left[j][l], code = rounded_within(w * inverse[l], low, high);
+      error[l] = (w - scales[l] * code) / u[0];
       loss[l] += error[l] * error[l];
     }
     for (size_t k = j + 1; k < left.size(); ++k) {

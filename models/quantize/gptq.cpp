@@ -161,7 +161,7 @@ void quantize_with_feedback(std::span<float> rows, std::span<GroupScale> scales,
       }
       scales[size_t(r * n_groups + group_index)] = scale;
       for (int64_t j = begin; j < end; ++j) {
-        const float stored = scale.scale * float(int{level_of(w[j], scale)} - scale.zero);
+        const float stored = scale.scale * float(int{code_of(w[j], scale)} - scale.zero);
         const float error = (w[j] - stored) / u(j)[j];
         subtract(w + j + 1, error, u(j) + j + 1, end - j - 1);
         errors[size_t(r * group + j - begin)] = error;

@@ -46,7 +46,7 @@ constexpr double kFeedbackDamping = 0.01, kCorrectionDamping = 0.1;
 // rows += drift H^-1, which makes sum |y - w x|^2 least; both [n, in].
 void follow_drift(std::span<float> rows, std::span<const float> drift, const InverseFactor& factor);
 
-// Replaces the weights of rows [n, in] by what they are stored as, scale * (level - zero), and says
+// Replaces the weights of rows [n, in] by what they are stored as, scale * (code - zero), and says
 // by which scales, [n, in / group]. Rows are independent of each other.
 void quantize_with_feedback(std::span<float> rows, std::span<GroupScale> scales,
                             const InverseFactor& factor, const QuantizeFormat& format,

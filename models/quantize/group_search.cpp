@@ -23,12 +23,12 @@ using Vector8 = float __attribute__((vector_size(32)));
 // Weights of kLanes groups: [size][kLanes].
 using Tile = std::vector<float>;
 
-// Levels minus zero that a candidate may use, as floats.
+// Codes minus zero that a candidate may use, as floats.
 struct Range {
   Lanes low, high;
 };
 
-// Squared error of each group with the nearest levels, and what a better scale for the same levels
+// Squared error of each group with the nearest codes, and what a better scale for the same codes
 // follows from.
 struct Fit {
   Lanes error{};                       // sum (w - scale q)^2
@@ -117,7 +117,7 @@ Extremes extremes_of(const Tile& tile) {
   return x;
 }
 
-// Smallest and largest level minus zero, of a scale that is positive: a negative one mirrors them.
+// Smallest and largest code minus zero, of a scale that is positive: a negative one mirrors them.
 struct SignedRange {
   float low, high;
 };
@@ -128,7 +128,7 @@ class Search {
       : tile_(tile), format_(format), extremes_(extremes_of(tile)) {}
 
   // By the definition of rtn or rtn16.
-  Best plain(bool all_levels) const {
+  Best plain(bool all_codes) const {
     Best best;
     for (size_t l = 0; l < kLanes; ++l) {
       const float magnitude = extremes_.magnitude(l);
@@ -138,7 +138,7 @@ class Search {
         best.take(l, scale, 0, -zero, 15 - zero);
       } else if (format_.bits == 8) {
         best.take(l, stored_scale(magnitude / 127), 0, -127, 127);
-      } else if (!all_levels) {
+      } else if (!all_codes) {
         best.take(l, stored_scale(magnitude / 7), 0, -7, 7);
       } else {
         const SignedRange range = full_range(extremes_.high[l] > -extremes_.low[l]);
@@ -152,7 +152,7 @@ class Search {
     Best best = plain(true);
     best.error = fit(tile_, best.scale, best.range).error;
     const bool is_large = tile_.size() > kLargeGroup * kLanes;
-    Best candidate = best;  // its error is that of the best scale for its levels, not yet rounded
+    Best candidate = best;  // its error is that of the best scale for its codes, not yet rounded
     if (format_.asymmetric) {
       try_zero_points(candidate);
     } else if (format_.bits == 8) {
@@ -169,7 +169,7 @@ class Search {
 
  private:
   // The scale of a candidate is the largest magnitude (asymmetric: the span of the weights) divided
-  // by one of these. The steps are as wide as fitting the scale to the levels makes up for. Many
+  // by one of these. The steps are as wide as fitting the scale to the codes makes up for. Many
   // weights in a group have an extreme that is best cut off further.
   static constexpr float kFinest4 = 6.8f, kCoarsest4 = 11.0f, kCoarsestLarge4 = 32.0f;
   static constexpr float kStep4 = 0.2f;
@@ -206,7 +206,7 @@ class Search {
     }
   }
 
-  // Zero-points that put the middle of the levels near the middle of the weights.
+  // Zero-points that put the middle of the codes near the middle of the weights.
   void try_zero_points(Best& best) const {
     constexpr float kReach = 1;
     for (float divisor = kFinestSpan; divisor <= kCoarsestSpan; divisor += kStepSpan) {
@@ -228,8 +228,8 @@ class Search {
     }
   }
 
-  // The candidate's scale and its neighbours as f16, then the best scale for the levels that these
-  // give: each judged with the levels of the stored scale. `best` is replaced where one is better.
+  // The candidate's scale and its neighbours as f16, then the best scale for the codes that these
+  // give: each judged with the codes of the stored scale. `best` is replaced where one is better.
   void refine(Best candidate, Best& best) const {
     constexpr int kRounds = 2;
     for (int round = 0; round < kRounds; ++round) {
@@ -272,7 +272,7 @@ GroupScale group_scale(const Best& best, size_t l, const QuantizeFormat& format,
   const int zero = 1 << (format.bits - 1);
   const bool mirrored = high > -low;
   if (mirrored) return {-best.scale[l], zero, zero - high, zero - low};
-  MINFER_CHECK(method == QuantizeMethod::Rtn || format.bits == 8 || high == 7, "levels");
+  MINFER_CHECK(method == QuantizeMethod::Rtn || format.bits == 8 || high == 7, "codes");
   return {best.scale[l], zero, zero + low, zero + high};
 }
 
@@ -303,7 +303,7 @@ float stored_scale(float x) {
   return to_f32(scale);
 }
 
-uint8_t level_of(float weight, const GroupScale& scale) {
+uint8_t code_of(float weight, const GroupScale& scale) {
   if (scale.scale == 0) return static_cast<uint8_t>(scale.zero);
   const float low = float(scale.low - scale.zero), high = float(scale.high - scale.zero);
   return static_cast<uint8_t>(int(rounded_within(weight / scale.scale, low, high)) + scale.zero);

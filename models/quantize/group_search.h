@@ -4,8 +4,8 @@
 
 namespace minfer {
 
-// rtn    scale max|w| / 7 (8 bits: / 127), levels symmetric around the zero: a baseline
-// rtn16  all levels; the scale, which may be negative, puts the weight of largest magnitude on -8
+// rtn    scale max|w| / 7 (8 bits: / 127), codes symmetric around the zero: a baseline
+// rtn16  all codes; the scale, which may be negative, puts the weight of largest magnitude on -8
 // mse    as rtn16, with a search for the scale of least squared error
 enum class QuantizeMethod { Rtn, Rtn16, Mse };
 
@@ -16,7 +16,7 @@ struct QuantizeFormat {
   bool asymmetric = false;  // an integer zero-point in each group; 4 bits only
 };
 
-// w is near scale * (level - zero), level in [low, high]. The scale is a finite f16.
+// w is near scale * (code - zero), code in [low, high]. The scale is a finite f16.
 struct GroupScale {
   float scale = 0;
   int zero = 0;
@@ -32,7 +32,7 @@ void choose_scales(GroupScale* out, const float* weights, int64_t n_groups, int6
 // The finite f16 that a scale is stored as; what is not zero does not become zero.
 float stored_scale(float x);
 
-// The nearest level, ties to the even one of level - zero.
-uint8_t level_of(float weight, const GroupScale& scale);
+// The nearest code, ties to the even one of code - zero.
+uint8_t code_of(float weight, const GroupScale& scale);
 
 }  // namespace minfer

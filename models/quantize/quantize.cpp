@@ -45,19 +45,18 @@ void require_in_range(const std::vector<float>& values, int64_t first_row, int64
                   " cannot be quantized with f16 scales, at most ", kLargestF16, " can"));
 }
 
-void store_levels(const Tensor& levels, int64_t first_row, const std::vector<float>& values,
-                  const std::vector<GroupScale>& scales, int64_t group) {
-  auto* out =
-      static_cast<uint8_t*>(levels.data) + bytes_of(levels.dtype, first_row * levels.shape[1]);
-  const bool nibbles = levels.dtype == DType::U4;
+void store_codes(const Tensor& codes, int64_t first_row, const std::vector<float>& values,
+                 const std::vector<GroupScale>& scales, int64_t group) {
+  auto* out = static_cast<uint8_t*>(codes.data) + bytes_of(codes.dtype, first_row * codes.shape[1]);
+  const bool nibbles = codes.dtype == DType::U4;
   for (size_t g = 0; g < scales.size(); ++g) {
     const float* w = values.data() + static_cast<int64_t>(g) * group;
     if (nibbles) {
       for (int64_t i = 0; i < group; i += 2) {
-        *out++ = uint8_t(level_of(w[i], scales[g]) | level_of(w[i + 1], scales[g]) << 4);
+        *out++ = uint8_t(code_of(w[i], scales[g]) | code_of(w[i + 1], scales[g]) << 4);
       }
     } else {
-      for (int64_t i = 0; i < group; ++i) *out++ = level_of(w[i], scales[g]);
+      for (int64_t i = 0; i < group; ++i) *out++ = code_of(w[i], scales[g]);
     }
   }
 }
@@ -93,7 +92,7 @@ HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat&
       out.scales.as<f16>()[i] = to_f16(scales[g].scale);
       if (format.asymmetric) out.mins.as<float>()[i] = -scales[g].scale * float(scales[g].zero);
     }
-    store_levels(out.levels, begin, values, scales, group);
+    store_codes(out.codes, begin, values, scales, group);
   });
   return out;
 }

@@ -11,7 +11,7 @@ namespace minfer {
 // for them, with F16 scales. Rows are independent of each other and of n_threads. Throws Input,
 // naming row and column, for a weight that is not finite or that f16, the type of the scales and of
 // what other readers make of the matrix, cannot hold.
-//   gptq  with it levels and scales are chosen by GPTQ's error feedback (gptq.h)
+//   gptq  with it codes and scales are chosen by GPTQ's error feedback (gptq.h)
 HostQuantizedMatrix quantize_matrix(const Tensor& weights, const QuantizeFormat& format,
                                     QuantizeMethod method, int n_threads,
                                     const GptqInputs* gptq = nullptr);

@@ -112,7 +112,7 @@ CpuOptions quantized_options(const benchmark::State& state) {
 auto quantized_weights(const benchmark::State& state) {
   const int64_t in_dim = state.range(2), group = state.range(5) == 0 ? in_dim : state.range(5);
   HostQuantizedMatrix host =
-      filled_levels(state.range(4) == 4 ? DType::U4 : DType::U8, state.range(3), in_dim, group);
+      filled_codes(state.range(4) == 4 ? DType::U4 : DType::U8, state.range(3), in_dim, group);
   return [host = std::move(host)](Backend& backend) { return backend.pack_matrix(host.view()); };
 }
 
@@ -139,7 +139,7 @@ BENCHMARK(BM_QuantizedPrefill)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// Loading: levels of a checkpoint into the backend's panels.
+// Loading: codes of a checkpoint into the backend's panels.
 void BM_PackQuantized(benchmark::State& state) {
   const auto backend = make_cpu_backend(quantized_options(state));
   const auto pack = quantized_weights(state);

@@ -196,7 +196,7 @@ TEST_F(CudaModel, DecodesBehindAPromptInAnInt8Cache) {
   }
 }
 
-// So many positions that sums of levels with their zero level are long.
+// So many positions that sums of codes with their zero code are long.
 TEST_F(CudaModel, AttendsOverALongInt8Cache) { expect_steps_behind_a_prompt(*backend_, 9001, 16); }
 
 // Prompts of so many tokens that one launch makes q, k and v and fills the cache, in chunks of
@@ -266,7 +266,7 @@ TEST_F(CudaModel, RunsAtTheWidthOf7BAreAllAlike) {
   }
 }
 
-// Of levels the one kernel gives tiles of gate and up that are left over to several blocks each. On
+// Of codes the one kernel gives tiles of gate and up that are left over to several blocks each. On
 // 132 multiprocessors: 40 pairs of tiles and no others, in 3 parts; 20, in 3 parts of U4 and 5 of
 // U8, which are not alike; and 152 pairs, of which 20 in 2 or 4 parts.
 TEST_F(CudaModel, SharesTilesAmongBlocks) {

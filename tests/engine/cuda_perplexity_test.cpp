@@ -116,9 +116,9 @@ TEST_F(CudaPerplexity, Int8ActivationsCostLittle) {
   const auto demo = fs::path(MINFER_FIXTURES) / "../../models/demo";
   MINFER_NEEDS(demo);
   MINFER_NEEDS(wikitext_path());
-  std::unique_ptr<Backend> of_levels;
+  std::unique_ptr<Backend> of_codes;
   try {
-    of_levels = make_cuda_backend({.activations = Activations::Int8});
+    of_codes = make_cuda_backend({.activations = Activations::Int8});
   } catch (const Error& e) {
     ASSERT_EQ(e.kind(), ErrorKind::Gpu) << e.what();
     GTEST_SKIP() << e.what();
@@ -128,16 +128,15 @@ TEST_F(CudaPerplexity, Int8ActivationsCostLittle) {
        {quantized_copy(demo, {.type = StoredType::Int8, .group = 0}, dir.path() / "int8"),
         quantized_copy(demo, {.type = StoredType::Int4, .group = 64}, dir.path() / "int4")}) {
     SCOPED_TRACE(file);
-    const Model with_floats = load_model(file, *backend_),
-                with_levels = load_model(file, *of_levels);
+    const Model with_floats = load_model(file, *backend_), with_codes = load_model(file, *of_codes);
     const ScoringPlan plan = plan_scoring(read_file(wikitext_path()), *with_floats.tokenizer,
                                           {.ctx = 512, .raw_text = true});
     const auto windows = std::span<const ScoringWindow>(plan.windows).first(256);
     const double floats = perplexity(with_floats, *backend_, windows, DType::F16);
-    const double levels = perplexity(with_levels, *of_levels, windows, DType::F16);
-    testing::Test::RecordProperty(cat("int8_activations_", floats), cat(levels));
-    EXPECT_NE(levels, floats);
-    EXPECT_NEAR(levels / floats, 1, 5e-3);
+    const double codes = perplexity(with_codes, *of_codes, windows, DType::F16);
+    testing::Test::RecordProperty(cat("int8_activations_", floats), cat(codes));
+    EXPECT_NE(codes, floats);
+    EXPECT_NEAR(codes / floats, 1, 5e-3);
   }
 }
 

@@ -188,14 +188,14 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
   for (int64_t i = 0; i < tensor.view().n_bytes(); ++i) bytes[i] = uint8_t(engine());
   const double size = 1 / std::sqrt(double(shape.last()));
   bool is_known = false;
-  // `rms`: of the levels times the scales beside d.
+  // `rms`: of the codes times the scales beside d.
   const auto set_scales_of = [&]<typename Block>(DType its_type, Block* blocks, double rms) {
     if (dtype != its_type) return;
     is_known = true;
     for (int64_t i = 0; i < shape.n_elements() / Block::kElements; ++i) {
       const double d = size / rms * (0.5 + double(engine() % 1024) / 1024);
       blocks[i].d = to_f16(float(d));
-      // What takes the mean of the levels away.
+      // What takes the mean of the codes away.
       if constexpr (requires { blocks[i].dmin; }) blocks[i].dmin = to_f16(float(7.5 * d));
       if constexpr (requires { blocks[i].m; }) blocks[i].m = to_f16(float(-7.5 * d));
     }

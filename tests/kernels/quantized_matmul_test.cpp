@@ -11,13 +11,13 @@ namespace {
 constexpr int64_t kGroup = 32;  // columns of an input that share a scale, and of a step of a sum
 
 struct Format {
-  DType levels, scales;
+  DType codes, scales;
   bool with_mins;
   bool half_mins = false;  // numbers that F16 holds
 };
 
 std::ostream& operator<<(std::ostream& out, const Format& f) {
-  return out << f.levels << " with " << f.scales << (f.with_mins ? " and mins" : "");
+  return out << f.codes << " with " << f.scales << (f.with_mins ? " and mins" : "");
 }
 
 constexpr Format kFormats[] = {
@@ -38,10 +38,10 @@ void fill_random(const HostTensor& to, uint64_t seed, bool half, float scale) {
 HostQuantizedMatrix random_matrix(const Format& format, int64_t out_dim, int64_t in_dim,
                                   int64_t group) {
   HostQuantizedMatrix w =
-      make_quantized_matrix(format.levels, format.scales, out_dim, in_dim, group, format.with_mins);
+      make_quantized_matrix(format.codes, format.scales, out_dim, in_dim, group, format.with_mins);
   std::mt19937_64 engine(9);
-  auto* const levels = static_cast<uint8_t*>(w.levels.view().data);
-  for (int64_t i = 0; i < w.levels.view().n_bytes(); ++i) levels[i] = uint8_t(engine());
+  auto* const codes = static_cast<uint8_t*>(w.codes.view().data);
+  for (int64_t i = 0; i < w.codes.view().n_bytes(); ++i) codes[i] = uint8_t(engine());
   fill_random(w.scales, 10, format.scales == DType::F16, 0.1f);
   if (format.with_mins) fill_random(w.mins, 11, format.half_mins, 0.5f);
   return w;
@@ -51,15 +51,15 @@ HostQuantizedMatrix random_matrix(const Format& format, int64_t out_dim, int64_t
 struct Reference {
   explicit Reference(const QuantizedMatrix& w) {
     for (int64_t row = 0; row < w.out_dim(); ++row) {
-      const auto* levels = static_cast<const uint8_t*>(w.levels.rows(row, 1).data);
+      const auto* codes = static_cast<const uint8_t*>(w.codes.rows(row, 1).data);
       for (int64_t i = 0; i < w.in_dim(); ++i) {
-        const int level = w.bits() == 8 ? levels[i] : (levels[i / 2] >> (i % 2 * 4)) & 15;
+        const int code = w.bits() == 8 ? codes[i] : (codes[i / 2] >> (i % 2 * 4)) & 15;
         const int64_t group = row * w.n_groups() + i / w.group;
         const double scale = visit_float(w.scales.dtype, [&]<typename T>() {
           return double(to_f32(w.scales.as<const T>()[group]));
         });
         const double min = w.asymmetric() ? double(w.mins.as<const float>()[group]) : 0;
-        const double scaled = scale * (level - (w.asymmetric() ? 0 : w.zero_level()));
+        const double scaled = scale * (code - (w.asymmetric() ? 0 : w.zero_code()));
         values.push_back(scaled + min);
         magnitudes.push_back(std::abs(scaled) + std::abs(min));
       }
@@ -81,8 +81,8 @@ void quantize_row(double* out, const float* x, int64_t n, bool asymmetric) {
     const float steps = asymmetric ? 255 : 127, inverse = range > 0 ? steps / range : 0;
     const float zero = asymmetric && range > 0 ? std::nearbyint(-128 - low * inverse) : 0;
     for (int64_t i = begin; i < end; ++i) {
-      const float level = std::min(127.0f, std::nearbyint(x[i] * inverse) + zero);
-      out[i] = (double(level) - double(zero)) * double(range / steps);
+      const float code = std::min(127.0f, std::nearbyint(x[i] * inverse) + zero);
+      out[i] = (double(code) - double(zero)) * double(range / steps);
     }
   }
 }
@@ -280,7 +280,7 @@ INSTANTIATE_TEST_SUITE_P(Isa, QuantizedMatmul,
                                           testing::Values(Activations::Float, Activations::Int8,
                                                           Activations::Int8Asym)));
 
-TEST(QuantizedPanels, EmbedGivesTheValuesThatLevelsMean) {
+TEST(QuantizedPanels, EmbedGivesTheValuesThatCodesMean) {
   const auto backend = make_cpu_backend({.n_threads = 2, .isa = ""});
   constexpr int64_t kVocab = 37;
   const std::vector<TokenId> ids = {0, 36, 5, 5, 16, 15};

@@ -208,7 +208,7 @@ TEST(WeightFiles, ShardsWithoutAnIndexAreAWholeSet) {
 TEST(QuantizationMethods, HaveSeveralNames) {
   struct Name {
     json settings;
-    float first;  // of a row: the level 0 less the zero-point, stored as 7
+    float first;  // of a row: the code 0 less the zero-point, stored as 7
   };
   const Name names[] = {
       {{{"quant_method", "gptqmodel"}}, -8},

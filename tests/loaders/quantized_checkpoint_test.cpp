@@ -111,11 +111,11 @@ TEST(QuantizedCheckpoint, LastWordOfARowMayBeFilledUp) {
   EXPECT_EQ(row_of(packed, 1), (std::vector<float>{14, 12, 10, 4, 3, 2}));
 }
 
-// `packed` with random words [in / along_in][out / along_out] as levels in one group, scales 1 and
-// zero-points 8; expects level(words, row, column) - 8 everywhere.
-template <typename Level>
-void expect_levels(PackedDirectory packed, int64_t out_dim, int64_t in_dim, int64_t along_out,
-                   int64_t along_in, uint32_t zeros, Level level) {
+// `packed` with random words [in / along_in][out / along_out] as codes in one group, scales 1 and
+// zero-points 8; expects code(words, row, column) - 8 everywhere.
+template <typename Code>
+void expect_codes(PackedDirectory packed, int64_t out_dim, int64_t in_dim, int64_t along_out,
+                  int64_t along_in, uint32_t zeros, Code code) {
   std::mt19937 engine(1);
   std::vector<uint32_t> words(size_t(out_dim / along_out * (in_dim / along_in)));
   for (uint32_t& word : words) word = uint32_t(engine());
@@ -132,25 +132,25 @@ void expect_levels(PackedDirectory packed, int64_t out_dim, int64_t in_dim, int6
   const HostTensor values = values_of(*source, tensor_of(*source, "m.weight"));
   for (int64_t row = 0; row < out_dim; ++row) {
     for (int64_t column = 0; column < in_dim; ++column) {
-      ASSERT_EQ(values.at(row * in_dim + column), float(level(words, row, column)) - 8)
+      ASSERT_EQ(values.at(row * in_dim + column), float(code(words, row, column)) - 8)
           << "row " << row << ", column " << column;
     }
   }
 }
 
 // More than one tile of the loops, and not whole ones, against the definition.
-TEST(QuantizedCheckpoint, LevelsOfLargeMatricesKeepTheirPlaces) {
+TEST(QuantizedCheckpoint, CodesOfLargeMatricesKeepTheirPlaces) {
   constexpr int64_t kOut = 152;
   using Words = std::vector<uint32_t>;
-  expect_levels(packed_gptq(), kOut, 136, 1, 8, 0x77777777,
-                [](const Words& words, int64_t row, int64_t column) {
-                  return words[size_t(column / 8 * kOut + row)] >> column % 8 * 4 & 15;
-                });
-  expect_levels(packed_awq(), kOut, 134, 8, 1, 0x88888888,
-                [](const Words& words, int64_t row, int64_t column) {
-                  constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
-                  return words[size_t(column * (kOut / 8) + row / 8)] >> kPlaces[row % 8] * 4 & 15;
-                });
+  expect_codes(packed_gptq(), kOut, 136, 1, 8, 0x77777777,
+               [](const Words& words, int64_t row, int64_t column) {
+                 return words[size_t(column / 8 * kOut + row)] >> column % 8 * 4 & 15;
+               });
+  expect_codes(packed_awq(), kOut, 134, 8, 1, 0x88888888,
+               [](const Words& words, int64_t row, int64_t column) {
+                 constexpr int kPlaces[] = {0, 4, 1, 5, 2, 6, 3, 7};
+                 return words[size_t(column * (kOut / 8) + row / 8)] >> kPlaces[row % 8] * 4 & 15;
+               });
 }
 
 // A zero-point of 0, less one, has wrapped around.

@@ -43,8 +43,8 @@ HostTensor hessian_of(const HostTensor& x) {
   return h;
 }
 
-std::string levels_of(const HostQuantizedMatrix& q) {
-  return {static_cast<const char*>(q.levels.view().data), size_t(q.levels.view().n_bytes())};
+std::string codes_of(const HostQuantizedMatrix& q) {
+  return {static_cast<const char*>(q.codes.view().data), size_t(q.codes.view().n_bytes())};
 }
 
 // sum over inputs and rows of ((w - q) x)^2
@@ -114,7 +114,7 @@ double loss_of(const FeedbackGroup& group, const GroupScale& scale) {
   double loss = 0;
   for (int64_t j = 0; j < group.size; ++j) {
     const float* const u = group.upper + j * (group.n + 1);
-    const float stored = scale.scale * float(int{level_of(left[size_t(j)], scale)} - scale.zero);
+    const float stored = scale.scale * float(int{code_of(left[size_t(j)], scale)} - scale.zero);
     const float error = (left[size_t(j)] - stored) / u[0];
     loss += double{error} * double{error};
     for (int64_t k = j + 1; k < group.size; ++k) left[size_t(k)] -= error * u[k - j];
@@ -204,12 +204,12 @@ TEST(Gptq, DriftIsFollowed) {
   moved = random_normal(10, {kRows, kIn}, DType::F32, 1.0f);
   follow_drift({moved.as<float>(), size_t(kRows * kIn)}, before, factor);
   const QuantizeFormat format = {.bits = 4, .group = 8, .asymmetric = false};
-  EXPECT_EQ(levels_of(quantize_matrix(w, format, QuantizeMethod::Mse, 2, &with)),
-            levels_of(quantize_matrix(moved, format, QuantizeMethod::Mse, 1, &of_moved)));
+  EXPECT_EQ(codes_of(quantize_matrix(w, format, QuantizeMethod::Mse, 2, &with)),
+            codes_of(quantize_matrix(moved, format, QuantizeMethod::Mse, 1, &of_moved)));
 }
 
 // Where no input goes with another there is nothing to make up for.
-TEST(Gptq, IndependentInputsGiveTheNearestLevels) {
+TEST(Gptq, IndependentInputsGiveTheNearestCodes) {
   constexpr int64_t kIn = 64;
   HostTensor h(DType::F32, {kIn, kIn});
   for (int64_t i = 0; i < kIn * kIn; ++i) h.as<float>()[i] = i % (kIn + 1) == 0 ? 3.0f : 0.0f;
@@ -224,11 +224,11 @@ TEST(Gptq, IndependentInputsGiveTheNearestLevels) {
     dequantize_row(restored.data(), q.view(), row);
     for (int64_t i = 0; i < kIn; ++i) {
       const float scale = q.scales.at(row * 2 + i / 32), weight = w.at(row * kIn + i);
-      const float level = std::clamp(std::nearbyint(weight / scale), -8.0f, 7.0f);
-      EXPECT_EQ(restored[size_t(i)], level * scale) << row << ", " << i;
+      const float code = std::clamp(std::nearbyint(weight / scale), -8.0f, 7.0f);
+      EXPECT_EQ(restored[size_t(i)], code * scale) << row << ", " << i;
     }
   }
-  EXPECT_EQ(levels_of(quantize_matrix(w, format, QuantizeMethod::Mse, 2, &inputs)), levels_of(q));
+  EXPECT_EQ(codes_of(quantize_matrix(w, format, QuantizeMethod::Mse, 2, &inputs)), codes_of(q));
 }
 
 TEST(Gptq, WhatIsNoHessianIsRefused) {

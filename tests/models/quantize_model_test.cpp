@@ -24,7 +24,7 @@ std::string bytes_of_tensor(const Tensor& x) {
 }
 
 std::string bytes_of_parts(const QuantizedMatrix& q) {
-  return bytes_of_tensor(q.levels) + bytes_of_tensor(q.scales) + bytes_of_tensor(q.mins);
+  return bytes_of_tensor(q.codes) + bytes_of_tensor(q.scales) + bytes_of_tensor(q.mins);
 }
 
 class QuantizeModel : public testing::Test {

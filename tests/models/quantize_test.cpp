@@ -19,9 +19,9 @@ using namespace test;
 constexpr QuantizeMethod kMethods[] = {QuantizeMethod::Rtn, QuantizeMethod::Rtn16,
                                        QuantizeMethod::Mse};
 
-// One group as level, scale and zero.
+// One group as code, scale and zero.
 struct Group {
-  std::vector<int> levels;  // minus the zero
+  std::vector<int> codes;  // minus the zero
   double scale, zero;
 };
 
@@ -36,10 +36,10 @@ Group quantize_group(const std::vector<float>& weights, QuantizeFormat format,
   group.scale = double{q.scales.at(0)};
   group.zero = format.bits == 8 ? 128 : 8;
   if (format.asymmetric) group.zero = group.scale == 0 ? 0 : -double{q.mins.at(0)} / group.scale;
-  const auto* bytes = static_cast<const uint8_t*>(q.levels.view().data);
+  const auto* bytes = static_cast<const uint8_t*>(q.codes.view().data);
   for (int64_t i = 0; i < n; ++i) {
-    const int level = format.bits == 8 ? bytes[i] : bytes[i / 2] >> (i % 2 * 4) & 15;
-    group.levels.push_back(level - int(group.zero));
+    const int code = format.bits == 8 ? bytes[i] : bytes[i / 2] >> (i % 2 * 4) & 15;
+    group.codes.push_back(code - int(group.zero));
   }
   return group;
 }
@@ -47,13 +47,13 @@ Group quantize_group(const std::vector<float>& weights, QuantizeFormat format,
 double squared_error(const std::vector<float>& weights, const Group& group) {
   double sum = 0;
   for (size_t i = 0; i < weights.size(); ++i) {
-    const double difference = double{weights[i]} - group.scale * group.levels[i];
+    const double difference = double{weights[i]} - group.scale * group.codes[i];
     sum += difference * difference;
   }
   return sum;
 }
 
-// Least squared error with levels in [low, high] over every f16 scale that is at least 1/16 of the
+// Least squared error with codes in [low, high] over every f16 scale that is at least 1/16 of the
 // largest magnitude: a search without any cleverness.
 double best_error(const std::vector<float>& weights, int low, int high) {
   float largest = 0;
@@ -64,8 +64,8 @@ double best_error(const std::vector<float>& weights, int low, int high) {
     if (scale == 0) continue;
     double error = 0;
     for (float w : weights) {
-      const double level = std::clamp(std::nearbyint(double{w} / scale), double(low), double(high));
-      error += (double{w} - scale * level) * (double{w} - scale * level);
+      const double code = std::clamp(std::nearbyint(double{w} / scale), double(low), double(high));
+      error += (double{w} - scale * code) * (double{w} - scale * code);
     }
     best = std::min(best, error);
   }
@@ -100,12 +100,12 @@ TEST(Quantize, RtnIsItsDefinition) {
     for (float x : w) largest = std::max(largest, std::abs(x));
     EXPECT_EQ(group.scale, double{to_f32(to_f16(largest / 7))});
     for (size_t i = 0; i < w.size(); ++i) {
-      EXPECT_EQ(group.levels[i], std::clamp(std::nearbyint(double{w[i]} / group.scale), -7.0, 7.0));
+      EXPECT_EQ(group.codes[i], std::clamp(std::nearbyint(double{w[i]} / group.scale), -7.0, 7.0));
     }
   }
 }
 
-TEST(Quantize, Rtn16PutsTheExtremeOnTheLowestLevel) {
+TEST(Quantize, Rtn16PutsTheExtremeOnTheLowestCode) {
   for (uint64_t seed = 0; seed < 20; ++seed) {
     const std::vector<float> w = random_weights(seed, 32, 0.02f, 4);
     const Group group = quantize_group(w, {}, QuantizeMethod::Rtn16);
@@ -114,9 +114,9 @@ TEST(Quantize, Rtn16PutsTheExtremeOnTheLowestLevel) {
       if (std::abs(w[i]) > std::abs(w[extreme])) extreme = i;
     }
     EXPECT_EQ(group.scale, double{to_f32(to_f16(w[extreme] / -8))});
-    EXPECT_EQ(group.levels[extreme], -8);
+    EXPECT_EQ(group.codes[extreme], -8);
     for (size_t i = 0; i < w.size(); ++i) {
-      EXPECT_EQ(group.levels[i], std::clamp(std::nearbyint(double{w[i]} / group.scale), -8.0, 7.0));
+      EXPECT_EQ(group.codes[i], std::clamp(std::nearbyint(double{w[i]} / group.scale), -8.0, 7.0));
     }
   }
 }
@@ -130,7 +130,7 @@ TEST(Quantize, AsymmetricRtnReachesFromTheLeastToTheLargest) {
   EXPECT_EQ(group.scale, double{to_f32(to_f16((high - low) / 15))});
   EXPECT_EQ(group.zero, std::nearbyint(double{-low} / group.scale));
   for (size_t i = 0; i < w.size(); ++i) {
-    EXPECT_EQ(group.levels[i],
+    EXPECT_EQ(group.codes[i],
               std::clamp(std::nearbyint(double{w[i]} / group.scale), -group.zero, 15 - group.zero));
   }
 }
@@ -143,7 +143,7 @@ TEST(Quantize, EightBitsAreSymmetric) {
     const Group group = quantize_group(w, {.bits = 8}, method);
     EXPECT_EQ(group.scale, double{to_f32(to_f16(largest / 127))});
     for (size_t i = 0; i < w.size(); ++i) {
-      EXPECT_EQ(group.levels[i], std::nearbyint(double{w[i]} / group.scale));
+      EXPECT_EQ(group.codes[i], std::nearbyint(double{w[i]} / group.scale));
     }
   }
   const double searched = squared_error(w, quantize_group(w, {.bits = 8}, QuantizeMethod::Mse));
@@ -192,10 +192,10 @@ TEST(Quantize, AsymmetricMseFindsTheLeastSquaredError) {
   }
 }
 
-TEST(Quantize, TiesGoToTheEvenLevel) {
+TEST(Quantize, TiesGoToTheEvenCode) {
   // scale 1: the extreme of -8 and, for rtn, of 7
   const std::vector<float> w = {-8, 0.5f, 1.5f, 2.5f, -0.5f, -1.5f, -2.5f, 6.5f};
-  EXPECT_EQ(quantize_group(w, {}, QuantizeMethod::Rtn16).levels,
+  EXPECT_EQ(quantize_group(w, {}, QuantizeMethod::Rtn16).codes,
             (std::vector<int>{-8, 0, 2, 2, 0, -2, -2, 6}));
 }
 
@@ -205,7 +205,7 @@ TEST(Quantize, ZerosStayZeros) {
          {QuantizeFormat{}, QuantizeFormat{.bits = 8}, QuantizeFormat{.asymmetric = true}}) {
       const Group group = quantize_group(std::vector<float>(32, 0.0f), format, method);
       EXPECT_EQ(group.scale, 0);
-      EXPECT_EQ(group.levels, std::vector<int>(32, 0));
+      EXPECT_EQ(group.codes, std::vector<int>(32, 0));
     }
   }
 }
@@ -231,7 +231,7 @@ TEST(Quantize, SmallScalesAreThoseThatAreStored) {
   EXPECT_LT(squared_error(tiny, quantize_group(tiny, {}, QuantizeMethod::Rtn)), 1e-17);
   const std::vector<float> nothing(32, 1e-30f);
   for (const QuantizeMethod method : kMethods) {
-    EXPECT_EQ(quantize_group(nothing, {}, method).levels, std::vector<int>(32, 0));
+    EXPECT_EQ(quantize_group(nothing, {}, method).codes, std::vector<int>(32, 0));
   }
 }
 
@@ -248,7 +248,7 @@ TEST(Quantize, HugeWeightsAreRefused) {
 
 std::string bytes_of_matrix(const HostQuantizedMatrix& q) {
   std::string bytes;
-  for (const Tensor& part : {q.levels.view(), q.scales.view(), q.mins.view()}) {
+  for (const Tensor& part : {q.codes.view(), q.scales.view(), q.mins.view()}) {
     if (part) bytes.append(static_cast<const char*>(part.data), size_t(part.n_bytes()));
   }
   return bytes;
@@ -275,8 +275,8 @@ TEST(Quantize, RowsAreIndependent) {
   for (int64_t row = 0; row < 11; ++row) {
     const HostQuantizedMatrix part =
         quantize_matrix(w.view().rows(row, 1), format, QuantizeMethod::Mse, 1);
-    const Tensor levels = whole.view().levels.rows(row, 1);
-    EXPECT_EQ(0, std::memcmp(part.levels.view().data, levels.data, size_t(levels.n_bytes())));
+    const Tensor codes = whole.view().codes.rows(row, 1);
+    EXPECT_EQ(0, std::memcmp(part.codes.view().data, codes.data, size_t(codes.n_bytes())));
     for (int64_t g = 0; g < 2; ++g) EXPECT_EQ(part.scales.at(g), whole.scales.at(row * 2 + g));
   }
 }

@@ -9,7 +9,7 @@ namespace minfer::cuda::attention {
 constexpr int kPage = int{kPagePositions};
 
 struct Cache {
-  void *keys, *values;               // rows of head_dim, F16 or U8 levels
+  void *keys, *values;               // rows of head_dim, F16 or U8 codes
   float *key_scales, *value_scales;  // of each row, of U8
   const int32_t* pages;              // null: as if they lay one behind the other
   int n_kv_heads, head_dim;

@@ -58,7 +58,7 @@ struct Share {
 //             ring of each warp is filled before it
 //   requires  head_dim <= kD
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; products f16 x f16 in f32;
-//             weights rounded to F16 for the product with v, not for their sum. U8: levels are
+//             weights rounded to F16 for the product with v, not for their sum. U8: codes are
 //             exact in F16; k's scale multiplies the score, v's the weight, in f32. All merges in
 //             a fixed order
 //   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence

@@ -88,9 +88,9 @@ __device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache
       if (appends) (is_k ? cache.key_scales : cache.value_scales)[at] = scale.step;
     }
     for (int i = lane; i < head_dim; i += 32) {
-      const uint8_t level = level_of(row[i], scale);
-      to.levels(is_k)[i] = level;
-      if (appends) static_cast<uint8_t*>(rows)[at * head_dim + i] = level;
+      const uint8_t code = code_of(row[i], scale);
+      to.codes(is_k)[i] = code;
+      if (appends) static_cast<uint8_t*>(rows)[at * head_dim + i] = code;
     }
   } else {
     for (int i = lane; i < head_dim; i += 32) {

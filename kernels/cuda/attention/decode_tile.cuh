@@ -17,7 +17,7 @@ struct alignas(16) NewRow {
     for (int i = threadIdx.x; i < 2 * kD / 8; i += blockDim.x) (&bytes[0][0])[i] = uint4{};
   }
   __device__ __half* halves(bool is_k) { return reinterpret_cast<__half*>(bytes[is_k ? 0 : 1]); }
-  __device__ uint8_t* levels(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
+  __device__ uint8_t* codes(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
 };
 
 // Rows of consecutive positions, of keys or of values, in shared memory, in room for kRows rows of
@@ -29,15 +29,15 @@ struct TileRows {
   int start;  // position of the first row
 };
 
-// Levels in the low bytes of the halves of 0x64006400: 1024 + level, so level - 128 by an exact
+// Codes in the low bytes of the halves of 0x64006400: 1024 + code, so code - 128 by an exact
 // difference.
-__device__ inline uint32_t to_halves(uint32_t levels, uint32_t selector) {
-  const uint32_t biased = __byte_perm(levels, 0x64646464, selector);
+__device__ inline uint32_t to_halves(uint32_t codes, uint32_t selector) {
+  const uint32_t biased = __byte_perm(codes, 0x64646464, selector);
   const uint32_t bias = 0x64806480;  // 1152
   return bits_of(__hsub2(*reinterpret_cast<const __half2*>(&biased),
                          *reinterpret_cast<const __half2*>(&bias)));
 }
-constexpr uint32_t kLowLevels = 0x4140, kHighLevels = 0x4342;  // bytes 0 and 1, or 2 and 3
+constexpr uint32_t kLowCodes = 0x4140, kHighCodes = 0x4342;  // bytes 0 and 1, or 2 and 3
 
 // What one warp has seen of the positions: softmax and weighted values of up to 8 query heads, over
 // tiles of kRows rows of one key/value head, first their keys, then their values. All lanes call
@@ -120,8 +120,8 @@ class DecodeTile {
           const auto& w = q_[i * (kE / 4) + s];
           if constexpr (kU8) {
             const uint32_t x = word(a, s), y = word(b, s);
-            mma_16x8x16(sum[u][s % 2], to_halves(x, kLowLevels), to_halves(y, kLowLevels),
-                        to_halves(x, kHighLevels), to_halves(y, kHighLevels), w[0], w[1]);
+            mma_16x8x16(sum[u][s % 2], to_halves(x, kLowCodes), to_halves(y, kLowCodes),
+                        to_halves(x, kHighCodes), to_halves(y, kHighCodes), w[0], w[1]);
           } else {
             mma_16x8x16(sum[u][s % 2], word(a, 2 * s), word(b, 2 * s), word(a, 2 * s + 1),
                         word(b, 2 * s + 1), w[0], w[1]);
@@ -286,8 +286,8 @@ class DecodeTile {
     if constexpr (kU8) {
       const uint32_t both =
           __byte_perm(word(x, s / 2), word(y, s / 2), s % 2 == 0 ? 0x5140 : 0x7362);
-      even = to_halves(both, kLowLevels);
-      odd = to_halves(both, kHighLevels);
+      even = to_halves(both, kLowCodes);
+      odd = to_halves(both, kHighCodes);
     } else {
       even = __byte_perm(word(x, s), word(y, s), 0x5410);
       odd = __byte_perm(word(x, s), word(y, s), 0x7632);

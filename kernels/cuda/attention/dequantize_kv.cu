@@ -10,15 +10,15 @@ namespace {
 constexpr int kThreads = 256;
 constexpr int kOctets = 4;  // of a thread: as many reads under way hide their latency
 
-// halves of position j of head h = (levels of it - 128) scale of it, of keys and of values, from
+// halves of position j of head h = (codes of it - 128) scale of it, of keys and of values, from
 // page first_page of the table on
 //
-//   levels    in pages of the cache
+//   codes    in pages of the cache
 //   halves    in pages one behind the other, [.., n_kv_heads, kPage, head_dim]
 //   launch    blockIdx.z is a head, the last ones first: attention begins with the first, which are
 //             then the likeliest to be in L2 still; y is keys or values; in x a thread takes
-//             kOctets times 8 adjacent levels, a block apart
-//   requires  head_dim a multiple of 8, 8-byte aligned levels, 16-byte aligned halves
+//             kOctets times 8 adjacent codes, a block apart
+//   requires  head_dim a multiple of 8, 8-byte aligned codes, 16-byte aligned halves
 //   maths     product in f32, one rounding to F16: past 65504 infinite, as in a cache of F16
 //   moves     n_kv_heads kv_len (head_dim + 4) bytes read, marked as the first to leave L2, and
 //             n_kv_heads kv_len head_dim * 2 written, for each of keys and values
@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kThreads)
   ptx::wait_for_predecessor();
   const bool is_key = blockIdx.y == 0;
   const int head = int(gridDim.z - 1 - blockIdx.z);
-  const auto* const levels = static_cast<const uint2*>(is_key ? cache.keys : cache.values);
+  const auto* const codes = static_cast<const uint2*>(is_key ? cache.keys : cache.values);
   const float* const scales = is_key ? cache.key_scales : cache.value_scales;
   auto* const halves = reinterpret_cast<uint4*>(is_key ? keys : values);
   const int octets_per_page = kPage * octets_per_row;
@@ -42,7 +42,7 @@ __global__ void __launch_bounds__(kThreads)
     const int at = first + i * kThreads;
     if (at >= octets_per_head) break;
     const int64_t row = cache.row(head, first_page * kPage + at / octets_per_row);
-    octet[i] = __ldcs(levels + row * octets_per_row + at % octets_per_row);
+    octet[i] = __ldcs(codes + row * octets_per_row + at % octets_per_row);
     scale[i] = scales[row];
   }
 #pragma unroll
@@ -51,8 +51,8 @@ __global__ void __launch_bounds__(kThreads)
     if (at >= octets_per_head) break;
     // A byte as the last of an f32 of 2^23, which counts in ones.
     const auto value = [&](uint32_t word, int byte) {
-      const float level = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7650 + byte));
-      return __fmul_rn(level - (8388608.0f + 128), scale[i]);
+      const float code = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7650 + byte));
+      return __fmul_rn(code - (8388608.0f + 128), scale[i]);
     };
     const auto pair = [&](uint32_t word, int byte) {
       const __half2 x = __floats2half2_rn(value(word, byte), value(word, byte + 1));

@@ -144,7 +144,7 @@ __global__ void __launch_bounds__(kThreads) plain_kv_append_kernel(const AppendA
     if (lane == 0) (is_k ? cache.key_scales : cache.value_scales)[to_row] = scale.step;
     uint8_t* const to = static_cast<uint8_t*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
     for (int i = lane; i < head_dim; i += 32) {
-      to[i] = attention::level_of(to_float(from[i]), scale);
+      to[i] = attention::code_of(to_float(from[i]), scale);
     }
   } else {
     __half* const to = static_cast<__half*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
@@ -152,7 +152,7 @@ __global__ void __launch_bounds__(kThreads) plain_kv_append_kernel(const AppendA
   }
 }
 
-constexpr int kLevelChunks = 4, kLevelTokens = 8;
+constexpr int kCodeChunks = 4, kCodeTokens = 8;
 
 // The same for U8 and rows of whole 16-byte words, up to 1024 elements, which are read once
 //
@@ -162,48 +162,48 @@ constexpr int kLevelChunks = 4, kLevelTokens = 8;
 //   moves    k and v read once, a byte an element and the scales written
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 5)
-    append_levels_kernel(const AppendArgs a, int lanes_shift, unsigned n_head_blocks) {
+    append_codes_kernel(const AppendArgs a, int lanes_shift, unsigned n_head_blocks) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const attention::Cache& cache = a.cache;
   const int n_heads = cache.n_kv_heads, head_dim = cache.head_dim;
-  const int n_lanes = 1 << lanes_shift, heads_of_block = kThreads / kLevelTokens >> lanes_shift;
+  const int n_lanes = 1 << lanes_shift, heads_of_block = kThreads / kCodeTokens >> lanes_shift;
   const int lane = static_cast<int>(threadIdx.x) & (n_lanes - 1);
   const int row_of_block = static_cast<int>(threadIdx.x) >> lanes_shift;
   const int64_t token =
-      int64_t{blockIdx.x / n_head_blocks} * kLevelTokens + row_of_block % kLevelTokens;
+      int64_t{blockIdx.x / n_head_blocks} * kCodeTokens + row_of_block % kCodeTokens;
   const int head =
-      static_cast<int>(blockIdx.x % n_head_blocks) * heads_of_block + row_of_block / kLevelTokens;
+      static_cast<int>(blockIdx.x % n_head_blocks) * heads_of_block + row_of_block / kCodeTokens;
   const bool is_k = blockIdx.y == 0, is_row = token < a.n_tokens && head < n_heads;
   const T* const from =
       static_cast<const T*>(is_k ? a.k : a.v) + (token * n_heads + head) * head_dim;
   const auto column_of = [&](int c) { return (lane + c * n_lanes) * 8; };
   const auto is_there = [&](int c) { return is_row && column_of(c) < head_dim; };
-  Vec<T, 8> x[kLevelChunks] = {};
+  Vec<T, 8> x[kCodeChunks] = {};
 #pragma unroll
-  for (int c = 0; c < kLevelChunks; ++c) {
+  for (int c = 0; c < kCodeChunks; ++c) {
     if (is_there(c)) x[c] = load<8>(from + column_of(c));
   }
   float largest = 0;
 #pragma unroll
-  for (int c = 0; c < kLevelChunks; ++c) {
+  for (int c = 0; c < kCodeChunks; ++c) {
 #pragma unroll
     for (int e = 0; e < 8; ++e) largest = attention::larger_magnitude(largest, to_float(x[c][e]));
   }
   const attention::RowScale scale = attention::row_scale(largest, n_lanes);
   if (!is_row) return;
 #pragma unroll
-  for (int c = 0; c < kLevelChunks; ++c) keep_packed(x[c]);
+  for (int c = 0; c < kCodeChunks; ++c) keep_packed(x[c]);
   const int64_t to_row = cache.row(head, a.pos + int(token));
   if (lane == 0) (is_k ? cache.key_scales : cache.value_scales)[to_row] = scale.step;
   uint8_t* const to = static_cast<uint8_t*>(is_k ? cache.keys : cache.values) + to_row * head_dim;
 #pragma unroll
-  for (int c = 0; c < kLevelChunks; ++c) {
+  for (int c = 0; c < kCodeChunks; ++c) {
     if (!is_there(c)) continue;
-    Vec<uint8_t, 8> levels;
+    Vec<uint8_t, 8> codes;
 #pragma unroll
-    for (int e = 0; e < 8; ++e) levels[e] = attention::level_of(to_float(x[c][e]), scale);
-    *reinterpret_cast<Vec<uint8_t, 8>*>(to + column_of(c)) = levels;
+    for (int e = 0; e < 8; ++e) codes[e] = attention::code_of(to_float(x[c][e]), scale);
+    *reinterpret_cast<Vec<uint8_t, 8>*>(to + column_of(c)) = codes;
   }
 }
 
@@ -279,7 +279,7 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
   }
 }
 
-// Whether k and v come to the cache by words of 16 bytes, or, of levels, 8.
+// Whether k and v come to the cache by words of 16 bytes, or, of codes, 8.
 bool in_words(const KvLayer& cache, const Tensor& k, const Tensor& v) {
   return aligned16(k) && aligned16(v) && aligned16(cache.keys) && aligned16(cache.values) &&
          cache.head_dim % (cache.dtype == DType::F16 ? 16 : 8) == 0;
@@ -358,16 +358,16 @@ void kv_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Ten
   };
   const dim3 grid(narrow<unsigned>(ceil_div(n_tokens * cache.n_kv_heads, kWarps)), 2);
   const auto n_lanes =
-      std::bit_ceil(static_cast<unsigned>(ceil_div(cache.head_dim, 8 * kLevelChunks)));
+      std::bit_ceil(static_cast<unsigned>(ceil_div(cache.head_dim, 8 * kCodeChunks)));
   visit_half(k.dtype, [&]<typename T>() {
     if (cache.dtype == DType::F16) {
       launch(plain_kv_append_kernel<T, false>, grid, kThreads, 0, stream, args);
     } else if (in_words(cache, k, v) && n_lanes <= 32) {
       const int64_t n_head_blocks =
-          ceil_div(cache.n_kv_heads, kThreads / kLevelTokens / int64_t{n_lanes});
-      const int64_t n_blocks = ceil_div(n_tokens, kLevelTokens) * n_head_blocks;
-      launch(append_levels_kernel<T>, dim3(narrow<unsigned>(n_blocks), 2), kThreads, 0, stream,
-             args, std::countr_zero(n_lanes), narrow<unsigned>(n_head_blocks));
+          ceil_div(cache.n_kv_heads, kThreads / kCodeTokens / int64_t{n_lanes});
+      const int64_t n_blocks = ceil_div(n_tokens, kCodeTokens) * n_head_blocks;
+      launch(append_codes_kernel<T>, dim3(narrow<unsigned>(n_blocks), 2), kThreads, 0, stream, args,
+             std::countr_zero(n_lanes), narrow<unsigned>(n_head_blocks));
     } else {
       launch(plain_kv_append_kernel<T, true>, grid, kThreads, 0, stream, args);
     }

@@ -42,20 +42,20 @@ __device__ Vec<__half> load_q(const Args& a, int64_t row, int d) {
   return x;
 }
 
-// The same of a row of the cache; of U8, level - 128, which F16 holds exactly.
+// The same of a row of the cache; of U8, code - 128, which F16 holds exactly.
 __device__ Vec<__half> load_kv(const Args& a, const void* base, int64_t row, int d) {
   Vec<__half> x = {};
   if (d >= a.head_dim) return x;
   if (a.kv_is_u8) {
     const uint8_t* const from = static_cast<const uint8_t*>(base) + row + d;
-    Vec<uint8_t, 8> levels = {};
+    Vec<uint8_t, 8> codes = {};
     if (a.rows_aligned) {
-      *reinterpret_cast<uint2*>(&levels) = *reinterpret_cast<const uint2*>(from);
+      *reinterpret_cast<uint2*>(&codes) = *reinterpret_cast<const uint2*>(from);
     } else {
-      for (int e = 0; e < 8; ++e) levels[e] = d + e < a.head_dim ? from[e] : uint8_t{128};
+      for (int e = 0; e < 8; ++e) codes[e] = d + e < a.head_dim ? from[e] : uint8_t{128};
     }
 #pragma unroll
-    for (int e = 0; e < 8; ++e) x[e] = __int2half_rn(int{levels[e]} - 128);
+    for (int e = 0; e < 8; ++e) x[e] = __int2half_rn(int{codes[e]} - 128);
     return x;
   }
   const __half* const from = static_cast<const __half*>(base) + row + d;

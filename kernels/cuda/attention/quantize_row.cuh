@@ -6,7 +6,7 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-// A row of keys or values as U8: level 128 + round(x 127 / max|x|), (level - 128) * step. One with
+// A row of keys or values as U8: code 128 + round(x 127 / max|x|), (code - 128) * step. One with
 // a NaN has a step that is one.
 namespace minfer::cuda::attention {
 
@@ -28,7 +28,7 @@ __device__ inline RowScale row_scale(float largest, int n_lanes = 32) {
   return {__fdiv_rn(largest, 127), __fdiv_rn(127, largest)};
 }
 
-__device__ inline uint8_t level_of(float x, RowScale scale) {
+__device__ inline uint8_t code_of(float x, RowScale scale) {
   return uint8_t(128 + max(-127, ptx::round_to_s8(x * scale.inverse)));
 }
 

@@ -6,9 +6,9 @@
 
 #include "kernels/base/math.h"
 #include "kernels/bench.h"
+#include "kernels/cuda/bench/code_kernels.h"
 #include "kernels/cuda/bench/decode_products.h"
 #include "kernels/cuda/bench/gemm_timer.h"
-#include "kernels/cuda/bench/level_kernels.h"
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/sampling/choose_token.h"
 
@@ -59,7 +59,7 @@ class KernelBench {
     products_of_many();
     products_of_few();
     dequantized();
-    time_level_kernels(stream(), inputs_, outputs_, choice_);
+    time_code_kernels(stream(), inputs_, outputs_, choice_);
     attention_of_prompts();
     attention_of_steps();
   }
@@ -238,7 +238,7 @@ class KernelBench {
                       static_cast<const int32_t*>(ids.view().data));
         }
       });
-      // 64 bytes of packed levels have two rows side by side, and memory does not give half of
+      // 64 bytes of packed codes have two rows side by side, and memory does not give half of
       // them.
       const double table_rows = double(table().n_bytes) * double(kTokens) / double(kBenchVocab);
       const double bytes = (is_packed ? 2 : 1) * table_rows + rows.bytes();

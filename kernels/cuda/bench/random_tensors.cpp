@@ -105,15 +105,15 @@ Matrix TensorPool::matrix(const WeightFormat& f, int64_t out_dim, int64_t in_dim
   Matrix w;
   w.out_dim = out_dim;
   w.in_dim = in_dim;
-  w.dtype = f.levels;
+  w.dtype = f.codes;
   if (f.group == 0) {
-    w.storage = take(f.levels, {out_dim, in_dim});
+    w.storage = take(f.codes, {out_dim, in_dim});
     w.n_bytes = w.storage.view().n_bytes();
     return w;
   }
   w.group = f.group < 0 ? in_dim : f.group;
   const int64_t n_scales = out_dim * in_dim / w.group;
-  w.storage = take(DType::U8, {out_dim * in_dim / (f.levels == DType::U4 ? 2 : 1)});
+  w.storage = take(DType::U8, {out_dim * in_dim / (f.codes == DType::U4 ? 2 : 1)});
   w.scales = take(f.scales, {n_scales});
   if (f.with_mins) w.mins = take(DType::F32, {n_scales});
   w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +

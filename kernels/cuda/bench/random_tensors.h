@@ -5,7 +5,7 @@
 // What the kernels are timed on.
 namespace minfer::cuda {
 
-// Roughly normal numbers times `scale`, none beyond 2 * scale, or random levels; the same 4 MB
+// Roughly normal numbers times `scale`, none beyond 2 * scale, or random codes; the same 4 MB
 // over and over.
 DeviceTensor random_tensor(DType dtype, const Shape& shape, float scale = 1);
 DeviceTensor constant_tensor(const Shape& shape, float value);  // F32
@@ -17,7 +17,7 @@ DeviceTensor pages_in_order(int64_t n_pages);
 // How the elements of a matrix are stored.
 struct WeightFormat {
   const char* name;
-  DType levels, scales;
+  DType codes, scales;
   bool with_mins;
   int64_t group;  // 0: floats; -1: the row
 };

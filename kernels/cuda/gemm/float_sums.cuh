@@ -9,7 +9,7 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda {
 
-// What a warpgroup's sums of a tile are as floats: themselves, or of levels each times the scales
+// What a warpgroup's sums of a tile are as floats: themselves, or of codes each times the scales
 // of its row of x and of w. All of its threads call, for each tile once, in this order.
 template <typename Operand, typename Tile, HgemmKind kKind>
 class FloatSums {

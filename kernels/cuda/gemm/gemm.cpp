@@ -127,7 +127,7 @@ int64_t set_tiles(GemmArgs& args, int columns) {
 bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
   const int columns = out_columns(args, tile);
-  if (!(args.has_levels() ? has_tile_of_levels : has_tile)(tile.m, tile.n, args.epilogue)) {
+  if (!(args.has_codes() ? has_tile_of_codes : has_tile)(tile.m, tile.n, args.epilogue)) {
     return false;
   }
   if (args.angles != nullptr && (plan.tile != GemmTile::k128x256 || plan.split > 1)) return false;
@@ -257,24 +257,24 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
   return args;
 }
 
-GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epilogue epilogue) {
-  // As a product of pairs of levels, each in the place of a half.
-  const auto as_halves = [&](const LevelRows& rows, DType half) {
-    MINFER_CHECK(rows.levels.dtype == DType::U8 && rows.levels.shape.rank == 2 &&
-                     rows.levels.shape[1] % 16 == 0 && rows.levels.shape[1] <= kMaxLevelColumns &&
+GemmArgs check_codes(const CodeRows& x, std::span<const CodesPart> parts, Epilogue epilogue) {
+  // As a product of pairs of codes, each in the place of a half.
+  const auto as_halves = [&](const CodeRows& rows, DType half) {
+    MINFER_CHECK(rows.codes.dtype == DType::U8 && rows.codes.shape.rank == 2 &&
+                     rows.codes.shape[1] % 16 == 0 && rows.codes.shape[1] <= kMaxCodeColumns &&
                      rows.scales.dtype == DType::F32 &&
-                     rows.scales.shape == Shape{rows.levels.shape[0]},
-                 "multiply_levels: ", rows.levels.dtype, " ", rows.levels.shape, ", scales ",
+                     rows.scales.shape == Shape{rows.codes.shape[0]},
+                 "multiply_codes: ", rows.codes.dtype, " ", rows.codes.shape, ", scales ",
                  rows.scales.dtype, " ", rows.scales.shape);
-    return Tensor{rows.levels.data, half, {rows.levels.shape[0], rows.levels.shape[1] / 2}};
+    return Tensor{rows.codes.data, half, {rows.codes.shape[0], rows.codes.shape[1] / 2}};
   };
-  MINFER_CHECK(!parts.empty(), "multiply_levels of nothing");
-  const LevelsPart& first = parts.front();
+  MINFER_CHECK(!parts.empty(), "multiply_codes of nothing");
+  const CodesPart& first = parts.front();
   const DType half = first.out.dtype != DType::F32 ? first.out.dtype
                      : first.bias                  ? first.bias.dtype
                                                    : DType::F16;
   std::vector<GemmPart> as_gemm;
-  for (const LevelsPart& part : parts) {
+  for (const CodesPart& part : parts) {
     as_gemm.push_back({as_halves(part.w, half), part.out, part.bias});
   }
   GemmArgs args = check_gemm(as_halves(x, half), as_gemm, epilogue);
@@ -283,18 +283,18 @@ GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epi
     args.part[i].w_scales = static_cast<const float*>(parts[i].w.scales.data);
   }
   MINFER_CHECK(epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh,
-               "multiply_levels: epilogue ", int(epilogue));
+               "multiply_codes: epilogue ", int(epilogue));
   return args;
 }
 
-bool can_multiply_levels() { return has_hgemm(); }
+bool can_multiply_codes() { return has_hgemm(); }
 
-void multiply_levels(cudaStream_t stream, const LevelRows& x, std::span<const LevelsPart> parts,
-                     Epilogue epilogue) {
-  const GemmArgs args = check_levels(x, parts, epilogue);
+void multiply_codes(cudaStream_t stream, const CodeRows& x, std::span<const CodesPart> parts,
+                    Epilogue epilogue) {
+  const GemmArgs args = check_codes(x, parts, epilogue);
   if (args.m == 0) return;
-  MINFER_CHECK(args.k > 0 && hgemm_takes(args), "multiply_levels: x ", x.levels.shape);
-  hgemm_of_levels_as(stream, args, hgemm_plan(args));
+  MINFER_CHECK(args.k > 0 && hgemm_takes(args), "multiply_codes: x ", x.codes.shape);
+  hgemm_of_codes_as(stream, args, hgemm_plan(args));
 }
 
 void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) {

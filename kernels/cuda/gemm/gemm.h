@@ -16,10 +16,10 @@ constexpr int kBoxRows = 64;  // of out, that a thread sends at once
 
 struct GemmArgs {
   const void* x = nullptr;          // [m, k]
-  int m = 0, k = 0;                 // of levels k counts pairs
-  const float* x_scales = nullptr;  // of levels: [m]
+  int m = 0, k = 0;                 // of codes k counts pairs
+  const float* x_scales = nullptr;  // of codes: [m]
   int n_parts = 0;
-  DType dtype = DType::F16;  // of x, w, biases and out; of levels the latter two alone
+  DType dtype = DType::F16;  // of x, w, biases and out; of codes the latter two alone
   bool out_is_f32 = false;
   Epilogue epilogue = Epilogue::Store;
   // Of Store where not null: the parts are q, k and v of heads of kFusedHeadDim, of which q and k
@@ -36,11 +36,11 @@ struct GemmArgs {
     // a multiple of kBoxRows, and the pages of the whole cache. Else null.
     const int32_t* pages = nullptr;
     int pos = 0, n_pages = 0;
-    const float* w_scales = nullptr;  // of levels: [n]
+    const float* w_scales = nullptr;  // of codes: [n]
   } part[kMaxGemmParts];
 
   bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
-  bool has_levels() const { return x_scales != nullptr; }
+  bool has_codes() const { return x_scales != nullptr; }
   int n_tiled_parts() const { return is_swiglu() ? 1 : n_parts; }
 };
 
@@ -83,8 +83,8 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
-// The same of levels: what serves any number of tokens.
-constexpr bool has_tile_of_levels(int m, int n, Epilogue epilogue) {
+// The same of codes: what serves any number of tokens.
+constexpr bool has_tile_of_codes(int m, int n, Epilogue epilogue) {
   return !is_transposed(m) && n % 64 == 0 && has_tile(m, n, epilogue) &&
          epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
 }
@@ -132,8 +132,8 @@ bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same for one given plan, for tests and benchmarks.
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
-// Of levels (GemmArgs::x_scales), for one plan.
-void hgemm_of_levels_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
+// Of codes (GemmArgs::x_scales), for one plan.
+void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Whether gemm_append can take such a product of q, k and v.
 bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin);
@@ -141,8 +141,8 @@ bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_s
 // Any shape, from sm_80 on.
 void gemm_mma(cudaStream_t stream, GemmArgs args);
 
-// Checks a call of gemm(), or of multiply_levels(). Throws Internal.
+// Checks a call of gemm(), or of multiply_codes(). Throws Internal.
 GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
-GemmArgs check_levels(const LevelRows& x, std::span<const LevelsPart> parts, Epilogue epilogue);
+GemmArgs check_codes(const CodeRows& x, std::span<const CodesPart> parts, Epilogue epilogue);
 
 }  // namespace minfer::cuda

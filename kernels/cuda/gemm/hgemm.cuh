@@ -107,7 +107,7 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
-//   x, w      [m, k], [n_i, k] Operand, rows of whole 16 bytes: T, or levels int8_t with scales
+//   x, w      [m, k], [n_i, k] Operand, rows of whole 16 bytes: T, or codes int8_t with scales
 //             [m], [n_i] F32, of which k and "columns of k" below count pairs
 //   out       [m, n_i] T or F32; of Heads k and v [n_i / kFusedHeadDim, .., kFusedHeadDim]
 //   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
@@ -121,10 +121,10 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 //             the next one's are made (HgemmOut). With split > 1 the blocks of a cluster take a
 //             part of k each, of one tile, and each finishes some of its columns
 //   maths     f32 sums over k in order, backwards in every second tile of a pair; with split, parts
-//             of k summed apart and then in order; one rounding at the store. Of levels int32 sums,
+//             of k summed apart and then in order; one rounding at the store. Of codes int32 sums,
 //             exact, rounded to f32 and times the scale of the row and that of the column.
 //             Accumulate by TMA adds each sum once: one rounding, one order
-//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound, of levels 4 m n k
+//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound, of codes 4 m n k
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
 template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
 __global__ void __launch_bounds__(Tile::kThreads, 1)

@@ -24,7 +24,7 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 // d (+)= a bT for a of 64 rows, b of 2 * size(d) rows, 16 columns of both. d[4 j + 2 h + i] of lane
 // l of warp w is row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
 //
-// Levels of 8 bits in place of halves, two for each: d (+)= a bT over 32 columns, which are as many
+// Codes of 8 bits in place of halves, two for each: d (+)= a bT over 32 columns, which are as many
 // bytes, exactly.
 //
 // Of n sums: what the operands behind the sums are numbered, the list of the sums in the

@@ -22,19 +22,19 @@ __device__ inline Pair pair_of(uint32_t bits) {
   return *reinterpret_cast<const Pair*>(&bits);
 }
 
-// What the tensor cores see of levels: kFactor times a level, or kUpperFactor where it is a high
-// nibble's, of rows g + 8. kSubtracts: the zero level is off already; else a sum begins with minus
+// What the tensor cores see of codes: kFactor times a code, or kUpperFactor where it is a high
+// nibble's, of rows g + 8. kSubtracts: the zero code is off already; else a sum begins with minus
 // it times the activations, whose sums staging has left.
 template <typename T>
-struct Levels;
+struct Codes;
 
-// A level in the low bits of an f16 is a subnormal number, which tensor cores take as it is.
+// A code in the low bits of an f16 is a subnormal number, which tensor cores take as it is.
 template <>
-struct Levels<__half> {
+struct Codes<__half> {
   static constexpr bool kSubtracts = false;
   static constexpr float kFactor = 0x1p-24f, kHighFactor = 0x1p-20f;
 
-  __device__ explicit Levels(int) {}
+  __device__ explicit Codes(int) {}
   __device__ uint32_t low_nibbles(uint32_t word) const { return word & 0x000F000F; }
   __device__ uint32_t high_nibbles(uint32_t word) const { return word & 0x00F000F0; }
   template <int kByte>  // bytes kByte and kByte + 1
@@ -45,14 +45,14 @@ struct Levels<__half> {
 
 // A bf16 has 8 significant bits: 128 + q holds a nibble, and a byte goes through f32.
 template <>
-struct Levels<__nv_bfloat16> {
+struct Codes<__nv_bfloat16> {
   static constexpr bool kSubtracts = true;
   static constexpr float kFactor = 1, kHighFactor = 1;
 
   __nv_bfloat162 low;  // 128 + zero: of nibbles alone
   float byte;          // 2^23 + zero
 
-  __device__ explicit Levels(int zero)
+  __device__ explicit Codes(int zero)
       : low(__float2bfloat162_rn(float(128 + zero))), byte(8388608.0f + float(zero)) {}
 
   __device__ uint32_t low_nibbles(uint32_t word) const {
@@ -70,16 +70,16 @@ struct Levels<__nv_bfloat16> {
 // sum += 16 rows by 16 columns; b0 and b1 the lane's four activations.
 template <typename T>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
-                                        const Levels<T>& levels) {
+                                        const Codes<T>& codes) {
   const uint32_t upper = word >> 8;
-  ptx::mma_m16n8k16<T>(sum, levels.low_nibbles(word), levels.high_nibbles(word),
-                       levels.low_nibbles(upper), levels.high_nibbles(upper), b0, b1);
+  ptx::mma_m16n8k16<T>(sum, codes.low_nibbles(word), codes.high_nibbles(word),
+                       codes.low_nibbles(upper), codes.high_nibbles(upper), b0, b1);
 }
 template <typename T>
 __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
-                                      uint32_t b1, const Levels<T>& levels) {
-  ptx::mma_m16n8k16<T>(sum, levels.template bytes<0>(first), levels.template bytes<2>(first),
-                       levels.template bytes<0>(second), levels.template bytes<2>(second), b0, b1);
+                                      uint32_t b1, const Codes<T>& codes) {
+  ptx::mma_m16n8k16<T>(sum, codes.template bytes<0>(first), codes.template bytes<2>(first),
+                       codes.template bytes<0>(second), codes.template bytes<2>(second), b0, b1);
 }
 
 __host__ __device__ constexpr bool has_mins(MatvecScales kind) {

@@ -9,7 +9,7 @@
 // The input of matvec in shared memory, once a block: half, normed where asked.
 namespace minfer::cuda {
 
-// Where column k is staged. Packed levels want the columns 4t ... 4t + 3 of two adjacent 16 in one
+// Where column k is staged. Packed codes want the columns 4t ... 4t + 3 of two adjacent 16 in one
 // word of 16 bytes: of 32 columns, 16 h + 4 t + i goes to 8 t + 4 h + i.
 template <bool kPacked>
 __device__ inline int staged_column(int k) {

@@ -64,7 +64,7 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
       if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
-    const bool subtracts = half == DType::F16;  // the zero level, by means of sums: fragments.cuh
+    const bool subtracts = half == DType::F16;  // the zero code, by means of sums: fragments.cuh
     if (w.mins || subtracts) {
       p.sum_shift = layout.unit == 0 ? 7 : std::min(6, p.unit_shift);
       p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;

@@ -13,7 +13,7 @@ namespace minfer::cuda {
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kScales, kKind>& scales,
-                                     const Levels<T>& levels) {
+                                     const Codes<T>& codes) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
   };
@@ -29,10 +29,10 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
     }
   } else {
     constexpr bool kNibbles = kWeights == MatvecWeights::U4;
-    constexpr int kUpper = kNibbles ? int(Levels<T>::kHighFactor / Levels<T>::kFactor) : 1;
+    constexpr int kUpper = kNibbles ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
     constexpr int kTiles = kNibbles ? 4 : 2;
-    constexpr bool kStartsWithZero = Levels<T>::kSubtracts || has_mins(kKind);
-    // sum begins with what takes the zero level off, for the sums of activations at `column`.
+    constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
+    // sum begins with what takes the zero code off, for the sums of activations at `column`.
     const auto begin = [&](float(&sum)[4], int column) {
       const float2 s = kStartsWithZero ? float2{} : scales.sums_at(column);
       sum[0] = s.x;
@@ -59,9 +59,9 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
           }
           if constexpr (kNibbles) {
             multiply_nibbles<T>(to, j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w), b0, b1,
-                                levels);
+                                codes);
           } else {
-            multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, levels);
+            multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, codes);
           }
           if (kScales == 4 || (kScales == 2 && i == 1) || (kScales == 1 && j + i == 2)) {
             scales.template add<kUpper>(total[0], sum, column);
@@ -79,7 +79,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 // out = epilogue(norm(x) wᵀ + bias) of 1 to 3 matrices w of one format; Epilogue in launchers.h
 //
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
-//   weights   floats row-major, or packed levels: packed_layout.h
+//   weights   floats row-major, or packed codes: packed_layout.h
 //   launch    one block a multiprocessor, 16 warps; a block takes every gridDim.x-th tile of 16
 //             rows, its warps equal runs of the chunks of 2 KB of all its tiles (MatvecRun). Each
 //             lane copies what it will multiply itself into its slots of a ring, before the
@@ -87,8 +87,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //   requires  in_dim % 8 == 0 for floats
 //   maths     products exact, sums in f32 in an order that depends on the shapes and the number of
 //             multiprocessors alone: of a warp along its chunks, scaled group by group, then over
-//             warps; one rounding at the store. F16: Σ level x and -zero Σ x meet in f32, so that
-//             an error is relative to Σ (level + zero) |x| there
+//             warps; one rounding at the store. F16: Σ code x and -zero Σ x meet in f32, so that
+//             an error is relative to Σ (code + zero) |x| there
 //   moves     the weights with scales and mins once
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __global__ void __launch_bounds__(kMatvecThreads, 2)
@@ -96,8 +96,8 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   uint8_t* const shared = ptx::dynamic_shared();
   constexpr bool kPacked = kWeights != MatvecWeights::Float;
   constexpr int kChunkColumns = !kPacked ? 64 : kWeights == MatvecWeights::U4 ? 256 : 128;
-  constexpr float kLower = kPacked ? 1 / Levels<T>::kFactor : 1;
-  constexpr float kUpper = kWeights == MatvecWeights::U4 ? 1 / Levels<T>::kHighFactor : kLower;
+  constexpr float kLower = kPacked ? 1 / Codes<T>::kFactor : 1;
+  constexpr float kUpper = kWeights == MatvecWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
 
   const MatvecShared layout = matvec_shared(p);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
@@ -132,7 +132,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Levels<T> levels(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
+  const Codes<T> codes(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
   ChunkScales<kScales, kKind> scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
         scales.sums = lane_sums + chunk * chunk_sum_stride;
       }
       multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
-                                                 levels);
+                                                 codes);
       __syncwarp();  // all lanes have read the slot
       fetch(slot);
       slot += p.slot_bytes;

@@ -42,7 +42,7 @@ struct MatvecParams {
   int n_tiles;           // 16 rows each, of all parts; of the first where parts go in pairs
   int rounds, n_longer;  // n_tiles over the blocks: quotient, and remainder
   int n_chunks;          // of a row tile
-  int row_tile_bytes;    // of levels
+  int row_tile_bytes;    // of codes
   int scale_bytes;       // of a chunk; mins: min_bytes
   int min_bytes;
   int unit_shift;                     // log2 of the columns of a scale

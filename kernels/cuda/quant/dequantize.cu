@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/quant/level_four.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -14,7 +14,7 @@ constexpr int kWarps = kDequantizeThreads / 32;
 // Rows of a packed matrix, and where they go.
 struct PackedRows {
   void* out;
-  const uint4* levels;  // of the whole matrix, as the next two
+  const uint4* codes;  // of the whole matrix, as the next two
   const void* scales;
   const float* mins;  // or null
   int64_t first_row_tile, n_column_tiles, n_units;
@@ -42,15 +42,15 @@ __device__ inline uint32_t round_pair(float first, float second) {
   }
 }
 
-// out[i, column] = w[begin + i, column], of packed levels
+// out[i, column] = w[begin + i, column], of packed codes
 //
 //   out       [n_rows, in_dim] T, row-major, of each part
-//   launch    a warp takes a chunk, 2048 bytes of levels of 16 rows: four 16-byte copies a lane,
+//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows: four 16-byte copies a lane,
 //             turned in shared memory so that eight lanes store 128 adjacent bytes of a row.
 //             Weights are read ahead of the wait. The last rows go first: a product begins with the
 //             first, which are then the likeliest to be in L2 still
 //   maths     as dequantize_row() of kernels/base in f32, then one rounding to T
-//   moves     the levels read, marked as the first to leave L2, and out written once
+//   moves     the codes read, marked as the first to leave L2, and out written once
 template <typename T, int kBits>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 
   auto* const chunk =
       reinterpret_cast<uint4*>(ptx::dynamic_shared() + threadIdx.x / 32 * kChunkBytes);
-  const uint4* const from = p.levels + tiles_before * kTileWords + lane;
+  const uint4* const from = p.codes + tiles_before * kTileWords + lane;
   const uint32_t to = ptx::shared_address(chunk + lane);
 #pragma unroll
   for (int i = 0; i < kChunkBytes; i += 512) {
@@ -108,7 +108,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
       const uint4* const words = chunk + tile * kTileWords;
-      const LevelFour<kBits> levels[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
+      const CodeFour<kBits> codes[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int64_t row = int64_t{row_tile} * kTileRows + g + 8 * h - p.skipped;
@@ -118,7 +118,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const LevelFour<kBits>& four = levels[i / 2];
+          const CodeFour<kBits>& four = codes[i / 2];
           float first = __fmul_rn(four.centered(h, 2 * i % 4, bias), scale);
           float second = __fmul_rn(four.centered(h, 2 * i % 4 + 1, bias), scale);
           if (has_mins) {
@@ -162,7 +162,7 @@ class PartList {
     const int64_t n = part.out.shape[0], end_row = part.begin + n;
     PackedRows p{};
     p.out = part.out.data;
-    p.levels = static_cast<const uint4*>(view.data);
+    p.codes = static_cast<const uint4*>(view.data);
     p.scales = view.scales;
     p.mins = view.mins;
     p.first_row_tile = part.begin / kTileRows;

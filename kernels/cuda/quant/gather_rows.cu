@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.cuh"
-#include "kernels/cuda/quant/level_four.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -10,10 +10,10 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Four adjacent elements of a row of a table, `column` a multiple of four: of floats, of levels
-// packed for products, and of levels by rows. load() does not branch, so that all that a thread
+// Four adjacent elements of a row of a table, `column` a multiple of four: of floats, of codes
+// packed for products, and of codes by rows. load() does not branch, so that all that a thread
 // wants is under way at once; floats() makes numbers of what has come. kOfThread of them a thread:
-// with four of floats or two of levels the copies of 8192 rows of 4096 took 2 % longer.
+// with four of floats or two of codes the copies of 8192 rows of 4096 took 2 % longer.
 template <typename T>
 struct FloatFours {
   static constexpr int kOfThread = 2;
@@ -39,7 +39,7 @@ struct Units {
   const Scale* scales;
   const float* mins;
   int shift;   // log2 of a unit's columns
-  float bias;  // 2^23 and the zero level: see LevelFour::centered()
+  float bias;  // 2^23 and the zero code: see CodeFour::centered()
 
   Units(const MatrixView& table, int unit_shift)
       : scales(static_cast<const Scale*>(table.scales)),
@@ -51,8 +51,8 @@ struct Units {
     return {scales[unit], mins == nullptr ? 0 : mins[unit]};
   }
   // As dequantize_row() of kernels/base, rounding for rounding.
-  __device__ float value(float level_less_zero, const Raw& raw) const {
-    const float x = __fmul_rn(level_less_zero, to_float(raw.scale));
+  __device__ float value(float code_less_zero, const Raw& raw) const {
+    const float x = __fmul_rn(code_less_zero, to_float(raw.scale));
     return mins == nullptr ? x : __fadd_rn(x, raw.min);
   }
 };
@@ -60,7 +60,7 @@ template <int kBits, typename Scale>
 struct PackedFours {
   static constexpr int kOfThread = 4;
   struct Raw {
-    LevelFour<kBits> levels;
+    CodeFour<kBits> codes;
     typename Units<Scale>::Raw unit;
   };
   const uint4* data;
@@ -82,7 +82,7 @@ struct PackedFours {
   }
   __device__ float4 floats(const Raw& raw, int64_t row) const {
     const auto at = [&](int c) {
-      return units.value(raw.levels.centered(int(row / 8 % 2), c, units.bias), raw.unit);
+      return units.value(raw.codes.centered(int(row / 8 % 2), c, units.bias), raw.unit);
     };
     return {at(0), at(1), at(2), at(3)};
   }
@@ -91,7 +91,7 @@ template <int kBits, typename Scale>
 struct FoursByRows {
   static constexpr int kOfThread = 4;
   struct Raw {
-    uint32_t levels;
+    uint32_t codes;
     typename Units<Scale>::Raw unit;
   };
   const uint8_t* data;
@@ -113,9 +113,9 @@ struct FoursByRows {
   __device__ float4 floats(const Raw& raw, int64_t) const {
     const auto at = [&](int c) {  // an f32 of 2^23 counts in ones
       const uint32_t byte = kBits == 8 ? uint32_t(c) : uint32_t(c / 2);
-      const uint32_t bytes = kBits == 8 ? raw.levels : raw.levels >> (c % 2 * 4) & 0x0F0F;
-      const float level = __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte));
-      return units.value(level - units.bias, raw.unit);
+      const uint32_t bytes = kBits == 8 ? raw.codes : raw.codes >> (c % 2 * 4) & 0x0F0F;
+      const float code = __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte));
+      return units.value(code - units.bias, raw.unit);
     };
     return {at(0), at(1), at(2), at(3)};
   }
@@ -127,7 +127,7 @@ struct FoursByRows {
 //   launch    a thread kOfThread fours of a row's columns, 1024 apart, so that a warp's stores have
 //             whole sectors; blocks_of_row blocks of 256 threads a row
 //   maths     as dequantize_row() of kernels/base, exactly
-//   moves     n rows of the table, of packed levels those beside them too, which share their 64
+//   moves     n rows of the table, of packed codes those beside them too, which share their 64
 //             bytes; out
 template <typename Fours>
 __global__ void __launch_bounds__(kGatherThreads)
@@ -174,7 +174,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
   const auto blocks_of_row = [&](int64_t columns_of_thread) {
     return narrow<unsigned>(ceil_div(table.in_dim, columns_of_thread * kGatherThreads));
   };
-  const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of levels by rows
+  const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of codes by rows
   if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data) ||
       (table.by_rows && std::popcount(uint64_t(unit)) > 1)) {
     const unsigned n_blocks = blocks_of_row(1);
@@ -186,7 +186,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
     launch(gather_rows_kernel<Fours>, dim3(narrow<unsigned>(n * n_blocks)), dim3(kGatherThreads), 0,
            stream, data_of<float>(out), fours, narrow<int>(table.in_dim), ids, n_blocks);
   };
-  const auto run_levels = [&]<template <int, typename> typename Fours>(int64_t columns) {
+  const auto run_codes = [&]<template <int, typename> typename Fours>(int64_t columns) {
     const int shift = unit_shift_of(columns);
     const bool is_u4 = table.dtype == DType::U4;
     if (view.scale_dtype == DType::F16) {
@@ -194,8 +194,8 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
     }
     return is_u4 ? run(Fours<4, float>(view, shift)) : run(Fours<8, float>(view, shift));
   };
-  if (table.by_rows) return run_levels.template operator()<FoursByRows>(unit);
-  if (is_packed(table)) return run_levels.template operator()<PackedFours>(view.layout.unit);
+  if (table.by_rows) return run_codes.template operator()<FoursByRows>(unit);
+  if (is_packed(table)) return run_codes.template operator()<PackedFours>(view.layout.unit);
   visit_device_float(table.dtype, [&]<typename T>() {
     run(FloatFours<T>{static_cast<const T*>(view.data), table.in_dim});
   });

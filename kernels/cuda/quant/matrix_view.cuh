@@ -15,8 +15,8 @@ struct MatrixView {
   const float* mins;
   int64_t in_dim, group;
   DType dtype, scale_dtype;
-  bool by_rows;         // levels, [out, in], scales and minimums, [out, in / group]; else
-  PackedLayout layout;  // of levels, of which `bits` holds in either case
+  bool by_rows;         // codes, [out, in], scales and minimums, [out, in / group]; else
+  PackedLayout layout;  // of codes, of which `bits` holds in either case
 
   __device__ float scale_at(int64_t i) const {
     return scale_dtype == DType::F16 ? __half2float(static_cast<const __half*>(scales)[i])
@@ -25,10 +25,10 @@ struct MatrixView {
   __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
   __host__ __device__ int zero() const { return mins != nullptr ? 0 : 1 << (layout.bits - 1); }
 
-  // What the level at scale `at` means; as dequantize_row() of kernels/base has it, rounding for
+  // What the code at scale `at` means; as dequantize_row() of kernels/base has it, rounding for
   // rounding.
-  __device__ float value(int level, int64_t at) const {
-    const float x = __fmul_rn(float(level - zero()), scale_at(at));
+  __device__ float value(int code, int64_t at) const {
+    const float x = __fmul_rn(float(code - zero()), scale_at(at));
     return mins == nullptr ? x : __fadd_rn(x, mins[at]);
   }
 

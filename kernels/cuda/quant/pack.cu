@@ -8,19 +8,19 @@ namespace {
 
 constexpr int kPackThreads = 256;
 
-__device__ inline uint32_t level_at(const uint8_t* levels, int bits, int64_t i) {
-  return bits == 4 ? levels[i / 2] >> (i % 2 * 4) & 15u : levels[i];
+__device__ inline uint32_t code_at(const uint8_t* codes, int bits, int64_t i) {
+  return bits == 4 ? codes[i / 2] >> (i % 2 * 4) & 15u : codes[i];
 }
 
-// packed[tile][lane word] = levels, in the order of packed_layout.h
+// packed[tile][lane word] = codes, in the order of packed_layout.h
 //
 //   packed    whole tiles of 16 rows from first_tile on, 16-byte words
-//   levels    [n_rows, in_dim] U4 or U8, row-major
-//   launch    a thread makes a word of 16 bytes; rows and columns of padding get the zero level
-//   moves     each level read and written once
+//   codes    [n_rows, in_dim] U4 or U8, row-major
+//   launch    a thread makes a word of 16 bytes; rows and columns of padding get the zero code
+//   moves     each code read and written once
 __global__ void __launch_bounds__(kPackThreads)
-    pack_levels_kernel(uint4* packed, const uint8_t* levels, PackedLayout layout, int64_t n_rows,
-                       int64_t in_dim, int64_t n_words) {
+    pack_codes_kernel(uint4* packed, const uint8_t* codes, PackedLayout layout, int64_t n_rows,
+                      int64_t in_dim, int64_t n_words) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int64_t word = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
@@ -44,7 +44,7 @@ __global__ void __launch_bounds__(kPackThreads)
       const int b = bits == 4 ? v / 4 : v % 2;
       const int64_t row = row0 + 8 * h, column = column0 + 16 * s + 2 * a + b;
       const bool inside = row < n_rows && column < in_dim;
-      words[i] |= (inside ? level_at(levels, bits, row * in_dim + column) : zero) << (v * bits);
+      words[i] |= (inside ? code_at(codes, bits, row * in_dim + column) : zero) << (v * bits);
     }
   }
   packed[word] = make_uint4(words[0], words[1], words[2], words[3]);
@@ -74,20 +74,20 @@ unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kPackThreads
 
 }  // namespace
 
-Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                       int64_t group) {
-  MINFER_CHECK((levels == DType::U4 || levels == DType::U8) &&
+Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
+                      int64_t group) {
+  MINFER_CHECK((codes == DType::U4 || codes == DType::U8) &&
                    (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
                    group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group),
-               "allocate_levels: ", levels, " with scales ", scales, ", [", out_dim, ", ", in_dim,
+               "allocate_codes: ", codes, " with scales ", scales, ", [", out_dim, ", ", in_dim,
                "] in groups of ", group);
   Matrix w;
   w.out_dim = out_dim;
   w.in_dim = in_dim;
   w.group = group;
-  w.dtype = levels;
+  w.dtype = codes;
   const PackedLayout layout = layout_of(w);
-  w.storage = allocate_device(DType::U8, {layout.n_level_bytes()});
+  w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
   w.scales = allocate_device(scales, {layout.n_scales()});
   if (asymmetric) w.mins = allocate_device(DType::F32, {layout.n_scales()});
   w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +
@@ -95,26 +95,26 @@ Matrix allocate_levels(DType levels, DType scales, bool asymmetric, int64_t out_
   return w;
 }
 
-void pack_levels(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
-                 int64_t first_row) {
+void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
+                int64_t first_row) {
   const int64_t n_rows = rows.out_dim(), in_dim = packed.in_dim;
-  MINFER_CHECK(is_packed(packed) && rows.levels.dtype == packed.dtype && rows.in_dim() == in_dim &&
+  MINFER_CHECK(is_packed(packed) && rows.codes.dtype == packed.dtype && rows.in_dim() == in_dim &&
                    rows.group == packed.group && rows.scales.dtype == packed.scales.view().dtype &&
                    rows.asymmetric() == bool(packed.mins),
-               "pack_levels: rows of another format");
+               "pack_codes: rows of another format");
   MINFER_CHECK(first_row >= 0 && first_row % kTileRows == 0 &&
                    first_row + n_rows <= packed.out_dim &&
                    (n_rows % kTileRows == 0 || first_row + n_rows == packed.out_dim),
-               "pack_levels: rows [", first_row, ", ", first_row + n_rows, ") of ", packed.out_dim);
+               "pack_codes: rows [", first_row, ", ", first_row + n_rows, ") of ", packed.out_dim);
   if (n_rows == 0) return;
   const PackedLayout layout = layout_of(packed);
   const int64_t first_tile = first_row / kTileRows, n_tiles = ceil_div(n_rows, kTileRows);
 
   const int64_t n_words = n_tiles * layout.row_tile_bytes() / 16;
-  auto* const levels = static_cast<uint8_t*>(packed.storage.view().data);
-  launch(pack_levels_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
-         reinterpret_cast<uint4*>(levels + first_tile * layout.row_tile_bytes()),
-         static_cast<const uint8_t*>(rows.levels.data), layout, n_rows, in_dim, n_words);
+  auto* const codes = static_cast<uint8_t*>(packed.storage.view().data);
+  launch(pack_codes_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
+         reinterpret_cast<uint4*>(codes + first_tile * layout.row_tile_bytes()),
+         static_cast<const uint8_t*>(rows.codes.data), layout, n_rows, in_dim, n_words);
 
   const int64_t first = first_tile * layout.n_units * kTileRows;
   const int64_t n_scales = n_tiles * layout.n_units * kTileRows;

@@ -8,7 +8,7 @@
 #define MINFER_HOST_DEVICE
 #endif
 
-// How quantized levels lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
+// How quantized codes lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
 // of mma.m16n8k16, so that the 16-byte words that a lane loads are its own operands.
 //
 //   tile    512 bytes of U4, 1024 of U8; tiles of one 16 rows lie one after the other along
@@ -37,7 +37,7 @@ struct PackedLayout {
   MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
   MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
   MINFER_HOST_DEVICE int64_t row_tile_bytes() const { return n_column_tiles * tile_bytes(); }
-  MINFER_HOST_DEVICE int64_t n_level_bytes() const { return n_row_tiles * row_tile_bytes(); }
+  MINFER_HOST_DEVICE int64_t n_code_bytes() const { return n_row_tiles * row_tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
 
   // Which scale belongs to an element.
@@ -46,7 +46,7 @@ struct PackedLayout {
     return at * kTileRows + row % 8 * 2 + row / 8 % 2;
   }
 
-  // Where a level is: in which byte, and how far it is shifted in it.
+  // Where a code is: in which byte, and how far it is shifted in it.
   struct Place {
     int64_t byte;
     int shift;

@@ -49,8 +49,8 @@ struct TestCache {
           scale = 0.005f + std::abs(scale) / 50;
         }
         for (int64_t i = 0; i < shape.n_elements(); ++i) {
-          const float level = std::clamp(std::nearbyint(normal.at(i) * 50), -127.0f, 127.0f);
-          static_cast<uint8_t*>(host_rows.view().data)[i] = uint8_t(int(level) + 128);
+          const float code = std::clamp(std::nearbyint(normal.at(i) * 50), -127.0f, 127.0f);
+          static_cast<uint8_t*>(host_rows.view().data)[i] = uint8_t(int(code) + 128);
         }
         scales = to_device(host_scales);
       }
@@ -78,7 +78,7 @@ struct TestCache {
   }
 
   // On the card positions from `begin` on, and the pages of nobody, become bytes of 0xFF: NaN, or
-  // level 255 with a scale of NaN.
+  // code 255 with a scale of NaN.
   void poison(int64_t begin) const {
     for (const DeviceTensor* x :
          {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {

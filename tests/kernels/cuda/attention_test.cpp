@@ -208,12 +208,12 @@ INSTANTIATE_TEST_SUITE_P(Heads, FewQueries,
 // ---- caches of U8 as F16
 // --------------------------------------------------------------------------
 
-// The value of a cached level as F16: one product in f32, one rounding more.
+// The value of a cached code as F16: one product in f32, one rounding more.
 f16 as_half(const TestCache& cache, bool is_k, int64_t i) {
-  const HostTensor& levels = is_k ? cache.keys : cache.values;
+  const HostTensor& codes = is_k ? cache.keys : cache.values;
   const HostTensor& scales = is_k ? cache.key_scales : cache.value_scales;
-  const int level = static_cast<const uint8_t*>(levels.view().data)[i];
-  return to_f16(float(level - 128) * scales.at(i / cache.layer.head_dim));
+  const int code = static_cast<const uint8_t*>(codes.view().data)[i];
+  return to_f16(float(code - 128) * scales.at(i / cache.layer.head_dim));
 }
 
 TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
@@ -256,16 +256,16 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
   MINFER_NEEDS_CUDA();
   for (const Heads& h : {Heads{1, 1, 64}, Heads{8, 2, 128}, Heads{8, 1, 80}, Heads{9, 3, 96}}) {
     constexpr int64_t kCapacity = 1500;
-    TestCache levels(1, DType::U8, h, kCapacity), halves(1, DType::F16, h, kCapacity);
+    TestCache codes(1, DType::U8, h, kCapacity), halves(1, DType::F16, h, kCapacity);
     if (!cuda::attention::has_prefill_wgmma(h.head_dim)) {
       GTEST_SKIP() << "needs a card with the kernel of F16 caches";
     }
-    for (int64_t i = 0; i < levels.keys.view().n_elements(); ++i) {
-      halves.keys.as<f16>()[i] = as_half(levels, true, i);
-      halves.values.as<f16>()[i] = as_half(levels, false, i);
+    for (int64_t i = 0; i < codes.keys.view().n_elements(); ++i) {
+      halves.keys.as<f16>()[i] = as_half(codes, true, i);
+      halves.values.as<f16>()[i] = as_half(codes, false, i);
     }
     halves.restore();
-    const DeviceTensor workspace = workspace_of(levels.layer);
+    const DeviceTensor workspace = workspace_of(codes.layer);
     for (DType dtype : {DType::F16, DType::BF16}) {
       const Shape shape{kCapacity, h.n_heads, h.head_dim};
       const DeviceTensor q = to_device(random_normal(9, shape, dtype, 2));
@@ -277,7 +277,7 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
           cuda::attention_prefill(nullptr, out.view().rows(pos, n), q.view().rows(pos, n),
                                   cache.layer, cache.at(pos), scale_of(h), 0, memory);
         };
-        run(got, levels, workspace.view().data);
+        run(got, codes, workspace.view().data);
         run(want, halves, nullptr);
         pos += n;
       }
@@ -421,7 +421,7 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
   }
 }
 
-// Levels cannot say that a key is no number: the row's scale does.
+// Codes cannot say that a key is no number: the row's scale does.
 TEST(CudaKvAppend, KeepsThatAKeyIsNotANumber) {
   MINFER_NEEDS_CUDA();
   const Heads h{1, 1, 128};

@@ -79,14 +79,14 @@ class CudaDequantize : public testing::TestWithParam<DType> {};
 TEST_P(CudaDequantize, EveryFormatAndWidth) {
   MINFER_NEEDS_CUDA();
   for (const int64_t in_dim : {2, 63, 64, 72, 96, 128, 136, 170, 256, 264, 576, 1536}) {
-    for (const DType levels : {DType::U4, DType::U8}) {
-      if (levels == DType::U4 && in_dim % 2 != 0) continue;  // rows of levels are whole bytes
+    for (const DType codes : {DType::U4, DType::U8}) {
+      if (codes == DType::U4 && in_dim % 2 != 0) continue;  // rows of codes are whole bytes
       for (const DType scales : {DType::F16, DType::F32}) {
         for (const bool mins : {false, true}) {
           for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{64}, int64_t{96},
                                       int64_t{128}, int64_t{512}, kRow}) {
             if (group != kRow && (in_dim % group != 0 || in_dim == group)) continue;
-            const Weights w(of_group(levels, scales, mins, group), 83, in_dim, 1);
+            const Weights w(of_group(codes, scales, mins, group), 83, in_dim, 1);
             expect_rows(GetParam(), {{&w, 0, 83}});
             expect_rows(GetParam(), {{&w, 7, 20}});
             if (HasFatalFailure()) return;
@@ -99,8 +99,8 @@ TEST_P(CudaDequantize, EveryFormatAndWidth) {
 
 TEST_P(CudaDequantize, RangesOfRows) {
   MINFER_NEEDS_CUDA();
-  for (const DType levels : {DType::U4, DType::U8}) {
-    const Weights w(of_group(levels, DType::F16, true, 32), 83, 288, 1);
+  for (const DType codes : {DType::U4, DType::U8}) {
+    const Weights w(of_group(codes, DType::F16, true, 32), 83, 288, 1);
     for (const auto& [begin, n] : {std::pair<int64_t, int64_t>{0, 1},
                                    {0, 16},
                                    {16, 32},
@@ -159,12 +159,12 @@ TEST(CudaGather, RowsOfEveryType) {
     }
   }
   for (const int64_t in_dim : {2, 96, 100, 170, 576, 1536, 2056}) {
-    for (const DType levels : {DType::U4, DType::U8}) {
+    for (const DType codes : {DType::U4, DType::U8}) {
       for (const bool mins : {false, true}) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{192}, kRow}) {
           if (group != kRow && in_dim % group != 0) continue;
           const DType scales = mins ? DType::F32 : DType::F16;
-          Weights w(of_group(levels, scales, mins, group), 83, in_dim, 1);
+          Weights w(of_group(codes, scales, mins, group), 83, in_dim, 1);
           expect_gathered(w, ids);
           w.lay_by_rows();
           expect_gathered(w, ids);

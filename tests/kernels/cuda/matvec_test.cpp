@@ -138,7 +138,7 @@ struct Caller {
   // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a part
   // of the row, at most all of it where the block has as many tiles as warps; scales, the 16 warps,
   // a bias and scaled sums are fewer than 80 roundings. Sums of activations, for mins and zero
-  // levels: units of at most 128, and all of them where the row has one min.
+  // codes: units of at most 128, and all of them where the row has one min.
   std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
@@ -219,14 +219,14 @@ class CudaMatvec : public testing::TestWithParam<DType> {};
 
 TEST_P(CudaMatvec, EveryQuantizedFormat) {
   MINFER_NEEDS_CUDA();
-  for (const DType levels : {DType::U4, DType::U8}) {
+  for (const DType codes : {DType::U4, DType::U8}) {
     for (const DType scales : {DType::F16, DType::F32}) {
       for (const bool mins : {false, true}) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64},
                                     int64_t{128}, int64_t{512}, kRow}) {
           for (const int64_t n_tokens : {1, 5}) {
             expect_product(call_of(GetParam(), n_tokens, 1536),
-                           of_group(levels, scales, mins, group), 36);
+                           of_group(codes, scales, mins, group), 36);
             if (HasFatalFailure()) return;
           }
         }

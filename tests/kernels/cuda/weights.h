@@ -24,8 +24,8 @@ inline std::ostream& operator<<(std::ostream& out, const Format& f) {
   return out;
 }
 
-inline Format of_group(DType levels, DType scales, bool with_mins, int64_t group) {
-  return {levels, scales, with_mins, group};
+inline Format of_group(DType codes, DType scales, bool with_mins, int64_t group) {
+  return {codes, scales, with_mins, group};
 }
 
 inline cudaStream_t stream() {
@@ -40,17 +40,17 @@ inline void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
 
 // Copies packed in two pieces, so that first_row is not always 0.
 inline Matrix pack(const QuantizedMatrix& q) {
-  Matrix w = cuda::allocate_levels(q.levels.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
-                                   q.in_dim(), q.group);
+  Matrix w = cuda::allocate_codes(q.codes.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
+                                  q.in_dim(), q.group);
   EXPECT_EQ(w.n_bytes, cuda_packed_bytes(q.bits(), q.scales.dtype, q.asymmetric(), q.out_dim(),
                                          q.in_dim(), q.group));
   const int64_t middle = q.out_dim() / 32 * 16;
   for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
     if (n == 0) continue;
     const QuantizedMatrix rows = q.rows(begin, n);
-    const DeviceTensor levels = to_device(rows.levels), scales = to_device(rows.scales);
+    const DeviceTensor codes = to_device(rows.codes), scales = to_device(rows.scales);
     const DeviceTensor mins = rows.mins ? to_device(rows.mins) : DeviceTensor();
-    cuda::pack_levels(stream(), w, {levels, scales, mins, q.group}, begin);
+    cuda::pack_codes(stream(), w, {codes, scales, mins, q.group}, begin);
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   }
   return w;
@@ -72,22 +72,22 @@ struct Weights {
     quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
                                       f.group == kRow ? in_dim : f.group, f.with_mins);
     std::mt19937_64 engine(seed);
-    auto* const levels = static_cast<uint8_t*>(quantized.levels.view().data);
-    for (int64_t i = 0; i < quantized.levels.view().n_bytes(); ++i) levels[i] = uint8_t(engine());
+    auto* const codes = static_cast<uint8_t*>(quantized.codes.view().data);
+    for (int64_t i = 0; i < quantized.codes.view().n_bytes(); ++i) codes[i] = uint8_t(engine());
     fill_normal(quantized.scales, seed + 1, size / (f.weights == DType::U4 ? 5.0f : 80.0f));
     if (f.with_mins) fill_normal(quantized.mins, seed + 2, size);
     matrix = pack(quantized.view());
   }
 
-  // As Backend::pack_table has levels.
+  // As Backend::pack_table has codes.
   void lay_by_rows() {
     matrix.by_rows = true;
-    matrix.storage = to_device(quantized.levels);
+    matrix.storage = to_device(quantized.codes);
     matrix.scales = to_device(quantized.scales);
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }
 
-  // The value of an element, and the magnitudes of what it is the sum of: level and zero level
+  // The value of an element, and the magnitudes of what it is the sum of: code and zero code
   // apart.
   std::pair<double, double> at(int64_t row, int64_t column) const {
     const int64_t in_dim = matrix.in_dim;
@@ -96,13 +96,13 @@ struct Weights {
       return {value, std::abs(value)};
     }
     const QuantizedMatrix q = quantized.view();
-    const auto* levels = static_cast<const uint8_t*>(q.levels.data);
+    const auto* codes = static_cast<const uint8_t*>(q.codes.data);
     const int64_t i = row * in_dim + column, group = row * q.n_groups() + column / q.group;
-    const int level = q.bits() == 8 ? levels[i] : levels[i / 2] >> (i % 2 * 4) & 15;
+    const int code = q.bits() == 8 ? codes[i] : codes[i / 2] >> (i % 2 * 4) & 15;
     const double scale = double(quantized.scales.at(group));
     const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
-    const int zero = q.asymmetric() ? 0 : q.zero_level();
-    return {scale * (level - zero) + min, std::abs(scale) * (level + zero) + std::abs(min)};
+    const int zero = q.asymmetric() ? 0 : q.zero_code();
+    return {scale * (code - zero) + min, std::abs(scale) * (code + zero) + std::abs(min)};
   }
 
   Format format;

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode/persistent/persistent_step.h"
-#include "kernels/cuda/decode/persistent/step_levels.cuh"
+#include "kernels/cuda/decode/persistent/step_codes.cuh"
 #include "kernels/cuda/decode/persistent/step_share.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
@@ -20,7 +20,7 @@ std::optional<StepFormat> format_of(const Matrix& w) {
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
 }
 
-// Tiles to blocks. Where pairs of levels are left over, few enough that they can go in parts,
+// Tiles to blocks. Where pairs of codes are left over, few enough that they can go in parts,
 // nobody has one more than others.
 void share_tiles(StepProduct& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
   const int n_left = n_tiles % n_blocks;
@@ -64,16 +64,16 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
   }
   if (is_float) {
     if (w.in_dim % 8 != 0) return std::nullopt;
-    p.level_bytes = 2 * p.in_dim;
+    p.code_bytes = 2 * p.in_dim;
     p.n_stages = narrow<int>(ceil_div(w.in_dim, kStageColumns));
   } else {
     const PackedLayout layout = layout_of(w);
     const int piece_columns = *format == StepFormat::U4 ? 64 : 32;
-    p.level_bytes = narrow<int>(layout.row_tile_bytes());
-    p.n_pieces = p.level_bytes / kPieceBytes;
+    p.code_bytes = narrow<int>(layout.row_tile_bytes());
+    p.n_pieces = p.code_bytes / kPieceBytes;
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
     if (layout.unit == 0) {
-      if (w.in_dim > 65536) return std::nullopt;  // sums of integers: multiply_levels
+      if (w.in_dim > 65536) return std::nullopt;  // sums of integers: multiply_codes
     } else {
       if (layout.unit < 32) return std::nullopt;
       p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
@@ -94,7 +94,7 @@ bool has_room(const StepProduct& p, int halves) {
 
 // Whether the threads have registers for the input.
 bool can_stage(const StepProduct& p, bool has_norm) {
-  return p.format <= StepFormat::BF16 || p.in_dim <= most_level_columns(has_norm);
+  return p.format <= StepFormat::BF16 || p.in_dim <= most_code_columns(has_norm);
 }
 
 // In the order of StepLayer::matrices.
@@ -122,7 +122,7 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.is_u8 = cache_dtype == DType::U8;
   const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
-  a.multiplies_levels = a.is_u8 && a.head_dim % 64 == 0;
+  a.multiplies_codes = a.is_u8 && a.head_dim % 64 == 0;
   a.scale_log2 = spec.score_scale() * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
@@ -181,7 +181,7 @@ bool lay_out(StepParams& p, int room) {
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
   const int kernel_heads = a.heads_per_block == 1 ? 1 : kStepMaxHeads;
-  const int query_bytes = a.multiplies_levels ? QueryLevels::bytes(kernel_heads, a.head_dim) : 0;
+  const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
   p.input_bytes = std::max(p.input_bytes, a.query_at + query_bytes);
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
   const int merged = a.n_splits * (a.heads_per_block + a.split_words);

@@ -3,8 +3,8 @@
 #include "kernels/cuda/attention/quantize_row.cuh"
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/attention/softmax_state.cuh"
+#include "kernels/cuda/decode/persistent/step_codes.cuh"
 #include "kernels/cuda/decode/persistent/step_exchange.cuh"
-#include "kernels/cuda/decode/persistent/step_levels.cuh"
 #include "kernels/cuda/decode/persistent/step_product.cuh"
 #include "kernels/cuda/decode/persistent/step_share.cuh"
 #include "kernels/cuda/numbers.cuh"
@@ -76,7 +76,7 @@ __device__ inline void prepare_attention(const StepParams& p, StepAttentionShare
 template <int kHeads>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
                                      const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
-                                     const QueryLevels& query, uint32_t epoch) {
+                                     const QueryCodes& query, uint32_t epoch) {
   const StepAttention& a = p.attention;
   const int64_t at_row = cache_row(p, t.kv_head, t.pos);
 #pragma unroll
@@ -124,7 +124,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   if (query.digits != nullptr && warp >= 2) query.make<kHeads>(s.q, a, warp - 2);
   if (t.has_new && warp < 2) {  // the key, the value
     float* const row = s.new_row[warp];
-    auto* const levels =
+    auto* const codes =
         static_cast<uint8_t*>(warp == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
     float largest = 0;
     for (int i = lane; i < a.head_dim; i += 32) {
@@ -135,9 +135,9 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
       (warp == 0 ? layer.key_scales : layer.value_scales)[at_row] = scale.step;
     }
     for (int i = lane; i < a.head_dim; i += 32) {
-      const uint8_t level = attention::level_of(row[i], scale);
-      row[i] = (float(level) - 128) * scale.step;
-      if (t.appends) levels[i] = level;
+      const uint8_t code = attention::code_of(row[i], scale);
+      row[i] = (float(code) - 128) * scale.step;
+      if (t.appends) codes[i] = code;
     }
   }
   consumers_sync();
@@ -231,7 +231,7 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
 
 // softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
 // the parts. `memory`: [kStepWarps, heads_per_block, head_dim] floats and behind them, at query_at,
-// what QueryLevels has; `parts`: what merge_splits gathers.
+// what QueryCodes has; `parts`: what merge_splits gathers.
 template <int kHeads>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer,
                               StepAttentionShared<kHeads>& s, float* memory, float* parts,
@@ -243,15 +243,15 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   const int team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
-  const QueryLevels query{a.multiplies_levels ? reinterpret_cast<uint8_t*>(memory) + a.query_at
-                                              : nullptr};
+  const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
+                                            : nullptr};
   take_new_rows<kHeads>(p, layer, t, s, query, epoch);
 
   OnlineSoftmax<kHeads> softmax;
   const CacheStages cache = cache_stages(a, t);
   if (query.digits != nullptr) {
-    attend_levels<kHeads>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim,
-                          ring, cursor);
+    attend_codes<kHeads>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim,
+                         ring, cursor);
   } else {
     attend_rows<kHeads>(softmax, a, cache, s.q, ring, cursor);
   }

@@ -14,8 +14,8 @@ namespace minfer::cuda {
 __device__ inline int float_place(int column) {
   return (column & ~63) | (column & 4) << 3 | (column & 56) >> 1 | (column & 3);
 }
-// Staged for levels: fixed point of 32 bits, whose digits of 8 bits with a sign are columns of an
-// integer instruction. Digits of a kind lie in the order of a lane's levels
+// Staged for codes: fixed point of 32 bits, whose digits of 8 bits with a sign are columns of an
+// integer instruction. Digits of a kind lie in the order of a lane's codes
 // (quant/packed_layout.h): of the 64 columns of a piece of U4, or 32 of U8, first those that lane t
 // of four multiplies, in words of four columns.
 __device__ inline int digit_place(int word, bool is_u4) {
@@ -80,7 +80,7 @@ __device__ inline float norm_factor(const float* squares, const StepProduct& pro
 }
 
 // A warp's k-th words of a vector, from its lane's first one: of floats 512 columns of each 4096,
-// of levels those of its pieces of a stage (multiply_levels), two stages of U8 at a time.
+// of codes those of its pieces of a stage (multiply_codes), two stages of U8 at a time.
 template <bool kFloat>
 __host__ __device__ constexpr int own_word(int k) {
   return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
@@ -187,7 +187,7 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
     if (kPlace(k) >= n_padded - first) break;
-    // In the order of the columns of a word of levels: 0 2 1 3 in U4.
+    // In the order of the columns of a word of codes: 0 2 1 3 in U4.
     const uint32_t(&bits)[4] = words[k].bits;
     uint32_t planes[4];
     digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},

@@ -108,10 +108,10 @@ __device__ inline void finish_round(const StepParams& p, const StepProduct& prod
 //              ring of weights full. Blocks own rows, also of the residual stream, and parts of
 //              the rows of gate and up that are left over: step_parts.cuh
 //   exchange   six vectors a layer and the sums of parts: step_exchange.cuh
-//   maths      activations f32 throughout: floats times floats in f32; levels times x in fixed
-//              point of 32 bits, whose sums of a group are exact integers (multiply_levels), scales
+//   maths      activations f32 throughout: floats times floats in f32; codes times x in fixed
+//              point of 32 bits, whose sums of a group are exact integers (multiply_codes), scales
 //              on those in f32. q . k of an int8 cache as such products where heads are of 64 or
-//              128 (step_levels.cuh), else in f32; weights . v of one such head with weights of two
+//              128 (step_codes.cuh), else in f32; weights . v of one such head with weights of two
 //              halves (step_values.cuh), else in f32. Everything is summed in one order: same
 //              input, same bits
 //   moves      every weight and the cache once; 132 times the exchanged vectors from L2

@@ -23,10 +23,10 @@ constexpr int kStageColumns = kStageBytes / 2;                     // of floats
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of floats
 constexpr int kStepMaxSlots = 20;  // more were no faster: copies under way delay the exchange
 
-// Words of 16 bytes of a product's input that a thread stages at once, in registers; of levels
+// Words of 16 bytes of a product's input that a thread stages at once, in registers; of codes
 // those are all it has.
 constexpr int kStepNormWords = 8, kStepInputWords = 16;
-__host__ __device__ constexpr int most_level_columns(bool has_norm) {
+__host__ __device__ constexpr int most_code_columns(bool has_norm) {
   return 4 * kStepConsumers * (has_norm ? kStepNormWords : kStepInputWords);
 }
 
@@ -83,13 +83,13 @@ struct StepProduct {
   int n_left, n_parts;   // kGateUp: pairs behind those of `share`, and the parts of each
   int begin, count;      // of this block, from `share`: the kernel's own
   StepPart part;         // that too
-  int rows_log;          // log2 of a tile's rows: 16 of packed levels, kFloatRows of floats
+  int rows_log;          // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
   int out_dim, in_dim;   // rows of the largest matrix
   float per_column;      // 1 / in_dim
   int ends[2];           // tiles of the first matrix, and of the first two
-  int n_pieces;          // of packed levels, of a tile along the columns: 64 of U4, 32 of U8
+  int n_pieces;          // of packed codes, of a tile along the columns: 64 of U4, 32 of U8
   int n_stages;          // of a tile; of floats, of a row
-  int level_bytes;       // of a tile; of floats, of a row
+  int code_bytes;        // of a tile; of floats, of a row
   int scales_per_piece;  // of a row: 0 (the row has one), 1, 2
   int unit_shift;        // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
@@ -146,8 +146,8 @@ struct StepAttention {
   int lanes;               // that share a row of the cache: 8 or 16
   int stage_rows;          // of the cache that come in a stage of the ring
   bool is_u8;
-  bool multiplies_levels;  // q . k by the integer tensor cores: step_levels.cuh
-  int query_at;            // of what that wants, in bytes, in the memory of attention
+  bool multiplies_codes;  // q . k by the integer tensor cores: step_codes.cuh
+  int query_at;           // of what that wants, in bytes, in the memory of attention
   float scale_log2;
 
   __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
@@ -173,7 +173,7 @@ struct StepParams {
   int input_bytes;  // of shared memory: staged activations; also what attention merges
 };
 
-// Activations that wait in shared memory: f32, or for levels 4 digits of 8 bits (step_input.cuh),
+// Activations that wait in shared memory: f32, or for codes 4 digits of 8 bits (step_input.cuh),
 // all of one kind together; kinds lie this many bytes apart, which is 8 banks more than a multiple
 // of 16.
 __host__ __device__ inline int digit_stride(int in_dim) { return (in_dim + 63) / 64 * 64 + 32; }

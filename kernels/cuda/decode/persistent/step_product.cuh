@@ -113,13 +113,13 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// Of a lane (g, t) of mma.m16n8k32: its levels of rows g and g + 8 as they come in a piece, those
+// Of a lane (g, t) of mma.m16n8k32: its codes of rows g and g + 8 as they come in a piece, those
 // of row g + 8 in units of 1 / kUpperUnit and, where kUpperHoldsLower, plus those of row g; the
-// instructions of a piece; and the zero levels with a sign.
+// instructions of a piece; and the zero codes with a sign.
 template <StepFormat>
-struct Levels;
+struct Codes;
 template <>
-struct Levels<StepFormat::U4> {
+struct Codes<StepFormat::U4> {
   static constexpr int kParts = 2, kUpperUnit = 16;
   static constexpr bool kUpperHoldsLower = true;  // a byte as it is: nothing to mask
   static constexpr uint32_t kZero = 0xf8f8f8f8, kUpperZero = 0x80808080;
@@ -132,7 +132,7 @@ struct Levels<StepFormat::U4> {
   }
 };
 template <>
-struct Levels<StepFormat::U8> {
+struct Codes<StepFormat::U8> {
   static constexpr int kParts = 1, kUpperUnit = 1;
   static constexpr bool kUpperHoldsLower = false;
   static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
@@ -144,15 +144,15 @@ struct Levels<StepFormat::U8> {
   }
 };
 
-// kTiles tiles of 16 rows of levels, of which each scale has a row (kScales = 0), a piece or
+// kTiles tiles of 16 rows of codes, of which each scale has a row (kScales = 0), a piece or
 // several (1), or half a piece of U4 (2). Digits of x are columns 0, 2, 4 and 6, so that each lane
-// has one; levels times digits are summed exactly. A sum of a piece stays below 2^22 in magnitude:
+// has one; codes times digits are summed exactly. A sum of a piece stays below 2^22 in magnitude:
 // put on the float 1.5 * 2^23 it is that float plus the sum. A row has room for 65536 columns.
 template <StepFormat kFormat, int kScales, int kTiles>
-__device__ inline void multiply_levels(const StepShape& shape, const StepRing& ring,
-                                       const uint8_t* input, float* scratch, StepCursor& cursor,
-                                       int tile, float unit) {
-  using L = Levels<kFormat>;
+__device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
+                                      const uint8_t* input, float* scratch, StepCursor& cursor,
+                                      int tile, float unit) {
+  using L = Codes<kFormat>;
   constexpr int kColumns = 32 * L::kParts, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
@@ -160,7 +160,7 @@ __device__ inline void multiply_levels(const StepShape& shape, const StepRing& r
                            shape.first_stage * (kStagePieces * kColumns);
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
   float total[kTiles][2] = {};             // of rows g and g + 8: scaled sums, or
-  int sums[kTiles][4] = {}, zero[4] = {};  // those of a whole row, and of the zero level in place
+  int sums[kTiles][4] = {}, zero[4] = {};  // those of a whole row, and of the zero code in place
   cursor.take<kTiles, 16 / kTiles>(ring, shape.n_stages, [&](int stage, const auto& slots) {
     const auto piece = [&](int in_stage) {
       uint32_t b[L::kParts][2];
@@ -267,9 +267,9 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
   const StepShape shape{stages.begin, stages.end - stages.begin,
                         product.n_pieces - stages.begin * kStagePieces, product.in_dim,
                         product.unit_shift};
-  const auto levels = [&]<StepFormat kFormat, int kScales>() {
+  const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_levels<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
+      multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
   };
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
@@ -279,12 +279,12 @@ __device__ inline void multiply(const StepProduct& product, const StepRing& ring
     case StepFormat::BF16:
       return multiply_floats<true>(shape, ring, input, scratch, cursor, n_tiles);
     case kU4:
-      if (product.scales_per_piece == 0) return levels.template operator()<kU4, 0>();
-      if (product.scales_per_piece == 1) return levels.template operator()<kU4, 1>();
-      return levels.template operator()<kU4, 2>();
+      if (product.scales_per_piece == 0) return codes.template operator()<kU4, 0>();
+      if (product.scales_per_piece == 1) return codes.template operator()<kU4, 1>();
+      return codes.template operator()<kU4, 2>();
     case kU8:
-      if (product.scales_per_piece == 0) return levels.template operator()<kU8, 0>();
-      return levels.template operator()<kU8, 1>();
+      if (product.scales_per_piece == 0) return codes.template operator()<kU8, 0>();
+      return codes.template operator()<kU8, 1>();
   }
 }
 

@@ -30,7 +30,7 @@ __device__ inline int copies_allowed(int* most_copies) {
   return kIsCheckable ? atomicAdd_block(most_copies, 0) : *static_cast<volatile int*>(most_copies);
 }
 
-// Streams, each a row of floats or 16 rows of levels, go in groups of 4, 2 or 1 that take turns, a
+// Streams, each a row of floats or 16 rows of codes, go in groups of 4, 2 or 1 that take turns, a
 // stage each: what is staged of the input is read once for all of them. A block's part of a pair of
 // tiles is a group of its own, in front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
@@ -208,10 +208,10 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
       const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
       return StageCopy{
-          {pointer(pointers.weights, matrix) + int64_t{row} * product.level_bytes + from,
+          {pointer(pointers.weights, matrix) + int64_t{row} * product.code_bytes + from,
            pointer(pointers.scales, matrix) + int64_t{tile.row_tile} * product.tile_scale_bytes +
                scales_from,
-           min(kStageBytes, product.level_bytes - from),
+           min(kStageBytes, product.code_bytes - from),
            min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from)},
           {}};
     });

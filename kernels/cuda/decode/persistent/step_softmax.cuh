@@ -12,7 +12,7 @@ struct CacheEight {
   uint4 raw;
   float scale;
 
-  // Those of rows and columns that are not there: the zero level is 128.
+  // Those of rows and columns that are not there: the zero code is 128.
   __device__ static CacheEight zeros(bool is_u8) {
     const uint32_t zero = is_u8 ? 0x80808080 : 0;
     return {{zero, zero, zero, zero}, 0};
@@ -37,11 +37,11 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     uint32_t two = words[i];
-    if (is_u8) {  // levels less 128, exact
+    if (is_u8) {  // codes less 128, exact
       const uint32_t biased = __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
-      const __half2 level =
+      const __half2 code =
           __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
-      two = *reinterpret_cast<const uint32_t*>(&level);
+      two = *reinterpret_cast<const uint32_t*>(&code);
     }
     const float2 f = __half22float2(*reinterpret_cast<const __half2*>(&two));
     to[2 * i] = f.x;

@@ -7,17 +7,17 @@
 
 namespace minfer::cuda {
 
-// Weights of one head times levels of values of an int8 cache, by the tensor cores: a level as it
-// lies is a half, level * 2^-24, and a weight times the scale of its row the sum of two halves.
-// Products and their sums are f32, of levels with their zero level, which is taken off at the end.
+// Weights of one head times codes of values of an int8 cache, by the tensor cores: a code as it
+// lies is a half, code * 2^-24, and a weight times the scale of its row the sum of two halves.
+// Products and their sums are f32, of codes with their zero code, which is taken off at the end.
 // A warp takes 16 rows at a time, of which lane 4 g + t has the weights of rows g and g + 8.
 //
 // The instruction sums rows of one element, but in memory elements of a row are neighbours: so two
 // of them are a half to ldmatrix, which transposes them. That its eight rows may lie in different
-// banks (of heads of 64, two in the same), row i gives its piece j ^ i, of 16 levels, to register
+// banks (of heads of 64, two in the same), row i gives its piece j ^ i, of 16 codes, to register
 // j. To the instruction rows i and i + 8 then are column i, which alone has their weights: a column
 // stays the same pieces of the same rows, and what belongs together is added at the end.
-class LevelValues {
+class CodeValues {
  public:
   // Of weights as online softmax has them: those so far become `factor` times as much, and come to
   // be in units that the scales of these rows ask for. Rows that are not there have scales of 0.
@@ -36,7 +36,7 @@ class LevelValues {
       for (float& sum : piece) sum *= factor;
   }
 
-  // `rows`: shared address of 16 rows of levels.
+  // `rows`: shared address of 16 rows of codes.
   __device__ void add(uint32_t rows, int head_dim, const float (&weight)[2],
                       const float (&scale)[2]) {
     const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -89,10 +89,10 @@ class LevelValues {
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
         const float other = __shfl_xor_sync(~0u, has_eight ? own[i ^ 4] : own[i], 2);
-        const float level_sum = (own[i] + other) * 0x1p24f;
+        const float code_sum = (own[i] + other) * 0x1p24f;
         const int piece = 2 * t + i;
         if (piece * 16 >= head_dim) continue;
-        out[piece * 16 + 2 * g + k] = fmaf(-128.0f, weights_, level_sum) * unit;
+        out[piece * 16 + 2 * g + k] = fmaf(-128.0f, weights_, code_sum) * unit;
       }
     }
     __syncwarp();

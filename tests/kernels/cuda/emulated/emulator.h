@@ -109,7 +109,7 @@ void load_matrices(const void* row, uint32_t* values, int n);
 // the launch, at which each has as many as fit.
 void set_registers(int n, bool grows);
 
-enum class Half { F16, Bf16, TwoLevels };  // the last for products of warpgroups alone
+enum class Half { F16, Bf16, TwoCodes };  // the last for products of warpgroups alone
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
 // What a product of a warpgroup reads. In shared memory: where its tile begins, in units of 16
@@ -121,14 +121,14 @@ struct Operand {
 
   bool operator==(const Operand&) const = default;
 };
-// Of a warpgroup, with n_sums sums of each thread, int32 of levels; see ptx::wgmma.
+// Of a warpgroup, with n_sums sums of each thread, int32 of codes; see ptx::wgmma.
 void wgmma(void* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type);
 void wgmma_commit();
 void wgmma_wait(int pending);
 
 template <typename T>
 constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16
-                       : std::is_same_v<T, int8_t>      ? Half::TwoLevels
+                       : std::is_same_v<T, int8_t>      ? Half::TwoCodes
                                                         : Half::F16;
 
 // Of the lanes of a warp, which all call: what from_lane has; whether one's condition holds.

@@ -39,7 +39,7 @@ void add_sums(const WarpgroupProduct& product, const Sum (&sums)[kRows][kMaxColu
   }
 }
 
-void perform_of_levels(const Block& block, const WarpgroupProduct& product) {
+void perform_of_codes(const Block& block, const WarpgroupProduct& product) {
   constexpr int kDepth = 32;
   static int sums[kRows][kMaxColumns];
   for (int row = 0; row < kRows; ++row) {
@@ -55,7 +55,7 @@ void perform_of_levels(const Block& block, const WarpgroupProduct& product) {
 }
 
 void perform(const Block& block, const WarpgroupProduct& product) {
-  if (product.type == Half::TwoLevels) return perform_of_levels(block, product);
+  if (product.type == Half::TwoCodes) return perform_of_codes(block, product);
   constexpr int kDepth = 16;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
   const int n_columns = product.n_sums * 2;

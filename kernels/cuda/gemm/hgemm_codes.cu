@@ -1,6 +1,6 @@
 #include "kernels/cuda/gemm/hgemm_cut.cuh"
 
-// hgemm of levels: see GemmArgs::x_scales.
+// hgemm of codes: see GemmArgs::x_scales.
 namespace minfer::cuda {
 namespace {
 
@@ -17,8 +17,8 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
 
 }  // namespace
 
-void hgemm_of_levels_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
-  MINFER_CHECK(args.has_levels() && plan_fits(args, plan), "hgemm of levels: tile ", int(plan.tile),
+void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
+  MINFER_CHECK(args.has_codes() && plan_fits(args, plan), "hgemm of codes: tile ", int(plan.tile),
                ", k ", args.k, " in ", plan.split, " parts", plan.is_paired ? ", paired" : "");
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
@@ -33,7 +33,7 @@ void hgemm_of_levels_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan
       case GemmTile::k256x192:
         return launch_tile<T, Tile256x192>(stream, args, plan);
       default:
-        MINFER_CHECK(false, "hgemm of levels: no tile ", int(plan.tile));
+        MINFER_CHECK(false, "hgemm of codes: no tile ", int(plan.tile));
     }
   });
 }

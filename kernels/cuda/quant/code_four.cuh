@@ -4,14 +4,14 @@
 
 namespace minfer::cuda {
 
-// Levels of rows g and g + 8 in columns [4 four, 4 four + 4) of a tile: the words that lane
+// Codes of rows g and g + 8 in columns [4 four, 4 four + 4) of a tile: the words that lane
 // (g, four % 4) has in the order of packed_layout.h.
 template <int kBits>
-struct LevelFour {
+struct CodeFour {
   uint32_t words[kBits / 4];
 
-  LevelFour() = default;
-  __device__ LevelFour(const uint4* tile, int g, int four) {
+  CodeFour() = default;
+  __device__ CodeFour(const uint4* tile, int g, int four) {
     const int instruction = four / 4, lane = 4 * g + four % 4;
     if constexpr (kBits == 4) {
       words[0] = reinterpret_cast<const uint32_t*>(tile + lane)[instruction];
@@ -23,7 +23,7 @@ struct LevelFour {
     }
   }
 
-  // Level less zero level of row g + 8 h, column 4 four + c. bias: 2^23 + the zero level. An f32 of
+  // Code less zero code of row g + 8 h, column 4 four + c. bias: 2^23 + the zero code. An f32 of
   // that size counts in ones, so all of it is exact.
   __device__ float centered(int h, int c, float bias) const {
     const int a = c / 2, b = c % 2;
@@ -32,7 +32,7 @@ struct LevelFour {
     return __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte)) - bias;
   }
 
-  // Levels less 128 of row g + 8 h, in two's complement, the first column in the lowest byte.
+  // Codes less 128 of row g + 8 h, in two's complement, the first column in the lowest byte.
   __device__ uint32_t less_128(int h) const {
     static_assert(kBits == 8);
     return __byte_perm(words[0], words[1], h == 0 ? 0x5410 : 0x7632) ^ 0x80808080u;

@@ -1,32 +1,32 @@
 #include "tests/kernels/cuda/gemm_cases.h"
 #include "tests/kernels/cuda/weights.h"
 
-// Products of levels of 8 bits, and the rows of levels that they are made of.
+// Products of codes of 8 bits, and the rows of codes that they are made of.
 namespace minfer::test {
 namespace {
 
+using cuda::CodeRows;
 using cuda::GemmPlan;
 using cuda::GemmTile;
-using cuda::LevelRows;
 
-// ---- rows of levels ----------------------------------------------------------------------------
+// ---- rows of codes ----------------------------------------------------------------------------
 
-// Poisoned, on the card; its levels between guards.
+// Poisoned, on the card; its codes between guards.
 struct DeviceRows {
   static constexpr int64_t kGuard = 64;
   DeviceRows(int64_t n, int64_t dim)
-      : levels(poisoned_device(DType::U8, {n * dim + 2 * kGuard})),
+      : codes(poisoned_device(DType::U8, {n * dim + 2 * kGuard})),
         scales(poisoned_device(DType::F32, {n + 2})),
         n(n),
         dim(dim) {
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   }
-  LevelRows rows() const {
-    return {{levels.view().as<uint8_t>() + kGuard, DType::U8, {n, dim}},
+  CodeRows rows() const {
+    return {{codes.view().as<uint8_t>() + kGuard, DType::U8, {n, dim}},
             {scales.view().as<float>(), DType::F32, {n}}};
   }
   void expect_guards() const {
-    const HostTensor l = to_host(levels), s = to_host(scales);
+    const HostTensor l = to_host(codes), s = to_host(scales);
     const auto* const bytes = l.as<const uint8_t>();
     for (int64_t i = 0; i < kGuard; ++i) {
       ASSERT_EQ(bytes[i], 0xFF) << "in front of the first row";
@@ -35,12 +35,12 @@ struct DeviceRows {
     ASSERT_TRUE(std::isnan(s.at(n)) && std::isnan(s.at(n + 1)));
   }
 
-  DeviceTensor levels, scales;
+  DeviceTensor codes, scales;
   int64_t n, dim;
 };
 
 // A row of zeros, rows with one element that is not finite, rows of every size.
-TEST(CudaLevels, QuantizesRows) {
+TEST(CudaCodes, QuantizesRows) {
   MINFER_NEEDS_CUDA();
   for (const DType half : {DType::F16, DType::BF16}) {
     for (const int64_t dim : {16, 48, 272, 2048, 2064, 4096, 11008}) {
@@ -57,12 +57,12 @@ TEST(CudaLevels, QuantizesRows) {
       const DeviceTensor x_device = to_device(x);
       cuda::quantize_rows(stream(), to.rows(), x_device);
       to.expect_guards();
-      const HostTensor levels = to_host(to.levels), scales = to_host(to.scales);
+      const HostTensor codes = to_host(to.codes), scales = to_host(to.scales);
       for (int64_t row = 0; row < kRows; ++row) {
         if (row == kNan || row == kInfinite) {
           ASSERT_FALSE(std::isfinite(scales.at(row))) << "row " << row;
           for (int64_t i = 0; i < dim; ++i) {
-            ASSERT_EQ(levels.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i], 0)
+            ASSERT_EQ(codes.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i], 0)
                 << "row " << row << ", column " << i;
           }
           continue;
@@ -70,10 +70,10 @@ TEST(CudaLevels, QuantizesRows) {
         float most = 0;
         for (int64_t i = 0; i < dim; ++i) most = std::max(most, std::abs(x.at(row * dim + i)));
         ASSERT_EQ(scales.at(row), most / 127) << "row " << row;
-        const float levels_of_one = most > 0 ? 127 / most : 0;
+        const float codes_of_one = most > 0 ? 127 / most : 0;
         for (int64_t i = 0; i < dim; ++i) {
-          const auto level = int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i]);
-          ASSERT_EQ(level, std::nearbyint(x.at(row * dim + i) * levels_of_one))
+          const auto code = int8_t(codes.as<const uint8_t>()[DeviceRows::kGuard + row * dim + i]);
+          ASSERT_EQ(code, std::nearbyint(x.at(row * dim + i) * codes_of_one))
               << "row " << row << ", column " << i;
         }
       }
@@ -81,9 +81,9 @@ TEST(CudaLevels, QuantizesRows) {
   }
 }
 
-// Rows of levels of a matrix, in f32 as the kernels find them.
+// Rows of codes of a matrix, in f32 as the kernels find them.
 struct WantedRows {
-  std::vector<int> levels;
+  std::vector<int> codes;
   std::vector<float> scales;
 };
 WantedRows wanted_rows(const Weights& w) {
@@ -95,11 +95,11 @@ WantedRows wanted_rows(const Weights& w) {
   for (int64_t row = 0; row < q.out_dim(); ++row) {
     if (is_exact) {
       wanted.scales.push_back(w.quantized.scales.at(row));
-      const auto* const levels = w.quantized.levels.as<const uint8_t>() + row * in_dim;
-      for (int64_t i = 0; i < in_dim; ++i) wanted.levels.push_back(levels[i] - 128);
+      const auto* const codes = w.quantized.codes.as<const uint8_t>() + row * in_dim;
+      for (int64_t i = 0; i < in_dim; ++i) wanted.codes.push_back(codes[i] - 128);
       continue;
     }
-    const float zero = q.asymmetric() ? 0 : float(q.zero_level());
+    const float zero = q.asymmetric() ? 0 : float(q.zero_code());
     const float top = q.bits() == 8 ? 255 : 15;
     float most = 0;
     for (int64_t group = 0; group < q.n_groups(); ++group) {
@@ -109,10 +109,10 @@ WantedRows wanted_rows(const Weights& w) {
       most = std::max({most, std::abs(low + min), std::abs(high + min)});
     }
     wanted.scales.push_back(most / 127);
-    const float levels_of_one = wanted.scales.back() > 0 ? 1 / wanted.scales.back() : 0;
+    const float codes_of_one = wanted.scales.back() > 0 ? 1 / wanted.scales.back() : 0;
     dequantize_row(values.data(), q, row);
     for (const float value : values) {
-      wanted.levels.push_back(int(std::nearbyint(value * levels_of_one)));
+      wanted.codes.push_back(int(std::nearbyint(value * codes_of_one)));
     }
   }
   return wanted;
@@ -122,24 +122,23 @@ void expect_unpacked(const std::vector<const Weights*>& matrices) {
   std::vector<std::unique_ptr<DeviceRows>> rows;
   std::vector<cuda::UnpackPart> parts;
   for (const Weights* w : matrices) {
-    ASSERT_TRUE(cuda::fits_level_rows(w->matrix));
+    ASSERT_TRUE(cuda::fits_code_rows(w->matrix));
     rows.push_back(std::make_unique<DeviceRows>(w->matrix.out_dim, w->matrix.in_dim));
     parts.push_back({&w->matrix, rows.back()->rows()});
   }
-  cuda::unpack_levels(stream(), parts);
+  cuda::unpack_codes(stream(), parts);
   for (size_t part = 0; part < parts.size(); ++part) {
     const Weights& w = *matrices[part];
     SCOPED_TRACE(
         cat(w.format, ", part ", part, " [", w.matrix.out_dim, ", ", w.matrix.in_dim, "]"));
     rows[part]->expect_guards();
     const WantedRows wanted = wanted_rows(w);
-    const HostTensor levels = to_host(rows[part]->levels), scales = to_host(rows[part]->scales);
+    const HostTensor codes = to_host(rows[part]->codes), scales = to_host(rows[part]->scales);
     for (int64_t row = 0; row < w.matrix.out_dim; ++row) {
       ASSERT_EQ(scales.at(row), wanted.scales[size_t(row)]) << "row " << row;
     }
     for (int64_t i = 0; i < w.matrix.out_dim * w.matrix.in_dim; ++i) {
-      ASSERT_EQ(int8_t(levels.as<const uint8_t>()[DeviceRows::kGuard + i]),
-                wanted.levels[size_t(i)])
+      ASSERT_EQ(int8_t(codes.as<const uint8_t>()[DeviceRows::kGuard + i]), wanted.codes[size_t(i)])
           << "row " << i / w.matrix.in_dim << ", column " << i % w.matrix.in_dim;
     }
   }
@@ -147,13 +146,13 @@ void expect_unpacked(const std::vector<const Weights*>& matrices) {
 
 const Format kRowFormat = of_group(DType::U8, DType::F16, false, kRow);
 
-TEST(CudaLevels, UnpacksMatrices) {
+TEST(CudaCodes, UnpacksMatrices) {
   MINFER_NEEDS_CUDA();
   std::vector<Format> formats = {kRowFormat};
-  for (const DType levels : {DType::U4, DType::U8}) {
+  for (const DType codes : {DType::U4, DType::U8}) {
     for (const bool mins : {false, true}) {
       for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{96}, int64_t{512}, kRow}) {
-        formats.push_back(of_group(levels, mins ? DType::F32 : DType::F16, mins, group));
+        formats.push_back(of_group(codes, mins ? DType::F32 : DType::F16, mins, group));
       }
     }
   }
@@ -170,7 +169,7 @@ TEST(CudaLevels, UnpacksMatrices) {
 }
 
 // One call for matrices of several formats and sizes.
-TEST(CudaLevels, UnpacksParts) {
+TEST(CudaCodes, UnpacksParts) {
   MINFER_NEEDS_CUDA();
   const Weights q(of_group(DType::U8, DType::F32, false, kRow), 96, 192, 1),
       k(of_group(DType::U4, DType::F16, false, 64), 24, 192, 2),
@@ -178,14 +177,14 @@ TEST(CudaLevels, UnpacksParts) {
   expect_unpacked({&q, &k, &v});
   expect_unpacked({&k, &q, &k});
   expect_unpacked({&same, &q});
-  EXPECT_FALSE(cuda::fits_level_rows(Weights(Format{}, 16, 64, 1).matrix));
-  EXPECT_FALSE(cuda::fits_level_rows(Weights(kRowFormat, 16, 72, 1).matrix));
+  EXPECT_FALSE(cuda::fits_code_rows(Weights(Format{}, 16, 64, 1).matrix));
+  EXPECT_FALSE(cuda::fits_code_rows(Weights(kRowFormat, 16, 72, 1).matrix));
 }
 
 // ---- products ----------------------------------------------------------------------------------
 
-// All of the epilogues that products of levels have.
-std::vector<GemmCase> with_level_epilogues(const GemmCase& c) {
+// All of the epilogues that products of codes have.
+std::vector<GemmCase> with_code_epilogues(const GemmCase& c) {
   std::vector<GemmCase> cases = with_epilogues(c);
   std::erase_if(cases, [](const GemmCase& of) {
     return of.epilogue == Epilogue::GeluErf || of.epilogue == Epilogue::GeluTanh;
@@ -195,27 +194,27 @@ std::vector<GemmCase> with_level_epilogues(const GemmCase& c) {
 
 struct HostRows {
   HostRows(uint64_t seed, int64_t n, int64_t dim, float scale)
-      : levels(DType::U8, {n, dim}), scales(random_normal(seed, {n}, DType::F32, scale)) {
+      : codes(DType::U8, {n, dim}), scales(random_normal(seed, {n}, DType::F32, scale)) {
     uint64_t state = seed * 0x9E3779B97F4A7C15u + 1;
     for (int64_t i = 0; i < n * dim; ++i) {
       state = state * 6364136223846793005u + 1442695040888963407u;
-      levels.as<uint8_t>()[i] = uint8_t(state >> 56);
+      codes.as<uint8_t>()[i] = uint8_t(state >> 56);
     }
   }
   const int8_t* row(int64_t i) const {
-    return reinterpret_cast<const int8_t*>(levels.as<const uint8_t>()) + i * levels.view().shape[1];
+    return reinterpret_cast<const int8_t*>(codes.as<const uint8_t>()) + i * codes.view().shape[1];
   }
-  HostTensor levels, scales;
+  HostTensor codes, scales;
 };
 
 // Inputs on both sides; outs with a row of NaN in front and behind.
 struct Tensors {
   explicit Tensors(const GemmCase& c) : c(c), x(1, c.m, c.k, 0.02f) {
-    x_device = {to_device(x.levels), to_device(x.scales)};
+    x_device = {to_device(x.codes), to_device(x.scales)};
     const DType out_dtype = c.out_is_f32 ? DType::F32 : c.dtype;
     for (size_t i = 0; i < c.n.size(); ++i) {
       w.emplace_back(2 + i, c.n[i], c.k, 0.01f / std::sqrt(float(c.k)));
-      w_device.push_back({to_device(w[i].levels), to_device(w[i].scales)});
+      w_device.push_back({to_device(w[i].codes), to_device(w[i].scales)});
       bias.push_back(random_normal(12 + i, {c.n[i]}, c.dtype));
       bias_device.push_back(to_device(bias[i]));
       HostTensor out(out_dtype, {c.m + 2, c.n[i]});
@@ -231,8 +230,8 @@ struct Tensors {
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   }
 
-  std::vector<cuda::LevelsPart> parts() const {
-    std::vector<cuda::LevelsPart> parts;
+  std::vector<cuda::CodesPart> parts() const {
+    std::vector<cuda::CodesPart> parts;
     for (size_t i = 0; i < c.n.size(); ++i) {
       parts.push_back({rows_of(w_device[i]), out_device[i].view().rows(1, c.m),
                        c.has_bias ? bias_device[i].view() : Tensor{}});
@@ -240,7 +239,7 @@ struct Tensors {
     return parts;
   }
   using OnDevice = std::pair<DeviceTensor, DeviceTensor>;
-  static LevelRows rows_of(const OnDevice& rows) { return {rows.first, rows.second}; }
+  static CodeRows rows_of(const OnDevice& rows) { return {rows.first, rows.second}; }
 
   const GemmCase& c;
   HostRows x;
@@ -255,7 +254,7 @@ struct Bounded {
   double value, error;
 };
 
-// Sums of levels are exact; each of up to four parts of k is rounded to f32, and so are the product
+// Sums of codes are exact; each of up to four parts of k is rounded to f32, and so are the product
 // of both scales and what is made of the two. Parts are added in order.
 Bounded exact_sum(const Tensors& t, size_t part, int64_t row, int64_t column) {
   const int8_t *const a = t.x.row(row), *const b = t.w[part].row(column);
@@ -326,11 +325,11 @@ void check_product(const GemmCase& c, const Launcher& launcher) {
   }
 }
 
-class CudaLevelsGemm : public testing::Test {
+class CudaCodesGemm : public testing::Test {
  protected:
   void SetUp() override {
     MINFER_NEEDS_CUDA();
-    if (!cuda::can_multiply_levels()) GTEST_SKIP() << "no wgmma in this binary or on this card";
+    if (!cuda::can_multiply_codes()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   }
   static void check_all_plans(const GemmCase& c, bool of_split = true) {
     cuda::GemmArgs args;
@@ -343,8 +342,8 @@ class CudaLevelsGemm : public testing::Test {
       SCOPED_TRACE(
           cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : ""));
       check_product(
-          c, [&](const LevelRows& x, std::span<const cuda::LevelsPart> parts, Epilogue epilogue) {
-            cuda::hgemm_of_levels_as(stream(), cuda::check_levels(x, parts, epilogue), plan);
+          c, [&](const CodeRows& x, std::span<const cuda::CodesPart> parts, Epilogue epilogue) {
+            cuda::hgemm_of_codes_as(stream(), cuda::check_codes(x, parts, epilogue), plan);
           });
       if (HasFatalFailure()) return;
     }
@@ -352,10 +351,9 @@ class CudaLevelsGemm : public testing::Test {
 };
 
 // Rows of x and of w that leave warpgroups without any.
-TEST_F(CudaLevelsGemm, EveryEpilogueInEveryTile) {
+TEST_F(CudaCodesGemm, EveryEpilogueInEveryTile) {
   for (const DType half : {DType::F16, DType::BF16}) {
-    for (const GemmCase& c :
-         with_level_epilogues({.dtype = half, .m = 130, .k = 528, .n = {264}})) {
+    for (const GemmCase& c : with_code_epilogues({.dtype = half, .m = 130, .k = 528, .n = {264}})) {
       check_all_plans(c);
       if (HasFatalFailure()) return;
     }
@@ -363,8 +361,8 @@ TEST_F(CudaLevelsGemm, EveryEpilogueInEveryTile) {
 }
 
 // Rows of out that are no whole 16 bytes, k of less than a step and of several.
-TEST_F(CudaLevelsGemm, OddShapes) {
-  for (const GemmCase& c : with_level_epilogues({.m = 67, .k = 272, .n = {131}})) {
+TEST_F(CudaCodesGemm, OddShapes) {
+  for (const GemmCase& c : with_code_epilogues({.m = 67, .k = 272, .n = {131}})) {
     check_all_plans(c);
     if (HasFatalFailure()) return;
   }
@@ -372,8 +370,8 @@ TEST_F(CudaLevelsGemm, OddShapes) {
 }
 
 // Few tiles, but more than the blocks of an emulated card.
-TEST_F(CudaLevelsGemm, TilesInTurn) {
-  for (const GemmCase& c : with_level_epilogues({.m = 300, .k = 272, .n = {584}})) {
+TEST_F(CudaCodesGemm, TilesInTurn) {
+  for (const GemmCase& c : with_code_epilogues({.m = 300, .k = 272, .n = {584}})) {
     if (c.has_bias) continue;
     check_all_plans(c, /*of_split=*/false);
     if (HasFatalFailure()) return;
@@ -381,9 +379,9 @@ TEST_F(CudaLevelsGemm, TilesInTurn) {
 }
 
 // A row of x, and of w, whose scale is not finite: what is made of them is not, and nothing else.
-TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
+TEST_F(CudaCodesGemm, WhatIsNotFiniteStaysSo) {
   constexpr int64_t kBadRow = 66, kBadColumn = 131;
-  for (const GemmCase& c : with_level_epilogues({.m = 130, .k = 272, .n = {264}})) {
+  for (const GemmCase& c : with_code_epilogues({.m = 130, .k = 272, .n = {264}})) {
     SCOPED_TRACE(cat(c));
     Tensors t(c);
     for (const auto& [scales, at, bad] : {std::tuple(&t.x_device.second, kBadRow, NAN),
@@ -392,7 +390,7 @@ TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
       changed.as<float>()[at] = bad;
       *scales = to_device(changed);
     }
-    cuda::multiply_levels(stream(), Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
+    cuda::multiply_codes(stream(), Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
     const HostTensor out = to_host(t.out_device[0]);
     const int64_t n = c.n[0];
     for (int64_t i = 0; i < c.m * n; ++i) {
@@ -403,7 +401,7 @@ TEST_F(CudaLevelsGemm, WhatIsNotFiniteStaysSo) {
 }
 
 // More tiles than blocks, q, k and v of one input among them.
-TEST_F(CudaLevelsGemm, SumsLeaveUnderTheNextTile) {
+TEST_F(CudaCodesGemm, SumsLeaveUnderTheNextTile) {
   const GemmCase base{.m = 72, .k = 784, .n = {20000, 40, 14000}};
   GemmCase sums = base, added = base, gated = base;
   sums.out_is_f32 = added.out_is_f32 = true;
@@ -417,10 +415,10 @@ TEST_F(CudaLevelsGemm, SumsLeaveUnderTheNextTile) {
 }
 
 // As prefill calls it.
-TEST_F(CudaLevelsGemm, SizesOfModels) {
-  const auto as_chosen = [](const LevelRows& x, std::span<const cuda::LevelsPart> parts,
+TEST_F(CudaCodesGemm, SizesOfModels) {
+  const auto as_chosen = [](const CodeRows& x, std::span<const cuda::CodesPart> parts,
                             Epilogue epilogue) {
-    cuda::multiply_levels(stream(), x, parts, epilogue);
+    cuda::multiply_codes(stream(), x, parts, epilogue);
   };
   for (const int64_t m : {9, 300, 512, 2048}) {
     check_product({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);

@@ -1,8 +1,8 @@
 #include "kernels/cuda/elementwise/rows.cuh"
-#include "kernels/cuda/quant/level_four.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
-// Operands of the integer tensor cores: rows of levels with a scale each (LevelRows).
+// Operands of the integer tensor cores: rows of codes with a scale each (CodeRows).
 namespace minfer::cuda {
 namespace {
 
@@ -13,28 +13,28 @@ struct MaxOrNan {
   __device__ float operator()(float a, float b) const { return ptx::max_or_nan(a, b); }
 };
 
-// Four levels, rounded to the nearest, ties to even, the first in the lowest byte.
-__device__ inline uint32_t pack_four(const float* x, float levels_of_one) {
+// Four codes, rounded to the nearest, ties to even, the first in the lowest byte.
+__device__ inline uint32_t pack_four(const float* x, float codes_of_one) {
   uint32_t four = 0;
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    four |= uint32_t(__float2int_rn(x[i] * levels_of_one) & 0xFF) << (8 * i);
+    four |= uint32_t(__float2int_rn(x[i] * codes_of_one) & 0xFF) << (8 * i);
   }
   return four;
 }
 
-// levels[t] = round(x[t] * (127 / most)), scales[t] = most / 127, most = max |x[t]|
+// codes[t] = round(x[t] * (127 / most)), scales[t] = most / 127, most = max |x[t]|
 //
-//   x         [n, dim] T, levels [n, dim] of a byte, rows of whole 16 bytes of x; scales [n]
+//   x         [n, dim] T, codes [n, dim] of a byte, rows of whole 16 bytes of x; scales [n]
 //   launch    a block a row, the last row first: what made x ended there, and the product begins
 //             with the first rows
-//   maths     f32. Where x is not finite most is not either, and all levels are 0; a row of zeros
-//             has scale 0. Of rows with nothing above 4e-37, where 127 / most is infinite, levels
+//   maths     f32. Where x is not finite most is not either, and all codes are 0; a row of zeros
+//             has scale 0. Of rows with nothing above 4e-37, where 127 / most is infinite, codes
 //             mean nothing, and their products are 0 all the same
 //   moves     3 n dim bytes; x is read twice, the second time from L1
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
-    quantize_rows_kernel(uint8_t* levels, float* scales, const T* x, int dim) {
+    quantize_rows_kernel(uint8_t* codes, float* scales, const T* x, int dim) {
   auto* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -49,22 +49,22 @@ __global__ void __launch_bounds__(kThreads)
     for (const float element : v) most = ptx::max_or_nan(most, fabsf(element));
   }
   most = block_reduce(most, MaxOrNan{}, 0, scratch);
-  const float levels_of_one = most > 0 ? 127 / most : 0;
+  const float codes_of_one = most > 0 ? 127 / most : 0;
 #pragma unroll 2
   for (int at = first; at < dim; at += step) {
     float v[kChunk];
     load_chunk(v, x + row * dim + at);
-    *reinterpret_cast<uint2*>(levels + row * dim + at) =
-        make_uint2(pack_four(v, levels_of_one), pack_four(v + 4, levels_of_one));
+    *reinterpret_cast<uint2*>(codes + row * dim + at) =
+        make_uint2(pack_four(v, codes_of_one), pack_four(v + 4, codes_of_one));
   }
   if (threadIdx.x == 0) scales[row] = most / 127;
 }
 
-// A packed matrix (packed_layout.h), and where its rows of levels go.
+// A packed matrix (packed_layout.h), and where its rows of codes go.
 struct PackedMatrix {
   uint8_t* to;
   float* scales_to;
-  const uint4* levels;
+  const uint4* codes;
   const void* scales;
   const float* mins;  // or null
   int n_rows, in_dim, n_chunks, n_column_tiles, n_units;
@@ -95,10 +95,10 @@ struct PackedMatrices {
   }
 };
 
-// scales_to[row] = the largest magnitude that a level of the row could have, over 127
+// scales_to[row] = the largest magnitude that a code of the row could have, over 127
 //
 //   launch    a warp takes 16 rows, every fourth unit a lane for two of them
-//   maths     f32, of each unit the lowest and the highest level as dequantize_row() has them
+//   maths     f32, of each unit the lowest and the highest code as dequantize_row() has them
 //   moves     the scales and minimums
 template <int kBits>
 __global__ void __launch_bounds__(kThreads)
@@ -135,15 +135,15 @@ __global__ void __launch_bounds__(kThreads)
 // to[row] = w[row] over scales_to[row], rounded
 //
 //   to        [n_rows, in_dim] of a byte, in_dim a multiple of 16
-//   launch    a warp takes a chunk, 2048 bytes of levels of 16 rows, as dequantize_packed_kernel,
+//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows, as dequantize_packed_kernel,
 //             the last rows first: eight lanes store 64 adjacent bytes of a row
-//   maths     kIsExact: levels U8 less 128, which is w[row] over its own scale; that goes to
+//   maths     kIsExact: codes U8 less 128, which is w[row] over its own scale; that goes to
 //             scales_to. Else, by scales_to of row_scales_kernel, values as dequantize_row() has
 //             them, times the reciprocal in f32, to the nearest, ties to even
-//   moves     the levels read, and `to` written once
+//   moves     the codes read, and `to` written once
 template <int kBits, bool kIsExact>
 __global__ void __launch_bounds__(kThreads)
-    unpack_levels_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
+    unpack_codes_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
   static_assert(!kIsExact || kBits == 8);
   constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
   ptx::let_successor_begin();
@@ -157,7 +157,7 @@ __global__ void __launch_bounds__(kThreads)
   auto* const chunk =
       reinterpret_cast<uint4*>(ptx::dynamic_shared() + threadIdx.x / 32 * kChunkBytes);
   const uint4* const from =
-      p.levels + (int64_t{row_tile} * p.n_column_tiles + first_tile) * kTileWords + lane;
+      p.codes + (int64_t{row_tile} * p.n_column_tiles + first_tile) * kTileWords + lane;
   const uint32_t to = ptx::shared_address(chunk + lane);
 #pragma unroll
   for (int i = 0; i < kChunkBytes; i += 512) {
@@ -182,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 
   ptx::wait_for_predecessor();
-  float levels_of_one[2][2];
+  float codes_of_one[2][2];
   if constexpr (kIsExact) {
     const int row = row_tile * kTileRows + lane;
     if (first_tile == 0 && lane < kTileRows && row < p.n_rows) {
@@ -196,7 +196,7 @@ __global__ void __launch_bounds__(kThreads)
       for (int h = 0; h < 2; ++h) {
         const int row = row_tile * kTileRows + 4 * u + lane / 8 + 8 * h;
         const float scale = p.scales_to[min(row, p.n_rows - 1)];
-        levels_of_one[u][h] = scale > 0 ? 1 / scale : 0;
+        codes_of_one[u][h] = scale > 0 ? 1 / scale : 0;
       }
     }
   }
@@ -212,7 +212,7 @@ __global__ void __launch_bounds__(kThreads)
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
       const uint4* const words = chunk + tile * kTileWords;
-      const LevelFour<kBits> fours[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
+      const CodeFour<kBits> fours[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row_tile * kTileRows + g + 8 * h;
@@ -229,8 +229,8 @@ __global__ void __launch_bounds__(kThreads)
             values[c] = __fmul_rn(fours[c / 4].centered(h, c % 4, bias), scale);
             if (p.mins != nullptr) values[c] = __fadd_rn(values[c], min);
           }
-          eight = make_uint2(pack_four(values, levels_of_one[u][h]),
-                             pack_four(values + 4, levels_of_one[u][h]));
+          eight = make_uint2(pack_four(values, codes_of_one[u][h]),
+                             pack_four(values + 4, codes_of_one[u][h]));
         }
         *reinterpret_cast<uint2*>(p.to + int64_t{row} * p.in_dim + column) = eight;
       }
@@ -245,9 +245,9 @@ class PartList {
     const Matrix& w = *part.w;
     const PackedLayout layout = layout_of(w);
     n_warps_ = narrow<int>(n_warps_ + warps);
-    parts_.part[n_parts_++] = {.to = data_of<uint8_t>(part.to.levels),
+    parts_.part[n_parts_++] = {.to = data_of<uint8_t>(part.to.codes),
                                .scales_to = data_of<float>(part.to.scales),
-                               .levels = data_of<const uint4>(w.storage),
+                               .codes = data_of<const uint4>(w.storage),
                                .scales = w.scales.view().data,
                                .mins = data_of<const float>(w.mins),
                                .n_rows = narrow<int>(w.out_dim),
@@ -271,59 +271,59 @@ class PartList {
   int n_warps_ = 0;
 };
 
-// Whether its levels are those of rows as they are.
-bool has_level_rows(const Matrix& w) {
+// Whether its codes are those of rows as they are.
+bool has_code_rows(const Matrix& w) {
   return w.dtype == DType::U8 && !w.mins && w.group == w.in_dim;
 }
 
-void check_rows(const LevelRows& rows, int64_t n, int64_t dim) {
-  MINFER_CHECK(rows.levels.dtype == DType::U8 && rows.levels.shape == (Shape{n, dim}) &&
+void check_rows(const CodeRows& rows, int64_t n, int64_t dim) {
+  MINFER_CHECK(rows.codes.dtype == DType::U8 && rows.codes.shape == (Shape{n, dim}) &&
                    rows.scales.dtype == DType::F32 && rows.scales.shape == Shape{n} &&
-                   aligned16(rows.levels),
-               "rows of levels: ", rows.levels.dtype, " ", rows.levels.shape, ", scales ",
+                   aligned16(rows.codes),
+               "rows of codes: ", rows.codes.dtype, " ", rows.codes.shape, ", scales ",
                rows.scales.dtype, " ", rows.scales.shape, ", of [", n, ", ", dim, "]");
 }
 
 }  // namespace
 
-void quantize_rows(cudaStream_t stream, const LevelRows& to, Tensor x) {
+void quantize_rows(cudaStream_t stream, const CodeRows& to, Tensor x) {
   const int64_t n = x.shape[0], dim = x.shape[1];
   check_rows(to, n, dim);
   MINFER_CHECK(dim % kChunk == 0 && aligned16(x), "quantize_rows: ", x.shape);
   if (n == 0) return;
   visit_half(x.dtype, [&]<typename T>() {
     launch(quantize_rows_kernel<T>, dim3(narrow<unsigned>(n)), dim3(kThreads), 32 * sizeof(float),
-           stream, data_of<uint8_t>(to.levels), data_of<float>(to.scales), data_of<T>(x),
+           stream, data_of<uint8_t>(to.codes), data_of<float>(to.scales), data_of<T>(x),
            narrow<int>(dim));
   });
 }
 
-bool fits_level_rows(const Matrix& w) {
-  return is_packed(w) && !w.by_rows && w.in_dim % 16 == 0 && w.in_dim <= kMaxLevelColumns;
+bool fits_code_rows(const Matrix& w) {
+  return is_packed(w) && !w.by_rows && w.in_dim % 16 == 0 && w.in_dim <= kMaxCodeColumns;
 }
 
-void unpack_levels(cudaStream_t stream, std::span<const UnpackPart> parts) {
+void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts) {
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,
-               "unpack_levels: ", parts.size(), " parts");
+               "unpack_codes: ", parts.size(), " parts");
   PartList exact, u4, u4_rows, u8, u8_rows;
   for (const UnpackPart& part : parts) {
     const Matrix& w = *part.w;
-    MINFER_CHECK(fits_level_rows(w), "unpack_levels: ", w.dtype, ", rows of ", w.in_dim);
+    MINFER_CHECK(fits_code_rows(w), "unpack_codes: ", w.dtype, ", rows of ", w.in_dim);
     check_rows(part.to, w.out_dim, w.in_dim);
     const PackedLayout layout = layout_of(w);
     const int64_t n_chunks = layout.n_row_tiles * layout.n_chunks;
-    if (has_level_rows(w)) {
+    if (has_code_rows(w)) {
       exact.add(part, n_chunks);
     } else {
       (w.dtype == DType::U4 ? u4_rows : u8_rows).add(part, layout.n_row_tiles);
       (w.dtype == DType::U4 ? u4 : u8).add(part, n_chunks);
     }
   }
-  exact.run(unpack_levels_kernel<8, true>, stream);
+  exact.run(unpack_codes_kernel<8, true>, stream);
   u4_rows.run(row_scales_kernel<4>, stream);
-  u4.run(unpack_levels_kernel<4, false>, stream);
+  u4.run(unpack_codes_kernel<4, false>, stream);
   u8_rows.run(row_scales_kernel<8>, stream);
-  u8.run(unpack_levels_kernel<8, false>, stream);
+  u8.run(unpack_codes_kernel<8, false>, stream);
 }
 
 }  // namespace minfer::cuda

@@ -6,7 +6,7 @@
 #include "kernels/cuda/decode/persistent/step_softmax.cuh"
 #include "kernels/cuda/decode/persistent/step_values.cuh"
 
-// Attention over levels of a cache of int8: q . k by the integer tensor cores, with q in digits as
+// Attention over codes of a cache of int8: q . k by the integer tensor cores, with q in digits as
 // the inputs of products are; weights . v of one head by the tensor cores too (step_values.cuh), of
 // several in f32.
 namespace minfer::cuda {
@@ -14,7 +14,7 @@ namespace minfer::cuda {
 // q of the block's heads in shared memory, in fixed point of 32 bits: digits [heads][4][head_dim]
 // of 8 bits with a sign, then the unit of each head, then for each warp, of several heads, weights
 // [heads][16].
-struct QueryLevels {
+struct QueryCodes {
   uint8_t* digits;  // null: not wanted
 
   __host__ __device__ static int unit_at(int heads, int head_dim) { return heads * 4 * head_dim; }
@@ -56,13 +56,13 @@ struct QueryLevels {
 
 // All stages of the cache. A warp takes 16 rows at a time: the instruction's columns are digits of
 // two heads, 0 to 3 and 4 to 7 (of a single head twice), its 32 terms two words of each of four
-// lanes, in any order that both operands have. Levels less the zero level, times digits, are summed
-// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_levels). `memory`: the warp's own, for a
+// lanes, in any order that both operands have. Codes less the zero code, times digits, are summed
+// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_codes). `memory`: the warp's own, for a
 // head's output.
 template <int kHeads>
-__device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
-                                     const CacheStages& cache, const QueryLevels& query,
-                                     float* memory, const StepRing& ring, StepCursor& cursor) {
+__device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
+                                    const CacheStages& cache, const QueryCodes& query,
+                                    float* memory, const StepRing& ring, StepCursor& cursor) {
   constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // of kBase
@@ -96,7 +96,7 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
   }
   const int team = lane / a.lanes, at = lane % a.lanes * 8;
   const int stage_tiles = cache.stage_rows / 16;
-  LevelValues values;
+  CodeValues values;
   cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
     for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
@@ -178,7 +178,7 @@ __device__ inline void attend_levels(OnlineSoftmax<kHeads>& softmax, const StepA
           }
         }
         __syncwarp();
-        // Rows that are not there have weights of zero; what lies in their places are levels too.
+        // Rows that are not there have weights of zero; what lies in their places are codes too.
         const auto add_rows = [&]<int kTeams>() {
 #pragma unroll
           for (int row = team; row < team + 16; row += kTeams) {

@@ -18,7 +18,7 @@ inline void for_columns(F&& f) {
 }
 
 // Panels of a matvec side by side: their sums hide each other's latency.
-constexpr int kLevelPanels = 2;
+constexpr int kCodePanels = 2;
 
 // total + scale * sum (+ min * x_sum)
 template <typename Scale>
@@ -29,13 +29,13 @@ inline F32x16 add_step(F32x16 total, F32x16 sum, const Scale* scales, const Scal
 }
 
 template <int kBits, typename Scale, int kStep, int kPanels>
-void matvec_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input,
+void matvec_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input,
                    int64_t panel) {
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
-  const LevelValues<kBits> values(w.zero_level());
+  const CodeValues<kBits> values(w.zero_code());
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
   const int64_t panel_scales = w.n_groups * kPanel;
-  const uint8_t* levels = w.levels + panel * panel_bytes;
+  const uint8_t* codes = w.codes + panel * panel_bytes;
   const Scale* const scales = static_cast<const Scale*>(w.scales) + panel * panel_scales;
   const Scale* const mins =
       w.mins == nullptr ? nullptr : static_cast<const Scale*>(w.mins) + panel * panel_scales;
@@ -47,17 +47,17 @@ void matvec_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
   for (int64_t step = 0; step < w.n_steps; ++step, group.next_step(), ++x_sum) {
     F32x16 sums[kPanels];
     for (F32x16& sum : sums) sum = splat(0);
-    for (int c = 0; c < kStep; c += kColumns, x += kColumns, levels += kWordBytes) {
+    for (int c = 0; c < kStep; c += kColumns, x += kColumns, codes += kWordBytes) {
       U32x16 words[kPanels];
       for (int p = 0; p < kPanels; ++p) {
-        const uint8_t* const from = levels + p * panel_bytes;
-        prefetch_levels(from);
-        words[p] = load_levels(from);
+        const uint8_t* const from = codes + p * panel_bytes;
+        prefetch_codes(from);
+        words[p] = load_codes(from);
       }
       for_columns<kBits>([&]<int kColumn>() {
         const F32x16 xv = splat(x[kColumn]);
         for (int p = 0; p < kPanels; ++p) {
-          const F32x16 wv = values.template at<level_shift(kBits, kColumn)>(words[p]);
+          const F32x16 wv = values.template at<code_shift(kBits, kColumn)>(words[p]);
           sums[p] = fma(xv, wv, sums[p]);
         }
       });
@@ -75,15 +75,15 @@ void matvec_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
 
 // Columns [0, n_k) of n_panels panels as numbers, panels kKBlock columns apart.
 template <int kBits>
-void unpack_levels(float* to, const uint8_t* levels, int64_t panel_bytes, int64_t n_panels,
-                   int64_t n_k, int zero_level) {
+void unpack_codes(float* to, const uint8_t* codes, int64_t panel_bytes, int64_t n_panels,
+                  int64_t n_k, int zero_code) {
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
-  const LevelValues<kBits> values(zero_level);
-  for (int64_t p = 0; p < n_panels; ++p, to += kKBlock * kPanel, levels += panel_bytes) {
+  const CodeValues<kBits> values(zero_code);
+  for (int64_t p = 0; p < n_panels; ++p, to += kKBlock * kPanel, codes += panel_bytes) {
     for (int64_t k = 0; k < n_k; k += kColumns) {
-      const U32x16 words = load_levels(levels + k / kColumns * kWordBytes);
+      const U32x16 words = load_codes(codes + k / kColumns * kWordBytes);
       for_columns<kBits>([&]<int kColumn>() {
-        store(to + (k + kColumn) * kPanel, values.template at<level_shift(kBits, kColumn)>(words));
+        store(to + (k + kColumn) * kPanel, values.template at<code_shift(kBits, kColumn)>(words));
       });
     }
   }
@@ -120,7 +120,7 @@ void add_block(float* totals, ScaledPanels<Scale> panels, const float* w_block,
 }
 
 template <int kBits, typename Scale, int kStep>
-void matmul_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input) {
+void matmul_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin, cols = w.n_steps * kStep;
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
   float* const x_block = piece.scratch;                            // [n_tokens, kKBlock]
@@ -134,8 +134,8 @@ void matmul_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
                 n_k);
     for (int64_t panel = piece.panel_begin, n; panel < piece.panel_end; panel += n) {
       n = group_size(piece.panel_end - panel);
-      unpack_levels<kBits>(w_block, w.levels + panel * panel_bytes + k0 * kPanel * kBits / 8,
-                           panel_bytes, n, n_k, w.zero_level());
+      unpack_codes<kBits>(w_block, w.codes + panel * panel_bytes + k0 * kPanel * kBits / 8,
+                          panel_bytes, n, n_k, w.zero_code());
       const int64_t panel_scales = w.n_groups * kPanel;
       const ScaledPanels<Scale> panels{
           .scales = static_cast<const Scale*>(w.scales) + panel * panel_scales,
@@ -155,14 +155,14 @@ void matmul_panels(const MatmulPiece& piece, const PackedLevels& w, const FloatI
   write_totals(piece, totals);
 }
 
-void matmul_levels(const MatmulPiece& piece, const PackedLevels& w, const FloatInput& input) {
-  visit_levels(w, [&]<int kBits, typename Scale, int kStep>() {
+void matmul_codes(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input) {
+  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin > 1) {
       return matmul_panels<kBits, Scale, kStep>(piece, w, input);
     }
     int64_t panel = piece.panel_begin;
-    for (; panel + kLevelPanels <= piece.panel_end; panel += kLevelPanels) {
-      matvec_panels<kBits, Scale, kStep, kLevelPanels>(piece, w, input, panel);
+    for (; panel + kCodePanels <= piece.panel_end; panel += kCodePanels) {
+      matvec_panels<kBits, Scale, kStep, kCodePanels>(piece, w, input, panel);
     }
     for (; panel < piece.panel_end; ++panel) {
       matvec_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);

@@ -1,4 +1,4 @@
-#include "kernels/cuda/bench/level_kernels.h"
+#include "kernels/cuda/bench/code_kernels.h"
 
 #include <optional>
 #include <utility>
@@ -12,36 +12,36 @@
 namespace minfer::cuda {
 namespace {
 
-// Rows of random levels, one behind the other and round again.
-class LevelPool {
+// Rows of random codes, one behind the other and round again.
+class CodePool {
  public:
-  LevelRows take(int64_t n, int64_t in_dim) {
+  CodeRows take(int64_t n, int64_t in_dim) {
     const int64_t n_bytes = align_up(n * in_dim, 256);
     if (at_ + n_bytes > kBytes) at_ = 0;
-    char* const levels = static_cast<char*>(levels_.view().data) + at_;
+    char* const codes = static_cast<char*>(codes_.view().data) + at_;
     at_ += n_bytes;
-    return {{levels, DType::U8, {n, in_dim}}, {scales_.view().data, DType::F32, {n}}};
+    return {{codes, DType::U8, {n, in_dim}}, {scales_.view().data, DType::F32, {n}}};
   }
 
  private:
   static constexpr int64_t kBytes = int64_t{1} << 30;
-  DeviceTensor levels_ = random_tensor(DType::U8, {kBytes});
+  DeviceTensor codes_ = random_tensor(DType::U8, {kBytes});
   DeviceTensor scales_ = random_tensor(DType::F32, {kBenchVocab}, 0.001f);
   int64_t at_ = 0;
 };
 
 void time_products(cudaStream_t stream, const KernelChoice& choice) {
   constexpr int kLaunches = 8;
-  std::optional<LevelPool> levels;
+  std::optional<CodePool> codes;
   for (int64_t m : {512, 2048, 4096}) {
     const std::pair<const char*, TimedGemm> cases[] = {
-        {"levels_store", {m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3}},
-        {"levels_accumulate", {m, kBenchDim, kBenchDim, Epilogue::Accumulate}},
-        {"levels_accumulate", {m, kBenchDim, kBenchFfnDim, Epilogue::Accumulate}},
-        {"levels_swiglu", {m, 2 * kBenchFfnDim, kBenchDim, Epilogue::SwiGlu, 2}}};
+        {"codes_store", {m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3}},
+        {"codes_accumulate", {m, kBenchDim, kBenchDim, Epilogue::Accumulate}},
+        {"codes_accumulate", {m, kBenchDim, kBenchFfnDim, Epilogue::Accumulate}},
+        {"codes_swiglu", {m, 2 * kBenchFfnDim, kBenchDim, Epilogue::SwiGlu, 2}}};
     for (const auto& [name, c] : cases) {
       if (!choice.wants(name, c.shape("int8"))) continue;
-      if (!levels) levels.emplace();
+      if (!codes) codes.emplace();
       const DType out_dtype = c.epilogue == Epilogue::Accumulate ? DType::F32 : DType::F16;
       const int64_t n = c.n / c.n_parts;
       std::vector<DeviceTensor> outs;
@@ -53,10 +53,10 @@ void time_products(cudaStream_t stream, const KernelChoice& choice) {
       MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for it
       const double us = graph_us(stream, kLaunches, [&] {
         for (int i = 0; i < kLaunches; ++i) {
-          const LevelRows x = levels->take(m, c.k);
-          std::vector<LevelsPart> parts;
-          for (const DeviceTensor& out : outs) parts.push_back({levels->take(n, c.k), out, {}});
-          multiply_levels(stream, x, parts, c.epilogue);
+          const CodeRows x = codes->take(m, c.k);
+          std::vector<CodesPart> parts;
+          for (const DeviceTensor& out : outs) parts.push_back({codes->take(n, c.k), out, {}});
+          multiply_codes(stream, x, parts, c.epilogue);
         }
       });
       choice.done({name, c.shape("int8"), Bound::Flops, us * 1e-6, c.flops()});
@@ -73,9 +73,9 @@ void time_rows_of_inputs(cudaStream_t stream, TensorPool& inputs, TensorPool& ou
     if (!choice.wants("quantize_rows", shape)) continue;
     const double us = graph_us(stream, kLaunches, [&] {
       for (int i = 0; i < kLaunches; ++i) {
-        const DeviceTensor levels = outputs.take(DType::U8, {kTokens, dim});
+        const DeviceTensor codes = outputs.take(DType::U8, {kTokens, dim});
         const DeviceTensor scales = outputs.take(DType::F32, {kTokens});
-        quantize_rows(stream, {levels, scales}, inputs.take(DType::F16, {kTokens, dim}));
+        quantize_rows(stream, {codes, scales}, inputs.take(DType::F16, {kTokens, dim}));
       }
     });
     const auto bytes = double(kTokens * (3 * dim + 4));
@@ -90,28 +90,28 @@ void time_rows_of_weights(cudaStream_t stream, TensorPool& inputs, TensorPool& o
   std::vector<std::vector<Matrix>> sets;
   for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs, format, which));
   const std::string shape = shape_of(format, sets[0]);
-  if (!choice.wants("unpack_levels", shape)) return;
+  if (!choice.wants("unpack_codes", shape)) return;
   auto bytes = double(bytes_of_all(sets[0]));
   for (const Matrix& w : sets[0]) bytes += double(w.out_dim * w.in_dim);
   const double us = graph_us(stream, kLaunches, [&] {
     for (const auto& set : sets) {
       std::vector<UnpackPart> parts;
       for (const Matrix& w : set) {
-        const DeviceTensor levels = outputs.take(DType::U8, {w.out_dim, w.in_dim});
+        const DeviceTensor codes = outputs.take(DType::U8, {w.out_dim, w.in_dim});
         const DeviceTensor scales = outputs.take(DType::F32, {w.out_dim});
-        parts.push_back({&w, {levels, scales}});
+        parts.push_back({&w, {codes, scales}});
       }
-      unpack_levels(stream, parts);
+      unpack_codes(stream, parts);
     }
   });
-  choice.done({"unpack_levels", shape, Bound::Copy, us * 1e-6, bytes});
+  choice.done({"unpack_codes", shape, Bound::Copy, us * 1e-6, bytes});
 }
 
 }  // namespace
 
-void time_level_kernels(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
-                        const KernelChoice& choice) {
-  if (can_multiply_levels()) time_products(stream, choice);
+void time_code_kernels(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
+                       const KernelChoice& choice) {
+  if (can_multiply_codes()) time_products(stream, choice);
   time_rows_of_inputs(stream, inputs, outputs, choice);
   for (const WeightFormat& format : {kInt8Weights, kInt4Weights}) {
     for (const DecodeProduct which : kDecodeProducts) {

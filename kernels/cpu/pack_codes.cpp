@@ -1,4 +1,4 @@
-#include "kernels/cpu/pack_levels.h"
+#include "kernels/cpu/pack_codes.h"
 
 #include <algorithm>
 #include <cstring>
@@ -26,7 +26,7 @@ void copy_as_f32(std::vector<float>& to, const Tensor& row) {
   });
 }
 
-// n levels, the even one in the low nibble, to one a byte.
+// n codes, the even one in the low nibble, to one a byte.
 void unpack_nibbles(uint8_t* to, const uint8_t* from, int64_t n) {
   for (int64_t i = 0; i < n / 2; ++i) {
     to[2 * i] = from[i] & 15;
@@ -40,14 +40,14 @@ uint32_t four_bytes(const uint8_t* bytes) {
   return word;
 }
 
-// levels [padded_cols(in_dim)] into the words of one lane.
+// codes [padded_cols(in_dim)] into the words of one lane.
 template <int kBits>
-void pack_lane(uint32_t* words, const uint8_t* levels, int64_t in_dim) {
+void pack_lane(uint32_t* words, const uint8_t* codes, int64_t in_dim) {
   constexpr int64_t kColumns = 32 / kBits;
-  const uint8_t* const end = levels + padded_cols(in_dim);
-  for (; levels < end; levels += kColumns, words += kPanel) {
-    // As level_shift has it.
-    *words = kBits == 8 ? four_bytes(levels) : four_bytes(levels) | four_bytes(levels + 4) << 4;
+  const uint8_t* const end = codes + padded_cols(in_dim);
+  for (; codes < end; codes += kColumns, words += kPanel) {
+    // As code_shift has it.
+    *words = kBits == 8 ? four_bytes(codes) : four_bytes(codes) | four_bytes(codes + 4) << 4;
   }
 }
 
@@ -66,26 +66,26 @@ void clear_panel(const DeviceTensor& tensor, int64_t panel) {
 
 }  // namespace
 
-LevelRows level_rows(const QuantizedMatrix& host) {
+CodeRows code_rows(const QuantizedMatrix& host) {
   return {.out_dim = host.out_dim(),
           .in_dim = host.in_dim(),
           .group = host.group,
           .bits = host.bits(),
           .with_mins = host.asymmetric(),
           .half_scales = fits_f16(host.scales) && fits_f16(host.mins),
-          .read = [host](LevelRow& to, int64_t row) {
-            const auto* bytes = static_cast<const uint8_t*>(host.levels.rows(row, 1).data);
+          .read = [host](CodeRow& to, int64_t row) {
+            const auto* bytes = static_cast<const uint8_t*>(host.codes.rows(row, 1).data);
             if (host.bits() == 8) {
-              std::copy_n(bytes, host.in_dim(), to.levels.data());
+              std::copy_n(bytes, host.in_dim(), to.codes.data());
             } else {
-              unpack_nibbles(to.levels.data(), bytes, host.in_dim());
+              unpack_nibbles(to.codes.data(), bytes, host.in_dim());
             }
             copy_as_f32(to.scales, host.scales.rows(row, 1));
             if (host.asymmetric()) copy_as_f32(to.mins, host.mins.rows(row, 1));
           }};
 }
 
-LevelRows level_rows(const Tensor& host) {
+CodeRows code_rows(const Tensor& host) {
   const GroupFormat format = group_format(host.dtype);
   return {.out_dim = host.shape[0],
           .in_dim = host.shape[1],
@@ -93,13 +93,13 @@ LevelRows level_rows(const Tensor& host) {
           .bits = format.bits,
           .with_mins = format.has_mins,
           .half_scales = format.scales == DType::F16,
-          .read = [host](LevelRow& to, int64_t row) {
-            unpack_groups(to.levels.data(), to.scales.data(), to.mins.data(),
-                          host.rows(row, 1).data, host.dtype, host.shape[1]);
+          .read = [host](CodeRow& to, int64_t row) {
+            unpack_groups(to.codes.data(), to.scales.data(), to.mins.data(), host.rows(row, 1).data,
+                          host.dtype, host.shape[1]);
           }};
 }
 
-Matrix allocate_levels(const LevelRows& rows, Backend& backend) {
+Matrix allocate_codes(const CodeRows& rows, Backend& backend) {
   const int64_t panels = n_panels(rows.out_dim);
   const Shape groups{panels, rows.in_dim / rows.group, kPanel};
   const DType scale_type = rows.half_scales ? DType::F16 : DType::F32;
@@ -119,11 +119,11 @@ Matrix allocate_levels(const LevelRows& rows, Backend& backend) {
   return matrix;
 }
 
-void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel) {
+void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
   const auto n_groups = size_t(rows.in_dim / rows.group);
-  LevelRow row{.levels = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),
-               .scales = std::vector<float>(n_groups),
-               .mins = std::vector<float>(rows.with_mins ? n_groups : 0)};
+  CodeRow row{.codes = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),
+              .scales = std::vector<float>(n_groups),
+              .mins = std::vector<float>(rows.with_mins ? n_groups : 0)};
   const int64_t begin = panel * kPanel, n_rows = std::min(kPanel, rows.out_dim - begin);
   if (n_rows < kPanel) {
     clear_panel(to.storage, panel);
@@ -134,18 +134,18 @@ void pack_level_panel(const Matrix& to, const LevelRows& rows, int64_t panel) {
   for (int64_t lane = 0; lane < n_rows; ++lane) {
     rows.read(row, begin + lane);
     if (rows.bits == 4) {
-      pack_lane<4>(words + lane, row.levels.data(), rows.in_dim);
+      pack_lane<4>(words + lane, row.codes.data(), rows.in_dim);
     } else {
-      pack_lane<8>(words + lane, row.levels.data(), rows.in_dim);
+      pack_lane<8>(words + lane, row.codes.data(), rows.in_dim);
     }
     pack_scales(to.scales, row.scales, begin + lane);
     if (to.mins) pack_scales(to.mins, row.mins, begin + lane);
   }
 }
 
-PackedLevels packed_levels(const Matrix& matrix) {
+PackedCodes packed_codes(const Matrix& matrix) {
   const int64_t step = step_columns(matrix.in_dim, matrix.group);
-  return {.levels = matrix.storage.view().as<const uint8_t>(),
+  return {.codes = matrix.storage.view().as<const uint8_t>(),
           .scales = matrix.scales.view().data,
           .mins = matrix.mins.view().data,
           .half_scales = matrix.scales.view().dtype == DType::F16,
@@ -156,21 +156,21 @@ PackedLevels packed_levels(const Matrix& matrix) {
           .n_steps = ceil_div(matrix.in_dim, step)};
 }
 
-void unpack_level_row(float* out, const Matrix& matrix, int64_t row) {
-  const PackedLevels w = packed_levels(matrix);
+void unpack_code_row(float* out, const Matrix& matrix, int64_t row) {
+  const PackedCodes w = packed_codes(matrix);
   const int64_t panel = row / kPanel, lane = row % kPanel;
-  const uint8_t* const levels =
-      w.levels + panel * packed_panel_bytes(matrix.in_dim, w.bits) + lane * 4;
+  const uint8_t* const codes =
+      w.codes + panel * packed_panel_bytes(matrix.in_dim, w.bits) + lane * 4;
   const int64_t columns = 32 / w.bits, first = panel * w.n_groups * kPanel + lane;
   visit_float(matrix.scales.view().dtype, [&]<typename T>() {
     const auto* const scales = static_cast<const T*>(w.scales);
     const auto* const mins = static_cast<const T*>(w.mins);
     for (int64_t i = 0; i < matrix.in_dim; ++i) {
-      const int shift = level_shift(w.bits, int(i % columns));
-      const uint8_t byte = levels[i / columns * 4 * kPanel + shift / 8];
-      const int level = (byte >> shift % 8) & ((1 << w.bits) - 1);
+      const int shift = code_shift(w.bits, int(i % columns));
+      const uint8_t byte = codes[i / columns * 4 * kPanel + shift / 8];
+      const int code = (byte >> shift % 8) & ((1 << w.bits) - 1);
       const int64_t group = first + i / matrix.group * kPanel;
-      const float x = float(level - w.zero_level()) * to_f32(scales[group]);
+      const float x = float(code - w.zero_code()) * to_f32(scales[group]);
       out[i] = mins == nullptr ? x : x + to_f32(mins[group]);
     }
   });

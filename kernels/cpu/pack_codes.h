@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <vector>
+
+#include "kernels/backend.h"
+#include "kernels/cpu/quantized_layout.h"
+
+namespace minfer::cpu {
+
+// One row of a quantized matrix on its way into a panel.
+struct CodeRow {
+  std::vector<uint8_t> codes;       // [padded_cols(in_dim)], one a byte; 0 past in_dim
+  std::vector<float> scales, mins;  // [in_dim / group]; mins empty where there are none
+};
+
+// A quantized matrix that is to be packed, whatever it comes from.
+struct CodeRows {
+  int64_t out_dim, in_dim, group;
+  int bits;
+  bool with_mins;
+  bool half_scales;                                 // F16 holds every scale and min exactly
+  std::function<void(CodeRow&, int64_t row)> read;  // called from any thread
+};
+
+CodeRows code_rows(const QuantizedMatrix& host);  // host outlives it
+CodeRows code_rows(const Tensor& host);           // of a Q type; host's data outlives it
+
+// The memory of `rows` packed, not yet filled; `allocate` makes its tensors.
+Matrix allocate_codes(const CodeRows& rows, Backend& backend);
+void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel);
+
+PackedCodes packed_codes(const Matrix& matrix);
+
+// out[i] = element [row, i], as dequantize_row has it.
+void unpack_code_row(float* out, const Matrix& matrix, int64_t row);
+
+}  // namespace minfer::cpu
