@@ -11,12 +11,13 @@
 namespace minfer {
 namespace {
 
-// Whether what comes of it is added to the residual stream.
+// Whether the linear layer with this input adds its output to the residual stream, which ends the
+// attention half or the FFN half of a block.
 bool ends_half(BlockInput input) {
   return input == BlockInput::AttentionOutput || input == BlockInput::FfnOutput;
 }
 
-// a - b, element by element, as columns: [n, width] to [width, n].
+// Returns (a - b)ᵀ [width, n] for a and b [n, width].
 HostTensor difference_columns(const HostTensor& a, const HostTensor& b) {
   HostTensor difference(DType::F32, a.view().shape);
   const int64_t n = a.view().n_elements();
@@ -24,7 +25,8 @@ HostTensor difference_columns(const HostTensor& a, const HostTensor& b) {
   return transposed(difference);
 }
 
-// sum += x wᵀ, x [m, n] and w [k, n] being what two tensors of n tokens are as columns.
+// sum [m, k] += x wᵀ for x [m, n] and w [k, n], which hold one column per token. Allocates an empty
+// sum first.
 void add_products(Backend& backend, DeviceTensor& sum, const HostTensor& x, const Matrix& w) {
   const bool is_first = !sum;
   if (is_first) sum = backend.allocate(DType::F32, {x.view().shape[0], w.out_dim});
@@ -100,7 +102,8 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
   }
 }
 
-// Between the model as it was and what has been quantized of the block.
+// Swaps each matrix of the block that is quantized already: the original for the quantized one, or
+// back.
 void TextCalibration::exchange_matrices() {
   for (auto& [matrix, other] : other_) std::swap(*matrix, other);
 }
@@ -120,7 +123,8 @@ void TextCalibration::next_input() {
   observe();
 }
 
-// What the half, as it was quantized, makes of the stream; observe() has done it for the original.
+// Updates the quantized model's residual streams with the output of the half that is now quantized.
+// observe() has already done so for the original model's.
 void TextCalibration::finish_half() {
   exchange_matrices();
   for (Window& window : windows_) {
@@ -145,7 +149,7 @@ void TextCalibration::observe() {
   factor_group_ = 0;
   hessian_ = {};
   stream_drift_ = {};
-  DeviceTensor input_drift;  // [in, in]: sum x (original x - x)ᵀ
+  DeviceTensor input_drift;  // [in, in]: sum over tokens of x (original x - x)ᵀ
   for (Window& window : windows_) {
     exchange_matrices();
     const HostTensor x = backend_.download(input_of(backend_.upload(window.quantized)));

@@ -85,7 +85,7 @@ void Conversation::reset() { messages_.resize(has_system() ? 1 : 0); }
 GenerateResult Conversation::generate_from(const ChatPrompt& prompt, const GenerateOptions& options,
                                            const OnToken& on_token) {
   const std::vector<TokenId>& tokens = prompt.tokens;
-  // The last token is evaluated in any case: the answer begins with its logits.
+  // The last token is evaluated even if it is cached: its logits give the answer's first token.
   const auto reusable = std::ssize(tokens) - 1;
   const auto different = std::ranges::mismatch(cached_, std::span(tokens).first(size_t(reusable)));
   session_.truncate(different.in1 - cached_.begin());

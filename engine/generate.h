@@ -16,19 +16,20 @@ enum class StopReason { Eos, Stop, Length, Context, Interrupted };
 struct GenerateOptions {
   int64_t n_predict = 128;  // -1: to end of text or context; 0: evaluate the prompt only
   SamplerOptions sampler;
-  std::vector<std::string> stop;  // the text ends before the first of these; never half printed
+  std::vector<std::string> stop;  // the text ends before the first of these strings
   std::vector<TokenId> end_ids;   // more tokens that end the text (a chat's end of turn)
   bool ignore_eos = false;
   int64_t n_logprobs = 0;     // best tokens to report at each step; 0: none
   bool show_special = false;  // control tokens appear in the text
-  // Looked at before each step. Where the backend is cancelled, generation ends the same way.
+  // Checked before each step: if true, generation ends as Interrupted, as it does when the backend
+  // is cancelled. May be null.
   const std::atomic<bool>* interrupted = nullptr;
 };
 
 struct GeneratedToken {
   TokenId id;
-  std::string
-      text;  // what became certain with this token: whole characters, no part of a stop string
+  // The text that this token made certain: whole characters, without any part of a stop string.
+  std::string text;
   double logprob = 0;  // with n_logprobs > 0
   std::vector<TokenLogprob> top;
 };
@@ -39,10 +40,10 @@ struct GenerateResult {
   std::vector<GeneratedToken> steps;  // with n_logprobs > 0, one for each of `tokens`
   StopReason stop_reason = StopReason::Length;
   int64_t prompt_tokens = 0;
-  int64_t reused_tokens = 0;  // of the prompt: the cache held them already
+  int64_t reused_tokens = 0;  // prompt tokens that the KV cache already held
   double prefill_seconds = 0, first_token_seconds = 0, decode_seconds = 0;
-  // Forward passes that decode_seconds covers; where the backend chooses the tokens, also what the
-  // caller does with each while the next one is made.
+  // Forward passes that decode_seconds covers. If the backend chooses the tokens, decode_seconds
+  // also includes what the caller does with each token while the next one is computed.
   int64_t decode_steps = 0;
 
   int64_t evaluated_tokens() const { return prompt_tokens - reused_tokens; }
@@ -55,9 +56,9 @@ const char* stop_reason_name(
 // until then. May be null.
 using OnToken = std::function<void(const GeneratedToken&)>;
 
-// From a prompt to text. What the session holds already is the beginning of the prompt and is not
-// evaluated again; at least one token is left. Afterwards its cache holds the first pos() of the
-// prompt's tokens and the generated ones.
+// Generates text from a prompt. The tokens that the session already holds must be a prefix of the
+// prompt that leaves at least one token; they are not evaluated again. Afterwards the session's
+// cache holds the first pos() tokens of the sequence of prompt and generated tokens.
 GenerateResult generate(Session& session, std::span<const TokenId> prompt,
                         const GenerateOptions& options, const OnToken& on_token);
 

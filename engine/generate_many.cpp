@@ -41,7 +41,9 @@ class ManyTexts {
         step_all();
       }
     } catch (const Cancelled&) {
-      for (const auto& text : texts_) report(*text, StopReason::Interrupted);
+      for (const auto& text : texts_) {
+        if (text) report(*text, StopReason::Interrupted);
+      }
     }
   }
 

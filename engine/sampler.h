@@ -19,7 +19,7 @@ struct SamplerOptions {
   float top_p = 0.95f;       // 1: off
   float min_p = 0.05f;       // 0: off
   float repeat_penalty = 1.0f, presence_penalty = 0.0f, frequency_penalty = 0.0f;
-  int64_t repeat_last_n = 64;  // how far back the penalties look, prompt included; -1: all, 0: off
+  int64_t repeat_last_n = 64;  // last tokens that penalties count, prompt included; -1: all, 0: off
   std::vector<std::pair<TokenId, float>> logit_bias;
   uint64_t seed = 0;
 
@@ -34,14 +34,14 @@ struct TokenLogprob {
   double logprob;  // natural log of the model's own probability, before penalties and sampling
 };
 
-// Chooses the next token: logit bias, penalties, top-k, top-p, min-p, temperature last. The draw is
-// a pure function of (logits, history, options, step).
+// Chooses the next token: applies logit bias, penalties, top-k, top-p and min-p in this order, and
+// the temperature last. The draw is a pure function of (logits, history, options, step).
 class Sampler {
  public:
   // Throws Usage for an option out of range.
   Sampler(const SamplerOptions& options, int64_t vocab_size);
 
-  //   logits   [vocab_size] f32, finite (checked: Numeric)
+  //   logits   [vocab_size] f32; throws Numeric if one is not finite
   //   history  prompt and output so far, for the penalties
   //   step     number of tokens generated before this one
   TokenId sample(std::span<const float> logits, std::span<const TokenId> history, uint64_t step);

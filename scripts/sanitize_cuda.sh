@@ -4,11 +4,11 @@
 # build is one that the tools can follow (kernels/cuda/checkable.h says why):
 #   cmake --preset release -B build/checkable -DMINFER_CUDA=ON -DMINFER_CUDA_CHECKABLE=ON
 #   cmake --build build/checkable
-# Usage: scripts/sanitize_cuda.sh [BUILD_DIR [JOBS]]
+# Usage: scripts/sanitize_cuda.sh [BUILD_DIR [JOBS [REGEX]]]   (REGEX: of tests and cases, those alone)
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
-build="${1:-build/checkable}" jobs="${2:-8}"
+build="${1:-build/checkable}" jobs="${2:-8}" only="${3:-.}"
 export PATH="$PATH:/usr/local/cuda/bin"
 if ! nvidia-smi -L >/dev/null 2>&1; then
   echo "skipped: no NVIDIA card (nvidia-smi finds none)" >&2
@@ -30,10 +30,15 @@ cases() {
   local norm=Shapes/CudaNorm model=Models/CudaFixtures.AgreeWithTransformers/
   echo "engine/cuda_model_test" \
     "${model}models_llama_head64_f16:${model}models_gpt2_f32:${model}quantized_ct_int4_g32:${model}quantized_ct_int8_row:CudaModel.NamesThePosition*"
+  echo "engine/cuda_model_test" "${model}models_mistral_window_f16:${model}models_qwen3_head64_f16"
   echo "engine/cuda_model_test" "CudaModel.DecodesBehind*"
   # heads of 64 (F16 and U8, both kernels), 128, 80, 96, 256 and 37
   echo "kernels/cuda/cuda_attention_test" \
     "$prefill/0:$prefill/2:$prefill/3:$prefill/12:$prefill/26:$prefill/36:$prefill/84:$prefill/97:CudaRope*:CudaKvAppend.*"
+  local windows=Heads/Prefill.WindowsMatchFloat64
+  echo "kernels/cuda/cuda_attention_test" "$windows/12:$windows/13:$windows/14"
+  echo "kernels/cuda/cuda_attention_decode_test" "DecodeOfSequences.*"
+  echo "kernels/cuda/cuda_attention_decode_test" "DecodeOfWindows.*"
   echo "kernels/cuda/cuda_attention_decode_test" "$decode/0:$decode/1:$decode/5:$decode/12:$decode/38"
   echo "kernels/cuda/cuda_matvec_test" \
     "*EveryQuantizedFormat/F16:*PlainKernelTakes/F16:*PartsOfSeveralFormats/BF16:*NormsBiases*/F16"
@@ -72,5 +77,5 @@ while read -r test filter; do
     printf '%s %s %s %s\0' "$port" "$tool" "$test" "$filter"
     ((port += 20))
   done
-done < <(cases) |
+done < <(cases | grep -E "$only") |
   xargs -0 -P "$jobs" -I{} bash -c 'set -f; run $1' _ {}

@@ -9,7 +9,8 @@
 namespace minfer {
 namespace {
 
-// One block as groups of unsigned codes with their scales and mins, as in QuantizedMatrix.
+// Where unpack() writes a block: unsigned codes with one scale and min per group, as in
+// QuantizedMatrix.
 struct Groups {
   uint8_t* codes;
   float *scales, *mins;  // mins are written where the format has them
@@ -60,15 +61,17 @@ struct ScaleMin {
   int scale, min;
 };
 
-// Sub-block s of the 12 packed bytes of Q4_K and Q5_K. The first four scales and mins are the low
-// six bits of bytes 0..3 and 4..7; the last four have their low nibbles in bytes 8..11 and their
-// upper two bits on top of the first eight bytes.
+// Unpacks the 6-bit scale and min of sub-block s from the 12 packed bytes of Q4_K and Q5_K. For
+// s < 4, the scale is the low six bits of byte s and the min those of byte s + 4. For s >= 4, byte
+// s + 4 holds the low four bits of the scale (low nibble) and of the min (high nibble); their upper
+// two bits are the top two bits of bytes s - 4 and s.
 ScaleMin scale_min(const uint8_t (&p)[12], int s) {
   if (s < 4) return {p[s] & 63, p[s + 4] & 63};
   return {(p[s + 4] & 15) | ((p[s - 4] >> 6) << 4), (p[s + 4] >> 4) | ((p[s] >> 6) << 4)};
 }
 
-// What Q4_K and Q5_K share: two-code scales and mins, and the low four bits.
+// Unpacks what Q4_K and Q5_K share: scales and mins, each an f16 of the block times 6 bits of the
+// sub-block, and the low four bits of the codes.
 template <typename Block>
 void unpack_k(const Block& b, Groups to) {
   for (int s = 0; s < 8; ++s) {
@@ -89,8 +92,10 @@ void unpack(const BlockQ5_K& b, Groups to) {
   }
 }
 
-// Each half of 128 elements: 64 bytes of low nibbles, 32 bytes of upper bit pairs, 8 scales.
-// Quarter j of a half takes the low nibbles of bytes 0..31 or 32..63, then their high nibbles.
+// Each half of the block has 128 elements: 64 bytes hold the low four bits of their codes, 32 bytes
+// the upper two bits, and 8 bytes the scales. Quarters 0 and 1 of a half take the low nibbles of
+// bytes 0..31 and 32..63, quarters 2 and 3 their high nibbles; quarter j takes bits 2j and 2j + 1
+// of the 32 bytes.
 void unpack(const BlockQ6_K& b, Groups to) {
   const float d = to_f32(b.d);
   for (int s = 0; s < 16; ++s) to.scales[s] = d * float(b.scales[s]);
@@ -131,7 +136,7 @@ bool has_finite_scales(const void* in, int64_t n) {
   return finite;
 }
 
-// f.operator()<the block of a Q type>().
+// Calls f.operator()<Block>() with the block struct of a Q type.
 template <typename F>
 decltype(auto) visit_block(DType dtype, F&& f) {
   switch (dtype) {
@@ -179,7 +184,7 @@ void pack(BlockQ8_0& b, const float* in) {
 }
 
 void pack(BlockQ4_0& b, const float* in) {
-  float largest = 0;  // in size, with its sign
+  float largest = 0;  // the element of largest magnitude, with its sign
   for (int i = 0; i < 32; ++i) {
     if (std::abs(in[i]) > std::abs(largest)) largest = in[i];
   }

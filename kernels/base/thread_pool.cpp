@@ -7,11 +7,12 @@
 namespace minfer {
 namespace {
 
-// Longer than the gaps between the operations of a decode step, which sleeping would make longer by
-// some ten microseconds each.
+// How long a waiting thread spins before it sleeps: longer than the gaps between the operations of
+// a decode step, because sleeping would add some ten microseconds to each gap.
 constexpr std::chrono::microseconds kSpin{60};
-// Beside another busy process the core is wanted by the thread that is waited for: for some waits
-// after one that took as long as only a descheduled thread takes.
+// Beside another busy process, spinning may take the core from the very thread that is waited for.
+// A wait longer than kDescheduled means that this thread was descheduled: the next kCautiousWaits
+// waits spin only for kShortSpin.
 constexpr std::chrono::microseconds kShortSpin{10};
 constexpr std::chrono::milliseconds kDescheduled{1};
 constexpr int kCautiousWaits = 256;
@@ -46,9 +47,9 @@ ThreadPool::ThreadPool(int n_threads) : n_threads_(1), ranges_(size_t(n_threads)
     for (int thread = 1; thread < n_threads; ++thread) {
       workers_.emplace_back([this, thread] { worker(thread); });
     }
-  } catch (const std::exception&) {  // no more threads or no memory for one
+  } catch (const std::exception&) {  // no thread or memory left: use those started
   }
-  n_threads_ += int(workers_.size());  // workers see it with the first loop
+  n_threads_ += int(workers_.size());  // workers read it only during a loop
 }
 
 ThreadPool::~ThreadPool() {

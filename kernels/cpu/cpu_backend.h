@@ -61,6 +61,7 @@ class CpuBackend final : public Backend {
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   int64_t packed_bytes(const StoredMatrix& w) const override;
+  int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override;
 

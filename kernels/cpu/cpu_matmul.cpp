@@ -88,6 +88,23 @@ const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t
   return blocks;
 }
 
+// The input of quantized weights in blocks of bytes, and padded where its rows are not whole
+// blocks.
+int64_t CpuBackend::products_workspace_bytes(int64_t n_rows,
+                                             std::span<const StoredMatrix> matrices) const {
+  int64_t n_bytes = 0;
+  for (const StoredMatrix& w : matrices) {
+    const bool has_codes = w.groups && cpu_keeps_groups(w.in_dim, w.groups->group);
+    if (!has_codes && activations_ == Activations::Float) continue;
+    const int64_t blocks = (n_rows + kSpareInputRows) * n_input_blocks(w.in_dim);
+    const bool is_padded = !has_codes || padded_cols(w.in_dim) > w.in_dim;
+    n_bytes = std::max(n_bytes,
+                       blocks * n_planes(input_form_) * int64_t{sizeof(InputBlock)} +
+                           (is_padded ? bytes_of(DType::F32, {n_rows, padded_cols(w.in_dim)}) : 0));
+  }
+  return n_bytes;
+}
+
 const float* CpuBackend::rounded_input(const float* x, int64_t n_rows, int64_t in_dim) {
   const InputBlock* const blocks = byte_input(x, n_rows, in_dim, kBrick, 0);
   float* const rounded = input_memory<float>(padded_input_, n_rows * in_dim);

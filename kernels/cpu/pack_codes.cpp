@@ -26,7 +26,7 @@ void copy_as_f32(std::vector<float>& to, const Tensor& row) {
   });
 }
 
-// n codes, the even one in the low nibble, to one a byte.
+// Unpacks n 4-bit codes to one code per byte. The low nibble of a byte holds the even code.
 void unpack_nibbles(uint8_t* to, const uint8_t* from, int64_t n) {
   for (int64_t i = 0; i < n / 2; ++i) {
     to[2 * i] = from[i] & 15;
@@ -40,13 +40,14 @@ uint32_t four_bytes(const uint8_t* bytes) {
   return word;
 }
 
-// codes [padded_cols(in_dim)] into the words of one lane.
+// Packs one row's codes [padded_cols(in_dim)], one per byte, into its lane of a panel: one 32-bit
+// word in every kPanel words.
 template <int kBits>
 void pack_lane(uint32_t* words, const uint8_t* codes, int64_t in_dim) {
   constexpr int64_t kColumns = 32 / kBits;
   const uint8_t* const end = codes + padded_cols(in_dim);
   for (; codes < end; codes += kColumns, words += kPanel) {
-    // As code_shift has it.
+    // code_shift() gives the position of each code in the word.
     *words = kBits == 8 ? four_bytes(codes) : four_bytes(codes) | four_bytes(codes + 4) << 4;
   }
 }

@@ -1,5 +1,5 @@
-// Every operation in plain loops: the path for CPUs without AVX2, and what the vector paths are
-// read beside.
+// Every operation of CpuKernels in plain loops: the path for CPUs without AVX2, and the readable
+// reference for the vector paths.
 
 #include <algorithm>
 #include <cmath>
@@ -44,12 +44,13 @@ void matmul(const MatmulPiece& piece) {
   }
 }
 
-// An element of the cache before its scale.
+// Converts one element of the cache to float. The caller applies the scale.
 float cached(float x) { return x; }
 float cached(f16 x) { return to_f32(x); }
 float cached(uint8_t code) { return float(code - kKvZeroCode); }
 
-// Softmax over blocks of positions with a running maximum, sum and weighted values.
+// Attention with online softmax: each block of kPositionBlock positions updates a running maximum,
+// sum of weights and weighted sum of values.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
 template <typename T>
 void attention(const AttentionPiece& piece) {
@@ -103,7 +104,8 @@ void attention(const AttentionPiece& piece) {
   }
 }
 
-// What a head's values at one position become: a scale, and numbers that are written at once.
+// Converts the key or value of one head at one position to cache elements: the constructor finds
+// the scale of this row (1 for floats), operator() converts one element.
 template <typename T>
 struct CacheRow {
   CacheRow(const float*, int64_t) {}

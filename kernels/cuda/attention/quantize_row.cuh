@@ -6,19 +6,19 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-// A row of keys or values as U8: code 128 + round(x 127 / max|x|), (code - 128) * step. One with
-// a NaN has a step that is one.
+// Quantizes a row of keys or values to U8: code = 128 + round(x * 127 / max|x|), which stands for
+// (code - 128) * step. If the row has a NaN, its step is NaN.
 namespace minfer::cuda::attention {
 
 struct RowScale {
-  float step, inverse;  // max / 127, 127 / max
+  float step, inverse;  // max|x| / 127, 127 / max|x|
 };
 
 __device__ inline float larger_magnitude(float largest, float x) {
   return ptx::max_or_nan(largest, fabsf(x));
 }
-// Of a row whose `n_lanes` lanes, a power of two, give the largest magnitude of their own elements;
-// by all lanes of a warp.
+// The scale of a row that `n_lanes` adjacent lanes hold, a power of two. Each lane passes the
+// largest magnitude of its own elements. All lanes of the warp must call it.
 __device__ inline RowScale row_scale(float largest, int n_lanes = 32) {
 #pragma unroll
   for (int d = n_lanes / 2; d > 0; d /= 2) {

@@ -5,8 +5,8 @@
 
 namespace minfer::cuda {
 
-// The end of matvec: partial sums of its warps, with scales of rows, biases and the epilogue.
-// Every thread of the block calls it.
+// The end of the matvec kernel: adds up the partial sums of its warps, applies scales and mins of
+// rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
 template <typename T, bool kPacked, bool kRowScales>
 __device__ inline void finish_tiles(const float* partials, const float* sums,
                                     const MatvecParams& p) {
@@ -14,7 +14,8 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
   const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
   const bool has_mins = kPacked && p.parts[0].mins != nullptr;
-  // The last warps have the shorter runs and are here first.
+  // Elements go to the last warps first: within a team, the last warps have the fewest steps and
+  // arrive first.
   const int thread = (kMatvecWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
   bool is_first = true;
   for (int i = thread; i < n_elements || is_first; i += kMatvecThreads) {
@@ -26,14 +27,14 @@ __device__ inline void finish_tiles(const float* partials, const float* sums,
     const bool finishes = i < n_elements && row < parts[0].out_dim;
     const int64_t at = int64_t{token} * parts[0].out_dim + row;
 
-    // Under way while other warps still multiply.
+    // These loads are in flight while other warps still multiply.
     float bias[2] = {}, scale[2] = {1, 1}, min_of_row[2] = {}, residual = 0;
     if (finishes) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         if (m >= n_matrices) break;
         if (parts[m].bias != nullptr) bias[m] = to_float(static_cast<const T*>(parts[m].bias)[row]);
-        if (kPacked && kRowScales) {  // scale_index() of the row
+        if (kPacked && kRowScales) {  // index as in PackedLayout::scale_index()
           const int64_t index = int64_t{at_tile.row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
           scale[m] = p.scales_are_f32
                          ? static_cast<const float*>(parts[m].scales)[index]
