@@ -91,8 +91,8 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
   }
   return {
       .n_positions = o.max_seq_len,
-      .kv_bytes = kv_cache_bytes(spec, o.kv_dtype, n_pages),
-      .kv_bytes_as_int8 = kv_cache_bytes(spec, DType::U8, n_pages),
+      .kv_bytes = kv_cache_bytes(backend, spec, o.kv_dtype, n_pages),
+      .kv_bytes_as_int8 = kv_cache_bytes(backend, spec, DType::U8, n_pages),
       .activation_bytes = checked_add(activation_bytes, checked_add(workspace_bytes, ffn_bytes)),
       .n_rows = o.prefill_chunk,
       .n_logit_rows = n_logit_rows};

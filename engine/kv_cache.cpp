@@ -13,13 +13,16 @@ int64_t KvCache::n_bytes() const {
   return n_bytes;
 }
 
-int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t n_pages) {
+int64_t kv_cache_bytes(const Backend& backend, const ModelSpec& spec, DType dtype,
+                       int64_t n_pages) {
   int64_t n_bytes = 0;
+  const auto add_twice = [&](int64_t of_one) {  // keys and values
+    n_bytes = checked_add(n_bytes, checked_mul(int64_t{2}, backend.allocated_bytes(of_one)));
+  };
   for (const LayerSpec& layer : spec.layers) {
-    const int64_t n_rows = 2 * checked_mul(layer.n_kv_heads, checked_mul(n_pages, kPagePositions));
-    const int64_t scale_bytes = dtype == DType::U8 ? bytes_of(DType::F32, n_rows) : 0;
-    n_bytes = checked_add(n_bytes, bytes_of(dtype, checked_mul(n_rows, layer.head_dim)));
-    n_bytes = checked_add(n_bytes, scale_bytes);
+    const int64_t n_rows = checked_mul(layer.n_kv_heads, checked_mul(n_pages, kPagePositions));
+    add_twice(bytes_of(dtype, checked_mul(n_rows, layer.head_dim)));
+    if (dtype == DType::U8) add_twice(bytes_of(DType::F32, n_rows));  // scales
   }
   return n_bytes;
 }

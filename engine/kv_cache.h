@@ -15,8 +15,8 @@ struct KvCache {
   int64_t n_bytes() const;
 };
 
-// Bytes that the backend gives it, padding aside.
-int64_t kv_cache_bytes(const ModelSpec& spec, DType dtype, int64_t n_pages);
+// What the backend allocates for it.
+int64_t kv_cache_bytes(const Backend& backend, const ModelSpec& spec, DType dtype, int64_t n_pages);
 
 // session_memory() tells beforehand whether it fits.
 KvCache make_kv_cache(Backend& backend, const ModelSpec& spec, DType dtype, int64_t n_pages);

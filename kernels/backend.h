@@ -224,6 +224,8 @@ class Backend {
   // The same of a table, for embed() and no products.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
+  // What an allocation of so many bytes takes.
+  virtual int64_t allocated_bytes(int64_t n_bytes) const { return n_bytes; }
   // What pack_matrix gives such a matrix; what it takes besides, once for all matrices; and what
   // the products of n_rows rows with the matrices of one call take besides their tensors, once for
   // all.

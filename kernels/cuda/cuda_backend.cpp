@@ -144,7 +144,15 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   return table;
 }
 
-int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const { return cuda_packed_bytes(w); }
+// The driver maps pages of 2 MB; small allocations share them.
+int64_t CudaBackend::allocated_bytes(int64_t n_bytes) const {
+  constexpr int64_t kPageBytes = int64_t{2} << 20;
+  return n_bytes < kPageBytes / 2 ? n_bytes : align_up(n_bytes, kPageBytes);
+}
+
+int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const {
+  return allocated_bytes(cuda_packed_bytes(w));
+}
 
 // What is staged on the card as it comes.
 int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {

@@ -32,6 +32,7 @@ class CudaBackend final : public Backend {
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   Matrix pack_table(const Tensor& host) override;
   Matrix pack_table(const QuantizedMatrix& host) override;
+  int64_t allocated_bytes(int64_t n_bytes) const override;
   int64_t packed_bytes(const StoredMatrix& w) const override;
   int64_t packing_workspace_bytes(const StoredMatrix& w) const override;
   int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
