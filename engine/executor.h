@@ -17,7 +17,7 @@ struct SessionOptions {
   int64_t prefill_chunk = 0;    // rows of one pass; 0: the backend's own choice
   DType kv_dtype = DType::F16;  // or F32, or U8: 8 bits with a scale per head and position
   bool fused_decode = true;     // by the backend's plan, where it has one
-  int64_t n_sequences = 1;      // that the cache has room for at once, each of max_seq_len
+  int64_t n_sequences = 1;      // the cache has room for this many of max_seq_len at once
   // A pass may have the rows of several short sequences: more than one of max_seq_len has.
   bool several_sequences = false;
   // There is room for the logits of every row of a pass from the beginning.
@@ -32,7 +32,7 @@ struct SessionOptions {
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options);
 
-// Tokens that a pass puts behind a sequence, of which the last n_logits are asked for their logits.
+// Tokens that a pass appends to a sequence. The caller wants the logits of the last n_logits.
 struct SequenceTokens {
   Sequence* sequence = nullptr;
   std::span<const TokenId> tokens;
@@ -54,27 +54,27 @@ class Executor {
   int64_t n_free_pages() const { return pool_.n_free(); }
   int64_t kv_bytes() const;
 
-  // An empty one; gone before the executor.
+  // Makes an empty sequence, which must not outlive the executor.
   Sequence make_sequence();
   // Throws Usage where the tokens do not fit behind it, or are none of the vocabulary's.
   void require_fitting(const Sequence& sequence, std::span<const TokenId> tokens) const;
 
-  // One pass over the tokens of all parts, prefill_chunk at most: each sequence has them
-  // afterwards. Returns the logits asked for, one part after the other, [n, vocab_size] F32 on the
+  // Evaluates the tokens of all parts, prefill_chunk at most, in one pass and appends them to their
+  // sequences. Returns the logits asked for, one part after the other, [n, vocab_size] F32 on the
   // device, valid until the next call; null where there are none. Throws Numeric at the first one
   // that is not finite, with its position; the sequences are as before then.
   Tensor evaluate(std::span<const SequenceTokens> parts);
-  // The same of one sequence, chunk by chunk; the logits of the last token. Throws Cancelled behind
-  // the last whole chunk where the backend's flag says so.
+  // Evaluates the tokens of one sequence chunk by chunk and returns the logits of the last one.
+  // Throws Cancelled behind the last whole chunk if the backend's flag is set.
   Tensor evaluate_all(Sequence& sequence, std::span<const TokenId> tokens);
 
-  // Logits in host memory; valid until the next call.
+  // Copies logits to host memory; valid until the next call.
   std::span<const float> fetch(Tensor logits);
 
   // The fused step, or null where the backend has none; made when first asked for.
   DecodePlan* decode_plan();
-  // The next token of each sequence, by a fused step where the backend has one: logits [n,
-  // vocab_size] in host memory, valid until the next call. Throws as evaluate() does.
+  // Evaluates the next token of each sequence, by a fused step where the backend has one. Returns
+  // logits [n, vocab_size] in host memory, valid until the next call. Throws as evaluate() does.
   std::span<const float> decode(std::span<const SequenceTokens> parts);
   // Runs a pass of one sequence again, which writes the same cache, and names the first position
   // and block whose result is not finite; `row` of the tokens is the first whose logits are not.

@@ -17,20 +17,21 @@ struct GenerateRequest {
 
 struct GenerateMany {
   int64_t n_parallel = 1;  // texts at once; the executor's cache has room for them
-  // Looked at before each step: texts under way end as interrupted then.
+  // Checked before each step: if true, the texts under way end as Interrupted. May be null.
   const std::atomic<bool>* interrupted = nullptr;
-  // The next request, numbered from 0 as they are asked for; none at the end.
+  // Returns the next request, none at the end. Requests are numbered from 0 in this order.
   std::function<std::optional<GenerateRequest>()> next;
-  // Of each request once, in the order in which they end.
+  // Called once for each request, in the order in which the texts end.
   std::function<void(size_t request, const GenerateResult& result)> on_result;
-  // In place of a result, where the numbers of that request alone are not finite.
+  // Called in place of on_result if the logits of this request are not finite; others go on.
   std::function<void(size_t request, const Error& error)> on_error;
 };
 
 // Generates texts side by side: a step evaluates the next token of each of them, and the place of
-// one that has ended goes to the next request. What a prompt has in common with one under way is
-// evaluated once, as far as it is whole pages of the cache. On the CPU each text is what generate()
-// makes of it, to the bit. Throws as generate() does; Usage for a prompt that does not fit.
+// one that has ended goes to the next request. A prompt shares the whole cache pages of the prefix
+// that it has in common with a text under way, and does not evaluate them again. On the CPU each
+// text is to the bit what generate() gives. Throws as generate() does; Usage for a prompt that does
+// not fit.
 void generate_many(Executor& executor, const GenerateMany& many);
 
 }  // namespace minfer

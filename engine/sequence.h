@@ -21,7 +21,7 @@ class PagePool {
 
  private:
   std::vector<int32_t> free_;   // the lowest last: it is taken first
-  std::vector<int32_t> users_;  // of each page
+  std::vector<int32_t> users_;  // number of sequences that have each page
 };
 
 // One text in the cache: its pages, and how many of its tokens they hold. The pool outlives it.
@@ -29,8 +29,8 @@ class Sequence {
  public:
   // window: positions that a query sees in every layer, 0 for all: pages behind it are given back.
   explicit Sequence(PagePool& pool, int64_t window = 0) : pool_(&pool), window_(window) {}
-  // The beginning of another one: shares its whole pages of the first n_tokens at most. None where
-  // some of them have been given back.
+  // A sequence with the same beginning: it shares the whole pages of at most the first n_tokens of
+  // the other one. It is empty if the other one has given back its first page.
   Sequence(const Sequence& other, int64_t n_tokens);
   Sequence(Sequence&& other) noexcept;
   Sequence& operator=(Sequence&& other) noexcept;
@@ -39,13 +39,14 @@ class Sequence {
   int64_t pos() const { return pos_; }  // tokens that the cache holds
   std::span<const int32_t> pages() const { return pages_; }
 
-  // Pages for n more tokens, which are then evaluated as rows_of_next(n) and counted by advance(n).
+  // Takes pages for n more tokens. The caller then evaluates rows_of_next(n) and calls advance(n).
   void reserve(int64_t n);
   SequenceRows rows_of_next(int64_t n) const { return {n, pos_, pages_}; }
   void advance(int64_t n) { pos_ += n; }
 
-  // Forgets what lies past the first n_tokens; returns how many are left: fewer where others share
-  // the page that they end in, none where pages have been given back that would be seen again.
+  // Forgets what lies past the first n_tokens and returns how many are left. That is fewer than
+  // n_tokens if another sequence shares the page that they end in, and 0 if a page that the next
+  // row would see has been given back.
   int64_t truncate(int64_t n_tokens);
 
  private:
@@ -59,7 +60,7 @@ class Sequence {
   std::vector<int32_t> pages_;  // of all positions; -1: given back
 };
 
-// Pages that a sequence has at most, evaluated chunk by chunk.
+// The most pages that a sequence has at a time if it is evaluated chunk by chunk.
 int64_t most_pages(int64_t max_seq_len, int64_t window, int64_t chunk);
 
 }  // namespace minfer

@@ -48,7 +48,7 @@ struct Matrix {
   explicit operator bool() const { return bool(storage); }
 };
 
-// A weight matrix as it is before it is packed: what its memory is known by.
+// The shape and the format of a weight matrix before it is packed.
 struct StoredMatrix {
   int64_t out_dim = 0, in_dim = 0;
   DType dtype = DType::F32;                // of floats
@@ -66,8 +66,8 @@ constexpr int64_t kPagePositions = 128;
 
 inline int64_t pages_for(int64_t n_positions) { return ceil_div(n_positions, kPagePositions); }
 
-// Keys and values of one layer: a pool of pages, in a layout of the backend's own. Which sequence a
-// page belongs to, or which ones, is the caller's matter: SequenceRows.
+// Keys and values of one layer: a pool of pages, in a layout of the backend's own. The caller
+// decides which sequences use a page: SequenceRows.
 struct KvLayer {
   DeviceTensor keys, values;
   DeviceTensor key_scales, value_scales;  // U8: one for each head and position, F32
@@ -79,8 +79,9 @@ struct KvLayer {
 struct SequenceRows {
   int64_t n_rows = 0;
   int64_t pos = 0;  // of the first one
-  // The sequence's pages in the order of its positions: p is in page pages[p / kPagePositions] of
-  // every layer. What lies behind every window, where nobody reads, may be -1.
+  // The sequence's pages in the order of its positions: position p is in page
+  // pages[p / kPagePositions] of every layer. An entry may be -1 if all its positions lie outside
+  // every attention window.
   std::span<const int32_t> pages = {};
 
   int64_t end() const { return pos + n_rows; }
@@ -199,7 +200,7 @@ class Backend {
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
   // Tokens of a prompt in one pass, where nobody asks for another number.
   virtual int64_t preferred_chunk() const { return 512; }
-  // Sequences whose next tokens go through one pass: more of them go in turns.
+  // How many sequences decode in one pass; the caller splits more of them into several passes.
   virtual int64_t preferred_decode_rows() const { return 64; }
 
   // ---- memory ---------------------------------------------------------------------------------
@@ -224,18 +225,18 @@ class Backend {
   // The same of a table, for embed() and no products.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
-  // What an allocation of so many bytes takes.
+  // The memory that an allocation of n_bytes takes.
   virtual int64_t allocated_bytes(int64_t n_bytes) const { return n_bytes; }
-  // What pack_matrix gives such a matrix; what it takes besides, once for all matrices; and what
-  // the products of n_rows rows with the matrices of one call take besides their tensors, once for
-  // all.
+  // The memory that pack_matrix allocates for such a matrix; the memory that packing needs besides,
+  // allocated once for all matrices; and the workspace of matmuls() for n_rows rows of an input and
+  // these matrices, allocated once for all calls.
   virtual int64_t packed_bytes(const StoredMatrix& w) const = 0;
   virtual int64_t packing_workspace_bytes(const StoredMatrix&) const { return 0; }
   virtual int64_t products_workspace_bytes(int64_t /*n_rows*/,
                                            std::span<const StoredMatrix>) const {
     return 0;
   }
-  // The same of ffn_hidden with a gate.
+  // The workspace of ffn_hidden() with a gate, allocated once for all calls.
   virtual int64_t ffn_workspace_bytes(int64_t n_rows, int64_t ffn_dim) const {
     return bytes_of(activation_dtype(), {n_rows, ffn_dim});
   }

@@ -7,9 +7,9 @@
 
 namespace minfer {
 
-// All that is allocated on a backend for a model and a session: weights as they are packed, and
-// with the session's activations what packing and products take besides, by the backend's word.
-//   stored_of  a matrix of the model as it is before it is packed
+// All memory that a backend allocates for a model and a session. The session's activations include
+// the workspaces of packing and of matmuls. All sizes come from the backend.
+//   stored_of  returns the format of a matrix before it is packed
 struct MemoryNeeded {
   WeightMemory weights;
   SessionMemory session;

@@ -187,6 +187,7 @@ class ParallelBench {
 // What is timed: a model's path, or the name of a shape with random weights.
 struct Subject {
   std::string path, synthetic;
+  OpenedModel opened = {};  // of a path, until its weights are loaded
 };
 
 // MINFER_MODEL stands for a model that is not named, and so not beside a shape that is.
@@ -196,10 +197,11 @@ std::vector<Subject> subjects_of(const BenchOptions& options) {
   const bool unnamed = options.model_paths.empty() ||
                        (usual != nullptr && options.model_paths == std::vector<std::string>{usual});
   if (options.synthetics.empty() || !unnamed) {
-    for (const std::string& path : options.model_paths) subjects.push_back({find_model(path), ""});
+    for (const std::string& path : options.model_paths)
+      subjects.push_back({find_model(path), "", {}});
   }
-  for (const std::string& name : options.synthetics) subjects.push_back({"", name});
-  if (subjects.empty()) subjects.push_back({find_model(""), ""});
+  for (const std::string& name : options.synthetics) subjects.push_back({"", name, {}});
+  if (subjects.empty()) subjects.push_back({find_model(""), "", {}});
   return subjects;
 }
 
@@ -225,8 +227,7 @@ struct Loaded {
   Model model;
 };
 
-Loaded load_bench_model(const BenchOptions& options, const Subject& subject,
-                        const Context& context) {
+Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Context& context) {
   Loaded loaded;
   const auto memory_of_session = [&](const ModelSpec& spec) {
     SessionMemory memory = session_memory(spec, *loaded.backend, session_options(options, spec));
@@ -242,7 +243,7 @@ Loaded load_bench_model(const BenchOptions& options, const Subject& subject,
                                         memory_of_session(synthetic_spec(name, n_context)));
     return loaded;
   }
-  OpenedModel opened = open_model(subject.path);
+  OpenedModel& opened = subject.opened;
   loaded.backend = make_backend_for(options.device, opened);
   const SessionMemory memory = memory_of_session(opened.model.spec);
   loaded.model =
@@ -302,7 +303,7 @@ double arithmetic_of(const MachineLimits& limits) {
   return best;
 }
 
-std::vector<BenchRow> bench_model(const BenchOptions& options, const Subject& subject,
+std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
                                   const MachineLimits& limits, const Context& context) {
   const auto [backend, model] = load_bench_model(options, subject, context);
   log_info(model.description + " on " + backend->name());
@@ -331,14 +332,14 @@ std::vector<BenchRow> bench_model(const BenchOptions& options, const Subject& su
 
 void run_bench(const BenchOptions& options, Context& context) {
   kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
-  const std::vector<Subject> subjects = subjects_of(options);
-  for (const Subject& subject : subjects) {  // so that the last is not refused after hours
-    if (subject.synthetic.empty()) check_model(*open_source(subject.path));
+  std::vector<Subject> subjects = subjects_of(options);
+  for (Subject& subject : subjects) {  // all of them, so that the last is not refused after hours
+    if (subject.synthetic.empty()) subject.opened = open_model(subject.path);
   }
   make_backend(options.device);  // refuses what this build does not have
   const MachineLimits limits = measure_limits(options.device);
   std::vector<BenchRow> rows;
-  for (const Subject& subject : subjects) {
+  for (Subject& subject : subjects) {
     const std::vector<BenchRow> more = bench_model(options, subject, limits, context);
     rows.insert(rows.end(), more.begin(), more.end());
   }

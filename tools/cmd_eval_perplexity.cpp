@@ -65,6 +65,7 @@ void settle_ctx(PerplexityReport& report, int64_t asked, int64_t trained) {
 
 struct EvaluatedModel {
   std::string path;
+  OpenedModel opened;  // until its weights are loaded
   ScoringPlan plan;
   Model model;
   std::unique_ptr<Session> session;
@@ -78,16 +79,16 @@ class PerplexityRun {
         kv_dtype_(kv_dtype_by_name(options.kv_type, options.device)),
         backend_(make_backend(options.device)),
         text_(read_evaluation_text(options.text)) {
-    for (const std::string& path : options.model_paths) paths_.push_back(find_model(path));
-    if (paths_.empty()) paths_.push_back(find_model(""));
-    if (!options.against_path.empty()) report_.against = find_model(options.against_path);
+    for (const std::string& path : options.model_paths) open(models_.emplace_back(), path);
+    if (models_.empty()) open(models_.emplace_back(), "");
+    if (!options.against_path.empty()) open(reference_.emplace(), options.against_path);
     settle_report();
-    for (const std::string& path : paths_) load(models_.emplace_back(), path, *backend_);
-    if (report_.against.empty()) return;
+    for (EvaluatedModel& model : models_) load(model, *backend_);
+    if (!reference_) return;
     DeviceOptions device = options.device;
     device.activations = "float";
     reference_backend_ = make_backend(device);
-    load(reference_.emplace(), report_.against, *reference_backend_);
+    load(*reference_, *reference_backend_);
   }
 
   // One for each model.
@@ -104,22 +105,29 @@ class PerplexityRun {
     report_.kv_type = options_.kv_type;
     report_.activations = options_.device.activations;
     report_.text_sha256 = sha256_hex(text_);
-    report_.scoring.convention = choose_convention(options_, paths_.front());
+    report_.scoring.convention = choose_convention(options_, models_.front().path);
     report_.scoring.stride = options_.stride;
     report_.scoring.raw_text = options_.raw_text;
     int64_t trained = kMaxTokens;
-    const auto look_at = [&](const std::string& path) {
-      trained = std::min(trained, check_model(*open_source(path)).trained_seq_len);
+    const auto look_at = [&](const EvaluatedModel& model) {
+      trained = std::min(trained, model.opened.model.spec.trained_seq_len);
     };
-    for (const std::string& path : paths_) look_at(path);
-    if (!report_.against.empty()) look_at(report_.against);
+    for (const EvaluatedModel& model : models_) look_at(model);
+    if (reference_) {
+      look_at(*reference_);
+      report_.against = reference_->path;
+    }
     settle_ctx(report_, options_.ctx, trained);
   }
 
+  void open(EvaluatedModel& evaluated, const std::string& path) const {
+    evaluated.path = find_model(path);
+    evaluated.opened = open_with_tokenizer(evaluated.path, options_.tokenizer_path);
+  }
+
   // The text becomes tokens before the weights are read: their session's memory goes by them.
-  void load(EvaluatedModel& evaluated, const std::string& path, Backend& backend) {
-    evaluated.path = path;
-    OpenedModel opened = open_with_tokenizer(path, options_.tokenizer_path);
+  void load(EvaluatedModel& evaluated, Backend& backend) {
+    OpenedModel& opened = evaluated.opened;
     evaluated.plan = plan_scoring(text_, *opened.model.tokenizer, report_.scoring);
     require_same_tokens(models_.front(), evaluated);
     const SessionOptions session_options = {.max_seq_len = report_.scoring.ctx,
@@ -184,7 +192,6 @@ class PerplexityRun {
   // The reference always has float activations: what --activations costs is part of the difference.
   std::unique_ptr<Backend> backend_, reference_backend_;
   std::string text_;
-  std::vector<std::string> paths_;
   PerplexityReport report_;            // but for the results
   std::deque<EvaluatedModel> models_;  // which stay where they are: sessions refer to them
   std::optional<EvaluatedModel> reference_;

@@ -17,7 +17,7 @@ struct Cache {
   __device__ int page_of(int pos) const {
     return pages == nullptr ? pos / kPage : __ldg(pages + pos / kPage);
   }
-  // Which row has a position of a head; the rows of a page are adjacent.
+  // The index of the row that holds a position of a head. Rows of one page and head are adjacent.
   __device__ int64_t row(int kv_head, int pos) const {
     return (int64_t{page_of(pos)} * n_kv_heads + kv_head) * kPage + pos % kPage;
   }
@@ -33,7 +33,7 @@ inline Cache cache_of(const KvLayer& layer, const int32_t* pages) {
           .head_dim = narrow<int>(layer.head_dim)};
 }
 
-// Internal where rows at the place reach past its table.
+// Throws Internal if the rows reach past the table of pages.
 inline void check_place(const char* operation, const CachePlace& place, int64_t n_tokens) {
   MINFER_CHECK(
       place.pages != nullptr && place.pos >= 0 && place.pos + n_tokens <= place.max_positions(),

@@ -11,8 +11,8 @@ struct StepRows {
   const int32_t* pages;         // [n, pages_for(max_seq_len)]: the table of each
 };
 
-// The fused kernels of a decode step, five a layer, for up to kMaxMatvecTokens rows: each begins to
-// read its weights before the one in front of it has ended. docs/decode.md has the plan.
+// The fused kernels of a decode step, five for each layer, for up to kMaxMatvecTokens rows. PDL
+// lets each of them read its weights before the kernel in front of it has ended: docs/decode.md.
 class DecodeLayers {
  public:
   // Whether they compute all that the model's specs say.

@@ -7,8 +7,8 @@
 
 namespace minfer::cuda {
 
-// A decode step of several rows, each of a sequence of its own, as a captured graph of
-// DecodeLayers' kernels: one graph for each number of rows, captured when first asked for.
+// A batched decode step: one row of each of several sequences, as a captured graph of DecodeLayers'
+// kernels. There is one graph for each number of rows, captured when it is first needed.
 class DecodeRows final : public RowsPlan {
  public:
   DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model);
