@@ -391,11 +391,12 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
                [&] { make("tiny:f32", int64_t{1} << 60); });
   // As the backend says: of 2 + 2 x 7 matrices the largest has 256 rows; five norms of 64 in its
   // type; q, k and v for 3 rows at once. And the cache.
-  constexpr int64_t kNeeded = 16 * 10'000 + 5 * 64 * 2 + 256 + 100 * 3 * 3 + 1000;
-  backend.free = kNeeded - 1;
+  const int64_t of_norms = bytes_of(backend.activation_dtype(), 5 * 64);
+  const int64_t needed = 16 * 10'000 + of_norms + 256 + 100 * 3 * 3 + 1000;
+  backend.free = needed - 1;
   expect_error(ErrorKind::Memory, "of the card's memory", [&] { make("tiny:int4:32", 1000); });
   EXPECT_EQ(backend.n_packed, 0);
-  backend.free = kNeeded;
+  backend.free = needed;
   EXPECT_NO_THROW(make("tiny:int4:32", 1000));
   EXPECT_EQ(backend.n_packed, 2 + 2 * 7);
 }
