@@ -4,19 +4,20 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
-// Which chunks a warp multiplies, and how they come into its ring.
+// Which chunks a warp multiplies, and how it copies them into its ring.
 namespace minfer::cuda {
 
-// The steps of a block are the chunks of its tiles, one tile after the other. Teams of warps have
-// equal runs of them, within which the warps take turns. A warp leaves a partial sum for each tile
-// that its team's run touches, an empty run the one where it would begin: run after run there are
-// at most a tile's worth more of them than tiles.
+// The steps of a block are the chunks of its tiles, one tile after the other. Each team of warps
+// takes an equal, contiguous run of steps, and its warps take turns within the run. A warp stores a
+// partial sum for every tile that its team's run touches; if the run is empty, for the tile where
+// it would begin. So the warps with the same place in their teams store at most
+// n_tiles - 1 + (number of teams) partial sums.
 struct MatvecRun {
-  int n_tiles, n_all;      // of the block
-  int stride, team_shift;  // from step to step; its log2
+  int n_tiles, n_all;      // tiles and steps of the block
+  int stride, team_shift;  // warps of a team: a warp takes every stride-th step; log2 of it
   int team, member;
-  int tile, chunk;  // the first step's; chunk may be behind the tile's end
-  int rest;         // steps of the team from the begin of `tile` on
+  int tile, chunk;  // of the first step; chunk may lie past the end of the tile
+  int rest;         // steps from the begin of `tile` to the end of the team's run
 
   __device__ MatvecRun(const MatvecParams& p, int warp) {
     const int rounds = p.rounds + (int(blockIdx.x) < p.n_longer ? 1 : 0);
@@ -33,15 +34,15 @@ struct MatvecRun {
 
   __device__ int log_teams() const { return kMatvecWarpsLog - team_shift; }
   __device__ int begin_of(int which) const { return (n_all * which) >> log_teams(); }
-  // The one whose run holds a step: the last that begins there or before.
+  // The team whose run holds a step: the last one whose run begins at or before it.
   __device__ int team_of(int step) const { return (((step + 1) << log_teams()) - 1) / n_all; }
-  // Of this warp.
+  // Number of steps of this warp.
   __device__ int n_steps() const { return max(0, (rest - chunk + stride - 1) >> team_shift); }
-  // Where its partial sum of a tile is.
+  // Index of the warp's partial sum of a tile.
   __device__ int partial(int of_tile) const { return ((of_tile + team) << team_shift) + member; }
 };
 
-// A tile of a block is of a part; where in it.
+// The part (matrix) that a tile of the block belongs to, and its index in that part.
 struct MatvecTile {
   int part, row_tile;
 };
@@ -52,15 +53,16 @@ __device__ inline MatvecTile tile_of(const MatvecParams& p, int tile) {
   return {part, at - p.begins[part]};
 }
 
-// The copies of a warp, step after step: each lane its own words, scales and mins behind them.
+// Issues the copies of a warp, step after step. Each lane copies the 16-byte words that it will
+// multiply itself; scales and mins follow them in the slot.
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 struct MatvecFetch {
   static constexpr bool kPacked = kWeights != MatvecWeights::Float;
 
-  const uint8_t* words;  // the lane's, of the next step
+  const uint8_t* words;  // where the lane's words of the next step are
   const uint8_t* scales;
   const uint8_t* mins;
-  int row_8;  // floats: bytes from row g to row g + 8
+  int row_8;  // float weights: bytes from row g to row g + 8
   int tile, chunk, stride;
 
   __device__ MatvecFetch(const MatvecParams& p, const MatvecRun& run)
@@ -74,7 +76,7 @@ struct MatvecFetch {
     if (run.n_steps() > 0) seek(p);
   }
 
-  // Where the step is that tile and chunk say; it is not behind the block's last one.
+  // Sets the pointers to the step at `tile` and `chunk`, which must not lie past the block's last.
   __device__ void seek(const MatvecParams& p) {
     const int lane = int(threadIdx.x) % 32;
     while (chunk >= p.n_chunks) {
@@ -85,7 +87,7 @@ struct MatvecFetch {
     const MatvecPartParams& part = p.parts[part_index];
     if constexpr (!kPacked) {
       const int first = row_tile * kTileRows + lane / 4, last = part.out_dim - 1;
-      const int row = min(first, last);  // rows behind the last one are not stored
+      const int row = min(first, last);  // results of rows past the last one are not stored
       words = static_cast<const uint8_t*>(part.weights) +
               (int64_t{row} * p.in_dim + chunk * kTileColumns + lane % 4 * 8) * 2;
       row_8 = (min(first + 8, last) - row) * p.in_dim * 2;
@@ -102,7 +104,7 @@ struct MatvecFetch {
     }
   }
 
-  // Begins to copy the step's chunk to a slot, and goes on to the next.
+  // Starts copying the step's chunk to a slot, and advances to the next step.
   __device__ void begin(uint32_t slot, const MatvecParams& p) {
     const int lane = int(threadIdx.x) % 32;
     const uint32_t to = slot + uint32_t(lane * 16);
@@ -114,7 +116,7 @@ struct MatvecFetch {
         ptx::copy_async_16(to + 512, words + 64);
         ptx::copy_async_16(to + 1024, words + row_8);
         ptx::copy_async_16(to + 1536, words + row_8 + 64);
-      } else {  // of columns behind the last one nothing is read
+      } else {  // columns past the last one are zeros, without a read
         const int first = lane % 4 * 8 < columns ? 16 : 0;
         const int second = lane % 4 * 8 + 32 < columns ? 16 : 0;
         ptx::copy_async_16(to, words, first);

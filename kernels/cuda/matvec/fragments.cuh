@@ -4,10 +4,10 @@
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// From packed words to operands of mma.m16n8k16: quant/packed_layout.h. All of it is exact.
+// Unpacks packed words (quant/packed_layout.h) into operands of mma.m16n8k16. All of it is exact.
 namespace minfer::cuda {
 
-// In one instruction.
+// It takes one instruction.
 template <uint32_t kMask, uint32_t kPattern>
 __device__ inline uint32_t mask_or(uint32_t word) {
   return (word & kMask) | kPattern;
@@ -22,13 +22,14 @@ __device__ inline Pair pair_of(uint32_t bits) {
   return *reinterpret_cast<const Pair*>(&bits);
 }
 
-// What the tensor cores see of codes: kFactor times a code, or kUpperFactor where it is a high
-// nibble's, of rows g + 8. kSubtracts: the zero code is off already; else a sum begins with minus
-// it times the activations, whose sums staging has left.
+// How codes become mma operands of type T. An operand is kFactor times the code, or kHighFactor
+// times it for codes in high nibbles, which are those of rows g + 8. If kSubtracts, the zero code
+// is subtracted here; else a sum begins with minus the zero code times the sum of its activations,
+// which sum_units() left in shared memory.
 template <typename T>
 struct Codes;
 
-// A code in the low bits of an f16 is a subnormal number, which tensor cores take as it is.
+// A code in the low bits of an f16 is a subnormal number, which tensor cores multiply exactly.
 template <>
 struct Codes<__half> {
   static constexpr bool kSubtracts = false;
@@ -43,13 +44,13 @@ struct Codes<__half> {
   }
 };
 
-// A bf16 has 8 significant bits: 128 + q holds a nibble, and a byte goes through f32.
+// A bf16 has 8 significant bits: 128 + q can hold a nibble q, and a byte is converted through f32.
 template <>
 struct Codes<__nv_bfloat16> {
   static constexpr bool kSubtracts = true;
   static constexpr float kFactor = 1, kHighFactor = 1;
 
-  __nv_bfloat162 low;  // 128 + zero: of nibbles alone
+  __nv_bfloat162 low;  // 128 + zero; for nibbles only
   float byte;          // 2^23 + zero
 
   __device__ explicit Codes(int zero)
@@ -67,7 +68,7 @@ struct Codes<__nv_bfloat16> {
   }
 };
 
-// sum += 16 rows by 16 columns; b0 and b1 the lane's four activations.
+// sum += 16 rows by 16 columns of codes times activations; b0 and b1 hold the lane's four.
 template <typename T>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
                                         const Codes<T>& codes) {
@@ -89,23 +90,23 @@ __host__ __device__ constexpr bool are_f32(MatvecScales kind) {
   return kind == MatvecScales::F32 || kind == MatvecScales::F32Mins;
 }
 
-// The scales of a chunk in its slot, of lane (g, t): rows g and g + 8.
+// The scales of a chunk in its slot, as lane (g, t) reads them: those of rows g and g + 8.
 template <int kScales, MatvecScales kKind>
 struct ChunkScales {
-  // log2 of the columns of a sum
+  // log2 of the columns that a sum of activations covers
   static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
 
   const uint8_t* scales;  // [units][8][2], from row g on
   const uint8_t* mins;
-  const float* sums;  // [units][tokens], from tokens 2 t on: of activations
+  const float* sums;  // of activations: [units][tokens], from token 2 t on
   int unit_shift, sum_stride;
 
   __device__ float2 sums_at(int column) const {
     return *reinterpret_cast<const float2*>(sums + (column >> kSumShift) * sum_stride);
   }
 
-  // total += sum * scale + min * (sum of activations), of the unit that holds `column` of the
-  // chunk; the latter has kUpper more for rows g + 8.
+  // total += sum * scale + min * (sum of activations), for the unit that holds `column` of the
+  // chunk. For rows g + 8 the second term is multiplied by kUpper, as the first one is already.
   template <int kUpper>
   __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
     const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;

@@ -6,11 +6,12 @@
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// The input of matvec in shared memory, once a block: half, normed where asked.
+// Each block stages the input of matvec in shared memory, as half, after the norm if there is one.
 namespace minfer::cuda {
 
-// Where column k is staged. Packed codes want the columns 4t ... 4t + 3 of two adjacent 16 in one
-// word of 16 bytes: of 32 columns, 16 h + 4 t + i goes to 8 t + 4 h + i.
+// The index at which column k is staged. For packed codes, a lane reads columns 4t ... 4t + 3 of
+// two adjacent groups of 16 columns as one 16-byte word: within 32 columns, column 16 h + 4 t + i
+// goes to index 8 t + 4 h + i.
 template <bool kPacked>
 __device__ inline int staged_column(int k) {
   return kPacked ? (k & ~31) | (k & 12) << 1 | (k & 16) >> 2 | (k & 3) : k;
@@ -20,7 +21,7 @@ struct Eight {
   float at[8];
 };
 
-// Columns k ... k + 7 of a row, zeros behind its end. k is a multiple of 8.
+// Columns k ... k + 7 of a row, with zeros past its end. k is a multiple of 8.
 template <typename X>
 __device__ inline Eight load_eight(const X* row, int k, int n) {
   constexpr int kN = 16 / int(sizeof(X));
@@ -43,9 +44,9 @@ __device__ inline Eight load_eight(const X* row, int k, int n) {
   return v;
 }
 
-// Of the threads of one token, n_warps of them from first_warp on, a power of two; the same bits
-// for all. Every thread of the block calls it; ends in use of scratch [kMatvecWarps], which is not
-// used again.
+// The sum of x over the threads of one token, which are n_warps warps (a power of two) from
+// first_warp on; all of them get the same bits. Every thread of the block calls it. It ends with
+// reads of scratch [kMatvecWarps] and without a barrier, so scratch must not be reused before one.
 __device__ inline float token_sum(float x, float* scratch, int first_warp, int n_warps) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
@@ -58,7 +59,7 @@ __device__ inline float token_sum(float x, float* scratch, int first_warp, int n
   return sum;
 }
 
-// One token's columns k ... k + 7.
+// Stages columns k ... k + 7 of one token, rounded to T.
 template <typename T, bool kPacked>
 __device__ inline void store_eight(T* row, int k, const Eight& v) {
   Vec<T, 4> halves[2];
@@ -69,8 +70,8 @@ __device__ inline void store_eight(T* row, int k, const Eight& v) {
     *reinterpret_cast<Vec<T, 4>*>(row + staged_column<kPacked>(k + 4 * half)) = halves[half];
   }
 }
-// The same of T as it is, from global memory; none of the columns is behind the end. They are there
-// after copy_async_wait().
+// The same for an input that is T already, by cp.async from global memory. All eight columns must
+// exist. They have arrived after copy_async_wait().
 template <typename T, bool kPacked>
 __device__ inline void copy_eight(T* row, int k, const T* from) {
   if constexpr (kPacked) {
@@ -81,14 +82,15 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
   }
 }
 
-// sums[i][token] = the sum of the staged columns of unit i, of 2^kSumShift columns, times
-// sum_factor: by the tensor cores, times rows of ones. Of the eight columns of an instruction,
-// those that tokens leave have other units. Every thread of the block calls it, when all is staged.
+// sums[i][token] = sum_factor * the sum of the staged columns of unit i, which has 2^kSumShift
+// columns. The tensor cores compute it as a product with a matrix of ones. An mma has eight
+// columns: if there are fewer tokens, one mma takes several units. Every thread of the block calls
+// it, after a barrier behind stage_input().
 template <typename T, int kSumShift>
 __device__ inline void sum_units(float* sums, const T* staged, const MatvecParams& p) {
   static_assert(kSumShift >= 4);
   constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
-  const int for_tokens = kMatvecWarps / p.warps_per_token;  // of the eight; a power of two
+  const int for_tokens = kMatvecWarps / p.warps_per_token;  // n_tokens up to a power of two
   const int units_at_once = 8 * p.warps_per_token / kMatvecWarps;
   const auto token_of = [&](int column) { return column * for_tokens / 8; };
   const auto unit_of = [&](int column) { return column & (units_at_once - 1); };
@@ -97,7 +99,7 @@ __device__ inline void sum_units(float* sums, const T* staged, const MatvecParam
 #pragma unroll 2
   for (int begin = warp * units_at_once; begin < p.n_sums; begin += kMatvecWarps * units_at_once) {
     const int unit = min(begin + unit_of(g), p.n_sums - 1);
-    float sum[2][4] = {};  // of each 32 columns the first 16, and the others
+    float sum[2][4] = {};  // if kSumShift > 4: of the first, the second 16 of 32 columns
     if constexpr (kSumShift == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(x + unit / 2 * 32 + unit % 2 * 4);
       ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
@@ -112,14 +114,14 @@ __device__ inline void sum_units(float* sums, const T* staged, const MatvecParam
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int token = token_of(2 * t + i), at = begin + unit_of(2 * t + i);
-      if (g == 0 && token < p.n_tokens && at < p.n_sums) {  // all rows of a product are alike
+      if (g == 0 && token < p.n_tokens && at < p.n_sums) {  // all rows of the result are alike
         sums[at * p.sum_stride + token] = (sum[0][i] + sum[1][i]) * p.sum_factor;
       }
     }
   }
 }
 
-// What a thread of stage_input() owns: of one token, eight columns of every `step` from `begin` on.
+// The columns of one token that a thread stages: eight at `begin`, eight at begin + step, ...
 struct InputShare {
   int token, begin, step;
 
@@ -131,7 +133,7 @@ struct InputShare {
   }
 };
 
-// The raw norm weights of a thread's first columns: read before the predecessor is done.
+// The norm weights of a thread's first eight columns, read before wait_for_predecessor() (PDL).
 template <typename T>
 struct FirstWeights {
   Vec<T> raw{};
@@ -144,7 +146,7 @@ struct FirstWeights {
   }
 };
 
-// staged[token] = x[token], or its norm, rounded to T; zeros up to x_columns. scratch holds 32
+// staged[token] = x[token] or its norm, rounded to T, with zeros up to x_columns. scratch holds 32
 // floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
 template <typename T, bool kPacked>
 __device__ inline void stage_input(T* staged, float* scratch, const MatvecParams& p,
@@ -172,7 +174,7 @@ __device__ inline void stage_input(T* staged, float* scratch, const MatvecParams
       static_cast<const float*>(p.x) + int64_t{has_token ? share.token : 0} * n;
   const T* const weight = static_cast<const T*>(p.norm_weight);
   const Eight held = load_eight(from, share.begin, n);
-  // f(columns of x, first column) for all that the thread owns
+  // Calls f(eight columns of x, first column) for all columns of the thread.
   const auto for_each = [&](auto&& f) {
     f(held, share.begin);
     for (int k = share.begin + share.step; k < n; k += share.step) f(load_eight(from, k, n), k);

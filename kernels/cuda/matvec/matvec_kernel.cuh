@@ -8,8 +8,8 @@
 
 namespace minfer::cuda {
 
-// total += the step in `slot` times the staged input; x is the lane's token there, at the chunk's
-// first column and the lane's 16 bytes.
+// total += the chunk in `slot` times the staged input. x points into the staged row of the lane's
+// token, at the chunk's first column plus the lane's offset of 8 t elements.
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kScales, kKind>& scales,
@@ -32,7 +32,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
     constexpr int kUpper = kNibbles ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
     constexpr int kTiles = kNibbles ? 4 : 2;
     constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
-    // sum begins with what takes the zero code off, for the sums of activations at `column`.
+    // Starts sum at minus the zero code times the sum of the activations at `column`; at 0 where no
+    // zero code has to be subtracted.
     const auto begin = [&](float(&sum)[4], int column) {
       const float2 s = kStartsWithZero ? float2{} : scales.sums_at(column);
       sum[0] = s.x;
@@ -40,7 +41,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       sum[2] = s.x * kUpper;
       sum[3] = s.y * kUpper;
     };
-    // Row scales: 128 columns have a sum of their own, in which it is still small.
+    // With row scales, each 128 columns have a sum of their own: that start is still small there.
     constexpr bool kOwnSum = kScales != 0 || !kStartsWithZero;
     float sum[4] = {};
 #pragma unroll
@@ -80,16 +81,17 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
 //   weights   floats row-major, or packed codes: packed_layout.h
-//   launch    one block a multiprocessor, 16 warps; a block takes every gridDim.x-th tile of 16
-//             rows, its warps equal runs of the chunks of 2 KB of all its tiles (MatvecRun). Each
-//             lane copies what it will multiply itself into its slots of a ring, before the
-//             predecessor is done; two blocks, of this kernel and the next, fit on a multiprocessor
+//   launch    at most one block of 16 warps per SM. It takes every gridDim.x-th tile of 16 rows;
+//             its warps take equal runs of the 2 KB chunks of all its tiles (MatvecRun). Each lane
+//             copies the words that it will multiply itself into the ring of its warp, which is
+//             filled before the predecessor has ended (PDL). With 1 or 2 tokens, a block of the
+//             next kernel usually fits on the SM beside this one (Sharing in matvec.cu)
 //   requires  in_dim % 8 == 0 for floats
-//   maths     products exact, sums in f32 in an order that depends on the shapes and the number of
-//             multiprocessors alone: of a warp along its chunks, scaled group by group, then over
-//             warps; one rounding at the store. F16: Σ code x and -zero Σ x meet in f32, so that
-//             an error is relative to Σ (code + zero) |x| there
-//   moves     the weights with scales and mins once
+//   maths     products are exact; sums are f32, in an order that depends only on the shapes and the
+//             number of SMs: each warp sums along its chunks, scaled group by group, then the sums
+//             of the warps are added; one rounding at the store. F16: Σ code x and -zero Σ x are
+//             added in f32, so that an error is relative to Σ (code + zero) |x| there
+//   moves     the weights with scales and mins, read once
 template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
 __global__ void __launch_bounds__(kMatvecThreads, 2)
     matvec_kernel(const __grid_constant__ MatvecParams p) {
@@ -106,7 +108,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
   const MatvecRun run(p, warp);
-  int left = run.n_steps();  // copies yet to begin
+  int left = run.n_steps();  // steps that are not yet being copied
   if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
   MatvecFetch<T, kWeights, kScales, kKind> ahead(p, run);
@@ -115,7 +117,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
       ahead.begin(ptx::shared_address(slot), p);
       if (--left == p.trigger_left) ptx::let_successor_begin();
     }
-    ptx::copy_async_commit();  // empty behind the last step
+    ptx::copy_async_commit();  // after the last step an empty group
   };
 #pragma unroll 1
   for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
@@ -146,7 +148,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   for (int rest = run.rest;; rest -= p.n_chunks, ++tile, chunk -= p.n_chunks) {
     float total[2][4] = {};
     for (const int end = min(rest, p.n_chunks); chunk < end; chunk += run.stride) {
-      // n_stages groups are under way, the oldest is of this step.
+      // n_stages copy groups are pending, and the oldest holds this step.
       if (p.n_stages == 3) {
         ptx::copy_async_wait<2>();
       } else if (p.n_stages == 2) {

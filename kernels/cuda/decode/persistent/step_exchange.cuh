@@ -5,25 +5,27 @@
 
 #include "kernels/cuda/decode/persistent/step_params.h"
 
-// How vectors travel between blocks that run at the same time: in words of 16 bytes, four floats of
-// 28 bits, in whose last 4 bits each the 16 bits of an epoch travel. A word is read and written as
-// a whole (b128 is atomic on sm_90), so no flag and no fence is needed: who waits for a vector
-// reads its words until all carry the epoch. Word i has elements 4 i ... of its vector. Every
-// vector of a layer has words of its own, and the epoch is a layer of a step, so nothing is
-// cleared. A block reads a vector only where it contributes to one that is made of it, after having
-// read it; and it writes a vector again only after having read another one that is made of all
-// those: nobody's words are overwritten early.
+// How blocks that run at the same time exchange vectors: in flagged words of 16 bytes. A word holds
+// four floats of 28 bits; the last 4 bits of each hold a quarter of a 16-bit epoch. A word is read
+// and written as a whole (b128 is atomic on sm_90), so no other flag and no fence is needed: a
+// reader polls the words of a vector until all carry the epoch that it waits for. Word i has
+// elements 4 i ... 4 i + 3 of its vector. Every vector of a layer has words of its own, and every
+// layer of a step has its own epoch, so words are cleared only before epochs begin at 1 again.
+//
+// No word is overwritten early: a block overwrites vector V only after it has read a later vector
+// W, and W is complete only when every reader of V has finished. For this, a block reads V only if
+// it contributes to a vector that is computed from V.
 namespace minfer::cuda {
 
-// threadIdx.x, asked for anew: what is made of it (addresses, above all) shall not be kept in
-// registers through the loop over the layers, which is what the compiler does otherwise.
+// Reads threadIdx.x anew each time. Otherwise the compiler keeps what it computes from it
+// (addresses, above all) in registers through the whole loop over the layers.
 __device__ inline int thread_index() {
   int index;
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
 
-// What a float is after its way through a word.
+// The value of a float that a reader finds in a flagged word.
 __device__ inline float through_word(float x) { return __uint_as_float(__float_as_uint(x) & ~15u); }
 
 struct StepWord {
@@ -39,7 +41,7 @@ struct StepWord {
   }
 };
 
-// from[kAt], the offset being part of the instruction.
+// Reads from[kAt]; the offset is an immediate of the instruction.
 template <int kAt = 0>
 __device__ inline StepWord load_word(const uint4* from) {
   uint64_t low, high;
@@ -54,7 +56,7 @@ __device__ inline StepWord load_plain(const float* from) {
   const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
   return {{x.x, x.y, x.z, x.w}};
 }
-// The same where `reads`, else the word stays: without a branch.
+// The same if `reads`, else it leaves the word as it is. It has a predicate instead of a branch.
 template <int kAt>
 __device__ inline void load_word_if(bool reads, StepWord& word, const uint4* from) {
   uint64_t low = uint64_t{word.bits[1]} << 32 | word.bits[0];
@@ -79,8 +81,8 @@ __device__ inline void store_word(uint4* to, float a, float b, float c, float d,
       : "memory");
 }
 
-// Ends the launch with an error where a word does not come within 20 seconds: a block that is gone
-// must not hang the card.
+// Ends the launch with an error if a word does not come within 20 seconds, so that a block that is
+// gone cannot hang the card.
 struct Patience {
   uint32_t tries = 0;
   uint64_t since = 0;
@@ -101,9 +103,9 @@ __device__ inline void for_each_index(F&& f) {
   (std::make_integer_sequence<int, kN>());
 }
 
-// Words from[kPlace(0)], from[kPlace(1)] ... those below from[n], the others zeros: all are asked
-// for at once, then those that are missing, until they carry the epoch. One place asks, so that the
-// words stay in their registers.
+// Reads words from[kPlace(k)] for every k with kPlace(k) < n, and sets the others to zero. It loads
+// all words at once, then again those that do not carry the epoch yet, until all do. A single place
+// in the code loads them, so that the words stay in their registers.
 template <int (*kPlace)(int), int kN>
 __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int n,
                                    uint32_t epoch) {
@@ -125,13 +127,13 @@ __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int
   }
 }
 
-// Of the threads that multiply.
+// A barrier of the consumer warps.
 __device__ inline void consumers_sync() {
   asm volatile("bar.sync 1, %0;" ::"n"(kStepConsumers) : "memory");
 }
 
-// Writes words of a vector of n elements, a multiple of 4, to `to`: a thread has element first +
-// its index, first being a multiple of 4. All lanes call it.
+// Writes a vector of n elements to the flagged words `to`; n and first are multiples of 4. A thread
+// passes the value of element first + thread_index(). All lanes call it.
 __device__ inline void publish(uint4* to, int first, int n, float value, uint32_t epoch) {
   const float b = __shfl_down_sync(~0u, value, 1), c = __shfl_down_sync(~0u, value, 2);
   const float d = __shfl_down_sync(~0u, value, 3);

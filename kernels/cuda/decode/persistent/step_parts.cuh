@@ -4,33 +4,35 @@
 #include "kernels/cuda/decode/persistent/step_product.cuh"
 #include "kernels/cuda/matvec/epilogue.cuh"
 
-// Pairs of tiles of gate and up that are left over when all blocks have the same number of them:
-// each goes to several blocks, which have a range of its stages, a part. They multiply that first
-// and send the sums to the block of the first part, which takes them behind its own pairs, when
+// Gate/up tile pairs that are left over when all blocks have the same number of pairs are split
+// over K: several blocks each multiply a part, which is a range of the pair's stages. A block
+// multiplies its part before its own pairs. Blocks with another part than the first send its sums
+// to the block with the first part, which adds them after it has multiplied its own pairs, when
 // they have long been there. It adds in the order of the parts.
 //
-// Words of parts are written again a layer later, by a block that has read all of `hidden` before:
-// also the rows that are made of those words.
+// Reuse is safe: a block rewrites these words one layer later, after reading all of `hidden`, which
+// includes the rows computed from them.
 namespace minfer::cuda {
 
-constexpr int kPartWarp = kStepWarps - 1;  // adds; lanes have rows: 16 of gate, 16 of up
+constexpr int kPartWarp = kStepWarps - 1;  // adds the parts; a lane has a row: 16 of gate, 16 of up
 static_assert(kPartWords * 4 == 2 * kTileRows);
 static_assert((kStepMaxParts - 1) * kPartWords == 32, "a lane asks for one word");
 static_assert(kStepMaxRows / 2 <= 32 * kPartWarp, "no rows of whole pairs in the last warp");
 
-// Of all parts of the block's pair but the first, one behind the other.
+// The flagged words of all parts of the block's pair but the first, one part after the other.
 __device__ inline uint4* part_words(const StepParams& p, const StepProduct& product) {
   const int pair = product.part.tile - product.share.n_tiles;
   return p.words.gate_up_parts + pair * (product.n_parts - 1) * kPartWords;
 }
 
-// Whether the warp adds the parts of a pair.
+// Whether this warp adds the parts of a pair.
 __device__ inline bool adds_parts_of(const StepProduct& product) {
   return product.part.exists() && product.part.index == 0 && thread_index() / 32 == kPartWarp;
 }
 
-// Sums of a part that is not the first, which the warp left in `scratch`: the last one that comes
-// here sends those of all, so that none waits. `n_came`: of all parts until now, of all warps.
+// Sends the sums of a part that is not the first; the warp has left its own in `scratch`. The last
+// warp to arrive here sends the sums of all warps, so that no warp waits. `n_came` counts the warps
+// that have arrived here, for all parts of the step until now.
 __device__ inline void send_part(const StepParams& p, const StepProduct& product,
                                  const float* scratch, int* n_came, uint32_t epoch) {
   const int lane = thread_index() % 32;
@@ -44,16 +46,17 @@ __device__ inline void send_part(const StepParams& p, const StepProduct& product
   publish(to, lane - thread_index(), 32, sum_of_warps(scratch, lane), epoch);
 }
 
-// The lane's word of the other parts, as far as it is there: kPartWarp of the first part.
+// Loads the lane's word of the other parts, without waiting for it. kPartWarp of the block with the
+// first part calls it.
 __device__ inline StepWord ask_parts(const StepParams& p, const StepProduct& product) {
   const int lane = thread_index() % 32;
   if (lane >= (product.n_parts - 1) * kPartWords) return {};
   return load_word(part_words(p, product) + lane);
 }
 
-// Adds the other parts to the first and publishes the pair's rows of silu(gate) * up; behind
-// consumers_sync. `word` from ask_parts, `scale` of the lane's row. `scratch`: sums of the warps,
-// then of the other parts.
+// Adds the other parts to the first and publishes the pair's rows of silu(gate) * up. It is called
+// after consumers_sync. `word` comes from ask_parts; `scale` is the factor of the lane's row;
+// `scratch` holds the sums of the warps, then those of the other parts.
 __device__ inline void add_parts(const StepParams& p, const StepProduct& product, float* scratch,
                                  StepWord word, float scale, uint32_t epoch) {
   const int lane = thread_index() % 32;

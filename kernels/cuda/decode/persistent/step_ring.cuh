@@ -6,16 +6,16 @@
 #include "kernels/cuda/decode/persistent/step_share.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// The ring of weights: some warps fill it along the way that the others take through all products
-// of the step. They wait for slots alone, never for activations, so that the memory is busy while
-// blocks exchange theirs.
+// The ring of weights: producer warps fill it in the order in which the consumer warps read the
+// weights and the cache in a step. They wait for free slots and for copies in flight, but never for
+// activations, so that memory stays busy while blocks exchange activations.
 namespace minfer::cuda {
 
 struct StepRing {
   uint8_t* slots;
   uint32_t full, empty;  // shared addresses of [n_slots] mbarriers
   int n_slots, slot_bytes;
-  int* most_copies;  // under way, up to n_slots; read by producers while it changes
+  int* most_copies;  // stages in flight, up to n_slots; producers read it while it changes
 };
 constexpr int kArrivalsOfEmpty = kStepWarps * (kIsCheckable ? 32 : 1);
 
@@ -30,13 +30,14 @@ __device__ inline int copies_allowed(int* most_copies) {
   return kIsCheckable ? atomicAdd_block(most_copies, 0) : *static_cast<volatile int*>(most_copies);
 }
 
-// Streams, each a row of floats or 16 rows of codes, go in groups of 4, 2 or 1 that take turns, a
-// stage each: what is staged of the input is read once for all of them. A block's part of a pair of
-// tiles is a group of its own, in front of the others.
+// A stream is a row of float weights or 16 rows of codes. Streams come in groups of 4, 2 or 1: the
+// ring holds one stage of each stream of a group, then the next stage of each, so that the staged
+// input is read once for the whole group. A block's part of a tile pair is a group of its own, in
+// front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
-// The i-th stage that a block takes of a product, of n_streams streams of its own tiles. Streams -2
-// and -1 are those of its part.
+// The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams.
+// Streams -2 and -1 are the gate and the up tile of its part.
 struct StreamStage {
   int stream, stage;
 };
@@ -55,7 +56,7 @@ __device__ inline StreamStage stream_stage(const StepProduct& p, int n_streams, 
   return {in_fours + in_pair, i - in_pair * p.n_stages};
 }
 
-// A tile of a product: its matrix, of those of the product, and which tile of that it is.
+// A tile of a linear phase: the index of its matrix in the phase, and its index in that matrix.
 struct StepTile {
   int matrix, row_tile;
 };
@@ -67,24 +68,25 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 
 constexpr unsigned kRingSleep = 40;  // ns
 
-// What goes into a slot: weights, or rows of the cache, and the scales behind them.
+// Where a slot is copied from: weights, or rows of the cache, and the scales that follow them.
 struct StagePart {
   const uint8_t *from, *scales;
   int n_bytes, n_scale_bytes;
 };
 struct StageCopy {
-  StagePart first, rest;  // the rest: rows of the cache that are in another page, or nothing
+  StagePart first, rest;  // rest: rows of the cache that lie in the next page, or nothing
 };
 
-// Warp `producer` of kStepProducers has every kStepProducers-th stage. Where up to 32 of them come
-// from, its lanes work out side by side; then each asks for its own. One lane that did all for its
-// warp took 1900 clocks a stage of F16, longer than the memory takes for those of four warps.
+// Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
+// sources of up to 32 stages in parallel; then each lane starts the copies of its own stage. When
+// one lane did all of this, a stage of F16 took 1900 clocks, longer than memory takes for the
+// stages of four warps.
 class RingProducer {
  public:
   __device__ RingProducer(const StepRing& ring, int producer)
       : ring_(ring), policy_(ptx::evict_first_policy()), producer_(producer), slot_(producer) {}
 
-  // The next n stages of the ring, copy_of(i) being the i-th. All lanes call it, and copy_of.
+  // Fills the next n stages of the ring, the i-th from copy_of(i). All lanes call it, and copy_of.
   template <typename F>
   __device__ void put(int n, F copy_of) {
     const int first = int((unsigned(producer_) - n_put_) % kStepProducers);
@@ -106,14 +108,16 @@ class RingProducer {
  private:
   static __device__ int lane() { return int(threadIdx.x) % 32; }
 
-  // `parity`: that with which the slot was given back last.
+  // `parity` is that of the phase of `empty` which ended when the slot was last released.
   __device__ void put_one(const StageCopy& copy, int slot, int parity) const {
     uint8_t* const to = ring_.slots + slot * ring_.slot_bytes;
-    // Asleep a while: who asks on and on takes turns from the warps that multiply.
+    // It sleeps between tries, since polling without a pause takes issue slots from the consumers.
     while (!ptx::mbarrier_is_complete(ring_.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
-    // The copy that makes room is there when its slot is full, or was and is already given
-    // back: somebody may have filled the slot again, whose parity then says that the copy is to
-    // come. It cannot have been given back twice, since what comes here is taken before.
+    // To limit the copies in flight, it waits until the copy copies_allowed() stages earlier has
+    // landed: then that slot is full, or was full and has been released. The second test is needed
+    // because another producer may have refilled the slot, and `full` then looks as if the copy had
+    // not landed. The slot cannot have been released twice, since consumers read the stage that is
+    // copied here first.
     const int before = slot - copies_allowed(ring_.most_copies);
     const int its_slot = before < 0 ? before + ring_.n_slots : before;
     const int its_parity = before < 0 ? parity : parity ^ 1;
@@ -142,10 +146,10 @@ class RingProducer {
   const uint64_t policy_;
   const int producer_;
   int slot_, parity_ = 1;  // of the next stage of this warp
-  unsigned n_put_ = 0;     // by all producers
+  unsigned n_put_ = 0;     // stages by all producers
 };
 
-// What warp `producer` does, all the way through the step.
+// Fills the ring through the whole step, as warp `producer`.
 __device__ inline void fill_ring(const StepParams& p, const StepProduct* products,
                                  const StepRing& ring, int producer) {
   const int lane = int(threadIdx.x) % 32;
@@ -153,7 +157,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
   const StepAttentionShare share = attention_share(p.attention, p.input->pos);
   const CacheStages cache = cache_stages(p.attention, share);
   const int kv_head = share.kv_head;
-  // Lane i has the i-th pair of pointers, of this layer and of the next.
+  // Lane i holds the i-th pair of pointers of this layer, and of the next one.
   const auto pointers_of = [&](int layer) {
     return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
                                                      : StepMatrix{};
@@ -176,7 +180,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
                                        pointer(pointers.scales, kCachePair)};
         const uint8_t* const scales[] = {pointer(pointers.weights, kCachePair + 1),
                                          pointer(pointers.scales, kCachePair + 1)};
-        // Rows of one page.
+        // n rows from first_pos on, all in one page.
         const auto part_of = [&](int first_pos, int n) {
           if (n <= 0) return StagePart{};
           const int64_t row = cache_row(p, kv_head, first_pos);
@@ -194,7 +198,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
     const bool is_float = product.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
     const int n_streams = product.count << (half_shift + row_shift);
-    // Behind the last row of floats there is none: any other will do.
+    // Past the last row of float weights, the last row is read again; its sums are not stored.
     const int last = is_float ? product.out_dim - 1 : INT_MAX;
     const StepStages& part = product.part.stages;
     ring_producer.put(2 * (part.end - part.begin) + n_streams * product.n_stages, [&](int i) {
