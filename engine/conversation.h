@@ -10,42 +10,43 @@
 
 namespace minfer {
 
-// The conversation is longer than the context.
+// Says that a conversation is longer than the context.
 struct ConversationTooLong : Error {
   using Error::Error;
 };
 
-// A conversation with a model: messages in, tokens out. Every answer is what one prompt of all
-// messages would give, but only tokens that the KV cache does not hold yet are evaluated: each
-// prompt is rendered and tokenized whole, and the cache keeps the prefix that it has in common with
-// what was evaluated before.
+// A conversation with a model. Each answer is generated from one prompt of all messages, which is
+// rendered and tokenized whole. The KV cache keeps the longest prefix that the prompt has in common
+// with the tokens evaluated before, and only the tokens after that prefix are evaluated.
 class Conversation {
  public:
-  // The session is empty, and used by the conversation alone; it and the template outlive it.
+  // The session must be empty, and only the conversation may use it. The session and the template
+  // must outlive the conversation.
   Conversation(Session& session, const ChatTemplate& chat_template, ChatOptions options = {});
 
   const std::vector<ChatMessage>& messages() const { return messages_; }
   void set_messages(std::vector<ChatMessage> messages) { messages_ = std::move(messages); }
-  // The first message: put in front or replaced. An empty one means none, not even one that the
-  // template has of its own. Throws Usage where it is not UTF-8.
+  // Sets the system message: inserts it as the first message, or replaces it. An empty text means
+  // no system message, not even the template's own. Throws Usage if the text is not UTF-8.
   void set_system(const std::string& text);
   void remove_system();
 
-  // Answers the messages as they are and adds the answer, unless the end was asked for before its
-  // first token. Throws ConversationTooLong (Usage) where it outgrows the context, what the
-  // template throws, and as generate() does.
+  // Generates an answer to the messages and appends it, unless generation was interrupted before
+  // its first token. Throws ConversationTooLong (Usage) if the prompt is longer than the context,
+  // and whatever the template and generate() throw.
   GenerateResult answer(const GenerateOptions& options, const OnToken& on_token);
-  // Adds the user's message and the answer to it. Without an answer, and after an error, the
-  // conversation is as before.
+  // Appends the user's message and the answer to it. If there is no answer, or after an error, the
+  // messages are as before.
   GenerateResult ask(const std::string& text, const GenerateOptions& options,
                      const OnToken& on_token);
-  // Answers the last message of the user's anew, in place of what follows it, which stays where
-  // there is no answer. Throws Usage where there is no such message.
+  // Generates a new answer to the last user message, which replaces everything after that message.
+  // If there is no answer, or after an error, the messages are as before. Throws Usage if there is
+  // no user message.
   GenerateResult regenerate(const GenerateOptions& options, const OnToken& on_token);
 
-  // Takes back the last message of the user's and what follows it; false where there is none.
+  // Removes the last user message and everything after it; returns false if there is none.
   bool undo();
-  // Takes back all but the system message.
+  // Removes all messages except the system message.
   void reset();
 
   int64_t cached_tokens() const { return session_.pos(); }
@@ -53,7 +54,7 @@ class Conversation {
 
  private:
   bool has_system() const;
-  // One past the last message of the user's; 0: there is none.
+  // Returns the index after the last user message, or 0 if there is none.
   size_t end_of_question() const;
   GenerateResult generate_from(const ChatPrompt& prompt, const GenerateOptions& options,
                                const OnToken& on_token);
@@ -62,7 +63,7 @@ class Conversation {
   const ChatTemplate& template_;
   ChatOptions options_;
   std::vector<ChatMessage> messages_;
-  std::vector<TokenId> cached_;  // what the session's cache holds
+  std::vector<TokenId> cached_;  // the tokens that the session's cache holds
 };
 
 }  // namespace minfer

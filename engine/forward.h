@@ -11,43 +11,44 @@
 
 namespace minfer {
 
-// Throws Input, naming the field, for a spec that asks for more than the forward pass computes.
+// Throws Input, naming the feature, if the spec asks for one that the forward pass lacks.
 void require_computable(const ModelSpec& spec);
 
-// What a forward pass works in; made by a Session.
+// The KV cache, buffers and tables that a forward pass uses.
 struct ForwardState {
   KvCache kv;
   Scratch scratch;
   std::vector<DeviceTensor> rope_tables;   // one for each of the model's ropes
-  std::function<void()> after_block = {};  // may be null
+  std::function<void()> after_block = {};  // called after each block; may be null
 };
 
 // Called after each block with its index and the residual stream, [n_tokens, dim].
 using LayerObserver = std::function<void(int64_t layer, Tensor x)>;
 
-// The transformer up to its last block, for the tokens of a batch: returns the residual stream,
-// [tokens.size(), dim], in the scratch of `state`. On the CPU a row's bits do not depend on the
-// other rows. `observe` may be null.
+// Runs the embedding and all blocks for the tokens of a batch. Returns the residual stream after
+// the last block, [tokens.size(), dim], in the scratch of `state`. On the CPU a row's bits do not
+// depend on the other rows. `observe` may be null.
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
                std::span<const TokenId> tokens, Batch batch, const LayerObserver& observe = {});
 
-// The last n_last rows of it, [n_last, dim], of one sequence, for less: the last block takes of the
-// other rows only what attention needs.
+// Returns the last n_last rows of what forward() gives for one sequence, [n_last, dim]. It costs
+// less: in the last block, rows before them need no more than their keys and values.
 Tensor forward_last(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, const SequenceRows& rows, int64_t n_last);
 
-// The same for none of them: only the cache is filled. Returns the residual stream in front of the
+// Only fills the KV cache with the tokens of one sequence. Returns the residual stream before the
 // last block, [tokens.size(), dim].
 Tensor forward_to_cache(Backend& backend, const Model& model, ForwardState& state,
                         std::span<const TokenId> tokens, const SequenceRows& rows);
 
-// Its beginning: the embedding of the tokens in the scratch of `state`.
+// Returns the first block's input: the embedding of the tokens, plus that of their positions if
+// those are learned, [tokens.size(), dim] in the scratch of `state`.
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
                     std::span<const TokenId> tokens, Batch batch);
 
-// What some matrices of a block multiply, [n_tokens, in] in the scratch of `state`, from the
-// residual stream x [n_tokens, dim] in front of the block's attention, or of its FFN for the latter
-// two.
+// Computes the activations that some matrices of a block multiply, [n_tokens, in] in the scratch of
+// `state`. x [n_tokens, dim] is the residual stream before the block's attention or, for Ffn and
+// FfnOutput, before its FFN.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch);
 
@@ -55,8 +56,8 @@ Tensor block_input(Backend& backend, const Model& model, ForwardState& state, in
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
                       Tensor input);
 
-// logits = output_norm(x) · outputᵀ for each row of x [n, dim], which stays; logits [n, vocab_size]
-// F32.
+// logits = output_norm(x) · outputᵀ for each row of x [n, dim], which is not changed; logits
+// [n, vocab_size] F32.
 void output_logits(Backend& backend, const Model& model, ForwardState& state, Tensor x,
                    Tensor logits);
 

@@ -12,8 +12,8 @@
 
 namespace minfer {
 
-// The mean of values that come one after another, and its standard error. Sums are in double, in
-// the order of the values.
+// Takes values one by one and gives their mean and its standard error. Sums are in double, in the
+// order of the values.
 class MeanEstimate {
  public:
   void add(double value) {
@@ -36,11 +36,11 @@ class MeanEstimate {
   double sum_ = 0, sum_sq_ = 0;
 };
 
-// A model against a reference on the same predictions.
+// How a model differs from a reference on the same predictions.
 struct ModelDifference {
   MeanEstimate reference_nll;
   MeanEstimate nll_difference;  // of each prediction: the model's NLL minus the reference's
-  MeanEstimate kl_divergence;   // of each prediction: of the model from the reference
+  MeanEstimate kl_divergence;   // of each prediction: KL(reference || model), in nats
   int64_t n_same_top = 0;       // predictions with the same most probable token
 };
 
@@ -55,16 +55,16 @@ struct Perplexity {
 
 struct PerplexityOptions {
   int n_threads = 1;  // for the log-likelihoods; the result does not depend on it
-  // Called after each pass with windows done and in all, and the perplexity of the first session so
-  // far; may be null.
+  // Called after each pass with the number of windows done, that of all windows, and the perplexity
+  // of the first session so far; may be null.
   std::function<void(int64_t, int64_t, double)> progress = {};
 };
 
-// Evaluates the windows, each from an empty cache, in each of the sessions; in the reference (may
-// be null) once for all of them. Windows that follow one another share a pass where the prefill
-// chunk of every session takes them, on the CPU to the same bits. One result for each session.
-// Throws Numeric at the first number that is not finite, with window, position and layer, and where
-// the result is not finite.
+// Evaluates the windows, each from an empty cache, in each session and once in the reference, which
+// may be null. Returns one result for each session. Consecutive windows share a pass if they fit in
+// the prefill chunk and the cache of every session; on the CPU this changes no bit. Throws Numeric
+// at the first number that is not finite, with window, position and layer, and if the result is not
+// finite.
 std::vector<Perplexity> evaluate_perplexity(std::span<const ScoringWindow> windows,
                                             std::span<Session* const> sessions, Session* reference,
                                             const PerplexityOptions& options);

@@ -7,11 +7,12 @@
 
 namespace minfer {
 
-// Every activation of one forward pass, for up to max_tokens rows, of the backend's activation
-// dtype where nothing else is said; sized once, for the widest layer, and used again by each.
+// The activation buffers of a forward pass with up to max_tokens rows, in the backend's activation
+// dtype unless another one is given. Each is allocated once, for the widest layer, and every layer
+// uses it again.
 struct Scratch {
   DeviceTensor x;          // [max_tokens, dim] F32, the residual stream
-  DeviceTensor positions;  // [max_tokens, dim] F32; null where positions are not learned
+  DeviceTensor positions;  // [max_tokens, dim] F32; null unless positions are learned
   DeviceTensor normed;     // [max_tokens, dim]
   DeviceTensor q;          // [max_tokens, q_dim]
   DeviceTensor k, v;       // [max_tokens, kv_dim]
@@ -20,14 +21,14 @@ struct Scratch {
   DeviceTensor logits;     // [1, vocab_size] F32
 };
 
-// Bytes of both that follow.
+// Return the bytes of what make_scratch and make_rope_tables allocate.
 int64_t scratch_bytes(const ModelSpec& spec, DType activation_dtype, int64_t max_tokens);
 int64_t rope_table_bytes(const ModelSpec& spec, int64_t max_seq_len);
 
 Scratch make_scratch(Backend& backend, const ModelSpec& spec, int64_t max_tokens);
 
-// For each of the model's ropes the cosine and sine of each position and rotary pair, [max_seq_len,
-// rotary_dim / 2, 2] f32, computed in double and rounded once.
+// Returns a table for each of the model's ropes: the cosine and sine of each position and rotary
+// pair, [max_seq_len, rotary_dim / 2, 2] f32, computed in double and rounded once.
 std::vector<DeviceTensor> make_rope_tables(Backend& backend, const ModelSpec& spec,
                                            int64_t max_seq_len);
 

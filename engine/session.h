@@ -10,25 +10,29 @@
 
 namespace minfer {
 
-// Prefill and decode of one sequence, on an executor of its own. The model and backend outlive it.
+// Evaluates one sequence, prefill and decode, on an executor of its own. The model and backend must
+// outlive it.
 class Session {
  public:
   Session(const Model& model, Backend& backend, const SessionOptions& options);
 
   // Evaluates tokens at the next positions and returns the logits of the last one,
-  // [vocab_size] f32, valid until the next call. Throws Usage where they do not fit, Numeric at the
-  // first non-finite logit, with its position; Cancelled, behind the last whole chunk, where the
-  // backend's flag says so.
+  // [vocab_size] f32, valid until the next call. Throws Usage if they do not fit; Numeric at the
+  // first non-finite logit, with its position; Cancelled if the backend's flag is set, with the
+  // chunks finished so far in the cache.
   std::span<const float> eval(std::span<const TokenId> tokens);
-  // The same with the logits of tokens[first] and all after it, [n_tokens - first, vocab_size] f32:
-  // for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives none.
+  // As eval(), but returns the logits of tokens[first] and all after it, [n_tokens - first,
+  // vocab_size] f32: for perplexity and tests. n_tokens <= prefill_chunk; first == n_tokens gives
+  // none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
-  // A decode that feeds itself; gone before its session.
+  // A decode in which the backend chooses each token and evaluates it next. It must be destroyed
+  // before its session.
   class TokenRun {
    public:
-    // Chosen from the logits of the token before, which pos() then counts; at most n_steps times.
-    // Throws Numeric where one of them is not finite, with its position.
+    // Returns the token chosen from the logits of the token before it, which pos() then counts. May
+    // be called n_steps times. Throws Numeric if one of these logits is not finite, with its
+    // position.
     TokenId next();
 
    private:
@@ -40,31 +44,32 @@ class Session {
     TokenId last_;
     std::unique_ptr<DecodeRun> run_;
   };
-  // Evaluates `token`, then the token chosen from its logits, and so on, n_steps in all; the step
-  // of a token is under way before next() returns it. None where the backend has no plan that can.
-  // No other call of the session until it is gone.
+  // Starts to evaluate `token`, then the token chosen from its logits, and so on, n_steps in all.
+  // The step that evaluates a token has begun before next() returns that token. Returns none if the
+  // backend has no plan that can do this. Until the run is destroyed, the session must neither
+  // evaluate nor truncate.
   std::optional<TokenRun> run_from(TokenId token, int64_t n_steps, const DecodeSampling& sampling);
 
-  // Negative log-likelihoods of `targets`, one for each row of eval_all(tokens, first), in nats;
-  // the logits stay on the device.
+  // Evaluates as eval_all(tokens, first) does and returns the negative log-likelihoods of
+  // `targets`, one for each row of logits, in nats. The logits stay on the device.
   std::span<const double> score(std::span<const TokenId> tokens, int64_t first,
                                 std::span<const TokenId> targets);
 
   struct Text {
     std::span<const TokenId> tokens;
-    int64_t first = 0;  // with the logits of tokens[first] and all after it
+    int64_t first = 0;  // logits are wanted of tokens[first] and all after it
   };
-  // Evaluates texts from position 0, all in one pass, and returns their logits one after another,
-  // on the CPU the same bits as eval_all gives for each alone. All tokens together <=
-  // prefill_chunk, their pages together <= n_pages. Nothing is cached afterwards: pos() is 0.
-  // Throws Numeric where a logit is not finite.
+  // Evaluates texts from position 0, all in one pass, and returns their logits one text after
+  // another; on the CPU they have the same bits as eval_all() gives for each text alone. All texts
+  // together may have prefill_chunk tokens and n_pages pages. Nothing is cached afterwards: pos()
+  // is 0. Throws Numeric if a logit is not finite.
   std::span<const float> eval_texts(std::span<const Text> texts);
-  // score() for such texts.
+  // Does what score() does, for such texts.
   std::span<const double> score_texts(std::span<const Text> texts,
                                       std::span<const TokenId> targets);
 
-  // Forgets what lies past the first n_tokens; returns how many are left: none where a window has
-  // moved on from them (Sequence::truncate).
+  // Forgets what lies past the first n_tokens and returns how many are left: 0 if the attention
+  // window has moved on and a page that the next token needs was given back (Sequence::truncate).
   int64_t truncate(int64_t n_tokens) { return sequence_.truncate(n_tokens); }
   int64_t pos() const { return sequence_.pos(); }
   int64_t max_seq_len() const { return executor_.max_seq_len(); }
@@ -82,7 +87,7 @@ class Session {
 
   Executor executor_;
   Sequence sequence_;
-  std::vector<double> nll_;  // of the last score
+  std::vector<double> nll_;  // the last result of score() or score_texts()
 };
 
 }  // namespace minfer

@@ -30,7 +30,7 @@ enum class WeightRole {
 // take the first, wo the second, w_gate and w_up the third, w_down the last.
 enum class BlockInput { Attention, AttentionOutput, Ffn, FfnOutput };
 
-// The axis along which ranks that share a model slice a weight: its outputs, its inputs, or none.
+// The axis along which tensor parallelism slices a weight: its outputs, its inputs, or none.
 enum class SliceAxis { None, Out, In };
 
 // One matrix or vector of a model.
@@ -40,22 +40,22 @@ struct WeightInfo {
   int64_t layer = -1;    // -1: outside the blocks
   Shape shape;           // a matrix [out, in], a vector [n]
   SliceAxis slice = SliceAxis::None;
-  bool is_table = false;  // a matrix whose rows are looked up, and that multiplies nothing
+  bool is_table = false;  // a matrix whose rows are only looked up: no linear layer uses it
 
   bool is_matrix() const { return shape.rank == 2; }
   bool is_in_block() const { return layer >= 0; }
   bool is_norm() const;
   // The embedding or the output matrix: one row for each token of the vocabulary.
   bool is_of_tokens() const { return role == WeightRole::Embedding || role == WeightRole::Output; }
-  BlockInput input() const;  // Internal for a weight that is no matrix of a block
+  BlockInput input() const;  // throws Internal unless it is in a block's linear layer
 };
 
 // Visits every weight of a model: the embedding, learned positions, the blocks one after the other,
 // the output norm and, unless it is tied, the output matrix. A bias follows its matrix or norm.
-// All code that goes over weights uses this list; nothing else knows which weights a block has.
+// All code that iterates over weights uses this list.
 void for_each_weight(const ModelSpec& spec, const std::function<void(const WeightInfo&)>& visit);
 
-// The place of one weight. `weights` has as many layers as the spec.
+// Return the place of one weight in `weights`, which must have as many layers as the spec.
 Matrix& matrix_of(Weights& weights, const WeightInfo& info);
 const Matrix& matrix_of(const Weights& weights, const WeightInfo& info);
 DeviceTensor& vector_of(Weights& weights, const WeightInfo& info);

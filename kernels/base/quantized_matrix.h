@@ -4,21 +4,21 @@
 
 namespace minfer {
 
-// A weight matrix [out, in] whose rows are quantized in groups of columns that share a scale: what
-// loaders deliver, `minfer quantize` makes and every backend packs its own way. A view.
+// A view of a weight matrix [out, in] whose rows are quantized in groups of columns that share a
+// scale. Loaders and `minfer quantize` produce it; every backend packs it in a layout of its own.
 //
-//   codes  [out, in], U8 or U4: unsigned, 0 ... 255 or 0 ... 15; in U4 the even column is in the
-//           low nibble, so in_dim is even
+//   codes   [out, in], U8 or U4: unsigned, 0 ... 255 or 0 ... 15; in U4 the even column is in the
+//           low nibble, and in_dim is even
 //   scales  [out, in / group], F16 or F32; may be negative
 //   mins    [out, in / group], F32, or null
 //   maths   without mins w = scale * (code - zero_code()), which f32 holds exactly for an F16
 //           scale; with them w = scale * code + min, product and sum rounded to f32
 //
-// GGUF's blocks are such matrices (group_format in quant_codec.h), and so are the checkpoints of
-// compressed-tensors, GPTQ and AWQ: an integer zero-point z is the min -scale * z.
+// GGUF's block types fit this form (group_format in quant_codec.h), and so do the checkpoints of
+// compressed-tensors, GPTQ and AWQ: an integer zero-point z becomes min = -scale * z.
 struct QuantizedMatrix {
   Tensor codes, scales, mins;
-  int64_t group = 0;  // columns; divides in_dim; in_dim: one scale a row
+  int64_t group = 0;  // columns that share a scale; divides in_dim; in_dim: one scale per row
 
   int64_t out_dim() const { return codes.shape[0]; }
   int64_t in_dim() const { return codes.shape[1]; }
@@ -29,30 +29,30 @@ struct QuantizedMatrix {
   int64_t n_bytes() const {
     return codes.n_bytes() + scales.n_bytes() + (mins ? mins.n_bytes() : 0);
   }
-  // Rows [begin, begin + n).
+  // Returns rows [begin, begin + n).
   QuantizedMatrix rows(int64_t begin, int64_t n) const {
     return {codes.rows(begin, n), scales.rows(begin, n), mins ? mins.rows(begin, n) : Tensor(),
             group};
   }
 };
 
-// The same with its memory.
+// A quantized matrix that owns its memory.
 struct HostQuantizedMatrix {
   HostTensor codes, scales, mins;
   int64_t group = 0;
 
   QuantizedMatrix view() const { return {codes.view(), scales.view(), mins.view(), group}; }
-  // Becomes another matrix, not initialized, as HostTensor::reset does. U8 or U4 codes, F16 or F32
-  // scales; mins where asymmetric.
+  // Turns this into another matrix, not initialized, as HostTensor::reset does. Codes are U8 or U4,
+  // scales F16 or F32; only an asymmetric matrix has mins.
   void reset(DType code_type, DType scale_type, int64_t out_dim, int64_t in_dim, int64_t group_dim,
              bool asymmetric);
 };
 
-// Not initialized, as reset() has it.
+// Makes a matrix by reset(): it is not initialized.
 HostQuantizedMatrix make_quantized_matrix(DType codes, DType scales, int64_t out_dim,
                                           int64_t in_dim, int64_t group, bool asymmetric);
 
-// host [out, in] of a Q type of GGUF.
+// Converts host [out, in], which has one of GGUF's Q types.
 HostQuantizedMatrix to_quantized_matrix(const Tensor& host);
 
 // out[i] = w[row][i], i < in_dim.

@@ -7,16 +7,17 @@
 
 namespace minfer::cpu {
 
-// A quantized matrix is in the panels of layout.h too. The 32-bit lane of a row holds the codes of
-// neighbouring columns, which is what the instructions for products of bytes take, and a vector of
-// sixteen such words is read at once:
+// A quantized matrix is stored in the panels of layout.h too. The 32-bit lane of a row holds the
+// codes of neighbouring columns, as the instructions for int8 dot products expect them, and a
+// vector of sixteen such words is read at once:
 //   4 bits  [cols / 8][16] words; byte i: column i in the low nibble, column 4 + i in the high one
 //   8 bits  [cols / 4][16] words; byte i: column i
-// Columns go on to a whole brick of 32; what is past the end meets inputs that are zero.
+// Columns are padded to a multiple of kBrick; the padding is multiplied by inputs that are zero.
 //
-// The order of every sum: steps of 32 columns (16 where a group is not whole steps of 32), each
-// summed from zero, in order by fused multiply-adds or exactly in integers; the total of the steps
-// starts from zero and takes scale * sum, then min * (sum of the step's inputs), each fused.
+// Every dot product is summed in this order: columns are taken in steps of 32 (of 16 if the group
+// is not a multiple of 32). Each step is summed from zero, for f32 inputs in column order by fused
+// multiply-adds, for int8 inputs exactly in integers. The total starts from zero; each step adds
+// scale * sum and then min * (sum of the step's inputs) to it, each by a fused multiply-add.
 constexpr int64_t kBrick = 32;
 
 struct PackedCodes {
@@ -35,7 +36,7 @@ static constexpr int64_t packed_panel_bytes(int64_t cols, int64_t bits) {
   return padded_cols(cols) * kPanel * bits / 8;
 }
 
-// Where column c of a word's columns begins, in bits.
+// Returns the bit at which the code of a word's column c begins.
 static constexpr int code_shift(int bits, int c) {
   return bits == 8 ? 8 * c : c < 4 ? 8 * c : 8 * (c - 4) + 4;
 }
@@ -54,41 +55,44 @@ static inline void visit_codes(const PackedCodes& w, F&& f) {
   w.bits == 4 ? with_scale.template operator()<4>() : with_scale.template operator()<8>();
 }
 
-// How the products of bytes see an input row.
+// How a matmul with int8 inputs represents an input row.
 enum class InputForm {
   Symmetric,
   Asymmetric,
-  Planes,  // of f32 in three bytes: 22 bits and a sign, counted from the largest of 32 columns on
+  Planes,  // f32 as three int8 codes: a sign and 22 bits, relative to the largest of 32 columns
 };
 static constexpr int n_planes(InputForm form) { return form == InputForm::Planes ? 3 : 1; }
 
-// 32 columns of an input row as int8: x = (code + minus_zero) * scale, or the sum of that over the
-// planes, [n_input_blocks][n_planes], the most significant one first. Columns past the end of the
-// row are codes that mean 0. A block with a value that is not finite has the scale NaN.
+// 32 columns of an input row as int8: x = (code + minus_zero) * scale. In the form Planes, x is the
+// sum of that over the planes; a row is then [n_input_blocks][n_planes], the most significant plane
+// first. Columns past the end of the row have codes that mean 0. A block with a value that is not
+// finite has the scale NaN.
 struct InputBlock {
   float scale;
-  int32_t minus_zero;  // 0 but in the asymmetric form
-  // Of the whole block in [0], or of its halves where the weights' steps are of 16 columns:
-  // -zero_code * (sum of codes + minus_zero), for weights without mins, and the sum of x.
+  int32_t minus_zero;  // 0 except in the asymmetric form
+  // [0] is for the whole block, or [0] and [1] are for its halves if the weights' steps have 16
+  // columns. `start` is -zero_code * sum of (code + minus_zero), with which the integer sum starts;
+  // it is 0 for weights with mins. `sum` is the sum of x.
   int32_t start[2];
   float sum[2];
   int8_t codes[kBrick];
 };
 
 static constexpr int64_t n_input_blocks(int64_t cols) { return padded_cols(cols) / kBrick; }
-// Rows of the buffer of input blocks past the last one, which a tile may read.
+// The buffer of input blocks has this many rows past the last one, because a tile may read them.
 constexpr int64_t kSpareInputRows = 8;
 
 struct InputFormat {
   InputForm form;
-  int64_t step;   // of the weights
-  int zero_code;  // of the weights
+  int64_t step;   // columns of a step of the weights
+  int zero_code;  // the weights' zero code
 };
 
-// Blocks whose largest magnitude is below this become zeros: the inverse of the scale is finite.
+// A block whose largest magnitude is below this becomes zeros, so that the inverse of every other
+// block's scale is finite.
 constexpr float kSmallestInput = 0x1p-100f;
 
-// Walks over the groups of a panel, step by step.
+// Follows a panel step by step and knows the group of the present step.
 struct GroupCursor {
   explicit GroupCursor(const PackedCodes& w, int64_t step = 0)
       : offset(step / w.steps_per_group * kPanel),
@@ -99,7 +103,7 @@ struct GroupCursor {
     left = steps_per_group;
     offset += kPanel;
   }
-  int64_t offset;  // of the group's scales in those of the panel
+  int64_t offset;  // of the group's scales within the panel's scales
   int64_t left, steps_per_group;
 };
 

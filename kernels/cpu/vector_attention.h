@@ -1,19 +1,19 @@
 #pragma once
 
-// Attention over panels for one instruction set, built of the matmul's tile: scores are queries
-// times panels of keys, results are probabilities times panels of values.
+// Attention over panels for one instruction set. It uses the matmul's tile twice: scores are
+// queries times panels of keys, results are probabilities times panels of values.
 
 namespace minfer::cpu {
 namespace {
 
-// The state of a piece's rows; see attention_scratch.
+// The state of a piece's rows, which lies in the piece's scratch (attention_scratch floats).
 struct AttentionRows {
   float* q;           // [n_blocks(head_dim)][n_rows][kKBlock]
-  float* scores;      // [n_rows][kKBlock], of one block of positions; then probabilities
-  float* sums;        // [n_rows][padded head_dim], probabilities times values
-  float* max;         // [n_rows], of the scores so far
-  float* total;       // [n_rows], of the probabilities so far
-  float* correction;  // [n_rows], what the last change of the maximum makes of older sums
+  float* scores;      // [n_rows][kKBlock], of one block of positions, later its probabilities
+  float* sums;        // [n_rows][padded head_dim], probabilities times values so far
+  float* max;         // [n_rows], the largest score so far
+  float* total;       // [n_rows], the sum of the probabilities so far
+  float* correction;  // [n_rows], the factor that rescales older sums to the newest maximum
   int64_t n_rows, padded_dim;
 };
 
@@ -44,20 +44,20 @@ inline AttentionRows start_rows(const AttentionPiece& piece) {
   return rows;
 }
 
-// Positions of the block at `begin` that row r sees; grows with r.
+// Returns how many positions of the block at `begin` do not lie after row r's own; grows with r.
 inline int64_t n_visible(const AttentionPiece& piece, int64_t r, int64_t begin) {
   const int64_t n = piece.pos + (piece.row_begin + r) / piece.n_group + 1 - begin;
   return smaller(kPositionBlock, n > 0 ? n : 0);
 }
 
-// Positions at the start of the block that lie before row r's window; grows with r.
+// Returns how many positions of the block at `begin` lie before row r's window; grows with r.
 inline int64_t n_hidden(const AttentionPiece& piece, int64_t r, int64_t begin) {
   if (piece.window == 0) return 0;
   const int64_t n = piece.pos + (piece.row_begin + r) / piece.n_group + 1 - piece.window - begin;
   return smaller(kPositionBlock, n > 0 ? n : 0);
 }
 
-// The rows that see something of a block.
+// The rows that see at least one position of a block.
 struct RowRange {
   int64_t begin, end;
 };
@@ -98,8 +98,9 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, RowRang
   }
 }
 
-// Scores to probabilities relative to the new maximum, those then to weights of the values as they
-// are stored: times `value_scales`, where there are any.
+// The online softmax of row r over one block: turns its scores into exp(score - new maximum) and
+// updates the row's maximum, total and correction. With `value_scales` each result is then
+// multiplied by the scale of its position's value, so that it can multiply the stored codes.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
 //   hidden, n  the row sees positions hidden ... n - 1 of the block
 inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t hidden, int64_t n,
@@ -126,8 +127,9 @@ inline void softmax_block(const AttentionRows& rows, int64_t r, int64_t hidden, 
   rows.max[r] = new_max;
 }
 
-// Rows of a tile share the positions that all of them see; what single rows see before and behind
-// those is added row by row, so that a masked value, be it no number, is never touched.
+// Adds probabilities times values to the sums. The rows of a tile are multiplied together over the
+// positions that all of them see, and one by one over those before and after them, so that a masked
+// value is never multiplied, not even by 0: it may be NaN.
 template <typename T>
 void value_block(const AttentionPiece& piece, const AttentionRows& rows, RowRange range,
                  int64_t begin) {
@@ -142,7 +144,7 @@ void value_block(const AttentionPiece& piece, const AttentionRows& rows, RowRang
     for (int64_t p = 0; p < panels; p += group_size(panels - p)) {
       const int64_t n = group_size(panels - p);
       const T* const w = values + p * value_stride;
-      for (int64_t t = 0; t < n_tile && hidden > 0; ++t) {  // before the common ones
+      for (int64_t t = 0; t < n_tile && hidden > 0; ++t) {  // before the common positions
         const int64_t from = n_hidden(piece, r + t, begin);
         const int64_t to = smaller(hidden, n_visible(piece, r + t, begin));
         multiply(1, n, sums + t * n * kPanel, w + from * kPanel, value_stride,
@@ -214,7 +216,8 @@ inline void scatter(uint8_t* p, int64_t stride, int64_t n, F32x16 x) {
   for (int64_t i = 0; i < n; ++i) p[i * stride] = lanes[i];
 }
 
-// What a head's values at one position become: a scale, and numbers to be stored as T.
+// Converts the key or value of one head at one position for the cache: the constructor finds the
+// scale of this row (1 for floats), operator() makes numbers that are then stored as T.
 template <typename T>
 struct CacheRow {
   CacheRow(const float*, int64_t) {}

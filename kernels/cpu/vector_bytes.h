@@ -6,7 +6,7 @@
 namespace minfer::cpu {
 namespace {
 
-// Columns of which one pass over the tokens is made: their inputs stay in the second-code cache,
+// Columns of which one pass over the tokens is made: their inputs stay in the second-level cache,
 // the codes of a tile's panels in the first.
 constexpr int64_t kDotColumns = 1024;
 

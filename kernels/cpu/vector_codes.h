@@ -1,7 +1,7 @@
 #pragma once
 
-// Matmul of f32 inputs with quantized weights for one instruction set; see quantized_layout.h for
-// the order of every sum.
+// The matmul of f32 inputs with quantized weights for one instruction set. quantized_layout.h says
+// in which order a dot product is summed.
 
 namespace minfer::cpu {
 namespace {
@@ -11,16 +11,17 @@ inline void unrolled(std::integer_sequence<int, kIndices...>, F&& f) {
   (f.template operator()<kIndices>(), ...);
 }
 
-// f.operator()<i>() for each column i of a word of kBits.
+// Calls f.operator()<i>() for each column i of a word of kBits-bit codes.
 template <int kBits, typename F>
 inline void for_columns(F&& f) {
   unrolled(std::make_integer_sequence<int, 32 / kBits>(), f);
 }
 
-// Panels of a matvec side by side: their sums hide each other's latency.
+// A GEMV of one row takes this many panels at once: the multiply-adds of independent sums hide each
+// other's latency.
 constexpr int kCodePanels = 2;
 
-// total + scale * sum (+ min * x_sum)
+// Returns total + scale * sum (+ min * x_sum).
 template <typename Scale>
 inline F32x16 add_step(F32x16 total, F32x16 sum, const Scale* scales, const Scale* mins,
                        const float* x_sum) {
@@ -73,7 +74,8 @@ void matvec_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatIn
   }
 }
 
-// Columns [0, n_k) of n_panels panels as numbers, panels kKBlock columns apart.
+// Writes code - zero_code as f32 for columns [0, n_k) of n_panels panels; the panels in `to` are
+// kKBlock columns apart.
 template <int kBits>
 void unpack_codes(float* to, const uint8_t* codes, int64_t panel_bytes, int64_t n_panels,
                   int64_t n_k, int zero_code) {
@@ -89,15 +91,16 @@ void unpack_codes(float* to, const uint8_t* codes, int64_t panel_bytes, int64_t 
   }
 }
 
-// A group of panels, with their scales from the step on that a block of columns begins with.
+// Some neighbouring panels with their scales, at the first step of a block of columns.
 template <typename Scale>
 struct ScaledPanels {
-  const Scale *scales, *mins;  // of the first one
+  const Scale *scales, *mins;  // of the first panel
   int64_t n_panels, panel_scales;
   GroupCursor group;
 };
 
-// Adds the steps of one block of columns of some tokens to totals [n_tokens][n_panels][kPanel].
+// Multiplies n_tokens tokens by one block of n_k columns and adds each of its steps to totals
+// [n_tokens][n_panels][kPanel].
 template <int kStep, typename Scale>
 void add_block(float* totals, ScaledPanels<Scale> panels, const float* w_block,
                const float* x_block, int64_t n_tokens, int64_t n_k, const float* x_sums,
@@ -125,7 +128,7 @@ void matmul_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatIn
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
   float* const x_block = piece.scratch;                            // [n_tokens, kKBlock]
   float* const w_block = x_block + kMaxMatmulTokens * kKBlock;     // [kTilePanels, kKBlock, kPanel]
-  float* const totals = w_block + kTilePanels * kKBlock * kPanel;  // as write_totals has them
+  float* const totals = w_block + kTilePanels * kKBlock * kPanel;  // as write_totals reads them
   const int64_t n_totals = (piece.panel_end - piece.panel_begin) * n_tokens * kPanel;
   for (int64_t i = 0; i < n_totals; i += kPanel) store(totals + i, splat(0));
   for (int64_t k0 = 0; k0 < cols; k0 += kKBlock) {
