@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -50,6 +51,10 @@ class Executor {
   Backend& backend() const { return backend_; }
   int64_t max_seq_len() const { return options_.max_seq_len; }
   int64_t prefill_chunk() const { return options_.prefill_chunk; }
+  // How many sequences decode() takes at a time.
+  int64_t decode_rows() const {
+    return std::min(backend_.preferred_decode_rows(), options_.prefill_chunk);
+  }
   int64_t n_pages() const { return n_pages_; }
   int64_t n_free_pages() const { return pool_.n_free(); }
   int64_t kv_bytes() const;

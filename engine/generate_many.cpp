@@ -96,7 +96,7 @@ class ManyTexts {
   }
 
   void step_all() {
-    const auto at_once = static_cast<size_t>(executor_.backend().preferred_decode_rows());
+    const auto at_once = static_cast<size_t>(executor_.decode_rows());
     for (size_t begin = 0; begin < texts_.size(); begin += at_once) {
       throw_if_interrupted();
       executor_.backend().throw_if_cancelled();

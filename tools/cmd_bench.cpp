@@ -160,7 +160,7 @@ class ParallelBench {
 
   void run_once(int64_t n_gen, int64_t n_depth, BenchRow* row) {
     for (Sequence& sequence : sequences_) sequence.truncate(n_depth);
-    const auto at_once = static_cast<size_t>(executor_.backend().preferred_decode_rows());
+    const auto at_once = static_cast<size_t>(executor_.decode_rows());
     const double start = now_seconds();
     double before = start;
     for (const TokenId& id : tokens(n_gen)) {

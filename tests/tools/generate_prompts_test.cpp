@@ -144,6 +144,19 @@ TEST_F(GeneratePrompts, RefusesWhatDoesNotGoTogether) {
   EXPECT_EQ(nothing.out, "");
 }
 
+// A chunk of the prompt may be smaller than the number of texts.
+TEST_F(GeneratePrompts, TextsInTurns) {
+  std::string lines;
+  for (int i = 0; i < 9; ++i) lines += json({{"prompt", std::to_string(i)}}).dump() + "\n";
+  const std::string file = dir_.write("prompts.jsonl", lines);
+  const ProcessResult whole = generate({"--prompts", file, "--parallel", "1"});
+  const ProcessResult turns = generate({"--prompts", file, "--parallel", "9", "-b", "4"});
+  ASSERT_EQ(turns.exit_code, 0) << turns.err;
+  std::map<std::string, json> want = by_id(whole), got = by_id(turns);
+  ASSERT_EQ(got.size(), 9u);
+  for (auto& [id, object] : got) EXPECT_EQ(object["tokens"], want[id]["tokens"]) << id;
+}
+
 TEST_F(GeneratePrompts, ReadsStdin) {
   const ProcessResult result =
       generate({"--prompts", "-", "-q"}, {.input = "{\"prompt\": \"a\"}\n"});
