@@ -162,22 +162,31 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
   }
   const Tensor x = forward(backend_, model_, state_->forward, tokens, batch);
   const Tensor logits = n_logits > 0 ? logits_buffer(n_logits) : Tensor();
-  int64_t end = 0, row = 0;
+  // Rows that are adjacent go through the output matrix together: it is read once for all of them.
+  int64_t end = 0, done = 0, begin = 0, n_adjacent = 0;
+  const auto put_adjacent = [&] {
+    if (n_adjacent == 0) return;
+    output_logits(backend_, model_, state_->forward, x.rows(begin, n_adjacent),
+                  logits.rows(done, n_adjacent));
+    done += n_adjacent;
+    n_adjacent = 0;
+  };
   for (const SequenceTokens& part : parts) {
     end += std::ssize(part.tokens);
-    if (part.n_logits == 0) continue;
-    output_logits(backend_, model_, state_->forward, x.rows(end - part.n_logits, part.n_logits),
-                  logits.rows(row, part.n_logits));
-    row += part.n_logits;
-  }
-  const int64_t index = logits ? backend_.first_non_finite(logits) : -1;
-  for (row = 0; const SequenceTokens& part : parts) {
-    if (index >= 0 && index / model_.spec.vocab_size < row + part.n_logits) {
-      throw_non_finite(
-          *part.sequence, part.tokens,
-          std::ssize(part.tokens) - (row + part.n_logits) + index / model_.spec.vocab_size);
+    const int64_t first = end - part.n_logits;
+    if (begin + n_adjacent != first) {
+      put_adjacent();
+      begin = first;
     }
-    row += part.n_logits;
+    n_adjacent += part.n_logits;
+  }
+  put_adjacent();
+  if (const int64_t index = logits ? backend_.first_non_finite(logits) : -1; index >= 0) {
+    int64_t row = index / model_.spec.vocab_size;  // of the part in which it lies
+    auto part = parts.begin();
+    for (; row >= part->n_logits; ++part) row -= part->n_logits;
+    throw_non_finite(*part->sequence, part->tokens,
+                     std::ssize(part->tokens) - part->n_logits + row);
   }
   for (const SequenceTokens& part : parts) part.sequence->advance(std::ssize(part.tokens));
   return logits;

@@ -42,7 +42,7 @@ struct Matrix {
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;         // columns that share a scale; 0: not quantized
   DType dtype = DType::F32;  // of the stored elements: a float type, U8 or U4
-  bool by_rows = false;      // codes and scales lie as QuantizedMatrix has them: of a table
+  bool by_rows = false;      // pack_table's layout: codes and scales lie as in QuantizedMatrix
   int64_t n_bytes = 0;       // read by one matvec
 
   explicit operator bool() const { return bool(storage); }
@@ -61,7 +61,7 @@ struct Linear {
   DeviceTensor bias;
 };
 
-// Positions of a page of the KV cache: of a head they lie one behind the other.
+// The number of positions in a page of the KV cache. Those of one head are adjacent.
 constexpr int64_t kPagePositions = 128;
 
 inline int64_t pages_for(int64_t n_positions) { return ceil_div(n_positions, kPagePositions); }

@@ -96,12 +96,21 @@ std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry) {
   return groups_kept_by(cuda_keeps_groups, entry);
 }
 
+int64_t stored_bytes(const StoredMatrix& matrix) {
+  const int64_t n = checked_mul(matrix.out_dim, matrix.in_dim);
+  if (!matrix.groups) return bytes_of(matrix.dtype, n);
+  const GroupFormat& format = *matrix.groups;
+  const int64_t group_bytes = (format.has_mins ? 2 : 1) * info(format.scales).block_bytes;
+  return checked_add(n / 8 * format.bits, checked_mul(n / format.group, group_bytes));
+}
+
 int64_t weight_memory_bytes(const TensorEntry& entry) {
-  const std::optional<GroupFormat> format = kept_groups(entry);
-  if (!format) return bytes_of(is_float(entry.dtype) ? entry.dtype : DType::F32, entry.shape);
-  const int64_t n = entry.shape.n_elements();
-  const int64_t group_bytes = (format->has_mins ? 2 : 1) * info(format->scales).block_bytes;
-  return checked_add(n / 8 * format->bits, checked_mul(n / format->group, group_bytes));
+  StoredMatrix matrix = stored_matrix(entry);
+  if (matrix.groups && !kept_groups(entry)) {
+    matrix.groups.reset();
+    matrix.dtype = DType::F32;
+  }
+  return stored_bytes(matrix);
 }
 
 int64_t card_memory_bytes(const TensorEntry& entry) {

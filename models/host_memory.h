@@ -15,6 +15,9 @@ namespace minfer {
 // left, and what the control group allows. The largest int64_t where nothing says.
 int64_t available_host_bytes();
 
+// Bytes of a matrix as it is stored, codes with their scales and minimums.
+int64_t stored_bytes(const StoredMatrix& matrix);
+
 // A matrix as the file has it.
 StoredMatrix stored_matrix(const TensorEntry& entry);
 

@@ -210,12 +210,7 @@ void require_memory(const ModelSpec& spec, const SyntheticType& type, const Back
   int64_t largest = 0;  // as it is made
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) return;
-    const StoredMatrix matrix = stored_matrix(type, weight);
-    const int64_t n = weight.shape.n_elements();
-    const int64_t n_bytes = matrix.groups
-                                ? n / 8 * matrix.groups->bits + 2 * n / matrix.groups->group
-                                : bytes_of(matrix.dtype, n);
-    largest = std::max(largest, n_bytes);
+    largest = std::max(largest, stored_bytes(stored_matrix(type, weight)));
   });
   if (const std::optional<int64_t> free = backend.free_device_bytes()) {
     require_card_memory(*free, needed.weights, needed.session);

@@ -78,9 +78,10 @@ class CudaBackend final : public Backend {
   // Ours or cuBLAS's.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
   void run_products(Tensor x, std::span<const Product> products);
-  // Whether products of many tokens by these, in one launch, are of rows of codes.
+  // Whether a GEMM of these weights in one launch runs on int8 codes of both operands.
   bool are_of_codes(std::span<const Matrix* const> matrices) const;
-  // Such a launch: of the input's rows and the weights' makes codes, and multiplies them.
+  // Such a launch: quantizes the input per row, turns the weights into rows of int8 codes, and
+  // multiplies them.
   void run_codes(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
   // Each as the compute type, row-major; quantized ones in scratch, until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);

@@ -11,7 +11,7 @@ constexpr int kMostSplits = 64;
 
 // Where the workspace holds what.
 struct Layout {
-  int64_t blocks_per_kv, groups, sum_dim;  // groups: of a sequence
+  int64_t blocks_per_kv, groups, sum_dim;  // groups of query heads that a sequence has
   int64_t states_at, sums_at, n_bytes;
 };
 

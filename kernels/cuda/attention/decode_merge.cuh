@@ -51,7 +51,7 @@ struct BlockParts {
 // Merges the warps of a block, then, in the last block of the group to arrive, the splits in their
 // order: store(whole, head, d) for elements d ... d + 3 of each head. By all threads.
 //
-//   states   [kWarps, kMostHeads] shared; of each head one split at least has seen a position
+//   states   [kWarps, kMostHeads] shared; each head has seen a position in at least one split
 //   sums     [kWarps] of warp_floats each, of which the first [kMostHeads, kD] are used; shared
 //   is_last  a bool in shared memory
 template <int kD, int kWarps, typename Store>

@@ -34,10 +34,10 @@ struct CacheMaps {
 // n_kv; kWindow: over the last `window` of those
 //
 //   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
-//   maps       pages of keys and of values F16 as tensors of boxes [128 keys, 64 dims], a box a
-//              page of a head, `pages` in the order of positions; of the last one another map, that
-//              ends with position pos + n_tokens: what lies past either end reads as zero, whatever
-//              is in memory there
+//   maps       the pages of keys and of values, F16, as tensors of boxes [128 keys, 64 dims]: a box
+//              holds one page of one head, and `pages` gives the order of positions. The last page
+//              has a map of its own, which ends at position pos + n_tokens. What lies past the end
+//              of a map reads as zero, whatever memory holds there
 //   launch     one block for 128 queries of a head: a producer warpgroup, of which one thread
 //              copies K and V tiles into a ring, and two consumer warpgroups of 64 queries that
 //              take turns: one has the tensor cores while the other is at its softmax. Heads in

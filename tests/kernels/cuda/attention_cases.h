@@ -134,6 +134,15 @@ struct TestCache {
     return x;
   }
 
+  // The same of every head.
+  std::vector<float64::Values> all_head_values(bool is_k, int64_t n_rows) const {
+    std::vector<float64::Values> values;
+    for (int64_t head = 0; head < layer.n_kv_heads; ++head) {
+      values.push_back(head_values(is_k, head, n_rows));
+    }
+    return values;
+  }
+
   KvLayer layer;
   TestPages pages;
   DeviceTensor table;

@@ -60,11 +60,8 @@ TEST_P(Prefill, MatchesFloat64) {
   constexpr int64_t kCapacity = 811, kMostTokens = 300;
   const Heads h = heads();
   TestCache cache(1, cache_dtype(), h, kCapacity);
-  std::vector<float64::Values> k, v;
-  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-    k.push_back(cache.head_values(true, i, kCapacity));
-    v.push_back(cache.head_values(false, i, kCapacity));
-  }
+  const auto k = cache.all_head_values(true, kCapacity),
+             v = cache.all_head_values(false, kCapacity);
   const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
   const DeviceTensor q_dev = to_device(q);
   for (int64_t pos : {0, 1, 77, 128, 500}) {
@@ -91,11 +88,8 @@ TEST_P(Prefill, WindowsMatchFloat64) {
   constexpr int64_t kCapacity = 811, kMostTokens = 300;
   const Heads h = heads();
   TestCache cache(1, cache_dtype(), h, kCapacity);
-  std::vector<float64::Values> k, v;
-  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-    k.push_back(cache.head_values(true, i, kCapacity));
-    v.push_back(cache.head_values(false, i, kCapacity));
-  }
+  const auto k = cache.all_head_values(true, kCapacity),
+             v = cache.all_head_values(false, kCapacity);
   const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
   const DeviceTensor q_dev = to_device(q);
   for (int64_t window : {1, 5, 64, 127, 200, 1000}) {
@@ -168,11 +162,7 @@ TEST_P(FewQueries, MatchFloat64) {
   const HostTensor q = random_normal(9, {8, h.n_heads, h.head_dim}, dtype, 2);
   const DeviceTensor q_dev = to_device(q);
   for (int64_t pos : {127, 128, 250, 255, 256, 1023, 1024, 4091, 6100, 6192}) {
-    std::vector<float64::Values> k, v;
-    for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-      k.push_back(cache.head_values(true, i, pos + 8));
-      v.push_back(cache.head_values(false, i, pos + 8));
-    }
+    const auto k = cache.all_head_values(true, pos + 8), v = cache.all_head_values(false, pos + 8);
     for (int64_t n_tokens : {1, 2, 5, 8}) {
       cache.restore();
       cache.poison(pos + n_tokens);
@@ -326,11 +316,7 @@ TEST_P(PrefillLong, MatchesFloat64) {
   cache.poison(n_tokens);
   const DeviceTensor out = poisoned_device(DType::F16, {n_tokens + 1, h.n_heads, h.head_dim});
   prefill(Path::Launcher, out.view().rows(0, n_tokens), to_device(q), cache, 0, scale_of(h));
-  std::vector<float64::Values> k, v;
-  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-    k.push_back(cache.head_values(true, i, n_tokens));
-    v.push_back(cache.head_values(false, i, n_tokens));
-  }
+  const auto k = cache.all_head_values(true, n_tokens), v = cache.all_head_values(false, n_tokens);
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, 0, n_tokens,
                                          through(Path::Launcher, cache.layer, n_tokens), rows,

@@ -28,11 +28,8 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   TestCache cache(1, DType::F16, h, pos + n_tokens + 3);
   cache.poison(pos + n_tokens);
   if (window > 0) cache.poison_pages_before(std::max<int64_t>(0, pos + 1 - window));
-  std::vector<float64::Values> k, v;
-  for (int64_t i = 0; i < h.n_kv_heads; ++i) {
-    k.push_back(cache.head_values(true, i, pos + n_tokens));
-    v.push_back(cache.head_values(false, i, pos + n_tokens));
-  }
+  const auto k = cache.all_head_values(true, pos + n_tokens),
+             v = cache.all_head_values(false, pos + n_tokens);
   // Scores wide enough for maxima to rise far from one tile of keys to the next.
   const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, c.q_dtype, 8);
   const DeviceTensor q_dev = to_device(q);
