@@ -27,7 +27,7 @@ HostTensor difference_columns(const HostTensor& a, const HostTensor& b) {
 
 // sum [m, k] += x wᵀ for x [m, n] and w [k, n], which hold one column per token. Allocates an empty
 // sum first.
-void add_products(Backend& backend, DeviceTensor& sum, const HostTensor& x, const Matrix& w) {
+void add_gram(Backend& backend, DeviceTensor& sum, const HostTensor& x, const Matrix& w) {
   const bool is_first = !sum;
   if (is_first) sum = backend.allocate(DType::F32, {x.view().shape[0], w.out_dim});
   backend.matmul(sum, backend.upload(x), w, /*accumulate=*/!is_first);
@@ -160,12 +160,12 @@ void TextCalibration::observe() {
 
     const HostTensor columns = transposed(x);  // [in, window_tokens]
     const Matrix packed = backend_.pack_matrix(columns.view());
-    add_products(backend_, hessian_, columns, packed);
-    add_products(backend_, input_drift, columns,
-                 backend_.pack_matrix(difference_columns(original, x).view()));
+    add_gram(backend_, hessian_, columns, packed);
+    add_gram(backend_, input_drift, columns,
+             backend_.pack_matrix(difference_columns(original, x).view()));
     if (!ends_half(input_)) continue;
-    add_products(backend_, stream_drift_, difference_columns(window.original, window.quantized),
-                 packed);
+    add_gram(backend_, stream_drift_, difference_columns(window.original, window.quantized),
+             packed);
     add_output(stream, input);
     window.original = backend_.download(stream);
   }

@@ -42,7 +42,7 @@ SessionOptions checked(SessionOptions options, const ModelSpec& spec, const Back
   return options;
 }
 
-// Positions that a query sees in every layer; 0: all of them, in one layer at least.
+// The most positions that a query sees in any layer; 0: all of them.
 int64_t widest_window(const ModelSpec& spec, int64_t max_seq_len) {
   int64_t widest = 0;
   for (const LayerSpec& layer : spec.layers) {
@@ -59,14 +59,17 @@ int64_t logit_rows(const SessionOptions& o, const Backend& backend) {
 }
 
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
-  const int64_t of_one =
-      most_pages(o.max_seq_len, widest_window(spec, o.max_seq_len), o.prefill_chunk);
+  const int64_t of_one = pages_of_sequence(spec, o.max_seq_len, o.prefill_chunk);
   const int64_t of_all = checked_mul(o.n_sequences, of_one);
   // The last page of each is not full: for some of them.
   return o.several_sequences ? std::max(of_all, pages_for(o.prefill_chunk) + 4) : of_all;
 }
 
 }  // namespace
+
+int64_t pages_of_sequence(const ModelSpec& spec, int64_t max_seq_len, int64_t chunk) {
+  return most_pages(max_seq_len, widest_window(spec, max_seq_len), chunk);
+}
 
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options) {

@@ -28,6 +28,10 @@ struct SessionOptions {
   std::function<void(int64_t done, int64_t total)> progress = {};
 };
 
+// The most cache pages that one sequence of max_seq_len tokens has at a time if it is evaluated in
+// passes of at most `chunk` rows: with a sliding window in every layer, pages behind it are free.
+int64_t pages_of_sequence(const ModelSpec& spec, int64_t max_seq_len, int64_t chunk);
+
 // What an executor takes of the backend's memory, to be known before the weights are read. Throws
 // Usage where the model cannot have it.
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
@@ -75,6 +79,15 @@ class Executor {
 
   // Copies logits to host memory; valid until the next call.
   std::span<const float> fetch(Tensor logits);
+
+  // Calls f with the elements of `all` in turn, as many at a time as decode() takes.
+  template <typename T, typename F>
+  void in_turns(std::span<T> all, F f) const {
+    for (size_t n = 0; !all.empty(); all = all.subspan(n)) {
+      n = std::min(static_cast<size_t>(decode_rows()), all.size());
+      f(all.first(n));
+    }
+  }
 
   // The fused step, or null where the backend has none; made when first asked for.
   DecodePlan* decode_plan();

@@ -100,8 +100,8 @@ class ForwardPass {
     const Tensor v = heads(state_.scratch.v, spec.n_kv_heads, spec);
     const Tensor k_rows = rows(state_.scratch.k, spec.kv_dim());
     const Tensor v_rows = rows(state_.scratch.v, spec.kv_dim());
-    const Product products[] = {{k_rows, w.wk.weight}, {v_rows, w.wv.weight}};
-    b_.matmuls(attention_input(index, x), products);
+    const Matmul calls[] = {{k_rows, w.wk.weight}, {v_rows, w.wv.weight}};
+    b_.matmuls(attention_input(index, x), calls);
     if (w.wk.bias) b_.add_bias(k_rows, k_rows, w.wk.bias);
     if (w.wv.bias) b_.add_bias(v_rows, v_rows, w.wv.bias);
     b_.norm_heads(k, spec.qk_norm, w.k_norm.weight, spec.norm_eps);

@@ -96,12 +96,11 @@ class ManyTexts {
   }
 
   void step_all() {
-    const auto at_once = static_cast<size_t>(executor_.decode_rows());
-    for (size_t begin = 0; begin < texts_.size(); begin += at_once) {
+    executor_.in_turns(std::span(texts_), [&](std::span<std::unique_ptr<Text>> texts) {
       throw_if_interrupted();
       executor_.backend().throw_if_cancelled();
-      step(std::span(texts_).subspan(begin, std::min(at_once, texts_.size() - begin)));
-    }
+      step(texts);
+    });
     std::erase(texts_, nullptr);
   }
 

@@ -38,12 +38,12 @@ void Backend::qkv(const QkvArgs& a) {
   const auto rows = [](Tensor heads) {
     return heads.reshaped({heads.shape[0], heads.shape[1] * heads.shape[2]});
   };
-  const Product products[] = {
+  const Matmul calls[] = {
       {rows(a.q), a.wq.weight}, {rows(a.k), a.wk.weight}, {rows(a.v), a.wv.weight}};
-  matmuls(a.x, products);
+  matmuls(a.x, calls);
   const Linear* const layers[] = {&a.wq, &a.wk, &a.wv};
   for (size_t i = 0; i < 3; ++i) {
-    if (layers[i]->bias) add_bias(products[i].out, products[i].out, layers[i]->bias);
+    if (layers[i]->bias) add_bias(calls[i].out, calls[i].out, layers[i]->bias);
   }
   norm_heads(a.q, a.norm.kind, a.norm.q_weight, a.norm.eps);
   norm_heads(a.k, a.norm.kind, a.norm.k_weight, a.norm.eps);
@@ -78,8 +78,8 @@ void Backend::ffn_hidden(const FfnArgs& a) {
     gate_ = allocate(a.out.dtype, a.out.shape);
   }
   const Tensor gate{gate_.view().data, a.out.dtype, a.out.shape};
-  const Product products[] = {{gate, a.gate->weight}, {a.out, a.up.weight}};
-  matmuls(a.x, products);
+  const Matmul calls[] = {{gate, a.gate->weight}, {a.out, a.up.weight}};
+  matmuls(a.x, calls);
   if (a.gate->bias) add_bias(gate, gate, a.gate->bias);
   if (up_bias) add_bias(a.out, a.out, up_bias);
   MINFER_CHECK(a.activation == Activation::Silu, "a gate with activation ", int(a.activation));

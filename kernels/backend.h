@@ -33,17 +33,16 @@ class DeviceTensor {
   Tensor view_;
 };
 
-// A weight matrix [out, in] in a layout of the backend's own, made by Backend::pack_matrix and read
-// by matmul and embed of the same backend alone, or by pack_table for embed alone. Rows are the
-// `out` features.
+// A weight matrix [out, in] in a layout of the backend's own. Backend::pack_matrix makes it for
+// matmul and embed of the same backend, pack_table for embed only. Rows are the `out` features.
 struct Matrix {
   DeviceTensor storage;
-  DeviceTensor scales, mins;  // of quantized elements; mins may be null
+  DeviceTensor scales, mins;  // of quantized weights; mins: asymmetric ones only
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;         // columns that share a scale; 0: not quantized
   DType dtype = DType::F32;  // of the stored elements: a float type, U8 or U4
   bool by_rows = false;      // pack_table's layout: codes and scales lie as in QuantizedMatrix
-  int64_t n_bytes = 0;       // read by one matvec
+  int64_t n_bytes = 0;       // that one GEMV reads
 
   explicit operator bool() const { return bool(storage); }
 };
@@ -100,33 +99,33 @@ enum class GeluKind { Erf, Tanh };
 enum class NormKind { Rms, Layer };
 enum class QkNorm { None, PerHead, WholeWidth };
 enum class Activation { Silu, GeluErf, GeluTanh };
-// Internal where it is no GELU.
+// Throws Internal if it is not a GELU.
 inline GeluKind gelu_kind(Activation activation) {
   MINFER_CHECK(activation != Activation::Silu, "silu as a kind of GELU");
   return activation == Activation::GeluErf ? GeluKind::Erf : GeluKind::Tanh;
 }
 
-// One product of an input x [n_tokens, in]: out = x w^T with w [out, in], out [n_tokens, out]; with
-// `accumulate`, out += x w^T (the residual stream: one rounding, of the sum).
-struct Product {
+// One matmul of an input x [n_tokens, in]: out = x w^T with w [out, in], out [n_tokens, out]. With
+// `accumulate`, out += x w^T (the residual stream: only the sum is rounded).
+struct Matmul {
   Tensor out;
   const Matrix& w;
   bool accumulate = false;
 };
 
-// Arguments of the operations below, where the formulas stand. A field with a default value is
-// neutral there: an operation without it. A backend that does not handle such a field throws where
-// it is not neutral: nothing is left out in silence.
+// Arguments of the operations below, which have the formulas. The default value of a field is
+// neutral: the operation without that field. A backend that does not handle a field throws if it is
+// not neutral, so that nothing is left out silently.
 
 struct NormArgs {
   Tensor out, x;        // [n_rows, n]; in place
-  Tensor weight, bias;  // [n]; the bias may be null, and is with Rms
+  Tensor weight, bias;  // [n]; the bias may be null, and must be with Rms
   NormKind kind = NormKind::Rms;
   float eps = 0;
-  std::optional<Activation> activation = {};  // of the result, without rounding in between
+  std::optional<Activation> activation = {};  // applied to the result, without rounding in between
 };
 
-// Normalizes each head of a row, or the row as a whole, in front of the rotation.
+// RMSNorm of each head of a row, or of the row as a whole, before the rotation.
 struct QkNormArgs {
   QkNorm kind = QkNorm::None;
   Tensor q_weight, k_weight;  // [head_dim], or [n_heads * head_dim] and [n_kv_heads * head_dim]
@@ -136,7 +135,7 @@ struct QkNormArgs {
 // Queries, keys and values of one input.
 struct QkvArgs {
   Tensor x;        // [n_tokens, in]
-  Tensor q, k, v;  // [n_tokens, n_heads, head_dim], of k and v n_kv_heads
+  Tensor q, k, v;  // [n_tokens, n_heads, head_dim]; k and v have n_kv_heads
   const Linear &wq, &wk, &wv;
   QkNormArgs norm = {};
 };
@@ -163,66 +162,69 @@ class RowsPlan;
 struct DecodeModel;
 struct LayerSpec;
 
-// Internal where the batch has not n_rows rows, or where the pages of a sequence do not reach to
-// its last row, or what a row sees within `window` (0: all) lies in no page of the pool.
+// Throws Internal unless the batch has n_rows rows, the pages of each sequence reach to its last
+// row, and everything that a row sees within `window` (0: all) lies in a page of the pool.
 void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLayer& cache,
                  int64_t window = 0);
 
-// What a matmul does with its input. Float keeps it in f32, or, with quantized weights on AVX-512
+// How a matmul represents its input. Float keeps it in f32, or, with quantized weights on AVX-512
 // VNNI, within 2^-22 of the largest magnitude of each 32 columns. Int8 quantizes each row in blocks
-// of 32 columns to code * scale, the code of largest magnitude +-127; Int8Asym to (code - zero)
-// * scale with 256 codes, which reach from the smallest value of the block and 0 to the largest.
-// CudaOptions says what a card does.
+// of 32 columns to code * scale, symmetric: the largest magnitude becomes code +-127. Int8Asym
+// quantizes them to (code - zero) * scale, asymmetric: 256 codes reach from the smallest value of
+// the block, or 0, to the largest. CudaOptions says what a card does.
 enum class Activations { Float, Int8, Int8Asym };
+
+// Rows of one prefill pass, on the CPU and on a card, unless the caller asks for another number.
+constexpr int64_t kHostChunk = 512, kCardChunk = 4096;
 
 // The tensor operations of a transformer on one device: the contract that every implementation is
 // tested against, in float64, with bounds derived from the formats.
 //
 // Activations are row-major tensors in the backend's memory, n_tokens rows in a call, of its
 // activation type (F32 on the CPU, F16 or BF16 on a card). The residual stream is F32 everywhere:
-// what embed writes, norms read, and products with `accumulate` add to; so are logits, which a
-// product writes to an F32 tensor. Every op accumulates in f32 and rounds once at the store. An
-// output may be the same tensor as an input where "in place" is said and their types agree, and
-// overlaps nothing else. A shape that does not fit is a bug of the caller (Internal).
+// embed writes it, norms read it, and matmuls with `accumulate` add to it. Logits are F32 too: a
+// matmul may write to an F32 tensor. Every operation accumulates in f32 and rounds once at the
+// store. An output may be the same tensor as an input where "in place" is said and their types
+// agree; it overlaps no other tensor. A shape that does not fit is a bug of the caller
+// (Internal).
 //
 // The same inputs give the same bits for any number of threads. On the CPU row t of a result does
-// not depend on how many rows the call has, so any chunking of a prompt gives the same logits; on a
-// card products of few and of many rows go through different kernels, which agree within the bound
-// of the type, or of int8 where CudaOptions asks for that.
+// not depend on how many rows the call has, so any chunking of a prompt gives the same logits. On a
+// card matmuls of few and of many rows use different kernels (GEMV and GEMM), which agree within
+// the bound of the type, or of int8 if CudaOptions asks for that.
 class Backend {
  public:
   virtual ~Backend() = default;
 
   virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
   virtual DType activation_dtype() const = 0;
-  virtual Activations activations() const { return Activations::Float; }  // as it was made
-  // Of the card's own memory; none where it is the host's.
+  virtual Activations activations() const { return Activations::Float; }  // as it was created
+  // Free memory of the card; none if the backend uses the host's memory.
   virtual std::optional<int64_t> free_device_bytes() const { return std::nullopt; }
-  // Tokens of a prompt in one pass, where nobody asks for another number.
-  virtual int64_t preferred_chunk() const { return 512; }
+  // Rows of one prefill pass, unless the caller asks for another number.
+  virtual int64_t preferred_chunk() const { return kHostChunk; }
   // How many sequences decode in one pass; the caller splits more of them into several passes.
   virtual int64_t preferred_decode_rows() const { return 64; }
 
-  // ---- memory ---------------------------------------------------------------------------------
-  // Not initialized. Throws Memory with the bytes asked for where there is none.
+  // Not initialized. Throws Memory, with the number of bytes, if there is not enough.
   virtual DeviceTensor allocate(DType dtype, const Shape& shape) = 0;
   virtual DeviceTensor upload(const Tensor& host) = 0;  // a copy with the same dtype and shape
-  // Into `host`, of the same dtype and shape.
+  // Copies to `host`, which has the same dtype and shape.
   virtual void download_into(Tensor host, const Tensor& device) = 0;
   HostTensor download(const Tensor& device) {
     HostTensor copy(device.dtype, device.shape);
     download_into(copy, device);
     return copy;
   }
-  // A vector (norm weight, bias) as the backend wants it: activations' dtype.
+  // A vector (norm weight, bias) in the dtype of the activations.
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. The CPU keeps every value exactly: float types stay as they are,
-  // quantized ones stay codes with scales, or become F32 where it has no such groups. A card keeps
-  // codes with scales too; floats, and groups that it has no layout for, become its activation
-  // type.
+  // quantized ones stay codes with scales, or become F32 if it has no layout for such groups. A
+  // card keeps codes with scales too; floats, and groups that it has no layout for, become its
+  // activation type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
-  // The same of a table, for embed() and no products.
+  // The same for a table that only embed() reads.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
   // The memory that an allocation of n_bytes takes.
@@ -232,8 +234,7 @@ class Backend {
   // these matrices, allocated once for all calls.
   virtual int64_t packed_bytes(const StoredMatrix& w) const = 0;
   virtual int64_t packing_workspace_bytes(const StoredMatrix&) const { return 0; }
-  virtual int64_t products_workspace_bytes(int64_t /*n_rows*/,
-                                           std::span<const StoredMatrix>) const {
+  virtual int64_t matmul_workspace_bytes(int64_t /*n_rows*/, std::span<const StoredMatrix>) const {
     return 0;
   }
   // The workspace of ffn_hidden() with a gate, allocated once for all calls.
@@ -242,7 +243,7 @@ class Backend {
   }
   virtual KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                                 int64_t n_pages) = 0;
-  // What attention takes besides its tensors, over caches of this kind.
+  // The workspace of attention over caches of this kind.
   virtual int64_t attention_workspace_bytes(DType, int64_t /*n_kv_heads*/, int64_t /*head_dim*/,
                                             int64_t /*n_pages*/) const {
     return 0;
@@ -278,33 +279,32 @@ class Backend {
   // out[t] = exp(x[t] - max) / sum; x, out [n_rows, n]
   virtual void softmax(Tensor out, Tensor x) = 0;
 
-  // ---- matmul ---------------------------------------------------------------------------------
-  // The products of one input, as if one after the other.
-  virtual void matmuls(Tensor x, std::span<const Product> products) = 0;
+  // Several matmuls of one input, with the results of one call after another.
+  virtual void matmuls(Tensor x, std::span<const Matmul> calls) = 0;
   void matmul(Tensor out, Tensor x, const Matrix& w, bool accumulate = false) {
-    const Product product{out, w, accumulate};
-    matmuls(x, {&product, 1});
+    const Matmul call{out, w, accumulate};
+    matmuls(x, {&call, 1});
   }
 
-  // out = act(gate(x)) * up(x), or act(up(x)) without a gate; by linear layers.
+  // out = act(gate(x)) * up(x), or act(up(x)) without a gate; gate and up are linear layers.
   virtual void ffn_hidden(const FfnArgs& args);
-  // x += linear(input); x [n_tokens, out] F32, the residual stream. Where ranks share a model, this
-  // is where their sums meet.
+  // x += linear(input); x [n_tokens, out] F32, the residual stream. If several devices shared a
+  // model, this is where their sums would be added.
   virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear);
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of the batch's rows to their pages; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
   virtual void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) = 0;
-  // rope of q and of k, unless cos_sin is null, then kv_append. k is turned on its way into the
-  // cache: whether also in place is left open.
+  // rope of q and of k, unless cos_sin is null, then kv_append. The cache gets the rotated k;
+  // whether k is also rotated in place is unspecified.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                            Batch batch);
   // RMSNorm of each head of x [n_tokens, n_heads, head_dim], or of each row as a whole; in place.
   void norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps);
   // q, k and v as linear layers of x, then their norms.
   void qkv(const QkvArgs& args);
-  // qkv, then rope_append. What k and v hold afterwards is left open.
+  // qkv, then rope_append. The content of k and v is unspecified afterwards.
   virtual void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch);
   // Causal attention: the query at position p of a sequence over its cached positions 0 ... p, or
   // the last `window` of them. Query head h reads key/value head h / (n_heads / n_kv_heads); scores
@@ -319,25 +319,24 @@ class Backend {
   // Index of the first element of x, F32, that is not a finite number, or -1.
   virtual int64_t first_non_finite(Tensor x) = 0;
 
-  // ---- whole steps ----------------------------------------------------------------------------
-  // A fused step for one token, or null where this backend has none for the model. Tensors and
-  // caches outlive it and stay where they are. See decode_plan.h.
+  // A fused decode step for one token, or null if this backend has none for the model. Tensors and
+  // caches must outlive it and keep their addresses. See decode_plan.h.
   virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
   // The same for the next tokens of several sequences at once.
   virtual std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model);
 
-  // ---- control --------------------------------------------------------------------------------
-  // Once the flag is set, work ends early by Cancelled: on the CPU in the middle of an operation,
-  // on a card where the host looks at the flag. It outlives the backend; null: none.
+  // Once the flag is set, work ends early by throwing Cancelled: on the CPU in the middle of an
+  // operation, on a card when the host next looks at the flag. The flag must outlive the backend;
+  // null: none.
   virtual void cancel_by(const std::atomic<bool>* flag) { cancel_flag_ = flag; }
   void throw_if_cancelled() const {
     if (cancel_flag_ != nullptr && cancel_flag_->load()) throw Cancelled();
   }
-  virtual void synchronize() = 0;  // returns when all that was asked for is done
+  virtual void synchronize() = 0;  // returns when all work is done
 
  private:
   const std::atomic<bool>* cancel_flag_ = nullptr;
-  DeviceTensor gate_;  // of ffn_hidden; grows to the largest
+  DeviceTensor gate_;  // of ffn_hidden; grows to the largest request
 };
 
 struct CpuOptions {
@@ -346,37 +345,40 @@ struct CpuOptions {
   Activations activations = Activations::Float;
 };
 
-// Whether the CPU backend keeps such groups of columns as they are; else they become F32.
+// Whether the CPU backend keeps codes with such groups of columns; else they become F32.
 bool cpu_keeps_groups(int64_t in_dim, int64_t group);
 
-// The same on a card, where others become its compute type; and the bytes that a matrix which keeps
-// them takes there, padding included. Both in builds without CUDA too.
+// The same on a card, where other groups become its compute type.
 bool cuda_keeps_groups(int64_t in_dim, int64_t group);
-int64_t cuda_packed_bytes(const StoredMatrix& w);  // floats have 16 bits there
-int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                          int64_t group);
+// The bytes of the three allocations that a packed matrix takes on a card, padding included. Floats
+// count as codes. Builds without CUDA have this too.
+struct CudaMatrixBytes {
+  int64_t codes = 0, scales = 0, mins = 0;
+  int64_t sum() const { return codes + scales + mins; }
+};
+CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w);
 
-// Throws Usage where the ISA is unknown or not on this machine.
+// Throws Usage if the ISA is unknown or this machine does not have it.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});
 
 struct CudaOptions {
   int device = 0;
   DType compute_dtype = DType::F16;  // or BF16: of activations and of float weights
-  bool persistent_decode = true;     // one kernel a step, where the model fits it
-  bool use_cublas = false;           // for products of many tokens, in place of our kernels
-  // Int8: products of more than 8 tokens by codes, all of one launch and with rows of whole 16
-  // codes, are of integers. Each row of the input becomes code * scale, the code of largest
-  // magnitude +-127; weights that do not have 8 bits and one scale a row already are rounded again,
-  // so that what the scales and minimums of a row allow reaches +-127. All else is as with Float,
-  // logits among it.
+  bool persistent_decode = true;     // a decode step is one kernel if the model fits it
+  bool use_cublas = false;           // cuBLAS for GEMMs of many tokens, instead of our kernels
+  // Int8 (Hopper only): GEMMs of more than 8 tokens use the int8 tensor cores if every weight of
+  // the launch is quantized and in_dim is a multiple of 16. Each row of the input is quantized to
+  // code * scale, its largest magnitude to +-127. Weights that are not 8-bit and symmetric with one
+  // scale per row are requantized on the fly, so that the largest magnitude that the scales and
+  // minimums of a row allow becomes +-127. Everything else is as with Float, also the logits.
   Activations activations = Activations::Float;
 };
 
-// 0 too where this build has no CUDA backend.
+// 0 if this build has no CUDA backend.
 int n_cuda_devices();
 
-// Throws Gpu where the build has no CUDA backend or none for this card, or the machine no such
-// card, no driver or, if asked for, no cuBLAS.
+// Throws Gpu if the build has no CUDA backend or no kernels for this card, or if the machine has no
+// such card, no driver or, if asked for, no cuBLAS.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
 
 }  // namespace minfer

@@ -11,8 +11,8 @@
 
 namespace minfer {
 
-// Limits of the host, each the best of several passes on `n_threads` threads (0: all cores): what
-// `minfer bench` holds its figures against, measured in the same run.
+// Limits of the host, each the best of several passes on `n_threads` threads (0: all cores).
+// `minfer bench` compares its figures with them, measured in the same run.
 struct CpuLimits {
   int n_threads = 0;
   double read_bytes_per_second = 0;  // streaming reads of memory far larger than the caches
@@ -21,7 +21,7 @@ struct CpuLimits {
   double barrier_seconds = 0;        // one empty parallel region of the thread pool
 };
 
-// Throw Cancelled once the flag is set; it may be null.
+// Both throw Cancelled once the flag is set; it may be null.
 CpuLimits measure_cpu_limits(int n_threads, const std::string& isa,
                              const std::atomic<bool>* cancel_flag = nullptr);
 double measure_cpu_read_bandwidth(  // bytes per second
@@ -34,8 +34,8 @@ struct CudaLimits {
   double copy_bytes_per_second = 0;     // best of device to device: bytes read plus bytes written
   double barrier_seconds = 0;           // of one barrier over the grid, a block on each SM
   double launch_seconds = 0;            // of one kernel in a graph
-  double dependent_launch_seconds = 0;  // the same with programmatic dependent launch
-  // F16 products of square matrices by cuBLAS; none where there is no cuBLAS, as no_cublas says.
+  double dependent_launch_seconds = 0;  // the same with PDL
+  // F16 GEMMs of square matrices by cuBLAS; empty without cuBLAS, for the reason in no_cublas.
   struct Hgemm {
     int64_t size;
     double flops_per_second;
@@ -44,11 +44,11 @@ struct CudaLimits {
   std::string no_cublas = {};
 };
 
-// Throw Gpu in a build without CUDA.
+// Both throw Gpu in a build without CUDA.
 CudaLimits measure_cuda_limits(int device);
 double measure_cuda_read_bandwidth(int device);  // bytes per second
 
-// What bounds a kernel, and what its rate is held against: reads of memory, reads and writes, or
+// What bounds a kernel, which its rate is compared with: reads of memory, reads and writes, or
 // arithmetic (HGEMM by cuBLAS on a card, f32 multiply-adds on a CPU).
 enum class Bound { Read, Copy, Flops };
 
@@ -58,23 +58,23 @@ struct KernelTiming {
   Bound bound = Bound::Copy;
   double seconds = 0;  // of one launch: the median on a card, the best on a CPU
   double work = 0;     // bytes that it must move, or floating-point operations
-  std::optional<double> cublas_seconds = {};  // of the product alone, where it is one
+  std::optional<double> cublas_seconds = {};  // of the GEMM alone, if the kernel is one
 
   double rate() const { return work / seconds; }  // bytes or operations per second
 };
 
-// Which kernels are timed, by name and shape, and who is told of each.
+// Which kernels are timed, by name and shape, and what is called with each timing.
 struct KernelChoice {
   std::function<bool(const std::string& kernel, const std::string& shape)> wants;
   std::function<void(const KernelTiming&)> done;
 };
 
-// What a kernel of the CPU is timed with: floats in [-0.5, 0.5], and a matrix of all codes.
+// Inputs of timed CPU kernels: floats in [-0.5, 0.5], and a quantized matrix with all codes.
 HostTensor filled(DType dtype, const Shape& shape);
 HostQuantizedMatrix filled_codes(DType codes, int64_t out_dim, int64_t in_dim, int64_t group);
 
-// Weights and activations come from memory, not from a cache; what a CPU's gemm and attention read,
-// from where it lies.
+// Time the kernels at shapes of Llama-2-7B. Weights and activations come from memory, not from a
+// cache; for gemm and attention on a CPU, they come from wherever they are.
 void time_cpu_kernels(int n_threads, const std::string& isa, const KernelChoice& choice);
 // Throws Gpu in a build without CUDA.
 void time_cuda_kernels(int device, const KernelChoice& choice);

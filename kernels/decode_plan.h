@@ -9,32 +9,32 @@
 
 namespace minfer {
 
-// One block as a decode plan sees it. All outlive the plan and stay where they are.
+// One block as a decode plan sees it. What it points to outlives the plan and keeps its address.
 struct DecodeLayer {
   LayerSpec spec;
   const LayerWeights* weights = nullptr;
   KvLayer* cache = nullptr;
 };
 
-// A whole decoder. What a model has not is null.
+// A whole decoder. What a model does not have is null.
 struct DecodeModel {
-  int64_t max_seq_len = 0;  // positions that a sequence may have
+  int64_t max_seq_len = 0;  // most positions of a sequence
   const Matrix* embedding = nullptr;
-  const Matrix* positions = nullptr;  // learned ones
+  const Matrix* positions = nullptr;  // learned position embeddings
   std::vector<Tensor> rope_tables;    // [max_seq_len, rotary_dim / 2, 2] F32: LayerSpec::rope
   std::vector<DecodeLayer> layers;
   EdgeSpec edges;
   const Norm* output_norm = nullptr;
   const Matrix* output = nullptr;
 
-  // The table that a layer rotates by; null where it does not rotate.
+  // The RoPE table of a layer; null if the layer does not rotate.
   Tensor rope_of(const LayerSpec& layer) const {
     return layer.rope < 0 ? Tensor() : rope_tables.at(static_cast<size_t>(layer.rope));
   }
 };
 
-// How a plan chooses tokens by itself: as Sampler of engine/sampler.h does without penalties, where
-// the meaning of each field stands.
+// How a plan itself chooses tokens: as Sampler (engine/sampler.h), which documents each field,
+// without penalties.
 struct DecodeSampling {
   float temperature = 0;  // 0: argmax, ties to the lower id
   int64_t top_k = 0;      // 0: off
@@ -44,7 +44,7 @@ struct DecodeSampling {
   std::vector<TokenId> banned;        // never chosen
 };
 
-// What a step evaluates: a token behind the first `pos` ones of a sequence, whose pages reach to it
+// What a step evaluates: the token at position `pos` of a sequence, whose pages reach to it
 // (SequenceRows::pages).
 struct DecodeRow {
   TokenId token = 0;
@@ -52,35 +52,36 @@ struct DecodeRow {
   std::span<const int32_t> pages = {};
 };
 
-// Steps under way that feed themselves: while the host looks at a token, the step that evaluates it
-// runs already. Gone before its plan; its end waits for what is under way.
+// A run of steps, each of which evaluates the token that the step before it chose: while the host
+// looks at a token, the next step already runs. It must be destroyed before its plan, and its
+// destructor waits for the steps in flight.
 class DecodeRun {
  public:
   virtual ~DecodeRun() = default;
-  // The token chosen from the logits of the next step, at most n_steps times; -1 where one of them
-  // is not finite, and no further token then. The caches hold every step whose token was given, and
-  // rows past them that mean nothing.
+  // Returns the token chosen from the logits of the next step. It may be called n_steps times. It
+  // returns -1 if a logit is not finite, and must not be called again after that. The caches then
+  // hold the rows of all steps whose tokens it returned; rows past them mean nothing.
   virtual TokenId next() = 0;
 };
 
-// A whole step of one token, fused as the backend can: what decode takes where there is one. The
-// step op by op computes the same within the bound of the formats, and is its oracle.
+// A fused decode step of one token, used where the backend has one. The step operation by operation
+// computes the same within the bound of the formats, and is its oracle.
 class DecodePlan {
  public:
   virtual ~DecodePlan() = default;
-  // Evaluates the row, after which the caches hold it; logits [vocab_size], in host memory, valid
-  // until the next step.
+  // Evaluates the row and adds it to the caches. Returns the logits [vocab_size], in host memory,
+  // valid until the next step.
   virtual std::span<const float> step(const DecodeRow& row) = 0;
 
-  // Begins n_steps steps (1 or more, to which the row's pages reach): that of the row, that of the
-  // token chosen from its logits one position behind it, and so on. Null where the plan cannot
-  // choose so. No other step until the run is gone.
+  // Begins a run of n_steps steps (1 or more, to which the row's pages reach): the step of `row`,
+  // then that of the token chosen from its logits, one position later, and so on. Null if the plan
+  // cannot choose tokens that way. No other step may begin until the run is destroyed.
   virtual std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                            const DecodeSampling& sampling) = 0;
 };
 
-// The same of several rows, each of a sequence of its own: row by row what DecodePlan computes,
-// within the bound of the formats.
+// A batched decode step of several rows, each of another sequence: row by row it computes what
+// DecodePlan does, within the bound of the formats.
 class RowsPlan {
  public:
   virtual ~RowsPlan() = default;

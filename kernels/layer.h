@@ -5,11 +5,11 @@
 
 #include "kernels/backend.h"
 
-// One block of a decoder: what it computes, as data, and the weights that it computes it with.
+// One block of a decoder: what it computes, as data, and its weights.
 namespace minfer {
 
-// Where the norms of the attention and of the feed-forward network stand: in front of them, behind
-// them (before the sum with the residual stream), or both.
+// Where the norms of attention and of the feed-forward network are: before them, behind them
+// (before the sum with the residual stream), or both.
 enum class NormPlaces { Before, Behind, Both };
 
 // Every field but the sizes has a neutral default: that of a Llama block without biases.
@@ -26,7 +26,7 @@ struct LayerSpec {
   float residual_scale = 1;        // of what is added to x
 
   bool qkv_bias = false, attn_out_bias = false, ffn_bias = false;
-  QkNorm qk_norm = QkNorm::None;  // RMSNorm of queries and keys, in front of the rotation
+  QkNorm qk_norm = QkNorm::None;  // RMSNorm of queries and keys, before the rotation
   int rope = -1;                  // index of the rotation table; -1: no rotation
   float attn_scale = 0;           // of the scores; 0: 1 / sqrt(head_dim)
   float attn_softcap = 0;         // c: scores become c tanh(score / c); 0: none
@@ -48,8 +48,8 @@ struct LayerSpec {
   bool operator==(const LayerSpec&) const = default;
 };
 
-// visit(name, a field of the one, the same of the other) for each field of two specs. A field that
-// is added does not compile until it stands here.
+// Calls visit(name, field of a, same field of b) for each field of two specs. A new field does not
+// compile until it is listed here.
 template <typename Spec, typename Visitor>
 void for_each_field(Spec& a, Spec& b, Visitor visit) {
   auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, parallel_residual,
@@ -82,7 +82,7 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   visit("renormalizes_experts", renormalizes_experts, b.renormalizes_experts);
 }
 
-// The parts of a model in front of its blocks and behind them.
+// What a model computes before and after its blocks.
 struct EdgeSpec {
   bool learned_positions = false;  // added to the embedding
   float embedding_scale = 1;

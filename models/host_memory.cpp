@@ -114,7 +114,7 @@ int64_t weight_memory_bytes(const TensorEntry& entry) {
 }
 
 int64_t card_memory_bytes(const TensorEntry& entry) {
-  return cuda_packed_bytes(stored_matrix(entry));
+  return cuda_packed_bytes(stored_matrix(entry)).sum();
 }
 
 void require_host_memory(int64_t bytes, std::string_view purpose) {

@@ -11,9 +11,9 @@ MemoryNeeded memory_needed(const ModelSpec& spec, const Backend& backend,
                            const SessionMemory& session,
                            const std::function<StoredMatrix(const WeightInfo&)>& stored_of) {
   MemoryNeeded needed{.weights = {}, .session = session};
-  int64_t in_packing = 0, in_products = 0;
-  const auto add_products = [&](int64_t n_rows, std::span<const StoredMatrix> matrices) {
-    in_products = std::max(in_products, backend.products_workspace_bytes(n_rows, matrices));
+  int64_t in_packing = 0, in_matmuls = 0;
+  const auto add_matmul = [&](int64_t n_rows, std::span<const StoredMatrix> matrices) {
+    in_matmuls = std::max(in_matmuls, backend.matmul_workspace_bytes(n_rows, matrices));
   };
   std::map<std::pair<int64_t, BlockInput>, std::vector<StoredMatrix>> of_one_input;
   for_each_weight(spec, [&](const WeightInfo& weight) {
@@ -30,12 +30,12 @@ MemoryNeeded memory_needed(const ModelSpec& spec, const Backend& backend,
     if (weight.is_in_block()) {
       of_one_input[{weight.layer, weight.input()}].push_back(stored);
     } else if (weight.is_of_tokens() && !weight.is_table) {
-      add_products(session.n_logit_rows, {&stored, 1});
+      add_matmul(session.n_logit_rows, {&stored, 1});
     }
   });
-  for (const auto& [input, matrices] : of_one_input) add_products(session.n_rows, matrices);
+  for (const auto& [input, matrices] : of_one_input) add_matmul(session.n_rows, matrices);
   int64_t& activations = needed.session.activation_bytes;
-  activations = checked_add(activations, checked_add(in_packing, in_products));
+  activations = checked_add(activations, checked_add(in_packing, in_matmuls));
   return needed;
 }
 

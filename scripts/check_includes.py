@@ -31,9 +31,9 @@ CUDA_ROOMS = {
     "sampling": set(),
     "gemm": {"attention", "elementwise"},
     "quant": {"elementwise"},
-    "matvec": {"elementwise", "quant"},
-    "decode": {"attention", "matvec", "quant", "sampling"},
-    "bench": {"gemm", "matvec", "sampling"},
+    "gemv": {"elementwise", "quant"},
+    "decode": {"attention", "gemv", "quant", "sampling"},
+    "bench": {"gemm", "gemv", "sampling"},
 }
 
 

@@ -34,23 +34,25 @@ DOCS = pathlib.Path(__file__).resolve().parent.parent / "docs" / "benchmarks"
 HEAD = """\
 # Quantization, measured
 
-What fewer bits cost: WikiText-2 perplexity by the convention `llamacpp` (windows of 512), and against the model as it
-was trained, on the same tokens, the paired difference of the mean negative log-likelihood with its standard error, the
-KL divergence and the share of predictions with the same most probable token. Activations are float where nothing else
-is said; the model compared with always has float activations. The cache is f16.
+For those who choose how to quantize a model: what fewer bits cost, for each method of `minfer quantize` and for types of
+llama.cpp.
 
-Bits are those of the linear layers with their scales, the size is that of all tensors, the error is the relative RMS
-error of a linear layer (its square averaged over all weights). minfer leaves a tied embedding in its own type;
-llama.cpp gives it another type unless told not to, so its types stand here both ways. They are made from minfer's f16
-GGUF and evaluated by minfer, so that the arithmetic is the same for all rows.
+- **Perplexity** is that of WikiText-2 by the convention `llamacpp`, in windows of 512 tokens. The KV cache is f16.
+- **NLL difference**, **KL divergence** and **same top** compare with the model as it was trained, on the same tokens. The first
+  is the paired difference of the mean negative log-likelihood with its standard error, the last the share of predictions with the
+  same most probable token.
+- **Activations** are float unless the line says otherwise. The model compared with always has float activations.
+- **Bits** are bits per weight of the linear layers, scales included. **Size** is that of all tensors. **Error** is the relative
+  RMS error of a linear layer, whose square is averaged over all weights.
+- minfer leaves a tied embedding in its own type. llama.cpp gives it another type unless told not to, so its types are listed both
+  ways. Its files are made from minfer's f16 GGUF and evaluated by minfer, so the arithmetic is the same for all lines.
 
-Below each table stands what is expected of the methods and whether it holds. For a model that is bad at the text
-(perplexity in the hundreds) noise in the weights may lower the perplexity, and only the KL divergence is in order.
-llama.cpp's Q4_K_M stands in its default form there. It takes larger types for matrices whose rows are no multiple of
-256, so that it has many more bits than its name says in a small model.
+A second table under each model lists what is expected of the methods and whether it holds. llama.cpp's Q4_K_M is compared in its
+default form there. It takes larger types for matrices whose rows are not a multiple of 256 long, so in a small model it has many
+more bits than its name says. If a model is bad at the text (a perplexity in the hundreds), noise in the weights may lower its
+perplexity, and only the KL divergence puts the methods in order.
 
-`scripts/quantization_table.py` makes this page; every figure and command stands in
-[quantization.json](quantization.json).
+`scripts/quantization_table.py` makes this page. Every figure and command is in [quantization.json](quantization.json).
 """
 
 

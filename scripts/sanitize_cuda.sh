@@ -40,7 +40,7 @@ cases() {
   echo "kernels/cuda/cuda_attention_decode_test" "DecodeOfSequences.*"
   echo "kernels/cuda/cuda_attention_decode_test" "DecodeOfWindows.*"
   echo "kernels/cuda/cuda_attention_decode_test" "$decode/0:$decode/1:$decode/5:$decode/12:$decode/38"
-  echo "kernels/cuda/cuda_matvec_test" \
+  echo "kernels/cuda/cuda_gemv_test" \
     "*EveryQuantizedFormat/F16:*PlainKernelTakes/F16:*PartsOfSeveralFormats/BF16:*NormsBiases*/F16"
   echo "kernels/cuda/cuda_gemm_test" "*SumsLeaveUnderTheNextTile"
   echo "kernels/cuda/cuda_gemm_test" \

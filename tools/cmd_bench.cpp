@@ -160,17 +160,14 @@ class ParallelBench {
 
   void run_once(int64_t n_gen, int64_t n_depth, BenchRow* row) {
     for (Sequence& sequence : sequences_) sequence.truncate(n_depth);
-    const auto at_once = static_cast<size_t>(executor_.decode_rows());
     const double start = now_seconds();
     double before = start;
     for (const TokenId& id : tokens(n_gen)) {
       throw_if_interrupted();
       std::vector<SequenceTokens> parts;
       for (Sequence& sequence : sequences_) parts.push_back({&sequence, {&id, 1}, 1});
-      for (std::span<const SequenceTokens> rest = parts; !rest.empty();) {
-        executor_.decode(rest.first(std::min(at_once, rest.size())));
-        rest = rest.subspan(std::min(at_once, rest.size()));
-      }
+      executor_.in_turns(std::span<const SequenceTokens>(parts),
+                         [&](auto some) { executor_.decode(some); });
       const double now = now_seconds();
       if (row != nullptr) row->step_s.push_back(now - before);
       if (row != nullptr && before == start) row->first_token_s += now - before;
@@ -431,7 +428,7 @@ void add_bench_command(CommandNode& root, Context& context) {
                       [options, &context] { run_limits(*options, context); });
   command
       .add_command("kernels", "Each kernel at the shapes of Llama-2-7B, beside the limits",
-                   "  minfer bench kernels --filter 'matvec.* 1 x' --json",
+                   "  minfer bench kernels --filter 'gemv.* 1 x' --json",
                    [options, &context] { run_kernels(*options, context); })
       .add_text("--filter", options->filter, "RE", "Those whose name and shape match");
 }

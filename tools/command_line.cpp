@@ -105,11 +105,11 @@ void CommandNode::add_integer(const std::string& names, std::optional<int64_t>& 
   readers_.back()->takes_text = false;
 }
 
-void CommandNode::add_number(const std::string& names, float& value, float low, float high,
+void CommandNode::add_number(const std::string& names, float& value, const NumberRange& range,
                              const std::string& help, Show show) {
   add(names, {{}, "X", with_default(help, cat(value)), show},
-      [&value, low, high](const std::string& what, const std::string& text) {
-        value = parse_number(what, text, low, high);
+      [&value, range](const std::string& what, const std::string& text) {
+        value = parse_number(what, text, range.least, range.most);
       });
   readers_.back()->takes_text = false;
 }

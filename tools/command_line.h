@@ -13,6 +13,11 @@ namespace minfer {
 // The most that an option which counts tokens takes.
 inline constexpr int64_t kMaxTokens = int64_t{1} << 31;
 
+// The values that an option takes, both ends included.
+struct NumberRange {
+  float least, most;
+};
+
 // Whether an option is in --help, or in --help-all alone.
 enum class Show { Always, More };
 
@@ -48,7 +53,7 @@ class CommandNode {
   // None where it is not given; the help says what that means.
   void add_integer(const std::string& names, std::optional<int64_t>& value, int64_t low,
                    int64_t high, const std::string& help, Show show = Show::Always);
-  void add_number(const std::string& names, float& value, float low, float high,
+  void add_number(const std::string& names, float& value, const NumberRange& range,
                   const std::string& help, Show show = Show::Always);
   // An empty text is refused where `kind` is FILE or MODEL.
   void add_text(const std::string& names, std::string& value, const std::string& kind,

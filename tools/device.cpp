@@ -26,10 +26,10 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
                    "cpu, cuda or cuda:N; cuda where there is a card", Show::More);
   command.add_integer("--tp", options.tp, 1, 64, "Ranks that share the model", Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
-                     "Type of the inputs of matrix products; on a card int8 is for long prompts",
+                     "Type of the inputs of linear layers; on a card int8 is for long prompts",
                      Show::More);
   command.add_choice("--gemm", options.gemm, {"own", "cublas"},
-                     "Products of many tokens on a card: minfer's kernels or cuBLAS", Show::More);
+                     "GEMMs of many tokens on a card: minfer's kernels or cuBLAS", Show::More);
 }
 
 void add_kv_type_option(CommandNode& command, std::string& kv_type) {

@@ -36,7 +36,7 @@ void add_output_options(CommandNode& command, GenerationOptions& options,
           default_predict + "]");
   command.add_repeatable("--stop", generate.stop, "TEXT", "End before this text; repeatable");
   command.add_flag("--ignore-eos", generate.ignore_eos, "Go on past the end of text", Show::More);
-  command.add_integer("--logprobs", generate.n_logprobs, 0, 1000,
+  command.add_integer("--logprobs", generate.n_logprobs, 0, kMostLogprobs,
                       "Report the K best tokens of each step (--json, --jsonl)", Show::More);
   command.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
 }
@@ -45,22 +45,23 @@ void add_sampling_options(CommandNode& command, GenerationOptions& options) {
   SamplerOptions& sampler = options.generate.sampler;
   command.add_integer("-s,--seed", options.seed, -1, INT64_MAX,
                       "Seed of the draws; -1: a random one, which is printed");
-  command.add_number("--temp,--temperature", sampler.temperature, 0, 100,
+  command.add_number("--temp,--temperature", sampler.temperature, kTemperatureRange,
                      "Temperature; 0: the most probable token, ties to the lower id");
   command.add_integer("--top-k,--top_k", sampler.top_k, 0, INT32_MAX,
                       "Keep the K most probable; 0: all");
-  command.add_number("--top-p,--top_p", sampler.top_p, 0, 1, "Keep the probability mass P; 1: all");
-  command.add_number("--min-p,--min_p", sampler.min_p, 0, 1,
+  command.add_number("--top-p,--top_p", sampler.top_p, kTopPRange,
+                     "Keep the probability mass P; 1: all");
+  command.add_number("--min-p,--min_p", sampler.min_p, kMinPRange,
                      "Keep what is at least this share of the best; 0: all");
   command.add_number("--repeat-penalty,--repetition-penalty,--repetition_penalty",
-                     sampler.repeat_penalty, 0.01f, 100,
+                     sampler.repeat_penalty, kRepeatPenaltyRange,
                      "Divides the logits of repeated tokens; 1: off", Show::More);
   command.add_integer("--repeat-last-n", sampler.repeat_last_n, -1, INT32_MAX,
                       "How far back penalties look; -1: all, 0: off", Show::More);
-  command.add_number("--presence-penalty,--presence_penalty", sampler.presence_penalty, -100, 100,
-                     "Subtracted from the logits of tokens seen", Show::More);
-  command.add_number("--frequency-penalty,--frequency_penalty", sampler.frequency_penalty, -100,
-                     100, "Subtracted as often as a token was seen", Show::More);
+  command.add_number("--presence-penalty,--presence_penalty", sampler.presence_penalty,
+                     kPenaltyRange, "Subtracted from the logits of tokens seen", Show::More);
+  command.add_number("--frequency-penalty,--frequency_penalty", sampler.frequency_penalty,
+                     kPenaltyRange, "Subtracted as often as a token was seen", Show::More);
   command.add_repeatable("--logit-bias", options.logit_bias, "ID=B",
                          "Added to the logit of a token; repeatable", Show::More);
 }

@@ -11,6 +11,11 @@
 
 namespace minfer {
 
+// The values that the sampling options take, on the command line and in a line of --prompts.
+constexpr NumberRange kTemperatureRange{0, 100}, kTopPRange{0, 1}, kMinPRange{0, 1},
+    kRepeatPenaltyRange{0.01f, 100}, kPenaltyRange{-100, 100};
+constexpr int64_t kMostLogprobs = 1000;
+
 inline constexpr int64_t kDefaultPredict = 128;
 
 // What `generate` and `chat` have in common: the model, how it runs, and how tokens are chosen.

@@ -2,9 +2,11 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 
+#include "engine/executor.h"
 #include "kernels/base/bytes_text.h"
 #include "models/host_memory.h"
 #include "tools/json_text.h"
@@ -79,6 +81,15 @@ std::string card_kept_text(const TensorEntry& entry, DType compute_dtype) {
   return codes_text(*format, entry) + mins;
 }
 
+// Of the positions that are in the cache at a time, with passes of at most `chunk` rows.
+int64_t f16_cache_bytes(const ModelSpec& spec, int64_t ctx, int64_t chunk) {
+  constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
+  const int64_t pages = pages_of_sequence(spec, ctx, std::min(chunk, ctx));
+  int64_t width = 0;
+  for (const LayerSpec& layer : spec.layers) width += layer.kv_dim();
+  return checked_mul(std::min(ctx, pages * kPagePositions), kKeysAndValues * kF16Bytes * width);
+}
+
 void check_values(const TensorSource& source, const TensorEntry& entry) {
   const auto require_finite = [&](const float* x, int64_t begin, int64_t n) {
     for (int64_t i = 0; i < n; ++i) {
@@ -144,10 +155,8 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   const ModelSpec& spec = *result.spec;
   result.warnings.insert(result.warnings.end(), spec.warnings.begin(), spec.warnings.end());
   result.ctx = ctx > 0 ? ctx : spec.trained_seq_len;
-  constexpr int64_t kKeysAndValues = 2, kF16Bytes = 2;
-  int64_t width = 0;
-  for (const LayerSpec& layer : spec.layers) width += layer.kv_dim();
-  result.kv_bytes = checked_mul(result.ctx, kKeysAndValues * kF16Bytes * width);
+  result.kv_bytes = f16_cache_bytes(spec, result.ctx, kHostChunk);
+  result.card_kv_bytes = f16_cache_bytes(spec, result.ctx, kCardChunk);
   return result;
 }
 
@@ -175,9 +184,9 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
                         bytes_text(int64_t(result.weight_memory_bytes)),
                         bytes_text(int64_t(result.kv_bytes)), result.ctx,
                         bytes_text(int64_t(result.weight_memory_bytes + result.kv_bytes)));
-    text += fmt::format("on a card      {} weights + the same cache = {}\n",
-                        bytes_text(int64_t(result.card_weight_bytes)),
-                        bytes_text(int64_t(result.card_weight_bytes + result.kv_bytes)));
+    text += fmt::format("on a card      {} weights + {} cache = {}\n",
+                        bytes_text(result.card_weight_bytes), bytes_text(result.card_kv_bytes),
+                        bytes_text(result.card_weight_bytes + result.card_kv_bytes));
   } else {
     text += "not supported  " + result.refusal + '\n';
   }
@@ -245,7 +254,8 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                         {"kv_bytes", result.kv_bytes},
                         {"total_bytes", result.weight_memory_bytes + result.kv_bytes},
                         {"card_weight_bytes", result.card_weight_bytes},
-                        {"card_total_bytes", result.card_weight_bytes + result.kv_bytes}};
+                        {"card_kv_bytes", result.card_kv_bytes},
+                        {"card_total_bytes", result.card_weight_bytes + result.card_kv_bytes}};
   } else {
     object["unsupported"] = result.refusal;
   }

@@ -33,7 +33,9 @@ struct Inspection {
   // Memory of a run on the CPU, and on a card.
   int64_t ctx = 0;
   int64_t weight_memory_bytes = 0, card_weight_bytes = 0;
-  int64_t kv_bytes = 0;  // in f16 on both
+  // The KV cache in f16 of one sequence of ctx tokens. A card evaluates a prompt in larger chunks,
+  // so that it needs a larger cache if the model has a sliding window.
+  int64_t kv_bytes = 0, card_kv_bytes = 0;
 };
 
 //   ctx  tokens of context; 0: the trained context

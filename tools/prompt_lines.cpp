@@ -22,10 +22,11 @@ int64_t integer_of(const char* name, const Json& value, int64_t least, int64_t m
   return n;
 }
 
-float number_of(const char* name, const Json& value, double least, double most) {
+float number_of(const char* name, const Json& value, const NumberRange& range) {
   MINFER_REQUIRE(Input, value.is_number(), "\"", name, "\" is no number");
   const double x = value.get<double>();
-  MINFER_REQUIRE(Input, x >= least && x <= most, "\"", name, "\" is not in ", least, " ... ", most);
+  MINFER_REQUIRE(Input, x >= range.least && x <= range.most, "\"", name, "\" is not in ",
+                 range.least, " ... ", range.most);
   return static_cast<float>(x);
 }
 
@@ -79,19 +80,23 @@ class LineParser {
                  const Json& v) { p.generate().n_predict = integer_of(n, v, -1, kMaxTokens); }},
         {"seed", [](LineParser& p, const char* n,
                     const Json& v) { p.line_.seed = uint64_t(integer_of(n, v, 0, INT64_MAX)); }},
-        {"temp", [](LineParser& p, const char* n,
-                    const Json& v) { p.sampler().temperature = number_of(n, v, 0, 100); }},
-        {"temperature", [](LineParser& p, const char* n,
-                           const Json& v) { p.sampler().temperature = number_of(n, v, 0, 100); }},
+        {"temp",
+         [](LineParser& p, const char* n, const Json& v) {
+           p.sampler().temperature = number_of(n, v, kTemperatureRange);
+         }},
+        {"temperature",
+         [](LineParser& p, const char* n, const Json& v) {
+           p.sampler().temperature = number_of(n, v, kTemperatureRange);
+         }},
         {"top_k", [](LineParser& p, const char* n,
                      const Json& v) { p.sampler().top_k = integer_of(n, v, 0, INT32_MAX); }},
         {"top_p", [](LineParser& p, const char* n,
-                     const Json& v) { p.sampler().top_p = number_of(n, v, 0, 1); }},
+                     const Json& v) { p.sampler().top_p = number_of(n, v, kTopPRange); }},
         {"min_p", [](LineParser& p, const char* n,
-                     const Json& v) { p.sampler().min_p = number_of(n, v, 0, 1); }},
+                     const Json& v) { p.sampler().min_p = number_of(n, v, kMinPRange); }},
         {"repeat_penalty",
          [](LineParser& p, const char* n, const Json& v) {
-           p.sampler().repeat_penalty = number_of(n, v, 0.01, 100);
+           p.sampler().repeat_penalty = number_of(n, v, kRepeatPenaltyRange);
          }},
         {"repeat_last_n",
          [](LineParser& p, const char* n, const Json& v) {
@@ -99,11 +104,11 @@ class LineParser {
          }},
         {"presence_penalty",
          [](LineParser& p, const char* n, const Json& v) {
-           p.sampler().presence_penalty = number_of(n, v, -100, 100);
+           p.sampler().presence_penalty = number_of(n, v, kPenaltyRange);
          }},
         {"frequency_penalty",
          [](LineParser& p, const char* n, const Json& v) {
-           p.sampler().frequency_penalty = number_of(n, v, -100, 100);
+           p.sampler().frequency_penalty = number_of(n, v, kPenaltyRange);
          }},
         {"logit_bias", [](LineParser& p, const char* n, const Json& v) { p.logit_bias(n, v); }},
         {"stop", [](LineParser& p, const char* n, const Json& v) { p.stop(n, v); }},
@@ -113,7 +118,7 @@ class LineParser {
            p.generate().ignore_eos = v.get<bool>();
          }},
         {"logprobs", [](LineParser& p, const char* n, const Json& v) {
-           p.generate().n_logprobs = integer_of(n, v, 0, 1000);
+           p.generate().n_logprobs = integer_of(n, v, 0, kMostLogprobs);
          }}};
     const auto field = fields.find(name);
     MINFER_REQUIRE(Input, field != fields.end(), "no field is called ", shortened(name),
@@ -147,7 +152,7 @@ class LineParser {
     MINFER_REQUIRE(Input, value.is_object(), "\"", name, "\" is no object of token ids");
     for (const auto& [id, bias] : value.items()) {
       sampler().logit_bias.emplace_back(parse_id(id, model_.spec.vocab_size),
-                                        number_of(name, bias, -1e30, 1e30));
+                                        number_of(name, bias, {-1e30f, 1e30f}));
     }
   }
   void stop(const char* name, const Json& value) {

@@ -86,8 +86,8 @@ void CpuBackend::attend(const AttentionArgs& args, const SequenceRows& sequence)
     step = ceil_div(step, 2);
   }
   const int64_t n_seen = args.window == 0 ? sequence.end() : std::min(args.window, sequence.end());
-  const double products = 2 * double(args.q.n_elements()) * double(n_seen);
-  for_pieces(cache.n_kv_heads * ceil_div(rows, step), products, [&](int64_t i, int thread) {
+  const double n_multiplies = 2 * double(args.q.n_elements()) * double(n_seen);
+  for_pieces(cache.n_kv_heads * ceil_div(rows, step), n_multiplies, [&](int64_t i, int thread) {
     const int64_t head = i % cache.n_kv_heads, block = i / cache.n_kv_heads;
     AttentionPiece piece = whole;
     piece.out += head * n_group * head_dim;

@@ -11,7 +11,7 @@
 
 namespace minfer {
 
-// Panels of codes hold whole steps, or one group a row.
+// Panels of codes consist of whole steps, so a group must too, or be the whole row.
 bool cpu_keeps_groups(int64_t in_dim, int64_t group) {
   return group == in_dim || group % (cpu::kBrick / 2) == 0;
 }
@@ -148,7 +148,7 @@ KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_
     layer.key_scales = allocate(DType::F32, scales);
     layer.value_scales = allocate(DType::F32, scales);
   }
-  // Whole vectors are read, also where only some of their lanes have been written.
+  // Kernels read whole vectors, even if only some of their lanes have been written.
   for (const Tensor& part : {layer.keys.view(), layer.values.view(), layer.key_scales.view(),
                              layer.value_scales.view()}) {
     if (part) std::memset(part.data, 0, static_cast<size_t>(part.n_bytes()));

@@ -10,20 +10,20 @@
 
 namespace minfer::cpu {
 
-// Rows of x, all but its last dim.
+// Number of rows of x: the product of all dims but the last.
 inline int64_t n_rows(const Tensor& x) {
   MINFER_CHECK(x.shape.last() > 0, "rows of ", x.shape);
   return x.n_elements() / x.shape.last();
 }
 
-// Query rows of one attention piece: they share one reading of keys and values.
+// Query rows of one attention piece, for which keys and values are read once.
 constexpr int64_t kAttentionRows = 112;
 
-// The form in which the kernels of a matrix take the input.
+// The form of the input that the kernels of a matrix take.
 struct MatmulInputForm {
   enum class Kind { Float, Rounded, Codes, Bytes };
   Kind kind;
-  int64_t step = 0;  // of Codes with mins and of Bytes
+  int64_t step = 0;  // Codes with mins, and Bytes
   int zero_code = 0;
   bool operator==(const MatmulInputForm&) const = default;
 };
@@ -31,21 +31,21 @@ struct MatmulInputForm {
 // The input in one of the forms.
 struct MatmulInput {
   MatmulInputForm::Kind kind;
-  FloatInput floats;         // of Codes; x alone of Float and Rounded
-  const InputBlock* blocks;  // of Bytes
+  FloatInput floats;         // Codes; for Float and Rounded only x
+  const InputBlock* blocks;  // Bytes
 };
 
-// One product, cut into pieces.
+// One matmul, cut into pieces.
 struct MatmulJob {
   const Matrix* w;
   MatmulPiece whole;
-  PackedCodes codes;  // of quantized weights
+  PackedCodes codes;  // quantized weights only
   int64_t step_tokens, step_panels, panel_pieces, n_pieces;
 };
 
-// Backend on the host: checks shapes, splits an operation into pieces for the thread pool and calls
-// the kernels of one instruction set. The floating-point environment stays the default one:
-// subnormal numbers are kept, on every thread.
+// The backend on the host: it checks shapes, splits an operation into pieces for the thread pool
+// and calls the kernels of one instruction set. The floating-point environment stays the default
+// one: subnormal numbers are kept, on every thread.
 class CpuBackend final : public Backend {
  public:
   CpuBackend(const CpuKernels& kernels, int n_threads, Activations activations);
@@ -61,7 +61,7 @@ class CpuBackend final : public Backend {
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
   int64_t packed_bytes(const StoredMatrix& w) const override;
-  int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
+  int64_t matmul_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override;
 
@@ -78,7 +78,7 @@ class CpuBackend final : public Backend {
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void softmax(Tensor out, Tensor x) override;
 
-  void matmuls(Tensor x, std::span<const Product> products) override;
+  void matmuls(Tensor x, std::span<const Matmul> calls) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void attention(const AttentionArgs& args) override;
@@ -93,11 +93,12 @@ class CpuBackend final : public Backend {
   void synchronize() override {}  // every call returns when it is done
 
  private:
-  // f(begin, end) over ranges of [0, n), on all threads where n * cost is worth it; cost in
-  // elements read or written.
+  // Calls f(begin, end) for ranges of [0, n), on all threads if n * cost is worth it. `cost`:
+  // elements read or written for each of the n.
   template <typename F>
   void for_ranges(int64_t n, int64_t cost, F&& f) {
-    // Elements below which waking another thread costs more than it gains, and of one piece.
+    // Below kSerialElements, waking another thread costs more than it gains. A piece has about
+    // kPieceElements.
     constexpr int64_t kSerialElements = 32768, kPieceElements = 8192;
     if (n * cost < kSerialElements) {
       if (n > 0) f(int64_t{0}, n);
@@ -108,12 +109,12 @@ class CpuBackend final : public Backend {
       f(piece * step, std::min(n, (piece + 1) * step));
     });
   }
-  // f(piece, thread) for n_pieces of an operation of that many products, on all threads where they
-  // are worth it.
+  // Calls f(piece, thread) for n_pieces pieces of an operation with n_multiplies multiplications,
+  // on all threads if that is worth it.
   template <typename F>
-  void for_pieces(int64_t n_pieces, double products, F&& f) {
-    constexpr double kSerialProducts = 128 << 10;  // some microseconds
-    if (products >= kSerialProducts) return pool_.parallel_for(n_pieces, f);
+  void for_pieces(int64_t n_pieces, double n_multiplies, F&& f) {
+    constexpr double kSerialMultiplies = 128 << 10;  // some microseconds
+    if (n_multiplies >= kSerialMultiplies) return pool_.parallel_for(n_pieces, f);
     for (int64_t piece = 0; piece < n_pieces; ++piece) f(piece, 0);
   }
   void attend(const AttentionArgs& args, const SequenceRows& sequence);
@@ -122,23 +123,23 @@ class CpuBackend final : public Backend {
   float* scratch(int thread);
 
   MatmulInputForm matmul_input_form(const Matrix& w) const;
-  // x [n_rows, in_dim] in that form, which `w` takes; valid until the next call.
+  // x [n_rows, in_dim] in the form that `w` takes; valid until the next call.
   MatmulInput matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,
                            const Matrix& w);
-  MatmulJob matmul_job(const Product& product, int64_t n_tokens) const;
+  MatmulJob matmul_job(const Matmul& call, int64_t n_tokens) const;
   void run_matmul_piece(const MatmulJob& job, const MatmulInput& input, int64_t i, int thread);
   FloatInput float_input(const float* x, int64_t n_rows, int64_t in_dim, const PackedCodes& w);
   const InputBlock* byte_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
                                int zero_code);
-  const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // to int8 and back
+  const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // via int8
   template <typename T>
-  T* input_memory(DeviceTensor& memory, int64_t n);  // grows and stays
+  T* input_memory(DeviceTensor& memory, int64_t n);  // grows and is kept
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
   Activations activations_;
   InputForm input_form_;
-  std::vector<MatmulJob> jobs_;  // of the matmul under way
+  std::vector<MatmulJob> jobs_;  // of the current matmul
   DeviceTensor scratch_;         // [n_threads, floats]
   DeviceTensor padded_input_, input_sums_, input_blocks_;
 };

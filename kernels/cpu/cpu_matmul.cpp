@@ -1,4 +1,4 @@
-// Matmul of the CPU backend: the forms of its input, and how it is cut into pieces.
+// Matmuls of the CPU backend: the forms of the input, and how the work is cut into pieces.
 
 #include <algorithm>
 
@@ -8,10 +8,11 @@
 namespace minfer::cpu {
 namespace {
 
-// One piece of a matvec: a few microseconds of streaming, for which a thread may wait at the end.
-constexpr int64_t kMatvecPieceBytes = 64 << 10;
+// One piece of a GEMV: a few microseconds of streaming, for which other threads may wait at the
+// end.
+constexpr int64_t kGemvPieceBytes = 64 << 10;
 
-// Sixteen chains, then those in order.
+// Sums in sixteen chains, then adds these in order.
 float sum_of(const float* x, int64_t n) {
   float lanes[kPanel] = {}, sum = 0;
   for (int64_t i = 0; i < n; i += kPanel) {
@@ -21,19 +22,19 @@ float sum_of(const float* x, int64_t n) {
   return sum;
 }
 
-ByteProducts::Matmul byte_product(const ByteProducts& products, InputForm form) {
+ByteMatmuls::Matmul byte_matmul(const ByteMatmuls& matmuls, InputForm form) {
   switch (form) {
     case InputForm::Symmetric:
-      return products.symmetric;
+      return matmuls.symmetric;
     case InputForm::Asymmetric:
-      return products.asymmetric;
+      return matmuls.asymmetric;
     case InputForm::Planes:
-      return products.planes;
+      return matmuls.planes;
   }
   return nullptr;
 }
 
-CpuKernels::Matmul float_product(const CpuKernels& kernels, DType dtype) {
+CpuKernels::Matmul float_matmul(const CpuKernels& kernels, DType dtype) {
   return dtype == DType::F32   ? kernels.matmul_f32
          : dtype == DType::F16 ? kernels.matmul_f16
                                : kernels.matmul_bf16;
@@ -80,7 +81,7 @@ const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t
   const int64_t row_blocks = n_input_blocks(in_dim) * n_planes(format.form);
   auto* const blocks =
       input_memory<InputBlock>(input_blocks_, (n_rows + kSpareInputRows) * row_blocks);
-  const ByteProducts& bytes = kernels_.bytes;
+  const ByteMatmuls& bytes = kernels_.bytes;
   const auto quantize = format.form == InputForm::Planes ? bytes.quantize_planes : bytes.quantize;
   for_ranges(n_rows, 2 * in_dim, [&](int64_t begin, int64_t end) {
     quantize(blocks + begin * row_blocks, x + begin * in_dim, end - begin, in_dim, format);
@@ -88,10 +89,10 @@ const InputBlock* CpuBackend::byte_input(const float* x, int64_t n_rows, int64_t
   return blocks;
 }
 
-// The input of quantized weights in blocks of bytes, and padded where its rows are not whole
-// blocks.
-int64_t CpuBackend::products_workspace_bytes(int64_t n_rows,
-                                             std::span<const StoredMatrix> matrices) const {
+// The input in blocks of bytes, for quantized weights or quantized activations; and a padded copy
+// where rows are not whole blocks.
+int64_t CpuBackend::matmul_workspace_bytes(int64_t n_rows,
+                                           std::span<const StoredMatrix> matrices) const {
   int64_t n_bytes = 0;
   for (const StoredMatrix& w : matrices) {
     const bool has_codes = w.groups && cpu_keeps_groups(w.in_dim, w.groups->group);
@@ -149,11 +150,11 @@ MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x
   return input;
 }
 
-MatmulJob CpuBackend::matmul_job(const Product& product, int64_t n_tokens) const {
-  const Matrix& w = product.w;
+MatmulJob CpuBackend::matmul_job(const Matmul& call, int64_t n_tokens) const {
+  const Matrix& w = call.w;
   const int64_t panels = n_panels(w.out_dim);
   MatmulJob job{.w = &w,
-                .whole = {.out = product.out.as<float>(),
+                .whole = {.out = call.out.as<float>(),
                           .x = nullptr,
                           .w = w.storage.view().data,
                           .in_dim = w.in_dim,
@@ -162,20 +163,21 @@ MatmulJob CpuBackend::matmul_job(const Product& product, int64_t n_tokens) const
                           .token_end = n_tokens,
                           .panel_begin = 0,
                           .panel_end = panels,
-                          .accumulate = product.accumulate,
+                          .accumulate = call.accumulate,
                           .scratch = nullptr},
                 .codes = is_float(w.dtype) ? PackedCodes{} : packed_codes(w),
                 .step_tokens = std::max<int64_t>(n_tokens, 1),
                 .step_panels = kMaxMatmulPanels,
                 .panel_pieces = 0,
                 .n_pieces = 0};
-  // With few tokens the weights are streamed: small pieces of panels. With many, pieces are as
-  // large as the caches allow, but not so large that one thread waits for another's last piece.
+  // With few tokens the weights are streamed, in small pieces of panels. With many, pieces are as
+  // large as the caches allow, but small enough that no thread waits long for the last piece of
+  // another.
   const int64_t min_pieces = pool_.n_threads() == 1 ? 1 : 4 * pool_.n_threads();
   if (n_tokens < kManyTokens) {
     const int64_t panel_bytes = w.n_bytes / panels;
     job.step_panels = std::min(
-        {kMaxMatmulPanels, ceil_div(kMatvecPieceBytes, panel_bytes), ceil_div(panels, min_pieces)});
+        {kMaxMatmulPanels, ceil_div(kGemvPieceBytes, panel_bytes), ceil_div(panels, min_pieces)});
     job.step_panels = align_up(job.step_panels, kMaxTilePanels);
   } else {
     job.step_tokens = ceil_div(n_tokens, ceil_div(n_tokens, kMaxMatmulTokens));
@@ -202,32 +204,33 @@ void CpuBackend::run_matmul_piece(const MatmulJob& job, const MatmulInput& input
   switch (input.kind) {
     case MatmulInputForm::Kind::Float:
     case MatmulInputForm::Kind::Rounded:
-      return float_product(kernels_, job.w->dtype)(piece);
+      return float_matmul(kernels_, job.w->dtype)(piece);
     case MatmulInputForm::Kind::Codes:
       return kernels_.matmul_codes(piece, job.codes, input.floats);
     case MatmulInputForm::Kind::Bytes:
-      return byte_product(kernels_.bytes, input_form_)(piece, job.codes, input.blocks);
+      return byte_matmul(kernels_.bytes, input_form_)(piece, job.codes, input.blocks);
   }
 }
 
-void CpuBackend::matmuls(Tensor x, std::span<const Product> products) {
+void CpuBackend::matmuls(Tensor x, std::span<const Matmul> calls) {
   const int64_t n_tokens = n_rows(x);
-  for (const auto& [out, w, _] : products) {
+  for (const auto& [out, w, _] : calls) {
     MINFER_CHECK(
         x.shape.last() == w.in_dim && out.shape.last() == w.out_dim && n_rows(out) == n_tokens,
         "matmul: x ", x.shape, ", w [", w.out_dim, ", ", w.in_dim, "], out ", out.shape);
   }
-  // Neighbours that take the input in the same form share it, and one loop over their pieces.
-  for (size_t begin = 0, end = 0; begin < products.size(); begin = end) {
-    const MatmulInputForm form = matmul_input_form(products[begin].w);
+  // Calls next to each other with the same form of the input use one copy of it, and run as one
+  // loop.
+  for (size_t begin = 0, end = 0; begin < calls.size(); begin = end) {
+    const MatmulInputForm form = matmul_input_form(calls[begin].w);
     int64_t n_pieces = 0, out_dims = 0;
     jobs_.clear();
-    for (; end < products.size() && matmul_input_form(products[end].w) == form; ++end) {
-      jobs_.push_back(matmul_job(products[end], n_tokens));
+    for (; end < calls.size() && matmul_input_form(calls[end].w) == form; ++end) {
+      jobs_.push_back(matmul_job(calls[end], n_tokens));
       n_pieces += jobs_.back().n_pieces;
-      out_dims += products[end].w.out_dim;
+      out_dims += calls[end].w.out_dim;
     }
-    const MatmulInput input = matmul_input(form, x.as<const float>(), n_tokens, products[begin].w);
+    const MatmulInput input = matmul_input(form, x.as<const float>(), n_tokens, calls[begin].w);
     const double multiplications = double(n_tokens) * double(x.shape.last()) * double(out_dims);
     for_pieces(n_pieces, multiplications, [&](int64_t i, int thread) {
       const MatmulJob* job = jobs_.data();

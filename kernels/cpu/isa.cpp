@@ -18,12 +18,12 @@ struct Isa {
 #if defined(__x86_64__)
 const CpuKernels& avx512_or_vnni_kernels() {
   static const CpuKernels kernels = avx512_kernels(
-      __builtin_cpu_supports("avx512vnni") ? avx512_vnni_products() : avx2_kernels().bytes);
+      __builtin_cpu_supports("avx512vnni") ? avx512_vnni_matmuls() : avx2_kernels().bytes);
   return kernels;
 }
 #endif
 
-// The best one last.
+// The best instruction set is last.
 auto all_isas() {
 #if defined(__x86_64__)
   const bool avx2 = __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") &&

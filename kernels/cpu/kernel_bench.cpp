@@ -6,13 +6,13 @@
 #include "kernels/base/math.h"
 #include "kernels/bench.h"
 
-// The operations of the CPU's backend at shapes of Llama-2-7B.
+// Times the operations of the CPU backend at shapes of Llama-2-7B.
 namespace minfer {
 namespace {
 
 constexpr int64_t kDim = 4096, kFfnDim = 11008, kVocab = 32000, kHeads = 32, kHeadDim = 128;
 constexpr int64_t kTokens = 512;                  // of a prompt
-constexpr int64_t kColdBytes = int64_t{1} << 29;  // tensors in rotation: more than caches hold
+constexpr int64_t kColdBytes = int64_t{1} << 29;  // tensors used in turn: more than the caches hold
 constexpr int kMinRuns = 3, kMaxRuns = 50;
 constexpr double kEnoughSeconds = 0.3;  // of one kernel
 
@@ -28,7 +28,7 @@ class KernelBench {
   }
 
  private:
-  // Calls op(i) for i = 0, 1, ..., and tells of the fastest.
+  // Calls op(i) for i = 0, 1, ..., and reports the fastest call.
   template <typename F>
   void time(const std::string& kernel, const std::string& shape, Bound bound, double work,
             const F& op) {
@@ -44,7 +44,7 @@ class KernelBench {
     choice_.done({kernel, shape, bound, best, work});
   }
 
-  // op(out, x) over [kTokens, dim], which moves `tensors` tensors of that size.
+  // Times op(out, x) over [kTokens, dim], which moves `tensors` tensors of that size.
   template <typename F>
   void row_op(const char* kernel, int64_t dim, int tensors, const F& op) {
     const std::string shape = cat(kTokens, " x ", dim, " f32");
@@ -84,11 +84,11 @@ class KernelBench {
     });
   }
 
-  // pack(): one matrix.
+  // Times a matmul; pack() makes one matrix.
   template <typename Pack>
   void matmul(const char* type, int64_t n_tokens, int64_t out_dim, int64_t in_dim,
               const Pack& pack) {
-    const char* const kernel = n_tokens == 1 ? "matvec" : "gemm";
+    const char* const kernel = n_tokens == 1 ? "gemv" : "gemm";
     const std::string shape = cat(n_tokens, " x ", out_dim, " x ", in_dim, " ", type);
     if (!choice_.wants(kernel, shape)) return;
     std::vector<Matrix> w;

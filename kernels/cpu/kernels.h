@@ -94,7 +94,7 @@ struct KvAppend {
 };
 
 // The matmuls of quantized weights with inputs quantized to int8, one for each InputForm.
-struct ByteProducts {
+struct ByteMatmuls {
   using Matmul = void (*)(const MatmulPiece&, const PackedCodes&, const InputBlock*);
   // x [n_rows, cols]; out [n_rows, n_input_blocks(cols), n_planes(format.form)]
   using Quantize = void (*)(InputBlock* out, const float* x, int64_t n_rows, int64_t cols,
@@ -116,7 +116,7 @@ struct CpuKernels {
   const char* name;
   Matmul matmul_f32, matmul_f16, matmul_bf16;
   MatmulCodes matmul_codes;
-  ByteProducts bytes;
+  ByteMatmuls bytes;
   Attention attention_f32, attention_f16, attention_u8;
   Append kv_append_f32, kv_append_f16, kv_append_u8;
 
@@ -144,8 +144,8 @@ struct CpuKernels {
 const CpuKernels& reference_kernels();
 #if defined(__x86_64__)
 const CpuKernels& avx2_kernels();
-CpuKernels avx512_kernels(const ByteProducts& bytes);
-ByteProducts avx512_vnni_products();
+CpuKernels avx512_kernels(const ByteMatmuls& bytes);
+ByteMatmuls avx512_vnni_matmuls();
 #endif
 
 }  // namespace minfer::cpu

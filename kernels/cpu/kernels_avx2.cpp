@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-// The instruction set first, then what is written over it.
+// The instruction set comes first, then the code that is written with it.
 // clang-format off
 #include "kernels/cpu/simd_avx2.h"
 #include "kernels/cpu/vector_math.h"

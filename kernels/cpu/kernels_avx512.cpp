@@ -5,7 +5,7 @@
 
 #include "kernels/cpu/kernels.h"
 
-// The instruction set first, then what is written over it.
+// The instruction set comes first, then the code that is written with it.
 // clang-format off
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_math.h"
@@ -18,6 +18,6 @@
 
 namespace minfer::cpu {
 
-CpuKernels avx512_kernels(const ByteProducts& bytes) { return vector_kernels(bytes); }
+CpuKernels avx512_kernels(const ByteMatmuls& bytes) { return vector_kernels(bytes); }
 
 }  // namespace minfer::cpu

@@ -1,9 +1,9 @@
-// The products of bytes for AVX-512 F, BW, DQ, VL and VNNI; built with those flags on x86-64 alone.
+// The int8 matmuls for AVX-512 F, BW, DQ, VL and VNNI; built with those flags on x86-64 alone.
 // Everything here and in what it includes is local to this file, see kernels.h.
 
 #include "kernels/cpu/kernels.h"
 
-// The instruction set first, then what is written over it.
+// The instruction set comes first, then the code that is written with it.
 // clang-format off
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_math.h"
@@ -16,7 +16,7 @@
 
 namespace minfer::cpu {
 
-ByteProducts avx512_vnni_products() {
+ByteMatmuls avx512_vnni_matmuls() {
   return {.symmetric = matmul_bytes<InputForm::Symmetric>,
           .asymmetric = matmul_bytes<InputForm::Asymmetric>,
           .quantize = quantize_input,

@@ -32,7 +32,7 @@ double best_seconds(F&& pass) {
   return best;
 }
 
-// Results that nobody reads, kept so that the work is not optimized away.
+// Results that are never read, kept so that the work is not optimized away.
 struct alignas(64) Sink {
   std::atomic<uint32_t> words{0};
   std::atomic<float> flops{0};

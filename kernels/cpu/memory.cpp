@@ -19,7 +19,7 @@ DeviceTensor allocate_tensor(DType dtype, const Shape& shape) {
   void* memory = ::operator new(n_bytes, alignment, std::nothrow);
   MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");
 #if defined(__linux__)
-  if (huge) madvise(memory, n_bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // a wish, no more
+  if (huge) madvise(memory, n_bytes / kHugePage * kHugePage, MADV_HUGEPAGE);  // only a hint
 #endif
   return {Tensor{memory, dtype, shape}, [alignment](void* p) { ::operator delete(p, alignment); }};
 }

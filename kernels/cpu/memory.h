@@ -4,7 +4,7 @@
 
 namespace minfer::cpu {
 
-// Host memory for a tensor, not initialized; large ones are asked to lie in huge pages.
+// Host memory for a tensor, not initialized. For large tensors it asks for huge pages.
 DeviceTensor allocate_tensor(DType dtype, const Shape& shape);
 
 }  // namespace minfer::cpu

@@ -4,8 +4,8 @@
 
 namespace minfer::cpu {
 
-// Sixteen rows of host [out, in], a float type, into one panel of `panels` [n_panels, in, kPanel],
-// of the same type.
+// Packs sixteen rows of host [out, in], of a float type, into one panel of `panels` [n_panels, in,
+// kPanel], of the same type.
 void pack_panel(const Tensor& panels, const Tensor& host, int64_t panel);
 
 // out[i] = element [row, i] of panels with in_dim columns.

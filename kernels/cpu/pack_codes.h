@@ -9,13 +9,13 @@
 
 namespace minfer::cpu {
 
-// One row of a quantized matrix on its way into a panel.
+// One row of a quantized matrix, before it is packed into a panel.
 struct CodeRow {
-  std::vector<uint8_t> codes;       // [padded_cols(in_dim)], one a byte; 0 past in_dim
-  std::vector<float> scales, mins;  // [in_dim / group]; mins empty where there are none
+  std::vector<uint8_t> codes;       // [padded_cols(in_dim)], one per byte; 0 past in_dim
+  std::vector<float> scales, mins;  // [in_dim / group]; mins: may be empty
 };
 
-// A quantized matrix that is to be packed, whatever it comes from.
+// A quantized matrix to be packed, whatever its source.
 struct CodeRows {
   int64_t out_dim, in_dim, group;
   int bits;
@@ -24,16 +24,16 @@ struct CodeRows {
   std::function<void(CodeRow&, int64_t row)> read;  // called from any thread
 };
 
-CodeRows code_rows(const QuantizedMatrix& host);  // host outlives it
-CodeRows code_rows(const Tensor& host);           // of a Q type; host's data outlives it
+CodeRows code_rows(const QuantizedMatrix& host);  // host must outlive it
+CodeRows code_rows(const Tensor& host);           // of a Q type; host's data must outlive it
 
-// The memory of `rows` packed, not yet filled; `allocate` makes its tensors.
+// Allocates the packed matrix of `rows`, not yet filled; `backend` allocates its tensors.
 Matrix allocate_codes(const CodeRows& rows, Backend& backend);
 void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel);
 
 PackedCodes packed_codes(const Matrix& matrix);
 
-// out[i] = element [row, i], as dequantize_row has it.
+// out[i] = element [row, i], with the same value as dequantize_row.
 void unpack_code_row(float* out, const Matrix& matrix, int64_t row);
 
 }  // namespace minfer::cpu

@@ -1,5 +1,5 @@
-// Products with quantized weights in plain loops; see quantized_layout.h for the order of every
-// sum, here without fusing.
+// Matmuls with quantized weights in plain loops. quantized_layout.h has the order of every sum;
+// here multiplications and additions are not fused.
 
 #include "kernels/cpu/reference_quantized.h"
 
@@ -24,7 +24,7 @@ void unpack_step(uint8_t* to, const uint8_t* codes, int64_t step) {
   }
 }
 
-// One panel: for each step its codes and scales go to add_step(totals of token 0, ...).
+// Calls `add` for each step of each panel and each token, and writes the totals.
 //   add  (total [kPanel], token, step, codes [step][kPanel], scales [kPanel], mins or null)
 template <typename Add>
 void matmul(const MatmulPiece& piece, const PackedCodes& w, Add&& add) {
@@ -103,7 +103,7 @@ void reference_matmul_codes(const MatmulPiece& piece, const PackedCodes& w,
          });
 }
 
-// Products of both forms: the symmetric one has minus_zero 0.
+// Both int8 forms: the symmetric one has minus_zero 0.
 void reference_matmul_int8(const MatmulPiece& piece, const PackedCodes& w,
                            const InputBlock* input) {
   const int zero = w.zero_code();

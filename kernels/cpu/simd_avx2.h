@@ -12,7 +12,7 @@ namespace minfer::cpu {
 namespace {
 
 constexpr const char* kIsaName = "avx2";
-// Register tile of the matmuls: tokens times panels in flight, of 16 registers.
+// Register tile of the f32 matmuls: tokens times panels in flight, in 16 registers.
 constexpr int kTileTokens = 6, kTilePanels = 1;
 constexpr int kFmaChains = 6;  // F32x16 in flight that hide the latency of multiply-adds
 
@@ -20,7 +20,7 @@ struct F32x16 {
   __m256 lo, hi;
 };
 
-// Lanes i < n of the lower (or, with n - 8, the upper) half.
+// Mask of lanes i < n of the lower (or, with n - 8, the upper) half.
 inline __m256i first_lanes(int64_t n) {
   return _mm256_cmpgt_epi32(_mm256_set1_epi32(int(n)), _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7));
 }
@@ -38,7 +38,7 @@ inline F32x16 load(const bf16* p) {
   const auto* halves = reinterpret_cast<const __m128i*>(p);
   return {bf16_to_f32(_mm_loadu_si128(halves)), bf16_to_f32(_mm_loadu_si128(halves + 1))};
 }
-// Codes of a quantized cache.
+// Loads codes of a quantized cache as code - kKvZeroCode.
 inline __m256 codes_to_f32(__m128i codes) {  // of the lower eight bytes
   return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
                        _mm256_set1_ps(float(kKvZeroCode)));
@@ -50,7 +50,7 @@ inline F32x16 load(const uint8_t* p) {
 inline __m256 masked_load(const float* p, __m256i lanes, __m256 fill) {
   return _mm256_blendv_ps(fill, _mm256_maskload_ps(p, lanes), _mm256_castsi256_ps(lanes));
 }
-// The first n lanes, the others `fill`.
+// Loads the first n lanes; the others are `fill`.
 inline F32x16 load_first(const float* p, int64_t n, float fill) {
   const __m256 other = _mm256_set1_ps(fill);
   return {masked_load(p, first_lanes(n), other), masked_load(p + 8, first_lanes(n - 8), other)};
@@ -65,12 +65,12 @@ inline void store(f16* p, F32x16 x) {
   _mm_storeu_si128(halves + 1,
                    _mm256_cvtps_ph(x.hi, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Sixteen whole numbers as 16-bit ones; what 16 bits do not hold goes to the nearest.
+// Converts sixteen whole numbers to 16 bits, saturated.
 inline __m256i to_i16(F32x16 x) {
   return _mm256_permute4x64_epi64(
       _mm256_packs_epi32(_mm256_cvtps_epi32(x.lo), _mm256_cvtps_epi32(x.hi)), 0xd8);
 }
-// Whole numbers in [0, 255]
+// Stores whole numbers in [0, 255].
 inline void store(uint8_t* p, F32x16 x) {
   const __m256i words = to_i16(x);
   _mm_storeu_si128(
@@ -101,7 +101,7 @@ inline F32x16 round(F32x16 a) {
   constexpr int kNearest = _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC;
   return {_mm256_round_ps(a.lo, kNearest), _mm256_round_ps(a.hi, kNearest)};
 }
-// Where a lane of b is no number, so is the result's.
+// If a lane of b is NaN, so is that of the result.
 inline F32x16 max(F32x16 a, F32x16 b) {
   return {_mm256_max_ps(a.lo, b.lo), _mm256_max_ps(a.hi, b.hi)};
 }
@@ -122,7 +122,7 @@ inline F32x16 where_less(F32x16 a, F32x16 b, F32x16 x, F32x16 y) {
   return {_mm256_blendv_ps(y.lo, x.lo, _mm256_cmp_ps(a.lo, b.lo, _CMP_LT_OQ)),
           _mm256_blendv_ps(y.hi, x.hi, _mm256_cmp_ps(a.hi, b.hi, _CMP_LT_OQ))};
 }
-// In two steps, as 2^128 is no number.
+// In two steps, because 2^128 is not a finite float.
 inline __m256 times_power_of_2(__m256 a, __m256 n) {
   const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
   const __m256i one = _mm256_set1_epi32(127), rest = _mm256_sub_epi32(whole, half);
@@ -140,14 +140,14 @@ inline F32x16 times_power_of_2(F32x16 a, F32x16 n) {
 inline __m256 upper_half(F32x16 a) { return a.hi; }
 inline __m256 lower_half(F32x16 a) { return a.lo; }
 
-// 16 floats c s c s ... as 8 c and 8 s
+// Loads 16 floats c s c s ... as 8 c and 8 s
 inline void load_pairs(const float* p, __m256& first, __m256& second) {
   const __m256 a = _mm256_loadu_ps(p), b = _mm256_loadu_ps(p + 8);
   const __m256i order = _mm256_setr_epi32(0, 1, 4, 5, 2, 3, 6, 7);  // pairs of lanes across halves
   first = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(a, b, 0x88), order);
   second = _mm256_permutevar8x32_ps(_mm256_shuffle_ps(a, b, 0xdd), order);
 }
-// 32 floats c s c s ... as 16 c and 16 s
+// Loads 32 floats c s c s ... as 16 c and 16 s
 inline void load_pairs(const float* p, F32x16& first, F32x16& second) {
   load_pairs(p, first.lo, second.lo);
   load_pairs(p + 16, first.hi, second.hi);
@@ -168,7 +168,7 @@ inline void store_words(uint32_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.hi);
 }
 
-// Quantized codes in words, see quantized_layout.h.
+// Quantized codes in words: quantized_layout.h.
 inline U32x16 load_codes(const uint8_t* p) {
   return {_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)),
           _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p + 32))};
@@ -185,11 +185,11 @@ inline U32x16 high_nibbles(U32x16 a) {
   return low_nibbles({_mm256_srli_epi32(a.lo, 4), _mm256_srli_epi32(a.hi, 4)});
 }
 
-// What codes are as numbers: code - zero.
+// The values of codes: code - zero.
 template <int kBits>
 struct CodeValues {
   explicit CodeValues(int zero) : zeros(_mm256_set1_ps(float(zero))) {}
-  // The kBits from bit kShift of each word on.
+  // The codes of kBits bits from bit kShift of each word on.
   template <int kShift>
   F32x16 at(U32x16 words) const {
     return {value<kShift>(words.lo), value<kShift>(words.hi)};
@@ -203,7 +203,7 @@ struct CodeValues {
   __m256 zeros;
 };
 
-// For quantizing inputs. As bits, magnitudes have the order of their values, and NaN is above all.
+// For quantizing inputs. The bits of magnitudes have the order of the values, with NaN above all.
 inline U32x16 magnitude_bits(F32x16 a) {
   const F32x16 magnitude = abs(a);
   return {_mm256_castps_si256(magnitude.lo), _mm256_castps_si256(magnitude.hi)};
@@ -217,7 +217,7 @@ inline uint32_t max_lane(U32x16 a) {
   by4 = _mm_max_epu32(by4, _mm_shuffle_epi32(by4, 0x4e));
   return uint32_t(_mm_cvtsi128_si32(_mm_max_epu32(by4, _mm_shuffle_epi32(by4, 0xb1))));
 }
-// Whole numbers in [-128, 127]
+// Stores whole numbers in [-128, 127].
 inline void store(int8_t* p, F32x16 a) {
   const __m256i words = to_i16(a);
   _mm_storeu_si128(

@@ -13,7 +13,7 @@ namespace minfer::cpu {
 namespace {
 
 constexpr const char* kIsaName = "avx512";
-// Register tile of the matmuls: tokens times panels in flight, of 32 registers.
+// Register tile of the f32 matmuls: tokens times panels in flight, in 32 registers.
 constexpr int kTileTokens = 6, kTilePanels = 4;
 constexpr int kFmaChains = 12;  // F32x16 in flight that hide the latency of multiply-adds
 
@@ -32,13 +32,13 @@ inline F32x16 load(const bf16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-// Codes of a quantized cache.
+// Loads codes of a quantized cache as code - kKvZeroCode.
 inline F32x16 load(const uint8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)),
                         _mm512_set1_ps(float(kKvZeroCode)))};
 }
-// The first n lanes, the others `fill`.
+// Loads the first n lanes; the others are `fill`.
 inline F32x16 load_first(const float* p, int64_t n, float fill) {
   return {_mm512_mask_loadu_ps(_mm512_set1_ps(fill), first_lanes(n), p)};
 }
@@ -47,7 +47,7 @@ inline void store(f16* p, F32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
                       _mm512_cvtps_ph(x.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC));
 }
-// Whole numbers in [0, 255]
+// Stores whole numbers in [0, 255].
 inline void store(uint8_t* p, F32x16 x) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtusepi32_epi8(_mm512_cvtps_epi32(x.v)));
 }
@@ -63,7 +63,7 @@ inline F32x16 fma(F32x16 a, F32x16 b, F32x16 c) { return {_mm512_fmadd_ps(a.v, b
 inline F32x16 round(F32x16 a) {
   return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT | _MM_FROUND_NO_EXC)};
 }
-// Where a lane of b is no number, so is the result's.
+// If a lane of b is NaN, so is that of the result.
 inline F32x16 max(F32x16 a, F32x16 b) { return {_mm512_max_ps(a.v, b.v)}; }
 inline F32x16 min(F32x16 a, F32x16 b) { return {_mm512_min_ps(a.v, b.v)}; }
 inline F32x16 abs(F32x16 a) { return {_mm512_abs_ps(a.v)}; }
@@ -81,7 +81,7 @@ inline F32x16 times_power_of_2(F32x16 a, F32x16 n) { return {_mm512_scalef_ps(a.
 inline __m256 upper_half(F32x16 a) { return _mm512_extractf32x8_ps(a.v, 1); }
 inline __m256 lower_half(F32x16 a) { return _mm512_castps512_ps256(a.v); }
 
-// 32 floats c s c s ... as 16 c and 16 s
+// Loads 32 floats c s c s ... as 16 c and 16 s
 inline void load_pairs(const float* p, F32x16& first, F32x16& second) {
   const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
   const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);
@@ -97,7 +97,7 @@ inline U32x16 load_words(const uint32_t* p) { return {_mm512_loadu_si512(p)}; }
 inline U32x16 operator+(U32x16 a, U32x16 b) { return {_mm512_add_epi32(a.v, b.v)}; }
 inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 
-// Quantized codes in words, see quantized_layout.h.
+// Quantized codes in words: quantized_layout.h.
 inline U32x16 load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store_codes(uint8_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 inline U32x16 low_nibbles(U32x16 a) {
@@ -107,11 +107,11 @@ inline U32x16 high_nibbles(U32x16 a) {
   return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
 }
 
-// What codes are as numbers: code - zero.
+// The values of codes: code - zero.
 template <int kBits>
 struct CodeValues {
   explicit CodeValues(int zero) : zeros(_mm512_set1_ps(float(zero))) {}
-  // The kBits from bit kShift of each word on.
+  // The codes of kBits bits from bit kShift of each word on.
   template <int kShift>
   F32x16 at(U32x16 words) const {
     const __m512i lowest = _mm512_setr4_epi32(int(0xffffff00), int(0xffffff04), int(0xffffff08),
@@ -129,18 +129,18 @@ struct CodeValues<4> {
       : table(_mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
                             _mm512_set1_ps(float(zero)))) {}
   template <int kShift>
-  F32x16 at(U32x16 words) const {  // the permutation looks at the lowest four bits alone
+  F32x16 at(U32x16 words) const {  // the permutation reads the lowest four bits only
     return {
         _mm512_permutexvar_ps(kShift == 0 ? words.v : _mm512_srli_epi32(words.v, kShift), table)};
   }
   __m512 table;
 };
 
-// For quantizing inputs. As bits, magnitudes have the order of their values, and NaN is above all.
+// For quantizing inputs. The bits of magnitudes have the order of the values, with NaN above all.
 inline U32x16 magnitude_bits(F32x16 a) { return {_mm512_castps_si512(abs(a).v)}; }
 inline U32x16 max(U32x16 a, U32x16 b) { return {_mm512_max_epu32(a.v, b.v)}; }
 inline uint32_t max_lane(U32x16 a) { return _mm512_reduce_max_epu32(a.v); }
-// Whole numbers in [-128, 127]
+// Stores whole numbers in [-128, 127].
 inline void store(int8_t* p, F32x16 a) {
   _mm_storeu_si128(reinterpret_cast<__m128i*>(p), _mm512_cvtsepi32_epi8(_mm512_cvtps_epi32(a.v)));
 }

@@ -1,22 +1,23 @@
 #pragma once
 
-// Matmul of inputs in bytes with quantized weights for one instruction set; see quantized_layout.h
-// for the order of every sum. Integers are exact, so every path has the same ones.
+// Matmul of int8 inputs with quantized weights for one instruction set. quantized_layout.h has the
+// order of every sum. Integer sums are exact, so every instruction set has the same ones.
 
 namespace minfer::cpu {
 namespace {
 
-// Columns of which one pass over the tokens is made: their inputs stay in the second-level cache,
-// the codes of a tile's panels in the first.
+// Columns of one pass over the tokens: their inputs stay in the second-level cache, the codes of a
+// tile's panels in the first-level cache.
 constexpr int64_t kDotColumns = 1024;
 
-// Tokens of a tile, which has a row for each plane of them.
+// Tokens of a tile, which has a row for each plane of a token.
 template <InputForm kForm>
 constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
 
 static_assert(kDotRows <= kSpareInputRows);
 
-// Panels of a tile: codes at the first step's columns, scales and mins at the panel's beginning.
+// The panels of a tile: `codes` begins at the columns of the first step, scales and mins at the
+// beginning of the panel.
 template <typename Scale>
 struct DotPanels {
   const uint8_t* codes;
@@ -24,14 +25,14 @@ struct DotPanels {
   int64_t panel_bytes, panel_scales;
 };
 
-inline I32x16 splat_columns(const int8_t* codes) {  // four of them, in each lane
+inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in each lane
   int32_t word;
   __builtin_memcpy(&word, codes, sizeof word);
   return splat_int(word);
 }
 
-// totals[t][p][lane] += products of steps [step_begin, step_end), for kTokens rows of input blocks
-// `input_stride` apart; the tile has a row of sums for each plane of a token
+// totals[t][p][lane] += scaled dot products of steps [step_begin, step_end), for kTokens rows of
+// input blocks `input_stride` apart. The tile has a row of sums for each plane of a token.
 template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
 [[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedCodes& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
@@ -39,7 +40,7 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
   constexpr int kPlanes = n_planes(kForm), kRows = kTokens * kPlanes;
   constexpr bool kAsymmetric = kForm == InputForm::Asymmetric;
-  constexpr int64_t kStepsAhead = kMatvecPrefetchBytes / (kStep * kPanel * kBits / 8);
+  constexpr int64_t kStepsAhead = kGemvPrefetchBytes / (kStep * kPanel * kBits / 8);
   F32x16 total[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t) {
     for (int p = 0; p < kPanels; ++p) total[t][p] = load(totals + (t * kPanels + p) * kPanel);
@@ -51,8 +52,8 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
       return blocks[row / kPlanes * input_stride + row % kPlanes];
     };
     const int half = kStep < kBrick ? int(step % 2) : 0;
-    // Past the end of these panels come the next ones.
-    const int64_t ahead = kMatvecPrefetchBytes +
+    // Past the end of these panels, it prefetches the next ones.
+    const int64_t ahead = kGemvPrefetchBytes +
                           (step < step_end - kStepsAhead ? 0 : (kPanels - 1) * panels.panel_bytes);
     I32x16 sum[kRows][kPanels], code_sum[kPanels];
     for (int r = 0; r < kRows; ++r) {
@@ -87,14 +88,14 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
     }
     for (int p = 0; p < kPanels; ++p) {
       const int64_t at = p * panels.panel_scales + group.offset;
-      if constexpr (kTokens == 1) {  // of the next panels
+      if constexpr (kTokens == 1) {  // prefetches the scales of the next panels
         __builtin_prefetch(panels.scales + at + kPanels * panels.panel_scales, 0, 2);
       }
       const F32x16 scale = load(panels.scales + at);
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = total[r / kPlanes][p];
         if constexpr (kAsymmetric) {
-          sum[r][p] = add_product(sum[r][p], code_sum[p], splat_int(block_of(r).minus_zero));
+          sum[r][p] = add_dot(sum[r][p], code_sum[p], splat_int(block_of(r).minus_zero));
         }
         to = fma(to_float(sum[r][p]), scale * splat(block_of(r).scale), to);
       }
@@ -136,7 +137,7 @@ void dot_panels(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
 }
 
 template <int kBits, typename Scale, int kStep, InputForm kForm>
-void dot_matvec(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
+void dot_gemv(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const InputBlock* const row =
       input + piece.token_begin * n_input_blocks(piece.in_dim) * n_planes(kForm);
   int64_t panel = piece.panel_begin;
@@ -158,8 +159,8 @@ inline void widen_codes(uint8_t* to, const uint8_t* codes, int64_t n_columns) {
   }
 }
 
-// Several tokens: block of columns by block of columns, in tiles whose last one may take rows of
-// input that are not the piece's, and a panel twice.
+// Several tokens, one block of columns after another. The last tile of tokens may read rows of
+// input that are not the piece's, and the last tile of panels may multiply a panel twice.
 template <typename Scale, int kStep, InputForm kForm>
 void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
@@ -168,7 +169,7 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
   const int64_t stride = n_input_blocks(piece.in_dim) * n_planes(kForm);
   const InputBlock* const rows = input + piece.token_begin * stride;
   uint8_t* const widened = reinterpret_cast<uint8_t*>(piece.scratch);  // [kDotPanels][kDotColumns]
-  // By tiles of panels: [n_tokens, up to a whole tile][kDotPanels][kPanel].
+  // Laid out by tiles of panels: [n_tokens, rounded up to whole tiles][kDotPanels][kPanel].
   float* const totals = piece.scratch + kDotPanels * kDotColumns * kPanel / 4;
   const int64_t tile_totals = (n_tokens + kTokens - 1) / kTokens * kTokens * kDotPanels * kPanel;
   const int64_t n_tiles = (panels + kDotPanels - 1) / kDotPanels;
@@ -213,7 +214,7 @@ template <InputForm kForm>
 void matmul_bytes(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin == 1) {
-      dot_matvec<kBits, Scale, kStep, kForm>(piece, w, input);
+      dot_gemv<kBits, Scale, kStep, kForm>(piece, w, input);
     } else {
       dot_matmul<Scale, kStep, kForm>(piece, w, input);
     }

@@ -30,8 +30,8 @@ inline F32x16 add_step(F32x16 total, F32x16 sum, const Scale* scales, const Scal
 }
 
 template <int kBits, typename Scale, int kStep, int kPanels>
-void matvec_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input,
-                   int64_t panel) {
+void gemv_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input,
+                 int64_t panel) {
   constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
   const CodeValues<kBits> values(w.zero_code());
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
@@ -165,10 +165,10 @@ void matmul_codes(const MatmulPiece& piece, const PackedCodes& w, const FloatInp
     }
     int64_t panel = piece.panel_begin;
     for (; panel + kCodePanels <= piece.panel_end; panel += kCodePanels) {
-      matvec_panels<kBits, Scale, kStep, kCodePanels>(piece, w, input, panel);
+      gemv_panels<kBits, Scale, kStep, kCodePanels>(piece, w, input, panel);
     }
     for (; panel < piece.panel_end; ++panel) {
-      matvec_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);
+      gemv_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);
     }
   });
 }

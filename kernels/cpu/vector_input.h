@@ -1,6 +1,7 @@
 #pragma once
 
-// Inputs of a matmul to int8 for one instruction set; see quantized_layout.h for the forms.
+// Quantizes the inputs of a matmul to int8 for one instruction set; quantized_layout.h has the
+// forms.
 
 namespace minfer::cpu {
 namespace {
@@ -14,7 +15,7 @@ inline uint32_t largest_magnitude_bits(const BlockLanes& x) {
   return max_lane(max(magnitude_bits(x.low), magnitude_bits(x.high)));
 }
 
-// f(lanes) for each block of each row of x [n_rows, cols], filled up with zeros.
+// Calls f(lanes) for each block of each row of x [n_rows, cols], padded with zeros.
 template <typename F>
 inline void for_blocks(const float* x, int64_t n_rows, int64_t cols, F&& f) {
   for (int64_t row = 0; row < n_rows; ++row, x += cols) {
@@ -54,13 +55,13 @@ inline void set_sums(InputBlock& block, int half, int64_t sum, int zero_code) {
 
 inline void quantize_block(InputBlock& block, const BlockLanes& x, const InputFormat& format) {
   const BlockScale to = block_scale(x, format.form == InputForm::Asymmetric);
-  if (to.inverse == 0) {  // zeros, or what is no number
+  if (to.inverse == 0) {  // all zeros, or not finite
     block = {
         .scale = to.scale, .minus_zero = 0, .start = {}, .sum = {to.scale, to.scale}, .codes = {}};
     return;
   }
   const F32x16 inverse = splat(to.inverse), zero = splat(to.zero);
-  const F32x16 highest = splat(127);  // the lowest cannot be passed: zero is rounded from it
+  const F32x16 highest = splat(127);  // no code is below -128: zero is rounded from `lowest`
   const F32x16 low = min(highest, round(x.low * inverse) + zero);
   const F32x16 high = min(highest, round(x.high * inverse) + zero);
   store(block.codes, low);

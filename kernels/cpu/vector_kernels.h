@@ -5,7 +5,7 @@
 namespace minfer::cpu {
 namespace {
 
-constexpr CpuKernels vector_kernels(const ByteProducts& bytes) {
+constexpr CpuKernels vector_kernels(const ByteMatmuls& bytes) {
   return {
       .name = kIsaName,
       .matmul_f32 = matmul<float>,

@@ -6,7 +6,7 @@
 namespace minfer::cpu {
 namespace {
 
-// ((upper + lower) by halves); the order is part of the result.
+// Adds the halves, again and again; the order is part of the result.
 inline float sum_lanes(F32x16 a) {
   const __m256 by8 = _mm256_add_ps(lower_half(a), upper_half(a));
   const __m128 by4 = _mm_add_ps(_mm256_castps256_ps128(by8), _mm256_extractf128_ps(by8, 1));
@@ -35,10 +35,10 @@ inline F32x16 polynomial(F32x16 x, float c0, Rest... rest) {
   }
 }
 
-// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2) / 2, where e^r = 1 + r + r^2 P(r), P good
-// to 0.06 u; with roundings 2 units in the last place. ln 2 is taken off in two parts, the first of
-// few bits, so that n times it is exact (Cody and Waite 1980). Results below the smallest normal
-// number are 0.
+// e^x = 2^n e^r with n = round(x / ln 2) and |r| <= ln(2) / 2, where e^r = 1 + r + r^2 P(r). P is
+// good to 0.06 u; with roundings the error is 2 units in the last place. ln 2 is subtracted in two
+// parts, the first of few bits, so that n times it is exact (Cody and Waite 1980). Results below
+// the smallest normal number are 0.
 inline F32x16 exp(F32x16 x) {
   const F32x16 kept = max(splat(-104.0f), min(splat(89.0f), x));
   const F32x16 n = round(kept * splat(1.44269504f));
@@ -50,8 +50,8 @@ inline F32x16 exp(F32x16 x) {
   return where_less(x, smallest, splat(0.0f), times_power_of_2(power, max(n, splat(-126.0f))));
 }
 
-// |x| <= 1: x + x P(x^2). Beyond: 1 - e^Q(|x|), Q the logarithm of erfc on [1, 4], where it falls
-// below u. Both fits are good to 0.02 u, the whole to 2 u absolutely.
+// |x| <= 1: x + x P(x^2). Beyond: 1 - e^Q(|x|), where Q is the logarithm of erfc on [1, 4]; past 4,
+// erfc is below u. Both fits are good to 0.02 u, the whole to 2 u absolutely.
 inline F32x16 erf(F32x16 x) {
   const F32x16 t = min(splat(4.0f), abs(x));
   const F32x16 near = fma(polynomial(x * x, 0.12837915f, -0.37612605f, 0.112834305f, -0.026848592f,

@@ -1,46 +1,46 @@
 #pragma once
 
-// Matmul over panels for one instruction set; see layout.h for the order of every sum.
+// Matmul over panels for one instruction set; layout.h has the order of every sum.
 
 namespace minfer::cpu {
 namespace {
 
 inline int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
-// What a tile does with the sums that it finds.
+// What a tile does with the sums that are already there.
 enum class Sums {
-  Replace,   // they become those of the tile's products
+  Replace,   // the tile's sums replace them
   Continue,  // the chain of multiply-adds goes on where it stopped
-  Add,       // the tile's products are summed from zero and then added
+  Add,       // the tile is summed from zero and then added to them
 };
 
 static_assert(kTilePanels <= kMaxTilePanels && kTileTokens <= kManyTokens);
 
-// How far ahead of a matvec's loads memory is asked for: the hardware's own prefetching stops at
-// each page of 4 KB. `minfer bench` decodes 6 to 8 % faster with it.
-constexpr int64_t kMatvecPrefetchBytes = 4096;
+// How far a GEMV prefetches ahead of its loads: the prefetcher of the hardware stops at each page
+// of 4 KB. `minfer bench` decodes 6 to 8 % faster with it.
+constexpr int64_t kGemvPrefetchBytes = 4096;
 
-// Codes take more instructions a byte, so that fewer loads are in flight by themselves: the second
-// level of the cache is filled from far, the first one from near.
-inline void prefetch_codes(const uint8_t* from, int64_t ahead = kMatvecPrefetchBytes) {
+// Prefetches codes. They take more instructions per byte than floats, so fewer loads are in flight.
+// The second-level cache is filled from far ahead, the first-level cache from near.
+inline void prefetch_codes(const uint8_t* from, int64_t ahead = kGemvPrefetchBytes) {
   __builtin_prefetch(from + 512);
   __builtin_prefetch(from + ahead, 0, 2);
 }
 
 alignas(64) constexpr float kZeros[kTileTokens * kMaxTilePanels * kPanel] = {};
 
-// sums[t][p][lane] = sum over k of x[t][k] * w[p][k][lane], joined with what is there
+// sums[t][p][lane] = sum over k of x[t][k] * w[p][k][lane], combined with what is there (Sums)
 //
 //   sums   [kTokens][kPanels][kPanel]
 //   w      panels, `panel_stride` elements apart
 //   x      rows kKBlock apart
 //   n_k    at most kKBlock
-//   maths  one chain of fused multiply-adds for each lane, k ascending: whoever calls, for however
-//          many tokens, gets the same bits
+//   maths  one chain of fused multiply-adds for each lane, k ascending, so that the bits do not
+//          depend on the caller or on the number of tokens
 template <typename W, int kTokens, int kPanels>
 [[gnu::noinline]] void multiply_tile(float* sums, const W* w, int64_t panel_stride, const float* x,
                                      int64_t n_k, Sums mode) {
-  // From memory in each case: a branch here makes GCC 12 send the registers through the stack.
+  // It loads from memory in each case: with a branch GCC 12 sends the registers through the stack.
   const float* const start = mode == Sums::Continue ? sums : kZeros;
   F32x16 acc[kTokens][kPanels];
   for (int t = 0; t < kTokens; ++t) {
@@ -51,7 +51,7 @@ template <typename W, int kTokens, int kPanels>
       const F32x16 xv = splat(x[k]);
       for (int p = 0; p < kPanels; ++p) {
         const W* const from = w + p * panel_stride + k * kPanel;
-        __builtin_prefetch(reinterpret_cast<const char*>(from) + kMatvecPrefetchBytes);
+        __builtin_prefetch(reinterpret_cast<const char*>(from) + kGemvPrefetchBytes);
         acc[0][p] = fma(xv, load(from), acc[0][p]);
       }
     } else {
@@ -71,7 +71,7 @@ template <typename W, int kTokens, int kPanels>
   }
 }
 
-// The same for a number of tokens, 1 to kTileTokens, known only now.
+// The same for a number of tokens, 1 to kTileTokens, that is known at run time only.
 template <int kPanels, int kTokens = kTileTokens, typename W>
 void multiply_tokens(int64_t n_tokens, float* sums, const W* w, int64_t panel_stride,
                      const float* x, int64_t n_k, Sums mode) {
@@ -83,7 +83,7 @@ void multiply_tokens(int64_t n_tokens, float* sums, const W* w, int64_t panel_st
   multiply_tile<W, kTokens, kPanels>(sums, w, panel_stride, x, n_k, mode);
 }
 
-// Panels that go into one tile where so many are left: as many as it has, or one.
+// Panels of the next tile if so many are left: as many as a tile has, or one.
 inline int64_t group_size(int64_t panels_left) {
   return panels_left >= kTilePanels ? kTilePanels : 1;
 }
@@ -110,7 +110,7 @@ inline void write_outputs(const MatmulPiece& piece, int64_t t, int64_t panel, F3
   }
 }
 
-// All outputs of a piece.
+// Writes all outputs of a piece.
 //   totals  by groups of panels: [n_tokens][panels of the group][kPanel]
 inline void write_totals(const MatmulPiece& piece, const float* totals) {
   for (int64_t panel = piece.panel_begin, n; panel < piece.panel_end; panel += n) {
@@ -125,7 +125,7 @@ inline void write_totals(const MatmulPiece& piece, const float* totals) {
 
 // One token: panels are streamed from memory, kPanels side by side.
 template <int kPanels, typename W>
-void matvec_panels(const MatmulPiece& piece, const W* w, int64_t panel) {
+void gemv_panels(const MatmulPiece& piece, const W* w, int64_t panel) {
   const float* const x = piece.x + piece.token_begin * piece.in_dim;
   const int64_t panel_stride = piece.in_dim * kPanel;
   alignas(64) float totals[kPanels * kPanel];
@@ -140,16 +140,16 @@ void matvec_panels(const MatmulPiece& piece, const W* w, int64_t panel) {
 }
 
 template <typename W>
-void matvec(const MatmulPiece& piece) {
+void gemv(const MatmulPiece& piece) {
   const W* const w = static_cast<const W*>(piece.w);
   int64_t panel = piece.panel_begin;
   for (; panel + kMaxTilePanels <= piece.panel_end; panel += kMaxTilePanels) {
-    matvec_panels<kMaxTilePanels>(piece, w, panel);
+    gemv_panels<kMaxTilePanels>(piece, w, panel);
   }
-  for (; panel < piece.panel_end; ++panel) matvec_panels<1>(piece, w, panel);
+  for (; panel < piece.panel_end; ++panel) gemv_panels<1>(piece, w, panel);
 }
 
-// x[0 .. n_tokens), columns k0 ... k0 + n_k, into rows kKBlock apart.
+// Copies columns k0 ... k0 + n_k of tokens x[0 .. n_tokens) to rows kKBlock apart; x points to k0.
 inline void pack_tokens(float* to, const float* x, int64_t in_dim, int64_t n_tokens, int64_t n_k) {
   for (int64_t t = 0; t < n_tokens; ++t, to += kKBlock, x += in_dim) {
     int64_t k = 0;
@@ -165,8 +165,8 @@ void unpack_weights(float* to, const W* w, int64_t panel_stride, int64_t n_panel
   }
 }
 
-// What comes after a block of products, to be brought into the cache meanwhile, a few lines with
-// each tile: a column of cache lines of the tokens, and panels.
+// The data of the next block, prefetched during the current one, a few lines with each tile: a
+// column of cache lines of the tokens, and panels.
 struct Ahead {
   static constexpr int64_t kLine = 64;  // bytes
 
@@ -175,8 +175,8 @@ struct Ahead {
   const char* w = nullptr;  // n_panels times panel_lines, panel_stride bytes apart
   int64_t n_panels = 0, panel_lines = 0, panel_stride = 0;
 
-  // Tokens [begin, end) of n, and their share of the lines of the panels. No division: this runs
-  // once for each tile.
+  // Prefetches lines of tokens [begin, end) of n, and the same fraction of the lines of the panels.
+  // It does not divide, because it runs once for each tile.
   void prefetch(int64_t begin, int64_t end, int64_t n) {
     if (x != nullptr) {
       for (int64_t t = begin; t < end; ++t) __builtin_prefetch(x + t * x_stride, 0, 2);
@@ -191,7 +191,7 @@ struct Ahead {
   }
 
  private:
-  int64_t line_ = 0, credit_ = 0;  // lines asked for in this panel; lines due, times n
+  int64_t line_ = 0, credit_ = 0;  // lines prefetched in this panel; lines due, times n
 };
 
 // One block of columns for all tokens of a piece and one group of panels.
@@ -208,18 +208,18 @@ void multiply_block(float* totals, const W* w, int64_t panel_stride, int64_t n_p
   }
 }
 
-// Several tokens: block of columns by block of columns, with the tokens' part of it in cache and,
-// for many tokens, the panels' part converted to f32 once.
+// Several tokens, one block of columns after another. The block of the tokens stays in cache; for
+// many tokens, the block of the panels is converted to f32 once.
 template <typename W>
 void matmul(const MatmulPiece& piece) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
-  if (n_tokens == 1) return matvec<W>(piece);
+  if (n_tokens == 1) return gemv<W>(piece);
   const int64_t panels = piece.panel_end - piece.panel_begin, panel_stride = piece.in_dim * kPanel;
   const float* const x = piece.x + piece.token_begin * piece.in_dim;
   const W* const w = static_cast<const W*>(piece.w) + piece.panel_begin * panel_stride;
   float* const x_block = piece.scratch;                         // [n_tokens, kKBlock]
   float* const w_block = x_block + kMaxMatmulTokens * kKBlock;  // [kTilePanels, kKBlock, kPanel]
-  // By groups of panels: [n_tokens][panels of the group][kPanel].
+  // Laid out by groups of panels: [n_tokens][panels of the group][kPanel].
   float* const totals = w_block + kTilePanels * kKBlock * kPanel;
 
   for (int64_t k0 = 0; k0 < piece.in_dim; k0 += kKBlock) {

@@ -1,16 +1,16 @@
 #pragma once
 
-// Inputs of a matmul in f32 as planes of bytes, for instruction sets whose products of bytes are
-// more than three times as fast as those of f32; see quantized_layout.h. After vector_input.h.
+// f32 inputs of a matmul as planes of int8 codes, for instruction sets whose int8 dot products are
+// more than three times as fast as f32 ones: quantized_layout.h. Included after vector_input.h.
 
 namespace minfer::cpu {
 namespace {
 
 constexpr int kPlanes = n_planes(InputForm::Planes);
 
-// x = 2^16 top + 2^8 middle + bottom, in units of a power of two that makes the largest magnitude
-// of the block lie in [2^21, 2^22): what is rounded off is 2^-22 of it at most. The bytes are
-// signed: what a byte keeps of its number is taken from it before the next one is cut off.
+// x = 2^16 top + 2^8 middle + bottom, in units of a power of two that brings the largest magnitude
+// of the block into [2^21, 2^22), so the rounding error is at most 2^-22 of it. The bytes are
+// signed: each is subtracted from the number before the next one is taken.
 inline void quantize_to_planes(InputBlock* planes, const BlockLanes& x, const InputFormat& format) {
   constexpr uint32_t kMantissaBits = 23, kBias = 127, kCodeBits = 21;
   const uint32_t bits = largest_magnitude_bits(x);

@@ -1,12 +1,12 @@
 #pragma once
 
-// Norms, elementwise operations and rotations for one instruction set. Sums over a row run over
-// sixteen lanes, in an order that depends on the row's length alone.
+// Norms, elementwise operations and RoPE for one instruction set. Sums over a row run over sixteen
+// lanes, in an order that depends only on the length of the row.
 
 namespace minfer::cpu {
 namespace {
 
-// f(i, n): lanes [i, i + n) of [0, dim), n = kPanel but for the last.
+// Calls f(i, n) for lanes [i, i + n) of [0, dim); n is kPanel except for the last.
 template <typename F>
 inline void for_lanes(int64_t dim, F&& f) {
   int64_t i = 0;

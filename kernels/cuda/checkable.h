@@ -1,10 +1,10 @@
 #pragma once
 
-// A build with MINFER_CUDA_CHECKABLE, for scripts/sanitize_cuda.sh, keeps to what the tools of
-// compute-sanitizer (CUDA 13.0) can follow: initcheck does not see what the copy engine stores by a
-// tensor map; racecheck takes a lane's arrival at an mbarrier to speak of that lane's reads alone,
-// also where __syncwarp() stands in front of it, and a volatile word for a race. The same sums by
-// the same code but for those few lines, only slower: it stores by threads and not by such maps.
+// A build with MINFER_CUDA_CHECKABLE, for scripts/sanitize_cuda.sh, avoids what the tools of
+// compute-sanitizer (CUDA 13.0) cannot follow: initcheck does not see TMA stores through a tensor
+// map; racecheck counts an arrival at an mbarrier for the reads of the arriving lane alone, even
+// after __syncwarp(), and reports a volatile word as a race. Except for those few lines it runs the
+// same code with the same results, only slower: threads store what such maps would.
 namespace minfer::cuda {
 
 #ifdef MINFER_CUDA_CHECKABLE

@@ -1,5 +1,5 @@
-// What of the CUDA backend takes the rows of a batch sequence by sequence: positions, the cache and
-// attention.
+// The operations of the CUDA backend that process a batch sequence by sequence: positions, the
+// cache and attention.
 
 #include <array>
 
@@ -82,7 +82,7 @@ void CudaBackend::qkv_append(const QkvArgs& a, KvLayer& cache, Tensor cos_sin, B
                 layers[i]->bias};
   }
   const bool has_norm = a.norm.kind != QkNorm::None;
-  if (batch.size() != 1 || has_norm || cublas_ || a.x.shape[0] <= kMaxMatvecTokens ||
+  if (batch.size() != 1 || has_norm || cublas_ || a.x.shape[0] <= kMaxGemvTokens ||
       are_of_codes(matrices) || !gemm_appends(a.x, parts, cache, batch.front().pos, cos_sin)) {
     return Backend::qkv_append(a, cache, cos_sin, batch);
   }

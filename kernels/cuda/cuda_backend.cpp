@@ -66,7 +66,7 @@ Tensor CudaBackend::scratch(DeviceTensor& memory, DType dtype, const Shape& shap
   return {memory.view().data, dtype, shape};
 }
 
-// host, of a float type, on the card as the compute type, in `memory`.
+// Copies host, of a float type, to the card as the compute type, in `memory`.
 Tensor CudaBackend::as_compute_type(const Tensor& host, DeviceTensor& memory) {
   memory = allocate(type_, host.shape);
   if (host.dtype == type_) {
@@ -128,7 +128,8 @@ Matrix CudaBackend::pack_table(const Tensor& host) {
   return is_float(host.dtype) ? pack_matrix(host) : pack_table(to_quantized_matrix(host).view());
 }
 
-// Rows of packed tiles lie in pieces of 64 bytes, each beside another row's; these lie in one.
+// A row of packed tiles lies in pieces of 64 bytes, each beside a piece of another row. In this
+// layout a row is contiguous, so that a lookup reads that row only.
 Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   if (!cuda_keeps_groups(host.in_dim(), host.group)) return pack_matrix(host);
   Matrix table;
@@ -144,17 +145,19 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   return table;
 }
 
-// The driver maps pages of 2 MB; small allocations share them.
+// The driver maps pages of 2 MiB. Allocations of up to 1 MiB share them.
 int64_t CudaBackend::allocated_bytes(int64_t n_bytes) const {
   constexpr int64_t kPageBytes = int64_t{2} << 20;
-  return n_bytes < kPageBytes / 2 ? n_bytes : align_up(n_bytes, kPageBytes);
+  return n_bytes <= kPageBytes / 2 ? n_bytes : align_up(n_bytes, kPageBytes);
 }
 
 int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const {
-  return allocated_bytes(cuda_packed_bytes(w));
+  const CudaMatrixBytes bytes = cuda_packed_bytes(w);
+  return checked_add(allocated_bytes(bytes.codes),
+                     checked_add(allocated_bytes(bytes.scales), allocated_bytes(bytes.mins)));
 }
 
-// What is staged on the card as it comes.
+// The host matrix is staged on the card before it is packed.
 int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   const int64_t n = checked_mul(w.out_dim, w.in_dim);
   if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
@@ -165,9 +168,9 @@ int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   return n / 8 * format.bits + scale_bytes + min_bytes + 3 * 256;
 }
 
-int64_t CudaBackend::products_workspace_bytes(int64_t n_rows,
-                                              std::span<const StoredMatrix> matrices) const {
-  if (n_rows <= kMaxMatvecTokens) return 0;
+int64_t CudaBackend::matmul_workspace_bytes(int64_t n_rows,
+                                            std::span<const StoredMatrix> matrices) const {
+  if (n_rows <= kMaxGemvTokens) return 0;
   int64_t n_bytes = 0;
   const auto add_rows = [&](int64_t n, int64_t in_dim) {
     n_bytes += align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
@@ -199,14 +202,14 @@ KvLayer CudaBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head
   layer.keys = allocate(dtype, rows);
   layer.values = allocate(dtype, rows);
   if (dtype == DType::U8) {
-    // Bulk copies move multiples of 16 bytes (decode/persistent/step_share.cuh), so they also read
+    // Bulk copies move multiples of 16 bytes (decode/persistent/step_slice.cuh), so they also read
     // scales that are not written yet. No kernel uses those, but they must be initialized.
     for (DeviceTensor* const scales : {&layer.key_scales, &layer.value_scales}) {
       *scales = allocate(DType::F32, {n_pages, n_kv_heads, kPagePositions});
       MINFER_CUDA_CHECK(cudaMemsetAsync(
           scales->view().data, 0, static_cast<size_t>(scales->view().n_bytes()), stream_.get()));
     }
-    prefill_workspace(layer);  // before the first token, as all memory of a session
+    prefill_workspace(layer);  // allocated before the first token, like all memory of a session
   }
   return layer;
 }
@@ -281,12 +284,12 @@ bool CudaBackend::are_of_codes(std::span<const Matrix* const> matrices) const {
                                           [](const Matrix* w) { return fits_code_rows(*w); });
 }
 
-void CudaBackend::run_codes(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue) {
+void CudaBackend::run_codes(Tensor x, std::span<const GemvPart> linears, Epilogue epilogue) {
   const auto bytes_of_rows = [](int64_t n, int64_t in_dim) {
     return align_up(n * in_dim, 256) + align_up(n * int64_t{sizeof(float)}, 256);
   };
   int64_t n_bytes = bytes_of_rows(x.shape[0], x.shape[1]);
-  for (const MatvecPart& p : products) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
+  for (const GemvPart& p : linears) n_bytes += bytes_of_rows(p.w->out_dim, p.w->in_dim);
   char* memory = static_cast<char*>(scratch(dequantized_, DType::U8, {n_bytes}).data);
   const auto next_rows = [&](int64_t n, int64_t in_dim) {
     const CodeRows rows{{memory, DType::U8, {n, in_dim}},
@@ -297,7 +300,7 @@ void CudaBackend::run_codes(Tensor x, std::span<const MatvecPart> products, Epil
   const CodeRows x_rows = next_rows(x.shape[0], x.shape[1]);
   std::vector<UnpackPart> unpacked;
   std::vector<CodesPart> parts;
-  for (const MatvecPart& p : products) {
+  for (const GemvPart& p : linears) {
     unpacked.push_back({p.w, next_rows(p.w->out_dim, p.w->in_dim)});
     parts.push_back({unpacked.back().to, p.out, p.bias});
   }
@@ -314,21 +317,22 @@ void CudaBackend::run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue e
   }
 }
 
-void CudaBackend::run_products(Tensor x, std::span<const Product> products) {
-  const Epilogue epilogue = products.front().accumulate ? Epilogue::Accumulate : Epilogue::Store;
-  std::vector<MatvecPart> packed_parts;
-  for (const Product& p : products) packed_parts.push_back({&p.w, p.out, {}});
-  if (x.shape[0] <= kMaxMatvecTokens) {
-    return matvec(stream_.get(), x, nullptr, packed_parts, epilogue);
+void CudaBackend::run_matmuls(Tensor x, std::span<const Matmul> calls) {
+  const Epilogue epilogue = calls.front().accumulate ? Epilogue::Accumulate : Epilogue::Store;
+  std::vector<GemvPart> packed_parts;
+  for (const Matmul& p : calls) packed_parts.push_back({&p.w, p.out, {}});
+  if (x.shape[0] <= kMaxGemvTokens) {
+    return gemv(stream_.get(), x, nullptr, packed_parts, epilogue);
   }
   std::vector<const Matrix*> matrices;
-  for (const Product& p : products) matrices.push_back(&p.w);
-  // As those of a prompt's last token, which goes through matvec.
-  const bool are_logits = epilogue == Epilogue::Store && products.front().out.dtype == DType::F32;
+  for (const Matmul& p : calls) matrices.push_back(&p.w);
+  // Logits never use int8 activations, so that they agree with those of a prompt's last token,
+  // which go through gemv.
+  const bool are_logits = epilogue == Epilogue::Store && calls.front().out.dtype == DType::F32;
   if (!are_logits && are_of_codes(matrices)) return run_codes(x, packed_parts, epilogue);
   const std::vector<Tensor> weights = float_weights(matrices);
   std::vector<GemmPart> parts;
-  for (size_t i = 0; i < products.size(); ++i) parts.push_back({weights[i], products[i].out, {}});
+  for (size_t i = 0; i < calls.size(); ++i) parts.push_back({weights[i], calls[i].out, {}});
   run_gemm(x, parts, epilogue);
 }
 
@@ -337,10 +341,9 @@ void CudaBackend::ffn_hidden(const FfnArgs& a) {
   const Tensor& x = a.x;
   if (x.shape[0] == 0) return;
   const Linear &gate = *a.gate, &up = a.up;
-  const MatvecPart packed_parts[] = {{&gate.weight, a.out, gate.bias},
-                                     {&up.weight, a.out, up.bias}};
-  if (x.shape[0] <= kMaxMatvecTokens) {
-    return matvec(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
+  const GemvPart packed_parts[] = {{&gate.weight, a.out, gate.bias}, {&up.weight, a.out, up.bias}};
+  if (x.shape[0] <= kMaxGemvTokens) {
+    return gemv(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
   }
   const Matrix* const matrices[] = {&gate.weight, &up.weight};
   if (are_of_codes(matrices)) return run_codes(x, packed_parts, Epilogue::SwiGlu);
@@ -349,17 +352,17 @@ void CudaBackend::ffn_hidden(const FfnArgs& a) {
   run_gemm(x, parts, Epilogue::SwiGlu);
 }
 
-void CudaBackend::matmuls(Tensor x, std::span<const Product> products) {
+void CudaBackend::matmuls(Tensor x, std::span<const Matmul> calls) {
   MINFER_CHECK(x.shape.rank == 2 && x.dtype == type_, "matmuls: x ", x.dtype, " ", x.shape);
   if (x.shape[0] == 0) return;
   constexpr size_t kMaxParts = 3;
-  while (!products.empty()) {
-    const auto other = std::find_if(products.begin(), products.end(), [&](const Product& p) {
-      return p.accumulate != products.front().accumulate;
+  while (!calls.empty()) {
+    const auto other = std::find_if(calls.begin(), calls.end(), [&](const Matmul& p) {
+      return p.accumulate != calls.front().accumulate;
     });
-    const size_t n = std::min(kMaxParts, static_cast<size_t>(other - products.begin()));
-    run_products(x, products.first(n));
-    products = products.subspan(n);
+    const size_t n = std::min(kMaxParts, static_cast<size_t>(other - calls.begin()));
+    run_matmuls(x, calls.first(n));
+    calls = calls.subspan(n);
   }
 }
 

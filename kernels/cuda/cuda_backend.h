@@ -8,9 +8,9 @@
 
 namespace minfer::cuda {
 
-// Backend on one card: checks shapes, owns the memory that an operation needs besides its tensors,
-// and calls the launchers, all on one stream. Activations are of the compute type, F16 or BF16, the
-// residual stream and logits F32. Not for several threads at once.
+// The backend on one card: it checks shapes, owns the memory that an operation needs besides its
+// tensors, and calls the launchers, all on one stream. Activations have the compute type, F16 or
+// BF16; the residual stream and logits are F32. Not thread-safe.
 class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options);
@@ -21,8 +21,8 @@ class CudaBackend final : public Backend {
     return int8_activations_ ? Activations::Int8 : Activations::Float;
   }
   std::optional<int64_t> free_device_bytes() const override;
-  int64_t preferred_chunk() const override { return 4096; }
-  int64_t preferred_decode_rows() const override { return kMaxMatvecTokens; }
+  int64_t preferred_chunk() const override { return kCardChunk; }
+  int64_t preferred_decode_rows() const override { return kMaxGemvTokens; }
 
   DeviceTensor allocate(DType dtype, const Shape& shape) override;
   DeviceTensor upload(const Tensor& host) override;
@@ -35,8 +35,8 @@ class CudaBackend final : public Backend {
   int64_t allocated_bytes(int64_t n_bytes) const override;
   int64_t packed_bytes(const StoredMatrix& w) const override;
   int64_t packing_workspace_bytes(const StoredMatrix& w) const override;
-  int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
-  int64_t ffn_workspace_bytes(int64_t, int64_t) const override { return 0; }  // it is fused
+  int64_t matmul_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override;
+  int64_t ffn_workspace_bytes(int64_t, int64_t) const override { return 0; }  // fused: none
   KvLayer make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,
                         int64_t n_pages) override;
   int64_t attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,
@@ -55,7 +55,7 @@ class CudaBackend final : public Backend {
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void softmax(Tensor out, Tensor x) override;
 
-  void matmuls(Tensor x, std::span<const Product> products) override;
+  void matmuls(Tensor x, std::span<const Matmul> calls) override;
   void ffn_hidden(const FfnArgs& args) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
@@ -73,22 +73,23 @@ class CudaBackend final : public Backend {
 
  private:
   Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);
-  // Memory that grows to the largest request and stays; its content is for one operation.
+  // Memory that grows to the largest request and is kept; its content is valid for one operation.
   Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);
-  // Ours or cuBLAS's.
+  // Runs our GEMM, or that of cuBLAS if it is asked for.
   void run_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
-  void run_products(Tensor x, std::span<const Product> products);
+  void run_matmuls(Tensor x, std::span<const Matmul> calls);
   // Whether a GEMM of these weights in one launch runs on int8 codes of both operands.
   bool are_of_codes(std::span<const Matrix* const> matrices) const;
   // Such a launch: quantizes the input per row, turns the weights into rows of int8 codes, and
   // multiplies them.
-  void run_codes(Tensor x, std::span<const MatvecPart> products, Epilogue epilogue);
-  // Each as the compute type, row-major; quantized ones in scratch, until the next call.
+  void run_codes(Tensor x, std::span<const GemvPart> linears, Epilogue epilogue);
+  // Each matrix in the compute type, row-major. Quantized ones are dequantized into scratch, valid
+  // until the next call.
   std::vector<Tensor> float_weights(std::span<const Matrix* const> matrices);
-  // Where the cache has the rows of each sequence of a batch, its tables sent to the card where
-  // they are not there already; valid until the next call.
+  // Where the rows of each sequence of a batch lie in the cache. Copies the page tables to the card
+  // if they have changed; valid until the next call.
   std::span<const CachePlace> places_of(Batch batch);
-  // That attention_prefill wants for this cache, or null; one for all layers and sessions.
+  // The workspace of attention_prefill for this cache, or null; one for all layers and sessions.
   void* prefill_workspace(const KvLayer& cache);
 
   DeviceProperties device_;
@@ -96,13 +97,13 @@ class CudaBackend final : public Backend {
   bool persistent_decode_, int8_activations_;
   Stream stream_;
   Uploader uploader_;
-  std::unique_ptr<Cublas> cublas_;  // where it is asked for
+  std::unique_ptr<Cublas> cublas_;  // null unless asked for
   DeviceTensor staging_, kv_halves_, ids_, found_, nll_;
-  DeviceTensor tables_;                    // of the pages of a batch, one after the other
-  std::vector<int32_t> host_tables_;       // what is there ...
-  const int32_t* table_memory_ = nullptr;  // ... in this memory
+  DeviceTensor tables_;                    // page tables of a batch, one after another
+  std::vector<int32_t> host_tables_;       // their content ...
+  const int32_t* table_memory_ = nullptr;  // ... and where it is
   std::vector<CachePlace> places_;
-  DeviceTensor dequantized_;  // or unpacked: of one operation's weights, and of its input
+  DeviceTensor dequantized_;  // or unpacked weights of one operation, and its quantized input
 };
 
 }  // namespace minfer::cuda

@@ -9,7 +9,7 @@ int attribute(cudaDeviceAttr which, int index) {
   return value;
 }
 
-// Machine code for other cards alone, or PTX that this driver does not compile.
+// The binary has machine code for other cards only, or PTX that this driver does not compile.
 bool is_missing_image(cudaError_t status) {
   return status == cudaErrorNoKernelImageForDevice || status == cudaErrorInvalidDeviceFunction ||
          status == cudaErrorUnsupportedPtxVersion || status == cudaErrorInvalidPtx ||

@@ -11,29 +11,29 @@
 
 namespace minfer::cuda {
 
-// What is asked of a card, by attribute.
+// Properties of a card.
 struct DeviceProperties {
   std::string name;
   int index = 0;
-  int compute_capability = 0;  // 90
+  int compute_capability = 0;  // 10 * major + minor: 90 on Hopper
   int n_sms = 0;
 };
 
-// Makes card `index` the one of this thread. Throws Gpu, in one line, where there is no driver, no
-// such card, one older than Ampere, for which no kernel is written, or one for which this build
-// (MINFER_CUDA_ARCHS) has none.
+// Makes card `index` the current card of this thread. Throws Gpu, with a message of one line, if
+// there is no driver, no such card, if the card is older than Ampere, for which there are no
+// kernels, or if this build (MINFER_CUDA_ARCHS) has no kernels for it.
 DeviceProperties use_device(int index);
 
-// What loading a kernel on the current card gives: an error where the binary has none that the card
+// The status of loading a kernel on the current card: an error if the binary has none that the card
 // and its driver run.
 cudaError_t kernel_image_status();
 
-// Whether the current card is a Hopper and runs `kernel` as compiled for that, sm_90a: a build for
-// older cards runs there too, from PTX in which what sm_90a alone has is left out.
+// Whether the current card is a Hopper card and runs `kernel` compiled for sm_90a. Builds for older
+// cards also run there, from PTX without what only sm_90a has.
 bool runs_hopper_code(const void* kernel);
 
-// Memory of the current card, not initialized, 256-byte aligned. Throws Memory with the bytes asked
-// for where there is none.
+// Allocates memory of the current card, not initialized, 256-byte aligned. Throws Memory, with the
+// number of bytes, if there is not enough.
 DeviceTensor allocate_device(DType dtype, const Shape& shape);
 
 template <auto kDestroy>

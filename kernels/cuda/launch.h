@@ -7,7 +7,7 @@
 
 namespace minfer::cuda {
 
-// Of the current card.
+// The attribute of the current card.
 inline int card_attribute(cudaDeviceAttr which) {
   int device = 0, value = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
@@ -15,19 +15,20 @@ inline int card_attribute(cudaDeviceAttr which) {
   return value;
 }
 
-// Whether it begins where words of 16 bytes do.
+// Whether the address is a multiple of 16 bytes.
 inline bool aligned16(const void* data) { return reinterpret_cast<uintptr_t>(data) % 16 == 0; }
 inline bool aligned16(const Tensor& tensor) { return aligned16(tensor.data); }
 
-// Whether the kernels of this build, as this card runs them, are of sm_90 and so contain
-// wait_for_predecessor(). A Hopper card runs PTX of older ones too, without it.
+// Whether the kernels of this build that the current card runs are compiled for sm_90, and so
+// contain wait_for_predecessor(). A Hopper card also runs PTX for older cards, which does not.
 bool kernels_are_of_sm90();
 
-// Launches `kernel` so that it may begin while the one before it in the stream still runs
-// (programmatic dependent launch). The kernel MUST execute ptx::wait_for_predecessor() in every
-// block before it reads what earlier kernels wrote, or writes anything at all in global memory;
-// what comes before that may read weights only. ptx::let_successor_begin() allows the same to the
-// next one. Kernels for cards below sm_90 have neither, and begin one after the other.
+// Launches `kernel` with programmatic dependent launch (PDL): it may begin while the kernel before
+// it in the stream still runs. Every block of the kernel MUST execute ptx::wait_for_predecessor()
+// before it reads what earlier kernels wrote, or writes anything at all in global memory. Before
+// that, it may read only weights and what was written before such launches began (attention_decode
+// in launchers.h). ptx::let_successor_begin() lets the next kernel begin. Kernels for cards below
+// sm_90 have neither, and run one after the other.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
             cudaStream_t stream, Args&&... args) {

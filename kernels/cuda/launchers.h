@@ -102,32 +102,32 @@ bool can_multiply_codes();
 void multiply_codes(cudaStream_t stream, const CodeRows& x, std::span<const CodesPart> parts,
                     Epilogue epilogue);
 
-// ---- matvec/: GEMV, for linear layers of 1 to 8 tokens, bound by reading the weights ------------
+// ---- gemv/: GEMV, for linear layers of 1 to 8 tokens, bound by reading the weights ------------
 
-constexpr int64_t kMaxMatvecTokens = 8;
+constexpr int64_t kMaxGemvTokens = 8;
 
 // The norm of the F32 residual stream that is fused in front of a GEMV.
-struct MatvecNorm {
+struct GemvNorm {
   Tensor weight, bias;  // [in] half; the bias may be null
   float eps = 0;
   bool is_rms = true;  // else LayerNorm
 };
 
 // One weight matrix as it is stored. The int8 GEMM of many tokens takes its weights so, too.
-struct MatvecPart {
+struct GemvPart {
   const Matrix* w;  // floats row-major, or packed codes
   Tensor out;       // [n_tokens, out]
   Tensor bias;      // [out] half, or null
 };
 
 // x [n_tokens, in] is half, or F32 if `norm` is given; the normed row is rounded to half.
-void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-            std::span<const MatvecPart> parts, Epilogue epilogue);
+void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
+          Epilogue epilogue);
 
 // ---- quant/: packed codes ----------------------------------------------------------------------
 
 // Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, without filling it. The codes
-// lie in tiles, in the order of matvec's mma fragments (quant/packed_layout.h); cuda_keeps_groups()
+// lie in tiles, in the order of gemv's mma fragments (quant/packed_layout.h); cuda_keeps_groups()
 // says which groups are allowed.
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                       int64_t group);
@@ -193,7 +193,7 @@ void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
 // or BF16. head_dim up to 256; scale > 0.
 //
 // For a U8 cache, pass a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, for
-// the n_pages pages that queries see at most. Up to kMaxMatvecTokens queries then split the
+// the n_pages pages that queries see at most. Up to kMaxGemvTokens queries then split the
 // positions over blocks, as decode does; for more queries, the cache is dequantized to F16 for the
 // kernel of F16 caches, if the card has it. Without a workspace, the plain kernel reads the codes
 // as they are. For an F16 cache, no workspace is needed (0 bytes).
@@ -203,7 +203,7 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                        const CachePlace& place, float scale, int64_t window = 0,
                        void* workspace = nullptr);
 
-// Attention of one query of each of n sequences, up to kMaxMatvecTokens, at position pos[i] (in
+// Attention of one query of each of n sequences, up to kMaxGemvTokens, at position pos[i] (in
 // device memory, so that a captured graph serves for every step). It rotates q and k, appends k and
 // v to the cache, splits the cache over blocks and merges their partial results in fixed order, all
 // in one launch. head_dim up to 256; scale > 0.

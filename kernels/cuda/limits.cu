@@ -13,11 +13,11 @@ namespace cuda {
 namespace {
 
 constexpr int64_t kReadBytes = int64_t{6} << 30;
-constexpr int64_t kCopyBytes = int64_t{8} << 30;  // at most: a quarter of what is free
-constexpr int kRounds = 1000;                     // of barriers and of launches in one interval
+constexpr int64_t kCopyBytes = int64_t{8} << 30;  // at most, and a quarter of free memory
+constexpr int kRounds = 1000;                     // barriers or launches in a timed interval
 
 // Reads n vectors and writes nothing; the sum keeps the loads alive.
-//   launch   any grid; each thread has kUnroll loads of 16 bytes under way
+//   launch   any grid; each thread has kUnroll loads of 16 bytes in flight
 template <int kUnroll>
 __global__ void read_kernel(const uint4* from, int64_t n, uint4* sink) {
   uint4 sum{0, 0, 0, 0};
@@ -38,7 +38,7 @@ __global__ void read_kernel(const uint4* from, int64_t n, uint4* sink) {
   if (sum.x == 0x12345 && sum.y == 0x54321) sink[threadIdx.x] = sum;
 }
 
-// The same by bulk copies into a ring of kStages pieces of kPiece bytes in shared memory.
+// The same by bulk copies into a ring of kStages stages of kPiece bytes in shared memory.
 template <int kPiece, int kStages>
 __global__ void bulk_read_kernel(const char* from, int64_t n_bytes, uint4* sink) {
 #if __CUDA_ARCH__ >= 900
@@ -78,8 +78,8 @@ __global__ void bulk_read_kernel(const char* from, int64_t n_bytes, uint4* sink)
 #endif
 }
 
-// to[i] = from[i] of as many vectors as all blocks copy.
-//   launch   each thread has kUnroll loads of 16 bytes under way, and is done
+// to[i] = from[i] for kUnroll vectors per thread.
+//   launch   one block for each kUnroll * blockDim.x vectors; a thread's loads are all in flight
 template <int kUnroll>
 __global__ void copy_kernel(uint4* to, const uint4* from) {
   const int64_t first = int64_t{blockIdx.x} * blockDim.x * kUnroll + threadIdx.x;
@@ -92,7 +92,7 @@ __global__ void copy_kernel(uint4* to, const uint4* from) {
   for (int u = 0; u < kUnroll; ++u) to[first + u * blockDim.x] = v[u];
 }
 
-// n rounds of a barrier over the grid: one counter, added to and polled by a thread of each block.
+// Runs n barriers of the whole grid: one thread of each block adds to a counter and polls it.
 __global__ void barrier_kernel(unsigned* counter, int n) {
   for (int i = 0; i < n; ++i) {
     __syncthreads();
@@ -141,9 +141,9 @@ class LimitProbe {
     return double(kReadBytes) / best;
   }
 
-  // Timed as kernels are: copies of tensors one behind the other in a graph, from memory that has
-  // left L2 when its turn comes again. The driver's copies of tensors as large as those of a
-  // prompt and larger, and a kernel's; the fastest of all is the limit.
+  // Copies are timed as kernels are: successive tensors in a graph, each of which has left L2 when
+  // its turn comes again. The driver and a kernel copy tensors of the size of those of a prompt,
+  // and larger ones; the fastest of all is the limit.
   double copy_bytes_per_second() {
     size_t n_free = 0, n_all = 0;
     MINFER_CUDA_CHECK(cudaMemGetInfo(&n_free, &n_all));
@@ -193,7 +193,7 @@ class LimitProbe {
            kRounds;
   }
 
-  // One empty kernel of a graph of such, with programmatic dependent launch or without.
+  // The time per kernel of a graph of empty kernels, with PDL or without.
   double launch_seconds(bool dependent) {
     const GraphExec graph = capture_graph(stream_.get(), [&] {
       for (int i = 0; i < kRounds; ++i) {
@@ -208,7 +208,7 @@ class LimitProbe {
            kRounds;
   }
 
-  // A card under load runs at a lower clock than for one product alone: many, one behind the other.
+  // Runs many GEMMs in a row, because a card under load has a lower clock than for one GEMM alone.
   double hgemm_flops_per_second(Cublas& cublas, int64_t size) {
     const DeviceTensor x = random_tensor(DType::F16, {size, size});
     const DeviceTensor w = random_tensor(DType::F16, {size, size});
@@ -218,7 +218,7 @@ class LimitProbe {
     return flops /
            graph_us(stream_.get(), n,
                     [&] {
-                      for (int i = 0; i < n; ++i) cublas.product(out, x, w, false);
+                      for (int i = 0; i < n; ++i) cublas.gemm(out, x, w, false);
                     }) *
            1e6;
   }

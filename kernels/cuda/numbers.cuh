@@ -9,7 +9,7 @@
 
 namespace minfer::cuda {
 
-// The device's types for the storage types of kernels/base.
+// The CUDA types for the storage types of kernels/base.
 template <typename T>
 struct DeviceType {
   using type = T;
@@ -23,14 +23,14 @@ struct DeviceType<bf16> {
   using type = __nv_bfloat16;
 };
 
-// f.template operator()<T>() with T of float, __half, __nv_bfloat16.
+// Calls f.template operator()<T>() with T one of float, __half, __nv_bfloat16.
 template <typename F>
 decltype(auto) visit_device_float(DType dtype, F&& f) {
   return visit_float(
       dtype, [&]<typename T>() { return f.template operator()<typename DeviceType<T>::type>(); });
 }
 
-// The same for the types that activations and float weights of matrix products have on a card.
+// The same for the half types, which activations and float weights of linear layers have on a card.
 template <typename F>
 decltype(auto) visit_half(DType dtype, F&& f) {
   if (dtype == DType::F16) return f.template operator()<__half>();
@@ -61,7 +61,7 @@ __device__ inline __nv_bfloat16 from_float<__nv_bfloat16>(float x) {
   return __float2bfloat16_rn(x);
 }
 
-// kN numbers that move as one access, of 16 bytes where nothing else is said.
+// kN numbers that one access loads or stores, 16 bytes by default.
 template <typename T, int kN = 16 / sizeof(T)>
 struct alignas(kN * sizeof(T)) Vec {
   static constexpr int kSize = kN;
@@ -70,8 +70,8 @@ struct alignas(kN * sizeof(T)) Vec {
   __device__ const T& operator[](int i) const { return at[i]; }
 };
 
-// Of a vector that is read again or later: what the compiler has made of its bits, such as floats
-// of twice the size, is not kept in registers.
+// Makes the compiler keep only the packed vector in registers until it is read again, and not what
+// it has computed from it, such as floats of twice the size.
 template <typename T, int kN>
 __device__ void keep_packed(Vec<T, kN>& vec) {
   if constexpr (sizeof(vec) % 4 == 0) {

@@ -1,4 +1,4 @@
-// What is known of a card's packed matrices in builds without CUDA too.
+// Sizes of packed matrices on a card, also in builds without CUDA.
 
 #include "kernels/backend.h"
 #include "kernels/base/math.h"
@@ -6,26 +6,22 @@
 
 namespace minfer {
 
-// A scale holds for whole instructions of 16 columns, or for the row.
+// A scale must cover whole instructions of 16 columns, or the row.
 bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
 
-int64_t cuda_packed_bytes(int bits, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                          int64_t group) {
-  const cuda::PackedLayout layout = cuda::packed_layout(bits, out_dim, in_dim, group);
-  const int64_t tile_bytes = layout.tile_bytes();
-  const int64_t scale_bytes = info(scales).block_bytes + (asymmetric ? int64_t{sizeof(float)} : 0);
-  const int64_t n_tiles = checked_mul(layout.n_row_tiles, layout.n_column_tiles);
-  const int64_t n_units = checked_mul(layout.n_row_tiles, layout.n_units);
-  return checked_add(checked_mul(n_tiles, tile_bytes),
-                     checked_mul(n_units, cuda::kTileRows * scale_bytes));
-}
-
-int64_t cuda_packed_bytes(const StoredMatrix& w) {
+CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
   if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) {
-    return bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim));
+    return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
-  return cuda_packed_bytes(w.groups->bits, w.groups->scales, w.groups->has_mins, w.out_dim,
-                           w.in_dim, w.groups->group);
+  const GroupFormat& format = *w.groups;
+  const cuda::PackedLayout layout =
+      cuda::packed_layout(format.bits, w.out_dim, w.in_dim, format.group);
+  const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);
+  const int64_t n_scales = checked_mul<int64_t>(
+      checked_mul<int64_t>(layout.n_row_tiles, layout.n_units), cuda::kTileRows);
+  return {.codes = checked_mul<int64_t>(n_tiles, layout.tile_bytes()),
+          .scales = checked_mul<int64_t>(n_scales, info(format.scales).block_bytes),
+          .mins = format.has_mins ? checked_mul<int64_t>(n_scales, sizeof(float)) : 0};
 }
 
 }  // namespace minfer

@@ -6,14 +6,15 @@
 
 #include <cstdint>
 
-// One instruction a function, named after what it does; PTX ISA 8.x manual.
+// Each function is one instruction, or nearly so, and is named after what it does; PTX ISA 8.x
+// manual.
 namespace minfer::cuda::ptx {
 
 __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// The block's dynamic shared memory, aligned as the swizzle of 128-byte rows repeats.
+// The block's dynamic shared memory, aligned to 1024 bytes, the period of the 128-byte swizzle.
 __device__ inline uint8_t* dynamic_shared() {
   extern __shared__ __align__(1024) uint8_t raw[];
   return raw;
@@ -25,34 +26,34 @@ __device__ inline uint32_t copied_bits(float x) {
   return bits;
 }
 
-// The larger one, or NaN where one is, which fmaxf would pass over.
+// The larger one, or NaN if one is NaN, which fmaxf would ignore.
 __device__ inline float max_or_nan(float a, float b) {
   float larger;
   asm("max.NaN.f32 %0, %1, %2;" : "=f"(larger) : "f"(a), "f"(b));
   return larger;
 }
 
-// To the nearest integer of -128 to 127, of two the even one; 0 where x is NaN.
+// Rounds to the nearest integer in -128 ... 127, ties to even; NaN becomes 0.
 __device__ inline int round_to_s8(float x) {
   int rounded;
   asm("cvt.rni.s8.f32 %0, %1;" : "=r"(rounded) : "f"(x));
   return rounded;
 }
 
-// 2^x within 2 ulp; 0 for -inf. Here and below, what is subnormal counts as 0.
+// 2^x within 2 ulp; 0 for -inf. Here and below, subnormal numbers count as 0.
 __device__ inline float exp2_fast(float x) {
   float y;
   asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
-// 1 / x within 1 ulp; 0 for infinities and where |x| > 2^126.
+// 1 / x within 1 ulp; 0 for infinities and if |x| > 2^126.
 __device__ inline float reciprocal_fast(float x) {
   float y;
   asm("rcp.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
   return y;
 }
 
-// ---- programmatic dependent launch; see launch.h -----------------------------------------------
+// ---- programmatic dependent launch (PDL); see launch.h -----------------------------------------
 
 __device__ inline void wait_for_predecessor() {
 #if __CUDA_ARCH__ >= 900
@@ -67,7 +68,7 @@ __device__ inline void let_successor_begin() {
 
 // ---- global memory ---------------------------------------------------------------------
 
-// Asked for here, where the compiler must not move it: four of what no kernel in flight writes.
+// Loads four floats that no kernel in flight writes. The compiler does not move the load.
 __device__ inline float4 load_read_only(const float4* from) {
   float4 x;
   asm volatile("ld.global.nc.v4.f32 {%0, %1, %2, %3}, [%4];"
@@ -75,14 +76,15 @@ __device__ inline float4 load_read_only(const float4* from) {
                : "l"(from));
   return x;
 }
-// n_bytes, a multiple of 16, aligned to 16, to L2 (sm_90; below, nothing).
+// Prefetches n_bytes to L2, a multiple of 16 from a 16-byte aligned address (sm_90; below,
+// nothing).
 __device__ inline void prefetch_l2(const void* from, int n_bytes) {
 #if __CUDA_ARCH__ >= 900
   asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(n_bytes) : "memory");
 #endif
 }
-// Adds 1 and returns what was there. What this block wrote before a barrier in front of this is
-// seen by whoever adds later, and what they wrote by this block behind a barrier.
+// Adds 1 and returns the old value. If a barrier of the block precedes the call, blocks that add
+// later see what this block wrote; if one follows it, this block sees what earlier ones wrote.
 __device__ inline unsigned count_arrival(unsigned* counter) {
   unsigned before;
   asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], 1;"
@@ -92,20 +94,20 @@ __device__ inline unsigned count_arrival(unsigned* counter) {
   return before;
 }
 
-// ---- copies to shared memory, by each thread for itself (sm_80) ---------------------------------
+// ---- cp.async: copies to shared memory that each thread issues and waits for (sm_80) -----------
 
-// To an address of shared memory, from which offsets cost nothing.
+// The destination is a shared address, because adding offsets to one costs nothing.
 __device__ inline void copy_async_16(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16;" ::"r"(to_shared), "l"(from)
                : "memory");
 }
-// Of the 16 the first n_bytes (0 or 16) are read, the rest is zero.
+// Copies the first n_bytes (0 or 16) of the 16 bytes, and fills the rest with zeros.
 __device__ inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes) {
   asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to_shared), "l"(from),
                "r"(n_bytes)
                : "memory");
 }
-// 8 bytes, and 4.
+// The same for 8 bytes, and for 4.
 __device__ inline void copy_async_8(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 8;" ::"r"(to_shared), "l"(from) : "memory");
 }
@@ -113,7 +115,7 @@ __device__ inline void copy_async_4(uint32_t to_shared, const void* from) {
   asm volatile("cp.async.ca.shared.global [%0], [%1], 4;" ::"r"(to_shared), "l"(from) : "memory");
 }
 __device__ inline void copy_async_commit() { asm volatile("cp.async.commit_group;" ::: "memory"); }
-// Waits until at most kPending groups of this thread are under way.
+// Waits until at most kPending groups of this thread are in flight.
 template <int kPending>
 __device__ inline void copy_async_wait() {
   asm volatile("cp.async.wait_group %0;" ::"n"(kPending) : "memory");
@@ -135,11 +137,12 @@ __device__ inline void load_matrices_transposed(uint32_t (&m)[4], uint32_t row) 
                : "memory");
 }
 
-// ---- matrix products of a warp, 16 x 8 x 16, f32 sums: d += a b --------------------------------
+// ---- mma instructions of a warp, 16 x 8 x 16, f32 accumulators: d += a b -----------------------
 
-// Of lane (g, t) = (lane / 4, lane % 4): a0 is row g, columns 2t and 2t + 1 of a; a1 row g + 8; a2
-// and a3 the same at columns 2t + 8 and 2t + 9. b0 and b1 are column g of b, rows 2t, 2t + 1 and
-// 2t + 8, 2t + 9. d is rows g, g, g + 8, g + 8 at columns 2t, 2t + 1, 2t, 2t + 1.
+// What lane (g, t) = (lane / 4, lane % 4) holds: a0 is row g, columns 2t and 2t + 1 of a; a1 the
+// same of row g + 8; a2 and a3 the same at columns 2t + 8 and 2t + 9. b0 and b1 are column g of b,
+// rows 2t, 2t + 1 and rows 2t + 8, 2t + 9. d is rows g, g, g + 8, g + 8 at columns 2t, 2t + 1, 2t,
+// 2t + 1.
 template <typename T>
 __device__ inline void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2,
                                     uint32_t a3, uint32_t b0, uint32_t b1);
@@ -161,8 +164,8 @@ __device__ inline void mma_m16n8k16<__nv_bfloat16>(float (&d)[4], uint32_t a0, u
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// The same of 8-bit numbers, 16 x 8 x 32, with exact sums: d = a b + c; a without signs in
-// kUnsigned. A register has four columns, from 4t and 4t + 16 on.
+// The same for 8-bit integers, 16 x 8 x 32, with exact int32 sums: d = a b + c; with kUnsigned, a
+// is unsigned. A register holds four columns, from 4t or from 4t + 16 on.
 template <bool kUnsigned>
 __device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
                                     const int (&c)[4]) {
@@ -181,12 +184,12 @@ __device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_
   }
 }
 
-// ---- barriers in shared memory that also count bytes (sm_90) -----------------------------------
+// ---- mbarriers: barriers in shared memory that also count bytes (sm_90) ------------------------
 
 __device__ inline void mbarrier_init(uint64_t* barrier, int arrivals) {
   asm volatile("mbarrier.init.shared.b64 [%0], %1;" ::"r"(shared_address(barrier)), "r"(arrivals));
 }
-// Makes initialized barriers visible to the copy engine; once, by the thread that made them.
+// Makes initialized barriers visible to TMA. The thread that initialized them calls it once.
 __device__ inline void mbarrier_init_fence() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
 }
@@ -207,7 +210,7 @@ __device__ inline void mbarrier_wait(uint64_t* barrier, int parity) {
       : "memory");
 }
 
-// By the barrier's shared address: whether the phase of that parity has completed.
+// Whether the phase of that parity has completed. `barrier` is a shared address.
 __device__ inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
   uint32_t done;
   asm volatile(
@@ -226,9 +229,10 @@ __device__ inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
       : "memory");
 }
 
-// ---- the copy engine (sm_90) --------------------------------------------------------------------
+// ---- bulk copies (sm_90) ------------------------------------------------------------------------
 
-// n_bytes, a multiple of 16, aligned to 16, to shared memory; the barrier counts them.
+// Copies n_bytes, a multiple of 16 at 16-byte aligned addresses, to shared memory; the mbarrier
+// counts them.
 __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
                                  uint64_t* barrier) {
   asm volatile(
@@ -238,7 +242,7 @@ __device__ inline void bulk_copy(void* to_shared, const void* from, int n_bytes,
       : "memory");
 }
 
-// For what is read once: the first to leave L2.
+// The L2 policy for data that is read once: L2 evicts it first.
 __device__ inline uint64_t evict_first_policy() {
   uint64_t policy;
   asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));

@@ -17,7 +17,7 @@ PFN_cuTensorMapEncodeTiled_v12000 tensor_map_encoder() {
   return reinterpret_cast<PFN_cuTensorMapEncodeTiled_v12000>(function);
 }
 
-// Extents innermost first; of the strides, in bytes, those from the second extent on.
+// Extents are innermost first. Strides, in bytes, are those from the second extent on.
 struct MapShape {
   int rank;
   cuuint64_t extents[3], strides[2];

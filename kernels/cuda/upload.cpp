@@ -10,7 +10,7 @@ namespace minfer::cuda {
 Uploader::Uploader(cudaStream_t stream) : stream_(stream) {}
 
 void Uploader::copy(void* device, const void* host, int64_t n_bytes) {
-  constexpr int64_t kSmall = 64 << 10;  // the driver's own staging is as good
+  constexpr int64_t kSmall = 64 << 10;  // the driver's own staging is as fast
   if (n_bytes <= kSmall) {
     MINFER_CUDA_CHECK(cudaMemcpyAsync(device, host, static_cast<size_t>(n_bytes),
                                       cudaMemcpyHostToDevice, stream_));

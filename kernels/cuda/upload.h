@@ -8,13 +8,13 @@
 
 namespace minfer::cuda {
 
-// Copies host memory to a card at the speed of its link: pieces go through a ring of pinned
-// buffers, filled by several threads while the piece before is under way.
+// Copies host memory to a card at the speed of the link: pieces go through a ring of pinned
+// buffers, which several threads fill while the copy of the piece before is in flight.
 class Uploader {
  public:
   explicit Uploader(cudaStream_t stream);
 
-  // Returns when `host` may be changed again; the copy is done for what follows on the stream.
+  // Returns when `host` may be changed again. Later work on the stream sees the copy.
   void copy(void* device, const void* host, int64_t n_bytes);
 
  private:
@@ -25,7 +25,7 @@ class Uploader {
     Event sent = make_event();
   };
 
-  // One core moves about 10 GB/s, the link five times that.
+  // Several threads: one core moves about 10 GB/s, the link five times that.
   void fill(char* to, const char* from, int64_t n_bytes);
 
   cudaStream_t stream_;

@@ -1,6 +1,6 @@
-// Attention on a card, one JSON line a case: prefill in TFLOP/s, decode in microseconds a launch
-// and GB/s of cache read, U8 caches made F16 in GB/s read and written, these two with the share of
-// a read of the same card in the same run.
+// Times attention on a card and prints one JSON line per case: prefill in TFLOP/s; decode in
+// microseconds per launch and GB/s of cache read; conversion of U8 caches to F16 in GB/s read and
+// written. The last two are also given as a fraction of the read bandwidth of the same card.
 #include <algorithm>
 #include <cstdio>
 #include <cstdlib>
@@ -43,7 +43,8 @@ void bench_prefill(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int6
   std::fflush(stdout);
 }
 
-// A U8 cache as F16, what bench_prefill's time of such a cache has besides attention.
+// Converts a U8 cache to F16, which bench_prefill's time of such a cache includes besides
+// attention.
 void bench_dequantize(cudaStream_t stream, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len,
                       double read_gbps) {
   const int64_t n_pages = pages_for(kv_len);
@@ -75,7 +76,7 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   const int64_t row_bytes =
       kHeadDim * (cache_dtype == DType::U8 ? 1 : 2) + (cache_dtype == DType::U8 ? 4 : 0);
   const double bytes = 2.0 * double(n_kv_heads) * double(context) * double(row_bytes);
-  // As many caches as it takes for one to have left L2 when its turn comes again.
+  // As many caches as it takes for each to have left L2 when its turn comes again.
   const int n_caches = int(std::clamp<int64_t>(int64_t(200e6 / bytes) + 1, 2, 64));
   std::vector<KvLayer> caches;
   for (int i = 0; i < n_caches; ++i)
@@ -125,7 +126,8 @@ void bench_decode(cudaStream_t stream, DType cache_dtype, int64_t n_heads, int64
   for (const attention::DecodeSplits& splits : others) measure(splits, false);
 }
 
-// Every kind of context with the launcher's choice, and, if asked for, with others.
+// Decode with contexts of every kind, with the launcher's choice of splits and, if requested, with
+// others.
 void bench_decodes(cudaStream_t stream, DType dtype, double read_gbps, bool with_others) {
   using Splits = std::vector<attention::DecodeSplits>;
   const auto others = [&](const Splits& splits) { return with_others ? splits : Splits{}; };
@@ -178,8 +180,8 @@ int run(double read_gbps, const std::string& what) {
 }  // namespace
 }  // namespace minfer::cuda
 
-// cuda_attention_bench [READ_GBPS [prefill | decode | splits]]: the best read stream of the card,
-// 4692 where none is given; "splits" is decode with other choices of its splits besides.
+// cuda_attention_bench [READ_GBPS [prefill | decode | splits]]: READ_GBPS is the best read
+// bandwidth of the card, 4692 by default; "splits" is decode with other choices of splits as well.
 int main(int argc, char** argv) try {
   return minfer::cuda::run(argc > 1 ? std::atof(argv[1]) : 4692, argc > 2 ? argv[2] : "");
 } catch (const minfer::Error& e) {

@@ -1,7 +1,9 @@
-// cuda::gemm beside cuBLAS, one JSON line a case with the ratio that is wanted. As arguments:
+// Compares cuda::gemm with cuBLAS and prints one JSON line per case, with the required ratio.
+// Arguments:
 //   alone, called
-//           one product at a time, else many in a row, as in a model: GemmTimer::Way
-//   plans   every tile and split at Llama-2-7B's shapes, the model's choice among them marked
+//           one GEMM at a time; else many in a row, as in a model (GemmTimer::Way)
+//   plans   every tile and split at the shapes of Llama-2-7B, with the plan that the model in
+//           gemm.cpp picks marked
 #include <cstdio>
 #include <string_view>
 #include <vector>
@@ -14,7 +16,7 @@ namespace {
 using cuda::Epilogue;
 using Case = cuda::TimedGemm;
 
-// Of cuBLAS's time over ours.
+// The required ratio of the time of cuBLAS to ours.
 double wanted_of_cublas(const Case& c) {
   if (c.m % 16 != 0 || c.n % 64 != 0 || c.k % 64 != 0) return 0.90;
   return c.m >= 2048 ? 1.0 : c.m >= 512 ? 0.97 : 0.85;
@@ -27,7 +29,7 @@ class Bench {
   void compare(const Case& c) { time(c, {cuda::hgemm_plan(timer_.args_of(c))}); }
   void compare_plans(const Case& c) {
     std::vector<cuda::GemmPlan> plans = cuda::fitting_plans(timer_.args_of(c));
-    // many rows fill the card without a split
+    // many rows fill the card without split-K
     if (c.m > 512) std::erase_if(plans, [](const cuda::GemmPlan& plan) { return plan.split > 1; });
     time(c, plans);
   }

@@ -9,7 +9,7 @@
 #include "kernels/bench.h"
 #include "tests/support/test_pages.h"
 
-// The kernels of the CPU at the shapes of a 1.1B Llama, beside the limits of the same run. The
+// Times the CPU kernels at the shapes of a 1.1B Llama, and reports the limits of the same run. The
 // argument `threads` 0 means all cores; MINFER_CPU_ISA picks the instruction set.
 namespace minfer {
 namespace {
@@ -39,8 +39,8 @@ void share_of_reads(benchmark::State& state, int n_threads, double bytes_per_ite
       Counter(bytes / limits(n_threads).read_bytes_per_second, Counter::kIsRate);
 }
 
-// Few tokens: weights come from memory.
-//   pack(backend)  the weights
+// Few tokens: bound by reading the weights from memory.
+//   pack(backend)  packs the weights
 template <typename Pack>
 void run_decode(benchmark::State& state, const CpuOptions& options, int64_t n_tokens,
                 const Pack& pack) {
@@ -60,7 +60,7 @@ void run_decode(benchmark::State& state, const CpuOptions& options, int64_t n_to
   share_of_reads(state, options.n_threads, double(w.n_bytes));
 }
 
-// Many tokens: the multiply-adds bound it.
+// Many tokens: bound by multiply-adds.
 template <typename Pack>
 void run_prefill(benchmark::State& state, const CpuOptions& options, int64_t n_tokens,
                  const Pack& pack) {
@@ -102,7 +102,8 @@ BENCHMARK(BM_MatmulPrefill)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// Arguments: threads, tokens, in, out, bits, group (0: one a row), activations (of the enum).
+// Arguments: threads, tokens, in, out, bits, group (0: one scale per row), activations (of the
+// enum).
 CpuOptions quantized_options(const benchmark::State& state) {
   return {.n_threads = int(state.range(0)),
           .isa = "",
@@ -139,7 +140,7 @@ BENCHMARK(BM_QuantizedPrefill)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// Loading: codes of a checkpoint into the backend's panels.
+// Loading: packs the codes of a checkpoint into the backend's panels.
 void BM_PackQuantized(benchmark::State& state) {
   const auto backend = make_cpu_backend(quantized_options(state));
   const auto pack = quantized_weights(state);
@@ -154,7 +155,8 @@ BENCHMARK(BM_PackQuantized)
     ->UseRealTime()
     ->Unit(benchmark::kMillisecond);
 
-// Causal attention of the last `tokens` of `kv_len` positions; flops of the visible part only.
+// Causal attention of the last `tokens` of `kv_len` positions. Counts the flops of the visible part
+// only.
 void BM_Attention(benchmark::State& state) {
   constexpr int64_t kHeads = 32, kKvHeads = 4, kHeadDim = 64;
   const int n_threads = int(state.range(0));

@@ -23,7 +23,7 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
   Shape q_shape(int64_t n) const { return {n, heads_.n_heads, heads_.head_dim}; }
   Shape kv_shape(int64_t n) const { return {n, heads_.n_kv_heads, heads_.head_dim}; }
 
-  // Rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
+  // Runs rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
                          const HostTensor& v, int64_t chunk, int64_t window = 0) const {
     const int64_t n_tokens = q.view().shape[0];
@@ -46,7 +46,7 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
     return values_of(backend, out);
   }
 
-  // x as the cache keeps it, in float64.
+  // The values of x as the cache holds them, in float64.
   float64::Values rounded(const HostTensor& x) const {
     float64::Values values = doubles(x);
     const int64_t n = x.view().shape.last();
@@ -70,8 +70,9 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 
 // A score is off by (head_dim + 2) u of the sum of its magnitudes, its distance from the maximum by
 // twice that and u of itself; exp turns that into a relative error and adds 4 u. Weighted values
-// and total are sums of blocks of 128, (128 + 2 blocks) u each, then the quotient; a correction of
-// the running maximum (exp of a difference, a product) costs at most 8 u and one more spread.
+// and total are sums of blocks of 128, (128 + 2 blocks) u each, then the quotient. A correction of
+// the running maximum (exp of a difference, a multiplication) costs at most 8 u and one more
+// spread.
 TEST_P(Attention, MatchesFloat64) {
   const auto backend = this->backend(2);
   for (const auto& [n_tokens, window] : std::initializer_list<std::pair<int64_t, int64_t>>{
@@ -111,7 +112,7 @@ TEST_P(Attention, BitsDependOnNeitherChunksNorThreads) {
   }
 }
 
-// What lies past a token's own position, of its chunk or left from before, has no part in it.
+// Positions past a token's own, of its chunk or left from before, contribute nothing.
 TEST_P(Attention, MaskedPositionsContributeNothing) {
   constexpr int64_t kTokens = 40, kBroken = 21;
   HostTensor q = random_normal(1, q_shape(kTokens));
@@ -129,7 +130,7 @@ TEST_P(Attention, MaskedPositionsContributeNothing) {
   for (size_t i = n; i < got.size(); ++i) ASSERT_TRUE(std::isnan(got[i])) << i;
 }
 
-// Nor has what lies before the window.
+// Neither do positions before the window.
 TEST_P(Attention, PositionsBeforeTheWindowContributeNothing) {
   constexpr int64_t kTokens = 300, kBroken = 170, kWindow = 90;
   HostTensor q = random_normal(1, q_shape(kTokens));
@@ -155,8 +156,8 @@ INSTANTIATE_TEST_SUITE_P(
                                      Heads{8, 1, 16}, Heads{9, 3, 64}, Heads{2, 2, 80},
                                      Heads{4, 2, 96}, Heads{2, 1, 128}, Heads{3, 3, 37})));
 
-// Every f32 near every f16 is rounded as the portable code does: with one position the output is
-// the value.
+// Every f32 near every f16 is rounded as in the portable code: with a single position, the output
+// is the value.
 class KvRounding : public testing::TestWithParam<std::string> {};
 
 TEST_P(KvRounding, IsThatOfThePortableCode) {

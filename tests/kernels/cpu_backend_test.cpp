@@ -5,7 +5,7 @@
 #include "tests/support/tensors.h"
 #include "tests/support/test_data.h"
 
-// Sanitizers end the process where an allocation is larger than they allow, unless told otherwise.
+// Unless told otherwise, sanitizers end the process if an allocation is larger than they allow.
 extern "C" const char* __asan_default_options() { return "allocator_may_return_null=1"; }
 extern "C" const char* __tsan_default_options() { return "allocator_may_return_null=1"; }
 

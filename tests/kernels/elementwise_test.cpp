@@ -13,7 +13,7 @@ class Elementwise : public testing::TestWithParam<std::string> {
   std::unique_ptr<Backend> backend_ = make_cpu_backend({.n_threads = 2, .isa = GetParam()});
 };
 
-// Every 2^13-th float from -100 to 100, and where that leaves gaps, the ends of the range.
+// Every 2^13-th float from -100 to 100; beyond, only a few values near the ends of the range.
 HostTensor sweep() {
   std::vector<float> values;
   for (uint32_t bits = 0; bits < 0x42c80000u; bits += 1u << 13) {
@@ -25,9 +25,9 @@ HostTensor sweep() {
   return from_values(values, {n});
 }
 
-// x / 2 (1 + erf) and x / 2 (1 + tanh): the function in brackets is off by a few u absolutely
-// (erf: 2 u, its argument 1 u times a slope below 0.9; tanh: its argument 4 u times a slope times
-// argument below 0.45), sum and products by 3 u.
+// x / 2 (1 + erf) and x / 2 (1 + tanh): the function in brackets is off by a few u absolutely (erf:
+// 2 u, its argument 1 u times a slope below 0.9; tanh: its argument 4 u times a slope times
+// argument below 0.45), the sum and the multiplications by 3 u.
 TEST_P(Elementwise, GeluMatchesFloat64) {
   const HostTensor x = sweep();
   for (GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
@@ -106,7 +106,7 @@ TEST_P(ElementwiseShapes, SumsAndProductsMatchFloat64) {
   check(out, [](double x, double, double c) { return Pair(x + c, kU * std::abs(x + c)); });
 
   out = poisoned(*backend, shape);
-  backend->swiglu(out, a_dev, b_dev);  // silu (8 u) and one product
+  backend->swiglu(out, a_dev, b_dev);  // silu (8 u) and one multiplication
   check(out, [](double x, double y, double) {
     const double want = float64::silu(x) * y;
     return Pair(want, 9 * kU * std::abs(want));
@@ -152,7 +152,7 @@ HostTensor from_json(const nlohmann::json& value) {
   return from_values(flat, shape);
 }
 
-// Results that another project published for its own operators.
+// Results that another project published for its own operators are reproduced.
 TEST_P(OpVectors, AreReproduced) {
   const auto path = data_dir() / "expected/op-vectors.json";
   MINFER_NEEDS(path);

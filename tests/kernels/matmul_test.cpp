@@ -11,7 +11,7 @@ namespace {
 constexpr int64_t kBlock = cpu::kKBlock;  // columns summed before the blocks are added
 
 // A chain of n fused (or rounded) multiply-adds is off by at most n u of the sum of magnitudes, one
-// more u where the product is rounded; adding the block sums and the residual costs one u each.
+// more u if multiplications are rounded; adding the block sums and the residual costs one u each.
 double bound(int64_t in_dim, double sum_of_magnitudes) {
   const int64_t n_blocks = (in_dim + kBlock - 1) / kBlock;
   return (double(std::min(in_dim, kBlock) + n_blocks) + 3) * kU * sum_of_magnitudes + 1e-45;
@@ -72,7 +72,7 @@ TEST_P(Matmul, MatchesFloat64) {
   }
 }
 
-// Row t has the same bits whatever number of rows it comes with, and on any number of threads.
+// Row t has the same bits however many rows are computed together, on any number of threads.
 TEST_P(Matmul, BitsDependOnNeitherTokensNorThreads) {
   const auto [isa, dtype] = GetParam();
   constexpr int64_t kMaxTokens = 530, kIn = 611, kOut = 187;
@@ -103,7 +103,7 @@ TEST_P(Matmul, BitsDependOnNeitherTokensNorThreads) {
   }
 }
 
-// Each of the 65536 f16 and bf16 numbers becomes its f32 value on the way through the kernel.
+// The kernel converts each of the 65536 f16 and bf16 numbers to its exact f32 value.
 TEST_P(Matmul, ConvertsEveryHalf) {
   const auto [isa, dtype] = GetParam();
   if (dtype == DType::F32) return;

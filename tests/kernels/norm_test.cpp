@@ -10,7 +10,7 @@ constexpr float kEps = 1e-5f;
 class Norm : public testing::TestWithParam<std::tuple<std::string, int64_t, int64_t>> {};
 
 // Holds for any order of summation: the sum of dim squares is off by dim u of itself, the scale by
-// half of that; root, divisions and products stay under 8 u.
+// half of that; root, divisions and multiplications stay under 8 u.
 TEST_P(Norm, RmsNormMatchesFloat64) {
   const auto [isa, n_rows, dim] = GetParam();
   const auto backend = make_cpu_backend({.n_threads = 2, .isa = isa});
@@ -36,7 +36,7 @@ TEST_P(Norm, LayerNormMatchesFloat64) {
   const auto [isa, n_rows, dim] = GetParam();
   const auto backend = make_cpu_backend({.n_threads = 2, .isa = isa});
   HostTensor x = random_normal(1, {n_rows, dim});
-  for (int64_t i = 0; i < n_rows * dim; ++i) x.as<float>()[i] += 2;  // a mean that matters
+  for (int64_t i = 0; i < n_rows * dim; ++i) x.as<float>()[i] += 2;  // a mean far from 0
   const HostTensor weight = random_normal(2, {dim}), bias = random_normal(3, {dim});
   const DeviceTensor x_dev = backend->upload(x), w = backend->upload_vector(weight);
   const DeviceTensor b = backend->upload_vector(bias);
@@ -89,7 +89,7 @@ TEST_P(Norm, LayerNormMatchesFloat64) {
   }
 }
 
-// Maximum and distance are exact or off by u of the distance, exp by 4 u (2 units in the last
+// The maximum is exact, its distance off by at most u of itself, exp by 4 u (2 units in the last
 // place), the sum by n u, the quotient by 2 u.
 TEST_P(Norm, SoftmaxMatchesFloat64) {
   const auto [isa, n_rows, n] = GetParam();

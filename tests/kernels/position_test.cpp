@@ -7,7 +7,7 @@ namespace {
 
 class Positions : public testing::TestWithParam<std::string> {};
 
-// Two products and their sum: 2 u of the magnitudes, 3 u where products are rounded before.
+// The sum of two products: 2 u of the magnitudes, 3 u if the products are rounded first.
 TEST_P(Positions, RopeMatchesFloat64) {
   const auto backend = make_cpu_backend({.n_threads = 2, .isa = GetParam()});
   for (const auto& [n_tokens, n_heads, head_dim, rotary_dim] :

@@ -15,7 +15,7 @@
 namespace minfer {
 namespace {
 
-// Against the values of the `gguf` Python package (scripts/make_quant_fixtures.py), bit for bit.
+// Equals the values of the `gguf` Python package (scripts/make_quant_fixtures.py), bit for bit.
 TEST(QuantCodec, EveryTypeEqualsTheReference) {
   const std::vector<test::QuantRecord> records = test::read_quant_records("quant_blocks.bin");
   EXPECT_EQ(records.size(), 10u);
@@ -29,7 +29,7 @@ TEST(QuantCodec, EveryTypeEqualsTheReference) {
     }
     if (is_float(dtype)) continue;
 
-    // The same as a QuantizedMatrix of two rows where the blocks are even in number.
+    // The same as a QuantizedMatrix, of two rows if the number of blocks is even.
     const int64_t n_rows = static_cast<int64_t>(n) / info(dtype).block_elements % 2 == 0 ? 2 : 1;
     const int64_t in_dim = static_cast<int64_t>(n) / n_rows;
     const HostQuantizedMatrix matrix =

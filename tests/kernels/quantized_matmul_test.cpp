@@ -8,12 +8,12 @@
 namespace minfer::test {
 namespace {
 
-constexpr int64_t kGroup = 32;  // columns of an input that share a scale, and of a step of a sum
+constexpr int64_t kGroup = 32;  // columns of an input with one scale, and of a step of a sum
 
 struct Format {
   DType codes, scales;
   bool with_mins;
-  bool half_mins = false;  // numbers that F16 holds
+  bool half_mins = false;  // the mins are exact in F16
 };
 
 std::ostream& operator<<(std::ostream& out, const Format& f) {
@@ -47,7 +47,7 @@ HostQuantizedMatrix random_matrix(const Format& format, int64_t out_dim, int64_t
   return w;
 }
 
-// A matrix in float64, and the same with the magnitudes of what is added up instead.
+// A matrix in float64, and the magnitudes of the terms that make up its values.
 struct Reference {
   explicit Reference(const QuantizedMatrix& w) {
     for (int64_t row = 0; row < w.out_dim(); ++row) {
@@ -68,7 +68,7 @@ struct Reference {
   float64::Values values, magnitudes;
 };
 
-// A row of inputs as it is after quantization, from the definition: kernels/backend.h.
+// A row of inputs after quantization, from the definition in kernels/backend.h.
 void quantize_row(double* out, const float* x, int64_t n, bool asymmetric) {
   for (int64_t begin = 0; begin < n; begin += kGroup) {
     const int64_t end = std::min(n, begin + kGroup);
@@ -98,14 +98,14 @@ float64::Values as_seen(const HostTensor& x, Activations activations) {
   return values;
 }
 
-// Sums of a step: 32 products, each rounded twice where they are not fused. What is added to the
-// total is rounded three times at most, and the total twice a step.
+// The sum of a step has 32 products, each rounded twice if they are not fused. What is added to the
+// total is rounded three times at most, and the total twice in each step.
 double bound(int64_t in_dim, int64_t step, double sum_of_magnitudes) {
   const double n_steps = double((in_dim + step - 1) / step);
   return (double(kGroup) + 2 * n_steps + 6) * kU * sum_of_magnitudes + 1e-42;
 }
 
-// Largest magnitudes of the blocks, at each of their columns.
+// The largest magnitude of each block, at each of its columns.
 float64::Values block_magnitudes(const float64::Values& x, int64_t in_dim) {
   float64::Values largest(x.size());
   for (size_t row = 0; row < x.size(); row += size_t(in_dim)) {
@@ -131,7 +131,8 @@ class QuantizedMatmul : public testing::TestWithParam<Parameters> {
     return test::as_seen(x, std::get<1>(GetParam()));
   }
 
-  // What inputs in f32 lose, of the largest in their block, where they are taken in planes.
+  // The error of f32 inputs as int8 planes (AVX-512 VNNI), relative to the largest magnitude in a
+  // block.
   const double plane_u_ =
       std::get<1>(GetParam()) == Activations::Float && std::get<0>(GetParam()) == "avx512" ? 0x1p-22
                                                                                            : 0;
@@ -198,7 +199,7 @@ TEST_P(QuantizedMatmul, MatchesFloat64OverManyColumns) {
   }
 }
 
-// Row t has the same bits whatever number of rows it comes with, and on any number of threads.
+// Row t has the same bits however many rows are computed together, on any number of threads.
 TEST_P(QuantizedMatmul, BitsDependOnNeitherTokensNorThreads) {
   constexpr int64_t kMaxTokens = 300, kIn = 1184, kOut = 187;
   const HostTensor x = random_normal(1, {kMaxTokens, kIn});
@@ -232,7 +233,7 @@ TEST_P(QuantizedMatmul, KeepsNaNAndInfinityInTheirRow) {
   for (float bad : {std::nanf(""), std::numeric_limits<float>::infinity(), -3e38f}) {
     HostTensor x = random_normal(1, {kTokens, kIn});
     x.as<float>()[4 * kIn + 3] = bad;
-    x.as<float>()[4 * kIn + 4] = 3e38f;  // with -3e38 a range that is no number
+    x.as<float>()[4 * kIn + 4] = 3e38f;  // with -3e38 the range overflows
     const Matrix w = backend->pack_matrix(random_matrix(kFormats[1], kOut, kIn, 32).view());
     const DeviceTensor out = poisoned(*backend, {kTokens, kOut});
     backend->matmul(out, backend->upload(x), w);
@@ -257,7 +258,7 @@ TEST_P(QuantizedMatmul, TakesInputsThatAreAllZeroOrTiny) {
   }
 }
 
-// Float weights see the input rounded as quantized ones do.
+// With quantized activations, float weights get the input quantized and dequantized.
 TEST_P(QuantizedMatmul, RoundsTheInputOfFloatWeights) {
   const auto backend = this->backend(2);
   constexpr int64_t kIn = 172, kOut = 19, kTokens = 3;
@@ -286,7 +287,7 @@ TEST(QuantizedPanels, EmbedGivesTheValuesThatCodesMean) {
   const std::vector<TokenId> ids = {0, 36, 5, 5, 16, 15};
   for (const Format& format : kFormats) {
     for (const auto [dim, group] : {Groups{64, 32}, Groups{172, 172}, Groups{48, 16},
-                                    Groups{72, 24}}) {  // no panels for 24: kept as f32
+                                    Groups{72, 24}}) {  // 24 has no packed layout: F32
       const HostQuantizedMatrix table = random_matrix(format, kVocab, dim, group);
       const DeviceTensor out = poisoned(*backend, {int64_t(ids.size()), dim});
       backend->embed(out, backend->pack_matrix(table.view()), ids);
@@ -299,8 +300,8 @@ TEST(QuantizedPanels, EmbedGivesTheValuesThatCodesMean) {
   }
 }
 
-// GGUF's blocks give the products of the matrix that they mean, bit for bit, and take about as
-// many bytes as in the file.
+// GGUF's blocks give the same results, bit for bit, as the matrix that they represent, and stay
+// quantized when they are packed.
 TEST(QuantizedPanels, HoldEveryTypeOfGguf) {
   const auto backend = make_cpu_backend({.n_threads = 2, .isa = ""});
   int n_types = 0;

@@ -22,8 +22,8 @@ TEST(ThreadPool, RunsEveryPieceOnce) {
   }
 }
 
-// Thousands of short loops back to back: a thread that is late for one must not touch the next. The
-// plain array is written by whoever takes a piece, so that ThreadSanitizer sees a missing order.
+// Thousands of short loops back to back: a thread that is late for one must not touch the next. Any
+// thread may write to the plain array, so that ThreadSanitizer sees a missing order.
 TEST(ThreadPool, LoopsFollowEachOther) {
   ThreadPool pool(4);
   std::vector<int64_t> sums(5);
@@ -48,7 +48,7 @@ TEST(ThreadPool, WakesSleepingThreads) {
   }
 }
 
-// The first piece lasts until the others are done, which only the other thread can do.
+// The first piece ends only after all others, so the other thread has to run them.
 TEST(ThreadPool, MovesPastAStalledThread) {
   constexpr int kPieces = 64;
   constexpr std::chrono::seconds kPatience{60};
@@ -70,7 +70,7 @@ TEST(ThreadPool, MovesPastAStalledThread) {
   EXPECT_EQ(std::min(by_thread[0], by_thread[1]), 1);
 }
 
-// The flag is set inside a piece: those under way are finished, the rest is passed over.
+// The flag is set inside a piece: pieces in progress are finished, the rest are skipped.
 TEST(ThreadPool, ACancelledLoopEndsAtThePiece) {
   for (int n_threads : {1, 2, 3}) {
     ThreadPool pool(n_threads);

@@ -372,7 +372,7 @@ class CountingBackend : public HalfBackend {
 
   int64_t packed_bytes(const StoredMatrix&) const override { return 10'000; }
   int64_t packing_workspace_bytes(const StoredMatrix& w) const override { return w.out_dim; }
-  int64_t products_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override {
+  int64_t matmul_workspace_bytes(int64_t n_rows, std::span<const StoredMatrix> w) const override {
     return 100 * n_rows * std::ssize(w);
   }
 

@@ -4,9 +4,10 @@
 
 namespace minfer::test {
 
-// Bytes that this program holds from operator new. Programs that link allocation_meter.cpp only.
+// Bytes that this program holds from operator new. Only for programs that link
+// allocation_meter.cpp.
 size_t held_bytes();
-// The most that were held since the last call of reset_peak.
+// The most bytes held since the last call of reset_peak.
 size_t peak_bytes();
 void reset_peak();
 

@@ -10,8 +10,8 @@
 
 namespace minfer::test {
 
-// The metadata of a byte-level vocabulary: ids 0 to 255 are the bytes, then "ab" and two line ends,
-// then `control`, of which the first is BOS and the second EOS.
+// The metadata of a byte-level vocabulary: ids 0 to 255 are the bytes; then come "ab", two line
+// ends as one token, and the tokens `control`, of which the first is BOS and the second EOS.
 inline Metadata byte_vocabulary(const std::vector<std::string>& control) {
   std::vector<std::string> tokens;
   for (int byte = 0; byte < 256; ++byte)

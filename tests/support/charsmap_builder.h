@@ -7,7 +7,7 @@
 
 namespace minfer::test {
 
-// u32 size of the trie in bytes, the trie, then the replacements.
+// A charsmap: the u32 size of the trie in bytes, the trie, then the replacements.
 inline std::string charsmap_of(const std::vector<uint32_t>& units,
                                const std::string& replacements) {
   const auto n_bytes = static_cast<uint32_t>(units.size() * 4);
@@ -16,8 +16,8 @@ inline std::string charsmap_of(const std::vector<uint32_t>& units,
   return bytes + replacements;
 }
 
-// A sound charsmap, packed as Darts-clone packs it: by what is replaced (not empty, no NUL), what
-// replaces it.
+// Builds a valid charsmap, packed as Darts-clone packs it, from rules: the text to replace (not
+// empty, without NUL) and its replacement.
 class CharsmapBuilder {
  public:
   explicit CharsmapBuilder(const std::map<std::string, std::string>& rules) {
@@ -37,12 +37,12 @@ class CharsmapBuilder {
 
  private:
   struct Node {
-    int64_t value = -1;  // where its replacement is; -1: none
+    int64_t value = -1;  // offset of its replacement; -1: none
     std::map<uint8_t, Node> children;
   };
   static constexpr uint32_t kUnused = 1u << 31;  // never followed: it has the value bit
 
-  // Up to the end of this unit's block of 256.
+  // Grows the trie to the end of this unit's block of 256.
   void grow(size_t unit) {
     if (unit < units_.size()) return;
     units_.resize((unit | 0xff) + 1, kUnused);
@@ -61,7 +61,7 @@ class CharsmapBuilder {
     return all_free;
   }
 
-  // The children of the node that `unit` leads to.
+  // Places the children of the node that `unit` leads to.
   void place(const Node& node, size_t unit) {
     size_t base = 1;
     while (!fits(node, base)) ++base;

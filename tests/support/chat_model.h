@@ -13,8 +13,8 @@ inline constexpr const char* kChatMl =
     "'<|im_end|>\\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}";
 
-// A model of random weights that talks in bytes and ends its turns by <|im_end|>, if at all. Two
-// letters of its vocabulary, "ab", and two line ends are one token.
+// A model with random weights whose tokens are bytes, except that "ab" and two line ends are one
+// token each. It ends its turns by <|im_end|>, if at all.
 inline Model chat_model(Backend& backend, int64_t context) {
   const ModelSpec spec = llama_spec({.dim = 64,
                                      .ffn_dim = 96,

@@ -7,7 +7,7 @@
 #include "kernels/cuda/device.h"
 #include "tests/support/tensors.h"
 
-// First in a test that needs a card.
+// The first statement of a test that needs a card.
 #define MINFER_NEEDS_CUDA()                            \
   try {                                                \
     ::minfer::cuda::use_device(0);                     \
@@ -22,19 +22,20 @@ inline DeviceTensor to_device(const Tensor& host) {
   DeviceTensor copy = cuda::allocate_device(host.dtype, host.shape);
   MINFER_CUDA_CHECK(
       cudaMemcpy(copy.view().data, host.data, size_t(host.n_bytes()), cudaMemcpyHostToDevice));
-  // Of pageable memory the copy may return before its end, which other streams do not wait for.
+  // A copy from pageable memory may return before it has ended, and other streams do not wait for
+  // it.
   MINFER_CUDA_CHECK(cudaStreamSynchronize(nullptr));
   return copy;
 }
 
-// Every byte 0xFF: NaN in every float type, so that an element left unwritten fails its test.
+// Every byte is 0xFF: NaN in every float type, so that an element left unwritten fails its test.
 inline DeviceTensor poisoned_device(DType dtype, const Shape& shape) {
   DeviceTensor tensor = cuda::allocate_device(dtype, shape);
   MINFER_CUDA_CHECK(cudaMemset(tensor.view().data, 0xFF, size_t(tensor.view().n_bytes())));
   return tensor;
 }
 
-// Waits for all work on the card.
+// Copies to the host after all work on the card.
 inline HostTensor to_host(const Tensor& device) {
   MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   HostTensor copy(device.dtype, device.shape);

@@ -9,7 +9,7 @@
 
 namespace minfer::test {
 
-// Runs f, which has to throw an Error of this kind: one line that contains `text`.
+// Runs f, which must throw an Error of this kind, with one line that contains `text`.
 template <typename F>
 void expect_error(ErrorKind kind, std::string_view text, F&& f) {
   try {

@@ -12,7 +12,8 @@
 
 namespace minfer::test {
 
-// The small models with logits that transformers gave in float64, as folders of fixtures_dir().
+// The names of the small models for which transformers computed float64 logits: folders of
+// fixtures_dir().
 inline std::vector<std::string> fixture_models() {
   std::vector<std::string> names;
   for (const std::filesystem::path folder : {"models", "quantized"}) {
@@ -24,7 +25,8 @@ inline std::vector<std::string> fixture_models() {
   return names;
 }
 
-// One of them: its directory or .gguf, tokens, and what transformers gave, [n_tokens, vocab_size].
+// One of these models: its directory or .gguf, tokens, and the logits of transformers [n_tokens,
+// vocab_size].
 struct FixtureModel {
   std::string path;
   std::vector<TokenId> ids;
@@ -46,7 +48,7 @@ inline FixtureModel fixture_model(const std::string& name) {
   return fixture_model_in(fixtures_dir() / name);
 }
 
-// Such a name as GoogleTest wants it.
+// The name of a model in the form that GoogleTest needs.
 inline std::string fixture_test_name(const testing::TestParamInfo<std::string>& info) {
   std::string name = info.param;
   for (char& c : name) {

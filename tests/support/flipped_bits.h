@@ -11,8 +11,9 @@
 
 namespace minfer::test {
 
-// Flips bits of every file of a directory, one at a time: calls f(file name, bit) and puts it back.
-// All of them, or about `n_per_file` spread over each file. Returns how many.
+// Flips bits of every file of a directory, one at a time: flips a bit, calls f(file name, bit), and
+// flips it back. It takes all bits, or about `n_per_file` spread over each file. Returns their
+// number.
 template <typename F>
 int64_t for_flipped_bits(const std::filesystem::path& directory, F f,
                          int64_t n_per_file = std::numeric_limits<int64_t>::max()) {
@@ -28,7 +29,7 @@ int64_t for_flipped_bits(const std::filesystem::path& directory, F f,
       file.flush();
     };
     const int64_t n_bits = 8 * std::ssize(sound);
-    const int64_t step = n_bits / n_per_file | 1;  // odd, so that it meets every bit of a byte
+    const int64_t step = n_bits / n_per_file | 1;  // odd, so that it hits every bit of a byte
     for (int64_t bit = 0; bit < n_bits; bit += step, ++n_flips) {
       const int64_t byte = bit / 8;
       put(byte, sound[static_cast<size_t>(byte)] ^ 1 << bit % 8);

@@ -9,9 +9,9 @@
 
 namespace minfer::test {
 
-// A Llama model in float64, straight from the tensors of a file by their names there: Hugging Face
-// files with rotary halves, GGUF files with rotary pairs. No cache, no chunks, one position after
-// another; shares no code with models/ and engine/.
+// A Llama model in float64, computed from the tensors of a file by their names there: Hugging Face
+// files with RoPE pairs in two halves, GGUF files with adjacent pairs. It has no cache and no
+// chunks, takes one position after another, and uses no code of models/ and engine/.
 class Float64Llama {
  public:
   using Values = float64::Values;
@@ -146,7 +146,7 @@ inline double rms(const std::vector<double>& x) {
   return std::sqrt(sum_sq / double(x.size()));
 }
 
-// Largest |ours - reference|; NaN where ours has one.
+// The largest |ours - reference|; NaN if ours has a NaN.
 template <typename T>
 double max_difference(std::span<const T> ours, const std::vector<double>& reference) {
   double worst = 0;

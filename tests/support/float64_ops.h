@@ -7,8 +7,8 @@
 
 #include "kernels/backend.h"
 
-// The operations of kernels/backend.h in float64, plain and slow: what every backend is held
-// against. Tensors are row-major vectors of doubles.
+// The operations of kernels/backend.h in float64, plain and slow, which every backend is compared
+// with. Tensors are row-major vectors of doubles.
 namespace minfer::test::float64 {
 
 using Values = std::vector<double>;

@@ -4,9 +4,9 @@
 
 namespace minfer::test {
 
-// A plain program in half, one operation after another: what whole models on a card are held
-// against besides float64. The operations of the CPU, with float weights rounded to half, and so is
-// whatever they write: activations, the residual stream and logits.
+// A plain program in half precision, one operation after another, which whole models on a card are
+// compared with besides float64. It runs the operations of the CPU, with float weights rounded to
+// half; every result is rounded to half too: activations, the residual stream and logits.
 class HalfBackend : public Backend {
  public:
   explicit HalfBackend(DType half) : half_(half) {}
@@ -84,9 +84,9 @@ class HalfBackend : public Backend {
     cpu_->softmax(out, x);
     round(out);
   }
-  void matmuls(Tensor x, std::span<const Product> products) override {
-    cpu_->matmuls(x, products);
-    for (const Product& product : products) round(product.out);
+  void matmuls(Tensor x, std::span<const Matmul> calls) override {
+    cpu_->matmuls(x, calls);
+    for (const Matmul& call : calls) round(call.out);
   }
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override {
     cpu_->kv_append(cache, k, v, batch);

@@ -15,7 +15,7 @@ inline HostTensor dequantized(const QuantizedMatrix& matrix) {
   return values;
 }
 
-// All that a loader can be asked for: every key as text, every tensor as f32.
+// Everything that a loader can be asked for: every key as text, every tensor as f32.
 inline void load_everything(const std::string& path) {
   const auto source = open_source(path);
   for (const auto& [key, value] : source->metadata.all()) source->metadata.as_text(key);

@@ -10,7 +10,7 @@
 
 namespace minfer::test {
 
-// A checkpoint made in memory, to be broken in one place at a time.
+// A checkpoint in memory, in which a test breaks one thing at a time.
 class MemorySource final : public TensorSource {
  public:
   explicit MemorySource(KeyStyle style) {
@@ -19,7 +19,7 @@ class MemorySource final : public TensorSource {
     key_style = style;
   }
 
-  // Adds a tensor or puts another in its place.
+  // Adds a tensor, or replaces the one of that name.
   void add(const std::string& name, HostTensor tensor) {
     const Tensor& view = tensor.view();
     TensorEntry entry = {name, view.dtype, view.shape, static_cast<uint64_t>(view.n_bytes())};

@@ -71,7 +71,7 @@ namespace {
 
 struct Part {
   int64_t n = 0;         // elements
-  bool is_norm = false;  // a vector: f32 in every version
+  bool is_norm = false;  // a norm vector: f32 in every version
 };
 
 struct Parts {

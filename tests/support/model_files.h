@@ -7,11 +7,11 @@
 #include <string_view>
 #include <vector>
 
-// Model files built in memory, byte by byte and without the code under test, sound by default and
+// Model files built in memory, byte by byte and without the code under test: valid by default, and
 // broken where a test asks for it.
 namespace minfer::test {
 
-// The bytes of plain values, one after the other.
+// The bytes of plain values, one after another.
 template <typename... T>
 std::string bytes_of_values(const T&... values) {
   std::string bytes;
@@ -51,7 +51,7 @@ struct GgufTensor {
   std::vector<uint64_t> dims;  // innermost first, as in the file
   uint32_t type = 0;           // F32
   std::string data;
-  std::optional<uint64_t> offset = {};  // default: behind the tensor before it
+  std::optional<uint64_t> offset = {};  // default: after the tensor before it
 };
 
 class GgufBuilder {
@@ -76,7 +76,7 @@ class GgufBuilder {
   std::vector<GgufTensor> tensors_;
 };
 
-// Length, header text and data.
+// A safetensors file: length, header text and data.
 std::string safetensors_file(std::string_view header, std::string_view data);
 
 struct SafetensorsTensor {
@@ -84,7 +84,7 @@ struct SafetensorsTensor {
   std::vector<int64_t> dims;
   std::string data;
 };
-// By name; the data in that order, without holes.
+// Tensors by name; the data is in that order, without gaps.
 std::string safetensors_file(const std::map<std::string, SafetensorsTensor>& tensors,
                              const std::map<std::string, std::string>& metadata);
 

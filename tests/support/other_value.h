@@ -7,7 +7,7 @@
 
 namespace minfer::test {
 
-// Another value of a field of a spec than it has.
+// A value that differs from that of a field of a spec.
 template <typename T>
 T other_value(T value) {
   if constexpr (std::is_same_v<T, bool>) {
@@ -21,7 +21,7 @@ T other_value(T value) {
   }
 }
 
-// visit(name, a spec with one field changed) for each field but the sizes.
+// Calls visit(name, a spec with one field changed) for each field except the sizes.
 template <typename Visitor>
 void for_each_changed_spec(const LayerSpec& spec, Visitor visit) {
   LayerSpec changed = spec, plain = spec;
@@ -29,7 +29,7 @@ void for_each_changed_spec(const LayerSpec& spec, Visitor visit) {
     if (name == "n_heads" || name == "n_kv_heads" || name == "head_dim" || name == "ffn_dim")
       return;
     field = other_value(before);
-    if (name == "rope") changed.rope = -1;  // no table has another index
+    if (name == "rope") changed.rope = -1;  // no other index has a table
     visit(name, changed);
     field = before;
   });

@@ -15,7 +15,7 @@
 namespace minfer::test {
 namespace {
 
-// Stdin as a file, so that no writer can block or get SIGPIPE.
+// Passes stdin as a file, so that no writer can block or get SIGPIPE.
 int memory_file(const std::string& bytes) {
   const int fd = ::memfd_create("stdin", MFD_CLOEXEC);
   EXPECT_EQ(::write(fd, bytes.data(), bytes.size()), static_cast<ssize_t>(bytes.size()));
@@ -35,7 +35,7 @@ std::vector<std::string> environment_of(const ProcessOptions& options) {
   return entries;
 }
 
-// Reads what is there; false at the end of the file.
+// Reads what is available; false at the end of the file.
 bool append_available(int fd, std::string& text) {
   char buffer[4096];
   const ssize_t n = ::read(fd, buffer, sizeof buffer);
@@ -100,7 +100,7 @@ void Process::close_out() {
 void Process::send(int signal) { ::kill(pid_, signal); }
 
 ProcessResult Process::wait() {
-  pollfd files[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};  // a negative fd is passed over
+  pollfd files[2] = {{out_, POLLIN, 0}, {err_, POLLIN, 0}};  // poll ignores a negative fd
   while (files[0].fd >= 0 || files[1].fd >= 0) {
     if (::poll(files, 2, -1) < 0) break;
     if (files[0].revents != 0 && !append_available(out_, result_.out)) files[0].fd = -1;

@@ -10,10 +10,10 @@
 namespace minfer::test {
 
 struct ProcessOptions {
-  std::string input = {};  // what stdin holds
-  // Beside PATH, HOME and the sanitizers' options.
+  std::string input = {};  // the content of stdin
+  // In addition to PATH, HOME and the options of sanitizers.
   std::map<std::string, std::string> environment = {};
-  std::optional<std::string> stdout_path = {};  // in place of the pipe that is read
+  std::optional<std::string> stdout_path = {};  // instead of the pipe
   bool close_stdin = false, close_stdout = false, close_stderr = false;
 };
 
@@ -23,7 +23,7 @@ struct ProcessResult {
   std::string out, err;
 };
 
-// As exec takes them, with a null behind the last.
+// Pointers as exec takes them, with a null at the end.
 inline std::vector<char*> pointers(std::vector<std::string>& texts) {
   std::vector<char*> list;
   for (std::string& text : texts) list.push_back(text.data());
@@ -35,12 +35,12 @@ inline std::vector<char*> pointers(std::vector<std::string>& texts) {
 class Process {
  public:
   explicit Process(const std::vector<std::string>& args, const ProcessOptions& options = {});
-  ~Process();  // ends what still runs
+  ~Process();  // ends the child if it still runs
   Process(const Process&) = delete;
   Process& operator=(const Process&) = delete;
 
-  void read_out(size_t n_bytes);  // waits for so much on stdout, or its end
-  void close_out();               // as a reader that goes away
+  void read_out(size_t n_bytes);  // waits for so many bytes on stdout, or its end
+  void close_out();               // like a reader that goes away
   void send(int signal);
   ProcessResult wait();
 

@@ -18,7 +18,7 @@ inline DType dtype_named(const std::string& name) {
   return DType::F32;
 }
 
-// What make_quant_fixtures.py has put into a file: blocks, and values that belong to them.
+// A record of make_quant_fixtures.py: blocks, and the values that they represent.
 struct QuantRecord {
   DType dtype;
   std::string blocks;

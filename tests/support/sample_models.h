@@ -10,16 +10,16 @@
 
 namespace minfer::test {
 
-// A small sound model of some format, to be damaged in one of its files.
+// A small valid model of some format, of which a test damages one file.
 struct SampleModel {
   const char* name;
-  std::string file;  // the one to damage
+  std::string file;  // the file to damage
   std::string bytes;
-  size_t header_bytes;                                           // what comes before the data
+  size_t header_bytes;                                           // bytes before the data
   std::vector<std::pair<std::string, std::string>> others = {};  // name and bytes
 };
 
-// One for each format and each file of a directory.
+// One sample for each format and each file of a directory.
 std::vector<SampleModel> sample_models();
 
 // A sample on disk.
@@ -36,7 +36,7 @@ class SampleDir {
 
   // Writes the file to damage.
   void write(std::string_view bytes) const { dir_.write(file_, bytes); }
-  const std::string& model() const { return model_; }  // what open_source takes
+  const std::string& model() const { return model_; }  // the argument of open_source
 
  private:
   TempDir dir_;

@@ -7,7 +7,7 @@ constexpr bool kSanitized = true;
 #else
 constexpr bool kSanitized = false;
 #endif
-// Sanitizers see every load and store.
+// How much longer tests may take with sanitizers, which instrument every load and store.
 constexpr double kSanitizedSlowdown = kSanitized ? 20 : 1;
 
 }  // namespace minfer::test

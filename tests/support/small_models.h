@@ -87,7 +87,7 @@ struct LlamaSizes {
   int64_t dim = 16, ffn_dim = 24, n_heads = 4, n_kv_heads = 2, vocab_size = 40, context = 64;
 };
 
-// As small_hf_llama, tied.
+// As small_hf_llama, with tied embeddings.
 inline MemorySource small_gguf_llama(const LlamaSizes& c = {}) {
   MemorySource source(KeyStyle::Gguf);
   Metadata& m = source.metadata;

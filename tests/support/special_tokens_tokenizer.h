@@ -7,7 +7,7 @@
 
 namespace minfer::test {
 
-// A tokenizer that has BOS and EOS and nothing else: what a chat template sees of one.
+// A tokenizer with BOS and EOS and nothing else: all that a chat template sees of one.
 class SpecialTokensTokenizer : public Tokenizer {
  public:
   SpecialTokensTokenizer(std::string bos, std::string eos)

@@ -9,7 +9,7 @@ struct BlockSizes {
   int64_t vocab_size = 0, trained_seq_len = 0;
 };
 
-// Blocks of Llama's kind, all alike.
+// Llama blocks, all alike.
 inline ModelSpec llama_spec(const BlockSizes& sizes) {
   LayerSpec layer;
   layer.n_heads = sizes.n_heads;
@@ -28,7 +28,7 @@ inline ModelSpec llama_spec(const BlockSizes& sizes) {
   return spec;
 }
 
-// Blocks of GPT-2's kind, all alike: as many key/value heads as heads.
+// GPT-2 blocks, all alike: as many key/value heads as query heads.
 inline ModelSpec gpt2_spec(const BlockSizes& sizes) {
   ModelSpec spec = llama_spec(sizes);
   spec.family = "gpt2";

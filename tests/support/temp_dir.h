@@ -10,7 +10,7 @@
 
 namespace minfer::test {
 
-// A directory of its own that goes away with the object.
+// A temporary directory that is deleted with the object.
 class TempDir {
  public:
   TempDir() {
@@ -27,7 +27,7 @@ class TempDir {
 
   const std::filesystem::path& path() const { return path_; }
 
-  // Writes a file, whole, and hands back its path.
+  // Writes a whole file and returns its path.
   std::string write(const std::string& name, std::string_view bytes) const {
     const std::filesystem::path file = path_ / name;
     // Some file systems write a truncated file to the disk at once, which costs milliseconds.

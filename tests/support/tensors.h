@@ -50,13 +50,13 @@ inline std::vector<double> doubles(const HostTensor& tensor) {
   return values;
 }
 
-// x, first as F32, as a float type holds it.
+// x, rounded to F32 and then to the float type.
 inline double rounded(double x, DType dtype) {
   return visit_float(dtype, [&]<typename T>() { return double(to_f32(from_f32<T>(float(x)))); });
 }
 
-// The error of what a card computes, as the root of the mean square, is this much of the error of a
-// plain program in half at most.
+// The root mean square error of a card is at most this many times that of a plain program in half
+// precision.
 constexpr double kMostOfPlain = 2;
 
 // The instruction sets that this machine can run.

@@ -10,13 +10,13 @@
 
 namespace minfer::test {
 
-// Data made by others, outside the project: $MINFER_TEST_DATA, else ../shared/data beside it.
+// Data from outside the project: $MINFER_TEST_DATA, else ../shared/data beside it.
 inline std::filesystem::path data_dir() {
   const char* set = std::getenv("MINFER_TEST_DATA");
   return set != nullptr && *set != '\0' ? set : MINFER_DEFAULT_TEST_DATA;
 }
 
-// Small files that are committed.
+// Small files that are committed to the repository.
 inline std::filesystem::path fixtures_dir() { return MINFER_FIXTURES; }
 
 // Where scripts/get_model.sh puts SmolLM2.
@@ -39,7 +39,7 @@ inline std::string read_file(const std::filesystem::path& path) {
 
 }  // namespace minfer::test
 
-// Skips the test, with the reason, where a file is not there.
+// Skips the test, with the reason, if a file does not exist.
 #define MINFER_NEEDS(path)                                                         \
   do {                                                                             \
     if (!std::filesystem::exists(path)) GTEST_SKIP() << (path) << " is not there"; \

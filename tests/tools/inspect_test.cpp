@@ -52,6 +52,28 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_NE(text.find(" kB, kept as 4-bit codes, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
+// With a window in every layer, the cache has room for the window and one prefill pass.
+TEST_F(InspectQuantized, TheCacheOfAWindowDoesNotGrowWithTheContext) {
+  json config = json::parse(files_["config.json"]);
+  config.update(
+      {{"model_type", "mistral"}, {"sliding_window", 256}, {"max_position_embeddings", 32768}});
+  copy_.write("config.json", config.dump());
+  const auto memory = [&](const char* ctx) {
+    const ProcessResult result = minfer({"inspect", copy_.path(), "--json", "--ctx", ctx});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out)["memory"];
+  };
+  constexpr int64_t kBytesOfPosition = 16 * 2 * 2;  // one head of 16: keys and values in F16
+  const json some = memory("8192"), more = memory("32768"), few = memory("200");
+  // Pages of 128 positions: the window, a pass of 512 rows on the CPU or 4096 on a card, one more.
+  EXPECT_EQ(some["kv_bytes"], (256 + 512 + 128) * kBytesOfPosition);
+  EXPECT_EQ(some["card_kv_bytes"], (256 + 4096 + 128) * kBytesOfPosition);
+  EXPECT_EQ(more["kv_bytes"], some["kv_bytes"]);
+  EXPECT_EQ(more["card_kv_bytes"], some["card_kv_bytes"]);
+  EXPECT_EQ(few["kv_bytes"], 200 * kBytesOfPosition);
+  EXPECT_EQ(few["card_kv_bytes"], 200 * kBytesOfPosition);
+}
+
 // Each type of GGUF's blocks, in a file of a model that is not supported, which has its types too.
 TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
   constexpr int64_t kRows = 16, kColumns = 256;

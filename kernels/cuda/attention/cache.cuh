@@ -10,8 +10,8 @@ constexpr int kPage = int{kPagePositions};
 
 struct Cache {
   void *keys, *values;               // rows of head_dim, F16 or U8 codes
-  float *key_scales, *value_scales;  // of each row, of U8
-  const int32_t* pages;              // null: as if they lay one behind the other
+  float *key_scales, *value_scales;  // one for each row; U8 only
+  const int32_t* pages;              // null: page i of the sequence is page i
   int n_kv_heads, head_dim;
 
   __device__ int page_of(int pos) const {

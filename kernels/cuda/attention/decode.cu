@@ -9,7 +9,7 @@ namespace {
 
 constexpr int kMostSplits = 64;
 
-// Where the workspace holds what.
+// Byte offsets in the workspace, and what they follow from.
 struct Layout {
   int64_t blocks_per_kv, groups, sum_dim;  // groups of query heads that a sequence has
   int64_t states_at, sums_at, n_bytes;
@@ -22,8 +22,9 @@ Layout layout_of(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_di
   l.groups = n_kv_heads * l.blocks_per_kv;
   l.sum_dim = align_up(head_dim, 4);
   const int64_t n_parts = splits.n > 1 ? n * l.groups * splits.n * kMostHeads : 0;
-  // Where counters lie for any number of sequences nothing else does: they are zero between steps.
-  l.states_at = align_up(kMaxMatvecTokens * l.groups * int64_t{sizeof(unsigned)}, 256);
+  // There is room for the counters of any number of sequences, so that nothing else is ever stored
+  // there: counters must be zero between steps.
+  l.states_at = align_up(kMaxGemvTokens * l.groups * int64_t{sizeof(unsigned)}, 256);
   l.sums_at = l.states_at + align_up(n_parts * int64_t{sizeof(float2)}, 256);
   l.n_bytes = l.sums_at + n_parts * l.sum_dim * int64_t{sizeof(float)};
   return l;
@@ -47,9 +48,10 @@ DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64
   if (max_seq_len <= s.most_alone) return s;
   const int64_t groups = n * n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
   const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(max_seq_len, s.least));
-  // Two blocks on each SM: the ring of one has under way what the memory asks for, but SMs hardly
-  // get the same share of it, and who is late has less to do then. 32 heads of 128 with 4, 8, 16
-  // and 24 splits: 20.7, 18.2, 21.5 and 26.0 us at 4096 positions, 135, 120, 121 and 123 at 32768.
+  // Two blocks on each SM. The ring of one block already keeps enough copies in flight for the
+  // memory, but SMs do not get the same bandwidth, and with smaller splits a slow SM has less left
+  // to do. Measured, 32 heads of 128 with 4, 8, 16 and 24 splits: 20.7, 18.2, 21.5 and 26.0 us at
+  // 4096 positions, 135, 120, 121 and 123 us at 32768.
   s.n = int(std::clamp<int64_t>(2 * n_sms / groups, 1, most));
   return s;
 }
@@ -67,9 +69,9 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   const int64_t n = a.q.shape[0], n_heads = a.q.shape[1];
   const int64_t n_kv_heads = cache.n_kv_heads, head_dim = cache.head_dim;
   const Shape kv_shape{n, n_kv_heads, head_dim};
-  MINFER_CHECK(n_kv_heads > 0 && n_heads > 0 && n_heads % n_kv_heads == 0 &&
-                   n <= kMaxMatvecTokens && a.q.shape == (Shape{n, n_heads, head_dim}) &&
-                   a.out.shape == a.q.shape && a.k.shape == kv_shape && a.v.shape == kv_shape,
+  MINFER_CHECK(n_kv_heads > 0 && n_heads > 0 && n_heads % n_kv_heads == 0 && n <= kMaxGemvTokens &&
+                   a.q.shape == (Shape{n, n_heads, head_dim}) && a.out.shape == a.q.shape &&
+                   a.k.shape == kv_shape && a.v.shape == kv_shape,
                "attention: q ", a.q.shape, ", k ", a.k.shape, ", v ", a.v.shape, ", out ",
                a.out.shape, ", a cache of ", kv_shape);
   const DType dtype = a.q.dtype;
@@ -120,7 +122,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
     const auto kernel = decode_kernel<kD, kU8, kAligned, kWindow>;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
-    // As the products around it, so that they run on an SM at once.
+    // The carve-out of the GEMVs before and after it, so that an SM can run blocks of both at once.
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                            cudaSharedmemCarveoutMaxShared));
     launch(kernel, grid, 32 * decode_warps(kD), size_t(n_bytes), stream, args);
@@ -145,7 +147,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
 
 int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t max_seq_len) {
-  // Fewer sequences have more splits each.
+  // Fewer sequences have more splits each, and may need more memory.
   int64_t most = 0;
   for (int64_t i = 1; i <= n; ++i) {
     const auto splits = attention::decode_splits(i, n_heads, n_kv_heads, max_seq_len);

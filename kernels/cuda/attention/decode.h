@@ -2,16 +2,17 @@
 
 #include "kernels/cuda/launchers.h"
 
-// How attention_decode parts the positions of a head, for it and for those who measure it.
+// How attention_decode splits the positions of a head over blocks. Benchmarks and tests call decode
+// with splits of their own.
 namespace minfer::cuda::attention {
 
 struct DecodeSplits {
-  int n = 1;             // blocks of a group of heads, at most
+  int n = 1;             // most blocks of a group of heads
   int most_alone = 256;  // positions up to which one block takes them all
-  int least = 128;       // positions of a block where there are several
+  int least = 128;       // least positions of a block if there are several
 };
 
-// Of n sequences.
+// The splits of a step of n sequences.
 DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len);
 
 int64_t decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,

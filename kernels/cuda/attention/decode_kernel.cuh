@@ -11,56 +11,55 @@ struct DecodeArgs {
   void* out;              // [n, n_heads, head_dim]; out, q, k, v of F16 or BF16
   const void *q, *k, *v;  // the same, [n, n_kv_heads, head_dim]
   const float2* rope;     // [.., n_pairs]
-  Cache cache;            // with the table of the first sequence
+  Cache cache;            // with the page table of the first sequence
   const int* pos;         // [n]
-  // Of each sequence and group of heads, gridDim.x of a sequence, and of its splits; sums are rows
-  // of sum_dim floats, head_dim and what fills the last 16 bytes.
-  unsigned* counters;  // [n, groups] blocks that have left their part
+  // Results of each sequence, group of heads (gridDim.x in a sequence) and split. sum_dim is
+  // head_dim rounded up to whole 16 bytes.
+  unsigned* counters;  // [n, groups] blocks that have stored their result
   float2* states;      // [n, groups, splits.n, kMostHeads] maximum and sum
   float* sums;         // [n, groups, splits.n, kMostHeads, sum_dim]
   int sum_dim, n_pairs, n_heads, heads_per_kv, blocks_per_kv;
-  int table_pages;  // entries of a table
+  int table_pages;  // entries of a page table
   int window;       // positions that a query sees; kWindow
   DecodeSplits splits;
   bool is_bf16;
   float scale_log2;
 };
 
-// What of the positions a block has.
-struct Share {
+// The range of positions that a block has.
+struct KvRange {
   int n_splits, begin, end;
-  // Of positions first ... kv_len - 1; `first` is a whole step.
-  __device__ Share(const DecodeSplits& s, int first, int kv_len, int step) {
+  // Splits positions first ... kv_len - 1; `first` is a multiple of `step`.
+  __device__ KvRange(const DecodeSplits& s, int first, int kv_len, int step) {
     const int n = kv_len - first;
     const bool is_alone = s.n == 1 || n <= s.most_alone;
     const int even = is_alone ? n : max(s.least, (n + s.n - 1) / s.n);
-    const int chunk = (even + step - 1) / step * step;  // whole steps, for whole rows of an mma
+    const int chunk = (even + step - 1) / step * step;  // whole tiles
     n_splits = (n + chunk - 1) / chunk;
     begin = min(first + int(blockIdx.y) * chunk, kv_len);
     end = min(begin + chunk, kv_len);
   }
 };
 
-// Of each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
+// For each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
 // and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
-// turned by the angles of position pos. kWindow: over the last `window` of those positions.
+// rotated by the angles of position pos. kWindow: over the last `window` of those positions.
 //
-//   cache     row pos is written and not read: the step's own k and v take part from shared memory,
+//   cache     row pos is written and not read: the step's own k and v come from shared memory,
 //             rounded as the cache holds them
-//   launch    grid (key/value heads x blocks_per_kv, splits, n): a block has up to 8 query heads of
-//   a
-//             key/value head and one share of the positions; each of its warps goes over its own
-//             16 or 32 positions in turn (decode_tile.cuh), with its own softmax, and its own ring
-//             of them (decode_ring.cuh). Shares follow from pos; blocks without one leave at once.
-//             The last block of a group to arrive merges the shares, and zeroes the counter. Two
-//             blocks, or one and a product's, fit on an SM. Dynamic smem: ring_bytes
+//   launch    grid (key/value heads x blocks_per_kv, splits, n): a block has up to 8 query heads
+//             of one key/value head and one range of positions (KvRange). Its warps take tiles of
+//             16 or 32 positions in turn (decode_tile.cuh), each with its own softmax and its own
+//             ring (decode_ring.cuh). Ranges follow from pos; blocks without one exit at once. The
+//             last block of a group to arrive merges the splits and zeroes the counter. Two blocks,
+//             or one and a block of a GEMV, fit on an SM. Dynamic smem: ring_bytes
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
 //   requires  head_dim <= kD
-//   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; products f16 x f16 in f32;
-//             weights rounded to F16 for the product with v, not for their sum. U8: codes are
-//             exact in F16; k's scale multiplies the score, v's the weight, in f32. All merges in
-//             a fixed order
+//   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; f16 x f16 summed in f32;
+//             weights are rounded to F16 where they multiply v, but not in their sum. U8: codes are
+//             exact in F16; k's scale multiplies the score, v's the weight, in f32. Everything is
+//             merged in a fixed order
 //   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
 template <int kD, bool kU8, bool kAligned, bool kWindow>
@@ -68,7 +67,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   using Tile = DecodeTile<kD, kU8, kWindow>;
   using Ring = CacheRing<kD, kU8, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
-  constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // of q, k and v, of a warp
+  constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // rows of q, k and v of a warp
   __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
   __shared__ NewRow<kD> s_new;
   __shared__ float s_row[2][kD];
@@ -81,8 +80,8 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int sequence = int(blockIdx.z), first_group = sequence * int(gridDim.x);
   const int pos = __ldcg(a.pos + sequence), kv_len = pos + 1;
   const int seen_from = kWindow ? max(0, kv_len - a.window) : 0;
-  const Share share(a.splits, seen_from / Tile::kRows * Tile::kRows, kv_len, Tile::kRows);
-  if (int(blockIdx.y) >= share.n_splits) return;
+  const KvRange range(a.splits, seen_from / Tile::kRows * Tile::kRows, kv_len, Tile::kRows);
+  if (int(blockIdx.y) >= range.n_splits) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
   Cache cache = a.cache;
   cache.pages += int64_t{sequence} * a.table_pages;
@@ -91,12 +90,12 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int part = int(blockIdx.x) % a.blocks_per_kv;
   const int first_head = kv_head * a.heads_per_kv + part * kMostHeads;
   const int heads = min(kMostHeads, a.heads_per_kv - part * kMostHeads);
-  const bool has_new = share.end == kv_len;
+  const bool has_new = range.end == kv_len;
 
   Ring ring(s_slots, s_ring[warp], cache, kv_head,
-            {.begin = share.begin,
-             .readable = min(share.end, pos),
-             .end = share.end,
+            {.begin = range.begin,
+             .readable = min(range.end, pos),
+             .end = range.end,
              .warp = warp,
              .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
   const Angles<kD> angles(a.rope + int64_t{pos} * a.n_pairs, a.n_pairs);
@@ -105,7 +104,8 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   __syncthreads();
   ptx::wait_for_predecessor();
 
-  // The step's own rows: one warp each, all under way at once.
+  // The step's own rows of q, k and v: each is read by one warp, and all reads are in flight at
+  // once.
   const int n_rows = heads + (has_new ? 2 : 0);
   RawRow<kD> raw[kRows];
 #pragma unroll
@@ -117,7 +117,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
         r < heads ? sequence * a.n_heads + first_head + r : sequence * cache.n_kv_heads + kv_head;
     raw[x].load(from, row, head_dim, r <= heads ? a.n_pairs : 0);
   }
-  int fresh = -1;  // key (0) or value (1), where this warp has it: never both
+  int fresh = -1;  // the new key (0) or value (1), if this warp has one; it never has both
 #pragma unroll
   for (int x = 0; x < kRows; ++x) {
     const int r = warp + x * kWarps;
@@ -150,7 +150,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
     tile.take_values(ring.take(s_new.bytes[1]));
     ring.refill();
   }
-  // Where the warp's own slots were, into which nothing more is copied.
+  // Reuses the memory of the warp's slots: no copy into them is left.
   float* const s_sums = reinterpret_cast<float*>(s_slots);
   constexpr int kWarpFloats = Ring::kWarpBytes / int{sizeof(float)};
   static_assert(kWarpFloats >= kMostHeads * kD);
@@ -163,7 +163,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
                          .sums = a.sums,
                          .first = int64_t{group} * a.splits.n * kMostHeads,
                          .sum_dim = a.sum_dim,
-                         .n_splits = share.n_splits,
+                         .n_splits = range.n_splits,
                          .split = int(blockIdx.y)};
   merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, s_is_last,
                           [&](const Merged& whole, int head, int d) {

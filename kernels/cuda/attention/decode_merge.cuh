@@ -2,33 +2,34 @@
 
 #include "kernels/cuda/attention/decode_rows.cuh"
 
-// How the warps of a block, and the blocks that split the positions of a group of heads, become one
-// result.
+// Merges the results of the warps of a block, and of the blocks that split the positions of a group
+// of heads.
 namespace minfer::cuda::attention {
 
 __device__ inline void add_scaled(float4& sum, float scale, const float4& x) {
   sum.x += scale * x.x, sum.y += scale * x.y, sum.z += scale * x.z, sum.w += scale * x.w;
 }
 
-// Results of parts of the positions, of one head, merged in their order: state and four elements.
+// The result of one head, merged from several ranges of positions in their order: the softmax state
+// and four elements.
 struct Merged {
   SoftmaxState state;
   float4 sum = {};
 
-  // n more parts.
+  // Adds the results of n more ranges.
   template <int n>
   __device__ void add(const float2 (&states)[n], const float4 (&sums)[n]) {
     float top = state.max;
 #pragma unroll
     for (int i = 0; i < n; ++i) top = fmaxf(top, states[i].x);
-    if (top == -INFINITY) return;  // no part so far has seen a position
+    if (top == -INFINITY) return;  // no range so far has a position that counts
     const float factor = state.raise(top);
     sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor;
 #pragma unroll
     for (int i = 0; i < n; ++i) {
-      const float share = state.share_of(states[i].x);
-      state.sum += share * states[i].y;
-      add_scaled(sum, share, sums[i]);
+      const float weight = state.weight_of(states[i].x);
+      state.sum += weight * states[i].y;
+      add_scaled(sum, weight, sums[i]);
     }
   }
   __device__ void store(void* out, int64_t at, int n, bool is_bf16) const {
@@ -39,17 +40,18 @@ struct Merged {
   }
 };
 
-// Where the blocks of one group of heads leave what each has of its split of the positions.
+// Where the blocks of one group of heads store the results of their splits.
 struct BlockParts {
-  unsigned* counter;  // blocks that have left their part; zero before and after
+  unsigned* counter;  // blocks that have stored their result; zero before and after
   float2* states;     // [.., kMostHeads] maximum and sum
   float* sums;        // [.., kMostHeads, sum_dim]
   int64_t first;      // row of the group's first split in both
   int sum_dim, n_splits, split;
 };
 
-// Merges the warps of a block, then, in the last block of the group to arrive, the splits in their
-// order: store(whole, head, d) for elements d ... d + 3 of each head. By all threads.
+// Merges the results of the warps of a block; the last block of the group to arrive then merges the
+// splits in their order. Calls store(whole, head, d) for elements d ... d + 3 of each head. All
+// threads call it.
 //
 //   states   [kWarps, kMostHeads] shared; each head has seen a position in at least one split
 //   sums     [kWarps] of warp_floats each, of which the first [kMostHeads, kD] are used; shared
@@ -66,7 +68,7 @@ __device__ void merge_block(const BlockParts& parts,
       if (d < head_dim) use(i / (kD / 4), d);
     }
   };
-  // The output where no other block has a split.
+  // The result of this block, which is the output if there is one split.
   for_each_four([&](int head, int d) {
     float2 state[kWarps];
     float4 sum[kWarps];
@@ -91,8 +93,8 @@ __device__ void merge_block(const BlockParts& parts,
   }
   __syncthreads();
   if (!is_last) return;
-  // All splits; __ldcg, since L1 may hold what was there before.
-  constexpr int kBatch = 16;  // on their way at once
+  // Merges all splits. __ldcg, because L1 may hold what was there before.
+  constexpr int kBatch = 16;  // loads in flight at once
   for_each_four([&](int head, int d) {
     Merged whole;
     for (int first = 0; first < parts.n_splits; first += kBatch) {

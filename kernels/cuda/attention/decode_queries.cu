@@ -19,7 +19,7 @@ struct QueriesArgs {
   float* sums;         // [gridDim.x, gridDim.y, kMostHeads, sum_dim]
   int sum_dim, n_tokens, n_heads, heads_per_kv, blocks_per_kv;
   int pos, positions_per_split;
-  int first_seen;  // by the first query, in whole tiles: where the splits begin
+  int first_seen;  // where splits begin: the tile with the first position of the first query
   int window;      // positions that a query sees; INT_MAX: all
   bool q_is_bf16, out_is_bf16;
   float scale_log2;
@@ -31,15 +31,13 @@ struct QueriesArgs {
 //   launch    grid (key/value heads x blocks_per_kv, splits): a block has 8 columns of a key/value
 //             head, that is (query, head) pairs, query by query, and one split of the positions.
 //             The splits divide positions first_seen ... pos; the last one takes those behind pos
-//             too. The last block of a group to arrive merges. Dynamic smem:
-//             ring_bytes
+//             too. The last block of a group to arrive merges them. Dynamic smem: ring_bytes
 //   requires  head_dim <= kD; the last split begins at or before pos; counters are zero
-//   maths     as decode_kernel: q rounded to F16; products f16 x f16 in f32; codes are exact in
-//   F16,
-//             k's scale multiplies the score, v's the weight, in f32; weights rounded to F16 for
-//             the product with v. All merges in a fixed order
-//   moves     2 n_kv_heads (pos + n_tokens) (head_dim + 4) bytes of the cache for each block of
-//             blocks_per_kv, of which all but the first may come from L2
+//   maths     as decode_kernel: q rounded to F16; f16 x f16 summed in f32; codes are exact in F16;
+//             k's scale multiplies the score, v's the weight, in f32; weights are rounded to F16
+//             where they multiply v. Everything is merged in a fixed order
+//   moves     2 n_kv_heads (pos + n_tokens) (head_dim + 4) bytes of the cache for each of the
+//             blocks_per_kv blocks; all but the first of them may read from L2
 template <int kD, bool kAligned>
 __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
     decode_queries_kernel(const QueriesArgs a) {
@@ -71,7 +69,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
              .warp = warp,
              .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
   const auto token_of = [&](int column) { return (first_column + column) / a.heads_per_kv; };
-  // Of q and out, in rows of head_dim.
+  // The index of a row of q and out.
   const auto row_of = [&](int column) {
     const int head = (first_column + column) % a.heads_per_kv;
     return int64_t{token_of(column)} * a.n_heads + kv_head * a.heads_per_kv + head;
@@ -105,7 +103,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
     tile.take_values(ring.take(s_zeros));
     ring.refill();
   }
-  // Where the warp's own slots were, into which nothing more is copied.
+  // Reuses the memory of the warp's slots: no copy into them is left.
   float* const s_sums = reinterpret_cast<float*>(s_slots);
   constexpr int kWarpFloats = Ring::kWarpBytes / int{sizeof(float)};
   static_assert(kWarpFloats >= kMostHeads * kD);
@@ -126,10 +124,10 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
                           });
 }
 
-// Blocks where positions are split: two on each SM, as decode_splits has it.
+// Most blocks of a grid whose positions are split: two on each SM, as in decode_splits.
 int64_t most_blocks() { return 2 * card_attribute(cudaDevAttrMultiProcessorCount); }
 
-// Where the workspace holds what, for up to n_blocks blocks of a grid.
+// Byte offsets in the workspace, for up to n_blocks blocks of a grid.
 struct Workspace {
   int64_t sum_dim, states_at, sums_at, n_bytes;
   Workspace(int64_t n_blocks, int64_t head_dim) {
@@ -149,7 +147,7 @@ int64_t decode_queries_workspace(int64_t head_dim) {
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                     const CachePlace& place, float scale, int64_t window, void* workspace) {
   const int64_t pos = place.pos;
-  // Positions of a split: fewer would cost more to merge than they take to read.
+  // Least positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
   const int64_t heads_per_kv = n_heads / cache.n_kv_heads;

@@ -2,33 +2,35 @@
 
 #include "kernels/cuda/attention/decode_rows.cuh"
 
-// The rows of a cache on their way to the warp that reads them.
+// The ring through which a warp reads rows of the cache.
 namespace minfer::cuda::attention {
 
-// Warps of a block: slots of 4 KB, or 8 KB where rows are long.
+// Warps of a block. A slot of a warp's ring has 4 KB, or 8 KB if rows are long.
 constexpr int decode_warps(int kD) { return kD > 128 ? 4 : 8; }
 
-// Shared memory for the rings of a block: where the engine copies, 96 KB, so that a block fits
-// beside one of itself or of a product (matvec.cu) on an SM of 228 KB; else what every card has.
+// Shared memory for the rings of a block. With bulk copies (sm_90) it is 96 KB, so that two such
+// blocks, or one and a block of a GEMV (gemv.cu), fit on an SM with 228 KB; else 64 KB, which every
+// card has.
 constexpr int ring_bytes(bool is_sm90) { return (is_sm90 ? 96 : 64) * 1024; }
 
-// What a warp reads: tiles of kRows positions of a share begin ... end - 1, every kWarps-th of
-// them, from the cache where they are below `readable`.
-struct WarpShare {
+// What a warp reads: of the block's range begin ... end - 1, every kWarps-th tile of kRows
+// positions. Only positions below `readable` are read from the cache.
+struct WarpRange {
   int begin, readable, end;
-  // The turn-th tile comes first, then those behind it, then those in front: heads and splits often
-  // lie powers of two apart, and blocks in step would ask for the same places of all of them.
+  // The warp begins at its turn-th tile, and takes those in front of it last. Heads and splits
+  // often lie powers of two apart, so blocks in step would otherwise read the same places of all of
+  // them.
   int warp, turn;
 };
 
-// A warp's own ring: nobody else fills it or waits for it. Slots hold tiles of keys and of values
-// in turns, which the copy engine brings: kSlots copies are under way while a warp waits, one less
-// while it computes. Below sm_90 lanes copy (cp.async); rows that are not of a multiple of 16 bytes
-// go through registers, which is not a way for speed.
+// A ring of one warp, which alone fills it and waits for it. Slots hold tiles of keys and of values
+// in turns, brought by bulk copies: kSlots copies are in flight while the warp waits, one less
+// while it computes. Below sm_90 the lanes copy (cp.async). Rows that are not a multiple of 16
+// bytes go through registers, which is slow.
 //
-// take() n waits for copy n, the next in the order keys, values, keys, ...; refill() behind it asks
-// for copy n + kSlots, into the same slot. There are 2 n_tiles() of both. So each copy that is
-// asked for is waited for before its slot is asked for again, and each wait is for one that was.
+// The n-th take() waits for copy n, the next in the order keys, values, keys, ...; the refill()
+// after it starts copy n + kSlots, into the same slot. Both are called 2 n_tiles() times. So each
+// copy is waited for before its slot is filled again, and each wait is for a copy that was started.
 template <int kD, bool kU8, bool kAligned>
 class CacheRing {
   using Tile = DecodeTile<kD, kU8>;  // kMasked or not: the rows are the same
@@ -52,20 +54,21 @@ class CacheRing {
  public:
   struct Shared {  // of a warp
     uint64_t full[kSlots];
-    float scales[kU8 ? kTiles : 1][kUnits][32];  // of tiles, as the lanes of DecodeTile have them
+    float scales[kU8 ? kTiles : 1][kUnits][32];  // of tiles, in the lane order of DecodeTile
   };
 
-  // Asks for the first copies. By all lanes of a warp, as everything here; slots: of the block.
+  // Starts the first copies. All lanes of the warp call this and all that follows. `slots`: those
+  // of the block.
   __device__ CacheRing(uint8_t* slots, Shared& shared, const Cache& cache, int kv_head,
-                       const WarpShare& share)
-      : slots_(slots + share.warp * kWarpBytes),
+                       const WarpRange& range)
+      : slots_(slots + range.warp * kWarpBytes),
         shared_(&shared),
-        share_(share),
+        range_(range),
         cache_(cache),
         kv_head_(kv_head) {
-    const int n_rows = share.end - (share.begin + share.warp * kRows);
+    const int n_rows = range.end - (range.begin + range.warp * kRows);
     n_tiles_ = n_rows <= 0 ? 0 : (n_rows + kWarps * kRows - 1) / (kWarps * kRows);
-    turn_ = n_tiles_ == 0 ? 0 : share.turn % n_tiles_;
+    turn_ = n_tiles_ == 0 ? 0 : range.turn % n_tiles_;
     if constexpr (kBulk) {
       policy_ = ptx::evict_first_policy();
       if (lane() == 0) {
@@ -80,22 +83,23 @@ class CacheRing {
   }
 
   __device__ int n_tiles() const { return n_tiles_; }
-  // Of a row in a slot.
+  // The bytes from one row in a slot to the next.
   __device__ int row_bytes() const {
     return (cache_.head_dim * Tile::kElementBytes + 15) / 16 * 16;
   }
 
-  // The next tile, of keys or of values; `newest`: the row of a position that is not readable.
+  // Waits for the next tile, of keys or of values. `newest`: the row of a position that is not
+  // readable.
   __device__ TileRows take(const uint4* newest) {
-    if constexpr (kInGroups) ptx::copy_async_wait<kSlots - 1>();  // of kSlots, the oldest
+    if constexpr (kInGroups) ptx::copy_async_wait<kSlots - 1>();  // the oldest of kSlots
     if constexpr (kBulk) {
       ptx::mbarrier_wait(shared_->full + slot_, parity_);
     } else {
       __syncwarp();
     }
     const int start = start_of(n_taken_ / 2);
-    return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(share_.readable - start, 0)),
-            min(kRows, share_.end - start), start};
+    return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(range_.readable - start, 0)),
+            min(kRows, range_.end - start), start};
   }
   // This lane's scales of the tile of keys that was taken.
   __device__ void load_scales(float (&scales)[kUnits]) const {
@@ -104,7 +108,7 @@ class CacheRing {
       scales[u] = kU8 ? shared_->scales[n_taken_ / 2 % kTiles][u][lane()] : 1.0f;
   }
 
-  // Behind the last read of what was taken.
+  // Called after the last read of the tile that was taken.
   __device__ void refill() {
     __syncwarp();
     fill(slot_);
@@ -120,16 +124,17 @@ class CacheRing {
 
   __device__ int start_of(int tile) const {
     const int turned = tile + turn_;
-    return share_.begin +
-           ((turned < n_tiles_ ? turned : turned - n_tiles_) * kWarps + share_.warp) * kRows;
+    return range_.begin +
+           ((turned < n_tiles_ ? turned : turned - n_tiles_) * kWarps + range_.warp) * kRows;
   }
 
-  // The next copy. A group of this thread's copies each time, empty behind the last tile.
+  // Starts the next copy. It commits a group of this thread's copies each time, an empty one after
+  // the last tile.
   __device__ void fill(int slot) {
     if (n_filled_ < 2 * n_tiles_) {
       const bool is_key = n_filled_ % 2 == 0;
       const int start = start_of(n_filled_ / 2);
-      const int n_rows = min(kRows, max(share_.readable - start, 0));
+      const int n_rows = min(kRows, max(range_.readable - start, 0));
       static_assert(kPage % kRows == 0);  // and `start` is a multiple of kRows: one page has them
       const int64_t first = n_rows > 0 ? cache_.row(kv_head_, start) : 0;
       copy_rows(slot, static_cast<const uint8_t*>(is_key ? cache_.keys : cache_.values), first,
@@ -174,7 +179,7 @@ class CacheRing {
 
   uint8_t* slots_;
   Shared* shared_;
-  WarpShare share_;
+  WarpRange range_;
   const Cache& cache_;
   const int kv_head_;
   uint64_t policy_ = 0;

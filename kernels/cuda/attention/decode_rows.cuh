@@ -7,7 +7,7 @@
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/numbers.cuh"
 
-// The step's own rows of q, k and v on their way into a decode block.
+// How a decode block reads the step's own rows of q, k and v.
 namespace minfer::cuda::attention {
 
 __device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
@@ -21,7 +21,7 @@ __device__ inline void store_half(void* x, int64_t i, float value, bool is_bf16)
   }
 }
 
-// The angles of a position as the lanes of a warp need them for any row: lane + 32 j.
+// The angles of a position: a lane holds those of pairs lane + 32 j, which suit any row.
 template <int kD>
 struct Angles {
   float2 at[kD / 64];
@@ -34,8 +34,8 @@ struct Angles {
   }
 };
 
-// A row as it lies, in the registers of a warp, on its way while others are asked for. Slot j of a
-// lane is i = lane + 32 j: pair (i, i + n_pairs) below n_pairs, then element i + n_pairs.
+// A row in the registers of a warp, not converted, so that several rows can be loaded at once. Slot
+// j of a lane is i = lane + 32 j: pair (i, i + n_pairs) below n_pairs, else element i + n_pairs.
 template <int kD>
 class RawRow {
  public:
@@ -49,7 +49,7 @@ class RawRow {
       if (i < head_dim - n_pairs) b_[j] = __ldcg(from + i + n_pairs);
     }
   }
-  // Elements as emit(i, value), f32 and turned; each element by one lane.
+  // Calls emit(i, value) for each element, f32 and rotated; one lane has each element.
   template <typename Emit>
   __device__ void rotate(const Angles<kD>& angles, int head_dim, int n_pairs, bool is_bf16,
                          Emit emit) const {
@@ -71,8 +71,8 @@ class RawRow {
   unsigned short a_[kD / 32], b_[kD / 32];
 };
 
-// Rounds `row`, f32 in shared memory, as the cache holds it: to `to`, and where `appends` to
-// position pos of the cache. By a warp.
+// Rounds `row`, f32 in shared memory, as the cache holds it. Writes it to `to` and, if `appends`,
+// to position pos of the cache. A warp calls it.
 template <bool kU8, int kD>
 __device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache& cache,
                         int kv_head, int pos, bool appends) {

@@ -12,7 +12,7 @@ template <int kD>
 struct alignas(16) NewRow {
   uint4 bytes[2][kD / 8];
   float scale[2];
-  // By all threads of a block.
+  // All threads of the block call it.
   __device__ void clear() {
     for (int i = threadIdx.x; i < 2 * kD / 8; i += blockDim.x) (&bytes[0][0])[i] = uint4{};
   }
@@ -20,8 +20,9 @@ struct alignas(16) NewRow {
   __device__ uint8_t* codes(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
 };
 
-// Rows of consecutive positions, of keys or of values, in shared memory, in room for kRows rows of
-// kD elements: n_copied as they lie in the cache and, where n_valid is more than that, the newest.
+// Rows of keys or of values at consecutive positions, in shared memory with room for kRows rows of
+// kD elements: n_copied rows as the cache holds them and, if n_valid is more than that, the newest
+// row.
 struct TileRows {
   const uint8_t* rows;  // [n_copied, row_bytes]; behind them may be anything
   const uint4* newest;  // [kD] elements, finite even where they are not valid
@@ -29,8 +30,8 @@ struct TileRows {
   int start;  // position of the first row
 };
 
-// Codes in the low bytes of the halves of 0x64006400: 1024 + code, so code - 128 by an exact
-// difference.
+// Converts two codes to halves, exactly: 0x6400 with a code as its low byte is the half 1024 +
+// code, and minus 1152 it is code - 128.
 __device__ inline uint32_t to_halves(uint32_t codes, uint32_t selector) {
   const uint32_t biased = __byte_perm(codes, 0x64646464, selector);
   const uint32_t bias = 0x64806480;  // 1152
@@ -39,26 +40,28 @@ __device__ inline uint32_t to_halves(uint32_t codes, uint32_t selector) {
 }
 constexpr uint32_t kLowCodes = 0x4140, kHighCodes = 0x4342;  // bytes 0 and 1, or 2 and 3
 
-// What one warp has seen of the positions: softmax and weighted values of up to 8 query heads, over
-// tiles of kRows rows of one key/value head, first their keys, then their values. All lanes call
-// everything, and n_valid is at least 1. A piece is 16 bytes of a row, kE elements. With g = lane /
-// 4, t = lane % 4, in unit u of 16 rows a lane has of the operands of mma_16x8x16
+// The softmax and the weighted values of up to 8 query heads over the positions of one warp. It
+// takes tiles of kRows rows of one key/value head, first the keys of a tile, then its values. All
+// lanes call all methods, and n_valid is at least 1. A piece is 16 bytes of a row, kE elements.
+// With g = lane / 4 and t = lane % 4, a lane holds these operands of mma_16x8x16 in unit u of 16
+// rows:
 //
 //   keys    rows g and g + 8, pieces t + 4 i: the dims that an mma sums may come in any order, so
 //           elements 4 s ... 4 s + 3 of piece i are its k 2t, 2t + 1 and 2t + 8, 2t + 9 in step
 //           (i, s). q is read in the same order
 //   values  rows 2t, 2t + 1, 2t + 8, 2t + 9, pieces kValuePieces g + i: elements 2 s and 2 s + 1
 //           are rows g and g + 8 of the transposed operand of step (i, s)
-//   scales  of U8: those of row scale_row() + 16 u, of keys where has_key_scale(), else of values
+//   scales  U8 only: that of row scale_row() + 16 u, of its key if has_key_scale(), else of its
+//           value
 //
-// Columns are query heads. Scores come out with row g in c0, c1 and g + 8 in c2, c3, of heads 2t
-// and 2t + 1; sums over rows with the two dims of (i, s) in c0, c1 and c2, c3.
+// Columns are query heads. The scores of heads 2t and 2t + 1 are in c0, c1 for row g and in c2, c3
+// for row g + 8; their weighted values are in c0, c1 and c2, c3 for the two dims of step (i, s).
 //
-// Rows lie without gaps, so the same piece of all rows is in the same banks wherever a row is 128
-// bytes or a multiple. Eight lanes read at once, of keys two rows and of values four: where a lane
-// has several pieces, lanes of different rows read theirs in different orders (load_row). In heads
-// of 128, keys then take the least time, F16 values twice that and U8 values four times: 85 and 51
-// bytes a clock, of which the memory brings 20 to an SM.
+// Rows lie without gaps, so the same piece of all rows is in the same banks if a row is a multiple
+// of 128 bytes. Eight lanes read at once, two rows of keys or four of values: so if a lane has
+// several pieces, lanes of different rows read theirs in different orders (load_row). With heads of
+// 128, keys then take the least time, F16 values twice that and U8 values four times: an average of
+// 85 (F16) and 51 (U8) bytes a clock, while memory brings 20 to an SM.
 //
 // kMasked: columns have first and last positions of their own (see), as heads of several queries
 // do, and a tile may have no position that a column sees.
@@ -90,7 +93,7 @@ class DecodeTile {
     }
   }
 
-  // Positions from ... to are those that column 2 t (0) or 2 t + 1 (1) sees, where kMasked.
+  // kMasked: column 2 t (`column` 0) or 2 t + 1 (1) sees positions from ... to.
   __device__ void see(int column, int from, int to) {
     from_[column] = from;
     to_[column] = to;
@@ -99,11 +102,11 @@ class DecodeTile {
   __device__ static int scale_row() { return g() + 8 * (t() & 1); }
   __device__ static bool has_key_scale() { return t() < 2; }
 
-  // Scores of a tile's keys become weights of its values. scales: of U8, as above;
-  // newest_scale: [2], of key and value, for the row behind the copied ones.
+  // Computes the scores of a tile's keys, and from them the weights of its values. scales: U8 only,
+  // as above; newest_scale: [2], of key and value, for the row behind the copied ones.
   __device__ void take_keys(const TileRows& tile, const float (&scales)[kUnits],
                             const float* newest_scale) {
-    float sum[kUnits][2][4] = {};  // two chains of products each, for their latency
+    float sum[kUnits][2][4] = {};  // two chains of mma each, to hide their latency
     uint4 k[kUnits][2][kKeyPieces];
 #pragma unroll
     for (int u = 0; u < kUnits; ++u)
@@ -161,7 +164,7 @@ class DecodeTile {
       for (int u = 0; u < kUnits; ++u) top = fmaxf(top, fmaxf(weights_[u][h], weights_[u][h + 2]));
 #pragma unroll
       for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-      // A column that has seen no position yet stays so: -inf - -inf would be no number.
+      // A column that has seen no position yet keeps its state: -inf - -inf would be NaN.
       const bool is_unseen = kMasked && fmaxf(top, state_[h].max) == -INFINITY;
       factor[h] = is_unseen ? 1.0f : state_[h].raise(top);
       const float shift = is_unseen ? 0.0f : state_[h].max;
@@ -210,8 +213,8 @@ class DecodeTile {
     }
   }
 
-  // What the warp has seen of the first `heads` heads: states[head], and sums [heads, kD], weighted
-  // values that are not yet divided by the state's sum. A warp without a tile leaves -inf and 0.
+  // Stores the results of the first `heads` heads: states[head], and sums [heads, kD], the weighted
+  // values not yet divided by the state's sum. A warp without a tile stores -inf and 0.
   __device__ void store(SoftmaxState* states, float* sums, int heads) {
 #pragma unroll
     for (int h = 0; h < 2; ++h) {
@@ -241,9 +244,9 @@ class DecodeTile {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
   }
 
-  // Piece i of a row from byte at[i ^ turn], that is, read in an order of the lane's own and put in
-  // their places by one exchange for each bit of `turn`. Rows that are not valid are the newest,
-  // for they meet weights of zero.
+  // Loads piece i of a row into x[i]. Lanes read the pieces in different orders: byte at[i] has
+  // piece i ^ turn, which one exchange for each bit of `turn` puts in place. For rows that are not
+  // valid it reads the newest row: their weights are zero.
   template <int n>
   __device__ void load_row(uint4 (&x)[n], const TileRows& tile, int row, const int (&at)[n],
                            int turn) const {
@@ -263,8 +266,8 @@ class DecodeTile {
       }
   }
 
-  // Weights times their value's scale, in units of the largest scale so far, so that F16 holds them
-  // whatever the size of the values. Returns what sums so far are to be multiplied by.
+  // Multiplies the weights by the scales of their values, in units of the largest scale so far, so
+  // that F16 holds them whatever the size of the values. Returns the factor of the sums so far.
   __device__ float weigh(const float (&v_scale)[kUnits][2]) {
     float top = v_unit_;
 #pragma unroll
@@ -280,7 +283,7 @@ class DecodeTile {
     return change;
   }
 
-  // Dims 2 s and 2 s + 1 of a piece of rows x and y: (x, y) of the one, (x, y) of the other.
+  // Pairs the elements of rows x and y: dim 2 s of a piece in `even`, dim 2 s + 1 in `odd`.
   __device__ static void pair_rows(uint32_t& even, uint32_t& odd, const uint4& x, const uint4& y,
                                    int s) {
     if constexpr (kU8) {
@@ -299,9 +302,9 @@ class DecodeTile {
   uint32_t q_[kD / 16][2];
   float o_[kD / 16][4] = {};
   float weights_[kUnits][4];
-  SoftmaxState state_[2];  // of heads 2 t and 2 t + 1; the sums are this lane's share
+  SoftmaxState state_[2];  // of heads 2 t and 2 t + 1; sums of this lane's rows
   int from_[2], to_[2];
-  float v_unit_ = 1e-30f;  // what o_ is in units of: the largest scale of a U8 value so far
+  float v_unit_ = 1e-30f;  // the unit of o_: the largest scale of a U8 value so far
 };
 
 }  // namespace minfer::cuda::attention

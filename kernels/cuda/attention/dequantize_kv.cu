@@ -8,18 +8,18 @@ namespace minfer::cuda::attention {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kOctets = 4;  // of a thread: as many reads under way hide their latency
+constexpr int kOctets = 4;  // octets of a thread: enough reads in flight to hide their latency
 
-// halves of position j of head h = (codes of it - 128) scale of it, of keys and of values, from
-// page first_page of the table on
+// halves[h, j] = (codes[h, j] - 128) scales[h, j] for position j of head h, of keys and of values,
+// from page first_page of the page table on
 //
-//   codes    in pages of the cache
-//   halves    in pages one behind the other, [.., n_kv_heads, kPage, head_dim]
-//   launch    blockIdx.z is a head, the last ones first: attention begins with the first, which are
-//             then the likeliest to be in L2 still; y is keys or values; in x a thread takes
-//             kOctets times 8 adjacent codes, a block apart
+//   codes     in the pages of the cache
+//   halves    in pages that follow one another, [.., n_kv_heads, kPage, head_dim]
+//   launch    blockIdx.z is a head, the last ones first: attention begins with the first heads,
+//             which are then the likeliest to be still in L2; y is keys or values; in x a thread
+//             takes kOctets times 8 adjacent codes, a block apart
 //   requires  head_dim a multiple of 8, 8-byte aligned codes, 16-byte aligned halves
-//   maths     product in f32, one rounding to F16: past 65504 infinite, as in a cache of F16
+//   maths     multiplied in f32, one rounding to F16: infinite past 65504, as in an F16 cache
 //   moves     n_kv_heads kv_len (head_dim + 4) bytes read, marked as the first to leave L2, and
 //             n_kv_heads kv_len head_dim * 2 written, for each of keys and values
 __global__ void __launch_bounds__(kThreads)
@@ -49,7 +49,7 @@ __global__ void __launch_bounds__(kThreads)
   for (int i = 0; i < kOctets; ++i) {
     const int at = first + i * kThreads;
     if (at >= octets_per_head) break;
-    // A byte as the last of an f32 of 2^23, which counts in ones.
+    // Puts a byte in the lowest byte of the f32 2^23, whose last place counts ones.
     const auto value = [&](uint32_t word, int byte) {
       const float code = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7650 + byte));
       return __fmul_rn(code - (8388608.0f + 128), scale[i]);
@@ -78,7 +78,7 @@ void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLaye
                "dequantize_kv: ", keys.dtype, " ", keys.shape, " and ", values.dtype, " ",
                values.shape, " of ", kv_len, " positions of a cache of ", cache.dtype);
   const int octets_per_head = narrow<int>(n_positions * (head_dim / 8));
-  // What a block reaches past the last octet must be an int too.
+  // Indices past the last octet, which a block computes too, must also fit an int.
   MINFER_CHECK(octets_per_head <= INT32_MAX - kThreads * kOctets, "dequantize_kv: ", kv_len,
                " positions");
   const dim3 grid(narrow<unsigned>(ceil_div(octets_per_head, kThreads * kOctets)), 2,

@@ -37,7 +37,7 @@ __device__ void load_angles(float2 (&to)[kN], const float2* from) {
   }
 }
 
-// The pairs (low[e], high[e]), turned by angles[e], rounded to Out.
+// The pairs (low[e], high[e]), rotated by angles[e] and rounded to Out.
 template <typename Out, typename In, int kN>
 struct Turned {
   Vec<Out, kN> low, high;
@@ -52,23 +52,24 @@ struct Turned {
   }
 };
 
-// Heads whose numbers a thread has under way at once, and turns by the angles that it read once.
+// Heads that a thread loads at once, and rotates by angles that it read once.
 constexpr int kHeadsAtOnce = 4;
 
-// A thread for each chunk of a head, as far as a block has threads, and of every kHeadsAtOnce-th
-// head.
+// Block dimensions: a thread for each chunk of a head, as far as a block has threads, and of every
+// kHeadsAtOnce-th head.
 dim3 threads_of_token(int64_t n_heads, int64_t n_chunks) {
   const auto of_head = narrow<unsigned>(std::min<int64_t>(n_chunks, kThreads));
   const auto heads = narrow<unsigned>(ceil_div(n_heads, kHeadsAtOnce));
   return {of_head, std::clamp(heads, 1u, kThreads / of_head)};
 }
 
-// out[t, h] = x[t, h] with pairs (i, i + n_pairs) turned by the angle of position pos + t; elements
-// past 2 n_pairs as they are
+// out[t, h] = x[t, h] with pairs (i, i + n_pairs) rotated by the angle of position pos + t;
+// elements past 2 n_pairs stay as they are
 //
-//   x, out   [n_tokens, n_heads, head_dim] In and Out; out may be x where the types agree
-//   cos_sin  [.., n_pairs] cosine and sine, f32; not read where n_pairs is 0
-//   launch   a block a token; a thread kN pairs, or kN elements that are not turned, of some heads
+//   x, out   [n_tokens, n_heads, head_dim] In and Out; out may be x if the types agree
+//   cos_sin  [.., n_pairs] cosine and sine, f32; not read if n_pairs is 0
+//   launch   a block for each token; a thread has kN pairs, or kN elements that are not rotated, of
+//            some heads
 //   maths    f32 (rotate.cuh), one rounding
 //   moves    x and out once; the angles of a token are read by all its heads
 template <typename Out, typename In, int kN>
@@ -119,9 +120,10 @@ struct AppendArgs {
   int pos;
 };
 
-// cache[h, pos + t] = k[t, h], and the same for v, for what the next two kernels do not take
+// cache[h, pos + t] = k[t, h], and the same for v, in all cases that the next two kernels do not
+// take
 //
-//   launch   one warp a row of k (blockIdx.y 0) or v (1), one element a lane at a time
+//   launch   a warp for each row of k (blockIdx.y 0) or v (1), one element of a lane at a time
 //   maths    U8: quantize_row.cuh
 template <typename T, bool kU8>
 __global__ void __launch_bounds__(kThreads) plain_kv_append_kernel(const AppendArgs a) {
@@ -156,10 +158,10 @@ constexpr int kCodeChunks = 4, kCodeTokens = 8;
 
 // The same for U8 and rows of whole 16-byte words, up to 1024 elements, which are read once
 //
-//   launch   2^lanes_shift lanes a row of k (blockIdx.y 0) or v (1); a lane keeps up to 4 x 8
-//            elements, in words adjacent to those of its neighbours. A block has 8 tokens, whose
-//            rows and scales lie side by side in the cache, of some heads
-//   moves    k and v read once, a byte an element and the scales written
+//   launch   2^lanes_shift lanes for each row of k (blockIdx.y 0) or v (1); a lane keeps up to
+//            4 x 8 elements, in words adjacent to those of its neighbours. A block has 8 tokens,
+//            whose rows and scales are adjacent in the cache, of some heads
+//   moves    k and v are read once; a byte for each element and the scales are written
 template <typename T>
 __global__ void __launch_bounds__(kThreads, 5)
     append_codes_kernel(const AppendArgs a, int lanes_shift, unsigned n_head_blocks) {
@@ -215,15 +217,14 @@ struct RopeAppendArgs {
   int pos, n_heads, n_pairs;
 };
 
-// q[t, h] turned as rope_kernel does; cache[h, pos + t] = k[t, h], turned, and v[t, h]. With no q
-// and no pairs an append alone
+// Rotates q[t, h] as rope_kernel does; cache[h, pos + t] = rotated k[t, h], and v[t, h]. With no q
+// and no pairs it only appends
 //
 //   cache    F16
-//   launch   a block a token of v (blockIdx.y 0), k (1) or q (2); a thread 2 x 16 bytes of some
-//   heads:
-//            of both halves of 8 pairs, or of what is not turned
-//   maths    rope_kernel's to T, then rounded to F16: the bits of rope and append one after the
-//            other
+//   launch   a block for each token of v (blockIdx.y 0), k (1) or q (2); a thread has 2 x 16 bytes
+//            of some heads: both halves of 8 pairs, or elements that are not rotated
+//   maths    as rope_kernel to T, then rounded to F16: bit-identical to rope and append one after
+//            the other
 //   moves    q, k and v once in each direction
 template <typename T>
 __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
@@ -279,7 +280,7 @@ __global__ void __maxnreg__(80) rope_append_kernel(const RopeAppendArgs a) {
   }
 }
 
-// Whether k and v come to the cache by words of 16 bytes, or, of codes, 8.
+// Whether k and v can be appended in words of 16 bytes, or of 8 for codes.
 bool in_words(const KvLayer& cache, const Tensor& k, const Tensor& v) {
   return aligned16(k) && aligned16(v) && aligned16(cache.keys) && aligned16(cache.values) &&
          cache.head_dim % (cache.dtype == DType::F16 ? 16 : 8) == 0;

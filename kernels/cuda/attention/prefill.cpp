@@ -44,7 +44,7 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
   const int64_t first_page = seen_from / kPagePositions;
   Tensor keys = cache.keys, values = cache.values;
   const bool has_memory = cache.dtype == DType::U8 && workspace != nullptr;
-  if (has_memory && n_tokens <= kMaxMatvecTokens)
+  if (has_memory && n_tokens <= kMaxGemvTokens)
     return attention::decode_queries(stream, out, q, cache, place, scale, window, workspace);
   const bool from_halves = has_memory && attention::has_prefill_wgmma(cache.head_dim);
   if (from_halves) {

@@ -18,7 +18,7 @@ template <int kD>
 struct alignas(16) Shared {
   static constexpr int kKeys = kD <= 128 ? 64 : 32;
   __half q[kQueries][kD + 8], k[kKeys][kD + 8], v[kKeys][kD + 8];
-  float k_scale[kKeys];  // 1 for a cache of F16
+  float k_scale[kKeys];  // 1 for an F16 cache
 };
 
 struct Args {
@@ -71,9 +71,9 @@ __device__ Vec<__half> load_kv(const Args& a, const void* base, int64_t row, int
 //   launch    one block of 4 warps for 64 queries of a head, the longest rows first; K and V pass
 //             through shared memory in tiles of kKeys
 //   requires  head_dim <= kD
-//   maths     products f16 x f16 in f32; softmax f32 (ex2.approx); weights rounded to F16 for the
-//             product with V, not for their sum; q of BF16 is rounded to F16. U8: K's scale
-//             multiplies the score in f32, V becomes F16 again, which rounds it
+//   maths     f16 x f16 summed in f32; softmax f32 (ex2.approx); weights are rounded to F16 where
+//             they multiply V, but not in their sum; BF16 q is rounded to F16. U8: K's scale
+//             multiplies the score in f32; V is dequantized to F16, which rounds it
 //   moves     4 n_tokens (pos + n_tokens / 2) n_heads head_dim flops
 //   source    Dao 2023, arXiv:2307.08691
 template <int kD, typename T>
@@ -101,12 +101,12 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
   }
 
   float o[kD / 8][4] = {};
-  SoftmaxState state[2];  // of rows g and g + 8 of the warp; the sums are this lane's share
+  SoftmaxState state[2];  // of rows g and g + 8 of the warp; sums of this lane's columns
   for (int tile = max(0, first - a.window + 1) / kKeys; tile < n_tiles; ++tile) {
     __syncthreads();
     for (int i = threadIdx.x; i < kKeys * (kD / 8); i += kThreads) {
       const int j = i / (kD / 8), d = i % (kD / 8) * 8, position = tile * kKeys + j;
-      Vec<__half> k = {}, v = {};  // what lies past kv_len may be anything, so it is not read
+      Vec<__half> k = {}, v = {};  // memory past kv_len may hold anything, so it is not read
       float k_scale = 1;
       if (position < kv_len) {
         const int64_t at = a.cache.row(kv_head, position);
@@ -141,7 +141,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
         mma_16x8x16(sc[2 * n + 1], q[0], q[1], q[2], q[3], b[2], b[3]);
       }
     }
-    // The last key of row g, and the first.
+    // The last key that row g sees in this tile, and the first.
     const int last = first + warp * 16 + g - tile * kKeys, from = last - a.window + 1;
 #pragma unroll
     for (int n = 0; n < kKeys / 8; ++n)
@@ -159,7 +159,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
       for (int n = 0; n < kKeys / 8; ++n) top = fmaxf(top, fmaxf(sc[n][2 * r], sc[n][2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      // A row that has seen no position yet stays so: -inf - -inf would be no number.
+      // A row that has seen no position yet keeps its state: -inf - -inf would be NaN.
       const bool is_unseen = fmaxf(top, state[r].max) == -INFINITY;
       factor[r] = is_unseen ? 1.0f : state[r].raise(top);
       const float shift = is_unseen ? 0.0f : state[r].max;

@@ -26,7 +26,7 @@ struct __align__(1024) Shared {
 
 struct CacheMaps {
   CUtensorMap keys, values, last_keys, last_values;
-  const int32_t* pages;  // null: one behind the other from first_page on
+  const int32_t* pages;  // null: pages follow one another from first_page on
   int first_page;
 };
 
@@ -40,13 +40,13 @@ struct CacheMaps {
 //              of a map reads as zero, whatever memory holds there
 //   launch     one block for 128 queries of a head: a producer warpgroup, of which one thread
 //              copies K and V tiles into a ring, and two consumer warpgroups of 64 queries that
-//              take turns: one has the tensor cores while the other is at its softmax. Heads in
-//              groups whose K and V stay in L2; in a group, the longest rows first
+//              take turns: one uses the tensor cores while the other computes its softmax. Heads
+//              run in groups whose K and V stay in L2; in a group, the longest rows come first
 //   requires   head_dim <= kD, a multiple of 8; pos + n_tokens < 2^31
-//   maths      products f16 x f16 in f32; softmax f32 (ex2.approx); weights rounded to F16 for the
-//              product with V, not for their sum; q of BF16 is rounded to F16
+//   maths      f16 x f16 summed in f32; softmax f32 (ex2.approx); weights are rounded to F16 where
+//              they multiply V, but not in their sum; BF16 q is rounded to F16
 //   moves      4 n_tokens (pos + n_tokens / 2) n_heads head_dim flops
-//   source     Shah et al. 2024, arXiv:2407.08608 (turns, softmax under the products)
+//   source     Shah et al. 2024, arXiv:2407.08608 (turns, softmax during the wgmma)
 template <int kD, typename T, bool kWindow>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
@@ -60,14 +60,14 @@ __global__ void __launch_bounds__(kThreads, 1)
   ptx::let_successor_begin();
   const int wg = ptx::warpgroup_index(), lane = threadIdx.x % 32, warp = threadIdx.x / 32 % 4;
 
-  const int n_rows = (n_tokens + kQueries - 1) / kQueries;  // of tiles of queries
+  const int n_rows = (n_tokens + kQueries - 1) / kQueries;  // tiles of kQueries queries
   const int per_group = head_group * n_rows;
   const int first_head = int(blockIdx.x) / per_group * head_group;
   const int here = min(head_group, n_heads - first_head), in_group = int(blockIdx.x) % per_group;
   const int head = first_head + in_group % here, row = n_rows - 1 - in_group / here;
   const int first = pos + row * kQueries;  // position of the tile's first query
-  // Tiles of keys first_tile ... n_tiles - 1; those in front of first_whole have keys that not all
-  // of the queries see any more.
+  // Tiles of keys first_tile ... n_tiles - 1. Tiles before first_whole have keys that some of the
+  // queries do not see any more.
   const int n_tiles = (min(first + kQueries, pos + n_tokens) + kKeys - 1) / kKeys;
   const int first_tile = kWindow ? max(0, first - window + 1) / kKeys : 0;
   const int first_whole = kWindow ? max(0, first + kQueries - window + kKeys - 1) / kKeys : 0;
@@ -115,7 +115,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   const int c = wg - 1;
   const bool leader = threadIdx.x % 128 == 0;
 
-  // Queries to shared memory in the swizzle of the copies: chunk i of a row lies at i ^ (row % 8).
+  // Stores the queries in shared memory, swizzled as TMA does: chunk i of a row is at i ^ (row %
+  // 8).
 #pragma unroll
   for (int i = 0; i < 64 * kBoxes * 8 / 128; ++i) {
     const int at = i * 128 + int(threadIdx.x) % 128;
@@ -132,7 +133,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   float o[kD / 2], sc[64];
   uint32_t p[32];
-  SoftmaxState state[2];  // of rows lane / 4 and 8 more; the sums are this lane's share
+  SoftmaxState state[2];  // of rows lane / 4 and 8 more; sums of this lane's columns
   float factor[2];
 #pragma unroll
   for (int i = 0; i < kD / 2; ++i) o[i] = 0;
@@ -153,8 +154,8 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int k = 0; k < kKeys / 16; ++k) wgmma_values(o, p + 4 * k, dv + k * (16 * 128 / 16));
     ptx::wgmma_commit();
   };
-  // Keys past a row's own position, and in front of its window; without one the first tile leaves
-  // each row at least one.
+  // Masks keys past a row's own position, and in front of its window. Without a window, the first
+  // tile leaves each row at least one key.
   const auto mask = [&](int tile) {
     const int last = first + c * 64 + warp * 16 + lane / 4 - tile * kKeys;
 #pragma unroll
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         if (ahead > 0 || (kWindow && ahead <= -window)) sc[4 * j + x] = -INFINITY;
       }
   };
-  const auto softmax = [&] {  // scores to weights in place, state, factor
+  const auto softmax = [&] {  // turns scores into weights in place, updates state, sets factor
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       float top = sc[2 * r];
@@ -174,7 +175,7 @@ __global__ void __launch_bounds__(kThreads, 1)
         top = fmaxf(top, fmaxf(sc[4 * j + 2 * r], sc[4 * j + 2 * r + 1]));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 1));
       top = fmaxf(top, __shfl_xor_sync(~0u, top, 2));
-      // A row that has seen no position yet stays so: -inf - -inf would be no number.
+      // A row that has seen no position yet keeps its state: -inf - -inf would be NaN.
       const bool is_unseen = kWindow && fmaxf(top, state[r].max) == -INFINITY;
       factor[r] = is_unseen ? 1.0f : state[r].raise_late(top * scale_log2);
       const float shift = is_unseen ? 0.0f : state[r].max;
@@ -195,7 +196,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int i = 0; i < 32; ++i) p[i] = pack_halves(sc[2 * i], sc[2 * i + 1]);
   };
 
-  // Turns: barrier 1 + c lets warpgroup c start its products; warpgroup 0 goes first.
+  // Turns: barrier 1 + c lets warpgroup c start its wgmma; warpgroup 0 goes first.
   if (c == 1) barrier_arrive<256>(1);
   ptx::mbarrier_wait(s.k_full, 0);
   barrier_sync<256>(1 + c);
@@ -204,8 +205,8 @@ __global__ void __launch_bounds__(kThreads, 1)
   barrier_arrive<256>(1 + (c ^ 1));
   ptx::wgmma_wait<0>();
   if (leader) ptx::mbarrier_arrive(s.k_empty);
-  // Tiles that need no mask. A count for each warpgroup would be a divergent branch to the
-  // compiler, which then serializes wgmma.
+  // Tiles before n_whole need no mask. With a count of its own for each warpgroup, the compiler
+  // would see a divergent branch and serialize wgmma.
   const int n_whole = min((first + 1) / kKeys, n_tiles);
   if (first_tile >= n_whole || (kWindow && first_tile < first_whole)) mask(first_tile);
   softmax();
@@ -273,14 +274,15 @@ __global__ void __launch_bounds__(kThreads, 1)
 #endif
 }
 
-// The first n positions of pages of keys or values, as boxes of 64 dims of one head.
+// Map of the first n positions of each page of keys or values, as boxes of 64 dims of one head.
 CUtensorMap cache_map(const Tensor& x, int64_t n) {
   const int64_t n_pages = x.shape[0], n_heads = x.shape[1], head_dim = x.shape[3];
   return make_heads_map(x.data, n, n_pages * n_heads, head_dim, kKeys * head_dim, kKeys);
 }
 
-// Query heads that run side by side: all where their K and V stay in L2 together, else 4 or more
-// up to half of that; measured: docs/benchmarks/cuda_prefill.md.
+// Query heads that run at the same time: all if their K and V take at most 32 MB and so stay in L2;
+// else those whose K and V take 16 MB, or 4 if that is more. Measured:
+// docs/benchmarks/cuda_prefill.md.
 int64_t heads_at_a_time(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, int64_t kv_len) {
   const int64_t heads_per_kv = n_heads / n_kv_heads;
   const int64_t kv_bytes = 4 * kv_len * head_dim;  // of one key/value head

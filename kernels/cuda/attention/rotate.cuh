@@ -4,8 +4,8 @@
 
 namespace minfer::cuda::attention {
 
-// (a, b) turned by the angle with cosine cs.x and sine cs.y. The roundings are spelled out, so that
-// every kernel and the host's std::fma give the same bits.
+// (a, b) rotated by the angle with cosine cs.x and sine cs.y. Roundings are explicit, so that every
+// kernel and std::fma on the host give the same bits.
 __device__ inline float2 rotated(float a, float b, float2 cs) {
   return {fmaf(a, cs.x, -__fmul_rn(b, cs.y)), fmaf(b, cs.x, __fmul_rn(a, cs.y))};
 }

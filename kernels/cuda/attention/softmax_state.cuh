@@ -2,12 +2,12 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-// The one copy of the online softmax's algebra. Scores are in units of log2: the caller multiplies
-// them by scale * log2(e), so that a weight is a bare 2^x.
+// The algebra of the online softmax, for all attention kernels. Scores are in units of log2: the
+// caller multiplies them by scale * log2(e), so that a weight is simply 2^x.
 namespace minfer::cuda::attention {
 
-// Of the scores seen so far: their maximum, and the sum of their weights 2^(score - max). The sum
-// may be one lane's share of it: shares add up where the maximum is common.
+// The maximum of the scores seen so far, and the sum of their weights 2^(score - max). Lanes with
+// the same maximum may each hold the sum of some of the scores only; these sums then add up.
 //
 //   source  Milakov and Gimelshein 2018, arXiv:1805.02867
 struct SoftmaxState {
@@ -16,8 +16,8 @@ struct SoftmaxState {
   float max = -INFINITY;
   float sum = 0;
 
-  // Takes in the maximum of more scores; either it or the one before must be finite. Returns the
-  // factor for what was weighted before: exactly 1 where the maximum stays.
+  // Raises the maximum to that of more scores, `top`; one of the two must be finite. Returns the
+  // factor for what was weighted before: exactly 1 if the maximum stays.
   __device__ float raise(float top) {
     const float next = fmaxf(max, top);
     const float factor = ptx::exp2_fast(max - next);
@@ -25,12 +25,12 @@ struct SoftmaxState {
     sum *= factor;
     return factor;
   }
-  // The same, but the maximum stays where scores pass it by no more than kSlack, as they mostly do
-  // behind a row's first ones: weights are up to 2^kSlack then, which F16 holds as well as 1.
+  // The same, but the maximum stays if scores exceed it by no more than kSlack, as most do after
+  // the first ones of a row: weights are then up to 2^kSlack, which F16 holds as well as 1.
   __device__ float raise_late(float top) { return raise(top > max + kSlack ? top : max); }
-  // What a part of the same row counts for in this state, whose maximum is none of the parts' less.
-  // Nothing where it has seen no score, even if no part has.
-  __device__ float share_of(float part_max) const {
+  // The weight in this state of another range of the same row, whose maximum is not above this one:
+  // 0 if that range has no score, even if this state has none either.
+  __device__ float weight_of(float part_max) const {
     return part_max == -INFINITY ? 0.0f : ptx::exp2_fast(part_max - max);
   }
 };

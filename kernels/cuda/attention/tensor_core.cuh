@@ -5,11 +5,11 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-// The instructions that attention's kernels share beside ptx.cuh; one a function, PTX ISA 8.x.
+// The instructions of the attention kernels that are not in ptx.cuh, each as a function; PTX ISA
+// 8.x.
 namespace minfer::cuda::attention {
 
-// ---- mma of a warp (sm_80)
-// -----------------------------------------------------------------------
+// ---- mma of a warp (sm_80) ----------------------------------------------------------------------
 
 // d[16, 8] += a[16, 16] b[16, 8]; lane 4 g + t holds
 //   a  (row g, k 2t..), (row g + 8, k 2t..), (row g, k 2t + 8..), (row g + 8, k 2t + 8..)
@@ -24,7 +24,7 @@ __device__ inline void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t a1, uint
       : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 
-// An 8x8 matrix of halves in registers, lane 4 g + t with elements 2t, 2t + 1 of row g, transposed.
+// Transposes an 8x8 matrix of halves in registers: lane 4 g + t has elements 2t, 2t + 1 of row g.
 __device__ inline uint32_t transpose_matrix(uint32_t m) {
   uint32_t out;
   asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(out) : "r"(m));
@@ -36,11 +36,11 @@ __device__ inline uint32_t pack_halves(float low, float high) {
   return bits_of(__floats2half2_rn(low, high));
 }
 
-// ---- mma of a warpgroup, tensor copies (sm_90a)
-// --------------------------------------------------
+// ---- mma of a warpgroup, TMA copies (sm_90a) ----------------------------------------------------
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
-// A box of a 3-D tensor to shared memory; out of range is zero, and counts as bytes all the same.
+// Starts a TMA copy of a box of a 3-D tensor to shared memory. What is out of range becomes zero,
+// and counts as bytes all the same.
 __device__ inline void copy_box(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x,
                                 int y, int z) {
   asm volatile(
@@ -55,10 +55,10 @@ __device__ inline void fence_for_wgmma() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Keeps the making of weights, all of which `weights_sum` adds up, in front of the wait for wgmma
-// that follows. Nothing else says when that wait is due: the compiler puts it in front of the
-// weights, so that these would come after the products and not beside them. A store stays where it
-// is; this one depends on all weights and stores nothing, as their sum is not negative.
+// Keeps the computation of the weights, which `weights_sum` adds up, in front of the wait for wgmma
+// that follows. Without it the compiler puts that wait first, and the weights are computed after
+// the wgmma instead of beside it. A store keeps its place; this one depends on all weights and
+// stores nothing, since their sum is not negative.
 __device__ inline void keep_in_front(float weights_sum, const void* shared) {
   asm volatile(
       "{\n.reg .pred p;\nsetp.lt.f32 p, %0, 0f00000000;\n@p st.shared.u32 [%1], %2;\n}" ::"f"(
@@ -67,9 +67,9 @@ __device__ inline void keep_in_front(float weights_sum, const void* shared) {
       : "memory");
 }
 
-// An operand in shared memory: rows of 128 bytes with the 128-byte swizzle, groups of 8 rows 1024
-// bytes apart. `lead`: bytes from one block of 64 elements to the next where the contiguous dim is
-// not the summed one.
+// Descriptor of an operand in shared memory: rows of 128 bytes with the 128-byte swizzle, groups of
+// 8 rows 1024 bytes apart. `lead`: bytes from one block of 64 elements to the next if the
+// contiguous dim is not the summed one.
 __device__ inline uint64_t operand(const void* p, uint32_t lead = 16) {
   return uint64_t{(ptx::shared_address(p) & 0x3FFFF) >> 4} | uint64_t{lead >> 4} << 16 |
          uint64_t{1024 >> 4} << 32 | uint64_t{1} << 62;
@@ -117,7 +117,7 @@ __device__ inline void wgmma_values(float (&d)[64], const uint32_t* a, uint64_t 
                : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b));
 }
 
-// Named barrier `id` (1 to 15) of kThreads threads in all: those that wait and those that do not.
+// Named barrier `id` (1 to 15) of kThreads threads in all, those that wait and those that do not.
 template <int kThreads>
 __device__ inline void barrier_sync(int id) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "n"(kThreads) : "memory");

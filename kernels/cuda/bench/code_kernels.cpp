@@ -5,14 +5,14 @@
 #include <vector>
 
 #include "kernels/base/math.h"
-#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/decode_gemvs.h"
 #include "kernels/cuda/bench/gemm_timer.h"
 #include "kernels/cuda/bench/timing.h"
 
 namespace minfer::cuda {
 namespace {
 
-// Rows of random codes, one behind the other and round again.
+// Hands out rows of random codes from a ring of memory.
 class CodePool {
  public:
   CodeRows take(int64_t n, int64_t in_dim) {
@@ -30,7 +30,7 @@ class CodePool {
   int64_t at_ = 0;
 };
 
-void time_products(cudaStream_t stream, const KernelChoice& choice) {
+void time_gemm(cudaStream_t stream, const KernelChoice& choice) {
   constexpr int kLaunches = 8;
   std::optional<CodePool> codes;
   for (int64_t m : {512, 2048, 4096}) {
@@ -84,7 +84,7 @@ void time_rows_of_inputs(cudaStream_t stream, TensorPool& inputs, TensorPool& ou
 }
 
 void time_rows_of_weights(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
-                          const WeightFormat& format, DecodeProduct which,
+                          const WeightFormat& format, DecodeGemv which,
                           const KernelChoice& choice) {
   constexpr int kLaunches = 32;
   std::vector<std::vector<Matrix>> sets;
@@ -111,10 +111,10 @@ void time_rows_of_weights(cudaStream_t stream, TensorPool& inputs, TensorPool& o
 
 void time_code_kernels(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
                        const KernelChoice& choice) {
-  if (can_multiply_codes()) time_products(stream, choice);
+  if (can_multiply_codes()) time_gemm(stream, choice);
   time_rows_of_inputs(stream, inputs, outputs, choice);
   for (const WeightFormat& format : {kInt8Weights, kInt4Weights}) {
-    for (const DecodeProduct which : kDecodeProducts) {
+    for (const DecodeGemv which : kDecodeGemvs) {
       time_rows_of_weights(stream, inputs, outputs, format, which, choice);
     }
   }

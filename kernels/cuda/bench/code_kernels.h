@@ -5,8 +5,8 @@
 
 namespace minfer::cuda {
 
-// Products of codes, as shares of the F16 rate, of which the tensor cores do twice as much, and
-// what makes the rows of codes that they multiply; part of time_cuda_kernels.
+// Times GEMMs of int8 codes, and the kernels that make rows of codes; part of time_cuda_kernels.
+// The bound of the GEMMs is the F16 rate of the tensor cores, whose int8 rate is twice that.
 void time_code_kernels(cudaStream_t stream, TensorPool& inputs, TensorPool& outputs,
                        const KernelChoice& choice);
 

@@ -8,7 +8,7 @@ namespace {
 
 int64_t x_elements(const TimedGemm& c) { return align_up(c.m * c.k, 1024); }
 
-// Of each of n ways, in turns: the median of n_runs calls of sample(way).
+// Calls sample(i) for each i < n in turn, n_runs times, and returns the median for each i.
 template <typename F>
 std::vector<double> medians(size_t n, int n_runs, const F& sample) {
   std::vector<std::vector<double>> samples(n);
@@ -45,7 +45,7 @@ Tensor GemmTimer::matrix(int64_t first, int64_t rows, int64_t columns) const {
 
 std::vector<GemmPart> GemmTimer::parts_of(const TimedGemm& c, int64_t copy) const {
   MINFER_CHECK(x_elements(c) + (copy + 1) * c.n * c.k <= kArena && c.m * c.n <= kOut,
-               "a product too large to time: ", c.m, " x ", c.n, " x ", c.k);
+               "a GEMM too large to time: ", c.m, " x ", c.n, " x ", c.k);
   std::vector<GemmPart> parts;
   const int64_t n = c.n / c.n_parts;
   for (int i = 0; i < c.n_parts; ++i) {
@@ -62,25 +62,25 @@ GemmArgs GemmTimer::args_of(const TimedGemm& c) const {
 
 void GemmTimer::multiply_by_cublas(const TimedGemm& c, int64_t copy) {
   Tensor w = parts_of(c, copy)[0].w;
-  w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts lie one behind the other
+  w.shape = {c.n / c.n_parts * c.n_parts, c.k};  // the parts are contiguous
   const Tensor out{outs_.view().data, out_type(c), {c.m, w.shape[0]}};
-  cublas_->product(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
+  cublas_->gemm(out, x_of(c), w, c.epilogue == Epilogue::Accumulate);
 }
 
 std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c, std::span<const Launch> launches,
                                                Way way) {
   const int64_t copies = std::clamp<int64_t>((kArena - x_elements(c)) / (c.n * c.k), 1,
                                              ceil_div(100 << 20, c.n * c.k));
-  std::vector<Product> products;
+  std::vector<Gemm> gemms;
   for (const Launch& launch : launches) {
-    products.push_back([&](int64_t copy) { launch(x_of(c), parts_of(c, copy)); });
+    gemms.push_back([&](int64_t copy) { launch(x_of(c), parts_of(c, copy)); });
   }
   if (cublas_ != nullptr) {
-    products.push_back([&](int64_t copy) { multiply_by_cublas(c, copy); });
+    gemms.push_back([&](int64_t copy) { multiply_by_cublas(c, copy); });
   }
   const std::vector<double> us = way == Way::InARow
-                                     ? us_in_a_row(products, copies, 5 + c.flops() * 1e-6 / 600)
-                                     : us_one_by_one(products, way == Way::Alone);
+                                     ? us_in_a_row(gemms, copies, 5 + c.flops() * 1e-6 / 600)
+                                     : us_one_by_one(gemms, way == Way::Alone);
   std::vector<Times> times(launches.size());
   for (size_t i = 0; i < times.size(); ++i) {
     times[i].us = us[i];
@@ -89,13 +89,13 @@ std::vector<GemmTimer::Times> GemmTimer::times(const TimedGemm& c, std::span<con
   return times;
 }
 
-std::vector<double> GemmTimer::us_in_a_row(std::span<const Product> products, int64_t copies,
+std::vector<double> GemmTimer::us_in_a_row(std::span<const Gemm> gemms, int64_t copies,
                                            double expected_us) {
   const int n_launches = int(std::clamp(3000 / expected_us, 2.0, 60.0));
   std::vector<GraphExec> graphs;
-  for (const Product& product : products) {
+  for (const Gemm& gemm : gemms) {
     graphs.push_back(capture_graph(stream_, [&] {
-      for (int i = 0; i < n_launches; ++i) product(i % copies);
+      for (int i = 0; i < n_launches; ++i) gemm(i % copies);
     }));
   }
   return medians(graphs.size(), kTimedRuns, [&](size_t i) {
@@ -104,15 +104,14 @@ std::vector<double> GemmTimer::us_in_a_row(std::span<const Product> products, in
   });
 }
 
-std::vector<double> GemmTimer::us_one_by_one(std::span<const Product> products,
-                                             bool is_behind_fill) {
+std::vector<double> GemmTimer::us_one_by_one(std::span<const Gemm> gemms, bool is_behind_fill) {
   constexpr int kRuns = 40;
-  return medians(products.size(), kRuns, [&](size_t i) {
+  return medians(gemms.size(), kRuns, [&](size_t i) {
     const Tensor outs = outs_.view();
     if (is_behind_fill) {
       MINFER_CUDA_CHECK(cudaMemsetAsync(outs.data, 0, size_t(outs.n_bytes()), stream_));
     }
-    return timer_.us([&] { products[i](0); });
+    return timer_.us([&] { gemms[i](0); });
   });
 }
 

@@ -11,7 +11,7 @@
 
 namespace minfer::cuda {
 
-// A product to be timed: x [m, k], w of all parts together [n, k].
+// A GEMM to time: x [m, k], and w [n, k] of all parts together.
 struct TimedGemm {
   int64_t m, n, k;
   Epilogue epilogue = Epilogue::Store;
@@ -25,13 +25,14 @@ struct TimedGemm {
   }
 };
 
-// Times products whose weights come from DRAM, as in a model.
+// Times GEMMs whose weights are read from DRAM, as in a model.
 class GemmTimer {
  public:
-  // InARow: many launches in a graph, over rotating weights, median of a few replays; of many rows
-  // at the card's limit of power. Alone: one at a time, each behind a fill of 512 MB that leaves
-  // none of its operands in L2 and lets the host run ahead, median of many. Called: one at a time
-  // over the same operands, on an idle card, the host's part of the call included, median of many.
+  // InARow: many launches in a graph, over rotating copies of the weights, median of a few replays;
+  // with many rows, the card runs at its power limit. Alone: one launch at a time, each after a
+  // fill of 512 MB, which evicts its operands from L2 and lets the host run ahead, median of many.
+  // Called: one launch at a time over the same operands, on an idle card, so that the time includes
+  // the host's part of the call, median of many.
   enum class Way { InARow, Alone, Called };
   using Launch = std::function<void(Tensor x, std::span<const GemmPart> parts)>;
   struct Times {
@@ -42,14 +43,14 @@ class GemmTimer {
   // cublas may be null.
   GemmTimer(cudaStream_t stream, Cublas* cublas);
 
-  // Of each launch, and of cuBLAS for the product alone, without an epilogue: they take turns.
+  // The times of each launch, and of cuBLAS for the GEMM without an epilogue. They run in turn.
   std::vector<Times> times(const TimedGemm& c, std::span<const Launch> launches,
                            Way way = Way::InARow);
   Times times(const TimedGemm& c, const Launch& launch) { return times(c, {&launch, 1})[0]; }
   GemmArgs args_of(const TimedGemm& c) const;
 
  private:
-  using Product = std::function<void(int64_t copy)>;  // by that copy of the weights
+  using Gemm = std::function<void(int64_t copy)>;  // uses that copy of the weights
 
   static constexpr int64_t kArena = int64_t{1} << 29;  // halves: 1 GiB
   static constexpr int64_t kOut = int64_t{1} << 27;    // floats: 512 MiB
@@ -58,10 +59,9 @@ class GemmTimer {
   Tensor x_of(const TimedGemm& c) const { return matrix(0, c.m, c.k); }
   std::vector<GemmPart> parts_of(const TimedGemm& c, int64_t copy) const;
   void multiply_by_cublas(const TimedGemm& c, int64_t copy);
-  // Of each product; expected_us is a guess at the time of one.
-  std::vector<double> us_in_a_row(std::span<const Product> products, int64_t copies,
-                                  double expected_us);
-  std::vector<double> us_one_by_one(std::span<const Product> products, bool is_behind_fill);
+  // The time of each GEMM; expected_us is an estimate for one of them.
+  std::vector<double> us_in_a_row(std::span<const Gemm> gemms, int64_t copies, double expected_us);
+  std::vector<double> us_one_by_one(std::span<const Gemm> gemms, bool is_behind_fill);
 
   cudaStream_t stream_;
   Cublas* cublas_;

@@ -7,25 +7,25 @@
 #include "kernels/base/math.h"
 #include "kernels/bench.h"
 #include "kernels/cuda/bench/code_kernels.h"
-#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/decode_gemvs.h"
 #include "kernels/cuda/bench/gemm_timer.h"
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/sampling/choose_token.h"
 
-// The launchers of launchers.h, without those of loading, at shapes of Llama-2-7B, and the choice
-// of a token.
+// Times the launchers of launchers.h, except those that load a model, at shapes of Llama-2-7B, and
+// the choice of a token.
 namespace minfer {
 namespace cuda {
 namespace {
 
-// Rows of what is bound by memory: of 4096 columns they are more than L2 holds, so that nothing but
-// memory is timed, and starts and ends of launches weigh little.
+// The rows of kernels that are bound by memory: with 4096 columns they are more than L2 holds, so
+// that only memory is timed, and the starts and ends of launches matter little.
 constexpr int64_t kTokens = 8192;
 constexpr int64_t kHeads = 32, kHeadDim = 128;
 constexpr int kLaunches = 32;
 constexpr float kEps = 1e-5f;
 
-// A tensor that one launch reads or writes once, or both where `moves` is 2.
+// A tensor that a launch reads or writes once, or does both if `moves` is 2.
 struct Operand {
   DType dtype;
   Shape shape;
@@ -56,8 +56,8 @@ class KernelBench {
     rows_of_logits();
     choices();
     positions();
-    products_of_many();
-    products_of_few();
+    gemms();
+    gemvs();
     dequantized();
     time_code_kernels(stream(), inputs_, outputs_, choice_);
     attention_of_prompts();
@@ -67,7 +67,7 @@ class KernelBench {
  private:
   // ---- rows and elements ----
 
-  // kernel(tensors): the operands of one launch, in their order; each launch has others.
+  // Times kernel(tensors), which gets the operands of one launch in order; each launch gets others.
   template <typename F>
   void stream_through(const char* name, const std::vector<Operand>& operands, Bound bound,
                       const F& kernel) {
@@ -148,7 +148,7 @@ class KernelBench {
     });
   }
 
-  // The logits lie in L2, as behind the product that writes them.
+  // The logits are in L2, as after the GEMV that writes them.
   void choices() {
     const DecodeSampling ways[] = {{.banned = {}},
                                    {.temperature = 1, .top_k = 40, .top_p = 0.95f, .banned = {}},
@@ -224,7 +224,7 @@ class KernelBench {
                                      {kInt4Weights, false}}) {
       const bool is_packed = f.group != 0 && !by_rows;
       const std::string shape =
-          cat(kTokens, " x ", kBenchDim, " ", f.name, is_packed ? ", packed for products" : "");
+          cat(kTokens, " x ", kBenchDim, " ", f.name, is_packed ? ", packed for GEMV" : "");
       if (!choice_.wants("gather_rows", shape)) continue;
       const auto table = [&] {
         Matrix w = inputs_.matrix(f, kBenchVocab, kBenchDim);
@@ -238,17 +238,16 @@ class KernelBench {
                       static_cast<const int32_t*>(ids.view().data));
         }
       });
-      // 64 bytes of packed codes have two rows side by side, and memory does not give half of
-      // them.
+      // Each 64 bytes of packed codes interleave two rows, and memory cannot read half of them.
       const double table_rows = double(table().n_bytes) * double(kTokens) / double(kBenchVocab);
       const double bytes = (is_packed ? 2 : 1) * table_rows + rows.bytes();
       choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, bytes});
     }
   }
 
-  // ---- products ----
+  // ---- GEMM and GEMV ----
 
-  void products_of_many() {
+  void gemms() {
     const struct {
       const char* name;
       Epilogue epilogue;
@@ -278,7 +277,7 @@ class KernelBench {
     }
   }
 
-  // q, k and v as prefill makes them, beside cuBLAS's product alone.
+  // The fused GEMM of q, k and v as in prefill, compared with cuBLAS's GEMM alone.
   void append(int64_t m) {
     const TimedGemm timed{m, 3 * kBenchDim, kBenchDim, Epilogue::Store, 3};
     const std::string shape = cat(m, " x ", timed.n, " x ", timed.k, " f16");
@@ -299,18 +298,18 @@ class KernelBench {
     choice_.done(timing);
   }
 
-  void products_of_few() {
-    for (int64_t n_tokens : {int64_t{1}, kMaxMatvecTokens}) {
+  void gemvs() {
+    for (int64_t n_tokens : {int64_t{1}, kMaxGemvTokens}) {
       const DecodeActivations a(n_tokens);
       for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights}) {
-        for (DecodeProduct which : kDecodeProducts) {
+        for (DecodeGemv which : kDecodeGemvs) {
           std::vector<std::vector<Matrix>> sets;
           for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
-          const std::string name = cat("matvec_", name_of(which));
+          const std::string name = cat("gemv_", name_of(which));
           const std::string shape = cat(n_tokens, " x ", shape_of(f, sets[0]));
           if (!choice_.wants(name, shape)) continue;
           const double us = graph_us(stream(), kLaunches, [&] {
-            for (const auto& w : sets) run_product(stream(), a, which, w);
+            for (const auto& w : sets) run_gemv(stream(), a, which, w);
           });
           choice_.done({name, shape, Bound::Read, us * 1e-6, double(bytes_of_all(sets[0]))});
         }
@@ -320,7 +319,7 @@ class KernelBench {
 
   void dequantized() {
     for (const WeightFormat& f : {kInt8Weights, kInt4Weights}) {
-      for (DecodeProduct which : kDecodeProducts) {
+      for (DecodeGemv which : kDecodeGemvs) {
         double bytes = 0;
         std::vector<std::vector<Matrix>> sets;
         for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(inputs_, f, which));
@@ -383,7 +382,7 @@ class KernelBench {
         if (!choice_.wants("attention_decode", shape)) continue;
         const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
         const double bytes = 2.0 * double(kHeads * context * row_bytes);
-        // As many as it takes for one to have left L2 when its turn comes again.
+        // As many caches as it takes for each to have left L2 when its turn comes again.
         const int n_caches = int(std::clamp(200e6 / bytes + 1, 2.0, 64.0));
         if (!pool) pool.emplace(int64_t{4} << 30, 2.0f);
         std::vector<KvLayer> caches;
@@ -467,7 +466,7 @@ class KernelBench {
     if (!gemm_timer_) {
       try {
         cublas_.emplace(stream());
-      } catch (const Error&) {  // no yardstick then, as the limits of the run say
+      } catch (const Error&) {  // then without a baseline; the limits of the run say so
       }
       gemm_timer_.emplace(stream(), cublas_ ? &*cublas_ : nullptr);
     }
@@ -476,7 +475,7 @@ class KernelBench {
 
   const KernelChoice& choice_;
   Stream stream_ = make_stream();
-  // What is only read, and what is written: nothing is allocated within a capture.
+  // Memory that is only read, and memory that is written: nothing is allocated within a capture.
   TensorPool inputs_{int64_t{2} << 30}, outputs_{int64_t{2} << 30};
   std::optional<Cublas> cublas_;
   std::optional<GemmTimer> gemm_timer_;

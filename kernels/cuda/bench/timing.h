@@ -5,8 +5,8 @@
 
 #include "kernels/cuda/device.h"
 
-// How kernels are timed: by events on their stream, many launches in a captured graph, so that no
-// host stands between them; the median of several replays after two that are not counted.
+// How kernels are timed: by events on their stream around a captured graph of many launches, so
+// that the host adds no time between them; the median of several replays after two uncounted ones.
 namespace minfer::cuda {
 
 constexpr int kTimedRuns = 7, kUntimedRuns = 2;
@@ -20,7 +20,7 @@ class StreamTimer {
  public:
   explicit StreamTimer(cudaStream_t stream) : stream_(stream) {}
 
-  // Microseconds on the card of what `work` puts on the stream.
+  // The microseconds that the card takes for what `work` puts on the stream.
   template <typename F>
   double us(F&& work) {
     MINFER_CUDA_CHECK(cudaEventRecord(begin_.get(), stream_));
@@ -48,7 +48,7 @@ class StreamTimer {
   Event begin_ = make_event(), end_ = make_event();
 };
 
-// Median microseconds of one of the n_launches that `work` puts on the stream, as a graph.
+// The median microseconds of one of the n_launches that `work` puts on the stream, as a graph.
 template <typename F>
 double graph_us(cudaStream_t stream, int n_launches, F&& work) {
   return StreamTimer(stream).median_us(capture_graph(stream, work)) / n_launches;

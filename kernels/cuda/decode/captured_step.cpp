@@ -15,7 +15,7 @@ Event make_event_without_time() {
 
 }  // namespace
 
-// Is one step ahead of the tokens that it gave.
+// Keeps one step launched ahead of the token that next() returns.
 class CapturedStep::Run final : public DecodeRun {
  public:
   Run(CapturedStep& plan, int64_t pos, int64_t n_steps)
@@ -35,7 +35,7 @@ class CapturedStep::Run final : public DecodeRun {
     return plan_.chosen_.data()[slot];
   }
 
-  // The next step; the first one before next().
+  // Launches the next step; start() does so once before the first next().
   void launch() {
     plan_.launch(plan_.choosing_graph_);
     MINFER_CUDA_CHECK(cudaEventRecord(plan_.ends_[next_launch_ % 2].get(), plan_.stream_));
@@ -106,7 +106,8 @@ void CapturedStep::launch_embedding_and_layers() {
   launch_layers();
 }
 
-// What the next step takes; none is under way. The table goes to the card where it has changed.
+// Writes the input of the next step; no step is in flight. The page table is copied to the card
+// only if it has changed.
 void CapturedStep::set_input(const DecodeRow& row) {
   *host_input_.data() = {row.token, narrow<int32_t>(row.pos), epoch_};
   if (std::ranges::equal(row.pages, std::span(host_pages_.data(), n_pages_))) return;

@@ -9,12 +9,12 @@ namespace {
 
 constexpr int kThreads = 256;
 constexpr int kChunksPerThread = 2;
-constexpr int kLoads = 4;  // 16-byte loads under way of find_non_finite_kernel
+constexpr int kLoads = 4;  // 16-byte loads that a thread has in flight in find_non_finite_kernel
 
 // out[i] = x[i] in another type, one rounding
 //
 //   x, out   [8 n_chunks], aligned to 16 bytes
-//   launch   a thread kChunksPerThread chunks of 8, all of them read before one is written
+//   launch   a thread converts kChunksPerThread chunks of 8, and reads all before it writes one
 //   moves    8 n_chunks (sizeof(In) + sizeof(Out)) bytes
 template <typename Out, typename In>
 __global__ void __launch_bounds__(kThreads)
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// The same of any n and alignment.
+// The same for any n and alignment.
 template <typename Out, typename In>
 __global__ void __launch_bounds__(kThreads) plain_convert_kernel(Out* out, const In* x, int64_t n) {
   ptx::wait_for_predecessor();
@@ -49,7 +49,7 @@ __global__ void set_kernel(int64_t* value, int64_t to) {
 }
 
 // *found = min(*found, i) over all i with x[i] not finite
-//   launch   a thread kLoads vectors of kVec
+//   launch   a thread checks kLoads vectors of kVec elements
 template <int kVec>
 __global__ void __launch_bounds__(kThreads)
     find_non_finite_kernel(unsigned long long* found, const float* x, int64_t n) {

@@ -8,7 +8,7 @@ namespace minfer::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kVecsPerThread = 4;  // 16-byte accesses under way for each input
+constexpr int kVecsPerThread = 4;  // 16-byte loads in flight for each input
 
 struct Identity {
   __device__ float operator()(float x) const { return x; }
@@ -31,12 +31,12 @@ struct AddOp {
 
 // out[t, i] = op(x[t, i] + bias[i])
 //
-//   x, out   [n_rows, dim] T, n = n_rows * dim; out may be x itself. Without a bias a row is as
-//   long
-//            as what a block reads at a time, and the last one may end early, with a whole vector
+//   x, out   [n_rows, dim] T, n = n_rows * dim; out may be x itself. Without a bias, dim is the
+//            number of elements that a block reads at a time, and the last row may be shorter
 //   bias     [dim] B, or null: nothing is added
-//   launch   a block kThreads vectors of kVecsPerThread rows, the columns of the same rows first; a
-//            vector is 16 bytes, or one element where rows are not aligned
+//   launch   a block maps kThreads vectors of each of kVecsPerThread rows; successive blocks take
+//            the columns of the same rows. A vector is 16 bytes, or one element if rows are not
+//            aligned
 //   maths    f32, one rounding to T
 //   moves    2 n sizeof(T) bytes
 template <typename T, typename B, int kVec, typename Op>

@@ -20,9 +20,10 @@ __device__ float finish(float x) {
 //   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
 //   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
 //   weight   [dim] Out; bias [dim] Out, or null
-//   launch   a block a row, which it keeps in registers (rows.cuh), the last row first: what made x
-//            ended there, and what reads out begins with its first rows, so both may be in L2. With
-//            40 registers an SM has 3 rows of 8192, of which some are read while others are summed
+//   launch   one block per row, which it keeps in registers (rows.cuh), the last row first: the
+//            kernel that wrote x ended there, and the kernel that reads out begins with the first
+//            rows, so both may be in L2. With 40 registers per thread, an SM has 3 rows of 8192 at
+//            once: it reads some while it sums others
 //   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from the
 //            deviations
 //   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes

@@ -5,8 +5,8 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
-// Rows that a block keeps in registers, so that each is read once: 8 elements at a time, at most
-// kChunks times 8 a thread.
+// A block keeps a row in registers, so that it is read once: in chunks of 8 elements, at most
+// kRowChunks chunks per thread.
 namespace minfer::cuda {
 
 constexpr int kRowChunks = 2;
@@ -36,8 +36,8 @@ __device__ void store_chunk(T* to, const float (&from)[kChunk]) {
   }
 }
 
-// A row of `dim` elements, dim a multiple of 8. f(chunk, first element) for each chunk of this
-// thread; chunk is float[8], kept from call to call.
+// A row of `dim` elements, dim a multiple of 8. for_each() calls f(chunk, first element) for each
+// chunk of this thread; a chunk is float[8] and keeps its values from call to call.
 struct RegisterRow {
   float values[kRowChunks][kChunk];
   int dim;

@@ -7,19 +7,19 @@ namespace minfer::cuda {
 namespace {
 
 constexpr int kThreads = 256;
-constexpr int kRowWarps = 2;  // of a block, each with a row
+constexpr int kRowWarps = 2;  // warps per block, one row each
 constexpr float kLog2E = 1.4426950408889634f;
 
 struct MaxOrNan {
   __device__ float operator()(float a, float b) const { return ptx::max_or_nan(a, b); }
 };
 
-constexpr int kLaneVecs = 16;  // of a row that one warp has, in registers
+constexpr int kLaneVecs = 16;  // vectors per lane, in registers, of a row that one warp takes
 
-// softmax_kernel for rows of up to kLaneVecs 16-byte vectors a lane
+// softmax_kernel for rows of up to kLaneVecs 16-byte vectors per lane
 //
-//   launch   a warp a row, so that nothing waits at barriers; kRowWarps warps a block
-//   maths    as there, with each exponential computed twice: its sum needs no registers
+//   launch   one warp per row, so that nothing waits at barriers; kRowWarps warps per block
+//   maths    as softmax_kernel, but it computes each exponential twice, to save registers
 template <typename T>
 __global__ void __launch_bounds__(kRowWarps * 32, 10)
     softmax_rows_kernel(T* out, const T* x, int64_t n_rows, int n) {
@@ -64,15 +64,15 @@ __global__ void __launch_bounds__(kRowWarps * 32, 10)
   });
 }
 
-constexpr int kRowElements = 32;  // of a thread, in registers
+constexpr int kRowElements = 32;  // elements of a row per thread, in registers
 
 // out[t] = exp(x[t] - max) / sum
 //
-//   x, out   [n_rows, n] T, rows of whole 16-byte vectors; out may be x
-//   launch   each block takes every gridDim.x-th row, which it keeps in registers. Shared memory
-//            for a row: the next one comes there meanwhile, each thread's own part by itself, so
-//            that the memory is never idle though an SM has but one row of 32000 numbers at a time
-//   maths    f32; exp2 of (x - max) log2 e; a NaN is the maximum and makes all of the row NaN
+//   x, out   [n_rows, n] T, rows 16-byte aligned; out may be x
+//   launch   each block takes every gridDim.x-th row, which it keeps in registers. Meanwhile, each
+//            thread copies its elements of the next row to shared memory, so that memory is never
+//            idle, though an SM has only one row of 32000 elements at a time
+//   maths    f32; exp2 of (x - max) log2 e; a NaN becomes the maximum and makes the whole row NaN
 //   moves    2 n_rows * n * sizeof(T) bytes
 template <typename T>
 __global__ void __launch_bounds__(kMaxRowThreads)
@@ -128,7 +128,7 @@ __global__ void __launch_bounds__(kMaxRowThreads)
   }
 }
 
-// Maximum and sum of exp(x - max) in one pass, rescaled where the maximum grows.
+// The maximum and the sum of exp(x - max) in one pass; the sum is rescaled when the maximum grows.
 // source: Milakov and Gimelshein 2018, arXiv:1805.02867, algorithm 3
 struct OnlineSum {
   float max = -INFINITY, sum = 0;
@@ -141,14 +141,14 @@ struct OnlineSum {
       v[i] = to_float(vec[i]);
       larger = fmaxf(larger, v[i]);
     }
-    const float base = larger == -INFINITY ? 0 : larger;  // nothing but -inf so far: all are 0
+    const float base = larger == -INFINITY ? 0 : larger;  // only -inf so far: exponentials are 0
     sum *= exp2f((max - base) * kLog2E);
 #pragma unroll
     for (int i = 0; i < V::kSize; ++i) sum += exp2f((v[i] - base) * kLog2E);
     max = larger;
   }
 
-  // By all threads of a block: the same of what they have added together.
+  // The result of all threads of a block together. All of them call.
   __device__ OnlineSum of_block(float* scratch) const {
     const float all = block_reduce(max, Max{}, -INFINITY, scratch);
     const float own = sum == sum && max == -INFINITY ? 0 : sum * exp2f((max - all) * kLog2E);
@@ -158,8 +158,8 @@ struct OnlineSum {
 
 // softmax_kernel for any n and alignment
 //
-//   launch   a block a row, an element at a time
-//   maths    f32, OnlineSum; a NaN makes all of the row NaN
+//   launch   one block per row; a thread reads one element at a time
+//   maths    f32, OnlineSum; a NaN makes the whole row NaN
 //   moves    3 n_rows * n * sizeof(T) bytes: reads the row twice
 template <typename T>
 __global__ void __launch_bounds__(kThreads) online_softmax_kernel(T* out, const T* x, int n) {
@@ -180,7 +180,7 @@ __global__ void __launch_bounds__(kThreads) online_softmax_kernel(T* out, const 
 // nll[t] = max + log(sum_j exp(x[t, j] - max)) - x[t, target[t]]
 //
 //   x        [n_rows, n] F32; nll [n_rows]
-//   launch   a block a row, read once, by vectors of kVec
+//   launch   one block per row, which is read once, in vectors of kVec elements
 //   moves    4 n_rows * n bytes
 template <int kVec>
 __global__ void __launch_bounds__(kThreads, 6)
@@ -230,7 +230,7 @@ void softmax(cudaStream_t stream, Tensor out, Tensor x) {
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(
         softmax_kernel<T>, cudaFuncAttributeMaxDynamicSharedMemorySize, narrow<int>(n_bytes)));
     const int64_t n_threads = align_up(ceil_div(n, int64_t{kRowElements}), 32);
-    int n_blocks = 0;  // of an SM
+    int n_blocks = 0;  // per SM
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveBlocksPerMultiprocessor(
         &n_blocks, softmax_kernel<T>, narrow<int>(n_threads), size_t(n_bytes)));
     const int64_t at_once = int64_t{n_blocks} * card_attribute(cudaDevAttrMultiProcessorCount);

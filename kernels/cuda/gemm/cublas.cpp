@@ -12,8 +12,8 @@ namespace {
 
 constexpr int64_t kWorkspaceBytes = int64_t{64} << 20;  // cuBLAS asks for 32 MiB on Hopper
 
-// Where the loader looks, then beside the toolkit of the build. It is not closed again: cuBLAS
-// leaves behind what runs at the end of the process.
+// Tries version 13 on the loader's search path, the toolkit of the build, then version 12. The
+// library is never closed, because cuBLAS registers functions that run when the process ends.
 void* open_library() {
   std::string fault;
   for (const char* name :
@@ -35,7 +35,7 @@ cudaDataType_t cublas_type(DType dtype) {
 
 struct Cublas::Library {
   void* opened = open_library();
-  // cublasGemmEx has an overload in the header.
+  // The header overloads cublasGemmEx, so decltype cannot give its type.
   using GemmEx = cublasStatus_t (*)(cublasHandle_t, cublasOperation_t, cublasOperation_t, int, int,
                                     int, const void*, const void*, cudaDataType, int, const void*,
                                     cudaDataType, int, const void*, void*, cudaDataType, int,
@@ -67,14 +67,15 @@ struct Cublas::Library {
   }
 };
 
-// Partial sums stay f32 also where cuBLAS parts k: the same arithmetic as ours.
+// Sums stay f32 even where cuBLAS splits k: the same arithmetic as in our kernels.
 Cublas::Cublas(cudaStream_t stream)
     : stream_(stream),
       workspace_(allocate_device(DType::U8, {kWorkspaceBytes})),
       library_(std::make_unique<Library>()) {
   const Library& l = *library_;
   l.check(l.set_stream(l.handle, stream), "cublasSetStream");
-  // One of its own would be allocated within a capture. After the stream, which takes it away.
+  // cuBLAS would allocate its own workspace during a capture. Set ours after the stream, because
+  // cublasSetStream resets the workspace.
   l.check(l.set_workspace(l.handle, workspace_.view().data, size_t(kWorkspaceBytes)),
           "cublasSetWorkspace");
   const auto mode = cublasMath_t(int(CUBLAS_DEFAULT_MATH) |
@@ -84,7 +85,7 @@ Cublas::Cublas(cudaStream_t stream)
 
 Cublas::~Cublas() = default;
 
-void Cublas::product(Tensor out, Tensor x, Tensor w, bool accumulate) {
+void Cublas::gemm(Tensor out, Tensor x, Tensor w, bool accumulate) {
   MINFER_CHECK(x.shape.rank == 2 && w.shape.rank == 2 && x.shape[1] == w.shape[1] &&
                    x.dtype == w.dtype && out.shape == (Shape{x.shape[0], w.shape[0]}) &&
                    (!accumulate || out.dtype == DType::F32),
@@ -93,7 +94,7 @@ void Cublas::product(Tensor out, Tensor x, Tensor w, bool accumulate) {
   const int m = narrow<int>(x.shape[0]), n = narrow<int>(w.shape[0]), k = narrow<int>(x.shape[1]);
   if (m == 0) return;
   const float one = 1, beta = accumulate ? 1 : 0;
-  // Its matrices are column-major, as which ours are their transposes: outᵀ = w xᵀ.
+  // cuBLAS is column-major, and sees our row-major matrices as their transposes: outᵀ = w xᵀ.
   library_->check(
       library_->gemm_ex(library_->handle, CUBLAS_OP_T, CUBLAS_OP_N, n, m, k, &one, w.data,
                         cublas_type(w.dtype), k, x.data, cublas_type(x.dtype), k, &beta, out.data,
@@ -105,7 +106,7 @@ void Cublas::gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) 
   check_gemm(x, parts, epilogue);
   if (x.shape[0] == 0) return;
   const auto with_bias = [&](Tensor out, const GemmPart& part) {
-    product(out, x, part.w, epilogue == Epilogue::Accumulate);
+    gemm(out, x, part.w, epilogue == Epilogue::Accumulate);
     if (part.bias) add_bias(stream_, out, out, part.bias);
   };
   switch (epilogue) {
@@ -127,7 +128,7 @@ void Cublas::gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) 
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
       for (const GemmPart& part : parts) {
-        product(part.out, x, part.w, false);
+        gemm(part.out, x, part.w, false);
         gelu(stream_, part.out, part.out, part.bias,
              epilogue == Epilogue::GeluErf ? GeluKind::Erf : GeluKind::Tanh);
       }

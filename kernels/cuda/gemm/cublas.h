@@ -4,25 +4,25 @@
 
 namespace minfer::cuda {
 
-// cuBLAS in place of gemm(): the other way behind CudaOptions::use_cublas, and the yardstick of
-// benchmarks. The library is loaded when an object is made, so that a program needs it nowhere
-// else.
+// Computes gemm() with cuBLAS: if CudaOptions::use_cublas is set, and as the baseline of
+// benchmarks. The constructor loads the library, so that a program needs it only if it makes an
+// object.
 class Cublas {
  public:
-  // On the current card. Throws Gpu where there is no cuBLAS.
+  // Uses the current card. Throws Gpu if there is no cuBLAS.
   explicit Cublas(cudaStream_t stream);
   ~Cublas();
   Cublas(const Cublas&) = delete;
   Cublas& operator=(const Cublas&) = delete;
 
-  // As cuda::gemm, one call of cuBLAS for each part. Biases, gelu and silu are kernels of their own
-  // behind it, so that sums are rounded to out's type once before them too. The first call with
-  // SwiGlu of a size may allocate: it is not captured.
+  // The same as cuda::gemm, by one cuBLAS call per part. Biases, GELU and SwiGLU are separate
+  // kernels, so sums are also rounded to out's type before them. A call with SwiGlu may allocate
+  // memory if no earlier call was as large, so a graph must not capture it.
   void gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
 
-  // out = x wᵀ, or out += x wᵀ, out F32: the call of cuBLAS alone, which may be captured.
+  // out = x wᵀ, or out += x wᵀ with out F32: only the cuBLAS call, which a graph may capture.
   // x [m, k], w [n, k] half, out [m, n] half or F32.
-  void product(Tensor out, Tensor x, Tensor w, bool accumulate);
+  void gemm(Tensor out, Tensor x, Tensor w, bool accumulate);
 
  private:
   struct Library;

@@ -6,17 +6,17 @@
 
 namespace minfer::cuda {
 
-// The tile of out that a number stands for: its part, the number along n, the block of rows.
+// Where a tile of out lies: its part, its index along n in that part, its index along m.
 struct GemmPlace {
   int part, column_tile, row_tile;
 };
 
-// Tiles in bands of kBand blocks of rows, so that the weights of the tiles under way at one time,
-// and the rows of x, are few enough to stay in L2; all parts' columns follow one another. A block
-// that takes every stride-th tile would always have the same block of rows where that divides
-// stride: each round then begins with the next one, so that all blocks get a share of the last
-// rows, which are soon done. Every second band goes through the columns backwards: L2 still has the
-// weights where the band before ended.
+// Maps the index of a tile to its place. Tiles are numbered in bands of kBand row tiles, and within
+// a band column by column (over all parts), so that the rows of x and the weights in use at one
+// time fit in L2. A block takes every stride-th tile. If the band's row tiles divide the stride,
+// the block would get the same row tile in every round: each round is then rotated by one row tile,
+// so that every block gets some of the last row tiles, which are short. Every second band runs
+// through the columns backwards, because L2 still holds the weights where the band before ended.
 template <int kBand>
 __device__ inline GemmPlace place_of(const GemmArgs& args, int tile, int stride, int tiles_m,
                                      int tiles_n) {
@@ -41,7 +41,7 @@ __device__ inline float bias_at(const GemmArgs::Part& part, int column) {
   return to_float(static_cast<const T*>(part.bias)[column]);
 }
 
-// Of kN sums; the switch is the same for all threads.
+// Applies GELU to kN sums if the epilogue has it. All threads take the same branch.
 template <int kN>
 __device__ inline void activate(float (&sums)[kN], Epilogue epilogue) {
   if (epilogue == Epilogue::GeluErf) {
@@ -53,15 +53,16 @@ __device__ inline void activate(float (&sums)[kN], Epilogue epilogue) {
   }
 }
 
-// Two neighbours of a row, rounded, the first in the lower half.
+// Rounds two adjacent elements of a row to T and packs them, the first in the lower half.
 template <typename T>
 __device__ inline uint32_t pack_pair(float a, float b) {
   const Vec<T, 2> pair{from_float<T>(a), from_float<T>(b)};
   return *reinterpret_cast<const uint32_t*>(&pair);
 }
 
-// Where the pages of a cache have a row of out: in which matrix [kPagePositions, kFusedHeadDim],
-// one for each page and head, and there in which row.
+// Where a KV cache stores an element of out: in row `row` of matrix `matrix`, which is
+// [kPagePositions, kFusedHeadDim] for one page and head. `page` is an index into the page table of
+// the sequence.
 struct CacheBox {
   int page, matrix, row;
   __device__ CacheBox(const GemmArgs::Part& part, int row_of_out, int column) {
@@ -72,7 +73,7 @@ struct CacheBox {
   }
 };
 
-// Where an element of out lies.
+// The index of an element of out, which may be a KV cache.
 __device__ inline int64_t place_in_out(const GemmArgs::Part& part, int row, int column) {
   if (part.pages == nullptr) return int64_t{row} * part.n + column;
   const CacheBox box(part, row, column);

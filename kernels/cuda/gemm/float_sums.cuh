@@ -9,8 +9,9 @@
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda {
 
-// What a warpgroup's sums of a tile are as floats: themselves, or of codes each times the scales
-// of its row of x and of w. All of its threads call, for each tile once, in this order.
+// Gives the accumulators of a warpgroup as floats. Float accumulators stay as they are; int32
+// accumulators of int8 codes are multiplied by the scales of their row of x and their row of w. All
+// threads of the warpgroup call begin() and then of(), once for each tile.
 template <typename Operand, typename Tile, HgemmKind kKind>
 class FloatSums {
  public:
@@ -25,7 +26,7 @@ class FloatSums {
   }
 };
 
-// The scales come to shared memory while the sums are made.
+// For int8 codes. The scales are copied to shared memory during the K loop.
 template <typename Tile, HgemmKind kKind>
 class FloatSums<int8_t, Tile, kKind> {
   static constexpr int kRowBlocks = Tile::kRowBlocks, kRows = 64 * kRowBlocks;
@@ -41,9 +42,9 @@ class FloatSums<int8_t, Tile, kKind> {
         args_(args),
         barrier_(1 + consumer) {}
 
-  // Of rows from first_row on and columns from `column` of a part; behind the last, that again.
-  // The sums begin as 0 so that what they were is not kept: with the floats that were made of them
-  // it takes more registers than there are.
+  // Starts copying the scales of rows from first_row on and of columns from `column` on of a part;
+  // past the end, the last scale is repeated. Zeroing the accumulators here ends the life of their
+  // old values: beside the floats made of them, they would take more registers than there are.
   __device__ void begin(int (&sums)[kRowBlocks][kSums], int part, int first_row, int column) {
 #pragma unroll
     for (auto& of_block : sums) {

@@ -15,13 +15,14 @@ namespace {
 struct TileCost {
   GemmTile tile;
   int m, n;
-  int step;  // clocks for 64 columns of k, where x and w lie in L2
+  int step;  // clocks for 64 columns of k, with x and w in L2
 };
 
-// step: measured on an H200 as the slope over k of whole products. 64x96, 64x176, 128x96 and
-// 128x224 continue that row, 256x192 takes as long for a sum as 128x256, and of the transposed ones
-// it is what puts whole products of 16 to 4096 rows in order. The tensor cores alone would take m *
-// n / 32 clocks; tiles of 64 rows are bound by what an SM can take in.
+// step: the slope over k of the time of whole GEMMs, measured on an H200. 64x96, 64x176, 128x96 and
+// 128x224 are not measured but follow the others; 256x192 takes as long per accumulator as 128x256;
+// the transposed tiles have the values that rank whole GEMMs of 16 to 4096 rows correctly. The
+// tensor cores alone would take m * n / 32 clocks; tiles of 64 rows are bound by how fast an SM
+// loads.
 constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96, 335},
                                                       {GemmTile::k64x128, 64, 128, 400},
                                                       {GemmTile::k64x176, 64, 176, 500},
@@ -36,23 +37,24 @@ constexpr std::array<TileCost, kGemmTiles> kTiles = {{{GemmTile::k64x96, 64, 96,
                                                       {GemmTile::k152x128, 152, 128, 690},
                                                       {GemmTile::k152x192, 152, 192, 1035},
                                                       {GemmTile::k200x128, 200, 128, 915}}};
-constexpr double kFillClocks = 1500;   // of the ring
-constexpr double kSplitClocks = 4000;  // two barriers of a cluster, no overlap with a next tile
+constexpr double kFillClocks = 1500;   // to fill the ring of stages
+constexpr double kSplitClocks = 4000;  // two cluster barriers, no overlap with a next tile
 constexpr double kExchangeBytesPerClock = 32;
-constexpr double kSplitMustGain = 1.1;        // a row's bits then depend on the other rows
-constexpr double kTransposedMustGain = 1.05;  // as much as the model errs
-constexpr double kPairMustGain = 1.05;        // each block waits for the other
-// Where rows of w begin anywhere in a line, pairs of 256 x 192 take 4 % longer than of 128 x 256.
+constexpr double kSplitMustGain = 1.1;        // with split-K, a row's bits depend on m
+constexpr double kTransposedMustGain = 1.05;  // the error of this model
+constexpr double kPairMustGain = 1.05;        // the two blocks wait for each other
+// The most rows of a tile that is compared in pairs: if rows of w are not aligned to 128-byte
+// lines, pairs of 256 x 192 take 4 % longer than pairs of 128 x 256.
 constexpr int kMostRowsOfPairs = 200;
-// Long prompts run at the card's limit of power, where time goes by energy, and a block of a pair
-// takes in half of the weights: there it is ahead with any tile that is best alone, by 0.2 to 0.4 %
-// of a pass for a product (docs/benchmarks/cuda_prefill_ways.csv).
+// From this many rows on, the card runs at its power limit, and time follows energy. A block of a
+// pair loads only half of the weights, so pairs then win with any tile that is best alone: each
+// GEMM saves 0.2 to 0.4 % of a forward pass (docs/benchmarks/cuda_prefill_ways.csv).
 constexpr int kRowsAtFullPower = 1024;
-// From DRAM: all SMs, and one of them.
+// Bytes that all SMs, and that one SM, read from DRAM per clock.
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
-// Clocks of a tile's end for each of its sums, while the tensor cores rest: where tiles leave under
-// the next one's products only that of the last.
+// Clocks per accumulator of a tile's epilogue, while the tensor cores idle. If epilogues overlap
+// the K loop of the next tile, only the last tile's counts.
 double epilogue_clocks(Epilogue epilogue) {
   switch (epilogue) {
     case Epilogue::Store:
@@ -73,8 +75,9 @@ int out_columns(const GemmArgs& args, const TileCost& tile) {
   return args.is_swiglu() ? tile.n / 2 : tile.n;
 }
 
-// Clocks in which an SM takes in 128 bytes of a row of x or w, measured on an H200 by loads alone:
-// the more, the more of the rows lie across lines of 128 bytes, and across their sectors of 32.
+// Clocks in which an SM loads 128 bytes of a row of x or w, measured on an H200 with loads alone.
+// Rows that are not aligned to 128-byte lines take longer, and those not aligned to 32-byte sectors
+// longest.
 double row_clocks(int64_t k) {
   switch (std::gcd(2 * k, int64_t{128})) {
     case 128:
@@ -88,21 +91,21 @@ double row_clocks(int64_t k) {
   }
 }
 
-// Clocks for 64 columns of k in a tile of which `rows` are there: half of them leave a warpgroup
-// idle unless the tile is transposed, and tiles of 64 are bound by what comes in. Of a pair of
-// blocks each asks for half of the weights.
+// Clocks for 64 columns of k in a tile that has `rows` rows of x. With half of its rows or fewer, a
+// consumer warpgroup idles, unless the tile is transposed; tiles of 64 rows are bound by their
+// loads. Each block of a pair requests half of the weights.
 double step_clocks(const TileCost& tile, int rows, int64_t k, bool is_paired) {
-  double share = 1;
+  double fraction = 1;
   if (tile.m == 64) {
-    share = double(rows + tile.n) / (64 + tile.n);
+    fraction = double(rows + tile.n) / (64 + tile.n);
   } else if (rows * 2 <= tile.m && !is_transposed(tile.m)) {
-    share = 0.7;
+    fraction = 0.7;
   }
   const int asked_for = rows + (is_paired ? tile.n / 2 : tile.n);
-  return std::max(share * tile.step, row_clocks(k) * asked_for);
+  return std::max(fraction * tile.step, row_clocks(k) * asked_for);
 }
 
-// Of the weights from DRAM by n_tiles tiles, at most `blocks` at a time.
+// Clocks to read the weights from DRAM for n_tiles tiles, at most `blocks` at a time.
 double read_clocks(double weight_bytes, int64_t n_tiles, int blocks) {
   const auto rate = [](int64_t busy) {
     return std::min(kReadBytesPerClock, kReadBytesPerClockOfSm * double(busy));
@@ -150,11 +153,11 @@ std::vector<GemmPlan> fitting_plans(const GemmArgs& args) {
   return plans;
 }
 
-// Time of a plan = waves of tiles x (steps of k x time of a step + what each costs besides), or
-// what the weights take to come from memory, which is longer where the last wave has few blocks to
-// ask for them; a little more than the longer of the two where they are alike. Splitting k pays
-// where there are few tiles: it costs the exchange of partial sums. Pairs of blocks pay where the
-// copy engine's way of asking for weights takes longer than the product.
+// The time of a plan is the longer of two, or a little more if they are close (their 4-norm): (1)
+// waves of tiles x (K steps x clocks of a step + fixed costs), and (2) reading the weights from
+// DRAM, which takes longer if the last wave has few blocks to request them. Split-K pays off with
+// few tiles, and costs the exchange of partial sums. Pairs pay off where loading the weights by TMA
+// takes longer than the mma instructions.
 std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
                                   const GemmPlan& plan) {
   const TileCost& tile = cost_of(plan.tile);
@@ -162,7 +165,7 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const int columns = out_columns(args, tile), at_once = card.clusters_at_once(cluster);
   if (at_once == 0 || !plan_fits(args, plan)) return std::nullopt;
   if (split > 1 && !is_transposed(tile.m) && columns / 64 % split != 0) {
-    return std::nullopt;  // ranks would finish unequally; of transposed tiles only nearly so
+    return std::nullopt;  // the ranks' epilogues would differ in size (transposed: only a little)
   }
   const int64_t k_steps = ceil_div(args.k, 64);
   double weight_bytes = 0;
@@ -174,13 +177,14 @@ std::optional<double> plan_clocks(const GemmArgs& args, const GemmCard& card,
   const double step = step_clocks(tile, tile.m, args.k, plan.is_paired);
   const double last_step = step_clocks(tile, last_rows, args.k, plan.is_paired);
   const int64_t rows_of_tiles = plan.is_paired ? ceil_div(tiles_m, 2) : tiles_m;
-  const int64_t tiles = tiles_n * rows_of_tiles;  // of clusters
-  // Of as many tiles_m as a block takes tiles, one has the last rows; of a pair the other block has
-  // a whole tile then, unless it has none.
+  const int64_t tiles = tiles_n * rows_of_tiles;  // one for each cluster
+  // One in rows_of_tiles of the tiles of a block (or pair) has the last rows of x, and takes less
+  // time if they are few. In a pair, the other block then has a whole tile, or, if tiles_m is odd,
+  // none.
   const bool is_whole = plan.is_paired && tiles_m % 2 == 0;
   const int64_t waves = ceil_div(tiles, at_once);
   const int64_t n_last = is_whole ? 0 : waves / rows_of_tiles;
-  const bool hides_ends =  // about as hgemm does (HgemmCut::holds)
+  const bool hides_ends =  // approximately HgemmCut::holds
       split == 1 && tile.m <= 128 && !is_transposed(tile.m) &&
       (args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate);
   double clocks =
@@ -258,7 +262,7 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
 }
 
 GemmArgs check_codes(const CodeRows& x, std::span<const CodesPart> parts, Epilogue epilogue) {
-  // As a product of pairs of codes, each in the place of a half.
+  // The kernels see a GEMM of halves, in which each half is a pair of codes.
   const auto as_halves = [&](const CodeRows& rows, DType half) {
     MINFER_CHECK(rows.codes.dtype == DType::U8 && rows.codes.shape.rank == 2 &&
                      rows.codes.shape[1] % 16 == 0 && rows.codes.shape[1] <= kMaxCodeColumns &&

@@ -5,7 +5,7 @@
 
 #include "kernels/cuda/launchers.h"
 
-// What the files of gemm/ share.
+// What the files of gemm/ have in common.
 namespace minfer::cuda {
 
 constexpr int kMaxGemmParts = 3;
@@ -85,7 +85,7 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   }
   return false;
 }
-// The same for int8 codes, which have only the tiles that serve any number of tokens.
+// The same for int8 codes: only tiles that are not made for certain numbers of tokens or columns.
 constexpr bool has_tile_of_codes(int m, int n, Epilogue epilogue) {
   return !is_transposed(m) && n % 64 == 0 && has_tile(m, n, epilogue) &&
          epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
@@ -96,7 +96,7 @@ constexpr bool can_pair(int m, int n, Epilogue epilogue) {
   return m * n >= 128 * 128 && epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
 }
 // How a GEMM is cut. With split-K, the `split` blocks of a cluster compute one tile, each over its
-// part of k. If paired, the two blocks of a cluster use the same weights, and each copies half of
+// slice of k. If paired, the two blocks of a cluster use the same weights, and each copies half of
 // them to both by TMA multicast.
 struct GemmPlan {
   GemmTile tile = GemmTile::k128x256;
@@ -130,7 +130,7 @@ GemmPlan hgemm_plan(const GemmArgs& args);  // plan_gemm on gemm_card()
 
 // Whether hgemm's kernels are in this binary and run on this card.
 bool has_hgemm();
-// Whether hgemm can compute it: has_hgemm(), and rows of x and w begin at multiples of 16 bytes.
+// Whether hgemm can compute this GEMM: has_hgemm(), and rows of x and w are 16-byte aligned.
 bool hgemm_takes(const GemmArgs& args);
 void hgemm(cudaStream_t stream, GemmArgs args);
 // The same with a given plan.
@@ -139,7 +139,7 @@ void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
 // Whether gemm_append can compute q, k and v of such a GEMM.
-bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin);
+bool gemm_can_append(const GemmArgs& gemm, const KvLayer& cache, Tensor cos_sin);
 
 // Computes any shape, on sm_80 and later.
 void gemm_mma(cudaStream_t stream, GemmArgs args);

@@ -8,17 +8,17 @@ namespace minfer::cuda {
 namespace {
 
 constexpr GemmPlan kAppendPlan{.tile = GemmTile::k128x256, .is_paired = true};
-// Of what a launch of rope_append reads and writes: 3.3 TB/s at 1.5 GHz, measured on an H200.
+// Bytes that rope_append reads and writes per clock: 3.3 TB/s at 1.5 GHz, measured on an H200.
 constexpr double kAppendBytesPerClock = 2200;
 
 }  // namespace
 
-bool gemm_can_append(const GemmArgs& product, const KvLayer& cache, Tensor cos_sin) {
-  return product.dtype == DType::F16 && !product.out_is_f32 && cache.dtype == DType::F16 &&
+bool gemm_can_append(const GemmArgs& gemm, const KvLayer& cache, Tensor cos_sin) {
+  return gemm.dtype == DType::F16 && !gemm.out_is_f32 && cache.dtype == DType::F16 &&
          cache.head_dim == kFusedHeadDim && cos_sin && cos_sin.shape[1] == kFusedHeadDim / 2 &&
          whole_16_bytes(cos_sin.data, kFusedHeadDim / 2 * int64_t{sizeof(float2)}) &&
-         whole_16_bytes(product.part[0].out, bytes_of(DType::F16, product.part[0].n)) &&
-         hgemm_takes(product) && gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
+         whole_16_bytes(gemm.part[0].out, bytes_of(DType::F16, gemm.part[0].n)) &&
+         hgemm_takes(gemm) && gemm_card().clusters_at_once(kAppendPlan.blocks_of_cluster()) > 0;
 }
 
 bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, int64_t pos,

@@ -5,9 +5,9 @@
 namespace minfer::cuda {
 namespace {
 
-constexpr int kThreads = 256;  // 2 x 4 warps of 64 x 32 sums
+constexpr int kThreads = 256;  // 2 x 4 warps, 64 x 32 accumulators each
 constexpr int kM = 128, kN = 128;
-constexpr int kStepK = 32;  // columns of k in a stage: rows of 64 bytes
+constexpr int kStepK = 32;  // columns of k in a stage: 64 bytes per row
 constexpr int kStages = 3;  // 48 KB
 constexpr int kBand = 8;    // see place_of
 
@@ -16,10 +16,11 @@ struct Stage {
 };
 constexpr size_t kSmemBytes = kStages * sizeof(Stage);
 
-// Where 16 bytes of a row lie: so that 8 rows of one column are in 8 different groups of banks.
+// Swizzles the 16-byte chunks of a row, so that those of 8 rows in one column lie in 8 different
+// groups of banks.
 __device__ int swizzled(int row, int chunk) { return chunk ^ (row / 2 % 4); }
 
-// Columns k ... k + 7 of a row of n_columns to shared memory; zeros where there are none.
+// Copies columns k ... k + 7 of a row to shared memory, with zeros past the last row and column.
 template <typename T, bool kAligned>
 __device__ void copy_chunk(uint4* to, const T* matrix, int row, int n_rows, int k, int n_columns) {
   if constexpr (kAligned) {
@@ -39,13 +40,13 @@ __device__ void copy_chunk(uint4* to, const T* matrix, int row, int n_rows, int 
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue
 //
-//   x, w      [m, k], [n_i, k] T; kAligned: rows of whole 16 bytes
+//   x, w      [m, k], [n_i, k] T; kAligned: rows are 16-byte aligned
 //   out       [m, n_i] T or F32
-//   launch    a block takes one tile of kM x kN sums, a warp 64 x 32 of them; stages of 32 columns
-//             of k come by cp.async, kStages - 1 of them ahead. With SwiGlu a warp's columns are
-//             16 of the gate and the same 16 of up
+//   launch    a block computes one tile of kM x kN accumulators, a warp 64 x 32 of them. cp.async
+//             copies stages of 32 columns of k, kStages - 1 stages ahead. With SwiGlu, a warp's
+//             columns are 16 of gate and the same 16 of up
 //   maths     f32 sums over k in order, one rounding at the store
-//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound
+//   moves     2 (m k + n k) bytes and out; bound by its 2 m n k flops
 template <typename T, bool kAligned>
 __global__ void __launch_bounds__(kThreads, 2)
     gemm_mma_kernel(const __grid_constant__ GemmArgs args, int tiles_m, int tiles_n) {
@@ -79,10 +80,10 @@ __global__ void __launch_bounds__(kThreads, 2)
     if (step < k_steps) load(step);
     ptx::copy_async_commit();
   }
-  float sums[4][4][4] = {};  // 16-row tile, 8-column tile, as mma has them
+  float sums[4][4][4] = {};  // [16-row tile][8-column tile][mma accumulator]
   for (int step = 0; step < k_steps; ++step) {
     ptx::copy_async_wait<kStages - 2>();
-    __syncthreads();  // the stage has arrived for all, and the one before it was read by all
+    __syncthreads();  // this stage is copied, and all warps have read the one before it
     if (step + kStages - 1 < k_steps) load(step + kStages - 1);
     ptx::copy_async_commit();
     const Stage& stage = stages[step % kStages];

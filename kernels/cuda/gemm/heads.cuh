@@ -5,14 +5,16 @@
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// What a product of q, k and v does with its sums besides (GemmArgs::angles).
+// What the GEMM of q, k and v does in its epilogue (GemmArgs::angles): it rotates q and k.
 namespace minfer::cuda {
 
-// The angles of a thread's sums, those of wgmma for rows `row` and row + 8: of two neighbouring
-// pairs (i, i + kFusedHeadDim / 2) for each 8 columns, the same in every head.
+// The angles of a thread's accumulators, which wgmma places in rows `row` and row + 8. In each 8
+// columns, a thread has two adjacent ones, so two adjacent pairs (i, i + kFusedHeadDim / 2). The
+// angles are the same in every head.
 class HeadAngles {
  public:
-  // Asks for them, for v too, where nobody reads them: they come while the last sums are made.
+  // Issues the loads, which overlap the last wgmma instructions. It loads them for v too, which
+  // does not use them.
   __device__ HeadAngles(const GemmArgs& args, int row) {
     const int column = static_cast<int>(threadIdx.x) % 4 * 2;
 #pragma unroll
@@ -26,7 +28,7 @@ class HeadAngles {
     }
   }
 
-  // Rotates the sums of whole heads.
+  // Rotates accumulators of whole heads.
   template <int kSums>
   __device__ void rotate(float (&d)[kSums]) const {
     static_assert(kSums % kPairs == 0);
@@ -51,7 +53,7 @@ class HeadAngles {
   }
 
  private:
-  static constexpr int kPairs = kFusedHeadDim / 2;  // and sums of a head in a thread
+  static constexpr int kPairs = kFusedHeadDim / 2;  // also a thread's accumulators per head
 
   float4 two_[2][kPairs / 8];
 };
@@ -59,7 +61,7 @@ struct NoAngles {
   __device__ NoAngles(const GemmArgs&, int) {}
 };
 
-// As a launch of its own would find them: rounded to T.
+// Rounds the sums to T, as if a separate launch read them from memory.
 template <typename T, int kSums>
 __device__ inline void round_sums(float (&d)[kSums]) {
 #pragma unroll

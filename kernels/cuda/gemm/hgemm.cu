@@ -11,10 +11,10 @@ GemmCard describe_card() {
   int device = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&card.blocks, cudaDevAttrMultiProcessorCount, device));
-  using Tile = Tile128x128;  // all tiles have one block an SM
+  using Tile = Tile128x128;  // with any tile, an SM runs one block
   for (const int split : {2, 4}) {
     Launch launch(split, Tile::kThreads, sizeof(Tile::Shared), split, nullptr);
-    launch.config()->numAttrs = 1;  // the cluster alone
+    launch.config()->numAttrs = 1;  // only the cluster dimension, no PDL
     MINFER_CUDA_CHECK(cudaOccupancyMaxActiveClusters(
         split == 2 ? &card.clusters_of_2 : &card.clusters_of_4,
         kernel_of<__half, Tile, HgemmKind::Plain>(), launch.config()));
@@ -62,7 +62,7 @@ const GemmCard& gemm_card() {
 }
 
 bool has_hgemm() {
-  // Else the kernel's body is empty.
+  // Without sm_90a, the kernel's body is empty.
   static const bool has_wgmma = runs_hopper_code(
       reinterpret_cast<const void*>(hgemm_kernel<__half, Tile128x128, HgemmKind::Plain>));
   return has_wgmma;
@@ -78,7 +78,7 @@ bool hgemm_takes(const GemmArgs& args) {
 
 void hgemm_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
   MINFER_CHECK(plan_fits(args, plan), "hgemm: tile ", int(plan.tile), ", k ", args.k, " in ",
-               plan.split, " parts", plan.is_paired ? ", paired" : "", ", epilogue ",
+               plan.split, " splits", plan.is_paired ? ", paired" : "", ", epilogue ",
                int(args.epilogue));
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {

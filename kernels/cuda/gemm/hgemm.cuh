@@ -11,40 +11,40 @@
 
 namespace minfer::cuda {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Brings the tiles of x and w of all tiles of out that the block has; by one thread. A pair goes
-// through k forwards and backwards in turns, as L2, which does not hold all that its tiles under
-// way read, still has the columns of x where the tile before ended. Others have a loop of their
-// own, without a policy for L2: a thread that gives one with each load takes some 100 clocks a step
-// more, and is too slow for tiles of 128 x 128 and less.
+// The producer, one thread: loads x and w by TMA for all K steps of the block's tiles. Paired
+// blocks run through k forwards and backwards in turn: L2 cannot hold all that the tiles in flight
+// read, but it still holds the columns of x where the tile before ended. Unpaired blocks have their
+// own loop without an L2 policy: passing a policy costs the thread some 100 clocks per K step,
+// which is too slow for tiles of 128 x 128 and smaller.
 template <typename Tile, HgemmKind kKind>
-__device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& maps,
-                                   const GemmArgs& args, const HgemmCut& cut,
-                                   const BlockShare& share) {
+__device__ inline void load_tiles(typename Tile::Shared& s, const HgemmMaps& maps,
+                                  const GemmArgs& args, const HgemmCut& cut,
+                                  const BlockSlice& slice) {
   constexpr int kM = Tile::kM, kN = Tile::kN, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
   const uint64_t x_policy = ptx::l2_policy(cut.keeps_x);
   RingPlace<Tile> ring(s);
   bool is_backwards = false;
-  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
+  for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const int row = place.row_tile * kM, column = place.column_tile * kOut;
-    // None is left for the second block of the last pair, where tiles are odd.
+    // With an odd number of row tiles, no rows are left for the second block of the last pair.
     const int rows_left = args.m - row, rows = max(0, min(kM, rows_left));
     const int columns = min(kOut, args.part[place.part].n - column);
     const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
     const CUtensorMap* const w_maps = columns == kOut ? maps.w : maps.w_tail;
-    // Half of a pair's weights may lie behind the last: its place keeps what it held before.
+    // The second half of a pair's weight rows may lie past the end: its place keeps old contents.
     const int halves = kIsSwiGlu || columns > kN / 2 ? 2 : 1;
-    const int w_rows = share.is_paired ? halves * (kN / 2) : (kIsSwiGlu ? 2 : 1) * columns;
+    const int w_rows = slice.is_paired ? halves * (kN / 2) : (kIsSwiGlu ? 2 : 1) * columns;
     const int n_bytes = (rows + w_rows) * kStepK * 2;
-    const auto bring = [&](auto is_paired) {
-      for (int step = share.k_begin; step < share.k_end; ++step) {
+    const auto load = [&](auto is_paired) {
+      for (int step = slice.k_begin; step < slice.k_end; ++step) {
         ring.wait_until_read();
         ptx::mbarrier_expect(ring.full(), n_bytes);
         uint8_t *const x = s.x[ring.slot()], *const w = s.w[ring.slot()];
         if constexpr (decltype(is_paired)::value) {
-          const int at = (is_backwards ? share.k_begin + share.k_end - 1 - step : step) * kStepK;
-          const int half = share.rank;
+          const int at = (is_backwards ? slice.k_begin + slice.k_end - 1 - step : step) * kStepK;
+          const int half = slice.rank;
           if (rows_left > 0) ptx::tensor_load(x, x_map, ring.full(), at, row, x_policy);
           if (half < halves) {
             ptx::tensor_load_to_both(w + half * (Tile::kWBytes / 2),
@@ -62,12 +62,13 @@ __device__ inline void bring_tiles(typename Tile::Shared& s, const HgemmMaps& ma
         ring.advance();
       }
     };
-    share.is_paired ? bring(std::true_type()) : bring(std::false_type());
-    is_backwards = share.is_paired && !is_backwards;
+    slice.is_paired ? load(std::true_type()) : load(std::false_type());
+    is_backwards = slice.is_paired && !is_backwards;
   }
 }
 
-// Adds a part's biases to the sums of each block of rows from kFirst on, of columns from `column`.
+// Adds a part's biases, those of kOut columns from `column` on, to the accumulators of each row
+// block from index kFirst on.
 template <typename T, int kOut, int kFirst, int kRowBlocks, int kSums>
 __device__ inline void add_biases(float (&d)[kRowBlocks][kSums], const GemmArgs::Part& part,
                                   int column) {
@@ -86,8 +87,9 @@ __device__ inline void add_biases(float (&d)[kRowBlocks][kSums], const GemmArgs:
   }
 }
 
-// One copy of GELU's code for all sums, as it is long: fetching instructions would take the time.
-// What is done goes to the end; at last all are in place again.
+// Applies GELU in a loop over groups of accumulators. Unrolled over all, its code would be so long
+// that fetching instructions took the time. Registers have no index, so each round moves the group
+// that is done to the end; after the last round, all are in place again.
 template <int kSums>
 __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
   constexpr int kAtOnce = kSums % 32 == 0 ? 32 : 16;
@@ -107,24 +109,25 @@ __device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
 //
-//   x, w      [m, k], [n_i, k] Operand, rows of whole 16 bytes: T, or codes int8_t with scales
-//             [m], [n_i] F32, of which k and "columns of k" below count pairs
-//   out       [m, n_i] T or F32; of Heads k and v [n_i / kFusedHeadDim, .., kFusedHeadDim]
-//   launch    persistent: a block takes every gridDim-th tile of kM x kN sums. Warpgroup 0 brings x
-//             and w by TMA into a ring of kStages x 64 columns of k, 128-byte rows swizzled by 128
-//             bytes; each other one multiplies kRowBlocks times 64 rows by wgmma, or only keeps
-//             pace where all of its rows lie behind the last of x. Behind the last rows of x and
-//             of w the ring holds what it held before: that makes sums which are not stored, and
-//             no others. With is_paired the two blocks of a cluster have the same weights and
-//             neighbouring rows of x; each brings half of the weights to both, and fills a slot
-//             when both have read it. Where a block takes several tiles, one's sums leave while
-//             the next one's are made (HgemmOut). With split > 1 the blocks of a cluster take a
-//             part of k each, of one tile, and each finishes some of its columns
-//   maths     f32 sums over k in order, backwards in every second tile of a pair; with split, parts
-//             of k summed apart and then in order; one rounding at the store. Of codes int32 sums,
-//             exact, rounded to f32 and times the scale of the row and that of the column.
-//             Accumulate by TMA adds each sum once: one rounding, one order
-//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound, of codes 4 m n k
+//   x, w      [m, k], [n_i, k] Operand, rows 16-byte aligned: T, or int8_t codes with scales [m],
+//             [n_i] F32. With codes, k and "columns of k" below count pairs of codes
+//   out       [m, n_i] T or F32; with Heads, k and v go to pages of a KV cache (CacheBox)
+//   launch    persistent: a block takes every stride-th tile of kM x kN accumulators (BlockSlice).
+//             Warpgroup 0 is the producer: it loads x and w by TMA into a ring of kStages stages of
+//             64 columns of k, rows of 128 bytes with the 128-byte swizzle. Each other warpgroup is
+//             a consumer: it computes kRowBlocks times 64 rows by wgmma, or only releases the
+//             stages if all of its rows lie past the last row of x. Past the last rows of x and w,
+//             a stage keeps old contents, which reach only accumulators that are not stored. With
+//             is_paired, the two blocks of a cluster use the same weights and adjacent row tiles;
+//             each loads half of the weights for both (TMA multicast), and refills a stage when
+//             both have read it. If a block takes several tiles, it stores a tile during the K loop
+//             of the next one (HgemmOut). With split > 1 (split-K), the blocks of a cluster each
+//             take a slice of k of one tile, and each finishes some of its columns
+//   maths     f32 sums over k in order, backwards in every second tile of a pair; with split-K, the
+//             blocks' sums are then added in order; one rounding at the store. With codes, int32
+//             sums, which are exact, are rounded to f32 and multiplied by the scales of row and
+//             column. Accumulate adds each sum once by TMA, so with one rounding and in one order
+//   moves     2 (m k + n k) bytes and out; bound by its 2 m n k flops, with codes 4 m n k
 //   source    structure as in NVIDIA's CUTLASS, "warp-specialized persistent" kernels
 template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
@@ -140,34 +143,34 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const BlockShare share = share_of_block<kCanSplit, Tile::template kCanPair<kKind>>(args, cut);
-  begin_product<Tile>(s, maps, share);
+  const BlockSlice slice = slice_of_block<kCanSplit, Tile::template kCanPair<kKind>>(args, cut);
+  begin_gemm<Tile>(s, maps, slice);
 
   if (warpgroup == 0) {
     if constexpr (Tile::kWarpgroups == 2) ptx::shrink_registers<kRowBlocks == 2 ? 24 : 40>();
-    if (thread == 0) bring_tiles<Tile, kKind>(s, maps, args, cut, share);
+    if (thread == 0) load_tiles<Tile, kKind>(s, maps, args, cut, slice);
     __syncwarp();
-    share.meet_for_sums();
-    share.meet_at_end();
+    slice.meet_for_sums();
+    slice.meet_at_end();
     return;
   }
 
   if constexpr (Tile::kWarpgroups == 2) ptx::grow_registers<kRowBlocks == 2 ? 240 : 232>();
   const int consumer = warpgroup - 1, warp = thread / 32, lane = thread % 32;
   RingPlace<Tile> ring(s);
-  HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, share.part_of_k);
+  HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, slice.k_split);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
-  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
+  for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const GemmArgs::Part& part = args.part[place.part];
     const int first_row = place.row_tile * Tile::kM + consumer * 64 * kRowBlocks;
     const int column = place.column_tile * kOut;
     const bool has_rows = first_row < args.m;
     if (!has_rows) {
       if (holds) out.send_all_held();
-      ring.skip(share, 1 + consumer);
-      if (share.split == 1) continue;
+      ring.skip(slice, 1 + consumer);
+      if (slice.split == 1) continue;
     }
     typename decltype(floats)::Sum sums[kRowBlocks][kN / 2];
     floats.begin(sums, place.part, first_row, column);
@@ -179,23 +182,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot]);
       ptx::wgmma_fence();
 #pragma unroll
-      for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart; what adds to the same sums together
+      for (int b = 0; b < kRowBlocks; ++b) {  // 8 KB apart; one accumulator's mmas are adjacent
 #pragma unroll
         for (int i = 0; i < kStepK / 16; ++i) {
           ptx::wgmma(sums[b], x_tile + b * 512 + 2 * i, w_tile + 2 * i,
-                     step > share.k_begin || i > 0, Operand{});
+                     step > slice.k_begin || i > 0, Operand{});
         }
       }
       ptx::wgmma_commit();
     };
     const auto release_previous = [&] {
-      ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
-      if (previous >= 0) ring.release(previous, share.is_paired);
+      ptx::wgmma_wait<1>();  // one K step stays in flight; the one before it has read its stage
+      if (previous >= 0) ring.release(previous, slice.is_paired);
       previous = ring.slot();
       ring.advance();
     };
-    int step = has_rows ? share.k_begin : share.k_end;
-    if (holds) {  // nothing, in front of the first tile
+    int step = has_rows ? slice.k_begin : slice.k_end;
+    if (holds) {  // before the first tile nothing is held, and nothing is stored
 #pragma unroll
       for (int box = 0; box < out.kHeldBoxes; ++box) {
         multiply(step++);
@@ -203,26 +206,26 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         release_previous();
       }
     }
-    for (; step < share.k_end; ++step) {
+    for (; step < slice.k_end; ++step) {
       multiply(step);
       release_previous();
     }
     using Angles = std::conditional_t<kKind == HgemmKind::Heads, HeadAngles, NoAngles>;
     const Angles angles(args, first_row + warp * 16 + lane / 4);
     ptx::wgmma_wait<0>();
-    if (previous >= 0) ring.release(previous, share.is_paired);
+    if (previous >= 0) ring.release(previous, slice.is_paired);
     auto& d = floats.of(sums);
 
-    // SwiGlu has its gates in the lower half of d.
+    // With SwiGlu, the lower half of d is gate and the upper half is up.
     if constexpr (kCanSplit) {
-      // Block b of the columns of out is finished by rank b % split.
-      if (share.split > 1) {
-        add_parts_of_k<Tile::kWarpgroups, 32, kOut / 64>(d[0], raw, consumer, share);
+      // Rank b % split finishes the b-th 64 columns of out.
+      if (slice.split > 1) {
+        reduce_split_k<Tile::kWarpgroups, 32, kOut / 64>(d[0], raw, consumer, slice);
       }
     }
 
-    // Biases in front of all else, so that no branch stands between one sum and the next: the
-    // functions of many sums then run side by side.
+    // Add biases before all else, so that no branch lies between the activations below: those of
+    // many accumulators then overlap.
     if constexpr (kKind == HgemmKind::Heads) round_sums<T>(d[0]);
     add_biases<T, kOut, 0>(d, part, column);
     if constexpr (kIsSwiGlu) add_biases<T, kOut, kOut / 2>(d, args.part[1], column);
@@ -239,7 +242,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int j = 0; j < kOut / 2; ++j) d[b][j] = silu(d[b][j]) * d[b][kOut / 2 + j];
       }
-      // Heads have no registers for both ways out.
+      // Heads has no registers for both store() and hold().
       if (kKind == HgemmKind::Heads || (holds && b + 1 == kRowBlocks)) {
         out.hold(d[b], place.part, first_row + b * 64, column);
         if (!holds) out.send_all_held();
@@ -247,11 +250,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         out.store(d[b], place.part, first_row + b * 64, column);
       }
     }
-    ptx::named_barrier(1 + consumer, 128);  // see ptx::warpgroup_index
+    ptx::named_barrier(1 + consumer, 128);  // for the compiler: see ptx::warpgroup_index
   }
   if (holds) out.send_all_held();
   if (thread == 0) ptx::bulk_wait<0>();
-  share.meet_at_end();
+  slice.meet_at_end();
 #endif
 }
 

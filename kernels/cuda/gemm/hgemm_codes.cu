@@ -1,6 +1,6 @@
 #include "kernels/cuda/gemm/hgemm_cut.cuh"
 
-// hgemm of codes: see GemmArgs::x_scales.
+// hgemm for int8 codes; see GemmArgs::x_scales.
 namespace minfer::cuda {
 namespace {
 
@@ -19,7 +19,7 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
 
 void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan) {
   MINFER_CHECK(args.has_codes() && plan_fits(args, plan), "hgemm of codes: tile ", int(plan.tile),
-               ", k ", args.k, " in ", plan.split, " parts", plan.is_paired ? ", paired" : "");
+               ", k ", args.k, " in ", plan.split, " splits", plan.is_paired ? ", paired" : "");
   visit_half(args.dtype, [&]<typename T>() {
     switch (plan.tile) {
       case GemmTile::k64x128:

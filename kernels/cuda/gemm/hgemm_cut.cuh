@@ -7,7 +7,7 @@
 #include "kernels/cuda/gemm/hgemm.cuh"
 #include "kernels/cuda/gemm/hgemm_launch.h"
 
-// How hgemm_kernel is launched for one way to cut a product.
+// Launches hgemm_kernel for a plan.
 namespace minfer::cuda {
 
 template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
@@ -18,13 +18,13 @@ auto* kernel_of() {
   return kernel;
 }
 
-// Bytes of x that L2 can keep beside what passes through: its halves, of 25 MB each on an H100 and
-// 30 on an H200, have both a copy. And how often they must be read for that to be worth it: wo and
-// w_down read theirs twice.
+// The most bytes of x that L2 can keep beside the data that streams through: each half of L2, 25 MB
+// on an H100 and 30 MB on an H200, holds its own copy. kFewestReads: how often x must be read for
+// that to pay off; the GEMMs of wo and w_down read it only twice.
 constexpr int64_t kMostKeptBytes = int64_t{20} << 20;
 constexpr int kFewestReads = 4;
 
-// Whether L2 is to keep the rows of x of a band of tiles.
+// Whether L2 should keep the rows of x of a band of tiles.
 inline bool keeps_x(const HgemmCut& cut, int band, int clusters, int tile_m, int k) {
   if (!cut.is_paired) return false;
   const int64_t pairs = std::min(band / 2, cut.tiles_m);
@@ -36,7 +36,7 @@ template <typename T, typename Tile, HgemmKind kKind, typename Operand = T>
 void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   constexpr int kOut = Tile::template kOut<kKind>;
   HgemmMaps maps{};
-  HgemmCut cut = cut_product(args, plan, Tile::kM, kOut);
+  HgemmCut cut = cut_gemm(args, plan, Tile::kM, kOut);
   const auto map_rows = [&](CUtensorMap& whole, CUtensorMap& tail, const void* data, int rows,
                             int box_rows) {
     whole = make_map(data, args.dtype, rows, args.k, box_rows);

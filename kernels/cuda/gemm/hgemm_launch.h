@@ -10,23 +10,23 @@
 #include "kernels/cuda/gemm/hgemm_tile.cuh"
 #include "kernels/cuda/tensor_map.h"
 
-// What the launches of hgemm's kernels share.
+// What the launches of hgemm's kernels have in common.
 namespace minfer::cuda {
 
 inline bool whole_16_bytes(const void* data, int64_t row_bytes) {
   return reinterpret_cast<uintptr_t>(data) % 16 == 0 && row_bytes % 16 == 0;
 }
-// Whether rows of out go out as boxes of a map, or else element by element.
+// Whether TMA can store out through a tensor map; if not, threads store single elements.
 inline bool stores_by_map(const void* out, int64_t row_bytes) {
   return !kIsCheckable && whole_16_bytes(out, row_bytes);
 }
 
-// The plans with transposed tiles.
+// Launches a plan with transposed tiles.
 void hgemm_transposed(cudaStream_t stream, GemmArgs args, const GemmPlan& plan);
 
-// The tiles of tile_m rows and tile_n columns of out that a plan cuts a product into, and in `args`
-// the parts' tiles.
-inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, int tile_n) {
+// Cuts a GEMM into tiles of tile_m rows and tile_n columns of out, and sets the tiles of each part
+// in `args`.
+inline HgemmCut cut_gemm(GemmArgs& args, const GemmPlan& plan, int tile_m, int tile_n) {
   HgemmCut cut{};
   cut.tiles_m = static_cast<int>(ceil_div(args.m, plan.is_paired ? 2 * tile_m : tile_m));
   cut.tiles_n = narrow<int>(set_tiles(args, tile_n));
@@ -34,9 +34,9 @@ inline HgemmCut cut_product(GemmArgs& args, const GemmPlan& plan, int tile_m, in
   cut.is_paired = plan.is_paired;
   return cut;
 }
-// Clusters that take them: as many as run at once or, where blocks share k, one a tile. Of pairs
-// only as many as the last round of tiles needs too: then rounds begin at the same row, and read
-// the same rows of x and w.
+// The number of clusters to launch: one per tile with split-K, else as many as run at once. Pairs
+// use the fewest clusters that need no more rounds of tiles: rounds then begin at the same row, and
+// read the same rows of x and w.
 inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   const int n_tiles = narrow<int>(int64_t{cut.tiles_m} * cut.tiles_n);
   const int most = gemm_card().clusters_at_once(plan.blocks_of_cluster());
@@ -47,7 +47,7 @@ inline int clusters_for(const GemmPlan& plan, const HgemmCut& cut) {
   return narrow<int>(ceil_div(n_tiles, ceil_div(n_tiles, at_once)));
 }
 
-// A launch with clusters of `cluster` blocks that may begin early, as launch() in launch.h.
+// A launch with PDL, as launch() in launch.h, and with clusters of `cluster` blocks.
 class Launch {
  public:
   Launch(int blocks, int threads, size_t smem_bytes, int cluster, cudaStream_t stream) {

@@ -9,14 +9,16 @@
 
 namespace minfer::cuda {
 
-// Where 16 bytes lie in rows of kRowBytes, 64 or 128, that are swizzled over as many.
+// The byte offset of a 16-byte chunk in rows of kRowBytes, 64 or 128, with the swizzle of that
+// width.
 template <int kRowBytes>
 __device__ inline int staged_at(int row, int chunk) {
   return row * kRowBytes + ((chunk ^ (kRowBytes == 128 ? row % 8 : row / 2 % 4)) * 16);
 }
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// Sends a box of out from `staging`, by one thread, which is to commit it.
+// Stores a box of out from `staging` by TMA, or adds it for Accumulate. One thread calls, and calls
+// bulk_commit() afterwards.
 __device__ inline void send_box(const GemmArgs& args, const CUtensorMap& map, bool out_is_f32,
                                 const uint8_t* staging, int row, int column) {
   if (out_is_f32 && args.epilogue == Epilogue::Accumulate) {
@@ -25,7 +27,7 @@ __device__ inline void send_box(const GemmArgs& args, const CUtensorMap& map, bo
     ptx::tensor_store(&map, staging, column, row);
   }
 }
-// The same to the pages of a cache; behind the last row or column it goes nowhere.
+// The same to a page of a KV cache. Does nothing past the last row or column.
 __device__ inline void send_box_to_page(const GemmArgs& args, const GemmArgs::Part& part,
                                         const CUtensorMap& map, const CUtensorMap& map_of_last,
                                         const uint8_t* staging, int row, int column) {
@@ -36,8 +38,8 @@ __device__ inline void send_box_to_page(const GemmArgs& args, const GemmArgs::Pa
                     box.matrix);
 }
 
-// The same of n_rows rows of kRowBytes element by element, by all threads of a warpgroup, where
-// rows of out are no whole 16 bytes and there is no map.
+// The same for n_rows rows of kRowBytes by single elements, where rows of out are not 16-byte
+// aligned, so that there is no tensor map. All threads of a warpgroup call.
 template <typename T, int kRowBytes>
 __device__ inline void send_elements(const GemmArgs& args, const GemmArgs::Part& part,
                                      bool out_is_f32, const uint8_t* staging, int row, int n_rows,
@@ -45,7 +47,7 @@ __device__ inline void send_elements(const GemmArgs& args, const GemmArgs::Part&
   const int thread = static_cast<int>(threadIdx.x) % 128;
   const int size = out_is_f32 ? 4 : 2, width = kRowBytes / size;
 #pragma unroll 1
-  for (int first = 0; first < n_rows * width; first += 128) {  // whole turns of all threads
+  for (int first = 0; first < n_rows * width; first += 128) {  // a multiple of 128 elements
     const int r = (first + thread) / width, c = (first + thread) % width, byte = c * size;
     const uint8_t* const from = staging + staged_at<kRowBytes>(r, byte / 16) + byte % 16;
     const float sum = out_is_f32 ? *reinterpret_cast<const float*>(from)
@@ -56,43 +58,45 @@ __device__ inline void send_elements(const GemmArgs& args, const GemmArgs::Part&
   }
 }
 
-// The way out for the sums of a warpgroup, 64 rows of them at a time, in boxes of 128 bytes of each
-// row. What is held stays in registers, rounded, and leaves box by box while the next tile is
-// multiplied, so that the tensor cores need not wait for it: kHeldBoxes of the last 64 rows, as
-// many as there are registers for. The rest leaves at once. All threads of the warpgroup call.
+// Stores the results of a consumer warpgroup: 64 rows at a time, in boxes of 128 bytes per row.
+// store() stores at once. hold() keeps the last kHeldBoxes boxes, as many as there are registers
+// for, in registers, rounded to out's type, and stores the others; send_held() then stores one box
+// at a time during the K loop of the next tile, so that the tensor cores do not wait. All threads
+// of the warpgroup call.
 template <typename T, typename Tile, HgemmKind kKind>
 class HgemmOut {
  public:
   static constexpr int kOut = Tile::template kOut<kKind>;
   static constexpr int kHeldBoxes = Tile::template kHeldBoxes<kKind>;
 
-  // `staging`: two buffers; `barrier`: a named one of the warpgroup; `part_of_k`: of a block
-  // that stores every cut.split-th 64 columns
+  // staging: two buffers; barrier: the id of the warpgroup's named barrier; k_split: the block's
+  // slice of split-K, which stores every cut.split-th box of 64 columns
   __device__ HgemmOut(const HgemmMaps& maps, const GemmArgs& args, const HgemmCut& cut,
-                      uint8_t (&staging)[2][kStagingBytes], int barrier, int part_of_k)
+                      uint8_t (&staging)[2][kStagingBytes], int barrier, int k_split)
       : maps_(maps),
         args_(args),
         cut_(cut),
         staging_(staging),
         barrier_(barrier),
-        part_of_k_(part_of_k),
+        k_split_(k_split),
         row_(args.m) {}
 
-  // Stores sums as wgmma has them, of rows from `row` and columns from `column` of a part's out.
+  // Stores wgmma's accumulators of 64 rows from `row` on and of columns from `column` on of a
+  // part's out.
   template <int kSums>
   __device__ void store(const float (&d)[kSums], int part, int row, int column) {
     set_place(part, row, column);
     store_first<kBoxes>(d);
   }
 
-  // Holds them instead, where all goes out by map and nothing is held.
+  // Holds them instead. Requires cut.holds, and that nothing is held yet.
   template <int kSums>
   __device__ void hold(const float (&d)[kSums], int part, int row, int column) {
     set_place(part, row, column);
     if constexpr (kIsF32) {
       store_first<kBoxes - kHeldBoxes>(d);
 #pragma unroll
-      for (int j = 0; j < kHeldBoxes * 16; ++j) {  // as a copy, or d would have to change its place
+      for (int j = 0; j < kHeldBoxes * 16; ++j) {  // a copy, so that d keeps its registers
         held_[j] = ptx::copied_bits(d[(kBoxes - kHeldBoxes) * 16 + j]);
       }
     } else {
@@ -100,7 +104,7 @@ class HgemmOut {
       for (int j = 0; j < kOut / 4; ++j) held_[j] = pack_pair<T>(d[j * 2], d[j * 2 + 1]);
     }
   }
-  // Sends a box of what is held, each once. Behind the last row or column it goes nowhere.
+  // Stores a held box; call it once for each. Nothing is stored past the last row or column.
   __device__ void send_held(int box) {
     if constexpr (kIsF32) {
       stage_and_send((kBoxes - kHeldBoxes + box) * 32, held_by_map(),
@@ -113,7 +117,7 @@ class HgemmOut {
   __device__ void send_all_held() {
 #pragma unroll
     for (int box = 0; box < kHeldBoxes; ++box) send_held(box);
-    row_ = args_.m;  // nothing is held
+    row_ = args_.m;  // nothing is held: send_held() stores nothing
   }
 
  private:
@@ -126,7 +130,7 @@ class HgemmOut {
     return Tile::template kOverlaps<kKind> ? min(box * 64, kOut - 64) : box * 64;
   }
 
-  // In a build for the tools nothing goes out by map (checkable.h).
+  // In a checkable build (checkable.h), nothing is stored by tensor map.
   __device__ bool held_by_map() const { return !kIsCheckable || cut_.out_by_map[part_]; }
 
   __device__ void set_place(int part, int row, int column) {
@@ -141,7 +145,7 @@ class HgemmOut {
 #pragma unroll
     for (int box = 0; box < kFirst; ++box) {
       const int offset = offset_of(box);
-      if (Tile::template kCanSplit<kKind> && offset / 64 % cut_.split != part_of_k_) continue;
+      if (Tile::template kCanSplit<kKind> && offset / 64 % cut_.split != k_split_) continue;
       if (row_ >= args_.m || column_ + offset >= args_.part[part_].n) continue;
       if constexpr (kIsF32) {
         stage_and_send(offset, by_map, [&](int j) { return d[offset / 2 + j]; });
@@ -153,7 +157,8 @@ class HgemmOut {
     }
   }
 
-  // sum(j): of the columns from `offset` the j-th sum of this thread, or the j-th pair of them
+  // sum(j): the j-th accumulator of this thread in the columns from `offset` on, or the j-th packed
+  // pair of them if out is T.
   template <typename Sum>
   __device__ void stage_and_send(int offset, bool by_map, const Sum& sum) {
     if (threadIdx.x % 128 == 0) ptx::bulk_wait_read<1>();
@@ -193,7 +198,7 @@ class HgemmOut {
     }
   }
 
-  // What is staged goes out: 64 rows of kRowBytes, swizzled over as many bytes.
+  // Stores the staged box of 64 rows of kRowBytes, and switches to the other staging buffer.
   template <int kRowBytes>
   __device__ void send_staged(const CUtensorMap& map, int offset, bool by_map) {
     const uint8_t* const staging = staging_[turn_];
@@ -210,7 +215,7 @@ class HgemmOut {
       } else if (by_map) {
         send_box(args_, map, kIsF32, staging, row_, column_ + offset);
       }
-      ptx::bulk_commit();  // also without a copy: groups are counted, and one is left under way
+      ptx::bulk_commit();  // even if empty: bulk_wait_read<1>() counts groups
     }
   }
 
@@ -218,8 +223,8 @@ class HgemmOut {
   const GemmArgs& args_;
   const HgemmCut& cut_;
   uint8_t (&staging_)[2][kStagingBytes];
-  int barrier_, part_of_k_;
-  int turn_ = 0;  // of the two buffers
+  int barrier_, k_split_;
+  int turn_ = 0;  // which staging buffer is next
   int part_ = 0, row_, column_ = 0;
   uint32_t held_[kHeld] = {};
 };

@@ -6,22 +6,22 @@
 #include "kernels/cuda/gemm/hgemm_tile.cuh"
 #include "kernels/cuda/gemm/tma.cuh"
 
-// What the blocks of hgemm's kernels share (sm_90a): who multiplies what, the ring that one
-// warpgroup fills and the others read, and the sum over the blocks that have a part of k each.
+// What hgemm's kernels have in common (sm_90a): a block's slice of the work, the ring of stages
+// between producer and consumers, and the reduction of split-K.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda {
 
-// What a block has to do: of every stride-th tile from first_tile on, the steps of kStepK columns
-// of k from k_begin to k_end.
-struct BlockShare {
+// A block's slice of the work: every stride-th tile from first_tile on, and of each tile the K
+// steps [k_begin, k_end), which are kStepK columns each.
+struct BlockSlice {
   int first_tile, n_tiles, stride;
   int k_begin, k_end;
-  int split, part_of_k;  // blocks that have a part of k each, and which part is this block's
+  int split, k_split;  // split-K: the number of slices of k, and which slice this block has
   bool is_paired;
-  int n_blocks, rank;  // of the cluster, and which of them this is
+  int n_blocks, rank;  // blocks of the cluster, and which of them this is
 
-  // All threads of the cluster meet: where partial sums are exchanged, and at the end, as others
-  // may read here, or write, until then.
+  // Cluster barriers: when partial sums are exchanged, and at the end, because other blocks may
+  // read or write in this block until then. All threads of the cluster call.
   __device__ void meet_for_sums() const {
     if (split > 1) ptx::cluster_barrier();
   }
@@ -30,34 +30,34 @@ struct BlockShare {
   }
 };
 template <bool kCanSplit, bool kCanPair>
-__device__ inline BlockShare share_of_block(const GemmArgs& args, const HgemmCut& cut) {
-  BlockShare share{};
-  share.split = kCanSplit ? cut.split : 1;
-  share.is_paired = kCanPair && cut.is_paired;
-  share.n_blocks = share.is_paired ? 2 : share.split;
-  share.rank = share.n_blocks > 1 ? ptx::cluster_rank() : 0;
-  share.first_tile = static_cast<int>(blockIdx.x) / share.n_blocks;
-  share.stride = static_cast<int>(gridDim.x) / share.n_blocks;
-  share.n_tiles = cut.tiles_m * cut.tiles_n;
-  share.part_of_k = share.split > 1 ? share.rank : 0;
+__device__ inline BlockSlice slice_of_block(const GemmArgs& args, const HgemmCut& cut) {
+  BlockSlice slice{};
+  slice.split = kCanSplit ? cut.split : 1;
+  slice.is_paired = kCanPair && cut.is_paired;
+  slice.n_blocks = slice.is_paired ? 2 : slice.split;
+  slice.rank = slice.n_blocks > 1 ? ptx::cluster_rank() : 0;
+  slice.first_tile = static_cast<int>(blockIdx.x) / slice.n_blocks;
+  slice.stride = static_cast<int>(gridDim.x) / slice.n_blocks;
+  slice.n_tiles = cut.tiles_m * cut.tiles_n;
+  slice.k_split = slice.split > 1 ? slice.rank : 0;
   const int k_steps = (args.k + kStepK - 1) / kStepK;
-  share.k_begin = k_steps * share.part_of_k / share.split;
-  share.k_end = k_steps * (share.part_of_k + 1) / share.split;
-  return share;
+  slice.k_begin = k_steps * slice.k_split / slice.split;
+  slice.k_end = k_steps * (slice.k_split + 1) / slice.split;
+  return slice;
 }
 
-// Where a tile lies. Where blocks are paired tiles_m counts pairs of blocks of rows, and each block
-// has one of the two.
+// Where a tile lies. With paired blocks, cut.tiles_m counts pairs of row tiles, and each block has
+// one of the pair.
 template <int kBand>
 __device__ inline GemmPlace place_of(const GemmArgs& args, const HgemmCut& cut,
-                                     const BlockShare& share, int tile) {
-  if (!share.is_paired) return place_of<kBand>(args, tile, share.stride, cut.tiles_m, cut.tiles_n);
-  GemmPlace place = place_of<kBand / 2>(args, tile, share.stride, cut.tiles_m, cut.tiles_n);
-  place.row_tile = place.row_tile * 2 + share.rank;
+                                     const BlockSlice& slice, int tile) {
+  if (!slice.is_paired) return place_of<kBand>(args, tile, slice.stride, cut.tiles_m, cut.tiles_n);
+  GemmPlace place = place_of<kBand / 2>(args, tile, slice.stride, cut.tiles_m, cut.tiles_n);
+  place.row_tile = place.row_tile * 2 + slice.rank;
   return place;
 }
 
-// The slots of the ring in turn, as those who fill it go through them, and those who read it.
+// The place of the producer or of a consumer in the ring, whose stages it goes through in order.
 template <typename Tile>
 class RingPlace {
  public:
@@ -70,11 +70,11 @@ class RingPlace {
   __device__ void advance() {
     if (++slot_ == Tile::kStages) {
       slot_ = 0;
-      parity_ ^= 1;  // of the round
+      parity_ ^= 1;  // of the phase that the barriers are in
     }
   }
-  // What each warpgroup says, by all its threads, when it has read a slot: to one block or, paired,
-  // to both that fill it.
+  // A consumer warpgroup signals that it has read a stage: to its own producer or, if paired, to
+  // both. All of its threads call.
   __device__ void release(int slot, bool is_paired) const {
     const int thread = static_cast<int>(threadIdx.x) % 128;
     if (is_paired) {
@@ -83,14 +83,14 @@ class RingPlace {
       ptx::mbarrier_arrive(s_.empty + slot);
     }
   }
-  // The turns of a warpgroup that has no rows, or columns, of a tile, and only keeps pace with the
-  // ring: nothing else keeps its warps together, and one that is two rounds late would wait
-  // forever.
-  __device__ void skip(const BlockShare& share, int barrier) {
-    for (int step = share.k_begin; step < share.k_end; ++step) {
+  // Goes through the stages of a tile of which this warpgroup has no rows, or no columns. The
+  // barrier keeps its warps together: nothing else does, and a warp that is two rounds late would
+  // misread the parity and wait forever.
+  __device__ void skip(const BlockSlice& slice, int barrier) {
+    for (int step = slice.k_begin; step < slice.k_end; ++step) {
       wait_until_full();
       ptx::named_barrier(barrier, 128);
-      release(slot_, share.is_paired);
+      release(slot_, slice.is_paired);
       advance();
     }
   }
@@ -100,11 +100,11 @@ class RingPlace {
   int slot_ = 0, parity_ = 0;
 };
 
-// Sets the block's ring up, and waits for what the product is made of.
+// Initializes the ring's barriers, and waits for the kernels that wrote x and w (PDL).
 template <typename Tile, typename Maps>
-__device__ inline void begin_product(typename Tile::Shared& s, const Maps& maps,
-                                     const BlockShare& share) {
-  const int n_readers = share.is_paired ? 2 : 1;  // blocks that read what a slot holds
+__device__ inline void begin_gemm(typename Tile::Shared& s, const Maps& maps,
+                                  const BlockSlice& slice) {
+  const int n_readers = slice.is_paired ? 2 : 1;  // blocks that read what this block loads
   if (threadIdx.x == 0) {
     for (int i = 0; i < Tile::kStages; ++i) {
       ptx::mbarrier_init(s.full + i, 1);
@@ -115,30 +115,31 @@ __device__ inline void begin_product(typename Tile::Shared& s, const Maps& maps,
     ptx::prefetch_tensor_map(&maps.w[0]);
   }
   __syncthreads();
-  if (n_readers > 1) ptx::cluster_barrier();  // the other block's barriers too
+  if (n_readers > 1) ptx::cluster_barrier();  // the other block's barriers are initialized too
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
 }
 
-// Adds up what the blocks of a cluster have summed over a part of k each: of every kGroup sums of a
-// thread those whose turn, one of kTurns that come again, is this block's. The ring is drained and
-// there is no next tile: it takes the sums of all, d[j] of a thread at [j][thread].
+// The reduction of split-K: adds the partial sums of the cluster's blocks. A thread's accumulators
+// form groups of kGroup, which are numbered 0 to kTurns - 1 and again from 0; this block adds up
+// the groups whose number modulo split is its rank. The partial sums go to the ring, d[j] of a
+// thread at [j][thread]: the ring is drained, and there is no next tile.
 template <int kWarpgroups, int kGroup, int kTurns, int kSums>
-__device__ inline void add_parts_of_k(float (&d)[kSums], uint8_t* ring, int consumer,
-                                      const BlockShare& share) {
+__device__ inline void reduce_split_k(float (&d)[kSums], uint8_t* ring, int consumer,
+                                      const BlockSlice& slice) {
   ptx::named_barrier(1 + kWarpgroups, 128 * kWarpgroups);
   const int thread = static_cast<int>(threadIdx.x) % 128;
   auto* const partial = reinterpret_cast<float*>(ring) + consumer * 128 * kSums + thread;
 #pragma unroll
   for (int j = 0; j < kSums; ++j) partial[j * 128] = d[j];
-  share.meet_for_sums();
+  slice.meet_for_sums();
 #pragma unroll
   for (int begin = 0; begin < kSums; begin += kGroup) {
-    if (begin / kGroup % kTurns % share.split != share.rank) continue;
+    if (begin / kGroup % kTurns % slice.split != slice.rank) continue;
     const int end = min(begin + kGroup, kSums);
 #pragma unroll
     for (int j = begin; j < end; ++j) d[j] = 0;
-    for (int from = 0; from < share.split; ++from) {
+    for (int from = 0; from < slice.split; ++from) {
       const uint32_t other = ptx::shared_address_in(partial + begin * 128, from);
 #pragma unroll
       for (int j = begin; j < end; ++j) d[j] += ptx::load_cluster(other + (j - begin) * 128 * 4);

@@ -8,18 +8,18 @@
 #include "kernels/cuda/gemm/gemm.h"
 
 namespace minfer::cuda {
-constexpr int kStepK = 64;           // columns of k in a stage: rows of 128 bytes
+constexpr int kStepK = 64;           // columns of k in a stage: 128 bytes per row
 constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
-// Epilogues that a kernel is compiled for; which of the two gelu, it is told at run time. Plain:
-// Store to out of T, and in transposed tiles what Sums is too: Store or Accumulate to out of F32.
-// Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
+// The epilogue that a kernel is compiled for. Plain: Store to out of T; in transposed tiles also
+// what Sums is. Sums: Store or Accumulate to out of F32. Gelu: GeluErf or GeluTanh, chosen at run
+// time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
 enum class HgemmKind { Plain, Sums, SwiGlu, Gelu, Heads };
 
 template <int kWarpgroupsOfTile, int kBlocks, int kColumns, int kDepth>
 struct HgemmTile {
-  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
-  static constexpr int kRowBlocks = kBlocks;             // of 64 rows, of each of them
+  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // consumers
+  static constexpr int kRowBlocks = kBlocks;             // blocks of 64 rows per consumer
   static constexpr int kM = 64 * kWarpgroups * kRowBlocks, kN = kColumns, kStages = kDepth;
   static constexpr int kBand = kM == 256 ? 8 : 16;  // see place_of
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
@@ -32,8 +32,9 @@ struct HgemmTile {
     float x_scales[kWarpgroups][64 * kRowBlocks], w_scales[kWarpgroups][kN];  // FloatSums
   };
   static_assert(sizeof(Shared) <= 232448);
-  // Columns of out; whether the last 64 of them are stored over some that are stored already; and
-  // whether blocks of 64 of them can be shared out to a cluster whose partial sums lie in the ring.
+  // kOut: columns of out. kOverlaps: whether the last box of 64 columns overlaps the one before it.
+  // kCanSplit: whether split-K can spread boxes of 64 columns over a cluster, with the partial sums
+  // in the ring.
   template <HgemmKind kKind>
   static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kN / 2 : kN;
   template <HgemmKind kKind>
@@ -41,18 +42,18 @@ struct HgemmTile {
   template <HgemmKind kKind>
   static constexpr bool kCanSplit =
       kRowBlocks == 1 && kOut<kKind> % 64 == 0 && kKind != HgemmKind::Heads;
-  // Whether two blocks can have the same weights; each brings half of them to both.
+  // Whether two blocks can run as a pair (GemmPlan::is_paired).
   template <HgemmKind kKind>
   static constexpr bool kCanPair = can_pair(kM, kN, Epilogue::Store) && kKind != HgemmKind::Gelu;
-  // Boxes of 64 rows of 128 bytes in kOut columns, and how many of them each warpgroup can hold of
-  // its last 64 rows besides the sums of the next tile: all, or of F32 those there is room for, or
-  // none.
+  // kBoxes: boxes of 64 rows of 128 bytes in kOut columns. kHeldBoxes: how many boxes of its last
+  // 64 rows a consumer can hold in registers beside the next tile's accumulators: all or none, or
+  // in F32 as many as there is room for.
   template <HgemmKind kKind>
   static constexpr int kBoxes = kKind == HgemmKind::Sums ? kOut<kKind> / 32
                                                          : (kOut<kKind> + 63) / 64;
   template <HgemmKind kKind>
   static constexpr int kHeldBoxes = [] {
-    constexpr int kRegisters = kRowBlocks == 2 ? 216 : 200;  // for sums, of 240 and 232
+    constexpr int kRegisters = kRowBlocks == 2 ? 216 : 200;  // for accumulators, of 240 and 232
     constexpr int kRoom = kRegisters - kRowBlocks * kN / 2;
     if (kKind == HgemmKind::Sums) return std::max(0, std::min(kBoxes<kKind>, kRoom / 16));
     return kOut<kKind> / 4 <= kRoom ? kBoxes<kKind> : 0;
@@ -69,22 +70,22 @@ using Tile128x224 = HgemmTile<2, 1, 224, 4>;
 using Tile128x256 = HgemmTile<2, 1, 256, 4>;
 using Tile256x192 = HgemmTile<2, 2, 192, 3>;
 
-// x and w load kM and kOut rows, for pairs kN / 2 of w; the tails what is left of them in the last
-// tile, since a row that is not there costs the copy engine more than one that is. out stores 64
-// rows of 128 bytes, those of one head where out has heads; out_half those of the last 32 columns
-// of a tile, 64 bytes each.
+// x and w load kM and kOut rows (pairs: kN / 2 rows of w). The tails load only the rows that exist
+// in the last tile, because TMA takes longer for a row that does not. out stores 64 rows of 128
+// bytes, of one head if out is a cache; out_half stores the last 32 columns of a tile, 64 bytes per
+// row.
 struct HgemmMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], w_tail[kMaxGemmParts];
   CUtensorMap out[kMaxGemmParts], out_half[kMaxGemmParts];
-  CUtensorMap out_last[kMaxGemmParts];  // of a cache: of the last page, up to row m - 1
+  CUtensorMap out_last[kMaxGemmParts];  // of a cache: its last page, which ends at row m - 1
 };
 struct HgemmCut {
-  int tiles_m, tiles_n;  // along m of a block, or of pairs of them
+  int tiles_m, tiles_n;  // along m (counted in pairs if is_paired) and along n
   int split;
   bool is_paired;
-  bool keeps_x;  // hgemm_kernel: L2 is to keep x, which many tiles of a band read one after another
-  bool out_by_map[kMaxGemmParts];
-  bool holds;  // hgemm_kernel: a tile's sums leave under the next one's products; all by map
+  bool keeps_x;  // hgemm_kernel: L2 should keep x, which many tiles of a band read
+  bool out_by_map[kMaxGemmParts];  // whether TMA stores the part, else threads do
+  bool holds;  // hgemm_kernel: a tile is stored during the next one's K loop (HgemmOut)
 };
 
 }  // namespace minfer::cuda

@@ -8,7 +8,7 @@ namespace {
 template <typename T, typename Tile, HgemmKind kKind>
 void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   TransposedMaps maps{};
-  HgemmCut cut = cut_product(args, plan, Tile::kM, Tile::template kOut<kKind>);
+  HgemmCut cut = cut_gemm(args, plan, Tile::kM, Tile::template kOut<kKind>);
   maps.x = make_map(args.x, args.dtype, args.m, args.k, Tile::kM);
   if (const int tail = args.m % Tile::kM; tail != 0) {
     maps.x_tail = make_map(args.x, args.dtype, args.m, args.k, tail);

@@ -6,15 +6,15 @@
 
 namespace minfer::cuda {
 
-// kTokens rows of x, 64 weight rows for each of kBlocks blocks of each warpgroup. kStagedRows rows
-// of out are staged at once: fewer where that leaves room for a stage more.
+// A tile of kTokens rows of x and, for each consumer, kBlocks blocks of 64 weight rows. kStagedRows
+// rows of out are staged at once: fewer than 64 if that makes room for another stage of the ring.
 template <int kWarpgroupsOfTile, int kBlocks, int kTokens, int kDepth, int kStagedRows = 64>
 struct TransposedTile {
-  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // that multiply
+  static constexpr int kWarpgroups = kWarpgroupsOfTile;  // consumers
   static constexpr int kRowBlocks = kBlocks;
   static constexpr int kM = kTokens, kN = 64 * kWarpgroups * kRowBlocks, kStages = kDepth;
   static constexpr int kChunk = kStagedRows, kRest = kM % kChunk;
-  static constexpr int kHalfN = kN / 2;  // weight rows of a box
+  static constexpr int kHalfN = kN / 2;  // weight rows of a TMA box
   template <HgemmKind kKind>
   static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kHalfN : kN;  // columns of out
   static constexpr int kBand = 16;                                       // see place_of
@@ -28,8 +28,9 @@ struct TransposedTile {
   };
   static_assert(sizeof(Shared) <= 232448);
   static_assert(kM % 8 == 0 && kM <= 256 && kHalfN % 8 == 0);
-  static_assert(kChunk % 8 == 0 && kRest > 0);  // buffers begin at 1024 bytes; boxes have rows
-  // Whether a cluster can share the rows of out, in chunks, with its partial sums in the ring.
+  static_assert(kChunk % 8 == 0 && kRest > 0);  // 1024-byte aligned buffers; no empty box
+  // Whether split-K can spread chunks of rows of out over a cluster, with the partial sums in the
+  // ring.
   static constexpr bool kCanSplit = kRowBlocks == 1;
   static_assert(!kCanSplit || kWarpgroups * 64 * kM * 4 <= kStages * (kXBytes + kWBytes));
 };
@@ -39,31 +40,31 @@ using Tile152x128 = TransposedTile<2, 1, 152, 5>;
 using Tile152x192 = TransposedTile<3, 1, 152, 4>;
 using Tile200x128 = TransposedTile<2, 1, 200, 4>;
 
-// x loads kM rows, x_tail those of the last tile; w half a tile's. out stores kChunk rows of 128
-// bytes, out_rest the last kRest of a tile.
+// x loads kM rows, x_tail the rows of the last tile, w half of a tile's weight rows. out stores
+// kChunk rows of 128 bytes, out_rest the last kRest rows of a tile.
 struct TransposedMaps {
   CUtensorMap x, x_tail, w[kMaxGemmParts], out[kMaxGemmParts], out_rest[kMaxGemmParts];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-// As bring_tiles of hgemm_kernel, but always forwards.
+// The producer, as load_tiles of hgemm_kernel, but always forwards over k.
 template <typename Tile, HgemmKind kKind>
-__device__ inline void bring_transposed(typename Tile::Shared& s, const TransposedMaps& maps,
-                                        const GemmArgs& args, const HgemmCut& cut,
-                                        const BlockShare& share) {
+__device__ inline void load_transposed(typename Tile::Shared& s, const TransposedMaps& maps,
+                                       const GemmArgs& args, const HgemmCut& cut,
+                                       const BlockSlice& slice) {
   constexpr int kM = Tile::kM, kHalfN = Tile::kHalfN, kOut = Tile::template kOut<kKind>;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
   RingPlace<Tile> ring(s);
-  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
+  for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const int row = place.row_tile * kM, first_column = place.column_tile * kOut;
-    // None is left for the second block of the last pair, where tiles are odd.
+    // With an odd number of row tiles, no rows are left for the second block of the last pair.
     const int rows_left = max(0, args.m - row);
     const CUtensorMap* const x_map = rows_left >= kM ? &maps.x : &maps.x_tail;
-    // Half of the weights may lie behind the last: its place keeps what it held before.
+    // The second half of the weight rows may lie past the end: its place keeps old contents.
     const int n_halves = kIsSwiGlu || first_column + kHalfN < args.part[place.part].n ? 2 : 1;
     const int n_bytes = (min(kM, rows_left) + n_halves * kHalfN) * kStepK * 2;
-    for (int step = share.k_begin; step < share.k_end; ++step) {
+    for (int step = slice.k_begin; step < slice.k_end; ++step) {
       ring.wait_until_read();
       ptx::mbarrier_expect(ring.full(), n_bytes);
       const int at = step * kStepK;
@@ -72,9 +73,9 @@ __device__ inline void bring_transposed(typename Tile::Shared& s, const Transpos
         uint8_t* const to = s.w[ring.slot()] + half * (Tile::kWBytes / 2);
         const CUtensorMap* const w_map = maps.w + (kIsSwiGlu ? half : place.part);
         const int column = first_column + (kIsSwiGlu ? 0 : half * kHalfN);
-        if (!share.is_paired) {
+        if (!slice.is_paired) {
           ptx::tensor_load(to, w_map, ring.full(), at, column);
-        } else if (half == share.rank) {
+        } else if (half == slice.rank) {
           ptx::tensor_load_to_both(to, w_map, ring.full(), at, column);
         }
       }
@@ -83,12 +84,12 @@ __device__ inline void bring_transposed(typename Tile::Shared& s, const Transpos
   }
 }
 
-// The way out for the sums of a warpgroup, a chunk of rows of 64 columns at a time. All of its
+// Stores the results of a consumer warpgroup, a chunk of rows of 64 columns at a time. All of its
 // threads call.
 template <typename T, typename Tile>
 class TransposedOut {
  public:
-  // `staging`: two buffers, of which F32 takes both; `barrier`: a named one of the warpgroup
+  // staging: two buffers, of which F32 takes both; barrier: the id of the warpgroup's named barrier
   __device__ TransposedOut(const TransposedMaps& maps, const GemmArgs& args, const HgemmCut& cut,
                            uint8_t (&staging)[2][Tile::kChunk * 128], int barrier, bool out_is_f32)
       : maps_(maps),
@@ -98,7 +99,7 @@ class TransposedOut {
         barrier_(barrier),
         out_is_f32_(out_is_f32) {}
 
-  // sums: of each 8 rows of out two, of two columns
+  // sums: in each 8 rows of out, a thread has two rows of two columns.
   __device__ void store(const float (&sums)[Tile::kChunk / 2], int part, int row, int n_rows,
                         int column) {
     if (threadIdx.x % 128 == 0) {
@@ -123,7 +124,7 @@ class TransposedOut {
       send(staging_[turn_], part, row, n_rows, column);
       turn_ ^= 1;
     }
-    if (threadIdx.x % 128 == 0) ptx::bulk_commit();  // also without a copy: groups are counted
+    if (threadIdx.x % 128 == 0) ptx::bulk_commit();  // even if empty: bulk_wait_read counts groups
   }
 
  private:
@@ -151,7 +152,7 @@ class TransposedOut {
                                       pack_pair<T>(sums[j + 2], sums[j + 3]));
     }
   }
-  // 128 bytes of each row
+  // Stores 128 bytes of each row.
   __device__ void send(const uint8_t* staging, int part_index, int row, int n_rows,
                        int column) const {
     const GemmArgs::Part& part = args_.part[part_index];
@@ -176,17 +177,17 @@ class TransposedOut {
 
 // out_iT = epilogue(w_i xT + bias_i) for the parts i; see Epilogue
 //
-// As hgemm_kernel, but the rows of wgmma's product are weights, of which there are whole tiles, and
-// its columns are the rows of x: their tile may be any multiple of 8, so that a number of them that
-// is no multiple of 64 fills its tiles nearly.
+// As hgemm_kernel, but transposed: the 64 rows of a wgmma are weight rows, of which there are whole
+// tiles, and its columns are the rows of x, in tiles of any multiple of 8. So a number of tokens
+// that is not a multiple of 64 can nearly fill its tiles.
 //
-//   x, w      [m, k], [n_i, k] T, rows of whole 16 bytes
+//   x, w      [m, k], [n_i, k] T, rows 16-byte aligned
 //   out       [m, n_i] T or F32
-//   launch    as hgemm_kernel, kM x kN sums a tile, but all of them leave at its end; with
-//             split > 1 each block finishes some rows
-//   maths     as hgemm_kernel: a sum has the same bits, of as many parts of k
-//   moves     2 (m k + n k) bytes and out; 2 m n k flops, by which it is bound. Sums are turned
-//             over by stmatrix on their way to shared memory
+//   launch    as hgemm_kernel, with kM x kN accumulators per tile, but each tile is stored at its
+//             end; with split-K, each block finishes some rows
+//   maths     as hgemm_kernel without pairs: for the same split, a sum has the same bits
+//   moves     2 (m k + n k) bytes and out; bound by its 2 m n k flops. stmatrix transposes the
+//             results on their way to shared memory
 template <typename T, typename Tile, HgemmKind kKind>
 __global__ void __launch_bounds__(Tile::kThreads, 1)
     hgemm_transposed_kernel(const __grid_constant__ TransposedMaps maps,
@@ -202,15 +203,15 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const BlockShare share = share_of_block<Tile::kCanSplit, /*kCanPair=*/true>(args, cut);
-  begin_product<Tile>(s, maps, share);
+  const BlockSlice slice = slice_of_block<Tile::kCanSplit, /*kCanPair=*/true>(args, cut);
+  begin_gemm<Tile>(s, maps, slice);
 
   if (warpgroup == 0) {
     ptx::shrink_registers<kWarpgroups == 3 ? 32 : 40>();
-    if (thread == 0) bring_transposed<Tile, kKind>(s, maps, args, cut, share);
+    if (thread == 0) load_transposed<Tile, kKind>(s, maps, args, cut, slice);
     __syncwarp();
-    share.meet_for_sums();
-    share.meet_at_end();
+    slice.meet_for_sums();
+    slice.meet_at_end();
     return;
   }
 
@@ -219,19 +220,19 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   RingPlace<Tile> ring(s);
   TransposedOut<T, Tile> out(maps, args, cut, s.staging[consumer], 1 + consumer,
                              !kIsSwiGlu && args.out_is_f32);
-  float d[kRowBlocks][kM / 2];  // of 64 weight rows each, kHalfN rows apart
-  for (int tile = share.first_tile; tile < share.n_tiles; tile += share.stride) {
-    const GemmPlace place = place_of<Tile::kBand>(args, cut, share, tile);
+  float d[kRowBlocks][kM / 2];  // 64 weight rows each, kHalfN rows apart
+  for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
+    const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const GemmArgs::Part& part = args.part[place.part];
     const int first_row = place.row_tile * kM;
     const int first_column = place.column_tile * kOut + consumer * 64;
     const bool is_there = first_column < part.n && first_row < args.m;
     if (!is_there) {
-      ring.skip(share, 1 + consumer);
-      if (share.split == 1) continue;
+      ring.skip(slice, 1 + consumer);
+      if (slice.split == 1) continue;
     }
     int previous = -1;
-    for (int step = is_there ? share.k_begin : share.k_end; step < share.k_end; ++step) {
+    for (int step = is_there ? slice.k_begin : slice.k_end; step < slice.k_end; ++step) {
       ring.wait_until_full();
       const int slot = ring.slot();
       const uint64_t w_tile = ptx::wgmma_tile(s.w[slot] + consumer * 64 * kRowBytes);
@@ -242,27 +243,27 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
         for (int b = 0; b < kRowBlocks; ++b) {
           ptx::wgmma(d[b], w_tile + b * (kHalfN * kRowBytes / 16) + 2 * i, x_tile + 2 * i,
-                     step > share.k_begin || i > 0, T{});
+                     step > slice.k_begin || i > 0, T{});
         }
       }
       ptx::wgmma_commit();
-      ptx::wgmma_wait<1>();  // one step stays under way; the one before it has read its slot
-      if (previous >= 0) ring.release(previous, share.is_paired);
+      ptx::wgmma_wait<1>();  // one K step stays in flight; the one before it has read its stage
+      if (previous >= 0) ring.release(previous, slice.is_paired);
       previous = slot;
       ring.advance();
     }
     ptx::wgmma_wait<0>();
-    if (previous >= 0) ring.release(previous, share.is_paired);
+    if (previous >= 0) ring.release(previous, slice.is_paired);
 
     if constexpr (Tile::kCanSplit) {
-      // Chunk c of the rows of out is finished by rank c % split.
+      // Rank c % split finishes chunk c of the rows of out.
       constexpr int kChunks = (kM + kChunk - 1) / kChunk;
-      if (share.split > 1) {
-        add_parts_of_k<kWarpgroups, kChunk / 2, kChunks>(d[0], raw, consumer, share);
+      if (slice.split > 1) {
+        reduce_split_k<kWarpgroups, kChunk / 2, kChunks>(d[0], raw, consumer, slice);
       }
     }
 
-    // A thread's sums are those of two weight rows of each block.
+    // A thread's accumulators belong to two weight rows of each block of 64.
 #pragma unroll
     for (int b = 0; b < kRowBlocks; ++b) {
       const GemmArgs::Part& of = kIsSwiGlu ? args.part[b] : part;
@@ -279,7 +280,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
       for (int chunk = 0; chunk * kChunk < kM; ++chunk) {
         const int n_rows = min(kChunk, kM - chunk * kChunk), row = first_row + chunk * kChunk;
-        if (row >= args.m || column >= part.n || chunk % share.split != share.part_of_k) continue;
+        if (row >= args.m || column >= part.n || chunk % slice.split != slice.k_split) continue;
         float sums[kChunk / 2];
 #pragma unroll
         for (int j = 0; j < kChunk / 2; ++j) {
@@ -297,7 +298,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     }
   }
   if (thread == 0) ptx::bulk_wait<0>();
-  share.meet_at_end();
+  slice.meet_at_end();
 #endif
 }
 

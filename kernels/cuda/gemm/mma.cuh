@@ -7,14 +7,15 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-// Products of a warp with operands in registers (sm_80); PTX ISA 8.x, "mma.m16n8k16". Lane l holds
-//   a  rows l / 4 and + 8, columns 2 (l % 4) + {0, 1} and + 8: a[0] and a[1] the first 8 columns of
-//      both rows, a[2] and a[3] the others
-//   b  row l / 4 (a column of the product), columns 2 (l % 4) + {0, 1} of both halves of k
-//   d  rows l / 4 (d[0], d[1]) and + 8 (d[2], d[3]), columns 2 (l % 4) + {0, 1}
+// mma instructions of a warp, with operands in registers (sm_80); PTX ISA 8.x, "mma.m16n8k16". Lane
+// l holds
+//   a  rows l / 4 and l / 4 + 8, columns 2 (l % 4) + {0, 1} and 8 more: a[0] and a[1] are the first
+//      8 columns of both rows, a[2] and a[3] the others
+//   b  row l / 4 (a column of d), columns 2 (l % 4) + {0, 1} of both halves of k
+//   d  rows l / 4 (d[0], d[1]) and l / 4 + 8 (d[2], d[3]), columns 2 (l % 4) + {0, 1}
 namespace minfer::cuda::ptx {
 
-// 16 bytes, or zeros where `is_there` is false; then `from` is any valid address.
+// Copies 16 bytes, or writes zeros if `is_there` is false; then `from` is any valid address.
 __device__ inline void copy_async_16_or_zero(void* to_shared, const void* from, bool is_there) {
   asm volatile(
       "cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(shared_address(to_shared)),

@@ -6,9 +6,9 @@
 
 #include "kernels/cuda/ptx.cuh"
 
-// Copies of boxes of a tensor by the copy engine, register budgets and clusters (sm_90a); PTX ISA
-// 8.x manual. Coordinates: x the column, y the row, z the head. What lies outside the tensor is
-// read as zero and not written.
+// TMA copies of boxes of a tensor, named barriers, stmatrix and clusters (sm_90a); PTX ISA 8.x
+// manual. Coordinates: x is the column, y the row, z the head. Elements outside the tensor are read
+// as zeros and not written.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
 
@@ -23,7 +23,7 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y)
       : "memory");
 }
-// How long L2 is to keep what a load brings: longer than all else, or as usual.
+// The L2 policy of a load: evict_last keeps its data longer than all other data.
 __device__ inline uint64_t l2_policy(bool keeps) {
   uint64_t policy;
   if (keeps) {
@@ -41,8 +41,8 @@ __device__ inline void tensor_load(void* to_shared, const CUtensorMap* map, uint
       "l"(map), "r"(shared_address(barrier)), "r"(x), "r"(y), "l"(policy)
       : "memory");
 }
-// The same to this place in the shared memory of both blocks of a cluster of two, and counted by
-// the barrier at its place in each.
+// The same to this address in both blocks of a cluster of two (multicast). In each block, the
+// mbarrier at this address counts the bytes.
 __device__ inline void tensor_load_to_both(void* to_shared, const CUtensorMap* map,
                                            uint64_t* barrier, int x, int y) {
   asm volatile(
@@ -64,7 +64,7 @@ __device__ inline void tensor_store(const CUtensorMap* map, const void* shared, 
       "r"(shared_address(shared)), "r"(x), "r"(y), "r"(z)
       : "memory");
 }
-// Adds to what is there, element by element, in f32, rounding to nearest.
+// Adds to the elements in global memory, in f32, rounding to nearest.
 __device__ inline void tensor_add(const CUtensorMap* map, const void* shared, int x, int y) {
   asm volatile(
       "cp.reduce.async.bulk.tensor.2d.global.shared::cta.add.bulk_group "
@@ -82,25 +82,24 @@ template <int kPending>
 __device__ inline void bulk_wait() {
   asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
 }
-// Lets the copy engine see what this thread wrote to shared memory.
+// Makes this thread's writes to shared memory visible to TMA.
 __device__ inline void fence_for_copy_engine() {
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
 }
 
-// Barrier `id` (1 to 15) of n_threads threads, whole warps.
+// Waits at named barrier `id` (1 to 15) for n_threads threads, which are whole warps.
 __device__ inline void named_barrier(int id, int n_threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(n_threads) : "memory");
 }
 
-// Four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
+// Stores four 8 x 8 matrices of halves; lane l gives the address of row l % 8 of matrix l / 8.
 __device__ inline void store_matrix_x4(void* row, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0], {%1,%2,%3,%4};" ::"r"(shared_address(row)),
       "r"(a), "r"(b), "r"(c), "r"(d)
       : "memory");
 }
-// Two of them, each turned over: lane l < 16 gives the address of what is column l % 8 of matrix
-// l / 8.
+// Stores two of them, transposed; lane l < 16 gives the address of column l % 8 of matrix l / 8.
 __device__ inline void store_matrix_x2_transposed(void* row, uint32_t a, uint32_t b) {
   asm volatile(
       "stmatrix.sync.aligned.m8n8.x2.trans.shared.b16 [%0], {%1,%2};" ::"r"(shared_address(row)),
@@ -113,14 +112,14 @@ __device__ inline int cluster_rank() {
   asm volatile("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
   return int(rank);
 }
-// All threads of all blocks of the cluster; shared memory written before is seen behind it.
+// Waits for all threads of the cluster, whose earlier writes to shared memory are then visible.
 __device__ inline void cluster_barrier() {
   asm volatile(
       "barrier.cluster.arrive.release;\n"
       "barrier.cluster.wait.acquire;" ::
           : "memory");
 }
-// The address, in the cluster, of the same place in the shared memory of block `rank`.
+// The cluster-wide address of the same place in the shared memory of block `rank`.
 __device__ inline uint32_t shared_address_in(const void* p, int rank) {
   uint32_t address;
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;"
@@ -128,8 +127,8 @@ __device__ inline uint32_t shared_address_in(const void* p, int rank) {
                : "r"(shared_address(p)), "r"(rank));
   return address;
 }
-// Arrives at the barrier that lies there in the shared memory of block `rank` of the cluster. Says
-// what this thread has read, not what it wrote: that would take a fence over the cluster.
+// Arrives at the mbarrier at the same place in block `rank` of the cluster. It signals that this
+// thread has finished reading; publishing its writes would take a fence of cluster scope.
 __device__ inline void mbarrier_arrive_in(uint64_t* barrier, int rank) {
   asm volatile(
       "mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(shared_address_in(barrier, rank))

@@ -8,14 +8,15 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-// Products of a warpgroup with both operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All
-// 128 threads call. Between wgmma_fence and wgmma_wait the registers of d belong to the tensor
-// cores.
+// wgmma instructions with both operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All 128
+// threads of the warpgroup call. Between wgmma_fence and wgmma_wait, the registers of d belong to
+// the tensor cores.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
 
-// Describes a tile of rows of 64 halves (128 bytes, swizzled by 128 bytes as TMA does), 1024-byte
-// aligned: groups of 8 rows lie 1024 bytes apart. Adding 2 moves on by 16 columns.
+// The matrix descriptor of a tile with rows of 64 halves (128 bytes, with the 128-byte swizzle of
+// TMA), 1024-byte aligned: groups of 8 rows lie 1024 bytes apart. Adding 2 advances it by 16
+// columns.
 __device__ inline uint64_t wgmma_tile(const void* tile) {
   return uint64_t((shared_address(tile) & 0x3FFFF) >> 4) | uint64_t{1} << 16 | uint64_t{64} << 32 |
          uint64_t{1} << 62;
@@ -24,11 +25,11 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 // d (+)= a bT for a of 64 rows, b of 2 * size(d) rows, 16 columns of both. d[4 j + 2 h + i] of lane
 // l of warp w is row 16 w + l / 4 + 8 h, column 8 j + 2 (l % 4) + i.
 //
-// Codes of 8 bits in place of halves, two for each: d (+)= a bT over 32 columns, which are as many
-// bytes, exactly.
+// With int8 codes, two take the place of a half: d (+)= a bT over 32 columns, the same number of
+// bytes, in exact int32 sums.
 //
-// Of n sums: what the operands behind the sums are numbered, the list of the sums in the
-// instruction, and the sums as operands of a kind.
+// Arguments of the macros: the number n of accumulators; the columns of d; the numbers n + 1 and
+// n + 2 of asm operands; the accumulators in the instruction's text; the same as asm operands.
 #define MINFER_WGMMA_OF(T, Sum, kind, options, n, columns, n1, n2, list, sums)               \
   __device__ inline void wgmma(Sum(&d)[n], uint64_t a, uint64_t b, bool accumulate, T) {     \
     asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n2                                    \

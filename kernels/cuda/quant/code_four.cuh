@@ -4,8 +4,8 @@
 
 namespace minfer::cuda {
 
-// Codes of rows g and g + 8 in columns [4 four, 4 four + 4) of a tile: the words that lane
-// (g, four % 4) has in the order of packed_layout.h.
+// The codes of rows g and g + 8 in columns [4 four, 4 four + 4) of a tile: the words of lane (g,
+// four % 4) in packed_layout.h.
 template <int kBits>
 struct CodeFour {
   uint32_t words[kBits / 4];
@@ -23,8 +23,8 @@ struct CodeFour {
     }
   }
 
-  // Code less zero code of row g + 8 h, column 4 four + c. bias: 2^23 + the zero code. An f32 of
-  // that size counts in ones, so all of it is exact.
+  // The code minus the zero code, of row g + 8 h and column 4 four + c. bias: 2^23 + the zero code.
+  // Floats of that size differ by 1, so the result is exact.
   __device__ float centered(int h, int c, float bias) const {
     const int a = c / 2, b = c % 2;
     const uint32_t bytes = kBits == 4 ? words[0] >> (4 * h) & 0x0F0F0F0F : words[a % (kBits / 4)];
@@ -32,7 +32,7 @@ struct CodeFour {
     return __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte)) - bias;
   }
 
-  // Codes less 128 of row g + 8 h, in two's complement, the first column in the lowest byte.
+  // The codes of row g + 8 h minus 128, in two's complement, the first column in the lowest byte.
   __device__ uint32_t less_128(int h) const {
     static_assert(kBits == 8);
     return __byte_perm(words[0], words[1], h == 0 ? 0x5410 : 0x7632) ^ 0x80808080u;

@@ -2,7 +2,7 @@
 #include "kernels/cuda/quant/code_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
-// Operands of the integer tensor cores: rows of codes with a scale each (CodeRows).
+// Makes the operands of the int8 tensor cores: rows of codes with one scale each (CodeRows).
 namespace minfer::cuda {
 namespace {
 
@@ -13,7 +13,7 @@ struct MaxOrNan {
   __device__ float operator()(float a, float b) const { return ptx::max_or_nan(a, b); }
 };
 
-// Four codes, rounded to the nearest, ties to even, the first in the lowest byte.
+// Quantizes four values to the nearest code, ties to even; the first code is in the lowest byte.
 __device__ inline uint32_t pack_four(const float* x, float codes_of_one) {
   uint32_t four = 0;
 #pragma unroll
@@ -25,12 +25,12 @@ __device__ inline uint32_t pack_four(const float* x, float codes_of_one) {
 
 // codes[t] = round(x[t] * (127 / most)), scales[t] = most / 127, most = max |x[t]|
 //
-//   x         [n, dim] T, codes [n, dim] of a byte, rows of whole 16 bytes of x; scales [n]
-//   launch    a block a row, the last row first: what made x ended there, and the product begins
-//             with the first rows
-//   maths     f32. Where x is not finite most is not either, and all codes are 0; a row of zeros
-//             has scale 0. Of rows with nothing above 4e-37, where 127 / most is infinite, codes
-//             mean nothing, and their products are 0 all the same
+//   x         [n, dim] T, rows 16-byte aligned; codes [n, dim] int8; scales [n]
+//   launch    one block per row, the last row first: the kernel that wrote x ended with the last
+//             rows, and the GEMM begins with the first rows
+//   maths     f32. If a row of x is not finite, neither is `most`, and its codes are 0; a row of
+//             zeros has scale 0. If `most` is below 4e-37, 127 / most is infinite and the codes are
+//             meaningless, but results are as good as 0 all the same
 //   moves     3 n dim bytes; x is read twice, the second time from L1
 template <typename T>
 __global__ void __launch_bounds__(kThreads)
@@ -60,7 +60,7 @@ __global__ void __launch_bounds__(kThreads)
   if (threadIdx.x == 0) scales[row] = most / 127;
 }
 
-// A packed matrix (packed_layout.h), and where its rows of codes go.
+// A packed matrix (packed_layout.h), and where its rows of codes are written.
 struct PackedMatrix {
   uint8_t* to;
   float* scales_to;
@@ -69,10 +69,10 @@ struct PackedMatrix {
   const float* mins;  // or null
   int n_rows, in_dim, n_chunks, n_column_tiles, n_units;
   int unit_shift;  // log2 of the columns of a scale
-  int end_warp;    // where the warps of these rows end and those of the next part begin
+  int end_warp;    // the first warp of the next part
   bool scales_are_f32;
 
-  // Of the rows g and g + 8 of a tile of rows.
+  // The scales of rows g and g + 8 of a row tile.
   __device__ float2 scales_of(int row_tile, int unit, int g) const {
     const int64_t at = (int64_t{row_tile} * n_units + unit) * (kTileRows / 2) + g;
     return scales_are_f32 ? static_cast<const float2*>(scales)[at]
@@ -86,7 +86,7 @@ struct PackedMatrix {
 struct PackedMatrices {
   PackedMatrix part[kMaxDequantizeParts];
 
-  // The part that a warp works on, and the number of the warp in it.
+  // Returns the part that a warp works on, and makes `warp` its index within that part.
   __device__ const PackedMatrix& of_warp(int& warp) const {
     int i = 0, first = 0;
     while (warp >= part[i].end_warp) first = part[i++].end_warp;
@@ -95,10 +95,10 @@ struct PackedMatrices {
   }
 };
 
-// scales_to[row] = the largest magnitude that a code of the row could have, over 127
+// scales_to[row] = the largest magnitude that any code of the row could stand for, over 127
 //
-//   launch    a warp takes 16 rows, every fourth unit a lane for two of them
-//   maths     f32, of each unit the lowest and the highest code as dequantize_row() has them
+//   launch    one warp per 16 rows; a lane takes every fourth unit of two of them
+//   maths     f32: the lowest and the highest code of each unit, dequantized as by dequantize_row()
 //   moves     the scales and minimums
 template <int kBits>
 __global__ void __launch_bounds__(kThreads)
@@ -116,7 +116,7 @@ __global__ void __launch_bounds__(kThreads)
   };
   float2 most{0, 0};
 #pragma unroll 8
-  for (int unit = lane % 4; unit < p.n_units; unit += 4) {  // those of padding are 0
+  for (int unit = lane % 4; unit < p.n_units; unit += 4) {  // the scales of padding are 0
     const float2 scale = p.scales_of(warp, unit, g), min = p.mins_of(warp, unit, g);
     most = {most_of(most.x, scale.x, min.x), most_of(most.y, scale.y, min.y)};
   }
@@ -132,14 +132,15 @@ __global__ void __launch_bounds__(kThreads)
   if (row + 8 < p.n_rows) p.scales_to[row + 8] = most.y / 127;
 }
 
-// to[row] = w[row] over scales_to[row], rounded
+// to[row] = round(w[row] / scales_to[row])
 //
-//   to        [n_rows, in_dim] of a byte, in_dim a multiple of 16
+//   to        [n_rows, in_dim] int8, in_dim a multiple of 16
 //   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows, as dequantize_packed_kernel,
-//             the last rows first: eight lanes store 64 adjacent bytes of a row
-//   maths     kIsExact: codes U8 less 128, which is w[row] over its own scale; that goes to
-//             scales_to. Else, by scales_to of row_scales_kernel, values as dequantize_row() has
-//             them, times the reciprocal in f32, to the nearest, ties to even
+//             the last rows first; eight lanes store 64 adjacent bytes of a row
+//   maths     kIsExact: the U8 codes minus 128, which are w[row] over its own scale; that scale is
+//             copied to scales_to. Else values are dequantized as by dequantize_row(), multiplied
+//             in f32 by the reciprocal of scales_to (row_scales_kernel) and rounded to nearest,
+//             ties to even
 //   moves     the codes read, and `to` written once
 template <int kBits, bool kIsExact>
 __global__ void __launch_bounds__(kThreads)
@@ -165,7 +166,7 @@ __global__ void __launch_bounds__(kThreads)
   }
   ptx::copy_async_commit();
 
-  // Of each tile this lane makes columns [8 octet, 8 octet + 8), rows g and g + 8 of two g.
+  // In each tile, this lane unpacks columns [8 octet, 8 octet + 8) of rows g and g + 8, for two g.
   const int octet = lane % 8;
   const auto column_of = [&](int tile) { return (first_tile + tile) * kTileColumns + octet * 8; };
   float2 scales[kTiles][2] = {}, mins[kTiles][2] = {};
@@ -238,7 +239,7 @@ __global__ void __launch_bounds__(kThreads)
   }
 }
 
-// Parts of one launch.
+// The parts of one launch.
 class PartList {
  public:
   void add(const UnpackPart& part, int64_t warps) {
@@ -271,7 +272,7 @@ class PartList {
   int n_warps_ = 0;
 };
 
-// Whether its codes are those of rows as they are.
+// Whether the codes of w need no requantization to be CodeRows.
 bool has_code_rows(const Matrix& w) {
   return w.dtype == DType::U8 && !w.mins && w.group == w.in_dim;
 }

@@ -11,26 +11,26 @@ namespace {
 constexpr int kDequantizeThreads = 256;
 constexpr int kWarps = kDequantizeThreads / 32;
 
-// Rows of a packed matrix, and where they go.
+// Rows of a packed matrix, and where they are written.
 struct PackedRows {
   void* out;
-  const uint4* codes;  // of the whole matrix, as the next two
+  const uint4* codes;  // of the whole matrix, as are scales and mins
   const void* scales;
   const float* mins;  // or null
   int64_t first_row_tile, n_column_tiles, n_units;
   int64_t n_rows;
-  int skipped;  // rows of the first tile in front of the first that is wanted
+  int skipped;  // rows of the first tile in front of the first requested row
   int in_dim, n_chunks;
   int unit_shift;  // log2 of the columns of a scale
-  int end_warp;    // where the warps of these rows end and those of the next part begin
+  int end_warp;    // the first warp of the next part
   bool scales_are_f32;
-  bool stores_words;  // rows of out are whole 16-byte words
+  bool stores_words;  // rows of out are 16-byte aligned
 };
 struct PackedParts {
   PackedRows part[kMaxDequantizeParts];
 };
 
-// Both rounded to T, as the bits of a pair.
+// Rounds both to T, and returns the bits of the pair.
 template <typename T>
 __device__ inline uint32_t round_pair(float first, float second) {
   if constexpr (std::is_same_v<T, __half>) {
@@ -42,15 +42,15 @@ __device__ inline uint32_t round_pair(float first, float second) {
   }
 }
 
-// out[i, column] = w[begin + i, column], of packed codes
+// out[i, column] = w[begin + i, column], for packed codes
 //
 //   out       [n_rows, in_dim] T, row-major, of each part
-//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows: four 16-byte copies a lane,
-//             turned in shared memory so that eight lanes store 128 adjacent bytes of a row.
-//             Weights are read ahead of the wait. The last rows go first: a product begins with the
-//             first, which are then the likeliest to be in L2 still
+//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows: each lane makes four 16-byte
+//             copies to shared memory, from which eight lanes store 128 adjacent bytes of a row.
+//             Weights are read before wait_for_predecessor() (PDL). The last rows go first: the
+//             GEMM begins with the first rows, which are then the likeliest to be still in L2
 //   maths     as dequantize_row() of kernels/base in f32, then one rounding to T
-//   moves     the codes read, marked as the first to leave L2, and out written once
+//   moves     the codes read, and out written once
 template <typename T, int kBits>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
@@ -62,7 +62,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   int part = 0, first_warp = 0;
   while (warp >= parts.part[part].end_warp) first_warp = parts.part[part++].end_warp;
   const PackedRows& p = parts.part[part];
-  const int row_tile = (warp - first_warp) / p.n_chunks;  // of those wanted
+  const int row_tile = (warp - first_warp) / p.n_chunks;  // among the requested rows
   const int first_tile = (warp - first_warp) % p.n_chunks * kTiles;
   const int64_t tiles_before = (p.first_row_tile + row_tile) * p.n_column_tiles + first_tile;
   const int n_tiles = int(min(p.n_column_tiles - first_tile, int64_t{kTiles}));
@@ -77,7 +77,8 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   }
   ptx::copy_async_commit();
 
-  // Of each tile this lane makes columns [8 octet, 8 octet + 8), rows g and g + 8 of two g.
+  // In each tile, this lane dequantizes columns [8 octet, 8 octet + 8) of rows g and g + 8, for two
+  // g.
   const int octet = lane % 8, first_column = first_tile * kTileColumns + octet * 8;
   const bool has_mins = p.mins != nullptr;
   float2 scales[kTiles][2], mins[kTiles][2] = {};
@@ -141,7 +142,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   }
 }
 
-// The same of float weights: a thread converts one number.
+// The same for float weights; a thread converts one element.
 template <typename T>
 __global__ void __launch_bounds__(kDequantizeThreads)
     convert_rows_kernel(T* out, MatrixView w, int64_t begin, int64_t n) {
@@ -153,7 +154,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 
 unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kDequantizeThreads)); }
 
-// Parts of one launch.
+// The parts of one launch.
 class PartList {
  public:
   void add(const DequantizePart& part) {

@@ -10,10 +10,11 @@ namespace {
 
 constexpr int kGatherThreads = 256;
 
-// Four adjacent elements of a row of a table, `column` a multiple of four: of floats, of codes
-// packed for products, and of codes by rows. load() does not branch, so that all that a thread
-// wants is under way at once; floats() makes numbers of what has come. kOfThread of them a thread:
-// with four of floats or two of codes the copies of 8192 rows of 4096 took 2 % longer.
+// Readers of four adjacent elements of a table row, where `column` is a multiple of four: of
+// floats, of codes packed for GEMV, and of row-major codes. load() does not branch, so that all
+// loads of a thread are in flight at once; floats() converts what was loaded. A thread reads
+// kOfThread fours: with four fours of floats, or two of codes, gathering 8192 rows of 4096 took 2 %
+// longer.
 template <typename T>
 struct FloatFours {
   static constexpr int kOfThread = 2;
@@ -29,7 +30,7 @@ struct FloatFours {
   }
 };
 
-// Of a unit: a scale, and a minimum or none.
+// The scale of each unit, and its minimum, if there are any.
 template <typename Scale>
 struct Units {
   struct Raw {
@@ -39,7 +40,7 @@ struct Units {
   const Scale* scales;
   const float* mins;
   int shift;   // log2 of a unit's columns
-  float bias;  // 2^23 and the zero code: see CodeFour::centered()
+  float bias;  // 2^23 + the zero code: see CodeFour::centered()
 
   Units(const MatrixView& table, int unit_shift)
       : scales(static_cast<const Scale*>(table.scales)),
@@ -50,7 +51,7 @@ struct Units {
   __device__ Raw load(int64_t unit) const {
     return {scales[unit], mins == nullptr ? 0 : mins[unit]};
   }
-  // As dequantize_row() of kernels/base, rounding for rounding.
+  // Has the same roundings as dequantize_row() of kernels/base.
   __device__ float value(float code_less_zero, const Raw& raw) const {
     const float x = __fmul_rn(code_less_zero, to_float(raw.scale));
     return mins == nullptr ? x : __fadd_rn(x, raw.min);
@@ -111,7 +112,7 @@ struct FoursByRows {
             units.load(row * units_of_row + (column >> units.shift))};
   }
   __device__ float4 floats(const Raw& raw, int64_t) const {
-    const auto at = [&](int c) {  // an f32 of 2^23 counts in ones
+    const auto at = [&](int c) {  // floats from 2^23 on differ by 1
       const uint32_t byte = kBits == 8 ? uint32_t(c) : uint32_t(c / 2);
       const uint32_t bytes = kBits == 8 ? raw.codes : raw.codes >> (c % 2 * 4) & 0x0F0F;
       const float code = __uint_as_float(__byte_perm(bytes, 0x4B000000, 0x7650 + byte));
@@ -123,12 +124,12 @@ struct FoursByRows {
 
 // out[i, column] = table[ids[i], column]
 //
-//   out       [n, dim] F32, rows of whole 16 bytes
-//   launch    a thread kOfThread fours of a row's columns, 1024 apart, so that a warp's stores have
-//             whole sectors; blocks_of_row blocks of 256 threads a row
+//   out       [n, dim] F32, rows 16-byte aligned
+//   launch    blocks_of_row blocks of 256 threads per row. A thread gathers kOfThread fours of the
+//             row, 1024 columns apart, so that a warp stores whole sectors
 //   maths     as dequantize_row() of kernels/base, exactly
-//   moves     n rows of the table, of packed codes those beside them too, which share their 64
-//             bytes; out
+//   moves     n rows of the table, and out. Packed codes interleave two rows in pieces of 64 bytes,
+//             so that both are read
 template <typename Fours>
 __global__ void __launch_bounds__(kGatherThreads)
     gather_rows_kernel(float* out, const __grid_constant__ Fours table, int dim, const int32_t* ids,
@@ -150,9 +151,9 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// The same of any dim, alignment and groups
+// The same for any dim, alignment and groups
 //
-//   launch    a thread an element, blocks_of_row blocks of 256 a row
+//   launch    blocks_of_row blocks of 256 threads per row; a thread gathers one element
 __global__ void __launch_bounds__(kGatherThreads)
     plain_gather_rows_kernel(float* out, MatrixView table, const int32_t* ids,
                              unsigned blocks_of_row) {
@@ -174,7 +175,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
   const auto blocks_of_row = [&](int64_t columns_of_thread) {
     return narrow<unsigned>(ceil_div(table.in_dim, columns_of_thread * kGatherThreads));
   };
-  const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of codes by rows
+  const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of row-major codes
   if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data) ||
       (table.by_rows && std::popcount(uint64_t(unit)) > 1)) {
     const unsigned n_blocks = blocks_of_row(1);

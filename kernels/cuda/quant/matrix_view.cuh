@@ -8,15 +8,15 @@
 
 namespace minfer::cuda {
 
-// A Matrix of any type as a kernel sees it, an element at a time.
+// A Matrix of any type, for kernels that read single elements.
 struct MatrixView {
   const void* data;
   const void* scales;
   const float* mins;
   int64_t in_dim, group;
   DType dtype, scale_dtype;
-  bool by_rows;         // codes, [out, in], scales and minimums, [out, in / group]; else
-  PackedLayout layout;  // of codes, of which `bits` holds in either case
+  bool by_rows;         // row-major codes [out, in], scales and minimums [out, in / group]
+  PackedLayout layout;  // of packed codes; `bits` is set for row-major codes too
 
   __device__ float scale_at(int64_t i) const {
     return scale_dtype == DType::F16 ? __half2float(static_cast<const __half*>(scales)[i])
@@ -25,8 +25,8 @@ struct MatrixView {
   __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
   __host__ __device__ int zero() const { return mins != nullptr ? 0 : 1 << (layout.bits - 1); }
 
-  // What the code at scale `at` means; as dequantize_row() of kernels/base has it, rounding for
-  // rounding.
+  // The value of a code whose scale is number `at`, with the same roundings as dequantize_row() of
+  // kernels/base.
   __device__ float value(int code, int64_t at) const {
     const float x = __fmul_rn(float(code - zero()), scale_at(at));
     return mins == nullptr ? x : __fadd_rn(x, mins[at]);
@@ -49,7 +49,7 @@ struct MatrixView {
 
 inline bool is_packed(const Matrix& w) { return w.dtype == DType::U4 || w.dtype == DType::U8; }
 
-// Whether one kernel can read both, a row like the other.
+// Whether one launch can read both.
 inline bool same_format(const Matrix& a, const Matrix& b) {
   return a.dtype == b.dtype && a.group == b.group && a.in_dim == b.in_dim &&
          bool(a.mins) == bool(b.mins) &&
@@ -61,8 +61,8 @@ inline PackedLayout layout_of(const Matrix& w) {
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
 }
 
-// log2 of the columns of a unit, a power of two; for 0, the whole row, so large that all are of
-// one.
+// log2 of the columns of a unit, a power of two. For 0 (the whole row), a shift that gives every
+// column unit 0.
 inline int unit_shift_of(int64_t unit) { return unit == 0 ? 31 : std::countr_zero(unsigned(unit)); }
 
 inline MatrixView view_of(const Matrix& w) {

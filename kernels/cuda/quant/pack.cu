@@ -15,8 +15,8 @@ __device__ inline uint32_t code_at(const uint8_t* codes, int bits, int64_t i) {
 // packed[tile][lane word] = codes, in the order of packed_layout.h
 //
 //   packed    whole tiles of 16 rows from first_tile on, 16-byte words
-//   codes    [n_rows, in_dim] U4 or U8, row-major
-//   launch    a thread makes a word of 16 bytes; rows and columns of padding get the zero code
+//   codes     [n_rows, in_dim] U4 or U8, row-major
+//   launch    a thread writes one 16-byte word; padding rows and columns get the zero code
 //   moves     each code read and written once
 __global__ void __launch_bounds__(kPackThreads)
     pack_codes_kernel(uint4* packed, const uint8_t* codes, PackedLayout layout, int64_t n_rows,
@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(kPackThreads)
   uint32_t words[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    // What word i holds: instructions s, pairs a, rows h and columns b; packed_layout.h.
+    // What word i holds: instructions s, pairs a, rows h and columns b of packed_layout.h.
     const int s = bits == 4 ? i : int(piece % 2) * 2 + i / 2;
     const int n_values = 32 / bits;
     for (int v = 0; v < n_values; ++v) {
@@ -65,7 +65,7 @@ __global__ void __launch_bounds__(kPackThreads)
   if (i >= n) return;
   const int64_t at = i / kTileRows;
   const int64_t row = at / layout.n_units * kTileRows + i % 2 * 8 + i % kTileRows / 2;
-  const int64_t column = at % layout.n_units * layout.unit;  // 0 where the row has one scale
+  const int64_t column = at % layout.n_units * layout.unit;  // 0 if the row has one scale
   const bool inside = row < n_rows && column < in_dim;
   packed[i] = inside ? scales[row * (in_dim / group) + column / group] : from_float<S>(0.0f);
 }

@@ -11,28 +11,27 @@
 // How quantized codes lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
 // of mma.m16n8k16, so that the 16-byte words that a lane loads are its own operands.
 //
-//   tile    512 bytes of U4, 1024 of U8; tiles of one 16 rows lie one after the other along
-//   columns,
-//           rows are padded to 16 and columns to 64
-//   lane    (g, t) = (lane / 4, lane % 4) owns rows g and g + 8 and, of each 16 columns, the four
-//           from 4t on: each of the tile's four instructions multiplies 16 adjacent columns
+//   tile    512 bytes of U4, 1024 of U8. The tiles of the same 16 rows follow one another along the
+//           columns; rows are padded to 16 and columns to 64
+//   lane    (g, t) = (lane / 4, lane % 4) owns rows g and g + 8 and, in each 16 columns, the four
+//           from 4t on: each of the tile's four mma instructions covers 16 adjacent columns
 //   U4      32 lanes of 16 bytes; word s is instruction s: nibble 4 b + 2 a + h is row g + 8 h,
 //           column 16 s + 4 t + 2 a + b
-//   U8      2 halves (s / 2) of 32 lanes of 16 bytes; word 2 (s % 2) + a: byte 2 h + b, the same
+//   U8      2 halves (s / 2) of 32 lanes of 16 bytes; word 2 (s % 2) + a: byte 2 h + b is that code
 //   chunk   2048 bytes: 4 tiles of U4, 2 of U8; what a warp multiplies in one step
-//   scales  one for each row and `unit` columns: the largest power of two in the group, at most a
-//           chunk, so that a group which is longer is repeated once a chunk. [16 rows][unit]
-//           [row % 8][row / 8 % 2], columns padded to whole chunks with zeros. A group that is the
-//           whole row has one scale a row. Mins alike, F32
+//   scales  one for each row and unit. A unit has as many columns as the largest power of two that
+//           divides the group, at most a chunk; a group of several units repeats its scale. Order:
+//           [row tile][unit][row % 8][row / 8 % 2]. Columns are padded to whole chunks, with scales
+//           of 0. If the group is the whole row, the row has one scale. Mins are alike, F32
 namespace minfer::cuda {
 
 constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
 
 struct PackedLayout {
   int bits = 4;
-  int unit = 0;  // columns of a scale; 0: the row
+  int unit = 0;  // columns of a scale; 0: the whole row
   int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
-  int64_t n_units = 0;  // of a row, padding included
+  int64_t n_units = 0;  // per row, padding included
 
   MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
   MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
@@ -40,13 +39,13 @@ struct PackedLayout {
   MINFER_HOST_DEVICE int64_t n_code_bytes() const { return n_row_tiles * row_tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
 
-  // Which scale belongs to an element.
+  // The index of the scale of an element.
   MINFER_HOST_DEVICE int64_t scale_index(int64_t row, int64_t column) const {
     const int64_t at = row / kTileRows * n_units + (unit == 0 ? 0 : column / unit);
     return at * kTileRows + row % 8 * 2 + row / 8 % 2;
   }
 
-  // Where a code is: in which byte, and how far it is shifted in it.
+  // The byte that holds a code, and the shift of the code in it.
   struct Place {
     int64_t byte;
     int shift;

@@ -13,13 +13,13 @@ constexpr int kThreads = 1024, kWarps = kThreads / 32;
 static_assert(kWarps == 32, "what warps leave is reduced by one warp");
 static_assert(kMaxTopK <= kThreads, "a thread has a candidate");
 
-// Behind the bound that the threads' best give there are about 46 candidates for 40 of random
-// logits, and 3800 for 1000.
+// With random logits, the bound from the best of each thread leaves about 46 candidates for a top_k
+// of 40, and 3800 for 1000.
 constexpr int kMaxCandidates = 8192;
 constexpr int kSharedBytes = kMaxCandidates * int{sizeof(uint64_t)};
 
-// Keys order as the floats do.
-constexpr uint32_t kLeastKey = 0x00800000;  // of a finite one
+// Keys have the order of the floats.
+constexpr uint32_t kLeastKey = 0x00800000;  // the least key of a finite float
 __device__ uint32_t key_of(float logit) {
   const uint32_t bits = __float_as_uint(logit == 0 ? 0.0f : logit);  // -0 is 0
   return bits >> 31 ? ~bits : bits | 1u << 31;
@@ -28,7 +28,7 @@ __device__ float logit_of(uint32_t key) {
   return __uint_as_float(key >> 31 ? key ^ 1u << 31 : ~key);
 }
 
-// A token with its logit: the larger is the better one, equal logits order by the lower id.
+// A token with its logit: a larger candidate is better; of equal logits the lower id is larger.
 using Candidate = uint64_t;
 __device__ Candidate candidate_of(int id, float logit) {
   return Candidate{key_of(logit)} << 32 | ~uint32_t(id);
@@ -36,14 +36,14 @@ __device__ Candidate candidate_of(int id, float logit) {
 __device__ uint32_t key_of(Candidate candidate) { return uint32_t(candidate >> 32); }
 __device__ TokenId id_of(Candidate candidate) { return TokenId(~uint32_t(candidate)); }
 
-// The logits. Every kThreads-th four of them is a thread's own; the last one may be of fewer.
+// The logits. A thread has every kThreads-th group of four; the last group may be smaller.
 struct Logits {
-  static constexpr int kAtOnce = 8;  // fours that are asked for together
+  static constexpr int kAtOnce = 8;  // groups of four that are loaded together
 
   const float* at;
   int n, n_banned;
   const TokenId* banned;
-  bool has_banned = false;  // among those of this thread
+  bool has_banned = false;  // whether one of this thread's own is banned
 
   __device__ Logits(const float* logits, const TokenChoice& choice)
       : at(logits), n(choice.n_tokens), n_banned(choice.n_banned), banned(choice.banned) {
@@ -58,8 +58,8 @@ struct Logits {
     return found;
   }
 
-  // Of this thread's own: look(logit) as it is, and f(id, logit), ids from low to high, of banned
-  // tokens with -inf; also -inf with ids of no token.
+  // For this thread's own logits: calls look(logit), and f(id, logit) with ids from low to high,
+  // where the logit of a banned token is -inf. It also calls f with -inf for ids that are no token.
   template <typename Look, typename F>
   __device__ void for_each(Look&& look, F&& f) const {
     const int thread = int(threadIdx.x), n_fours = n / 4;
@@ -117,7 +117,8 @@ struct Logits {
   }
 };
 
-// Over the block, all threads of which must call; begins and ends with a barrier.
+// The sum over the block. All threads call it; it has a barrier before and after it writes
+// `scratch`.
 __device__ int block_sum(int value, int (&scratch)[kWarps]) {
   value = __reduce_add_sync(kAllLanes, value);
   __syncthreads();
@@ -126,8 +127,8 @@ __device__ int block_sum(int value, int (&scratch)[kWarps]) {
   return __reduce_add_sync(kAllLanes, scratch[threadIdx.x % 32]);
 }
 
-// A bound that at least k candidates reach: the k-th of the threads' best, its lower bits left out.
-// All threads call; barriers inside.
+// A bound that at least k candidates reach: the k-th best of the threads' best keys, without its
+// lower bits. All threads call it; it has barriers inside.
 __device__ Candidate bound_of(uint32_t best_key, int k) {
   uint32_t bound = 0;
   for (int bit = 31; bit >= 12; --bit) {
@@ -137,8 +138,8 @@ __device__ Candidate bound_of(uint32_t best_key, int k) {
   return Candidate{max(bound, kLeastKey)} << 32;
 }
 
-// The k-th candidate, where `bound` is finite and one that more than k reach. All threads call;
-// barriers inside.
+// The k-th candidate. `bound` is finite, and more than k candidates reach it. All threads call it;
+// it has barriers inside.
 __device__ Candidate kth_candidate(const Logits& logits, Candidate bound, int k,
                                    int (&scratch)[kWarps]) {
   Candidate kth = 0;
@@ -155,15 +156,15 @@ __device__ Candidate kth_candidate(const Logits& logits, Candidate bound, int k,
   return kth;
 }
 
-// Threads that have a candidate, and the candidates found so far.
+// The threads that have a candidate, and the number of candidates found so far.
 struct Found {
   int owners[kThreads];
   int n_owners, n;
 };
 
-// Puts the candidates that reach the bound in shared memory, in no order, as far as there is room,
-// and returns their number, or one above kMaxCandidates. The block shares what those threads own
-// that have one. All threads call; ends with a barrier.
+// Stores the candidates that reach the bound in shared memory, in no order, as far as there is
+// room. Returns their number, or one above kMaxCandidates. The block divides the logits of those
+// threads that have a candidate among all threads. All threads call it; it ends with a barrier.
 __device__ int collect(Candidate* candidates, const Logits& logits, uint32_t best_key,
                        Candidate bound, Found& found) {
   const int thread = int(threadIdx.x);
@@ -171,7 +172,7 @@ __device__ int collect(Candidate* candidates, const Logits& logits, uint32_t bes
   __syncthreads();
   if (best_key >= key_of(bound)) found.owners[atomicAdd(&found.n_owners, 1)] = thread;
   __syncthreads();
-  const int fours = (logits.n + 4 * kThreads - 1) / (4 * kThreads);  // of a thread, at most
+  const int fours = (logits.n + 4 * kThreads - 1) / (4 * kThreads);  // groups of a thread, at most
   bool has_room = true;
 #pragma unroll 1
   for (int i = thread; i < found.n_owners * fours && has_room; i += kThreads) {
@@ -192,7 +193,7 @@ __device__ int collect(Candidate* candidates, const Logits& logits, uint32_t bes
   return found.n;
 }
 
-// Best first; size is a power of 2. `sync` is a barrier of the n_threads that call.
+// Sorts best first; size is a power of 2. `sync` is a barrier of the n_threads that call.
 template <typename Sync>
 __device__ void bitonic_sort(Candidate* candidates, int size, int n_threads, Sync&& sync) {
   for (int width = 2; width <= size; width *= 2) {
@@ -210,7 +211,7 @@ __device__ void bitonic_sort(Candidate* candidates, int size, int n_threads, Syn
   }
 }
 
-// All threads call; ends with a barrier.
+// Sorts n candidates best first. All threads call it; it ends with a barrier.
 __device__ void sort(Candidate* candidates, int n) {
   int size = 2;
   while (size < n) size *= 2;
@@ -224,9 +225,9 @@ __device__ void sort(Candidate* candidates, int n) {
   }
 }
 
-// Which rank is drawn, of k: one thread adds up, in the order of rank, so that sums have the bits
-// of the sampler's. No loop ends early, for the sake of loads ahead: sums never fall, weights never
-// rise with the rank and `left` never rises, so that what is counted is a beginning.
+// The rank that is drawn, of k. One thread adds in the order of rank, so that sums have the bits of
+// the sampler's. No loop ends early, so that loads run ahead: as sums never fall, weights never
+// rise with the rank, and `left` never rises, the ranks that are counted are the first ones.
 __device__ int draw_rank(const double* weights, const double* tempered, int k,
                          const TokenChoice& choice, double draw) {
   int n = k;
@@ -248,7 +249,7 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
   double total = 0;
 #pragma unroll 8
   for (int i = 0; i < n; ++i) total += tempered[i];
-  double left = __dmul_rn(draw, total);  // not fused with the subtraction behind it
+  double left = __dmul_rn(draw, total);  // not fused with the subtraction below
   int rank = 0;
 #pragma unroll 8
   for (int i = 0; i + 1 < n; ++i) {
@@ -258,16 +259,18 @@ __device__ int draw_rank(const double* weights, const double* tempered, int k,
   return rank;
 }
 
-// chosen = argmax of the logits; with a temperature one drawn from the best top_k, of those the
-// first whose probabilities reach top_p, of those the ones of at least min_p of the best one's, by
-// weights exp((logit - best) / temperature): Sampler of engine/sampler.h without penalties
+// chosen = argmax of the logits. With a temperature, it is drawn by weights exp((logit - best) /
+// temperature) from the best top_k, of those from the first whose probabilities reach top_p, and of
+// those from the ones with at least min_p times the probability of the best: Sampler of
+// engine/sampler.h without penalties
 //
 //   logits   [n_tokens] F32, aligned to 16 bytes
-//   launch   one block of 1024 threads. The best of each give a bound for the k-th of all; what
-//            reaches it, mostly a few more than k, is collected and sorted in shared memory. Where
-//            that is too much (equal logits) the k-th is searched for bit by bit: 40 to 60 passes
-//   maths    comparisons exact; weights and their sums in double, summed in the order of rank
-//   moves    4 n_tokens bytes, from L2, once, and again what threads with a candidate have
+//   launch   one block of 1024 threads. The best of each thread give a bound for the k-th of all;
+//            what reaches it, mostly a few more than k, is collected and sorted in shared memory.
+//            If that is too much (equal logits), the k-th is searched for bit by bit, in 40 to 60
+//            passes
+//   maths    comparisons are exact; weights and their sums are double, added in the order of rank
+//   moves    4 n_tokens bytes from L2 once, and the logits of threads with a candidate again
 __global__ void __launch_bounds__(kThreads, 1)
     choose_token_kernel(const float* logits, const TokenChoice* choice_in_memory, StepInput* input,
                         uint32_t epochs_per_step, TokenId* chosen) {
@@ -288,7 +291,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   float best = -INFINITY, zero = 0;
   int best_id = -1;
   all.for_each(
-      // 0 while all are finite, else NaN
+      // zero: 0 while all logits are finite, else NaN
       [&](float logit) { zero = fmaf(logit, 0, zero); },
       [&](int id, float logit) {
         if (logit > best) {
@@ -300,7 +303,7 @@ __global__ void __launch_bounds__(kThreads, 1)
 
   TokenId id = -1;
   if (__syncthreads_or(zero != 0)) {
-    // -1 says so
+    // id stays -1
   } else if (choice.temperature == 0) {
     const uint32_t key = __reduce_max_sync(kAllLanes, best_key);
     const int lowest = int(__reduce_min_sync(kAllLanes, best_key == key ? uint32_t(best_id) : ~0u));
@@ -369,13 +372,13 @@ std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t 
 
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
                   StepInput* input, uint32_t epochs_per_step, TokenId* chosen) {
-  // The largest carve-out, which is that of the step in front: a change takes time.
+  // The largest carve-out, as the step before it has: changing it takes time.
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(choose_token_kernel,
                                          cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared));
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(
       choose_token_kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedBytes));
-  // Not by launch(): the kernel in front may be a cooperative one.
+  // Not by launch(), which uses PDL: the kernel in front may be a cooperative one.
   choose_token_kernel<<<1, kThreads, kSharedBytes, stream>>>(logits, choice, input, epochs_per_step,
                                                              chosen);
   MINFER_CUDA_CHECK(cudaGetLastError());

@@ -12,8 +12,8 @@ namespace minfer::cuda {
 
 constexpr int kMaxTopK = 1024, kMaxBanned = 16;
 
-// A DecodeSampling as the kernel reads it, from device memory, so that a captured graph serves for
-// all.
+// A DecodeSampling as the kernel reads it, from device memory, so that one captured graph serves
+// for every setting.
 struct TokenChoice {
   uint64_t seed, draw_at_zero;  // position p takes draw number draw_at_zero + p, modulo 2^64
   float temperature, top_p, min_p;
@@ -22,20 +22,21 @@ struct TokenChoice {
   TokenId banned[kMaxBanned];
 };
 
-// For a run whose first token is evaluated at `pos`; none where the kernel cannot: vocab_size
-// logits, 1 to kMaxTopK candidates, at most kMaxBanned tokens banned and not all.
+// The choice for a run whose first token is evaluated at `pos`. Null if the kernel cannot compute
+// it: it takes at most vocab_size logits, 1 to kMaxTopK candidates, and at most kMaxBanned banned
+// tokens, not all of them.
 std::optional<TokenChoice> token_choice(const DecodeSampling& sampling, int64_t vocab_size,
                                         int64_t pos);
 
-// Epochs count up from 1 by n a step (0: a step has none), and start again where those of a step
-// would not stay below 65536.
+// Epochs count up from 1 by n each step (0: a step uses none). They start again at 1 if those of
+// the next step would not stay below 65536.
 __host__ __device__ inline uint32_t epoch_after(uint32_t epoch, uint32_t n) {
   return epoch + 2 * n > 65536 ? 1 : epoch + n;
 }
 
-// Chooses from `logits` [n_tokens] F32, aligned to 16 bytes, the token behind the step of *input,
-// writes it to chosen[pos % 2], in pinned memory of the host, and makes *input that of the step
-// which evaluates it. Where a logit is not finite, chosen is -1 and the input a token 0.
+// Chooses the token after the step of *input from `logits` [n_tokens] F32, aligned to 16 bytes.
+// Writes it to chosen[pos % 2], in pinned host memory, and makes *input the input of the step that
+// evaluates it. If a logit is not finite, chosen is -1 and that input has token 0.
 void choose_token(cudaStream_t stream, const float* logits, const TokenChoice* choice,
                   StepInput* input, uint32_t epochs_per_step, TokenId* chosen);
 

@@ -9,8 +9,8 @@
 #include "tests/support/cuda_tensors.h"
 #include "tests/support/test_pages.h"
 
-// What tests of attention on a card share: caches, the turned and rounded rows that go into them,
-// and the bound on a row of attention.
+// What tests of attention on a card have in common: caches, the rotated and rounded rows that go
+// into them, and the error bound of a row of attention.
 namespace minfer::test {
 
 struct Heads {
@@ -22,8 +22,8 @@ inline std::ostream& operator<<(std::ostream& out, const Heads& h) {
 
 inline float scale_of(const Heads& h) { return 1 / std::sqrt(float(h.head_dim)); }
 
-// A cache on the card whose pages lie in no order, and the values that it holds, random in every
-// row: on the host as on the card.
+// A cache on the card whose pages are in random order, and its values on the host. Every row has
+// random values, on the host and on the card alike.
 struct TestCache {
   TestCache(uint64_t seed, DType dtype, const Heads& heads, int64_t n_positions)
       : pages(n_positions), table(cuda::allocate_device(DType::F32, {std::ssize(pages.pages)})) {
@@ -62,7 +62,7 @@ struct TestCache {
 
   const int32_t* pages_on_card() const { return static_cast<const int32_t*>(table.view().data); }
   cuda::CachePlace at(int64_t pos) const { return {pages_on_card(), std::ssize(pages.pages), pos}; }
-  // Of all rows, on the host and on the card.
+  // The index of a row among all rows, on the host and on the card.
   int64_t row(int64_t head, int64_t pos) const { return pages.row(layer.n_kv_heads, head, pos); }
 
   void restore() {
@@ -77,8 +77,8 @@ struct TestCache {
     copy(layer.value_scales, value_scales);
   }
 
-  // On the card positions from `begin` on, and the pages of nobody, become bytes of 0xFF: NaN, or
-  // code 255 with a scale of NaN.
+  // Fills, on the card, the positions from `begin` on and the unused pages with bytes of 0xFF: NaN,
+  // or code 255 with a scale of NaN.
   void poison(int64_t begin) const {
     for (const DeviceTensor* x :
          {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
@@ -91,7 +91,7 @@ struct TestCache {
       });
     }
   }
-  // The same of whole pages in front of a position.
+  // The same for whole pages before a position.
   void poison_pages_before(int64_t end) const {
     for (int64_t i = 0; i < end / kPagePositions; ++i) {
       for (const DeviceTensor* x :
@@ -104,7 +104,7 @@ struct TestCache {
       }
     }
   }
-  // One of the host's tensors so.
+  // A copy of one of the host tensors, poisoned in the same way.
   HostTensor poisoned(const HostTensor& host, int64_t begin) const {
     HostTensor copy(host.view().dtype, host.view().shape);
     std::memcpy(copy.view().data, host.view().data, size_t(host.view().n_bytes()));
@@ -134,7 +134,7 @@ struct TestCache {
     return x;
   }
 
-  // The same of every head.
+  // The same for every head.
   std::vector<float64::Values> all_head_values(bool is_k, int64_t n_rows) const {
     std::vector<float64::Values> values;
     for (int64_t head = 0; head < layer.n_kv_heads; ++head) {
@@ -151,8 +151,8 @@ struct TestCache {
  private:
   int64_t n_rows_in_all() const { return layer.n_pages * layer.n_kv_heads * kPagePositions; }
 
-  // f(first row of the first head, rows) for each page that has rows behind `begin`, or is
-  // nobody's.
+  // Calls f(first row of the first head, rows) for each page that is unused or has rows from
+  // `begin` on.
   template <typename F>
   void for_each_unused(int64_t begin, const F& f) const {
     const auto first_row = [&](int64_t page) { return page * layer.n_kv_heads * kPagePositions; };
@@ -165,10 +165,10 @@ struct TestCache {
   }
 };
 
-// What of a U8 cache passes through F16 before it is multiplied.
+// Which values of a U8 cache are rounded to F16 before they are multiplied.
 enum class Through { Nothing, ValuesF16, KeysAndValuesF16 };
 
-// One row of attention in float64, and how far from it the card may be.
+// One row of attention in float64, and the error bounds of the card.
 struct AttentionRow {
   float64::Values out, bounds;
 
@@ -178,16 +178,16 @@ struct AttentionRow {
   }
 };
 
-// q at position `last` over keys 0 ... last.
+// Attention of q at position `last` over keys 0 ... last.
 //
-// A product of f16 is exact in f32; tensor cores may truncate their sums, so a score is off by 2 u
-// for each of head_dim terms, its distance from the maximum by twice that and 4 u of itself, the
-// weight by 4 u more. Sums over n keys, weighted or not, are off by 2 u for each key and the
-// factors between their blocks, of 16 keys or more, by 4 u. A weight rounded to F16 is off by 2^-11
-// of itself or by 2^-25, of which there are at most n for a total of 1 or more; so is a value that
-// passes from U8 through F16. A key that does so moves a score by 2^-11 of the sum of its terms'
-// magnitudes, or by 2^-25 |q| where it is subnormal, and the share of a weight in the total by the
-// exponential of twice that. Then one rounding of the output.
+// The errors: a product of f16 is exact in f32. Tensor cores may truncate their sums, so a score
+// errs by 2 u for each of head_dim terms, its distance from the maximum by twice that and 4 u of
+// itself, and the weight by 4 u more. Sums over n keys, weighted or not, err by 2 u for each key,
+// and the factors between their blocks of 16 or more keys by 4 u. Rounding a weight to F16 errs by
+// 2^-11 of it, or by 2^-25, at most n times for a total weight of 1 or more; so does rounding a
+// value of U8 to F16. Rounding a key of U8 to F16 moves a score by 2^-11 of the sum of its terms'
+// magnitudes, or by 2^-25 |q| if the key is subnormal, and a weight relative to the total by the
+// exponential of twice that. Then the output is rounded once.
 inline AttentionRow attention_row(const float64::Values& q, const float64::Values& k,
                                   const float64::Values& v, const Heads& heads, int64_t last,
                                   DType out_dtype, Through through) {
@@ -215,7 +215,7 @@ inline AttentionRow attention_row(const float64::Values& q, const float64::Value
   return row;
 }
 
-// Expects such a row. Where `errors` are wanted it is added to them.
+// Expects such a row. If `errors` is not null, adds the row to it.
 inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
                        const Heads& heads, int64_t last, DType out_dtype, Through through,
                        const float* got, const std::string& what, PlainErrors* errors = nullptr) {
@@ -236,16 +236,16 @@ inline float64::Values row_of(const HostTensor& x, int64_t row) {
   return values;
 }
 
-// The last `window` positions of those up to `last`; 0: all.
+// The rows of the last `window` positions up to `last`, or of all if window is 0.
 inline float64::Values seen_rows(const float64::Values& rows, int64_t head_dim, int64_t last,
                                  int64_t window) {
   const int64_t from = window == 0 ? 0 : std::max<int64_t>(0, last + 1 - window);
   return {rows.begin() + from * head_dim, rows.begin() + (last + 1) * head_dim};
 }
 
-// Expects such rows of what a prefill has left in poisoned memory: those of `rows`, which are pairs
-// of a token and a head, no NaN in any other, and behind the last of n_tokens nothing written. k
-// and v: of each key/value head.
+// Expects the result of a prefill into poisoned memory: correct rows in `rows`, which are pairs of
+// token and head; no NaN in any other row; nothing written after the last of n_tokens. k and v have
+// the values of each key/value head.
 inline void expect_prefill(const HostTensor& got, const HostTensor& q,
                            std::span<const float64::Values> k, std::span<const float64::Values> v,
                            const Heads& h, int64_t pos, int64_t n_tokens, Through through,
@@ -283,7 +283,7 @@ inline HostTensor angles(int64_t max_seq_len, int64_t rotary_dim) {
   return table;
 }
 
-// A row of x in f32, turned as rotate.cuh says: the same bits.
+// A row of x in f32, rotated as in rotate.cuh, with the same bits.
 inline std::vector<float> rotated_row(const HostTensor& x, int64_t row, int64_t head_dim,
                                       const HostTensor* table, int64_t pos) {
   std::vector<float> out;

@@ -9,8 +9,9 @@ namespace {
 using DecodeParam = std::tuple<Heads, DType, DType>;
 class Decode : public testing::TestWithParam<DecodeParam> {};
 
-// The launcher's choice, and others: one block alone at any length, a few with many positions each,
-// more blocks than shares, shares of a single step, and more of them than one batch of the merge.
+// The launcher's choice of splits, and others: one block at any length; a few blocks with many
+// positions each; more blocks than slices; slices of a single step; more slices than one batch of
+// the merge.
 std::vector<cuda::attention::DecodeSplits> splits_of(const Heads& h, int64_t capacity) {
   return {cuda::attention::decode_splits(1, h.n_heads, h.n_kv_heads, capacity),
           {1, 256, 128},
@@ -40,10 +41,10 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
   }
   const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
 
-  PlainErrors errors;  // of all positions: roundings of one may happen to be small
+  PlainErrors errors;  // over all positions: the errors of one may be small by chance
   for (int pos : {0,   1,   15,  16,  17,  31,  32,  63,   64,   127,  128,  129,
                   255, 256, 257, 383, 384, 500, 511, 1024, 1999, 4095, 4096, 4099}) {
-    if (pos > 1000 && pos < 4099 && h.n_heads > 16) continue;  // float64 takes its time
+    if (pos > 1000 && pos < 4099 && h.n_heads > 16) continue;  // float64 is slow
     const Shape q_shape{1, h.n_heads, h.head_dim}, kv_shape{1, h.n_kv_heads, h.head_dim};
     const HostTensor q = random_normal(uint64_t(pos) + 7, q_shape, dtype, 2);
     const HostTensor k = random_normal(uint64_t(pos) + 8, kv_shape, dtype);
@@ -52,8 +53,8 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
     const DeviceTensor out = poisoned_device(dtype, {1, h.n_heads + 1, h.head_dim});
     MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
     const int64_t head_step = h.n_heads > 16 ? 11 : 1;
-    std::map<int64_t, AttentionRow> rows;  // by head: float64 takes its time, so not of all of many
-    // The first choice is what the launcher makes; of the others only the output is looked at.
+    std::map<int64_t, AttentionRow> rows;  // by head; with many heads, only some: float64 is slow
+    // The first choice is the launcher's; for the others, only the output is checked.
     for (size_t choice = 0; choice < all_splits.size(); ++choice) {
       const DeviceTensor& workspace = workspaces[choice];
       MINFER_CUDA_CHECK(cudaMemset(out.view().data, 0xFF, size_t(out.view().n_bytes())));
@@ -93,7 +94,8 @@ TEST_P(Decode, MatchesFloat64AndAppendsExactly) {
       for (int64_t i = 0; i < counter_bytes; ++i)
         ASSERT_EQ(static_cast<const uint8_t*>(counters.view().data)[i], 0) << where;
 
-      // Row pos is as it should be, the rows before are as they were, those behind still poisoned.
+      // Row pos is correct, the rows before it are unchanged, and those after it are still
+      // poisoned.
       if (choice == 0) {
         for (int64_t head = 0; head < h.n_kv_heads; ++head) {
           const int64_t at = cache.row(head, pos);
@@ -144,8 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                         Heads{12, 1, 96}, Heads{16, 2, 16}, Heads{3, 1, 255}, Heads{8, 1, 256}),
         testing::Values(DType::F16, DType::BF16), testing::Values(DType::F16, DType::U8)));
 
-// Sequences at positions and with lengths of their own, in pages of one cache: to the bit what each
-// gives alone with as many splits.
+// Sequences with different positions in pages of one cache: each gives the same bits as alone with
+// as many splits.
 TEST(DecodeOfSequences, EachIsAsAlone) {
   MINFER_NEEDS_CUDA();
   constexpr int64_t kMaxSeqLen = 1500;
@@ -201,8 +203,8 @@ TEST(DecodeOfSequences, EachIsAsAlone) {
   }
 }
 
-// Windows in every kind of cache, whole and not, split and not; pages behind them are somebody
-// else's.
+// Windows in every kind of cache, whole and cut off, with splits and without. The pages before a
+// window belong to other sequences.
 TEST(DecodeOfWindows, MatchFloat64) {
   MINFER_NEEDS_CUDA();
   constexpr int64_t kMaxSeqLen = 1300;
@@ -268,8 +270,8 @@ TEST(DecodeOfWindows, MatchFloat64) {
   }
 }
 
-// Rings that go round many times: with few splits, as where all heads of a model share the card,
-// and with many.
+// The ring of stages wraps around many times: with few splits, as when all heads of a model share
+// the card, and with many.
 TEST(DecodeOfLongCache, MatchesFloat64) {
   MINFER_NEEDS_CUDA();
   constexpr Heads kHeads{4, 2, 128};

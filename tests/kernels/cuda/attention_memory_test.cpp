@@ -2,7 +2,7 @@
 
 #include "tests/kernels/cuda/attention_cases.h"
 
-// What attention of a prompt takes of a card's memory besides its arguments.
+// How much of a card's memory the attention of a prompt takes besides its arguments.
 namespace minfer::test {
 namespace {
 
@@ -27,9 +27,9 @@ int64_t free_bytes() {
   return int64_t(free);
 }
 
-// Bytes that the causal prefill of so many tokens takes, its workspace among them. It runs from a
-// graph, so that nothing is given back unseen: while a graph is captured cudaMalloc fails, and what
-// a graph allocates for itself the card keeps.
+// The bytes that causal prefill of n_tokens takes, with its workspace. It runs from a graph, so
+// that no memory is allocated and freed unnoticed: cudaMalloc fails during a capture, and the card
+// keeps what a graph allocates.
 int64_t bytes_taken(DType cache_dtype, int64_t n_tokens) {
   KvLayer cache;
   cache.n_kv_heads = kHeads.n_kv_heads;
@@ -80,10 +80,10 @@ TEST_P(PrefillMemory, WorkspaceIsLinearInTheCapacity) {
   EXPECT_EQ(of(32768), 4 * of(8192));
 }
 
-// All scores of 8192 tokens at once would be 4 GB of halves.
+// The scores of 8192 tokens would take 4 GB of halves all at once.
 TEST_P(PrefillMemory, IsSmallAndLinearInTheLength) {
   MINFER_NEEDS_CUDA();
-  constexpr int64_t kOfTheDriver = 32 << 20;  // for code and graphs, whatever the length
+  constexpr int64_t kOfTheDriver = 32 << 20;  // for code and graphs, at any length
   const int64_t of_8192 = bytes_taken(GetParam(), 8192);
   RecordProperty("bytes_of_8192", cat(of_8192));
   EXPECT_LE(of_8192, 200'000'000);

@@ -6,7 +6,7 @@ namespace {
 
 enum class Path { Launcher, Mma };
 
-// The workspace that the launcher wants for this cache, if any.
+// The workspace that the launcher needs for this cache, if any.
 DeviceTensor workspace_of(const KvLayer& cache) {
   const int64_t n_bytes = cuda::attention_prefill_workspace(cache.dtype, cache.n_kv_heads,
                                                             cache.head_dim, cache.n_pages);
@@ -19,17 +19,17 @@ void prefill(Path path, Tensor out, Tensor q, const TestCache& cache, int64_t po
     const DeviceTensor workspace = workspace_of(cache.layer);
     cuda::attention_prefill(nullptr, out, q, cache.layer, cache.at(pos), scale, window,
                             workspace.view().data);
-    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // the workspace goes
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // before the workspace is freed
   } else {
     cuda::attention::prefill_mma(nullptr, out, q, cache.layer, cache.at(pos), scale, window);
   }
 }
 
-// What of the cache that path brings through F16.
+// Which values of a U8 cache this path rounds to F16.
 Through through(Path path, const KvLayer& cache, int64_t n_tokens) {
   if (cache.dtype != DType::U8) return Through::Nothing;
   if (path == Path::Mma) return Through::ValuesF16;
-  if (n_tokens <= cuda::kMaxMatvecTokens) return Through::Nothing;
+  if (n_tokens <= cuda::kMaxGemvTokens) return Through::Nothing;
   return cuda::attention::has_prefill_wgmma(cache.head_dim) ? Through::KeysAndValuesF16
                                                             : Through::ValuesF16;
 }
@@ -44,7 +44,7 @@ class Prefill : public testing::TestWithParam<PrefillParam> {
   Path path() const { return std::get<2>(GetParam()).second; }
 };
 
-// Some rows: the ends, the ends of tiles, and others; every head in turn.
+// Some rows: the first and last ones, those at edges of tiles, and others; the heads take turns.
 std::vector<std::pair<int64_t, int64_t>> sampled_rows(int64_t n_tokens, int64_t n_heads) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   int64_t head = 0;
@@ -81,8 +81,8 @@ TEST_P(Prefill, MatchesFloat64) {
   }
 }
 
-// Windows smaller and larger than a tile and than a page, from positions where they are whole and
-// where they are not; the pages behind them belong to somebody else.
+// Windows smaller and larger than a tile and a page, at positions where they are whole and where
+// they are cut off. The pages before a window belong to other sequences.
 TEST_P(Prefill, WindowsMatchFloat64) {
   MINFER_NEEDS_CUDA();
   constexpr int64_t kCapacity = 811, kMostTokens = 300;
@@ -147,13 +147,13 @@ INSTANTIATE_TEST_SUITE_P(
         testing::Values(std::pair(DType::F16, Path::Launcher), std::pair(DType::F16, Path::Mma),
                         std::pair(DType::U8, Path::Launcher), std::pair(DType::U8, Path::Mma))));
 
-// ---- few queries over a long cache of U8
-// ----------------------------------------------------------
+// ---- few queries over a long U8 cache -----------------------------------------------------------
 
 class FewQueries : public testing::TestWithParam<std::tuple<Heads, DType>> {};
 
 // Positions at the edges of splits and tiles, so that the last split has positions that the first
-// query does not see, or one position alone; the same bits each time, whatever the memory held.
+// query does not see, or a single position. The bits are the same each time, whatever the workspace
+// held.
 TEST_P(FewQueries, MatchFloat64) {
   MINFER_NEEDS_CUDA();
   const auto& [h, dtype] = GetParam();
@@ -179,7 +179,7 @@ TEST_P(FewQueries, MatchFloat64) {
         }
         got = std::move(result);
       }
-      std::vector<std::pair<int64_t, int64_t>> rows;  // float64 takes its time
+      std::vector<std::pair<int64_t, int64_t>> rows;  // not all: float64 is slow
       for (int64_t t = 0; t < n_tokens; ++t) rows.emplace_back(t, (pos + 5 * t) % h.n_heads);
       PlainErrors errors;
       ASSERT_NO_FATAL_FAILURE(
@@ -195,10 +195,9 @@ INSTANTIATE_TEST_SUITE_P(Heads, FewQueries,
                                                           Heads{2, 2, 256}, Heads{3, 1, 37}),
                                           testing::Values(DType::F16, DType::BF16)));
 
-// ---- caches of U8 as F16
-// --------------------------------------------------------------------------
+// ---- U8 caches as F16 --------------------------------------------------------------------------
 
-// The value of a cached code as F16: one product in f32, one rounding more.
+// The value of a cached code as F16: one multiplication in f32, then one rounding.
 f16 as_half(const TestCache& cache, bool is_k, int64_t i) {
   const HostTensor& codes = is_k ? cache.keys : cache.values;
   const HostTensor& scales = is_k ? cache.key_scales : cache.value_scales;
@@ -213,12 +212,13 @@ TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
     for (int64_t kv_len : {1, 2, 9, 63, 64, 300, 511, 810, 811}) {
       TestCache cache(1, DType::U8, h, kCapacity);
       cache.key_scales.as<float>()[0] = 0;      // a row of zeros
-      cache.key_scales.as<float>()[1] = 3e-9f;  // subnormal and lost
-      cache.value_scales.as<float>()[0] = 600;  // to infinity
+      cache.key_scales.as<float>()[1] = 3e-9f;  // its values are subnormal or 0 in F16
+      cache.value_scales.as<float>()[0] = 600;  // its values overflow to infinity
       cache.restore();
       cache.poison(kv_len);
       const Shape shape{pages_for(kv_len), h.n_kv_heads, kPagePositions, h.head_dim};
-      // A row more than there are; and of the last page those behind kv_len stay.
+      // One row more than there are. It stays poisoned, and so do the rows from kv_len on in the
+      // last page.
       const DeviceTensor both = poisoned_device(DType::F16, {2 * shape.n_elements() + h.head_dim});
       const Tensor keys{both.view().data, DType::F16, shape};
       const Tensor values{static_cast<f16*>(both.view().data) + shape.n_elements(), DType::F16,
@@ -241,7 +241,7 @@ TEST(CudaDequantizeKv, IsThatOfTheHostBitForBit) {
   }
 }
 
-// Through the workspace a U8 cache gives the bits of an F16 cache that holds its values.
+// With a workspace, a U8 cache gives the same bits as an F16 cache that holds its values.
 TEST(PrefillU8, IsThatOfItsValuesInF16) {
   MINFER_NEEDS_CUDA();
   for (const Heads& h : {Heads{1, 1, 64}, Heads{8, 2, 128}, Heads{8, 1, 80}, Heads{9, 3, 96}}) {
@@ -259,7 +259,7 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
     for (DType dtype : {DType::F16, DType::BF16}) {
       const Shape shape{kCapacity, h.n_heads, h.head_dim};
       const DeviceTensor q = to_device(random_normal(9, shape, dtype, 2));
-      // Chunks of one prompt, of which the workspace holds more each time.
+      // Chunks of one prompt: with each, the workspace holds more positions.
       const DeviceTensor got = poisoned_device(dtype, shape), want = poisoned_device(dtype, shape);
       int64_t pos = 0;
       for (int64_t n : {9, 128, 300, 17, 512, 401, 133}) {
@@ -279,7 +279,7 @@ TEST(PrefillU8, IsThatOfItsValuesInF16) {
 
 class PrefillLong : public testing::TestWithParam<std::tuple<Heads, int64_t, DType>> {};
 
-// Of each key/value head: the ends, the edges of tiles and some rows at random.
+// For each key/value head: the first and last rows, edges of tiles, and some random rows.
 std::vector<std::pair<int64_t, int64_t>> rows_of_long(int64_t n_tokens, const Heads& h) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   std::mt19937_64 engine(3);
@@ -301,8 +301,8 @@ TEST_P(PrefillLong, MatchesFloat64) {
   const auto rows = rows_of_long(n_tokens, h);
   const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, DType::F16, 2);
   TestCache cache(1, cache_dtype, h, n_tokens + 100);
-  // One key of thousands would be lost in the bound. So the last key that a row may see has a large
-  // share in it, and the next one would have.
+  // The bound would hide an error in one key of thousands. So the last key that a row may see has a
+  // large weight, and so would the next key.
   for (const int64_t behind : {1, 0}) {
     for (const auto& [t, head] : rows) {
       if (t + behind == n_tokens) continue;
@@ -329,8 +329,7 @@ INSTANTIATE_TEST_SUITE_P(Lengths, PrefillLong,
                                          std::tuple(Heads{8, 2, 128}, 32768, DType::F16),
                                          std::tuple(Heads{8, 2, 128}, 32768, DType::U8)));
 
-// ---- rotation, append
-// ----------------------------------------------------------------------------
+// ---- rotation and append -----------------------------------------------------------------------
 
 TEST(CudaRope, IsThatOfTheHostBitForBit) {
   MINFER_NEEDS_CUDA();
@@ -407,7 +406,7 @@ TEST(CudaKvAppend, RoundsEachRowAndLeavesTheRest) {
   }
 }
 
-// Codes cannot say that a key is no number: the row's scale does.
+// Codes cannot represent NaN, so the scale of the row becomes NaN.
 TEST(CudaKvAppend, KeepsThatAKeyIsNotANumber) {
   MINFER_NEEDS_CUDA();
   const Heads h{1, 1, 128};
@@ -422,7 +421,7 @@ TEST(CudaKvAppend, KeepsThatAKeyIsNotANumber) {
   EXPECT_TRUE(std::isfinite(scales.at(cache.row(0, 2))));
 }
 
-// Of shapes that one launch does, and of others.
+// Shapes that one launch can compute, and others.
 TEST(CudaRopeAppend, HasTheBitsOfRopeAndAppend) {
   MINFER_NEEDS_CUDA();
   struct Case {

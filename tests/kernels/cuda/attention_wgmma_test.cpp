@@ -1,7 +1,7 @@
 #include "kernels/cuda/attention/prefill.h"
 #include "tests/kernels/cuda/attention_cases.h"
 
-// The kernel for Hopper cards by itself, in cases small enough for the CPU (emulated/).
+// Tests only the kernel for Hopper cards, in cases small enough for the CPU (emulated/).
 namespace minfer::test {
 namespace {
 
@@ -10,7 +10,7 @@ struct WgmmaCase {
   DType q_dtype, out_dtype;
 };
 
-// Of each head every 7th row, the first and the last ones of warpgroups and the last of all.
+// For each head: every 7th row, the first and last rows of warpgroups, and the last row of all.
 std::vector<std::pair<int64_t, int64_t>> rows_of_each_head(int64_t n_tokens, int64_t n_heads) {
   std::vector<std::pair<int64_t, int64_t>> rows;
   for (int64_t head = 0; head < n_heads; ++head) {
@@ -30,7 +30,7 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   if (window > 0) cache.poison_pages_before(std::max<int64_t>(0, pos + 1 - window));
   const auto k = cache.all_head_values(true, pos + n_tokens),
              v = cache.all_head_values(false, pos + n_tokens);
-  // Scores wide enough for maxima to rise far from one tile of keys to the next.
+  // Scores with a wide range, so that the maximum rises far from one tile of keys to the next.
   const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, c.q_dtype, 8);
   const DeviceTensor q_dev = to_device(q);
   const DeviceTensor out = poisoned_device(c.out_dtype, {n_tokens + 1, h.n_heads, h.head_dim});
@@ -43,9 +43,9 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   errors.expect_within(c.out_dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
 }
 
-// Head sizes of each kind of tile and less than one; one query, whole tiles, one more and one less,
-// at the first and at later positions; the last position at which a tile of keys needs a mask; as
-// many keys as take the ring of them several times round.
+// Head sizes of each tile width and below; one query, whole tiles, one query more and one less, at
+// the first and at later positions; the last position at which a tile of keys needs a mask; enough
+// keys for several rounds of their ring.
 TEST(PrefillWgmma, MatchesFloat64) {
   MINFER_NEEDS_CUDA();
   if (!cuda::attention::has_prefill_wgmma(128)) {
@@ -71,8 +71,8 @@ TEST(PrefillWgmma, MatchesFloat64) {
   }
 }
 
-// Windows of less than a tile, of whole tiles and of neither; the first one that a block of queries
-// sees wholly hidden from its last query, or from none.
+// Windows of less than a tile, of whole tiles, and in between. The first tile of keys that a block
+// of queries sees is hidden wholly from its last query, or from no query.
 TEST(PrefillWgmma, WindowsMatchFloat64) {
   MINFER_NEEDS_CUDA();
   if (!cuda::attention::has_prefill_wgmma(128)) {

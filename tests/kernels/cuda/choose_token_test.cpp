@@ -11,7 +11,7 @@ namespace {
 
 constexpr uint32_t kEpochs = 3;
 
-// The token that the kernel chooses behind position `pos`, after a look at what else it writes.
+// The token that the kernel chooses after position `pos`. Also checks what else the kernel writes.
 TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& sampling, int pos) {
   const auto choice = cuda::token_choice(sampling, logits.view().n_elements(), pos);
   if (!choice) {
@@ -39,8 +39,8 @@ TokenId chosen_on_card(const DeviceTensor& logits, const DecodeSampling& samplin
   return id;
 }
 
-// Logits of many kinds: the last ones have more candidates than the kernel has room for, or all of
-// them with few threads.
+// Kinds of logits. The last ones have more candidates than the kernel has room for, or all of them
+// in few threads.
 struct Kind {
   const char* name;
   float (*logit)(int64_t i, float normal);  // of token i, from a normal number
@@ -66,7 +66,7 @@ HostTensor logits_of(const Kind& kind, int64_t n, uint64_t seed) {
   return logits;
 }
 
-// Draws come from 53 bits: that a last bit of a double exponential decides has a chance of 1e-12.
+// A draw has 53 bits, so the chance is 1e-12 that the last bit of a double exponential decides it.
 TEST(CudaChooseToken, AgreesWithTheSampler) {
   MINFER_NEEDS_CUDA();
   std::mt19937_64 random(1);
@@ -83,7 +83,7 @@ TEST(CudaChooseToken, AgreesWithTheSampler) {
       for (size_t i = 0; i < ranked.size(); ++i) ranked[i] = TokenId(i);
       std::ranges::stable_sort(ranked, std::greater(),
                                [&](TokenId i) { return on_host[size_t(i)]; });
-      for (const int64_t top_k : {0, 1, 2, 40, 64, 65, 1000, 1024}) {  // 0: greedily
+      for (const int64_t top_k : {0, 1, 2, 40, 64, 65, 1000, 1024}) {  // 0: greedy
         for (int repetition = 0; repetition < 4; ++repetition) {
           SamplerOptions options;
           options.temperature = top_k == 0 ? 0 : one_of(0.1f, 0.8f, 1.0f, 2.0f);
@@ -131,14 +131,14 @@ TEST(CudaChooseToken, SaysWhereALogitIsNotFinite) {
         sampling.top_k = 40;
         EXPECT_EQ(chosen_on_card(on_card, sampling, 7), -1) << bad << " at " << at << " of " << n;
         if (n == 1) continue;
-        sampling.banned = {TokenId(at)};  // it is told all the same
+        sampling.banned = {TokenId(at)};  // it is reported all the same
         EXPECT_EQ(chosen_on_card(on_card, sampling, 8), -1) << bad << " at " << at << " of " << n;
       }
     }
   }
 }
 
-// What lies behind the tokens is padding, whatever its value.
+// Values after the last token are padding, and may be anything.
 TEST(CudaChooseToken, LeavesOutThePadding) {
   MINFER_NEEDS_CUDA();
   for (const int64_t n : {5, 1000, 31999}) {
@@ -172,7 +172,7 @@ TEST(CudaChooseToken, RefusesWhatItHasNoRoomFor) {
   EXPECT_FALSE(accepts(of(0, 0, 2, 2)));
 }
 
-// 16 bits, of which 0 is that of no step.
+// An epoch has 16 bits; no step has epoch 0.
 TEST(CudaChooseToken, EpochsStayBelow65536) {
   for (const uint32_t n : {1u, 2u, 22u, 32u, 4096u, 30000u, 40000u}) {
     uint32_t epoch = 1;

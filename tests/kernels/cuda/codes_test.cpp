@@ -1,7 +1,7 @@
 #include "tests/kernels/cuda/gemm_cases.h"
 #include "tests/kernels/cuda/weights.h"
 
-// Products of codes of 8 bits, and the rows of codes that they are made of.
+// GEMMs of int8 codes, and the kernels that make their rows of codes.
 namespace minfer::test {
 namespace {
 
@@ -11,7 +11,7 @@ using cuda::GemmTile;
 
 // ---- rows of codes ----------------------------------------------------------------------------
 
-// Poisoned, on the card; its codes between guards.
+// Poisoned rows of codes on the card, with guards before and after the codes.
 struct DeviceRows {
   static constexpr int64_t kGuard = 64;
   DeviceRows(int64_t n, int64_t dim)
@@ -39,7 +39,7 @@ struct DeviceRows {
   int64_t n, dim;
 };
 
-// A row of zeros, rows with one element that is not finite, rows of every size.
+// A row of zeros, rows with one element that is not finite, and rows of every length.
 TEST(CudaCodes, QuantizesRows) {
   MINFER_NEEDS_CUDA();
   for (const DType half : {DType::F16, DType::BF16}) {
@@ -81,7 +81,7 @@ TEST(CudaCodes, QuantizesRows) {
   }
 }
 
-// Rows of codes of a matrix, in f32 as the kernels find them.
+// The rows of codes of a matrix, computed in f32 like the kernels.
 struct WantedRows {
   std::vector<int> codes;
   std::vector<float> scales;
@@ -181,9 +181,9 @@ TEST(CudaCodes, UnpacksParts) {
   EXPECT_FALSE(cuda::fits_code_rows(Weights(kRowFormat, 16, 72, 1).matrix));
 }
 
-// ---- products ----------------------------------------------------------------------------------
+// ---- GEMM --------------------------------------------------------------------------------------
 
-// All of the epilogues that products of codes have.
+// The case with every epilogue that GEMMs of codes have.
 std::vector<GemmCase> with_code_epilogues(const GemmCase& c) {
   std::vector<GemmCase> cases = with_epilogues(c);
   std::erase_if(cases, [](const GemmCase& of) {
@@ -207,7 +207,7 @@ struct HostRows {
   HostTensor codes, scales;
 };
 
-// Inputs on both sides; outs with a row of NaN in front and behind.
+// Inputs on host and card. Outs have an extra row of NaN before and after.
 struct Tensors {
   explicit Tensors(const GemmCase& c) : c(c), x(1, c.m, c.k, 0.02f) {
     x_device = {to_device(x.codes), to_device(x.scales)};
@@ -254,8 +254,8 @@ struct Bounded {
   double value, error;
 };
 
-// Sums of codes are exact; each of up to four parts of k is rounded to f32, and so are the product
-// of both scales and what is made of the two. Parts are added in order.
+// Sums of codes are exact. With split-K, each of up to four partial sums is rounded to f32; so are
+// the product of both scales and its product with a sum. Partial sums are added in order.
 Bounded exact_sum(const Tensors& t, size_t part, int64_t row, int64_t column) {
   const int8_t *const a = t.x.row(row), *const b = t.w[part].row(column);
   int64_t sum = 0, magnitude = 0;
@@ -288,7 +288,7 @@ Bounded expected(const Tensors& t, size_t part, int64_t row, int64_t column) {
                      (dtype == DType::F16 ? 0x1p-24 : kSmallestNormal)};
 }
 
-// Of many, the first, the last and those between that lie in all places of a tile.
+// If not all: the first, the last, and some between at all places of a tile.
 std::vector<int64_t> spread(int64_t size, bool all) {
   std::vector<int64_t> picked;
   for (int64_t i = 0; i < size; ++i) {
@@ -298,7 +298,7 @@ std::vector<int64_t> spread(int64_t size, bool all) {
 }
 
 template <typename Launcher>
-void check_product(const GemmCase& c, const Launcher& launcher) {
+void check_gemm(const GemmCase& c, const Launcher& launcher) {
   SCOPED_TRACE(cat(c));
   const Tensors t(c);
   launcher(Tensors::rows_of(t.x_device), t.parts(), c.epilogue);
@@ -341,16 +341,16 @@ class CudaCodesGemm : public testing::Test {
       if (plan.split > 1 && !of_split) continue;
       SCOPED_TRACE(
           cat("tile ", int(plan.tile), " split ", plan.split, plan.is_paired ? " paired" : ""));
-      check_product(
-          c, [&](const CodeRows& x, std::span<const cuda::CodesPart> parts, Epilogue epilogue) {
-            cuda::hgemm_of_codes_as(stream(), cuda::check_codes(x, parts, epilogue), plan);
-          });
+      check_gemm(c,
+                 [&](const CodeRows& x, std::span<const cuda::CodesPart> parts, Epilogue epilogue) {
+                   cuda::hgemm_of_codes_as(stream(), cuda::check_codes(x, parts, epilogue), plan);
+                 });
       if (HasFatalFailure()) return;
     }
   }
 };
 
-// Rows of x and of w that leave warpgroups without any.
+// Numbers of rows of x and w that leave some warpgroups without rows.
 TEST_F(CudaCodesGemm, EveryEpilogueInEveryTile) {
   for (const DType half : {DType::F16, DType::BF16}) {
     for (const GemmCase& c : with_code_epilogues({.dtype = half, .m = 130, .k = 528, .n = {264}})) {
@@ -360,7 +360,7 @@ TEST_F(CudaCodesGemm, EveryEpilogueInEveryTile) {
   }
 }
 
-// Rows of out that are no whole 16 bytes, k of less than a step and of several.
+// Rows of out that are not 16-byte aligned; k of less than one K step and of several.
 TEST_F(CudaCodesGemm, OddShapes) {
   for (const GemmCase& c : with_code_epilogues({.m = 67, .k = 272, .n = {131}})) {
     check_all_plans(c);
@@ -369,7 +369,7 @@ TEST_F(CudaCodesGemm, OddShapes) {
   for (const int64_t k : {16, 112, 128, 144}) check_all_plans({.m = 65, .k = k, .n = {72}});
 }
 
-// Few tiles, but more than the blocks of an emulated card.
+// Few tiles, but more than an emulated card runs blocks.
 TEST_F(CudaCodesGemm, TilesInTurn) {
   for (const GemmCase& c : with_code_epilogues({.m = 300, .k = 272, .n = {584}})) {
     if (c.has_bias) continue;
@@ -378,7 +378,7 @@ TEST_F(CudaCodesGemm, TilesInTurn) {
   }
 }
 
-// A row of x, and of w, whose scale is not finite: what is made of them is not, and nothing else.
+// One row of x and one row of w have a scale that is not finite: only their results are not finite.
 TEST_F(CudaCodesGemm, WhatIsNotFiniteStaysSo) {
   constexpr int64_t kBadRow = 66, kBadColumn = 131;
   for (const GemmCase& c : with_code_epilogues({.m = 130, .k = 272, .n = {264}})) {
@@ -400,7 +400,7 @@ TEST_F(CudaCodesGemm, WhatIsNotFiniteStaysSo) {
   }
 }
 
-// More tiles than blocks, q, k and v of one input among them.
+// More tiles than blocks; one case has q, k and v as parts.
 TEST_F(CudaCodesGemm, SumsLeaveUnderTheNextTile) {
   const GemmCase base{.m = 72, .k = 784, .n = {20000, 40, 14000}};
   GemmCase sums = base, added = base, gated = base;
@@ -421,10 +421,9 @@ TEST_F(CudaCodesGemm, SizesOfModels) {
     cuda::multiply_codes(stream(), x, parts, epilogue);
   };
   for (const int64_t m : {9, 300, 512, 2048}) {
-    check_product({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);
-    check_product({.m = m, .k = 4096, .n = {11008, 11008}, .epilogue = Epilogue::SwiGlu},
-                  as_chosen);
-    check_product(
+    check_gemm({.m = m, .k = 4096, .n = {4096, 1024, 1024}}, as_chosen);
+    check_gemm({.m = m, .k = 4096, .n = {11008, 11008}, .epilogue = Epilogue::SwiGlu}, as_chosen);
+    check_gemm(
         {.m = m, .k = 11008, .n = {4096}, .epilogue = Epilogue::Accumulate, .out_is_f32 = true},
         as_chosen);
     if (HasFatalFailure()) return;

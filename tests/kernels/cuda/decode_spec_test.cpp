@@ -21,10 +21,10 @@ DecodeModel plain_model() {
   return model;
 }
 
-// The fields of a block that change what is computed, each set to something not neutral in all
-// blocks, and in the last one alone: a fused step takes those that it was written for, and refuses
-// all others, so that none is left out in silence. That what it takes comes out right is seen on a
-// card: CudaModel.FusedStepsComputeEveryFieldThatTheyTake.
+// The fields of a block spec that change what is computed. Each is set to a value that is not
+// neutral, in all blocks or in the last one alone. A fused step takes the fields that it was
+// written for and refuses all others, so that it ignores none. Results with the fields that it
+// takes are tested on a card: CudaModel.FusedStepsComputeEveryFieldThatTheyTake.
 std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&)) {
   std::set<std::string> taken;
   EXPECT_TRUE(can_compute(plain_model()));
@@ -41,7 +41,8 @@ std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&)) {
 }
 
 TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
-  // An activation without a gate, and a gate of another activation than silu, are other fields'.
+  // An activation without a gate, and a gate with another activation than silu, count as other
+  // fields.
   EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute),
             (std::set<std::string>{"attn_out_bias", "attn_scale", "ffn_bias", "norm", "norm_eps",
                                    "qk_norm", "qkv_bias", "rope", "window"}));

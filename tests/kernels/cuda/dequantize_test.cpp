@@ -26,8 +26,8 @@ HostTensor values_of(const Weights& w) {
   return f32;
 }
 
-// Exactly the f32 values rounded to `half`, and not an element outside the rows. The rows of out
-// begin `offset` elements into a row of 16-byte words.
+// Expects exactly the f32 values rounded to `half`, and no element changed outside the rows. Rows
+// of out begin `offset` elements after a 16-byte boundary.
 void expect_rows(DType half, const std::vector<Rows>& all, int64_t offset = 0) {
   constexpr int64_t kGuard = 8;
   std::vector<DeviceTensor> outs;
@@ -57,7 +57,7 @@ void expect_rows(DType half, const std::vector<Rows>& all, int64_t offset = 0) {
   }
 }
 
-// The rows of the table by their numbers.
+// Expects the rows of the table with these ids.
 void expect_gathered(const Weights& w, const std::vector<int32_t>& ids) {
   const int64_t in_dim = w.matrix.in_dim, n = std::ssize(ids);
   const DeviceTensor device_ids = cuda::allocate_device(DType::F32, {n});
@@ -74,8 +74,9 @@ void expect_gathered(const Weights& w, const std::vector<int32_t>& ids) {
 
 class CudaDequantize : public testing::TestWithParam<DType> {};
 
-// Rows shorter than a tile, a tile, a chunk of either width and one past each; rows of whole
-// 16-byte words and others; groups of less than a tile, of more than a chunk and of 3 * 2^n.
+// Rows shorter than a tile; of a tile, of a chunk of either type, and one column more; 16-byte
+// aligned rows and others; groups of less than a tile, of more than a chunk, and of 3 * 2^n
+// columns.
 TEST_P(CudaDequantize, EveryFormatAndWidth) {
   MINFER_NEEDS_CUDA();
   for (const int64_t in_dim : {2, 63, 64, 72, 96, 128, 136, 170, 256, 264, 576, 1536}) {
@@ -110,7 +111,7 @@ TEST_P(CudaDequantize, RangesOfRows) {
                                    {64, 19},
                                    {5, 0}}) {
       expect_rows(GetParam(), {{&w, begin, n}});
-      expect_rows(GetParam(), {{&w, begin, n}}, 1);  // no row begins at a 16-byte word
+      expect_rows(GetParam(), {{&w, begin, n}}, 1);  // no row is 16-byte aligned
       if (HasFatalFailure()) return;
     }
   }

@@ -6,8 +6,8 @@
 namespace minfer::test {
 namespace {
 
-// The fast exponential and division of activations.cuh, and sums in f32, are off by less than this
-// of the result; then one rounding to the type.
+// The fast exponential and division of activations.cuh, and sums in f32, have a relative error
+// below this; then the result is rounded to the type.
 constexpr double kFunctionError = 0x1p-17;
 
 double rounding(DType dtype, double want) {
@@ -29,7 +29,7 @@ HostTensor every_number(DType dtype) {
 
 class CudaElementwise : public testing::TestWithParam<DType> {};
 
-// Where exp leaves the range of f32 the result is |x| times its smallest normal number at most.
+// Where exp leaves the range of f32, the result is at most |x| times the smallest normal f32.
 TEST_P(CudaElementwise, FunctionsOfEveryNumberMatchFloat64) {
   MINFER_NEEDS_CUDA();
   const HostTensor x = every_number(GetParam());
@@ -127,7 +127,8 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
 
 class CudaNorm : public testing::TestWithParam<std::tuple<DType, DType, int64_t, int64_t>> {};
 
-// Sums of dim squares are off by dim u at most in any order; scale, products and bias by some u.
+// A sum of dim squares has an error of at most dim u in any order; scale, multiplications and bias
+// add a few u.
 TEST_P(CudaNorm, MatchesFloat64) {
   MINFER_NEEDS_CUDA();
   const auto [dtype, in_type, n_rows, dim] = GetParam();
@@ -157,7 +158,7 @@ TEST_P(CudaNorm, MatchesFloat64) {
   check([&](Tensor out) { cuda::rms_norm(nullptr, out, x_dev, w, kEps); },
         float64::rms_norm(doubles(x), doubles(weight), double(kEps)), 0,
         plain::rms_norm(x, weight, kEps));
-  if (dim > 1) {  // of one element the deviation is nothing but rounding
+  if (dim > 1) {  // with one element, the deviation is only rounding
     for (const bool with_bias : {false, true}) {
       const Tensor or_null = with_bias ? b.view() : Tensor{};
       const auto normed = float64::layer_norm(
@@ -189,7 +190,7 @@ TEST_P(CudaNorm, MatchesFloat64) {
   for (int64_t i = 0; i < n_rows * dim; ++i) ASSERT_EQ(written.at(i), x.at(i)) << i;
 }
 
-// As on the CPU: distance from the maximum, exp, sum of n, quotient.
+// As on the CPU: distance from the maximum, exp, sum of n terms, quotient.
 TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
   MINFER_NEEDS_CUDA();
   const auto [dtype, in_type, n_rows, n] = GetParam();
@@ -218,7 +219,7 @@ TEST_P(CudaNorm, SoftmaxMatchesFloat64) {
   }
 }
 
-// More rows than a card takes at once, of logits and others; out may be x.
+// More rows of logits, and of other lengths, than a card takes at once; out may be x.
 TEST(CudaSoftmax, RowsInTurn) {
   MINFER_NEEDS_CUDA();
   for (const auto& [dtype, n_rows, n] :
@@ -266,7 +267,7 @@ TEST(CudaSoftmax, RowsInTurn) {
   }
 }
 
-// Exponentials are off as those of a softmax are, whose sum is then off by n u in any order.
+// Exponentials have the errors of a softmax; their sum adds an error of n u in any order.
 TEST(CudaLikelihoods, MatchFloat64) {
   MINFER_NEEDS_CUDA();
   for (const int64_t n : {1, 37, 264, 32000}) {

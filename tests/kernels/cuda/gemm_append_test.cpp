@@ -27,7 +27,7 @@ KvLayer poisoned_cache(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_
   cache.values = poisoned_device(dtype, cache.keys.view().shape);
   return cache;
 }
-// The table of such pages on the card.
+// The page table of `pages` on the card.
 DeviceTensor table_of(const TestPages& pages) {
   DeviceTensor table = cuda::allocate_device(DType::F32, {std::ssize(pages.pages)});
   MINFER_CUDA_CHECK(cudaMemcpy(table.view().data, pages.pages.data(), 4 * pages.pages.size(),
@@ -38,7 +38,7 @@ cuda::CachePlace place_in(const DeviceTensor& table, int64_t pos) {
   return {static_cast<const int32_t*>(table.view().data), table.view().n_elements(), pos};
 }
 
-GemmCase product_of(const AppendCase& c) {
+GemmCase gemm_of(const AppendCase& c) {
   const int64_t n_kv = c.n_kv_heads * kHeadDim;
   return {.m = c.m, .k = c.k, .n = {c.n_heads * kHeadDim, n_kv, n_kv}};
 }
@@ -50,12 +50,12 @@ std::vector<cuda::GemmPart> parts_of(const GemmTensors& t, const AppendCase& c) 
   return parts;
 }
 
-// All bytes of q and of the cache as the launches leave them that this one stands for, each of
-// which has its own tests; so nothing else is written, nor is k or v's own place.
+// Expects the same bytes of q and of the cache as from the separate launches that gemm_append
+// replaces, which have their own tests. So it writes nothing else, nor the outs of k and v.
 void check_append(const AppendCase& c) {
   SCOPED_TRACE(cat(c));
-  const GemmCase product = product_of(c);
-  const GemmTensors got(product), want(product);
+  const GemmCase gemm = gemm_of(c);
+  const GemmTensors got(gemm), want(gemm);
   const TestPages pages(c.pos + c.m);
   const DeviceTensor page_table = table_of(pages);
   const cuda::CachePlace place = place_in(page_table, c.pos);
@@ -70,9 +70,10 @@ void check_append(const AppendCase& c) {
 
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
-  // k in one part and in the order as there, where only a pair's first tile is sure to go forwards.
+  // The same order of sums over k as in gemm_append: no split-K, and with several tiles per pair
+  // the same plan, because only the first tile of a pair always runs forwards.
   int64_t tiles = 0;
-  for (const int64_t n : product.n) tiles += ceil_div(c.m, 256) * ceil_div(n, 256);
+  for (const int64_t n : gemm.n) tiles += ceil_div(c.m, 256) * ceil_div(n, 256);
   cuda::GemmPlan plan{.tile = cuda::GemmTile::k128x128};
   if (tiles > cuda::gemm_card().clusters_of_2) {
     plan = {.tile = cuda::GemmTile::k128x256, .is_paired = true};
@@ -104,7 +105,8 @@ class CudaGemmAppend : public testing::Test {
   }
 };
 
-// Odd numbers of heads leave half of a tile's columns, odd numbers of tiles half of a pair.
+// With an odd number of heads, half of a tile has no columns; with an odd number of row tiles, half
+// of a pair has no tile.
 TEST_F(CudaGemmAppend, HasTheBitsOfGemmAndRopeAppend) {
   for (const AppendCase& c : {AppendCase{300, 8, 1, 1, 0},
                               {17, 256, 2, 2, 64, {true, true, true}},
@@ -127,8 +129,8 @@ TEST_F(CudaGemmAppend, HasThemAtSizesOfModels) {
 TEST_F(CudaGemmAppend, SaysWhatItTakes) {
   const auto takes = [](DType dtype, DType cache, int64_t head_dim, int64_t rotary_dim,
                         int64_t k = 64) {
-    const GemmCase product{.dtype = dtype, .m = 100, .k = k, .n = {128, 128, 128}};
-    const GemmTensors t(product);
+    const GemmCase gemm{.dtype = dtype, .m = 100, .k = k, .n = {128, 128, 128}};
+    const GemmTensors t(gemm);
     return cuda::gemm_can_append(
         cuda::check_gemm(t.x_device, t.parts(), Epilogue::Store),
         poisoned_cache(cache, 1, head_dim, 1),
@@ -142,8 +144,8 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
   EXPECT_FALSE(takes(DType::F16, DType::F16, 128, 0));
   EXPECT_FALSE(takes(DType::F16, DType::F16, 128, 128, 65));
 
-  const GemmCase product{.m = 100, .k = 64, .n = {128, 128, 128}};
-  const GemmTensors t(product);
+  const GemmCase gemm{.m = 100, .k = 64, .n = {128, 128, 128}};
+  const GemmTensors t(gemm);
   std::vector<cuda::GemmPart> parts = t.parts();
   parts[0].out.data = static_cast<char*>(parts[0].out.data) + 2;
   EXPECT_FALSE(cuda::gemm_can_append(cuda::check_gemm(t.x_device, parts, Epilogue::Store),
@@ -152,8 +154,8 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
       << "q begins anywhere";
 }
 
-// As a 7B model has them, and with eight key/value heads: there the tile that it needs cuts fewer
-// columns worse than others.
+// The shapes of a 7B model, and with eight key/value heads: the tile that gemm_append needs then
+// cuts the fewer columns less well than other tiles.
 TEST_F(CudaGemmAppend, IsForLongPrompts) {
   const auto pays = [](int64_t m, int64_t n_kv_heads, int64_t pos = 0) {
     const Tensor x{nullptr, DType::F16, {m, 4096}};
@@ -169,14 +171,14 @@ TEST_F(CudaGemmAppend, IsForLongPrompts) {
   EXPECT_TRUE(pays(2048, 32));
   EXPECT_TRUE(pays(4096, 32));
   EXPECT_TRUE(pays(4096, 32, 192));
-  EXPECT_FALSE(pays(4096, 32, 200));  // a box of rows in two pages
+  EXPECT_FALSE(pays(4096, 32, 200));  // a TMA box of rows would span two pages
   EXPECT_FALSE(pays(1024, 8));
 }
 
 TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   const AppendCase c{200, 64, 2, 1, 0};
-  const GemmCase product = product_of(c);
-  const GemmTensors t(product);
+  const GemmCase gemm = gemm_of(c);
+  const GemmTensors t(gemm);
   const std::vector<cuda::GemmPart> parts = t.parts();
   const auto refuses = [&](int64_t n_kv_heads, int64_t n_positions, int64_t max_seq_len,
                            int64_t pos) {
@@ -190,7 +192,7 @@ TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   refuses(1, 256, 400, 128);  // past the pages
   refuses(1, 384, 327, 128);  // past the table
   refuses(1, 384, 400, -64);
-  refuses(1, 384, 400, 100);  // boxes of rows in two pages
+  refuses(1, 384, 400, 100);  // a TMA box of rows would span two pages
   refuses(2, 384, 400, 0);    // another number of heads
 }
 

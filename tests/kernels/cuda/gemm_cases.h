@@ -9,7 +9,7 @@
 #include "tests/kernels/cuda/plain_half.h"
 #include "tests/support/cuda_tensors.h"
 
-// A call of cuda::gemm, its tensors and its comparison with float64 and with a plain program.
+// A call of cuda::gemm, its tensors, and its comparison with float64 and with a plain program.
 namespace minfer::test {
 
 using cuda::Epilogue;
@@ -31,11 +31,11 @@ inline HostTensor random_uniform(uint64_t seed, const Shape& shape, DType dtype,
 struct GemmCase {
   DType dtype = DType::F16;
   int64_t m = 1, k = 8;
-  std::vector<int64_t> n = {8};  // of each part
+  std::vector<int64_t> n = {8};  // for each part
   Epilogue epilogue = Epilogue::Store;
   bool out_is_f32 = false;
   bool has_bias = false;
-  bool rounds_sums = false;  // to the type of out in front of the epilogue
+  bool rounds_sums = false;  // to the type of out, before the epilogue
 };
 
 inline std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
@@ -47,7 +47,7 @@ inline std::ostream& operator<<(std::ostream& out, const GemmCase& c) {
 
 using GemmLauncher = std::function<void(Tensor x, std::span<const cuda::GemmPart>, Epilogue)>;
 
-// Inputs on both sides; outs with a row of NaN in front and behind.
+// Inputs on host and card. Outs have an extra row of NaN before and after.
 struct GemmTensors {
   explicit GemmTensors(const GemmCase& c) : c(c) {
     x = random_uniform(1, {c.m, c.k}, c.dtype, 1.7f);
@@ -90,20 +90,20 @@ struct GemmTensors {
 
 struct BoundedSum {
   double value, error;
-  float plain;  // of the plain program, not rounded to half yet
+  float plain;  // from the plain program, not yet rounded to half
 };
 
-// Of one rounding to the type of out, of a value that is off by up to `error`.
+// The error of rounding a value, which is off by up to `error`, to the type of out.
 inline double round_off(const GemmTensors& t, double value, double error) {
   const DType dtype = t.c.out_is_f32 ? DType::F32 : t.c.dtype;
   return unit_roundoff(dtype) * (std::abs(value) + error) +
          (dtype == DType::F16 ? 0x1p-24 : kSmallestNormal);
 }
 
-// x[row] w[column] + bias in float64, and how far f32 sums on tensor cores may be off. An
-// instruction adds 16 products and the sum so far, each of them cut to 24 bits of the largest: 17
-// errors of 2^-23 of the largest partial sum, of which there are k / 16. Parts of k summed apart
-// have partial sums up to twice as large. A bias adds one rounding.
+// x[row] w[column] + bias in float64, and the error bound of f32 sums on tensor cores. An mma
+// instruction adds 16 products and the sum so far, each truncated to 24 bits of the largest: 17
+// errors of 2^-23 of the largest partial sum, k / 16 times. With split-K, partial sums are up to
+// twice as large. A bias adds one rounding.
 inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int64_t column) {
   return visit_float(t.c.dtype, [&]<typename T>() {
     const T* const a = t.x.as<const T>() + row * t.c.k;
@@ -129,7 +129,7 @@ inline BoundedSum exact_sum(const GemmTensors& t, size_t part, int64_t row, int6
   });
 }
 
-// The slopes of gelu and silu stay below 1.13; their own error below 2^-19 (activations.cuh).
+// The slopes of GELU and SiLU are below 1.13, their own errors below 2^-19 (activations.cuh).
 inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64_t column) {
   const BoundedSum sum = exact_sum(t, part, row, column);
   double value = sum.value, error = sum.error;
@@ -161,7 +161,7 @@ inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64
           plain::finish(t.c.epilogue, sum.plain, plain_up, residual, t.c.dtype)};
 }
 
-// All of them where that is cheap; else the first, the last and those beside edges of tiles.
+// All indices if requested; else the first, the last, and those beside edges of tiles.
 inline std::vector<int64_t> sampled(int64_t size, bool all) {
   std::set<int64_t> picked;
   if (all) {

@@ -3,7 +3,7 @@
 #include "kernels/cuda/gemm/cublas.h"
 #include "tests/kernels/cuda/gemm_cases.h"
 
-// Products in graphs, and cuBLAS in place of ours: what takes a card, and not an emulated one.
+// GEMMs in graphs, and cuBLAS instead of our kernels: tests that need a card, not an emulated one.
 namespace minfer::test {
 namespace {
 
@@ -17,7 +17,8 @@ class CudaGemmGraph : public testing::Test {
   cuda::Stream stream_;
 };
 
-// Three in a row that depend on each other, each of which may begin while the one before it runs.
+// Three successive GEMMs that depend on each other, each of which may begin while the one before it
+// runs (PDL).
 TEST_F(CudaGemmGraph, ReplaysInAGraph) {
   const GemmCase c{.m = 70, .k = 512, .n = {512}};
   const GemmTensors t(c);
@@ -41,7 +42,7 @@ TEST_F(CudaGemmGraph, ReplaysInAGraph) {
   }
 }
 
-// cuBLAS in place of ours: rows that are whole 16 bytes and others, parts, captured and not.
+// cuBLAS with 16-byte aligned rows and others, with several parts, captured in a graph and not.
 TEST_F(CudaGemmGraph, CublasTakesEveryEpilogue) {
   std::optional<cuda::Cublas> cublas;
   try {
@@ -65,7 +66,7 @@ TEST_F(CudaGemmGraph, CublasTakesEveryEpilogue) {
   const GemmCase c{.m = 512, .k = 1024, .n = {768}, .out_is_f32 = true, .rounds_sums = true};
   const GemmTensors t(c);
   const cuda::GraphExec graph = cuda::capture_graph(
-      stream_.get(), [&] { cublas->product(t.parts()[0].out, t.x_device, t.w_device[0], false); });
+      stream_.get(), [&] { cublas->gemm(t.parts()[0].out, t.x_device, t.w_device[0], false); });
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_.get()));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_.get()));
   compare(t);

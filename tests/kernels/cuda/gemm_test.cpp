@@ -30,7 +30,7 @@ class CudaGemm : public testing::Test {
       cuda::hgemm_as(stream_.get(), args, plan);
     };
   }
-  // Every way that the case can be cut on this card; none where hgemm does not run.
+  // Every plan that fits the case on this card; none if hgemm cannot run.
   std::vector<GemmPlan> plans(const GemmCase& c) {
     if (!has_wgmma()) return {};
     GemmArgs args;
@@ -67,7 +67,7 @@ TEST_F(CudaGemm, EveryEpilogueInEveryTile) {
   }
 }
 
-// Rows of out that are no whole 16 bytes cannot be stored by box.
+// TMA cannot store rows of out that are not 16-byte aligned.
 TEST_F(CudaGemm, OddRowsOfOut) {
   for (DType dtype : {DType::F16, DType::BF16}) {
     for (const GemmCase& c : with_epilogues({.dtype = dtype, .m = 67, .k = 136, .n = {131}})) {
@@ -78,7 +78,8 @@ TEST_F(CudaGemm, OddRowsOfOut) {
   }
 }
 
-// Fewer steps than the ring has stages, as many, one more, several rounds; k not whole steps.
+// Fewer K steps than the ring has stages, as many, one more, and several rounds; k that is not a
+// multiple of a K step.
 TEST_F(CudaGemm, EveryLengthOfK) {
   for (int64_t k = 8; k <= 64 * 20; k += k < 200 ? 8 : 56) {
     const GemmCase c{.m = 65, .k = k, .n = {72}, .out_is_f32 = k % 16 == 0};
@@ -88,8 +89,8 @@ TEST_F(CudaGemm, EveryLengthOfK) {
   }
 }
 
-// Few rows of x and more tiles than blocks: what one tile leaves in registers goes out under the
-// products of the next.
+// Few rows of x and more tiles than blocks: results that a tile holds in registers are stored
+// during the K loop of the next tile.
 TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
   if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   const GemmCase base{.m = 72, .k = 392, .n = {34000}};
@@ -112,7 +113,7 @@ TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
   }
 }
 
-// With few blocks, as they are emulated, each takes several.
+// An emulated card runs few blocks, so that each takes several tiles.
 TEST_F(CudaGemm, TransposedTilesInTurn) {
   for (const GemmCase& c : with_epilogues({.m = 300, .k = 136, .n = {584}})) {
     if (c.has_bias) continue;
@@ -125,12 +126,12 @@ TEST_F(CudaGemm, TransposedTilesInTurn) {
   }
 }
 
-// 1800 rows leave a warpgroup of the last block of rows without any, in tiles of 128 and of 256.
-// Blocks of rows are odd in number with 1800 in tiles of 128 and of 200 rows, with 1910 in those of
-// 104, 128, 136 and 152: of the last pair one block has none.
+// With 1800 rows, a warpgroup has no rows in the last row tile, in tiles of 128 and of 256 rows.
+// The number of row tiles is odd with 1800 rows in tiles of 128 and 200, and with 1910 rows in
+// tiles of 104, 128, 136 and 152: one block of the last pair then has no tile.
 TEST_F(CudaGemm, MoreTilesThanBlocks) {
-  // Sums leave at the end of a tile with k of one step and with rows of out that are no whole 16
-  // bytes, and else, but in part of the tiles, under the products of the next one.
+  // With k of one K step, and with rows of out that are not 16-byte aligned, tiles are stored at
+  // their end; in the other cases, some plans store them during the K loop of the next tile.
   for (const auto& [m, n, k] : {std::array<int64_t, 3>{2200, 4104, 200},
                                 {1800, 4101, 72},
                                 {1910, 2056, 456},
@@ -144,8 +145,8 @@ TEST_F(CudaGemm, MoreTilesThanBlocks) {
   }
 }
 
-// More blocks of rows than a band of tiles has (place_of), but in transposed tiles of 136 rows and
-// more: every second band goes through the columns of all parts backwards.
+// More row tiles than a band has (place_of), except in transposed tiles of 136 rows and more: every
+// second band runs through the columns of all parts backwards.
 TEST_F(CudaGemm, SeveralBandsOfRows) {
   for (const GemmCase& c :
        {GemmCase{.m = 2100, .k = 72, .n = {264, 40}},
@@ -156,8 +157,8 @@ TEST_F(CudaGemm, SeveralBandsOfRows) {
   }
 }
 
-// Tiles of 96 columns of out, the last 32 of which go out in boxes of their own: n just below, at
-// and just above them, and parts that end there.
+// Tiles of 96 columns of out, whose last 32 are stored in boxes of their own: n just below, at and
+// just above the edges of boxes, and parts that end there.
 TEST_F(CudaGemm, EdgesOfTilesOf96Columns) {
   for (int64_t n : {88, 96, 104, 160, 192, 200}) {
     check_all_plans({.m = 300, .k = 72, .n = {n}});
@@ -167,8 +168,8 @@ TEST_F(CudaGemm, EdgesOfTilesOf96Columns) {
   }
 }
 
-// Tiles of 88 and 112 columns of out, whose last 64 are stored over some of the first: n around
-// them, around where the last 64 begin, and in several tiles.
+// Tiles of 88 and 112 columns of out, whose last box of 64 columns overlaps the one before: n
+// around these widths, around where the last box begins, and over several tiles.
 TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
   for (int64_t n : {8, 24, 32, 48, 56, 88, 96, 112, 120, 176, 184, 232, 248}) {
     for (bool has_bias : {false, true}) {
@@ -179,9 +180,9 @@ TEST_F(CudaGemm, EdgesOfTilesThatOverlap) {
   }
 }
 
-// Transposed tiles: rows of x just below, at and just above whole tiles, chunks of 64 or 48 rows of
-// out and what is left of them; weights that end within the first half of a tile, at its end,
-// within the second half and within a warpgroup.
+// Transposed tiles: numbers of rows of x just below, at and just above whole tiles and chunks of 64
+// or 48 rows of out; weights that end within the first half of a tile, at its end, within the
+// second half, and within a warpgroup.
 TEST_F(CudaGemm, EdgesOfTransposedTiles) {
   const std::array<int64_t, 2> shapes[] = {
       {47, 264},  {48, 256},  {49, 131},  {64, 200},  {65, 136}, {96, 64},   {97, 288},
@@ -199,8 +200,8 @@ TEST_F(CudaGemm, EdgesOfTransposedTiles) {
   }
 }
 
-// Behind the last rows of x and of w shared memory holds what it held before, here NaN in the whole
-// ring of every SM: none of it may come out, nor be written behind the last row or column.
+// Past the last rows of x and w, stages keep their old contents, here NaN in the whole ring of
+// every SM. None of it may reach a result, and nothing may be stored past the last row or column.
 TEST_F(CudaGemm, LastTilesBehindNaN) {
   if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   const DeviceTensor x = poisoned_device(DType::F16, {2048, 768});
@@ -271,10 +272,9 @@ TEST_F(CudaGemm, SizesOfModels) {
   check({.m = 260, .k = 4096, .n = {4096}, .has_bias = true}, gemm_mma());
 }
 
-// Without a split every sum runs over k in the same order, but in the second tile of a pair: row t
-// does not depend on the tile, nor on how many rows there are. No pair has a second one with 120
-// columns, nor with 520 where as many run at once as on a card; transposed ones have none
-// backwards.
+// Without split-K, every sum runs over k in the same order, except in the second tile of a pair. So
+// a row has the same bits in every tile and for any number of rows. Pairs have no second tile with
+// 120 columns, nor with 520 if a whole card runs; transposed pairs never run backwards.
 TEST_F(CudaGemm, SameBitsInEveryTileAndForAnyNumberOfRows) {
   if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
   for (const int64_t n : {520, 120}) {
@@ -359,7 +359,7 @@ TEST(GemmPlan, FollowsTheShape) {
     EXPECT_TRUE(cuda::plan_fits(args, plan)) << m << " " << n << " " << k;
     return plan;
   };
-  for (int m : {2048, 4096}) {  // at the limit of power: in pairs
+  for (int m : {2048, 4096}) {  // at the power limit: in pairs
     for (const auto& [n, k] :
          {std::pair{12288, 4096}, {22016, 4096}, {4096, 4096}, {4096, 11008}}) {
       EXPECT_TRUE(plan(m, n, k).is_paired) << m << " " << n << " " << k;
@@ -388,7 +388,7 @@ TEST(GemmPlan, FollowsTheShape) {
   EXPECT_EQ(plan(8192, 8192, 8192).tile, GemmTile::k128x256);
   EXPECT_EQ(plan(1000, 4000, 4000).tile, GemmTile::k128x256);
   EXPECT_FALSE(plan(1000, 4000, 4000).is_paired);
-  // rows that begin anywhere in a line: half of the weights a block
+  // Rows of w are not aligned to 128-byte lines: in a pair, a block loads half of the weights.
   EXPECT_EQ(plan(300, 12000, 4104), (GemmPlan{GemmTile::k152x192, 1, true}));
   EXPECT_EQ(plan(2000, 12000, 4104), (GemmPlan{GemmTile::k128x256, 1, true}));
   EXPECT_GT(plan(16, 4096, 4096).split, 1);

@@ -11,9 +11,9 @@
 #include "tests/support/float64_ops.h"
 #include "tests/support/tensors.h"
 
-// What kernels are held against besides float64: a plain program in half, one operation after
-// another. Every tensor between two of them is rounded to half; within one, products and sums are
-// f32, in natural order.
+// A plain program in half that kernels are compared with, besides float64: one operation after
+// another. Every tensor between two operations is rounded to half; within one, arithmetic is f32,
+// in natural order.
 namespace minfer::test {
 
 // The errors of a kernel and of the plain program against float64, over elements of one output.
@@ -26,8 +26,8 @@ class PlainErrors {
     want_ += want * want;
   }
 
-  // Of few elements the roundings may happen to be small. The plain program itself must be a sound
-  // one: some ten roundings of half, not more.
+  // Checks nothing for few elements, whose errors may be small by chance. The plain program itself
+  // must be sound: it errs by about ten roundings of half, not more.
   void expect_within(DType half, const std::string& what) const {
     constexpr int64_t kFewest = 64;
     if (n_ < kFewest) return;
@@ -54,7 +54,7 @@ inline float gelu(float x, GeluKind kind, DType half) {
 
 inline float swiglu(float gate, float up, DType half) { return round(silu(gate, half) * up, half); }
 
-// What an epilogue makes of x wᵀ + bias, summed in f32.
+// The result of an epilogue for x wᵀ + bias, summed in f32.
 inline float finish(cuda::Epilogue epilogue, float sum, float up, float residual, DType half) {
   const float y = round(sum, half);
   switch (epilogue) {
@@ -72,7 +72,7 @@ inline float finish(cuda::Epilogue epilogue, float sum, float up, float residual
   return NAN;
 }
 
-// As the public implementations: the normed x is rounded before it is multiplied by its weight.
+// As the public implementations do, rounds the normed x before it multiplies by the weight.
 inline float64::Values rms_norm(const HostTensor& x, const HostTensor& weight, float eps) {
   const DType half = weight.view().dtype;
   const int64_t dim = weight.view().n_elements();
@@ -138,8 +138,8 @@ inline float64::Values rope(const HostTensor& x, const HostTensor& cos_sin, int6
   return out;
 }
 
-// One row: q over keys 0 ... last in F16, whose scores, scaled scores and probabilities are rounded
-// to F16, the result to `half`.
+// One row: q over keys 0 ... last in F16. Scores, scaled scores and probabilities are rounded to
+// F16, and the result to `half`.
 inline float64::Values attention_row(const float64::Values& q, const float64::Values& k,
                                      const float64::Values& v, int64_t last, float scale,
                                      DType half) {

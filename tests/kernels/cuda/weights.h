@@ -7,10 +7,10 @@
 #include "kernels/cuda/launchers.h"
 #include "tests/support/cuda_tensors.h"
 
-// Matrices of every type, here and on the card, for the tests of what reads them.
+// Matrices of every type, on the host and on the card, for tests of kernels that read them.
 namespace minfer::test {
 
-// group 0: floats of that type; kRow: one scale a row.
+// A group of 0 means floats of that type, kRow one scale per row.
 constexpr int64_t kRow = -1;
 struct Format {
   DType weights = DType::F16, scales = DType::F16;
@@ -38,12 +38,14 @@ inline void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
   std::memcpy(to.view().data, values.view().data, size_t(to.view().n_bytes()));
 }
 
-// Copies packed in two pieces, so that first_row is not always 0.
+// Packs in two calls, so that first_row is not always 0.
 inline Matrix pack(const QuantizedMatrix& q) {
   Matrix w = cuda::allocate_codes(q.codes.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
                                   q.in_dim(), q.group);
-  EXPECT_EQ(w.n_bytes, cuda_packed_bytes(q.bits(), q.scales.dtype, q.asymmetric(), q.out_dim(),
-                                         q.in_dim(), q.group));
+  const GroupFormat format{q.bits(), q.group, q.asymmetric(), q.scales.dtype};
+  EXPECT_EQ(
+      w.n_bytes,
+      cuda_packed_bytes({.out_dim = q.out_dim(), .in_dim = q.in_dim(), .groups = format}).sum());
   const int64_t middle = q.out_dim() / 32 * 16;
   for (const auto& [begin, n] : {std::pair{int64_t{0}, middle}, {middle, q.out_dim() - middle}}) {
     if (n == 0) continue;
@@ -56,7 +58,7 @@ inline Matrix pack(const QuantizedMatrix& q) {
   return w;
 }
 
-// A matrix here and on the card.
+// A matrix on the host and on the card.
 struct Weights {
   Weights(const Format& f, int64_t out_dim, int64_t in_dim, uint64_t seed) : format(f) {
     const float size = 1 / std::sqrt(float(in_dim));
@@ -79,7 +81,7 @@ struct Weights {
     matrix = pack(quantized.view());
   }
 
-  // As Backend::pack_table has codes.
+  // Lays the codes out row by row, as Backend::pack_table does.
   void lay_by_rows() {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
@@ -87,8 +89,8 @@ struct Weights {
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }
 
-  // The value of an element, and the magnitudes of what it is the sum of: code and zero code
-  // apart.
+  // The value of an element, and the sum of the magnitudes of its terms: the code and the zero code
+  // count separately.
   std::pair<double, double> at(int64_t row, int64_t column) const {
     const int64_t in_dim = matrix.in_dim;
     if (format.group == 0) {

@@ -10,7 +10,7 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
   const LayerSpec& first = model.layers.front().spec;
   for (const DecodeLayer& layer : model.layers) {
     const LayerSpec& s = layer.spec;
-    // A spec that differs from the neutral one in what is handled here, and in nothing else.
+    // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
                                .head_dim = s.head_dim,
@@ -39,7 +39,7 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
 DecodeLayers::DecodeLayers(cudaStream_t stream, DType compute_type, const DecodeModel& model,
                            int64_t max_rows)
     : stream_(stream), model_(model) {
-  MINFER_CHECK(max_rows >= 1 && max_rows <= kMaxMatvecTokens, "a step of ", max_rows, " rows");
+  MINFER_CHECK(max_rows >= 1 && max_rows <= kMaxGemvTokens, "a step of ", max_rows, " rows");
   const LayerSpec& first = model.layers.front().spec;
   const auto rows = [&](int64_t n) { return allocate_device(compute_type, {max_rows, n}); };
   position_ = allocate_device(DType::F32, {max_rows, model.embedding->in_dim});
@@ -63,10 +63,10 @@ void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
     add(stream_, x, x, at);
   }
   for (const DecodeLayer& layer : m.layers) launch_layer(layer, x, rows);
-  const MatvecNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
-                        m.edges.output_norm == NormKind::Rms};
-  const MatvecPart head{m.output, logits, {}};
-  matvec(stream_, x, &norm, {&head, 1}, Epilogue::Store);
+  const GemvNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
+                      m.edges.output_norm == NormKind::Rms};
+  const GemvPart head{m.output, logits, {}};
+  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store);
 }
 
 void DecodeLayers::norm_heads(Tensor heads, const LayerSpec& spec, const Norm& norm) {
@@ -86,15 +86,15 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
     return t.reshaped({n_rows, t.shape[1] / spec.head_dim, spec.head_dim});
   };
   const auto norm_of = [&](const Norm& norm) {
-    return MatvecNorm{norm.weight, norm.bias, spec.norm_eps, spec.norm == NormKind::Rms};
+    return GemvNorm{norm.weight, norm.bias, spec.norm_eps, spec.norm == NormKind::Rms};
   };
   const auto part_of = [](const Linear& linear, Tensor out) {
-    return MatvecPart{&linear.weight, out, linear.bias};
+    return GemvPart{&linear.weight, out, linear.bias};
   };
-  const MatvecNorm attn_norm = norm_of(w.attn_norm);
-  const MatvecPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
-                            part_of(w.wv, of_step(v_))};
-  matvec(stream_, x, &attn_norm, qkv, Epilogue::Store);
+  const GemvNorm attn_norm = norm_of(w.attn_norm);
+  const GemvPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
+                          part_of(w.wv, of_step(v_))};
+  gemv(stream_, x, &attn_norm, qkv, Epilogue::Store);
   norm_heads(of_step(q_), spec, w.q_norm);
   norm_heads(of_step(k_), spec, w.k_norm);
   attention_decode(stream_, {.out = heads(attended_),
@@ -109,20 +109,20 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
                              .scale = spec.score_scale(),
                              .window = spec.window,
                              .workspace = workspace_.view().data});
-  const MatvecPart wo = part_of(w.wo, x);
-  matvec(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);
+  const GemvPart wo = part_of(w.wo, x);
+  gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);
 
-  const MatvecNorm ffn_norm = norm_of(w.ffn_norm);
-  const MatvecPart up = part_of(w.w_up, of_step(hidden_));
+  const GemvNorm ffn_norm = norm_of(w.ffn_norm);
+  const GemvPart up = part_of(w.w_up, of_step(hidden_));
   if (spec.gated) {
-    const MatvecPart both[] = {part_of(w.w_gate, of_step(hidden_)), up};
-    matvec(stream_, x, &ffn_norm, both, Epilogue::SwiGlu);
+    const GemvPart both[] = {part_of(w.w_gate, of_step(hidden_)), up};
+    gemv(stream_, x, &ffn_norm, both, Epilogue::SwiGlu);
   } else {
     const bool is_erf = spec.activation == Activation::GeluErf;
-    matvec(stream_, x, &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh);
+    gemv(stream_, x, &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh);
   }
-  const MatvecPart down = part_of(w.w_down, x);
-  matvec(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate);
+  const GemvPart down = part_of(w.w_down, x);
+  gemv(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate);
 }
 
 }  // namespace minfer::cuda

@@ -8,20 +8,21 @@ namespace minfer::cuda {
 // The rows of a step, one of each sequence, in device memory.
 struct StepRows {
   const int32_t *tokens, *pos;  // [n]
-  const int32_t* pages;         // [n, pages_for(max_seq_len)]: the table of each
+  const int32_t* pages;         // [n, pages_for(max_seq_len)]: the page table of each row
 };
 
-// The fused kernels of a decode step, five for each layer, for up to kMaxMatvecTokens rows. PDL
-// lets each of them read its weights before the kernel in front of it has ended: docs/decode.md.
+// The fused kernels of a decode step, five for each layer (two more with QK-norm), for up to
+// kMaxGemvTokens rows. PDL lets each kernel read its weights before the kernel in front of it has
+// ended: docs/decode.md.
 class DecodeLayers {
  public:
-  // Whether they compute all that the model's specs say.
+  // Whether the kernels compute every field that the specs of the model set.
   static bool can_compute(const DecodeModel& model);
 
   DecodeLayers(cudaStream_t stream, DType compute_type, const DecodeModel& model, int64_t max_rows);
 
-  // From the tokens to the logits [n, vocab_size] F32 of n rows; x [n, dim] F32 is the residual
-  // stream, embedded already.
+  // Computes the logits [n, vocab_size] F32 of n rows. x [n, dim] F32 holds the embeddings of their
+  // tokens and becomes the residual stream.
   void launch(Tensor x, Tensor logits, const StepRows& rows);
 
  private:
@@ -31,7 +32,7 @@ class DecodeLayers {
   cudaStream_t stream_;
   DecodeModel model_;
   DeviceTensor position_;              // [max_rows, dim] F32
-  DeviceTensor q_, k_, v_, attended_;  // [max_rows, q_dim], [max_rows, kv_dim] twice, as q
+  DeviceTensor q_, k_, v_, attended_;  // q, attended: [max_rows, q_dim]; k, v: [max_rows, kv_dim]
   DeviceTensor hidden_;                // [max_rows, ffn_dim]
   DeviceTensor workspace_;
 };

@@ -7,13 +7,13 @@ namespace minfer::cuda {
 DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model)
     : stream_(stream),
       model_(model),
-      layers_(stream, compute_type, model, kMaxMatvecTokens),
+      layers_(stream, compute_type, model, kMaxGemvTokens),
       table_pages_(pages_for(model.max_seq_len)),
-      host_input_(static_cast<size_t>(n_input_words(kMaxMatvecTokens))),
-      host_logits_(static_cast<size_t>(kMaxMatvecTokens * model.output->out_dim)),
-      input_(allocate_device(DType::F32, {n_input_words(kMaxMatvecTokens)})),  // 4 bytes each
-      x_(allocate_device(DType::F32, {kMaxMatvecTokens, model.embedding->in_dim})),
-      logits_(allocate_device(DType::F32, {kMaxMatvecTokens, model.output->out_dim})) {}
+      host_input_(static_cast<size_t>(n_input_words(kMaxGemvTokens))),
+      host_logits_(static_cast<size_t>(kMaxGemvTokens * model.output->out_dim)),
+      input_(allocate_device(DType::F32, {n_input_words(kMaxGemvTokens)})),  // 4 bytes each
+      x_(allocate_device(DType::F32, {kMaxGemvTokens, model.embedding->in_dim})),
+      logits_(allocate_device(DType::F32, {kMaxGemvTokens, model.output->out_dim})) {}
 
 std::span<const float> DecodeRows::step(std::span<const DecodeRow> rows) {
   const int64_t n = std::ssize(rows);

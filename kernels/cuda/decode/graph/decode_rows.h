@@ -13,22 +13,23 @@ class DecodeRows final : public RowsPlan {
  public:
   DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model);
 
-  int64_t max_rows() const override { return kMaxMatvecTokens; }
+  int64_t max_rows() const override { return kMaxGemvTokens; }
   std::span<const float> step(std::span<const DecodeRow> rows) override;
 
  private:
-  // What a step takes from the host, in one copy: tokens, positions, then the tables of pages.
+  // Number of 4-byte words that a step copies from the host at once: tokens, positions, page
+  // tables.
   int64_t n_input_words(int64_t n_rows) const { return (2 + table_pages_) * n_rows; }
   void capture(int64_t n_rows);
 
   cudaStream_t stream_;
   DecodeModel model_;
   DecodeLayers layers_;
-  int64_t table_pages_;  // entries of a row's table
+  int64_t table_pages_;  // entries of a row's page table
   PinnedArray<int32_t> host_input_;
   PinnedArray<float> host_logits_;
   DeviceTensor input_, x_, logits_;
-  std::array<GraphExec, kMaxMatvecTokens + 1> graphs_;  // by rows
+  std::array<GraphExec, kMaxGemvTokens + 1> graphs_;  // indexed by the number of rows
 };
 
 }  // namespace minfer::cuda

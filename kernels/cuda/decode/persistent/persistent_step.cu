@@ -7,7 +7,7 @@
 
 #include "kernels/cuda/decode/persistent/persistent_step.h"
 #include "kernels/cuda/decode/persistent/step_codes.cuh"
-#include "kernels/cuda/decode/persistent/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_slice.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
@@ -20,30 +20,30 @@ std::optional<StepFormat> format_of(const Matrix& w) {
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
 }
 
-// Tiles to blocks. Where pairs of codes are left over, few enough that they can go in parts,
-// nobody has one more than others.
-void share_tiles(StepProduct& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
+// Deals the tiles to the blocks. Left-over gate/up tile pairs of quantized weights are split along
+// K over two or more blocks each, if there are enough blocks, so that no block gets an extra pair.
+void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
   const int n_left = n_tiles % n_blocks;
   if (in_pairs && p.format >= StepFormat::U4 && n_left != 0) {
-    const int n_parts = std::min({n_blocks / n_left, p.n_stages, kStepMaxParts});
-    if (n_parts >= 2) {
+    const int n_k_splits = std::min({n_blocks / n_left, p.n_stages, kStepMaxKSplits});
+    if (n_k_splits >= 2) {
       p.n_left = n_left;
-      p.n_parts = n_parts;
+      p.n_k_splits = n_k_splits;
     }
   }
   const int n_longer = n_left - p.n_left;
-  p.share = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks};
+  p.slice = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks};
   shift = (shift + n_longer) % n_blocks;
 }
 
-// The product of matrices that lie one behind the other, or in pairs; none where the kernel has no
-// code for it.
-std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
-                                      int n_blocks, int& shift) {
+// The linear phase of matrices whose tiles follow one another, or are paired (gate and up). Null if
+// the kernel has no code for it.
+std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
+                                int n_blocks, int& shift) {
   const Matrix& w = **matrices.begin();
   const std::optional<StepFormat> format = format_of(w);
   if (!format) return std::nullopt;
-  StepProduct p{};
+  StepGemv p{};
   p.format = *format;
   p.in_dim = narrow<int>(w.in_dim);
   p.per_column = 1 / float(w.in_dim);
@@ -73,7 +73,7 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
     p.n_pieces = p.code_bytes / kPieceBytes;
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
     if (layout.unit == 0) {
-      if (w.in_dim > 65536) return std::nullopt;  // sums of integers: multiply_codes
+      if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
     } else {
       if (layout.unit < 32) return std::nullopt;
       p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
@@ -82,22 +82,23 @@ std::optional<StepProduct> product_of(std::initializer_list<const Matrix*> matri
       p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
   }
-  share_tiles(p, n_tiles, in_pairs, n_blocks, shift);
+  slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
   return p;
 }
 
-// Rows of a product that a block publishes, and the room that their sums need.
-bool has_room(const StepProduct& p, int halves) {
-  return (p.share.rounds + 1) * p.tile_rows() * halves <= kStepMaxRows &&
+// Whether shared memory has room for the sums of all rows that a block computes in this phase, and
+// the rows are whole tiles. `halves`: 2 for gate and up, else 1.
+bool has_room(const StepGemv& p, int halves) {
+  return (p.slice.rounds + 1) * p.tile_rows() * halves <= kStepMaxRows &&
          p.out_dim % p.tile_rows() == 0;
 }
 
-// Whether the threads have registers for the input.
-bool can_stage(const StepProduct& p, bool has_norm) {
+// Whether the registers of the consumer threads hold the input while they stage it.
+bool can_stage(const StepGemv& p, bool has_norm) {
   return p.format <= StepFormat::BF16 || p.in_dim <= most_code_columns(has_norm);
 }
 
-// In the order of StepLayer::matrices.
+// The matrices of a layer in the order of StepLayer::matrices.
 std::array<const Matrix*, 7> matrices_of(const LayerWeights& w) {
   return {&w.wq.weight,     &w.wk.weight,   &w.wv.weight,    &w.wo.weight,
           &w.w_gate.weight, &w.w_up.weight, &w.w_down.weight};
@@ -137,7 +138,8 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   return a;
 }
 
-// The formats of the first layer are those of all: the kernel's code is the same for each.
+// Whether the weights of all layers have the formats of the first layer: the kernel runs the same
+// code for each.
 bool layers_are_alike(const DecodeModel& model) {
   const auto of_first = matrices_of(*model.layers.front().weights);
   return std::all_of(model.layers.begin(), model.layers.end(), [&](const DecodeLayer& layer) {
@@ -146,38 +148,38 @@ bool layers_are_alike(const DecodeModel& model) {
   });
 }
 
-using StepProducts = std::array<StepProduct, kStepPhases>;
+using StepGemvs = std::array<StepGemv, kStepPhases>;
 
-// The products of a layer and of the output, their tiles dealt out to the blocks; none where the
-// kernel has no code or no room for one of them.
-std::optional<StepProducts> products_of(const DecodeModel& model, int n_blocks) {
+// The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if
+// the kernel has no code or no room for one of them.
+std::optional<StepGemvs> gemvs_of(const DecodeModel& model, int n_blocks) {
   const LayerWeights& w = *model.layers.front().weights;
   int shift = 0;
-  const auto qkv = product_of({&w.wq.weight, &w.wk.weight, &w.wv.weight}, false, n_blocks, shift);
-  const auto wo = product_of({&w.wo.weight}, false, n_blocks, shift);
-  const auto gate_up = product_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
-  auto down = product_of({&w.w_down.weight}, false, n_blocks, shift);
-  const auto head = product_of({model.output}, false, n_blocks, shift);
+  const auto qkv = gemv_of({&w.wq.weight, &w.wk.weight, &w.wv.weight}, false, n_blocks, shift);
+  const auto wo = gemv_of({&w.wo.weight}, false, n_blocks, shift);
+  const auto gate_up = gemv_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
+  auto down = gemv_of({&w.w_down.weight}, false, n_blocks, shift);
+  const auto head = gemv_of({model.output}, false, n_blocks, shift);
   if (!qkv || !wo || !gate_up || !down || !head) return std::nullopt;
   if (wo->rows_log != down->rows_log) return std::nullopt;
-  down->share = wo->share;  // who adds to a row of the residual stream keeps it
+  down->slice = wo->slice;  // a block adds to the same rows of the residual stream in both
   if (!has_room(*qkv, 1) || !has_room(*wo, 1) || !has_room(*gate_up, 2) || !has_room(*down, 1) ||
       !can_stage(*qkv, true) || !can_stage(*wo, false) || !can_stage(*gate_up, true) ||
       !can_stage(*down, false) || !can_stage(*head, true)) {
     return std::nullopt;
   }
-  return StepProducts{*qkv, *wo, *gate_up, *down, *head};
+  return StepGemvs{*qkv, *wo, *gate_up, *down, *head};
 }
 
-// Cuts a block's shared memory, of which `room` bytes are free: staged activations, which are also
-// attention's, and the ring in what is left. False where that is too little.
+// Lays out the `room` bytes of shared memory that a block has: staged activations, in memory that
+// attention uses too, and the ring in the rest. False if that is too little.
 bool lay_out(StepParams& p, int room) {
   StepAttention& a = p.attention;
   int scale_bytes = a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0;
-  for (const StepProduct& product : p.products) {
-    scale_bytes = std::max(scale_bytes, product.stage_scale_bytes);
-    const bool is_float = product.format <= StepFormat::BF16;
-    p.input_bytes = std::max(p.input_bytes, staged_bytes(product.in_dim, is_float));
+  for (const StepGemv& gemv : p.gemvs) {
+    scale_bytes = std::max(scale_bytes, gemv.stage_scale_bytes);
+    const bool is_float = gemv.format <= StepFormat::BF16;
+    p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
   const int kernel_heads = a.heads_per_block == 1 ? 1 : kStepMaxHeads;
@@ -191,20 +193,21 @@ bool lay_out(StepParams& p, int room) {
   return p.n_slots >= 2 * kStepProducers;
 }
 
-// What is under way delays the exchange. Measured, tok/s of Llama-2-7B with 4, 5, 6, 8 and any
-// number of copies while the block multiplies: INT4 807, 815, 805, 770, 740; INT8 with 6, 8, 10 and
-// any 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits, 307, 304, 303.
+// Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
+// flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
+// with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
+// 307, 304, 303.
 void tune(StepParams& p) {
-  const StepFormat format = p.products[kWo].format;
+  const StepFormat format = p.gemvs[kWo].format;
   p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
-  p.copies_of_product = format == StepFormat::U4 ? 5 : 6;
+  p.copies_of_gemv = format == StepFormat::U4 ? 5 : 6;
 }
 
 }  // namespace
 
 bool PersistentStep::can_compute(const DecodeModel& model) {
   const LayerSpec& s = model.layers.front().spec;
-  // A spec that differs from the neutral one in what is handled here, and in nothing else.
+  // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
   const LayerSpec handled = {.n_heads = s.n_heads,
                              .n_kv_heads = s.n_kv_heads,
                              .head_dim = s.head_dim,
@@ -225,9 +228,9 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto products = products_of(model, n_blocks);
+  const auto gemvs = gemvs_of(model, n_blocks);
   const auto attention = attention_of(model, n_blocks);
-  if (!products || !attention) return nullptr;
+  if (!gemvs || !attention) return nullptr;
   const auto kernel = step_kernel_of(attention->heads_per_block);
   if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
 
@@ -235,7 +238,7 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   StepParams p{};
   p.n_layers = narrow<int>(std::ssize(model.layers));
   p.dim = narrow<int>(model.embedding->in_dim);
-  std::ranges::copy(*products, p.products);
+  std::ranges::copy(*gemvs, p.gemvs);
   p.attention = *attention;
   p.eps = spec.norm_eps;
   p.norm_is_bf16 = compute_type == DType::BF16;
@@ -261,11 +264,11 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
 }
 
 void PersistentStep::launch_layers() {
-  cudaLaunchAttribute cooperative{};  // all blocks run at the same time, or none
+  cudaLaunchAttribute cooperative{};  // all blocks are resident at once, or the launch fails
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(params_.products[kHead].share.n_blocks));
+  config.gridDim = dim3(unsigned(params_.gemvs[kHead].slice.n_blocks));
   config.blockDim = dim3(kStepThreads);
   config.dynamicSmemBytes = size_t(step_shared(params_).total);
   config.stream = stream();
@@ -285,22 +288,23 @@ void PersistentStep::allocate_words() {
   const StepAttention& a = p.attention;
   const LayerSpec& spec = model().layers.front().spec;
   const int64_t n_qkv = (spec.q_dim() + 2 * spec.kv_dim()) / 4, n_x = p.dim / 4;
-  const int64_t n_parts = int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
+  const int64_t n_split_results =
+      int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
   const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
-  const int64_t n_hidden = p.products[kDown].in_dim / 4;
-  const StepProduct& gate_up = p.products[kGateUp];
-  const int64_t n_gate_up_parts =
-      int64_t{gate_up.n_left} * std::max(gate_up.n_parts - 1, 0) * kPartWords;
-  words_ = allocate_device(DType::U8,
-                           {(n_qkv + n_parts + n_attended + 2 * n_x + n_hidden + n_gate_up_parts) *
-                            int64_t{sizeof(uint4)}});
+  const int64_t n_hidden = p.gemvs[kDown].in_dim / 4;
+  const StepGemv& gate_up = p.gemvs[kGateUp];
+  const int64_t n_gate_up_splits =
+      int64_t{gate_up.n_left} * std::max(gate_up.n_k_splits - 1, 0) * kKSplitWords;
+  words_ = allocate_device(
+      DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden + n_gate_up_splits) *
+                  int64_t{sizeof(uint4)}});
   p.words.qkv = static_cast<uint4*>(words_.view().data);
-  p.words.parts = p.words.qkv + n_qkv;
-  p.words.attended = p.words.parts + n_parts;
+  p.words.split_results = p.words.qkv + n_qkv;
+  p.words.attended = p.words.split_results + n_split_results;
   p.words.after_attention = p.words.attended + n_attended;
   p.words.after_ffn = p.words.after_attention + n_x;
   p.words.hidden = p.words.after_ffn + n_x;
-  p.words.gate_up_parts = p.words.hidden + n_hidden;
+  p.words.gate_up_splits = p.words.hidden + n_hidden;
 }
 
 void PersistentStep::make_layers() {
@@ -329,7 +333,7 @@ void PersistentStep::make_layers() {
   layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});
   MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
                                     cudaMemcpyHostToDevice, stream()));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` goes
+  MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` is freed on return
   p.layers = static_cast<const StepLayer*>(layers_.view().data);
 }
 

@@ -10,15 +10,15 @@
 
 namespace minfer::cuda {
 
-// A decode step as one kernel that stays on the card for all layers: step_kernel.cu. For models of
-// Llama's kind whose shapes and formats fit it; DecodeGraph takes the others.
+// A decode step as one persistent kernel that runs all layers: step_kernel.cu. It takes Llama-like
+// models whose shapes and formats fit it; DecodeGraph takes the others.
 class PersistentStep final : public CapturedStep {
  public:
-  // Whether the kernel computes all that the model's specs say: blocks that are alike, of Llama's
-  // kind and without biases. What shapes and formats it takes is another question.
+  // Whether the kernel computes every field that the specs of the model set: Llama blocks without
+  // biases, all alike. make() also checks shapes and formats.
   static bool can_compute(const DecodeModel& model);
 
-  // Null where the model or the card is not of that kind.
+  // Null if the kernel does not support the model or the card.
   static std::unique_ptr<DecodePlan> make(cudaStream_t stream, DType compute_type,
                                           const DecodeModel& model);
 
@@ -30,7 +30,7 @@ class PersistentStep final : public CapturedStep {
   void clear_epochs() override;
 
   StepParams params_;
-  DeviceTensor words_, layers_;  // those of StepParams
+  DeviceTensor words_, layers_;  // the memory of StepParams::words and StepParams::layers
 };
 
 }  // namespace minfer::cuda

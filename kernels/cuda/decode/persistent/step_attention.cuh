@@ -5,20 +5,20 @@
 #include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/decode/persistent/step_codes.cuh"
 #include "kernels/cuda/decode/persistent/step_exchange.cuh"
-#include "kernels/cuda/decode/persistent/step_product.cuh"
-#include "kernels/cuda/decode/persistent/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_gemv.cuh"
+#include "kernels/cuda/decode/persistent/step_slice.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// Attention of one query within the step: a group of query heads of one key/value head to n_splits
-// blocks, each of which has a range of the positions.
+// Attention of one query within the step: a group of query heads of one key/value head goes to
+// n_splits blocks, each with a range of the positions.
 namespace minfer::cuda {
 
-// A pair of elements of the block's rows, heads of q, k and v, that turns.
+// A pair of elements that RoPE rotates together, in a row of the block: a head of q, k or v.
 struct StepPair {
   int8_t row;  // -1: none
   uint8_t element[2];
-  uint16_t source[2];  // elements of the words of q, k and v
+  uint16_t source[2];  // their elements in the exchanged vector qkv
   float2 angle;
 };
 
@@ -28,14 +28,14 @@ struct StepAttentionShared {
   float new_row[2][kStepMaxHeadDim];  // k and v of the step, as the cache holds them
   float2 states[kStepWarps][kStepMaxHeads];
 
-  // For each thread, and for all layers of the step.
+  // The pairs of each thread, the same for all layers of the step.
   static constexpr int kOwnPairs =
       ((kHeads + 2) * kStepMaxHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
   StepPair pairs[kOwnPairs][kStepConsumers];
-  StepAttentionShare share;
+  StepAttentionSlice slice;
 };
 
-__device__ inline StepPair step_pair(const StepParams& p, const StepAttentionShare& t, int index) {
+__device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSlice& t, int index) {
   const StepAttention& a = p.attention;
   const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
   StepPair x{};
@@ -57,25 +57,25 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSha
   return x;
 }
 
-// What is the same in all layers of a step.
+// Computes what is the same in all layers of a step.
 template <int kHeads>
 __device__ inline void prepare_attention(const StepParams& p, StepAttentionShared<kHeads>& s,
                                          int pos) {
-  const StepAttentionShare share = attention_share(p.attention, pos);
+  const StepAttentionSlice slice = attention_slice(p.attention, pos);
   const int thread = thread_index();
-  if (thread == 0) s.share = share;
+  if (thread == 0) s.slice = slice;
 #pragma unroll
   for (int k = 0; k < s.kOwnPairs; ++k) {
-    s.pairs[k][thread] = step_pair(p, share, thread + k * kStepConsumers);
+    s.pairs[k][thread] = step_pair(p, slice, thread + k * kStepConsumers);
   }
 }
 
-// Gathers the block's q, k and v, turns q and k, and leaves q (times the scale; in digits too,
-// where `query` has room) and the new rows as the cache holds them in shared memory; appends them
+// Gathers the block's q, k and v, rotates q and k, and leaves in shared memory q times the scale
+// (in digits too, if `query` has room) and the new k and v as the cache holds them; appends these
 // to the cache.
 template <int kHeads>
 __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
-                                     const StepAttentionShare& t, StepAttentionShared<kHeads>& s,
+                                     const StepAttentionSlice& t, StepAttentionShared<kHeads>& s,
                                      const QueryCodes& query, uint32_t epoch) {
   const StepAttention& a = p.attention;
   const int64_t at_row = cache_row(p, t.kv_head, t.pos);
@@ -122,7 +122,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   if (!a.is_u8 || (!t.has_new && query.digits == nullptr)) return;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   if (query.digits != nullptr && warp >= 2) query.make<kHeads>(s.q, a, warp - 2);
-  if (t.has_new && warp < 2) {  // the key, the value
+  if (t.has_new && warp < 2) {  // warp 0: the key; warp 1: the value
     float* const row = s.new_row[warp];
     auto* const codes =
         static_cast<uint8_t*>(warp == 0 ? layer.keys : layer.values) + at_row * a.head_dim;
@@ -143,21 +143,22 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
 }
 
-// The blocks' parts of a group, each a word of (maximum, sum) for each head and then the group's
-// output in words, not yet divided: merged by split, split_words of the output each.
+// Merges the results of the splits of a group. Each is a word (maximum, sum) for each head,
+// followed by the words of the group's output, not yet divided by the sum. Each block of the group
+// merges split_words words of the output.
 template <int kHeads>
-__device__ inline void merge_splits(const StepParams& p, const StepAttentionShare& t, float* shared,
+__device__ inline void merge_splits(const StepParams& p, const StepAttentionSlice& t, float* shared,
                                     uint32_t epoch) {
   const StepAttention& a = p.attention;
-  const int heads = a.heads_per_block, part_words = heads + a.group_words;
-  const uint4* const parts = p.words.parts + int64_t{t.group} * a.n_splits * part_words;
+  const int heads = a.heads_per_block, split_words = heads + a.group_words;
+  const uint4* const results = p.words.split_results + int64_t{t.group} * a.n_splits * split_words;
   const int first = t.split * a.split_words;
   const int n_words = max(0, min(a.split_words, a.group_words - first));
   const int per_split = heads + n_words;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
   for (int split = warp; n_words > 0 && split < t.splits; split += kStepWarps) {
     for (int j = lane; j < per_split; j += 32) {
-      const uint4* const from = parts + split * part_words + (j < heads ? j : j + first);
+      const uint4* const from = results + split * split_words + (j < heads ? j : j + first);
       StepWord word = load_word(from);
       for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
       *reinterpret_cast<float4*>(shared + (split * per_split + j) * 4) =
@@ -176,9 +177,9 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
       }
       for (int split = 0; split < t.splits; ++split) {
         const float* const state = shared + (split * per_split + head) * 4;
-        const float share = ptx::exp2_fast(state[0] - top);
-        sum = fmaf(share, state[1], sum);
-        value = fmaf(share, shared[(split * per_split + heads) * 4 + i], value);
+        const float weight = ptx::exp2_fast(state[0] - top);
+        sum = fmaf(weight, state[1], sum);
+        value = fmaf(weight, shared[(split * per_split + heads) * 4 + i], value);
       }
       value = __fdividef(value, sum);
     }
@@ -186,7 +187,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionShar
   }
 }
 
-// All stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
+// Takes all stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
 template <int kHeads>
 __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[kStepMaxHeadDim],
@@ -197,7 +198,7 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
   const bool has_columns = at < a.head_dim;
   const int q_at = has_columns ? at : 0;
   cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
-    // Keys, values, keys, values: of both pairs a team has every n_teams-th row.
+    // The stages are keys, values, keys, values; a team has every n_teams-th row of both pairs.
     const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
     const int skipped[2] = {cache.skipped(2 * step), cache.skipped(2 * step + 1)};
 #pragma unroll 1
@@ -229,14 +230,14 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
   });
 }
 
-// softmax(q k^T) v of the block's heads and positions into the words of the attended vector, or of
-// the parts. `memory`: [kStepWarps, heads_per_block, head_dim] floats and behind them, at query_at,
-// what QueryCodes has; `parts`: what merge_splits gathers.
+// Computes softmax(q k^T) v of the block's heads and positions. Publishes it as `attended` if the
+// group has one split, else as a result for merge_splits. `memory`: [kStepWarps, heads_per_block,
+// head_dim] floats and behind them, at query_at, QueryCodes; `merging`: memory of merge_splits.
 template <int kHeads>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer,
-                              StepAttentionShared<kHeads>& s, float* memory, float* parts,
+                              StepAttentionShared<kHeads>& s, float* memory, float* merging,
                               const StepRing& ring, StepCursor& cursor, uint32_t epoch) {
-  const StepAttentionShare t = s.share;
+  const StepAttentionSlice t = s.slice;
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
@@ -299,7 +300,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   }
   consumers_sync();
   uint4* const part =
-      p.words.parts + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
+      p.words.split_results + (int64_t{t.group} * a.n_splits + t.split) * (heads + a.group_words);
   for (int begin = 0; begin < n_elements; begin += kStepConsumers) {
     const int e = begin + thread_index();
     float value = 0;
@@ -313,9 +314,9 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
 #pragma unroll
       for (int w = 0; w < kStepWarps; ++w) {
         const float2 state = s.states[w][head];
-        const float share = ptx::exp2_fast(state.x - base);
-        sum = fmaf(share, state.y, sum);
-        value = fmaf(share, memory[w * n_elements + e], value);
+        const float weight = ptx::exp2_fast(state.x - base);
+        sum = fmaf(weight, state.y, sum);
+        value = fmaf(weight, memory[w * n_elements + e], value);
       }
       if (t.splits == 1) {
         value = __fdividef(value, sum);
@@ -326,8 +327,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
             n_elements, value, epoch);
   }
-  if (t.splits > 1) merge_splits<kHeads>(p, t, parts, epoch);
-  consumers_sync();  // `memory` and `parts` are free again
+  if (t.splits > 1) merge_splits<kHeads>(p, t, merging, epoch);
+  consumers_sync();  // `memory` and `merging` are free again
 }
 
 }  // namespace minfer::cuda

@@ -1,21 +1,21 @@
 #pragma once
 
+#include "kernels/cuda/decode/persistent/step_gemv.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
-#include "kernels/cuda/decode/persistent/step_product.cuh"
-#include "kernels/cuda/decode/persistent/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_slice.cuh"
 #include "kernels/cuda/decode/persistent/step_softmax.cuh"
 #include "kernels/cuda/decode/persistent/step_values.cuh"
 
-// Attention over codes of a cache of int8: q . k by the integer tensor cores, with q in digits as
-// the inputs of products are; weights . v of one head by the tensor cores too (step_values.cuh), of
-// several in f32.
+// Attention over the codes of an int8 cache. q . k runs on the integer tensor cores, with q in
+// digits like the input of a linear layer with codes. weights . v runs on the F16 tensor cores for
+// one head (step_values.cuh), and in f32 for several.
 namespace minfer::cuda {
 
-// q of the block's heads in shared memory, in fixed point of 32 bits: digits [heads][4][head_dim]
-// of 8 bits with a sign, then the unit of each head, then for each warp, of several heads, weights
-// [heads][16].
+// q of the block's heads in shared memory, in 32-bit fixed point: signed 8-bit digits
+// [heads][4][head_dim], then the unit of each head, then, for several heads, the attention weights
+// [heads][16] of each warp.
 struct QueryCodes {
-  uint8_t* digits;  // null: not wanted
+  uint8_t* digits;  // null: the cache is not multiplied as codes
 
   __host__ __device__ static int unit_at(int heads, int head_dim) { return heads * 4 * head_dim; }
   __host__ __device__ static int weights_at(int heads, int head_dim) {
@@ -25,7 +25,8 @@ struct QueryCodes {
     return weights_at(heads, head_dim) + (heads == 1 ? 0 : kStepWarps * heads * 16 * 4);
   }
 
-  // By a warp: heads first, first + kStepWarps - 2, ..., those that the block does not have zeros.
+  // Called by a warp: it writes heads first, first + kStepWarps - 2, ..., zeros for those that the
+  // block does not have.
   template <int kHeads>
   __device__ void make(const float (*q)[kStepMaxHeadDim], const StepAttention& a, int first) const {
     const int lane = thread_index() % 32;
@@ -54,18 +55,18 @@ struct QueryCodes {
   }
 };
 
-// All stages of the cache. A warp takes 16 rows at a time: the instruction's columns are digits of
-// two heads, 0 to 3 and 4 to 7 (of a single head twice), its 32 terms two words of each of four
-// lanes, in any order that both operands have. Codes less the zero code, times digits, are summed
-// exactly: 128 * 128 * head_dim stay below 2^22 (multiply_codes). `memory`: the warp's own, for a
-// head's output.
+// Takes all stages of the cache, 16 rows of a warp at a time. Columns 0 to 3 and 4 to 7 of the B
+// operand are the digits of two heads, or twice those of a single head. The 32 terms of an MMA are
+// two words of each of four lanes; both operands have them in the same order, whichever that is.
+// Sums of (code - 128) times digit are exact: 128 * 128 * head_dim stays below 2^22
+// (multiply_codes). `memory`: the warp's own, for the output of a single head.
 template <int kHeads>
 __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
                                     const CacheStages& cache, const QueryCodes& query,
                                     float* memory, const StepRing& ring, StepCursor& cursor) {
   constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
   constexpr float kBase = 0x1.8p23f;
-  constexpr int kBits = 0x4b400000;  // of kBase
+  constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const int n_chunks = a.head_dim / 64;
@@ -76,7 +77,7 @@ __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAt
       warp * kHeads * 16;
   uint4 b[kSets][kMostChunks] = {};
   int begin[kSets][4];
-  float unit[kSets];  // of the lane's head and digits
+  float unit[kSets];  // the factor of the lane's head and digits
 #pragma unroll
   for (int set = 0; set < kSets; ++set) {
     const int plane = kHeads == 1 ? g % 4 : set * 8 + g;
@@ -178,7 +179,7 @@ __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAt
           }
         }
         __syncwarp();
-        // Rows that are not there have weights of zero; what lies in their places are codes too.
+        // Missing rows have weight 0, and any bytes in their places are valid codes.
         const auto add_rows = [&]<int kTeams>() {
 #pragma unroll
           for (int row = team; row < team + 16; row += kTeams) {
@@ -200,11 +201,11 @@ __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAt
         } else {
           add_rows.template operator()<4>();
         }
-        __syncwarp();  // before the next weights
+        __syncwarp();  // the next weights overwrite these
       }
     }
   });
-  if constexpr (kHeads == 1) {  // the first team has all of it
+  if constexpr (kHeads == 1) {  // the first team gets the sums of all rows
     values.store(memory, a.head_dim);
     float sum = softmax.sum[0];
 #pragma unroll

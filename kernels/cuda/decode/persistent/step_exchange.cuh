@@ -81,8 +81,8 @@ __device__ inline void store_word(uint4* to, float a, float b, float c, float d,
       : "memory");
 }
 
-// Ends the launch with an error if a word does not come within 20 seconds, so that a block that is
-// gone cannot hang the card.
+// Ends the launch with an error if a word does not come within 20 seconds, so that a block that has
+// failed cannot hang the card.
 struct Patience {
   uint32_t tries = 0;
   uint64_t since = 0;

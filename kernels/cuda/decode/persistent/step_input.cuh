@@ -5,33 +5,34 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
-// The input of a product in shared memory: each warp waits for the columns that it multiplies, and
-// for no others.
+// Stages the input of a linear layer in shared memory: each warp waits for the columns that it
+// multiplies, and for no others.
 namespace minfer::cuda {
 
-// Staged for float weights: f32, of 64 columns first the lower fours of each eight, so that 8 lanes
-// with eight columns each read 16 bytes without meeting at a bank.
+// The place of a column that is staged as f32, for float weights. In each 64 columns the first four
+// of every eight come before the last four, so that 8 lanes with eight columns each read 16 bytes
+// without bank conflicts.
 __device__ inline int float_place(int column) {
   return (column & ~63) | (column & 4) << 3 | (column & 56) >> 1 | (column & 3);
 }
-// Staged for codes: fixed point of 32 bits, whose digits of 8 bits with a sign are columns of an
-// integer instruction. Digits of a kind lie in the order of a lane's codes
-// (quant/packed_layout.h): of the 64 columns of a piece of U4, or 32 of U8, first those that lane t
-// of four multiplies, in words of four columns.
+// The place, in bytes, of a word of four columns that is staged for codes: as 32-bit fixed point,
+// whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
+// order of the codes of a lane (quant/packed_layout.h): in the columns of a piece, 64 of U4 or 32
+// of U8, those that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
 __device__ inline int digit_place(int word, bool is_u4) {
   const int n_log = is_u4 ? 2 : 1, n = 1 << n_log;  // words of a lane
   return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
 }
-// A number times 2^29, below 2^30 in magnitude, as four digits: 256^i times byte i, each a number
-// with a sign.
+// Splits a number times 2^29, below 2^30 in magnitude, into four digits: the sum of 256^i times
+// signed byte i.
 __device__ inline uint32_t digits_of(float x) {
   constexpr uint32_t kHalves = 0x00808080;
   return (uint32_t(__float2int_rn(x)) + kHalves) ^ kHalves;
 }
 constexpr float kDigitUnit = 0x1p-29f;
 
-// The scale of numbers whose largest magnitude has the bits `top`: infinities and NaN are above all
-// others.
+// The unit of numbers whose largest magnitude has the bits `top`; those of infinity and NaN are
+// above all others.
 struct FixedPoint {
   float unit;      // a power of two that brings the largest into [1, 2); NaN: one is not finite
   float to_fixed;  // 2^29 / unit
@@ -42,7 +43,7 @@ struct FixedPoint {
   }
 };
 
-// Byte i of planes[d]: digit d of the i-th of four numbers.
+// Byte i of planes[d] becomes digit d of the i-th of four numbers.
 __device__ inline void digit_planes(uint32_t (&planes)[4], const uint32_t (&bits)[4],
                                     float to_fixed) {
   uint32_t x[4];
@@ -61,8 +62,8 @@ __device__ inline float2 floats_of(uint32_t two, bool is_bf16) {
   return __half22float2(*reinterpret_cast<const __half2*>(&two));
 }
 
-// What the product's input is made of: words of an epoch, or where there are none yet plain floats;
-// and the norm's weight, half or bfloat16.
+// The source of a linear layer's input: flagged words of an epoch, or plain floats in the first
+// layer (`plain`); and the weight of the norm, half or bfloat16.
 struct StepSource {
   const uint4* words;
   uint32_t epoch;
@@ -71,16 +72,17 @@ struct StepSource {
   bool norm_is_bf16;
 };
 
-// 1 / rms from the squares of all warps, summed in one order.
-__device__ inline float norm_factor(const float* squares, const StepProduct& product, float eps) {
+// 1 / rms from the sums of squares of all warps, added in one order.
+__device__ inline float norm_factor(const float* squares, const StepGemv& gemv, float eps) {
   float sum = 0;
 #pragma unroll
   for (int w = 0; w < kStepWarps; ++w) sum += squares[w];
-  return rsqrtf(fmaf(sum, product.per_column, eps));
+  return rsqrtf(fmaf(sum, gemv.per_column, eps));
 }
 
-// A warp's k-th words of a vector, from its lane's first one: of floats 512 columns of each 4096,
-// of codes those of its pieces of a stage (multiply_codes), two stages of U8 at a time.
+// The offset of the k-th word that a lane has of a vector from its first one. For float weights a
+// warp has 512 columns of each 4096; for codes, those of its pieces of a stage (multiply_codes), of
+// two stages of U8 at a time.
 template <bool kFloat>
 __host__ __device__ constexpr int own_word(int k) {
   return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
@@ -92,8 +94,8 @@ __device__ inline int first_own_word(StepFormat format) {
   return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
 }
 
-// The bits of the floats of the lane's words first + own_word(0 ... kBatch - 1) times the norm's
-// weight, zeros from n_words on; returns the sum of the squares before that.
+// Reads the lane's words first + own_word(0 ... kBatch - 1), zeros from n_words on, and multiplies
+// them by the norm's weight, if there is a norm; returns the sum of their squares before that.
 template <bool kNorm, bool kFloat, int kBatch>
 __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& source, int first,
                                    int n_words) {
@@ -138,16 +140,16 @@ __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& 
   return squares;
 }
 
-// The warp's part of f32 numbers for float weights.
+// Stages the warp's columns as f32.
 template <bool kNorm>
-__device__ inline float stage_floats(const StepProduct& product, const StepSource& source,
+__device__ inline float stage_floats(const StepGemv& gemv, const StepSource& source,
                                      uint8_t* input) {
   constexpr auto kPlace = own_word<true>;
   constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
-  const int n_words = product.in_dim / 4;
+  const int n_words = gemv.in_dim / 4;
   float squares = 0;
 #pragma unroll 1
-  for (int first = first_own_word(product.format); first < n_words; first += kPlace(kBatch)) {
+  for (int first = first_own_word(gemv.format); first < n_words; first += kPlace(kBatch)) {
     StepWord x[kBatch];
     squares += take_words<kNorm, true>(x, source, first, n_words);
 #pragma unroll
@@ -162,19 +164,19 @@ __device__ inline float stage_floats(const StepProduct& product, const StepSourc
   return squares;
 }
 
-// The warp's part as digits. `unit`: the power of two that brings its largest number into [1, 2),
-// which it was divided by; NaN where a number is not finite.
+// Stages the warp's columns as digits of numbers divided by `unit`, the power of two that brings
+// the largest of them into [1, 2); it is NaN if one is not finite.
 template <bool kNorm>
-__device__ inline float stage_digits(const StepProduct& product, const StepSource& source,
-                                     uint8_t* input, float& unit) {
+__device__ inline float stage_digits(const StepGemv& gemv, const StepSource& source, uint8_t* input,
+                                     float& unit) {
   constexpr auto kPlace = own_word<false>;
   constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
-  const bool is_u4 = product.format == StepFormat::U4;
-  const int stride = digit_stride(product.in_dim) / 4;
-  const int n_padded = (product.in_dim + 63) / 64 * 16;  // columns that are not there are zeros
-  const int first = first_own_word(product.format);
+  const bool is_u4 = gemv.format == StepFormat::U4;
+  const int stride = digit_stride(gemv.in_dim) / 4;
+  const int n_padded = (gemv.in_dim + 63) / 64 * 16;  // missing columns are zeros
+  const int first = first_own_word(gemv.format);
   StepWord words[kBatch];
-  const float squares = take_words<kNorm, false>(words, source, first, product.in_dim / 4);
+  const float squares = take_words<kNorm, false>(words, source, first, gemv.in_dim / 4);
   uint32_t top = 0;  // bits of the largest magnitude
 #pragma unroll
   for (const StepWord& word : words) {
@@ -187,7 +189,7 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
     if (kPlace(k) >= n_padded - first) break;
-    // In the order of the columns of a word of codes: 0 2 1 3 in U4.
+    // Columns are in the order of a word of codes: 0 2 1 3 in U4.
     const uint32_t(&bits)[4] = words[k].bits;
     uint32_t planes[4];
     digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},
@@ -199,16 +201,16 @@ __device__ inline float stage_digits(const StepProduct& product, const StepSourc
   return squares;
 }
 
-// Leaves the warp's columns in shared memory, and the sum of their squares before the norm's weight
-// in squares_of_warps. Returns the factor of the warp's own sums.
+// Stages the warp's columns, and leaves the sum of their squares before the norm's weight in
+// squares_of_warps. Returns the factor of the warp's own sums.
 template <bool kNorm>
-__device__ inline float stage_input(const StepProduct& product, const StepSource& source,
-                                    uint8_t* input, float* squares_of_warps) {
+__device__ inline float stage_input(const StepGemv& gemv, const StepSource& source, uint8_t* input,
+                                    float* squares_of_warps) {
   float unit = 1, squares;
-  if (product.format <= StepFormat::BF16) {
-    squares = stage_floats<kNorm>(product, source, input);
+  if (gemv.format <= StepFormat::BF16) {
+    squares = stage_floats<kNorm>(gemv, source, input);
   } else {
-    squares = stage_digits<kNorm>(product, source, input, unit);
+    squares = stage_digits<kNorm>(gemv, source, input, unit);
   }
   if constexpr (kNorm) {
     squares = warp_reduce(squares, Sum{});

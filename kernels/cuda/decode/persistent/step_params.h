@@ -34,9 +34,9 @@ __host__ __device__ constexpr int most_code_columns(bool has_norm) {
 // warps for them.
 constexpr int kStepMaxRowsLog = 8, kStepMaxRows = 1 << kStepMaxRowsLog;
 constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two such buffers
-// Most parts that a gate/up tile pair is split into, and the flagged words that the sums of one
-// part take: step_parts.cuh.
-constexpr int kStepMaxParts = 5, kPartWords = 8;
+// Most K splits of a gate/up tile pair, and the flagged words that the partial sums of one take:
+// step_split_k.cuh.
+constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
 constexpr int kStepMaxHeads = 4;  // most query heads of a key/value head that a block handles
 constexpr int kStepMaxHeadDim = 128;
 
@@ -45,12 +45,12 @@ enum class StepFormat : int { F16, BF16, U4, U8 };
 // The linear phases of a layer, in their order, and the output matrix.
 enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
 
-// Which tiles block b has: count(b) tiles from begin(b) on. The n_longer blocks that have one tile
-// more begin at block `shift`, which moves on from one linear layer to the next, so that all blocks
-// have about as many tiles of a whole layer. Measured: dealing out q, k and v by heads, so that a
-// block waits only for the blocks of its head, gained nothing, and reading at strides of powers of
-// two cost F16 5 %.
-struct StepShare {
+// Which tiles block b has: count(b) tiles from begin(b) on. Every block has `rounds` tiles, and the
+// n_longer blocks from block `shift` on have one more. `shift` moves on from one linear layer to
+// the next, so that all blocks have about as many tiles of a whole layer. Measured: dealing out q,
+// k and v by heads, so that a block waits only for the blocks of its head, gained nothing, and
+// reading at strides of powers of two cost F16 5 %.
+struct StepSlice {
   int n_tiles, rounds, n_longer, shift, n_blocks;
   __host__ __device__ int begin(int block) const {
     const int i = index(block);
@@ -70,31 +70,32 @@ struct StepStages {
   int begin, end;
 };
 
-// The part that a block has of a gate/up tile pair that is split over K: some stages, or none.
-struct StepPart {
+// The K split of a gate/up tile pair that a block multiplies: a range of the stages of the pair, or
+// none.
+struct KSplit {
   int tile;   // index of the pair
-  int index;  // of the part; the block with part 0 adds the others
+  int index;  // of the K split; the block with K split 0 adds the sums of the others
   StepStages stages;
   __host__ __device__ bool exists() const { return stages.begin < stages.end; }
 };
 
 // One linear phase, the same in all layers. Its tiles are those of its matrices, one after the
-// other. Gate and up tiles are paired instead: a tile of `share` is then one of each.
-struct StepProduct {
+// other. Gate and up tiles are paired instead: a tile of `slice` is then one of each.
+struct StepGemv {
   StepFormat format;
-  StepShare share;
-  int n_left, n_parts;   // kGateUp: left-over pairs after those of `share`, and parts of each
-  int begin, count;      // of this block, from `share`; the kernel sets them
-  StepPart part;         // of this block; the kernel sets it
-  int rows_log;          // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
-  int out_dim, in_dim;   // rows of the largest matrix
-  float per_column;      // 1 / in_dim
-  int ends[2];           // tiles of the first matrix, and of the first two
-  int n_pieces;          // packed codes: pieces of a tile; one has 64 columns of U4, 32 of U8
-  int n_stages;          // of a tile; float weights: of a row
-  int code_bytes;        // of a tile; float weights: of a row
-  int scales_per_piece;  // of a row: 0 (the row has one), 1, 2
-  int unit_shift;        // log2 of the columns of a scale
+  StepSlice slice;
+  int n_left, n_k_splits;  // kGateUp: left-over pairs after those of `slice`, and K splits of each
+  int begin, count;        // of this block, from `slice`; the kernel sets them
+  KSplit k_split;          // of this block; the kernel sets it
+  int rows_log;            // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
+  int out_dim, in_dim;     // rows of the largest matrix
+  float per_column;        // 1 / in_dim
+  int ends[2];             // tiles of the first matrix, and of the first two
+  int n_pieces;            // packed codes: pieces of a tile; one has 64 columns of U4, 32 of U8
+  int n_stages;            // of a tile; float weights: of a row
+  int code_bytes;          // of a tile; float weights: of a row
+  int scales_per_piece;    // scales of a row in a piece: 1 or 2; 0: the row has one
+  int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
@@ -102,12 +103,14 @@ struct StepProduct {
     return format >= StepFormat::U4 && scales_per_piece == 0;
   }
 
-  // A block has one part at most: there are n_left * n_parts parts, no more than blocks.
-  __host__ __device__ StepPart part_of(int block) const {
-    const int i = share.index(block);
-    if (i >= n_left * n_parts) return {};
-    const int k = i % n_parts;
-    return {share.n_tiles + i / n_parts, k, {n_stages * k / n_parts, n_stages * (k + 1) / n_parts}};
+  // A block has at most one K split: there are n_left * n_k_splits of them, no more than blocks.
+  __host__ __device__ KSplit k_split_of(int block) const {
+    const int i = slice.index(block);
+    if (i >= n_left * n_k_splits) return {};
+    const int k = i % n_k_splits;
+    return {slice.n_tiles + i / n_k_splits,
+            k,
+            {n_stages * k / n_k_splits, n_stages * (k + 1) / n_k_splits}};
   }
 };
 
@@ -135,9 +138,10 @@ __host__ __device__ constexpr int first_matrix(int phase) {
   return phase == kWo ? 3 : phase == kGateUp ? 4 : phase == kDown ? 6 : 0;
 }
 
-// The flagged words of the vectors that blocks exchange: step_exchange.cuh.
+// The flagged words of the vectors that blocks exchange (step_exchange.cuh). `split_results`: the
+// results of attention splits; `gate_up_splits`: the partial sums of K splits.
 struct StepWords {
-  uint4 *qkv, *parts, *attended, *after_attention, *gate_up_parts, *hidden, *after_ffn;
+  uint4 *qkv, *split_results, *attended, *after_attention, *gate_up_splits, *hidden, *after_ffn;
 };
 
 struct StepAttention {
@@ -160,7 +164,7 @@ struct StepAttention {
 struct StepParams {
   const StepLayer* layers;
   int n_layers, dim;
-  StepProduct products[kStepPhases];
+  StepGemv gemvs[kStepPhases];
   StepAttention attention;
   StepWords words;
   const float* x;        // [dim], the embedding
@@ -173,7 +177,7 @@ struct StepParams {
   int n_slots, slot_bytes;
   // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector,
   // and while it multiplies or attends.
-  int copies_of_exchange, copies_of_product;
+  int copies_of_exchange, copies_of_gemv;
   int input_bytes;  // of shared memory for staged activations; attention uses the same memory
 };
 

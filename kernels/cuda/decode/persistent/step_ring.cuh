@@ -3,7 +3,7 @@
 #include <climits>
 
 #include "kernels/cuda/checkable.h"
-#include "kernels/cuda/decode/persistent/step_share.cuh"
+#include "kernels/cuda/decode/persistent/step_slice.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 // The ring of weights: producer warps fill it in the order in which the consumer warps read the
@@ -32,17 +32,17 @@ __device__ inline int copies_allowed(int* most_copies) {
 
 // A stream is a row of float weights or 16 rows of codes. Streams come in groups of 4, 2 or 1: the
 // ring holds one stage of each stream of a group, then the next stage of each, so that the staged
-// input is read once for the whole group. A block's part of a tile pair is a group of its own, in
-// front of the others.
+// input is read once for the whole group. A block's K split of a tile pair is a group of its own,
+// in front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
 // The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams.
-// Streams -2 and -1 are the gate and the up tile of its part.
+// Streams -2 and -1 are the gate and the up tile of its K split.
 struct StreamStage {
   int stream, stage;
 };
-__device__ inline StreamStage stream_stage(const StepProduct& p, int n_streams, int i) {
-  const StepStages& part = p.part.stages;
+__device__ inline StreamStage stream_stage(const StepGemv& p, int n_streams, int i) {
+  const StepStages& part = p.k_split.stages;
   const int of_part = 2 * (part.end - part.begin);
   if (i < of_part) return {i % 2 - 2, part.begin + i / 2};
   i -= of_part;
@@ -60,7 +60,7 @@ __device__ inline StreamStage stream_stage(const StepProduct& p, int n_streams, 
 struct StepTile {
   int matrix, row_tile;
 };
-__device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, int half_of_pair) {
+__device__ inline StepTile step_tile(const StepGemv& p, int phase, int tile, int half_of_pair) {
   if (phase == kGateUp) return {half_of_pair, tile};
   const int part = (tile >= p.ends[0]) + (tile >= p.ends[1]);
   return {part, tile - (part == 0 ? 0 : part == 1 ? p.ends[0] : p.ends[1])};
@@ -68,7 +68,7 @@ __device__ inline StepTile step_tile(const StepProduct& p, int phase, int tile, 
 
 constexpr unsigned kRingSleep = 40;  // ns
 
-// Where a slot is copied from: weights, or rows of the cache, and the scales that follow them.
+// The source of a copy into a slot: weights, or rows of the cache, and the scales that follow them.
 struct StagePart {
   const uint8_t *from, *scales;
   int n_bytes, n_scale_bytes;
@@ -146,17 +146,17 @@ class RingProducer {
   const uint64_t policy_;
   const int producer_;
   int slot_, parity_ = 1;  // of the next stage of this warp
-  unsigned n_put_ = 0;     // stages by all producers
+  unsigned n_put_ = 0;     // stages put by all producers
 };
 
 // Fills the ring through the whole step, as warp `producer`.
-__device__ inline void fill_ring(const StepParams& p, const StepProduct* products,
-                                 const StepRing& ring, int producer) {
+__device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, const StepRing& ring,
+                                 int producer) {
   const int lane = int(threadIdx.x) % 32;
   RingProducer ring_producer(ring, producer);
-  const StepAttentionShare share = attention_share(p.attention, p.input->pos);
-  const CacheStages cache = cache_stages(p.attention, share);
-  const int kv_head = share.kv_head;
+  const StepAttentionSlice slice = attention_slice(p.attention, p.input->pos);
+  const CacheStages cache = cache_stages(p.attention, slice);
+  const int kv_head = slice.kv_head;
   // Lane i holds the i-th pair of pointers of this layer, and of the next one.
   const auto pointers_of = [&](int layer) {
     return lane < kLayerPairs && layer <= p.n_layers ? pointer_pair(p.layers[layer], lane)
@@ -193,31 +193,28 @@ __device__ inline void fill_ring(const StepParams& p, const StepProduct* product
         return StageCopy{part_of(pos, n_first), part_of(pos + n_first, n_rows - n_first)};
       });
     }
-    const StepProduct& product = products[phase];
+    const StepGemv& gemv = gemvs[phase];
     const int half_shift = phase == kGateUp ? 1 : 0;
-    const bool is_float = product.format <= StepFormat::BF16;
+    const bool is_float = gemv.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
-    const int n_streams = product.count << (half_shift + row_shift);
+    const int n_streams = gemv.count << (half_shift + row_shift);
     // Past the last row of float weights, the last row is read again; its sums are not stored.
-    const int last = is_float ? product.out_dim - 1 : INT_MAX;
-    const StepStages& part = product.part.stages;
-    ring_producer.put(2 * (part.end - part.begin) + n_streams * product.n_stages, [&](int i) {
-      const auto [stream, stage] = stream_stage(product, n_streams, i);
+    const int last = is_float ? gemv.out_dim - 1 : INT_MAX;
+    const StepStages& part = gemv.k_split.stages;
+    ring_producer.put(2 * (part.end - part.begin) + n_streams * gemv.n_stages, [&](int i) {
+      const auto [stream, stage] = stream_stage(gemv, n_streams, i);
       const int tile_index = stream >> row_shift;
-      const int its_tile =
-          stream < 0 ? product.part.tile : product.begin + (tile_index >> half_shift);
-      const StepTile tile =
-          step_tile(product, phase, its_tile, tile_index & ((1 << half_shift) - 1));
+      const int its_tile = stream < 0 ? gemv.k_split.tile : gemv.begin + (tile_index >> half_shift);
+      const StepTile tile = step_tile(gemv, phase, its_tile, tile_index & ((1 << half_shift) - 1));
       const int matrix = first_matrix(phase) + tile.matrix;
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
-      const int from = stage * kStageBytes, scales_from = stage * product.stage_scale_bytes;
-      return StageCopy{
-          {pointer(pointers.weights, matrix) + int64_t{row} * product.code_bytes + from,
-           pointer(pointers.scales, matrix) + int64_t{tile.row_tile} * product.tile_scale_bytes +
-               scales_from,
-           min(kStageBytes, product.code_bytes - from),
-           min(product.stage_scale_bytes, product.tile_scale_bytes - scales_from)},
-          {}};
+      const int from = stage * kStageBytes, scales_from = stage * gemv.stage_scale_bytes;
+      return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
+                        pointer(pointers.scales, matrix) +
+                            int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
+                        min(kStageBytes, gemv.code_bytes - from),
+                        min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)},
+                       {}};
     });
   }
 }

@@ -4,21 +4,22 @@
 #include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/numbers.cuh"
 
-// The online softmax of attention within the step, and rows of the cache as it takes them.
+// The online softmax of attention within the step, and loads of rows of the cache.
 namespace minfer::cuda {
 
-// Eight elements of a row of the cache as they lie.
+// Eight elements of a row of the cache, not converted.
 struct CacheEight {
   uint4 raw;
   float scale;
 
-  // Those of rows and columns that are not there: the zero code is 128.
+  // For missing rows and columns: the zero code is 128.
   __device__ static CacheEight zeros(bool is_u8) {
     const uint32_t zero = is_u8 ? 0x80808080 : 0;
     return {{zero, zero, zero, zero}, 0};
   }
 };
-// From a stage of the ring, whose scales begin `skipped` behind the first that was copied.
+// Loads from a stage of the ring, whose scales begin `skipped` places behind the first that was
+// copied.
 __device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
                                         int at, int skipped) {
   CacheEight x;
@@ -49,8 +50,8 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
   }
 }
 
-// Lanes that share a row, 8 or 16 of them, hold eight elements each: an online softmax of the
-// positions that these lanes have seen.
+// The online softmax of a team of 8 or 16 lanes over the positions that the team has read. Each
+// lane has eight elements of a row.
 template <int kHeads>
 struct OnlineSoftmax {
   float max[kHeads], sum[kHeads], out[kHeads][8];
@@ -65,7 +66,8 @@ struct OnlineSoftmax {
     }
   }
 
-  // The scores of kN positions, those that are not valid -infinity; all lanes of the warp call it.
+  // Computes the scores of kN positions, -infinity for those that are not valid; all lanes of the
+  // warp call it.
   template <int kN>
   __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
                                 const bool (&valid)[kN], const float (*q)[kStepMaxHeadDim], int at,
@@ -103,7 +105,7 @@ struct OnlineSoftmax {
       for (int n = 0; n < kN; ++n) to[h][n] = valid[n] ? to[h][n] * k[n].scale : -INFINITY;
   }
 
-  // Raises the maximum to what the scores ask for, and makes weights of them.
+  // Raises the maximum if a score is above it, and turns the scores into weights.
   template <int kN>
   __device__ void weigh(float (&s)[kHeads][kN]) {
 #pragma unroll
@@ -120,12 +122,12 @@ struct OnlineSoftmax {
     }
   }
 
-  // Raises a head's maximum to `most` where that is more; returns what weights are relative to.
+  // Raises a head's maximum to `most` if that is more; returns what weights are relative to.
   __device__ float raise_max(int h, float most) {
     max[h] = fmaxf(max[h], most);
     return max[h] == -INFINITY ? 0.0f : max[h];
   }
-  // The same for what was summed so far.
+  // Does the same, and rescales the sums so far.
   __device__ float raise(int h, float most) {
     const float before = max[h], base = raise_max(h, most);
     const float factor = ptx::exp2_fast(before - base);
@@ -142,7 +144,7 @@ struct OnlineSoftmax {
       for (int i = 0; i < 8; ++i) out[h][i] = fmaf(weight[h], row[i], out[h][i]);
   }
 
-  // Takes in the state that the lane `distance` away has.
+  // Merges the state of the lane `distance` away into this one.
   __device__ void merge(int distance) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {

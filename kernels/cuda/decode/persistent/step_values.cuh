@@ -7,20 +7,21 @@
 
 namespace minfer::cuda {
 
-// Weights of one head times codes of values of an int8 cache, by the tensor cores: a code as it
-// lies is a half, code * 2^-24, and a weight times the scale of its row the sum of two halves.
-// Products and their sums are f32, of codes with their zero code, which is taken off at the end.
-// A warp takes 16 rows at a time, of which lane 4 g + t has the weights of rows g and g + 8.
+// Attention weights of one head times the values of an int8 cache, on the F16 tensor cores. A code
+// extended to 16 bits is the half code * 2^-24, so it needs no conversion; a weight times the scale
+// of its row is the sum of two halves. Products and sums are f32. The zero code, 128, is not
+// subtracted from the codes but from the sums at the end. A warp takes 16 rows at a time; lane 4 g
+// + t has the weights of rows g and g + 8.
 //
-// The instruction sums rows of one element, but in memory elements of a row are neighbours: so two
-// of them are a half to ldmatrix, which transposes them. That its eight rows may lie in different
-// banks (of heads of 64, two in the same), row i gives its piece j ^ i, of 16 codes, to register
-// j. To the instruction rows i and i + 8 then are column i, which alone has their weights: a column
-// stays the same pieces of the same rows, and what belongs together is added at the end.
+// The instruction sums over rows, but neighbours in memory are elements of one row: ldmatrix takes
+// two codes as one half and transposes them. To spread its eight rows over the banks (with heads of
+// 64, two rows meet in the same banks), row i puts its piece j ^ i, of 16 codes, in register j.
+// Column i of the B operand has the weights of rows i and i + 8 and zeros: so each column of a sum
+// stays with the same piece of the same rows, and store() adds the columns that belong together.
 class CodeValues {
  public:
-  // Of weights as online softmax has them: those so far become `factor` times as much, and come to
-  // be in units that the scales of these rows ask for. Rows that are not there have scales of 0.
+  // Rescales all sums by `factor`, as online softmax does when its maximum rises, and changes their
+  // unit if the scales of these rows ask for a larger one. Missing rows have scale 0.
   __device__ void raise(float factor, const float (&scale)[2]) {
     const uint32_t top =
         __reduce_max_sync(~0u, max(__float_as_uint(scale[0]), __float_as_uint(scale[1])));
@@ -36,7 +37,7 @@ class CodeValues {
       for (float& sum : piece) sum *= factor;
   }
 
-  // `rows`: shared address of 16 rows of codes.
+  // Adds 16 rows of codes at shared address `rows`; the lane has the weights and scales of two.
   __device__ void add(uint32_t rows, int head_dim, const float (&weight)[2],
                       const float (&scale)[2]) {
     const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
@@ -70,7 +71,7 @@ class CodeValues {
     }
   }
 
-  // out[head_dim], in shared memory, of the warp's rows.
+  // Writes the output of the warp's rows to out[head_dim], in shared memory.
   __device__ void store(float* out, int head_dim) {
     const int lane = int(threadIdx.x) % 32, g = lane / 4, t = lane % 4;
 #pragma unroll
@@ -79,8 +80,9 @@ class CodeValues {
     const bool has_eight = head_dim == 128;
 #pragma unroll
     for (int k = 0; k < 2; ++k) {  // elements 2 g and 2 g + 1 of a piece
-      // Of this lane's rows, 2 t and 2 t + 1, in sums j and j ^ 1: piece j ^ 2 t. Of piece 2 t + i,
-      // its own at the end, the lane 1 away has them at i ^ 2, and the lane 2 away at i ^ 4.
+      // own[j] is piece j ^ 2 t of columns 2 t and 2 t + 1, which are in sums j and j ^ 1. The lane
+      // ends with pieces 2 t + i: it has them in own[i], the lane 1 away in own[i ^ 2], and the
+      // lane 2 away in own[i ^ 4].
       float own[kPieces];
 #pragma unroll
       for (int j = 0; j < kPieces; ++j) own[j] = sums_[j][2 * k] + sums_[j ^ 1][2 * k + 1];
@@ -100,11 +102,12 @@ class CodeValues {
 
  private:
   static constexpr int kPieces = kStepMaxHeadDim / 16;
-  // Weights reach 2^12, so that even second halves of small ones are above the smallest half.
+  // Scaled weights reach 2^12, so that even the second halves of small ones are above the smallest
+  // half.
   static constexpr uint32_t kRoom = 12;
 
   float sums_[kPieces][4] = {};
-  float weights_ = 0;       // of this lane's rows, as the products have them
+  float weights_ = 0;       // sum of this lane's weights, scaled and rounded to two halves
   uint32_t exponent_ = 32;  // biased, of a power of two above all scales so far
 };
 

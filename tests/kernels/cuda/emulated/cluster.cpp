@@ -9,13 +9,13 @@ namespace minfer::emulated {
 namespace {
 
 constexpr size_t kStackBytes = 160 << 10;
-constexpr int kRegisters = 64 << 10;  // of an SM, which has one block
+constexpr int kRegisters = 64 << 10;  // of an SM, which runs one block
 
 struct FreeMemory {
   void operator()(void* p) const { std::free(p); }
 };
 
-// swapcontext would ask the system for the signal mask each time, which is half of a test's time.
+// swapcontext would make a system call for the signal mask each time: half of the time of a test.
 void switch_context(Context& from, Context& to) {
   from.has_place = true;
   if (_setjmp(from.place) != 0) return;
@@ -31,7 +31,7 @@ void enter_thread() {
   switch_context(self().context, g_cluster.scheduler);
 }
 
-// On a stack that is kept for the next cluster, as is the shared memory of a block.
+// The stack is kept for the next cluster, as is the shared memory of a block.
 std::unique_ptr<Thread> make_thread(Block& block, int index, int n_registers, uint8_t* stack) {
   auto thread = std::make_unique<Thread>();
   thread->block = &block;
@@ -71,12 +71,12 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   return block;
 }
 
-// A turn for each thread that may go on. Returns whether there was one.
+// Runs each thread that may go on once. Returns whether there was one.
 bool run_round(const std::vector<Thread*>& threads) {
   constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};
   const size_t first = g_cluster.random() % threads.size();
   size_t step = kSteps[g_cluster.random() % std::size(kSteps)];
-  if (std::gcd(step, threads.size()) != 1) step = 1;  // or some would have no turn
+  if (std::gcd(step, threads.size()) != 1) step = 1;  // or some threads would not run
   bool moved = false;
   for (size_t i = 0; i < threads.size(); ++i) {
     Thread* const thread = threads[(first + i * step) % threads.size()];
@@ -112,7 +112,7 @@ void run_cluster() {
   require(g_cluster.loads.empty(), "a block ends with loads under way");
   for (const auto& block : g_cluster.blocks) {
     for (const Warpgroup& warpgroup : block->warpgroups) {
-      require(warpgroup.products.empty(), "a block ends with products under way");
+      require(warpgroup.mmas.empty(), "a block ends with mma instructions under way");
     }
   }
 }
@@ -136,12 +136,12 @@ unsigned later_round() {
 }
 
 void wait_until(std::function<bool()> may_go_on) {
-  if (g_cluster.random() % 4 != 0 && may_go_on()) return;  // at times others go first all the same
+  if (g_cluster.random() % 4 != 0 && may_go_on()) return;  // sometimes others go first anyway
   self().may_go_on = std::move(may_go_on);
   switch_context(self().context, g_cluster.scheduler);
 }
 
-// Whether it is the last of n_threads to arrive.
+// Arrives, and returns whether this thread is the last of n_threads.
 static bool arrive(Meeting& meeting, int n_threads) {
   require(meeting.n_here < n_threads, "more threads at a barrier than it counts");
   if (++meeting.n_here < n_threads) return false;

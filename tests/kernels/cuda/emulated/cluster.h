@@ -16,13 +16,14 @@
 
 #include "tests/kernels/cuda/emulated/emulator.h"
 
-// What the files of the emulator share: the cluster that runs, its threads and how they wait.
+// What the files of the emulator have in common: the running cluster, its threads and how they
+// wait.
 namespace minfer::emulated {
 
 constexpr int kMaxSharedBytes = 227 << 10;
 constexpr int kWarp = 32, kWarpgroup = 128;
 
-struct Meeting {  // of a barrier
+struct Meeting {  // the state of a barrier
   int n_here = 0;
   unsigned round = 0;
 };
@@ -47,7 +48,7 @@ struct AsyncCopy {
   const void* from;
   size_t n_bytes, n_zeros;
 };
-// What a thread starts, in groups that it commits and waits for.
+// Asynchronous work of a thread, in groups that it commits and waits for.
 template <typename T>
 struct Groups {
   std::vector<T> open;
@@ -65,9 +66,9 @@ struct Groups {
     }
   }
 };
-struct WarpgroupProduct {
+struct WarpgroupMma {
   std::array<void*, kWarpgroup> d;
-  int n_threads = 0;  // that have asked for it
+  int n_threads = 0;  // that have issued it
   int n_sums = 0;
   Operand a, b;
   std::array<const uint32_t*, kWarpgroup> a_registers;
@@ -75,22 +76,22 @@ struct WarpgroupProduct {
   Half type = Half::F16;
 };
 struct Warpgroup {
-  std::deque<WarpgroupProduct> products;  // not done yet
+  std::deque<WarpgroupMma> mmas;  // in flight
   size_t n_done = 0;
-  size_t n_due = 0;        // waited for so far
-  unsigned due_round = 0;  // in which the last of these are done
+  size_t n_due = 0;        // that threads have waited for so far
+  unsigned due_round = 0;  // the round in which the last of these are done
 };
 struct Warp {
   Meeting meeting;
-  const char* what = nullptr;  // its lanes meet for
+  const char* what = nullptr;  // what its lanes meet for
   std::array<void*, kWarp> lanes;
 };
 
-// A place in a program with a stack of its own.
+// A place in a program, with its own stack.
 struct Context {
   ucontext_t start;
   jmp_buf place;
-  bool has_place = false;  // it has begun and was left
+  bool has_place = false;  // it has begun, and was switched away from
 };
 
 struct Block;
@@ -100,11 +101,11 @@ struct Thread {
   int index = 0;
   int n_registers = 0;
   bool is_done = false;
-  std::function<bool()> may_go_on;  // null: it may
+  std::function<bool()> may_go_on;  // if null, it may
   Groups<BoxStore> stores;
   Groups<AsyncCopy> copies;
-  size_t n_products = 0;                  // asked for
-  std::deque<size_t> committed_products;  // their number at each commit
+  size_t n_mmas = 0;                  // issued
+  std::deque<size_t> committed_mmas;  // n_mmas at each commit
 };
 struct Block {
   int index = 0, rank = 0, n_left = 0;
@@ -117,13 +118,13 @@ struct Block {
   std::array<Meeting, 16> barriers;
 };
 
-// What runs now.
+// The cluster that runs now.
 struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
   std::vector<BoxLoad> loads;
   Meeting meeting;
-  unsigned round = 0;                   // of turns
-  unsigned last_due = 0;                // the round until which something is late by itself
+  unsigned round = 0;                   // in each, every thread that may go on runs once
+  unsigned last_due = 0;                // the last round that delayed work may wait for
   int n_blocks = 0;                     // of the grid
   int n_threads = 0, shared_bytes = 0;  // of each block
   Thread* self = nullptr;
@@ -135,18 +136,19 @@ extern Cluster g_cluster;
 inline Thread& self() { return *g_cluster.self; }
 inline Block& own_block() { return *g_cluster.self->block; }
 
-// Ends the process with `what` and the thread, unless it holds.
+// Unless `holds`, ends the process and prints `what` and the thread.
 void require(bool holds, const char* what);
 
-// A round soon, for what happens late.
+// A random round soon, for work that happens late.
 unsigned later_round();
 
-// Lets others run until may_go_on().
+// Lets other threads run until may_go_on() holds.
 void wait_until(std::function<bool()> may_go_on);
-// Until n_threads are here.
+// Waits until n_threads have arrived.
 void meet(Meeting& meeting, int n_threads);
 
-// What the lanes of a warp do at once: perform(lanes), by the last one, with what each has brought.
+// An operation of all lanes of a warp: the last lane to arrive calls perform(lanes), with what each
+// lane has passed.
 template <typename Lane, typename F>
 void at_once(const char* what, Lane& lane, const F& perform) {
   Warp& warp = own_block().warps[static_cast<size_t>(self().index / kWarp)];
@@ -161,13 +163,13 @@ void at_once(const char* what, Lane& lane, const F& perform) {
   meet(warp.meeting, kWarp);
 }
 
-// A block of the cluster whose shared memory is still there.
+// A block of the cluster, which must not have ended.
 Block& block_of(int rank);
 Mbarrier& mbarrier_at(Block& block, uint32_t address);
-// Begins the next phase where nothing is missing.
+// Begins the next phase if no arrival and no byte is missing.
 void settle(Mbarrier& barrier);
 
-// Where an address lies in shared memory that is swizzled over 128 or 64 bytes.
+// Applies the swizzle of 128 or 64 bytes to an address in shared memory.
 inline uint32_t swizzled(uint32_t address, int n_bytes) {
   return address ^ ((address >> 3) & (n_bytes == 128 ? 0x70u : 0x30u));
 }

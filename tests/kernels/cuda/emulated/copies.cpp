@@ -17,7 +17,7 @@ void require_box(const TensorMap& map, const void* shared) {
   require(begin % 128 == 0, "a box that does not begin at 128 bytes");
   require(begin + box_bytes(map) <= g_cluster.shared_bytes, "a box behind the shared memory");
 }
-// visit(element, or null outside of the tensor; its address in shared memory)
+// Calls visit(element, or null outside the tensor; its address in shared memory).
 template <typename F>
 void for_box(const TensorMap& map, int x, int y, int z, uint32_t shared, const F& visit) {
   for (int row = 0; row < map.box[1]; ++row) {

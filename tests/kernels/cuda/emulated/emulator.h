@@ -13,27 +13,27 @@
 #include <tuple>
 #include <type_traits>
 
-// Runs kernels on the CPU, so that what they do is tested where there is no card: their own source,
-// compiled as C++, over the headers below kernels/, which stand in front of those of the same names
-// and have the same functions, one for each instruction.
+// Runs kernels on the CPU, so that they are tested where there is no card. Their own source is
+// compiled as C++ with the headers below kernels/, which take the place of the real headers of the
+// same names and have the same functions, one for each instruction.
 //
-// Each thread of the blocks of a cluster is a context of its own, which runs until it waits; whose
-// turn it is changes from round to round. What a card may do late happens as late as the program
-// lets it, so that a wait that is missing makes wrong sums: products of a warpgroup when they are
-// waited for, stores of the copy engine when their shared memory is asked back, its loads at any
-// time and in any order. What can be told at once ends the process: barriers that count too many,
-// threads that differ where they must not, what is still under way at the end, and a wait that
-// never ends. Shared memory begins as NaN. Clusters run one after the other.
+// Each thread of a cluster is a context of its own, which runs until it waits; the order of threads
+// changes from round to round. What a card may do late happens as late as the program allows, so
+// that a missing wait gives wrong results: wgmma instructions run when they are waited for, TMA
+// stores when their shared memory is waited for, TMA loads at any time and in any order. Errors
+// that can be detected at once end the process: too many arrivals at a barrier, threads that differ
+// where they must not, operations that are still in flight at the end, and a wait that never ends.
+// Shared memory begins as NaN. Clusters run one after the other.
 //
-// It does not see what fences are for, nor a barrier that is missing between stores to shared
-// memory and the products of other warps that read them, nor a thread's own copies that come before
-// it waits for them, nor registers that code needs beyond those
-// it is given, banks, or any time.
+// The emulator does not detect: missing fences; a missing barrier between stores to shared memory
+// and the wgmma instructions of other warps that read them; a thread's own cp.async copies that
+// arrive before it waits for them; code that needs more registers than it is given; bank conflicts;
+// and it measures no time.
 namespace minfer::emulated {
 
 // ---- the runtime ------------------------------------------------------------------------------
 
-// SMs of the card: few, so that small products take several rounds.
+// The number of SMs of the card: few, so that small GEMMs take several rounds.
 constexpr int kBlocksAtOnce = 6;
 
 void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
@@ -55,16 +55,16 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), 
   return cudaSuccess;
 }
 
-// A tensor as the copy engine takes boxes of it; innermost first.
+// A tensor as TMA copies boxes of it; the innermost dimension comes first.
 struct TensorMap {
   uint8_t* data;
-  int rank, element_bytes, swizzle_bytes;  // of 64 or 128 bytes, as many as a row of a box has
-  int64_t extents[3], strides[2];          // the latter in bytes, from the second extent on
+  int rank, element_bytes, swizzle_bytes;  // the swizzle is as wide as a row of a box: 64 or 128
+  int64_t extents[3], strides[2];          // strides in bytes, from the second dimension on
   int box[2];
 };
 CUtensorMap pack(const TensorMap& map);
 
-// ---- what a thread does -----------------------------------------------------------------------
+// ---- what a thread calls ----------------------------------------------------------------------
 
 int thread_index();
 int block_index();
@@ -74,13 +74,13 @@ int cluster_rank();
 
 uint8_t* dynamic_shared();
 uint32_t shared_address(const void* p);
-// An address in the cluster: that of the same place in the block `rank`.
+// The cluster-wide address of the same place in block `rank`.
 uint32_t shared_address_in(const void* p, int rank);
 float load_cluster(uint32_t address);
 
 void block_barrier();
 void named_barrier(int id, int n_threads);
-void named_barrier_arrive(int id, int n_threads);  // and does not wait
+void named_barrier_arrive(int id, int n_threads);  // arrives without waiting
 void cluster_barrier();
 void warp_barrier();
 
@@ -101,27 +101,28 @@ void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros);
 void copy_async_commit();
 void copy_async_wait(int pending);
 
-// Of n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrices.
+// Stores or loads n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrices.
 void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
 void load_matrices(const void* row, uint32_t* values, int n);
 
-// Registers of this thread from here on, as soon as the block has them: its threads share those of
-// the launch, at which each has as many as fit.
+// Sets the registers of this thread from here on; waits until the block has them free. At launch,
+// the threads of a block have as many each as fit.
 void set_registers(int n, bool grows);
 
-enum class Half { F16, Bf16, TwoCodes };  // the last for products of warpgroups alone
+enum class Half { F16, Bf16, TwoCodes };  // TwoCodes only for wgmma
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
-// What a product of a warpgroup reads. In shared memory: where its tile begins, in units of 16
-// bytes, rows of 128 bytes along k.
+// An operand of wgmma. In shared memory: where its tile begins, in units of 16 bytes; its rows have
+// 128 bytes along k.
 struct Operand {
   uint64_t tile = 0;
-  const uint32_t* registers = nullptr;  // of a: of this thread, in place of a tile
-  int lead = 0;  // of b: where not 0, its rows lie along n, each 64 of them this many bytes apart
+  const uint32_t* registers = nullptr;  // for a: this thread's registers, instead of a tile
+  int lead = 0;  // for b, if not 0: rows lie along n, and each 64 columns are `lead` bytes apart
 
   bool operator==(const Operand&) const = default;
 };
-// Of a warpgroup, with n_sums sums of each thread, int32 of codes; see ptx::wgmma.
+// The wgmma instruction of a warpgroup, with n_sums accumulators per thread, int32 for codes; see
+// ptx::wgmma.
 void wgmma(void* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type);
 void wgmma_commit();
 void wgmma_wait(int pending);
@@ -131,7 +132,8 @@ constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16
                        : std::is_same_v<T, int8_t>      ? Half::TwoCodes
                                                         : Half::F16;
 
-// Of the lanes of a warp, which all call: what from_lane has; whether one's condition holds.
+// Exchanges among the lanes of a warp, which all call: the value of from_lane; whether the
+// condition of any lane holds.
 uint32_t exchange(uint32_t value, int from_lane);
 void require_whole_warp(unsigned lanes);
 bool any_of_warp(bool condition);
@@ -145,7 +147,7 @@ struct Index {
 
 }  // namespace minfer::emulated
 
-// ---- what CUDA C++ has that C++ has not: in front of every file of kernels --------------------
+// ---- what CUDA C++ has and C++ has not, for every file of kernels ------------------------------
 
 inline constexpr minfer::emulated::Index<minfer::emulated::thread_index> threadIdx;
 inline constexpr minfer::emulated::Index<minfer::emulated::block_index> blockIdx;
@@ -159,7 +161,7 @@ T __ldg(const T* from) {
   return *from;
 }
 inline float __fmul_rn(float a, float b) {
-  volatile float product = a * b;  // not to be made part of an fma
+  volatile float product = a * b;  // prevents an fma
   return product;
 }
 template <typename T>

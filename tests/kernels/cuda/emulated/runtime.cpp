@@ -1,5 +1,5 @@
-// What tests of kernels call besides these, where these are emulated: the parts of CUDA's
-// runtime and of kernels/cuda that speak to a card, and plain versions of add_bias and rope_append.
+// What tests of kernels call besides the kernels, if these are emulated: the parts of the CUDA
+// runtime and of kernels/cuda that access a card, and plain versions of add_bias and rope_append.
 #include <cstdlib>
 #include <cstring>
 

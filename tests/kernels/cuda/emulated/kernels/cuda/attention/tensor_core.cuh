@@ -17,7 +17,7 @@ inline void copy_box(void* to_shared, const CUtensorMap* map, uint64_t* barrier,
 inline void fence_for_wgmma() {}
 inline void keep_in_front(float, const void*) {}
 
-// Where it begins, in units of 16 bytes, and `lead`, from bit 32 on.
+// Where a tile begins, in units of 16 bytes, and from bit 32 on `lead`.
 inline uint64_t operand(const void* p, uint32_t lead = 16) {
   return emulated::shared_address(p) / 16 | uint64_t{lead} << 32;
 }

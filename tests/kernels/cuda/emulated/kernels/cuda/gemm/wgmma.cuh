@@ -4,7 +4,7 @@
 
 namespace minfer::cuda::ptx {
 
-// Of the descriptor only where the tile begins, in units of 16 bytes.
+// The descriptor has only the begin of the tile, in units of 16 bytes.
 inline uint64_t wgmma_tile(const void* tile) { return emulated::shared_address(tile) / 16; }
 template <typename Sum, int kSums, typename T>
 void wgmma(Sum (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, T) {

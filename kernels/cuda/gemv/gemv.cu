@@ -2,43 +2,45 @@
 #include <bit>
 #include <limits>
 
+#include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/matvec/params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
 namespace {
 
-// Who shares a multiprocessor, of 228 KB, where each block takes 1 KB more than it asks for. Beside
-// the predecessor's block a kernel's can fill its ring while that one multiplies, if both fit. But
-// where a multiprocessor is free two blocks of one kernel fit just as well, and leave another one
-// without any: behind a product that needed the whole of each, others ran on 69 of 132
-// multiprocessors, and a decode step took up to 1.4 times as long. So a block takes more than half
-// of one, or is a guest, whose host in front has a block on every multiprocessor. In a layer they
-// take turns: products that add to the residual stream are hosts, those that read it guests.
+// How the blocks of successive kernels share an SM, which has 228 KB of shared memory and takes 1
+// KB more for each block than it asks for. If a kernel's block fits beside its predecessor's block,
+// it fills its ring while that one still multiplies (PDL). But on a free SM, two blocks of one
+// kernel fit as well, and another SM then gets none: behind a GEMV whose blocks filled whole SMs,
+// others ran on 69 of 132 SMs, and a decode step took up to 1.4 times as long. So a block takes
+// more than half of an SM (Host, Alone), unless it is a Guest: its predecessor is then a Host,
+// which has a block on every SM. GEMVs of a layer alternate: those that add to the residual stream
+// are Hosts, those that read it are Guests.
 enum class Sharing { Guest, Host, Alone };
 
 constexpr int kMoreThanHalf = 116'224;
-constexpr int kHostLimit = 121'600;   // 11008 columns of one token, three stages of float weights
-constexpr int kGuestLimit = 109'824;  // 4096 columns of one token, likewise
+// Each fits one token with three stages of float weights: hosts 11008 columns, guests 4096.
+constexpr int kHostLimit = 121'600;
+constexpr int kGuestLimit = 109'824;
 
-MatvecWeights weights_of(const Matrix& w) {
-  return w.dtype == DType::U4   ? MatvecWeights::U4
-         : w.dtype == DType::U8 ? MatvecWeights::U8
-                                : MatvecWeights::Float;
+GemvWeights weights_of(const Matrix& w) {
+  return w.dtype == DType::U4   ? GemvWeights::U4
+         : w.dtype == DType::U8 ? GemvWeights::U8
+                                : GemvWeights::Float;
 }
 
-MatvecScales scales_of(const Matrix& w) {
+GemvScales scales_of(const Matrix& w) {
   const bool are_f32 = is_packed(w) && w.scales.view().dtype == DType::F32;
-  if (w.mins) return are_f32 ? MatvecScales::F32Mins : MatvecScales::F16Mins;
-  return are_f32 ? MatvecScales::F32 : MatvecScales::F16;
+  if (w.mins) return are_f32 ? GemvScales::F32Mins : GemvScales::F16Mins;
+  return are_f32 ? GemvScales::F32 : GemvScales::F16;
 }
 
-// All but tokens and stages.
-MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts,
-                       Epilogue epilogue, DType half) {
-  MatvecParams p{};
+// Sets all parameters except those that depend on the number of tokens and stages.
+GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
+                     Epilogue epilogue, DType half) {
+  GemvParams p{};
   const Matrix& w = *parts[0].w;
   p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
   if (norm != nullptr) {
@@ -72,12 +74,12 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
     }
   }
   p.x_columns = p.n_chunks * chunk_columns;
-  p.x_stride = p.x_columns + 32;  // 16-byte reads of 8 tokens by 4 lanes meet no bank twice
+  p.x_stride = p.x_columns + 32;  // no bank conflicts in 16-byte reads of 8 tokens by 4 lanes
   p.pairs = epilogue == Epilogue::SwiGlu;
   std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   for (size_t i = 0; i < parts.size(); ++i) {
-    const MatvecPart& part = parts[i];
-    MatvecPartParams& to = p.parts[i];
+    const GemvPart& part = parts[i];
+    GemvPartParams& to = p.parts[i];
     to.weights = part.w->storage.view().data;
     to.scales = part.w->scales.view().data;
     to.mins = static_cast<const float*>(part.w->mins.view().data);
@@ -95,36 +97,37 @@ MatvecParams params_of(Tensor x, const MatvecNorm* norm, std::span<const MatvecP
   return p;
 }
 
-// Measured for the products of 32 layers: alone, with more stages, 3 and 4 tokens take 2 to 10 %
-// less time than side by side, and one of U4 takes 11 % more. A narrow residual stream makes hosts
-// of few blocks, beside which a multiprocessor is free.
-Sharing sharing_of(const MatvecParams& p, int n_multiprocessors) {
+// Measured for the GEMVs of 32 layers: compared with shared SMs, Alone with more stages takes 2 to
+// 10 % less time for 3 and 4 tokens, but 11 % more for one token of U4. With a narrow residual
+// stream, Hosts have too few blocks for all SMs, so that two Guests could meet on a free one.
+Sharing sharing_of(const GemvParams& p, int n_sms) {
   const bool is_host = p.epilogue == Epilogue::Accumulate;
   const int width = is_host ? p.parts[0].out_dim : p.in_dim;
-  if (p.n_tokens > 2 || width < n_multiprocessors * kTileRows * 3 / 4) return Sharing::Alone;
+  if (p.n_tokens > 2 || width < n_sms * kTileRows * 3 / 4) return Sharing::Alone;
   return is_host ? Sharing::Host : Sharing::Guest;
 }
 
-// Chooses stages for p.n_tokens tokens: best is room for two blocks, with stages enough to keep the
-// memory busy, then many stages. Sets shared_bytes; false where not even one stage fits.
-bool fit_tokens(MatvecParams& p, int n_multiprocessors, int shared_limit) {
+// Picks the stages for p.n_tokens tokens and sets shared_bytes. It prefers to share the SM, with
+// enough stages to keep the memory busy; else it takes as many stages as fit, at most 4. Returns
+// false if not even one stage fits.
+bool fit_tokens(GemvParams& p, int n_sms, int shared_limit) {
   p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
-  p.warps_per_token = kMatvecWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
+  p.warps_per_token = kGemvWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
   const bool is_float = p.row_tile_bytes == 0;
-  // Measured with one token of U4 with F32 scales and minimums: the products of 32 layers take 1653
-  // us where 11008 columns have room beside the next kernel's, 2051 where they have not. Two stages
-  // are not enough for floats: two tokens take 3326 us so, alone 3169.
-  const bool one_is_enough = p.n_tokens == 1 && kMatvecWarps * p.slot_bytes >= 48 * 1024;
+  // Measured for the GEMVs of 32 layers: one token of U4 with F32 scales and minimums takes 1653 us
+  // if the GEMV of 11008 columns shares the SM with the next kernel, else 2051 us. For floats, two
+  // stages are too few: two tokens take 3326 us with two shared stages, 3169 us alone.
+  const bool one_is_enough = p.n_tokens == 1 && kGemvWarps * p.slot_bytes >= 48 * 1024;
   const int least_stages = is_float ? 3 : one_is_enough ? 1 : 2;
   const auto take = [&](int n_stages, Sharing sharing, int limit) {
     p.n_stages = n_stages;
-    const int n_bytes = matvec_shared(p).total;
+    const int n_bytes = gemv_shared(p).total;
     p.shared_bytes = sharing == Sharing::Guest
                          ? n_bytes
                          : std::min(std::max(n_bytes, kMoreThanHalf), shared_limit);
     return n_bytes <= std::min(limit, shared_limit);
   };
-  const Sharing sharing = sharing_of(p, n_multiprocessors);
+  const Sharing sharing = sharing_of(p, n_sms);
   if (sharing != Sharing::Alone) {
     const int limit = sharing == Sharing::Host ? kHostLimit : kGuestLimit;
     for (int n_stages = 3; n_stages >= least_stages; --n_stages) {
@@ -137,42 +140,43 @@ bool fit_tokens(MatvecParams& p, int n_multiprocessors, int shared_limit) {
   return false;
 }
 
-// Chooses tokens of one launch, all of them if they fit, else so that launches, which each read the
-// weights, have as many. False where not even one token fits.
-bool fit(MatvecParams& p, int64_t n_tokens, int n_multiprocessors) {
+// Picks the tokens per launch: all if they fit in shared memory, else equal batches over the fewest
+// launches, since each launch rereads the weights. Returns false if not even one token fits.
+bool fit(GemvParams& p, int64_t n_tokens, int n_sms) {
   const int n_tiles = (p.rounds + (p.n_longer > 0 ? 1 : 0)) * (p.pairs ? 2 : 1);  // of a block
-  p.n_partials = ((n_tiles - 1) << p.team_shift) + kMatvecWarps;  // matvec_kernel.cuh
+  p.n_partials = ((n_tiles - 1) << p.team_shift) + kGemvWarps;                    // see GemvRun
   const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   for (int64_t n_launches = 1; n_launches <= n_tokens; ++n_launches) {
     p.n_tokens = narrow<int>(ceil_div(n_tokens, n_launches));
-    if (fit_tokens(p, n_multiprocessors, shared_limit)) return true;
+    if (fit_tokens(p, n_sms, shared_limit)) return true;
   }
   return false;
 }
 
-// Parts of one format, all in one launch unless the tokens' inputs do not fit in shared memory.
-bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-                  std::span<const MatvecPart> parts, Epilogue epilogue, DType half,
-                  const MatvecTuning& tuning) {
+// Computes parts of one format in one launch, or in several if the tokens' inputs do not fit in
+// shared memory. Returns false if the kernel cannot compute them.
+bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
+                  std::span<const GemvPart> parts, Epilogue epilogue, DType half,
+                  const GemvTuning& tuning) {
   const Matrix& w = *parts[0].w;
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (w.in_dim > (1 << 20)) return false;
-  MatvecParams p = params_of(x, norm, parts, epilogue, half);
-  const int n_multiprocessors = card_attribute(cudaDevAttrMultiProcessorCount);
-  const int grid = std::min(p.n_tiles, n_multiprocessors);
+  GemvParams p = params_of(x, norm, parts, epilogue, half);
+  const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
+  const int grid = std::min(p.n_tiles, n_sms);
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   p.rounds = p.n_tiles / grid;
   p.n_longer = p.n_tiles % grid;
-  if (!fit(p, x.shape[0], n_multiprocessors)) return false;
+  if (!fit(p, x.shape[0], n_sms)) return false;
 
   int scales_in_tile = 0;
   if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
   const auto kernel = visit_half(half, [&]<typename T>() {
-    return matvec_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
+    return gemv_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
   });
-  // The largest carve-out, whatever the block needs: blocks of two kernels are to share a
-  // multiprocessor, which cannot change it while one runs.
+  // Always the largest shared-memory carve-out: an SM cannot change it while a block runs, and
+  // blocks of two kernels must be able to share the SM.
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
                                          cudaSharedmemCarveoutMaxShared));
   MINFER_CUDA_CHECK(
@@ -184,71 +188,71 @@ bool launch_parts(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
     for (size_t i = 0; i < parts.size(); ++i) {
       p.parts[i].out = parts[i].out ? parts[i].out.rows(token, p.n_tokens).data : nullptr;
     }
-    launch(kernel, dim3(unsigned(grid)), dim3(kMatvecThreads), size_t(p.shared_bytes), stream, p);
+    launch(kernel, dim3(unsigned(grid)), dim3(kGemvThreads), size_t(p.shared_bytes), stream, p);
   }
   return true;
 }
 
-void check(Tensor x, const MatvecNorm* norm, std::span<const MatvecPart> parts, Epilogue epilogue,
+void check(Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts, Epilogue epilogue,
            DType half) {
-  MINFER_CHECK(x.shape.rank == 2 && x.shape[0] >= 1 && x.shape[0] <= kMaxMatvecTokens, "matvec: x ",
+  MINFER_CHECK(x.shape.rank == 2 && x.shape[0] >= 1 && x.shape[0] <= kMaxGemvTokens, "gemv: x ",
                x.shape);
-  MINFER_CHECK(!parts.empty() && parts.size() <= size_t(kMaxMatvecParts), "matvec: ", parts.size(),
+  MINFER_CHECK(!parts.empty() && parts.size() <= size_t(kMaxGemvParts), "gemv: ", parts.size(),
                " parts");
   const bool pairs = epilogue == Epilogue::SwiGlu;
   MINFER_CHECK(!pairs || (parts.size() == 2 && parts[0].w->out_dim == parts[1].w->out_dim),
-               "matvec: SwiGlu needs gate and up");
+               "gemv: SwiGlu needs gate and up");
   const Shape in{x.shape[1]};
   MINFER_CHECK(
       norm == nullptr || (norm->weight.shape == in && norm->weight.dtype == half &&
                           (!norm->bias || (norm->bias.shape == in && norm->bias.dtype == half))),
-      "matvec: a norm of ", norm == nullptr ? Shape{} : norm->weight.shape, " for x ", x.shape);
+      "gemv: a norm of ", norm == nullptr ? Shape{} : norm->weight.shape, " for x ", x.shape);
   for (size_t i = 0; i < parts.size(); ++i) {
-    const MatvecPart& part = parts[i];
+    const GemvPart& part = parts[i];
     const Shape out{x.shape[0], part.w->out_dim};
-    MINFER_CHECK(part.w->in_dim == x.shape[1], "matvec: x ", x.shape, ", w [", part.w->out_dim,
-                 ", ", part.w->in_dim, "]");
-    MINFER_CHECK((pairs && i == 1) || part.out.shape == out, "matvec: out ", part.out.shape,
+    MINFER_CHECK(part.w->in_dim == x.shape[1], "gemv: x ", x.shape, ", w [", part.w->out_dim, ", ",
+                 part.w->in_dim, "]");
+    MINFER_CHECK((pairs && i == 1) || part.out.shape == out, "gemv: out ", part.out.shape,
                  ", expected ", out);
     MINFER_CHECK(
         !part.bias || (part.bias.shape == Shape{part.w->out_dim} && part.bias.dtype == half),
-        "matvec: bias ", part.bias.shape, " for ", part.w->out_dim, " rows");
+        "gemv: bias ", part.bias.shape, " for ", part.w->out_dim, " rows");
     const DType dtype = part.out.dtype;
     MINFER_CHECK((pairs && i == 1) ||
                      (epilogue == Epilogue::Accumulate
                           ? dtype == DType::F32
                           : dtype == half || (dtype == DType::F32 && epilogue == Epilogue::Store)),
-                 "matvec: out of type ", dtype);
+                 "gemv: out of type ", dtype);
   }
 }
 
-DType half_type(Tensor x, const MatvecNorm* norm) {
+DType half_type(Tensor x, const GemvNorm* norm) {
   const DType half = norm == nullptr ? x.dtype : norm->weight.dtype;
   MINFER_CHECK(
       (half == DType::F16 || half == DType::BF16) && (norm == nullptr || x.dtype == DType::F32),
-      "matvec: x of type ", x.dtype);
+      "gemv: x of type ", x.dtype);
   return half;
 }
 
 }  // namespace
 
-void matvec(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-            std::span<const MatvecPart> parts, Epilogue epilogue) {
-  matvec_as(stream, x, norm, parts, epilogue, {});
+void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
+          Epilogue epilogue) {
+  gemv_as(stream, x, norm, parts, epilogue, {});
 }
 
-void matvec_as(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-               std::span<const MatvecPart> parts, Epilogue epilogue, const MatvecTuning& tuning) {
+void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
+             Epilogue epilogue, const GemvTuning& tuning) {
   const DType half = half_type(x, norm);
   check(x, norm, parts, epilogue, half);
   if (epilogue == Epilogue::SwiGlu) {
     if (!same_format(*parts[0].w, *parts[1].w) ||
         !launch_parts(stream, x, norm, parts, epilogue, half, tuning)) {
-      matvec_plain(stream, x, norm, parts, epilogue);
+      gemv_plain(stream, x, norm, parts, epilogue);
     }
     return;
   }
-  // Runs of parts that a launch can take together.
+  // Groups successive parts that one launch can compute.
   for (size_t begin = 0, end = 0; begin < parts.size(); begin = end) {
     for (end = begin + 1; end < parts.size() && same_format(*parts[begin].w, *parts[end].w) &&
                           parts[begin].out.dtype == parts[end].out.dtype;) {
@@ -256,7 +260,7 @@ void matvec_as(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
     }
     const auto run = parts.subspan(begin, end - begin);
     if (!launch_parts(stream, x, norm, run, epilogue, half, tuning)) {
-      matvec_plain(stream, x, norm, run, epilogue);
+      gemv_plain(stream, x, norm, run, epilogue);
     }
   }
 }

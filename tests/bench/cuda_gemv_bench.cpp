@@ -1,19 +1,19 @@
-// Products of few tokens in the shapes of Llama-2-7B, the chain of a decode step without its
-// attention, and the same matrices made F16 as products of many tokens need them: one JSON line
-// each, with the share of the read limit measured in the same process.
+// Times GEMVs in the shapes of Llama-2-7B, the GEMVs of a decode step in a row (without attention),
+// and the dequantization of the same matrices to F16 for GEMMs. Prints one JSON line each, with the
+// fraction of the read bandwidth measured in the same process.
 #include <cstdio>
 #include <string>
 #include <vector>
 
 #include "kernels/bench.h"
-#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/decode_gemvs.h"
 #include "kernels/cuda/bench/timing.h"
 
 namespace minfer::cuda {
 namespace {
 
 constexpr int kLayers = 32, kLaunches = 64;
-using Which = DecodeProduct;
+using Which = DecodeGemv;
 
 void report(const char* what, const char* format, int64_t n_tokens, double us, double n_bytes,
             double limit) {
@@ -25,7 +25,7 @@ void report(const char* what, const char* format, int64_t n_tokens, double us, d
   std::fflush(stdout);
 }
 
-// The products of 32 layers one behind the other, for each choice of MatvecTuning.
+// The GEMVs of 32 layers in a row, for each choice of GemvTuning.
 void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, const WeightFormat& f,
            double limit) {
   std::vector<std::vector<Matrix>> sets;
@@ -37,13 +37,13 @@ void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, co
     }
   }
   const int64_t n_tokens = a.residual.view().shape[0];
-  const MatvecTuning usual;
+  const GemvTuning usual;
   for (const int trigger_left : {0, 1, 3, 6, -1}) {
     for (const int team_shift : {0, 1, 2, 4}) {
       if ((n_tokens > 1 || trigger_left != usual.trigger_left) && team_shift != 1) continue;
       if (n_tokens > 1 && trigger_left != usual.trigger_left) continue;
       const bool is_usual = trigger_left == usual.trigger_left && team_shift == 1;
-      MatvecTuning tuning = usual;
+      GemvTuning tuning = usual;
       if (!is_usual) {
         tuning.trigger_left = trigger_left;
         if (trigger_left == usual.trigger_left) {
@@ -52,8 +52,7 @@ void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, co
         }
       }
       const double us = graph_us(stream, 1, [&] {
-        for (size_t i = 0; i < sets.size(); ++i)
-          run_product(stream, a, Which(i % 4), sets[i], tuning);
+        for (size_t i = 0; i < sets.size(); ++i) run_gemv(stream, a, Which(i % 4), sets[i], tuning);
       });
       const std::string what = is_usual
                                    ? "32 layers without attention"
@@ -66,7 +65,8 @@ void chain(cudaStream_t stream, TensorPool& pool, const DecodeActivations& a, co
   }
 }
 
-// The matrices of a product made F16 in one call; bytes read and written. Outs take turns too.
+// Dequantizes the matrices of a GEMV to F16 in one call; counts bytes read and written. Outs rotate
+// too.
 void dequantize(cudaStream_t stream, TensorPool& pool, TensorPool& halves, const WeightFormat& f,
                 Which which, double limit) {
   std::vector<std::vector<Matrix>> sets;
@@ -101,18 +101,18 @@ void run() {
 
   TensorPool halves(int64_t{1} << 31);
   for (const WeightFormat& f : {kInt8Weights, kInt4Weights, kQ4KWeights}) {
-    for (const Which which : kDecodeProducts) {
+    for (const Which which : kDecodeGemvs) {
       dequantize(stream.get(), pool, halves, f, which, limit);
     }
   }
-  for (const int64_t n_tokens : {int64_t{1}, int64_t{2}, int64_t{4}, kMaxMatvecTokens}) {
+  for (const int64_t n_tokens : {int64_t{1}, int64_t{2}, int64_t{4}, kMaxGemvTokens}) {
     const DecodeActivations a(n_tokens);
     for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights}) {
-      for (const Which which : kDecodeProducts) {
+      for (const Which which : kDecodeGemvs) {
         std::vector<std::vector<Matrix>> sets;
         for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(pool, f, which));
         const double us = graph_us(stream.get(), kLaunches, [&] {
-          for (const auto& w : sets) run_product(stream.get(), a, which, w);
+          for (const auto& w : sets) run_gemv(stream.get(), a, which, w);
         });
         report(name_of(which), f.name, n_tokens, us, double(bytes_of_all(sets[0])), limit);
       }

@@ -4,11 +4,11 @@
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
-// Products of the staged input with tiles of weights as they come through the ring. Each warp has
-// the same columns of every stage, and leaves its sums of a row in scratch[warp][row].
+// Multiplies the staged input by tiles of weights as they come through the ring. Each warp has the
+// same columns of every stage, and leaves its sum of a row in scratch[warp][row].
 namespace minfer::cuda {
 
-// What the products read again and again.
+// The sizes that the inner loops of a GEMV read.
 struct StepShape {
   int first_stage, n_stages;
   int n_pieces;  // from the first stage on
@@ -18,8 +18,9 @@ struct StepShape {
 struct StepCursor {
   int slot = 0, parity = 0;
 
-  // f(i, memory of the next kN stages) for i = 0 ... n_steps - 1; stages are free after it. Lane i
-  // asks for and gives back the i-th slot from here on: as many steps as are there go in one.
+  // Calls f(i, memory of the next kN stages) for i = 0 ... n_steps - 1, and releases the stages
+  // after each call. Lane i polls and releases the i-th slot from here on, so that one poll covers
+  // all steps that are ready.
   template <int kN, int kMostSteps, typename F>
   __device__ void take(const StepRing& ring, int n_steps, F f) {
     const int lane = thread_index() % 32;
@@ -33,7 +34,7 @@ struct StepCursor {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
       } while ((missing & ((1u << kN) - 1)) != 0);
-      __syncwarp();  // what one lane has seen of the copies, all see
+      __syncwarp();  // makes the copies that one lane has seen visible to all lanes
       const int n_ready = missing == 0 ? n_wanted / kN : (__ffs(int(missing)) - 1) / kN;
       for (int i = 0; i < n_ready; ++i) {
         const uint8_t* memory[kN];
@@ -64,8 +65,8 @@ struct StepCursor {
   }
 };
 
-// Tiles of 4 rows; a stage is 4096 columns of one, of which each warp has its share: of each 256,
-// lane l has the columns from 8 l on. f32 products and sums.
+// Multiplies tiles of 4 rows of float weights, in f32. A stage is 4096 columns of one row, of which
+// each warp has 512; lane l has the 8 columns from 8 l on in each 256.
 template <bool kBf16>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
                                        const uint8_t* input, float* scratch, StepCursor& cursor,
@@ -101,8 +102,8 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
             }
           }
         });
-    // Lanes of each eight take a row: first halves, then quarters of the warp swap what the other
-    // one keeps.
+    // Each eight lanes end with the sum of one row: halves and then quarters of the warp exchange
+    // the rows that the other one keeps.
     const bool upper = lane & 16, odd = lane & 8;
     const float a = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(~0u, upper ? sum[0] : sum[2], 16);
     const float b = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(~0u, upper ? sum[1] : sum[3], 16);
@@ -113,18 +114,19 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
-// Of a lane (g, t) of mma.m16n8k32: its codes of rows g and g + 8 as they come in a piece, those
-// of row g + 8 in units of 1 / kUpperUnit and, where kUpperHoldsLower, plus those of row g; the
-// instructions of a piece; and the zero codes with a sign.
+// How lane (g, t) of mma.m16n8k32 unpacks a piece into A fragments of rows g and g + 8, for each of
+// the kMmas instructions of a piece. Codes of row g + 8 come times kUpperUnit and, with
+// kUpperHoldsLower, plus those of row g. kZero and kUpperZero are minus the zero codes of both
+// rows, as signed bytes.
 template <StepFormat>
 struct Codes;
 template <>
 struct Codes<StepFormat::U4> {
-  static constexpr int kParts = 2, kUpperUnit = 16;
-  static constexpr bool kUpperHoldsLower = true;  // a byte as it is: nothing to mask
+  static constexpr int kMmas = 2, kUpperUnit = 16;
+  static constexpr bool kUpperHoldsLower = true;  // the whole byte is taken, without a mask
   static constexpr uint32_t kZero = 0xf8f8f8f8, kUpperZero = 0x80808080;
-  static __device__ void get(uint32_t (&a)[4], const uint4& w, int part) {
-    const uint32_t first = part == 0 ? w.x : w.z, second = part == 0 ? w.y : w.w;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma) {
+    const uint32_t first = mma == 0 ? w.x : w.z, second = mma == 0 ? w.y : w.w;
     a[0] = first & 0x0f0f0f0f;
     a[1] = first;
     a[2] = second & 0x0f0f0f0f;
@@ -133,7 +135,7 @@ struct Codes<StepFormat::U4> {
 };
 template <>
 struct Codes<StepFormat::U8> {
-  static constexpr int kParts = 1, kUpperUnit = 1;
+  static constexpr int kMmas = 1, kUpperUnit = 1;
   static constexpr bool kUpperHoldsLower = false;
   static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int) {
@@ -144,28 +146,29 @@ struct Codes<StepFormat::U8> {
   }
 };
 
-// kTiles tiles of 16 rows of codes, of which each scale has a row (kScales = 0), a piece or
-// several (1), or half a piece of U4 (2). Digits of x are columns 0, 2, 4 and 6, so that each lane
-// has one; codes times digits are summed exactly. A sum of a piece stays below 2^22 in magnitude:
-// put on the float 1.5 * 2^23 it is that float plus the sum. A row has room for 65536 columns.
+// Multiplies kTiles tiles of 16 rows of codes. A scale is that of a row (kScales = 0), of one or
+// several pieces (1), or of half a piece of U4 (2). The digits of x are columns 0, 2, 4 and 6 of
+// the B operand, so that each lane has the sums of one digit; sums of codes times digits are exact.
+// The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the float 1.5 *
+// 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536 columns.
 template <StepFormat kFormat, int kScales, int kTiles>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const uint8_t* input, float* scratch, StepCursor& cursor,
                                       int tile, float unit) {
   using L = Codes<kFormat>;
-  constexpr int kColumns = 32 * L::kParts, kSums = kScales == 2 ? 2 : 1;
+  constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const uint8_t* const x = input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kParts) +
+  const uint8_t* const x = input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kMmas) +
                            shape.first_stage * (kStagePieces * kColumns);
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
-  float total[kTiles][2] = {};             // of rows g and g + 8: scaled sums, or
-  int sums[kTiles][4] = {}, zero[4] = {};  // those of a whole row, and of the zero code in place
+  float total[kTiles][2] = {};             // kScales != 0: scaled sums of rows g and g + 8
+  int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of minus zero codes
   cursor.take<kTiles, 16 / kTiles>(ring, shape.n_stages, [&](int stage, const auto& slots) {
     const auto piece = [&](int in_stage) {
-      uint32_t b[L::kParts][2];
+      uint32_t b[L::kMmas][2];
       const uint8_t* const from = x + (stage * kStagePieces + in_stage) * kColumns;
-      if constexpr (L::kParts == 2) {
+      if constexpr (L::kMmas == 2) {
         const uint4 digits = *reinterpret_cast<const uint4*>(from);
         b[0][0] = digits.x;
         b[0][1] = digits.y;
@@ -176,14 +179,14 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
         b[0][0] = digits.x;
         b[0][1] = digits.y;
       }
-      constexpr int kBits = 0x4b400000;  // of kBase
+      constexpr int kBits = 0x4b400000;  // the bits of kBase
       int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
       if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
 #pragma unroll
-      for (int part = 0; part < L::kParts; ++part) {
-        int(&less)[4] = kScales == 0 ? zero : begin[part % kSums];
+      for (int mma = 0; mma < L::kMmas; ++mma) {
+        int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
         ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
-                                 b[part][0], b[part][1], less);
+                                 b[mma][0], b[mma][1], less);
       }
       if constexpr (kScales != 0 && L::kUpperHoldsLower) {
 #pragma unroll
@@ -195,16 +198,16 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
             *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
         [[maybe_unused]] int own[kSums][4];
 #pragma unroll
-        for (int part = 0; part < L::kParts; ++part) {
+        for (int mma = 0; mma < L::kMmas; ++mma) {
           uint32_t a[4];
-          L::get(a, w, part);
+          L::get(a, w, mma);
           if constexpr (kScales == 0) {
-            ptx::mma_m16n8k32<true>(sums[j], a, b[part][0], b[part][1], sums[j]);
+            ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
           } else {
-            int(&to)[4] = own[part % kSums];
-            const bool is_first = part < kSums;
-            ptx::mma_m16n8k32<true>(to, a, b[part][0], b[part][1],
-                                    is_first ? begin[part % kSums] : to);
+            int(&to)[4] = own[mma % kSums];
+            const bool is_first = mma < kSums;
+            ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1],
+                                    is_first ? begin[mma % kSums] : to);
           }
         }
         if constexpr (kScales != 0) {
@@ -230,7 +233,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
       for (int k = warp * kOwn; k < min(n_here, (warp + 1) * kOwn); ++k) piece(k);
     }
   });
-  // Digits together: lanes of a quad swap what the other one keeps of two rows.
+  // Adds the digits: the four lanes of a quad add theirs, and two of them keep each row.
   const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit * unit;
   float* const to = scratch + warp * kStepMaxRows + tile * kTileRows + g;
 #pragma unroll
@@ -249,7 +252,7 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   }
 }
 
-// f<number of tiles>(first one), in groups as the ring has them.
+// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring.
 template <typename F>
 __device__ inline void each_group(int n_tiles, F f) {
   for (int tile = 0, n; tile < n_tiles; tile += n) {
@@ -260,51 +263,49 @@ __device__ inline void each_group(int n_tiles, F f) {
   }
 }
 
-// `unit`: the factor of the warp's sums. Of floats all stages.
-__device__ inline void multiply(const StepProduct& product, const StepRing& ring,
-                                const uint8_t* input, float* scratch, StepCursor& cursor,
-                                int n_tiles, float unit, const StepStages& stages) {
+// `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
+__device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
+                                float* scratch, StepCursor& cursor, int n_tiles, float unit,
+                                const StepStages& stages) {
   const StepShape shape{stages.begin, stages.end - stages.begin,
-                        product.n_pieces - stages.begin * kStagePieces, product.in_dim,
-                        product.unit_shift};
+                        gemv.n_pieces - stages.begin * kStagePieces, gemv.in_dim, gemv.unit_shift};
   const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
   };
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
-  switch (product.format) {
+  switch (gemv.format) {
     case StepFormat::F16:
       return multiply_floats<false>(shape, ring, input, scratch, cursor, n_tiles);
     case StepFormat::BF16:
       return multiply_floats<true>(shape, ring, input, scratch, cursor, n_tiles);
     case kU4:
-      if (product.scales_per_piece == 0) return codes.template operator()<kU4, 0>();
-      if (product.scales_per_piece == 1) return codes.template operator()<kU4, 1>();
+      if (gemv.scales_per_piece == 0) return codes.template operator()<kU4, 0>();
+      if (gemv.scales_per_piece == 1) return codes.template operator()<kU4, 1>();
       return codes.template operator()<kU4, 2>();
     case kU8:
-      if (product.scales_per_piece == 0) return codes.template operator()<kU8, 0>();
+      if (gemv.scales_per_piece == 0) return codes.template operator()<kU8, 0>();
       return codes.template operator()<kU8, 1>();
   }
 }
 
-// The scales of rows that have one each, of the block's tiles from first_tile on, and of the pair
-// whose parts it adds, to `to` while the product is made: copy_async. A tile of gate is followed by
-// that of up.
-__device__ inline void fetch_row_scales(const StepProduct& product, const StepLayer& layer,
-                                        int phase, int first_tile, int n_tiles, __half* to) {
+// Copies to `to`, asynchronously while the block multiplies, the scales of rows that have one each:
+// of the block's tiles from first_tile on, and of the pair whose K splits it adds. The scales of a
+// gate tile are followed by those of its up tile.
+__device__ inline void fetch_row_scales(const StepGemv& gemv, const StepLayer& layer, int phase,
+                                        int first_tile, int n_tiles, __half* to) {
   const int halves_log = phase == kGateUp ? 1 : 0, i = thread_index();
-  const bool has_pair = product.part.exists() && product.part.index == 0;
+  const bool has_pair = gemv.k_split.exists() && gemv.k_split.index == 0;
   if (i >= (n_tiles + int(has_pair)) << (halves_log + 1)) return;
-  const int stream = i / 2, of_share = stream >> halves_log;  // a tile has two times 16 bytes
-  const int its_tile =
-      of_share < n_tiles ? product.begin + first_tile + of_share : product.part.tile;
-  const StepTile tile = step_tile(product, phase, its_tile, stream & ((1 << halves_log) - 1));
+  const int stream = i / 2, in_slice = stream >> halves_log;  // a tile has two times 16 bytes
+  const int its_tile = in_slice < n_tiles ? gemv.begin + first_tile + in_slice : gemv.k_split.tile;
+  const StepTile tile = step_tile(gemv, phase, its_tile, stream & ((1 << halves_log) - 1));
   const uint8_t* const scales = layer.matrices[first_matrix(phase) + tile.matrix].scales;
   ptx::copy_async_16(ptx::shared_address(to) + 16 * i,
                      scales + int64_t{tile.row_tile} * (kTileRows * 2) + i % 2 * 16);
 }
-// Where the scale of a row of those tiles is.
+// The place of the scale of a row after fetch_row_scales.
 __device__ inline int scale_place(int row) {
   return (row & ~15) + row % 8 * 2 + row / 8 % 2;  // packed_layout.h
 }

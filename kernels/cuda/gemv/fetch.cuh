@@ -1,6 +1,6 @@
 #pragma once
 
-#include "kernels/cuda/matvec/fragments.cuh"
+#include "kernels/cuda/gemv/fragments.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
@@ -12,14 +12,14 @@ namespace minfer::cuda {
 // partial sum for every tile that its team's run touches; if the run is empty, for the tile where
 // it would begin. So the warps with the same place in their teams store at most
 // n_tiles - 1 + (number of teams) partial sums.
-struct MatvecRun {
+struct GemvRun {
   int n_tiles, n_all;      // tiles and steps of the block
   int stride, team_shift;  // warps of a team: a warp takes every stride-th step; log2 of it
   int team, member;
-  int tile, chunk;  // of the first step; chunk may lie past the end of the tile
+  int tile, chunk;  // of the warp's first step; chunk may lie past the end of the tile
   int rest;         // steps from the begin of `tile` to the end of the team's run
 
-  __device__ MatvecRun(const MatvecParams& p, int warp) {
+  __device__ GemvRun(const GemvParams& p, int warp) {
     const int rounds = p.rounds + (int(blockIdx.x) < p.n_longer ? 1 : 0);
     n_tiles = p.pairs ? 2 * rounds : rounds;
     n_all = n_tiles * p.n_chunks;
@@ -32,7 +32,7 @@ struct MatvecRun {
     rest = begin_of(team + 1) - tile * p.n_chunks;
   }
 
-  __device__ int log_teams() const { return kMatvecWarpsLog - team_shift; }
+  __device__ int log_teams() const { return kGemvWarpsLog - team_shift; }
   __device__ int begin_of(int which) const { return (n_all * which) >> log_teams(); }
   // The team whose run holds a step: the last one whose run begins at or before it.
   __device__ int team_of(int step) const { return (((step + 1) << log_teams()) - 1) / n_all; }
@@ -43,10 +43,10 @@ struct MatvecRun {
 };
 
 // The part (matrix) that a tile of the block belongs to, and its index in that part.
-struct MatvecTile {
+struct GemvTile {
   int part, row_tile;
 };
-__device__ inline MatvecTile tile_of(const MatvecParams& p, int tile) {
+__device__ inline GemvTile tile_of(const GemvParams& p, int tile) {
   if (p.pairs) return {tile & 1, int(blockIdx.x) + (tile >> 1) * int(gridDim.x)};
   const int at = int(blockIdx.x) + tile * int(gridDim.x);
   const int part = (at >= p.ends[0]) + (at >= p.ends[1]);
@@ -55,9 +55,9 @@ __device__ inline MatvecTile tile_of(const MatvecParams& p, int tile) {
 
 // Issues the copies of a warp, step after step. Each lane copies the 16-byte words that it will
 // multiply itself; scales and mins follow them in the slot.
-template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
-struct MatvecFetch {
-  static constexpr bool kPacked = kWeights != MatvecWeights::Float;
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
+struct GemvFetch {
+  static constexpr bool kPacked = kWeights != GemvWeights::Float;
 
   const uint8_t* words;  // where the lane's words of the next step are
   const uint8_t* scales;
@@ -65,7 +65,7 @@ struct MatvecFetch {
   int row_8;  // float weights: bytes from row g to row g + 8
   int tile, chunk, stride;
 
-  __device__ MatvecFetch(const MatvecParams& p, const MatvecRun& run)
+  __device__ GemvFetch(const GemvParams& p, const GemvRun& run)
       : words(nullptr),
         scales(nullptr),
         mins(nullptr),
@@ -77,14 +77,14 @@ struct MatvecFetch {
   }
 
   // Sets the pointers to the step at `tile` and `chunk`, which must not lie past the block's last.
-  __device__ void seek(const MatvecParams& p) {
+  __device__ void seek(const GemvParams& p) {
     const int lane = int(threadIdx.x) % 32;
     while (chunk >= p.n_chunks) {
       chunk -= p.n_chunks;
       ++tile;
     }
     const auto [part_index, row_tile] = tile_of(p, tile);
-    const MatvecPartParams& part = p.parts[part_index];
+    const GemvPartParams& part = p.parts[part_index];
     if constexpr (!kPacked) {
       const int first = row_tile * kTileRows + lane / 4, last = part.out_dim - 1;
       const int row = min(first, last);  // results of rows past the last one are not stored
@@ -105,7 +105,7 @@ struct MatvecFetch {
   }
 
   // Starts copying the step's chunk to a slot, and advances to the next step.
-  __device__ void begin(uint32_t slot, const MatvecParams& p) {
+  __device__ void begin(uint32_t slot, const GemvParams& p) {
     const int lane = int(threadIdx.x) % 32;
     const uint32_t to = slot + uint32_t(lane * 16);
     if (chunk >= p.n_chunks) seek(p);

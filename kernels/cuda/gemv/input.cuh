@@ -2,11 +2,11 @@
 
 #include <type_traits>
 
-#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// Each block stages the input of matvec in shared memory, as half, after the norm if there is one.
+// Each block stages the input of gemv in shared memory, as half, after the norm if there is one.
 namespace minfer::cuda {
 
 // The index at which column k is staged. For packed codes, a lane reads columns 4t ... 4t + 3 of
@@ -46,7 +46,7 @@ __device__ inline Eight load_eight(const X* row, int k, int n) {
 
 // The sum of x over the threads of one token, which are n_warps warps (a power of two) from
 // first_warp on; all of them get the same bits. Every thread of the block calls it. It ends with
-// reads of scratch [kMatvecWarps] and without a barrier, so scratch must not be reused before one.
+// reads of scratch [kGemvWarps] and without a barrier, so scratch must not be reused before one.
 __device__ inline float token_sum(float x, float* scratch, int first_warp, int n_warps) {
 #pragma unroll
   for (int offset = 16; offset > 0; offset /= 2) x += __shfl_xor_sync(~0u, x, offset);
@@ -83,23 +83,23 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
 }
 
 // sums[i][token] = sum_factor * the sum of the staged columns of unit i, which has 2^kSumShift
-// columns. The tensor cores compute it as a product with a matrix of ones. An mma has eight
-// columns: if there are fewer tokens, one mma takes several units. Every thread of the block calls
-// it, after a barrier behind stage_input().
+// columns. The tensor cores compute it by mma with a matrix of ones. An mma has eight columns: with
+// fewer tokens, it takes several units. Every thread of the block calls it, after a barrier behind
+// stage_input().
 template <typename T, int kSumShift>
-__device__ inline void sum_units(float* sums, const T* staged, const MatvecParams& p) {
+__device__ inline void sum_units(float* sums, const T* staged, const GemvParams& p) {
   static_assert(kSumShift >= 4);
   constexpr uint32_t kOnes = std::is_same_v<T, __half> ? 0x3C003C00 : 0x3F803F80;
-  const int for_tokens = kMatvecWarps / p.warps_per_token;  // n_tokens up to a power of two
-  const int units_at_once = 8 * p.warps_per_token / kMatvecWarps;
+  const int for_tokens = kGemvWarps / p.warps_per_token;  // n_tokens, rounded up to a power of two
+  const int units_at_once = 8 * p.warps_per_token / kGemvWarps;
   const auto token_of = [&](int column) { return column * for_tokens / 8; };
   const auto unit_of = [&](int column) { return column & (units_at_once - 1); };
   const int warp = int(threadIdx.x) / 32, g = int(threadIdx.x) % 32 / 4, t = int(threadIdx.x) % 4;
   const T* const x = staged + min(token_of(g), p.n_tokens - 1) * p.x_stride + t * 8;
 #pragma unroll 2
-  for (int begin = warp * units_at_once; begin < p.n_sums; begin += kMatvecWarps * units_at_once) {
+  for (int begin = warp * units_at_once; begin < p.n_sums; begin += kGemvWarps * units_at_once) {
     const int unit = min(begin + unit_of(g), p.n_sums - 1);
-    float sum[2][4] = {};  // if kSumShift > 4: of the first, the second 16 of 32 columns
+    float sum[2][4] = {};  // if kSumShift > 4: sums of the first and second 16 of 32 columns
     if constexpr (kSumShift == 4) {
       const uint2 v = *reinterpret_cast<const uint2*>(x + unit / 2 * 32 + unit % 2 * 4);
       ptx::mma_m16n8k16<T>(sum[0], kOnes, kOnes, kOnes, kOnes, v.x, v.y);
@@ -122,10 +122,10 @@ __device__ inline void sum_units(float* sums, const T* staged, const MatvecParam
 }
 
 // The columns of one token that a thread stages: eight at `begin`, eight at begin + step, ...
-struct InputShare {
+struct InputSlice {
   int token, begin, step;
 
-  __device__ explicit InputShare(const MatvecParams& p) {
+  __device__ explicit InputSlice(const GemvParams& p) {
     const int n_warps = p.warps_per_token;
     token = int(threadIdx.x) / 32 / n_warps;
     step = n_warps * 32 * 8;
@@ -138,8 +138,8 @@ template <typename T>
 struct FirstWeights {
   Vec<T> raw{};
 
-  __device__ explicit FirstWeights(const MatvecParams& p) {
-    const int k = InputShare(p).begin;
+  __device__ explicit FirstWeights(const GemvParams& p) {
+    const int k = InputSlice(p).begin;
     if (p.norm != InputNorm::None && p.in_dim % 8 == 0 && k < p.in_dim) {
       raw = *reinterpret_cast<const Vec<T>*>(static_cast<const T*>(p.norm_weight) + k);
     }
@@ -149,17 +149,17 @@ struct FirstWeights {
 // staged[token] = x[token] or its norm, rounded to T, with zeros up to x_columns. scratch holds 32
 // floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
 template <typename T, bool kPacked>
-__device__ inline void stage_input(T* staged, float* scratch, const MatvecParams& p,
+__device__ inline void stage_input(T* staged, float* scratch, const GemvParams& p,
                                    const FirstWeights<T>& first_weights) {
-  const InputShare share(p);
+  const InputSlice slice(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
-  const bool has_token = share.token < p.n_tokens;
-  T* const to = staged + share.token * p.x_stride;
+  const bool has_token = slice.token < p.n_tokens;
+  T* const to = staged + slice.token * p.x_stride;
 
   if (p.norm == InputNorm::None) {
     if (!has_token) return;
-    const T* const from = static_cast<const T*>(p.x) + int64_t{share.token} * n;
-    for (int k = share.begin; k < p.x_columns; k += share.step) {
+    const T* const from = static_cast<const T*>(p.x) + int64_t{slice.token} * n;
+    for (int k = slice.begin; k < p.x_columns; k += slice.step) {
       if (n % 8 == 0 && k < n) {
         copy_eight<T, kPacked>(to, k, from);
       } else {
@@ -171,13 +171,13 @@ __device__ inline void stage_input(T* staged, float* scratch, const MatvecParams
   }
 
   const float* const from =
-      static_cast<const float*>(p.x) + int64_t{has_token ? share.token : 0} * n;
+      static_cast<const float*>(p.x) + int64_t{has_token ? slice.token : 0} * n;
   const T* const weight = static_cast<const T*>(p.norm_weight);
-  const Eight held = load_eight(from, share.begin, n);
+  const Eight held = load_eight(from, slice.begin, n);
   // Calls f(eight columns of x, first column) for all columns of the thread.
   const auto for_each = [&](auto&& f) {
-    f(held, share.begin);
-    for (int k = share.begin + share.step; k < n; k += share.step) f(load_eight(from, k, n), k);
+    f(held, slice.begin);
+    for (int k = slice.begin + slice.step; k < n; k += slice.step) f(load_eight(from, k, n), k);
   };
 
   float mean = 0;
@@ -187,7 +187,7 @@ __device__ inline void stage_input(T* staged, float* scratch, const MatvecParams
 #pragma unroll
       for (int i = 0; i < 8; ++i) sum += v.at[i];
     });
-    mean = token_sum(sum, scratch, share.token * n_warps, n_warps) / float(n);
+    mean = token_sum(sum, scratch, slice.token * n_warps, n_warps) / float(n);
   }
   float sum_sq = 0;
   for_each([&](const Eight& v, int k) {
@@ -197,15 +197,15 @@ __device__ inline void stage_input(T* staged, float* scratch, const MatvecParams
       sum_sq += d * d;
     }
   });
-  sum_sq = token_sum(sum_sq, scratch + kMatvecWarps, share.token * n_warps, n_warps);
+  sum_sq = token_sum(sum_sq, scratch + kGemvWarps, slice.token * n_warps, n_warps);
   const float scale = rsqrtf(sum_sq / float(n) + p.eps);
   if (!has_token) return;
 
   const T* const bias = static_cast<const T*>(p.norm_bias);
-  for (int k = share.begin; k < p.x_columns; k += share.step) {
+  for (int k = slice.begin; k < p.x_columns; k += slice.step) {
     Eight x = held, w{}, y{};
-    if (k != share.begin) x = load_eight(from, k, n);
-    if (k == share.begin && n % 8 == 0) {
+    if (k != slice.begin) x = load_eight(from, k, n);
+    if (k == slice.begin && n % 8 == 0) {
 #pragma unroll
       for (int i = 0; i < 8; ++i) w.at[i] = to_float(first_weights.raw[i]);
     } else {

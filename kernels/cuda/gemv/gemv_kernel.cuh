@@ -1,16 +1,16 @@
 #pragma once
 
-#include "kernels/cuda/matvec/epilogue.cuh"
-#include "kernels/cuda/matvec/fetch.cuh"
-#include "kernels/cuda/matvec/finish.cuh"
-#include "kernels/cuda/matvec/fragments.cuh"
-#include "kernels/cuda/matvec/input.cuh"
+#include "kernels/cuda/gemv/epilogue.cuh"
+#include "kernels/cuda/gemv/fetch.cuh"
+#include "kernels/cuda/gemv/finish.cuh"
+#include "kernels/cuda/gemv/fragments.cuh"
+#include "kernels/cuda/gemv/input.cuh"
 
 namespace minfer::cuda {
 
 // total += the chunk in `slot` times the staged input. x points into the staged row of the lane's
 // token, at the chunk's first column plus the lane's offset of 8 t elements.
-template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kScales, kKind>& scales,
                                      const Codes<T>& codes) {
@@ -20,7 +20,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   const auto activations = [&](int tile, int half) {
     return *reinterpret_cast<const uint4*>(x + tile * kTileColumns + half * 32);
   };
-  if constexpr (kWeights == MatvecWeights::Float) {
+  if constexpr (kWeights == GemvWeights::Float) {
 #pragma unroll
     for (int j = 0; j < 2; ++j) {
       const uint4 a = words(j), b = words(2 + j), v = activations(0, j);
@@ -28,11 +28,11 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       ptx::mma_m16n8k16<T>(total[1], a.z, b.z, a.w, b.w, v.z, v.w);
     }
   } else {
-    constexpr bool kNibbles = kWeights == MatvecWeights::U4;
+    constexpr bool kNibbles = kWeights == GemvWeights::U4;
     constexpr int kUpper = kNibbles ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
     constexpr int kTiles = kNibbles ? 4 : 2;
     constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
-    // Starts sum at minus the zero code times the sum of the activations at `column`; at 0 where no
+    // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
     // zero code has to be subtracted.
     const auto begin = [&](float(&sum)[4], int column) {
       const float2 s = kStartsWithZero ? float2{} : scales.sums_at(column);
@@ -41,7 +41,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       sum[2] = s.x * kUpper;
       sum[3] = s.y * kUpper;
     };
-    // With row scales, each 128 columns have a sum of their own: that start is still small there.
+    // With row scales, each 128 columns have their own sum, so that this start stays small beside
+    // it.
     constexpr bool kOwnSum = kScales != 0 || !kStartsWithZero;
     float sum[4] = {};
 #pragma unroll
@@ -82,42 +83,42 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
 //   weights   floats row-major, or packed codes: packed_layout.h
 //   launch    at most one block of 16 warps per SM. It takes every gridDim.x-th tile of 16 rows;
-//             its warps take equal runs of the 2 KB chunks of all its tiles (MatvecRun). Each lane
+//             its warps take equal runs of the 2 KB chunks of all its tiles (GemvRun). Each lane
 //             copies the words that it will multiply itself into the ring of its warp, which is
 //             filled before the predecessor has ended (PDL). With 1 or 2 tokens, a block of the
-//             next kernel usually fits on the SM beside this one (Sharing in matvec.cu)
+//             next kernel usually fits on the SM beside this one (Sharing in gemv.cu)
 //   requires  in_dim % 8 == 0 for floats
-//   maths     products are exact; sums are f32, in an order that depends only on the shapes and the
-//             number of SMs: each warp sums along its chunks, scaled group by group, then the sums
-//             of the warps are added; one rounding at the store. F16: Σ code x and -zero Σ x are
-//             added in f32, so that an error is relative to Σ (code + zero) |x| there
+//   maths     multiplications are exact; sums are f32, in an order that depends only on the shapes
+//             and the number of SMs: each warp sums along its chunks, scaled group by group, then
+//             the sums of the warps are added; one rounding at the store. F16: Σ code x and
+//             -zero Σ x are added in f32, so that an error is relative to Σ (code + zero) |x| there
 //   moves     the weights with scales and mins, read once
-template <typename T, MatvecWeights kWeights, int kScales, MatvecScales kKind>
-__global__ void __launch_bounds__(kMatvecThreads, 2)
-    matvec_kernel(const __grid_constant__ MatvecParams p) {
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
+__global__ void __launch_bounds__(kGemvThreads, 2)
+    gemv_kernel(const __grid_constant__ GemvParams p) {
   uint8_t* const shared = ptx::dynamic_shared();
-  constexpr bool kPacked = kWeights != MatvecWeights::Float;
-  constexpr int kChunkColumns = !kPacked ? 64 : kWeights == MatvecWeights::U4 ? 256 : 128;
+  constexpr bool kPacked = kWeights != GemvWeights::Float;
+  constexpr int kChunkColumns = !kPacked ? 64 : kWeights == GemvWeights::U4 ? 256 : 128;
   constexpr float kLower = kPacked ? 1 / Codes<T>::kFactor : 1;
-  constexpr float kUpper = kWeights == MatvecWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
+  constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
 
-  const MatvecShared layout = matvec_shared(p);
+  const GemvShared layout = gemv_shared(p);
   T* const staged = reinterpret_cast<T*>(shared + layout.input);
   float* const sums = reinterpret_cast<float*>(shared + layout.sums);
   float* const partials = reinterpret_cast<float*>(shared + layout.partials);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-  const MatvecRun run(p, warp);
+  const GemvRun run(p, warp);
   int left = run.n_steps();  // steps that are not yet being copied
   if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  MatvecFetch<T, kWeights, kScales, kKind> ahead(p, run);
+  GemvFetch<T, kWeights, kScales, kKind> ahead(p, run);
   const auto fetch = [&](uint8_t* slot) {
     if (left > 0) {
       ahead.begin(ptx::shared_address(slot), p);
       if (--left == p.trigger_left) ptx::let_successor_begin();
     }
-    ptx::copy_async_commit();  // after the last step an empty group
+    ptx::copy_async_commit();  // after the last step, an empty group
   };
 #pragma unroll 1
   for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
@@ -134,7 +135,7 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Codes<T> codes(has_mins(kKind) ? 0 : kWeights == MatvecWeights::U4 ? 8 : 128);
+  const Codes<T> codes(has_mins(kKind) ? 0 : kWeights == GemvWeights::U4 ? 8 : 128);
   ChunkScales<kScales, kKind> scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;
@@ -185,41 +186,41 @@ __global__ void __launch_bounds__(kMatvecThreads, 2)
   finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
 }
 
-template <typename T, int kScales, MatvecScales kKind>
-auto matvec_kernel_of(MatvecWeights weights) -> void (*)(MatvecParams) {
-  return weights == MatvecWeights::U4 ? matvec_kernel<T, MatvecWeights::U4, kScales, kKind>
-                                      : matvec_kernel<T, MatvecWeights::U8, kScales, kKind>;
+template <typename T, int kScales, GemvScales kKind>
+auto gemv_kernel_of(GemvWeights weights) -> void (*)(GemvParams) {
+  return weights == GemvWeights::U4 ? gemv_kernel<T, GemvWeights::U4, kScales, kKind>
+                                    : gemv_kernel<T, GemvWeights::U8, kScales, kKind>;
 }
 
-template <typename T, MatvecScales kKind>
-auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile) -> void (*)(MatvecParams) {
+template <typename T, GemvScales kKind>
+auto gemv_kernel_of(GemvWeights weights, int scales_in_tile) -> void (*)(GemvParams) {
   switch (scales_in_tile) {
     case 0:
-      return matvec_kernel_of < T, 0,
-             has_mins(kKind) ? MatvecScales::F16Mins : MatvecScales::F16 > (weights);
+      return gemv_kernel_of < T, 0,
+             has_mins(kKind) ? GemvScales::F16Mins : GemvScales::F16 > (weights);
     case 1:
-      return matvec_kernel_of<T, 1, kKind>(weights);
+      return gemv_kernel_of<T, 1, kKind>(weights);
     case 2:
-      return matvec_kernel_of<T, 2, kKind>(weights);
+      return gemv_kernel_of<T, 2, kKind>(weights);
     default:
-      return matvec_kernel_of<T, 4, kKind>(weights);
+      return gemv_kernel_of<T, 4, kKind>(weights);
   }
 }
 
 template <typename T>
-auto matvec_kernel_of(MatvecWeights weights, int scales_in_tile, MatvecScales scales)
-    -> void (*)(MatvecParams) {
-  using enum MatvecScales;
-  if (weights == MatvecWeights::Float) return matvec_kernel<T, MatvecWeights::Float, 0, F16>;
+auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+    -> void (*)(GemvParams) {
+  using enum GemvScales;
+  if (weights == GemvWeights::Float) return gemv_kernel<T, GemvWeights::Float, 0, F16>;
   switch (scales) {
     case F16:
-      return matvec_kernel_of<T, F16>(weights, scales_in_tile);
+      return gemv_kernel_of<T, F16>(weights, scales_in_tile);
     case F16Mins:
-      return matvec_kernel_of<T, F16Mins>(weights, scales_in_tile);
+      return gemv_kernel_of<T, F16Mins>(weights, scales_in_tile);
     case F32:
-      return matvec_kernel_of<T, F32>(weights, scales_in_tile);
+      return gemv_kernel_of<T, F32>(weights, scales_in_tile);
     default:
-      return matvec_kernel_of<T, F32Mins>(weights, scales_in_tile);
+      return gemv_kernel_of<T, F32Mins>(weights, scales_in_tile);
   }
 }
 

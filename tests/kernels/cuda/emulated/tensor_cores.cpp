@@ -15,7 +15,7 @@ float half_of(uint32_t pair, int i, Half type) {
 
 constexpr int kRows = 64, kMaxColumns = 256;
 
-// What a tile has at a byte of a row.
+// The element of a tile at a byte of a row.
 template <typename T>
 T element_of(const Block& block, const Operand& operand, int row, int byte) {
   const auto address =
@@ -25,56 +25,56 @@ T element_of(const Block& block, const Operand& operand, int row, int byte) {
   return element;
 }
 
-// Adds to d, or replaces it by, what there is for each row and column.
+// Adds the sums of each row and column to d, or replaces d by them.
 template <typename Sum>
-void add_sums(const WarpgroupProduct& product, const Sum (&sums)[kRows][kMaxColumns]) {
+void add_sums(const WarpgroupMma& mma, const Sum (&sums)[kRows][kMaxColumns]) {
   for (int thread = 0; thread < kWarpgroup; ++thread) {
     const int warp = thread / kWarp, lane = thread % kWarp;
-    for (int i = 0; i < product.n_sums; ++i) {
+    for (int i = 0; i < mma.n_sums; ++i) {
       const int row = warp * 16 + lane / 4 + i / 2 % 2 * 8;
       const int column = i / 4 * 8 + lane % 4 * 2 + i % 2;
-      Sum& sum = static_cast<Sum*>(product.d[static_cast<size_t>(thread)])[i];
-      sum = (product.accumulate ? sum : 0) + sums[row][column];
+      Sum& sum = static_cast<Sum*>(mma.d[static_cast<size_t>(thread)])[i];
+      sum = (mma.accumulate ? sum : 0) + sums[row][column];
     }
   }
 }
 
-void perform_of_codes(const Block& block, const WarpgroupProduct& product) {
+void perform_of_codes(const Block& block, const WarpgroupMma& mma) {
   constexpr int kDepth = 32;
   static int sums[kRows][kMaxColumns];
   for (int row = 0; row < kRows; ++row) {
-    for (int column = 0; column < product.n_sums * 2; ++column) {
+    for (int column = 0; column < mma.n_sums * 2; ++column) {
       int& sum = sums[row][column] = 0;
       for (int k = 0; k < kDepth; ++k) {
-        sum += element_of<int8_t>(block, product.a, row, k) *
-               element_of<int8_t>(block, product.b, column, k);
+        sum +=
+            element_of<int8_t>(block, mma.a, row, k) * element_of<int8_t>(block, mma.b, column, k);
       }
     }
   }
-  add_sums(product, sums);
+  add_sums(mma, sums);
 }
 
-void perform(const Block& block, const WarpgroupProduct& product) {
-  if (product.type == Half::TwoCodes) return perform_of_codes(block, product);
+void perform(const Block& block, const WarpgroupMma& mma) {
+  if (mma.type == Half::TwoCodes) return perform_of_codes(block, mma);
   constexpr int kDepth = 16;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
-  const int n_columns = product.n_sums * 2;
+  const int n_columns = mma.n_sums * 2;
   const auto element = [&](const Operand& operand, int row, int byte) {
-    return to_float(element_of<uint16_t>(block, operand, row, byte), product.type);
+    return to_float(element_of<uint16_t>(block, operand, row, byte), mma.type);
   };
   const auto held = [&](int row, int k) {  // see ptx::mma_m16n8k16
     const int thread = row / 16 * kWarp + row % 8 * 4 + k % 8 / 2;
-    const uint32_t* const registers = product.a_registers[static_cast<size_t>(thread)];
-    return half_of(registers[row / 8 % 2 + k / 8 * 2], k % 2, product.type);
+    const uint32_t* const registers = mma.a_registers[static_cast<size_t>(thread)];
+    return half_of(registers[row / 8 % 2 + k / 8 * 2], k % 2, mma.type);
   };
-  const int lead = product.b.lead;
+  const int lead = mma.b.lead;
   for (int k = 0; k < kDepth; ++k) {
     for (int row = 0; row < kRows; ++row) {
-      a[row][k] = product.a.registers ? held(row, k) : element(product.a, row, k * 2);
+      a[row][k] = mma.a.registers ? held(row, k) : element(mma.a, row, k * 2);
     }
     for (int column = 0; column < n_columns; ++column) {
-      b[k][column] = lead == 0 ? element(product.b, column, k * 2)
-                               : element(product.b, k, column / 64 * lead + column % 64 * 2);
+      b[k][column] = lead == 0 ? element(mma.b, column, k * 2)
+                               : element(mma.b, k, column / 64 * lead + column % 64 * 2);
     }
   }
   for (int row = 0; row < kRows; ++row) {
@@ -85,7 +85,7 @@ void perform(const Block& block, const WarpgroupProduct& product) {
       }
     }
   }
-  add_sums(product, sums);
+  add_sums(mma, sums);
 }
 
 Warpgroup& own_warpgroup() {
@@ -164,7 +164,7 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
     std::array<std::array<float, 16>, 16> rows;
     std::array<std::array<float, 16>, 8> columns;
     for (size_t k = 0; k < 16; ++k) {
-      const size_t holder = k % 8 / 2;  // of its four lanes, in a as in b
+      const size_t holder = k % 8 / 2;  // which of four lanes holds it, in a as in b
       const int half = static_cast<int>(k % 2);
       for (size_t row = 0; row < 16; ++row) {
         const uint32_t x = lanes[row % 8 * 4 + holder]->a[row / 8 + k / 8 * 2];
@@ -185,28 +185,28 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
 
 void wgmma(void* d, int n_sums, const Operand& a, const Operand& b, bool accumulate, Half type) {
   Warpgroup& warpgroup = own_warpgroup();
-  const size_t at = self().n_products++ - warpgroup.n_done;
-  if (warpgroup.products.size() == at) warpgroup.products.emplace_back();
-  WarpgroupProduct& product = warpgroup.products.at(at);
-  if (product.n_threads == 0) {
-    product.n_sums = n_sums;
-    product.a = a;
-    product.b = b;
-    product.accumulate = accumulate;
-    product.type = type;
+  const size_t at = self().n_mmas++ - warpgroup.n_done;
+  if (warpgroup.mmas.size() == at) warpgroup.mmas.emplace_back();
+  WarpgroupMma& mma = warpgroup.mmas.at(at);
+  if (mma.n_threads == 0) {
+    mma.n_sums = n_sums;
+    mma.a = a;
+    mma.b = b;
+    mma.accumulate = accumulate;
+    mma.type = type;
   }
-  require(product.n_sums == n_sums && product.a.tile == a.tile && product.b == b &&
-              product.accumulate == accumulate && product.type == type,
-          "threads of a warpgroup ask for different products");
+  require(mma.n_sums == n_sums && mma.a.tile == a.tile && mma.b == b &&
+              mma.accumulate == accumulate && mma.type == type,
+          "threads of a warpgroup ask for different mma instructions");
   const auto thread = static_cast<size_t>(self().index % kWarpgroup);
-  product.d[thread] = d;
-  product.a_registers[thread] = a.registers;
-  ++product.n_threads;
+  mma.d[thread] = d;
+  mma.a_registers[thread] = a.registers;
+  ++mma.n_threads;
 }
-void wgmma_commit() { self().committed_products.push_back(self().n_products); }
+void wgmma_commit() { self().committed_mmas.push_back(self().n_mmas); }
 void wgmma_wait(int pending) {
   size_t n_due = 0;
-  auto& committed = self().committed_products;
+  auto& committed = self().committed_mmas;
   for (; std::ssize(committed) > pending; committed.pop_front()) n_due = committed.front();
   Warpgroup& warpgroup = own_warpgroup();
   if (warpgroup.n_due < n_due) {
@@ -218,11 +218,11 @@ void wgmma_wait(int pending) {
     if (!is_left()) return true;
     if (g_cluster.round < warpgroup.due_round) return false;
     const size_t n = n_due - warpgroup.n_done;
-    return warpgroup.products.size() >= n && warpgroup.products[n - 1].n_threads == kWarpgroup;
+    return warpgroup.mmas.size() >= n && warpgroup.mmas[n - 1].n_threads == kWarpgroup;
   });
   for (; is_left(); ++warpgroup.n_done) {
-    perform(own_block(), warpgroup.products.front());
-    warpgroup.products.pop_front();
+    perform(own_block(), warpgroup.mmas.front());
+    warpgroup.mmas.pop_front();
   }
 }
 

@@ -1,6 +1,6 @@
+#include "kernels/cuda/gemv/epilogue.cuh"
+#include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/launch.h"
-#include "kernels/cuda/matvec/epilogue.cuh"
-#include "kernels/cuda/matvec/params.h"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
 #include "kernels/cuda/reduce.cuh"
@@ -8,10 +8,10 @@
 namespace minfer::cuda {
 namespace {
 
-constexpr int kPlainThreads = 256, kPlainRows = kPlainThreads / 32;  // of a block
+constexpr int kPlainThreads = 256, kPlainRows = kPlainThreads / 32;  // per block
 
 struct PlainParams {
-  MatrixView w, up;  // up of SwiGlu alone
+  MatrixView w, up;  // up is set only for SwiGlu
   void* out;
   const void *bias, *up_bias;
   const void* x;
@@ -25,15 +25,15 @@ struct PlainParams {
   unsigned blocks_of_token;
 };
 
-// out[token, row] = epilogue(norm(x) wᵀ + bias): what matvec.cu's kernel does, for any in_dim and
-// any element type, with no care for speed
+// out[token, row] = epilogue(norm(x) wᵀ + bias): the same as gemv_kernel, for any in_dim and any
+// element type, not tuned for speed
 //
-//   launch    blocks_of_token blocks a token; a warp of the 8 of a block takes one row. Shared
+//   launch    blocks_of_token blocks per token; each of a block's 8 warps computes one row. Shared
 //             memory for 32 floats
-//   maths     as there: the normed input is rounded to T, sums in f32
+//   maths     as gemv_kernel: the normed input is rounded to T, sums in f32
 template <typename T>
 __global__ void __launch_bounds__(kPlainThreads)
-    matvec_plain_kernel(const __grid_constant__ PlainParams p) {
+    gemv_plain_kernel(const __grid_constant__ PlainParams p) {
   float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -85,8 +85,8 @@ __global__ void __launch_bounds__(kPlainThreads)
 
 }  // namespace
 
-void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
-                  std::span<const MatvecPart> parts, Epilogue epilogue) {
+void gemv_plain(cudaStream_t stream, Tensor x, const GemvNorm* norm,
+                std::span<const GemvPart> parts, Epilogue epilogue) {
   PlainParams p{};
   p.x = x.data;
   p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
@@ -99,7 +99,7 @@ void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
   p.in_dim = x.shape[1];
   const bool pairs = epilogue == Epilogue::SwiGlu;
   for (size_t i = 0; i < (pairs ? 1 : parts.size()); ++i) {
-    const MatvecPart& part = parts[i];
+    const GemvPart& part = parts[i];
     p.w = view_of(*part.w);
     p.bias = part.bias.data;
     if (pairs) {
@@ -111,7 +111,7 @@ void matvec_plain(cudaStream_t stream, Tensor x, const MatvecNorm* norm,
     p.out_dim = part.w->out_dim;
     p.blocks_of_token = narrow<unsigned>(ceil_div(p.out_dim, kPlainRows));
     visit_half(norm == nullptr ? x.dtype : norm->weight.dtype, [&]<typename T>() {
-      launch(matvec_plain_kernel<T>, dim3(p.blocks_of_token * narrow<unsigned>(x.shape[0])),
+      launch(gemv_plain_kernel<T>, dim3(p.blocks_of_token * narrow<unsigned>(x.shape[0])),
              dim3(kPlainThreads), 32 * sizeof(float), stream, p);
     });
   }

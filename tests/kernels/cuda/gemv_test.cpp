@@ -9,13 +9,13 @@ namespace {
 
 using cuda::Epilogue;
 
-// What a product sees of its input, and how far off each number may be: a normed one is rounded to
-// half, where an error of 2^-19 before that can decide between two neighbours. The sum of squares
-// is one of threads that add at most 200 numbers each, whatever the shape, and the rest is 10
+// The input that the GEMV multiplies, and how far each of its values may be off. A normed value is
+// rounded to half; an error of 2^-19 before that can decide between two neighbouring halves. The
+// sum of squares adds at most 200 numbers per thread, whatever the shape, and the rest is 10
 // roundings.
 struct Input {
   float64::Values values, slack;
-  float64::Values exact, plain;  // normed in float64, and by the plain program
+  float64::Values exact, plain;  // normed in float64, and in the plain program
 };
 
 struct Call {
@@ -47,7 +47,7 @@ struct Caller {
     input.plain =
         c.norm == 1 ? plain::rms_norm(x, weight, kEps) : plain::layer_norm(x, weight, &bias, kEps);
     for (size_t i = 0; i < y.size(); ++i) {
-      // A row has unit variance after the norm, |mean| below it: 4 covers both.
+      // After the norm, a row has unit variance and |mean| below that: 4 covers both.
       const size_t k = i % size_t(c.in_dim);
       const double b = c.norm == 2 ? b64[k] : 0;
       const double error = 0x1p-19 * (std::abs(y[i] - b) + std::abs(b) + 0.25 * std::abs(w64[k]));
@@ -57,11 +57,11 @@ struct Caller {
     }
   }
 
-  // out = x wᵀ for all weights in one call, each element held against float64.
+  // Computes out = x wᵀ for all weights in one call, and compares each element with float64.
   void expect_match(const std::vector<const Weights*>& weights, int64_t n_rows_checked = 1 << 30) {
     const DeviceTensor x_device = to_device(x);
     DeviceTensor weight_device, bias_device;
-    cuda::MatvecNorm norm;
+    cuda::GemvNorm norm;
     if (call.norm != 0) {
       weight_device = to_device(weight);
       norm = {weight_device, {}, kEps, call.norm == 1};
@@ -69,10 +69,10 @@ struct Caller {
     }
     std::vector<DeviceTensor> outs, biases;
     std::vector<HostTensor> host_biases, residuals;
-    std::vector<cuda::MatvecPart> parts;
+    std::vector<cuda::GemvPart> parts;
     for (size_t i = 0; i < weights.size(); ++i) {
       const int64_t out_dim = weights[i]->matrix.out_dim;
-      // One row more than is asked for: it must stay as it is.
+      // One row more than requested: it must stay poisoned.
       outs.push_back(poisoned_device(call.out, {call.n_tokens + 1, out_dim}));
       residuals.push_back(random_normal(20 + i, {call.n_tokens, out_dim}));
       if (call.epilogue == Epilogue::Accumulate) {
@@ -86,7 +86,7 @@ struct Caller {
                        call.has_bias ? biases[i].view() : Tensor()});
     }
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-    cuda::matvec(stream(), x_device, call.norm == 0 ? nullptr : &norm, parts, call.epilogue);
+    cuda::gemv(stream(), x_device, call.norm == 0 ? nullptr : &norm, parts, call.epilogue);
 
     const bool pairs = call.epilogue == Epilogue::SwiGlu;
     for (size_t i = 0; i < (pairs ? 1 : weights.size()); ++i) {
@@ -104,9 +104,9 @@ struct Caller {
       }
       PlainErrors errors;
       for (const int64_t row : rows) {
-        const auto sums = products(*weights[i], row, call.has_bias ? &host_biases[i] : nullptr);
+        const auto sums = row_sums(*weights[i], row, call.has_bias ? &host_biases[i] : nullptr);
         const auto ups =
-            pairs ? products(*weights[1], row, call.has_bias ? &host_biases[1] : nullptr) : sums;
+            pairs ? row_sums(*weights[1], row, call.has_bias ? &host_biases[1] : nullptr) : sums;
         for (int64_t t = 0; t < call.n_tokens; ++t) {
           const Sum &sum = sums[size_t(t)], &up = ups[size_t(t)];
           const float residual = residuals[i].at(t * out_dim + row);
@@ -127,22 +127,23 @@ struct Caller {
 
   struct Sum {
     double value = 0, bound = 0;
-    double exact = 0;  // of the exact input
-    float plain = 0;   // of the plain program, not rounded to half yet
+    double exact = 0;  // from the exact input
+    float plain = 0;   // from the plain program, not yet rounded to half
   };
   struct Bounded {
     double value, bound;
   };
 
-  // Products are exact in f32. An instruction adds 16 of them to its sum; each addend loses less
-  // than 2^-22 of the largest, which is less than the sum of magnitudes. A warp's chain is a part
-  // of the row, at most all of it where the block has as many tiles as warps; scales, the 16 warps,
-  // a bias and scaled sums are fewer than 80 roundings. Sums of activations, for mins and zero
-  // codes: units of at most 128, and all of them where the row has one min.
-  std::vector<Sum> products(const Weights& w, int64_t row, const HostTensor* added) const {
+  // The product of two halves is exact in f32. An mma instruction adds 16 of them to its
+  // accumulator; each addend loses less than 2^-22 of the largest, which is less than the sum of
+  // magnitudes. A warp sums a slice of the row, at most all of it if the block has as many tiles as
+  // warps; scales, the 16 warps, a bias and scaled sums add fewer than 80 roundings. Sums of
+  // activations, for mins and zero codes, cover units of at most 128, and the whole row if it has
+  // one min.
+  std::vector<Sum> row_sums(const Weights& w, int64_t row, const HostTensor* added) const {
     const int64_t n = call.in_dim;
     std::vector<double> values(static_cast<size_t>(n)), magnitudes(values);
-    std::vector<float> halves;  // the plain program has its weights in half
+    std::vector<float> halves;  // the plain program's weights are half
     for (int64_t k = 0; k < n; ++k) {
       std::tie(values[size_t(k)], magnitudes[size_t(k)]) = w.at(row, k);
       halves.push_back(float(rounded(values[size_t(k)], call.half)));
@@ -175,7 +176,7 @@ struct Caller {
       case Epilogue::Accumulate:
         value += residual;
         break;
-      case Epilogue::SwiGlu: {  // |silu'| < 1.1; exp and the division lose a few ulp
+      case Epilogue::SwiGlu: {  // |silu'| < 1.1; exp and the division err by a few ulp
         const double s = float64::silu(a.value);
         value = s * up.value;
         bound = 1.1 * a.bound * (std::abs(up.value) + up.bound) + std::abs(s) * up.bound;
@@ -187,7 +188,7 @@ struct Caller {
         value = float64::gelu(a.value,
                               call.epilogue == Epilogue::GeluErf ? GeluKind::Erf : GeluKind::Tanh);
         bound *= 1.13;
-        // the exponent of exp(-2u) is off by a few ulp of itself
+        // the exponent of exp(-2u) has a relative error of a few ulp
         relative = (16 + 8 * std::abs(std::pow(a.value, 3))) * 0x1p-23;
         break;
     }
@@ -201,8 +202,8 @@ struct Caller {
   Input input;
 };
 
-void expect_product(const Call& call, const Format& format, int64_t out_dim,
-                    int64_t n_rows_checked = 1 << 30) {
+void expect_gemv(const Call& call, const Format& format, int64_t out_dim,
+                 int64_t n_rows_checked = 1 << 30) {
   const Weights w(format, out_dim, call.in_dim, 100);
   Caller(call).expect_match({&w}, n_rows_checked);
 }
@@ -215,9 +216,9 @@ Call call_of(DType half, int64_t n_tokens, int64_t in_dim) {
   return call;
 }
 
-class CudaMatvec : public testing::TestWithParam<DType> {};
+class CudaGemv : public testing::TestWithParam<DType> {};
 
-TEST_P(CudaMatvec, EveryQuantizedFormat) {
+TEST_P(CudaGemv, EveryQuantizedFormat) {
   MINFER_NEEDS_CUDA();
   for (const DType codes : {DType::U4, DType::U8}) {
     for (const DType scales : {DType::F16, DType::F32}) {
@@ -225,8 +226,8 @@ TEST_P(CudaMatvec, EveryQuantizedFormat) {
         for (const int64_t group : {int64_t{16}, int64_t{32}, int64_t{48}, int64_t{64},
                                     int64_t{128}, int64_t{512}, kRow}) {
           for (const int64_t n_tokens : {1, 5}) {
-            expect_product(call_of(GetParam(), n_tokens, 1536),
-                           of_group(codes, scales, mins, group), 36);
+            expect_gemv(call_of(GetParam(), n_tokens, 1536), of_group(codes, scales, mins, group),
+                        36);
             if (HasFatalFailure()) return;
           }
         }
@@ -235,7 +236,7 @@ TEST_P(CudaMatvec, EveryQuantizedFormat) {
   }
 }
 
-TEST_P(CudaMatvec, Shapes) {
+TEST_P(CudaGemv, Shapes) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   for (const int64_t in_dim : {8, 96, 160, 172, 576, 1536, 4096, 11008}) {
@@ -245,7 +246,7 @@ TEST_P(CudaMatvec, Shapes) {
                                  of_group(DType::U4, DType::F32, true, group)}) {
       for (const int64_t out_dim : {1, 15, 16, 17, 100}) {
         for (const int64_t n_tokens : {1, 2, 5, 8}) {
-          expect_product(call_of(half, n_tokens, in_dim), format, out_dim, 20);
+          expect_gemv(call_of(half, n_tokens, in_dim), format, out_dim, 20);
           if (HasFatalFailure()) return;
         }
       }
@@ -253,18 +254,18 @@ TEST_P(CudaMatvec, Shapes) {
   }
 }
 
-TEST_P(CudaMatvec, FormatsThatOnlyThePlainKernelTakes) {
+TEST_P(CudaGemv, FormatsThatOnlyThePlainKernelTakes) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   for (const Format& format : {Format{DType::F32}, Format{DType::F16}, Format{DType::BF16}}) {
     for (const int64_t in_dim : {int64_t{1}, int64_t{172}, int64_t{1023}}) {
-      expect_product(call_of(half, 3, in_dim), format, 35);
+      expect_gemv(call_of(half, 3, in_dim), format, 35);
     }
-    expect_product(call_of(half, 2, 64), format, 35);
+    expect_gemv(call_of(half, 2, 64), format, 35);
   }
 }
 
-TEST_P(CudaMatvec, LlamaLayer) {
+TEST_P(CudaGemv, LlamaLayer) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   for (const Format& format :
@@ -289,7 +290,7 @@ TEST_P(CudaMatvec, LlamaLayer) {
   }
 }
 
-TEST_P(CudaMatvec, NormsBiasesAndEpilogues) {
+TEST_P(CudaGemv, NormsBiasesAndEpilogues) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   for (const int64_t in_dim : {96, 172, 576, 4096, 11008}) {
@@ -317,7 +318,7 @@ TEST_P(CudaMatvec, NormsBiasesAndEpilogues) {
   }
 }
 
-TEST_P(CudaMatvec, PartsOfSeveralFormats) {
+TEST_P(CudaGemv, PartsOfSeveralFormats) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   const Weights a(of_group(DType::U4, DType::F32, true, 32), 50, 512, 1);
@@ -331,18 +332,18 @@ TEST_P(CudaMatvec, PartsOfSeveralFormats) {
   Caller(swiglu).expect_match({&gate, &a});
 }
 
-// More inputs than shared memory holds at once.
-TEST_P(CudaMatvec, WideInputs) {
+// More input tokens than shared memory holds at once.
+TEST_P(CudaGemv, WideInputs) {
   MINFER_NEEDS_CUDA();
   for (const int64_t in_dim : {28672, 65536}) {
     for (const Format& format : {Format{GetParam()}, of_group(DType::U4, DType::F16, false, 64)}) {
-      expect_product(call_of(GetParam(), 8, in_dim), format, 20);
+      expect_gemv(call_of(GetParam(), 8, in_dim), format, 20);
     }
   }
 }
 
-// Bit for bit: the same call again, and a token alone or among eight.
-TEST_P(CudaMatvec, Deterministic) {
+// The same bits when the call is repeated, and for a token alone or among eight.
+TEST_P(CudaGemv, Deterministic) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();
   for (const Format& format : {Format{half}, of_group(DType::U8, DType::F16, false, kRow),
@@ -352,8 +353,8 @@ TEST_P(CudaMatvec, Deterministic) {
     const auto run = [&](int64_t begin, int64_t n) {
       const DeviceTensor out = poisoned_device(DType::F32, {n, 3000});
       MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-      const cuda::MatvecPart part{&w.matrix, out, {}};
-      cuda::matvec(stream(), x.view().rows(begin, n), nullptr, {&part, 1}, Epilogue::Store);
+      const cuda::GemvPart part{&w.matrix, out, {}};
+      cuda::gemv(stream(), x.view().rows(begin, n), nullptr, {&part, 1}, Epilogue::Store);
       return to_host(out);
     };
     const HostTensor all = run(0, 8), again = run(0, 8), one = run(6, 1);
@@ -363,7 +364,7 @@ TEST_P(CudaMatvec, Deterministic) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Halves, CudaMatvec, testing::Values(DType::F16, DType::BF16),
+INSTANTIATE_TEST_SUITE_P(Halves, CudaGemv, testing::Values(DType::F16, DType::BF16),
                          [](const auto& i) { return std::string(minfer::info(i.param).name); });
 
 }  // namespace

@@ -1,13 +1,13 @@
 #pragma once
 
-#include "kernels/cuda/matvec/params.h"
+#include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
-// Unpacks packed words (quant/packed_layout.h) into operands of mma.m16n8k16. All of it is exact.
+// Unpacks packed codes (quant/packed_layout.h) into operands of mma.m16n8k16, exactly.
 namespace minfer::cuda {
 
-// It takes one instruction.
+// Compiles to one instruction.
 template <uint32_t kMask, uint32_t kPattern>
 __device__ inline uint32_t mask_or(uint32_t word) {
   return (word & kMask) | kPattern;
@@ -68,7 +68,8 @@ struct Codes<__nv_bfloat16> {
   }
 };
 
-// sum += 16 rows by 16 columns of codes times activations; b0 and b1 hold the lane's four.
+// sum += 16 rows by 16 columns of codes times activations; b0 and b1 hold the lane's four
+// activations.
 template <typename T>
 __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t b0, uint32_t b1,
                                         const Codes<T>& codes) {
@@ -83,15 +84,15 @@ __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t 
                        codes.template bytes<0>(second), codes.template bytes<2>(second), b0, b1);
 }
 
-__host__ __device__ constexpr bool has_mins(MatvecScales kind) {
-  return kind == MatvecScales::F16Mins || kind == MatvecScales::F32Mins;
+__host__ __device__ constexpr bool has_mins(GemvScales kind) {
+  return kind == GemvScales::F16Mins || kind == GemvScales::F32Mins;
 }
-__host__ __device__ constexpr bool are_f32(MatvecScales kind) {
-  return kind == MatvecScales::F32 || kind == MatvecScales::F32Mins;
+__host__ __device__ constexpr bool are_f32(GemvScales kind) {
+  return kind == GemvScales::F32 || kind == GemvScales::F32Mins;
 }
 
 // The scales of a chunk in its slot, as lane (g, t) reads them: those of rows g and g + 8.
-template <int kScales, MatvecScales kKind>
+template <int kScales, GemvScales kKind>
 struct ChunkScales {
   // log2 of the columns that a sum of activations covers
   static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
@@ -106,7 +107,7 @@ struct ChunkScales {
   }
 
   // total += sum * scale + min * (sum of activations), for the unit that holds `column` of the
-  // chunk. For rows g + 8 the second term is multiplied by kUpper, as the first one is already.
+  // chunk. For rows g + 8 the second term is multiplied by kUpper, which `sum` already contains.
   template <int kUpper>
   __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
     const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;

@@ -4,19 +4,20 @@
 
 #include "kernels/cuda/decode/persistent/step_params.h"
 
-// Which part of attention a block has, and in which stages of the ring its rows of the cache come.
+// Which heads and positions of attention a block has, and which stages of the ring hold its rows of
+// the cache.
 namespace minfer::cuda {
 
-// What a block has of the attention of a layer.
-struct StepAttentionShare {
+// A block's slice of attention, the same in every layer.
+struct StepAttentionSlice {
   bool takes_part;
-  int kv_head, first_head, group, split, splits;  // splits: that have positions
+  int kv_head, first_head, group, split, splits;  // splits: blocks that divide the positions
   int begin, end, pos;                            // positions; `end` may include pos
   bool has_new, appends;
 };
 
-__device__ inline StepAttentionShare attention_share(const StepAttention& a, int pos) {
-  StepAttentionShare t{};
+__device__ inline StepAttentionSlice attention_slice(const StepAttention& a, int pos) {
+  StepAttentionSlice t{};
   t.pos = pos;
   t.group = int(blockIdx.x) / a.n_splits;
   t.split = int(blockIdx.x) % a.n_splits;
@@ -33,8 +34,8 @@ __device__ inline StepAttentionShare attention_share(const StepAttention& a, int
   return t;
 }
 
-// The rows that the cache holds already: stages of keys and of values take turns, an even number of
-// each, the last of which may be empty.
+// The block's rows that are already in the cache, as they come through the ring. Stages of keys and
+// of values alternate; there is an even number of each, and the last ones may be empty.
 struct CacheStages {
   int begin;  // position
   int n_rows, n_stages, stage_rows, row_bytes;
@@ -42,20 +43,22 @@ struct CacheStages {
   __device__ int rows_of(int stage) const {
     return max(0, min(stage_rows, n_rows - stage * stage_rows));
   }
-  // Scales come 16 bytes at a time: those of this many positions come in front of a stage's own.
+  // Scales are copied 16 bytes at a time: the scales of this many earlier positions precede those
+  // of the stage.
   __device__ int skipped(int stage) const { return (begin + stage * stage_rows) & 3; }
-  // Of n scales from position `pos` on, with those in front of them.
+  // Bytes copied for n scales from position `pos` on, including those that precede them.
   static __host__ __device__ int scale_bytes(int pos, int n) {
     return n == 0 ? 0 : ((pos & 3) + n + 3) / 4 * 16;
   }
 };
-// Which row of a layer's cache, [n_pages, n_kv_heads, kPagePositions], has a position of a head.
+// The row of a layer's cache, [n_pages, n_kv_heads, kPagePositions], that holds a position of a
+// head.
 __device__ inline int64_t cache_row(const StepParams& p, int kv_head, int pos) {
   constexpr int kPage = int{kPagePositions};
   const int64_t page = __ldg(p.pages + pos / kPage);
   return (page * p.attention.n_kv_heads + kv_head) * kPage + pos % kPage;
 }
-__device__ inline CacheStages cache_stages(const StepAttention& a, const StepAttentionShare& t) {
+__device__ inline CacheStages cache_stages(const StepAttention& a, const StepAttentionSlice& t) {
   CacheStages s{};
   s.begin = t.begin;
   s.n_rows = t.takes_part ? max(0, min(t.end, t.pos) - t.begin) : 0;

@@ -1,29 +1,28 @@
 #pragma once
 
-#include "kernels/cuda/matvec/epilogue.cuh"
-#include "kernels/cuda/matvec/fetch.cuh"
+#include "kernels/cuda/gemv/epilogue.cuh"
+#include "kernels/cuda/gemv/fetch.cuh"
 
 namespace minfer::cuda {
 
-// The end of the matvec kernel: adds up the partial sums of its warps, applies scales and mins of
+// The end of the gemv kernel: adds up the partial sums of its warps, applies scales and mins of
 // rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
 template <typename T, bool kPacked, bool kRowScales>
-__device__ inline void finish_tiles(const float* partials, const float* sums,
-                                    const MatvecParams& p) {
-  const MatvecRun run(p, int(threadIdx.x) / 32);
+__device__ inline void finish_tiles(const float* partials, const float* sums, const GemvParams& p) {
+  const GemvRun run(p, int(threadIdx.x) / 32);
   const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
   const bool has_mins = kPacked && p.parts[0].mins != nullptr;
   // Elements go to the last warps first: within a team, the last warps have the fewest steps and
   // arrive first.
-  const int thread = (kMatvecWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
+  const int thread = (kGemvWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
   bool is_first = true;
-  for (int i = thread; i < n_elements || is_first; i += kMatvecThreads) {
+  for (int i = thread; i < n_elements || is_first; i += kGemvThreads) {
     const int round = i / of_tile, in_tile = i - round * of_tile;
     const int token = in_tile / 16, tile = round * n_matrices;
-    const MatvecTile at_tile = tile_of(p, tile);
+    const GemvTile at_tile = tile_of(p, tile);
     const int row = at_tile.row_tile * kTileRows + in_tile % 16;
-    const MatvecPartParams* const parts = p.parts + at_tile.part;
+    const GemvPartParams* const parts = p.parts + at_tile.part;
     const bool finishes = i < n_elements && row < parts[0].out_dim;
     const int64_t at = int64_t{token} * parts[0].out_dim + row;
 

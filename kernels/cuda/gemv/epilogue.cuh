@@ -6,7 +6,8 @@
 
 namespace minfer::cuda {
 
-// Stores a sum, its bias in it already; `up` for SwiGlu, `residual` the old out for Accumulate.
+// Applies the epilogue to a sum that includes its bias, and stores it. `up` is for SwiGlu,
+// `residual` (the old out) for Accumulate.
 template <typename T>
 __device__ inline void store_result(void* out, int64_t at, bool out_is_f32, Epilogue epilogue,
                                     float sum, float up, float residual) {

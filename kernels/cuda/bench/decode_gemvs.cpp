@@ -1,28 +1,28 @@
-#include "kernels/cuda/bench/decode_products.h"
+#include "kernels/cuda/bench/decode_gemvs.h"
 
 namespace minfer::cuda {
 
-const char* name_of(DecodeProduct product) {
+const char* name_of(DecodeGemv gemv) {
   constexpr const char* kNames[] = {"qkv", "o", "gate_up", "down", "head"};
-  return kNames[int(product)];
+  return kNames[int(gemv)];
 }
 
-std::vector<Matrix> matrices_of(TensorPool& pool, const WeightFormat& f, DecodeProduct product) {
+std::vector<Matrix> matrices_of(TensorPool& pool, const WeightFormat& f, DecodeGemv gemv) {
   std::vector<Matrix> w;
-  switch (product) {
-    case DecodeProduct::Qkv:
+  switch (gemv) {
+    case DecodeGemv::Qkv:
       for (int i = 0; i < 3; ++i) w.push_back(pool.matrix(f, kBenchDim, kBenchDim));
       break;
-    case DecodeProduct::Output:
+    case DecodeGemv::Output:
       w.push_back(pool.matrix(f, kBenchDim, kBenchDim));
       break;
-    case DecodeProduct::GateUp:
+    case DecodeGemv::GateUp:
       for (int i = 0; i < 2; ++i) w.push_back(pool.matrix(f, kBenchFfnDim, kBenchDim));
       break;
-    case DecodeProduct::Down:
+    case DecodeGemv::Down:
       w.push_back(pool.matrix(f, kBenchDim, kBenchFfnDim));
       break;
-    case DecodeProduct::Head:
+    case DecodeGemv::Head:
       w.push_back(pool.matrix(f, kBenchVocab, kBenchDim));
       break;
   }
@@ -52,31 +52,31 @@ DecodeActivations::DecodeActivations(int64_t n_tokens)
       weight(random_tensor(DType::F16, {kBenchDim})),
       norm{weight, {}, 1e-5f, true} {}
 
-void run_product(cudaStream_t stream, const DecodeActivations& a, DecodeProduct product,
-                 const std::vector<Matrix>& w, const MatvecTuning& tuning) {
+void run_gemv(cudaStream_t stream, const DecodeActivations& a, DecodeGemv gemv,
+              const std::vector<Matrix>& w, const GemvTuning& tuning) {
   const bool is_normed = a.x.view().shape[0] > 1;
-  const MatvecNorm* const norm = is_normed ? nullptr : &a.norm;
+  const GemvNorm* const norm = is_normed ? nullptr : &a.norm;
   const Tensor x = is_normed ? a.x : a.residual;
-  switch (product) {
-    case DecodeProduct::Qkv: {
-      const MatvecPart parts[] = {{&w[0], a.q, {}}, {&w[1], a.k, {}}, {&w[2], a.v, {}}};
-      return matvec_as(stream, x, norm, parts, Epilogue::Store, tuning);
+  switch (gemv) {
+    case DecodeGemv::Qkv: {
+      const GemvPart parts[] = {{&w[0], a.q, {}}, {&w[1], a.k, {}}, {&w[2], a.v, {}}};
+      return gemv_as(stream, x, norm, parts, Epilogue::Store, tuning);
     }
-    case DecodeProduct::Output: {
-      const MatvecPart part{&w[0], a.residual, {}};
-      return matvec_as(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
+    case DecodeGemv::Output: {
+      const GemvPart part{&w[0], a.residual, {}};
+      return gemv_as(stream, a.q, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
     }
-    case DecodeProduct::GateUp: {
-      const MatvecPart parts[] = {{&w[0], a.h, {}}, {&w[1], {}, {}}};
-      return matvec_as(stream, x, norm, parts, Epilogue::SwiGlu, tuning);
+    case DecodeGemv::GateUp: {
+      const GemvPart parts[] = {{&w[0], a.h, {}}, {&w[1], {}, {}}};
+      return gemv_as(stream, x, norm, parts, Epilogue::SwiGlu, tuning);
     }
-    case DecodeProduct::Down: {
-      const MatvecPart part{&w[0], a.residual, {}};
-      return matvec_as(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
+    case DecodeGemv::Down: {
+      const GemvPart part{&w[0], a.residual, {}};
+      return gemv_as(stream, a.h, nullptr, {&part, 1}, Epilogue::Accumulate, tuning);
     }
-    case DecodeProduct::Head: {
-      const MatvecPart part{&w[0], a.logits, {}};
-      return matvec_as(stream, x, norm, {&part, 1}, Epilogue::Store, tuning);
+    case DecodeGemv::Head: {
+      const GemvPart part{&w[0], a.logits, {}};
+      return gemv_as(stream, x, norm, {&part, 1}, Epilogue::Store, tuning);
     }
   }
 }

@@ -1,0 +1,83 @@
+#pragma once
+
+#include "kernels/cuda/decode/persistent/step_exchange.cuh"
+#include "kernels/cuda/decode/persistent/step_gemv.cuh"
+#include "kernels/cuda/gemv/epilogue.cuh"
+
+// Gate/up tile pairs that are left over when all blocks have the same number of pairs are split
+// along K: several blocks each multiply one K split, which is a range of the stages of the pair. A
+// block multiplies its K split before its own pairs. Blocks with any K split but the first send its
+// partial sums to the block with the first, which adds them after it has multiplied its own pairs:
+// by then they have long arrived. It adds them in the order of the K splits.
+//
+// Reuse is safe: a block rewrites these words one layer later, after reading all of `hidden`, which
+// includes the rows computed from them.
+namespace minfer::cuda {
+
+constexpr int kKSplitWarp =
+    kStepWarps - 1;  // adds the K splits; a lane has a row: 16 of gate, 16 of up
+static_assert(kKSplitWords * 4 == 2 * kTileRows);
+static_assert((kStepMaxKSplits - 1) * kKSplitWords == 32, "a lane asks for one word");
+static_assert(kStepMaxRows / 2 <= 32 * kKSplitWarp, "no rows of whole pairs in the last warp");
+
+// The flagged words of all K splits of the block's pair but the first, one after another.
+__device__ inline uint4* k_split_words(const StepParams& p, const StepGemv& gemv) {
+  const int pair = gemv.k_split.tile - gemv.slice.n_tiles;
+  return p.words.gate_up_splits + pair * (gemv.n_k_splits - 1) * kKSplitWords;
+}
+
+// Whether this warp adds the K splits of a pair.
+__device__ inline bool adds_k_splits(const StepGemv& gemv) {
+  return gemv.k_split.exists() && gemv.k_split.index == 0 && thread_index() / 32 == kKSplitWarp;
+}
+
+// Sends the sums of a K split that is not the first; the warp has left its own in `scratch`. The
+// last warp to arrive here sends the sums of all warps, so that no warp waits. `n_came` counts the
+// arrivals of warps here since the step began.
+__device__ inline void send_k_split(const StepParams& p, const StepGemv& gemv, const float* scratch,
+                                    int* n_came, uint32_t epoch) {
+  const int lane = thread_index() % 32;
+  __threadfence_block();
+  __syncwarp();
+  int before = 0;
+  if (lane == 0) before = atomicAdd(n_came, 1);
+  if (__shfl_sync(~0u, before, 0) % kStepWarps != kStepWarps - 1) return;
+  __threadfence_block();
+  uint4* const to = k_split_words(p, gemv) + (gemv.k_split.index - 1) * kKSplitWords;
+  publish(to, lane - thread_index(), 32, sum_of_warps(scratch, lane), epoch);
+}
+
+// Loads the lane's word of the other K splits, without waiting for it. kKSplitWarp of the block
+// with the first K split calls it.
+__device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& gemv) {
+  const int lane = thread_index() % 32;
+  if (lane >= (gemv.n_k_splits - 1) * kKSplitWords) return {};
+  return load_word(k_split_words(p, gemv) + lane);
+}
+
+// Adds the other K splits to the first and publishes the pair's rows of silu(gate) * up. It is
+// called after consumers_sync. `word` comes from load_k_splits; `scale` is the factor of the lane's
+// row; `scratch` holds the sums of the warps, then those of the other K splits.
+__device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, float* scratch,
+                                    StepWord word, float scale, uint32_t epoch) {
+  const int lane = thread_index() % 32;
+  float sum = sum_of_warps(scratch, lane);
+  __syncwarp();
+  if (lane < (gemv.n_k_splits - 1) * kKSplitWords) {
+    const uint4* const from = k_split_words(p, gemv) + lane;
+    for (Patience patience; !word.is_of(epoch); patience.try_again()) word = load_word(from);
+    *reinterpret_cast<float4*>(scratch + lane / kKSplitWords * kStepMaxRows +
+                               lane % kKSplitWords * 4) =
+        make_float4(word.at(0), word.at(1), word.at(2), word.at(3));
+  }
+  __syncwarp();
+  for (int part = 1; part < gemv.n_k_splits; ++part) {
+    sum += scratch[(part - 1) * kStepMaxRows + lane];
+  }
+  sum *= scale;
+  const float up = __shfl_down_sync(~0u, sum, kTileRows);
+  publish(p.words.hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
+          precise::silu(sum) * up, epoch);
+}
+
+}  // namespace minfer::cuda

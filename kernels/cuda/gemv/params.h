@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cuda_runtime.h>
+
+#include "kernels/cuda/launchers.h"
+
+// The parameters that gemv.cu passes to its kernel.
+namespace minfer::cuda {
+
+constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
+constexpr int kGemvThreads = 32 * kGemvWarps;
+constexpr int kMaxGemvParts = 3;
+
+enum class GemvWeights { Float, U4, U8 };
+enum class GemvScales { F16, F16Mins, F32, F32Mins };
+enum class InputNorm { None, Rms, Layer };
+
+struct GemvPartParams {
+  const void* weights;
+  const void* scales;
+  const float* mins;
+  void* out;
+  const void* bias;
+  int out_dim;
+};
+
+struct GemvParams {
+  GemvPartParams parts[kMaxGemvParts];  // all of one format
+  const void* x;                        // [n_tokens, in_dim] T, or F32 before a norm
+  const void* norm_weight;
+  const void* norm_bias;
+  float eps;
+  InputNorm norm;
+  Epilogue epilogue;
+  bool out_is_f32, scales_are_f32;
+  int n_tokens, in_dim;
+  // A block takes every gridDim.x-th of n_tiles tiles of 16 rows. With `pairs` (SwiGlu), its even
+  // tiles are of gate and its odd tiles of up. Otherwise, row tile r of the launch is in part
+  // (r >= ends[0]) + (r >= ends[1]), whose first row tile is begins[part].
+  bool pairs;
+  int ends[kMaxGemvParts - 1], begins[kMaxGemvParts];
+  int n_tiles;           // tiles of all parts; with `pairs`, of the first part
+  int rounds, n_longer;  // n_tiles / number of blocks: quotient and remainder
+  int n_chunks;          // per row tile
+  int row_tile_bytes;    // codes; 0 for float weights
+  int scale_bytes;       // per chunk
+  int min_bytes;         // per chunk
+  int unit_shift;        // log2 of the columns that a scale covers
+  // Sums of activations: log2 of the columns of a sum, number of sums, floats from sum to sum.
+  int sum_shift, n_sums, sum_stride;
+  float sum_factor;          // by which the sums are multiplied
+  int x_columns, x_stride;   // staged input: columns with padding, elements from row to row
+  int n_stages, slot_bytes;  // of the ring of each warp
+  int shared_bytes;          // per block: at least gemv_shared()
+  int warps_per_token;       // that stage its input
+  int team_shift;            // log2 of the warps of a team (GemvRun)
+  int n_partials;            // partial sums, of 16 rows and all tokens each
+  int trigger_left;  // a warp lets the next kernel begin (PDL) with this many copies to start
+};
+
+// Bytes of shared memory, in this order: ring, staged input, sums of activations, partial sums.
+struct GemvShared {
+  int ring, input, sums, partials, total;
+};
+__host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
+  GemvShared at{};
+  at.ring = 0;
+  at.input = kGemvWarps * p.n_stages * p.slot_bytes;
+  at.sums = at.input + p.n_tokens * p.x_stride * 2;
+  at.partials = at.sums + p.n_sums * p.sum_stride * 4;
+  at.total = at.partials + p.n_partials * 16 * p.n_tokens * 4;
+  return at;
+}
+
+// The choices that the benchmark compares.
+struct GemvTuning {
+  int trigger_left = -1;     // as in GemvParams; -1: at once, the fastest measured
+  int team_shift_float = 1;  // team_shift for float weights
+  int team_shift_packed = 0;
+};
+// gemv() with given choices.
+void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
+             Epilogue epilogue, const GemvTuning& tuning);
+
+// scales_in_tile: the number of scales that a row has in 64 columns: 0 (one scale for the whole
+// row, or float weights; the row scales may be F32 even for GemvScales::F16), 1 (also if a scale
+// covers more columns), 2 or 4.
+template <typename T>
+auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+    -> void (*)(GemvParams);
+
+// Computes any shape and any format, slowly (gemv_plain.cu).
+void gemv_plain(cudaStream_t stream, Tensor x, const GemvNorm* norm,
+                std::span<const GemvPart> parts, Epilogue epilogue);
+
+}  // namespace minfer::cuda
