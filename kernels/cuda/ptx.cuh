@@ -14,11 +14,36 @@ __device__ inline uint32_t shared_address(const void* p) {
   return static_cast<uint32_t>(__cvta_generic_to_shared(p));
 }
 
-// The block's dynamic shared memory, aligned to 1024 bytes, the period of the 128-byte swizzle.
+// The block's dynamic shared memory, aligned by default to 1024 bytes, the period of the 128-byte
+// swizzle.
+template <int kAlignment = 1024>
 __device__ inline uint8_t* dynamic_shared() {
-  extern __shared__ __align__(1024) uint8_t raw[];
+  extern __shared__ __align__(kAlignment) uint8_t raw[];
   return raw;
 }
+// A T in the block's static shared memory, the same one for every call with this type.
+template <typename T>
+__device__ inline T& static_shared() {
+  __shared__ T memory;
+  return memory;
+}
+
+// Reads threadIdx.x anew each time. Otherwise the compiler keeps what it computes from it
+// (addresses, above all) in registers through a long loop.
+__device__ inline int read_thread_index() {
+  int index;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
+  return index;
+}
+// A clock in nanoseconds.
+__device__ inline uint64_t global_timer() {
+  uint64_t now;
+  asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+  return now;
+}
+// Stands between two tries of a loop that waits for other threads. It does nothing on a card; in
+// the tests' emulator it lets other threads run.
+__device__ inline void before_next_try() {}
 // The bits of x in a register of their own: a copy that the compiler must make.
 __device__ inline uint32_t copied_bits(float x) {
   uint32_t bits;
@@ -75,6 +100,32 @@ __device__ inline float4 load_read_only(const float4* from) {
                : "=f"(x.x), "=f"(x.y), "=f"(x.z), "=f"(x.w)
                : "l"(from));
   return x;
+}
+// Flagged words of 16 bytes, which blocks exchange while they run. Each is read and written as a
+// whole (sm_90). This loads from[kAt]; the offset is an immediate of the instruction.
+template <int kAt = 0>
+__device__ inline void load_word(uint64_t& low, uint64_t& high, const uint4* from) {
+  asm volatile(
+      "{\n.reg .b128 w;\nld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
+      : "=l"(low), "=l"(high)
+      : "l"(from), "n"(kAt * 16)
+      : "memory");
+}
+// The same if `reads`, else it leaves the word as it is. It has a predicate instead of a branch.
+template <int kAt>
+__device__ inline void load_word_if(bool reads, uint64_t& low, uint64_t& high, const uint4* from) {
+  asm volatile(
+      "{\n.reg .pred p;\n.reg .b128 w;\nsetp.ne.u32 p, %4, 0;\nmov.b128 w, {%0, %1};\n"
+      "@p ld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
+      : "+l"(low), "+l"(high)
+      : "l"(from), "n"(kAt * 16), "r"(int(reads))
+      : "memory");
+}
+__device__ inline void store_word(uint4* to, uint64_t low, uint64_t high) {
+  asm volatile(
+      "{\n.reg .b128 w;\nmov.b128 w, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], w;\n}" ::"l"(to),
+      "l"(low), "l"(high)
+      : "memory");
 }
 // Prefetches n_bytes to L2, a multiple of 16 from a 16-byte aligned address (sm_90; below,
 // nothing).
@@ -182,6 +233,14 @@ __device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_
         : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b0), "r"(b1), "r"(c[0]), "r"(c[1]),
           "r"(c[2]), "r"(c[3]));
   }
+}
+
+// ---- barriers of some of a block's threads ------------------------------------------------------
+
+// Barrier kId, 1 to 15, of kThreads threads.
+template <int kId, int kThreads>
+__device__ inline void named_barrier() {
+  asm volatile("bar.sync %0, %1;" ::"n"(kId), "n"(kThreads) : "memory");
 }
 
 // ---- mbarriers: barriers in shared memory that also count bytes (sm_90) ------------------------

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "kernels/cuda/decode/persistent/step_params.h"
+#include "kernels/cuda/ptx.cuh"
 
 // How blocks that run at the same time exchange vectors: in flagged words of 16 bytes. A word holds
 // four floats of 28 bits; the last 4 bits of each hold a quarter of a 16-bit epoch. A word is read
@@ -17,13 +18,7 @@
 // it contributes to a vector that is computed from V.
 namespace minfer::cuda {
 
-// Reads threadIdx.x anew each time. Otherwise the compiler keeps what it computes from it
-// (addresses, above all) in registers through the whole loop over the layers.
-__device__ inline int thread_index() {
-  int index;
-  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
-  return index;
-}
+__device__ inline int thread_index() { return ptx::read_thread_index(); }
 
 // The value of a float that a reader finds in a flagged word.
 __device__ inline float through_word(float x) { return __uint_as_float(__float_as_uint(x) & ~15u); }
@@ -45,28 +40,19 @@ struct StepWord {
 template <int kAt = 0>
 __device__ inline StepWord load_word(const uint4* from) {
   uint64_t low, high;
-  asm volatile(
-      "{\n.reg .b128 w;\nld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
-      : "=l"(low), "=l"(high)
-      : "l"(from), "n"(kAt * 16)
-      : "memory");
+  ptx::load_word<kAt>(low, high, from);
   return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
 __device__ inline StepWord load_plain(const float* from) {
   const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
   return {{x.x, x.y, x.z, x.w}};
 }
-// The same if `reads`, else it leaves the word as it is. It has a predicate instead of a branch.
+// The same as load_word if `reads`, else it leaves the word as it is.
 template <int kAt>
 __device__ inline void load_word_if(bool reads, StepWord& word, const uint4* from) {
   uint64_t low = uint64_t{word.bits[1]} << 32 | word.bits[0];
   uint64_t high = uint64_t{word.bits[3]} << 32 | word.bits[2];
-  asm volatile(
-      "{\n.reg .pred p;\n.reg .b128 w;\nsetp.ne.u32 p, %4, 0;\nmov.b128 w, {%0, %1};\n"
-      "@p ld.relaxed.gpu.global.b128 w, [%2 + %3];\nmov.b128 {%0, %1}, w;\n}"
-      : "+l"(low), "+l"(high)
-      : "l"(from), "n"(kAt * 16), "r"(int(reads))
-      : "memory");
+  ptx::load_word_if<kAt>(reads, low, high, from);
   word = {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
 __device__ inline void store_word(uint4* to, float a, float b, float c, float d, uint32_t epoch) {
@@ -75,10 +61,7 @@ __device__ inline void store_word(uint4* to, float a, float b, float c, float d,
   };
   const uint64_t low = uint64_t{bits(b, 4)} << 32 | bits(a, 0);
   const uint64_t high = uint64_t{bits(d, 12)} << 32 | bits(c, 8);
-  asm volatile(
-      "{\n.reg .b128 w;\nmov.b128 w, {%1, %2};\nst.relaxed.gpu.global.b128 [%0], w;\n}" ::"l"(to),
-      "l"(low), "l"(high)
-      : "memory");
+  ptx::store_word(to, low, high);
 }
 
 // Ends the launch with an error if a word does not come within 20 seconds, so that a block that has
@@ -87,10 +70,10 @@ struct Patience {
   uint32_t tries = 0;
   uint64_t since = 0;
   __device__ void try_again() {
+    ptx::before_next_try();
     if ((++tries & 0x3fff) != 0) [[likely]]
       return;
-    uint64_t now;
-    asm volatile("mov.u64 %0, %globaltimer;" : "=l"(now));
+    const uint64_t now = ptx::global_timer();
     if (since == 0) since = now;
     if (now - since > 20'000'000'000ull) __trap();
   }
@@ -128,9 +111,7 @@ __device__ inline void await_words(StepWord (&words)[kN], const uint4* from, int
 }
 
 // A barrier of the consumer warps.
-__device__ inline void consumers_sync() {
-  asm volatile("bar.sync 1, %0;" ::"n"(kStepConsumers) : "memory");
-}
+__device__ inline void consumers_sync() { ptx::named_barrier<1, kStepConsumers>(); }
 
 // Writes a vector of n elements to the flagged words `to`; n and first are multiples of 4. A thread
 // passes the value of element first + thread_index(). All lanes call it.

@@ -30,12 +30,15 @@ struct StepCursor {
       const bool wraps = own >= ring.n_slots;
       if (wraps) own -= ring.n_slots;
       unsigned missing;
-      do {
+      for (;; ptx::before_next_try()) {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
-      } while ((missing & ((1u << kN) - 1)) != 0);
+        if ((missing & ((1u << kN) - 1)) == 0) break;
+      }
       __syncwarp();  // makes the copies that one lane has seen visible to all lanes
-      const int n_ready = missing == 0 ? n_wanted / kN : (__ffs(int(missing)) - 1) / kN;
+      // Lanes from n_wanted on test the last slot too. They may miss it although its own lane sees
+      // it full, since nothing makes lanes test at the same time: hence the minimum.
+      const int n_ready = int(min(unsigned(n_wanted), unsigned(__ffs(int(missing)) - 1))) / kN;
       for (int i = 0; i < n_ready; ++i) {
         const uint8_t* memory[kN];
         int slots[kN];

@@ -98,6 +98,21 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
   }
   publish(words + first_row / 4, 0, n_rows, value, epoch);
 }
+
+// The static shared memory of a block.
+template <int kHeads>
+struct StepStatic {
+  uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
+  float squares[2][kStepWarps];
+  uint32_t first_epoch;
+  int most_copies;
+  int k_splits_came;
+  float residual[kStepConsumers];  // a row for each thread
+  alignas(16) __half scales[2][kStepMaxRows];
+  alignas(16) StepAttentionShared<kHeads> attention;
+  StepGemv gemvs[kStepPhases];
+  alignas(16) StepLayer layers[2];  // this layer and the next
+};
 #endif
 
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
@@ -121,17 +136,9 @@ template <int kHeads>
 __global__ void __launch_bounds__(kStepThreads, 1)
     decode_step_kernel(const __grid_constant__ StepParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  extern __shared__ __align__(128) uint8_t shared[];
-  __shared__ uint64_t s_full[kStepMaxSlots], s_empty[kStepMaxSlots];
-  __shared__ float s_squares[2][kStepWarps];
-  __shared__ uint32_t s_first_epoch;
-  __shared__ int s_most_copies;
-  __shared__ int s_k_splits_came;
-  __shared__ float s_residual[kStepConsumers];  // a row for each thread
-  __shared__ alignas(16) __half s_scales[2][kStepMaxRows];
-  __shared__ alignas(16) StepAttentionShared<kHeads> s_attention;
-  __shared__ StepGemv s_gemvs[kStepPhases];
-  __shared__ alignas(16) StepLayer s_layers[2];  // this layer and the next
+  uint8_t* const shared = ptx::dynamic_shared<128>();
+  auto& [s_full, s_empty, s_squares, s_first_epoch, s_most_copies, s_k_splits_came, s_residual,
+         s_scales, s_attention, s_gemvs, s_layers] = ptx::static_shared<StepStatic<kHeads>>();
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
   if (thread < kStepPhases) {

@@ -9,6 +9,7 @@ namespace minfer::emulated {
 namespace {
 
 constexpr size_t kStackBytes = 160 << 10;
+constexpr int kAllSharedBytes = kMaxSharedBytes + kStaticSharedBytes;  // dynamic, then static
 constexpr int kRegisters = 64 << 10;  // of an SM, which runs one block
 
 struct FreeMemory {
@@ -51,13 +52,13 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   auto block = std::make_unique<Block>();
   const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(n_threads);
   while (memories.size() <= at) {
-    memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kMaxSharedBytes)));
+    memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kAllSharedBytes)));
   }
   block->index = index;
   block->rank = rank;
   block->n_left = n_threads;
   block->shared = memories[at].get();
-  std::memset(block->shared, 0xFF, kMaxSharedBytes);
+  std::memset(block->shared, 0xFF, kAllSharedBytes);
   block->warps.resize(n / kWarp);
   block->warpgroups.resize((n + kWarpgroup - 1) / kWarpgroup);
   while (stacks.size() < (at + 1) * n) {
@@ -71,15 +72,26 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   return block;
 }
 
+// Chooses a thread, a warp or a block that does not run for many rounds.
+void stall_some(size_t n_threads) {
+  const size_t sizes[] = {1, kWarp, static_cast<size_t>(g_cluster.n_threads)};
+  const size_t size = sizes[g_cluster.random() % std::size(sizes)];
+  g_cluster.stalled_begin = g_cluster.random() % (n_threads / size) * size;
+  g_cluster.stalled_end = g_cluster.stalled_begin + size;
+}
+
 // Runs each thread that may go on once. Returns whether there was one.
 bool run_round(const std::vector<Thread*>& threads) {
+  if (g_cluster.round % 128 == 0 && g_cluster.random() % 2 == 0) stall_some(threads.size());
   constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};
   const size_t first = g_cluster.random() % threads.size();
   size_t step = kSteps[g_cluster.random() % std::size(kSteps)];
   if (std::gcd(step, threads.size()) != 1) step = 1;  // or some threads would not run
   bool moved = false;
   for (size_t i = 0; i < threads.size(); ++i) {
-    Thread* const thread = threads[(first + i * step) % threads.size()];
+    const size_t at = (first + i * step) % threads.size();
+    if (at >= g_cluster.stalled_begin && at < g_cluster.stalled_end) continue;
+    Thread* const thread = threads[at];
     if (thread->is_done || (thread->may_go_on && !thread->may_go_on())) continue;
     thread->may_go_on = nullptr;
     g_cluster.self = thread;
@@ -89,7 +101,31 @@ bool run_round(const std::vector<Thread*>& threads) {
   }
   g_cluster.self = nullptr;
   ++g_cluster.round;
+  if (!moved && g_cluster.stalled_end != 0) {
+    g_cluster.stalled_begin = g_cluster.stalled_end = 0;
+    return true;
+  }
   return moved;
+}
+
+// Makes some stores visible, at least one if `must_land`. Stores to one word keep their order.
+void land_word_stores(bool must_land) {
+  auto& stores = g_cluster.word_stores;
+  for (; !stores.empty() && (must_land || g_cluster.random() % 16 != 0); must_land = false) {
+    uint4* const to = stores[g_cluster.random() % stores.size()].to;
+    const auto first = std::find_if(stores.begin(), stores.end(),
+                                    [to](const WordStore& store) { return store.to == to; });
+    *to = first->word;
+    stores.erase(first);
+    g_cluster.last_change = g_cluster.round;
+  }
+}
+
+void land_load() {
+  std::swap(g_cluster.loads[g_cluster.random() % g_cluster.loads.size()], g_cluster.loads.back());
+  const auto load = std::move(g_cluster.loads.back());
+  g_cluster.loads.pop_back();
+  load();
 }
 
 void run_cluster() {
@@ -101,14 +137,13 @@ void run_cluster() {
   const bool loads_are_late = g_cluster.random() % 2 != 0;
   while (!std::all_of(threads.begin(), threads.end(), is_done)) {
     const bool moved = run_round(threads) || g_cluster.round <= g_cluster.last_due;
-    require(moved || !g_cluster.loads.empty(), "all threads wait");
-    if (g_cluster.loads.empty() || (moved && loads_are_late && g_cluster.random() % 3 != 0))
-      continue;
-    std::swap(g_cluster.loads[g_cluster.random() % g_cluster.loads.size()], g_cluster.loads.back());
-    const BoxLoad load = g_cluster.loads.back();
-    g_cluster.loads.pop_back();
-    perform(load);
+    require(moved || !g_cluster.loads.empty() || !g_cluster.word_stores.empty(),
+            "all threads wait");
+    land_word_stores(!moved);
+    if (moved && loads_are_late && g_cluster.random() % 3 != 0) continue;
+    for (size_t n = (g_cluster.loads.size() + 7) / 8; n > 0; --n) land_load();
   }
+  while (!g_cluster.word_stores.empty()) land_word_stores(/*must_land=*/true);
   require(g_cluster.loads.empty(), "a block ends with loads under way");
   for (const auto& block : g_cluster.blocks) {
     for (const Warpgroup& warpgroup : block->warpgroups) {
@@ -167,6 +202,7 @@ Mbarrier& mbarrier_at(Block& block, uint32_t address) {
   return found->second;
 }
 void settle(Mbarrier& barrier) {
+  g_cluster.last_change = g_cluster.round;
   require(barrier.missing >= 0, "more arrivals at an mbarrier than it counts");
   if (barrier.missing > 0 || barrier.bytes_missing != 0) return;
   barrier.missing = barrier.arrivals;
@@ -184,6 +220,7 @@ void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
   for (int first = 0; first < n_blocks; first += cluster) {
     g_cluster.blocks.clear();
     g_cluster.meeting = {};
+    g_cluster.last_change = g_cluster.round;
     for (int rank = 0; rank < cluster; ++rank) {
       g_cluster.blocks.push_back(make_block(first + rank, rank, n_threads));
     }
@@ -198,13 +235,19 @@ int n_threads() { return g_cluster.n_threads; }
 int cluster_rank() { return own_block().rank; }
 
 uint8_t* dynamic_shared() { return own_block().shared; }
+uint8_t* static_shared(int n_bytes) {
+  require(n_bytes <= kStaticSharedBytes, "more static shared memory than there is");
+  return own_block().shared + kMaxSharedBytes;
+}
 uint32_t shared_address(const void* p) {
   const auto offset = static_cast<const uint8_t*>(p) - own_block().shared;
-  require(offset >= 0 && offset < g_cluster.shared_bytes, "not an address in shared memory");
+  require((offset >= 0 && offset < g_cluster.shared_bytes) ||
+              (offset >= kMaxSharedBytes && offset < kAllSharedBytes),
+          "not an address in shared memory");
   return static_cast<uint32_t>(offset);
 }
 uint32_t shared_address_in(const void* p, int rank) {
-  static_assert(kMaxSharedBytes < 1 << 24);
+  static_assert(kAllSharedBytes < 1 << 24);
   return shared_address(p) | static_cast<uint32_t>(rank) << 24;
 }
 float load_cluster(uint32_t address) {
@@ -261,5 +304,15 @@ void mbarrier_wait(uint64_t* barrier, int parity) {
   const Mbarrier& awaited = mbarrier_at(own_block(), shared_address(barrier));
   wait_until([&awaited, parity] { return static_cast<int>(awaited.phase % 2) != parity; });
 }
+bool mbarrier_is_complete(uint32_t barrier, int parity) {
+  return static_cast<int>(mbarrier_at(own_block(), barrier).phase % 2) != parity;
+}
+
+void before_next_try() {
+  constexpr unsigned kPatience = 10000;  // rounds
+  require(g_cluster.round - g_cluster.last_change < kPatience, "a wait that never ends");
+  switch_context(self().context, g_cluster.scheduler);
+}
+void store_word(uint4* to, const uint4& word) { g_cluster.word_stores.push_back({to, word}); }
 
 }  // namespace minfer::emulated

@@ -43,6 +43,10 @@ struct BoxLoad {
   int x, y, z;
   std::vector<int> ranks;
 };
+struct WordStore {
+  uint4* to;
+  uint4 word;
+};
 struct AsyncCopy {
   void* to;
   const void* from;
@@ -121,12 +125,15 @@ struct Block {
 // The cluster that runs now.
 struct Cluster {
   std::vector<std::unique_ptr<Block>> blocks;
-  std::vector<BoxLoad> loads;
+  std::vector<std::function<void()>> loads;  // copies to shared memory that are under way
+  std::vector<WordStore> word_stores;        // stores that no thread sees yet
   Meeting meeting;
   unsigned round = 0;                   // in each, every thread that may go on runs once
   unsigned last_due = 0;                // the last round that delayed work may wait for
+  unsigned last_change = 0;             // the last round in which an mbarrier or a word changed
   int n_blocks = 0;                     // of the grid
   int n_threads = 0, shared_bytes = 0;  // of each block
+  size_t stalled_begin = 0, stalled_end = 0;  // threads that do not run now
   Thread* self = nullptr;
   Context scheduler;
   const std::function<void()>* kernel = nullptr;
@@ -173,7 +180,5 @@ void settle(Mbarrier& barrier);
 inline uint32_t swizzled(uint32_t address, int n_bytes) {
   return address ^ ((address >> 3) & (n_bytes == 128 ? 0x70u : 0x30u));
 }
-
-void perform(const BoxLoad& load);
 
 }  // namespace minfer::emulated

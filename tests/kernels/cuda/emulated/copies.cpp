@@ -49,8 +49,6 @@ void perform(const BoxStore& store) {
   });
 }
 
-}  // namespace
-
 void perform(const BoxLoad& load) {
   const auto n_bytes = static_cast<size_t>(load.map.element_bytes);
   for (const int rank : load.ranks) {
@@ -64,6 +62,8 @@ void perform(const BoxLoad& load) {
     settle(barrier);
   }
 }
+
+}  // namespace
 
 CUtensorMap pack(const TensorMap& map) {
   static_assert(sizeof(TensorMap) <= sizeof(CUtensorMap));
@@ -80,8 +80,28 @@ void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int
                  bool to_both) {
   const TensorMap unpacked = unpack(map);
   require_box(unpacked, to_shared);
-  g_cluster.loads.push_back({unpacked, shared_address(to_shared), shared_address(barrier), x, y, z,
-                             to_both ? std::vector{0, 1} : std::vector{own_block().rank}});
+  const BoxLoad load{unpacked,
+                     shared_address(to_shared),
+                     shared_address(barrier),
+                     x,
+                     y,
+                     z,
+                     to_both ? std::vector{0, 1} : std::vector{own_block().rank}};
+  g_cluster.loads.push_back([load] { perform(load); });
+}
+void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier) {
+  const uint32_t to = shared_address(to_shared), at = shared_address(barrier);
+  const auto begins_at_16 = [](auto address) { return address % 16 == 0; };
+  require(
+      begins_at_16(to) && begins_at_16(n_bytes) && begins_at_16(reinterpret_cast<uintptr_t>(from)),
+      "a bulk copy that is no whole 16 bytes");
+  g_cluster.loads.push_back([=, rank = own_block().rank] {
+    Block& block = block_of(rank);
+    std::memcpy(block.shared + to, from, static_cast<size_t>(n_bytes));
+    Mbarrier& counting = mbarrier_at(block, at);
+    counting.bytes_missing -= n_bytes;
+    settle(counting);
+  });
 }
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how) {
   const TensorMap unpacked = unpack(map);

@@ -9,9 +9,11 @@
 #include <bit>
 #include <cmath>
 #include <cstdint>
+#include <cstdlib>
 #include <functional>
 #include <tuple>
 #include <type_traits>
+#include <utility>
 
 // Runs kernels on the CPU, so that they are tested where there is no card. Their own source is
 // compiled as C++ with the headers below kernels/, which take the place of the real headers of the
@@ -23,7 +25,10 @@
 // stores when their shared memory is waited for, TMA loads at any time and in any order. Errors
 // that can be detected at once end the process: too many arrivals at a barrier, threads that differ
 // where they must not, operations that are still in flight at the end, and a wait that never ends.
-// Shared memory begins as NaN. Clusters run one after the other.
+// Shared memory begins as NaN. At times a thread, a warp or a block does not run for many rounds,
+// so that the others come far ahead of it. Clusters run one after the other. The blocks of a
+// cooperative launch all run at the same time: the flagged words that they exchange become visible
+// late and in any order, and a loop that waits lets other threads run between two tries.
 //
 // The emulator does not detect: missing fences; a missing barrier between stores to shared memory
 // and the wgmma instructions of other warps that read them; a thread's own cp.async copies that
@@ -35,9 +40,15 @@ namespace minfer::emulated {
 
 // The number of SMs of the card: few, so that small GEMMs take several rounds.
 constexpr int kBlocksAtOnce = 6;
+// The static shared memory of a block. It is so large that a ring in the dynamic shared memory has
+// few slots.
+constexpr int kStaticSharedBytes = 120 << 10;
 
 void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
          const std::function<void()>& kernel);
+// Does the work of a stream at once, or, while a graph is captured, whenever that graph is
+// launched.
+void submit(std::function<void()> work);
 
 template <typename... Params, typename... Args>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
@@ -46,12 +57,16 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), 
     const cudaLaunchAttribute& attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension) {
       cluster = static_cast<int>(attribute.val.clusterDim.x);
+    } else if (attribute.id == cudaLaunchAttributeCooperative) {
+      cluster = static_cast<int>(config->gridDim.x);
     }
   }
   const std::tuple<std::decay_t<Params>...> values(args...);
-  run(static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x),
-      static_cast<int>(config->dynamicSmemBytes), cluster,
-      [&] { std::apply([&](const auto&... value) { kernel(value...); }, values); });
+  submit([=, grid = config->gridDim.x, block = config->blockDim.x,
+          shared_bytes = config->dynamicSmemBytes] {
+    run(static_cast<int>(grid), static_cast<int>(block), static_cast<int>(shared_bytes), cluster,
+        [&] { std::apply([&](const auto&... value) { kernel(value...); }, values); });
+  });
   return cudaSuccess;
 }
 
@@ -73,6 +88,7 @@ int n_threads();
 int cluster_rank();
 
 uint8_t* dynamic_shared();
+uint8_t* static_shared(int n_bytes);
 uint32_t shared_address(const void* p);
 // The cluster-wide address of the same place in block `rank`.
 uint32_t shared_address_in(const void* p, int rank);
@@ -89,11 +105,17 @@ void mbarrier_expect(uint64_t* barrier, int bytes);
 void mbarrier_arrive(uint64_t* barrier);
 void mbarrier_arrive_in(uint64_t* barrier, int rank);
 void mbarrier_wait(uint64_t* barrier, int parity);
+bool mbarrier_is_complete(uint32_t barrier, int parity);
+
+void before_next_try();  // lets other threads run
+// The store becomes visible later, also to the thread itself; see ptx::store_word.
+void store_word(uint4* to, const uint4& word);
 
 void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y, int z,
                  bool to_both);
 enum class Write { Store, Add };
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how);
+void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier);
 void bulk_commit();
 void bulk_wait(int pending);
 
@@ -103,7 +125,7 @@ void copy_async_wait(int pending);
 
 // Stores or loads n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrices.
 void store_matrices(void* row, const uint32_t* values, int n, bool transposed);
-void load_matrices(const void* row, uint32_t* values, int n);
+void load_matrices(const void* row, uint32_t* values, int n, bool transposed = false);
 
 // Sets the registers of this thread from here on; waits until the block has them free. At launch,
 // the threads of a block have as many each as fit.
@@ -112,6 +134,9 @@ void set_registers(int n, bool grows);
 enum class Half { F16, Bf16, TwoCodes };  // TwoCodes only for wgmma
 // d += a bT, 16 x 8 x 16; see ptx::multiply_16x8x16
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type);
+// d = a bT + c, 16 x 8 x 32, of numbers of 8 bits; see ptx::mma_m16n8k32
+void multiply_16x8x32(int* d, const uint32_t* a, const uint32_t* b, const int* c,
+                      bool a_is_unsigned);
 // An operand of wgmma. In shared memory: where its tile begins, in units of 16 bytes; its rows have
 // 128 bytes along k.
 struct Operand {
@@ -132,11 +157,11 @@ constexpr Half kHalf = std::is_same_v<T, __nv_bfloat16> ? Half::Bf16
                        : std::is_same_v<T, int8_t>      ? Half::TwoCodes
                                                         : Half::F16;
 
-// Exchanges among the lanes of a warp, which all call: the value of from_lane; whether the
-// condition of any lane holds.
+// Exchanges among the lanes of a warp, which all call: the value of from_lane; the lanes for which
+// the condition holds, as bits.
 uint32_t exchange(uint32_t value, int from_lane);
 void require_whole_warp(unsigned lanes);
-bool any_of_warp(bool condition);
+unsigned ballot(bool condition);
 
 template <int (*kValue)()>
 struct Index {
@@ -156,8 +181,18 @@ inline constexpr minfer::emulated::Index<minfer::emulated::n_blocks> gridDim;
 
 inline void __syncthreads() { minfer::emulated::block_barrier(); }
 inline void __syncwarp() { minfer::emulated::warp_barrier(); }
+inline void __threadfence_block() {}
+inline void __trap() { std::abort(); }
+inline void __nanosleep(unsigned) { minfer::emulated::before_next_try(); }
+inline int atomicAdd(int* to, int more) { return std::exchange(*to, *to + more); }
+int atomicAdd_block(int*, int);  // declared for code that only checkable builds run
+int atomicExch_block(int*, int);
 template <typename T>
 T __ldg(const T* from) {
+  return *from;
+}
+template <typename T>
+T __ldcg(const T* from) {
   return *from;
 }
 inline float __fmul_rn(float a, float b) {
@@ -167,15 +202,39 @@ inline float __fmul_rn(float a, float b) {
 template <typename T>
 T __shfl_sync(unsigned lanes, T value, int from_lane) {
   minfer::emulated::require_whole_warp(lanes);
-  return std::bit_cast<T>(minfer::emulated::exchange(std::bit_cast<uint32_t>(value), from_lane));
+  if constexpr (sizeof(T) == 8) {
+    const uint64_t bits = std::bit_cast<uint64_t>(value);
+    const uint64_t high = minfer::emulated::exchange(uint32_t(bits >> 32), from_lane);
+    return std::bit_cast<T>(high << 32 | minfer::emulated::exchange(uint32_t(bits), from_lane));
+  } else {
+    return std::bit_cast<T>(minfer::emulated::exchange(std::bit_cast<uint32_t>(value), from_lane));
+  }
+}
+template <typename T>
+T __shfl_down_sync(unsigned lanes, T value, int distance) {
+  const int lane = minfer::emulated::thread_index() % 32;
+  return __shfl_sync(lanes, value, lane + distance < 32 ? lane + distance : lane);
 }
 template <typename T>
 T __shfl_xor_sync(unsigned lanes, T value, int mask) {
   return __shfl_sync(lanes, value, minfer::emulated::thread_index() % 32 ^ mask);
 }
-inline bool __any_sync(unsigned lanes, bool condition) {
+inline unsigned __ballot_sync(unsigned lanes, bool condition) {
   minfer::emulated::require_whole_warp(lanes);
-  return minfer::emulated::any_of_warp(condition);
+  return minfer::emulated::ballot(condition);
+}
+inline bool __any_sync(unsigned lanes, bool condition) {
+  return __ballot_sync(lanes, condition) != 0;
+}
+inline uint32_t __reduce_max_sync(unsigned lanes, uint32_t value) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    value = std::max(value, __shfl_xor_sync(lanes, value, mask));
+  }
+  return value;
+}
+inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(unsigned(bits)) + 1; }
+inline void* __cvta_shared_to_generic(size_t address) {
+  return minfer::emulated::dynamic_shared() + address;
 }
 inline uint32_t __byte_perm(uint32_t a, uint32_t b, uint32_t selector) {
   const uint64_t bytes = uint64_t{b} << 32 | a;
@@ -193,11 +252,20 @@ inline int __float2int_rn(float x) { return x == x ? static_cast<int>(std::nearb
 inline float rsqrtf(float x) { return 1 / std::sqrt(x); }
 inline float normcdff(float x) { return std::erfc(-x * 0.70710678f) / 2; }
 inline float __uint_as_float(uint32_t bits) { return std::bit_cast<float>(bits); }
+inline float __int_as_float(int bits) { return std::bit_cast<float>(bits); }
+inline uint32_t __float_as_uint(float x) { return std::bit_cast<uint32_t>(x); }
+inline float __fdividef(float a, float b) { return a / b; }
+inline float __fdiv_rn(float a, float b) { return a / b; }
 using std::max;
 using std::min;
 
 template <typename... Params>
 cudaError_t cudaFuncSetAttribute(void (*)(Params...), cudaFuncAttribute, int) {
+  return cudaSuccess;
+}
+template <typename... Params>
+cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Params...)) {
+  attributes->sharedSizeBytes = minfer::emulated::kStaticSharedBytes;
   return cudaSuccess;
 }
 template <typename... Params>

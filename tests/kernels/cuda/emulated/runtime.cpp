@@ -2,17 +2,79 @@
 // runtime and of kernels/cuda that access a card, and plain versions of add_bias and rope_append.
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+#include <vector>
 
 #include "kernels/base/half.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/sampling/choose_token.h"
 #include "kernels/cuda/tensor_map.h"
 #include "tests/kernels/cuda/emulated/emulator.h"
 
+namespace {
+
+using Works = std::vector<std::function<void()>>;
+Works* g_capture = nullptr;  // the graph that is being captured
+
+}  // namespace
+
+void minfer::emulated::submit(std::function<void()> work) {
+  g_capture != nullptr ? g_capture->push_back(std::move(work)) : work();
+}
+
 extern "C" {
 
+cudaError_t cudaStreamBeginCapture(cudaStream_t, cudaStreamCaptureMode) {
+  g_capture = new Works;
+  return cudaSuccess;
+}
+cudaError_t cudaStreamEndCapture(cudaStream_t, cudaGraph_t* graph) {
+  *graph = reinterpret_cast<cudaGraph_t>(std::exchange(g_capture, nullptr));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsigned long long) {
+  *exec = reinterpret_cast<cudaGraphExec_t>(new Works(*reinterpret_cast<Works*>(graph)));
+  return cudaSuccess;
+}
+cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
+  for (const auto& work : *reinterpret_cast<Works*>(exec)) work();
+  return cudaSuccess;
+}
+cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
+  delete reinterpret_cast<Works*>(graph);
+  return cudaSuccess;
+}
+cudaError_t cudaGraphExecDestroy(cudaGraphExec_t exec) {
+  delete reinterpret_cast<Works*>(exec);
+  return cudaSuccess;
+}
+cudaError_t cudaMallocHost(void** memory, size_t n_bytes) {
+  *memory = std::malloc(n_bytes);
+  return cudaSuccess;
+}
+cudaError_t cudaFreeHost(void* memory) {
+  std::free(memory);
+  return cudaSuccess;
+}
+cudaError_t cudaMemcpyAsync(void* to, const void* from, size_t n_bytes, cudaMemcpyKind,
+                            cudaStream_t) {
+  minfer::emulated::submit([=] { std::memcpy(to, from, n_bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t) {
+  minfer::emulated::submit([=] { std::memset(to, value, n_bytes); });
+  return cudaSuccess;
+}
+cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
+  *event = nullptr;
+  return cudaSuccess;
+}
+cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
+cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaMemcpy(void* to, const void* from, size_t n_bytes, cudaMemcpyKind) {
   std::memcpy(to, from, n_bytes);
   return cudaSuccess;
@@ -62,6 +124,10 @@ DeviceTensor allocate_device(DType dtype, const Shape& shape) {
   const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape.n_elements()));
   return {{std::aligned_alloc(256, (n_bytes / 256 + 1) * 256), dtype, shape}, std::free};
 }
+
+// Steps that feed themselves are not emulated.
+std::optional<TokenChoice> token_choice(const DecodeSampling&, int64_t, int64_t) { return {}; }
+void choose_token(cudaStream_t, const float*, const TokenChoice*, StepInput*, uint32_t, TokenId*) {}
 
 CUtensorMap make_map(const void* data, DType dtype, int64_t rows, int64_t columns, int box_rows,
                      int box_row_bytes) {

@@ -115,7 +115,7 @@ void store_matrices(void* row, const uint32_t* values, int n, bool transposed) {
     }
   });
 }
-void load_matrices(const void* row, uint32_t* values, int n) {
+void load_matrices(const void* row, uint32_t* values, int n, bool transposed) {
   struct Lane {
     const void* row;
     uint32_t* values;
@@ -123,9 +123,15 @@ void load_matrices(const void* row, uint32_t* values, int n) {
   at_once("load_matrices", lane, [&](const std::array<Lane*, kWarp>& lanes) {
     for (size_t i = 0; i < kWarp; ++i) {
       for (int matrix = 0; matrix < n; ++matrix) {
-        const auto* const from =
-            static_cast<const uint8_t*>(lanes[static_cast<size_t>(matrix) * 8 + i / 4]->row);
-        std::memcpy(lanes[i]->values + matrix, from + i % 4 * 4, 4);
+        for (size_t half = 0; half < 2; ++half) {
+          const size_t of_four = i % 4 * 2 + half;
+          const size_t from_row = transposed ? of_four : i / 4,
+                       column = transposed ? i / 4 : of_four;
+          const auto* const from =
+              static_cast<const uint16_t*>(lanes[static_cast<size_t>(matrix) * 8 + from_row]->row);
+          std::memcpy(reinterpret_cast<uint16_t*>(lanes[i]->values + matrix) + half, from + column,
+                      2);
+        }
       }
     }
   });
@@ -143,16 +149,17 @@ uint32_t exchange(uint32_t value, int from_lane) {
   });
   return lane.got;
 }
-bool any_of_warp(bool condition) {
+unsigned ballot(bool condition) {
   struct Lane {
     bool condition;
-  } lane{condition};
-  at_once("any", lane, [&](const std::array<Lane*, kWarp>& lanes) {
-    const bool any =
-        std::any_of(lanes.begin(), lanes.end(), [](const Lane* l) { return l->condition; });
-    for (Lane* to : lanes) to->condition = any;
+    unsigned votes;
+  } lane{condition, 0};
+  at_once("ballot", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    unsigned votes = 0;
+    for (size_t i = 0; i < kWarp; ++i) votes |= unsigned{lanes[i]->condition} << i;
+    for (Lane* to : lanes) to->votes = votes;
   });
-  return lane.condition;
+  return lane.votes;
 }
 
 void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type) {
@@ -178,6 +185,39 @@ void multiply_16x8x16(float* d, const uint32_t* a, const uint32_t* b, Half type)
       for (size_t sum = 0; sum < 4; ++sum) {
         const size_t row = i / 4 + sum / 2 * 8, column = i % 4 * 2 + sum % 2;
         for (size_t k = 0; k < 16; ++k) lanes[i]->d[sum] += rows[row][k] * columns[column][k];
+      }
+    }
+  });
+}
+
+void multiply_16x8x32(int* d, const uint32_t* a, const uint32_t* b, const int* c,
+                      bool a_is_unsigned) {
+  struct Lane {
+    int* d;
+    const uint32_t *a, *b;
+    const int* c;
+  } lane{d, a, b, c};
+  at_once("multiply codes", lane, [&](const std::array<Lane*, kWarp>& lanes) {
+    int rows[16][32], columns[8][32], sums[16][8] = {};
+    for (size_t k = 0; k < 32; ++k) {
+      const size_t holder = k % 16 / 4, shift = k % 4 * 8;
+      for (size_t row = 0; row < 16; ++row) {
+        const auto x =
+            static_cast<uint8_t>(lanes[row % 8 * 4 + holder]->a[row / 8 + k / 16 * 2] >> shift);
+        rows[row][k] = a_is_unsigned ? x : static_cast<int8_t>(x);
+      }
+      for (size_t column = 0; column < 8; ++column) {
+        columns[column][k] = static_cast<int8_t>(lanes[column * 4 + holder]->b[k / 16] >> shift);
+      }
+    }
+    for (size_t row = 0; row < 16; ++row) {
+      for (size_t column = 0; column < 8; ++column) {
+        for (size_t k = 0; k < 32; ++k) sums[row][column] += rows[row][k] * columns[column][k];
+      }
+    }
+    for (size_t i = 0; i < kWarp; ++i) {
+      for (size_t sum = 0; sum < 4; ++sum) {
+        lanes[i]->d[sum] = lanes[i]->c[sum] + sums[i / 4 + sum / 2 * 8][i % 4 * 2 + sum % 2];
       }
     }
   });

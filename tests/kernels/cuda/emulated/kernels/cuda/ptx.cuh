@@ -4,20 +4,52 @@
 
 namespace minfer::cuda::ptx {
 
-inline uint8_t* dynamic_shared() { return emulated::dynamic_shared(); }
+template <int kAlignment = 1024>
+uint8_t* dynamic_shared() {
+  return emulated::dynamic_shared();
+}
+template <typename T>
+T& static_shared() {
+  return *reinterpret_cast<T*>(emulated::static_shared(sizeof(T)));
+}
+inline int read_thread_index() { return emulated::thread_index(); }
+inline uint64_t global_timer() { return 0; }  // the emulator sees a wait that never ends
+inline void before_next_try() { emulated::before_next_try(); }
 inline uint32_t copied_bits(float x) { return std::bit_cast<uint32_t>(x); }
 inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return std::abs(x) > 0x1p126f ? 0.0f : 1 / x; }
 
+inline int round_to_s8(float x) {
+  return x == x ? static_cast<int>(std::clamp(std::nearbyint(x), -128.0f, 127.0f)) : 0;
+}
+
 inline void wait_for_predecessor() {}
 inline void let_successor_begin() {}
 
 inline float4 load_read_only(const float4* from) { return *from; }
+template <int kAt = 0>
+void load_word(uint64_t& low, uint64_t& high, const uint4* from) {
+  const uint4 word = from[kAt];
+  low = uint64_t{word.y} << 32 | word.x;
+  high = uint64_t{word.w} << 32 | word.z;
+}
+template <int kAt>
+void load_word_if(bool reads, uint64_t& low, uint64_t& high, const uint4* from) {
+  if (reads) load_word<kAt>(low, high, from);
+}
+inline void store_word(uint4* to, uint64_t low, uint64_t high) {
+  emulated::store_word(to,
+                       {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)});
+}
+inline void prefetch_l2(const void*, int) {}
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 inline void load_matrices(uint32_t (&m)[4], uint32_t row) {
   emulated::load_matrices(dynamic_shared() + row, m, 4);
+}
+inline void load_matrices_transposed(uint32_t (&m)[4], uint32_t row) {
+  emulated::load_matrices(dynamic_shared() + row, m, 4, /*transposed=*/true);
 }
 inline void copy_async_16(uint32_t to_shared, const void* from, int n_bytes = 16) {
   emulated::copy_async(dynamic_shared() + to_shared, from, n_bytes, 16 - n_bytes);
@@ -45,12 +77,34 @@ inline void mbarrier_arrive(uint64_t* barrier) { emulated::mbarrier_arrive(barri
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
   emulated::mbarrier_wait(barrier, parity);
 }
+inline bool mbarrier_is_complete(uint32_t barrier, int parity) {
+  return emulated::mbarrier_is_complete(barrier, parity);
+}
+inline void mbarrier_arrive_if(bool condition, uint32_t barrier) {
+  if (condition) mbarrier_arrive(reinterpret_cast<uint64_t*>(dynamic_shared() + barrier));
+}
+template <int kId, int kThreads>
+void named_barrier() {
+  emulated::named_barrier(kId, kThreads);
+}
+
+inline uint64_t evict_first_policy() { return 0; }
+inline void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier,
+                      uint64_t /*policy*/) {
+  emulated::bulk_copy(to_shared, from, n_bytes, barrier);
+}
 
 template <typename T>
 void mma_m16n8k16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0,
                   uint32_t b1) {
   const uint32_t a[] = {a0, a1, a2, a3}, b[] = {b0, b1};
   emulated::multiply_16x8x16(d, a, b, emulated::kHalf<T>);
+}
+template <bool kUnsigned>
+void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
+                  const int (&c)[4]) {
+  const uint32_t b[] = {b0, b1};
+  emulated::multiply_16x8x32(d, a, b, c, kUnsigned);
 }
 
 }  // namespace minfer::cuda::ptx

@@ -5,6 +5,7 @@
 
 namespace minfer::cuda::attention {
 
+inline uint32_t bits_of(__half2 x) { return *reinterpret_cast<const uint32_t*>(&x); }
 inline uint32_t pack_halves(float low, float high) {
   const auto bits = [](float x) { return uint32_t{__half_as_ushort(__float2half_rn(x))}; };
   return bits(low) | bits(high) << 16;
