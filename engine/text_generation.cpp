@@ -5,7 +5,7 @@
 namespace minfer {
 namespace {
 
-// Every id that ends the text.
+// Every id that ends the text, except those that have no logits.
 std::vector<TokenId> end_ids(const Model& model, const GenerateOptions& options) {
   std::vector<TokenId> ids = model.tokenizer->end_ids();
   ids.insert(ids.end(), options.end_ids.begin(), options.end_ids.end());

@@ -15,13 +15,13 @@ namespace minfer {
 
 static_assert(std::endian::native == std::endian::little, "the file formats are little-endian");
 
-// A cursor over bytes from a file that never leaves them: the only place that does arithmetic on
-// positions. What does not fit is an Input error with the byte where it happened.
+// A cursor over the bytes of a file that never passes their end; no other code does arithmetic on
+// positions. A read past the end throws Input with the byte where it began.
 class ByteReader {
  public:
-  // Over memory that outlives the reader.
+  // Reads memory that outlives the reader.
   explicit ByteReader(std::string_view bytes) : window_(bytes), end_(bytes.size()) {}
-  // Over a file that outlives the reader, through a window of kWindowBytes.
+  // Reads a file that outlives the reader, through a window of kWindowBytes.
   explicit ByteReader(const File& file) : file_(&file), end_(file.size()) {}
   ByteReader(const ByteReader&) = delete;  // window_ points into buffer_
   ByteReader& operator=(const ByteReader&) = delete;
@@ -69,11 +69,11 @@ class ByteReader {
     window_ = buffer_;
   }
 
-  const File* file_ = nullptr;  // null: window_ is all there is
+  const File* file_ = nullptr;  // null: window_ has all the bytes
   std::string buffer_;
-  std::string_view window_;  // the bytes at hand
+  std::string_view window_;  // the bytes that are in memory
   uint64_t window_begin_ = 0;
-  size_t used_ = 0;  // of the window
+  size_t used_ = 0;  // bytes of the window that have been read
   uint64_t end_ = 0;
 };
 

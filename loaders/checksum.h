@@ -16,7 +16,7 @@ class Sha256 {
   Sha256& operator=(Sha256&&) noexcept;
 
   void update(const void* data, size_t n_bytes);
-  std::string hex();  // 64 lower-case digits; nothing may follow
+  std::string hex();  // 64 lower-case digits; no update() may follow
 
  private:
   struct State;

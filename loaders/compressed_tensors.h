@@ -8,7 +8,7 @@
 
 namespace minfer {
 
-// How quantized matrices lie in a Hugging Face directory: the names, the packing and the
+// How quantized matrices are stored in a Hugging Face directory: the names, the packing and the
 // `quantization_config` of the compressed-tensors package (0.10 and later), which transformers and
 // vLLM read. A matrix "M.weight" becomes
 //
@@ -18,18 +18,18 @@ namespace minfer {
 //   M.weight_zero_point  I32 [out * bits / 32, in / group], where asymmetric: packed along the rows
 //   M.weight_shape       I64 [2]
 //
-// which is the format "pack-quantized". The embedding with 8 bits, and every matrix of a model
-// without 4-bit ones, is M.weight, I8, and M.weight_scale instead: "int-quantized". (transformers
-// cannot load an embedding that is packed.)
+// which is the format "pack-quantized". An 8-bit embedding, and every matrix of a model without
+// 4-bit matrices, becomes M.weight, I8, and M.weight_scale instead: the format "int-quantized".
+// (transformers cannot load an embedding that is packed.)
 class CompressedTensorsLayout {
  public:
   explicit CompressedTensorsLayout(const std::vector<TensorEntry>& tensors);
 
-  // What a tensor becomes in the file, quantized or not.
+  // The records of a tensor in the file, quantized or not.
   std::vector<SafetensorsWriter::Record> records(const TensorEntry& tensor) const;
-  // Bytes of them all.
+  // The bytes of all these records.
   int64_t stored_bytes(const TensorEntry& tensor) const;
-  // config.json: the model's own as JSON text, with quantization_config.
+  // The text of the output's config.json: the model's own, `config`, with a quantization_config.
   //   tied  the output layer is the embedding
   std::string with_quantization_config(const std::string& config, bool tied) const;
 

@@ -5,13 +5,13 @@
 
 namespace minfer {
 
-// What a directory lists, without "." and "..", sorted. Throws Input where there is no such
-// directory, System where it cannot be listed. (std::filesystem's iterators end the process where
-// memory ends.)
+// The names in a directory, sorted, without "." and "..". Throws Input if there is no such
+// directory, System if it cannot be listed. (std::filesystem's iterators end the process if there
+// is no memory.)
 std::vector<std::string> names_in_directory(const std::string& path);
 
-// A directory and what it holds: files and empty directories; others stay. False where anything
-// stays.
+// Removes a directory with the files and empty directories in it. Returns false if anything
+// remains.
 bool remove_flat_directory(const std::string& path) noexcept;
 
 }  // namespace minfer

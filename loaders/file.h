@@ -11,12 +11,12 @@
 
 namespace minfer {
 
-// A regular file open for reading, with the identity it had then. Reads are positioned copies, not
-// mappings: a file that shrinks meanwhile is an Error and not a SIGBUS. Reading is thread-safe.
+// A regular file that is open for reading, with the identity it had when it was opened. It is read
+// by pread, not mapped: a file that shrinks causes an Error, not a SIGBUS. Reading is thread-safe.
 class File {
  public:
-  // Throws Input where there is no such regular file (a directory, a pipe, a device) or only what
-  // stands for it (a git-lfs pointer, a web page), System where the operating system refuses.
+  // Throws Input if the path is no regular file (missing, a directory, a pipe, a device) or only a
+  // stand-in for one (a git-lfs pointer, a web page); System if the operating system refuses.
   explicit File(std::string path);
   ~File();
   File(File&& other) noexcept;
@@ -25,12 +25,12 @@ class File {
   const std::string& path() const { return path_; }
   uint64_t size() const { return identity_.size; }
 
-  // Bytes [offset, offset + n), all of them. Throws System where they cannot be read.
+  // Reads bytes [offset, offset + n), all of them. Throws System if they cannot be read.
   void read(uint64_t offset, void* to, uint64_t n) const;
-  // The same bytes in pieces of a few MiB, in order.
+  // Reads the same bytes in pieces of a few MiB, in order.
   void read_pieces(uint64_t offset, uint64_t n,
                    const std::function<void(const char*, size_t)>& take) const;
-  // Throws System where the path no longer names the file that was opened, or it has been written.
+  // Throws System if the path no longer names the file that was opened, or that file has changed.
   void check_unchanged() const;
 
  private:
@@ -44,23 +44,23 @@ class File {
   };
   static Identity identity_of(const struct ::stat& status);
   std::string_view read_start(char* out, size_t n) const;
-  void read_part(uint64_t offset, char* out, uint64_t n) const;  // by this thread alone
+  void read_part(uint64_t offset, char* out, uint64_t n) const;  // on the calling thread
 
   std::string path_;
   int descriptor_ = -1;
   Identity identity_;
 };
 
-// Whether there is something at the end of the path; File says what is wrong with it.
+// Whether the path leads to something. Opening it as a File says what is wrong with that.
 bool path_exists(const std::filesystem::path& path);
 
-// "No space left on device" for ENOSPC.
+// The text of an errno value: "No space left on device" for ENOSPC.
 std::string os_error_text(int error);
 
 // The path on one line, for messages.
 std::string shown_path(const std::string& path);
 
-// A small file as it is. Throws as File does, and Input where it has more than max_bytes.
+// Reads a small file whole. Throws as File does, and Input if it has more than max_bytes.
 std::string read_whole_file(const std::string& path, uint64_t max_bytes);
 
 }  // namespace minfer

@@ -8,10 +8,10 @@
 #include "loaders/file.h"
 #include "loaders/tensor_source.h"
 
-// What the loaders share among themselves; everyone else calls open_source.
+// What the loaders share among themselves; all other code calls open_source().
 namespace minfer {
 
-// A source whose tensors lie in one or more files as they are read: each one range of bytes.
+// A source with one or more files, in which each tensor is one range of bytes.
 class FileTensorSource : public TensorSource {
  public:
   void read_into(HostTensor& to, const TensorEntry& entry) const override;
@@ -42,7 +42,7 @@ bool is_gguf(const File& file);
 bool is_safetensors(const File& file);
 bool is_llama2c(const File& file);
 
-// Runs parse(), and puts the file's name in front of what it finds wrong with its content.
+// Runs parse() and puts the file's name in front of the message of its Input errors.
 template <typename F>
 decltype(auto) in_file(const std::string& path, F&& parse) {
   try {

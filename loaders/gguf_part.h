@@ -11,7 +11,7 @@
 namespace minfer {
 
 constexpr std::string_view kGgufMagic = "GGUF";
-constexpr uint64_t kGgufAlignment = 32;  // of tensors, where the file does not say another
+constexpr uint64_t kGgufAlignment = 32;  // of tensors, unless the file has another
 constexpr uint64_t kMaxGgufTensors = 1 << 20;
 
 enum class GgufValueType : uint32_t {
@@ -30,16 +30,16 @@ enum class GgufValueType : uint32_t {
   F64
 };
 
-uint32_t ggml_type_number(DType dtype);  // as tensor records have it
+uint32_t ggml_type_number(DType dtype);  // the number of the type in tensor records
 
 struct GgufRecord {
   TensorEntry entry;
   uint64_t offset = 0;  // from the start of the data
-  // Why the tensor cannot be delivered, as in TensorSource::unusable; empty: it can. The entry has
-  // no dtype then, and no bytes where the size of the type is not known.
+  // Why the tensor cannot be read, as in TensorSource::unusable; empty if it can. The dtype of such
+  // an entry means nothing, and its file_bytes are known only with has_size.
   std::string unusable = {};
   bool has_size = true;
-  uint64_t end() const { return offset + entry.file_bytes; }  // checked when the record was read
+  uint64_t end() const { return offset + entry.file_bytes; }  // cannot overflow: checked when read
 };
 
 // One GGUF file, a whole model or a part of a split one: header, key-value pairs, tensor records,
@@ -49,7 +49,7 @@ struct GgufPart {
   Metadata metadata;
   std::vector<GgufRecord> records;  // in the order of the file; inside it, and not overlapping
   uint64_t data_begin = 0;
-  uint64_t unused_bytes = 0;  // of the data, beyond padding
+  uint64_t unused_bytes = 0;  // bytes of the data that are neither tensors nor padding
 };
 
 // Reads and checks everything but the data. Throws Input without the name of the file.

@@ -11,16 +11,16 @@
 namespace minfer {
 
 // A GGUF 3 file whose tensors are known from the start and written in pieces, in any order.
-// Metadata gets the types that GGUF readers expect: integers of 32 bits where they fit, f32.
+// Metadata gets the types that GGUF readers expect: f32, and 32-bit integers if the values fit.
 class GgufWriter {
  public:
-  // Of the entries, `name`, `dtype` and `shape` matter.
+  // Uses only `name`, `dtype` and `shape` of the entries.
   GgufWriter(const std::string& path, const Metadata& metadata,
              const std::vector<TensorEntry>& tensors);
 
-  // Bytes [begin, begin + n) of a tensor.
+  // Writes bytes [begin, begin + n) of a tensor.
   void write(const std::string& name, uint64_t begin, const void* bytes, uint64_t n);
-  void finish();  // every byte of every tensor is written; to the disk, and closed
+  void finish();  // after the last byte of all tensors: syncs the file to the disk and closes it
 
  private:
   OutputFile file_;

@@ -7,10 +7,10 @@
 
 namespace minfer {
 
-// config.json, keys of nested objects joined by dots. An array whose elements have one type becomes
-// one value; of any other array each element that is not null becomes a key, "name.0" and so on.
+// Reads config.json; keys of nested objects are joined by dots. An array whose elements have one
+// type becomes one value; in any other, each element but null becomes a key, "name.0" and so on.
 Metadata read_hf_config(const std::string& path);
-// The same of its text. Throws Input without the name of the file.
+// The same from its text. Throws Input without the name of the file.
 Metadata parse_hf_config(std::string_view text);
 
 }  // namespace minfer

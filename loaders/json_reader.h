@@ -7,15 +7,15 @@
 
 namespace minfer {
 
-// NaN, Infinity and -Infinity, which Python writes and JSON does not have; or a number past a
-// double, which Python reads as infinite.
+// NaN, Infinity or -Infinity, which Python writes but JSON does not have; or a number beyond the
+// range of double, which Python reads as infinite.
 struct NotFinite {
   double value;
-  bool is_word;  // else a number
+  bool is_word;  // one of the three words, else a number
 };
 
-// A cursor over a JSON text that takes it apart by the letter of RFC 8259: what stands at the
-// cursor is read or refused. Every error is an Input error with the byte where it happened, counted
+// A cursor over a JSON text, strict to RFC 8259 except for NotFinite and a byte order mark, which
+// its caller may refuse. Every error is an Input error with the byte where it happened, counted
 // from 1.
 class JsonReader {
  public:
@@ -28,7 +28,7 @@ class JsonReader {
   bool has_byte_order_mark() const { return has_byte_order_mark_; }
   // The next byte that is no white space, or 0 at the end.
   char peek();
-  // The same, taken if it is `wanted`.
+  // Takes that byte if it is `wanted`.
   bool take(char wanted);
   void require(char wanted);
   void require_end();
@@ -43,7 +43,7 @@ class JsonReader {
  private:
   bool take_word(std::string_view word);
   Scalar number();
-  size_t digits();  // takes them and says how many there are
+  size_t digits();  // takes the digits at the cursor and returns how many there are
   void escape(std::string& to);
   uint32_t hex4();
 

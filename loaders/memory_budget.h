@@ -6,9 +6,9 @@
 
 namespace minfer {
 
-// The memory that a parser may take for a file: what it makes of the file beside the bytes
-// themselves, so that a small file cannot ask for much. With the file's bytes and what is made of
-// that in turn, all stays below twice the file and 64 MB.
+// The memory that a parser may take for what it makes of a file, besides the file's bytes, so that
+// a small file cannot take much memory. With those bytes and what is made from the result, the
+// total stays below twice the size of the file plus 64 MB.
 class MemoryBudget {
  public:
   explicit MemoryBudget(uint64_t file_bytes, uint64_t free_bytes = 24 << 20)
@@ -19,14 +19,14 @@ class MemoryBudget {
                    " bytes");
     left_ -= n_bytes;
   }
-  // Of a text on the heap; short ones are inside the string.
+  // For a text, which takes memory on the heap unless it is short.
   void spend_text(uint64_t n_bytes) { spend(n_bytes < 16 ? 0 : n_bytes + 16); }
 
  private:
   uint64_t file_bytes_, left_;
 };
 
-// How many tensors a file of so many bytes may list: real ones have some bytes each.
+// The most tensors that a file of this size may list: 32768, and one more for every 512 bytes.
 inline uint64_t max_tensors(uint64_t file_bytes) { return (1 << 15) + file_bytes / 512; }
 
 }  // namespace minfer

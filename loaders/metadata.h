@@ -25,8 +25,8 @@ class Metadata {
   Metadata() = default;
   Metadata(Metadata&&) = default;
   Metadata& operator=(Metadata&&) = default;
-  // libstdc++ 12 destroys a variant of such types whose copy has thrown as if it held a value, so
-  // what it holds is copied, and a variant is made of that.
+  // If copying a variant throws, libstdc++ 12 destroys it as if it held a value. Therefore set()
+  // copies the value inside, and makes a variant from the copy.
   Metadata(const Metadata& other) : warnings(other.warnings), nulls(other.nulls) {
     for (const auto& [key, value] : other.values_) set(key, value);
   }
@@ -40,9 +40,9 @@ class Metadata {
   const std::map<std::string, Value>& all() const { return values_; }
   std::string as_text(const std::string& key) const;  // one shortened line, for people
 
-  std::vector<std::string> warnings;  // of reading the file that it is from, one line each
-  // Keys that are null in config.json, and absent for the getters: for the few whose absence means
-  // another value.
+  std::vector<std::string> warnings;  // from reading the file, one line each
+  // Keys that are null in config.json. The getters treat them as absent; this is for the few keys
+  // whose absence means something else than null.
   std::set<std::string> nulls;
 
   // An integer in [low, high]; integers of either sign and any width are accepted, floats are not.
@@ -55,7 +55,7 @@ class Metadata {
   const std::vector<double>& numbers(const std::string& key) const;    // array of floats
   const std::vector<int64_t>& integers(const std::string& key) const;  // array of integers
 
-  // The same with a default where the key is absent.
+  // The same with a default for an absent key.
   int64_t integer_or(const std::string& key, int64_t fallback, int64_t low, int64_t high) const;
   double number_or(const std::string& key, double fallback, double low, double high) const;
   bool boolean_or(const std::string& key, bool fallback) const;
@@ -72,7 +72,7 @@ void require_supported(const std::string& key, std::string_view value,
                        std::initializer_list<std::string_view> supported);
 // The names that follow "prefix." in the keys, up to the next dot, each once.
 std::vector<std::string> names_below(const Metadata& metadata, const std::string& prefix);
-// Throws Input where the key, or one below it, is there.
+// Throws Input if the key, or one below it, is there.
 void require_absent(const Metadata& metadata, const std::string& key);
 
 }  // namespace minfer

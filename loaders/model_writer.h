@@ -7,22 +7,22 @@
 
 namespace minfer {
 
-// A model of the Llama family that is being written, in whatever format. A writer is given all
-// tensors when it is made, named as Hugging Face names them, rotary pairs in halves; then come
-// their rows, tensor after tensor, each from its first row to its last.
+// Writes a model of the Llama family; each format derives a class. A writer gets the list of all
+// tensors when it is made, with Hugging Face's names and its order of rotary pairs (in halves).
+// Then it gets their rows, tensor after tensor, each from its first row to its last.
 class ModelWriter {
  public:
   virtual ~ModelWriter() = default;
 
-  // Rows [begin, begin + rows) of a tensor of a float type (a vector is one row), as its entry
-  // says.
+  // Writes the rows from `begin` on of a tensor without `quant`, in the type of its entry: floats
+  // or GGUF blocks. A vector comes whole.
   virtual void write_rows(const TensorEntry& tensor, int64_t begin, const Tensor& rows) = 0;
-  // The same of a tensor with `quant`. But for the last call of a tensor, rows are multiples of 8.
+  // The same for a tensor with `quant`. Each call but a tensor's last has a multiple of 8 rows.
   virtual void write_rows(const TensorEntry& tensor, int64_t begin,
                           const QuantizedMatrix& rows) = 0;
-  // All rows are written. Puts everything on the disk, reads it back and checks it, and gives it
-  // its final name. `report` is JSON about the quantization, for formats that have a place for it.
-  // Returns a line for each thing that went wrong after that, when the output is there.
+  // Call it after the last row. It syncs the output to the disk, reads it back, checks it and gives
+  // it its final name. `report` is JSON about the quantization, for formats that have a place for
+  // it. Returns a warning for each failure after the renaming, which leaves the output valid.
   [[nodiscard]] virtual std::vector<std::string> finish(const std::string& report) = 0;
 };
 

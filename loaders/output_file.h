@@ -17,17 +17,17 @@ class OutputFile {
 
   const std::string& path() const { return path_; }
   void write(uint64_t offset, const void* bytes, uint64_t n);
-  void finish();  // to the disk, and closed
+  void finish();  // syncs the file to the disk and closes it
 
  private:
   std::string path_;
   int descriptor_ = -1;
 };
 
-// A whole small file, on the disk when this returns.
+// Writes a whole small file and syncs it to the disk.
 void write_file(const std::string& path, std::string_view bytes);
 
-// What a directory lists, on the disk.
+// Syncs the entries of a directory to the disk.
 void sync_directory(const std::string& path);
 
 }  // namespace minfer

@@ -24,12 +24,12 @@ struct PackedWords {
   }
 };
 
-// The tensor `module.suffix`, of one of these types (empty: any float type). Throws Input where it
-// is missing or of another type.
+// The tensor `module.suffix`, of one of these types (empty: any float type). Throws Input if it is
+// missing or of another type.
 const PackedWeight::Stored& packed_part(const SafetensorsSource& source, const std::string& module,
                                         std::string_view suffix,
                                         std::initializer_list<std::string_view> types);
-// Throws Input naming the tensor.
+// Throws Input, with the tensor's name, if its dims differ.
 void require_dims(const PackedWeight::Stored& stored, const std::vector<int64_t>& dims);
 
 template <typename T>
@@ -38,26 +38,26 @@ std::vector<T> read_part(const SafetensorsSource& source, const PackedWeight::St
   source.read_stored(stored, values.data());
   return values;
 }
-// Of any float type.
+// The same for any float type, as f32.
 std::vector<float> read_float_part(const SafetensorsSource& source,
                                    const PackedWeight::Stored& stored);
 
-// The entry of `module`.weight [out_dim, in_dim]; scales are F16 as they are, others exact in F32.
+// The entry of `module`.weight [out_dim, in_dim]. F16 scales stay F16; others become F32, exactly.
 TensorEntry packed_entry(const std::string& module, int bits, int64_t out_dim, int64_t in_dim,
                          int64_t group, bool asymmetric, const PackedWeight::Stored& scales,
                          const std::vector<const PackedWeight::Stored*>& parts);
 
-// Columns that share a scale, from the rows of scales that a matrix has. Throws Input where they do
-// not divide it.
+// How many columns share a scale if a row has n_groups scales. Throws Input if n_groups does not
+// divide in_dim.
 int64_t group_of(const PackedWeight::Stored& scales, int64_t n_groups, int64_t in_dim);
 
-// "int4 g64", "int8 row asymmetric" of most weights.
+// The scheme of most weights: "int4 g64", "int8 row asymmetric".
 std::string common_scheme(const std::vector<PackedWeight>& weights);
 
-// Makes `to` the matrix of an entry with scales and mins, codes not yet written, from accessors:
+// Makes `to` the matrix of an entry and writes its scales and mins, but not its codes, by calling:
 //   scale(row, group)  float
 //   zero(row, group)   in 0 ... 2^bits - 1
-// Throws Input where a symmetric matrix has a zero-point off the middle.
+// Throws Input if a symmetric matrix has a zero-point other than the middle code.
 template <typename Scale, typename Zero>
 void begin_matrix(HostQuantizedMatrix& to, const TensorEntry& entry, Scale scale, Zero zero) {
   const int64_t out_dim = entry.shape[0];

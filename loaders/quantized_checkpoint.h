@@ -16,25 +16,25 @@ struct PackedWeight {
   using Stored = SafetensorsSource::Stored;
 
   TensorEntry entry;
-  std::vector<const Stored*> parts;  // no other weight's, and not tensors of their own
+  std::vector<const Stored*> parts;  // parts of no other weight, and not listed as tensors
   // What read_quantized_into() or, for an entry without `quant`, read_into() does. One is set.
   std::function<void(HostQuantizedMatrix& to, const SafetensorsSource&)> read_quantized;
   std::function<void(HostTensor& to, const SafetensorsSource&)> read;
 };
 
-// What a quantization_config says, held against the headers of the files.
+// The weights that a quantization_config describes, checked against the headers of the files.
 struct PackedWeights {
   std::string scheme;  // "compressed-tensors int4 g64": for people
   std::vector<PackedWeight> weights;
   std::vector<std::string> warnings;
   std::string input_activations = {};  // as TensorSource has it
 };
-// Each throws Input for what it does not know how to read, by name.
+// Each throws Input, with the name, for what is not supported.
 PackedWeights find_compressed_tensors(const SafetensorsSource& source);
 PackedWeights find_gptq_weights(const SafetensorsSource& source, const GptqScheme& scheme);
 
-// The source with its packed weights under their plain names; itself where its metadata has no
-// quantization_config. Throws Input without the name of the directory.
+// Returns the source with its packed weights under their plain names, or the source itself if its
+// metadata has no quantization_config. Throws Input without the name of the directory.
 std::unique_ptr<TensorSource> join_packed_weights(std::unique_ptr<SafetensorsSource> source);
 
 }  // namespace minfer

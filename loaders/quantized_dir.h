@@ -17,15 +17,15 @@ inline constexpr const char* kQuantReport = "minfer_quant_report.json";
 struct QuantizedDirOptions {
   std::string output;
   // The output is one safetensors file that carries the configuration and the tokenizer inside
-  // (small_files.h); no report, and no sums but the tensors'.
+  // (small_files.h). It has no report, and no checksums but those of its tensors.
   bool single_file = false;
-  bool replace = false;  // an output that is there already
+  bool replace = false;  // whether to replace an existing output
   std::vector<TensorEntry> tensors;
   std::string config;  // config.json as JSON text, without quantization_config
   bool tied_output = false;
   std::string source_dir;                       // whose small files are copied; empty: none
   std::map<std::string, std::string> metadata;  // of the safetensors file
-  // While the result is read back: bytes done and in all.
+  // Called while the result is read back, with the bytes done and in all.
   std::function<void(int64_t, int64_t)> progress;
 };
 std::unique_ptr<ModelWriter> make_quantized_dir_writer(QuantizedDirOptions options);

@@ -10,8 +10,8 @@
 
 namespace minfer {
 
-// One safetensors file, or the shards of a directory. What it cannot deliver as a TensorEntry,
-// packed integers above all, a reader of quantized checkpoints takes as it lies there.
+// One safetensors file, or the shards of a directory. Readers of quantized checkpoints take the raw
+// bytes of what it cannot deliver as a TensorEntry, which is mostly packed integers.
 class SafetensorsSource final : public FileTensorSource {
  public:
   struct Stored {
@@ -23,15 +23,15 @@ class SafetensorsSource final : public FileTensorSource {
   };
 
   SafetensorsSource();
-  // Adds the tensors of one file and hands back their names.
+  // Adds the tensors of one file and returns their names.
   std::vector<std::string> add_file(File file);
-  // Adds the files that the index of a directory names, and holds them against it.
+  // Adds the files that the index of a directory names, and checks them against the index.
   void add_shards(const std::string& directory, const std::string& index_path);
 
   int64_t check_checksums() const override;
 
-  // Of a single file: the small files of a model that it carries, by their own names. They are no
-  // longer in `unusable`.
+  // The small files of a model that a single file carries, by their own names. Removes their
+  // tensors from `unusable`.
   std::map<std::string, std::string> files_inside();
 
   const std::vector<Stored>& all_stored() const { return stored_; }  // of every type

@@ -11,13 +11,13 @@
 
 namespace minfer {
 
-// One tensor of a safetensors file. Every type and rank of the format is read and checked; what a
-// TensorEntry can hold is in `dtype` and `shape`.
+// One tensor of a safetensors file. Every type of the format is read and checked; `dtype` is set if
+// a TensorEntry can have it.
 struct SafetensorsRecord {
   std::string name;
   std::string type_name;
   std::vector<int64_t> dims;    // at most 8
-  std::optional<DType> dtype;   // none: a type that we have no kernels for
+  std::optional<DType> dtype;   // none: a type without kernels
   uint64_t begin = 0, end = 0;  // bytes in the data; end is one past the last
 };
 

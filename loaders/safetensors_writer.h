@@ -28,8 +28,8 @@ class SafetensorsWriter {
   void append(const std::string& name, const void* bytes, uint64_t n);
   // Writes the header; the file is on the disk afterwards.
   void finish();
-  // Reads the finished file back. Throws System where it does not hold what was written; returns
-  // its SHA-256. `progress` is called with bytes done and in all.
+  // Reads the finished file back and returns its SHA-256. Throws System if it does not hold what
+  // was written. `progress` is called with the bytes done and in all.
   std::string check(const std::function<void(int64_t, int64_t)>& progress) const;
 
  private:

@@ -21,7 +21,7 @@ namespace fs = std::filesystem;
 constexpr uint64_t kMaxSumsBytes = 1 << 20;
 constexpr size_t kDigits = 64;
 
-// By file name. Strict, so that no bit of the list can change unseen.
+// Returns the sums by file name. It accepts one spelling only, so that every flipped bit is found.
 std::map<std::string, std::string> parse_sums(std::string_view text) {
   MINFER_REQUIRE(Input, text.ends_with('\n'), "does not end with a line");
   std::map<std::string, std::string> sums;

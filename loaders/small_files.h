@@ -16,7 +16,7 @@ class SmallFiles {
       : path_(std::move(path)), inside_(std::move(inside)) {}
 
   bool has(const std::string& name) const;
-  // Throws as read_whole_file does; the file is there.
+  // The file must be there. Throws as read_whole_file does.
   std::string read(const std::string& name, uint64_t max_bytes) const;
   std::string shown(const std::string& name) const;  // for messages
 
@@ -25,7 +25,7 @@ class SmallFiles {
   std::optional<std::map<std::string, std::string>> inside_;
 };
 
-// What a single file may carry.
+// The files that a single safetensors file may carry.
 inline constexpr const char* kInsideFiles[] = {"config.json",
                                                "tokenizer.model",
                                                "tokenizer.json",
@@ -35,11 +35,11 @@ inline constexpr const char* kInsideFiles[] = {"config.json",
                                                "generation_config.json",
                                                "chat_template.jinja"};
 
-// The U8 tensor of a single safetensors file that holds config.json, tokenizer.model and so on:
-// "minfer.config", "minfer.tokenizer_model".
+// The name of the U8 tensor that holds a file inside a single safetensors file: "minfer.config" for
+// config.json, "minfer.tokenizer_model" for tokenizer.model.
 std::string inside_tensor_name(const std::string& file_name);
 
-// Those of a directory or of a safetensors file; none of another file.
+// The small files of a directory or of a safetensors file. Any other file has none.
 SmallFiles small_files_of(const std::string& path);
 
 }  // namespace minfer

@@ -9,21 +9,21 @@
 
 namespace minfer {
 
-// Output that appears whole under its name or not at all: it is written into a directory beside the
-// final place and renamed from there. What could keep it from its name at the end is looked for at
-// the beginning.
+// An output that appears whole under its name or not at all: it is written into a directory beside
+// the final place and renamed from there. The constructor checks for what could prevent the
+// renaming.
 class Staging {
  public:
-  // Throws System where `output` exists and is not to be replaced or no earlier output of the same
-  // kind, and where the directory cannot be made.
+  // Throws System if `output` exists and `replace` is false or it is not an earlier output of the
+  // same kind, or if the directory cannot be made.
   Staging(const std::string& output, OutputKind kind, bool replace);
 
-  const std::string& directory() const { return directory_.path(); }  // goes with this object
-  // Throws System where the file system has less room.
+  const std::string& directory() const { return directory_.path(); }  // removed with this object
+  // Throws System if the file system has less free space.
   void require_space(int64_t n_bytes) const;
 
-  // All files are on the disk: the directory gets the final name, or the one file `name` in it
-  // does. What goes wrong after that is no error, as the output is there: returns a line for each.
+  // Give the directory, or the file `name` in it, the final name; all files must be on the disk. A
+  // failure after that is no error, since the output is there: they return a line for each.
   std::vector<std::string> commit_directory();
   std::vector<std::string> commit_file(const std::string& name);
 

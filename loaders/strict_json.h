@@ -9,23 +9,23 @@
 
 namespace minfer {
 
-// One JSON value from a file that is not trusted, with white space around it and nothing else, by
-// the letter of RFC 8259 and stricter: at most 64 levels, no key twice in an object, no byte order
-// mark, no number past a double, no half of a surrogate pair, and no more memory than
-// MemoryBudget gives. Throws Input with the byte where it happened; takes no stack per level;
-// linear.
+// Parses one JSON value, with only white space around it, from a file that is not trusted. It is
+// strict to RFC 8259, and also refuses more than 64 levels, a key twice in an object, a byte order
+// mark, a number beyond the range of double, half of a surrogate pair, and values that take more
+// than the MemoryBudget. Throws Input with the byte where it happened. It takes linear time and
+// does not recurse.
 nlohmann::json parse_strict_json(std::string_view text);
 
-// Containers that are not kept, by their keys from the root on; of each, every value is handed over
-// when it has been read (with its key; of an array with an empty one), and the document has it
-// empty. A key that comes twice comes twice.
+// Containers whose values are not kept, by the path of keys from the root. Each value of such a
+// container is passed on when it has been read, with its key (empty in an array); the container is
+// empty in the result. A key that the file has twice is passed on twice.
 using TakeJson = std::function<void(std::string&& key, nlohmann::json&& value)>;
 using StreamedJson = std::map<std::vector<std::string>, TakeJson>;
 nlohmann::json parse_strict_json(std::string_view text, const StreamedJson& streamed);
 
-// The same as Python reads it: NaN, Infinity and -Infinity are numbers, one past a double is
-// infinite, of a key that comes twice the last one counts; besides, a byte order mark is skipped.
-// Each of these adds a line to `warnings`, up to a few, with the name of the file in front.
+// The same, as Python reads JSON: NaN, Infinity and -Infinity are numbers, a number beyond double's
+// range is infinite, the last of equal keys counts, a byte order mark is skipped. Each of these
+// adds a line to `warnings`, up to a few, with the name of the file in front.
 nlohmann::json parse_python_json(std::string_view text, std::string_view name,
                                  std::vector<std::string>& warnings,
                                  const StreamedJson& streamed = {});

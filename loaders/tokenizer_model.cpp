@@ -14,9 +14,9 @@
 namespace minfer {
 namespace {
 
-// Published models have up to some 262,000; the library takes 430 bytes for each.
+// Published models have up to about 262,000 pieces. SentencePiece takes 430 bytes for each.
 constexpr size_t kMaxPieces = 300'000;
-constexpr size_t kMaxPieceBytes = 8000;  // the library's own limit in later versions
+constexpr size_t kMaxPieceBytes = 8000;  // the limit in later versions of SentencePiece
 
 // Wire types of protobuf; 3 and 4 were groups.
 enum Wire : uint64_t { kVarint = 0, kFixed64 = 1, kBytes = 2, kFixed32 = 5 };
@@ -133,7 +133,7 @@ int byte_value(std::string_view text) {
 }
 
 void check_pieces(const SentencePieceModel& model) {
-  // The library keeps one table for what text can become and one for the rest.
+  // SentencePiece has two tables: one of normal, user-defined and unused pieces, one of all others.
   std::unordered_set<std::string_view> ordinary, reserved;
   std::vector<bool> bytes(256);
   size_t n_unknown = 0, n_bytes = 0;
@@ -167,7 +167,7 @@ void check_pieces(const SentencePieceModel& model) {
                  " byte pieces, expected 256");
 }
 
-// Writing: the mirror of the above.
+// The functions below write what those above read.
 void put_varint(std::string& out, uint64_t value) {
   for (; value >= 0x80; value >>= 7) out += static_cast<char>(value | 0x80);
   out += static_cast<char>(value);

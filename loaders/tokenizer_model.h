@@ -7,8 +7,8 @@
 
 namespace minfer {
 
-// What a SentencePiece `tokenizer.model` says, as far as it bears on encoding. Field names are
-// those of sentencepiece_model.proto.
+// The part of a SentencePiece `tokenizer.model` that affects encoding. Field names are those of
+// sentencepiece_model.proto.
 struct SentencePieceModel {
   enum Type { Unigram = 1, Bpe = 2 };
   struct Piece {
@@ -30,8 +30,8 @@ struct SentencePieceModel {
 // Reads and checks the file's bytes; throws Input.
 SentencePieceModel parse_tokenizer_model(std::string_view bytes);
 
-// The same model written anew: the library is given this, so that nothing reaches it that has not
-// been checked.
+// Writes the model anew. SentencePiece gets these bytes instead of the file, so that it sees only
+// what has been checked.
 std::string serialize_tokenizer_model(const SentencePieceModel& model);
 
 }  // namespace minfer

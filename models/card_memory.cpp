@@ -31,7 +31,7 @@ void require_fitting(int64_t free_bytes, const WeightMemory& weights, const Sess
     if (saved > 0) offer(cat(what, " (", bytes_text(needed - saved), ")"), needed - saved);
   };
   offer_with_its_bytes("--kv-type int8", session.kv_bytes - session.kv_bytes_as_int8);
-  // As many positions as fit, where they are worth it.
+  // Offers as many positions as fit, rounded down to kStep; fewer than kStep would be of no use.
   const int64_t for_kv = free_bytes - (needed - session.kv_bytes);
   if (!session.context_option.empty() && session.kv_bytes > 0 && for_kv > 0) {
     const auto fitting = static_cast<int64_t>(double(for_kv) / double(session.kv_bytes) *

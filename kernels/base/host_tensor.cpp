@@ -15,7 +15,7 @@ void HostTensor::reset(DType dtype, const Shape& shape) {
   const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape));
   if (memory_ == nullptr || n_bytes > capacity_) {
     view_ = {};
-    memory_.reset();  // before there is more
+    memory_.reset();  // first, so that the old and the new memory never exist together
     capacity_ = 0;
     void* memory = ::operator new(n_bytes, kAlignment, std::nothrow);
     MINFER_REQUIRE(Memory, memory != nullptr, "no memory for ", n_bytes, " bytes");

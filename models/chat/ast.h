@@ -8,7 +8,7 @@
 #include "models/chat/value.h"
 
 // A parsed template. Names are resolved to slots of the functions that hold them, as Jinja's own
-// compiler does (scopes.h).
+// compiler does (scopes.cpp).
 namespace minfer::jinja {
 
 enum class ExprKind : uint8_t {
@@ -24,13 +24,13 @@ enum class ExprKind : uint8_t {
   Or,
   Binary,     // name: + - * / // % **
   Concat,     // ~
-  Compare,    // operands by operators: == != < <= > >= in notin
+  Compare,    // operands with operators between them: == != < <= > >= in notin
   Condition,  // operands: then, test, and maybe else
   Attribute,  // .name
   Item,       // [operand]
   Slice,      // operands: value, start, stop, step; null where left out
   Call,
-  Filter,  // operand may be null: the body of a block
+  Filter,  // a null operand is the text of the block that is filtered
   Test,
   NamespaceTarget,  // name.attribute as a target of set
 };
@@ -60,10 +60,10 @@ struct Expr {
   std::vector<std::string> operators;
   std::unique_ptr<Arguments> arguments;
   Slot slot;
-  bool parameter = false;  // a Name that Jinja takes to be set whenever it is read
+  bool parameter = false;  // a Name that Jinja assumes to be set
 };
 
-// What happens to the slots of a scope when it is entered.
+// Where a slot gets its value from when its scope is entered.
 struct Load {
   enum class From : uint8_t { Nothing, Context, Outer } from = From::Nothing;
   int index = -1;
@@ -72,13 +72,13 @@ struct Load {
 };
 struct Scope {
   std::vector<Load> loads;
-  std::vector<int> slots;  // emptied when it is left
+  std::vector<int> slots;  // emptied when the scope is left
 };
 
 struct Statement;
 using Body = std::vector<std::unique_ptr<Statement>>;
 
-struct FunctionBody {  // of a macro, a call block or a loop's test
+struct FunctionBody {  // of the template, a macro, a call block or a loop's test
   int n_slots = 0;
   bool keeps_slots = false;  // functions defined in it may outlive it
 };
@@ -86,13 +86,13 @@ struct FunctionBody {  // of a macro, a call block or a loop's test
 struct Parameter {
   std::string name;
   int index = -1;
-  ExprPtr otherwise;  // null: none
+  ExprPtr otherwise;  // the default; null: none
 };
 
 struct MacroBody {
   std::string name;  // empty for a call block
   std::vector<Parameter> parameters;
-  int caller = -1, kwargs = -1, varargs = -1;  // slots, where the body uses them
+  int caller = -1, kwargs = -1, varargs = -1;  // slots; -1: the body does not use it
   Scope scope;
   FunctionBody function;
   Body* body = nullptr;
@@ -131,7 +131,7 @@ struct Statement {
   ExprPtr test, test_target;
   Scope test_scope;
   FunctionBody test_function;
-  int loop_slot = -1;  // of the variable `loop`, where the body uses it
+  int loop_slot = -1;  // of the variable `loop`; -1: the body does not use it
 
   // Macro and call block
   std::unique_ptr<MacroBody> macro;

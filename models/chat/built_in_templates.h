@@ -4,8 +4,8 @@
 
 namespace minfer {
 
-// The Jinja source of chatml, llama2, llama3, zephyr or mistral, for models that bring none.
-// Throws Usage for another name, with the list.
+// The Jinja source of chatml, llama2, llama3, zephyr or mistral, for models without a template.
+// Throws Usage, with the list, for any other name.
 const std::string& built_in_template(const std::string& name);
 
 }  // namespace minfer

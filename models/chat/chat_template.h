@@ -19,15 +19,15 @@ struct ChatOptions {
 // Parsed once and cheap to copy; thread-safe.
 class ChatTemplate {
  public:
-  // Throws Input, with the line: a syntax error, or a construct that is not supported, by name.
+  // Throws Input, with the line, for a syntax error or (by name) an unsupported construct.
   explicit ChatTemplate(const std::string& source);
-  // chatml, llama2, llama3, zephyr, mistral; throws Usage for another name, with the list.
+  // chatml, llama2, llama3, zephyr, mistral. Throws Usage, with the list, for any other name.
   static ChatTemplate built_in(const std::string& name);
 
-  // messages: the JSON text of a list of {"role", "content", ...}. The parts joined are the
-  // prompt's text; what a message, a tool or a template variable says is in parts of its own.
-  // Throws Usage, with the template's words, where it calls raise_exception, and Input for every
-  // other fault.
+  // messages: the JSON text of a list of {"role", "content", ...}. Joined, the parts are the text
+  // of the prompt. Text from messages, tools and template variables is in parts of its own, unless
+  // parse_special is set. Throws Usage, with the template's message, if the template calls
+  // raise_exception, and Input for every other fault.
   std::vector<TextPart> render(const Tokenizer& tokenizer, const std::string& messages,
                                const ChatOptions& options) const;
 
@@ -41,7 +41,7 @@ struct ChatPrompt {
   std::vector<TokenId> end_ids;  // tokens that end the answer
 };
 
-// Tokens of a rendered conversation. The template writes BOS where it wants one: none is added.
+// The tokens of a rendered conversation. No BOS is added, since the template writes its own.
 ChatPrompt make_chat_prompt(const Tokenizer& tokenizer, const ChatTemplate& chat_template,
                             const std::string& messages, const ChatOptions& options);
 

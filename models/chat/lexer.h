@@ -23,11 +23,11 @@ enum class TokenType {
 struct Token {
   TokenType type = TokenType::End;
   int line = 0;
-  std::string text;  // escapes of a string resolved
+  std::string text;  // of a String: with its escapes resolved
 };
 
-// Splits a template as Jinja does with trim_blocks and lstrip_blocks: white space control is done,
-// comments and raw blocks are resolved. Throws Input, with the line.
+// Splits a template as Jinja does with trim_blocks and lstrip_blocks: white space control is
+// applied, comments are dropped, raw blocks become Data. Throws Input, with the line.
 std::vector<Token> tokenize(std::string_view source);
 
 [[noreturn]] void fail_at(int line, const std::string& message);

@@ -5,25 +5,25 @@
 
 #include "kernels/base/error.h"
 
-// What a template may use: it comes with a model, and a model comes from anywhere.
+// Limits of a template, which comes with a model and is not trusted.
 namespace minfer::jinja {
 
 constexpr int kMaxNesting = 256;              // of values, expressions, tags and calls of macros
 constexpr int64_t kMaxSteps = 10'000'000;     // of evaluation
 constexpr size_t kMaxOutputBytes = 16 << 20;  // of the rendered text
 constexpr size_t kMaxValueBytes = 16 << 20;   // of the values that are alive at one time
-constexpr int64_t kMaxIntegerBits = 63;       // Python's integers have no bound, ours do
+constexpr int64_t kMaxIntegerBits = 63;       // Python's integers have no bound, these do
 
-// Counts steps and the bytes of living values. It outlives every value that it has counted.
+// Counts steps and the bytes of living values. It must outlive every value that it has counted.
 class Meter {
  public:
-  // Steps are worth up to about 100 ns each.
+  // A step stands for work of up to about 100 ns.
   void step(int64_t n = 1) {
     steps_ += n;
     MINFER_REQUIRE(Input, steps_ <= kMaxSteps, "the template takes more than ", kMaxSteps,
                    " steps");
   }
-  // Work over a text.
+  // Counts the work of one pass over a text.
   void scan(size_t n_bytes) { step(static_cast<int64_t>(n_bytes / 32)); }
   void require_room(size_t n_bytes) const {
     MINFER_REQUIRE(Input, n_bytes <= kMaxValueBytes && bytes_ + n_bytes <= kMaxValueBytes + input_,
@@ -34,7 +34,7 @@ class Meter {
     bytes_ += n_bytes;
   }
   void give_back(size_t n_bytes) { bytes_ -= n_bytes; }
-  // What is alive now is the caller's own input and does not count.
+  // The values that are alive now are the caller's own input and do not count.
   void exempt_input() { input_ = bytes_; }
 
  private:
@@ -42,7 +42,7 @@ class Meter {
   size_t bytes_ = 0, input_ = 0;
 };
 
-// One level deeper for the life of this object.
+// Makes `depth` one level deeper for the life of this object.
 class Deeper {
  public:
   Deeper(int& depth, int limit) : depth_(depth) {

@@ -74,9 +74,9 @@ class Parser {
   ExprPtr target(const TupleOptions& options);
 
   // ---- tags ----
-  Body statements(Names ends);  // up to the tag of one of these names, which is current then
-  Body block(Names ends);       // the end of this tag, then statements
-  Body block_to(std::string_view end);  // the same, behind the tag `end`
+  Body statements(Names ends);  // up to a tag with one of these names, which is then current()
+  Body block(Names ends);       // takes the end of this tag, then statements
+  Body block_to(std::string_view end);  // the same, then takes the name `end`
   std::unique_ptr<Statement> statement();
   std::unique_ptr<Statement> if_();
   std::unique_ptr<Statement> for_();
@@ -90,7 +90,7 @@ class Parser {
 
   std::unique_ptr<Statement> new_statement(StatementKind kind) const;
   ExprPtr new_expr(ExprKind kind, int line) const;
-  // Adds an operand; throws where expressions nest too deep.
+  // Adds an operand; throws if expressions nest too deep.
   void add(Expr& expr, ExprPtr operand) const;
 
   std::vector<Token> tokens_;

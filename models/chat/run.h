@@ -21,18 +21,18 @@ struct Macro : Object {
       : Object(&meter, sizeof(Macro)), body(b), defined_in(d) {}
   std::string shown() const { return body.name.empty() ? "anonymous" : "'" + body.name + "'"; }
   const MacroBody& body;
-  Activation& defined_in;  // the run keeps it
+  Activation& defined_in;  // owned by the run
 };
 
 // The variable `loop`.
 struct Loop : Object {
   Loop(Meter& meter, std::unique_ptr<Iterator> i, std::optional<int64_t> known)
       : Object(&meter, sizeof(Loop)), items(std::move(i)), length(known) {}
-  // False behind the last item.
+  // False after the last item.
   bool next(Value& item);
-  const Value& peek();  // Missing behind the last item
+  const Value& peek();  // Missing after the last item
   int64_t total(Meter& meter);
-  // Lets go of all values: the loop may be kept by one of them.
+  // Releases all values, since one of them may hold this loop.
   void close();
   bool closed() const { return !items; }
 
@@ -49,7 +49,7 @@ struct CallArgs {
   std::vector<std::pair<std::string, Value>> keywords;
 };
 
-// Arguments by parameter, Missing where not given. Throws Input where they do not fit.
+// The arguments of a call by parameter, Missing if not given. Throws Input if they do not fit.
 class Bound {
  public:
   Bound(const char* what, const CallArgs& args, std::initializer_list<const char*> names,
@@ -71,7 +71,7 @@ class Run {
   Run& operator=(const Run&) = delete;
 
   void set_variable(const std::string& name, Value value) { context_[name] = std::move(value); }
-  // Throws Input with the line, or Usage with the words of raise_exception.
+  // Throws Input with the line, or Usage with the message of raise_exception.
   Text render();
 
   // ---- for filters, tests and functions ----
@@ -79,7 +79,7 @@ class Run {
   Value text(std::string own) { return Value::text(meter_, std::move(own)); }
   Value text(Text text) { return Value::text(&meter_, std::move(text)); }
   Value undefined(std::string why) { return Value::undefined(meter_, std::move(why)); }
-  // Throws Input where Python cannot iterate.
+  // Throws Input if Python cannot iterate over the value.
   std::unique_ptr<Iterator> iterate(const Value& value);
   Values items_of(const Value& value);
   Value get_item(const Value& value, const Value& index);
@@ -93,7 +93,7 @@ class Run {
 
  private:
   enum class Flow { Next, Break, Continue };
-  // Of tags, expressions and calls together: some macros that call each other, within the stack.
+  // Tags, expressions and calls together: macros may call each other, but must fit in the stack.
   static constexpr int kMaxDepth = 1500;
 
   // ---- statements (run_statements.cpp) ----
@@ -106,7 +106,7 @@ class Run {
   void run_call_block(const Statement& statement);
   void output(const Value& value);
   void output_text(const Value& value);
-  // What a body writes.
+  // The text that a body writes.
   Text captured(const Body& body, Flow& flow);
   void assign(const Expr& target, const Value& value);
   void assign_tuple(const Expr& target, const Value& value);
@@ -150,7 +150,7 @@ class Run {
   Activation root_;
   Activation* here_ = &root_;
   TextBuilder* out_ = nullptr;
-  Value block_;  // the text that a filter of a block is for
+  Value block_;  // the text of the block that is being filtered
   int line_ = 0, depth_ = 0, calls_ = 0;
 };
 
@@ -177,16 +177,16 @@ Value replaced(Run& run, const Text& text, const Text& from, const Text& to, int
 Value in_case(Run& run, const Text& text, Case which);
 Value capitalized(Run& run, const Text& text);
 Value sliced(Run& run, const Text& text, size_t begin, size_t end);
-// The lines of a text without their ends, as Python's splitlines.
+// The lines of a text, as Python's splitlines: without their ends, or with them if keep_ends.
 Values split_lines(Run& run, const Text& text, bool keep_ends);
-// A whole number that Python takes as an index; throws Input with `what` otherwise.
-// The first place of `part`, which is not empty, from `at` on: in linear time, npos where none is.
+// The first place of `part`, which is not empty, from `at` on, or npos. It takes linear time.
 size_t find_text(std::string_view text, std::string_view part, size_t at);
+// The integer of a value that Python takes as an index. Throws Input, with `what`, for any other.
 int64_t whole(const Value& value, const char* what);
 const Text& text_of(const Value& value, const char* what);
-// What a % b makes of a text: printf's %s, %r, %d and %%.
+// Python's `format % arguments`, with %s, %r, %d, %i and %%.
 Value formatted(Run& run, const Text& format, const Value& arguments);
-// What `attribute` names of an item: parts between dots.
+// Gets what `attribute` names of an item, such as "function.name".
 class AttributeGetter {
  public:
   AttributeGetter(Run& run, const Value& attribute, Value otherwise = {});

@@ -49,7 +49,7 @@ size_t count_code_points(std::string_view text);
 // Python's str.isspace and str.isprintable.
 bool is_space(char32_t code);
 bool is_printable(char32_t code);
-// The position behind the white space at `at`, and of the white space that ends at `end`.
+// The end of the white space that begins at `at`; the begin of the white space that ends at `end`.
 size_t skip_space(std::string_view text, size_t at);
 size_t skip_space_back(std::string_view text, size_t end);
 

@@ -172,8 +172,8 @@ Value formatted(Run& run, const Text& format, const Value& arguments) {
       out.add("%", format.own_at(at));
       continue;
     }
-    MINFER_REQUIRE(Input, std::strchr("srdi", letter) != nullptr,
-                   "formats other than %s, %r, %d and %% are not supported");
+    MINFER_REQUIRE(Input, std::string_view("srdi").find(letter) != std::string_view::npos,
+                   "formats other than %s, %r, %d, %i and %% are not supported");
     MINFER_REQUIRE(Input, used < values.size(), "not enough arguments for format string");
     const Value& value = values[used++];
     if (letter == 's') {

@@ -11,7 +11,7 @@
 #include "models/chat/limits.h"
 #include "models/chat/text.h"
 
-// The values of a template: those of Python that a template can come to hold.
+// The values of a template: those of Python's that a template can get.
 namespace minfer::jinja {
 
 enum class Kind : uint8_t {
@@ -27,7 +27,7 @@ enum class Kind : uint8_t {
   Dict,
   Range,
   View,       // what dict.keys(), values() and items() return
-  Generator,  // what lazy filters return: its items come once
+  Generator,  // what lazy filters return; it can be iterated once
   Namespace,
   Loop,
   Method,    // of a string, list or dict, bound to it
@@ -47,7 +47,7 @@ class Iterator {
   virtual bool next(Value& item) = 0;  // false: there is none left
 };
 
-// A value on the heap. Its bytes count while it lives.
+// A value on the heap. The meter counts its bytes while it lives.
 class Object {
  public:
   virtual ~Object() {
@@ -55,11 +55,11 @@ class Object {
   }
   Object(const Object&) = delete;
   Object& operator=(const Object&) = delete;
-  // How deep values nest in it; bounded, so that all that walks values may recurse.
+  // How deep values nest in it. This is bounded, so that functions over values may recurse.
   int nesting() const { return nesting_; }
 
  protected:
-  // Without a meter: a constant of the template.
+  // A null meter is for a constant of the template.
   Object(Meter* meter, size_t n_bytes, int nesting = 1) : n_bytes_(n_bytes), nesting_(nesting) {
     MINFER_REQUIRE(Input, nesting <= kMaxNesting, "values nest deeper than ", kMaxNesting,
                    " levels");
@@ -81,7 +81,7 @@ class Value {
   static Value integer(int64_t value);
   static Value number(double value);
   static Value text(Meter* meter, Text text);
-  // Text of the template's own.
+  // Text that is the template's own, not a message's.
   static Value text(Meter& meter, std::string own) {
     return text(&meter, Text(std::move(own), true));
   }
@@ -200,8 +200,8 @@ struct UndefinedReason : Object {
   const std::string why;
 };
 
-// The only value that changes. Owned by the run and not by those that hold it, so that it may hold
-// itself.
+// The only value that can change. The run owns it, and not the values that hold it, so that it may
+// hold itself.
 struct Namespace {
   std::vector<std::pair<std::string, Value>> items;
 };
@@ -218,14 +218,14 @@ struct Function : Object {
   const std::string name;
 };
 
-// ---- what Python says of values ----
+// ---- Python's operations on values ----
 
 bool truthy(const Value& value);
 std::string type_name(const Value& value);  // "str", "NoneType"
 bool equal(Meter& meter, const Value& a, const Value& b);
-bool less(Meter& meter, const Value& a, const Value& b);  // throws Input where Python has no order
-size_t hash_of(Meter& meter, const Value& value);  // throws Input where Python cannot hash it
-// The number of items, where Python's len() has one.
+bool less(Meter& meter, const Value& a, const Value& b);  // throws Input if Python has no order
+size_t hash_of(Meter& meter, const Value& value);         // throws Input if Python cannot hash it
+// The number of items, if Python's len() takes the value.
 std::optional<int64_t> length_of(const Value& value);
 
 // str(), repr() and json.dumps()
@@ -240,9 +240,9 @@ struct JsonStyle {
 };
 void add_json(TextBuilder& out, Meter& meter, const Value& value, const JsonStyle& style);
 
-// The value that a JSON text says; strings have the origin `own`. With `own_roles`, the "role" of
-// the outermost list's objects is the template's own if it is a plain word: templates write
-// "<|" + role + "|>".
+// The value of a JSON text; its strings have the origin `own`. With `own_roles`, the "role" of each
+// object in the outermost list counts as the template's own if it is a plain word, because
+// templates write "<|" + role + "|>".
 Value parse_json(Meter& meter, const std::string& name, std::string_view text, bool own,
                  bool own_roles = false);
 

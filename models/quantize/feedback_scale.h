@@ -4,18 +4,18 @@
 
 namespace minfer {
 
-// A group whose columns are quantized one after the other with feedback (gptq.h).
+// A group whose columns are quantized one after the other with GPTQ's error feedback (gptq.h).
 struct FeedbackGroup {
-  const float* weights;  // [size], in the order of the columns' turns
+  const float* weights;  // [size], in the order in which the columns are quantized
   int64_t size;
-  const float* upper;  // row and column of the group's first column in U [n, n]
+  const float* upper;  // the diagonal element of U [n, n] at the group's first column
   int64_t n;
 };
 
-// The scale of least sum ((w - stored) / U[j][j])^2, where w is what the feedback within the group
-// has made of a weight when its turn comes: what is left of (w - q) H (w - q)^T once the columns
-// behind the group make up for it. Looked for near the scale of least error, and near its negative
-// where `either_sign`; a group of more than 128 columns keeps that of least error.
+// Returns the scale with the least loss, sum ((w - stored) / U[j][j])^2, where w is a weight after
+// the feedback of the group's earlier columns. The loss is what remains of (w - q) H (w - q)^T when
+// the columns after the group compensate. The search is near the scale of least error and, with
+// `either_sign`, near its negative. A group of more than 128 columns keeps the one of least error.
 GroupScale scale_of_least_loss(const FeedbackGroup& group, const GroupScale& least_error,
                                bool either_sign);
 

@@ -4,9 +4,10 @@
 
 namespace minfer {
 
-// rtn    scale max|w| / 7 (8 bits: / 127), codes symmetric around the zero: a baseline
-// rtn16  all codes; the scale, which may be negative, puts the weight of largest magnitude on -8
-// mse    as rtn16, with a search for the scale of least squared error
+// How the scale of a group is chosen:
+// rtn    round to nearest: scale max|w| / 7 (8 bits: / 127; asymmetric: range / 15); a baseline
+// rtn16  as rtn, but symmetric 4 bits use all codes: the scale, of either sign, puts max|w| on -8
+// mse    starts from rtn16, then searches for the scale of least squared error
 enum class QuantizeMethod { Rtn, Rtn16, Mse };
 
 // How the weights of a matrix are to be stored.
@@ -23,16 +24,16 @@ struct GroupScale {
   int low = 0, high = 0;
 };
 
-// The scale of each of n_groups groups of `size` weights; group i begins at weights[i * stride].
-// A group's result depends on its own weights alone. Weights are finite, at most 65504 in
-// magnitude.
+// Chooses the scale of each of n_groups groups of `size` weights; group i begins at
+// weights[i * stride]. The result of a group depends on its own weights alone. Weights must be
+// finite and at most 65504 in magnitude.
 void choose_scales(GroupScale* out, const float* weights, int64_t n_groups, int64_t size,
                    int64_t stride, const QuantizeFormat& format, QuantizeMethod method);
 
-// The finite f16 that a scale is stored as; what is not zero does not become zero.
+// Rounds a scale to the finite f16 that is stored. A scale that is not zero does not become zero.
 float stored_scale(float x);
 
-// The nearest code, ties to the even one of code - zero.
+// Returns the nearest code; a tie goes to the code with an even code - zero.
 uint8_t code_of(float weight, const GroupScale& scale);
 
 }  // namespace minfer

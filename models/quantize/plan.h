@@ -10,16 +10,16 @@
 
 namespace minfer {
 
-// What a tensor is to be stored as. Keep: as in the source; where that is no float type, F16.
+// The type that a tensor is stored in. Keep is the source's type, or F16 if that is no float type.
 enum class StoredType { Keep, F16, BF16, Int8, Int4 };
 
 struct QuantizeOptions {
   StoredType type = StoredType::Int4;  // of the linear layers: Int4 or Int8
-  int64_t group = 64;                  // of that type; 0: row. The other type: int4 64, int8 row
+  int64_t group = 64;                  // of `type`; 0: a row. The other type has int4 64, int8 row
   bool asymmetric = false;             // int4
-  // Absent: int8 by row; of a tied pair, the source's type.
+  // If absent: int8 with one scale per row; for a tied pair, the source's type.
   std::optional<StoredType> head = {}, embedding = {};
-  // By name; of several that fit a tensor the last holds. '*' is any text, '?' any character.
+  // Sets types by name; the last rule that matches applies. '*' is any text, '?' any character.
   struct Rule {
     std::string pattern;
     StoredType type;
@@ -29,13 +29,13 @@ struct QuantizeOptions {
 
 // One tensor of the model: where it comes from and what it becomes.
 struct PlannedTensor {
-  TensorEntry output;  // by Hugging Face's name; file_bytes is for the writer's format to say
+  TensorEntry output;  // with Hugging Face's name; file_bytes is set later, by the output's format
   DType source_type = DType::F32;
   int64_t source_bytes = 0;
   const TensorEntry* source = nullptr;  // null in a plan from a configuration alone
   WeightInfo weight = {};
   int64_t rope_heads = 0, rotary_dim = 0;  // as in WeightPart
-  bool fallback = false;  // its rows are no multiple of the group: int8 by row instead
+  bool fallback = false;  // the group does not divide its rows: int8 by row (in GGUF: F16) instead
 };
 
 struct QuantizePlan {
@@ -46,12 +46,12 @@ struct QuantizePlan {
   std::vector<TensorEntry> outputs() const;
 };
 
-// From the headers alone. Throws Input for a model that cannot be written in Hugging Face's form:
-// GPT-2, what its configuration cannot say, a source that is quantized in groups already; Usage for
-// a rule that fits no tensor. The plan points into the source.
+// Makes the plan from the headers alone; it points into the source. Throws Input for a model that
+// config.json cannot express, for GPT-2 and for a source that is quantized in groups already; Usage
+// for a rule that matches no tensor.
 QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions& options);
 
-// The same from a config.json alone, for its sizes. The weights have the type that it names.
+// The same from a config.json alone, for the sizes. The source's type is the one that it names.
 QuantizePlan plan_quantization(const std::string& config_path, const QuantizeOptions& options);
 
 }  // namespace minfer

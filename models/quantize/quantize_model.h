@@ -9,7 +9,7 @@
 
 namespace minfer {
 
-// What became of each tensor of the plan, in its order.
+// How one tensor of the plan was stored.
 struct QuantizedTensorReport {
   std::string name;
   DType source_type = DType::F32;
@@ -19,28 +19,28 @@ struct QuantizedTensorReport {
   QuantizationError error;  // zero where the values are the source's
 };
 
-// Before the run: sizes, no errors.
+// The report before the run: it has the sizes, but no errors.
 QuantizedTensorReport planned_report(const PlannedTensor& tensor);
 
-// What the inputs of each matrix were on a calibration text. Asked in the order of the plan, and
-// told what each block of rows became, because later matrices see the outputs of quantized ones.
+// Gives the inputs that each matrix had on a calibration text. It is called in the plan's order,
+// and gets each quantized block of rows, because later matrices see the outputs of quantized ones.
 class Calibration {
  public:
   virtual ~Calibration() = default;
 
-  // For rows [begin, begin + rows.shape[0]) of a tensor that is to have groups of `group` columns.
-  // None for a tensor that is to be quantized without; valid until the next call.
+  // The inputs for rows [begin, begin + rows.shape[0]) of a tensor with groups of `group` columns;
+  // nothing for a tensor that is to be quantized without GPTQ. They are valid until the next call.
   virtual std::optional<GptqInputs> inputs(const std::string& name, int64_t group, int64_t begin,
                                            const Tensor& rows) = 0;
-  // What these rows became.
+  // Gets the rows from `begin` on as quantized.
   virtual void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) = 0;
 };
 
-// Reads the source block of rows by block, one ahead, and hands what each becomes to the writer;
-// the memory that it takes does not grow with the model. The bytes written depend on the source,
-// the plan and the method alone. The writer is not finished. Throws Input for values that cannot be
-// stored, System.
-//   progress     bytes of the source done and in all
+// Reads the source in blocks of rows, one block ahead, and passes each block, as quantized, to the
+// writer. The memory that it takes does not grow with the model. What is written depends only on
+// the source, the plan, the method and the calibration. It does not call writer.finish(). Throws
+// System, and Input for values that cannot be stored.
+//   progress     called with the bytes of the source done and in all
 //   calibration  may be null
 std::vector<QuantizedTensorReport> quantize_model(
     const TensorSource& source, const QuantizePlan& plan, QuantizeMethod method, int n_threads,

@@ -2,13 +2,13 @@
 
 namespace minfer {
 
-// In place, because a vector that the baseline does not have cannot be returned. T is float or a
-// vector.
+// T is float or a vector of floats. The functions change x in place: none can return a vector that
+// is wider than the registers of the baseline instruction set.
 //
-// To the nearest integer, ties to even; |x| < 2^22.
+// Rounds x to the nearest integer, ties to even; |x| < 2^22.
 template <typename T>
 [[gnu::always_inline]] inline void round_all(T& x) {
-  constexpr float kOneAndAHalf23 = 12582912;  // 1.5 * 2^23: the last bit of a sum is worth 1
+  constexpr float kOneAndAHalf23 = 12582912;  // 1.5 * 2^23: the last bit of the sum is worth 1
   x = (x + kOneAndAHalf23) - kOneAndAHalf23;
 }
 

@@ -15,22 +15,22 @@ namespace minfer {
 struct AddedToken {
   TokenId id = -1;
   std::string text;
-  bool special = false;                 // a control token: found only where the text may hold such
-  bool single_word = false;             // not between letters, digits or marks
+  bool special = false;                 // a control token: found only with parse_special
+  bool single_word = false;             // not found beside a word character (characters.h)
   bool lstrip = false, rstrip = false;  // takes the white space on that side with it
   bool normalized = false;              // found in the normalized text, by its normalized spelling
 };
 
-// What all added tokens of one tokenizer may hold together, in bytes of text.
+// The most bytes of text that all added tokens of one tokenizer may have together.
 inline constexpr size_t kMaxAddedBytes = 1 << 20;
 
 // Leftmost-longest search for a set of tokens: an Aho-Corasick automaton over the reversed texts,
 // which is run from the end of the text and so knows at each byte the longest token that begins
-// there. Time linear in the text, memory linear in the tokens.
+// there. It takes time linear in the text and memory linear in the tokens.
 class AddedTokens {
  public:
   AddedTokens() = default;
-  // Where two have one text, the earlier counts; those without text are left out.
+  // If two tokens have the same text, the first counts. Tokens without text are left out.
   explicit AddedTokens(const std::vector<AddedToken>& tokens);
 
   struct Match {
@@ -38,14 +38,14 @@ class AddedTokens {
     bool single_word, lstrip, rstrip;
     size_t begin, end;
   };
-  // Appends the matches that do not overlap, `offset` added to each position.
+  // Appends the matches, which do not overlap, with `offset` added to each position.
   void find(std::string_view text, size_t offset, std::vector<Match>& matches) const;
   bool empty() const { return tokens_.empty(); }
 
  private:
   struct Node {
     uint32_t first_child = 0, fail = 0;
-    int32_t token = -1;  // index of the longest token that ends this path; -1: none
+    int32_t token = -1;  // index of the longest token that this path ends with; -1: none
     uint16_t n_children = 0;
     char label = 0;
   };
@@ -63,14 +63,14 @@ class AddedTokens {
   std::vector<Member> tokens_;
 };
 
-// A stretch of a text: a token, or text between tokens.
+// A part of a text: a token, or the text between two tokens.
 struct TextFragment {
   TokenId id;  // -1: text
   size_t begin, end;
 };
 
-// Cuts `text` at the matches as their flags say. A match inside the white space that the one before
-// took is still a token.
+// Cuts `text` at the matches as their flags say. A match inside white space that the match before
+// it has taken (rstrip) is still a token.
 std::vector<TextFragment> cut_at(std::string_view text,
                                  const std::vector<AddedTokens::Match>& matches);
 

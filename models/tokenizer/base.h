@@ -21,24 +21,24 @@ struct TokenizerSpec {
   std::vector<std::string> warnings, notes;
   // Tokens that are found in the text before it is encoded, as the file lists them.
   std::vector<AddedToken> added;
-  // Whether control pieces and user-defined pieces from first_found_user_defined up are found too,
-  // listed or not. User-defined pieces below it are found by the encoder itself.
+  // Whether control pieces, and user-defined pieces from first_found_user_defined up, are found
+  // even if `added` does not list them. The encoder itself finds lower user-defined pieces.
   bool finds_unlisted = true;
-  // Of a SentencePiece vocabulary with its dummy prefix, as tokenizer_config.json names them:
-  // with `legacy` every stretch between added tokens gets one, else the start of the text alone,
-  // and that one only with add_prefix_space.
+  // Where SentencePiece's dummy prefix goes; the names are tokenizer_config.json's. With `legacy`,
+  // all text between added tokens gets one. Without it, only the start of the whole text gets one,
+  // and only with add_prefix_space.
   bool legacy = true, add_prefix_space = true;
   TokenId first_found_user_defined = 0;
 };
 
-// What lies around a text that is to be encoded.
+// The context of a text that is encoded.
 struct TextPlace {
-  bool at_start = true;       // nothing is in front of it
-  bool parse_special = true;  // control tokens may be in it
+  bool at_start = true;       // nothing is in front of the text
+  bool parse_special = true;  // the text may hold control tokens
 };
 
-// The part that all formats share: added tokens are found first, what lies between is encoded by
-// the algorithm of the vocabulary.
+// What all formats share: it finds the added tokens first; the derived class encodes the text
+// between them.
 class VocabularyTokenizer : public Tokenizer {
  public:
   using Tokenizer::encode;
@@ -51,17 +51,17 @@ class VocabularyTokenizer : public Tokenizer {
   // Throws Input where a special id is outside the vocabulary.
   explicit VocabularyTokenizer(TokenizerSpec spec);
 
-  // Appends the tokens of a text without added tokens, those excepted that are found in normalized
-  // text.
+  // Appends the tokens of a text. The only added tokens in it are those that are found in
+  // normalized text.
   virtual void encode_text(std::string_view text, TextPlace place,
                            std::vector<TokenId>& ids) const = 0;
   // The bytes of a piece that is no control token.
   virtual std::string plain_bytes(const Piece& piece) const = 0;
 
-  // What to_gguf says of every vocabulary.
+  // The keys of to_gguf() that every vocabulary has.
   Metadata gguf_vocabulary(int64_t vocab_size) const;
   std::vector<double> scores() const;  // of the pieces
-  // The whole of to_gguf for a SentencePiece vocabulary: pieces merge by their scores.
+  // All keys of to_gguf() for a SentencePiece vocabulary, whose pieces merge by their scores.
   Metadata gguf_sentencepiece(int64_t vocab_size, const std::vector<double>& scores,
                               bool add_space_prefix) const;
 
@@ -75,10 +75,10 @@ class VocabularyTokenizer : public Tokenizer {
   Vocabulary vocabulary_;
   TokenId unknown_;
   std::vector<AddedToken> added_;
-  // Those that are found in the text as it is: all of them, and those that are no control tokens.
+  // The added tokens that are found in the text as it is: all, and all but the control tokens.
   AddedTokens all_, user_defined_;
-  // all_ and the control tokens that are found in normalized text. It serves where only parts of a
-  // text may hold control tokens: normalizing does not keep the parts apart.
+  // all_ and the control tokens that are found in normalized text. It is used if only some parts of
+  // a text may hold control tokens, because normalizing does not keep the parts apart.
   AddedTokens all_control_;
 };
 

@@ -9,12 +9,12 @@
 
 namespace minfer {
 
-// Where a text can be cut without changing its tokens: between two characters that no piece has
-// side by side, since nothing is ever merged across. Short stretches keep the work on them in the
-// cache, which is most of the time that a book takes.
+// The places where a text can be cut without changing its tokens: between two characters that are
+// neighbours in no piece, since no merge crosses such a place. Cutting keeps the work on a long
+// text in the cache, which saves most of its time.
 class Boundaries {
  public:
-  Boundaries() = default;  // of an empty vocabulary: everywhere
+  Boundaries() = default;  // for an empty vocabulary: a text can be cut everywhere
   explicit Boundaries(const Vocabulary& vocabulary);
 
   bool between(std::string_view left_char, std::string_view right_char) const {
@@ -24,7 +24,7 @@ class Boundaries {
   std::vector<std::string_view> cut(std::string_view text) const;
 
  private:
-  // Both characters' bytes: at most four each.
+  // The bytes of both characters, at most four each, as one key.
   static uint64_t pair_of(std::string_view left_char, std::string_view right_char);
   std::unordered_set<uint64_t> pairs_;
 };

@@ -21,7 +21,7 @@ struct DecodeStep {
     Replace,       // every `from` by `to`
     ByteFallback,  // "<0x0A>" is that byte
     ByteLevel,     // characters that spell bytes, as GPT-2 does
-    Strip,         // up to n_left and n_right `from` at the ends of each token
+    Strip,         // removes `from` up to n_left and n_right times from the ends of each token
   };
   Kind kind = Kind::ByteLevel;
   std::string from = {}, to = {};
@@ -32,24 +32,24 @@ struct DecodeStep {
 struct BpeOptions {
   bool byte_level = false;     // pieces spell bytes as GPT-2 does; else characters
   bool byte_fallback = false;  // a character without a piece is spelled in byte pieces
-  bool fuse_unknown = false;   // neighbours without a piece are one unknown token
+  bool fuse_unknown = false;   // neighbouring characters without a piece are one unknown token
   bool ignore_merges = false;  // a word that is a piece stays whole
-  // A word's characters without a piece and without an unknown token are left out before merging;
-  // else they keep their neighbours apart.
+  // True: if there is no unknown token, characters without a piece are dropped before merging.
+  // False: they stay and keep their neighbours apart.
   bool joins_over_unknown = false;
-  bool spelled_words = false;  // the words come spelled (byte_level)
+  bool spelled_words = false;  // words come from the cutter in byte-level spelling
   bool strips_leading_space = false;
   bool blank_between = false;       // no decoder: tokens are joined by blanks
-  std::vector<bool> outside_model;  // by id: not among the pieces that a text can merge into
+  std::vector<bool> outside_model;  // by id: true for a piece that no merge can make
   std::vector<NormalizeStep> normalizer;
   WordCutter words;
   std::vector<DecodeStep> decoder;
 };
 
-// Byte pair encoding by a list of merges, the earlier in the list the sooner.
+// Byte pair encoding with a list of merges; those earlier in the list are applied first.
 class BpeTokenizer : public VocabularyTokenizer {
  public:
-  // Throws Input where a merge names or makes something that is no piece.
+  // Throws Input if a part or the result of a merge is not a piece.
   BpeTokenizer(TokenizerSpec spec, BpeOptions options,
                const std::vector<std::pair<std::string, std::string>>& merges);
 
@@ -67,7 +67,7 @@ class BpeTokenizer : public VocabularyTokenizer {
 
   bool in_model(TokenId id) const;
   TokenId model_id(std::string_view text) const;  // -1: no piece of the model
-  // The pieces of the bytes of a character, if there are all of them.
+  // Appends the byte pieces of a character. False without byte_fallback or if a byte has no piece.
   bool append_bytes(std::string_view character, size_t at, std::vector<Symbol>& symbols) const;
 
  private:
@@ -79,9 +79,9 @@ class BpeTokenizer : public VocabularyTokenizer {
   std::vector<Symbol> merged_symbols(std::string_view word) const;
 
   Boundaries boundaries_;
-  bool can_cut_ = false;  // at boundaries_
+  bool can_cut_ = false;  // whether words may be cut at boundaries_
   BpeOptions options_;
-  // Found in normalized text: all, and those that are no control tokens.
+  // The added tokens that are found in normalized text: all, and all but the control tokens.
   AddedTokens normalized_all_, normalized_user_defined_;
   std::array<TokenId, 256> byte_ids_;           // byte-level: the piece of each byte, or -1
   std::unordered_map<uint64_t, Merge> merges_;  // by the ids of both neighbours

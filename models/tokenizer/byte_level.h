@@ -5,11 +5,11 @@
 
 namespace minfer {
 
-// GPT-2 spells each byte as one character that can be printed: itself where it is one, else one of
-// U+0100 and up.
+// Spells bytes as GPT-2 does, each as one printable character: the one with the byte's code if that
+// is printable, else one from U+0100 up.
 std::string byte_level_spelling(std::string_view bytes);
 
-// Back: the bytes of a piece; a piece with other characters stands for itself.
+// The reverse: the bytes that a piece spells. A piece with other characters is returned as it is.
 std::string byte_level_bytes(std::string_view piece);
 
 }  // namespace minfer

@@ -9,7 +9,7 @@ namespace minfer {
 inline constexpr char32_t kMaxCode = 0x10ffff;
 
 struct CodeRange {
-  char32_t first, last;  // both belong to it
+  char32_t first, last;  // inclusive
   auto operator<=>(const CodeRange& other) const = default;
 };
 
@@ -18,7 +18,7 @@ class CodeSet {
  public:
   CodeSet() = default;
   explicit CodeSet(char32_t code) : ranges_{{code, code}} {}
-  // In any order.
+  // The ranges may be in any order and may overlap.
   explicit CodeSet(std::vector<CodeRange> ranges);
 
   const std::vector<CodeRange>& ranges() const { return ranges_; }

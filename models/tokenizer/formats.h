@@ -10,7 +10,7 @@
 
 namespace minfer {
 
-// The most that a file of a tokenizer may hold.
+// The size of the largest tokenizer file that is read.
 inline constexpr uint64_t kMaxTokenizerBytes = 64 << 20;
 
 // One function per kind of tokenizer file; each throws Input for a file it cannot take. `beside`

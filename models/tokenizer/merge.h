@@ -10,7 +10,7 @@
 
 namespace minfer {
 
-// A stretch of a word on its way to becoming a token.
+// A part of a word that is, or is to be merged into, a token.
 struct Symbol {
   size_t begin = 0, n_bytes = 0;  // in the word
   TokenId id = -1;                // -1: the vocabulary has no such piece
@@ -23,9 +23,9 @@ struct Merge {
   TokenId id = -1;
 };
 
-// Merges neighbours as long as `find_merge(left, right)` gives a Merge, the best pair of the whole
-// word each time. O(n log n) for n symbols: a heap of candidates over a linked list; a candidate
-// whose symbols have changed since is recognized by its length.
+// Merges neighbours as long as `find_merge(left, right)` returns a Merge, each time the best pair
+// of the whole word. It takes O(n log n) for n symbols: a heap of candidates over a linked list. A
+// candidate is outdated, and skipped, if the length of its symbols has changed.
 template <typename FindMerge>  // (const Symbol&, const Symbol&) -> std::optional<Merge>
 void merge_symbols(std::vector<Symbol>& symbols, const FindMerge& find_merge) {
   struct Candidate {

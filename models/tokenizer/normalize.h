@@ -13,10 +13,10 @@ inline constexpr std::string_view kBlank = "\u2581";  // ▁
 
 std::string replace_all(std::string_view text, std::string_view from, std::string_view to);
 
-// Each byte that belongs to no character becomes U+FFFD, as SentencePiece does.
+// Replaces each byte that is not part of valid UTF-8 by U+FFFD, as SentencePiece does.
 std::string with_valid_utf8(std::string_view text);
 
-// One change to a text before it is cut into words. Names as in a tokenizer.json.
+// One change to a text before it is cut into words. The names are those of a tokenizer.json.
 struct NormalizeStep {
   enum class Kind {
     Prepend,       // `to` in front of a text that is not empty
@@ -29,12 +29,12 @@ struct NormalizeStep {
   };
   Kind kind = Kind::Nfc;
   std::string from = {}, to = {};
-  std::vector<Regex> pattern = {};  // ReplaceRegex: one
+  std::vector<Regex> pattern = {};  // one for ReplaceRegex, else none
 };
 
-// `front`: how many bytes at the start of the text come from the start of the whole text; kept as
-// the text changes, as tokenizers counts it: what replaces characters comes from where the last of
-// them was. Throws Input where the text grows past 32 times its bytes and 1 MiB.
+// Applies the steps. `front` is how many bytes at the start of `text` come from the first character
+// of the whole text. It changes as in the tokenizers package: a replacement comes from the last
+// character that it replaces. Throws Input if the text grows past 32 times its bytes plus 1 MiB.
 std::string normalized(std::string text, const std::vector<NormalizeStep>& steps, size_t& front);
 
 }  // namespace minfer

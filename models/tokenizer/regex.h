@@ -15,11 +15,11 @@ namespace minfer {
 class Regex {
  public:
   // Throws Input for a pattern that is malformed or not supported. With `literal` the pattern
-  // stands for itself.
+  // matches its own text only.
   explicit Regex(const std::string& pattern, bool literal = false);
 
   // Calls found(begin, end) for each match, empty ones too, from left to right. `text` is valid
-  // UTF-8. Throws Input where the budget does not suffice.
+  // UTF-8. Throws Input if the budget does not suffice.
   void for_each_match(std::string_view text, StepBudget& budget,
                       const std::function<void(size_t begin, size_t end)>& found) const;
   bool operator==(const Regex& other) const {

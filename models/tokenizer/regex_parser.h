@@ -26,8 +26,8 @@ class RegexParser {
   };
   // What a backslash stands for.
   struct Escape {
-    std::optional<char32_t> code;  // a character
-    CodeSet set;                   // else one of these
+    std::optional<char32_t> code;  // this character
+    CodeSet set;                   // without `code`: any character of this set
   };
 
   [[noreturn]] static void refuse(std::string_view why);
@@ -37,13 +37,13 @@ class RegexParser {
   char32_t next();
   void skip_ignored(const Options& options);
 
-  // Up to the end of the group, which is not taken.
+  // Reads up to the end of the group, but does not take its closing parenthesis.
   RegexNode alternatives(Options options, int depth);
   RegexNode branch(const Options& options, int depth);
   RegexNode atom(const Options& options, int depth);
   RegexNode group(const Options& options, int depth);
   RegexNode option_group(Options options, int depth);
-  RegexNode closed(RegexNode node);  // takes the parenthesis
+  RegexNode closed(RegexNode node);  // takes the closing parenthesis
   std::optional<Quantifier> quantifier();
   std::optional<Quantifier> interval();
   RegexNode quantified(RegexNode target, const Options& options, int depth);

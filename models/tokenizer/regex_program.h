@@ -10,12 +10,12 @@
 
 namespace minfer {
 
-// How many steps searches may take together. A text is given a number of them for each of its
-// bytes.
+// The steps that all searches in a text may take together: a fixed number for each of its bytes,
+// and some more.
 class StepBudget {
  public:
   explicit StepBudget(size_t n_bytes);
-  // Throws Input where fewer are left.
+  // Throws Input if fewer are left.
   void take(uint64_t steps) {
     if (steps > left_) refuse();
     left_ -= steps;
@@ -28,23 +28,23 @@ class StepBudget {
 
 struct RegexInstruction {
   enum class Op : uint8_t {
-    Char,        // the n UTF-8 bytes in `a`
+    Char,        // the n bytes of one character in UTF-8, packed in `a`
     Set,         // a character of sets[a]
     RepeatSet,   // min to max of them, as many as possible first
     LazySet,     // as few as possible first
-    OwnSet,      // as many as possible, and none is given back
-    Split,       // go on at a; if that fails at b
+    OwnSet,      // possessive: as many as possible, and none is given back
+    Split,       // goes on at a; if that fails, at b
     Jump,        // to a
-    Mark,        // begins what Cut ends; a: where a failed look that is negated goes on, or 0
-    CutAtomic,   // forgets the other ways since Mark
-    CutLook,     // and goes back in the text
-    CutNegated,  // and fails
-    Back,        // `min` characters
-    AtMark,      // only where Mark was
-    Anchor,      // a
+    Mark,        // begins what a Cut ends; a: where a negated look goes on if its body fails, or 0
+    CutAtomic,   // drops the alternatives that are left since Mark
+    CutLook,     // the same, and returns to the position of Mark
+    CutNegated,  // the same, and fails
+    Back,        // goes back by `min` characters
+    AtMark,      // holds only at the position of Mark
+    Anchor,      // the RegexAnchor in `a`
     Keep,        // the match begins here
     LoopBegin,   // remembers the position in register a
-    LoopCheck,   // leaves a loop, to b, whose body has taken nothing since
+    LoopCheck,   // leaves the loop, to b, if its body has taken nothing since LoopBegin
     Match
   };
   Op op;
@@ -58,16 +58,16 @@ struct RegexInstruction {
 struct RegexProgram {
   std::vector<RegexInstruction> code;
   std::vector<CodeSet> sets;
-  std::vector<std::array<bool, 128>> ascii;  // of each set
+  std::vector<std::array<bool, 128>> ascii;  // for each set: the ASCII characters in it
   CodeSet word;                              // of \b
   uint32_t n_registers = 0;
 };
 
-// Throws Input where it becomes too large.
+// Throws Input if the program becomes too large.
 RegexProgram compile_regex(ParsedRegex parsed);
 
 // Calls found(begin, end) for the matches from left to right, empty ones too, as the tokenizers
-// package goes through them. `text` is valid UTF-8. The stack is on the heap, and bounded.
+// package does. `text` is valid UTF-8. The backtracking stack is on the heap, and bounded.
 void search_regex(const RegexProgram& program, std::string_view text, StepBudget& budget,
                   const std::function<void(size_t begin, size_t end)>& found);
 

@@ -26,8 +26,8 @@ struct RegexNode {
     Concat,     // the children one after another; none: empty
     Alternate,  // the first child that leads to a match
     Repeat,     // its child min to max times
-    Atomic,     // its child, without other ways once it has matched
-    Look,       // its child matches ahead or behind here, or does not where `negated`
+    Atomic,     // its child; once that has matched, its alternatives are dropped
+    Look,       // its child matches ahead of (or `behind`) this place, or does not if `negated`
     Anchor,
     Keep  // the match begins here
   };
@@ -38,7 +38,7 @@ struct RegexNode {
   RegexAnchor anchor = RegexAnchor::TextBegin;
   uint32_t set = 0;
   int64_t min = 0, max = 0;
-  int64_t min_chars = 0, max_chars = 0;  // what it takes of the text; saturated at kUnbounded
+  int64_t min_chars = 0, max_chars = 0;  // how many it takes from the text; at most kUnbounded
   std::vector<RegexNode> children;
 };
 
@@ -47,11 +47,12 @@ struct ParsedRegex {
   std::vector<CodeSet> sets;
 };
 
-// A pattern in the syntax of tokenizer.json: Oniguruma's with its Ruby options. Groups capture
-// nothing, since no pre-tokenizer asks. Throws Input for what is malformed or not supported: back
-// references, calls, conditions, absent groups, \X, case folding that makes one letter two.
+// Parses a pattern in the syntax of tokenizer.json: Oniguruma's with its Ruby options. Groups do
+// not capture, since no pre-tokenizer uses captures. Throws Input for what is malformed or not
+// supported: back references, calls, conditions, absent groups, \X, case folding of one letter to
+// several.
 ParsedRegex parse_regex(std::string_view pattern);
-// What Oniguruma's \w and \b take for a part of a word.
+// The word characters of Oniguruma's \w and \b.
 CodeSet regex_word_set();
 
 }  // namespace minfer

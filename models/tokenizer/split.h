@@ -11,11 +11,11 @@ namespace minfer {
 // What becomes of a match: a word of its own, part of a neighbour, or nothing.
 enum class SplitBehavior { Isolated, Removed, MergedWithPrevious, MergedWithNext, Contiguous };
 
-// Cuts a text into the words that merging stays within: each step cuts the words of the step
-// before, as the pre-tokenizers of a tokenizer.json do.
+// Cuts a text into words, which no merge crosses. Each step cuts the words of the step before, as
+// the pre-tokenizers of a tokenizer.json do.
 class TextSplitter {
  public:
-  // With `invert` the matches are what lies between.
+  // With `invert`, the text between the matches counts as matches.
   void add_step(const std::string& pattern, SplitBehavior behavior = SplitBehavior::Isolated,
                 bool invert = false, bool literal = false);
 
@@ -34,17 +34,17 @@ class TextSplitter {
   std::vector<Step> steps_;
 };
 
-// GPT-2's own pattern: contractions, runs of letters, numbers and other marks with one blank in
-// front, runs of blanks.
+// GPT-2's own pattern: contractions; runs of letters, of numbers or of other characters, each with
+// an optional blank in front; runs of white space.
 extern const char* const kGpt2Pattern;
 
-// By the name that GGUF files give (tokenizer.ggml.pre).
+// A pre-tokenizer that GGUF files name (tokenizer.ggml.pre).
 struct PreTokenizer {
   TextSplitter splitter;
   bool ignore_merges = false;  // a word that is a piece stays whole
   bool adds_bos = false;       // unless the file says otherwise
 };
-// Throws Input for another name, with the list.
+// Throws Input, with the list of known names, for any other name.
 PreTokenizer pre_tokenizer_by_name(const std::string& name);
 // The reverse; empty where it has no name.
 std::string name_of_pre_tokenizer(const TextSplitter& splitter, bool ignore_merges);

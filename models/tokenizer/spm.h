@@ -6,11 +6,11 @@
 
 namespace minfer {
 
-// SentencePiece's BPE over a vocabulary with scores: of all neighbours that make a piece, those of
-// the highest score are merged first. What is no piece in the end is spelled in bytes, or unknown.
+// SentencePiece's BPE with scores: among all neighbours that form a piece, those with the highest
+// score merge first. What is no piece in the end becomes byte pieces or the unknown token.
 class SpmTokenizer : public VocabularyTokenizer {
  public:
-  // add_space_prefix: one blank in front of a text and behind a special token.
+  // add_space_prefix: a blank is added to the start of a text and after each added token.
   SpmTokenizer(TokenizerSpec spec, bool add_space_prefix);
 
   bool strips_leading_space() const override { return add_space_prefix_; }

@@ -11,7 +11,7 @@
 
 namespace minfer {
 
-// A stretch of a text; tokens other than control tokens may reach over its ends.
+// A part of a text. Tokens, except control tokens, may cross the ends of a part.
 struct TextPart {
   std::string text;
   bool parse_special = false;  // strings of control tokens in it become those tokens
@@ -27,40 +27,40 @@ class Tokenizer {
  public:
   virtual ~Tokenizer() = default;
 
-  // Any bytes: invalid UTF-8 keeps its bytes in a byte-level vocabulary and becomes U+FFFD in a
-  // SentencePiece one. O(n log n), no recursion.
+  // Takes any bytes: invalid UTF-8 keeps its bytes in a byte-level vocabulary and becomes U+FFFD in
+  // a SentencePiece one. It takes O(n log n) and does not recurse.
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const;
-  // The parts as one text.
+  // Encodes the parts as one text.
   virtual std::vector<TokenId> encode(std::span<const TextPart> parts, bool add_bos) const = 0;
-  // The bytes that an id adds to a text: may be part of a character. Unless `special`, control
-  // tokens give nothing and the unknown token U+FFFD.
+  // The bytes that an id adds to a text; they may be part of a character. Unless `special`, control
+  // tokens add nothing and the unknown token adds U+FFFD.
   virtual std::string token_bytes(TokenId id, bool special = false) const = 0;
   // The piece as the vocabulary spells it ("▁the", "Ġthe", "<0x0A>"), for people.
   virtual std::string piece(TokenId id) const = 0;
-  // Whether one space in front of the text is the tokenizer's and not the text's (SentencePiece's
-  // dummy prefix): decode drops it at the start of a text.
+  // Whether the tokenizer adds a space to the start of a text (SentencePiece's dummy prefix), which
+  // decode() then drops.
   virtual bool strips_leading_space() const = 0;
 
   int64_t n_tokens() const { return n_tokens_; }  // vocabulary size
   bool adds_bos() const { return adds_bos_; }
   TokenId bos() const { return bos_; }  // -1: none
   TokenId eos() const { return eos_; }  // -1: none
-  // Ends a generated text: end of text, end of turn.
+  // Whether the id ends a generated text (end of text or end of turn).
   bool is_end(TokenId id) const;
   const std::vector<TokenId>& end_ids() const { return end_ids_; }
   // The id whose piece is exactly `text` (special or not), or -1.
   virtual TokenId find(std::string_view text) const = 0;
   const std::string& chat_template() const { return chat_template_; }  // Jinja source, or empty
   const std::string& kind() const { return kind_; }                    // "llama SPM", for people
-  // What a reader of the file should know, one line each.
+  // Problems of the file that a user should know, one line each.
   const std::vector<std::string>& warnings() const { return warnings_; }
-  // What explains how it works, one line each: for those who ask.
+  // Explanations of how the tokenizer works, one line each, shown on request.
   const std::vector<std::string>& notes() const { return notes_; }
 
   std::string decode(std::span<const TokenId> ids, bool special = false) const;
 
-  // The same tokenizer in the keys of a GGUF file, filled up with unused pieces to vocab_size.
-  // Throws Input where GGUF has no name for how it works.
+  // The same tokenizer as the keys of a GGUF file, padded with unused pieces to vocab_size. Throws
+  // Input if GGUF cannot express it.
   virtual Metadata to_gguf(int64_t vocab_size) const = 0;
 
  protected:
@@ -76,8 +76,8 @@ class Tokenizer {
 // no longer become a character comes out as U+FFFD.
 class StreamDecoder {
  public:
-  // With `at_start` the first id's dummy-prefix space is dropped: for text that begins with it, not
-  // for a continuation of a prompt.
+  // With `at_start`, the dummy-prefix space of the first id is dropped: for ids from the start of a
+  // text, not for the continuation of a prompt.
   StreamDecoder(const Tokenizer& tokenizer, bool at_start, bool special = false);
   std::string push(TokenId id);
   std::string flush();
@@ -88,14 +88,14 @@ class StreamDecoder {
   std::string pending_;
 };
 
-// From a directory, a GGUF (vocabulary-only too), or a bare tokenizer file (tokenizer.model,
-// tokenizer.json, llama2.c tokenizer.bin), told apart by content. `tokenizer.json` comes before
-// `tokenizer.model` in a directory. Throws Input; unknown pre-tokenizers and models are refused by
-// name with the list of what is supported.
+// Loads from a directory (tokenizer.json before tokenizer.model), a safetensors file that carries
+// one, a GGUF (vocabulary-only too) or a bare tokenizer file (tokenizer.model, tokenizer.json,
+// llama2.c's tokenizer.bin), told apart by content. Throws Input; unknown pre-tokenizers and models
+// are refused by name, with the list of what is supported.
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path);
-// Whether a directory or a single safetensors file brings a tokenizer along.
+// Whether a directory or a single safetensors file has a tokenizer.
 bool has_tokenizer(const std::string& path);
-// From the metadata of an opened GGUF.
+// Makes the tokenizer of an opened GGUF from its metadata.
 std::unique_ptr<Tokenizer> make_gguf_tokenizer(const Metadata& metadata);
 
 }  // namespace minfer

@@ -4,12 +4,12 @@
 
 namespace minfer {
 
-// Of all ways to cut a word into pieces, the one with the largest sum of scores: the Unigram model
-// of a tokenizer.json. All but that is as in BpeTokenizer.
+// Cuts each word into the pieces with the largest sum of scores: the Unigram model of a
+// tokenizer.json. All else is as in BpeTokenizer.
 class UnigramTokenizer : public BpeTokenizer {
  public:
-  // `scores`: the score of each piece, by id. Throws Input where there is no unknown token or a
-  // piece is longer than 512 bytes.
+  // `scores`: the score of each piece, by id. Throws Input if there is no unknown token or a piece
+  // is longer than 512 bytes.
   UnigramTokenizer(TokenizerSpec spec, BpeOptions options, std::vector<double> scores);
 
   Metadata to_gguf(int64_t vocab_size) const override;
@@ -26,7 +26,7 @@ class UnigramTokenizer : public BpeTokenizer {
   std::vector<Node> best_paths(std::string_view word) const;
   void append(std::string_view piece, std::vector<TokenId>& ids) const;
 
-  std::vector<TokenId> sorted_;  // the pieces of the model by text
+  std::vector<TokenId> sorted_;  // the ids of the model's pieces, sorted by text
   std::vector<double> scores_;
   double unknown_score_ = 0;
 };

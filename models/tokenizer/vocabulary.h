@@ -34,8 +34,8 @@ std::string sentencepiece_bytes(const Piece& piece);
 // Pieces by id and by text.
 class Vocabulary {
  public:
-  // Where two pieces have one text, the text stands for the later one. A piece without text (a hole
-  // in the numbering) is never found.
+  // If two pieces have the same text, find() returns the later one. A piece without text (a hole in
+  // the numbering) is never found.
   explicit Vocabulary(std::vector<Piece> pieces);
 
   int64_t size() const { return static_cast<int64_t>(pieces_.size()); }
@@ -44,15 +44,15 @@ class Vocabulary {
   void set_kind(TokenId id, PieceKind kind) { pieces_[static_cast<size_t>(id)].kind = kind; }
 
   TokenId find(std::string_view text) const;            // -1: none
-  TokenId find_mergeable(std::string_view text) const;  // the same among what text can merge into
+  TokenId find_mergeable(std::string_view text) const;  // no unknown, control or byte piece
   TokenId byte_id(unsigned char byte) const { return byte_ids_[byte]; }  // -1: none
-  bool spells_bytes() const { return spells_bytes_; }                    // has all 256 of them
+  bool spells_bytes() const { return spells_bytes_; }                    // has all 256 byte pieces
   bool spells_any_byte() const { return spells_any_byte_; }
   size_t longest_bytes() const { return longest_bytes_; }
 
  private:
-  // Ids by text, in a table with linear probing that is at most half full. Texts are not kept
-  // twice, and only those with the hash that is looked for are compared: pieces may be long.
+  // Ids by text, in a hash table with linear probing that is at most half full. It has no copies of
+  // the texts, and compares only texts whose hashes are equal, because pieces may be long.
   struct Slot {
     uint32_t hash = 0;
     TokenId id = -1;  // -1: free

@@ -9,14 +9,14 @@
 
 namespace minfer {
 
-// One step of the pre-tokenizer of a tokenizer.json: it works on each piece that the step before
-// has left.
+// One step of the pre-tokenizer of a tokenizer.json. It works on each word that the step before has
+// made.
 struct WordStep {
   enum class Kind {
     Split,        // by `splitter`
     PrefixBlank,  // one blank in front unless one is there (ByteLevel's add_prefix_space)
     Metaspace,    // blanks become `replacement`, one is put in front unless one is there
-    Spell,        // bytes become the characters that spell them: for steps behind ByteLevel
+    Spell,        // bytes become the characters that spell them, for steps after ByteLevel
   };
   enum class Prepend { Always, First, Never };  // First: at the start of the whole text only
   Kind kind = Kind::Split;
@@ -25,7 +25,7 @@ struct WordStep {
   Prepend prepend = Prepend::Never;
 };
 
-// Cuts a normalized text into the words that merging stays within.
+// Cuts a normalized text into words, which no merge crosses.
 class WordCutter {
  public:
   void add_split(const std::string& pattern, SplitBehavior behavior = SplitBehavior::Isolated,
@@ -35,9 +35,8 @@ class WordCutter {
     steps_.push_back({.kind = WordStep::Kind::Split, .splitter = std::move(splitter)});
   }
 
-  // The words of `text`, which is valid UTF-8. They point into it or into `store`. `front`: how
-  // many of its bytes come from the start of the whole text; words that begin there are at its
-  // start.
+  // The words of `text`, which is valid UTF-8. They point into it or into `store`. `front` is as
+  // normalized() returns it: a word that begins in these bytes is at the start of the whole text.
   std::vector<std::string_view> cut(std::string_view text, size_t front,
                                     std::deque<std::string>& store) const;
   bool empty() const { return steps_.empty(); }

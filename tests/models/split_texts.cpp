@@ -1,6 +1,6 @@
-// Cuts texts by patterns, for scripts/compare_patterns.py: each line of the input is the kind
-// ("pattern" or "name" of tokenizer.ggml.pre), what to cut by and a text, the latter two in hex.
-// Each line of the output is the lengths of the words in bytes, or "refused" and why.
+// Cuts texts into words, for scripts/compare_patterns.py. A line of the input has three fields: the
+// word "pattern" or "name"; a pattern or a name of tokenizer.ggml.pre, in hex; and a text, in hex.
+// The line of the output has the length of each word in bytes, or "refused" and the reason.
 #include <cstdlib>
 #include <iostream>
 #include <map>

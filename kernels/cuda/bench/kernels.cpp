@@ -12,20 +12,20 @@
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/sampling/choose_token.h"
 
-// Times the launchers of launchers.h, except those that load a model, at shapes of Llama-2-7B, and
-// the choice of a token.
+// Times the launchers of launchers.h at shapes of Llama-2-7B, except those that load a model, and
+// choose_token().
 namespace minfer {
 namespace cuda {
 namespace {
 
-// The rows of kernels that are bound by memory: with 4096 columns they are more than L2 holds, so
-// that only memory is timed, and the starts and ends of launches matter little.
+// Memory-bound kernels get this many rows. With 4096 columns they exceed L2, so that DRAM is timed,
+// and the start and the end of a launch matter little.
 constexpr int64_t kTokens = 8192;
 constexpr int64_t kHeads = 32, kHeadDim = 128;
 constexpr int kLaunches = 32;
 constexpr float kEps = 1e-5f;
 
-// A tensor that a launch reads or writes once, or does both if `moves` is 2.
+// A tensor that a launch reads or writes once; if `moves` is 2, it does both.
 struct Operand {
   DType dtype;
   Shape shape;
@@ -67,7 +67,7 @@ class KernelBench {
  private:
   // ---- rows and elements ----
 
-  // Times kernel(tensors), which gets the operands of one launch in order; each launch gets others.
+  // Times kernel(tensors), where `tensors` are the operands in order. Each launch gets new memory.
   template <typename F>
   void stream_through(const char* name, const std::vector<Operand>& operands, Bound bound,
                       const F& kernel) {
@@ -238,7 +238,7 @@ class KernelBench {
                       static_cast<const int32_t*>(ids.view().data));
         }
       });
-      // Each 64 bytes of packed codes interleave two rows, and memory cannot read half of them.
+      // GEMV packing interleaves two rows in pieces of 64 bytes, so that a lookup reads both rows.
       const double table_rows = double(table().n_bytes) * double(kTokens) / double(kBenchVocab);
       const double bytes = (is_packed ? 2 : 1) * table_rows + rows.bytes();
       choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, bytes});
@@ -382,7 +382,7 @@ class KernelBench {
         if (!choice_.wants("attention_decode", shape)) continue;
         const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
         const double bytes = 2.0 * double(kHeads * context * row_bytes);
-        // As many caches as it takes for each to have left L2 when its turn comes again.
+        // Enough caches that each has been evicted from L2 when its turn comes again.
         const int n_caches = int(std::clamp(200e6 / bytes + 1, 2.0, 64.0));
         if (!pool) pool.emplace(int64_t{4} << 30, 2.0f);
         std::vector<KvLayer> caches;
@@ -449,10 +449,10 @@ class KernelBench {
   }
   static DeviceTensor to_card(const std::vector<int32_t>& values) {
     const int64_t n = std::ssize(values);
-    DeviceTensor tensor = allocate_device(DType::F32, {n});  // 4 bytes each
+    DeviceTensor tensor = allocate_device(DType::F32, {n});  // as large as int32
     MINFER_CUDA_CHECK(
         cudaMemcpy(tensor.view().data, values.data(), size_t(4 * n), cudaMemcpyHostToDevice));
-    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for it
+    MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // other streams do not wait for the copy
     return tensor;
   }
   static DeviceTensor token_ids() {
@@ -466,7 +466,7 @@ class KernelBench {
     if (!gemm_timer_) {
       try {
         cublas_.emplace(stream());
-      } catch (const Error&) {  // then without a baseline; the limits of the run say so
+      } catch (const Error&) {  // no cuBLAS: no baseline; CudaLimits::no_cublas has the reason
       }
       gemm_timer_.emplace(stream(), cublas_ ? &*cublas_ : nullptr);
     }
@@ -475,7 +475,7 @@ class KernelBench {
 
   const KernelChoice& choice_;
   Stream stream_ = make_stream();
-  // Memory that is only read, and memory that is written: nothing is allocated within a capture.
+  // Operands that are read, and those that are written. A capture must not allocate memory.
   TensorPool inputs_{int64_t{2} << 30}, outputs_{int64_t{2} << 30};
   std::optional<Cublas> cublas_;
   std::optional<GemmTimer> gemm_timer_;
