@@ -14,7 +14,8 @@ install(FILES scripts/common.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scri
 # The headers that are meant for others, with what they include.
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base
         FILES_MATCHING PATTERN "*.h")
-foreach(header IN ITEMS kernels/backend kernels/bench kernels/decode_plan kernels/layer loaders/metadata
+foreach(header IN ITEMS kernels/backend kernels/bench kernels/comm/communicator kernels/comm/rank_group
+        kernels/decode_plan kernels/layer loaders/metadata
         loaders/tensor_source models/card_memory models/chat/chat_template models/model models/spec
         models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
         engine/executor engine/sequence engine/session)

@@ -6,6 +6,8 @@
 
 #include "engine/decode_model.h"
 #include "engine/forward.h"
+#include "kernels/comm/rank_group.h"
+#include "models/shards.h"
 
 namespace minfer {
 namespace {
@@ -65,6 +67,28 @@ int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
   return o.several_sequences ? std::max(of_all, pages_for(o.prefill_chunk) + 4) : of_all;
 }
 
+struct RowRange {
+  int64_t begin, n;
+};
+
+// The rows of a pass whose logits are wanted. Adjacent rows stand together: the output matrix is
+// read once for all of them.
+std::vector<RowRange> rows_with_logits(std::span<const SequenceTokens> parts) {
+  std::vector<RowRange> ranges;
+  int64_t end = 0;
+  for (const SequenceTokens& part : parts) {
+    end += std::ssize(part.tokens);
+    const int64_t first = end - part.n_logits;
+    if (part.n_logits == 0) continue;
+    if (!ranges.empty() && ranges.back().begin + ranges.back().n == first) {
+      ranges.back().n += part.n_logits;
+    } else {
+      ranges.push_back({first, part.n_logits});
+    }
+  }
+  return ranges;
+}
+
 }  // namespace
 
 int64_t pages_of_sequence(const ModelSpec& spec, int64_t max_seq_len, int64_t chunk) {
@@ -82,6 +106,10 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
     activation_bytes =
         checked_add(activation_bytes, bytes_of(DType::F32, {n_logit_rows, spec.vocab_size}));
   }
+  const int64_t most_rank_elements = std::max(checked_mul(o.prefill_chunk, spec.dim),
+                                              checked_mul(n_logit_rows, spec.n_output_rows()));
+  activation_bytes =
+      checked_add(activation_bytes, backend.ranks_workspace_bytes(most_rank_elements));
   const int64_t n_pages = cache_pages(o, spec);
   int64_t workspace_bytes = 0, ffn_bytes = 0;  // one for all layers
   for (const LayerSpec& layer : spec.layers) {
@@ -101,14 +129,57 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
       .n_logit_rows = n_logit_rows};
 }
 
-struct Executor::State {
+SessionMemory session_memory(const OpenedModel& opened, const Backend& backend,
+                             const SessionOptions& options) {
+  if (!opened.shards) return session_memory(opened.model.spec, backend, options);
+  const bool is_on_card = backend.free_device_bytes().has_value();
+  SessionMemory all = session_memory(opened.shards->spec(0), backend, options);
+  for (int rank = 1; rank < opened.shards->n_ranks(); ++rank) {
+    const SessionMemory more = session_memory(opened.shards->spec(rank), backend, options);
+    const auto add = [&](int64_t SessionMemory::*bytes) {
+      all.*bytes =
+          is_on_card ? std::max(all.*bytes, more.*bytes) : checked_add(all.*bytes, more.*bytes);
+    };
+    add(&SessionMemory::kv_bytes);
+    add(&SessionMemory::kv_bytes_as_int8);
+    add(&SessionMemory::activation_bytes);
+  }
+  return all;
+}
+
+// What one rank has of a session: all of it, if there is but one.
+struct Executor::Rank {
+  const Model* model = nullptr;
+  Backend* backend = nullptr;
   ForwardState forward;
+  DeviceTensor all_logits;  // [.., vocab_size]; grows to the most rows that were asked for
+
+  // [n_rows, vocab_size]
+  Tensor logits_buffer(int64_t n_rows) {
+    if (n_rows == 1) return forward.scratch.logits.view();
+    if (!all_logits || all_logits.view().shape[0] < n_rows) {
+      all_logits = {};
+      all_logits = backend->allocate(DType::F32, {n_rows, model->spec.vocab_size});
+    }
+    return all_logits.view().rows(0, n_rows);
+  }
+};
+
+struct Executor::State {
+  std::vector<Rank> ranks;
   std::unique_ptr<DecodePlan> plan;
   std::unique_ptr<RowsPlan> rows_plan;
   bool plan_asked_for = false, rows_plan_asked_for = false;
-  DeviceTensor all_logits;  // [.., vocab_size]; grows to the most rows that were asked for
-  HostTensor host;          // what was fetched last; grows to the largest that was asked for
+  HostTensor host;  // what was fetched last; grows to the largest that was asked for
+
+  ForwardState& forward() { return ranks.front().forward; }
 };
+
+template <typename F>
+void Executor::on_ranks(F f) {
+  if (backend_.ranks() == nullptr) return f(state_->ranks.front());
+  backend_.ranks()->run([&](int rank) { f(state_->ranks[static_cast<size_t>(rank)]); });
+}
 
 Executor::Executor(const Model& model, Backend& backend, const SessionOptions& options)
     : model_(model),
@@ -117,16 +188,32 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
       n_pages_(cache_pages(options_, model.spec)),
       pool_(n_pages_),
       state_(std::make_unique<State>()) {
-  ForwardState& forward = state_->forward;
-  forward.kv = make_kv_cache(backend, model.spec, options_.kv_dtype, n_pages_);
-  forward.scratch = make_scratch(backend, model.spec, options_.prefill_chunk);
-  forward.rope_tables = make_rope_tables(backend, model.spec, options_.max_seq_len);
-  if (const int64_t n = logit_rows(options_, backend); n > 1) logits_buffer(n);
+  MINFER_CHECK(std::ssize(model.other_ranks) + 1 == backend.n_ranks(), "a model of ",
+               model.other_ranks.size() + 1, " ranks on ", backend.n_ranks());
+  state_->ranks.resize(static_cast<size_t>(backend.n_ranks()));
+  for (int rank = 0; rank < backend.n_ranks(); ++rank) {
+    Rank& r = state_->ranks[static_cast<size_t>(rank)];
+    r.model = rank == 0 ? &model : &model.other_ranks[static_cast<size_t>(rank) - 1];
+    r.backend = rank == 0 ? &backend : &backend.ranks()->backend(rank);
+  }
+  // One kernel a step is not split over ranks yet: op by op.
+  if (backend.n_ranks() > 1) options_.fused_decode = false;
+  on_ranks([&](Rank& r) {
+    const ModelSpec& spec = r.model->spec;
+    r.forward.kv = make_kv_cache(*r.backend, spec, options_.kv_dtype, n_pages_);
+    r.forward.scratch = make_scratch(*r.backend, spec, options_.prefill_chunk);
+    r.forward.rope_tables = make_rope_tables(*r.backend, spec, options_.max_seq_len);
+    if (const int64_t n = logit_rows(options_, *r.backend); n > 1) r.logits_buffer(n);
+  });
 }
 
 Executor::~Executor() = default;
 
-int64_t Executor::kv_bytes() const { return state_->forward.kv.n_bytes(); }
+int64_t Executor::kv_bytes() const {
+  int64_t n_bytes = 0;
+  for (const Rank& rank : state_->ranks) n_bytes += rank.forward.kv.n_bytes();
+  return n_bytes;
+}
 
 Sequence Executor::make_sequence() {
   return Sequence(pool_, widest_window(model_.spec, options_.max_seq_len));
@@ -163,27 +250,20 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
     part.sequence->reserve(std::ssize(part.tokens));
     batch.push_back(part.sequence->rows_of_next(std::ssize(part.tokens)));
   }
-  const Tensor x = forward(backend_, model_, state_->forward, tokens, batch);
-  const Tensor logits = n_logits > 0 ? logits_buffer(n_logits) : Tensor();
-  // Rows that are adjacent go through the output matrix together: it is read once for all of them.
-  int64_t end = 0, done = 0, begin = 0, n_adjacent = 0;
-  const auto put_adjacent = [&] {
-    if (n_adjacent == 0) return;
-    output_logits(backend_, model_, state_->forward, x.rows(begin, n_adjacent),
-                  logits.rows(done, n_adjacent));
-    done += n_adjacent;
-    n_adjacent = 0;
-  };
-  for (const SequenceTokens& part : parts) {
-    end += std::ssize(part.tokens);
-    const int64_t first = end - part.n_logits;
-    if (begin + n_adjacent != first) {
-      put_adjacent();
-      begin = first;
+  const std::vector<RowRange> wanted = rows_with_logits(parts);
+  Tensor logits;
+  on_ranks([&](Rank& r) {
+    const Tensor x = forward(*r.backend, *r.model, r.forward, tokens, batch);
+    if (n_logits == 0) return;
+    const Tensor out = r.logits_buffer(n_logits);
+    int64_t done = 0;
+    for (const RowRange& rows : wanted) {
+      output_logits(*r.backend, *r.model, r.forward, x.rows(rows.begin, rows.n),
+                    out.rows(done, rows.n));
+      done += rows.n;
     }
-    n_adjacent += part.n_logits;
-  }
-  put_adjacent();
+    if (r.model == &model_) logits = out;
+  });
   if (const int64_t index = logits ? backend_.first_non_finite(logits) : -1; index >= 0) {
     int64_t row = index / model_.spec.vocab_size;  // of the part in which it lies
     auto part = parts.begin();
@@ -203,11 +283,14 @@ Tensor Executor::logits_of_last(Sequence& sequence, std::span<const TokenId> tok
   }
   const int64_t n_tokens = std::ssize(tokens);
   sequence.reserve(n_tokens);
-  const Tensor x = forward_last(backend_, model_, state_->forward, tokens,
-                                sequence.rows_of_next(n_tokens), n_logits);
-  const Tensor logits =
-      n_logits == 1 ? state_->forward.scratch.logits.view() : logits_buffer(n_logits);
-  output_logits(backend_, model_, state_->forward, x, logits);
+  Tensor logits;
+  on_ranks([&](Rank& r) {
+    const Tensor x = forward_last(*r.backend, *r.model, r.forward, tokens,
+                                  sequence.rows_of_next(n_tokens), n_logits);
+    const Tensor out = r.logits_buffer(n_logits);
+    output_logits(*r.backend, *r.model, r.forward, x, out);
+    if (r.model == &model_) logits = out;
+  });
   const int64_t index = backend_.first_non_finite(logits);
   if (index >= 0) {
     throw_non_finite(sequence, tokens, n_tokens - n_logits + index / model_.spec.vocab_size);
@@ -221,15 +304,19 @@ void Executor::fill_cache(Sequence& sequence, std::span<const TokenId> tokens) {
   // last block are left to the logits of later tokens.
   const int64_t n_tokens = std::ssize(tokens);
   sequence.reserve(n_tokens);
-  const Tensor x =
-      forward_to_cache(backend_, model_, state_->forward, tokens, sequence.rows_of_next(n_tokens));
+  Tensor x;
+  on_ranks([&](Rank& r) {
+    const Tensor of_rank =
+        forward_to_cache(*r.backend, *r.model, r.forward, tokens, sequence.rows_of_next(n_tokens));
+    if (r.model == &model_) x = of_rank;
+  });
   const int64_t index = backend_.first_non_finite(x);
   if (index >= 0) throw_non_finite(sequence, tokens, index / model_.spec.dim);
   sequence.advance(n_tokens);
 }
 
 void Executor::report_progress(int64_t n_tokens) {
-  std::function<void()>& after_block = state_->forward.after_block;
+  std::function<void()>& after_block = state_->forward().after_block;
   after_block = nullptr;
   if (!options_.progress || n_tokens <= 1) return;
   const int64_t total = ceil_div(n_tokens, options_.prefill_chunk) * model_.spec.n_layers();
@@ -257,13 +344,14 @@ std::span<const float> Executor::fetch(Tensor logits) {
     state_->host = HostTensor(DType::F32, {n});
   const Tensor values = state_->host.view().rows(0, n);
   backend_.download_into(values, logits.reshaped({n}));
+  if (backend_.ranks() != nullptr) backend_.ranks()->check();
   return {values.as<const float>(), static_cast<size_t>(n)};
 }
 
 DecodePlan* Executor::decode_plan() {
   if (!state_->plan_asked_for && options_.fused_decode) {
     state_->plan =
-        backend_.plan_decode(decode_model(model_, state_->forward, options_.max_seq_len));
+        backend_.plan_decode(decode_model(model_, state_->forward(), options_.max_seq_len));
   }
   state_->plan_asked_for = true;
   return state_->plan.get();
@@ -272,7 +360,7 @@ DecodePlan* Executor::decode_plan() {
 RowsPlan* Executor::rows_plan() {
   if (!state_->rows_plan_asked_for && options_.fused_decode) {
     state_->rows_plan =
-        backend_.plan_rows(decode_model(model_, state_->forward, options_.max_seq_len));
+        backend_.plan_rows(decode_model(model_, state_->forward(), options_.max_seq_len));
   }
   state_->rows_plan_asked_for = true;
   return state_->rows_plan.get();
@@ -308,23 +396,21 @@ std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
   return logits;
 }
 
-Tensor Executor::logits_buffer(int64_t n_rows) {
-  DeviceTensor& logits = state_->all_logits;
-  if (!logits || logits.view().shape[0] < n_rows) {
-    logits = {};
-    logits = backend_.allocate(DType::F32, {n_rows, model_.spec.vocab_size});
-  }
-  return logits.view().rows(0, n_rows);
-}
-
 void Executor::throw_non_finite(const Sequence& sequence, std::span<const TokenId> tokens,
                                 int64_t row) {
   const SequenceRows rows = sequence.rows_of_next(std::ssize(tokens));
-  forward(backend_, model_, state_->forward, tokens, {&rows, 1}, [&](int64_t layer, Tensor x) {
-    const int64_t index = backend_.first_non_finite(x);
-    MINFER_REQUIRE(Numeric, index < 0, "position ", rows.pos + index / model_.spec.dim,
-                   ": not a finite number after layer ", layer);
+  std::string found;  // the pass goes on to its end: other ranks may wait for this one
+  on_ranks([&](Rank& r) {
+    const auto look = [&](int64_t layer, Tensor x) {
+      const int64_t index = found.empty() ? r.backend->first_non_finite(x) : -1;
+      if (index < 0) return;
+      found = cat("position ", rows.pos + index / model_.spec.dim,
+                  ": not a finite number after layer ", layer);
+    };
+    forward(*r.backend, *r.model, r.forward, tokens, {&rows, 1},
+            r.model == &model_ ? LayerObserver(look) : LayerObserver());
   });
+  MINFER_REQUIRE(Numeric, found.empty(), found);
   throw Error(ErrorKind::Numeric,
               cat("position ", rows.pos + row, ": a logit is not a finite number"));
 }

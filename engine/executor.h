@@ -37,6 +37,11 @@ int64_t pages_of_sequence(const ModelSpec& spec, int64_t max_seq_len, int64_t ch
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options);
 
+// Of a model that several ranks may share: all that they take of the host's memory, or what the one
+// with the most takes of its card's.
+SessionMemory session_memory(const OpenedModel& opened, const Backend& backend,
+                             const SessionOptions& options);
+
 // Tokens that a pass appends to a sequence. The caller wants the logits of the last n_logits.
 struct SequenceTokens {
   Sequence* sequence = nullptr;
@@ -101,11 +106,14 @@ class Executor {
 
  private:
   struct State;
+  struct Rank;
 
   void report_progress(int64_t n_tokens);  // of what evaluate_all begins
   void fill_cache(Sequence& sequence, std::span<const TokenId> tokens);
   Tensor logits_of_last(Sequence& sequence, std::span<const TokenId> tokens, int64_t n_logits);
-  Tensor logits_buffer(int64_t n_rows);
+  // Calls f(rank) for every rank that shares the model, at once. The first one is the caller's own.
+  template <typename F>
+  void on_ranks(F f);
   RowsPlan* rows_plan();  // as decode_plan()
 
   const Model& model_;

@@ -266,7 +266,7 @@ void output_logits(Backend& backend, const Model& model, ForwardState& state, Te
                 .bias = w.output_norm.bias,
                 .kind = edges.output_norm,
                 .eps = edges.output_norm_eps});
-  backend.matmul(logits, normed, w.output_matrix());
+  backend.matmul_of_ranks(logits, normed, w.output_matrix(), model.spec.output_begin);
 }
 
 }  // namespace minfer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/comm/communicator.h"
 #include "kernels/decode_plan.h"
 
 namespace minfer {
@@ -87,8 +88,37 @@ void Backend::ffn_hidden(const FfnArgs& a) {
 }
 
 void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear) {
-  matmul(x, input, linear.weight, /*accumulate=*/true);
+  if (communicator_ == nullptr) {
+    matmul(x, input, linear.weight, /*accumulate=*/true);
+  } else {
+    const Tensor sum = rank_scratch(x.shape);
+    matmul(sum, input, linear.weight);
+    communicator_->all_reduce(sum);
+    add(x, x, sum);
+  }
   if (linear.bias) add_bias(x, x, linear.bias);
+}
+
+void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin) {
+  if (communicator_ == nullptr) return matmul(out, x, w);
+  const Tensor part = rank_scratch({x.shape[0], w.out_dim});
+  matmul(part, x, w);
+  communicator_->all_gather(out, part, begin);
+}
+
+int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
+
+int64_t Backend::ranks_workspace_bytes(int64_t n_elements) const {
+  return communicator_ == nullptr ? 0 : allocated_bytes(bytes_of(DType::F32, n_elements));
+}
+
+Tensor Backend::rank_scratch(const Shape& shape) {
+  const int64_t n = shape[0] * shape[1];
+  if (!rank_scratch_ || rank_scratch_.view().n_elements() < n) {
+    rank_scratch_ = {};
+    rank_scratch_ = allocate(DType::F32, {n});
+  }
+  return {rank_scratch_.view().data, DType::F32, shape};
 }
 
 }  // namespace minfer

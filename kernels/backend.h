@@ -17,6 +17,10 @@
 
 namespace minfer {
 
+class Communicator;
+class RankGroup;
+class RankLinks;
+
 // A tensor in a backend's memory, freed with this object. The backend must outlive it.
 class DeviceTensor {
  public:
@@ -288,9 +292,12 @@ class Backend {
 
   // out = act(gate(x)) * up(x), or act(up(x)) without a gate; gate and up are linear layers.
   virtual void ffn_hidden(const FfnArgs& args);
-  // x += linear(input); x [n_tokens, out] F32, the residual stream. If several devices shared a
-  // model, this is where their sums would be added.
+  // x += linear(input); x [n_tokens, out] F32, the residual stream. With several ranks, each has
+  // some of the columns of `input` and of the weight, and linear(input) is summed over the ranks.
   virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear);
+  // out = x wᵀ [n_tokens, n] F32, where each rank has the rows of w that give the columns of `out`
+  // from column `begin` on. Every rank gets all of `out`.
+  void matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin);
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of the batch's rows to their pages; k, v [n_tokens, n_kv_heads,
@@ -334,7 +341,23 @@ class Backend {
   }
   virtual void synchronize() = 0;  // returns when all work is done
 
+  // ---- ranks that share a model (tensor parallelism) ------------------------------------------
+  // The connection to the other ranks, which outlives the backend; null: there are none.
+  void connect(Communicator* communicator) { communicator_ = communicator; }
+  // The ranks of this process, which the backend of the first one keeps; null: there is but one.
+  void lead(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
+  RankGroup* ranks() const { return ranks_.get(); }
+  int n_ranks() const;
+  Communicator* communicator() const { return communicator_; }
+  // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
+  int64_t ranks_workspace_bytes(int64_t n_elements) const;
+
  private:
+  Tensor rank_scratch(const Shape& shape);
+
+  Communicator* communicator_ = nullptr;
+  std::shared_ptr<RankGroup> ranks_;
+  DeviceTensor rank_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;
   DeviceTensor gate_;  // of ffn_hidden; grows to the largest request
 };
@@ -380,5 +403,7 @@ int n_cuda_devices();
 // Throws Gpu if the build has no CUDA backend or no kernels for this card, or if the machine has no
 // such card, no driver or, if asked for, no cuBLAS.
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions& options = {});
+// Connects CUDA backends over peer memory: join_ranks.
+std::unique_ptr<RankLinks> make_card_links(std::span<Backend* const> backends);
 
 }  // namespace minfer

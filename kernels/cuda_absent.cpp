@@ -1,5 +1,6 @@
 #include "kernels/backend.h"
 #include "kernels/bench.h"
+#include "kernels/comm/communicator.h"
 
 // In place of kernels/cuda in a build without it.
 namespace minfer {
@@ -14,6 +15,8 @@ namespace {
 int n_cuda_devices() { return 0; }
 
 std::unique_ptr<Backend> make_cuda_backend(const CudaOptions&) { refuse(); }
+
+std::unique_ptr<RankLinks> make_card_links(std::span<Backend* const>) { refuse(); }
 
 CudaLimits measure_cuda_limits(int) { refuse(); }
 

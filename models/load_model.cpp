@@ -5,13 +5,14 @@
 #include <map>
 
 #include "kernels/base/usable_cores.h"
+#include "kernels/comm/rank_group.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 #include "models/memory_needed.h"
-#include "models/model.h"
+#include "models/rank_load.h"
 #include "models/source_error.h"
 #include "models/weight_layout.h"
-#include "models/weight_names.h"
+#include "models/weight_slice.h"
 
 namespace minfer {
 namespace {
@@ -43,40 +44,55 @@ size_t count_slots(const std::vector<WeightBinding>& bindings, int64_t free_byte
   return n;
 }
 
-MemoryNeeded memory_of(const std::vector<WeightBinding>& bindings, const Model& model,
-                       const Backend& backend, const SessionMemory& session) {
-  std::map<const Matrix*, const TensorEntry*> entries;
-  for (const WeightBinding& binding : bindings) {
-    for (const WeightPart& part : binding.parts) entries[part.matrix] = binding.entry;
+MemoryNeeded memory_of(const RankLoad& load, const Backend& backend, const SessionMemory& session) {
+  return memory_needed(load.model.spec, backend, session,
+                       [&](const WeightInfo& weight) { return load.stored(weight); });
+}
+
+// Of all ranks: on the host they share the memory, while each card has its own.
+MemoryNeeded memory_of(const std::vector<std::unique_ptr<RankLoad>>& loads, Backend& backend,
+                       const SessionMemory& asked) {
+  MemoryNeeded needed = memory_of(*loads.front(), backend, asked);
+  const bool is_on_card = backend.free_device_bytes().has_value();
+  for (size_t rank = 1; rank < loads.size(); ++rank) {
+    SessionMemory session = asked;
+    if (!is_on_card) session.kv_bytes = session.activation_bytes = 0;
+    const MemoryNeeded more =
+        memory_of(*loads[rank], backend.ranks()->backend(static_cast<int>(rank)), session);
+    if (!is_on_card) {
+      needed.weights.bytes = checked_add(needed.weights.bytes, more.weights.bytes);
+      needed.session.activation_bytes =
+          checked_add(needed.session.activation_bytes, more.session.activation_bytes);
+    } else if (more.bytes() > needed.bytes()) {
+      needed = more;
+    }
   }
-  return memory_needed(model.spec, backend, session, [&](const WeightInfo& weight) {
-    StoredMatrix stored = stored_matrix(*entries.at(&matrix_of(model.weights, weight)));
-    stored.out_dim = weight.shape[0];  // of a part, or stored the other way round
-    stored.in_dim = weight.shape[1];
-    return stored;
-  });
+  return needed;
 }
 
 // On a card, where there is one, and on the host for what is on the way there. Returns the slots
-// that read_weights may use.
-size_t require_memory(const std::vector<WeightBinding>& bindings, const Model& model,
-                      const Backend& backend, const SessionMemory& asked) {
-  MemoryNeeded needed = memory_of(bindings, model, backend, asked);
+// that read_weights of each rank may use.
+size_t require_memory(const std::vector<std::unique_ptr<RankLoad>>& loads, Backend& backend,
+                      const SessionMemory& asked) {
+  const std::vector<WeightBinding>& bindings = loads.front()->bindings;
+  MemoryNeeded needed = memory_of(loads, backend, asked);
   SessionMemory& session = needed.session;
   const std::optional<int64_t> free = backend.free_device_bytes();
+  const auto n_ranks = static_cast<int64_t>(loads.size());
   if (!free) {
-    const size_t n_slots = count_slots(bindings, available_host_bytes() - needed.weights.bytes);
+    const int64_t left = available_host_bytes() - needed.weights.bytes;
+    const size_t n_slots = count_slots(bindings, left / n_ranks);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
     // The slots are gone when the session comes.
-    const int64_t more_in_slots = slot_bytes(bindings, n_slots) - in_session;
+    const int64_t more_in_slots = n_ranks * slot_bytes(bindings, n_slots) - in_session;
     session.activation_bytes =
         checked_add(session.activation_bytes, std::max<int64_t>(more_in_slots, 0));
     require_memory_of_model(available_host_bytes(), needed.weights, session);
     return n_slots;
   }
   require_card_memory(*free, needed.weights, session);
-  const size_t n_slots = count_slots(bindings, available_host_bytes());
-  require_host_memory(slot_bytes(bindings, n_slots), "loading the model");
+  const size_t n_slots = count_slots(bindings, available_host_bytes() / n_ranks);
+  require_host_memory(n_ranks * slot_bytes(bindings, n_slots), "loading the model");
   return n_slots;
 }
 
@@ -102,30 +118,45 @@ struct Weight {
   }
 };
 
+// Cuts rows of a tensor or of a quantized matrix to what the rank has, into `cut`.
+template <typename View, typename Host>
+View cut_to_rank(const View& rows, const RankLoad& load, const WeightPart& part, Host& cut) {
+  const auto ranges = load.slice(part);
+  if (!ranges) return rows;
+  const bool are_columns = part.weight.slice == SliceAxis::In;
+  cut = are_columns ? take_columns(rows, *ranges) : take_rows(rows, *ranges);
+  return cut.view();
+}
+
 // Of a quantized checkpoint: rows in their final order, as Hugging Face's are.
-void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, Backend& backend) {
+void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, const RankLoad& load,
+           Backend& backend) {
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
     MINFER_REQUIRE(Input, part.matrix != nullptr && part.rope_heads == 0 && !binding.transposed,
                    "tensor ", shortened(binding.entry->name),
                    ": is quantized, expected a float type");
-    const QuantizedMatrix rows = matrix.view().rows(begin, part.n_rows);
+    HostQuantizedMatrix cut;
+    const QuantizedMatrix rows =
+        cut_to_rank(matrix.view().rows(begin, part.n_rows), load, part, cut);
     *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
     begin += part.n_rows;
   }
 }
 
-void place(const WeightBinding& binding, Tensor tensor, Backend& backend) {
+void place(const WeightBinding& binding, Tensor tensor, const RankLoad& load, Backend& backend) {
   HostTensor other;
   if (binding.transposed) tensor = other = transposed(tensor);
   if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
-    Tensor rows = tensor.rows(begin, part.n_rows);
+    HostTensor cut;
+    Tensor rows = cut_to_rank(tensor.rows(begin, part.n_rows), load, part, cut);
     begin += part.n_rows;
     HostTensor halves;
     if (part.rope_heads > 0) {
-      halves = rope_pairs_to_halves(rows, part.rope_heads, part.rotary_dim);
+      const int64_t head_dim = part.n_rows / part.rope_heads;
+      halves = rope_pairs_to_halves(rows, rows.shape[0] / head_dim, part.rotary_dim);
       rows = halves;
     }
     if (part.matrix != nullptr) {
@@ -138,8 +169,9 @@ void place(const WeightBinding& binding, Tensor tensor, Backend& backend) {
 
 // Weight i passes through slot i % n_slots: while it is packed, those after it are read and
 // checked, each by a thread.
-void read_weights(const TensorSource& source, const std::vector<WeightBinding>& bindings,
-                  size_t n_slots, Backend& backend, const LoadOptions& options) {
+void read_weights(const TensorSource& source, const RankLoad& load, size_t n_slots,
+                  Backend& backend, const LoadOptions& options) {
+  const std::vector<WeightBinding>& bindings = load.bindings;
   int64_t total = 0, done = 0;
   for (const WeightBinding& binding : bindings) {
     total += static_cast<int64_t>(binding.entry->file_bytes);
@@ -159,13 +191,13 @@ void read_weights(const TensorSource& source, const std::vector<WeightBinding>& 
     reads[i % n_slots].get();
     const Weight& weight = slots[i % n_slots];
     if (bindings[i].entry->quant) {
-      place(bindings[i], weight.matrix, backend);
+      place(bindings[i], weight.matrix, load, backend);
     } else {
-      place(bindings[i], weight.tensor, backend);
+      place(bindings[i], weight.tensor, load, backend);
     }
     start_reading(i + n_slots);
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);
-    if (options.progress) options.progress(done, total);
+    if (options.progress && load.rank == 0) options.progress(done, total);
   }
 }
 
@@ -296,22 +328,45 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
   const auto start = std::chrono::steady_clock::now();
   const TensorSource& source = *opened.source;
   Model model = std::move(opened.model);
+  const int n_ranks = opened.shards ? opened.shards->n_ranks() : 1;
+  MINFER_CHECK(n_ranks == backend.n_ranks(), n_ranks, " ranks on ", backend.n_ranks());
   try {
-    std::vector<std::string> surplus;
-    const std::vector<WeightBinding> bindings =
-        bind_weights(source, model.spec, model.weights, surplus);
-    warn_of_activations(model, source, backend);
-    const size_t n_slots = require_memory(bindings, model, backend, options.session);
-    if (const TensorEntry* divisors = find_rope_divisors(source, model.spec)) {
-      model.spec.ropes.front().divisors = read_rope_divisors(source, *divisors);
+    std::vector<std::unique_ptr<RankLoad>> loads;
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      RankLoad& load = *loads.emplace_back(std::make_unique<RankLoad>());
+      load.shards = opened.shards.get();
+      load.rank = rank;
+      load.model.spec = opened.shards ? opened.shards->spec(rank) : model.spec;
+      bind(load, source, model.spec);
     }
-    read_weights(source, bindings, n_slots, backend, options);
+    warn_of_activations(model, source, backend);
+    const size_t n_slots = require_memory(loads, backend, options.session);
+    if (const TensorEntry* divisors = find_rope_divisors(source, model.spec)) {
+      const std::vector<double> read = read_rope_divisors(source, *divisors);
+      for (const auto& load : loads) load->model.spec.ropes.front().divisors = read;
+    }
+    if (n_ranks == 1) {
+      read_weights(source, *loads.front(), n_slots, backend, options);
+    } else {
+      backend.ranks()->run([&](int rank) {
+        read_weights(source, *loads[static_cast<size_t>(rank)], n_slots,
+                     backend.ranks()->backend(rank), options);
+      });
+    }
     source.check_unchanged();
 
+    const std::vector<WeightBinding>& bindings = loads.front()->bindings;
     model.weight_types = most_common_type(bindings);
     for (const WeightBinding& binding : bindings) {
+      const bool is_embedding = binding.parts.front().weight.role == WeightRole::Output;
+      if (model.spec.tied_output && is_embedding) continue;  // counted once
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
+    }
+    model.spec = std::move(loads.front()->model.spec);
+    model.weights = std::move(loads.front()->model.weights);
+    for (size_t rank = 1; rank < loads.size(); ++rank) {
+      model.other_ranks.push_back(std::move(loads[rank]->model));
     }
   } catch (const Error& e) {
     throw in_source(source, e);
@@ -322,11 +377,15 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
 }
 
 Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
-  return load_weights(open_model(source, options.tokenizer_path), backend, options);
+  OpenedModel opened = open_model(source, options.tokenizer_path);
+  cut_for_ranks(opened, backend.n_ranks());
+  return load_weights(std::move(opened), backend, options);
 }
 
 Model load_model(const std::string& path, Backend& backend, const LoadOptions& options) {
-  return load_weights(open_model(path, options.tokenizer_path), backend, options);
+  OpenedModel opened = open_model(path, options.tokenizer_path);
+  cut_for_ranks(opened, backend.n_ranks());
+  return load_weights(std::move(opened), backend, options);
 }
 
 }  // namespace minfer

@@ -13,6 +13,8 @@
 
 namespace minfer {
 
+class Shards;  // models/shards.h
+
 // A loaded model: read-only, shared by any number of sessions. The backend outlives it.
 struct Model {
   std::string name;          // for people: the path's last part, or the synthetic name
@@ -26,6 +28,8 @@ struct Model {
   int64_t bytes_per_token = 0;  // weights that one decode step reads
   double load_seconds = 0;
   std::vector<std::string> warnings;  // of the load, one line each
+  // With several ranks in this process, what the others have; spec and weights are the first one's.
+  std::vector<Model> other_ranks;
 
   // Ids below this are tokens of the tokenizer that have a row of the embedding: what can be
   // produced. Rows past the tokenizer's vocabulary are padding, tokens past the rows have no
@@ -41,9 +45,13 @@ struct Model {
 struct OpenedModel {
   std::unique_ptr<TensorSource> owned_source;
   const TensorSource* source = nullptr;
-  Model model;  // without weights
+  Model model;                           // without weights
+  std::shared_ptr<const Shards> shards;  // null: one rank
   double seconds = 0;
 };
+
+// Plans how the model is cut for ranks. Throws Usage if that cannot be.
+void cut_for_ranks(OpenedModel& opened, int n_ranks);
 
 // The first half of a load: from here on prompts become tokens and sessions are planned.
 //   tokenizer_path  empty: the model's own

@@ -32,9 +32,12 @@ struct ModelSpec {
   std::vector<RopeSpec> ropes;  // that LayerSpec::rope is an index of
   EdgeSpec edges;
   bool tied_output = false;  // the output layer is the embedding
+  // Of the output layer's rows, a rank of several has output_rows from output_begin on; 0: all.
+  int64_t output_begin = 0, output_rows = 0;
 
   std::vector<std::string> warnings;  // what the tensors contradict, one line each
 
+  int64_t n_output_rows() const { return output_rows > 0 ? output_rows : vocab_size; }
   int64_t n_layers() const { return static_cast<int64_t>(layers.size()); }
   const LayerSpec& layer(int64_t i) const { return layers[static_cast<size_t>(i)]; }
 };

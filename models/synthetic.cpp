@@ -9,9 +9,11 @@
 #include "kernels/base/parallel.h"
 #include "kernels/base/random.h"
 #include "kernels/base/usable_cores.h"
+#include "kernels/comm/rank_group.h"
 #include "models/describe_model.h"
 #include "models/host_memory.h"
 #include "models/memory_needed.h"
+#include "models/shards.h"
 #include "models/weight_list.h"
 
 namespace minfer {
@@ -190,6 +192,12 @@ SyntheticType parse_type(const std::string& text) {
                   "\" (there are: f16, bf16, f32, int8, int4, int4:32, int4:64, int4:128)"));
 }
 
+// The type that stands behind a shape's name.
+SyntheticType type_of(const std::string& text) {
+  const std::string name = shape_name(text);
+  return parse_type(name.size() == text.size() ? "f16" : text.substr(name.size() + 1));
+}
+
 // A matrix as WeightMaker makes it.
 StoredMatrix stored_matrix(const SyntheticType& type, const WeightInfo& weight) {
   StoredMatrix matrix{.out_dim = weight.shape[0], .in_dim = weight.shape[1], .dtype = type.dtype};
@@ -203,10 +211,27 @@ StoredMatrix stored_matrix(const SyntheticType& type, const WeightInfo& weight) 
   return matrix;
 }
 
+// How such a model is cut; null: it is not.
+std::shared_ptr<const Shards> shards_of(const ModelSpec& spec, const SyntheticType& type,
+                                        int n_ranks) {
+  if (n_ranks == 1) return nullptr;
+  return std::make_shared<const Shards>(spec, n_ranks, [&](const WeightInfo& weight) -> int64_t {
+    const StoredMatrix stored = stored_matrix(type, weight);
+    if (!stored.groups) return 1;
+    return stored.groups->group == stored.in_dim ? 1 : stored.groups->group;
+  });
+}
+
 // On a card, where there is one, and on the host for what is on the way there.
 void require_memory(const ModelSpec& spec, const SyntheticType& type, const Backend& backend,
-                    const SessionMemory& session) {
-  const MemoryNeeded needed = synthetic_memory(spec, type, backend, session);
+                    const Shards* shards, const SessionMemory& session) {
+  MemoryNeeded needed =
+      synthetic_memory(shards != nullptr ? shards->spec(0) : spec, type, backend, session);
+  const bool is_on_card = backend.free_device_bytes().has_value();
+  for (int rank = 1; !is_on_card && rank < backend.n_ranks(); ++rank) {
+    const int64_t bytes = synthetic_memory(shards->spec(rank), type, backend, {}).weights.bytes;
+    needed.weights.bytes = checked_add(needed.weights.bytes, bytes);
+  }
   int64_t largest = 0;  // as it is made
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) return;
@@ -232,15 +257,31 @@ MemoryNeeded synthetic_memory(const ModelSpec& spec, const SyntheticType& type,
 
 Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                            uint64_t seed, const SessionMemory& session) {
-  Model model;
+  const std::shared_ptr<const Shards> shards = shards_of(spec, type, backend.n_ranks());
+  require_memory(spec, type, backend, shards.get(), session);
+  std::vector<Model> models(static_cast<size_t>(backend.n_ranks()));
+  const auto make_rank = [&](int rank) {
+    Model& model = models[static_cast<size_t>(rank)];
+    model.spec = shards ? shards->spec(rank) : spec;
+    // The same seed for all: the embedding and the norms are the same on every rank.
+    WeightMaker make(type, rank == 0 ? backend : backend.ranks()->backend(rank), seed);
+    model.weights = make_weights(model.spec, make);
+    model.n_params = make.n_params();
+    model.file_bytes = make.n_bytes();
+  };
+  if (shards) {
+    backend.ranks()->run(make_rank);
+  } else {
+    make_rank(0);
+  }
+  Model model = std::move(models.front());
+  for (size_t rank = 1; rank < models.size(); ++rank) {
+    model.n_params += models[rank].n_params;
+    model.file_bytes += models[rank].file_bytes;
+    model.other_ranks.push_back(std::move(models[rank]));
+  }
   model.name = "synthetic";
-  model.spec = spec;
-  require_memory(spec, type, backend, session);
   model.weight_types = type_text(type);
-  WeightMaker make(type, backend, seed);
-  model.weights = make_weights(spec, make);
-  model.n_params = make.n_params();
-  model.file_bytes = make.n_bytes();
   describe_model(model);
   return model;
 }
@@ -258,13 +299,18 @@ ModelSpec synthetic_spec(const std::string& text, int64_t min_seq_len) {
   return spec;
 }
 
+OpenedModel open_synthetic(const std::string& text, int n_ranks, int64_t min_seq_len) {
+  OpenedModel opened;
+  opened.model.spec = synthetic_spec(text, min_seq_len);
+  opened.shards = shards_of(opened.model.spec, type_of(text), n_ranks);
+  return opened;
+}
+
 Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed,
                            int64_t min_seq_len, const SessionMemory& session) {
-  const std::string name = shape_name(text);
-  const std::string type = name.size() == text.size() ? "f16" : text.substr(name.size() + 1);
   const ModelSpec spec = synthetic_spec(text, min_seq_len);
-  Model model = make_synthetic_model(spec, parse_type(type), backend, seed, session);
-  model.name = name;
+  Model model = make_synthetic_model(spec, type_of(text), backend, seed, session);
+  model.name = shape_name(text);
   return model;
 }
 

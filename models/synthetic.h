@@ -20,7 +20,8 @@ struct MemoryNeeded;  // models/memory_needed.h
 // unknown name or type, with the list, and Memory before any weight is made.
 Model make_synthetic_model(const std::string& text, Backend& backend, uint64_t seed = 1,
                            int64_t min_seq_len = 0, const SessionMemory& session = {});
-// Of such a model, to plan a session by.
+// Of such a model, to plan a session by: without weights, and cut for ranks.
+OpenedModel open_synthetic(const std::string& text, int n_ranks, int64_t min_seq_len = 0);
 ModelSpec synthetic_spec(const std::string& text, int64_t min_seq_len = 0);
 
 struct SyntheticType {

@@ -29,8 +29,9 @@ class Walk {
     layer_ = -1;
     norm(WeightRole::OutputNorm, dim, spec_.edges.output_norm);
     if (!spec_.tied_output) {
-      visit_(
-          {.role = WeightRole::Output, .shape = {spec_.vocab_size, dim}, .slice = SliceAxis::Out});
+      visit_({.role = WeightRole::Output,
+              .shape = {spec_.n_output_rows(), dim},
+              .slice = SliceAxis::Out});
     }
   }
 
@@ -42,7 +43,7 @@ class Walk {
   void linear(WeightRole role, int64_t out_dim, int64_t in_dim, bool has_bias, SliceAxis slice) {
     visit_({.role = role, .layer = layer_, .shape = {out_dim, in_dim}, .slice = slice});
     if (!has_bias) return;
-    // Outputs that are sums over ranks get their bias once.
+    // If the inputs are sliced, the outputs are sums over ranks: the whole bias is added once.
     const SliceAxis of_bias = slice == SliceAxis::Out ? SliceAxis::Out : SliceAxis::None;
     visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {out_dim}, .slice = of_bias});
   }
@@ -67,7 +68,7 @@ class Walk {
   int64_t layer_ = -1;
 };
 
-// T: Weights, const or not.
+// T is Weights or const Weights.
 template <typename T>
 auto& layer_of(T& weights, const WeightInfo& info) {
   return weights.layers.at(static_cast<size_t>(info.layer));
@@ -97,7 +98,7 @@ auto& linear_of(T& layer, WeightRole role) {
 
 template <typename T>
 auto& matrix_in(T& weights, const WeightInfo& info) {
-  MINFER_CHECK(info.is_matrix(), "a weight of shape ", info.shape, " as a matrix");
+  MINFER_CHECK(info.is_matrix(), "a weight of shape ", info.shape, " is no matrix");
   switch (info.role) {
     case WeightRole::Embedding:
       return weights.embedding;
@@ -125,7 +126,7 @@ auto& vector_in(T& weights, const WeightInfo& info) {
     case WeightRole::FfnNorm:
       return of_norm(layer_of(weights, info).ffn_norm);
     default:
-      MINFER_CHECK(info.is_bias, "a weight of shape ", info.shape, " as a vector");
+      MINFER_CHECK(info.is_bias, "a weight of shape ", info.shape, " is no vector");
       return linear_of(layer_of(weights, info), info.role).bias;
   }
 }
@@ -151,7 +152,7 @@ BlockInput WeightInfo::input() const {
     case WeightRole::WDown:
       return BlockInput::FfnOutput;
     default:
-      throw Error(ErrorKind::Internal, "the input of a weight that is no matrix of a block");
+      throw Error(ErrorKind::Internal, "only matrices of a block have an input");
   }
 }
 

@@ -55,7 +55,7 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
   for_each_weight(spec, [&](const WeightInfo& weight) {
     const bool is_tied = stored_as_output && weight.role == WeightRole::Embedding;
     const std::string name = is_tied ? spelling.output_name() : spelling.name(weight);
-    WeightPart part{.n_rows = weight.shape[0], .is_table = weight.is_table};
+    WeightPart part{.n_rows = weight.shape[0], .is_table = weight.is_table, .weight = weight};
     if (weight.is_matrix()) {
       part.matrix = &matrix_of(weights, weight);
     } else {

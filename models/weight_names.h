@@ -17,7 +17,8 @@ struct WeightPart {
   // > 0: the rows are this many heads whose first rotary_dim rows are interleaved rotary pairs, to
   // be put into halves.
   int64_t rope_heads = 0, rotary_dim = 0;
-  bool is_table = false;  // as WeightInfo has it
+  bool is_table = false;   // as WeightInfo has it
+  WeightInfo weight = {};  // of the whole model
 };
 
 // A tensor of the file that the model needs, found and of the right shape.

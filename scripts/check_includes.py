@@ -14,9 +14,10 @@ MAY_SEE = {
     "tools": {"kernels/base", "kernels", "loaders", "models", "engine", "tools"},
 }
 KERNELS_SEEN = {  # of kernels/ outside kernels/base
-    "models": {"kernels/backend.h", "kernels/layer.h"},
-    "engine": {"kernels/backend.h", "kernels/decode_plan.h", "kernels/layer.h"},
-    "tools": {"kernels/backend.h", "kernels/bench.h"},
+    "models": {"kernels/backend.h", "kernels/comm/rank_group.h", "kernels/layer.h"},
+    "engine": {"kernels/backend.h", "kernels/comm/rank_group.h", "kernels/decode_plan.h",
+               "kernels/layer.h"},
+    "tools": {"kernels/backend.h", "kernels/bench.h", "kernels/comm/rank_group.h"},
 }
 PACKAGES_OF_TOOLS = ("CLI/", "spdlog/")
 
@@ -27,6 +28,7 @@ ROOMS = ("kernels/cpu/", "kernels/cuda/")
 # Rooms of kernels/cuda/, each with those that it may include besides its own.
 CUDA_ROOMS = {
     "attention": set(),
+    "comm": set(),
     "elementwise": set(),
     "sampling": set(),
     "gemm": {"attention", "elementwise"},

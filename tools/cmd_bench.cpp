@@ -226,8 +226,9 @@ struct Loaded {
 
 Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Context& context) {
   Loaded loaded;
-  const auto memory_of_session = [&](const ModelSpec& spec) {
-    SessionMemory memory = session_memory(spec, *loaded.backend, session_options(options, spec));
+  const auto memory_of_session = [&](const OpenedModel& opened) {
+    SessionMemory memory =
+        session_memory(opened, *loaded.backend, session_options(options, opened.model.spec));
     memory.context_option = "tests (-d with -p or -n) of at most";
     return memory;
   };
@@ -236,13 +237,14 @@ Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Con
     loaded.backend =
         make_backend(options.device, name.ends_with(":bf16") ? DType::BF16 : DType::F16);
     const int64_t n_context = needed_context(options);
+    const OpenedModel planned = open_synthetic(name, loaded.backend->n_ranks(), n_context);
     loaded.model = make_synthetic_model(name, *loaded.backend, /*seed=*/1, n_context,
-                                        memory_of_session(synthetic_spec(name, n_context)));
+                                        memory_of_session(planned));
     return loaded;
   }
   OpenedModel& opened = subject.opened;
   loaded.backend = make_backend_for(options.device, opened);
-  const SessionMemory memory = memory_of_session(opened.model.spec);
+  const SessionMemory memory = memory_of_session(opened);
   loaded.model =
       load_with_progress(std::move(opened), *loaded.backend, memory, context.common.quiet);
   return loaded;

@@ -135,7 +135,8 @@ class PerplexityRun {
                                             .kv_dtype = kv_dtype_,
                                             .several_sequences = true,
                                             .all_logits = true};
-    SessionMemory memory = session_memory(opened.model.spec, backend, session_options);
+    cut_for_ranks(opened, backend.n_ranks());
+    SessionMemory memory = session_memory(opened, backend, session_options);
     memory.context_option = "--ctx";
     evaluated.model = load_with_progress(std::move(opened), backend, memory, quiet_);
     evaluated.session = std::make_unique<Session>(evaluated.model, backend, session_options);

@@ -74,7 +74,7 @@ void run_eval_score(const ScoreOptions& options, Context& context) {
       .prefill_chunk = options.batch_size,
       .kv_dtype = kv_dtype,
       .all_logits = true};
-  const SessionMemory memory = session_memory(opened.model.spec, *backend, session_options);
+  const SessionMemory memory = session_memory(opened, *backend, session_options);
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   Session session(model, *backend, session_options);
   log_info(load_line(session.executor(), session_options));

@@ -134,7 +134,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
                                       generate_options.n_predict),
       .prefill_chunk = options.batch_size,
       .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
-  SessionMemory memory = session_memory(opened.model.spec, *backend, session_opts);
+  SessionMemory memory = session_memory(opened, *backend, session_opts);
   memory.context_option = "--ctx-size";
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   log_debug("prompt ids" + listed(prompt.tokens));

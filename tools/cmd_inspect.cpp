@@ -20,7 +20,6 @@ struct InspectOptions {
 };
 
 void run_inspect(const InspectOptions& options, Context& context) {
-  check_ranks(options.tp);
   const std::string path = find_model(options.model_path);
   std::optional<Checked> checked;
   if (options.check) {  // first: what is damaged is not worth a look inside
@@ -33,7 +32,7 @@ void run_inspect(const InspectOptions& options, Context& context) {
   }
   const std::unique_ptr<TensorSource> source = open_source(path);
   if (checked) checked->n_tensors = source->check_checksums();
-  const Inspection inspection = inspect(*source, options.ctx);
+  const Inspection inspection = inspect(*source, options.ctx, static_cast<int>(options.tp));
   if (!inspection.spec) checked.reset();
   if (checked) {
     Progress progress("checking tensors", context.common.quiet);
@@ -65,7 +64,8 @@ void add_inspect_command(CommandNode& root, Context& context) {
   command.add_flag("--tensors", options->tensors, "List every tensor");
   command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, kMaxTokens,
                       "Context for the memory figure; 0: the trained one");
-  command.add_integer("--tp", options->tp, 1, 64, "Ranks that share the model", Show::More);
+  command.add_integer("--tp", options->tp, 1, 64, "Cards that share the model: the memory of each",
+                      Show::More);
 }
 
 }  // namespace minfer

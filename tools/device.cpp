@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <charconv>
+#include <string_view>
+#include <vector>
 
 #include "kernels/base/math.h"
 #include "kernels/base/usable_cores.h"
+#include "kernels/comm/rank_group.h"
 #include "tools/process.h"
 
 namespace minfer {
@@ -17,14 +20,36 @@ Activations activations_named(const std::string& name) {
                                : Activations::Float;
 }
 
+// "cuda:0,1": 0 and 1. Empty if no card is named.
+std::vector<int> named_cards(const DeviceOptions& options) {
+  const std::string prefix = "cuda:";
+  std::vector<int> cards;
+  if (!options.device.starts_with(prefix)) return cards;
+  const std::string_view list = std::string_view(options.device).substr(prefix.size());
+  for (size_t at = 0; at <= list.size();) {
+    const size_t end = std::min(list.find(',', at), list.size());
+    int index = -1;
+    const auto [stopped, error] = std::from_chars(list.data() + at, list.data() + end, index);
+    MINFER_REQUIRE(Usage, error == std::errc() && stopped == list.data() + end && index >= 0,
+                   "--device: ", shortened(options.device), " is none of cpu, cuda, cuda:N,...");
+    MINFER_REQUIRE(Usage, std::ranges::find(cards, index) == cards.end(),
+                   "--device: ", shortened(options.device), " names cuda:", index, " twice");
+    cards.push_back(index);
+    at = end + 1;
+  }
+  return cards;
+}
+
 }  // namespace
 
 void add_device_options(CommandNode& command, DeviceOptions& options) {
   command.add_integer("-t,--threads", options.n_threads, 0, 1024,
                       "Threads; 0: one for each core that the process may use");
   command.add_text("--device", options.device, "DEVICE",
-                   "cpu, cuda or cuda:N; cuda where there is a card", Show::More);
-  command.add_integer("--tp", options.tp, 1, 64, "Ranks that share the model", Show::More);
+                   "cpu, cuda, cuda:N or cuda:N,M,...; cuda where there is a card", Show::More);
+  command.add_integer("--tp", options.tp, 1, 64,
+                      "Ranks that share the model: cards, or groups of threads with --device cpu",
+                      Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
                      "Type of the inputs of linear layers; on a card int8 is for long prompts",
                      Show::More);
@@ -43,10 +68,6 @@ DType kv_dtype_by_name(const std::string& kv_type, const DeviceOptions& device) 
   return kv_type == "int8" ? DType::U8 : kv_type == "f16" ? DType::F16 : DType::F32;
 }
 
-void check_ranks(int64_t tp) {
-  MINFER_REQUIRE(Usage, tp == 1, "--tp ", tp, ": this build runs on one rank");
-}
-
 int thread_count(const DeviceOptions& options) {
   if (options.n_threads > 0) return narrow<int>(options.n_threads);
   return usable_cores();
@@ -57,22 +78,25 @@ bool on_card(const DeviceOptions& options) {
   return options.device == "cuda" || options.device.starts_with("cuda:");
 }
 
-int card_index(const DeviceOptions& options) {
-  const std::string& device = options.device;
-  if (device.empty() || device == "cuda") return 0;
-  const std::string text = device.substr(std::string("cuda:").size());
-  int index = -1;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), index);
-  const bool whole = error == std::errc() && end == text.data() + text.size() && index >= 0;
-  MINFER_REQUIRE(Gpu, whole || text.find(',') == std::string::npos, "this build runs on one card");
-  MINFER_REQUIRE(Usage, whole, "--device: ", shortened(device),
-                 " is none of cpu, cuda, cuda:N,...");
-  return index;
+int card_index(const DeviceOptions& options, int rank) {
+  const std::vector<int> cards = named_cards(options);
+  if (cards.empty()) return rank;
+  return cards.size() == 1 ? cards[0] + rank : cards.at(static_cast<size_t>(rank));
+}
+
+int rank_count(const DeviceOptions& options) {
+  const std::vector<int> cards = named_cards(options);
+  const auto n_cards = static_cast<int64_t>(cards.size());
+  MINFER_REQUIRE(Usage, n_cards <= 1 || options.tp == 1 || options.tp == n_cards, "--tp ",
+                 options.tp, " and --device ", shortened(options.device), ": ", n_cards, " cards");
+  return narrow<int>(n_cards > 1 ? n_cards : options.tp);
 }
 
 namespace {
 
-std::unique_ptr<Backend> make_uncancelled_backend(const DeviceOptions& options, DType float_type) {
+// The backend of one rank.
+std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType float_type, int rank,
+                                           int n_threads) {
   if (on_card(options)) {
     MINFER_REQUIRE(Usage, options.activations != "int8-asym",
                    "--activations int8-asym runs on the CPU: --device cpu");
@@ -81,7 +105,7 @@ std::unique_ptr<Backend> make_uncancelled_backend(const DeviceOptions& options, 
                    ": cuBLAS takes float activations");
     try {
       const DType compute = float_type == DType::BF16 ? DType::BF16 : DType::F16;
-      return make_cuda_backend({.device = card_index(options),
+      return make_cuda_backend({.device = card_index(options, rank),
                                 .compute_dtype = compute,
                                 .use_cublas = options.gemm == "cublas",
                                 .activations = activations_named(options.activations)});
@@ -93,18 +117,21 @@ std::unique_ptr<Backend> make_uncancelled_backend(const DeviceOptions& options, 
                  shortened(options.device), ": is none of cpu, cuda, cuda:N");
   MINFER_REQUIRE(Usage, options.gemm == "own", "--gemm ", options.gemm,
                  " runs on a card: --device cuda");
-  return make_cpu_backend({.n_threads = thread_count(options),
-                           .isa = {},
-                           .activations = activations_named(options.activations)});
+  return make_cpu_backend(
+      {.n_threads = n_threads, .isa = {}, .activations = activations_named(options.activations)});
 }
 
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
-  check_ranks(options.tp);
-  std::unique_ptr<Backend> backend = make_uncancelled_backend(options, float_type);
-  backend->cancel_by(&interrupt_flag());
-  return backend;
+  const int n_ranks = rank_count(options);
+  std::vector<std::unique_ptr<Backend>> backends;
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    const int n_threads = std::max(1, thread_count(options) / n_ranks);
+    backends.push_back(make_rank_backend(options, float_type, rank, n_threads));
+    backends.back()->cancel_by(&interrupt_flag());
+  }
+  return join_ranks(std::move(backends));
 }
 
 }  // namespace minfer

@@ -22,10 +22,11 @@ void add_device_options(CommandNode& command, DeviceOptions& options);
 // --kv-type, and what its value names; Usage where a card has no such cache.
 void add_kv_type_option(CommandNode& command, std::string& kv_type);
 DType kv_dtype_by_name(const std::string& kv_type, const DeviceOptions& device);
-void check_ranks(int64_t tp);                    // Usage for what this build does not have
 int thread_count(const DeviceOptions& options);  // with 0 resolved
 bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default
-int card_index(const DeviceOptions& options);  // "cuda:3": 3; the first one where none is named
+// The card of a rank: "cuda:3,1" names one for each, "cuda:3" the first of neighbours.
+int card_index(const DeviceOptions& options, int rank = 0);
+int rank_count(const DeviceOptions& options);  // by --tp, or by the cards that --device names
 // float_type: that of the model's weights, BF16 or another one; a card computes in BF16 or F16.
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type = DType::F16);
 

@@ -104,7 +104,7 @@ void run_generate_prompts(const GenerateCommandOptions& options, Context& contex
       .prefill_chunk = options.batch_size,
       .kv_dtype = kv_dtype_by_name(options.kv_type, options.device),
       .n_sequences = n_parallel};
-  SessionMemory memory = session_memory(opened.model.spec, *backend, session_options);
+  SessionMemory memory = session_memory(opened, *backend, session_options);
   memory.context_option = "--ctx-size or --parallel";
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);
   Executor executor(model, *backend, session_options);

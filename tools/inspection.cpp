@@ -9,6 +9,7 @@
 #include "engine/executor.h"
 #include "kernels/base/bytes_text.h"
 #include "models/host_memory.h"
+#include "models/rank_load.h"
 #include "tools/json_text.h"
 
 namespace minfer {
@@ -111,7 +112,7 @@ void check_values(const TensorSource& source, const TensorEntry& entry) {
 
 }  // namespace
 
-Inspection inspect(const TensorSource& source, int64_t ctx) {
+Inspection inspect(const TensorSource& source, int64_t ctx, int n_ranks) {
   Inspection result;
   result.path = source.path;
   result.format = source.format;
@@ -157,6 +158,17 @@ Inspection inspect(const TensorSource& source, int64_t ctx) {
   result.ctx = ctx > 0 ? ctx : spec.trained_seq_len;
   result.kv_bytes = f16_cache_bytes(spec, result.ctx, kHostChunk);
   result.card_kv_bytes = f16_cache_bytes(spec, result.ctx, kCardChunk);
+  if (n_ranks > 1) {
+    OpenedModel opened;
+    opened.source = &source;
+    opened.model.spec = spec;
+    cut_for_ranks(opened, n_ranks);
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      result.ranks.push_back(
+          {.weight_bytes = card_weight_bytes(source, spec, *opened.shards, rank),
+           .kv_bytes = f16_cache_bytes(opened.shards->spec(rank), result.ctx, kCardChunk)});
+    }
+  }
   return result;
 }
 
@@ -187,6 +199,12 @@ std::string to_text(const Inspection& result, const TensorSource& source, bool l
     text += fmt::format("on a card      {} weights + {} cache = {}\n",
                         bytes_text(result.card_weight_bytes), bytes_text(result.card_kv_bytes),
                         bytes_text(result.card_weight_bytes + result.card_kv_bytes));
+    for (size_t rank = 0; rank < result.ranks.size(); ++rank) {
+      const auto [weight_bytes, kv_bytes] = result.ranks[rank];
+      text += fmt::format("card {} of {}    {} weights + {} cache = {}\n", rank,
+                          result.ranks.size(), bytes_text(weight_bytes), bytes_text(kv_bytes),
+                          bytes_text(weight_bytes + kv_bytes));
+    }
   } else {
     text += "not supported  " + result.refusal + '\n';
   }
@@ -255,7 +273,13 @@ std::string to_json(const Inspection& result, const TensorSource& source,
                         {"total_bytes", result.weight_memory_bytes + result.kv_bytes},
                         {"card_weight_bytes", result.card_weight_bytes},
                         {"card_kv_bytes", result.card_kv_bytes},
-                        {"card_total_bytes", result.card_weight_bytes + result.card_kv_bytes}};
+                        {"card_total_bytes", result.card_weight_bytes + result.card_kv_bytes},
+                        {"ranks", Json::array()}};
+    for (const auto& [weight_bytes, kv_bytes] : result.ranks) {
+      object["memory"]["ranks"].push_back({{"card_weight_bytes", weight_bytes},
+                                           {"card_kv_bytes", kv_bytes},
+                                           {"card_total_bytes", weight_bytes + kv_bytes}});
+    }
   } else {
     object["unsupported"] = result.refusal;
   }

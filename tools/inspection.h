@@ -36,10 +36,16 @@ struct Inspection {
   // The KV cache in f16 of one sequence of ctx tokens. A card evaluates a prompt in larger chunks,
   // so that it needs a larger cache if the model has a sliding window.
   int64_t kv_bytes = 0, card_kv_bytes = 0;
+  // The same of each of several cards that share the model.
+  struct Rank {
+    int64_t weight_bytes = 0, kv_bytes = 0;
+  };
+  std::vector<Rank> ranks;  // empty: one card
 };
 
-//   ctx  tokens of context; 0: the trained context
-Inspection inspect(const TensorSource& source, int64_t ctx);
+//   ctx      tokens of context; 0: the trained context
+//   n_ranks  cards that share the model. Throws Usage if it cannot be cut for so many
+Inspection inspect(const TensorSource& source, int64_t ctx, int n_ranks);
 
 std::string to_text(const Inspection& inspection, const TensorSource& source, bool list_tensors);
 

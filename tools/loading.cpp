@@ -14,7 +14,8 @@ OpenedModel open_with_tokenizer(const std::string& path, const std::string& toke
   return opened;
 }
 
-std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, const OpenedModel& opened) {
+std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, OpenedModel& opened) {
+  cut_for_ranks(opened, rank_count(options));
   return make_backend(options, on_card(options) ? float_type_of(*opened.source) : DType::F16);
 }
 

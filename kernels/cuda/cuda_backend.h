@@ -15,6 +15,10 @@ class CudaBackend final : public Backend {
  public:
   explicit CudaBackend(const CudaOptions& options);
 
+  int card() const { return device_.index; }
+  const std::string& card_name() const { return device_.name; }
+  cudaStream_t stream() const { return stream_.get(); }
+
   std::string name() const override;
   DType activation_dtype() const override { return type_; }
   Activations activations() const override {

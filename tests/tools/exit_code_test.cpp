@@ -23,7 +23,7 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"--device", "cuda", "--kv-type", "f32", "x"}), 2, "--kv-type f32 runs");
   expect_failure(minfer({"bench", "-m", model_, "--device", "cuda", "--kv-type", "f32", "-q"}), 2,
                  "--kv-type f32 runs");
-  expect_failure(generate({"--tp", "2", "x"}), 2, "--tp 2");
+  expect_failure(generate({"--tp", "8", "x"}), 2, "--tp 8: this model can be cut for 1 to 4 ranks");
   expect_failure(generate({"--activations", "fp8", "x"}), 2, "float|int8|int8-asym");
   expect_failure(generate({"--device", "cuda", "--activations", "int8-asym", "x"}), 2,
                  "--device cpu");

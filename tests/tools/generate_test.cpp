@@ -23,6 +23,19 @@ TEST_F(Generate, PrintsTheTextAndOneNewline) {
   EXPECT_EQ(generate({"-q", "x"}).err, "");
 }
 
+// Ranks on the CPU, each with its share of the threads, write what one writes.
+TEST_F(Generate, RanksWriteTheSameText) {
+  const std::vector<std::string> on_cpu = {"-q", "--device", "cpu", "-n", "12", "x"};
+  const std::string want = generate(on_cpu).out;
+  for (const char* n_ranks : {"2", "3", "4"}) {
+    std::vector<std::string> args = on_cpu;
+    args.insert(args.begin(), {"--tp", n_ranks});
+    const ProcessResult result = generate(args);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    EXPECT_EQ(result.out, want) << n_ranks;
+  }
+}
+
 TEST_F(Generate, TakesThePromptFromEverywhere) {
   const std::string want = generate({"-q", "a prompt"}).out;
   EXPECT_EQ(generate({"-q", "-p", "a prompt"}).out, want);

@@ -52,6 +52,29 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_NE(text.find(" kB, kept as 4-bit codes, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
+// Heads, elements of the feed-forward network and rows of the output layer are halved; the embedding
+// is on both cards.
+TEST_F(MinferProcess, InspectSaysWhatEachCardNeeds) {
+  const std::string path = (fixtures_dir() / "models/llama-mha-f32").string();
+  const auto memory = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"inspect", path, "--json", "--ctx", "64"};
+    args.insert(args.end(), more.begin(), more.end());
+    const ProcessResult result = minfer(args);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out)["memory"];
+  };
+  const json one = memory({}), two = memory({"--tp", "2"});
+  EXPECT_TRUE(one["ranks"].empty());
+  ASSERT_EQ(two["ranks"].size(), 2);
+  const int64_t whole = one["card_weight_bytes"];
+  for (const json& rank : two["ranks"]) {
+    EXPECT_EQ(rank["card_kv_bytes"].get<int64_t>() * 2, one["card_kv_bytes"]);
+    EXPECT_LT(rank["card_weight_bytes"], whole);
+    EXPECT_GT(rank["card_weight_bytes"].get<int64_t>() * 2, whole);
+  }
+  expect_failure(minfer({"inspect", path, "--tp", "64"}), 2, "can be cut for 1 to");
+}
+
 // With a window in every layer, the cache has room for the window and one prefill pass.
 TEST_F(InspectQuantized, TheCacheOfAWindowDoesNotGrowWithTheContext) {
   json config = json::parse(files_["config.json"]);

@@ -136,6 +136,7 @@ TEST_F(JsonDocument, TokenizeAndInspect) {
   expect_documented("minfer tokenize --json", with_model({"tokenize", "x"}));
   expect_documented("minfer tokenize --decode --json", with_model({"tokenize", "--decode", "68"}));
   expect_documented("minfer inspect --json", with_model({"inspect"}));
+  expect_documented("minfer inspect --json", with_model({"inspect", "--tp", "2"}));
   expect_documented("minfer inspect --json", with_model({"inspect", "--check"}));
 }
 

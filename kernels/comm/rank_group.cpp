@@ -1,0 +1,130 @@
+#include "kernels/comm/rank_group.h"
+
+#include "kernels/base/cancelled.h"
+#include "kernels/comm/thread_comm.h"
+
+namespace minfer {
+namespace {
+
+// Rethrows an error with the rank's name; one of the first rank is the caller's own.
+[[noreturn]] void rethrow(const std::exception_ptr& error, int rank) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const Error& e) {
+    throw rank == 0 ? e : e.in(cat("rank ", rank));
+  }
+}
+
+bool is_consequence(const std::exception_ptr& error) {
+  try {
+    std::rethrow_exception(error);
+  } catch (const PeerStopped&) {
+    return true;
+  } catch (...) {
+    return false;
+  }
+}
+
+}  // namespace
+
+RankGroup::RankGroup(Backend& first, std::vector<std::unique_ptr<Backend>> others,
+                     std::unique_ptr<RankLinks> links)
+    : first_(first),
+      others_(std::move(others)),
+      links_(std::move(links)),
+      errors_(static_cast<size_t>(n_ranks())) {
+  for (int rank = 0; rank < n_ranks(); ++rank) backend(rank).connect(&links_->communicator(rank));
+  links_->bind_thread(0);
+  for (int rank = 1; rank < n_ranks(); ++rank)
+    threads_.emplace_back([this, rank] { worker(rank); });
+}
+
+RankGroup::~RankGroup() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_over_ = true;
+  }
+  changed_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+void RankGroup::run(const std::function<void(int rank)>& f) {
+  {
+    const std::lock_guard lock(mutex_);
+    MINFER_CHECK(n_running_ == 0, "a run of ranks inside another");
+    function_ = &f;
+    n_running_ = n_ranks() - 1;
+    ++generation_;
+  }
+  changed_.notify_all();
+  call(0);
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [&] { return n_running_ == 0; });
+  }
+  int failed = -1;
+  bool any = false;
+  for (int rank = 0; rank < n_ranks(); ++rank) {
+    const std::exception_ptr& error = errors_[static_cast<size_t>(rank)];
+    any = any || error;
+    if (failed < 0 && error && !is_consequence(error)) failed = rank;
+  }
+  if (!any) return;
+  links_->reset();
+  MINFER_CHECK(failed >= 0, "ranks stopped without an error");
+  const std::exception_ptr error = errors_[static_cast<size_t>(failed)];
+  std::fill(errors_.begin(), errors_.end(), nullptr);
+  rethrow(error, failed);
+}
+
+void RankGroup::check() const {
+  for (int rank = 0; rank < n_ranks(); ++rank) links_->communicator(rank).check();
+}
+
+void RankGroup::call(int rank) {
+  try {
+    (*function_)(rank);
+  } catch (...) {
+    errors_[static_cast<size_t>(rank)] = std::current_exception();
+    links_->stop();
+  }
+}
+
+void RankGroup::worker(int rank) {
+  links_->bind_thread(rank);
+  uint64_t seen = 0;
+  for (;;) {
+    {
+      std::unique_lock lock(mutex_);
+      changed_.wait(lock, [&] { return is_over_ || generation_ != seen; });
+      if (is_over_) return;
+      seen = generation_;
+    }
+    call(rank);
+    {
+      const std::lock_guard lock(mutex_);
+      --n_running_;
+    }
+    changed_.notify_all();
+  }
+}
+
+std::unique_ptr<Backend> join_ranks(std::vector<std::unique_ptr<Backend>> backends) {
+  MINFER_CHECK(!backends.empty(), "no ranks");
+  std::unique_ptr<Backend> first = std::move(backends.front());
+  backends.erase(backends.begin());
+  if (backends.empty()) return first;
+  Backend& leader = *first;
+  std::vector<Backend*> all = {&leader};
+  for (const auto& backend : backends) all.push_back(backend.get());
+  std::unique_ptr<RankLinks> links;
+  if (leader.free_device_bytes()) {
+    links = make_card_links(all);
+  } else {
+    links = std::make_unique<ThreadRanks>(static_cast<int>(all.size()));
+  }
+  leader.lead(std::make_shared<RankGroup>(leader, std::move(backends), std::move(links)));
+  return first;
+}
+
+}  // namespace minfer

@@ -1,0 +1,143 @@
+#include <random>
+
+#include "kernels/comm/ring.h"
+#include "tests/engine/cuda_models.h"
+#include "tests/support/card_ranks.h"
+#include "tests/support/fixture_models.h"
+#include "tests/support/tensors.h"
+
+namespace minfer::test {
+namespace {
+
+// Sums of small integers are exact in any order; those of normal numbers have the documented one.
+class CudaRanks : public testing::TestWithParam<int> {};
+
+TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
+  MINFER_NEEDS_CARD();
+  const int n_ranks = GetParam();
+  const auto backend = card_ranks(n_ranks);
+  RankGroup& group = *backend->ranks();
+  std::mt19937_64 random(5);
+  for (const int64_t n : {1, 2, 7, 64, 4096, 131071, 131072, 131076, 131078, 1 << 20, 5'000'004}) {
+    SCOPED_TRACE(n);
+    std::vector<HostTensor> inputs, outputs(static_cast<size_t>(n_ranks));
+    for (int rank = 0; rank < n_ranks; ++rank) inputs.push_back(random_normal(random(), {1, n}));
+    group.run([&](int rank) {
+      const Backend& own = group.backend(rank);
+      const DeviceTensor x = group.backend(rank).upload(inputs[size_t(rank)]);
+      own.communicator()->all_reduce(x);
+      outputs[size_t(rank)] = HostTensor(DType::F32, {1, n});
+      group.backend(rank).download_into(outputs[size_t(rank)], x);
+    });
+    group.check();
+    const bool is_ring = n > 131072 && n % 4 == 0;
+    int64_t n_wrong = 0;
+    for (int64_t i = 0; i < n; ++i) {
+      int first = 0;
+      while (is_ring && chunk_begin(n / 4, n_ranks, first + 1) <= i / 4) ++first;
+      float sum = is_ring ? inputs[size_t(first)].at(i) : 0.0f + inputs[0].at(i);
+      for (int k = 1; k < n_ranks; ++k) sum += inputs[size_t((first + k) % n_ranks)].at(i);
+      for (const HostTensor& output : outputs) n_wrong += output.at(i) != sum;
+    }
+    EXPECT_EQ(n_wrong, 0);
+  }
+}
+
+TEST_P(CudaRanks, GatherColumns) {
+  MINFER_NEEDS_CARD();
+  const int n_ranks = GetParam();
+  const auto backend = card_ranks(n_ranks);
+  RankGroup& group = *backend->ranks();
+  for (const int64_t n_rows : {1, 3, 64}) {
+    const int64_t n = 1003;
+    const HostTensor whole = random_normal(3, {n_rows, n});
+    std::vector<HostTensor> outputs(static_cast<size_t>(n_ranks));
+    group.run([&](int rank) {
+      Backend& own = group.backend(rank);
+      const int64_t begin = chunk_begin(n, n_ranks, rank);
+      const int64_t width = chunk_begin(n, n_ranks, rank + 1) - begin;
+      HostTensor part(DType::F32, {n_rows, width});
+      for (int64_t i = 0; i < n_rows * width; ++i) {
+        part.as<float>()[i] = whole.at(i / width * n + begin + i % width);
+      }
+      const DeviceTensor on_card = own.upload(part),
+                         out = own.upload(random_normal(1, {n_rows, n}));
+      for (int again = 0; again < 5; ++again) own.communicator()->all_gather(out, on_card, begin);
+      outputs[size_t(rank)] = HostTensor(DType::F32, {n_rows, n});
+      own.download_into(outputs[size_t(rank)], out);
+    });
+    group.check();
+    for (const HostTensor& output : outputs) {
+      for (int64_t i = 0; i < n_rows * n; ++i) ASSERT_EQ(output.at(i), whole.at(i)) << i;
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ranks, CudaRanks, testing::Values(2, 3, 4));
+
+// Whole models run on as many ranks as there are cards: two backends on one card must not launch at
+// the same time.
+#define MINFER_NEEDS_TWO_CARDS() \
+  if (n_cuda_devices() < 2) GTEST_SKIP() << "needs two CUDA cards"
+
+std::vector<std::string> models_for_ranks() {
+  return n_cuda_devices() > 1 ? fixture_models() : std::vector<std::string>{"none"};
+}
+
+class CudaRankLogits : public testing::TestWithParam<std::string> {};
+
+TEST_P(CudaRankLogits, AgreeWithTransformers) {
+  MINFER_NEEDS_TWO_CARDS();
+  const FixtureModel fixture = fixture_model(GetParam());
+  const auto error_on = [&](Backend& backend) {
+    const Model model = load_model(fixture.path, backend);
+    Session session(model, backend, {});
+    return relative_error(session.eval_all(fixture.ids), fixture.logits);
+  };
+  HalfBackend plain(DType::F16);
+  const double most = kMostOfPlain * error_on(plain);
+  for (int n_ranks = 2; n_ranks <= std::min(n_cuda_devices(), 8); n_ranks *= 2) {
+    const auto backend = card_ranks(n_ranks);
+    try {
+      const double error = error_on(*backend);
+      RecordProperty(cat("error_", n_ranks), cat(error));
+      EXPECT_LE(error, most) << n_ranks;
+    } catch (const Error& error) {
+      EXPECT_EQ(error.kind(), ErrorKind::Usage) << error.what();  // it cannot be cut so
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, CudaRankLogits, testing::ValuesIn(models_for_ranks()),
+                         fixture_test_name);
+
+// The demonstration model on two cards: each run writes the same text, and its logits are those of
+// one card up to the rounding of BF16.
+TEST(CudaRanksText, RepeatsAndIsNearThatOfOneCard) {
+  MINFER_NEEDS_TWO_CARDS();
+  const auto path = fixtures_dir() / "../../models/demo";
+  const auto one = make_cuda_backend({.compute_dtype = DType::BF16});
+  const auto two = card_ranks(2, DType::BF16);
+  const Model model = load_model(path.string(), *two), whole = load_model(path.string(), *one);
+  const std::vector<TokenId> prompt =
+      model.tokenizer->encode("The old man went to the sea", {.add_bos = true});
+  GenerateOptions options;
+  options.n_predict = 40;
+  options.n_logprobs = 1;  // tokens are chosen on the host
+  std::vector<TokenId> text;
+  for (int again = 0; again < 3; ++again) {
+    Session session(model, *two, {.max_seq_len = 256});
+    const GenerateResult result = generate(session, prompt, options, nullptr);
+    if (text.empty()) text = result.tokens;
+    EXPECT_EQ(result.tokens, text);
+  }
+  std::vector<TokenId> all = prompt;
+  all.insert(all.end(), text.begin(), text.end());
+  const std::vector<float> of_one = all_logits(whole, *one, all, {.max_seq_len = 256});
+  const std::vector<double> reference(of_one.begin(), of_one.end());
+  // A logit is rounded once a layer on either side; 8 layers of 2^-9, and as much again for sums.
+  EXPECT_LE(relative_error(all_logits(model, *two, all, {.max_seq_len = 256}), reference), 0.03);
+}
+
+}  // namespace
+}  // namespace minfer::test
