@@ -52,8 +52,8 @@ TEST_F(InspectQuantized, SaysWhatIsPacked) {
   EXPECT_NE(text.find(" kB, kept as 4-bit codes, groups of 32, f16 scales\n"), text.npos) << text;
 }
 
-// Heads, elements of the feed-forward network and rows of the output layer are halved; the embedding
-// is on both cards.
+// Heads, elements of the feed-forward network and rows of the output layer are halved; the
+// embedding is on both cards.
 TEST_F(MinferProcess, InspectSaysWhatEachCardNeeds) {
   const std::string path = (fixtures_dir() / "models/llama-mha-f32").string();
   const auto memory = [&](const std::vector<std::string>& more) {
