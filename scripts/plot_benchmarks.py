@@ -59,10 +59,50 @@ def decode(path):
     figure.savefig(path, transparent=True, metadata={"Date": None})
 
 
+def fitted(samples, latencies, transfers):
+    """Alpha (us) and beta (bytes/us) of latencies * alpha + transfers * bytes / beta, by relative squares."""
+    sums = [0.0] * 5
+    for size, time in samples:
+        x, y = latencies / time, transfers * size / time
+        for i, value in enumerate((x * x, x * y, y * y, x, y)):
+            sums[i] += value
+    xx, xy, yy, xt, yt = sums
+    determinant = xx * yy - xy * xy
+    return (xt * yy - yt * xy) / determinant, determinant / (xx * yt - xy * xt)
+
+
+def all_reduce(path):
+    """Time of an all-reduce between two cards over its size, with the alpha-beta model fitted to each algorithm."""
+    samples = [(float(row["bytes"]), float(row["us"])) for row in rows_of("cuda_all_reduce.csv")]
+    figure, axes = plt.subplots(figsize=(7.2, 3.2))
+    one_shot, ring = [s for s in samples if s[0] <= 2**19], [s for s in samples if s[0] > 2**19]
+    for name, of_kind, latencies, colour in (("one-shot", one_shot, 1, "#2f81f7"), ("ring", ring, 2, "#d18616")):
+        alpha, beta = fitted(of_kind, latencies, 1)
+        axes.plot(*zip(*of_kind), "o", color=colour, markersize=4)
+        axes.plot([s[0] for s in of_kind], [latencies * alpha + s[0] / beta for s in of_kind], color=colour,
+                  label=f"{name}: {latencies} x {alpha:.1f} us + bytes / {beta / 1000:.0f} GB/s")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    axes.set_xticks([2**i for i in range(13, 29, 3)], ["8 KB", "64 KB", "512 KB", "4 MB", "32 MB", "256 MB"])
+    axes.set_ylabel("us")
+    axes.set_xlabel("F32 sums between two H100: measured (dots), fitted (lines)")
+    axes.legend(frameon=False, labelcolor=GREY)
+    axes.tick_params(colors=GREY, which="both")
+    axes.xaxis.label.set_color(GREY)
+    axes.yaxis.label.set_color(GREY)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    figure.tight_layout()
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
 def main():
     pictures = ROOT / "docs/pictures"
     pictures.mkdir(exist_ok=True)
     decode(pictures / "decode.svg")
+    all_reduce(pictures / "all_reduce.svg")
 
 
 if __name__ == "__main__":

@@ -400,7 +400,8 @@ void add_bench_command(CommandNode& root, Context& context) {
                        "  minfer bench -m model.gguf -p 128,512 -d 0,1024 -o json\n"
                        "  minfer bench -m model -m model-int4-g64\n"
                        "  minfer bench limits\n"
-                       "  minfer bench kernels --filter gemm",
+                       "  minfer bench kernels --filter gemm\n"
+                       "  minfer bench allreduce --tp 2",
                        [options, &context] { run_bench(*options, context); });
   command.add_repeatable("-m,--model", options->model_paths, "MODEL",
                          "Directory, .gguf, llama2.c .bin, or smollm2; repeatable");
@@ -428,6 +429,8 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_command("limits", "Bandwidth and arithmetic that the machine has",
                       "  minfer bench limits --json",
                       [options, &context] { run_limits(*options, context); });
+  add_bench_all_reduce_command(command, {options, &options->device},
+                               {options, &options->repetitions}, context);
   command
       .add_command("kernels", "Each kernel at the shapes of Llama-2-7B, beside the limits",
                    "  minfer bench kernels --filter 'gemv.* 1 x' --json",

@@ -1,6 +1,7 @@
 #pragma once
 
 #include "tools/command_line.h"
+#include "tools/device.h"
 #include "tools/log.h"
 #include "tools/output.h"
 #include "tools/progress.h"
@@ -23,6 +24,9 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context);
 void add_eval_score_command(CommandNode& eval, Context& context);
 void add_quantize_command(CommandNode& root, Context& context);
 void add_bench_command(CommandNode& root, Context& context);
+// With the options --device, --tp and -r of `bench`.
+void add_bench_all_reduce_command(CommandNode& bench, std::shared_ptr<const DeviceOptions> device,
+                                  std::shared_ptr<const int64_t> repetitions, Context& context);
 void add_completions_command(CommandNode& root, Context& context);
 void add_man_command(CommandNode& root, Context& context);
 

@@ -4,6 +4,9 @@
 
 namespace minfer {
 
+// Algorithms of an all-reduce. What each does: kernels/comm/all_reduce_cost.h.
+enum class AllReduceKind { Ring, Tree, OneShot, TwoShot, TwoLevel };
+
 // One rank's connection to the others that share a model with it (tensor parallelism). All ranks
 // call the same operations in the same order, with the same shapes except where said otherwise.
 // Every operation throws PeerStopped if another rank has stopped, and Error (Peer) if one does not
@@ -20,6 +23,8 @@ class Communicator {
   // other rows.
   //   x  F32, F16 or BF16, in the memory of the rank's backend; sums of each step are rounded to it
   virtual void all_reduce(Tensor x) = 0;
+  // The same by one algorithm; false if these ranks do not have it, for this x at least.
+  virtual bool all_reduce_by(AllReduceKind kind, Tensor x) = 0;
 
   // Each rank has some columns of a matrix: `part` [n_rows, n_of_rank] are those from column
   // `begin` on. Writes the parts of all ranks to `out` [n_rows, n], which no rank's part overlaps.

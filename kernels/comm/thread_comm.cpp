@@ -50,6 +50,12 @@ class ThreadRanks::Rank final : public Communicator {
     group_.wait_for((rank_ + 1) % n, ticks_);
   }
 
+  bool all_reduce_by(AllReduceKind kind, Tensor x) override {
+    if (kind != AllReduceKind::Ring) return false;
+    all_reduce(x);
+    return true;
+  }
+
   void all_gather(Tensor out, Tensor part, int64_t begin) override {
     shared_ = part;
     begin_ = begin;

@@ -65,6 +65,27 @@ TEST_F(Commands, InspectSaysWhatIsThere) {
   EXPECT_NE(text.out.find("  bos          1 <s> (tiny.gguf)\n"), std::string::npos) << text.out;
 }
 
+TEST_F(Commands, BenchMeasuresAndPredictsAllReduces) {
+  const ProcessResult result =
+      minfer({"bench", "allreduce", "--device", "cpu", "--tp", "3", "-r", "2", "--max-bytes",
+              "65536", "--simulate", "4,64", "--alpha", "2", "--beta", "300", "-q", "--json"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const json object = json::parse(result.out);
+  EXPECT_EQ(object["ranks"], 3);
+  EXPECT_EQ(object["results"].size(), 7);  // 1 KB to 64 KB
+  for (const json& row : object["results"]) EXPECT_GT(row["us"], 0);
+  EXPECT_EQ(object["fits"][0]["algorithm"], "ring");
+  // A ring of 4: six steps of 2 us and a quarter of the bytes at 300 GB/s.
+  const json& first = object["simulated"][0];
+  EXPECT_EQ(first["algorithm"], "ring");
+  EXPECT_NEAR(first["predicted_us"].get<double>(), 6 * (2 + 256 / 300e3), 1e-6);
+  EXPECT_NEAR(first["simulated_us"].get<double>(), first["predicted_us"].get<double>(), 0.1);
+  expect_failure(minfer({"bench", "allreduce", "--device", "cpu", "-q"}), 2, "--tp N");
+  const ProcessResult alone = minfer({"bench", "allreduce", "--simulate", "4096", "-q"});
+  EXPECT_EQ(alone.exit_code, 0) << alone.err;
+  EXPECT_NE(alone.out.find("ring slower than two-level"), std::string::npos) << alone.out;
+}
+
 TEST_F(Commands, BenchMeasuresEachTest) {
   const ProcessResult result = minfer(
       {"bench", "-m", model_, "-q", "-p", "4,8", "-n", "3", "-d", "0,5", "-r", "2", "--json"});

@@ -174,6 +174,9 @@ TEST_F(JsonDocument, Bench) {
   std::erase_if(limits.all, [](const auto& name) { return name.starts_with("results"); });
   std::erase_if(limits.always, [](const auto& name) { return name.starts_with("results"); });
   expect_documented(output({"bench", "limits", "--json", "-q", "--device", "cpu"}), limits);
+  expect_documented("minfer bench allreduce --json",
+                    {"bench", "allreduce", "--json", "-q", "--device", "cpu", "--tp", "2", "-r",
+                     "1", "--max-bytes", "4096", "--simulate", "8,16"});
   kernels.all.insert(limits.all.begin(), limits.all.end());
   kernels.always.insert(limits.always.begin(), limits.always.end());
   expect_documented(

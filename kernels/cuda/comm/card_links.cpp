@@ -79,15 +79,27 @@ class CardLinks final : public RankLinks {
     int n_ranks() const override { return ranks_.n_ranks; }
 
     void all_reduce(Tensor x) override {
+      const bool is_small = x.n_elements() <= kMostOneShot;
+      if (!is_small && all_reduce_by(AllReduceKind::Ring, x)) return;
+      all_reduce_by(AllReduceKind::OneShot, x);
+    }
+
+    bool all_reduce_by(AllReduceKind kind, Tensor x) override {
       MINFER_CHECK(x.dtype == DType::F32, "all_reduce of ", x.dtype, " on a card");
       const int64_t n = x.n_elements();
       auto* const data = x.as<float>();
+      const bool is_ring = kind == AllReduceKind::Ring && n % 4 == 0;
+      if (!is_ring && kind != AllReduceKind::OneShot) return false;
       links_.meeting_.barrier(rank());
-      if (n > kMostOneShot && n % 4 == 0) return ring_all_reduce(stream(), ranks_, data, n);
+      if (is_ring) {
+        ring_all_reduce(stream(), ranks_, data, n);
+        return true;
+      }
       for (int64_t i = 0; i < n; i += kMostOneShot) {
         one_shot_all_reduce(stream(), ranks_, data + i, int(std::min(kMostOneShot, n - i)),
                             ++one_shots_);
       }
+      return true;
     }
 
     void all_gather(Tensor out, Tensor part, int64_t begin) override {

@@ -1,0 +1,197 @@
+#include "kernels/comm/all_reduce_cost.h"
+
+#include <algorithm>
+#include <bit>
+#include <cmath>
+#include <vector>
+
+#include "kernels/comm/ring.h"
+
+namespace minfer {
+namespace {
+
+int levels_of(int n_ranks) { return std::bit_width(unsigned(n_ranks) - 1); }
+
+bool is_one_host(const RankTopology& r) { return r.n_ranks <= r.ranks_per_host; }
+
+// A ring through all ranks. A chunk makes 2 (n - 1) hops, two less than twice round; and a link
+// between hosts has to carry as many chunks one after the other.
+double ring_seconds(const RankTopology& r, double bytes) {
+  const int n_hops = ring_steps(r.n_ranks);
+  const double chunk = bytes / r.n_ranks;
+  if (is_one_host(r)) return n_hops * r.inside.seconds(chunk);
+  const int hosts = (r.n_ranks + r.ranks_per_host - 1) / r.ranks_per_host;
+  const int n_between = std::min(2 * hosts, n_hops);
+  const double along =
+      n_between * r.between.seconds(chunk) + (n_hops - n_between) * r.inside.seconds(chunk);
+  return std::max(along, n_hops * r.between.seconds(chunk));
+}
+
+// Rounds of messages. In each, every rank sends its messages one after the other, and can go on
+// with what came to it in the rounds before.
+class Simulation {
+ public:
+  explicit Simulation(const RankTopology& ranks)
+      : ranks_(ranks), ready_(size_t(ranks.n_ranks)), next_(ready_) {}
+
+  void send(int from, int to, double bytes) {
+    double& free = ready_[size_t(from)];
+    const bool is_inside = from / ranks_.ranks_per_host == to / ranks_.ranks_per_host;
+    const LinkCost& link = ranks_.link(from, to);
+    const double arrived = free + link.seconds(bytes);
+    free = is_inside ? free + bytes / link.beta : arrived;
+    next_[size_t(to)] = std::max(next_[size_t(to)], arrived);
+  }
+  void end_round() {
+    for (size_t i = 0; i < ready_.size(); ++i) {
+      next_[i] = std::max(next_[i], ready_[i]);
+    }
+    ready_ = next_;
+  }
+  double seconds() const { return *std::ranges::max_element(ready_); }
+
+ private:
+  const RankTopology& ranks_;
+  std::vector<double> ready_, next_;
+};
+
+// n_steps steps of a ring among the ranks that first + i * stride are, i < n.
+void ring_steps_of(Simulation& s, int first, int stride, int n, int step, double bytes) {
+  const double chunk = bytes / n;
+  for (int i = 0; i < n; ++i) {
+    static_cast<void>(ring_step(n, i, step));  // every rank sends one chunk in each step
+    s.send(first + i * stride, first + (i + 1) % n * stride, chunk);
+  }
+}
+
+}  // namespace
+
+std::string_view name_of(AllReduceKind kind) {
+  constexpr std::string_view kNames[] = {"ring", "tree", "one-shot", "two-shot", "two-level"};
+  return kNames[size_t(kind)];
+}
+
+bool applies(AllReduceKind kind, const RankTopology& ranks) {
+  return kind != AllReduceKind::TwoLevel ||
+         (!is_one_host(ranks) && ranks.n_ranks % ranks.ranks_per_host == 0);
+}
+
+double predicted_seconds(AllReduceKind kind, const RankTopology& r, double bytes) {
+  const int n = r.n_ranks;
+  if (n <= 1) return 0;
+  const double others_here = std::min(n, r.ranks_per_host) - 1, others_away = n - 1 - others_here;
+  // What a rank sends to each other one.
+  const auto to_all = [&](double each) {
+    const double here = others_here * each / r.inside.beta;
+    return is_one_host(r) ? here + r.inside.alpha : here + others_away * r.between.seconds(each);
+  };
+  switch (kind) {
+    case AllReduceKind::Ring:
+      return ring_seconds(r, bytes);
+    case AllReduceKind::Tree: {
+      double seconds = 0;
+      for (int level = 0; level < levels_of(n); ++level) {
+        seconds += 2 * r.link(0, 1 << level).seconds(bytes);
+      }
+      return seconds;
+    }
+    case AllReduceKind::OneShot:
+      return to_all(bytes);
+    case AllReduceKind::TwoShot:
+      return 2 * to_all(bytes / n);
+    case AllReduceKind::TwoLevel: {
+      const int g = r.ranks_per_host, hosts = n / g;
+      return ring_steps(g) * r.inside.seconds(bytes / g) +
+             ring_steps(hosts) * r.between.seconds(bytes / g / hosts);
+    }
+  }
+  return 0;
+}
+
+double simulated_seconds(AllReduceKind kind, const RankTopology& r, double bytes) {
+  const int n = r.n_ranks;
+  if (n <= 1) return 0;
+  Simulation s(r);
+  const auto to_all = [&](double each) {
+    for (int d = 1; d < n; ++d) {
+      for (int rank = 0; rank < n; ++rank) s.send(rank, (rank + d) % n, each);
+    }
+    s.end_round();
+  };
+  switch (kind) {
+    case AllReduceKind::Ring:
+      for (int step = 0; step < ring_steps(n); ++step) {
+        ring_steps_of(s, 0, 1, n, step, bytes);
+        s.end_round();
+      }
+      break;
+    case AllReduceKind::Tree:
+      for (int level = 0; level < levels_of(n); ++level) {  // to rank 0
+        const int d = 1 << level;
+        for (int rank = d; rank < n; rank += 2 * d) s.send(rank, rank - d, bytes);
+        s.end_round();
+      }
+      for (int level = levels_of(n) - 1; level >= 0; --level) {  // and back
+        const int d = 1 << level;
+        for (int rank = d; rank < n; rank += 2 * d) s.send(rank - d, rank, bytes);
+        s.end_round();
+      }
+      break;
+    case AllReduceKind::OneShot:
+      to_all(bytes);
+      break;
+    case AllReduceKind::TwoShot:
+      to_all(bytes / n);
+      to_all(bytes / n);
+      break;
+    case AllReduceKind::TwoLevel: {
+      const int g = r.ranks_per_host, hosts = n / g;
+      const auto inside = [&](int first_step, int n_steps) {
+        for (int step = first_step; step < first_step + n_steps; ++step) {
+          for (int host = 0; host < hosts; ++host) ring_steps_of(s, host * g, 1, g, step, bytes);
+          s.end_round();
+        }
+      };
+      inside(0, g - 1);
+      for (int step = 0; step < ring_steps(hosts); ++step) {
+        for (int i = 0; i < g; ++i) ring_steps_of(s, i, g, hosts, step, bytes / g);
+        s.end_round();
+      }
+      inside(g - 1, g - 1);
+      break;
+    }
+  }
+  return s.seconds();
+}
+
+LinkFit fit_link(AllReduceKind kind, int n_ranks, std::span<const AllReduceSample> samples) {
+  // seconds = a alpha + b bytes / beta, with a and b of the formula; weights 1 / seconds².
+  const auto part = [&](double alpha, double inverse_beta) {
+    RankTopology r{.n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = {}, .between = {}};
+    r.inside = {alpha, inverse_beta > 0 ? 1 / inverse_beta : INFINITY};
+    return predicted_seconds(kind, r, 1);
+  };
+  const double a = part(1, 0), b = part(0, 1);
+  double xx = 0, xy = 0, yy = 0, xt = 0, yt = 0;  // x = a / t, y = b bytes / t, and 1 wanted
+  for (const auto& [bytes, seconds] : samples) {
+    const double x = a / seconds, y = b * bytes / seconds;
+    xx += x * x;
+    xy += x * y;
+    yy += y * y;
+    xt += x;
+    yt += y;
+  }
+  const double determinant = xx * yy - xy * xy;
+  LinkFit fit;
+  fit.link.alpha = std::max(0.0, (xt * yy - yt * xy) / determinant);
+  fit.link.beta = determinant / (xx * yt - xy * xt);
+  const RankTopology r{
+      .n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = fit.link, .between = {}};
+  for (const auto& [bytes, seconds] : samples) {
+    const double difference = predicted_seconds(kind, r, bytes) / seconds - 1;
+    fit.worst = std::max(fit.worst, std::abs(difference));
+  }
+  return fit;
+}
+
+}  // namespace minfer
