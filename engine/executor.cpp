@@ -60,6 +60,11 @@ int64_t logit_rows(const SessionOptions& o, const Backend& backend) {
   return std::min({o.n_sequences, backend.preferred_decode_rows(), o.prefill_chunk});
 }
 
+// The largest tensor that ranks exchange: addends of the residual stream, or their logits.
+int64_t rank_elements(const ModelSpec& spec, int64_t n_rows, int64_t n_logit_rows) {
+  return std::max(checked_mul(n_rows, spec.dim), checked_mul(n_logit_rows, spec.n_output_rows()));
+}
+
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
   const int64_t of_one = pages_of_sequence(spec, o.max_seq_len, o.prefill_chunk);
   const int64_t of_all = checked_mul(o.n_sequences, of_one);
@@ -106,10 +111,8 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
     activation_bytes =
         checked_add(activation_bytes, bytes_of(DType::F32, {n_logit_rows, spec.vocab_size}));
   }
-  const int64_t most_rank_elements = std::max(checked_mul(o.prefill_chunk, spec.dim),
-                                              checked_mul(n_logit_rows, spec.n_output_rows()));
-  activation_bytes =
-      checked_add(activation_bytes, backend.ranks_workspace_bytes(most_rank_elements));
+  activation_bytes = checked_add(activation_bytes, backend.ranks_workspace_bytes(rank_elements(
+                                                       spec, o.prefill_chunk, n_logit_rows)));
   const int64_t n_pages = cache_pages(o, spec);
   int64_t workspace_bytes = 0, ffn_bytes = 0;  // one for all layers
   for (const LayerSpec& layer : spec.layers) {
@@ -203,7 +206,9 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
     r.forward.kv = make_kv_cache(*r.backend, spec, options_.kv_dtype, n_pages_);
     r.forward.scratch = make_scratch(*r.backend, spec, options_.prefill_chunk);
     r.forward.rope_tables = make_rope_tables(*r.backend, spec, options_.max_seq_len);
-    if (const int64_t n = logit_rows(options_, *r.backend); n > 1) r.logits_buffer(n);
+    const int64_t n_logit_rows = logit_rows(options_, *r.backend);
+    if (n_logit_rows > 1) r.logits_buffer(n_logit_rows);
+    r.backend->reserve_for_ranks(rank_elements(spec, options_.prefill_chunk, n_logit_rows));
   });
 }
 
@@ -264,7 +269,9 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
     }
     if (r.model == &model_) logits = out;
   });
-  if (const int64_t index = logits ? backend_.first_non_finite(logits) : -1; index >= 0) {
+  const int64_t found = logits ? backend_.first_non_finite(logits) : -1;
+  check_ranks();
+  if (const int64_t index = found; index >= 0) {
     int64_t row = index / model_.spec.vocab_size;  // of the part in which it lies
     auto part = parts.begin();
     for (; row >= part->n_logits; ++part) row -= part->n_logits;
@@ -292,6 +299,7 @@ Tensor Executor::logits_of_last(Sequence& sequence, std::span<const TokenId> tok
     if (r.model == &model_) logits = out;
   });
   const int64_t index = backend_.first_non_finite(logits);
+  check_ranks();
   if (index >= 0) {
     throw_non_finite(sequence, tokens, n_tokens - n_logits + index / model_.spec.vocab_size);
   }
@@ -311,6 +319,7 @@ void Executor::fill_cache(Sequence& sequence, std::span<const TokenId> tokens) {
     if (r.model == &model_) x = of_rank;
   });
   const int64_t index = backend_.first_non_finite(x);
+  check_ranks();
   if (index >= 0) throw_non_finite(sequence, tokens, index / model_.spec.dim);
   sequence.advance(n_tokens);
 }
@@ -344,8 +353,12 @@ std::span<const float> Executor::fetch(Tensor logits) {
     state_->host = HostTensor(DType::F32, {n});
   const Tensor values = state_->host.view().rows(0, n);
   backend_.download_into(values, logits.reshaped({n}));
-  if (backend_.ranks() != nullptr) backend_.ranks()->check();
+  check_ranks();
   return {values.as<const float>(), static_cast<size_t>(n)};
+}
+
+void Executor::check_ranks() const {
+  if (backend_.ranks() != nullptr) backend_.ranks()->check();
 }
 
 DecodePlan* Executor::decode_plan() {

@@ -94,6 +94,9 @@ class Executor {
     }
   }
 
+  // Throws Peer if a rank has waited for another in vain: what was read of the pass is of no use.
+  void check_ranks() const;
+
   // The fused step, or null where the backend has none; made when first asked for.
   DecodePlan* decode_plan();
   // Evaluates the next token of each sequence, by a fused step where the backend has one. Returns

@@ -36,6 +36,7 @@ std::span<const double> Session::score_texts(std::span<const Text> texts,
 std::span<const double> Session::nll_of(Tensor logits, std::span<const TokenId> targets) {
   nll_.resize(targets.size());
   if (!targets.empty()) executor_.backend().negative_log_likelihoods(nll_, logits, targets);
+  executor_.check_ranks();
   return nll_;
 }
 

@@ -106,6 +106,10 @@ void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t beg
   communicator_->all_gather(out, part, begin);
 }
 
+std::string Backend::name_of_ranks() const {
+  return n_ranks() == 1 ? name() : cat(n_ranks(), " x ", name());
+}
+
 int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
 
 int64_t Backend::ranks_workspace_bytes(int64_t n_elements) const {

@@ -201,6 +201,7 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::string name() const = 0;  // "cpu avx512, 2 threads": for people
+  std::string name_of_ranks() const;     // "2 x cpu avx512, 1 thread"
   virtual DType activation_dtype() const = 0;
   virtual Activations activations() const { return Activations::Float; }  // as it was created
   // Free memory of the card; none if the backend uses the host's memory.
@@ -342,7 +343,7 @@ class Backend {
   virtual void synchronize() = 0;  // returns when all work is done
 
   // ---- ranks that share a model (tensor parallelism) ------------------------------------------
-  // The connection to the other ranks, which outlives the backend; null: there are none.
+  // The connection to the other ranks, valid for every operation; null: there are none.
   void connect(Communicator* communicator) { communicator_ = communicator; }
   // The ranks of this process, which the backend of the first one keeps; null: there is but one.
   void lead(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
@@ -351,6 +352,10 @@ class Backend {
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
   int64_t ranks_workspace_bytes(int64_t n_elements) const;
+  // Allocates it, so that no pass has to.
+  void reserve_for_ranks(int64_t n_elements) {
+    if (communicator_ != nullptr) rank_scratch({1, n_elements});
+  }
 
  private:
   Tensor rank_scratch(const Shape& shape);

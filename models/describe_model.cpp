@@ -15,9 +15,8 @@ std::string short_count(int64_t n) {
   return cat(std::round(value / 1e8) / 10, "B");
 }
 
-}  // namespace
-
-void describe_model(Model& model) {
+// Bytes of the weights that one rank reads for a token.
+int64_t bytes_per_token(const Model& model) {
   const Weights& weights = model.weights;
   int64_t n_bytes = 0;
   for_each_weight(model.spec, [&](const WeightInfo& weight) {
@@ -31,7 +30,14 @@ void describe_model(Model& model) {
     if (is_looked_up) n_bytes += matrix.n_bytes / matrix.out_dim;
     if (!weight.is_table) n_bytes += matrix.n_bytes;
   });
-  model.bytes_per_token = n_bytes;
+  return n_bytes;
+}
+
+}  // namespace
+
+void describe_model(Model& model) {
+  model.bytes_per_token = bytes_per_token(model);
+  for (const Model& rank : model.other_ranks) model.bytes_per_token += bytes_per_token(rank);
   model.description =
       cat(model.spec.family, " ", short_count(model.n_params), " ", model.weight_types);
 }

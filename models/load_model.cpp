@@ -358,8 +358,8 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     const std::vector<WeightBinding>& bindings = loads.front()->bindings;
     model.weight_types = most_common_type(bindings);
     for (const WeightBinding& binding : bindings) {
-      const bool is_embedding = binding.parts.front().weight.role == WeightRole::Output;
-      if (model.spec.tied_output && is_embedding) continue;  // counted once
+      const bool is_output = binding.parts.front().weight.role == WeightRole::Output;
+      if (model.spec.tied_output && is_output) continue;  // counted once
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);
     }

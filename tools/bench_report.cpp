@@ -149,17 +149,17 @@ double BenchRow::arithmetic_share() const {
 }
 
 double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits) {
-  double products = 0;
+  double multiplies = 0;
   for_each_weight(spec, [&](const WeightInfo& weight) {
-    if (weight.is_in_block() && weight.is_matrix()) products += double(weight.shape.n_elements());
+    if (weight.is_in_block() && weight.is_matrix()) multiplies += double(weight.shape.n_elements());
   });
   // A token attends to those before it: n_depth and half of its own run on average.
   const double n_seen = double(n_depth) + double(n + 1) / 2;
   double attention = 0;
   for (const LayerSpec& layer : spec.layers) attention += 2 * double(layer.q_dim()) * n_seen;
   const double logits =
-      double(spec.dim) * double(spec.vocab_size) * (with_logits ? 1 : 1 / double(n));
-  return 2 * (products + attention + logits);
+      double(spec.dim) * double(spec.n_output_rows()) * (with_logits ? 1 : 1 / double(n));
+  return 2 * (multiplies + attention + logits);
 }
 
 std::string format_rows(const std::vector<BenchRow>& rows, const std::string& format) {

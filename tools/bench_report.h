@@ -38,7 +38,8 @@ struct BenchRow {
   double limit_share() const { return arithmetic_binds() ? arithmetic_share() : read_share(); }
 };
 
-// Floating-point operations of the products and of attention for one of n tokens behind n_depth.
+// Floating-point operations of the linear layers and of attention for one of n tokens behind
+// n_depth.
 double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits);
 
 // "md", "csv", "json" (the array of rows), "jsonl", "sql".

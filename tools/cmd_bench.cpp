@@ -46,6 +46,14 @@ std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size) {
   return ids;
 }
 
+double flops_of_all_ranks(const Model& model, int64_t n, int64_t n_depth, bool with_logits) {
+  double flops = flops_per_token(model.spec, n, n_depth, with_logits);
+  for (const Model& rank : model.other_ranks) {
+    flops += flops_per_token(rank.spec, n, n_depth, with_logits);
+  }
+  return flops;
+}
+
 int64_t kv_bytes_per_position(const Executor& executor) {
   return executor.kv_bytes() / (executor.n_pages() * kPagePositions);
 }
@@ -68,7 +76,7 @@ class Bench {
     row.bytes_per_token =
         model_.bytes_per_token / tokens_per_read +
         kv_bytes_per_position(session_.executor()) * (n_depth + n / 2) / tokens_per_read;
-    row.flops_per_token = flops_per_token(model_.spec, n, n_depth, /*with_logits=*/n_gen > 0);
+    row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
     for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_prompt, n_gen, n_depth, &row);
@@ -141,7 +149,7 @@ class ParallelBench {
     row.test_time = utc_now();
     row.bytes_per_token = model.bytes_per_token / n_parallel +
                           kv_bytes_per_position(executor_) * (n_depth + n_gen / 2);
-    row.flops_per_token = flops_per_token(model.spec, n_gen, n_depth, /*with_logits=*/true);
+    row.flops_per_token = flops_of_all_ranks(model, n_gen, n_depth, /*with_logits=*/true);
     for (int64_t i = 0; i < n_parallel; ++i) {
       sequences_.push_back(executor_.make_sequence());
       if (n_depth > 0) executor_.evaluate_all(sequences_.back(), tokens(n_depth));
@@ -305,7 +313,7 @@ double arithmetic_of(const MachineLimits& limits) {
 std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
                                   const MachineLimits& limits, const Context& context) {
   const auto [backend, model] = load_bench_model(options, subject, context);
-  log_info(model.description + " on " + backend->name());
+  log_info(model.description + " on " + backend->name_of_ranks());
   // Before and after the tests, for a machine whose speed moves in between; the better one holds.
   double read_bytes_per_second = measure_read_bandwidth(options.device);
   throw_if_interrupted();
@@ -316,14 +324,16 @@ std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
     row.model = model.description;
     row.model_bytes = model.file_bytes;
     row.n_params = model.n_params;
-    row.backend = backend->name();
+    row.backend = backend->name_of_ranks();
     row.n_threads = thread_count(options.device);
     row.n_batch = options.batch_size > 0 ? options.batch_size : backend->preferred_chunk();
     row.kv_type = options.kv_type;
     row.activations = options.device.activations;
     row.gemm = options.device.gemm;
-    row.read_bytes_per_second = read_bytes_per_second;
-    row.flops_per_second = arithmetic_of(limits);
+    // The limits are those of the host's memory and cores, or of one card.
+    const double n_cards = on_card(options.device) ? backend->n_ranks() : 1;
+    row.read_bytes_per_second = read_bytes_per_second * n_cards;
+    row.flops_per_second = arithmetic_of(limits) * n_cards;
     warn_of_spread(row);
   }
   return rows;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <vector>
 
 #include "kernels/base/bytes_text.h"
@@ -22,7 +23,7 @@ using Json = nlohmann::ordered_json;
 struct AllReduceOptions {
   std::shared_ptr<const DeviceOptions> device;
   std::shared_ptr<const int64_t> repetitions;
-  int64_t max_bytes = 0;          // 0: 256 MB on cards, 16 MB on the CPU
+  std::optional<int64_t> max_bytes;
   std::vector<int64_t> simulate;  // numbers of ranks
   int64_t ranks_per_host = 8;
   float alpha_us = 0, beta_gbps = 0;  // 0: those of the fitted ring, else of two H100
@@ -93,7 +94,7 @@ Measurement measure(const AllReduceOptions& options) {
       .backend = backend->name(), .n_ranks = group.n_ranks(), .reduces = {}, .fits = {}};
   const bool is_card = backend->free_device_bytes().has_value();
   const int64_t default_bytes = (is_card ? int64_t{256} : int64_t{16}) << 20;
-  const int64_t most = options.max_bytes > 0 ? options.max_bytes : default_bytes;
+  const int64_t most = options.max_bytes.value_or(default_bytes);
   std::vector<DeviceTensor> tensors(static_cast<size_t>(group.n_ranks()));
   group.run([&](int rank) {
     DeviceTensor& x = tensors[static_cast<size_t>(rank)];
@@ -281,8 +282,8 @@ void add_bench_all_reduce_command(CommandNode& bench, std::shared_ptr<const Devi
                         "  minfer bench allreduce --tp 2\n"
                         "  minfer bench allreduce --simulate 8,64,4096 --json",
                         [options, &context] { run_all_reduce(*options, context); });
-  command.add_integer("--max-bytes", options->max_bytes, 0, int64_t{1} << 32,
-                      "The largest sum; 0: 256 MB on cards, 16 MB on the CPU");
+  command.add_integer("--max-bytes", options->max_bytes, 4096, int64_t{1} << 32,
+                      "The largest sum in bytes [256 MB on cards, 16 MB on the CPU]");
   command.add_integers("--simulate", options->simulate, 2, 4096,
                        "Numbers of ranks to predict by the alpha-beta model");
   command.add_integer("--ranks-per-host", options->ranks_per_host, 1, 4096,

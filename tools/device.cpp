@@ -125,6 +125,8 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
 
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   const int n_ranks = rank_count(options);
+  MINFER_REQUIRE(Usage, n_ranks == 1 || !on_card(options) || options.activations == "float",
+                 "--activations ", options.activations, " and several cards: float activations");
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < n_ranks; ++rank) {
     const int n_threads = std::max(1, thread_count(options) / n_ranks);

@@ -80,7 +80,7 @@ std::string load_line(const Executor& executor, const SessionOptions& options) {
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"
                                        : "f32",
-      bytes_text(executor.kv_bytes()), executor.backend().name(), model.load_seconds,
+      bytes_text(executor.kv_bytes()), executor.backend().name_of_ranks(), model.load_seconds,
       per_second(double(model.file_bytes), model.load_seconds) / 1e9);
 }
 

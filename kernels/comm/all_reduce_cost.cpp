@@ -55,12 +55,10 @@ class Simulation {
   std::vector<double> ready_, next_;
 };
 
-// n_steps steps of a ring among the ranks that first + i * stride are, i < n.
-void ring_steps_of(Simulation& s, int first, int stride, int n, int step, double bytes) {
-  const double chunk = bytes / n;
+// One step of a ring among the ranks first + i * stride, i < n: each sends a chunk to the next.
+void send_round(Simulation& s, int first, int stride, int n, double bytes) {
   for (int i = 0; i < n; ++i) {
-    static_cast<void>(ring_step(n, i, step));  // every rank sends one chunk in each step
-    s.send(first + i * stride, first + (i + 1) % n * stride, chunk);
+    s.send(first + i * stride, first + (i + 1) % n * stride, bytes / n);
   }
 }
 
@@ -121,7 +119,7 @@ double simulated_seconds(AllReduceKind kind, const RankTopology& r, double bytes
   switch (kind) {
     case AllReduceKind::Ring:
       for (int step = 0; step < ring_steps(n); ++step) {
-        ring_steps_of(s, 0, 1, n, step, bytes);
+        send_round(s, 0, 1, n, bytes);
         s.end_round();
       }
       break;
@@ -146,18 +144,18 @@ double simulated_seconds(AllReduceKind kind, const RankTopology& r, double bytes
       break;
     case AllReduceKind::TwoLevel: {
       const int g = r.ranks_per_host, hosts = n / g;
-      const auto inside = [&](int first_step, int n_steps) {
-        for (int step = first_step; step < first_step + n_steps; ++step) {
-          for (int host = 0; host < hosts; ++host) ring_steps_of(s, host * g, 1, g, step, bytes);
+      const auto inside = [&](int n_steps) {
+        for (int step = 0; step < n_steps; ++step) {
+          for (int host = 0; host < hosts; ++host) send_round(s, host * g, 1, g, bytes);
           s.end_round();
         }
       };
-      inside(0, g - 1);
+      inside(g - 1);
       for (int step = 0; step < ring_steps(hosts); ++step) {
-        for (int i = 0; i < g; ++i) ring_steps_of(s, i, g, hosts, step, bytes / g);
+        for (int i = 0; i < g; ++i) send_round(s, i, g, hosts, bytes / g);
         s.end_round();
       }
-      inside(g - 1, g - 1);
+      inside(g - 1);
       break;
     }
   }
@@ -183,8 +181,16 @@ LinkFit fit_link(AllReduceKind kind, int n_ranks, std::span<const AllReduceSampl
   }
   const double determinant = xx * yy - xy * xy;
   LinkFit fit;
-  fit.link.alpha = std::max(0.0, (xt * yy - yt * xy) / determinant);
-  fit.link.beta = determinant / (xx * yt - xy * xt);
+  const double alpha = (xt * yy - yt * xy) / determinant;
+  const double inverse_beta = (xx * yt - xy * xt) / determinant;
+  // If the nearest pair has one of the two below 0, the other one alone.
+  if (!(alpha > 0)) {
+    fit.link = {0, yy / yt};
+  } else if (!(inverse_beta > 0)) {
+    fit.link = {xt / xx, 1e15};
+  } else {
+    fit.link = {alpha, 1 / inverse_beta};
+  }
   const RankTopology r{
       .n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = fit.link, .between = {}};
   for (const auto& [bytes, seconds] : samples) {

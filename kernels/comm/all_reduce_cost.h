@@ -36,9 +36,7 @@ std::string_view name_of(AllReduceKind kind);
 bool applies(AllReduceKind kind, const RankTopology& ranks);
 
 // Seconds of an all-reduce of `bytes` by the formula of the algorithm:
-//   Ring      2 (n - 1) steps of bytes / n; over several hosts, what a chunk takes on its way or
-//   what
-//             the slowest link takes for all chunks, whichever is more
+//   Ring      2 (n - 1) steps of bytes / n, or the slowest link's time for all chunks
 //   Tree      reduced to one rank and broadcast from it, ceil(log2 n) steps each of all bytes
 //   OneShot   every rank sends all to all others, one message after the other
 //   TwoShot   every rank sends a slice to each other rank, which sends back the sum

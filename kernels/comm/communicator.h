@@ -18,10 +18,11 @@ class Communicator {
   virtual int rank() const = 0;
   virtual int n_ranks() const = 0;
 
-  // x [n_rows, n] becomes the sum over all ranks, with the same bits on every rank. The order of
-  // the additions depends on the column and on n_ranks alone, so a row's bits do not depend on the
-  // other rows.
-  //   x  F32, F16 or BF16, in the memory of the rank's backend; sums of each step are rounded to it
+  // x [n_rows, n] becomes the sum over all ranks, with the same bits on every rank and in every
+  // run. On the CPU the order of the additions depends on the column and on n_ranks alone, so a
+  // row's bits do not depend on the other rows.
+  //   x  in the memory of the rank's backend: F32 on cards; F32, F16 or BF16 on the CPU, where the
+  //      sums of each step are rounded to it
   virtual void all_reduce(Tensor x) = 0;
   // The same by one algorithm; false if these ranks do not have it, for this x at least.
   virtual bool all_reduce_by(AllReduceKind kind, Tensor x) = 0;

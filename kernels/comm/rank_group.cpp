@@ -1,5 +1,9 @@
 #include "kernels/comm/rank_group.h"
 
+#include <algorithm>
+#include <system_error>
+#include <utility>
+
 #include "kernels/base/cancelled.h"
 #include "kernels/comm/thread_comm.h"
 
@@ -35,11 +39,19 @@ RankGroup::RankGroup(Backend& first, std::vector<std::unique_ptr<Backend>> other
       errors_(static_cast<size_t>(n_ranks())) {
   for (int rank = 0; rank < n_ranks(); ++rank) backend(rank).connect(&links_->communicator(rank));
   links_->bind_thread(0);
-  for (int rank = 1; rank < n_ranks(); ++rank)
-    threads_.emplace_back([this, rank] { worker(rank); });
+  try {
+    for (int rank = 1; rank < n_ranks(); ++rank) {
+      threads_.emplace_back([this, rank] { worker(rank); });
+    }
+  } catch (const std::system_error&) {
+    end_threads();
+    throw Error(ErrorKind::Memory, cat("the system starts no threads for ", n_ranks(), " ranks"));
+  }
 }
 
-RankGroup::~RankGroup() {
+RankGroup::~RankGroup() { end_threads(); }
+
+void RankGroup::end_threads() {
   {
     const std::lock_guard lock(mutex_);
     is_over_ = true;
@@ -62,23 +74,27 @@ void RankGroup::run(const std::function<void(int rank)>& f) {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [&] { return n_running_ == 0; });
   }
-  int failed = -1;
-  bool any = false;
-  for (int rank = 0; rank < n_ranks(); ++rank) {
-    const std::exception_ptr& error = errors_[static_cast<size_t>(rank)];
-    any = any || error;
-    if (failed < 0 && error && !is_consequence(error)) failed = rank;
+  const std::vector<std::exception_ptr> errors =
+      std::exchange(errors_, std::vector<std::exception_ptr>(errors_.size()));
+  if (std::ranges::all_of(errors, [](const auto& error) { return error == nullptr; })) return;
+  const auto cause = std::ranges::find_if(
+      errors, [](const auto& error) { return error != nullptr && !is_consequence(error); });
+  MINFER_CHECK(cause != errors.end(), "ranks stopped without an error");
+  try {
+    links_->reset();
+  } catch (const Error&) {
+    // A card that has failed cannot be cleared either: the cause says more.
   }
-  if (!any) return;
-  links_->reset();
-  MINFER_CHECK(failed >= 0, "ranks stopped without an error");
-  const std::exception_ptr error = errors_[static_cast<size_t>(failed)];
-  std::fill(errors_.begin(), errors_.end(), nullptr);
-  rethrow(error, failed);
+  rethrow(*cause, static_cast<int>(cause - errors.begin()));
 }
 
-void RankGroup::check() const {
-  for (int rank = 0; rank < n_ranks(); ++rank) links_->communicator(rank).check();
+void RankGroup::check() {
+  try {
+    for (int rank = 0; rank < n_ranks(); ++rank) links_->communicator(rank).check();
+  } catch (const Error&) {
+    links_->reset();
+    throw;
+  }
 }
 
 void RankGroup::call(int rank) {
@@ -91,7 +107,12 @@ void RankGroup::call(int rank) {
 }
 
 void RankGroup::worker(int rank) {
-  links_->bind_thread(rank);
+  std::exception_ptr unbound;  // reported by the first run
+  try {
+    links_->bind_thread(rank);
+  } catch (...) {
+    unbound = std::current_exception();
+  }
   uint64_t seen = 0;
   for (;;) {
     {
@@ -100,7 +121,12 @@ void RankGroup::worker(int rank) {
       if (is_over_) return;
       seen = generation_;
     }
-    call(rank);
+    if (unbound) {
+      errors_[static_cast<size_t>(rank)] = unbound;
+      links_->stop();
+    } else {
+      call(rank);
+    }
     {
       const std::lock_guard lock(mutex_);
       --n_running_;

@@ -33,10 +33,11 @@ class RankGroup {
   // waits end too. Rethrows what the first rank threw that did not just stop because another had.
   // The group can be used again afterwards.
   void run(const std::function<void(int rank)>& f);
-  // Throws what Communicator::check() of any rank throws.
-  void check() const;
+  // Throws what Communicator::check() of any rank throws; the group can be used again then.
+  void check();
 
  private:
+  void end_threads();
   void worker(int rank);
   void call(int rank);
 

@@ -1,5 +1,6 @@
 #include "kernels/comm/thread_comm.h"
 
+#include <algorithm>
 #include <cstring>
 #include <thread>
 
@@ -156,10 +157,18 @@ void ThreadRanks::wait_for(int rank, uint64_t ticks) {
   for (int i = 0; i < kSpins && !is_over(); ++i) std::this_thread::yield();
   if (!is_over()) {
     std::unique_lock lock(mutex_);
-    MINFER_REQUIRE(Peer, ticked_.wait_for(lock, deadline_, is_over), "rank ", rank,
-                   " has not answered for ", deadline_.count() / 1000, " s");
+    // In slices: while the whole process is stopped, no time passes for any rank.
+    const auto slice = std::min(deadline_, std::chrono::milliseconds(1000));
+    auto waited = std::chrono::milliseconds(0);
+    while (!ticked_.wait_for(lock, slice, is_over)) {
+      waited += slice;
+      MINFER_REQUIRE(Peer, waited < deadline_, "rank ", rank, " has not answered for ",
+                     deadline_.count() / 1000, " s");
+    }
   }
-  if (stopped_.load()) throw PeerStopped();
+  // A tick that has come counts, even if the group has stopped: so either all ranks pass a meeting
+  // or none.
+  if (other.done() < ticks) throw PeerStopped();
 }
 
 }  // namespace minfer

@@ -55,9 +55,13 @@ class CardLinks final : public RankLinks {
   void stop() override { meeting_.stop(); }
   // Kernels under way end by their deadlines; the counters of the cards begin anew.
   void reset() override {
+    // No card may write to another one's counters after they are cleared: first all are done.
     for (int rank = 0; rank < n_ranks(); ++rank) {
       select(rank);
       MINFER_CUDA_CHECK(cudaStreamSynchronize(cards_[size_t(rank)]->stream()));
+    }
+    for (int rank = 0; rank < n_ranks(); ++rank) {
+      select(rank);
       clear(rank);
       communicators_[size_t(rank)]->reset();
     }
@@ -145,8 +149,9 @@ class CardLinks final : public RankLinks {
                      " and cuda:", peer->card(), " have no access to each other's memory");
       // Once in a process: it stays.
       static std::set<std::pair<int, int>> enabled;
-      if (enabled.emplace(own, peer->card()).second) {
+      if (!enabled.contains({own, peer->card()})) {
         MINFER_CUDA_CHECK(cudaDeviceEnablePeerAccess(peer->card(), 0));
+        enabled.emplace(own, peer->card());
       }
     }
     const int64_t n = n_ranks();
@@ -185,8 +190,8 @@ class CardLinks final : public RankLinks {
         count_wrong(cards_[size_t(to)]->stream(), words, kWords, seed, n_wrong);
         MINFER_CUDA_CHECK(cudaStreamSynchronize(cards_[size_t(to)]->stream()));
         MINFER_REQUIRE(Peer, *n_wrong == 0, "the link from ", cards_[size_t(from)]->name(), " to ",
-                       cards_[size_t(to)]->name(), " lies: ", *n_wrong, " of ", kWords,
-                       " words came wrong");
+                       cards_[size_t(to)]->name(), " changes what it carries: ", *n_wrong, " of ",
+                       kWords, " words differ");
       }
     }
     select(0);

@@ -9,12 +9,14 @@ namespace {
 constexpr int kThreads = 512;
 constexpr uint64_t kDeadline = 10'000'000'000ull;  // ns
 
-// Ends a wait for another card after the deadline.
+// Ends a wait for another card after the deadline, or at once if an earlier wait of this card has
+// failed: a pass may have many kernels queued.
 struct Deadline {
   uint32_t tries = 0;
   uint64_t since = 0;
-  __device__ bool is_over() {
+  __device__ bool is_over(const Ranks& r) {
     if ((++tries & 0x3ff) != 0) return false;
+    if (*static_cast<volatile int*>(r.failed) != 0) return true;
     const uint64_t now = ptx::global_timer();
     if (since == 0) since = now;
     return now - since > kDeadline;
@@ -80,7 +82,7 @@ __global__ void __launch_bounds__(kThreads)
       const uint4* const from = r.mailbox[r.rank].words + parity + size_t(rank) * kOneShotWords + i;
       uint4 got = load_word(from);
       for (Deadline deadline; got.y != epoch || got.w != epoch; got = load_word(from)) {
-        if (deadline.is_over()) {
+        if (deadline.is_over(r)) {
           *r.failed = rank + 1;
           return;
         }
@@ -134,11 +136,11 @@ __global__ void __launch_bounds__(kThreads)
         s_failed = 0;
         Deadline deadline;
         while (receives && s_failed == 0 && load_acquire(&own->arrived) < received + 1) {
-          if (deadline.is_over()) s_failed = before + 1;
+          if (deadline.is_over(r)) s_failed = before + 1;
         }
         while (sends && s_failed == 0 && sent >= kRingSlots &&
                load_acquire(&own->freed) < sent + 1 - kRingSlots) {
-          if (deadline.is_over()) s_failed = next + 1;
+          if (deadline.is_over(r)) s_failed = next + 1;
         }
       }
       __syncthreads();
@@ -194,7 +196,7 @@ __global__ void barrier_kernel(const __grid_constant__ Ranks r, uint32_t epoch) 
   const uint32_t* const from = &r.mailbox[r.rank].flags[peer];
   // The difference is right where the counter wraps, too.
   for (Deadline deadline; int(load_acquire(from) - epoch) < 0;) {
-    if (deadline.is_over()) {
+    if (deadline.is_over(r)) {
       *r.failed = peer + 1;
       return;
     }
