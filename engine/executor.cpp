@@ -180,8 +180,7 @@ struct Executor::State {
 
 template <typename F>
 void Executor::on_ranks(F f) {
-  if (backend_.ranks() == nullptr) return f(state_->ranks.front());
-  backend_.ranks()->run([&](int rank) { f(state_->ranks[static_cast<size_t>(rank)]); });
+  on_all_ranks(backend_, [&](int rank, Backend&) { f(state_->ranks[static_cast<size_t>(rank)]); });
 }
 
 Executor::Executor(const Model& model, Backend& backend, const SessionOptions& options)
@@ -269,9 +268,9 @@ Tensor Executor::evaluate(std::span<const SequenceTokens> parts) {
     }
     if (r.model == &model_) logits = out;
   });
-  const int64_t found = logits ? backend_.first_non_finite(logits) : -1;
+  const int64_t index = logits ? backend_.first_non_finite(logits) : -1;
   check_ranks();
-  if (const int64_t index = found; index >= 0) {
+  if (index >= 0) {
     int64_t row = index / model_.spec.vocab_size;  // of the part in which it lies
     auto part = parts.begin();
     for (; row >= part->n_logits; ++part) row -= part->n_logits;

@@ -49,37 +49,31 @@ MemoryNeeded memory_of(const RankLoad& load, const Backend& backend, const Sessi
                        [&](const WeightInfo& weight) { return load.stored(weight); });
 }
 
-// Of all ranks: on the host they share the memory, while each card has its own.
-MemoryNeeded memory_of(const std::vector<std::unique_ptr<RankLoad>>& loads, Backend& backend,
-                       const SessionMemory& asked) {
+using RankLoads = std::vector<std::unique_ptr<RankLoad>>;
+
+// Of all ranks together, which share the host's memory. `asked` is that of all of them.
+MemoryNeeded host_memory_of(const RankLoads& loads, Backend& backend, const SessionMemory& asked) {
   MemoryNeeded needed = memory_of(*loads.front(), backend, asked);
-  const bool is_on_card = backend.free_device_bytes().has_value();
+  SessionMemory rows = asked;  // the rows of a pass, whose workspaces each rank has
+  rows.kv_bytes = rows.activation_bytes = 0;
   for (size_t rank = 1; rank < loads.size(); ++rank) {
-    SessionMemory session = asked;
-    if (!is_on_card) session.kv_bytes = session.activation_bytes = 0;
     const MemoryNeeded more =
-        memory_of(*loads[rank], backend.ranks()->backend(static_cast<int>(rank)), session);
-    if (!is_on_card) {
-      needed.weights.bytes = checked_add(needed.weights.bytes, more.weights.bytes);
-      needed.session.activation_bytes =
-          checked_add(needed.session.activation_bytes, more.session.activation_bytes);
-    } else if (more.bytes() > needed.bytes()) {
-      needed = more;
-    }
+        memory_of(*loads[rank], backend.ranks()->backend(static_cast<int>(rank)), rows);
+    needed.weights.bytes = checked_add(needed.weights.bytes, more.weights.bytes);
+    needed.session.activation_bytes =
+        checked_add(needed.session.activation_bytes, more.session.activation_bytes);
   }
   return needed;
 }
 
-// On a card, where there is one, and on the host for what is on the way there. Returns the slots
-// that read_weights of each rank may use.
-size_t require_memory(const std::vector<std::unique_ptr<RankLoad>>& loads, Backend& backend,
-                      const SessionMemory& asked) {
+// On every card, if the ranks are cards, and on the host for what is on the way there. Returns the
+// slots that read_weights of each rank may use.
+size_t require_memory(const RankLoads& loads, Backend& backend, const SessionMemory& asked) {
   const std::vector<WeightBinding>& bindings = loads.front()->bindings;
-  MemoryNeeded needed = memory_of(loads, backend, asked);
-  SessionMemory& session = needed.session;
-  const std::optional<int64_t> free = backend.free_device_bytes();
   const auto n_ranks = static_cast<int64_t>(loads.size());
-  if (!free) {
+  if (!backend.free_device_bytes()) {
+    MemoryNeeded needed = host_memory_of(loads, backend, asked);
+    SessionMemory& session = needed.session;
     const int64_t left = available_host_bytes() - needed.weights.bytes;
     const size_t n_slots = count_slots(bindings, left / n_ranks);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
@@ -90,7 +84,10 @@ size_t require_memory(const std::vector<std::unique_ptr<RankLoad>>& loads, Backe
     require_memory_of_model(available_host_bytes(), needed.weights, session);
     return n_slots;
   }
-  require_card_memory(*free, needed.weights, session);
+  on_all_ranks(backend, [&](int rank, Backend& own) {
+    const MemoryNeeded needed = memory_of(*loads[static_cast<size_t>(rank)], own, asked);
+    require_card_memory(own.free_device_bytes().value(), needed.weights, needed.session);
+  });
   const size_t n_slots = count_slots(bindings, available_host_bytes() / n_ranks);
   require_host_memory(n_ranks * slot_bytes(bindings, n_slots), "loading the model");
   return n_slots;
@@ -331,7 +328,7 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
   const int n_ranks = opened.shards ? opened.shards->n_ranks() : 1;
   MINFER_CHECK(n_ranks == backend.n_ranks(), n_ranks, " ranks on ", backend.n_ranks());
   try {
-    std::vector<std::unique_ptr<RankLoad>> loads;
+    RankLoads loads;
     for (int rank = 0; rank < n_ranks; ++rank) {
       RankLoad& load = *loads.emplace_back(std::make_unique<RankLoad>());
       load.shards = opened.shards.get();
@@ -345,14 +342,9 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
       const std::vector<double> read = read_rope_divisors(source, *divisors);
       for (const auto& load : loads) load->model.spec.ropes.front().divisors = read;
     }
-    if (n_ranks == 1) {
-      read_weights(source, *loads.front(), n_slots, backend, options);
-    } else {
-      backend.ranks()->run([&](int rank) {
-        read_weights(source, *loads[static_cast<size_t>(rank)], n_slots,
-                     backend.ranks()->backend(rank), options);
-      });
-    }
+    on_all_ranks(backend, [&](int rank, Backend& own) {
+      read_weights(source, *loads[static_cast<size_t>(rank)], n_slots, own, options);
+    });
     source.check_unchanged();
 
     const std::vector<WeightBinding>& bindings = loads.front()->bindings;
@@ -376,16 +368,21 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
   return model;
 }
 
-Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
-  OpenedModel opened = open_model(source, options.tokenizer_path);
+namespace {
+
+Model load_opened(OpenedModel opened, Backend& backend, const LoadOptions& options) {
   cut_for_ranks(opened, backend.n_ranks());
   return load_weights(std::move(opened), backend, options);
 }
 
+}  // namespace
+
+Model load_model(const TensorSource& source, Backend& backend, const LoadOptions& options) {
+  return load_opened(open_model(source, options.tokenizer_path), backend, options);
+}
+
 Model load_model(const std::string& path, Backend& backend, const LoadOptions& options) {
-  OpenedModel opened = open_model(path, options.tokenizer_path);
-  cut_for_ranks(opened, backend.n_ranks());
-  return load_weights(std::move(opened), backend, options);
+  return load_opened(open_model(path, options.tokenizer_path), backend, options);
 }
 
 }  // namespace minfer

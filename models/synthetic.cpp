@@ -63,7 +63,6 @@ class WeightMaker {
 
   // Uniform with variance 1 / in_dim.
   Matrix matrix(int64_t out_dim, int64_t in_dim, bool is_table = false) {
-    n_params_ += out_dim * in_dim;
     stream_ = mix64(seed_ ^ mix64(n_tensors_++));
     if (is_float(type_.dtype)) return float_matrix(out_dim, in_dim, is_table);
     const bool groups = type_.dtype == DType::U4 && in_dim % type_.group == 0;
@@ -82,13 +81,8 @@ class WeightMaker {
   DeviceTensor vector(int64_t n, float value) {
     HostTensor tensor(DType::F32, {n});
     std::fill_n(tensor.as<float>(), n, value);
-    n_params_ += n;
-    n_bytes_ += tensor.view().n_bytes();
     return backend_.upload_vector(tensor);
   }
-
-  int64_t n_params() const { return n_params_; }
-  int64_t n_bytes() const { return n_bytes_; }
 
  private:
   static constexpr size_t kValues = 4096;
@@ -111,7 +105,6 @@ class WeightMaker {
       }
       fill(tensor.as<T>(), out_dim * in_dim, values);
     });
-    n_bytes_ += tensor.view().n_bytes();
     return pack(tensor.view(), is_table);
   }
 
@@ -126,7 +119,6 @@ class WeightMaker {
     const auto scale =
         to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_code())));
     std::fill_n(matrix.scales.as<f16>(), matrix.scales.view().n_elements(), scale);
-    n_bytes_ += matrix.view().n_bytes();
     return pack(matrix.view(), is_table);
   }
 
@@ -151,7 +143,6 @@ class WeightMaker {
   SyntheticType type_;
   Backend& backend_;
   uint64_t seed_, n_tensors_ = 0, stream_ = 0;
-  int64_t n_params_ = 0, n_bytes_ = 0;
 };
 
 Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
@@ -222,24 +213,28 @@ std::shared_ptr<const Shards> shards_of(const ModelSpec& spec, const SyntheticTy
   });
 }
 
-// On a card, where there is one, and on the host for what is on the way there.
-void require_memory(const ModelSpec& spec, const SyntheticType& type, const Backend& backend,
+// On every card, if the ranks are cards, and on the host for what is on the way there.
+void require_memory(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                     const Shards* shards, const SessionMemory& session) {
-  MemoryNeeded needed =
-      synthetic_memory(shards != nullptr ? shards->spec(0) : spec, type, backend, session);
-  const bool is_on_card = backend.free_device_bytes().has_value();
-  for (int rank = 1; !is_on_card && rank < backend.n_ranks(); ++rank) {
-    const int64_t bytes = synthetic_memory(shards->spec(rank), type, backend, {}).weights.bytes;
-    needed.weights.bytes = checked_add(needed.weights.bytes, bytes);
-  }
+  const auto memory_of = [&](int rank, const Backend& own, const SessionMemory& in_session) {
+    return synthetic_memory(shards != nullptr ? shards->spec(rank) : spec, type, own, in_session);
+  };
   int64_t largest = 0;  // as it is made
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) return;
     largest = std::max(largest, stored_bytes(stored_matrix(type, weight)));
   });
-  if (const std::optional<int64_t> free = backend.free_device_bytes()) {
-    require_card_memory(*free, needed.weights, needed.session);
+  if (backend.free_device_bytes()) {
+    on_all_ranks(backend, [&](int rank, Backend& own) {
+      const MemoryNeeded needed = memory_of(rank, own, session);
+      require_card_memory(own.free_device_bytes().value(), needed.weights, needed.session);
+    });
     return require_host_memory(2 * largest, "making the model");
+  }
+  MemoryNeeded needed = memory_of(0, backend, session);
+  for (int rank = 1; rank < backend.n_ranks(); ++rank) {
+    needed.weights.bytes =
+        checked_add(needed.weights.bytes, memory_of(rank, backend, {}).weights.bytes);
   }
   const int64_t in_session = checked_add(needed.session.kv_bytes, needed.session.activation_bytes);
   // A matrix as it is made is gone when the session comes.
@@ -260,26 +255,23 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
   const std::shared_ptr<const Shards> shards = shards_of(spec, type, backend.n_ranks());
   require_memory(spec, type, backend, shards.get(), session);
   std::vector<Model> models(static_cast<size_t>(backend.n_ranks()));
-  const auto make_rank = [&](int rank) {
+  on_all_ranks(backend, [&](int rank, Backend& own) {
     Model& model = models[static_cast<size_t>(rank)];
     model.spec = shards ? shards->spec(rank) : spec;
     // The same seed for all: the embedding and the norms are the same on every rank.
-    WeightMaker make(type, rank == 0 ? backend : backend.ranks()->backend(rank), seed);
+    WeightMaker make(type, own, seed);
     model.weights = make_weights(model.spec, make);
-    model.n_params = make.n_params();
-    model.file_bytes = make.n_bytes();
-  };
-  if (shards) {
-    backend.ranks()->run(make_rank);
-  } else {
-    make_rank(0);
-  }
+  });
   Model model = std::move(models.front());
   for (size_t rank = 1; rank < models.size(); ++rank) {
-    model.n_params += models[rank].n_params;
-    model.file_bytes += models[rank].file_bytes;
     model.other_ranks.push_back(std::move(models[rank]));
   }
+  for_each_weight(spec, [&](const WeightInfo& weight) {  // of the whole model, each once
+    const int64_t n = weight.shape.n_elements();
+    model.n_params += n;
+    model.file_bytes +=
+        weight.is_matrix() ? stored_bytes(stored_matrix(type, weight)) : bytes_of(DType::F32, n);
+  });
   model.name = "synthetic";
   model.weight_types = type_text(type);
   describe_model(model);

@@ -24,6 +24,19 @@ def rows_of(name):
         return list(csv.DictReader(line for line in file if not line.startswith("#")))
 
 
+def save(figure, axes, path):
+    """In grey, without the frame's upper and right side."""
+    axes.tick_params(colors=GREY, which="both")
+    axes.xaxis.label.set_color(GREY)
+    axes.yaxis.label.set_color(GREY)
+    for side in ("top", "right"):
+        axes.spines[side].set_visible(False)
+    for side in ("left", "bottom"):
+        axes.spines[side].set_color(GREY)
+    figure.tight_layout()
+    figure.savefig(path, transparent=True, metadata={"Date": None})
+
+
 def decode(path):
     """Tokens/s of minfer and its peers for each type of weight, with minfer's read limit."""
     rows = rows_of("decode_peers.csv")
@@ -49,14 +62,7 @@ def decode(path):
     axes.invert_yaxis()
     axes.set_xlim(0, 1320)
     axes.set_xlabel("tokens/s, Llama-2-7B's shape, one sequence, one H200; grey mark: the read limit")
-    axes.tick_params(colors=GREY)
-    axes.xaxis.label.set_color(GREY)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GREY)
-    figure.tight_layout()
-    figure.savefig(path, transparent=True, metadata={"Date": None})
+    save(figure, axes, path)
 
 
 def fitted(samples, latencies, transfers):
@@ -87,15 +93,7 @@ def all_reduce(path):
     axes.set_ylabel("us")
     axes.set_xlabel("F32 sums between two H100: measured (dots), fitted (lines)")
     axes.legend(frameon=False, labelcolor=GREY)
-    axes.tick_params(colors=GREY, which="both")
-    axes.xaxis.label.set_color(GREY)
-    axes.yaxis.label.set_color(GREY)
-    for side in ("top", "right"):
-        axes.spines[side].set_visible(False)
-    for side in ("left", "bottom"):
-        axes.spines[side].set_color(GREY)
-    figure.tight_layout()
-    figure.savefig(path, transparent=True, metadata={"Date": None})
+    save(figure, axes, path)
 
 
 def main():

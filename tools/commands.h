@@ -1,12 +1,15 @@
 #pragma once
 
+#include <memory>
+
 #include "tools/command_line.h"
-#include "tools/device.h"
 #include "tools/log.h"
 #include "tools/output.h"
 #include "tools/progress.h"
 
 namespace minfer {
+
+struct DeviceOptions;  // tools/device.h
 
 // What every command is given.
 struct Context {

@@ -114,7 +114,7 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
     }
   }
   MINFER_REQUIRE(Usage, options.device.empty() || options.device == "cpu", "--device ",
-                 shortened(options.device), ": is none of cpu, cuda, cuda:N");
+                 shortened(options.device), " is none of cpu, cuda, cuda:N,...");
   MINFER_REQUIRE(Usage, options.gemm == "own", "--gemm ", options.gemm,
                  " runs on a card: --device cuda");
   return make_cpu_backend(

@@ -135,6 +135,11 @@ void RankGroup::worker(int rank) {
   }
 }
 
+void on_all_ranks(Backend& first, const std::function<void(int rank, Backend& backend)>& f) {
+  if (first.ranks() == nullptr) return f(0, first);
+  first.ranks()->run([&](int rank) { f(rank, first.ranks()->backend(rank)); });
+}
+
 std::unique_ptr<Backend> join_ranks(std::vector<std::unique_ptr<Backend>> backends) {
   MINFER_CHECK(!backends.empty(), "no ranks");
   std::unique_ptr<Backend> first = std::move(backends.front());

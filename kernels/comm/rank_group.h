@@ -55,6 +55,10 @@ class RankGroup {
   std::vector<std::thread> threads_;
 };
 
+// Calls f(rank, its backend) at once for all ranks that share a model with the first one's backend,
+// as RankGroup::run does; for that backend alone if it shares none.
+void on_all_ranks(Backend& first, const std::function<void(int rank, Backend& backend)>& f);
+
 // Connects the ranks, cards over peer memory and CPU ranks over the host's, and returns the backend
 // of rank 0, which keeps the others: Backend::ranks(). Throws Gpu if cards cannot be connected, and
 // Peer if a link between them does not carry what is sent.

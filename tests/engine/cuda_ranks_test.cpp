@@ -9,7 +9,6 @@
 namespace minfer::test {
 namespace {
 
-// Sums of small integers are exact in any order; those of normal numbers have the documented one.
 class CudaRanks : public testing::TestWithParam<int> {};
 
 TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {

@@ -12,6 +12,16 @@ namespace {
 
 int64_t by_element(const WeightInfo&) { return 1; }
 
+ModelSpec spec_of(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, int64_t ffn_dim) {
+  return llama_spec({.dim = 64,
+                     .ffn_dim = ffn_dim,
+                     .n_heads = n_heads,
+                     .n_kv_heads = n_kv_heads,
+                     .head_dim = head_dim,
+                     .vocab_size = 131,
+                     .trained_seq_len = 64});
+}
+
 // The rows or columns of a weight that all ranks have together, in their order.
 std::vector<int64_t> covered(const Shards& shards, const WeightInfo& weight) {
   std::vector<int64_t> all;
@@ -31,13 +41,7 @@ std::vector<int64_t> counted(int64_t n) {
 
 TEST(Shards, CoverEveryWeightOnce) {
   for (const int n_ranks : {1, 2, 4}) {
-    const ModelSpec whole = llama_spec({.dim = 64,
-                                        .ffn_dim = 176,
-                                        .n_heads = 8,
-                                        .n_kv_heads = 4,
-                                        .head_dim = 8,
-                                        .vocab_size = 131,
-                                        .trained_seq_len = 64});
+    const ModelSpec whole = spec_of(8, 4, 8, 176);
     const Shards shards(whole, n_ranks, by_element);
     for_each_weight(whole, [&](const WeightInfo& weight) {
       const int64_t n = weight.shape[weight.slice == SliceAxis::In ? 1 : 0];
@@ -64,13 +68,7 @@ TEST(Shards, HaveTheSizesOfTheRanksSpec) {
        {Case{9, 3, 96, 2}, Case{9, 3, 96, 4}, Case{9, 3, 96, 8}, Case{8, 2, 80, 4},
         Case{8, 1, 64, 8}, Case{6, 6, 100, 4}, Case{5, 1, 33, 3}, Case{12, 4, 50, 5}}) {
     SCOPED_TRACE(cat(c.n_heads, " heads, ", c.n_kv_heads, " kv, ", c.n_ranks, " ranks"));
-    const ModelSpec whole = llama_spec({.dim = 32,
-                                        .ffn_dim = c.ffn_dim,
-                                        .n_heads = c.n_heads,
-                                        .n_kv_heads = c.n_kv_heads,
-                                        .head_dim = 4,
-                                        .vocab_size = 77,
-                                        .trained_seq_len = 64});
+    const ModelSpec whole = spec_of(c.n_heads, c.n_kv_heads, 4, c.ffn_dim);
     const Shards shards(whole, c.n_ranks, by_element);
     for (int rank = 0; rank < c.n_ranks; ++rank) {
       const ModelSpec& spec = shards.spec(rank);
@@ -109,13 +107,7 @@ TEST(Shards, HaveTheSizesOfTheRanksSpec) {
 
 // While there are as many key/value heads as ranks, none is in two caches.
 TEST(Shards, CutKeyAndValueHeadsIfThereAreEnough) {
-  const ModelSpec whole = llama_spec({.dim = 32,
-                                      .ffn_dim = 96,
-                                      .n_heads = 9,
-                                      .n_kv_heads = 3,
-                                      .head_dim = 4,
-                                      .vocab_size = 77,
-                                      .trained_seq_len = 64});
+  const ModelSpec whole = spec_of(9, 3, 4, 96);
   for (const int n_ranks : {2, 3}) {
     const Shards shards(whole, n_ranks, by_element);
     int64_t n_kv_heads = 0;
@@ -126,13 +118,7 @@ TEST(Shards, CutKeyAndValueHeadsIfThereAreEnough) {
 
 // Columns that share a scale stay together.
 TEST(Shards, CutBetweenGroups) {
-  const ModelSpec whole = llama_spec({.dim = 64,
-                                      .ffn_dim = 352,
-                                      .n_heads = 8,
-                                      .n_kv_heads = 8,
-                                      .head_dim = 16,
-                                      .vocab_size = 131,
-                                      .trained_seq_len = 64});
+  const ModelSpec whole = spec_of(8, 8, 16, 352);
   const Shards shards(whole, 4, [](const WeightInfo&) { return int64_t{32}; });
   for_each_weight(whole, [&](const WeightInfo& weight) {
     if (weight.slice != SliceAxis::In) return;
@@ -148,13 +134,7 @@ TEST(Shards, CutBetweenGroups) {
 }
 
 TEST(Shards, RefuseWithTheNumbersThatWork) {
-  const ModelSpec whole = llama_spec({.dim = 64,
-                                      .ffn_dim = 128,
-                                      .n_heads = 4,
-                                      .n_kv_heads = 2,
-                                      .head_dim = 16,
-                                      .vocab_size = 131,
-                                      .trained_seq_len = 64});
+  const ModelSpec whole = spec_of(4, 2, 16, 128);
   expect_error(ErrorKind::Usage, "--tp 8: this model can be cut for 1 to 4 ranks",
                [&] { Shards(whole, 8, by_element); });
   // Groups of 32 columns are two heads; 128 elements are four groups.

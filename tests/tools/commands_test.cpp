@@ -65,6 +65,23 @@ TEST_F(Commands, InspectSaysWhatIsThere) {
   EXPECT_NE(text.out.find("  bos          1 <s> (tiny.gguf)\n"), std::string::npos) << text.out;
 }
 
+// What all ranks have of a model is the model: a tied embedding counts once.
+TEST_F(Commands, BenchOnRanksNamesTheWholeModel) {
+  const auto row = [&](const char* n_ranks) {
+    const ProcessResult result =
+        minfer({"bench", "--synthetic", "smollm2-135m:int4", "-p", "1", "-n", "0", "-r", "1",
+                "--device", "cpu", "--tp", n_ranks, "-q", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out)["results"][0];
+  };
+  const json one = row("1"), two = row("2");
+  EXPECT_EQ(one["model_n_params"], 134515008);
+  for (const char* field : {"model", "model_size", "model_n_params"}) {
+    EXPECT_EQ(two[field], one[field]) << field;
+  }
+  EXPECT_EQ(two["backend"].get<std::string>().substr(0, 4), "2 x ");
+}
+
 TEST_F(Commands, BenchMeasuresAndPredictsAllReduces) {
   const ProcessResult result =
       minfer({"bench", "allreduce", "--device", "cpu", "--tp", "3", "-r", "2", "--max-bytes",

@@ -13,8 +13,8 @@ constexpr int decode_warps(int kD) { return kD > 128 ? 4 : 8; }
 // card has.
 constexpr int ring_bytes(bool is_sm90) { return (is_sm90 ? 96 : 64) * 1024; }
 
-// What a warp reads: of the block's range begin ... end - 1, every kWarps-th tile of kRows
-// positions. Only positions below `readable` are read from the cache.
+// What a warp reads: every kWarps-th tile of kRows positions in the block's range, begin to end
+// - 1. Only positions below `readable` are read from the cache.
 struct WarpRange {
   int begin, readable, end;
   // The warp begins at its turn-th tile, and takes those in front of it last. Heads and splits

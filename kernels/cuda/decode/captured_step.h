@@ -44,7 +44,7 @@ class CapturedStep : public DecodePlan {
 
   cudaStream_t stream_;
   DecodeModel model_;
-  uint32_t epochs_per_step_, epoch_ = 1;  // epoch_: of the next step
+  uint32_t epochs_per_step_, epoch_ = 1;  // epoch_ belongs to the next step
   bool is_running_ = false;
   PinnedArray<StepInput> host_input_{1};
   PinnedArray<float> host_logits_;

@@ -74,8 +74,8 @@ void expect_gathered(const Weights& w, const std::vector<int32_t>& ids) {
 
 class CudaDequantize : public testing::TestWithParam<DType> {};
 
-// Rows shorter than a tile; of a tile, of a chunk of either type, and one column more; 16-byte
-// aligned rows and others; groups of less than a tile, of more than a chunk, and of 3 * 2^n
+// Row lengths: less than a tile, one tile, one chunk of either type, and one column more than each;
+// multiples of 16 bytes and others. Group sizes: less than a tile, more than a chunk, and 3 * 2^n
 // columns.
 TEST_P(CudaDequantize, EveryFormatAndWidth) {
   MINFER_NEEDS_CUDA();

@@ -16,8 +16,8 @@ struct StepRound {
   int buffer;  // of two: a warp that is done with a round may be a barrier ahead of warps that
                // still read its sums
 };
-// The block's shared memory without the ring. `scales`: of the rows of a round; `residual`: the row
-// of the residual stream that each thread adds to.
+// The block's shared memory without the ring. `scales` holds the scales of a round's rows,
+// `residual` the row of the residual stream that each thread adds to.
 struct StepMemory {
   uint8_t* input;
   float* first_scratch;

@@ -92,8 +92,8 @@ struct StepGemv {
   float per_column;        // 1 / in_dim
   int ends[2];             // tiles of the first matrix, and of the first two
   int n_pieces;            // packed codes: pieces of a tile; one has 64 columns of U4, 32 of U8
-  int n_stages;            // of a tile; float weights: of a row
-  int code_bytes;          // of a tile; float weights: of a row
+  int n_stages;            // in a tile of codes, or in a row of floats
+  int code_bytes;          // in a tile of codes, or in a row of floats
   int scales_per_piece;    // scales of a row in a piece: 1 or 2; 0: the row has one
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
