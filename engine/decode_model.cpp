@@ -17,6 +17,8 @@ DecodeModel decode_model(const Model& model, ForwardState& state, int64_t max_se
   decode.edges = model.spec.edges;
   decode.output_norm = &w.output_norm;
   decode.output = &w.output_matrix();
+  decode.vocab_size = model.spec.vocab_size;
+  decode.logits_begin = model.spec.output_begin;
   return decode;
 }
 

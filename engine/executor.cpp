@@ -198,8 +198,6 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
     r.model = rank == 0 ? &model : &model.other_ranks[static_cast<size_t>(rank) - 1];
     r.backend = rank == 0 ? &backend : &backend.ranks()->backend(rank);
   }
-  // One kernel a step is not split over ranks yet: op by op.
-  if (backend.n_ranks() > 1) options_.fused_decode = false;
   on_ranks([&](Rank& r) {
     const ModelSpec& spec = r.model->spec;
     r.forward.kv = make_kv_cache(*r.backend, spec, options_.kv_dtype, n_pages_);
@@ -362,15 +360,19 @@ void Executor::check_ranks() const {
 
 DecodePlan* Executor::decode_plan() {
   if (!state_->plan_asked_for && options_.fused_decode) {
-    state_->plan =
-        backend_.plan_decode(decode_model(model_, state_->forward(), options_.max_seq_len));
+    std::vector<DecodeModel> models;
+    for (Rank& rank : state_->ranks) {
+      models.push_back(decode_model(*rank.model, rank.forward, options_.max_seq_len));
+    }
+    state_->plan = backend_.plan_decode(models);
   }
   state_->plan_asked_for = true;
   return state_->plan.get();
 }
 
 RowsPlan* Executor::rows_plan() {
-  if (!state_->rows_plan_asked_for && options_.fused_decode) {
+  // A step of several sequences is not split over ranks yet: op by op.
+  if (!state_->rows_plan_asked_for && options_.fused_decode && state_->ranks.size() == 1) {
     state_->rows_plan =
         backend_.plan_rows(decode_model(model_, state_->forward(), options_.max_seq_len));
   }

@@ -7,7 +7,7 @@
 
 namespace minfer {
 
-std::unique_ptr<DecodePlan> Backend::plan_decode(const DecodeModel&) { return nullptr; }
+std::unique_ptr<DecodePlan> Backend::plan_decode(std::span<const DecodeModel>) { return nullptr; }
 std::unique_ptr<RowsPlan> Backend::plan_rows(const DecodeModel&) { return nullptr; }
 
 void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLayer& cache,

@@ -328,8 +328,9 @@ class Backend {
   virtual int64_t first_non_finite(Tensor x) = 0;
 
   // A fused decode step for one token, or null if this backend has none for the model. Tensors and
-  // caches must outlive it and keep their addresses. See decode_plan.h.
-  virtual std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model);
+  // caches must outlive it and keep their addresses. See decode_plan.h. `models`: as each rank has
+  // it, this backend's own first; no rank may be at work.
+  virtual std::unique_ptr<DecodePlan> plan_decode(std::span<const DecodeModel> models);
   // The same for the next tokens of several sequences at once.
   virtual std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model);
 

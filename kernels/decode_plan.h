@@ -25,7 +25,8 @@ struct DecodeModel {
   std::vector<DecodeLayer> layers;
   EdgeSpec edges;
   const Norm* output_norm = nullptr;
-  const Matrix* output = nullptr;
+  const Matrix* output = nullptr;  // its rows give vocab_size logits, or with several ranks those
+  int64_t vocab_size = 0, logits_begin = 0;  // from logits_begin on
 
   // The RoPE table of a layer; null if the layer does not rotate.
   Tensor rope_of(const LayerSpec& layer) const {

@@ -2,7 +2,10 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 
+#include "kernels/comm/rank_group.h"
+#include "kernels/cuda/decode/captured_plan.h"
 #include "kernels/cuda/decode/graph/decode_graph.h"
 #include "kernels/cuda/decode/graph/decode_rows.h"
 #include "kernels/cuda/decode/persistent/persistent_step.h"
@@ -368,12 +371,29 @@ void CudaBackend::matmuls(Tensor x, std::span<const Matmul> calls) {
 
 // ---- whole steps -------------------------------------------------------------------------------
 
-std::unique_ptr<DecodePlan> CudaBackend::plan_decode(const DecodeModel& model) {
-  if (persistent_decode_) {
-    if (auto plan = PersistentStep::make(stream_.get(), type_, model)) return plan;
+std::vector<std::unique_ptr<CapturedStep>> CudaBackend::persistent_steps(
+    std::span<const DecodeModel> models) {
+  std::vector<std::unique_ptr<PersistentStep>> of_ranks;
+  for (int rank = 0; rank < std::ssize(models); ++rank) {
+    auto& backend = rank == 0 ? *this : dynamic_cast<CudaBackend&>(ranks()->backend(rank));
+    MINFER_CUDA_CHECK(cudaSetDevice(backend.card()));
+    auto step = PersistentStep::make(backend.stream(), type_, models[size_t(rank)]);
+    if (step) of_ranks.push_back(std::move(step));
   }
-  if (!DecodeLayers::can_compute(model)) return nullptr;
-  return std::make_unique<DecodeGraph>(stream_.get(), type_, model);
+  MINFER_CUDA_CHECK(cudaSetDevice(card()));
+  if (of_ranks.size() < models.size()) return {};
+  if (models.size() > 1) PersistentStep::connect(of_ranks);
+  return {std::make_move_iterator(of_ranks.begin()), std::make_move_iterator(of_ranks.end())};
+}
+
+std::unique_ptr<DecodePlan> CudaBackend::plan_decode(std::span<const DecodeModel> models) {
+  std::vector<std::unique_ptr<CapturedStep>> steps;
+  if (persistent_decode_) steps = persistent_steps(models);
+  if (steps.empty()) {
+    if (models.size() > 1 || !DecodeLayers::can_compute(models[0])) return nullptr;
+    steps.push_back(std::make_unique<DecodeGraph>(stream_.get(), type_, models[0]));
+  }
+  return std::make_unique<CapturedPlan>(std::move(steps));
 }
 
 std::unique_ptr<RowsPlan> CudaBackend::plan_rows(const DecodeModel& model) {

@@ -8,6 +8,8 @@
 
 namespace minfer::cuda {
 
+class CapturedStep;
+
 // The backend on one card: it checks shapes, owns the memory that an operation needs besides its
 // tensors, and calls the launchers, all on one stream. Activations have the compute type, F16 or
 // BF16; the residual stream and logits are F32. Not thread-safe.
@@ -68,7 +70,7 @@ class CudaBackend final : public Backend {
                    Batch batch) override;
   void attention(const AttentionArgs& args) override;
 
-  std::unique_ptr<DecodePlan> plan_decode(const DecodeModel& model) override;
+  std::unique_ptr<DecodePlan> plan_decode(std::span<const DecodeModel> models) override;
   std::unique_ptr<RowsPlan> plan_rows(const DecodeModel& model) override;
   void negative_log_likelihoods(std::span<double> nll, Tensor logits,
                                 std::span<const TokenId> targets) override;
@@ -76,6 +78,8 @@ class CudaBackend final : public Backend {
   void synchronize() override;
 
  private:
+  // The steps of all ranks as one kernel each; empty if it does not support the model.
+  std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);
   Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);
   // Memory that grows to the largest request and is kept; its content is valid for one operation.
   Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);

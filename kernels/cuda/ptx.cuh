@@ -127,6 +127,29 @@ __device__ inline void store_word(uint4* to, uint64_t low, uint64_t high) {
       "l"(low), "l"(high)
       : "memory");
 }
+// The same for words that are written from another card, in the memory of the one that reads.
+__device__ inline void load_word_of_peer(uint64_t& low, uint64_t& high, const uint4* from) {
+  asm volatile("{\n.reg .b128 w;\nld.relaxed.sys.global.b128 w, [%2];\nmov.b128 {%0, %1}, w;\n}"
+               : "=l"(low), "=l"(high)
+               : "l"(from)
+               : "memory");
+}
+__device__ inline void store_word_to_peer(uint4* to, uint64_t low, uint64_t high) {
+  asm volatile(
+      "{\n.reg .b128 w;\nmov.b128 w, {%1, %2};\nst.relaxed.sys.global.b128 [%0], w;\n}" ::"l"(to),
+      "l"(low), "l"(high)
+      : "memory");
+}
+// Adds 1 to a counter in another card's memory. Who reads the sum by load_from_peer sees what this
+// block wrote in front of its last barrier, on any card.
+__device__ inline void count_arrival_at_peer(uint32_t* counter) {
+  asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
+}
+__device__ inline uint32_t load_from_peer(const uint32_t* from) {
+  uint32_t value;
+  asm volatile("ld.acquire.sys.global.u32 %0, [%1];" : "=r"(value) : "l"(from) : "memory");
+  return value;
+}
 // Prefetches n_bytes to L2, a multiple of 16 from a 16-byte aligned address (sm_90; below,
 // nothing).
 __device__ inline void prefetch_l2(const void* from, int n_bytes) {

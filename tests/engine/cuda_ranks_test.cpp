@@ -1,6 +1,7 @@
 #include <random>
 
 #include "kernels/comm/ring.h"
+#include "models/synthetic.h"
 #include "tests/engine/cuda_models.h"
 #include "tests/support/card_ranks.h"
 #include "tests/support/fixture_models.h"
@@ -137,6 +138,47 @@ TEST(CudaRanksText, RepeatsAndIsNearThatOfOneCard) {
   // A logit is rounded once a layer on either side; 8 layers of 2^-9, and as much again for sums.
   EXPECT_LE(relative_error(all_logits(model, *two, all, {.max_seq_len = 256}), reference), 0.03);
 }
+
+// One kernel a step on two cards, for every format that it takes: its logits are near those of the
+// step operation by operation, and a run, which chooses tokens on the cards, writes what steps do
+// whose tokens the host chooses.
+class CudaRanksDecode : public testing::TestWithParam<const char*> {};
+
+TEST_P(CudaRanksDecode, FusedStepsComputeWhatOperationsDo) {
+  MINFER_NEEDS_TWO_CARDS();
+  const auto two = card_ranks(2);
+  const Model model = make_synthetic_model(GetParam(), *two);
+  std::vector<TokenId> prompt;
+  for (TokenId i = 0; i < 150; ++i) prompt.push_back(i * 37 % 1000);
+  constexpr int kTokens = 8;
+  std::vector<TokenId> chosen = {1};
+  const auto logits_of = [&](bool fused) {
+    Session session(model, *two, {.max_seq_len = 512, .fused_decode = fused});
+    session.eval(prompt);
+    std::vector<double> all;
+    for (int i = 0; i < kTokens; ++i) {
+      const std::span<const float> logits = session.eval({&chosen[size_t(i)], 1});
+      all.insert(all.end(), logits.begin(), logits.end());
+      if (fused) {
+        chosen.push_back(TokenId(std::ranges::max_element(logits) - logits.begin()));
+      }
+    }
+    return all;
+  };
+  const std::vector<double> fused = logits_of(true), plain = logits_of(false);
+  EXPECT_LE(relative_error(std::vector<float>(fused.begin(), fused.end()), plain), 0.03);
+
+  Session session(model, *two, {.max_seq_len = 512});
+  session.eval(prompt);
+  auto run = session.run_from(chosen[0], kTokens, {.n_tokens = model.spec.vocab_size});
+  ASSERT_TRUE(run);
+  for (int i = 1; i <= kTokens; ++i) EXPECT_EQ(run->next(), chosen[size_t(i)]) << i;
+}
+
+INSTANTIATE_TEST_SUITE_P(Formats, CudaRanksDecode,
+                         testing::Values("smollm2-135m:f16", "smollm2-135m:int8",
+                                         "smollm2-135m:int4"),
+                         [](const auto& info) { return std::string(info.param).substr(13); });
 
 }  // namespace
 }  // namespace minfer::test

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <utility>
+
 #include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/sampling/choose_token.h"
@@ -7,50 +9,72 @@
 
 namespace minfer::cuda {
 
-// The base of the CUDA decode plans: a step is a CUDA graph that is captured once and reads its
-// token and position from device memory. There are two graphs, each captured when it is first
-// needed. One begins with a copy of the input from the host and ends with a copy of the logits to
-// the host. The other ends with the choice of a token, which is the input of the next step, so that
-// no step waits for the host.
-class CapturedStep : public DecodePlan {
+// How a step ends: with a copy of the logits to the host, or with the choice of a token, which is
+// the input of the next step, so that no step waits for the host.
+enum class StepEnd { Logits, Choice };
+
+// The base of the CUDA decode steps, as one card runs them: a step is a CUDA graph that is captured
+// once for each way to end and reads its token and position from device memory. CapturedPlan
+// drives it. All calls are made with its card as the current one.
+class CapturedStep {
  public:
-  std::span<const float> step(const DecodeRow& row) final;
-  std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
-                                   const DecodeSampling& sampling) final;
+  virtual ~CapturedStep() = default;
+  CapturedStep(const CapturedStep&) = delete;
+  CapturedStep& operator=(const CapturedStep&) = delete;
+
+  const DecodeModel& model() const { return model_; }
+  int card() const { return card_; }
+
+  // Captures the graph, unless that is done. It may allocate.
+  void capture(StepEnd end);
+  // Sets the input of the next step; no step is in flight. Before StepEnd::Choice a run of steps
+  // also sets how tokens are chosen.
+  void set_input(const DecodeRow& row);
+  void set_choice(const TokenChoice& choice);
+  // Launches a captured step.
+  void launch(StepEnd end, int64_t pos);
+  // Whether the next step has epoch 1: clear_epochs() comes before it.
+  bool begins_epochs() const { return epoch_ == 1; }
+  virtual void clear_epochs() {}
+  // Waits for all steps.
+  void synchronize() { MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
+  // The rank for which a step has waited in vain, or -1. The flag is cleared.
+  int take_failed_peer() { return std::exchange(*failed_peer(), 0) - 1; }
+  // Makes epochs begin at 1 with the next step.
+  void restart_epochs() { epoch_ = 1; }
+
+  // Logits [vocab_size] of the last step, which has ended.
+  std::span<const float> host_logits() const { return {host_logits_.data(), host_logits_.size()}; }
+  // Waits for a step that ends with a choice, of the last two: its token.
+  TokenId await_choice(int64_t pos);
 
  protected:
-  // A step uses `epochs_per_step` epochs, possibly none: epoch_after().
+  // A step uses `epochs_per_step` epochs, possibly none: epoch_after(). `card`: the current one.
   CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step);
 
   cudaStream_t stream() const { return stream_; }
-  const DecodeModel& model() const { return model_; }
   StepInput* input() const { return static_cast<StepInput*>(device_input_.view().data); }
   // The page table of the sequence, in device memory.
   const int32_t* pages() const { return static_cast<const int32_t*>(device_pages_.view().data); }
   Tensor x() const { return x_; }            // [1, dim] F32, the embedding of the input's token
   Tensor logits() const { return logits_; }  // [1, vocab_size] F32
+  int* failed_peer() const { return failed_peer_.data(); }  // StepPeers::failed
 
  private:
-  class Run;
-
   virtual void launch_layers() = 0;  // from x to logits
-  virtual void clear_epochs() {}     // before a step whose epoch is 1
 
-  void check(const DecodeRow& row, int64_t n_steps) const;
-  void set_input(const DecodeRow& row);
   void copy_input();
-  void launch_embedding_and_layers();
-  void launch(const GraphExec& graph);
 
   cudaStream_t stream_;
+  int card_ = 0;
   DecodeModel model_;
   uint32_t epochs_per_step_, epoch_ = 1;  // epoch_ belongs to the next step
-  bool is_running_ = false;
   PinnedArray<StepInput> host_input_{1};
   PinnedArray<float> host_logits_;
   PinnedArray<TokenChoice> host_choice_{1};
   PinnedArray<TokenId> chosen_{2};  // tokens chosen at even and at odd positions
   PinnedArray<int32_t> host_pages_;
+  PinnedArray<int> failed_peer_{1};
   size_t n_pages_ = 0;          // entries of host_pages_ in use
   DeviceTensor device_pages_;   // host_pages_ on the card, in stream order
   DeviceTensor device_input_;   // a StepInput

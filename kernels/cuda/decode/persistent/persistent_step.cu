@@ -118,7 +118,6 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   }
   a.blocks_per_kv = narrow<int>(heads_per_kv) / a.heads_per_block;
   a.n_groups = a.n_heads / a.heads_per_block;
-  a.n_splits = n_blocks / a.n_groups;
   a.lanes = a.head_dim <= 64 ? 8 : 16;
   a.is_u8 = cache_dtype == DType::U8;
   const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
@@ -127,12 +126,17 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.scale_log2 = spec.score_scale() * 1.44269504088896341f;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
+  // As many splits as there are blocks, and as the memory has room for that merges them.
+  const auto split_words = [&] { return narrow<int>(ceil_div(a.group_words, a.n_splits)); };
+  a.n_splits = n_blocks / a.n_groups;
+  const auto merged = [&] { return a.n_splits * (a.heads_per_block + split_words()) * 4; };
+  while (a.n_splits > 1 && merged() > kScratchFloats) --a.n_splits;
   const int64_t n_qkv = spec.q_dim() + 2 * spec.kv_dim();
   if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
       row_bytes % 16 != 0 || cache_dtype == DType::F32) {
     return std::nullopt;
   }
-  a.split_words = narrow<int>(ceil_div(a.group_words, a.n_splits));
+  a.split_words = split_words();
   // Measured: with 256 and 512 a step of INT4 at 128 to 256 positions took 4 % longer.
   a.most_alone = a.n_splits == 1 ? narrow<int>(model.max_seq_len) : 128;
   return a;
@@ -186,8 +190,6 @@ bool lay_out(StepParams& p, int room) {
   const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
   p.input_bytes = std::max(p.input_bytes, a.query_at + query_bytes);
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
-  const int merged = a.n_splits * (a.heads_per_block + a.split_words);
-  if (merged * 4 > kScratchFloats) return false;
   p.slot_bytes = kStageBytes + scale_bytes;
   p.n_slots = std::min((room - step_shared(p).total) / p.slot_bytes, kStepMaxSlots);
   return p.n_slots >= 2 * kStepProducers;
@@ -220,8 +222,8 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
          model.edges == EdgeSpec{.output_norm_eps = s.norm_eps};
 }
 
-std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType compute_type,
-                                                 const DecodeModel& model) {
+std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
+                                                     const DecodeModel& model) {
   if (!can_compute(model) || !layers_are_alike(model)) return nullptr;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
@@ -249,7 +251,34 @@ std::unique_ptr<DecodePlan> PersistentStep::make(cudaStream_t stream, DType comp
   tune(p);
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
-  return std::unique_ptr<DecodePlan>(new PersistentStep(stream, model, p));
+  return std::unique_ptr<PersistentStep>(new PersistentStep(stream, model, p));
+}
+
+void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ranks) {
+  const int n_ranks = narrow<int>(std::ssize(ranks));
+  MINFER_CHECK(n_ranks <= kStepMostRanks, "a step of ", n_ranks, " ranks");
+  StepPeers peers{};
+  peers.n_ranks = n_ranks;
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    PersistentStep& step = *ranks[size_t(rank)];
+    MINFER_CHECK(step.params_.dim == ranks[0]->params_.dim &&
+                     step.params_.n_layers == ranks[0]->params_.n_layers,
+                 "ranks of different models");
+    MINFER_CUDA_CHECK(cudaSetDevice(step.card()));
+    step.allocate_mailboxes(n_ranks);
+    peers.mailboxes[rank] = static_cast<uint4*>(step.mailboxes_.view().data);
+    peers.arrivals[rank] = static_cast<uint32_t*>(step.arrivals_.view().data);
+    peers.logits[rank] = data_of<float>(step.logits());
+  }
+  for (int rank = 0; rank < n_ranks; ++rank) {
+    StepPeers& own = ranks[size_t(rank)]->params_.peers;
+    peers.rank = rank;
+    peers.mailbox_words = own.mailbox_words;
+    peers.logits_begin = own.logits_begin;
+    peers.failed = own.failed;
+    own = peers;
+  }
+  MINFER_CUDA_CHECK(cudaSetDevice(ranks[0]->card()));
 }
 
 PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
@@ -258,7 +287,11 @@ PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
   allocate_words();
   make_layers();
   params_.x = data_of<const float>(x());
-  params_.logits = data_of<float>(logits());
+  params_.peers.n_ranks = 1;
+  params_.peers.mailbox_words = params_.dim / 4;
+  params_.peers.logits[0] = data_of<float>(logits());
+  params_.peers.logits_begin = narrow<int>(model.logits_begin);
+  params_.peers.failed = failed_peer();
   params_.input = input();
   params_.pages = pages();
 }
@@ -279,8 +312,17 @@ void PersistentStep::launch_layers() {
 }
 
 void PersistentStep::clear_epochs() {
-  MINFER_CUDA_CHECK(cudaMemsetAsync(words_.view().data, 0,
-                                    static_cast<size_t>(words_.view().n_bytes()), stream()));
+  for (const DeviceTensor* memory : {&words_, &mailboxes_, &arrivals_}) {
+    if (!*memory) continue;
+    MINFER_CUDA_CHECK(cudaMemsetAsync(memory->view().data, 0,
+                                      static_cast<size_t>(memory->view().n_bytes()), stream()));
+  }
+}
+
+void PersistentStep::allocate_mailboxes(int n_ranks) {
+  const int64_t n_words = int64_t{2} * n_ranks * params_.peers.mailbox_words;
+  mailboxes_ = allocate_device(DType::U8, {n_words * int64_t{sizeof(uint4)}});
+  arrivals_ = allocate_device(DType::U8, {n_ranks * int64_t{sizeof(uint32_t)}});
 }
 
 void PersistentStep::allocate_words() {

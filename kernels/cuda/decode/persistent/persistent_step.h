@@ -1,6 +1,7 @@
 #pragma once
 
 #include <memory>
+#include <span>
 
 #include "kernels/cuda/decode/captured_step.h"
 #include "kernels/cuda/decode/persistent/step_params.h"
@@ -18,19 +19,24 @@ class PersistentStep final : public CapturedStep {
   // biases, all alike. make() also checks shapes and formats.
   static bool can_compute(const DecodeModel& model);
 
-  // Null if the kernel does not support the model or the card.
-  static std::unique_ptr<DecodePlan> make(cudaStream_t stream, DType compute_type,
-                                          const DecodeModel& model);
+  // A step on the current card. Null if the kernel does not support the model or the card.
+  static std::unique_ptr<PersistentStep> make(cudaStream_t stream, DType compute_type,
+                                              const DecodeModel& model);
+  // Makes the steps of all ranks that share a model, by rank, sum and gather over each other. At
+  // most kStepMostRanks.
+  static void connect(std::span<const std::unique_ptr<PersistentStep>> ranks);
 
  private:
   PersistentStep(cudaStream_t stream, const DecodeModel& model, const StepParams& params);
   void allocate_words();
+  void allocate_mailboxes(int n_ranks);
   void make_layers();
   void launch_layers() override;
   void clear_epochs() override;
 
   StepParams params_;
-  DeviceTensor words_, layers_;  // the memory of StepParams::words and StepParams::layers
+  DeviceTensor words_, layers_;        // the memory of StepParams::words and StepParams::layers
+  DeviceTensor mailboxes_, arrivals_;  // of several ranks: StepPeers
 };
 
 }  // namespace minfer::cuda

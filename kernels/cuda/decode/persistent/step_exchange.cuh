@@ -47,6 +47,12 @@ __device__ inline StepWord load_plain(const float* from) {
   const uint4 x = __ldcg(reinterpret_cast<const uint4*>(from));
   return {{x.x, x.y, x.z, x.w}};
 }
+// The same for a word that another card writes.
+__device__ inline StepWord load_word_of_peer(const uint4* from) {
+  uint64_t low, high;
+  ptx::load_word_of_peer(low, high, from);
+  return {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
+}
 // The same as load_word if `reads`, else it leaves the word as it is.
 template <int kAt>
 __device__ inline void load_word_if(bool reads, StepWord& word, const uint4* from) {
@@ -55,13 +61,16 @@ __device__ inline void load_word_if(bool reads, StepWord& word, const uint4* fro
   ptx::load_word_if<kAt>(reads, low, high, from);
   word = {{uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)}};
 }
+enum class WordReader { OwnCard, Peer };
+template <WordReader kReader = WordReader::OwnCard>
 __device__ inline void store_word(uint4* to, float a, float b, float c, float d, uint32_t epoch) {
   const auto bits = [&](float x, int shift) {
     return (__float_as_uint(x) & ~15u) | (epoch >> shift & 15u);
   };
   const uint64_t low = uint64_t{bits(b, 4)} << 32 | bits(a, 0);
   const uint64_t high = uint64_t{bits(d, 12)} << 32 | bits(c, 8);
-  ptx::store_word(to, low, high);
+  kReader == WordReader::Peer ? ptx::store_word_to_peer(to, low, high)
+                              : ptx::store_word(to, low, high);
 }
 
 // Ends the launch with an error if a word does not come within 20 seconds, so that a block that has
@@ -115,11 +124,12 @@ __device__ inline void consumers_sync() { ptx::named_barrier<1, kStepConsumers>(
 
 // Writes a vector of n elements to the flagged words `to`; n and first are multiples of 4. A thread
 // passes the value of element first + thread_index(). All lanes call it.
+template <WordReader kReader = WordReader::OwnCard>
 __device__ inline void publish(uint4* to, int first, int n, float value, uint32_t epoch) {
   const float b = __shfl_down_sync(~0u, value, 1), c = __shfl_down_sync(~0u, value, 2);
   const float d = __shfl_down_sync(~0u, value, 3);
   const int i = first + thread_index();
-  if (i % 4 == 0 && i < n) store_word(to + i / 4, value, b, c, d, epoch);
+  if (i % 4 == 0 && i < n) store_word<kReader>(to + i / 4, value, b, c, d, epoch);
 }
 
 }  // namespace minfer::cuda

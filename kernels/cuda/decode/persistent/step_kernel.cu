@@ -1,6 +1,7 @@
 #include "kernels/cuda/decode/persistent/step_attention.cuh"
 #include "kernels/cuda/decode/persistent/step_gemv.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_peers.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/decode/persistent/step_split_k.cuh"
 #include "kernels/cuda/gemv/epilogue.cuh"
@@ -85,13 +86,19 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     if (phase == kGateUp) value = precise::silu(value) * sum_of_row(row + gemv.tile_rows());
   }
   if (phase == kHead) {
-    if (has_row && first_row + thread < gemv.out_dim) p.logits[first_row + thread] = value;
+    if (!has_row || first_row + thread >= gemv.out_dim) return;
+    for (int rank = 0; rank < p.peers.n_ranks; ++rank) {
+      p.peers.logits[rank][p.peers.logits_begin + first_row + thread] = value;
+    }
     return;
   }
   uint4* words = p.words.qkv;
   if (phase == kGateUp) {
     words = p.words.hidden;
   } else if (phase != kQkv) {
+    if (p.peers.n_ranks > 1) {
+      value = sum_over_ranks(p.peers, phase == kWo ? 0 : 1, first_row, n_rows, value, epoch);
+    }
     value += memory.residual[thread];
     memory.residual[thread] = value;
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
@@ -116,13 +123,15 @@ struct StepStatic {
 #endif
 
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
-// wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32.
+// wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32. With several ranks each has a slice of the
+// weights and runs this kernel at the same time; every rank gets all logits.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
 //              the ring. A block owns rows of every matrix and of the residual stream, and K splits
 //              of left-over gate/up tile pairs: step_split_k.cuh
-//   exchange   six vectors a layer and the sums of K splits: step_exchange.cuh
+//   exchange   six vectors a layer and the sums of K splits: step_exchange.cuh; the sums of wo and
+//              down over the ranks: step_peers.cuh
 //   maths      activations are f32. Float weights are multiplied in f32. Codes are multiplied by x
 //              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
 //              which scales are applied in f32. q . k of an int8 cache is computed alike if
@@ -257,6 +266,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (tile >= gemv.count) break;
     }
   }
+  end_with_peers(p.peers, (s_first_epoch - 1) / uint32_t(p.n_layers) + 1);
 #endif
 }
 

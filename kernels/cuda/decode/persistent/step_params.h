@@ -144,6 +144,20 @@ struct StepWords {
   uint4 *qkv, *split_results, *attended, *after_attention, *gate_up_splits, *hidden, *after_ffn;
 };
 
+constexpr int kStepMostRanks = 8;
+
+// What the kernels of one step, one on the card of each rank, know of each other: step_peers.cuh.
+// Pointers are by rank, each to that rank's memory.
+struct StepPeers {
+  int rank, n_ranks;                   // n_ranks 1: alone, and no mailboxes and counters
+  int mailbox_words;                   // of one sum of one sender: dim / 4
+  uint4* mailboxes[kStepMostRanks];    // [2 sums of a layer][n_ranks senders][mailbox_words]
+  float* logits[kStepMostRanks];       // [vocab_size]
+  uint32_t* arrivals[kStepMostRanks];  // [n_ranks], blocks of that rank that have ended
+  int logits_begin;                    // the first one that this rank computes
+  int* failed;                         // in host memory: a rank that did not answer, plus 1
+};
+
 struct StepAttention {
   int n_heads, n_kv_heads, head_dim, n_pairs;
   int heads_per_block, blocks_per_kv;
@@ -167,11 +181,11 @@ struct StepParams {
   StepGemv gemvs[kStepPhases];
   StepAttention attention;
   StepWords words;
+  StepPeers peers;
   const float* x;        // [dim], the embedding
   const float2* rope;    // [.., n_pairs]
   const int32_t* pages;  // page table of the sequence, in the order of positions
   const StepInput* input;
-  float* logits;
   float eps;
   bool norm_is_bf16;
   int n_slots, slot_bytes;

@@ -25,7 +25,7 @@ void switch_context(Context& from, Context& to) {
 }
 
 void enter_thread() {
-  (*g_cluster.kernel)();
+  (*own_block().kernel)();
   require(self().stores.are_done() && self().copies.are_done(),
           "a thread ends with copies under way");
   self().is_done = true;
@@ -46,17 +46,18 @@ std::unique_ptr<Thread> make_thread(Block& block, int index, int n_registers, ui
   makecontext(&thread->context.start, enter_thread, 0);
   return thread;
 }
-std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
+std::unique_ptr<Block> make_block(const Grid& grid, int index, int rank) {
   static std::vector<std::unique_ptr<uint8_t, FreeMemory>> memories;
   static std::vector<std::unique_ptr<uint8_t[]>> stacks;
   auto block = std::make_unique<Block>();
-  const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(n_threads);
+  const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(grid.n_threads);
   while (memories.size() <= at) {
     memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kAllSharedBytes)));
   }
   block->index = index;
   block->rank = rank;
-  block->n_left = n_threads;
+  block->kernel = &grid.kernel;
+  block->n_left = grid.n_threads;
   block->shared = memories[at].get();
   std::memset(block->shared, 0xFF, kAllSharedBytes);
   block->warps.resize(n / kWarp);
@@ -64,7 +65,7 @@ std::unique_ptr<Block> make_block(int index, int rank, int n_threads) {
   while (stacks.size() < (at + 1) * n) {
     stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
   }
-  const int n_registers = std::min(kRegisters / n_threads / 8 * 8, 248);
+  const int n_registers = std::min(kRegisters / grid.n_threads / 8 * 8, 248);
   for (size_t i = 0; i < n; ++i) {
     block->threads.push_back(
         make_thread(*block, static_cast<int>(i), n_registers, stacks[at * n + i].get()));
@@ -209,23 +210,45 @@ void settle(Mbarrier& barrier) {
   ++barrier.phase;
 }
 
-void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
-         const std::function<void()>& kernel) {
-  require(n_blocks % cluster == 0 && n_threads % kWarp == 0 && shared_bytes <= kMaxSharedBytes,
+void begin_launch(const Grid& grid) {
+  require(grid.n_blocks % grid.cluster == 0 && grid.n_threads % kWarp == 0 &&
+              grid.shared_bytes <= kMaxSharedBytes,
           "a launch that no card takes");
-  g_cluster.n_blocks = n_blocks;
-  g_cluster.n_threads = n_threads;
-  g_cluster.shared_bytes = shared_bytes;
-  g_cluster.kernel = &kernel;
-  for (int first = 0; first < n_blocks; first += cluster) {
-    g_cluster.blocks.clear();
-    g_cluster.meeting = {};
-    g_cluster.last_change = g_cluster.round;
-    for (int rank = 0; rank < cluster; ++rank) {
-      g_cluster.blocks.push_back(make_block(first + rank, rank, n_threads));
+  g_cluster.n_blocks = grid.n_blocks;
+  g_cluster.n_threads = grid.n_threads;
+  g_cluster.shared_bytes = grid.shared_bytes;
+}
+void begin_cluster() {
+  g_cluster.blocks.clear();
+  g_cluster.meeting = {};
+  g_cluster.last_change = g_cluster.round;
+}
+
+void run(const Grid& grid) {
+  begin_launch(grid);
+  for (int first = 0; first < grid.n_blocks; first += grid.cluster) {
+    begin_cluster();
+    for (int rank = 0; rank < grid.cluster; ++rank) {
+      g_cluster.blocks.push_back(make_block(grid, first + rank, rank));
     }
     run_cluster();
   }
+}
+
+void run_together(const std::vector<Grid>& grids) {
+  begin_launch(grids.front());
+  begin_cluster();
+  for (const Grid& grid : grids) {
+    require(grid.is_cooperative && grid.n_blocks == g_cluster.n_blocks &&
+                grid.n_threads == g_cluster.n_threads,
+            "launches that do not run together");
+    g_cluster.shared_bytes = std::max(g_cluster.shared_bytes, grid.shared_bytes);
+    for (int index = 0; index < grid.n_blocks; ++index) {
+      const int rank = static_cast<int>(g_cluster.blocks.size());
+      g_cluster.blocks.push_back(make_block(grid, index, rank));
+    }
+  }
+  run_cluster();
 }
 
 int thread_index() { return self().index; }

@@ -113,6 +113,7 @@ struct Thread {
 };
 struct Block {
   int index = 0, rank = 0, n_left = 0;
+  const std::function<void()>* kernel = nullptr;
   int free_registers = 0;
   uint8_t* shared = nullptr;
   std::vector<std::unique_ptr<Thread>> threads;
@@ -136,7 +137,6 @@ struct Cluster {
   size_t stalled_begin = 0, stalled_end = 0;  // threads that do not run now
   Thread* self = nullptr;
   Context scheduler;
-  const std::function<void()>* kernel = nullptr;
   std::mt19937 random{1};
 };
 extern Cluster g_cluster;

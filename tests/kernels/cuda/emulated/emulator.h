@@ -14,6 +14,7 @@
 #include <tuple>
 #include <type_traits>
 #include <utility>
+#include <vector>
 
 // Runs kernels on the CPU, so that they are tested where there is no card. Their own source is
 // compiled as C++ with the headers below kernels/, which take the place of the real headers of the
@@ -44,29 +45,40 @@ constexpr int kBlocksAtOnce = 6;
 // few slots.
 constexpr int kStaticSharedBytes = 120 << 10;
 
-void run(int n_blocks, int n_threads, int shared_bytes, int cluster,
-         const std::function<void()>& kernel);
+// A launch: n_blocks blocks of n_threads threads, in clusters of `cluster` blocks; all of them are
+// one if it is cooperative.
+struct Grid {
+  int n_blocks, n_threads, shared_bytes, cluster;
+  bool is_cooperative;
+  std::function<void()> kernel;
+};
+void run(const Grid& grid);
+// Runs cooperative launches of as many threads and bytes at the same time, as several cards do.
+void run_together(const std::vector<Grid>& grids);
 // Does the work of a stream at once, or, while a graph is captured, whenever that graph is
 // launched.
 void submit(std::function<void()> work);
+void submit(Grid grid);
+// From here on graphs are launched in sets of n_cards, whose work is done together.
+void set_cards(int n_cards);
 
 template <typename... Params, typename... Args>
 cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), Args&&... args) {
   int cluster = 1;
+  bool is_cooperative = false;
   for (unsigned i = 0; i < config->numAttrs; ++i) {
     const cudaLaunchAttribute& attribute = config->attrs[i];
     if (attribute.id == cudaLaunchAttributeClusterDimension) {
       cluster = static_cast<int>(attribute.val.clusterDim.x);
     } else if (attribute.id == cudaLaunchAttributeCooperative) {
       cluster = static_cast<int>(config->gridDim.x);
+      is_cooperative = true;
     }
   }
   const std::tuple<std::decay_t<Params>...> values(args...);
-  submit([=, grid = config->gridDim.x, block = config->blockDim.x,
-          shared_bytes = config->dynamicSmemBytes] {
-    run(static_cast<int>(grid), static_cast<int>(block), static_cast<int>(shared_bytes), cluster,
-        [&] { std::apply([&](const auto&... value) { kernel(value...); }, values); });
-  });
+  submit(Grid{static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x),
+              static_cast<int>(config->dynamicSmemBytes), cluster, is_cooperative,
+              [=] { std::apply([&](const auto&... value) { kernel(value...); }, values); }});
   return cudaSuccess;
 }
 

@@ -2,6 +2,7 @@
 // runtime and of kernels/cuda that access a card, and plain versions of add_bias and rope_append.
 #include <cstdlib>
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -16,14 +17,47 @@
 
 namespace {
 
-using Works = std::vector<std::function<void()>>;
+using minfer::emulated::Grid;
+
+// One work of a stream: a launch, or something else.
+struct Work {
+  std::optional<Grid> grid;
+  std::function<void()> other;
+
+  void run() const { grid ? minfer::emulated::run(*grid) : other(); }
+};
+using Works = std::vector<Work>;
 Works* g_capture = nullptr;  // the graph that is being captured
+size_t g_cards = 1;
+std::vector<const Works*> g_launched;  // graphs, of a set that is not whole yet
+
+void submit_work(Work work) {
+  g_capture != nullptr ? g_capture->push_back(std::move(work)) : work.run();
+}
+
+// Runs graphs of as many works, each on a card of its own.
+void run_graphs(const std::vector<const Works*>& graphs) {
+  for (size_t i = 0; i < graphs.front()->size(); ++i) {
+    const std::optional<Grid>& first = graphs.front()->at(i).grid;
+    if (first && first->is_cooperative) {
+      std::vector<Grid> grids;
+      for (const Works* works : graphs) grids.push_back(*works->at(i).grid);
+      minfer::emulated::run_together(grids);
+    } else {
+      for (const Works* works : graphs) works->at(i).run();
+    }
+  }
+}
 
 }  // namespace
 
-void minfer::emulated::submit(std::function<void()> work) {
-  g_capture != nullptr ? g_capture->push_back(std::move(work)) : work();
-}
+namespace minfer::emulated {
+
+void submit(std::function<void()> work) { submit_work({{}, std::move(work)}); }
+void submit(Grid grid) { submit_work({std::move(grid), {}}); }
+void set_cards(int n_cards) { g_cards = static_cast<size_t>(n_cards); }
+
+}  // namespace minfer::emulated
 
 extern "C" {
 
@@ -40,9 +74,12 @@ cudaError_t cudaGraphInstantiate(cudaGraphExec_t* exec, cudaGraph_t graph, unsig
   return cudaSuccess;
 }
 cudaError_t cudaGraphLaunch(cudaGraphExec_t exec, cudaStream_t) {
-  for (const auto& work : *reinterpret_cast<Works*>(exec)) work();
+  g_launched.push_back(reinterpret_cast<const Works*>(exec));
+  if (g_launched.size() == g_cards) run_graphs(std::exchange(g_launched, {}));
   return cudaSuccess;
 }
+cudaError_t cudaGraphUpload(cudaGraphExec_t, cudaStream_t) { return cudaSuccess; }
+cudaError_t cudaSetDevice(int) { return cudaSuccess; }
 cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
   delete reinterpret_cast<Works*>(graph);
   return cudaSuccess;

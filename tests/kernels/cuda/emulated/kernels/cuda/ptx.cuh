@@ -42,6 +42,16 @@ inline void store_word(uint4* to, uint64_t low, uint64_t high) {
   emulated::store_word(to,
                        {uint32_t(low), uint32_t(low >> 32), uint32_t(high), uint32_t(high >> 32)});
 }
+inline void load_word_of_peer(uint64_t& low, uint64_t& high, const uint4* from) {
+  load_word<0>(low, high, from);
+}
+inline void store_word_to_peer(uint4* to, uint64_t low, uint64_t high) {
+  store_word(to, low, high);
+}
+inline void count_arrival_at_peer(uint32_t* counter) { ++*counter; }
+inline uint32_t load_from_peer(const uint32_t* from) {
+  return *static_cast<const volatile uint32_t*>(from);
+}
 inline void prefetch_l2(const void*, int) {}
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
