@@ -85,7 +85,15 @@ class ForwardPass {
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
       for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        add_block_output(b_, weights(i), half, x, input(i, half, x));
+        const Tensor in = input(i, half, x);
+        const bool is_ffn = half == BlockInput::FfnOutput, is_last = i + 1 == first + n;
+        if (is_ffn && is_last) {
+          add_block_output(b_, weights(i), half, x, in);
+          continue;
+        }
+        const NormArgs next = is_ffn ? attention_norm(i + 1, x) : ffn_norm(i, x);
+        add_block_output(b_, weights(i), half, x, in, &next);
+        is_normed_ = true;
       }
       if (observe) observe(i, x);
       if (state_.after_block) state_.after_block();
@@ -109,22 +117,26 @@ class ForwardPass {
     b_.kv_append(cache(index), k, v, batch_);
   }
 
-  Tensor normed(const LayerSpec& spec, Tensor x, const Norm& norm) {
-    const Tensor out = rows(state_.scratch.normed, model_.spec.dim);
-    b_.norm({.out = out,
-             .x = x,
-             .weight = norm.weight,
-             .bias = norm.bias,
-             .kind = spec.norm,
-             .eps = spec.norm_eps});
-    return out;
+  NormArgs attention_norm(int64_t index, Tensor x) const {
+    return norm_of(model_.spec.layer(index), x, weights(index).attn_norm);
   }
-  Tensor attention_input(int64_t index, Tensor x) {
-    return normed(model_.spec.layer(index), x, weights(index).attn_norm);
+  NormArgs ffn_norm(int64_t index, Tensor x) const {
+    return norm_of(model_.spec.layer(index), x, weights(index).ffn_norm);
   }
-  Tensor ffn_input(int64_t index, Tensor x) {
-    return normed(model_.spec.layer(index), x, weights(index).ffn_norm);
+  NormArgs norm_of(const LayerSpec& spec, Tensor x, const Norm& norm) const {
+    return {.out = rows(state_.scratch.normed, model_.spec.dim),
+            .x = x,
+            .weight = norm.weight,
+            .bias = norm.bias,
+            .kind = spec.norm,
+            .eps = spec.norm_eps};
   }
+  Tensor normed(const NormArgs& args) {
+    if (!std::exchange(is_normed_, false)) b_.norm(args);
+    return args.out;
+  }
+  Tensor attention_input(int64_t index, Tensor x) { return normed(attention_norm(index, x)); }
+  Tensor ffn_input(int64_t index, Tensor x) { return normed(ffn_norm(index, x)); }
 
   Tensor attended(int64_t index, Tensor x) {
     const LayerSpec& spec = model_.spec.layer(index);
@@ -188,6 +200,7 @@ class ForwardPass {
   ForwardState& state_;
   Batch batch_;
   int64_t n_tokens_;
+  bool is_normed_ = false;  // the operation before has made the norm that comes next
 };
 
 }  // namespace
@@ -234,10 +247,10 @@ Tensor block_input(Backend& backend, const Model& model, ForwardState& state, in
 }
 
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
-                      Tensor input) {
+                      Tensor input, const NormArgs* next) {
   const bool is_ffn = which == BlockInput::FfnOutput;
   MINFER_CHECK(is_ffn || which == BlockInput::AttentionOutput, "block input ", int(which));
-  backend.add_to_residual(x, input, is_ffn ? layer.w_down : layer.wo);
+  backend.add_to_residual(x, input, is_ffn ? layer.w_down : layer.wo, next);
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,

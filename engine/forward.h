@@ -52,9 +52,10 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch);
 
-// x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput.
+// x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput. Then the norm
+// *next, if it is given: of x.
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
-                      Tensor input);
+                      Tensor input, const NormArgs* next = nullptr);
 
 // logits = output_norm(x) · outputᵀ for each row of x [n, dim], which is not changed; logits
 // [n, vocab_size] F32.

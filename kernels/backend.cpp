@@ -87,21 +87,30 @@ void Backend::ffn_hidden(const FfnArgs& a) {
   swiglu(a.out, gate, a.out);
 }
 
-void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear) {
+void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear, const NormArgs* next) {
   if (communicator_ == nullptr) {
     matmul(x, input, linear.weight, /*accumulate=*/true);
   } else {
-    const Tensor sum = rank_scratch(x.shape);
-    matmul(sum, input, linear.weight);
-    communicator_->all_reduce(sum);
-    add(x, x, sum);
+    const Tensor part = rank_scratch(activation_dtype(), x.shape);
+    matmul(part, input, linear.weight);
+    const bool is_plain =
+        next != nullptr && next->kind == NormKind::Rms && !next->activation && !linear.bias;
+    if (is_plain &&
+        communicator_->all_reduce_add_norm(x, part, next->out, next->weight, next->eps)) {
+      return;
+    }
+    if (!communicator_->all_reduce_add(x, part)) {
+      communicator_->all_reduce(part);
+      add(x, x, part);
+    }
   }
   if (linear.bias) add_bias(x, x, linear.bias);
+  if (next != nullptr) norm(*next);
 }
 
 void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin) {
   if (communicator_ == nullptr) return matmul(out, x, w);
-  const Tensor part = rank_scratch({x.shape[0], w.out_dim});
+  const Tensor part = rank_scratch(DType::F32, {x.shape[0], w.out_dim});
   matmul(part, x, w);
   communicator_->all_gather(out, part, begin);
 }
@@ -116,13 +125,13 @@ int64_t Backend::ranks_workspace_bytes(int64_t n_elements) const {
   return communicator_ == nullptr ? 0 : allocated_bytes(bytes_of(DType::F32, n_elements));
 }
 
-Tensor Backend::rank_scratch(const Shape& shape) {
+Tensor Backend::rank_scratch(DType dtype, const Shape& shape) {
   const int64_t n = shape[0] * shape[1];
   if (!rank_scratch_ || rank_scratch_.view().n_elements() < n) {
     rank_scratch_ = {};
     rank_scratch_ = allocate(DType::F32, {n});
   }
-  return {rank_scratch_.view().data, DType::F32, shape};
+  return {rank_scratch_.view().data, dtype, shape};
 }
 
 }  // namespace minfer

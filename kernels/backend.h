@@ -294,8 +294,10 @@ class Backend {
   // out = act(gate(x)) * up(x), or act(up(x)) without a gate; gate and up are linear layers.
   virtual void ffn_hidden(const FfnArgs& args);
   // x += linear(input); x [n_tokens, out] F32, the residual stream. With several ranks, each has
-  // some of the columns of `input` and of the weight, and linear(input) is summed over the ranks.
-  virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear);
+  // some of the columns of `input` and of the weight, and linear(input) is summed over the ranks:
+  // each rank's part is rounded to the activation type. Then norm(*next), if it is given: of x.
+  virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear,
+                               const NormArgs* next = nullptr);
   // out = x wᵀ [n_tokens, n] F32, where each rank has the rows of w that give the columns of `out`
   // from column `begin` on. Every rank gets all of `out`.
   void matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin);
@@ -355,11 +357,11 @@ class Backend {
   int64_t ranks_workspace_bytes(int64_t n_elements) const;
   // Allocates it, so that no pass has to.
   void reserve_for_ranks(int64_t n_elements) {
-    if (communicator_ != nullptr) rank_scratch({1, n_elements});
+    if (communicator_ != nullptr) rank_scratch(DType::F32, {1, n_elements});
   }
 
  private:
-  Tensor rank_scratch(const Shape& shape);
+  Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
 
   Communicator* communicator_ = nullptr;
   std::shared_ptr<RankGroup> ranks_;

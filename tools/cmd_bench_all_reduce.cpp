@@ -30,18 +30,36 @@ struct AllReduceOptions {
   float network_alpha_us = 6, network_beta_gbps = 50;
 };
 
-constexpr AllReduceKind kMeasured[] = {AllReduceKind::Ring, AllReduceKind::OneShot};
+constexpr AllReduceKind kMeasured[] = {AllReduceKind::Ring, AllReduceKind::OneShot,
+                                       AllReduceKind::TwoShot};
 constexpr AllReduceKind kPredicted[] = {AllReduceKind::Ring, AllReduceKind::Tree,
                                         AllReduceKind::OneShot, AllReduceKind::TwoShot,
                                         AllReduceKind::TwoLevel};
 
+// What is summed: in place, or added to the F32 residual stream.
+struct Payload {
+  DType dtype;
+  bool adds;
+};
+// A card sums activations, and F32 to compare; the CPU has no other activations.
+std::vector<Payload> payloads_of(const Backend& backend) {
+  const DType dtype = backend.activation_dtype();
+  if (dtype == DType::F32) return {{dtype, false}};
+  return {{dtype, false}, {dtype, true}, {DType::F32, false}};
+}
+std::string text_of(const Payload& payload) {
+  return cat(payload.dtype, payload.adds ? " to residual" : "");
+}
+
 struct MeasuredReduce {
   AllReduceKind kind;
+  Payload payload;
   AllReduceSample sample;
   double predicted_s = 0;  // by the fit
 };
 struct Fitted {
   AllReduceKind kind;
+  Payload payload;
   LinkFit fit;
 };
 struct Measurement {
@@ -56,10 +74,15 @@ double bus_bytes_per_second(const AllReduceSample& sample, int n_ranks) {
   return sample.bytes * 2 * (n_ranks - 1) / n_ranks / sample.seconds;
 }
 
+struct RankTensors {
+  DeviceTensor x, residual;
+};
+
 // Seconds of one of many in a row; none where these ranks do not have the algorithm.
-std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& tensors,
-                                 AllReduceKind kind, int64_t n_bytes, int64_t repetitions) {
-  const int64_t n = n_bytes / int64_t{sizeof(float)};
+std::optional<double> seconds_of(RankGroup& group, const std::vector<RankTensors>& tensors,
+                                 AllReduceKind kind, const Payload& payload, int64_t n_bytes,
+                                 int64_t repetitions) {
+  const int64_t n = n_bytes / bytes_of(payload.dtype, 1);
   const int times = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 26) / n_bytes, 5, 200));
   std::vector<double> samples;
   bool is_there = true;
@@ -68,13 +91,16 @@ std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& te
     double seconds = 0;
     group.run([&](int rank) {
       Backend& own = group.backend(rank);
-      const Tensor x{tensors[static_cast<size_t>(rank)].view().data, DType::F32, {1, n}};
-      const bool has = own.communicator()->all_reduce_by(kind, x);  // and a warm-up
+      const RankTensors& memory = tensors[static_cast<size_t>(rank)];
+      const Tensor x{memory.x.view().data, payload.dtype, {1, n}};
+      Tensor residual;
+      if (payload.adds) residual = {memory.residual.view().data, DType::F32, {1, n}};
+      const bool has = own.communicator()->all_reduce_by(kind, x, residual);  // and a warm-up
       own.synchronize();
       if (rank == 0) is_there = has;
       if (!has) return;
       const double start = now_seconds();
-      for (int k = 0; k < times; ++k) own.communicator()->all_reduce_by(kind, x);
+      for (int k = 0; k < times; ++k) own.communicator()->all_reduce_by(kind, x, residual);
       own.synchronize();
       if (rank == 0) seconds = (now_seconds() - start) / times;
     });
@@ -83,6 +109,29 @@ std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& te
   }
   if (!is_there) return std::nullopt;
   return percentile(samples, 0.5);
+}
+
+// One algorithm for one payload, at all sizes.
+void measure_kind(Measurement& measured, RankGroup& group, const std::vector<RankTensors>& tensors,
+                  AllReduceKind kind, const Payload& payload, int64_t most, int64_t repetitions) {
+  std::vector<AllReduceSample> samples;
+  for (int64_t n_bytes = 1024; n_bytes <= most; n_bytes *= 2) {
+    const auto seconds = seconds_of(group, tensors, kind, payload, n_bytes, repetitions);
+    if (!seconds) return;
+    samples.push_back({double(n_bytes), *seconds});
+    log_info(fmt::format("{}, {}, {}: {:.1f} us", name_of(kind), text_of(payload),
+                         bytes_text(n_bytes), *seconds * 1e6));
+  }
+  const LinkFit fit = fit_link(kind, group.n_ranks(), samples);
+  measured.fits.push_back({kind, payload, fit});
+  const RankTopology fitted{.n_ranks = group.n_ranks(),
+                            .ranks_per_host = group.n_ranks(),
+                            .inside = fit.link,
+                            .between = {}};
+  for (const AllReduceSample& sample : samples) {
+    measured.reduces.push_back(
+        {kind, payload, sample, predicted_seconds(kind, fitted, sample.bytes)});
+  }
 }
 
 Measurement measure(const AllReduceOptions& options) {
@@ -95,30 +144,21 @@ Measurement measure(const AllReduceOptions& options) {
   const bool is_card = backend->free_device_bytes().has_value();
   const int64_t default_bytes = (is_card ? int64_t{256} : int64_t{16}) << 20;
   const int64_t most = options.max_bytes.value_or(default_bytes);
-  std::vector<DeviceTensor> tensors(static_cast<size_t>(group.n_ranks()));
+  const std::vector<Payload> payloads = payloads_of(*backend);
+  std::vector<RankTensors> tensors(static_cast<size_t>(group.n_ranks()));
   group.run([&](int rank) {
-    DeviceTensor& x = tensors[static_cast<size_t>(rank)];
-    HostTensor zeros(DType::F32, {1, most / int64_t{sizeof(float)}});
-    std::fill_n(zeros.as<float>(), zeros.view().n_elements(), 0.0f);
-    x = group.backend(rank).upload(zeros);
+    const auto zeros = [&](int64_t n_floats) {
+      HostTensor host(DType::F32, {1, n_floats});
+      std::fill_n(host.as<float>(), n_floats, 0.0f);
+      return group.backend(rank).upload(host);
+    };
+    RankTensors& memory = tensors[static_cast<size_t>(rank)];
+    memory.x = zeros(most / int64_t{sizeof(float)});
+    if (payloads.size() > 1) memory.residual = zeros(most / 2);
   });
-  for (const AllReduceKind kind : kMeasured) {
-    std::vector<AllReduceSample> samples;
-    for (int64_t n_bytes = 1024; n_bytes <= most; n_bytes *= 2) {
-      const auto seconds = seconds_of(group, tensors, kind, n_bytes, *options.repetitions);
-      if (!seconds) break;
-      samples.push_back({double(n_bytes), *seconds});
-      log_info(fmt::format("{} {}: {:.1f} us", name_of(kind), bytes_text(n_bytes), *seconds * 1e6));
-    }
-    if (samples.empty()) continue;
-    const LinkFit fit = fit_link(kind, group.n_ranks(), samples);
-    measured.fits.push_back({kind, fit});
-    const RankTopology fitted{.n_ranks = group.n_ranks(),
-                              .ranks_per_host = group.n_ranks(),
-                              .inside = fit.link,
-                              .between = {}};
-    for (const AllReduceSample& sample : samples) {
-      measured.reduces.push_back({kind, sample, predicted_seconds(kind, fitted, sample.bytes)});
+  for (const Payload& payload : payloads) {
+    for (const AllReduceKind kind : kMeasured) {
+      measure_kind(measured, group, tensors, kind, payload, most, *options.repetitions);
     }
   }
   return measured;
@@ -182,18 +222,19 @@ std::string to_text(const AllReduceOptions& options, const std::optional<Measure
                     const std::vector<Prediction>& predictions) {
   std::string text;
   if (measured) {
-    text += fmt::format("| algorithm, {} x {} | bytes | us | by the fit | bus GB/s |\n",
+    text += fmt::format("| algorithm, {} x {} | sum | bytes | us | by the fit | bus GB/s |\n",
                         measured->n_ranks, measured->backend);
-    text += "| --- | ---: | ---: | ---: | ---: |\n";
+    text += "| --- | --- | ---: | ---: | ---: | ---: |\n";
     for (const MeasuredReduce& m : measured->reduces) {
-      text += fmt::format("| {} | {:.0f} | {:.2f} | {:.2f} | {:.1f} |\n", name_of(m.kind),
-                          m.sample.bytes, m.sample.seconds * 1e6, m.predicted_s * 1e6,
+      text += fmt::format("| {} | {} | {:.0f} | {:.2f} | {:.2f} | {:.1f} |\n", name_of(m.kind),
+                          text_of(m.payload), m.sample.bytes, m.sample.seconds * 1e6,
+                          m.predicted_s * 1e6,
                           bus_bytes_per_second(m.sample, measured->n_ranks) * 1e-9);
     }
-    for (const auto& [kind, fit] : measured->fits) {
-      text +=
-          fmt::format("\n{}: alpha {:.2f} us, beta {:.1f} GB/s, worst difference {:.0f} %\n",
-                      name_of(kind), fit.link.alpha * 1e6, fit.link.beta * 1e-9, fit.worst * 100);
+    for (const auto& [kind, payload, fit] : measured->fits) {
+      text += fmt::format(
+          "\n{}, {}: alpha {:.2f} us, beta {:.1f} GB/s, worst difference {:.0f} %\n", name_of(kind),
+          text_of(payload), fit.link.alpha * 1e6, fit.link.beta * 1e-9, fit.worst * 100);
     }
   }
   int n_ranks = 0;
@@ -230,13 +271,17 @@ Json to_object(const AllReduceOptions& options, const std::optional<Measurement>
     for (const MeasuredReduce& m : measured->reduces) {
       results.push_back(
           {{"algorithm", name_of(m.kind)},
+           {"type", cat(m.payload.dtype)},
+           {"adds_to_residual", m.payload.adds},
            {"bytes", int64_t(m.sample.bytes)},
            {"us", m.sample.seconds * 1e6},
            {"predicted_us", m.predicted_s * 1e6},
            {"bus_gb_per_s", bus_bytes_per_second(m.sample, measured->n_ranks) * 1e-9}});
     }
-    for (const auto& [kind, fit] : measured->fits) {
+    for (const auto& [kind, payload, fit] : measured->fits) {
       fits.push_back({{"algorithm", name_of(kind)},
+                      {"type", cat(payload.dtype)},
+                      {"adds_to_residual", payload.adds},
                       {"alpha_us", fit.link.alpha * 1e6},
                       {"beta_gb_per_s", fit.link.beta * 1e-9},
                       {"worst_difference", fit.worst}});

@@ -20,12 +20,26 @@ class Communicator {
 
   // x [n_rows, n] becomes the sum over all ranks, with the same bits on every rank and in every
   // run. On the CPU the order of the additions depends on the column and on n_ranks alone, so a
-  // row's bits do not depend on the other rows.
-  //   x  in the memory of the rank's backend: F32 on cards; F32, F16 or BF16 on the CPU, where the
-  //      sums of each step are rounded to it
+  // row's bits do not depend on the other rows; on cards it depends on the size, too.
+  //   x  F32, F16 or BF16, in the memory of the rank's backend. Sums are f32, rounded to the type
+  //      of x where a partial sum travels, and at the end
   virtual void all_reduce(Tensor x) = 0;
-  // The same by one algorithm; false if these ranks do not have it, for this x at least.
-  virtual bool all_reduce_by(AllReduceKind kind, Tensor x) = 0;
+  // residual += the sum over all ranks of part, again with the same bits on every rank; the content
+  // of part is unspecified afterwards. False if these ranks do not have it.
+  //   residual  F32, with the same bits on every rank, of the shape of part
+  virtual bool all_reduce_add(Tensor /*residual*/, Tensor /*part*/) { return false; }
+  // The same, and normed = residual * weight / sqrt(mean(residual^2) + eps) for each row; false if
+  // these ranks do not have it for such rows.
+  virtual bool all_reduce_add_norm(Tensor /*residual*/, Tensor /*part*/, Tensor /*normed*/,
+                                   Tensor /*weight*/, float /*eps*/) {
+    return false;
+  }
+  // all_reduce by one algorithm, or all_reduce_add if `residual` is not null; false if these ranks
+  // do not have it, for this x at least.
+  virtual bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual = {}) = 0;
+  // How many thread blocks of a card the next all-reduces may take, those of one shot excepted; 0:
+  // as many as are of use. All ranks set the same number.
+  virtual void set_channels(int /*n*/) {}
 
   // Each rank has some columns of a matrix: `part` [n_rows, n_of_rank] are those from column
   // `begin` on. Writes the parts of all ranks to `out` [n_rows, n], which no rank's part overlaps.

@@ -51,8 +51,8 @@ class ThreadRanks::Rank final : public Communicator {
     group_.wait_for((rank_ + 1) % n, ticks_);
   }
 
-  bool all_reduce_by(AllReduceKind kind, Tensor x) override {
-    if (kind != AllReduceKind::Ring) return false;
+  bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual) override {
+    if (kind != AllReduceKind::Ring || residual) return false;
     all_reduce(x);
     return true;
   }

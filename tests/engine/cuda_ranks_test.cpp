@@ -19,27 +19,32 @@ TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
   RankGroup& group = *backend->ranks();
   std::mt19937_64 random(5);
   for (const int64_t n : {1, 2, 7, 64, 4096, 131071, 131072, 131076, 131078, 1 << 20, 5'000'004}) {
-    SCOPED_TRACE(n);
-    std::vector<HostTensor> inputs, outputs(static_cast<size_t>(n_ranks));
-    for (int rank = 0; rank < n_ranks; ++rank) inputs.push_back(random_normal(random(), {1, n}));
-    group.run([&](int rank) {
-      const Backend& own = group.backend(rank);
-      const DeviceTensor x = group.backend(rank).upload(inputs[size_t(rank)]);
-      own.communicator()->all_reduce(x);
-      outputs[size_t(rank)] = HostTensor(DType::F32, {1, n});
-      group.backend(rank).download_into(outputs[size_t(rank)], x);
-    });
-    group.check();
-    const bool is_ring = n > 131072 && n % 4 == 0;
-    int64_t n_wrong = 0;
-    for (int64_t i = 0; i < n; ++i) {
-      int first = 0;
-      while (is_ring && chunk_begin(n / 4, n_ranks, first + 1) <= i / 4) ++first;
-      float sum = is_ring ? inputs[size_t(first)].at(i) : 0.0f + inputs[0].at(i);
-      for (int k = 1; k < n_ranks; ++k) sum += inputs[size_t((first + k) % n_ranks)].at(i);
-      for (const HostTensor& output : outputs) n_wrong += output.at(i) != sum;
+    for (const AllReduceKind kind :
+         {AllReduceKind::OneShot, AllReduceKind::TwoShot, AllReduceKind::Ring}) {
+      SCOPED_TRACE(cat(n, " by ", int(kind)));
+      std::vector<HostTensor> inputs, outputs(static_cast<size_t>(n_ranks));
+      for (int rank = 0; rank < n_ranks; ++rank) inputs.push_back(random_normal(random(), {1, n}));
+      const bool has = n % 4 == 0 || kind == AllReduceKind::OneShot;
+      group.run([&](int rank) {
+        const Backend& own = group.backend(rank);
+        const DeviceTensor x = group.backend(rank).upload(inputs[size_t(rank)]);
+        EXPECT_EQ(own.communicator()->all_reduce_by(kind, x), has);
+        outputs[size_t(rank)] = HostTensor(DType::F32, {1, n});
+        group.backend(rank).download_into(outputs[size_t(rank)], x);
+      });
+      group.check();
+      if (!has) continue;
+      const bool is_ring = kind == AllReduceKind::Ring;
+      int64_t n_wrong = 0;
+      for (int64_t i = 0; i < n; ++i) {
+        int first = 0;
+        while (is_ring && chunk_begin(n / 4, n_ranks, first + 1) <= i / 4) ++first;
+        float sum = inputs[size_t(first)].at(i);
+        for (int k = 1; k < n_ranks; ++k) sum += inputs[size_t((first + k) % n_ranks)].at(i);
+        for (const HostTensor& output : outputs) n_wrong += output.at(i) != sum;
+      }
+      EXPECT_EQ(n_wrong, 0);
     }
-    EXPECT_EQ(n_wrong, 0);
   }
 }
 

@@ -12,9 +12,16 @@ namespace minfer {
 namespace cuda {
 namespace {
 
-// Elements up to which the one-shot all-reduce is used. It sends everything to every rank, while
-// the ring sends each rank's slice on.
-constexpr int64_t kMostOneShot = 2 * kOneShotWords;
+// The fastest algorithm for a payload: up to `one_shot` bytes OneShot, up to `two_shot` TwoShot,
+// above Ring. One-shot sends everything to every rank, so with more ranks it ends earlier.
+struct Limits {
+  int64_t one_shot, two_shot;
+};
+constexpr Limits limits_for(int n_ranks) {
+  if (n_ranks == 2) return {kMostOneShotBytes, int64_t{4} << 20};
+  constexpr int64_t kAlways = int64_t{1} << 62;  // the ring has more steps of the same bytes
+  return {n_ranks <= 4 ? 128 << 10 : 64 << 10, kAlways};
+}
 
 // Ranks that are cards of this host. Each has memory that the others write to. The threads of the
 // ranks meet before each operation: an allocation on one card may have to wait for kernels of
@@ -29,20 +36,25 @@ class CardLinks final : public RankLinks {
       MINFER_CHECK(card != nullptr, "a rank that is no card");
       MINFER_REQUIRE(Gpu, card->card_name() == cards_[0]->card_name(), "--tp ", cards_.size(), ": ",
                      cards_[0]->name(), " and ", card->name(), " are different cards");
+      const auto is_same = [&](const CudaBackend* other) { return other->card() == card->card(); };
+      most_on_a_card_ = std::max(most_on_a_card_, int(std::ranges::count_if(cards_, is_same)));
     }
     for (int rank = 0; rank < n_ranks(); ++rank) open(rank);
     std::vector<Mailbox> mailboxes;
     for (const Memory& memory : memory_) {
       mailboxes.push_back({static_cast<uint4*>(memory.words.view().data),
+                           static_cast<uint32_t*>(memory.epochs.view().data),
                            static_cast<char*>(memory.inbox.view().data),
                            static_cast<RingChannel*>(memory.channels.view().data),
-                           static_cast<uint32_t*>(memory.flags.view().data)});
+                           static_cast<TwoShotBlock*>(memory.blocks.view().data),
+                           static_cast<uint64_t*>(memory.barriers.view().data)});
     }
     for (int rank = 0; rank < n_ranks(); ++rank) {
       Ranks ranks{};
       std::ranges::copy(mailboxes, ranks.mailbox);
       ranks.rank = rank;
       ranks.n_ranks = n_ranks();
+      ranks.shares_card = most_on_a_card_ > 1;
       ranks.failed = memory_[size_t(rank)].failed.data();
       communicators_.push_back(std::make_unique<Card>(*this, ranks));
     }
@@ -71,69 +83,118 @@ class CardLinks final : public RankLinks {
 
  private:
   struct Memory {
-    DeviceTensor words, inbox, channels, flags;
+    DeviceTensor words, epochs, inbox, channels, blocks, barriers;
     PinnedArray<int> failed{1};
   };
 
   class Card final : public Communicator {
    public:
-    Card(CardLinks& links, const Ranks& ranks) : links_(links), ranks_(ranks) {}
+    Card(CardLinks& links, const Ranks& ranks) : links_(links), ranks_(ranks) { set_channels(0); }
 
     int rank() const override { return ranks_.rank; }
     int n_ranks() const override { return ranks_.n_ranks; }
 
-    void all_reduce(Tensor x) override {
-      const bool is_small = x.n_elements() <= kMostOneShot;
-      if (!is_small && all_reduce_by(AllReduceKind::Ring, x)) return;
-      all_reduce_by(AllReduceKind::OneShot, x);
+    void all_reduce(Tensor x) override { reduce(x, {}); }
+    bool all_reduce_add(Tensor residual, Tensor part) override {
+      reduce(part, residual);
+      return true;
     }
 
-    bool all_reduce_by(AllReduceKind kind, Tensor x) override {
-      MINFER_CHECK(x.dtype == DType::F32, "all_reduce of ", x.dtype, " on a card");
-      const int64_t n = x.n_elements();
-      auto* const data = x.as<float>();
-      const bool is_ring = kind == AllReduceKind::Ring && n % 4 == 0;
-      if (!is_ring && kind != AllReduceKind::OneShot) return false;
-      links_.meeting_.barrier(rank());
-      if (is_ring) {
-        ring_all_reduce(stream(), ranks_, data, n);
+    bool all_reduce_add_norm(Tensor residual, Tensor part, Tensor normed, Tensor weight,
+                             float eps) override {
+      if (part.n_bytes() > limits_for(n_ranks()).one_shot || !fits_one_shot_norm(part, residual)) {
+        return false;
+      }
+      meet(nullptr);
+      one_shot_add_norm(stream(), ranks_, residual, part, normed, weight, eps);
+      return true;
+    }
+
+    bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual) override {
+      MINFER_CHECK(is_float(x.dtype) &&
+                       (!residual || (residual.dtype == DType::F32 && residual.shape == x.shape)),
+                   "all_reduce of ", x.dtype, " ", x.shape, ", residual ", residual.dtype, " ",
+                   residual.shape);
+      if (kind == AllReduceKind::OneShot) {
+        meet(nullptr);
+        one_shots(x, residual);
         return true;
       }
-      for (int64_t i = 0; i < n; i += kMostOneShot) {
-        one_shot_all_reduce(stream(), ranks_, data + i, int(std::min(kMostOneShot, n - i)),
-                            ++one_shots_);
+      if (!are_whole_words(x, residual)) return false;
+      if (kind == AllReduceKind::TwoShot) {
+        two_shot_all_reduce(stream(), ranks_, meet(x.data), x, residual, n_channels_);
+        return true;
       }
+      if (kind != AllReduceKind::Ring) return false;
+      meet(nullptr);
+      ring_all_reduce(stream(), ranks_, x, residual, n_channels_);
       return true;
+    }
+
+    // The channels of all ranks of a card have to find room on it together.
+    void set_channels(int n) override {
+      const int most = std::max(1, kMostChannels / links_.most_on_a_card_);
+      n_channels_ = n > 0 ? std::min(n, most) : most;
     }
 
     void all_gather(Tensor out, Tensor part, int64_t begin) override {
       MINFER_CHECK(out.dtype == DType::F32 && part.dtype == DType::F32 &&
                        part.shape[0] == out.shape[0] && begin + part.shape[1] <= out.shape[1],
                    "all_gather of ", part.shape, " from column ", begin, " of ", out.shape);
-      // Two sets of pointers take turns: the other ranks have read the last but one.
-      std::vector<float*>& outs = links_.outs_[barriers_ / 2 % 2];
-      outs[size_t(rank())] = out.as<float>();
-      links_.meeting_.barrier(rank());
-      cards_barrier(stream(), ranks_, ++barriers_);  // all may write to all
-      send_columns(stream(), ranks_, outs.data(), part.as<float>(), int(out.shape[0]),
-                   int(part.shape[1]), int(begin), int(out.shape[1]));
-      cards_barrier(stream(), ranks_, ++barriers_);
+      const OfRanks outs = meet(out.data);
+      cards_barrier(stream(), ranks_);  // all may write to all
+      send_columns(stream(), ranks_, outs, part.as<float>(), int(out.shape[0]), int(part.shape[1]),
+                   int(begin), int(out.shape[1]));
+      cards_barrier(stream(), ranks_);
     }
 
     void check() const override {
       const int failed = *static_cast<volatile int*>(ranks_.failed);
       MINFER_REQUIRE(Peer, failed == 0, "rank ", failed - 1, " (",
-                     links_.cards_[size_t(failed - 1)]->name(), ") has not answered for 10 s");
+                     links_.cards_[size_t(failed - 1)]->name(), ") has not answered for ",
+                     kDeadlineSeconds, " s");
     }
 
-    void reset() { one_shots_ = barriers_ = 0; }
+    void reset() { n_meetings_ = 0; }
 
    private:
     cudaStream_t stream() const { return links_.cards_[size_t(rank())]->stream(); }
 
+    void reduce(Tensor x, Tensor residual) {
+      const Limits limits = limits_for(n_ranks());
+      const int64_t n_bytes = x.n_bytes();
+      AllReduceKind kind = AllReduceKind::OneShot;
+      if (n_bytes > limits.one_shot && are_whole_words(x, residual)) {
+        kind = n_bytes > limits.two_shot ? AllReduceKind::Ring : AllReduceKind::TwoShot;
+      }
+      all_reduce_by(kind, x, residual);
+    }
+
+    void one_shots(Tensor x, Tensor residual) {
+      const int64_t n = x.n_elements(), most = kMostOneShotBytes / bytes_of(x.dtype, 1);
+      const auto elements = [](const Tensor& t, int64_t first, int64_t count) {
+        return t ? t.reshaped({t.n_elements(), 1}).rows(first, count) : t;
+      };
+      for (int64_t i = 0; i < n; i += most) {
+        const int64_t n_here = std::min(most, n - i);
+        one_shot_all_reduce(stream(), ranks_, elements(x, i, n_here),
+                            elements(residual, i, n_here));
+      }
+    }
+
+    // Waits for the threads of the other ranks, and returns what each of them has passed. Two
+    // arrays take turns: the other ranks have read the last but one.
+    OfRanks meet(void* own) {
+      OfRanks& all = links_.shared_[n_meetings_++ % 2];
+      all.of_rank[rank()] = own;
+      links_.meeting_.barrier(rank());
+      return all;
+    }
+
     CardLinks& links_;
     const Ranks ranks_;
-    uint32_t one_shots_ = 0, barriers_ = 0;
+    int n_channels_ = 0;
+    uint32_t n_meetings_ = 0;
   };
 
   void select(int rank) { MINFER_CUDA_CHECK(cudaSetDevice(cards_[size_t(rank)]->card())); }
@@ -156,18 +217,20 @@ class CardLinks final : public RankLinks {
     }
     const int64_t n = n_ranks();
     Memory& memory = memory_.emplace_back();
-    memory.words = allocate_device(DType::U8, {2 * n * kOneShotWords * 16});
-    memory.inbox =
-        allocate_device(DType::U8, {int64_t{kRingChannels} * kRingSlots * kRingSlotBytes});
-    memory.channels =
-        allocate_device(DType::U8, {int64_t{kRingChannels} * int64_t{sizeof(RingChannel)}});
-    memory.flags = allocate_device(DType::U8, {n * int64_t{sizeof(uint32_t)}});
+    const auto bytes = [](int64_t n_bytes) { return allocate_device(DType::U8, {n_bytes}); };
+    memory.words = bytes(2 * n * kOneShotWords * 16);
+    memory.epochs = bytes(kOneShotWords / kRegionWords * int64_t{sizeof(uint32_t)});
+    memory.inbox = bytes(int64_t{kMostChannels} * ring_slots(n_ranks()) * kSlotBytes);
+    memory.channels = bytes(kMostChannels * int64_t{sizeof(RingChannel)});
+    memory.blocks = bytes(kMostChannels * int64_t{sizeof(TwoShotBlock)});
+    memory.barriers = bytes(n * int64_t{sizeof(uint64_t)});
     clear(rank);
   }
 
   void clear(int rank) {
     Memory& memory = memory_[size_t(rank)];
-    for (const DeviceTensor* part : {&memory.words, &memory.channels, &memory.flags}) {
+    for (const DeviceTensor* part :
+         {&memory.words, &memory.epochs, &memory.channels, &memory.blocks, &memory.barriers}) {
       MINFER_CUDA_CHECK(cudaMemset(part->view().data, 0, size_t(part->view().n_bytes())));
     }
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
@@ -176,7 +239,7 @@ class CardLinks final : public RankLinks {
 
   // Each card writes a pattern of its own to each other card, which looks whether it came.
   void test_links(const std::vector<Mailbox>& mailboxes) {
-    constexpr int kWords = kRingSlotBytes / 16;
+    constexpr int kWords = kSlotBytes / 16;
     for (int from = 0; from < n_ranks(); ++from) {
       for (int to = 0; to < n_ranks(); ++to) {
         if (from == to) continue;
@@ -198,10 +261,11 @@ class CardLinks final : public RankLinks {
   }
 
   std::vector<CudaBackend*> cards_;
+  int most_on_a_card_ = 1;  // ranks; more than one in tests only
   std::vector<Memory> memory_;
   std::vector<std::unique_ptr<Card>> communicators_;
   ThreadRanks meeting_;
-  std::vector<float*> outs_[2] = {std::vector<float*>(kMostRanks), std::vector<float*>(kMostRanks)};
+  OfRanks shared_[2] = {};
 };
 
 }  // namespace
