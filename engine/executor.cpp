@@ -60,11 +60,6 @@ int64_t logit_rows(const SessionOptions& o, const Backend& backend) {
   return std::min({o.n_sequences, backend.preferred_decode_rows(), o.prefill_chunk});
 }
 
-// The largest tensor that ranks exchange: addends of the residual stream, or their logits.
-int64_t rank_elements(const ModelSpec& spec, int64_t n_rows, int64_t n_logit_rows) {
-  return std::max(checked_mul(n_rows, spec.dim), checked_mul(n_logit_rows, spec.n_output_rows()));
-}
-
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {
   const int64_t of_one = pages_of_sequence(spec, o.max_seq_len, o.prefill_chunk);
   const int64_t of_all = checked_mul(o.n_sequences, of_one);
@@ -111,8 +106,10 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
     activation_bytes =
         checked_add(activation_bytes, bytes_of(DType::F32, {n_logit_rows, spec.vocab_size}));
   }
-  activation_bytes = checked_add(activation_bytes, backend.ranks_workspace_bytes(rank_elements(
-                                                       spec, o.prefill_chunk, n_logit_rows)));
+  activation_bytes =
+      checked_add(activation_bytes,
+                  backend.ranks_workspace_bytes(o.prefill_chunk, spec.dim,
+                                                checked_mul(n_logit_rows, spec.n_output_rows())));
   const int64_t n_pages = cache_pages(o, spec);
   int64_t workspace_bytes = 0, ffn_bytes = 0;  // one for all layers
   for (const LayerSpec& layer : spec.layers) {
@@ -205,7 +202,8 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
     r.forward.rope_tables = make_rope_tables(*r.backend, spec, options_.max_seq_len);
     const int64_t n_logit_rows = logit_rows(options_, *r.backend);
     if (n_logit_rows > 1) r.logits_buffer(n_logit_rows);
-    r.backend->reserve_for_ranks(rank_elements(spec, options_.prefill_chunk, n_logit_rows));
+    r.backend->reserve_for_ranks(options_.prefill_chunk, spec.dim,
+                                 n_logit_rows * spec.n_output_rows());
   });
 }
 

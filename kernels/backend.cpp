@@ -121,8 +121,17 @@ std::string Backend::name_of_ranks() const {
 
 int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
 
-int64_t Backend::ranks_workspace_bytes(int64_t n_elements) const {
-  return communicator_ == nullptr ? 0 : allocated_bytes(bytes_of(DType::F32, n_elements));
+int64_t Backend::ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logits) const {
+  if (communicator_ == nullptr) return 0;
+  const int64_t n_elements = std::max(checked_mul(n_rows, n), n_logits);
+  return checked_add(allocated_bytes(bytes_of(DType::F32, n_elements)),
+                     communicator_->workspace_bytes(n_rows, n));
+}
+
+void Backend::reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits) {
+  if (communicator_ == nullptr) return;
+  rank_scratch(DType::F32, {1, std::max(n_rows * n, n_logits)});
+  communicator_->reserve(n_rows, n);
 }
 
 Tensor Backend::rank_scratch(DType dtype, const Shape& shape) {

@@ -354,11 +354,10 @@ class Backend {
   int n_ranks() const;
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
-  int64_t ranks_workspace_bytes(int64_t n_elements) const;
+  //   n_rows, n  of the residual stream; n_logits  elements of the logits of this rank, at most
+  int64_t ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logits) const;
   // Allocates it, so that no pass has to.
-  void reserve_for_ranks(int64_t n_elements) {
-    if (communicator_ != nullptr) rank_scratch(DType::F32, {1, n_elements});
-  }
+  void reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits);
 
  private:
   Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element

@@ -10,10 +10,10 @@ namespace {
 using Stored = PackedWeight::Stored;
 
 constexpr const char* kRoot = "quantization_config";
-constexpr std::string_view kPacked = ".weight_packed", kWeight = ".weight";
+constexpr std::string_view kPacked = ".weight_packed", kWeightSuffix = ".weight";
 
 // One of config_groups: how weights may be stored.
-struct Scheme {
+struct PackedScheme {
   int bits = 0;
   int64_t group = 0;  // 0: one scale a row
   bool asymmetric = false;
@@ -38,7 +38,7 @@ std::string read_input_activations(const Metadata& metadata, const std::string& 
   return metadata.boolean_or(key + "symmetric", true) ? "int8" : "int8-asym";
 }
 
-Scheme read_scheme(const Metadata& metadata, const std::string& at) {
+PackedScheme read_scheme(const Metadata& metadata, const std::string& at) {
   const std::string weights = at + ".weights.";
   require_absent(metadata, at + ".output_activations");
   require_supported(at + ".format", metadata.text_or(at + ".format", "pack-quantized"),
@@ -50,7 +50,7 @@ Scheme read_scheme(const Metadata& metadata, const std::string& at) {
   // order; the others were of use to the quantizer alone.
   require_supported(weights + "actorder", metadata.text_or(weights + "actorder", "static"),
                     {"static", "weight", "group", "dynamic"});
-  Scheme scheme;
+  PackedScheme scheme;
   scheme.bits = static_cast<int>(metadata.integer(weights + "num_bits", 1, 16));
   MINFER_REQUIRE(Input, scheme.bits == 4 || scheme.bits == 8, "key ", weights, "num_bits is ",
                  scheme.bits, ": not supported (supported: 4, 8)");
@@ -68,7 +68,7 @@ Scheme read_scheme(const Metadata& metadata, const std::string& at) {
   return scheme;
 }
 
-std::vector<Scheme> read_schemes(const Metadata& metadata) {
+std::vector<PackedScheme> read_schemes(const Metadata& metadata) {
   const std::string root = kRoot;
   require_supported(root + ".format", metadata.text_or(root + ".format", "pack-quantized"),
                     {"pack-quantized", "int-quantized", "naive-quantized", "mixed-precision"});
@@ -81,7 +81,7 @@ std::vector<Scheme> read_schemes(const Metadata& metadata) {
   require_absent(metadata, root + ".moe_sparsity_config");
   require_supported(root + ".sparsity_config.format",
                     metadata.text_or(root + ".sparsity_config.format", "dense"), {"dense"});
-  std::vector<Scheme> schemes;
+  std::vector<PackedScheme> schemes;
   for (const std::string& group : names_below(metadata, root + ".config_groups")) {
     schemes.push_back(read_scheme(metadata, cat(root, ".config_groups.", group)));
   }
@@ -91,11 +91,11 @@ std::vector<Scheme> read_schemes(const Metadata& metadata) {
 
 // config_groups name their layers by class or by pattern; what is stored says by itself which
 // scheme it follows, and has to follow one.
-void require_scheme(const std::string& module, const std::vector<Scheme>& schemes, int bits,
+void require_scheme(const std::string& module, const std::vector<PackedScheme>& schemes, int bits,
                     int64_t group, int64_t in_dim, bool has_zeros) {
   std::string known;
   bool needs_zeros = false;
-  for (const Scheme& scheme : schemes) {
+  for (const PackedScheme& scheme : schemes) {
     const bool fits = scheme.bits == bits && scheme.columns(in_dim) == group;
     if (fits && (has_zeros || !scheme.asymmetric)) return;
     needs_zeros |= fits;
@@ -222,7 +222,7 @@ const Stored* find_idle_g_idx(const SafetensorsSource& source, const std::string
 }
 
 PackedWeight make_weight(const SafetensorsSource& source, const std::string& module,
-                         const std::vector<Scheme>& schemes, const Stored& codes, int bits,
+                         const std::vector<PackedScheme>& schemes, const Stored& codes, int bits,
                          Dims dims, const Stored* shape) {
   const Stored& scales = packed_part(source, module, "weight_scale", {});
   const std::vector<int64_t>& scale_dims = scales.record.dims;
@@ -265,10 +265,10 @@ PackedWeight make_weight(const SafetensorsSource& source, const std::string& mod
 
 // `module`.weight_packed [out, words of a row]; the shape and the words tell the bits.
 PackedWeight make_packed(const SafetensorsSource& source, const std::string& module,
-                         const std::vector<Scheme>& schemes) {
+                         const std::vector<PackedScheme>& schemes) {
   const Stored& codes = packed_part(source, module, "weight_packed", {"I32"});
   const Dims dims = read_weight_shape(source, module);
-  const auto fits = [&](const Scheme& scheme) {
+  const auto fits = [&](const PackedScheme& scheme) {
     const int64_t n_words = ceil_div(dims.in, PackedWords::per_word(scheme.bits));
     return codes.record.dims == std::vector<int64_t>{dims.out, n_words};
   };
@@ -282,7 +282,7 @@ PackedWeight make_packed(const SafetensorsSource& source, const std::string& mod
 
 // `module`.weight [out, in], one signed byte each.
 PackedWeight make_bytes(const SafetensorsSource& source, const std::string& module,
-                        const std::vector<Scheme>& schemes) {
+                        const std::vector<PackedScheme>& schemes) {
   const Stored& codes = packed_part(source, module, "weight", {"I8"});
   const std::vector<int64_t>& dims = codes.record.dims;
   MINFER_REQUIRE(Input, dims.size() == 2 && dims[0] > 0 && dims[1] > 0, "tensor ",
@@ -313,10 +313,10 @@ void refuse_other_scales(const SafetensorsSource& source) {
 }  // namespace
 
 PackedWeights find_compressed_tensors(const SafetensorsSource& source) {
-  const std::vector<Scheme> schemes = read_schemes(source.metadata);
+  const std::vector<PackedScheme> schemes = read_schemes(source.metadata);
   refuse_other_scales(source);
   PackedWeights packed;
-  for (const Scheme& scheme : schemes) {
+  for (const PackedScheme& scheme : schemes) {
     if (!scheme.input_activations.empty()) packed.input_activations = scheme.input_activations;
   }
   for (const Stored& stored : source.all_stored()) {
@@ -324,9 +324,9 @@ PackedWeights find_compressed_tensors(const SafetensorsSource& source) {
     if (name.ends_with(kPacked)) {
       packed.weights.push_back(
           make_packed(source, name.substr(0, name.size() - kPacked.size()), schemes));
-    } else if (name.ends_with(kWeight) && stored.record.type_name == "I8") {
+    } else if (name.ends_with(kWeightSuffix) && stored.record.type_name == "I8") {
       packed.weights.push_back(
-          make_bytes(source, name.substr(0, name.size() - kWeight.size()), schemes));
+          make_bytes(source, name.substr(0, name.size() - kWeightSuffix.size()), schemes));
     }
   }
   packed.scheme = "compressed-tensors " + common_scheme(packed.weights);

@@ -1,11 +1,25 @@
 #pragma once
 
+#include <functional>
+
 #include "kernels/base/tensor.h"
 
 namespace minfer {
 
 // Algorithms of an all-reduce. What each does: kernels/comm/all_reduce_cost.h.
 enum class AllReduceKind { Ring, Tree, OneShot, TwoShot, TwoLevel };
+
+// A sum into the residual stream, followed by its RMSNorm, whose parts are made piece by piece:
+//   residual += the sum over all ranks of the parts
+//   normed = residual * weight / sqrt(mean(residual^2) + eps) for each row
+struct MadeSum {
+  Tensor residual;  // [n_rows, n] F32, with the same bits on every rank
+  Tensor normed;    // [n_rows, n] F16 or BF16
+  Tensor weight;    // [n], of the same type
+  float eps = 0;
+  // Computes the rows from first_row on of this rank's part, to `rows`, of that type.
+  std::function<void(Tensor rows, int64_t first_row)> make;
+};
 
 // One rank's connection to the others that share a model with it (tensor parallelism). All ranks
 // call the same operations in the same order, with the same shapes except where said otherwise.
@@ -34,6 +48,13 @@ class Communicator {
                                    Tensor /*weight*/, float /*eps*/) {
     return false;
   }
+  // A long sum, part of which travels while the rest is made. False, before it calls `make`, if
+  // these ranks do not have it for such rows. Then the caller makes the part at once.
+  virtual bool all_reduce_made(const MadeSum& /*sum*/) { return false; }
+  // Memory that all_reduce_made takes for [n_rows, n] at most; to reserve it, so that no pass has
+  // to.
+  virtual int64_t workspace_bytes(int64_t /*n_rows*/, int64_t /*n*/) const { return 0; }
+  virtual void reserve(int64_t /*n_rows*/, int64_t /*n*/) {}
   // all_reduce by one algorithm, or all_reduce_add if `residual` is not null; false if these ranks
   // do not have it, for this x at least.
   virtual bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual = {}) = 0;

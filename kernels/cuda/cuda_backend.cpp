@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 
+#include "kernels/comm/communicator.h"
 #include "kernels/comm/rank_group.h"
 #include "kernels/cuda/decode/captured_plan.h"
 #include "kernels/cuda/decode/graph/decode_graph.h"
@@ -353,6 +354,24 @@ void CudaBackend::ffn_hidden(const FfnArgs& a) {
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], a.out, gate.bias}, {weights[1], a.out, up.bias}};
   run_gemm(x, parts, Epilogue::SwiGlu);
+}
+
+void CudaBackend::add_to_residual(Tensor x, Tensor input, const Linear& linear,
+                                  const NormArgs* next) {
+  const Matrix* const matrix = &linear.weight;
+  const bool is_plain = !linear.bias && next != nullptr && next->kind == NormKind::Rms &&
+                        !next->activation && x.shape[0] > kMaxGemvTokens &&
+                        !are_of_codes({&matrix, 1});
+  if (communicator() != nullptr && is_plain) {
+    std::vector<Tensor> weights;  // made once for all rows
+    const auto make = [&](Tensor part, int64_t first_row) {
+      if (weights.empty()) weights = float_weights({&matrix, 1});
+      const GemmPart of_rows{weights[0], part, {}};
+      run_gemm(input.rows(first_row, part.shape[0]), {&of_rows, 1}, Epilogue::Store);
+    };
+    if (communicator()->all_reduce_made({x, next->out, next->weight, next->eps, make})) return;
+  }
+  Backend::add_to_residual(x, input, linear, next);
 }
 
 void CudaBackend::matmuls(Tensor x, std::span<const Matmul> calls) {

@@ -63,6 +63,7 @@ class CudaBackend final : public Backend {
 
   void matmuls(Tensor x, std::span<const Matmul> calls) override;
   void ffn_hidden(const FfnArgs& args) override;
+  void add_to_residual(Tensor x, Tensor input, const Linear& linear, const NormArgs* next) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) override;

@@ -2,11 +2,10 @@
 
 #include <cstdint>
 
+#include "kernels/cuda/peer_deadline.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace minfer::cuda {
-
-constexpr uint64_t kPeerDeadline = 3'000'000'000ull;  // ns
 
 // Ends a wait for another card after the deadline, or at once if an earlier wait of this card has
 // failed: many kernels may be queued behind it. `failed`, in host memory: a rank that did not
@@ -24,7 +23,7 @@ struct Deadline {
     if (*static_cast<volatile int*>(failed) != 0) return true;
     const uint64_t now = ptx::global_timer();
     if (since == 0) since = now;
-    if (now - since < kPeerDeadline) return false;
+    if (now - since < uint64_t{kPeerDeadlineSeconds} * 1'000'000'000) return false;
     *static_cast<volatile int*>(failed) = rank + 1;
     return true;
   }

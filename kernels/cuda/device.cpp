@@ -77,4 +77,10 @@ Event make_event() {
   return Event(event);
 }
 
+Event make_event_without_time() {
+  cudaEvent_t event = nullptr;
+  MINFER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
+  return Event(event);
+}
+
 }  // namespace minfer::cuda

@@ -19,6 +19,9 @@ namespace minfer::cuda {
 void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps);
 // x += add in F32, then out = rms_norm(x), in one pass
 void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, float eps);
+// The same with first + second added, the parts of two ranks.
+void add_parts_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor first, Tensor second,
+                        Tensor weight, float eps);
 void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps);
 void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias,
                      float eps, GeluKind kind);

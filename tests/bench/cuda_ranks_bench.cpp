@@ -80,14 +80,16 @@ class Bench {
   }
   void channels() {
     for (const AllReduceKind kind : {AllReduceKind::TwoShot, AllReduceKind::Ring}) {
-      for (const int n : {4, 8, 16, 24, 32, 48, 64}) {
-        for (const int64_t n_bytes : {1 << 20, 16 << 20}) {
-          all_reduce(cat(name_of(kind), ", ", n, " channels, residual"), DType::F16, n_bytes,
-                     [&](Communicator& own, Tensor x, Tensor residual) {
-                       own.set_channels(n);
-                       own.all_reduce_by(kind, x, residual);
-                       own.set_channels(0);
-                     });
+      for (const int n : {16, 32, 64, 96, 128}) {
+        for (const int64_t n_bytes : {1 << 20, 16 << 20, 256 << 20}) {
+          for (const bool adds : {false, true}) {
+            all_reduce(cat(name_of(kind), ", ", n, " channels", adds ? ", residual" : ""),
+                       DType::F16, n_bytes, [&](Communicator& own, Tensor x, Tensor residual) {
+                         own.set_channels(n);
+                         own.all_reduce_by(kind, x, adds ? residual : Tensor());
+                         own.set_channels(0);
+                       });
+          }
         }
       }
     }

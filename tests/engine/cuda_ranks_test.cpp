@@ -175,7 +175,8 @@ TEST_P(CudaRanksDecode, FusedStepsComputeWhatOperationsDo) {
 
   Session session(model, *two, {.max_seq_len = 512});
   session.eval(prompt);
-  auto run = session.run_from(chosen[0], kTokens, {.n_tokens = model.spec.vocab_size});
+  auto run =
+      session.run_from(chosen[0], kTokens, {.n_tokens = model.spec.vocab_size, .banned = {}});
   ASSERT_TRUE(run);
   for (int i = 1; i <= kTokens; ++i) EXPECT_EQ(run->next(), chosen[size_t(i)]) << i;
 }

@@ -6,20 +6,25 @@
 #include "kernels/comm/communicator.h"
 #include "kernels/comm/thread_comm.h"
 #include "kernels/cuda/comm/exchange.h"
+#include "kernels/cuda/comm/peer_copies.h"
 #include "kernels/cuda/cuda_backend.h"
+#include "kernels/cuda/peer_deadline.h"
 
 namespace minfer {
 namespace cuda {
 namespace {
 
 // The fastest algorithm for a payload: up to `one_shot` bytes OneShot, up to `two_shot` TwoShot,
-// above Ring. One-shot sends everything to every rank, so with more ranks it ends earlier.
+// above Ring. One-shot sends everything to every rank, so with more ranks it ends earlier. Measured
+// for two ranks: docs/benchmarks/cuda_all_reduce.csv.
 struct Limits {
   int64_t one_shot, two_shot;
 };
-constexpr Limits limits_for(int n_ranks) {
-  if (n_ranks == 2) return {kMostOneShotBytes, int64_t{4} << 20};
+constexpr Limits limits_for(int n_ranks, bool adds_to_residual) {
   constexpr int64_t kAlways = int64_t{1} << 62;  // the ring has more steps of the same bytes
+  if (n_ranks == 2) {
+    return {kMostOneShotBytes, adds_to_residual ? kAlways : int64_t{24} << 20};
+  }
   return {n_ranks <= 4 ? 128 << 10 : 64 << 10, kAlways};
 }
 
@@ -56,6 +61,7 @@ class CardLinks final : public RankLinks {
       ranks.n_ranks = n_ranks();
       ranks.shares_card = most_on_a_card_ > 1;
       ranks.failed = memory_[size_t(rank)].failed.data();
+      select(rank);
       communicators_.push_back(std::make_unique<Card>(*this, ranks));
     }
     test_links(mailboxes);
@@ -89,7 +95,12 @@ class CardLinks final : public RankLinks {
 
   class Card final : public Communicator {
    public:
-    Card(CardLinks& links, const Ranks& ranks) : links_(links), ranks_(ranks) { set_channels(0); }
+    Card(CardLinks& links, const Ranks& ranks)
+        : links_(links),
+          ranks_(ranks),
+          copies_(links.cards_[size_t(ranks.rank)]->card(), stream()) {
+      set_channels(0);
+    }
 
     int rank() const override { return ranks_.rank; }
     int n_ranks() const override { return ranks_.n_ranks; }
@@ -102,12 +113,28 @@ class CardLinks final : public RankLinks {
 
     bool all_reduce_add_norm(Tensor residual, Tensor part, Tensor normed, Tensor weight,
                              float eps) override {
-      if (part.n_bytes() > limits_for(n_ranks()).one_shot || !fits_one_shot_norm(part, residual)) {
+      if (part.n_bytes() > limits_for(n_ranks(), true).one_shot ||
+          !fits_one_shot_norm(part, residual)) {
         return false;
       }
       meet(nullptr);
       one_shot_add_norm(stream(), ranks_, residual, part, normed, weight, eps);
       return true;
+    }
+
+    bool all_reduce_made(const MadeSum& sum) override {
+      const Shape& shape = sum.residual.shape;
+      if (!has_copies_of(shape[0])) return false;
+      reserve(shape[0], shape[1]);
+      Card& other = *links_.communicators_[size_t(1 - rank())];
+      copies_.sum(sum, rank(), other.copies_, [&] { meet(nullptr); });
+      return true;
+    }
+    int64_t workspace_bytes(int64_t n_rows, int64_t n) const override {
+      return has_copies_of(n_rows) ? PeerCopies::workspace_bytes(n_rows * n) : 0;
+    }
+    void reserve(int64_t n_rows, int64_t n) override {
+      if (has_copies_of(n_rows)) copies_.reserve(n_rows * n);
     }
 
     bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual) override {
@@ -152,16 +179,20 @@ class CardLinks final : public RankLinks {
       const int failed = *static_cast<volatile int*>(ranks_.failed);
       MINFER_REQUIRE(Peer, failed == 0, "rank ", failed - 1, " (",
                      links_.cards_[size_t(failed - 1)]->name(), ") has not answered for ",
-                     kDeadlineSeconds, " s");
+                     kPeerDeadlineSeconds, " s");
     }
 
     void reset() { n_meetings_ = 0; }
 
    private:
+    // With more ranks, to copy whole parts would move more than the kernels do.
+    bool has_copies_of(int64_t n_rows) const {
+      return n_ranks() == 2 && n_rows >= PeerCopies::kLeastRows;
+    }
     cudaStream_t stream() const { return links_.cards_[size_t(rank())]->stream(); }
 
     void reduce(Tensor x, Tensor residual) {
-      const Limits limits = limits_for(n_ranks());
+      const Limits limits = limits_for(n_ranks(), bool(residual));
       const int64_t n_bytes = x.n_bytes();
       AllReduceKind kind = AllReduceKind::OneShot;
       if (n_bytes > limits.one_shot && are_whole_words(x, residual)) {
@@ -193,6 +224,7 @@ class CardLinks final : public RankLinks {
 
     CardLinks& links_;
     const Ranks ranks_;
+    PeerCopies copies_;
     int n_channels_ = 0;
     uint32_t n_meetings_ = 0;
   };

@@ -12,7 +12,6 @@
 // the cards, so that a captured graph of them can be replayed.
 namespace minfer::cuda {
 
-constexpr int kDeadlineSeconds = 3;
 constexpr int kMostRanks = 8;
 
 // The words of 16 bytes that the one-shot kernels have in a mailbox for each rank and parity. A
@@ -21,9 +20,8 @@ constexpr int kOneShotWords = 64 << 10;
 constexpr int kRegionWords = 256;
 constexpr int64_t kMostOneShotBytes = int64_t{8} * kOneShotWords;
 
-// Thread blocks of the ring and of the two-shot kernel: 64 fill the links of an H100, and leave
-// SMs to kernels that run beside them.
-constexpr int kMostChannels = 64;
+// Thread blocks of the ring and of the two-shot kernel, at most.
+constexpr int kMostChannels = 128;
 constexpr int kSlotBytes = 60 << 10;  // two rounds of a block of the ring
 // A rank of the ring may be a step of all its 2 n - 2 sends ahead of the next one, and two sends.
 constexpr int ring_slots(int n_ranks) { return 2 * n_ranks; }

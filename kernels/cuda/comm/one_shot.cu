@@ -22,16 +22,13 @@ template <typename T>
 __device__ Part<T> receive_word(const Ranks& r, const uint4* word, uint32_t epoch, int from) {
   uint2 bits;
   uint32_t epochs[2];
-  for (Deadline deadline;;) {
+  for (Deadline deadline{r.failed};;) {
     asm volatile("ld.relaxed.sys.global.v4.u32 {%0, %1, %2, %3}, [%4];"
                  : "=r"(bits.x), "=r"(epochs[0]), "=r"(bits.y), "=r"(epochs[1])
                  : "l"(word)
                  : "memory");
     if (epochs[0] == epoch && epochs[1] == epoch) break;
-    if (deadline.is_over(r)) {
-      *r.failed = from + 1;
-      break;
-    }
+    if (deadline.is_over(from)) break;
   }
   return *reinterpret_cast<const Part<T>*>(&bits);
 }

@@ -4,25 +4,12 @@
 
 #include "kernels/comm/ring.h"
 #include "kernels/cuda/comm/exchange.h"
+#include "kernels/cuda/deadline.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
 
 // How kernels wait for other cards, and how they pack and share out what they send.
 namespace minfer::cuda {
-
-// Ends a wait for another card after the deadline, or at once if an earlier wait of this card has
-// failed: a pass may have many kernels queued.
-struct Deadline {
-  uint32_t tries = 0;
-  uint64_t since = 0;
-  __device__ bool is_over(const Ranks& r) {
-    if ((++tries & 0x3ff) != 0) return false;
-    if (*static_cast<volatile int*>(r.failed) != 0) return true;
-    const uint64_t now = ptx::global_timer();
-    if (since == 0) since = now;
-    return now - since > uint64_t{kDeadlineSeconds} * 1'000'000'000;
-  }
-};
 
 __device__ inline uint64_t load_acquire(const uint64_t* from) {
   uint64_t value;
@@ -61,11 +48,8 @@ inline unsigned channels_for(int64_t n_words, int n_ranks, int n_channels) {
 // Waits until *count, which the rank `from` writes, is at least `wanted`. False after the deadline.
 __device__ inline bool wait_for_count(const Ranks& r, const uint64_t* count, uint64_t wanted,
                                       int from) {
-  for (Deadline deadline; load_acquire(count) < wanted;) {
-    if (deadline.is_over(r)) {
-      *r.failed = from + 1;
-      return false;
-    }
+  for (Deadline deadline{r.failed}; load_acquire(count) < wanted;) {
+    if (deadline.is_over(from)) return false;
   }
   return true;
 }

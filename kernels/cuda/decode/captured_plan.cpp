@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/cuda/peer_deadline.h"
+
 namespace minfer::cuda {
 
 // Keeps one step launched ahead of the token that next() returns.
@@ -99,7 +101,7 @@ void CapturedPlan::throw_if_failed() {
     step.restart_epochs();
   });
   throw Error(ErrorKind::Peer, cat("rank ", failed, " (cuda:", steps_[size_t(failed)]->card(),
-                                   ") has not answered for 3 s"));
+                                   ") has not answered for ", kPeerDeadlineSeconds, " s"));
 }
 
 void CapturedPlan::check(const DecodeRow& row, int64_t n_steps) const {

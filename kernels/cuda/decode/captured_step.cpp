@@ -7,12 +7,6 @@
 namespace minfer::cuda {
 namespace {
 
-Event make_event_without_time() {
-  cudaEvent_t event = nullptr;
-  MINFER_CUDA_CHECK(cudaEventCreateWithFlags(&event, cudaEventDisableTiming));
-  return Event(event);
-}
-
 int current_card() {
   int card = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&card));

@@ -18,7 +18,8 @@ __device__ float finish(float x) {
 // Layer:  out[t] = (x[t] - mean) / sqrt(mean((x[t] - mean)^2) + eps) * weight + bias, then GELU
 //
 //   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
-//   add      [n_tokens, dim] Out, or null: x += add first, and x is written back (In is float)
+//   add      [n_tokens, dim] Out, or null: x += add first, or x += add + add2, and x is written
+//            back (In is float)
 //   weight   [dim] Out; bias [dim] Out, or null
 //   launch   one block per row, which it keeps in registers (rows.cuh), the last row first: the
 //            kernel that wrote x ended there, and the kernel that reads out begins with the first
@@ -29,8 +30,9 @@ __device__ float finish(float x) {
 //   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
 //   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
 template <NormKind kKind, typename In, typename Out>
-__global__ void __maxnreg__(40) norm_kernel(Out* out, In* x, const Out* add, const Out* weight,
-                                            const Out* bias, int dim, float eps) {
+__global__ void __maxnreg__(40)
+    norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
+                const Out* bias, int dim, float eps) {
   __shared__ float scratch[32];
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -42,6 +44,12 @@ __global__ void __maxnreg__(40) norm_kernel(Out* out, In* x, const Out* add, con
     if (add) {
       float more[kChunk];
       load_chunk(more, add + first + at);
+      if (add2) {
+        float rest[kChunk];
+        load_chunk(rest, add2 + first + at);
+#pragma unroll
+        for (int i = 0; i < kChunk; ++i) more[i] += rest[i];
+      }
 #pragma unroll
       for (int i = 0; i < kChunk; ++i) v[i] += more[i];
       store_chunk(x + first + at, v);
@@ -81,8 +89,8 @@ __global__ void __maxnreg__(40) norm_kernel(Out* out, In* x, const Out* add, con
 //   moves    as there, but reads the row two or three times
 template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(256)
-    plain_norm_kernel(Out* out, In* x, const Out* add, const Out* weight, const Out* bias, int dim,
-                      float eps) {
+    plain_norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
+                      const Out* bias, int dim, float eps) {
   __shared__ float scratch[32];
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * dim;
@@ -90,7 +98,8 @@ __global__ void __launch_bounds__(256)
   for (int i = threadIdx.x; i < dim; i += 256) {
     float v = to_float(x[first + i]);
     if (add) {
-      v += to_float(add[first + i]);
+      const float more = to_float(add[first + i]);
+      v += add2 ? more + to_float(add2[first + i]) : more;
       x[first + i] = from_float<In>(v);
     }
     sum += kKind == NormKind::Rms ? v * v : v;
@@ -115,8 +124,8 @@ __global__ void __launch_bounds__(256)
 }
 
 template <NormKind kKind>
-void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, Tensor bias,
-          float eps) {
+void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor add2, Tensor weight,
+          Tensor bias, float eps) {
   const int64_t dim = x.shape.last(), n_rows = x.n_elements() / dim;
   const auto fits = [&](const Tensor& t) {
     return t.dtype == out.dtype && t.shape == Shape({dim});
@@ -125,16 +134,19 @@ void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, 
                    fits(weight) && (!bias || fits(bias)),
                "norm: x ", x.dtype, " ", x.shape, ", weight ", weight.dtype, " ", weight.shape,
                ", out ", out.dtype, " ", out.shape);
-  MINFER_CHECK(!add || (add.shape == x.shape && add.dtype == out.dtype && x.dtype == DType::F32),
-               "norm: add ", add.dtype, " ", add.shape);
+  const auto is_addend = [&](const Tensor& t) {
+    return !t || (t.shape == x.shape && t.dtype == out.dtype && x.dtype == DType::F32);
+  };
+  MINFER_CHECK(is_addend(add) && is_addend(add2), "norm: add ", add.dtype, " ", add.shape, ", ",
+               add2.dtype, " ", add2.shape);
   if (n_rows == 0) return;
   const bool whole = fits_register_row(dim);
   visit_half(out.dtype, [&]<typename Out>() {
     const auto run = [&]<typename In>() {
       launch(whole ? norm_kernel<kKind, In, Out> : plain_norm_kernel<kKind, In, Out>,
              dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), 0, stream,
-             data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(weight),
-             data_of<Out>(bias), narrow<int>(dim), eps);
+             data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(add2),
+             data_of<Out>(weight), data_of<Out>(bias), narrow<int>(dim), eps);
     };
     x.dtype == DType::F32 ? run.template operator()<float>() : run.template operator()<Out>();
   });
@@ -143,23 +155,28 @@ void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, 
 }  // namespace
 
 void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps) {
-  norm<NormKind::Rms>(stream, out, x, {}, weight, {}, eps);
+  norm<NormKind::Rms>(stream, out, x, {}, {}, weight, {}, eps);
 }
 
 void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, float eps) {
-  norm<NormKind::Rms>(stream, out, x, add, weight, {}, eps);
+  norm<NormKind::Rms>(stream, out, x, add, {}, weight, {}, eps);
+}
+
+void add_parts_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor first, Tensor second,
+                        Tensor weight, float eps) {
+  norm<NormKind::Rms>(stream, out, x, first, second, weight, {}, eps);
 }
 
 void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {
-  norm<NormKind::Layer>(stream, out, x, {}, weight, bias, eps);
+  norm<NormKind::Layer>(stream, out, x, {}, {}, weight, bias, eps);
 }
 
 void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias,
                      float eps, GeluKind kind) {
   if (kind == GeluKind::Erf) {
-    norm<NormKind::LayerGeluErf>(stream, out, x, {}, weight, bias, eps);
+    norm<NormKind::LayerGeluErf>(stream, out, x, {}, {}, weight, bias, eps);
   } else {
-    norm<NormKind::LayerGeluTanh>(stream, out, x, {}, weight, bias, eps);
+    norm<NormKind::LayerGeluTanh>(stream, out, x, {}, {}, weight, bias, eps);
   }
 }
 

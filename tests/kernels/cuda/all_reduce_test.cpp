@@ -290,6 +290,76 @@ TEST_P(CudaAllReduceNorm, RefusesWhatItCannotDo) {
   }
 }
 
+// Long sums whose parts are made row by row while others travel, several in a row on other numbers,
+// between all-reduces by kernels.
+TEST_P(CudaAllReduce, MadeSumsNearFloat64) {
+  MINFER_NEEDS_TWO_CARDS();
+  if (GetParam() == DType::F32) GTEST_SKIP() << "parts have the type of activations";
+  const auto backend = card_ranks(n_ranks_);
+  RankGroup& group = *backend->ranks();
+  constexpr float kEps = 1e-5f;
+  constexpr size_t kSums = 5;
+  for (const Shape& shape : {Shape{1024, 64}, Shape{1537, 4096}, Shape{2048, 1003}}) {
+    SCOPED_TRACE(cat(shape[0], " x ", shape[1]));
+    std::vector<Operation> sums;
+    for (size_t i = 0; i < kSums; ++i) sums.push_back(make(shape, false, {}));
+    const HostTensor start = random_normal(1, shape);
+    const HostTensor weight = random_normal(2, {shape[1]}, GetParam());
+    OfAll streams(2), normed(2);
+    group.run([&](int rank) {
+      auto& own = dynamic_cast<cuda::CudaBackend&>(group.backend(rank));
+      std::vector<DeviceTensor> parts;
+      for (const Operation& o : sums) parts.push_back(own.upload(o.parts[size_t(rank)]));
+      const DeviceTensor residual = own.upload(start), w = own.upload(weight);
+      const DeviceTensor out = own.upload(random_normal(9, shape, GetParam(), NAN));
+      const DeviceTensor other = own.upload(random_normal(3, shape, GetParam()));
+      own.synchronize();
+      for (const DeviceTensor& part : parts) {
+        const auto make_rows = [&](Tensor rows, int64_t first) {
+          const Tensor from = part.view().rows(first, rows.shape[0]);
+          MINFER_CUDA_CHECK(cudaMemcpyAsync(rows.data, from.data, size_t(from.n_bytes()),
+                                            cudaMemcpyDeviceToDevice, own.stream()));
+        };
+        EXPECT_TRUE(own.communicator()->all_reduce_made({residual, out, w, kEps, make_rows}));
+        own.communicator()->all_reduce(other);
+      }
+      streams[size_t(rank)] = own.download(residual);
+      normed[size_t(rank)] = own.download(out);
+    });
+    group.check();
+    expect_same_bits(streams);
+    expect_same_bits(normed);
+    int64_t n_wrong = 0;
+    const int64_t n = shape[1];
+    for (int64_t row = 0; row < shape[0]; ++row) {
+      double squares = 0;
+      for (int64_t i = row * n; i < (row + 1) * n; ++i) {
+        double sum = double(start.at(i)), magnitude = std::abs(sum);
+        for (const Operation& o : sums) {
+          for (const HostTensor& part : o.parts) {
+            sum += double(part.at(i));
+            magnitude += std::abs(double(part.at(i)));
+          }
+        }
+        // Each of the 2 kSums additions rounds once, to f32.
+        const double error = 2 * kSums * 1.01 * kU * magnitude;
+        n_wrong += !(std::abs(double(streams[0].at(i)) - sum) <= error);
+        squares += std::pow(double(streams[0].at(i)), 2);
+      }
+      const double scale = 1 / std::sqrt(squares / double(n) + double(kEps));
+      for (int64_t k = 0; k < n; ++k) {
+        const double want = double(streams[0].at(row * n + k)) * scale * double(weight.at(k));
+        // One rounding to the type, those of a sum of n squares, and a few more.
+        const double error =
+            std::abs(want) * (1.01 * unit_roundoff(GetParam()) + double(n + 8) * kU);
+        const double subnormal = GetParam() == DType::F16 ? 0x1p-25 : kSmallestNormal;
+        n_wrong += !(std::abs(double(normed[0].at(row * n + k)) - want) <= error + subnormal);
+      }
+    }
+    EXPECT_EQ(n_wrong, 0);
+  }
+}
+
 INSTANTIATE_TEST_SUITE_P(Types, CudaAllReduceNorm, testing::Values(DType::F16, DType::BF16),
                          [](const auto& info) { return cat(info.param); });
 

@@ -21,8 +21,8 @@ namespace minfer::cuda {
 __device__ inline float sum_over_ranks(const StepPeers& peers, int index, int first_row, int n_rows,
                                        float value, uint32_t epoch) {
   const auto mailbox = [&](int of, int sender) {
-    return peers.mailboxes[of] +
-           int64_t{index * peers.n_ranks + sender} * peers.mailbox_words + first_row / 4;
+    return peers.mailboxes[of] + int64_t{index * peers.n_ranks + sender} * peers.mailbox_words +
+           first_row / 4;
   };
   for (int i = 1; i < peers.n_ranks; ++i) {
     const int peer = (peers.rank + i) % peers.n_ranks;

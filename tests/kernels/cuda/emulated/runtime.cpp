@@ -105,10 +105,6 @@ cudaError_t cudaMemsetAsync(void* to, int value, size_t n_bytes, cudaStream_t) {
   minfer::emulated::submit([=] { std::memset(to, value, n_bytes); });
   return cudaSuccess;
 }
-cudaError_t cudaEventCreateWithFlags(cudaEvent_t* event, unsigned) {
-  *event = nullptr;
-  return cudaSuccess;
-}
 cudaError_t cudaEventRecord(cudaEvent_t, cudaStream_t) { return cudaSuccess; }
 cudaError_t cudaEventSynchronize(cudaEvent_t) { return cudaSuccess; }
 cudaError_t cudaEventDestroy(cudaEvent_t) { return cudaSuccess; }
@@ -156,6 +152,7 @@ DeviceProperties use_device(int) {
 bool runs_hopper_code(const void*) { return true; }
 bool kernels_are_of_sm90() { return true; }
 Stream make_stream() { return nullptr; }
+Event make_event_without_time() { return nullptr; }
 
 DeviceTensor allocate_device(DType dtype, const Shape& shape) {
   const auto n_bytes = static_cast<size_t>(bytes_of(dtype, shape.n_elements()));
