@@ -1,3 +1,4 @@
+#include <cstdlib>
 #include <random>
 
 #include "kernels/comm/ring.h"
@@ -142,6 +143,36 @@ TEST(CudaRanksText, RepeatsAndIsNearThatOfOneCard) {
   const std::vector<double> reference(of_one.begin(), of_one.end());
   // A logit is rounded once a layer on either side; 8 layers of 2^-9, and as much again for sums.
   EXPECT_LE(relative_error(all_logits(model, *two, all, {.max_seq_len = 256}), reference), 0.03);
+}
+
+// 50 short generations, or 1000 with MINFER_LONG_TESTS: prompts that go through every all-reduce,
+// tokens chosen on the cards, and now and then a session that ends early. Each prompt has the same
+// text every time.
+TEST(CudaRanksText, ManyShortGenerations) {
+  MINFER_NEEDS_TWO_CARDS();
+  const auto two = card_ranks(2, DType::BF16);
+  const Model model = load_model((fixtures_dir() / "../../models/demo").string(), *two);
+  const std::string text = "The old man went to the sea, and the sea came to him in the night.";
+  const std::vector<TokenId> all = model.tokenizer->encode(text, {.add_bos = true});
+  constexpr int kPrompts = 9;
+  std::vector<std::vector<TokenId>> first(kPrompts);
+  const int n = std::getenv("MINFER_LONG_TESTS") != nullptr ? 1000 : 50;
+  for (int i = 0; i < n; ++i) {
+    SCOPED_TRACE(i);
+    const int which = i % kPrompts;
+    const std::vector<TokenId> prompt(all.begin(), all.begin() + 1 + which * 2);
+    Session session(model, *two, {.max_seq_len = 64});
+    GenerateOptions options;
+    options.n_predict = 3 + which;
+    const GenerateResult result = generate(session, prompt, options, nullptr);
+    if (first[size_t(which)].empty()) first[size_t(which)] = result.tokens;
+    EXPECT_EQ(result.tokens, first[size_t(which)]);
+    if (i % 7 == 0 && session.pos() + 9 <= session.max_seq_len()) {
+      auto run = session.run_from(prompt[0], 8, {.n_tokens = model.spec.vocab_size, .banned = {}});
+      ASSERT_TRUE(run);
+      run->next();  // and the step behind it is under way
+    }
+  }
 }
 
 // One kernel a step on two cards, for every format that it takes: its logits are near those of the
