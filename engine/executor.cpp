@@ -136,9 +136,12 @@ SessionMemory session_memory(const OpenedModel& opened, const Backend& backend,
                              const SessionOptions& options) {
   if (!opened.shards) return session_memory(opened.model.spec, backend, options);
   const bool is_on_card = backend.free_device_bytes().has_value();
-  SessionMemory all = session_memory(opened.shards->spec(0), backend, options);
-  for (int rank = 1; rank < opened.shards->n_ranks(); ++rank) {
-    const SessionMemory more = session_memory(opened.shards->spec(rank), backend, options);
+  const auto memory_of = [&](int i) {
+    return session_memory(opened.shards->spec(backend.rank() + i), backend, options);
+  };
+  SessionMemory all = memory_of(0);
+  for (int i = 1; i < backend.n_ranks_here(); ++i) {
+    const SessionMemory more = memory_of(i);
     const auto add = [&](int64_t SessionMemory::*bytes) {
       all.*bytes =
           is_on_card ? std::max(all.*bytes, more.*bytes) : checked_add(all.*bytes, more.*bytes);
@@ -190,13 +193,14 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
       n_pages_(cache_pages(options_, model.spec)),
       pool_(n_pages_),
       state_(std::make_unique<State>()) {
-  MINFER_CHECK(std::ssize(model.other_ranks) + 1 == backend.n_ranks(), "a model of ",
-               model.other_ranks.size() + 1, " ranks on ", backend.n_ranks());
-  state_->ranks.resize(static_cast<size_t>(backend.n_ranks()));
-  for (int rank = 0; rank < backend.n_ranks(); ++rank) {
-    Rank& r = state_->ranks[static_cast<size_t>(rank)];
-    r.model = rank == 0 ? &model : &model.other_ranks[static_cast<size_t>(rank) - 1];
-    r.backend = rank == 0 ? &backend : &backend.ranks()->backend(rank);
+  const int n_here = backend.n_ranks_here();
+  MINFER_CHECK(std::ssize(model.other_ranks) + 1 == n_here, "a model of ",
+               model.other_ranks.size() + 1, " ranks on ", n_here);
+  state_->ranks.resize(static_cast<size_t>(n_here));
+  for (int i = 0; i < n_here; ++i) {
+    Rank& r = state_->ranks[static_cast<size_t>(i)];
+    r.model = i == 0 ? &model : &model.other_ranks[static_cast<size_t>(i) - 1];
+    r.backend = i == 0 ? &backend : &backend.ranks()->backend(i);
   }
   // One kernel a step is not split over ranks yet: op by op.
   if (backend.n_ranks() > 1) options_.fused_decode = false;
@@ -357,7 +361,11 @@ std::span<const float> Executor::fetch(Tensor logits) {
 }
 
 void Executor::check_ranks() const {
-  if (backend_.ranks() != nullptr) backend_.ranks()->check();
+  if (backend_.ranks() != nullptr) {
+    backend_.ranks()->check();
+  } else if (backend_.communicator() != nullptr) {
+    backend_.communicator()->check();
+  }
 }
 
 DecodePlan* Executor::decode_plan() {

@@ -348,7 +348,10 @@ class Backend {
   // The ranks of this process, which the backend of the first one keeps; null: there is but one.
   void lead(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
   RankGroup* ranks() const { return ranks_.get(); }
-  int n_ranks() const;
+  // All ranks are threads of this process, or each is a process of its own.
+  int rank() const;          // the first one of this process
+  int n_ranks() const;       // of all processes
+  int n_ranks_here() const;  // of this process
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
   int64_t ranks_workspace_bytes(int64_t n_elements) const;

@@ -11,6 +11,7 @@
 #include "tools/generate_report.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
+#include "tools/mpi_ranks.h"
 #include "tools/perplexity_report.h"
 #include "tools/progress.h"
 #include "tools/text_input.h"
@@ -199,6 +200,7 @@ class PerplexityRun {
 };
 
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
+  join_mpi_ranks(options.device, context);
   const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
   if (context.common.json) return context.out.line(perplexity_json(reports));
   context.out.text(perplexity_text(reports));

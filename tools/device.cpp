@@ -8,6 +8,7 @@
 #include "kernels/base/math.h"
 #include "kernels/base/usable_cores.h"
 #include "kernels/comm/rank_group.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 
 namespace minfer {
@@ -47,9 +48,10 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
                       "Threads; 0: one for each core that the process may use");
   command.add_text("--device", options.device, "DEVICE",
                    "cpu, cuda, cuda:N or cuda:N,M,...; cuda where there is a card", Show::More);
-  command.add_integer("--tp", options.tp, 1, 64,
-                      "Ranks that share the model: cards, or groups of threads with --device cpu",
-                      Show::More);
+  command.add_text("--tp", options.tp, "RANKS",
+                   "Ranks that share the model: N cards, or groups of threads with --device cpu; "
+                   "mpi: the processes that mpirun has started",
+                   Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
                      "Type of the inputs of linear layers; on a card int8 is for long prompts",
                      Show::More);
@@ -86,10 +88,17 @@ int card_index(const DeviceOptions& options, int rank) {
 
 int rank_count(const DeviceOptions& options) {
   const std::vector<int> cards = named_cards(options);
+  if (options.tp == "mpi") {
+    MINFER_REQUIRE(Usage, mpi_process() != nullptr, "--tp mpi: this command runs in one process");
+    MINFER_REQUIRE(Usage, cards.size() <= 1, "--tp mpi and --device ", shortened(options.device),
+                   ": each process has one card");
+    return mpi_process()->communicator().n_ranks();
+  }
+  const int64_t tp = parse_integer("--tp", options.tp, 1, 64);
   const auto n_cards = static_cast<int64_t>(cards.size());
-  MINFER_REQUIRE(Usage, n_cards <= 1 || options.tp == 1 || options.tp == n_cards, "--tp ",
-                 options.tp, " and --device ", shortened(options.device), ": ", n_cards, " cards");
-  return narrow<int>(n_cards > 1 ? n_cards : options.tp);
+  MINFER_REQUIRE(Usage, n_cards <= 1 || tp == 1 || tp == n_cards, "--tp ", tp, " and --device ",
+                 shortened(options.device), ": ", n_cards, " cards");
+  return narrow<int>(n_cards > 1 ? n_cards : tp);
 }
 
 namespace {
@@ -121,12 +130,23 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
       {.n_threads = n_threads, .isa = {}, .activations = activations_named(options.activations)});
 }
 
+// One of the ranks that are processes.
+std::unique_ptr<Backend> make_backend_of_process(const DeviceOptions& options, DType float_type) {
+  MINFER_REQUIRE(Usage, !on_card(options), "--tp mpi: on cards it needs NCCL; --device cpu");
+  const int n_threads = std::max(1, thread_count(options) / mpi_process()->n_ranks_of_host());
+  std::unique_ptr<Backend> backend = make_rank_backend(options, float_type, 0, n_threads);
+  backend->cancel_by(&interrupt_flag());
+  if (rank_count(options) > 1) backend->connect(&mpi_process()->communicator());
+  return backend;
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   const int n_ranks = rank_count(options);
   MINFER_REQUIRE(Usage, n_ranks == 1 || !on_card(options) || options.activations == "float",
                  "--activations ", options.activations, " and several cards: float activations");
+  if (mpi_process() != nullptr) return make_backend_of_process(options, float_type);
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < n_ranks; ++rank) {
     const int n_threads = std::max(1, thread_count(options) / n_ranks);

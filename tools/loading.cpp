@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "tools/log.h"
+#include "tools/mpi_ranks.h"
 #include "tools/progress.h"
 
 namespace minfer {
@@ -24,6 +25,7 @@ Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemo
   Progress progress("loading", quiet);
   Model model = load_weights(std::move(opened), backend,
                              {.progress = progress.callback(), .session = session});
+  model.bytes_per_token = sum_of_processes(model.bytes_per_token);
   for (const std::string& warning : model.warnings) log_warning(warning);
   if (model.tokenizer != nullptr)
     for (const std::string& note : model.tokenizer->notes()) log_debug(note);
