@@ -360,13 +360,7 @@ std::span<const float> Executor::fetch(Tensor logits) {
   return {values.as<const float>(), static_cast<size_t>(n)};
 }
 
-void Executor::check_ranks() const {
-  if (backend_.ranks() != nullptr) {
-    backend_.ranks()->check();
-  } else if (backend_.communicator() != nullptr) {
-    backend_.communicator()->check();
-  }
-}
+void Executor::check_ranks() const { check_all_ranks(backend_); }
 
 DecodePlan* Executor::decode_plan() {
   if (!state_->plan_asked_for && options_.fused_decode) {

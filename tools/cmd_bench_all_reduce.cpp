@@ -12,6 +12,7 @@
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/json_text.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/statistics.h"
 
@@ -57,7 +58,7 @@ double bus_bytes_per_second(const AllReduceSample& sample, int n_ranks) {
 }
 
 // Seconds of one of many in a row; none where these ranks do not have the algorithm.
-std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& tensors,
+std::optional<double> seconds_of(Backend& backend, std::vector<DeviceTensor>& tensors,
                                  AllReduceKind kind, int64_t n_bytes, int64_t repetitions) {
   const int64_t n = n_bytes / int64_t{sizeof(float)};
   const int times = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 26) / n_bytes, 5, 200));
@@ -66,19 +67,18 @@ std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& te
   for (int64_t i = 0; i < repetitions && is_there; ++i) {
     throw_if_interrupted();
     double seconds = 0;
-    group.run([&](int rank) {
-      Backend& own = group.backend(rank);
-      const Tensor x{tensors[static_cast<size_t>(rank)].view().data, DType::F32, {1, n}};
+    on_all_ranks(backend, [&](int i_here, Backend& own) {
+      const Tensor x{tensors[static_cast<size_t>(i_here)].view().data, DType::F32, {1, n}};
       const bool has = own.communicator()->all_reduce_by(kind, x);  // and a warm-up
       own.synchronize();
-      if (rank == 0) is_there = has;
+      if (i_here == 0) is_there = has;
       if (!has) return;
       const double start = now_seconds();
       for (int k = 0; k < times; ++k) own.communicator()->all_reduce_by(kind, x);
       own.synchronize();
-      if (rank == 0) seconds = (now_seconds() - start) / times;
+      if (i_here == 0) seconds = (now_seconds() - start) / times;
     });
-    group.check();
+    check_all_ranks(backend);
     samples.push_back(seconds);
   }
   if (!is_there) return std::nullopt;
@@ -87,34 +87,33 @@ std::optional<double> seconds_of(RankGroup& group, std::vector<DeviceTensor>& te
 
 Measurement measure(const AllReduceOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(*options.device);
-  MINFER_REQUIRE(Usage, backend->ranks() != nullptr,
+  MINFER_REQUIRE(Usage, backend->n_ranks() > 1,
                  "bench allreduce: --tp N says how many ranks, 2 at least");
-  RankGroup& group = *backend->ranks();
   Measurement measured{
-      .backend = backend->name(), .n_ranks = group.n_ranks(), .reduces = {}, .fits = {}};
+      .backend = backend->name(), .n_ranks = backend->n_ranks(), .reduces = {}, .fits = {}};
   const bool is_card = backend->free_device_bytes().has_value();
   const int64_t default_bytes = (is_card ? int64_t{256} : int64_t{16}) << 20;
   const int64_t most = options.max_bytes.value_or(default_bytes);
-  std::vector<DeviceTensor> tensors(static_cast<size_t>(group.n_ranks()));
-  group.run([&](int rank) {
-    DeviceTensor& x = tensors[static_cast<size_t>(rank)];
+  std::vector<DeviceTensor> tensors(static_cast<size_t>(backend->n_ranks_here()));
+  on_all_ranks(*backend, [&](int i, Backend& own) {
+    DeviceTensor& x = tensors[static_cast<size_t>(i)];
     HostTensor zeros(DType::F32, {1, most / int64_t{sizeof(float)}});
     std::fill_n(zeros.as<float>(), zeros.view().n_elements(), 0.0f);
-    x = group.backend(rank).upload(zeros);
+    x = own.upload(zeros);
   });
   for (const AllReduceKind kind : kMeasured) {
     std::vector<AllReduceSample> samples;
     for (int64_t n_bytes = 1024; n_bytes <= most; n_bytes *= 2) {
-      const auto seconds = seconds_of(group, tensors, kind, n_bytes, *options.repetitions);
+      const auto seconds = seconds_of(*backend, tensors, kind, n_bytes, *options.repetitions);
       if (!seconds) break;
       samples.push_back({double(n_bytes), *seconds});
       log_info(fmt::format("{} {}: {:.1f} us", name_of(kind), bytes_text(n_bytes), *seconds * 1e6));
     }
     if (samples.empty()) continue;
-    const LinkFit fit = fit_link(kind, group.n_ranks(), samples);
+    const LinkFit fit = fit_link(kind, measured.n_ranks, samples);
     measured.fits.push_back({kind, fit});
-    const RankTopology fitted{.n_ranks = group.n_ranks(),
-                              .ranks_per_host = group.n_ranks(),
+    const RankTopology fitted{.n_ranks = measured.n_ranks,
+                              .ranks_per_host = measured.n_ranks,
                               .inside = fit.link,
                               .between = {}};
     for (const AllReduceSample& sample : samples) {
@@ -260,6 +259,7 @@ Json to_object(const AllReduceOptions& options, const std::optional<Measurement>
 }
 
 void run_all_reduce(const AllReduceOptions& options, Context& context) {
+  join_mpi_ranks(*options.device, context);
   std::optional<Measurement> measured;
   const bool has_ranks = rank_count(*options.device) > 1;
   if (has_ranks || options.simulate.empty()) measured = measure(options);

@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "models/model_identity.h"
 #include "tools/log.h"
 #include "tools/mpi_ranks.h"
 #include "tools/progress.h"
@@ -22,6 +23,7 @@ std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, OpenedMo
 
 Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemory& session,
                          bool quiet) {
+  if (mpi_process() != nullptr) require_same_on_all_ranks("the model", identity_of(opened));
   Progress progress("loading", quiet);
   Model model = load_weights(std::move(opened), backend,
                              {.progress = progress.callback(), .session = session});

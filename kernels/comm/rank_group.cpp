@@ -140,6 +140,14 @@ void on_all_ranks(Backend& first, const std::function<void(int i, Backend& backe
   first.ranks()->run([&](int i) { f(i, first.ranks()->backend(i)); });
 }
 
+void check_all_ranks(Backend& first) {
+  if (first.ranks() != nullptr) {
+    first.ranks()->check();
+  } else if (first.communicator() != nullptr) {
+    first.communicator()->check();
+  }
+}
+
 std::unique_ptr<Backend> join_ranks(std::vector<std::unique_ptr<Backend>> backends) {
   MINFER_CHECK(!backends.empty(), "no ranks");
   std::unique_ptr<Backend> first = std::move(backends.front());

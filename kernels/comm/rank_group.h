@@ -59,6 +59,9 @@ class RankGroup {
 // one's backend, as RankGroup::run does; i counts from 0 in each process.
 void on_all_ranks(Backend& first, const std::function<void(int i, Backend& backend)>& f);
 
+// The same for Communicator::check().
+void check_all_ranks(Backend& first);
+
 // Connects the ranks, cards over peer memory and CPU ranks over the host's, and returns the backend
 // of rank 0, which keeps the others: Backend::ranks(). Throws Gpu if cards cannot be connected, and
 // Peer if a link between them does not carry what is sent.
