@@ -68,7 +68,7 @@ def one_run(options, draw):
             os.path.join(directory, "err"), "w+") as errors:
         session = os.path.join(directory, "s")
         os.mkdir(session)
-        command = [str(ROOT / "tests/support/mpirun.sh"), "-n", str(options.ranks), options.minfer,
+        command = [str(ROOT / "tests/mpi/mpirun.sh"), "-n", str(options.ranks), options.minfer,
                    "bench", "-m", str(ROOT / "models/demo"), "--device", "cpu", "--tp", "mpi",
                    "-p", "64", "-n", "64", "-r", "10000", "-q"]
         mpirun = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
