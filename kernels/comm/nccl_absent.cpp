@@ -1,0 +1,21 @@
+#include "kernels/comm/nccl_comm.h"
+
+// In place of kernels/cuda/comm/nccl_comm.cpp in a build without NCCL.
+namespace minfer {
+namespace {
+
+[[noreturn]] void refuse() {
+  throw Error(ErrorKind::Usage, "this build has no NCCL (-DMINFER_CUDA=ON -DMINFER_NCCL=ON adds it)");
+}
+
+}  // namespace
+
+std::string make_nccl_id() { refuse(); }
+
+std::unique_ptr<Communicator> make_nccl_communicator(Backend&, const std::string&, int, int) {
+  refuse();
+}
+
+std::unique_ptr<RankLinks> make_nccl_links(std::span<Backend* const>) { refuse(); }
+
+}  // namespace minfer
