@@ -345,6 +345,11 @@ class Backend {
   // ---- ranks that share a model (tensor parallelism) ------------------------------------------
   // The connection to the other ranks, valid for every operation; null: there are none.
   void connect(Communicator* communicator) { communicator_ = communicator; }
+  // The same with one that the backend keeps.
+  void connect(std::shared_ptr<Communicator> communicator) {
+    own_communicator_ = std::move(communicator);
+    communicator_ = own_communicator_.get();
+  }
   // The ranks of this process, which the backend of the first one keeps; null: there is but one.
   void lead(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
   RankGroup* ranks() const { return ranks_.get(); }
@@ -364,6 +369,7 @@ class Backend {
   Tensor rank_scratch(const Shape& shape);
 
   Communicator* communicator_ = nullptr;
+  std::shared_ptr<Communicator> own_communicator_;
   std::shared_ptr<RankGroup> ranks_;
   DeviceTensor rank_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;

@@ -7,6 +7,7 @@
 
 #include "kernels/base/math.h"
 #include "kernels/base/usable_cores.h"
+#include "kernels/comm/nccl_comm.h"
 #include "kernels/comm/rank_group.h"
 #include "tools/mpi_ranks.h"
 #include "tools/process.h"
@@ -130,13 +131,21 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
       {.n_threads = n_threads, .isa = {}, .activations = activations_named(options.activations)});
 }
 
-// One of the ranks that are processes.
+// One of the ranks that are processes. On cards they are joined by NCCL.
 std::unique_ptr<Backend> make_backend_of_process(const DeviceOptions& options, DType float_type) {
-  MINFER_REQUIRE(Usage, !on_card(options), "--tp mpi: on cards it needs NCCL; --device cpu");
-  const int n_threads = std::max(1, thread_count(options) / mpi_process()->n_ranks_of_host());
-  std::unique_ptr<Backend> backend = make_rank_backend(options, float_type, 0, n_threads);
+  MpiProcess& process = *mpi_process();
+  const int n_ranks = rank_count(options);
+  const int n_threads = std::max(1, thread_count(options) / process.n_ranks_of_host());
+  std::unique_ptr<Backend> backend =
+      make_rank_backend(options, float_type, process.rank_of_host(), n_threads);
   backend->cancel_by(&interrupt_flag());
-  if (rank_count(options) > 1) backend->connect(&mpi_process()->communicator());
+  if (n_ranks == 1) return backend;
+  if (on_card(options)) {
+    const std::string id = from_first_process(make_nccl_id);
+    backend->connect(make_nccl_communicator(*backend, id, process.rank(), n_ranks));
+  } else {
+    backend->connect(&process.communicator());
+  }
   return backend;
 }
 

@@ -89,6 +89,7 @@ class OpenMpiProcess final : public MpiProcess {
 
   Communicator& communicator() override { return communicator_; }
   int n_ranks_of_host() const override { return n_ranks_of_host_; }
+  int rank_of_host() const override { return rank_of_host_; }
   std::string name() const override { return name_of(rank_); }
   std::string from_rank_0(std::string bytes) override;
   int64_t sum(int64_t n) override;
@@ -142,7 +143,7 @@ class OpenMpiProcess final : public MpiProcess {
 
   const MpiOptions options_;
   MPI_Comm all_ = MPI_COMM_NULL;
-  int rank_ = 0, n_ranks_ = 1, n_ranks_of_host_ = 1;
+  int rank_ = 0, n_ranks_ = 1, rank_of_host_ = 0, n_ranks_of_host_ = 1;
   std::vector<std::string> hosts_;  // by rank
   MpiCommunicator communicator_{*this};
 
@@ -166,6 +167,7 @@ OpenMpiProcess::OpenMpiProcess(const MpiOptions& options) : options_(options) {
   MPI_Comm_size(all_, &n_ranks_);
   MPI_Comm of_host = MPI_COMM_NULL;
   require_success(MPI_Comm_split_type(all_, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &of_host));
+  MPI_Comm_rank(of_host, &rank_of_host_);
   MPI_Comm_size(of_host, &n_ranks_of_host_);
   MPI_Comm_free(&of_host);
 

@@ -33,6 +33,7 @@ class MpiProcess {
   // Ranks of this run; the connection to all others. all_reduce has the bits of ThreadRanks.
   virtual Communicator& communicator() = 0;
   virtual int n_ranks_of_host() const = 0;  // that run on the same host, this one included
+  virtual int rank_of_host() const = 0;     // among those, from 0
   virtual std::string name() const = 0;     // "rank 2 (host)"
   int rank() { return communicator().rank(); }
 

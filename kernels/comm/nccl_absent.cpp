@@ -4,18 +4,19 @@
 namespace minfer {
 namespace {
 
-[[noreturn]] void refuse() {
-  throw Error(ErrorKind::Usage, "this build has no NCCL (-DMINFER_CUDA=ON -DMINFER_NCCL=ON adds it)");
+[[noreturn]] void refuse_nccl() {
+  throw Error(ErrorKind::Usage,
+              "this build has no NCCL (-DMINFER_CUDA=ON -DMINFER_NCCL=ON adds it)");
 }
 
 }  // namespace
 
-std::string make_nccl_id() { refuse(); }
+std::string make_nccl_id() { refuse_nccl(); }
 
 std::unique_ptr<Communicator> make_nccl_communicator(Backend&, const std::string&, int, int) {
-  refuse();
+  refuse_nccl();
 }
 
-std::unique_ptr<RankLinks> make_nccl_links(std::span<Backend* const>) { refuse(); }
+std::unique_ptr<RankLinks> make_nccl_links(std::span<Backend* const>) { refuse_nccl(); }
 
 }  // namespace minfer

@@ -8,15 +8,16 @@
 #include "kernels/comm/communicator.h"
 
 // Ranks that are cards and sum by NCCL: across processes and hosts, or in one process beside
-// make_card_links, to compare the two. In a build without it (MINFER_NCCL) all of this throws Usage.
+// make_card_links, to compare the two. In a build without it (MINFER_NCCL) all of this throws
+// Usage.
 namespace minfer {
 
 // Names a new group of ranks. Rank 0 makes it, and all ranks are given it.
 std::string make_nccl_id();
 
 // Joins the card of `backend` to the other ranks of the group, which do the same: returns when all
-// have. Its operations run on the backend's stream; all_reduce takes F32. Throws Gpu for an error of
-// NCCL, and Peer if the others do not come within a minute. The backend outlives it.
+// have. Its operations run on the backend's stream; all_reduce takes F32. Throws Gpu for an error
+// of NCCL, and Peer if the others do not come within a minute. The backend outlives it.
 std::unique_ptr<Communicator> make_nccl_communicator(Backend& backend, const std::string& id,
                                                      int rank, int n_ranks);
 

@@ -15,9 +15,9 @@ namespace cuda {
 namespace {
 
 // Of what all ranks have to do together on the host: to join and to leave.
-constexpr std::chrono::seconds kDeadline{60};
+constexpr std::chrono::seconds kNcclDeadline{60};
 
-void require_success(ncclResult_t result, const char* what) {
+void require_nccl(ncclResult_t result, const char* what) {
   const auto kind = result == ncclRemoteError ? ErrorKind::Peer : ErrorKind::Gpu;
   if (result != ncclSuccess) {
     throw Error(kind, cat("NCCL: ", what, ": ", ncclGetErrorString(result)));
@@ -78,21 +78,21 @@ class NcclCommunicator final : public Communicator {
 
   void check() const override {
     ncclResult_t state = ncclSuccess;
-    require_success(ncclCommGetAsyncError(comm_, &state), "state");
-    if (state != ncclInProgress) require_success(state, "an operation");
+    require_nccl(ncclCommGetAsyncError(comm_, &state), "state");
+    if (state != ncclInProgress) require_nccl(state, "an operation");
   }
 
  private:
   // Until the call has taken effect on the host; the card goes on by itself.
   void settle(ncclResult_t result, const char* what) {
-    const auto end = std::chrono::steady_clock::now() + kDeadline;
+    const auto end = std::chrono::steady_clock::now() + kNcclDeadline;
     while (result == ncclInProgress) {
       MINFER_REQUIRE(Peer, std::chrono::steady_clock::now() < end, "NCCL: ", what,
-                     ": not all ranks have come within ", kDeadline.count(), " s");
+                     ": not all ranks have come within ", kNcclDeadline.count(), " s");
       std::this_thread::yield();
-      require_success(ncclCommGetAsyncError(comm_, &result), "state");
+      require_nccl(ncclCommGetAsyncError(comm_, &result), "state");
     }
-    require_success(result, what);
+    require_nccl(result, what);
   }
 
   CudaBackend& card_;
@@ -107,7 +107,7 @@ class NcclLinks final : public RankLinks {
     for (Backend* backend : backends) cards.push_back(card_of(*backend).card());
     std::vector<ncclComm_t> comms(cards.size());
     const int n = static_cast<int>(cards.size());
-    require_success(ncclCommInitAll(comms.data(), n, cards.data()), "to join the cards");
+    require_nccl(ncclCommInitAll(comms.data(), n, cards.data()), "to join the cards");
     for (int rank = 0; rank < n; ++rank) {
       CudaBackend& card = card_of(*backends[static_cast<size_t>(rank)]);
       cards_.push_back(card.card());
@@ -136,7 +136,7 @@ class NcclLinks final : public RankLinks {
 
 std::string make_nccl_id() {
   ncclUniqueId id;
-  cuda::require_success(ncclGetUniqueId(&id), "a name for the ranks");
+  cuda::require_nccl(ncclGetUniqueId(&id), "a name for the ranks");
   return {id.internal, sizeof id.internal};
 }
 
