@@ -32,8 +32,8 @@ def arguments():
 
 
 def ranks_of(mpirun):
-    """The processes that mpirun has started, by rank."""
-    found = {}
+    """The processes that mpirun has started, by rank, and the number of their job."""
+    found, job = {}, 0
     for task in pathlib.Path(f"/proc/{mpirun.pid}/task").glob("*/children"):
         for pid in task.read_text().split():
             try:
@@ -43,7 +43,9 @@ def ranks_of(mpirun):
             for variable in environment:
                 if variable.startswith(b"OMPI_COMM_WORLD_RANK="):
                     found[int(variable.split(b"=")[1])] = int(pid)
-    return found
+                if variable.startswith(b"OMPI_MCA_ess_base_jobid="):
+                    job = int(variable.split(b"=")[1])
+    return found, job
 
 
 def is_alive(pid):
@@ -53,8 +55,9 @@ def is_alive(pid):
         return False
 
 
-def shared_memory():
-    return {p.name for p in pathlib.Path("/dev/shm").glob("*") if "vader" in p.name or "ompi" in p.name}
+def shared_memory(job):
+    """What Open MPI has made for a job: vader_segment.HOST.USER.JOB.RANK."""
+    return [str(p) for p in pathlib.Path("/dev/shm").glob(f"vader_segment.*.{job:x}.*")]
 
 
 def one_run(options, draw):
@@ -62,7 +65,6 @@ def one_run(options, draw):
     number = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     moment = draw.uniform(0, 2.5)
     rank = draw.randrange(options.ranks)
-    before = shared_memory()
     # Without a length: it is given to unix sockets, whose paths are short.
     with tempfile.TemporaryDirectory(prefix="mr") as directory, open(
             os.path.join(directory, "err"), "w+") as errors:
@@ -74,9 +76,9 @@ def one_run(options, draw):
         mpirun = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=errors, env=os.environ | {"TMPDIR": session})
         started = time.monotonic()
-        pids = {}
+        pids, job = {}, 0
         while len(pids) < options.ranks and time.monotonic() - started < 10:
-            pids = ranks_of(mpirun)
+            pids, job = ranks_of(mpirun)
             time.sleep(0.005)
         if len(pids) < options.ranks:
             mpirun.kill()
@@ -90,7 +92,7 @@ def one_run(options, draw):
             status = None
         seconds = time.monotonic() - sent
         left = [f"process {pid}" for pid in pids.values() if is_alive(pid)]
-        left += sorted(shared_memory() - before) + [str(p) for p in pathlib.Path(session).rglob("*")]
+        left += shared_memory(job) + [str(p) for p in pathlib.Path(session).rglob("*")]
         if status is None:
             for pid in pids.values():
                 if is_alive(pid):

@@ -63,7 +63,7 @@ std::optional<std::string> prefix_of_error() {
   // An error of all ranks, as that of a file that is not there, is rank 0's to tell; one of several
   // is told by the first of them. Its end ends this process by a signal, which takes longer before
   // they have joined.
-  const auto wait = std::chrono::milliseconds((process ? 200 : 1500) + std::min(50 * rank, 500));
+  const auto wait = std::chrono::milliseconds((process ? 200 : 1500) + std::min(20 * rank, 200));
   for (const auto end = std::chrono::steady_clock::now() + wait;
        std::chrono::steady_clock::now() < end;) {
     if (interrupt_flag().load()) return std::nullopt;

@@ -27,7 +27,7 @@ constexpr milliseconds kBeatPeriod{250};
 constexpr milliseconds kSilence{3000};
 // A rank that is alive and yet does not come to the same exchange: a bug, or a file that hangs.
 constexpr milliseconds kDeadline{120'000};
-constexpr milliseconds kStartAndEnd{4000};
+constexpr milliseconds kStartAndEnd{3500};
 // MPI counts elements of a message as int; shorter messages also leave heartbeats room.
 constexpr size_t kMessageBytes = size_t{64} << 20;
 
@@ -39,6 +39,12 @@ void require_success(int code) {
   int n = 0;
   MPI_Error_string(code, text, &n);
   throw Error(ErrorKind::Peer, cat("MPI: ", shortened({text, static_cast<size_t>(n)}, 200)));
+}
+
+// Known before MPI_Init; -1: mpirun has not started this process.
+int rank_of_mpirun() {
+  const char* const rank = std::getenv("OMPI_COMM_WORLD_RANK");
+  return rank == nullptr ? -1 : std::atoi(rank);
 }
 
 // Time that this process has been running: a longer gap between two looks is one in which it was
@@ -64,9 +70,10 @@ class Watchdog {
           RunningTime time;
           while (!is_over_.load()) {
             if (time.now() > kStartAndEnd) {
+              // All ranks but the one that is missing end here: one or two are to say so.
               const std::string line =
-                  cat("minfer: error: not all ranks have ", what, " within 4 s\n");
-              (void)!::write(STDERR_FILENO, line.data(), line.size());
+                  cat("minfer: error: not all ranks have ", what, " within 3.5 s\n");
+              if (rank_of_mpirun() <= 1) (void)!::write(STDERR_FILENO, line.data(), line.size());
               ::_exit(static_cast<int>(ErrorKind::Peer));
             }
             std::this_thread::sleep_for(milliseconds(20));
@@ -201,8 +208,10 @@ void OpenMpiProcess::beat() {
     require_success(MPI_Test(&beat_in_, &is_received, MPI_STATUS_IGNORE));
     if (is_received != 0) last_heard_ = now;
   } while (is_received != 0);
-  MINFER_REQUIRE(Peer, now - last_heard_ <= kSilence, name_of(before), " has been silent for ",
-                 kSilence.count() / 1000, " s");
+  if (now - last_heard_ <= kSilence) return;
+  next_beat_ = milliseconds::max();  // told once
+  throw Error(ErrorKind::Peer,
+              cat(name_of(before), " has been silent for ", kSilence.count() / 1000, " s"));
 }
 
 void OpenMpiProcess::watch() {
@@ -225,7 +234,7 @@ void OpenMpiProcess::stop_thread() {
 }
 
 template <typename IsOver>
-void OpenMpiProcess::poll(int waits_for, IsOver is_over) {
+void OpenMpiProcess::poll(int waits_for, IsOver is_over) try {
   // Ranks run in step: most waits are short. Where there are more ranks than cores, a rank that
   // waits must let the others run.
   constexpr int kSpins = 1000;
@@ -248,6 +257,11 @@ void OpenMpiProcess::poll(int waits_for, IsOver is_over) {
       std::this_thread::sleep_for(std::chrono::microseconds(50));
     }
   }
+} catch (...) {
+  // What MPI still writes to is gone now: no heartbeat may let it go on.
+  const std::lock_guard lock(mutex_);
+  next_beat_ = milliseconds::max();
+  throw;
 }
 
 void OpenMpiProcess::Transfers::send(int to, Tag tag, std::span<const std::byte> bytes) {
@@ -429,7 +443,7 @@ void OpenMpiProcess::end_all(int exit_code) {
 }  // namespace
 
 std::unique_ptr<MpiProcess> start_mpi(const MpiOptions& options) {
-  MINFER_REQUIRE(Usage, std::getenv("OMPI_COMM_WORLD_SIZE") != nullptr,
+  MINFER_REQUIRE(Usage, rank_of_mpirun() >= 0,
                  "--tp mpi: has to be started by mpirun: mpirun -n 2 minfer ...");
   return std::make_unique<OpenMpiProcess>(options);
 }
