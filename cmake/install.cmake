@@ -14,7 +14,8 @@ install(FILES scripts/common.sh DESTINATION ${CMAKE_INSTALL_DATADIR}/minfer/scri
 # The headers that are meant for others, with what they include.
 install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/kernels/base
         FILES_MATCHING PATTERN "*.h")
-foreach(header IN ITEMS kernels/backend kernels/bench kernels/comm/communicator kernels/comm/rank_group
+foreach(header IN ITEMS kernels/backend kernels/bench kernels/comm/communicator kernels/comm/mpi_comm
+        kernels/comm/nccl_comm kernels/comm/rank_group
         kernels/decode_plan kernels/layer loaders/metadata
         loaders/tensor_source models/card_memory models/chat/chat_template models/model models/spec
         models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
@@ -31,11 +32,18 @@ write_basic_package_version_file(${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
 install(EXPORT minferTargets NAMESPACE minfer:: DESTINATION ${config_dir})
 install(FILES ${PROJECT_BINARY_DIR}/minferConfig.cmake
               ${PROJECT_BINARY_DIR}/minferConfigVersion.cmake
-              cmake/FindSentencePiece.cmake DESTINATION ${config_dir})
+              cmake/FindNCCL.cmake cmake/FindSentencePiece.cmake DESTINATION ${config_dir})
 # The prefix is known only at the install: --prefix may say another one.
 file(RELATIVE_PATH up_to_prefix /${CMAKE_INSTALL_LIBDIR}/pkgconfig /)
 if(MINFER_HAS_CUDA)
   set(cuda_libs " -L${CUDAToolkit_LIBRARY_DIR} -lcudart_static -ldl -lrt")
+endif()
+if(MINFER_HAS_MPI)
+  list(JOIN MPI_CXX_LIBRARIES " " mpi_libs)
+  string(PREPEND mpi_libs " ")
+endif()
+if(MINFER_HAS_NCCL)
+  set(nccl_libs " ${NCCL_LIBRARY}")
 endif()
 configure_file(cmake/minfer.pc.in ${PROJECT_BINARY_DIR}/minfer.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/minfer.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)

@@ -133,9 +133,12 @@ SessionMemory session_memory(const OpenedModel& opened, const Backend& backend,
                              const SessionOptions& options) {
   if (!opened.shards) return session_memory(opened.model.spec, backend, options);
   const bool is_on_card = backend.free_device_bytes().has_value();
-  SessionMemory all = session_memory(opened.shards->spec(0), backend, options);
-  for (int rank = 1; rank < opened.shards->n_ranks(); ++rank) {
-    const SessionMemory more = session_memory(opened.shards->spec(rank), backend, options);
+  const auto memory_of = [&](int i) {
+    return session_memory(opened.shards->spec(backend.rank() + i), backend, options);
+  };
+  SessionMemory all = memory_of(0);
+  for (int i = 1; i < backend.n_ranks_here(); ++i) {
+    const SessionMemory more = memory_of(i);
     const auto add = [&](int64_t SessionMemory::*bytes) {
       all.*bytes =
           is_on_card ? std::max(all.*bytes, more.*bytes) : checked_add(all.*bytes, more.*bytes);
@@ -187,13 +190,14 @@ Executor::Executor(const Model& model, Backend& backend, const SessionOptions& o
       n_pages_(cache_pages(options_, model.spec)),
       pool_(n_pages_),
       state_(std::make_unique<State>()) {
-  MINFER_CHECK(std::ssize(model.other_ranks) + 1 == backend.n_ranks(), "a model of ",
-               model.other_ranks.size() + 1, " ranks on ", backend.n_ranks());
-  state_->ranks.resize(static_cast<size_t>(backend.n_ranks()));
-  for (int rank = 0; rank < backend.n_ranks(); ++rank) {
-    Rank& r = state_->ranks[static_cast<size_t>(rank)];
-    r.model = rank == 0 ? &model : &model.other_ranks[static_cast<size_t>(rank) - 1];
-    r.backend = rank == 0 ? &backend : &backend.ranks()->backend(rank);
+  const int n_here = backend.n_ranks_here();
+  MINFER_CHECK(std::ssize(model.other_ranks) + 1 == n_here, "a model of ",
+               model.other_ranks.size() + 1, " ranks on ", n_here);
+  state_->ranks.resize(static_cast<size_t>(n_here));
+  for (int i = 0; i < n_here; ++i) {
+    Rank& r = state_->ranks[static_cast<size_t>(i)];
+    r.model = i == 0 ? &model : &model.other_ranks[static_cast<size_t>(i) - 1];
+    r.backend = i == 0 ? &backend : &backend.ranks()->backend(i);
   }
   on_ranks([&](Rank& r) {
     const ModelSpec& spec = r.model->spec;
@@ -352,12 +356,12 @@ std::span<const float> Executor::fetch(Tensor logits) {
   return {values.as<const float>(), static_cast<size_t>(n)};
 }
 
-void Executor::check_ranks() const {
-  if (backend_.ranks() != nullptr) backend_.ranks()->check();
-}
+void Executor::check_ranks() const { check_all_ranks(backend_); }
 
 DecodePlan* Executor::decode_plan() {
-  if (!state_->plan_asked_for && options_.fused_decode) {
+  // Ranks that are processes have no kernel that runs on all of them: op by op.
+  const bool are_here = backend_.n_ranks() == backend_.n_ranks_here();
+  if (!state_->plan_asked_for && options_.fused_decode && are_here) {
     std::vector<DecodeModel> models;
     for (Rank& rank : state_->ranks) {
       models.push_back(decode_model(*rank.model, rank.forward, options_.max_seq_len));
@@ -370,7 +374,7 @@ DecodePlan* Executor::decode_plan() {
 
 RowsPlan* Executor::rows_plan() {
   // A step of several sequences is not split over ranks yet: op by op.
-  if (!state_->rows_plan_asked_for && options_.fused_decode && state_->ranks.size() == 1) {
+  if (!state_->rows_plan_asked_for && options_.fused_decode && backend_.n_ranks() == 1) {
     state_->rows_plan =
         backend_.plan_rows(decode_model(model_, state_->forward(), options_.max_seq_len));
   }

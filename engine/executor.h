@@ -37,8 +37,8 @@ int64_t pages_of_sequence(const ModelSpec& spec, int64_t max_seq_len, int64_t ch
 SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                              const SessionOptions& options);
 
-// Of a model that several ranks may share: all that they take of the host's memory, or what the one
-// with the most takes of its card's.
+// Of a model that several ranks may share: all that those of this process take of the host's
+// memory, or what the one with the most takes of its card's.
 SessionMemory session_memory(const OpenedModel& opened, const Backend& backend,
                              const SessionOptions& options);
 

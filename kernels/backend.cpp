@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/comm/communicator.h"
+#include "kernels/comm/rank_group.h"
 #include "kernels/decode_plan.h"
 
 namespace minfer {
@@ -119,6 +120,8 @@ std::string Backend::name_of_ranks() const {
   return n_ranks() == 1 ? name() : cat(n_ranks(), " x ", name());
 }
 
+int Backend::rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
+int Backend::n_ranks_here() const { return ranks_ == nullptr ? 1 : ranks_->n_ranks(); }
 int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
 
 int64_t Backend::ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logits) const {

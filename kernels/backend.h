@@ -348,10 +348,18 @@ class Backend {
   // ---- ranks that share a model (tensor parallelism) ------------------------------------------
   // The connection to the other ranks, valid for every operation; null: there are none.
   void connect(Communicator* communicator) { communicator_ = communicator; }
+  // The same with one that the backend keeps.
+  void connect(std::shared_ptr<Communicator> communicator) {
+    own_communicator_ = std::move(communicator);
+    communicator_ = own_communicator_.get();
+  }
   // The ranks of this process, which the backend of the first one keeps; null: there is but one.
   void lead(std::shared_ptr<RankGroup> ranks) { ranks_ = std::move(ranks); }
   RankGroup* ranks() const { return ranks_.get(); }
-  int n_ranks() const;
+  // All ranks are threads of this process, or each is a process of its own.
+  int rank() const;          // the first one of this process
+  int n_ranks() const;       // of all processes
+  int n_ranks_here() const;  // of this process
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
   //   n_rows, n  of the residual stream; n_logits  elements of the logits of this rank, at most
@@ -363,6 +371,7 @@ class Backend {
   Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
 
   Communicator* communicator_ = nullptr;
+  std::shared_ptr<Communicator> own_communicator_;
   std::shared_ptr<RankGroup> ranks_;
   DeviceTensor rank_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;

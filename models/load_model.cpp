@@ -51,7 +51,8 @@ MemoryNeeded memory_of(const RankLoad& load, const Backend& backend, const Sessi
 
 using RankLoads = std::vector<std::unique_ptr<RankLoad>>;
 
-// Of all ranks together, which share the host's memory. `asked` is that of all of them.
+// Of all ranks of this process together, which share the host's memory. `asked` is that of all of
+// them.
 MemoryNeeded host_memory_of(const RankLoads& loads, Backend& backend, const SessionMemory& asked) {
   MemoryNeeded needed = memory_of(*loads.front(), backend, asked);
   SessionMemory rows = asked;  // the rows of a pass, whose workspaces each rank has
@@ -329,11 +330,11 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
   MINFER_CHECK(n_ranks == backend.n_ranks(), n_ranks, " ranks on ", backend.n_ranks());
   try {
     RankLoads loads;
-    for (int rank = 0; rank < n_ranks; ++rank) {
+    for (int i = 0; i < backend.n_ranks_here(); ++i) {
       RankLoad& load = *loads.emplace_back(std::make_unique<RankLoad>());
       load.shards = opened.shards.get();
-      load.rank = rank;
-      load.model.spec = opened.shards ? opened.shards->spec(rank) : model.spec;
+      load.rank = backend.rank() + i;
+      load.model.spec = opened.shards ? opened.shards->spec(load.rank) : model.spec;
       bind(load, source, model.spec);
     }
     warn_of_activations(model, source, backend);

@@ -25,7 +25,7 @@ struct Model {
   std::unique_ptr<Tokenizer> tokenizer;  // null where the model has none: llama2.c, synthetic
   int64_t n_params = 0;
   int64_t file_bytes = 0;       // of the tensors as stored
-  int64_t bytes_per_token = 0;  // weights that one decode step reads, on all ranks
+  int64_t bytes_per_token = 0;  // weights that one decode step reads on the ranks of this process
   double load_seconds = 0;
   std::vector<std::string> warnings;  // of the load, one line each
   // With several ranks in this process, what the others have; spec and weights are the first one's.

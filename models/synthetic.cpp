@@ -217,8 +217,9 @@ std::shared_ptr<const Shards> shards_of(const ModelSpec& spec, const SyntheticTy
 // On every card, if the ranks are cards, and on the host for what is on the way there.
 void require_memory(const ModelSpec& spec, const SyntheticType& type, Backend& backend,
                     const Shards* shards, const SessionMemory& session) {
-  const auto memory_of = [&](int rank, const Backend& own, const SessionMemory& in_session) {
-    return synthetic_memory(shards != nullptr ? shards->spec(rank) : spec, type, own, in_session);
+  const auto memory_of = [&](int i, const Backend& own, const SessionMemory& in_session) {
+    return synthetic_memory(shards != nullptr ? shards->spec(backend.rank() + i) : spec, type, own,
+                            in_session);
   };
   int64_t largest = 0;  // as it is made
   for_each_weight(spec, [&](const WeightInfo& weight) {
@@ -226,16 +227,16 @@ void require_memory(const ModelSpec& spec, const SyntheticType& type, Backend& b
     largest = std::max(largest, stored_bytes(stored_matrix(type, weight)));
   });
   if (backend.free_device_bytes()) {
-    on_all_ranks(backend, [&](int rank, Backend& own) {
-      const MemoryNeeded needed = memory_of(rank, own, session);
+    on_all_ranks(backend, [&](int i, Backend& own) {
+      const MemoryNeeded needed = memory_of(i, own, session);
       require_card_memory(own.free_device_bytes().value(), needed.weights, needed.session);
     });
     return require_host_memory(2 * largest, "making the model");
   }
   MemoryNeeded needed = memory_of(0, backend, session);
-  for (int rank = 1; rank < backend.n_ranks(); ++rank) {
+  for (int i = 1; i < backend.n_ranks_here(); ++i) {
     needed.weights.bytes =
-        checked_add(needed.weights.bytes, memory_of(rank, backend, {}).weights.bytes);
+        checked_add(needed.weights.bytes, memory_of(i, backend, {}).weights.bytes);
   }
   const int64_t in_session = checked_add(needed.session.kv_bytes, needed.session.activation_bytes);
   // A matrix as it is made is gone when the session comes.
@@ -255,18 +256,16 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
                            uint64_t seed, const SessionMemory& session) {
   const std::shared_ptr<const Shards> shards = shards_of(spec, type, backend.n_ranks());
   require_memory(spec, type, backend, shards.get(), session);
-  std::vector<Model> models(static_cast<size_t>(backend.n_ranks()));
-  on_all_ranks(backend, [&](int rank, Backend& own) {
-    Model& model = models[static_cast<size_t>(rank)];
-    model.spec = shards ? shards->spec(rank) : spec;
+  std::vector<Model> models(static_cast<size_t>(backend.n_ranks_here()));
+  on_all_ranks(backend, [&](int i, Backend& own) {
+    Model& model = models[static_cast<size_t>(i)];
+    model.spec = shards ? shards->spec(backend.rank() + i) : spec;
     // The same seed for all: the embedding and the norms are the same on every rank.
     WeightMaker make(type, own, seed);
     model.weights = make_weights(model.spec, make);
   });
   Model model = std::move(models.front());
-  for (size_t rank = 1; rank < models.size(); ++rank) {
-    model.other_ranks.push_back(std::move(models[rank]));
-  }
+  for (size_t i = 1; i < models.size(); ++i) model.other_ranks.push_back(std::move(models[i]));
   for_each_weight(spec, [&](const WeightInfo& weight) {  // of the whole model, each once
     const int64_t n = weight.shape.n_elements();
     model.n_params += n;

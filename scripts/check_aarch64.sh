@@ -24,5 +24,5 @@ compile_together() {
 }
 export -f compile compile_together
 git ls-files 'kernels/*.cpp' 'loaders/*.cpp' 'models/*.cpp' 'engine/*.cpp' |
-  grep -vE '_avx(2|512|512_vnni)\.cpp$|^kernels/cuda/' |
+  grep -vE '_avx(2|512|512_vnni)\.cpp$|^kernels/cuda/|/mpi_comm\.cpp$' |
   xargs -n 16 -P 2 bash -euc 'compile_together "$@"' compile_together

@@ -9,6 +9,7 @@ build_packages=(
 model_packages=(python3-pip python3 unzip ca-certificates)  # scripts/get_model.sh
 data_packages=(curl unzip ca-certificates)  # scripts/get_wikitext2.sh
 test_packages=(libgtest-dev libbenchmark-dev)
+mpi_packages=(libopenmpi-dev openmpi-bin iproute2)  # --tp mpi; its test across network namespaces
 ci_packages=(clang-format g++-aarch64-linux-gnu)
 
 # install_packages NAME...: installs what is missing, with sudo when not root.

@@ -5,7 +5,8 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 source scripts/common.sh
 
-install_packages "${build_packages[@]}" "${model_packages[@]}" "${test_packages[@]}"
+install_packages "${build_packages[@]}" "${model_packages[@]}" "${test_packages[@]}" \
+  "${mpi_packages[@]}"
 configure_release ON
 cmake --build build/release
 scripts/get_model.sh smollm2

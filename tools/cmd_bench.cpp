@@ -13,6 +13,7 @@
 #include "tools/kernel_report.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/progress.h"
 #include "tools/statistics.h"
@@ -51,11 +52,11 @@ double flops_of_all_ranks(const Model& model, int64_t n, int64_t n_depth, bool w
   for (const Model& rank : model.other_ranks) {
     flops += flops_per_token(rank.spec, n, n_depth, with_logits);
   }
-  return flops;
+  return static_cast<double>(sum_of_processes(static_cast<int64_t>(flops)));
 }
 
 int64_t kv_bytes_per_position(const Executor& executor) {
-  return executor.kv_bytes() / (executor.n_pages() * kPagePositions);
+  return sum_of_processes(executor.kv_bytes()) / (executor.n_pages() * kPagePositions);
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -248,6 +249,7 @@ Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Con
     const OpenedModel planned = open_synthetic(name, loaded.backend->n_ranks(), n_context);
     loaded.model = make_synthetic_model(name, *loaded.backend, /*seed=*/1, n_context,
                                         memory_of_session(planned));
+    loaded.model.bytes_per_token = sum_of_processes(loaded.model.bytes_per_token);
     return loaded;
   }
   OpenedModel& opened = subject.opened;
@@ -289,8 +291,10 @@ void warn_of_spread(const BenchRow& row) {
   }
 }
 
+// Of what rank 0 runs on, while the others wait.
 MachineLimits measure_limits(const DeviceOptions& device) {
   MachineLimits limits;
+  if (!is_first_process()) return limits;
   limits.cpu = measure_cpu_limits(thread_count(device), "", &interrupt_flag());
   if (on_card(device)) limits.cuda = measure_cuda_limits(card_index(device));
   return limits;
@@ -298,6 +302,7 @@ MachineLimits measure_limits(const DeviceOptions& device) {
 
 // Of the memory that holds the weights.
 double measure_read_bandwidth(const DeviceOptions& device) {
+  if (!is_first_process()) return 0;
   return on_card(device) ? measure_cuda_read_bandwidth(card_index(device))
                          : measure_cpu_read_bandwidth(thread_count(device), "", &interrupt_flag());
 }
@@ -340,6 +345,7 @@ std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
 }
 
 void run_bench(const BenchOptions& options, Context& context) {
+  join_mpi_ranks(options.device, context);
   kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
   std::vector<Subject> subjects = subjects_of(options);
   for (Subject& subject : subjects) {  // all of them, so that the last is not refused after hours

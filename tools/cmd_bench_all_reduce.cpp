@@ -8,10 +8,12 @@
 
 #include "kernels/base/bytes_text.h"
 #include "kernels/comm/all_reduce_cost.h"
+#include "kernels/comm/nccl_comm.h"
 #include "kernels/comm/rank_group.h"
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/json_text.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/statistics.h"
 
@@ -31,7 +33,7 @@ struct AllReduceOptions {
 };
 
 constexpr AllReduceKind kMeasured[] = {AllReduceKind::Ring, AllReduceKind::OneShot,
-                                       AllReduceKind::TwoShot};
+                                       AllReduceKind::TwoShot, AllReduceKind::Library};
 constexpr AllReduceKind kPredicted[] = {AllReduceKind::Ring, AllReduceKind::Tree,
                                         AllReduceKind::OneShot, AllReduceKind::TwoShot,
                                         AllReduceKind::TwoLevel};
@@ -77,11 +79,15 @@ double bus_bytes_per_second(const AllReduceSample& sample, int n_ranks) {
 struct RankTensors {
   DeviceTensor x, residual;
 };
+struct MeasuredRanks {
+  Backend& backend;  // of the first one
+  std::vector<RankTensors> tensors;
+  std::unique_ptr<RankLinks> links = {};  // null: those of the backends
+};
 
 // Seconds of one of many in a row; none where these ranks do not have the algorithm.
-std::optional<double> seconds_of(RankGroup& group, const std::vector<RankTensors>& tensors,
-                                 AllReduceKind kind, const Payload& payload, int64_t n_bytes,
-                                 int64_t repetitions) {
+std::optional<double> seconds_of(const MeasuredRanks& ranks, AllReduceKind kind,
+                                 const Payload& payload, int64_t n_bytes, int64_t repetitions) {
   const int64_t n = n_bytes / bytes_of(payload.dtype, 1);
   const int times = static_cast<int>(std::clamp<int64_t>((int64_t{1} << 26) / n_bytes, 5, 200));
   std::vector<double> samples;
@@ -89,22 +95,23 @@ std::optional<double> seconds_of(RankGroup& group, const std::vector<RankTensors
   for (int64_t i = 0; i < repetitions && is_there; ++i) {
     throw_if_interrupted();
     double seconds = 0;
-    group.run([&](int rank) {
-      Backend& own = group.backend(rank);
-      const RankTensors& memory = tensors[static_cast<size_t>(rank)];
+    on_all_ranks(ranks.backend, [&](int i_here, Backend& own) {
+      Communicator& communicator =
+          ranks.links != nullptr ? ranks.links->communicator(i_here) : *own.communicator();
+      const RankTensors& memory = ranks.tensors[static_cast<size_t>(i_here)];
       const Tensor x{memory.x.view().data, payload.dtype, {1, n}};
       Tensor residual;
       if (payload.adds) residual = {memory.residual.view().data, DType::F32, {1, n}};
-      const bool has = own.communicator()->all_reduce_by(kind, x, residual);  // and a warm-up
+      const bool has = communicator.all_reduce_by(kind, x, residual);  // and a warm-up
       own.synchronize();
-      if (rank == 0) is_there = has;
+      if (i_here == 0) is_there = has;
       if (!has) return;
       const double start = now_seconds();
-      for (int k = 0; k < times; ++k) own.communicator()->all_reduce_by(kind, x, residual);
+      for (int k = 0; k < times; ++k) communicator.all_reduce_by(kind, x, residual);
       own.synchronize();
-      if (rank == 0) seconds = (now_seconds() - start) / times;
+      if (i_here == 0) seconds = (now_seconds() - start) / times;
     });
-    group.check();
+    check_all_ranks(ranks.backend);
     samples.push_back(seconds);
   }
   if (!is_there) return std::nullopt;
@@ -112,20 +119,20 @@ std::optional<double> seconds_of(RankGroup& group, const std::vector<RankTensors
 }
 
 // One algorithm for one payload, at all sizes.
-void measure_kind(Measurement& measured, RankGroup& group, const std::vector<RankTensors>& tensors,
-                  AllReduceKind kind, const Payload& payload, int64_t most, int64_t repetitions) {
+void measure_kind(Measurement& measured, const MeasuredRanks& ranks, AllReduceKind kind,
+                  const Payload& payload, int64_t most, int64_t repetitions) {
   std::vector<AllReduceSample> samples;
   for (int64_t n_bytes = 1024; n_bytes <= most; n_bytes *= 2) {
-    const auto seconds = seconds_of(group, tensors, kind, payload, n_bytes, repetitions);
+    const auto seconds = seconds_of(ranks, kind, payload, n_bytes, repetitions);
     if (!seconds) return;
     samples.push_back({double(n_bytes), *seconds});
     log_info(fmt::format("{}, {}, {}: {:.1f} us", name_of(kind), text_of(payload),
                          bytes_text(n_bytes), *seconds * 1e6));
   }
-  const LinkFit fit = fit_link(kind, group.n_ranks(), samples);
+  const LinkFit fit = fit_link(kind, measured.n_ranks, samples);
   measured.fits.push_back({kind, payload, fit});
-  const RankTopology fitted{.n_ranks = group.n_ranks(),
-                            .ranks_per_host = group.n_ranks(),
+  const RankTopology fitted{.n_ranks = measured.n_ranks,
+                            .ranks_per_host = measured.n_ranks,
                             .inside = fit.link,
                             .between = {}};
   for (const AllReduceSample& sample : samples) {
@@ -136,29 +143,39 @@ void measure_kind(Measurement& measured, RankGroup& group, const std::vector<Ran
 
 Measurement measure(const AllReduceOptions& options) {
   const std::unique_ptr<Backend> backend = make_backend(*options.device);
-  MINFER_REQUIRE(Usage, backend->ranks() != nullptr,
+  MINFER_REQUIRE(Usage, backend->n_ranks() > 1,
                  "bench allreduce: --tp N says how many ranks, 2 at least");
-  RankGroup& group = *backend->ranks();
   Measurement measured{
-      .backend = backend->name(), .n_ranks = group.n_ranks(), .reduces = {}, .fits = {}};
+      .backend = backend->name(), .n_ranks = backend->n_ranks(), .reduces = {}, .fits = {}};
   const bool is_card = backend->free_device_bytes().has_value();
   const int64_t default_bytes = (is_card ? int64_t{256} : int64_t{16}) << 20;
   const int64_t most = options.max_bytes.value_or(default_bytes);
   const std::vector<Payload> payloads = payloads_of(*backend);
-  std::vector<RankTensors> tensors(static_cast<size_t>(group.n_ranks()));
-  group.run([&](int rank) {
+  MeasuredRanks ranks{*backend,
+                      std::vector<RankTensors>(static_cast<size_t>(backend->n_ranks_here()))};
+  on_all_ranks(*backend, [&](int i, Backend& own) {
     const auto zeros = [&](int64_t n_floats) {
       HostTensor host(DType::F32, {1, n_floats});
       std::fill_n(host.as<float>(), n_floats, 0.0f);
-      return group.backend(rank).upload(host);
+      return own.upload(host);
     };
-    RankTensors& memory = tensors[static_cast<size_t>(rank)];
+    RankTensors& memory = ranks.tensors[static_cast<size_t>(i)];
     memory.x = zeros(most / int64_t{sizeof(float)});
     if (payloads.size() > 1) memory.residual = zeros(most / 2);
   });
   for (const Payload& payload : payloads) {
     for (const AllReduceKind kind : kMeasured) {
-      measure_kind(measured, group, tensors, kind, payload, most, *options.repetitions);
+      measure_kind(measured, ranks, kind, payload, most, *options.repetitions);
+    }
+  }
+  if (is_card && has_nccl() && backend->ranks() != nullptr) {
+    std::vector<Backend*> backends;
+    for (int i = 0; i < backend->n_ranks_here(); ++i) {
+      backends.push_back(&backend->ranks()->backend(i));
+    }
+    ranks.links = make_nccl_links(backends);
+    for (const Payload& payload : payloads) {
+      measure_kind(measured, ranks, AllReduceKind::Library, payload, most, *options.repetitions);
     }
   }
   return measured;
@@ -305,6 +322,7 @@ Json to_object(const AllReduceOptions& options, const std::optional<Measurement>
 }
 
 void run_all_reduce(const AllReduceOptions& options, Context& context) {
+  join_mpi_ranks(*options.device, context);
   std::optional<Measurement> measured;
   const bool has_ranks = rank_count(*options.device) > 1;
   if (has_ranks || options.simulate.empty()) measured = measure(options);

@@ -29,6 +29,9 @@ SessionOptions session_options(const TalkOptions& options, const Model& model) {
 }
 
 void run_chat(const TalkOptions& options, Context& context) {
+  MINFER_REQUIRE(Usage, options.device.tp != "mpi",
+                 "--tp mpi: chat runs in one process; generate --messages goes on with a "
+                 "conversation");
   options.conversation.check();
   check_generation_options(options, context.common.json);
   MINFER_REQUIRE(Usage, options.generate.n_logprobs == 0 || options.jsonl,

@@ -11,6 +11,7 @@
 #include "tools/generate_report.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
+#include "tools/mpi_ranks.h"
 #include "tools/perplexity_report.h"
 #include "tools/progress.h"
 #include "tools/text_input.h"
@@ -40,8 +41,8 @@ struct PerplexityCommandOptions {
 std::string read_evaluation_text(const std::string& name) {
   if (name != kWikitext2) return read_text(name);
   const std::string path = cache_dir() + "/data/wiki.test.raw";
-  MINFER_REQUIRE(Input, path_exists(path), shortened(path, 200), " is not there; ",
-                 shortened(script_path("get_wikitext2.sh"), 500), " fetches it");
+  MINFER_REQUIRE(Input, !is_first_process() || path_exists(path), shortened(path, 200),
+                 " is not there; ", shortened(script_path("get_wikitext2.sh"), 500), " fetches it");
   std::string text = read_text(path);
   const std::string found = sha256_hex(text);
   MINFER_REQUIRE(Input, found == kWikitext2Sha256, shortened(path, 200), ": SHA-256 ", found,
@@ -199,6 +200,7 @@ class PerplexityRun {
 };
 
 void run_eval_perplexity(const PerplexityCommandOptions& options, Context& context) {
+  join_mpi_ranks(options.device, context);
   const std::vector<PerplexityReport> reports = PerplexityRun(options, context).run();
   if (context.common.json) return context.out.line(perplexity_json(reports));
   context.out.text(perplexity_text(reports));

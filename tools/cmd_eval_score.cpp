@@ -10,6 +10,7 @@
 #include "tools/json_text.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/text_input.h"
 
@@ -64,6 +65,7 @@ int64_t needed_ctx(const std::vector<Line>& lines, int64_t trained) {
 
 void run_eval_score(const ScoreOptions& options, Context& context) {
   MINFER_REQUIRE(Usage, !options.input_path.empty(), "no --input FILE.jsonl");
+  join_mpi_ranks(options.device, context);
   const DType kv_dtype = kv_dtype_by_name(options.kv_type, options.device);
   const std::string path = find_model(options.model_path);
   OpenedModel opened = open_with_tokenizer(path, options.tokenizer_path);

@@ -7,6 +7,7 @@
 #include "tools/id_tokenizer.h"
 #include "tools/loading.h"
 #include "tools/model_path.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/progress.h"
 
@@ -54,7 +55,8 @@ std::string read_prompt(const TextOptions& options) {
   MINFER_REQUIRE(Usage, text,
                  "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
   bool typed = options.positional || options.option;
-  if (typed) {
+  // mpirun's stdin is no terminal for rank 0, even if it is one for the user: no one would end it.
+  if (typed && mpi_process() == nullptr) {
     if (const std::optional<std::string> piped = piped_text()) {
       *text += '\n' + *piped;
       typed = false;
@@ -102,6 +104,7 @@ ChatPrompt without_bos(const GenerateCommandOptions& options, const Tokenizer& t
 
 void run_generate(const GenerateCommandOptions& options, Context& context) {
   check(options, context);
+  join_mpi_ranks(options.device, context);
   if (options.prompts) return run_generate_prompts(options, context);
   GenerateOptions generate_options =
       parsed_generate_options(options, options.is_chat() ? -1 : kDefaultPredict);

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -132,11 +133,19 @@ class CommandLine {
                               const std::function<void(const std::string&)>& print,
                               const std::function<std::string()>& version);
 
+  // The command that parse() has chosen, and the options that were given, wherever that was: the
+  // same for all that run the same.
+  std::string settings() const;
+
  private:
+  void set(const CommandNode::Option& option, const std::string& what,
+           const std::vector<std::string>& values);
   void read_environment(CommandNode& chosen);
   void read_config(const std::string& path, CommandNode& chosen);
 
   std::unique_ptr<CommandNode> root_;
+  std::string command_;
+  std::map<std::string, std::string> given_;  // values of options
   bool help_ = false, help_all_ = false, version_ = false;
   std::string config_;
 };

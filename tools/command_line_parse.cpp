@@ -54,7 +54,7 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
     chosen = &reader.read();
     for (CommandNode* node = chosen; node != nullptr; node = node->parent_) {
       for (const auto& option : node->readers_) {
-        if (!option->given.empty()) option->set(option->shown, option->given);
+        if (!option->given.empty()) set(*option, option->shown, option->given);
       }
     }
   } catch (const Error&) {
@@ -74,7 +74,21 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
     for (const std::string& name : names) list += (list.empty() ? "" : ", ") + name;
     throw Error(ErrorKind::Usage, cat("no command; there are ", list, " (minfer --help)"));
   }
+  command_ = chosen->full_name();
   return chosen->run_;
+}
+
+void CommandLine::set(const CommandNode::Option& option, const std::string& what,
+                      const std::vector<std::string>& values) {
+  option.set(what, values);
+  // Only the last value holds, except of options that are repeatable.
+  given_[option.shown] = option.repeatable ? comma_list(values) : values.back();
+}
+
+std::string CommandLine::settings() const {
+  std::string text = command_;
+  for (const auto& [name, value] : given_) text += cat(' ', name, ' ', shortened(value, 1000));
+  return text;
 }
 
 // Options that the command line leaves open: from the file of --config, then the environment.
@@ -95,7 +109,7 @@ void CommandLine::read_environment(CommandNode& chosen) {
       if (!option->given.empty() || key.empty() || option->on_command_line_alone) continue;
       const std::string name = environment_name(key);
       const char* const value = std::getenv(name.c_str());
-      if (value != nullptr && *value != '\0') option->set(name, {value});
+      if (value != nullptr && *value != '\0') set(*option, name, {value});
     }
   }
 }
@@ -131,7 +145,7 @@ void CommandLine::read_config(const std::string& path, CommandNode& chosen) {
     option->given =
         option->repeatable ? item.values : std::vector<std::string>{comma_list(item.values)};
     option->given_by_file = depth;
-    option->set(cat(item.place, ": ", item.key), option->given);
+    set(*option, cat(item.place, ": ", item.key), option->given);
   }
 }
 

@@ -14,6 +14,7 @@ struct DeviceOptions;  // tools/device.h
 // What every command is given.
 struct Context {
   double started = now_seconds();
+  std::string settings;  // the command and all options that were given: CommandLine::settings()
   CommonOptions common;
   Output out;
 };

@@ -7,7 +7,9 @@
 
 #include "kernels/base/math.h"
 #include "kernels/base/usable_cores.h"
+#include "kernels/comm/nccl_comm.h"
 #include "kernels/comm/rank_group.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 
 namespace minfer {
@@ -47,9 +49,10 @@ void add_device_options(CommandNode& command, DeviceOptions& options) {
                       "Threads; 0: one for each core that the process may use");
   command.add_text("--device", options.device, "DEVICE",
                    "cpu, cuda, cuda:N or cuda:N,M,...; cuda where there is a card", Show::More);
-  command.add_integer("--tp", options.tp, 1, 64,
-                      "Ranks that share the model: cards, or groups of threads with --device cpu",
-                      Show::More);
+  command.add_text("--tp", options.tp, "RANKS",
+                   "Ranks that share the model: N cards, or groups of threads with --device cpu; "
+                   "mpi: the processes that mpirun has started",
+                   Show::More);
   command.add_choice("--activations", options.activations, {"float", "int8", "int8-asym"},
                      "Type of the inputs of linear layers; on a card int8 is for long prompts",
                      Show::More);
@@ -86,10 +89,17 @@ int card_index(const DeviceOptions& options, int rank) {
 
 int rank_count(const DeviceOptions& options) {
   const std::vector<int> cards = named_cards(options);
+  if (options.tp == "mpi") {
+    MINFER_REQUIRE(Usage, mpi_process() != nullptr, "--tp mpi: this command runs in one process");
+    MINFER_REQUIRE(Usage, cards.size() <= 1, "--tp mpi and --device ", shortened(options.device),
+                   ": each process has one card");
+    return mpi_process()->communicator().n_ranks();
+  }
+  const int64_t tp = parse_integer("--tp", options.tp, 1, 64);
   const auto n_cards = static_cast<int64_t>(cards.size());
-  MINFER_REQUIRE(Usage, n_cards <= 1 || options.tp == 1 || options.tp == n_cards, "--tp ",
-                 options.tp, " and --device ", shortened(options.device), ": ", n_cards, " cards");
-  return narrow<int>(n_cards > 1 ? n_cards : options.tp);
+  MINFER_REQUIRE(Usage, n_cards <= 1 || tp == 1 || tp == n_cards, "--tp ", tp, " and --device ",
+                 shortened(options.device), ": ", n_cards, " cards");
+  return narrow<int>(n_cards > 1 ? n_cards : tp);
 }
 
 namespace {
@@ -121,12 +131,31 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
       {.n_threads = n_threads, .isa = {}, .activations = activations_named(options.activations)});
 }
 
+// One of the ranks that are processes. On cards they are joined by NCCL.
+std::unique_ptr<Backend> make_backend_of_process(const DeviceOptions& options, DType float_type) {
+  MpiProcess& process = *mpi_process();
+  const int n_ranks = rank_count(options);
+  const int n_threads = std::max(1, thread_count(options) / process.n_ranks_of_host());
+  std::unique_ptr<Backend> backend =
+      make_rank_backend(options, float_type, process.rank_of_host(), n_threads);
+  backend->cancel_by(&interrupt_flag());
+  if (n_ranks == 1) return backend;
+  if (on_card(options)) {
+    const std::string id = from_first_process(make_nccl_id);
+    backend->connect(make_nccl_communicator(*backend, id, process.rank(), n_ranks));
+  } else {
+    backend->connect(&process.communicator());
+  }
+  return backend;
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   const int n_ranks = rank_count(options);
   MINFER_REQUIRE(Usage, n_ranks == 1 || !on_card(options) || options.activations == "float",
                  "--activations ", options.activations, " and several cards: float activations");
+  if (mpi_process() != nullptr) return make_backend_of_process(options, float_type);
   std::vector<std::unique_ptr<Backend>> backends;
   for (int rank = 0; rank < n_ranks; ++rank) {
     const int n_threads = std::max(1, thread_count(options) / n_ranks);

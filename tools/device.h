@@ -13,7 +13,7 @@ namespace minfer {
 struct DeviceOptions {
   int64_t n_threads = 0;
   std::string device = {};  // empty: cuda where there is a card, else cpu
-  int64_t tp = 1;
+  std::string tp = "1";     // ranks, or "mpi"
   std::string activations = "float";
   std::string gemm = "own";  // or "cublas"
 };
@@ -26,7 +26,9 @@ int thread_count(const DeviceOptions& options);  // with 0 resolved
 bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default
 // The card of a rank: "cuda:3,1" names one for each, "cuda:3" the first of neighbours.
 int card_index(const DeviceOptions& options, int rank = 0);
-int rank_count(const DeviceOptions& options);  // by --tp, or by the cards that --device names
+// By --tp, or by the cards that --device names. With --tp mpi, the ranks that this process has
+// joined; Usage if it has joined none.
+int rank_count(const DeviceOptions& options);
 // float_type: that of the model's weights, BF16 or another one; a card computes in BF16 or F16.
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type = DType::F16);
 

@@ -6,6 +6,7 @@
 
 #include "kernels/base/bytes_text.h"
 #include "tools/json_text.h"
+#include "tools/mpi_ranks.h"
 #include "tools/statistics.h"
 
 namespace minfer {
@@ -80,8 +81,8 @@ std::string load_line(const Executor& executor, const SessionOptions& options) {
       options.kv_dtype == DType::U8    ? "int8"
       : options.kv_dtype == DType::F16 ? "f16"
                                        : "f32",
-      bytes_text(executor.kv_bytes()), executor.backend().name_of_ranks(), model.load_seconds,
-      per_second(double(model.file_bytes), model.load_seconds) / 1e9);
+      bytes_text(sum_of_processes(executor.kv_bytes())), executor.backend().name_of_ranks(),
+      model.load_seconds, per_second(double(model.file_bytes), model.load_seconds) / 1e9);
 }
 
 std::string finish_line(const GenerateResult& result, std::vector<double> token_seconds,

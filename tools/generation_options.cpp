@@ -3,6 +3,7 @@
 #include <random>
 
 #include "kernels/base/math.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 
 namespace minfer {
@@ -97,7 +98,8 @@ GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_
 }
 
 uint64_t seed_of(const GenerationOptions& options) {
-  return options.seed >= 0 ? uint64_t(options.seed) : std::random_device()();
+  if (options.seed >= 0) return uint64_t(options.seed);
+  return std::stoull(from_first_process([] { return cat(std::random_device()()); }));
 }
 
 std::optional<uint64_t> chosen_seed(const GenerationOptions& options) {

@@ -2,7 +2,9 @@
 
 #include <utility>
 
+#include "models/model_identity.h"
 #include "tools/log.h"
+#include "tools/mpi_ranks.h"
 #include "tools/progress.h"
 
 namespace minfer {
@@ -21,9 +23,11 @@ std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, OpenedMo
 
 Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemory& session,
                          bool quiet) {
+  if (mpi_process() != nullptr) require_same_on_all_ranks("the model", identity_of(opened));
   Progress progress("loading", quiet);
   Model model = load_weights(std::move(opened), backend,
                              {.progress = progress.callback(), .session = session});
+  model.bytes_per_token = sum_of_processes(model.bytes_per_token);
   for (const std::string& warning : model.warnings) log_warning(warning);
   if (model.tokenizer != nullptr)
     for (const std::string& note : model.tokenizer->notes()) log_debug(note);

@@ -3,6 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "tools/commands.h"
+#include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/version.h"
 
@@ -32,12 +33,16 @@ void run(int argc, char** argv) {
   const auto print = [&context](const std::string& text) { context.out.text(text); };
   const std::function<void()> chosen = line.parse(argc, argv, print, version_text);
   configure_log(context.common);
+  context.settings = line.settings();
   chosen();
   context.out.close();
+  finish_mpi_ranks();
 }
 
 int fail(ErrorKind kind, std::string_view message) {
-  log_error(shortened(message, 2000));
+  if (const std::optional<std::string> prefix = prefix_of_error()) {
+    log_error(*prefix + shortened(message, 2000));
+  }
   return static_cast<int>(kind);
 }
 
@@ -83,5 +88,7 @@ int main(int argc, char** argv) {
   minfer::open_standard_files();
   minfer::install_signal_handlers();
   minfer::install_terminate_handler();
-  return minfer::guarded(argc, argv);
+  const int exit_code = minfer::guarded(argc, argv);
+  if (exit_code != 0) minfer::end_all_mpi_ranks(exit_code);
+  return exit_code;
 }

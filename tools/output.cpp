@@ -25,6 +25,7 @@ std::string with_replacements(std::string_view text) {
 }  // namespace
 
 void Output::write_all(std::string_view bytes) {
+  if (is_silent_) return;
   while (!bytes.empty()) {
     const ssize_t n = ::write(STDOUT_FILENO, bytes.data(), bytes.size());
     if (n >= 0) {

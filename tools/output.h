@@ -14,13 +14,14 @@ class Output {
  public:
   void text(std::string_view text);
   void line(std::string_view text);
+  void silence() { is_silent_ = true; }  // from here on nothing is written
   // Closes stdout, once: some file systems report a failed write only here.
   void close();
 
  private:
   void write_all(std::string_view bytes);
 
-  bool is_closed_ = false;
+  bool is_closed_ = false, is_silent_ = false;
 };
 
 bool is_terminal(int fd);

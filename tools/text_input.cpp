@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "tools/mpi_ranks.h"
 #include "tools/output.h"
 #include "tools/process.h"
 
@@ -32,9 +33,7 @@ std::string read_all(int fd, const std::string& name) {
   }
 }
 
-}  // namespace
-
-std::string read_text(const std::string& path) {
+std::string read_text_here(const std::string& path) {
   if (path == "-") return read_all(STDIN_FILENO, "stdin");
   const std::string name = shortened(path, 200);
   int fd;
@@ -55,17 +54,32 @@ std::string read_text(const std::string& path) {
   return read_all(fd, name);
 }
 
-std::optional<std::string> piped_text() {
+std::optional<std::string> piped_text_here() {
   struct ::stat status {};
   const bool readable =
       ::fstat(STDIN_FILENO, &status) == 0 &&
       (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
   if (!readable) return std::nullopt;
-  std::string piped = read_text("-");
+  std::string piped = read_all(STDIN_FILENO, "stdin");
   if (piped.empty()) return std::nullopt;
   return piped;
 }
 
+}  // namespace
+
+std::string read_text(const std::string& path) {
+  return from_first_process([&] { return read_text_here(path); });
+}
+
+std::optional<std::string> piped_text() {
+  // One letter in front: that there is a text, as there may be none.
+  const std::string text = from_first_process([] {
+    const std::optional<std::string> piped = piped_text_here();
+    return piped ? "y" + *piped : std::string("n");
+  });
+  if (text.front() == 'n') return std::nullopt;
+  return text.substr(1);
+}
 std::optional<std::string> read_text_options(const TextOptions& options) {
   const int given = int(options.positional.has_value()) + int(options.option.has_value()) +
                     int(options.file.has_value());

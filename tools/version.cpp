@@ -25,9 +25,13 @@ std::string cpu_features() {
 
 }  // namespace
 
+std::string version() {
+  return cat(MINFER_VERSION, MINFER_COMMIT[0] == '\0' ? "" : " (" MINFER_COMMIT ")");
+}
+
 std::string version_text() {
-  return cat("minfer ", MINFER_VERSION, MINFER_COMMIT[0] == '\0' ? "" : " (" MINFER_COMMIT ")",
-             "\ncompiler: ", MINFER_COMPILER, "\nbackends: cpu\ncpu features: ", cpu_features(),
+  return cat("minfer ", version(), "\ncompiler: ", MINFER_COMPILER,
+             "\nbackends: cpu\ncpu features: ", cpu_features(),
              "\ncpu path: ", make_cpu_backend()->name(), "\n");
 }
 

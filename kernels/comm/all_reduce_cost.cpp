@@ -65,7 +65,8 @@ void send_round(Simulation& s, int first, int stride, int n, double bytes) {
 }  // namespace
 
 std::string_view name_of(AllReduceKind kind) {
-  constexpr std::string_view kNames[] = {"ring", "tree", "one-shot", "two-shot", "two-level"};
+  constexpr std::string_view kNames[] = {"ring",     "tree",      "one-shot",
+                                         "two-shot", "two-level", "nccl"};
   return kNames[size_t(kind)];
 }
 
@@ -85,6 +86,7 @@ double predicted_seconds(AllReduceKind kind, const RankTopology& r, double bytes
   };
   switch (kind) {
     case AllReduceKind::Ring:
+    case AllReduceKind::Library:  // NCCL takes a ring for most sizes
       return ring_seconds(r, bytes);
     case AllReduceKind::Tree: {
       double seconds = 0;
@@ -118,6 +120,7 @@ double simulated_seconds(AllReduceKind kind, const RankTopology& r, double bytes
   };
   switch (kind) {
     case AllReduceKind::Ring:
+    case AllReduceKind::Library:  // NCCL takes a ring for most sizes
       for (int step = 0; step < ring_steps(n); ++step) {
         send_round(s, 0, 1, n, bytes);
         s.end_round();

@@ -6,8 +6,9 @@
 
 namespace minfer {
 
-// Algorithms of an all-reduce. What each does: kernels/comm/all_reduce_cost.h.
-enum class AllReduceKind { Ring, Tree, OneShot, TwoShot, TwoLevel };
+// Algorithms of an all-reduce. What each does: kernels/comm/all_reduce_cost.h. Library: the one
+// that NCCL chooses.
+enum class AllReduceKind { Ring, Tree, OneShot, TwoShot, TwoLevel, Library };
 
 // A sum into the residual stream, followed by its RMSNorm, whose parts are made piece by piece:
 //   residual += the sum over all ranks of the parts

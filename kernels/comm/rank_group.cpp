@@ -135,9 +135,17 @@ void RankGroup::worker(int rank) {
   }
 }
 
-void on_all_ranks(Backend& first, const std::function<void(int rank, Backend& backend)>& f) {
+void on_all_ranks(Backend& first, const std::function<void(int i, Backend& backend)>& f) {
   if (first.ranks() == nullptr) return f(0, first);
-  first.ranks()->run([&](int rank) { f(rank, first.ranks()->backend(rank)); });
+  first.ranks()->run([&](int i) { f(i, first.ranks()->backend(i)); });
+}
+
+void check_all_ranks(Backend& first) {
+  if (first.ranks() != nullptr) {
+    first.ranks()->check();
+  } else if (first.communicator() != nullptr) {
+    first.communicator()->check();
+  }
 }
 
 std::unique_ptr<Backend> join_ranks(std::vector<std::unique_ptr<Backend>> backends) {

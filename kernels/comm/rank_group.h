@@ -55,9 +55,12 @@ class RankGroup {
   std::vector<std::thread> threads_;
 };
 
-// Calls f(rank, its backend) at once for all ranks that share a model with the first one's backend,
-// as RankGroup::run does; for that backend alone if it shares none.
-void on_all_ranks(Backend& first, const std::function<void(int rank, Backend& backend)>& f);
+// Calls f(i, its backend) at once for all ranks of this process, of which `first` is the first
+// one's backend, as RankGroup::run does; i counts from 0 in each process.
+void on_all_ranks(Backend& first, const std::function<void(int i, Backend& backend)>& f);
+
+// The same for Communicator::check().
+void check_all_ranks(Backend& first);
 
 // Connects the ranks, cards over peer memory and CPU ranks over the host's, and returns the backend
 // of rank 0, which keeps the others: Backend::ranks(). Throws Gpu if cards cannot be connected, and

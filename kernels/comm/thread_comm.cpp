@@ -1,26 +1,12 @@
 #include "kernels/comm/thread_comm.h"
 
 #include <algorithm>
-#include <cstring>
 #include <thread>
 
-#include "kernels/base/half.h"
+#include "kernels/comm/columns.h"
 #include "kernels/comm/ring.h"
 
 namespace minfer {
-namespace {
-
-// to[i] = from[i] + to[i] for n elements, rounded once.
-void add(void* to, const void* from, DType dtype, int64_t n) {
-  visit_float(dtype, [&]<typename T>() {
-    auto* const sum = static_cast<T*>(to);
-    const auto* const x = static_cast<const T*>(from);
-    for (int64_t i = 0; i < n; ++i) sum[i] = from_f32<T>(to_f32(x[i]) + to_f32(sum[i]));
-  });
-}
-
-}  // namespace
-
 class ThreadRanks::Rank final : public Communicator {
  public:
   Rank(ThreadRanks& group, int rank) : group_(group), rank_(rank) {}
@@ -44,7 +30,8 @@ class ThreadRanks::Rank final : public Communicator {
       const Tensor from = group_.ranks_[static_cast<size_t>(before)]->shared_;
       MINFER_CHECK(from.shape == x.shape && from.dtype == x.dtype, "all_reduce of ", x.shape,
                    " and ", from.shape);
-      receive(x, from, step);
+      const Columns to = chunk_of(x, n, step.receive), chunk = chunk_of(from, n, step.receive);
+      step.reduces ? add(to, chunk) : copy(to, chunk);
       tick();
     }
     // Until the rank after has read the last chunk.
@@ -66,7 +53,8 @@ class ThreadRanks::Rank final : public Communicator {
       const int other = (rank_ + i) % n_ranks();
       group_.wait_for(other, published);
       const Rank& from = *group_.ranks_[static_cast<size_t>(other)];
-      copy_columns(out, from.shared_, from.begin_);
+      const int64_t width = from.shared_.shape[1];
+      copy(columns_of(out, from.begin_, width), columns_of(from.shared_, 0, width));
     }
     barrier();  // until all have read this rank's part
   }
@@ -87,36 +75,6 @@ class ThreadRanks::Rank final : public Communicator {
     done_.store(++ticks_, std::memory_order_release);
     { const std::lock_guard lock(group_.mutex_); }  // no wait may miss it
     group_.ticked_.notify_all();
-  }
-
-  // The chunks are ranges of columns, so that the order in which an element is summed does not
-  // depend on how many rows there are.
-  void receive(Tensor x, Tensor from, const RingStep& step) const {
-    const int64_t n_rows = x.shape[0], n_columns = x.shape[1];
-    const int64_t begin = chunk_begin(n_columns, n_ranks(), step.receive);
-    const int64_t n = chunk_begin(n_columns, n_ranks(), step.receive + 1) - begin;
-    for (int64_t row = 0; row < n_rows; ++row) {
-      const int64_t at = bytes_of(x.dtype, row * n_columns + begin);
-      std::byte* const to = static_cast<std::byte*>(x.data) + at;
-      const std::byte* const read = static_cast<const std::byte*>(from.data) + at;
-      if (step.reduces) {
-        add(to, read, x.dtype, n);
-      } else {
-        std::memcpy(to, read, static_cast<size_t>(bytes_of(x.dtype, n)));
-      }
-    }
-  }
-
-  static void copy_columns(Tensor out, Tensor part, int64_t begin) {
-    MINFER_CHECK(part.shape[0] == out.shape[0] && part.dtype == out.dtype && begin >= 0 &&
-                     begin + part.shape[1] <= out.shape[1],
-                 "all_gather of ", part.shape, " from column ", begin, " of ", out.shape);
-    const int64_t n_bytes = bytes_of(out.dtype, part.shape[1]);
-    for (int64_t row = 0; row < out.shape[0]; ++row) {
-      std::memcpy(
-          static_cast<std::byte*>(out.data) + bytes_of(out.dtype, row * out.shape[1] + begin),
-          static_cast<const std::byte*>(part.data) + row * n_bytes, static_cast<size_t>(n_bytes));
-    }
   }
 
   ThreadRanks& group_;

@@ -10,6 +10,7 @@
 #include "kernels/comm/thread_comm.h"
 #include "tests/support/cpu_ranks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/ring_sum.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tensors.h"
 
@@ -68,21 +69,6 @@ void on_threads(int n_ranks, F f) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// The sum in the documented order, each step rounded to the type.
-template <typename T>
-float serial_sum(const std::vector<HostTensor>& inputs, int64_t row, int64_t column) {
-  const int n_ranks = int(inputs.size());
-  const int64_t n_columns = inputs[0].view().shape[1];
-  int chunk = 0;
-  while (chunk_begin(n_columns, n_ranks, chunk + 1) <= column) ++chunk;
-  float sum = 0;
-  for (int k = 0; k < n_ranks; ++k) {
-    const float x = inputs[size_t((chunk + k) % n_ranks)].at(row * n_columns + column);
-    sum = k == 0 ? x : to_f32(from_f32<T>(sum + x));
-  }
-  return sum;
-}
-
 // MINFER_LONG_TESTS=1: 100,000 of them.
 TEST(ThreadRanks, RandomAllReducesEqualASerialReference) {
   const bool is_long = std::getenv("MINFER_LONG_TESTS") != nullptr;
@@ -115,7 +101,7 @@ TEST(ThreadRanks, RandomAllReducesEqualASerialReference) {
       const Tensor x = r.inputs[0];
       visit_float(x.dtype, [&]<typename T>() {
         for (int64_t i = 0; i < x.n_elements(); ++i) {
-          const float expected = serial_sum<T>(r.inputs, i / x.shape[1], i % x.shape[1]);
+          const float expected = ring_sum<T>(r.inputs, i / x.shape[1], i % x.shape[1]);
           for (const HostTensor& result : r.results) ASSERT_EQ(result.at(i), expected);
         }
       });

@@ -82,6 +82,14 @@ TEST_F(Commands, BenchOnRanksNamesTheWholeModel) {
   EXPECT_EQ(two["backend"].get<std::string>().substr(0, 4), "2 x ");
 }
 
+TEST_F(Commands, TpThatIsNoNumberOfRanksIsRefused) {
+  expect_failure(generate({"-q", "--device", "cpu", "--tp", "0", "x"}), 2, "--tp: 0");
+  expect_failure(generate({"-q", "--device", "cpu", "--tp", "two", "x"}), 2, "--tp: two");
+  // Without MPI in the build, or without mpirun.
+  expect_failure(generate({"-q", "--device", "cpu", "--tp", "mpi", "x"}), 2, "--tp mpi: ");
+  expect_failure(minfer({"bench", "limits", "--tp", "mpi", "-q"}), 2, "runs in one process");
+}
+
 TEST_F(Commands, BenchMeasuresAndPredictsAllReduces) {
   const ProcessResult result =
       minfer({"bench", "allreduce", "--device", "cpu", "--tp", "3", "-r", "2", "--max-bytes",

@@ -1,0 +1,17 @@
+# Sets MINFER_HAS_MPI. AUTO: where Open MPI is found.
+set(MINFER_HAS_MPI OFF)
+if(NOT MINFER_MPI STREQUAL "OFF")
+  set(MPI_CXX_SKIP_MPICXX ON)  # the C functions alone
+  find_package(MPI COMPONENTS CXX QUIET)
+  if(MPI_CXX_FOUND)
+    include(CheckCXXSymbolExists)
+    set(CMAKE_REQUIRED_LIBRARIES MPI::MPI_CXX)
+    check_cxx_symbol_exists(OPEN_MPI mpi.h MINFER_MPI_IS_OPEN_MPI)
+    unset(CMAKE_REQUIRED_LIBRARIES)
+  endif()
+  if(MINFER_MPI_IS_OPEN_MPI)
+    set(MINFER_HAS_MPI ON)
+  elseif(MINFER_MPI STREQUAL "ON")
+    message(FATAL_ERROR "MINFER_MPI=ON: Open MPI was not found; see docs/parallelism.md")
+  endif()
+endif()
