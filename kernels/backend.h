@@ -357,6 +357,7 @@ class Backend {
   int rank() const;          // the first one of this process
   int n_ranks() const;       // of all processes
   int n_ranks_here() const;  // of this process
+  int n_processes_of_host() const;
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
   int64_t ranks_workspace_bytes(int64_t n_elements) const;
