@@ -122,6 +122,9 @@ std::string Backend::name_of_ranks() const {
 
 int Backend::rank() const { return communicator_ == nullptr ? 0 : communicator_->rank(); }
 int Backend::n_ranks_here() const { return ranks_ == nullptr ? 1 : ranks_->n_ranks(); }
+int Backend::n_processes_of_host() const {
+  return communicator_ == nullptr ? 1 : communicator_->n_processes_of_host();
+}
 int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
 
 int64_t Backend::ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logits) const {

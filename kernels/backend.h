@@ -360,6 +360,7 @@ class Backend {
   int rank() const;          // the first one of this process
   int n_ranks() const;       // of all processes
   int n_ranks_here() const;  // of this process
+  int n_processes_of_host() const;
   Communicator* communicator() const { return communicator_; }
   // The workspace of add_to_residual() and matmul_of_ranks(), allocated once for all calls.
   //   n_rows, n  of the residual stream; n_logits  elements of the logits of this rank, at most

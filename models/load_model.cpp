@@ -75,14 +75,16 @@ size_t require_memory(const RankLoads& loads, Backend& backend, const SessionMem
   if (!backend.free_device_bytes()) {
     MemoryNeeded needed = host_memory_of(loads, backend, asked);
     SessionMemory& session = needed.session;
-    const int64_t left = available_host_bytes() - needed.weights.bytes;
+    // Other processes of the run take as much of the host's memory.
+    const int64_t available = available_host_bytes() / backend.n_processes_of_host();
+    const int64_t left = available - needed.weights.bytes;
     const size_t n_slots = count_slots(bindings, left / n_ranks);
     const int64_t in_session = checked_add(session.kv_bytes, session.activation_bytes);
     // The slots are gone when the session comes.
     const int64_t more_in_slots = n_ranks * slot_bytes(bindings, n_slots) - in_session;
     session.activation_bytes =
         checked_add(session.activation_bytes, std::max<int64_t>(more_in_slots, 0));
-    require_memory_of_model(available_host_bytes(), needed.weights, session);
+    require_memory_of_model(available, needed.weights, session);
     return n_slots;
   }
   on_all_ranks(backend, [&](int rank, Backend& own) {

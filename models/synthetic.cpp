@@ -240,8 +240,9 @@ void require_memory(const ModelSpec& spec, const SyntheticType& type, Backend& b
   }
   const int64_t in_session = checked_add(needed.session.kv_bytes, needed.session.activation_bytes);
   // A matrix as it is made is gone when the session comes.
-  require_host_memory(checked_add(needed.weights.bytes, std::max(largest, in_session)),
-                      "the model");
+  const int64_t n_bytes = checked_add(needed.weights.bytes, std::max(largest, in_session));
+  // Other processes of the run take as much.
+  require_host_memory(checked_mul(int64_t{backend.n_processes_of_host()}, n_bytes), "the model");
 }
 
 }  // namespace

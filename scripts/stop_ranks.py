@@ -90,6 +90,9 @@ def one_run(options, draw):
             status = mpirun.wait(timeout=20)
         except subprocess.TimeoutExpired:
             status = None
+        # mpirun does not wait for the processes that it has killed.
+        while any(map(is_alive, pids.values())) and time.monotonic() - sent < MOST_SECONDS:
+            time.sleep(0.005)
         seconds = time.monotonic() - sent
         left = [f"process {pid}" for pid in pids.values() if is_alive(pid)]
         left += shared_memory(job) + [str(p) for p in pathlib.Path(session).rglob("*")]

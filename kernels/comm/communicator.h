@@ -32,6 +32,8 @@ class Communicator {
 
   virtual int rank() const = 0;
   virtual int n_ranks() const = 0;
+  // Processes among the ranks that share this one's host memory.
+  virtual int n_processes_of_host() const { return 1; }
 
   // x [n_rows, n] becomes the sum over all ranks, with the same bits on every rank and in every
   // run. On the CPU the order of the additions depends on the column and on n_ranks alone, so a

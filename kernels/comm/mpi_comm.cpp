@@ -27,7 +27,7 @@ constexpr milliseconds kBeatPeriod{250};
 constexpr milliseconds kSilence{3000};
 // A rank that is alive and yet does not come to the same exchange: a bug, or a file that hangs.
 constexpr milliseconds kDeadline{120'000};
-constexpr milliseconds kStartAndEnd{3500};
+constexpr milliseconds kStartAndEnd{3000};
 // MPI counts elements of a message as int; shorter messages also leave heartbeats room.
 constexpr size_t kMessageBytes = size_t{64} << 20;
 
@@ -72,7 +72,7 @@ class Watchdog {
             if (time.now() > kStartAndEnd) {
               // All ranks but the one that is missing end here: one or two are to say so.
               const std::string line =
-                  cat("minfer: error: not all ranks have ", what, " within 3.5 s\n");
+                  cat("minfer: error: not all ranks have ", what, " within 3 s\n");
               if (rank_of_mpirun() <= 1) (void)!::write(STDERR_FILENO, line.data(), line.size());
               ::_exit(static_cast<int>(ErrorKind::Peer));
             }
@@ -125,6 +125,7 @@ class OpenMpiProcess final : public MpiProcess {
     explicit MpiCommunicator(OpenMpiProcess& process) : process_(process) {}
     int rank() const override { return process_.rank_; }
     int n_ranks() const override { return process_.n_ranks_; }
+    int n_processes_of_host() const override { return process_.n_ranks_of_host_; }
     void all_reduce(Tensor x) override;
     bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual) override;
     void all_gather(Tensor out, Tensor part, int64_t begin) override;

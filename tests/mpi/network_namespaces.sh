@@ -11,9 +11,10 @@ command -v ip >/dev/null || skip "there is no ip (package iproute2)"
 
 name="minfer$$"
 directory=$(mktemp -d)
+left() { ip netns pids "${name}b"; ip netns pids "${name}a"; } 2>/dev/null
 tear_down() {
   # shellcheck disable=SC2046
-  kill -KILL $(ip netns pids "${name}a"; ip netns pids "${name}b") 2>/dev/null || true
+  kill -KILL $(left) 2>/dev/null || true
   ip netns del "${name}a" 2>/dev/null || true  # and with it the pair of devices
   ip netns del "${name}b" 2>/dev/null || true
   rm -rf "$directory"
@@ -71,7 +72,6 @@ wait $bench || status=$?
 seconds=$(awk "BEGIN {print $EPOCHREALTIME - $began}")
 grep '^minfer: error:' "$directory/error" || true
 echo "without the link: status $status after $seconds s"
-left() { ip netns pids "${name}b"; ip netns pids "${name}a"; }
 while [[ -n "$(left)" ]] && awk "BEGIN {exit !($EPOCHREALTIME - $began < 8)}"; do sleep 0.1; done
 echo "the last process ended after $(awk "BEGIN {print $EPOCHREALTIME - $began}") s"
 if [[ -n "$(left)" ]] || [[ $status != 7 && $status != 205 ]]; then
