@@ -60,12 +60,27 @@ def shared_memory(job):
     return [str(p) for p in pathlib.Path("/dev/shm").glob(f"vader_segment.*.{job:x}.*")]
 
 
+def end(mpirun, pids):
+    """Ends what still runs."""
+    if mpirun.poll() is not None:
+        return
+    mpirun.terminate()  # it ends the ranks
+    try:
+        mpirun.wait(timeout=5)
+    except subprocess.TimeoutExpired:
+        mpirun.kill()
+        mpirun.wait()
+    for pid in pids:
+        if is_alive(pid):
+            os.kill(pid, signal.SIGKILL)
+
+
 def one_run(options, draw):
-    """Returns (signal, seconds to the end, exit status, what is left, stderr)."""
+    """Returns (signal, moment, rank, seconds to the end, exit status, what is left, stderr)."""
     number = draw.choice([signal.SIGKILL, signal.SIGSTOP])
     moment = draw.uniform(0, 2.5)
     rank = draw.randrange(options.ranks)
-    # Without a length: it is given to unix sockets, whose paths are short.
+    # A short name: it becomes part of the paths of unix sockets, whose length is limited.
     with tempfile.TemporaryDirectory(prefix="mr") as directory, open(
             os.path.join(directory, "err"), "w+") as errors:
         session = os.path.join(directory, "s")
@@ -73,41 +88,38 @@ def one_run(options, draw):
         command = [str(ROOT / "tests/mpi/mpirun.sh"), "-n", str(options.ranks), options.minfer,
                    "bench", "-m", str(ROOT / "models/demo"), "--device", "cpu", "--tp", "mpi",
                    "-p", "64", "-n", "64", "-r", "10000", "-q"]
+        pids, job = {}, 0
         mpirun = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
                                   stderr=errors, env=os.environ | {"TMPDIR": session})
-        started = time.monotonic()
-        pids, job = {}, 0
-        while len(pids) < options.ranks and time.monotonic() - started < 10:
-            pids, job = ranks_of(mpirun)
-            time.sleep(0.005)
-        if len(pids) < options.ranks:
-            mpirun.kill()
-            raise SystemExit("the ranks have not started")
-        time.sleep(moment)
-        os.kill(pids[rank], number)
-        sent = time.monotonic()
         try:
-            status = mpirun.wait(timeout=20)
-        except subprocess.TimeoutExpired:
-            status = None
-        # mpirun does not wait for the processes that it has killed.
-        while any(map(is_alive, pids.values())) and time.monotonic() - sent < MOST_SECONDS:
-            time.sleep(0.005)
-        seconds = time.monotonic() - sent
-        left = [f"process {pid}" for pid in pids.values() if is_alive(pid)]
-        left += shared_memory(job) + [str(p) for p in pathlib.Path(session).rglob("*")]
-        if status is None:
-            for pid in pids.values():
-                if is_alive(pid):
-                    os.kill(pid, signal.SIGKILL)
-            mpirun.kill()
-            mpirun.wait()
+            started = time.monotonic()
+            while len(pids) < options.ranks:
+                if time.monotonic() - started > 10:
+                    raise SystemExit("the ranks have not started")
+                time.sleep(0.005)
+                pids, job = ranks_of(mpirun)
+            time.sleep(moment)
+            os.kill(pids[rank], number)
+            sent = time.monotonic()
+            try:
+                status = mpirun.wait(timeout=20)
+            except subprocess.TimeoutExpired:
+                status = None
+            # mpirun does not wait for the processes that it has killed.
+            while any(map(is_alive, pids.values())) and time.monotonic() - sent < MOST_SECONDS:
+                time.sleep(0.005)
+            seconds = time.monotonic() - sent
+            left = [f"process {pid}" for pid in pids.values() if is_alive(pid)]
+            left += shared_memory(job) + [str(p) for p in pathlib.Path(session).rglob("*")]
+        finally:
+            end(mpirun, pids.values())
         errors.seek(0)
         return number, moment, rank, seconds, status, left, errors.read()
 
 
 def main():
     options = arguments()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
     seed = random.randrange(1 << 32) if options.seed is None else options.seed
     print(f"seed {seed}", flush=True)
     draw = random.Random(seed)

@@ -27,7 +27,8 @@ constexpr milliseconds kBeatPeriod{250};
 constexpr milliseconds kSilence{3000};
 // A rank that is alive and yet does not come to the same exchange: a bug, or a file that hangs.
 constexpr milliseconds kDeadline{120'000};
-constexpr milliseconds kStartAndEnd{3000};
+// mpirun takes 2 s more to end all processes of a run that has not begun.
+constexpr milliseconds kStartAndEnd{2500};
 // MPI counts elements of a message as int; shorter messages also leave heartbeats room.
 constexpr size_t kMessageBytes = size_t{64} << 20;
 
@@ -62,17 +63,23 @@ class RunningTime {
   Clock::duration sum_{0};
 };
 
+// $MINFER_START_SECONDS, for hosts that load programs from slow disks.
+milliseconds longest_start() {
+  const char* const seconds = std::getenv("MINFER_START_SECONDS");
+  const long n = seconds == nullptr ? 0 : std::strtol(seconds, nullptr, 10);
+  return n > 0 ? milliseconds(1000 * std::min(n, 86'400L)) : kStartAndEnd;
+}
+
 // Ends the process if MPI_Init or MPI_Finalize, which wait for all ranks, do not return.
 class Watchdog {
  public:
-  explicit Watchdog(const char* what)
-      : thread_([this, what] {
+  Watchdog(const std::string& what, milliseconds longest)
+      : thread_([this, what, longest] {
           RunningTime time;
           while (!is_over_.load()) {
-            if (time.now() > kStartAndEnd) {
+            if (time.now() > longest) {
               // All ranks but the one that is missing end here: one or two are to say so.
-              const std::string line =
-                  cat("minfer: error: not all ranks have ", what, " within 3 s\n");
+              const std::string line = cat("minfer: error: not all ranks have ", what, '\n');
               if (rank_of_mpirun() <= 1) (void)!::write(STDERR_FILENO, line.data(), line.size());
               ::_exit(static_cast<int>(ErrorKind::Peer));
             }
@@ -165,7 +172,10 @@ class OpenMpiProcess final : public MpiProcess {
 };
 
 OpenMpiProcess::OpenMpiProcess(const MpiOptions& options) : options_(options) {
-  const Watchdog watchdog("started");
+  const milliseconds longest = longest_start();
+  const Watchdog watchdog(cat("started within ", double(longest.count()) / 1000,
+                              " s (MINFER_START_SECONDS gives them longer)"),
+                          longest);
   int provided = 0;
   require_success(MPI_Init_thread(nullptr, nullptr, MPI_THREAD_SERIALIZED, &provided));
   MINFER_REQUIRE(Peer, provided >= MPI_THREAD_SERIALIZED, "MPI: no support for several threads");
@@ -420,7 +430,7 @@ int64_t OpenMpiProcess::sum(int64_t n) {
 void OpenMpiProcess::finish() {
   collective([&](MPI_Request* request) { return MPI_Ibarrier(all_, request); });
   stop_thread();
-  const Watchdog watchdog("ended");
+  const Watchdog watchdog("left MPI within 2.5 s", kStartAndEnd);
   for (MPI_Request* const request : {&beat_in_, &beat_out_}) {
     if (*request == MPI_REQUEST_NULL) continue;
     if (request == &beat_in_) MPI_Cancel(request);

@@ -56,7 +56,8 @@ class MpiProcess {
 };
 
 // Joins the other processes. Throws Usage if mpirun has not started this one, or if this build has
-// no MPI. Ends the process with status 7 if the others do not come within 3 s.
+// no MPI. Ends the process with status 7 if the others do not come within 2.5 s, or
+// $MINFER_START_SECONDS.
 std::unique_ptr<MpiProcess> start_mpi(const MpiOptions& options);
 
 }  // namespace minfer
