@@ -124,11 +124,12 @@ void measure_kind(Measurement& measured, const MeasuredRanks& ranks, AllReduceKi
   std::vector<AllReduceSample> samples;
   for (int64_t n_bytes = 1024; n_bytes <= most; n_bytes *= 2) {
     const auto seconds = seconds_of(ranks, kind, payload, n_bytes, repetitions);
-    if (!seconds) return;
+    if (!seconds) break;
     samples.push_back({double(n_bytes), *seconds});
     log_info(fmt::format("{}, {}, {}: {:.1f} us", name_of(kind), text_of(payload),
                          bytes_text(n_bytes), *seconds * 1e6));
   }
+  if (samples.empty()) return;
   const LinkFit fit = fit_link(kind, measured.n_ranks, samples);
   measured.fits.push_back({kind, payload, fit});
   const RankTopology fitted{.n_ranks = measured.n_ranks,

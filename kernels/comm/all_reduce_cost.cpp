@@ -165,42 +165,62 @@ double simulated_seconds(AllReduceKind kind, const RankTopology& r, double bytes
   return s.seconds();
 }
 
-LinkFit fit_link(AllReduceKind kind, int n_ranks, std::span<const AllReduceSample> samples) {
-  // seconds = a alpha + b bytes / beta, with a and b of the formula; weights 1 / seconds².
-  const auto part = [&](double alpha, double inverse_beta) {
-    RankTopology r{.n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = {}, .between = {}};
-    r.inside = {alpha, inverse_beta > 0 ? 1 / inverse_beta : INFINITY};
-    return predicted_seconds(kind, r, 1);
-  };
-  const double a = part(1, 0), b = part(0, 1);
-  double xx = 0, xy = 0, yy = 0, xt = 0, yt = 0;  // x = a / t, y = b bytes / t, and 1 wanted
-  for (const auto& [bytes, seconds] : samples) {
-    const double x = a / seconds, y = b * bytes / seconds;
-    xx += x * x;
-    xy += x * y;
-    yy += y * y;
-    xt += x;
-    yt += y;
+namespace {
+
+// The relative parts of a sample's time that alpha and 1 / beta are multiplied by.
+struct Row {
+  double x, y;
+};
+
+// The link with the least sum of weight * (x alpha + y / beta - 1)^2.
+LinkCost least_squares(std::span<const Row> rows, std::span<const double> weights) {
+  double xx = 0, xy = 0, yy = 0, xt = 0, yt = 0;
+  for (size_t i = 0; i < rows.size(); ++i) {
+    const auto [x, y] = rows[i];
+    xx += weights[i] * x * x;
+    xy += weights[i] * x * y;
+    yy += weights[i] * y * y;
+    xt += weights[i] * x;
+    yt += weights[i] * y;
   }
   const double determinant = xx * yy - xy * xy;
-  LinkFit fit;
   const double alpha = (xt * yy - yt * xy) / determinant;
   const double inverse_beta = (xx * yt - xy * xt) / determinant;
   // If the nearest pair has one of the two below 0, the other one alone.
-  if (!(alpha > 0)) {
-    fit.link = {0, yy / yt};
-  } else if (!(inverse_beta > 0)) {
-    fit.link = {xt / xx, 1e15};
-  } else {
-    fit.link = {alpha, 1 / inverse_beta};
+  if (!(alpha > 0)) return {0, yy / yt};
+  if (!(inverse_beta > 0)) return {xt / xx, 1e15};
+  return {alpha, 1 / inverse_beta};
+}
+
+}  // namespace
+
+LinkFit fit_link(AllReduceKind kind, int n_ranks, std::span<const AllReduceSample> samples) {
+  // seconds = a alpha + b bytes / beta, with a and b of the formula.
+  const auto topology = [&](const LinkCost& link) {
+    return RankTopology{
+        .n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = link, .between = {}};
+  };
+  const double a = predicted_seconds(kind, topology({1, INFINITY}), 1);
+  const double b = predicted_seconds(kind, topology({0, 1}), 1);
+  std::vector<Row> rows;
+  for (const auto& [bytes, seconds] : samples) rows.push_back({a / seconds, b * bytes / seconds});
+  // Lawson's method: weights grow where the difference is large, until the largest is smallest.
+  std::vector<double> weights(rows.size(), 1.0);
+  LinkFit best{.link = {}, .worst = INFINITY};
+  for (int round = 0; round < 200; ++round) {
+    const LinkCost link = least_squares(rows, weights);
+    double worst = 0, sum = 0;
+    for (size_t i = 0; i < rows.size(); ++i) {
+      const double difference = std::abs(rows[i].x * link.alpha + rows[i].y / link.beta - 1);
+      worst = std::max(worst, difference);
+      weights[i] *= difference;
+      sum += weights[i];
+    }
+    if (worst < best.worst) best = {link, worst};
+    if (!(sum > 0)) break;  // it fits exactly
+    for (double& weight : weights) weight /= sum;
   }
-  const RankTopology r{
-      .n_ranks = n_ranks, .ranks_per_host = n_ranks, .inside = fit.link, .between = {}};
-  for (const auto& [bytes, seconds] : samples) {
-    const double difference = predicted_seconds(kind, r, bytes) / seconds - 1;
-    fit.worst = std::max(fit.worst, std::abs(difference));
-  }
-  return fit;
+  return best;
 }
 
 }  // namespace minfer

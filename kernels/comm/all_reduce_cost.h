@@ -50,8 +50,8 @@ double simulated_seconds(AllReduceKind kind, const RankTopology& ranks, double b
 struct AllReduceSample {
   double bytes = 0, seconds = 0;
 };
-// The link for which predicted_seconds is nearest to the samples of n_ranks ranks, by the squares
-// of the relative differences; and the largest of these.
+// The link for which the largest relative difference of predicted_seconds from the samples of
+// n_ranks ranks is smallest; and that difference.
 struct LinkFit {
   LinkCost link;
   double worst = 0;

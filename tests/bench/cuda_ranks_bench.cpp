@@ -53,7 +53,7 @@ class Bench {
   void kinds() {
     for (const AllReduceKind kind : kKinds) {
       for (int64_t n_bytes = 1024; n_bytes <= kMostBytes; n_bytes *= 2) {
-        if (kind == AllReduceKind::OneShot && n_bytes > int64_t{16} << 20) break;
+        if (kind == AllReduceKind::OneShot && n_bytes > 512 << 10) break;
         all_reduce(name_of(kind), DType::F16, n_bytes,
                    [&](Communicator& own, Tensor x, Tensor) { own.all_reduce_by(kind, x); });
       }
@@ -62,7 +62,7 @@ class Bench {
   void residual() {
     for (const AllReduceKind kind : kKinds) {
       for (int64_t n_bytes = 8192; n_bytes <= int64_t{64} << 20; n_bytes *= 2) {
-        if (kind == AllReduceKind::OneShot && n_bytes > int64_t{1} << 20) break;
+        if (kind == AllReduceKind::OneShot && n_bytes > 512 << 10) break;
         all_reduce(cat(name_of(kind), " + residual"), DType::F16, n_bytes,
                    [&](Communicator& own, Tensor x, Tensor residual) {
                      own.all_reduce_by(kind, x, residual);

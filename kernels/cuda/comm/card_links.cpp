@@ -143,8 +143,9 @@ class CardLinks final : public RankLinks {
                    "all_reduce of ", x.dtype, " ", x.shape, ", residual ", residual.dtype, " ",
                    residual.shape);
       if (kind == AllReduceKind::OneShot) {
+        if (x.n_bytes() > kMostOneShotBytes) return false;
         meet(nullptr);
-        one_shots(x, residual);
+        one_shot_all_reduce(stream(), ranks_, x, residual);
         return true;
       }
       if (!are_whole_words(x, residual)) return false;
@@ -198,7 +199,12 @@ class CardLinks final : public RankLinks {
       if (n_bytes > limits.one_shot && are_whole_words(x, residual)) {
         kind = n_bytes > limits.two_shot ? AllReduceKind::Ring : AllReduceKind::TwoShot;
       }
-      all_reduce_by(kind, x, residual);
+      if (kind != AllReduceKind::OneShot) {
+        all_reduce_by(kind, x, residual);
+      } else {
+        meet(nullptr);
+        one_shots(x, residual);
+      }
     }
 
     void one_shots(Tensor x, Tensor residual) {
