@@ -65,33 +65,23 @@ def decode(path):
     save(figure, axes, path)
 
 
-def fitted(samples, latencies, transfers):
-    """Alpha (us) and beta (bytes/us) of latencies * alpha + transfers * bytes / beta, by relative squares."""
-    sums = [0.0] * 5
-    for size, time in samples:
-        x, y = latencies / time, transfers * size / time
-        for i, value in enumerate((x * x, x * y, y * y, x, y)):
-            sums[i] += value
-    xx, xy, yy, xt, yt = sums
-    determinant = xx * yy - xy * xy
-    return (xt * yy - yt * xy) / determinant, determinant / (xx * yt - xy * xt)
-
-
 def all_reduce(path):
     """Time of an all-reduce between two cards over its size, with the alpha-beta model fitted to each algorithm."""
-    samples = [(float(row["bytes"]), float(row["us"])) for row in rows_of("cuda_all_reduce.csv")]
+    rows = [row for row in rows_of("cuda_all_reduce.csv") if row["type"] == "F16" and row["adds_to_residual"] == "0"]
     figure, axes = plt.subplots(figsize=(7.2, 3.2))
-    one_shot, ring = [s for s in samples if s[0] <= 2**19], [s for s in samples if s[0] > 2**19]
-    for name, of_kind, latencies, colour in (("one-shot", one_shot, 1, "#2f81f7"), ("ring", ring, 2, "#d18616")):
-        alpha, beta = fitted(of_kind, latencies, 1)
-        axes.plot(*zip(*of_kind), "o", color=colour, markersize=4)
-        axes.plot([s[0] for s in of_kind], [latencies * alpha + s[0] / beta for s in of_kind], color=colour,
-                  label=f"{name}: {latencies} x {alpha:.1f} us + bytes / {beta / 1000:.0f} GB/s")
+    colours = {"one-shot": "#2f81f7", "two-shot": "#3fb950", "ring": "#d18616", "nccl": GREY}
+    for name, colour in colours.items():
+        of_kind = [row for row in rows if row["algorithm"] == name]
+        sizes = [float(row["bytes"]) for row in of_kind]
+        label = "NCCL" if name == "nccl" else name
+        axes.plot(sizes, [float(row["us"]) for row in of_kind], "o", color=colour, markersize=3, label=label)
+        if name != "nccl":  # it changes its algorithm with the size
+            axes.plot(sizes, [float(row["predicted_us"]) for row in of_kind], color=colour, linewidth=1)
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
-    axes.set_xticks([2**i for i in range(13, 29, 3)], ["8 KB", "64 KB", "512 KB", "4 MB", "32 MB", "256 MB"])
+    axes.set_xticks([2**i for i in range(10, 29, 3)], ["1 KB", "8 KB", "64 KB", "512 KB", "4 MB", "32 MB", "256 MB"])
     axes.set_ylabel("us")
-    axes.set_xlabel("F32 sums between two H100: measured (dots), fitted (lines)")
+    axes.set_xlabel("F16 sums of two H100: measured (dots), alpha-beta model (lines)")
     axes.legend(frameon=False, labelcolor=GREY)
     save(figure, axes, path)
 

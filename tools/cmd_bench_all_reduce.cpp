@@ -192,7 +192,7 @@ struct Prediction {
 
 RankTopology topology_of(const AllReduceOptions& options,
                          const std::optional<Measurement>& measured, int n_ranks) {
-  LinkCost inside{.alpha = 6.7e-6, .beta = 286e9};  // two H100: docs/parallelism.md
+  LinkCost inside{.alpha = 6.7e-6, .beta = 333e9};  // two H100: docs/parallelism.md
   if (measured) inside = measured->fits.front().fit.link;
   if (options.alpha_us > 0) inside.alpha = double(options.alpha_us) * 1e-6;
   if (options.beta_gbps > 0) inside.beta = double(options.beta_gbps) * 1e9;
@@ -355,7 +355,7 @@ void add_bench_all_reduce_command(CommandNode& bench, std::shared_ptr<const Devi
   command.add_number("--alpha", options->alpha_us, {0, 1e6f},
                      "Microseconds of a message inside a host; 0: as fitted, or 6.7");
   command.add_number("--beta", options->beta_gbps, {0, 1e6f},
-                     "GB/s inside a host; 0: as fitted, or 286");
+                     "GB/s inside a host; 0: as fitted, or 333");
   command.add_number("--network-alpha", options->network_alpha_us, {0, 1e6f},
                      "Microseconds of a message between hosts");
   command.add_number("--network-beta", options->network_beta_gbps, {0.001f, 1e6f},
