@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <chrono>
+#include <cstring>
 #include <filesystem>
 #include <future>
 #include <map>
@@ -107,7 +108,13 @@ struct Weight {
   HostTensor tensor;
   HostQuantizedMatrix matrix;  // of an entry with `quant`
 
-  void read_finite(const TensorSource& source, const TensorEntry& entry) {
+  // `rows`: of the outermost dim, one range after the other; none: all.
+  void read_finite(const TensorSource& source, const TensorEntry& entry,
+                   const std::optional<std::vector<ShardRange>>& rows = {}) {
+    if (rows) {
+      read_rows(source, entry, *rows);
+      return require_finite(entry, tensor, "element");
+    }
     if (!entry.quant) {
       source.read_into(tensor, entry);
       return require_finite(entry, tensor, "element");
@@ -115,6 +122,23 @@ struct Weight {
     source.read_quantized_into(matrix, entry);
     require_finite(entry, matrix.scales, "scale");
     if (matrix.mins.view()) require_finite(entry, matrix.mins, "minimum");
+  }
+
+ private:
+  void read_rows(const TensorSource& source, const TensorEntry& entry,
+                 std::span<const ShardRange> rows) {
+    Shape shape = entry.shape;
+    int64_t n = 0;
+    for (const ShardRange& range : rows) n += range.n;
+    shape.dims[0] = n;
+    tensor.reset(entry.dtype, shape);
+    int64_t at = 0;
+    for (const ShardRange& range : rows) {
+      const HostTensor part = source.read_rows(entry, range.begin, range.n);
+      const Tensor to = tensor.view().rows(at, range.n);
+      std::memcpy(to.data, part.view().data, static_cast<size_t>(to.n_bytes()));
+      at += range.n;
+    }
   }
 };
 
@@ -126,6 +150,14 @@ View cut_to_rank(const View& rows, const RankLoad& load, const WeightPart& part,
   const bool are_columns = part.weight.slice == SliceAxis::In;
   cut = are_columns ? take_columns(rows, *ranges) : take_rows(rows, *ranges);
   return cut.view();
+}
+
+int64_t rows_of_rank(const RankLoad& load, const WeightPart& part) {
+  const auto ranges = load.slice(part);
+  if (!ranges) return part.n_rows;
+  int64_t n = 0;
+  for (const ShardRange& range : *ranges) n += range.n;
+  return n;
 }
 
 // Of a quantized checkpoint: rows in their final order, as Hugging Face's are.
@@ -144,15 +176,23 @@ void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, cons
   }
 }
 
-void place(const WeightBinding& binding, Tensor tensor, const RankLoad& load, Backend& backend) {
+// is_cut: `tensor` has the rows of RankLoad::rows_alone.
+void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankLoad& load,
+           Backend& backend) {
   HostTensor other;
   if (binding.transposed) tensor = other = transposed(tensor);
   if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
     HostTensor cut;
-    Tensor rows = cut_to_rank(tensor.rows(begin, part.n_rows), load, part, cut);
-    begin += part.n_rows;
+    Tensor rows;
+    if (is_cut) {
+      rows = tensor.rows(begin, rows_of_rank(load, part));
+      begin += rows.shape[0];
+    } else {
+      rows = cut_to_rank(tensor.rows(begin, part.n_rows), load, part, cut);
+      begin += part.n_rows;
+    }
     HostTensor halves;
     if (part.rope_heads > 0) {
       const int64_t head_dim = part.n_rows / part.rope_heads;
@@ -181,10 +221,11 @@ void read_weights(const TensorSource& source, const RankLoad& load, size_t n_slo
   const auto start_reading = [&](size_t i) {
     if (i >= bindings.size()) return;
     // Deferred where the system starts no thread.
-    reads[i % n_slots] = std::async(std::launch::async | std::launch::deferred,
-                                    [&source, &to = slots[i % n_slots], entry = bindings[i].entry] {
-                                      to.read_finite(source, *entry);
-                                    });
+    reads[i % n_slots] =
+        std::async(std::launch::async | std::launch::deferred,
+                   [&source, &load, &to = slots[i % n_slots], &from = bindings[i]] {
+                     to.read_finite(source, *from.entry, load.rows_alone(from));
+                   });
   };
   for (size_t i = 0; i < n_slots; ++i) start_reading(i);
   for (size_t i = 0; i < bindings.size(); ++i) {
@@ -193,7 +234,8 @@ void read_weights(const TensorSource& source, const RankLoad& load, size_t n_slo
     if (bindings[i].entry->quant) {
       place(bindings[i], weight.matrix, load, backend);
     } else {
-      place(bindings[i], weight.tensor, load, backend);
+      const bool is_cut = load.rows_alone(bindings[i]).has_value();
+      place(bindings[i], weight.tensor, is_cut, load, backend);
     }
     start_reading(i + n_slots);
     done += static_cast<int64_t>(bindings[i].entry->file_bytes);

@@ -35,6 +35,26 @@ std::optional<std::vector<ShardRange>> RankLoad::slice(const WeightPart& part) c
   return ranges;
 }
 
+std::optional<std::vector<ShardRange>> RankLoad::rows_alone(const WeightBinding& binding) const {
+  if (shards == nullptr || binding.transposed || binding.entry->quant) return std::nullopt;
+  const TensorEntry& entry = *binding.entry;
+  const bool is_plain = std::cmp_equal(bytes_of(entry.dtype, entry.shape), entry.file_bytes);
+  if (!is_plain) return std::nullopt;  // rows of it are no bytes of the file
+  std::vector<ShardRange> rows;
+  int64_t begin = 0;
+  bool is_cut = false;
+  for (const WeightPart& part : binding.parts) {
+    const auto ranges = slice(part);
+    if (ranges && part.weight.slice == SliceAxis::In) return std::nullopt;
+    is_cut |= ranges.has_value();
+    for (const ShardRange& range : ranges.value_or(std::vector{ShardRange{0, part.n_rows}})) {
+      rows.push_back({begin + range.begin, range.n});
+    }
+    begin += part.n_rows;
+  }
+  return is_cut ? std::optional(std::move(rows)) : std::nullopt;
+}
+
 void bind(RankLoad& load, const TensorSource& source, const ModelSpec& whole) {
   std::vector<std::string> surplus;
   load.bindings = bind_weights(source, whole, load.model.weights, surplus);

@@ -20,6 +20,9 @@ struct RankLoad {
 
   // The rows or columns that the rank has of a part; none: all.
   std::optional<std::vector<ShardRange>> slice(const WeightPart& part) const;
+  // The rows of the entry that the rank has, if it can read them alone; none: it reads all of it.
+  // They are then the slices of all parts, one after the other.
+  std::optional<std::vector<ShardRange>> rows_alone(const WeightBinding& binding) const;
   // A matrix of the rank's spec as the file has it.
   StoredMatrix stored(const WeightInfo& weight) const;
 };

@@ -1,5 +1,8 @@
 #include <gtest/gtest.h>
 
+#include <map>
+#include <mutex>
+
 #include "engine/generate.h"
 #include "engine/session.h"
 #include "tests/support/cpu_ranks.h"
@@ -49,6 +52,58 @@ TEST_P(RankLogits, AgreeWithTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Models, RankLogits, testing::ValuesIn(fixture_models()),
                          fixture_test_name);
+
+// A source that counts the bytes that are read of each tensor.
+class CountingSource final : public TensorSource {
+ public:
+  explicit CountingSource(const std::string& path) : real_(open_source(path)) {
+    this->path = real_->path;
+    format = real_->format;
+    key_style = real_->key_style;
+    metadata = real_->metadata;
+    for (const TensorEntry& entry : real_->tensors) add_tensor(entry);
+  }
+  void read_into(HostTensor& to, const TensorEntry& entry) const override {
+    real_->read_into(to, of_real(entry));
+    count(entry, to.view());
+  }
+  HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const override {
+    HostTensor rows = real_->read_rows(of_real(entry), begin, n);
+    count(entry, rows.view());
+    return rows;
+  }
+  void check_unchanged() const override {}
+
+  uint64_t bytes_read(const std::string& name) const { return read_.at(name); }
+
+ private:
+  const TensorEntry& of_real(const TensorEntry& entry) const { return *real_->find(entry.name); }
+  void count(const TensorEntry& entry, const Tensor& x) const {
+    const std::lock_guard lock(mutex_);
+    read_[entry.name] += static_cast<uint64_t>(x.n_bytes());
+  }
+
+  std::unique_ptr<TensorSource> real_;
+  mutable std::mutex mutex_;
+  mutable std::map<std::string, uint64_t> read_;
+};
+
+// All ranks together read a tensor that is cut by rows once. One that is cut by columns lies row by
+// row in the file, and is read by each.
+TEST(Ranks, ReadTheirRowsAlone) {
+  const CountingSource source((fixtures_dir() / "../../models/demo").string());
+  const auto backend = cpu_ranks(2);
+  const Model model = load_model(source, *backend);
+  for (const TensorEntry& entry : source.tensors) {
+    SCOPED_TRACE(entry.name);
+    const auto has = [&](const char* part) { return entry.name.find(part) != std::string::npos; };
+    const bool by_rows =
+        has("q_proj") || has("k_proj") || has("v_proj") || has("gate_proj") || has("up_proj");
+    // The tied embedding as a table on each, and its rows of the output layer.
+    const uint64_t times = by_rows ? 1 : has("embed_tokens") ? 3 : 2;
+    EXPECT_EQ(source.bytes_read(entry.name), times * entry.file_bytes);
+  }
+}
 
 // The demonstration model: as many ranks as it has heads, and the text of one.
 TEST(Ranks, WriteTheSameText) {
