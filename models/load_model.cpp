@@ -1,4 +1,5 @@
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstring>
 #include <filesystem>
@@ -209,8 +210,10 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
 
 // Weight i passes through slot i % n_slots: while it is packed, those after it are read and
 // checked, each by a thread.
+// Ends early if another rank has failed.
 void read_weights(const TensorSource& source, const RankLoad& load, size_t n_slots,
-                  Backend& backend, const LoadOptions& options) {
+                  Backend& backend, const LoadOptions& options,
+                  const std::atomic<bool>& has_failed) {
   const std::vector<WeightBinding>& bindings = load.bindings;
   int64_t total = 0, done = 0;
   for (const WeightBinding& binding : bindings) {
@@ -229,6 +232,7 @@ void read_weights(const TensorSource& source, const RankLoad& load, size_t n_slo
   };
   for (size_t i = 0; i < n_slots; ++i) start_reading(i);
   for (size_t i = 0; i < bindings.size(); ++i) {
+    if (has_failed) throw PeerStopped{};
     reads[i % n_slots].get();
     const Weight& weight = slots[i % n_slots];
     if (bindings[i].entry->quant) {
@@ -387,8 +391,14 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
       const std::vector<double> read = read_rope_divisors(source, *divisors);
       for (const auto& load : loads) load->model.spec.ropes.front().divisors = read;
     }
+    std::atomic<bool> has_failed = false;
     on_all_ranks(backend, [&](int rank, Backend& own) {
-      read_weights(source, *loads[static_cast<size_t>(rank)], n_slots, own, options);
+      try {
+        read_weights(source, *loads[static_cast<size_t>(rank)], n_slots, own, options, has_failed);
+      } catch (...) {
+        has_failed = true;
+        throw;
+      }
     });
     source.check_unchanged();
 

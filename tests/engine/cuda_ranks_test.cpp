@@ -145,6 +145,31 @@ TEST(CudaRanksText, RepeatsAndIsNearThatOfOneCard) {
   EXPECT_LE(relative_error(all_logits(model, *two, all, {.max_seq_len = 256}), reference), 0.03);
 }
 
+// Long prompts through int8 codes of both operands. Each rank quantizes its slice of the inputs of
+// wo and w_down, row by row: the error is that of int8 on one card, about.
+TEST(CudaRanksText, Int8ActivationsAreNearThoseOfOneCard) {
+  MINFER_NEEDS_TWO_CARDS();
+  const auto path = (fixtures_dir() / "../../models/demo").string();
+  std::vector<TokenId> ids;
+  for (TokenId i = 0; i < 200; ++i) ids.push_back(3 + i * 37 % 4000);
+  const auto logits_on = [&](std::unique_ptr<Backend> backend) {
+    const Model model = load_model(path, *backend);
+    return all_logits(model, *backend, ids, {.max_seq_len = 256});
+  };
+  const auto one = [&](Activations activations) {
+    return logits_on(make_cuda_backend({.compute_dtype = DType::BF16, .activations = activations}));
+  };
+  const std::vector<float> exact = one(Activations::Float);
+  const std::vector<double> reference(exact.begin(), exact.end());
+  const double of_one = relative_error(one(Activations::Int8), reference);
+  const double of_two =
+      relative_error(logits_on(card_ranks(2, DType::BF16, Activations::Int8)), reference);
+  RecordProperty("of_one", cat(of_one));
+  RecordProperty("of_two", cat(of_two));
+  EXPECT_GT(of_one, 0);
+  EXPECT_LE(of_two, 1.5 * of_one);
+}
+
 // 50 short generations, or 1000 with MINFER_LONG_TESTS: prompts that go through every all-reduce,
 // tokens chosen on the cards, and now and then a session that ends early. Each prompt has the same
 // text every time.
