@@ -13,10 +13,12 @@ import gguf
 import numpy as np
 
 ELEMENTS = 2048
-TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K"]
+TYPES = ["F16", "BF16", "Q8_0", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q4_K", "Q5_K", "Q6_K", "Q2_K",
+         "Q3_K", "IQ4_NL", "IQ4_XS", "MXFP4"]
 # Where the f16 fields (scale, minimum) lie in a block.
 F16_FIELDS = {"Q8_0": [0], "Q4_0": [0], "Q4_1": [0, 2], "Q5_0": [0], "Q5_1": [0, 2],
-              "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208]}
+              "Q4_K": [0, 2], "Q5_K": [0, 2], "Q6_K": [208], "Q2_K": [80, 82], "Q3_K": [108],
+              "IQ4_NL": [0], "IQ4_XS": [0], "MXFP4": []}
 # Largest, its negative, smallest normal, smallest subnormal, its negative, zero, minus zero, one.
 EXTREME_F16 = [0x7BFF, 0xFBFF, 0x0400, 0x0001, 0x8001, 0x0000, 0x8000, 0x3C00]
 
@@ -37,6 +39,9 @@ def random_blocks(rng, name, n_blocks, block_bytes):
         n_extreme = min(n_blocks, len(EXTREME_F16))
         bits[:n_extreme] = EXTREME_F16[:n_extreme]
         blocks[:, field:field + 2] = bits.view(np.uint8).reshape(-1, 2)
+    if name == "MXFP4":  # an exponent; above 252 values are infinite
+        blocks[:, 0] = rng.integers(0, 253, n_blocks)
+        blocks[:8, 0] = [0, 1, 2, 127, 128, 252, 251, 3]
     return blocks.reshape(-1)
 
 

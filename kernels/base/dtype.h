@@ -9,9 +9,28 @@
 
 namespace minfer {
 
-// How the elements of a tensor are stored. The Q types are GGUF's blocks (quant_blocks.h);
+// How the elements of a tensor are stored. Q8_0 to MXFP4 are GGUF's blocks (quant_blocks.h);
 // U8 and U4 (two a byte) are the codes of a QuantizedMatrix and mean nothing without its scales.
-enum class DType { F32, F16, BF16, Q8_0, Q4_0, Q4_1, Q5_0, Q5_1, Q4_K, Q5_K, Q6_K, U8, U4 };
+enum class DType {
+  F32,
+  F16,
+  BF16,
+  Q8_0,
+  Q4_0,
+  Q4_1,
+  Q5_0,
+  Q5_1,
+  Q2_K,
+  Q3_K,
+  Q4_K,
+  Q5_K,
+  Q6_K,
+  IQ4_NL,
+  IQ4_XS,
+  MXFP4,
+  U8,
+  U4
+};
 
 struct DTypeInfo {
   std::string_view name;

@@ -110,6 +110,69 @@ void unpack(const BlockQ6_K& b, Groups to) {
   }
 }
 
+// Calls f(element of the block, code) for the low two bits of Q2_K and Q3_K. A sub-block has 16
+// elements; two of them lie in the same bits of 32 bytes.
+template <typename F>
+void for_each_pair_of_bits(const uint8_t (&q)[64], F f) {
+  for (int half = 0; half < 2; ++half) {
+    for (int j = 0; j < 4; ++j) {
+      for (int i = 0; i < 32; ++i) f(128 * half + 32 * j + i, (q[32 * half + i] >> (2 * j)) & 3);
+    }
+  }
+}
+
+void unpack(const BlockQ2_K& b, Groups to) {
+  for (int s = 0; s < 16; ++s) {
+    to.scales[s] = to_f32(b.d) * float(b.scales[s] & 15);
+    to.mins[s] = -(to_f32(b.dmin) * float(b.scales[s] >> 4));
+  }
+  for_each_pair_of_bits(b.q, [&](int i, int code) { to.codes[i] = uint8_t(code); });
+}
+
+// Byte s % 8 holds the low four bits of scale s, in the low nibble for s < 8; byte 8 + s % 4 its
+// upper two, from bit 2 (s / 4) on.
+void unpack(const BlockQ3_K& b, Groups to) {
+  for (int s = 0; s < 16; ++s) {
+    const int low = (b.scales[s % 8] >> (4 * (s / 8))) & 15;
+    const int high = (b.scales[8 + s % 4] >> (2 * (s / 4))) & 3;
+    to.scales[s] = to_f32(b.d) * float((low | high << 4) - 32);
+  }
+  for_each_pair_of_bits(b.q, [&](int i, int code) {
+    const int third = (b.high[i % 32] >> (i / 32)) & 1;
+    to.codes[i] = uint8_t((code | third << 2) - 4 + 8);
+  });
+}
+
+// Codes of four bits that stand for values of a table, as codes of eight bits around 128.
+constexpr int8_t kIq4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                  1,    13,   25,  38,  53,  69,  89,  113};
+constexpr int8_t kMxfp4Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
+void unpack_table(const uint8_t* q, const int8_t (&table)[16], uint8_t* codes) {
+  for (int i = 0; i < 16; ++i) {
+    codes[i] = uint8_t(table[q[i] & 15] + 128);
+    codes[i + 16] = uint8_t(table[q[i] >> 4] + 128);
+  }
+}
+
+void unpack(const BlockIQ4_NL& b, Groups to) {
+  to.scales[0] = to_f32(b.d);
+  unpack_table(b.q, kIq4Table, to.codes);
+}
+
+void unpack(const BlockIQ4_XS& b, Groups to) {
+  for (int s = 0; s < 8; ++s) {
+    const int low = (b.scales_low[s / 2] >> (4 * (s % 2))) & 15;
+    const int high = (b.scales_high >> (2 * s)) & 3;
+    to.scales[s] = to_f32(b.d) * float((low | high << 4) - 32);
+    unpack_table(b.q + 16 * s, kIq4Table, to.codes + 32 * s);
+  }
+}
+
+void unpack(const BlockMXFP4& b, Groups to) {
+  to.scales[0] = std::ldexp(1.0f, b.e - 128);
+  unpack_table(b.q, kMxfp4Table, to.codes);
+}
+
 template <typename Block>
 void unpack_blocks(const void* in, int64_t n, int64_t group, Groups to) {
   const char* bytes = static_cast<const char*>(in);
@@ -129,7 +192,9 @@ bool has_finite_scales(const void* in, int64_t n) {
   for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
     Block block;
     std::memcpy(&block, bytes, sizeof block);
-    finite &= is_finite(block.d);
+    // An exponent alone: 12 times the largest scales is infinite.
+    if constexpr (requires { block.e; }) finite &= block.e <= 252;
+    if constexpr (requires { block.d; }) finite &= is_finite(block.d);
     if constexpr (requires { block.m; }) finite &= is_finite(block.m);
     if constexpr (requires { block.dmin; }) finite &= is_finite(block.dmin);
   }
@@ -150,12 +215,22 @@ decltype(auto) visit_block(DType dtype, F&& f) {
       return f.template operator()<BlockQ5_0>();
     case DType::Q5_1:
       return f.template operator()<BlockQ5_1>();
+    case DType::Q2_K:
+      return f.template operator()<BlockQ2_K>();
+    case DType::Q3_K:
+      return f.template operator()<BlockQ3_K>();
     case DType::Q4_K:
       return f.template operator()<BlockQ4_K>();
     case DType::Q5_K:
       return f.template operator()<BlockQ5_K>();
     case DType::Q6_K:
       return f.template operator()<BlockQ6_K>();
+    case DType::IQ4_NL:
+      return f.template operator()<BlockIQ4_NL>();
+    case DType::IQ4_XS:
+      return f.template operator()<BlockIQ4_XS>();
+    case DType::MXFP4:
+      return f.template operator()<BlockMXFP4>();
     default:
       break;
   }
@@ -224,15 +299,23 @@ GroupFormat group_format(DType dtype) {
       return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F16};
     case DType::Q8_0:
     case DType::Q5_0:
+    case DType::IQ4_NL:
       return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F16};
     case DType::Q5_1:
       return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F16};
+    case DType::Q2_K:
+      return {.bits = 4, .group = 16, .has_mins = true, .scales = DType::F32};
+    case DType::Q3_K:
+      return {.bits = 4, .group = 16, .has_mins = false, .scales = DType::F32};
     case DType::Q4_K:
       return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F32};
     case DType::Q5_K:
       return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F32};
     case DType::Q6_K:
       return {.bits = 8, .group = 16, .has_mins = false, .scales = DType::F32};
+    case DType::IQ4_XS:
+    case DType::MXFP4:
+      return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F32};
     default:
       break;
   }

@@ -15,7 +15,7 @@ namespace {
 
 using namespace test;
 
-constexpr uint32_t kTypeF16 = 1, kTypeQ2K = 10, kTypeQ8 = 8, kTypeRemoved = 4;
+constexpr uint32_t kTypeF16 = 1, kTypeQ8K = 15, kTypeQ8 = 8, kTypeRemoved = 4;
 
 GgufTensor tensor_2x3(std::string name = "w") {
   return {std::move(name), {3, 2}, 0, bytes_of_vector(counting_floats(6))};
@@ -116,9 +116,9 @@ TEST(Gguf, TensorsOfOtherTypesAreKeptWithTheReason) {
     std::vector<uint64_t> dims;
     size_t n_bytes;
   };
-  const Type types[] = {{10, "has type Q2_K, supported: F32, F16, Q4_0", {256, 2}, 168},
+  const Type types[] = {{15, "has type Q8_K, supported: F32, F16, Q4_0", {256, 2}, 584},
                         {27, "has type I64, supported: F32", {3}, 24},
-                        {39, "has type MXFP4, supported: F32", {64}, 34},
+                        {34, "has type TQ1_0, supported: F32", {256}, 54},
                         {4, "has type number 4, supported: F32", {32}, 18},
                         {4'000'000'000, "has type number 4000000000, supported: F32", {7}, 5}};
   for (const Type& type : types) {
@@ -259,10 +259,10 @@ const BrokenGguf kBrokenGguf[] = {
        return with_dims({4194305, 4194305, 211106198978564});
      }},
     {"BytesWrap", "overflows", [] { return with_dims({1ull << 61}); }},
-    {"RowNotInUnsupportedBlocks", "rows of 48 elements, Q2_K needs a multiple of 256",
-     [] { return with_dims({48}, kTypeQ2K); }},
-    {"UnsupportedPastTheFile", "tensor w: is bytes [0, 84) of the data, which has 64",
-     [] { return with_dims({256}, kTypeQ2K); }},
+    {"RowNotInUnsupportedBlocks", "rows of 48 elements, Q8_K needs a multiple of 256",
+     [] { return with_dims({48}, kTypeQ8K); }},
+    {"UnsupportedPastTheFile", "tensor w: is bytes [0, 292) of the data, which has 64",
+     [] { return with_dims({256}, kTypeQ8K); }},
     {"UnsupportedTwice", "tensor w: is there twice",
      [] {
        return GgufBuilder()
