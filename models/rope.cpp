@@ -24,8 +24,7 @@ double dynamic_theta(const RopeSpec& rope, int64_t seq_len) {
   const auto original = static_cast<double>(rope.original_seq_len);
   const double length = std::max(static_cast<double>(seq_len), original);
   const auto r = static_cast<double>(rope.rotary_dim);
-  return rope.theta *
-         std::pow(rope.factor * length / original - (rope.factor - 1), r / (r - 2));
+  return rope.theta * std::pow(rope.factor * length / original - (rope.factor - 1), r / (r - 2));
 }
 
 // Where YaRN's blend of kept and stretched pairs begins and ends. Source: transformers,

@@ -18,8 +18,8 @@ struct RopeSpec {
   int64_t original_seq_len = 8192;                   // Llama3, Dynamic, Yarn, LongRope
   double low_freq_factor = 1, high_freq_factor = 4;  // Llama3
   double beta_fast = 32, beta_slow = 1;              // Yarn: turns within the original context
-  bool truncate = true;     // Yarn: the ramp begins and ends at whole rotary pairs
-  double table_scale = 1;   // of cosines and sines: transformers' attention_factor
+  bool truncate = true;    // Yarn: the ramp begins and ends at whole rotary pairs
+  double table_scale = 1;  // of cosines and sines: transformers' attention_factor
   // Divisors of the frequencies, [rotary_dim / 2] or empty: GGUF's rope_freqs.weight, and
   // LongRope's for texts up to the original context and for longer ones.
   std::vector<double> divisors = {}, short_divisors = {}, long_divisors = {};

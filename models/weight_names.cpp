@@ -186,7 +186,8 @@ std::vector<NamedShape> weights_by(KeyStyle style, const ModelSpec& spec) {
   Weights weights;
   std::vector<NamedShape> all;
   for (const Slot& slot : slots_of(Spelling::usual(style, spec), spec, weights, false, false)) {
-    all.push_back({slot.name, slot.shape, slot.weight});
+    all.push_back({slot.name, slot.shape, slot.weight, {}});
+    for (const WeightPart& part : slot.parts) all.back().weights.push_back(part.weight);
   }
   return all;
 }

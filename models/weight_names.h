@@ -51,7 +51,8 @@ std::vector<const TensorEntry*> find_biases(const TensorSource& source, const Mo
 struct NamedShape {
   std::string name;
   Shape shape;
-  WeightInfo weight;  // of several in one tensor, the first
+  WeightInfo weight;                // of several in one tensor, the first
+  std::vector<WeightInfo> weights;  // in the order of the rows
 };
 std::vector<NamedShape> hf_weights(const ModelSpec& spec);
 // The same by the names of GGUF files.

@@ -104,7 +104,7 @@ HF_MODELS = {
         sliding_window=7, head_dim=16, **SIZES), "f16", None),
     # Of another head size than the width over the heads, as Mistral Nemo and Small 3.
     "mistral-wide-heads-f16": (transformers.MistralConfig(**(SIZES | dict(
-        hidden_size=40, head_dim=12, num_key_value_heads=1, sliding_window=None,
+        hidden_size=40, head_dim=16, num_key_value_heads=1, sliding_window=None,
         rope_parameters={"rope_type": "default", "rope_theta": 1e6}))), "f16", None),
     "qwen2-yarn-f16": (qwen_config(2, **LONG, rope_parameters=YARN), "f16", None),
     "qwen3-yarn-attention-factor-bf16": (qwen_config(

@@ -121,6 +121,9 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
                          {"final_logit_softcapping", 0},
                          {"clip_qkv", 0},
                          {"use_qk_norm", 0},
+                         {"lm_head_bias", 0},
+                         {"full_attn_mod", 1},
+                         {"interpolate_factor", 1},
                          {"alibi", 0}});
   return spec;
 }

@@ -16,8 +16,9 @@ constexpr const char* kOriginal = "original_max_position_embeddings";
 // something else than its type.
 bool is_rope_key(RopeScaling scaling, const std::string& name) {
   using Names = std::vector<std::string_view>;
-  static const Names kOfAll = {"rope_type", "type", "rope_theta", "factor", "low_freq_factor",
-                               "high_freq_factor", kOriginal, "partial_rotary_factor"};
+  static const Names kOfAll = {
+      "rope_type",        "type",    "rope_theta",           "factor", "low_freq_factor",
+      "high_freq_factor", kOriginal, "partial_rotary_factor"};
   static const std::map<RopeScaling, Names> kMore = {
       {RopeScaling::Yarn,
        {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}},
@@ -47,9 +48,8 @@ RopeScaling read_type(const Metadata& config, const std::string& at, bool phi3_t
     return type == "default" ? RopeScaling::None : RopeScaling::LongRope;
   }
   require_supported(key, type, {"default", "linear", "llama3", "dynamic", "yarn", "longrope"});
-  for (const RopeScaling scaling :
-       {RopeScaling::Linear, RopeScaling::Llama3, RopeScaling::Dynamic, RopeScaling::Yarn,
-        RopeScaling::LongRope}) {
+  for (const RopeScaling scaling : {RopeScaling::Linear, RopeScaling::Llama3, RopeScaling::Dynamic,
+                                    RopeScaling::Yarn, RopeScaling::LongRope}) {
     if (type == scaling_name(scaling)) return scaling;
   }
   return RopeScaling::None;
@@ -86,12 +86,11 @@ void read_yarn_ramp(RopeSpec& rope, const Metadata& keys, const std::string& fas
                     const std::string& slow) {
   const auto read = [&](double& beta, const std::string& key) {
     const double value = keys.number_or(key, beta, 0, 1e6);
-    if (value > 0) beta = value;
+    if (value > 0) beta = std::max(value, 1e-6);
   };
   read(rope.beta_fast, fast);
   read(rope.beta_slow, slow);
-  MINFER_REQUIRE(Input, rope.theta > 1, "rope theta is ", rope.theta,
-                 ": YaRN needs more than 1");
+  MINFER_REQUIRE(Input, rope.theta > 1, "rope theta is ", rope.theta, ": YaRN needs more than 1");
 }
 
 void read_yarn(RopeSpec& rope, const Metadata& config, const std::string& at) {
@@ -116,9 +115,9 @@ std::vector<double> read_divisors(const Metadata& config, const std::string& key
   MINFER_REQUIRE(Input, divisors.size() == n, "key ", key, " has ", divisors.size(),
                  " values, expected ", n);
   for (double& divisor : divisors) {
+    divisor = double{static_cast<float>(divisor)};  // as transformers and GGUF files have them
     MINFER_REQUIRE(Input, divisor > 0 && std::isfinite(divisor), "key ", key, " has ", divisor,
                    ", expected more than 0");
-    divisor = double{static_cast<float>(divisor)};  // as transformers and GGUF files have them
   }
   return divisors;
 }
@@ -127,6 +126,8 @@ void read_longrope(RopeSpec& rope, const Metadata& config, const std::string& at
   const auto n_pairs = static_cast<size_t>(rope.rotary_dim / 2);
   rope.short_divisors = read_divisors(config, at + "short_factor", n_pairs);
   rope.long_divisors = read_divisors(config, at + "long_factor", n_pairs);
+  MINFER_REQUIRE(Input, rope.original_seq_len > 1, "longrope: an original context of ",
+                 rope.original_seq_len, " tokens, expected more than 1");
   const auto original = static_cast<double>(rope.original_seq_len);
   double factor = 1;
   if (config.has(at + "factor")) {
@@ -159,15 +160,14 @@ void require_gguf_neutral_attn_factor(const Metadata& keys, const std::string& p
 void read_gguf_yarn(RopeSpec& rope, const Metadata& keys, const std::string& prefix) {
   const std::string at = prefix + "rope.scaling.";
   read_yarn_ramp(rope, keys, at + "yarn_beta_fast", at + "yarn_beta_slow");
-  rope.original_seq_len = keys.integer_or(
-      at + "original_context_length",
-      keys.integer(prefix + "context_length", 1, kMaxSeqLen), 1, kMaxSeqLen);
+  rope.original_seq_len =
+      keys.integer_or(at + "original_context_length",
+                      keys.integer(prefix + "context_length", 1, kMaxSeqLen), 1, kMaxSeqLen);
   const double scale = yarn_table_scale(rope.factor);
   rope.table_scale = scale * keys.number_or(at + "attn_factor", 1, 1e-6, 1e6);
   // llama.cpp overwrites this key, which converters write as config.json has it.
-  refuse_unless_neutral(keys, at,
-                        {{"yarn_attn_factor", scale}, {"yarn_ext_factor", 1},
-                         {"yarn_log_multiplier", 0}});
+  refuse_unless_neutral(
+      keys, at, {{"yarn_attn_factor", scale}, {"yarn_ext_factor", 1}, {"yarn_log_multiplier", 0}});
 }
 
 }  // namespace
@@ -192,8 +192,8 @@ RopeSpec read_hf_rope(const Metadata& config, int64_t head_dim, const HfRopeDefa
   if (rope.scaling == RopeScaling::Yarn) read_yarn(rope, config, at);
   if (rope.scaling == RopeScaling::LongRope) read_longrope(rope, config, at);
   if (rope.scaling == RopeScaling::Dynamic) {
-    MINFER_REQUIRE(Input, rope.rotary_dim > 2 && rope.factor >= 1, "key ", at,
-                   "factor is ", rope.factor, " with ", rope.rotary_dim,
+    MINFER_REQUIRE(Input, rope.rotary_dim > 2 && rope.factor >= 1, "key ", at, "factor is ",
+                   rope.factor, " with ", rope.rotary_dim,
                    " rotated elements: dynamic scaling needs 1 or more, and more than 2");
   }
   return rope;

@@ -93,7 +93,7 @@ std::map<std::string, std::vector<float>> rope_tensors(const RopeSpec& rope) {
   return {{"rope_freqs.weight", floats(divisors)}};
 }
 
-// The rest of a model that GGUF files of its architecture cannot say shows when it is read again.
+// What can be told from the spec alone; finish() reads the file again and compares all layers.
 void require_gguf_form(const ModelSpec& spec, const std::string& path) {
   const auto require = [&](bool can_be_said, const std::string& what) {
     MINFER_REQUIRE(Input, can_be_said, shortened(path), ": has ", what,
