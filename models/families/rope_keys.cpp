@@ -12,8 +12,8 @@ namespace {
 constexpr int64_t kMaxSeqLen = int64_t{1} << 31;
 constexpr const char* kOriginal = "original_max_position_embeddings";
 
-// The keys that each type has besides those of all. A key of another type says that the file means
-// something else than its type.
+// Whether a type of scaling has the key, or all have it. A key of another type would say that the
+// file means something else than its type.
 bool is_rope_key(RopeScaling scaling, const std::string& name) {
   using Names = std::vector<std::string_view>;
   static const Names kOfAll = {
@@ -152,10 +152,6 @@ int64_t read_original(const Metadata& config, const std::string& at, RopeScaling
   return config.integer(key, 1, kMaxSeqLen);
 }
 
-void require_gguf_neutral_attn_factor(const Metadata& keys, const std::string& prefix) {
-  refuse_unless_neutral(keys, prefix, {{"rope.scaling.attn_factor", 1}});
-}
-
 // As llama.cpp computes it: always with whole pairs, and the scale from the factor.
 void read_gguf_yarn(RopeSpec& rope, const Metadata& keys, const std::string& prefix) {
   const std::string at = prefix + "rope.scaling.";
@@ -224,7 +220,7 @@ RopeSpec read_gguf_rope(const TensorSource& source, const Metadata& keys, const 
     rope.table_scale = keys.number_or(at + "attn_factor", 1, 1e-6, 1e6);
     return rope;
   }
-  if (type != "yarn") require_gguf_neutral_attn_factor(keys, prefix);
+  if (type != "yarn") refuse_unless_neutral(keys, at, {{"attn_factor", 1}});
   std::string factor_key = at + "factor";
   if (!keys.has(factor_key)) factor_key = prefix + "rope.scale_linear";  // its first name
   if (type == "none" || (type == "linear" && !keys.has(factor_key))) return rope;
