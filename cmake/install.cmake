@@ -17,8 +17,8 @@ install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/k
 foreach(header IN ITEMS kernels/backend kernels/bench kernels/comm/communicator kernels/comm/mpi_comm
         kernels/comm/nccl_comm kernels/comm/rank_group
         kernels/decode_plan kernels/layer loaders/metadata
-        loaders/tensor_source models/card_memory models/chat/chat_template models/model models/spec
-        models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
+        loaders/tensor_source models/card_memory models/chat/chat_template models/model
+        models/rope models/spec models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
         engine/executor engine/sequence engine/session)
   cmake_path(GET header PARENT_PATH folder)
   install(FILES ${header}.h DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/${folder})

@@ -41,7 +41,7 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
   const ModelSpec& spec = model.spec;
   for (const NamedShape& named : hf_weights(spec)) {
     if (named.weight.is_in_block() && named.weight.is_matrix()) {
-      matrices_[named.name] = named.weight;
+      matrices_[named.name] = named.weights;
     }
   }
   const int64_t length = std::min(options.window_tokens, spec.trained_seq_len);
@@ -69,7 +69,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
                                                   int64_t begin, const Tensor& rows) {
   const auto weight = matrices_.find(name);
   if (weight == matrices_.end()) return std::nullopt;
-  const auto asked = std::pair(weight->second.layer, weight->second.input());
+  const auto asked = std::pair(weight->second.front().layer, weight->second.front().input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
   if (group == 0) group = rows.shape[1];
@@ -94,11 +94,16 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
                                 const QuantizedMatrix& rows) {
   const auto weight = matrices_.find(name);
   if (weight == matrices_.end()) return;
-  Matrix& w = matrix_of(model_.weights, weight->second);
-  HostTensor& values = taken_[&w];
-  if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
-  for (int64_t row = 0; row < rows.out_dim(); ++row) {
-    dequantize_row(values.as<float>() + (begin + row) * rows.in_dim(), rows, row);
+  for (const WeightInfo& part : weight->second) {
+    Matrix& w = matrix_of(model_.weights, part);
+    HostTensor& values = taken_[&w];
+    if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
+    const int64_t first = std::max<int64_t>(-begin, 0);
+    const int64_t end = std::min(w.out_dim - begin, rows.out_dim());
+    for (int64_t row = first; row < end; ++row) {
+      dequantize_row(values.as<float>() + (begin + row) * rows.in_dim(), rows, row);
+    }
+    begin -= w.out_dim;
   }
 }
 

@@ -52,7 +52,8 @@ class TextCalibration final : public Calibration {
   ForwardState state_;
   std::vector<int32_t> pages_;  // all of the cache's; each window uses them in turn
   std::vector<Window> windows_;
-  std::map<std::string, WeightInfo> matrices_;  // those of the blocks, by Hugging Face's names
+  // Those of the blocks, by Hugging Face's names; in the order of the rows where several have one.
+  std::map<std::string, std::vector<WeightInfo>> matrices_;
 
   // The present block input and its sums over the tokens of all windows.
   int64_t layer_ = -1;

@@ -65,14 +65,14 @@ std::vector<DeviceTensor> make_rope_tables(Backend& backend, const ModelSpec& sp
                                            int64_t max_seq_len) {
   std::vector<DeviceTensor> tables;
   for (const RopeSpec& rope : spec.ropes) {
-    const std::vector<double> frequencies = rope_frequencies(rope);
+    const std::vector<double> frequencies = rope_frequencies(rope, max_seq_len);
     HostTensor table(DType::F32, {max_seq_len, rope.rotary_dim / 2, 2});
     float* out = table.as<float>();
     for (int64_t pos = 0; pos < max_seq_len; ++pos) {
       for (const double frequency : frequencies) {
         const double angle = static_cast<double>(pos) * frequency;
-        *out++ = static_cast<float>(std::cos(angle));
-        *out++ = static_cast<float>(std::sin(angle));
+        *out++ = static_cast<float>(rope.table_scale * std::cos(angle));
+        *out++ = static_cast<float>(rope.table_scale * std::sin(angle));
       }
     }
     tables.push_back(backend.upload(table));

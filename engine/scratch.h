@@ -28,7 +28,8 @@ int64_t rope_table_bytes(const ModelSpec& spec, int64_t max_seq_len);
 Scratch make_scratch(Backend& backend, const ModelSpec& spec, int64_t max_tokens);
 
 // Returns a table for each of the model's ropes: the cosine and sine of each position and rotary
-// pair, [max_seq_len, rotary_dim / 2, 2] f32, computed in double and rounded once.
+// pair, [max_seq_len, rotary_dim / 2, 2] f32, computed in double and rounded once. Scalings that
+// depend on the length of the text choose by max_seq_len.
 std::vector<DeviceTensor> make_rope_tables(Backend& backend, const ModelSpec& spec,
                                            int64_t max_seq_len);
 

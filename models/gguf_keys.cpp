@@ -53,6 +53,11 @@ constexpr std::string_view kOtherKeys[] = {"embedding_length",
                                            "rope.scaling.finetuned",
                                            "rope.scaling.original_context_length",
                                            "rope.scaling.type",
+                                           "rope.scaling.yarn_attn_factor",
+                                           "rope.scaling.yarn_beta_fast",
+                                           "rope.scaling.yarn_beta_slow",
+                                           "rope.scaling.yarn_ext_factor",
+                                           "rope.scaling.yarn_log_multiplier",
                                            "expert_used_count",
                                            "tensor_data_layout"};
 

@@ -1,5 +1,6 @@
 #include "models/hf_config_text.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/families/family.h"
@@ -9,20 +10,23 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+// Of a GGUF file: what its keys can say.
 Json rope_scaling(const RopeSpec& rope) {
-  switch (rope.scaling) {
-    case RopeScaling::None:
-      break;
-    case RopeScaling::Linear:
-      return {{"rope_type", "linear"}, {"factor", rope.factor}};
-    case RopeScaling::Llama3:
-      return {{"rope_type", "llama3"},
-              {"factor", rope.factor},
-              {"low_freq_factor", rope.low_freq_factor},
-              {"high_freq_factor", rope.high_freq_factor},
-              {"original_max_position_embeddings", rope.original_seq_len}};
+  if (rope.scaling == RopeScaling::None) return nullptr;
+  Json scaling = {{"rope_type", scaling_name(rope.scaling)}, {"factor", rope.factor}};
+  if (rope.scaling == RopeScaling::Linear) return scaling;
+  scaling["original_max_position_embeddings"] = rope.original_seq_len;
+  if (rope.scaling == RopeScaling::Llama3) {
+    scaling["low_freq_factor"] = rope.low_freq_factor;
+    scaling["high_freq_factor"] = rope.high_freq_factor;
+  } else {
+    MINFER_CHECK(rope.scaling == RopeScaling::Yarn, "scaling ", scaling_name(rope.scaling));
+    scaling["attention_factor"] = rope.table_scale;
+    scaling["beta_fast"] = rope.beta_fast;
+    scaling["beta_slow"] = rope.beta_slow;
+    scaling["truncate"] = rope.truncate;
   }
-  return nullptr;
+  return scaling;
 }
 
 const char* torch_name(DType dtype) {
@@ -35,26 +39,31 @@ std::string hf_config_text(const ModelSpec& spec, DType dtype) {
   const Family& family = family_of(spec);
   const LayerSpec& layer = spec.layer(0);
   const RopeSpec& rope = spec.ropes.front();
-  return Json({{"architectures", {family.hf_class}},
-               {"model_type", family.hf_model_type},
-               {"hidden_size", spec.dim},
-               {"intermediate_size", layer.ffn_dim},
-               {"num_hidden_layers", spec.n_layers()},
-               {"num_attention_heads", layer.n_heads},
-               {"num_key_value_heads", layer.n_kv_heads},
-               {"head_dim", layer.head_dim},
-               {"vocab_size", spec.vocab_size},
-               {"max_position_embeddings", spec.trained_seq_len},
-               {"rms_norm_eps", layer.norm_eps},
-               {"rope_theta", rope.theta},
-               {"rope_scaling", rope_scaling(rope)},
-               {"tie_word_embeddings", spec.tied_output},
-               {"attention_bias", layer.qkv_bias},
-               {"mlp_bias", layer.ffn_bias},
-               {"hidden_act", "silu"},
-               {"torch_dtype", torch_name(dtype)}})
-             .dump(2) +
-         '\n';
+  Json config = {{"architectures", {family.hf_class}},
+                 {"model_type", family.hf_model_type},
+                 {"hidden_size", spec.dim},
+                 {"intermediate_size", layer.ffn_dim},
+                 {"num_hidden_layers", spec.n_layers()},
+                 {"num_attention_heads", layer.n_heads},
+                 {"num_key_value_heads", layer.n_kv_heads},
+                 {"head_dim", layer.head_dim},
+                 {"vocab_size", spec.vocab_size},
+                 {"max_position_embeddings", spec.trained_seq_len},
+                 {"rms_norm_eps", layer.norm_eps},
+                 {"rope_theta", rope.theta},
+                 {"rope_scaling", rope_scaling(rope)},
+                 {"tie_word_embeddings", spec.tied_output},
+                 {"attention_bias", layer.qkv_bias},
+                 {"mlp_bias", layer.ffn_bias},
+                 {"hidden_act", "silu"},
+                 {"torch_dtype", torch_name(dtype)}};
+  if (layer.window > 0) config["sliding_window"] = layer.window;
+  Json rotate = Json::array();
+  for (const LayerSpec& each : spec.layers) rotate.push_back(each.rope < 0 ? 0 : 1);
+  if (std::ranges::any_of(spec.layers, [](const LayerSpec& each) { return each.rope < 0; })) {
+    config["no_rope_layers"] = rotate;
+  }
+  return config.dump(2) + '\n';
 }
 
 }  // namespace minfer

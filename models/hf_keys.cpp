@@ -22,6 +22,8 @@ constexpr std::string_view kKnownKeys[] = {
     "torch_dtype", "eos_token_id", "bos_token_id", "pad_token_id", "n_embd", "n_inner", "n_layer",
     "n_head", "n_positions", "n_ctx", "layer_norm_epsilon", "activation_function",
     "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention",
+    "no_rope_layers", "no_rope_layer_interval", "use_sliding_window", "max_window_layers",
+    "lm_head_bias", "full_attn_mod", "interpolate_factor",
     // without effect here
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
     "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
@@ -40,8 +42,8 @@ constexpr std::string_view kKnownKeys[] = {
     "min_length", "no_repeat_ngram_size", "num_beam_groups", "num_beams", "num_return_sequences",
     "remove_invalid_values", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
     "unk_token_id", "max_sequence_length", "model_max_length", "tokenizer_model_max_length",
-    "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "max_window_layers",
-    "use_sliding_window", "head_size", "neftune_noise_alpha", "language", "license"};
+    "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "head_size",
+    "transformers" /* .js_config */, "neftune_noise_alpha", "language", "license"};
 
 }  // namespace
 

@@ -327,7 +327,7 @@ ModelSpec check_model(const TensorSource& source) try {
   Weights weights;
   std::vector<std::string> surplus;
   bind_weights(source, spec, weights, surplus);
-  find_rope_divisors(source, spec);
+  find_rope_tensors(source, spec);
   return spec;
 } catch (const Error& e) {
   throw in_source(source, e);
@@ -347,7 +347,7 @@ OpenedModel open_model(const TensorSource& source, const std::string& tokenizer_
                         model.spec.warnings.end());
   warn(model, "tensors that the model does not use", surplus);
   warn(model, "keys that minfer does not know", unknown_config_keys(source, model.spec));
-  find_rope_divisors(source, model.spec);
+  find_rope_tensors(source, model.spec);
   model.tokenizer =
       tokenizer_path.empty() ? load_own_tokenizer(source) : load_tokenizer(tokenizer_path);
   if (model.tokenizer != nullptr) {
@@ -387,9 +387,9 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     }
     warn_of_activations(model, source, backend);
     const size_t n_slots = require_memory(loads, backend, options.session);
-    if (const TensorEntry* divisors = find_rope_divisors(source, model.spec)) {
-      const std::vector<double> read = read_rope_divisors(source, *divisors);
-      for (const auto& load : loads) load->model.spec.ropes.front().divisors = read;
+    for (const auto& [entry, divisors] : find_rope_tensors(source, model.spec)) {
+      const std::vector<double> read = read_rope_divisors(source, *entry);
+      for (const auto& load : loads) load->model.spec.ropes.front().*divisors = read;
     }
     std::atomic<bool> has_failed = false;
     on_all_ranks(backend, [&](int rank, Backend& own) {

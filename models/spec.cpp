@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numbers>
 #include <type_traits>
 #include <variant>
 
@@ -118,28 +117,6 @@ ModelSpec read_model_spec(const TensorSource& source) {
 std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelSpec& spec) {
   return source.key_style == KeyStyle::Gguf ? unknown_gguf_keys(source.metadata, spec)
                                             : unknown_hf_keys(source.metadata);
-}
-
-std::vector<double> rope_frequencies(const RopeSpec& rope) {
-  std::vector<double> frequencies(static_cast<size_t>(rope.rotary_dim / 2));
-  for (size_t i = 0; i < frequencies.size(); ++i) {
-    const double exponent = -2.0 * static_cast<double>(i) / static_cast<double>(rope.rotary_dim);
-    double frequency = std::pow(rope.theta, exponent);
-    if (rope.scaling == RopeScaling::Linear) frequency /= rope.factor;
-    if (rope.scaling == RopeScaling::Llama3) {
-      // Turns within the original context: few are stretched by the factor, many are kept, those
-      // between are blended linearly. Source: Llama 3.1's reference code.
-      const double turns =
-          static_cast<double>(rope.original_seq_len) * frequency / (2 * std::numbers::pi);
-      const double kept = std::clamp(
-          (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,
-          1.0);
-      frequency *= kept + (1 - kept) / rope.factor;
-    }
-    if (!rope.divisors.empty()) frequency /= rope.divisors[i];
-    frequencies[i] = frequency;
-  }
-  return frequencies;
 }
 
 }  // namespace minfer

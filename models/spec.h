@@ -6,28 +6,16 @@
 
 #include "kernels/layer.h"
 #include "loaders/tensor_source.h"
+#include "models/rope.h"
 
 namespace minfer {
-
-enum class RopeScaling { None, Linear, Llama3 };
-
-// How one table of rotation angles is made.
-struct RopeSpec {
-  double theta = 10000;
-  int64_t rotary_dim = 0;  // rotated part of a head, from its start
-  RopeScaling scaling = RopeScaling::None;
-  double factor = 1;
-  double low_freq_factor = 1, high_freq_factor = 4;  // Llama3
-  int64_t original_seq_len = 8192;                   // Llama3
-  std::vector<double> divisors = {};  // GGUF's rope_freqs.weight [rotary_dim / 2], or empty
-};
 
 // What a decoder-only model computes, whatever file it came from.
 struct ModelSpec {
   std::string family = "llama";  // see models/families/family.h
   int64_t dim = 0;               // residual width
   int64_t vocab_size = 0;        // rows of the embedding
-  int64_t trained_seq_len = 0;   // context of training
+  int64_t trained_seq_len = 0;   // context of training, or what a RoPE scaling extends it to
   std::vector<LayerSpec> layers;
   std::vector<RopeSpec> ropes;  // that LayerSpec::rope is an index of
   EdgeSpec edges;
@@ -50,8 +38,5 @@ ModelSpec read_model_spec(const TensorSource& source);
 // Keys that minfer knows nothing about, for a warning. In a GGUF file only keys of its architecture
 // count.
 std::vector<std::string> unknown_config_keys(const TensorSource& source, const ModelSpec& spec);
-
-// Rotation frequencies in radians per position, with the scaling applied: [rotary_dim / 2].
-std::vector<double> rope_frequencies(const RopeSpec& rope);
 
 }  // namespace minfer

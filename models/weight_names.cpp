@@ -12,7 +12,15 @@
 namespace minfer {
 namespace {
 
-constexpr std::string_view kRopeDivisors = "rope_freqs.weight";
+struct NamedDivisors {
+  std::string_view name;
+  std::vector<double> RopeSpec::*divisors;
+  bool is_of_longrope;
+};
+constexpr NamedDivisors kRopeTensors[] = {
+    {"rope_freqs.weight", &RopeSpec::divisors, false},
+    {"rope_factors_short.weight", &RopeSpec::short_divisors, true},
+    {"rope_factors_long.weight", &RopeSpec::long_divisors, true}};
 
 // Buffers that hold no weights: angles that follow from the configuration, causal masks, scales of
 // an 8-bit cache.
@@ -20,9 +28,9 @@ bool is_known_buffer(std::string_view name) {
   constexpr std::string_view kSuffixes[] = {
       "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attn.bias",
       ".attn.masked_bias",   "self_attn.k_scale",     "self_attn.v_scale"};
-  return name == kRopeDivisors || std::ranges::any_of(kSuffixes, [&](std::string_view suffix) {
-           return name.ends_with(suffix);
-         });
+  return std::ranges::count(kRopeTensors, name, &NamedDivisors::name) > 0 ||
+         std::ranges::any_of(kSuffixes,
+                             [&](std::string_view suffix) { return name.ends_with(suffix); });
 }
 
 // A tensor that the model needs, by the name that one kind of file gives it.
@@ -34,14 +42,14 @@ struct Slot {
   std::vector<WeightPart> parts = {};
 };
 
-// The rotation of the rows of a weight, where a source stores rotary pairs as neighbours.
+// The rotation of the rows of a weight, where a source stores rotary pairs as neighbours. It does
+// so in layers without rotation too.
 void set_rotary_pairs(WeightPart& part, const WeightInfo& weight, const ModelSpec& spec) {
   const bool is_query = weight.role == WeightRole::Wq;
   if (!is_query && weight.role != WeightRole::Wk) return;
   const LayerSpec& layer = spec.layer(weight.layer);
-  if (layer.rope < 0) return;
   part.rope_heads = is_query ? layer.n_heads : layer.n_kv_heads;
-  part.rotary_dim = spec.ropes.at(static_cast<size_t>(layer.rope)).rotary_dim;
+  part.rotary_dim = spec.ropes.at(static_cast<size_t>(std::max(layer.rope, 0))).rotary_dim;
 }
 
 // The tensors that hold the model's weights, by the names of one spelling.
@@ -178,7 +186,8 @@ std::vector<NamedShape> weights_by(KeyStyle style, const ModelSpec& spec) {
   Weights weights;
   std::vector<NamedShape> all;
   for (const Slot& slot : slots_of(Spelling::usual(style, spec), spec, weights, false, false)) {
-    all.push_back({slot.name, slot.shape, slot.weight});
+    all.push_back({slot.name, slot.shape, slot.weight, {}});
+    for (const WeightPart& part : slot.parts) all.back().weights.push_back(part.weight);
   }
   return all;
 }
@@ -208,13 +217,24 @@ std::vector<NamedShape> gguf_weights(const ModelSpec& spec) {
   return weights_by(KeyStyle::Gguf, spec);
 }
 
-const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelSpec& spec) {
-  if (source.key_style != KeyStyle::Gguf || spec.ropes.empty()) return nullptr;
-  const TensorEntry* entry = source.find(std::string(kRopeDivisors));
-  const Shape shape = {spec.ropes.front().rotary_dim / 2};
-  MINFER_REQUIRE(Input, entry == nullptr || entry->shape == shape, "tensor ", kRopeDivisors,
-                 ": shape ", entry->shape, ", expected ", shape);
-  return entry;
+std::vector<RopeTensor> find_rope_tensors(const TensorSource& source, const ModelSpec& spec) {
+  std::vector<RopeTensor> tensors;
+  if (source.key_style != KeyStyle::Gguf || spec.ropes.empty()) return tensors;
+  const RopeSpec& rope = spec.ropes.front();
+  const Shape shape = {rope.rotary_dim / 2};
+  for (const auto& [name, divisors, is_of_longrope] : kRopeTensors) {
+    const TensorEntry* entry = source.find(std::string(name));
+    const bool is_longrope = rope.scaling == RopeScaling::LongRope;
+    MINFER_REQUIRE(Input, entry != nullptr || !is_of_longrope || !is_longrope, "tensor ", name,
+                   " is missing");
+    if (entry == nullptr) continue;
+    MINFER_REQUIRE(Input, is_of_longrope == is_longrope, "tensor ", name,
+                   ": not supported with rope scaling ", scaling_name(rope.scaling));
+    MINFER_REQUIRE(Input, entry->shape == shape, "tensor ", name, ": shape ", entry->shape,
+                   ", expected ", shape);
+    tensors.push_back({entry, divisors});
+  }
+  return tensors;
 }
 
 }  // namespace minfer

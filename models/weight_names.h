@@ -51,13 +51,20 @@ std::vector<const TensorEntry*> find_biases(const TensorSource& source, const Mo
 struct NamedShape {
   std::string name;
   Shape shape;
-  WeightInfo weight;  // of several in one tensor, the first
+  WeightInfo weight;                // of several in one tensor, the first
+  std::vector<WeightInfo> weights;  // in the order of the rows
 };
 std::vector<NamedShape> hf_weights(const ModelSpec& spec);
 // The same by the names of GGUF files.
 std::vector<NamedShape> gguf_weights(const ModelSpec& spec);
 
-// GGUF's divisors of the rotation frequencies, [rotary_dim / 2]; null where the file has none.
-const TensorEntry* find_rope_divisors(const TensorSource& source, const ModelSpec& spec);
+// GGUF's divisors of the rotation frequencies, [rotary_dim / 2] each: the tensors that the file
+// has, and where they go. Throws Input for one of another shape, and for longrope without both of
+// its.
+struct RopeTensor {
+  const TensorEntry* entry = nullptr;
+  std::vector<double> RopeSpec::*divisors = nullptr;
+};
+std::vector<RopeTensor> find_rope_tensors(const TensorSource& source, const ModelSpec& spec);
 
 }  // namespace minfer

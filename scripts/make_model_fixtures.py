@@ -9,6 +9,7 @@ the stored type before they are evaluated. Needs torch, transformers, safetensor
 """
 
 import json
+import math
 import pathlib
 import sys
 
@@ -46,6 +47,32 @@ def gpt2_config(**changes):
 LLAMA3 = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low_freq_factor": 1.0,
           "high_freq_factor": 4.0, "original_max_position_embeddings": 64}
 
+# A text of 52 tokens is four times the context of training.
+LONG = dict(vocab_size=41, max_position_embeddings=13)
+YARN = {"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
+        "original_max_position_embeddings": 13, "beta_fast": 2.0, "beta_slow": 0.1}
+
+
+def smollm3_config(**changes):
+    values = dict(hidden_size=24, intermediate_size=28, num_hidden_layers=3, num_attention_heads=3,
+                  num_key_value_heads=1, pad_token_id=None,
+                  rope_parameters={"rope_type": "default", "rope_theta": 5000.0})
+    return transformers.SmolLM3Config(**(SIZES | values | changes))
+
+
+def phi3_config(**changes):
+    values = dict(hidden_size=48, intermediate_size=20, num_attention_heads=3,
+                  num_key_value_heads=1, pad_token_id=None)
+    return transformers.Phi3Config(**(SIZES | values | changes))
+
+
+LONG_PHI3 = dict(
+    vocab_size=41, max_position_embeddings=52, original_max_position_embeddings=13,
+    tie_word_embeddings=True, rope_parameters={
+        "rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
+        "short_factor": [1.0, 1.05, 1.1, 1.25, 1.4, 1.5],
+        "long_factor": [1.0, 1.2, 1.7, 2.5, 4.0, 5.5]})
+
 # name: (configuration, stored type, largest shard or None)
 HF_MODELS = {
     "llama-mha-f32": (llama_config(num_key_value_heads=4), "f32", None),
@@ -75,7 +102,40 @@ HF_MODELS = {
                          "f16", None),
     "mistral-window-f16": (transformers.MistralConfig(
         sliding_window=7, head_dim=16, **SIZES), "f16", None),
+    # Of another head size than the width over the heads, as Mistral Nemo and Small 3.
+    "mistral-wide-heads-f16": (transformers.MistralConfig(**(SIZES | dict(
+        hidden_size=40, head_dim=16, num_key_value_heads=1, sliding_window=None,
+        rope_parameters={"rope_type": "default", "rope_theta": 1e6}))), "f16", None),
+    "qwen2-yarn-f16": (qwen_config(2, **LONG, rope_parameters=YARN), "f16", None),
+    "qwen3-yarn-attention-factor-bf16": (qwen_config(
+        3, **LONG, head_dim=16, tie_word_embeddings=True,
+        rope_parameters=YARN | {"attention_factor": 1.3}), "bf16", None),
+    "qwen2-windows-listed-f16": (qwen_config(
+        2, use_sliding_window=True, sliding_window=5, num_hidden_layers=3,
+        layer_types=["sliding_attention", "full_attention", "sliding_attention"]), "f16", None),
+    "llama-yarn-mscale-f16": (llama_config(**(LONG | dict(
+        head_dim=16, max_position_embeddings=52, rope_parameters=YARN | {
+            "mscale": 1.2, "mscale_all_dim": 0.7, "beta_fast": 4.0, "beta_slow": 0.3,
+            "truncate": False}))), "f16", None),
+    "llama-dynamic-f16": (llama_config(**LONG, rope_parameters={
+        "rope_type": "dynamic", "rope_theta": 10000.0, "factor": 4.0}), "f16", None),
+    "smollm3-tied-f16": (smollm3_config(num_hidden_layers=5, tie_word_embeddings=True), "f16",
+                         None),
+    "smollm3-windows-bf16": (smollm3_config(no_rope_layers=[0, 1, 0], use_sliding_window=True,
+                                            sliding_window=5), "bf16", None),
+    "phi3-window-bf16": (phi3_config(num_key_value_heads=3, sliding_window=7), "bf16", None),
+    "phi3-partial-f16": (phi3_config(rope_parameters={
+        "rope_type": "default", "rope_theta": 250000.0, "partial_rotary_factor": 0.75}), "f16",
+                         None),
+    "phi3-longrope-f16": (phi3_config(**LONG_PHI3), "f16", None),
 }
+
+# Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
+TOKENS = {"qwen2-yarn-f16": 52, "qwen3-yarn-attention-factor-bf16": 52, "llama-dynamic-f16": 52,
+          "llama-yarn-mscale-f16": 52, "phi3-longrope-f16": 52}
+SHORT_TOKENS = {"phi3-longrope-f16": 13}
+# Written as older files have it: rope_theta and partial_rotary_factor outside the dictionary.
+OLD_ROPE_TYPES = {"qwen2-yarn-f16": "yarn", "phi3-longrope-f16": "su"}
 
 
 def make_model(config, dtype, seed):
@@ -108,6 +168,19 @@ def write_hf(out, model, dtype, shard_size):
     (out / "generation_config.json").unlink(missing_ok=True)
 
 
+def write_old_rope(path, rope_type):
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    config["rope_theta"] = rope.pop("rope_theta")
+    if "partial_rotary_factor" in rope:
+        config["partial_rotary_factor"] = rope.pop("partial_rotary_factor")
+    if "original_max_position_embeddings" in config:  # Phi-3 has it outside alone
+        rope.pop("original_max_position_embeddings")
+    del rope["rope_type"]
+    config["rope_scaling"] = {"type": rope_type} | rope
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
 def to_pairs(weight, n_heads):
     """Rotary halves of each head to pairs, as GGUF files of Llama models have them."""
     head_dim = weight.shape[0] // n_heads
@@ -115,7 +188,34 @@ def to_pairs(weight, n_heads):
     return halves.swapaxes(1, 2).reshape(weight.shape)
 
 
-# architecture: "llama", whose rotary halves become pairs, "qwen2" or "qwen3"
+# Architectures whose rotary halves the converter makes pairs.
+WITH_PAIRS = ("llama", "smollm3")
+
+
+def add_rope(writer, architecture, config):
+    rope = config.rope_parameters
+    head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
+    if rope["rope_theta"] != 10000:
+        writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture == "phi3":
+        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
+        writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
+        writer.add_sliding_window(config.sliding_window or 0)
+    if rope["rope_type"] == "yarn":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
+        writer.add_rope_scaling_factor(rope["factor"])
+        writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
+        writer.add_rope_scaling_yarn_beta_fast(rope["beta_fast"])
+        writer.add_rope_scaling_yarn_beta_slow(rope["beta_slow"])
+    if rope["rope_type"] == "longrope":
+        scale = config.max_position_embeddings / config.original_max_position_embeddings
+        writer.add_rope_scaling_attn_factors(
+            math.sqrt(1 + math.log(scale) / math.log(config.original_max_position_embeddings)))
+        for kind in ("long", "short"):
+            writer.add_tensor(f"rope_factors_{kind}.weight",
+                              np.array(rope[f"{kind}_factor"], dtype=np.float32))
+
+
 def write_gguf(path, architecture, model, config, rope_divisors=None):
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -129,14 +229,19 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
         writer.add_value_length(config.head_dim)
         writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if rope_divisors is None:
+        add_rope(writer, architecture, config)
     names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
-             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm"}
+             "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
+             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tensors = {"token_embd.weight": "model.embed_tokens.weight",
-               "output_norm.weight": "model.norm.weight", "output.weight": "lm_head.weight"}
+               "output_norm.weight": "model.norm.weight"}
+    if not config.tie_word_embeddings:
+        tensors["output.weight"] = "lm_head.weight"
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     for layer in range(config.num_hidden_layers):
         for hf, ours in names.items():
@@ -146,7 +251,7 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
-        value = to_pairs(value, n_heads) if n_heads and architecture == "llama" else value
+        value = to_pairs(value, n_heads) if n_heads and architecture in WITH_PAIRS else value
         stored = np.float16 if value.ndim == 2 else np.float32
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
     if rope_divisors is not None:
@@ -186,16 +291,35 @@ def finish(writer):
     writer.close()
 
 
+def tokens(vocab_size, n):
+    return np.random.default_rng(5).integers(0, vocab_size, n).tolist()
+
+
+# folder: (architecture, configuration, tokens)
+GGUF_MODELS = {
+    "gguf-qwen2-yarn": ("qwen2", qwen_config(2, **LONG, rope_parameters=YARN), 52),
+    "gguf-smollm3": ("smollm3", smollm3_config(num_hidden_layers=5), N_TOKENS),
+    "gguf-phi3-longrope": ("phi3", phi3_config(**LONG_PHI3), 52),
+    "gguf-phi3-window": ("phi3", phi3_config(num_key_value_heads=3, sliding_window=7), N_TOKENS),
+}
+
+
 def main():
     root = pathlib.Path(__file__).resolve().parent.parent
     out = pathlib.Path(sys.argv[1]) if len(sys.argv) > 1 else root / "tests/fixtures/models"
-    ids = np.random.default_rng(5).integers(0, 67, N_TOKENS).tolist()
+    ids = tokens(67, N_TOKENS)
 
     for seed, (name, (config, dtype, shard_size)) in enumerate(HF_MODELS.items()):
         model = make_model(config, DTYPES[dtype], seed)
         (out / name).mkdir(parents=True, exist_ok=True)
-        write_expected(out / name / "expected.json", ids, float64_logits(model, ids))
+        own = tokens(config.vocab_size, TOKENS.get(name, N_TOKENS))
+        write_expected(out / name / "expected.json", own, float64_logits(model, own))
+        if name in SHORT_TOKENS:
+            short = own[:SHORT_TOKENS[name]]
+            write_expected(out / name / "expected_short.json", short, float64_logits(model, short))
         write_hf(out / name, model, DTYPES[dtype], shard_size)
+        if name in OLD_ROPE_TYPES:
+            write_old_rope(out / name / "config.json", OLD_ROPE_TYPES[name])
 
     # The divisors that converters write for llama3 scaling are the ratio of the two tables.
     config = llama_config(attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=LLAMA3)
@@ -215,6 +339,13 @@ def main():
         write_gguf(out / f"gguf-{architecture}/model.gguf", architecture, model, model.config)
         write_expected(out / f"gguf-{architecture}/expected.json", ids,
                        float64_logits(model, ids))
+
+    for seed, (name, (architecture, config, n_tokens)) in enumerate(GGUF_MODELS.items()):
+        model = make_model(config, torch.float16, 200 + seed)
+        (out / name).mkdir(parents=True, exist_ok=True)
+        write_gguf(out / name / "model.gguf", architecture, model, config)
+        own = tokens(config.vocab_size, n_tokens)
+        write_expected(out / name / "expected.json", own, float64_logits(model, own))
 
     config = gpt2_config()
     model = make_model(config, torch.float32, 101)

@@ -1,9 +1,12 @@
 #include "tools/inspection.h"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
+#include <map>
 #include <nlohmann/json.hpp>
 
 #include "engine/executor.h"
@@ -29,6 +32,52 @@ std::string architecture_of(const TensorSource& source) {
   return "unknown";
 }
 
+// "in layers 3, 7, 11": those of which `what` says the same, one line for each text.
+std::string listed_layers(const ModelSpec& spec, const char* heading,
+                          const std::function<std::optional<std::string>(const LayerSpec&)>& what) {
+  std::map<std::string, std::vector<int64_t>> layers;
+  for (int64_t i = 0; i < spec.n_layers(); ++i) {
+    if (const auto said = what(spec.layer(i))) layers[*said].push_back(i);
+  }
+  std::string text;
+  for (const auto& [of_these, numbers] : layers) {
+    const bool is_all = std::ssize(numbers) == spec.n_layers();
+    text += is_all ? fmt::format("{}{}in all layers\n", heading, of_these)
+                   : fmt::format("{}{}in layers {}\n", heading, of_these, fmt::join(numbers, ", "));
+  }
+  return text;
+}
+
+std::string rope_text(const RopeSpec& rope, int64_t head_dim) {
+  std::string text =
+      fmt::format("rope           theta {}, scaling {}", rope.theta, scaling_name(rope.scaling));
+  switch (rope.scaling) {
+    case RopeScaling::None:
+      break;
+    case RopeScaling::Linear:
+      text += fmt::format(" by {}", rope.factor);
+      break;
+    case RopeScaling::Llama3:
+    case RopeScaling::Yarn:
+      text += fmt::format(" by {} of {} tokens", rope.factor, rope.original_seq_len);
+      break;
+    case RopeScaling::Dynamic:
+      text += fmt::format(" by up to {} in sessions of more than {} tokens", rope.factor,
+                          rope.original_seq_len);
+      break;
+    case RopeScaling::LongRope:
+      text += fmt::format(", long in sessions of more than {} tokens", rope.original_seq_len);
+      break;
+  }
+  if (rope.table_scale != 1) {
+    text += fmt::format(", cosines and sines times {:.4g}", rope.table_scale);
+  }
+  if (rope.rotary_dim != head_dim) {
+    text += fmt::format(", {} of {} elements rotate", rope.rotary_dim, head_dim);
+  }
+  return text + '\n';
+}
+
 std::string spec_text(const ModelSpec& spec) {
   const LayerSpec& layer = spec.layer(0);
   std::string text = fmt::format(
@@ -37,24 +86,42 @@ std::string spec_text(const ModelSpec& spec) {
       spec.n_layers(), spec.dim, layer.ffn_dim, layer.n_heads, layer.n_kv_heads, layer.head_dim,
       spec.vocab_size, spec.tied_output ? ", output tied to the embedding" : "",
       spec.trained_seq_len);
-  for (const RopeSpec& rope : spec.ropes) {
-    const char* scaling = rope.scaling == RopeScaling::None     ? "none"
-                          : rope.scaling == RopeScaling::Linear ? "linear"
-                                                                : "llama3";
-    text += fmt::format("rope           theta {}, scaling {}\n", rope.theta, scaling);
-  }
+  for (const RopeSpec& rope : spec.ropes) text += rope_text(rope, layer.head_dim);
+  using Said = std::optional<std::string>;
+  text += listed_layers(spec, "no rotation    ", [&](const LayerSpec& each) {
+    return each.rope < 0 && !spec.ropes.empty() ? Said("") : std::nullopt;
+  });
+  text += listed_layers(spec, "window         ", [](const LayerSpec& each) {
+    return each.window > 0 ? Said(cat(each.window, " tokens ")) : std::nullopt;
+  });
   return text;
 }
 
 Json spec_json(const ModelSpec& spec) {
   const LayerSpec& layer = spec.layer(0);
   const RopeSpec rope = spec.ropes.empty() ? RopeSpec() : spec.ropes.front();
-  return {{"n_layers", spec.n_layers()},    {"dim", spec.dim},
-          {"ffn_dim", layer.ffn_dim},       {"n_heads", layer.n_heads},
-          {"n_kv_heads", layer.n_kv_heads}, {"head_dim", layer.head_dim},
-          {"vocab_size", spec.vocab_size},  {"trained_seq_len", spec.trained_seq_len},
-          {"norm_eps", layer.norm_eps},     {"tied_output", spec.tied_output},
-          {"rope_theta", rope.theta},       {"rotary_dim", rope.rotary_dim}};
+  Json layers_without_rope = Json::array(), windows = Json::array();
+  for (int64_t i = 0; i < spec.n_layers(); ++i) {
+    if (spec.layer(i).rope < 0) layers_without_rope.push_back(i);
+    windows.push_back(spec.layer(i).window);
+  }
+  return {{"n_layers", spec.n_layers()},
+          {"dim", spec.dim},
+          {"ffn_dim", layer.ffn_dim},
+          {"n_heads", layer.n_heads},
+          {"n_kv_heads", layer.n_kv_heads},
+          {"head_dim", layer.head_dim},
+          {"vocab_size", spec.vocab_size},
+          {"trained_seq_len", spec.trained_seq_len},
+          {"norm_eps", layer.norm_eps},
+          {"tied_output", spec.tied_output},
+          {"rope_theta", rope.theta},
+          {"rotary_dim", rope.rotary_dim},
+          {"rope_scaling", scaling_name(rope.scaling)},
+          {"rope_factor", rope.factor},
+          {"rope_table_scale", rope.table_scale},
+          {"layers_without_rope", layers_without_rope},
+          {"windows", windows}};
 }
 
 std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {

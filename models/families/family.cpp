@@ -8,12 +8,14 @@ namespace minfer {
 const Family& gpt2();
 const Family& llama();
 const Family& mistral();
+const Family& phi3();
 const Family& qwen2();
 const Family& qwen3();
+const Family& smollm3();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2, qwen3};
+constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2, qwen3, smollm3, phi3};
 
 // The family whose `field` is `value`; `key` is where the file says it.
 const Family& find(std::string_view Family::*field, const std::string& key,
@@ -37,6 +39,12 @@ std::string_view WeightNames::module(WeightRole role) const {
   const auto found = std::ranges::find(modules, role, &decltype(modules)::value_type::first);
   MINFER_CHECK(found != modules.end(), "a family without names for role ", int(role));
   return found->second;
+}
+
+std::vector<const Family*> all_families() {
+  std::vector<const Family*> families;
+  for (const auto& family : kFamilies) families.push_back(&family());
+  return families;
 }
 
 const Family& family_of_hf(const Metadata& config) {

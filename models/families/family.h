@@ -25,6 +25,9 @@ struct WeightNames {
   std::string_view module(WeightRole role) const;
 };
 
+// Whether the key attention.sliding_window of a GGUF file is the window of all layers.
+enum class GgufWindow { None, AllLayers };
+
 struct Family {
   std::string_view name;               // "qwen2": ModelSpec::family
   std::string_view hf_class;           // "Qwen2ForCausalLM"; empty: no such files
@@ -36,9 +39,13 @@ struct Family {
   WeightNames hf_names = {}, gguf_names = {};
   // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
   bool gguf_rotary_pairs = false;
+  GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
 };
+
+// Every family, in the order in which their names are looked up.
+std::vector<const Family*> all_families();
 
 // The family that config.json's class or model type names, the one that general.architecture names,
 // and the one of a spec. The first two throw Input with the list of what is supported.
@@ -46,7 +53,7 @@ const Family& family_of_hf(const Metadata& config);
 const Family& family_of_gguf(const Metadata& metadata);
 const Family& family_of(const ModelSpec& spec);
 
-// The names in Llama's files. Other families add some to them, or none.
+// The names in Llama's files. Other families add some to them, replace some, or neither.
 WeightNames llama_hf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
 WeightNames llama_gguf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
 

@@ -35,6 +35,7 @@ ModelSpec read_gpt2_hf(const Metadata& config) {
 
 ModelSpec read_gpt2_gguf(const TensorSource&, const Metadata& keys) {
   ModelSpec spec = read_gguf_sizes(keys, "gpt2", "attention.layer_norm_epsilon");
+  refuse_sliding_window(keys, "gpt2.attention.sliding_window", spec.trained_seq_len);
   set_blocks(spec, Activation::GeluTanh);
   return spec;
 }

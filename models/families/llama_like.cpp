@@ -7,84 +7,33 @@
 namespace minfer {
 namespace {
 
-// The names of what rotary embeddings have been said by. Others, as those of the scalings that are
-// refused by their type, or settings for each type of layer, are not understood.
-void refuse_other_rope_keys(const Metadata& metadata, const std::string& root) {
-  for (const std::string& name : names_below(metadata, root)) {
-    const std::string key = cat(root, ".", name);
-    const bool is_value = metadata.has(key);
-    MINFER_REQUIRE(Input, is_value, "key ", key, " is an object: not supported");
-    require_supported(
-        root, name,
-        {"rope_type", "type", "rope_theta", "factor", "low_freq_factor", "high_freq_factor",
-         "original_max_position_embeddings", "partial_rotary_factor"});
+// Windows of the layers by their types.
+void set_typed_windows(ModelSpec& spec, const Metadata& config, int64_t window) {
+  const std::string key = "layer_types";
+  const std::vector<std::string>& types = config.texts(key);
+  MINFER_REQUIRE(Input, std::ssize(types) == spec.n_layers(), "key ", key, " has ",
+                 config.as_text(key), ", expected one for each of ", spec.n_layers(), " layers");
+  for (size_t i = 0; i < types.size(); ++i) {
+    require_supported(key, types[i], {"full_attention", "sliding_attention"});
+    if (types[i] == "sliding_attention") spec.layers[i].window = window;
   }
 }
 
-// "rope_scaling" of older files, "rope_parameters" of newer ones; transformers takes the first
-// where both are there.
-std::string rope_root(const Metadata& metadata) {
-  return names_below(metadata, "rope_scaling").empty() ? "rope_parameters" : "rope_scaling";
-}
-
-RopeSpec read_rope(const Metadata& metadata, int64_t head_dim) {
-  RopeSpec rope{.rotary_dim = head_dim};
-  const std::string root = rope_root(metadata), at = root + ".";
-  std::string theta_key = at + "rope_theta";
-  if (!metadata.has(theta_key)) theta_key = "rope_theta";
-  if (!metadata.has(theta_key)) theta_key = "rope_parameters.rope_theta";
-  rope.theta = read_rope_theta(metadata, theta_key);
-  std::string type_key = at + "rope_type";
-  if (!metadata.has(type_key)) type_key = at + "type";  // its first name
-  const std::string type = metadata.text_or(type_key, "default");
-  require_supported(type_key, type, {"default", "linear", "llama3"});
-  for (const char* each : {"rope_scaling", "rope_parameters"}) {
-    refuse_other_rope_keys(metadata, each);
+// Layers without rotation: those whose entry of no_rope_layers is 0, or without that list every
+// no_rope_layer_interval-th.
+void set_layers_without_rope(ModelSpec& spec, const Metadata& config) {
+  const std::string key = "no_rope_layers";
+  if (!config.has(key)) {
+    return unrotate_every(spec, config.integer_or("no_rope_layer_interval", 4, 1, 1 << 20));
   }
-  if (type == "default") return rope;
-
-  rope.factor = read_rope_factor(metadata, at + "factor");
-  if (type == "linear") {
-    rope.scaling = RopeScaling::Linear;
-    return rope;
+  const std::vector<int64_t>& rotate = config.integers(key);
+  MINFER_REQUIRE(Input, std::ssize(rotate) >= spec.n_layers(), "key ", key, " has ",
+                 config.as_text(key), ", expected one for each of ", spec.n_layers(), " layers");
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    MINFER_REQUIRE(Input, rotate[i] == 0 || rotate[i] == 1, "key ", key, " has ",
+                   config.as_text(key), ", expected 0 and 1");
+    if (rotate[i] == 0) spec.layers[i].rope = -1;
   }
-  rope.scaling = RopeScaling::Llama3;
-  rope.low_freq_factor = metadata.number(at + "low_freq_factor", 1e-6, 1e6);
-  rope.high_freq_factor = metadata.number(at + "high_freq_factor", 1e-6, 1e6);
-  MINFER_REQUIRE(Input, rope.low_freq_factor < rope.high_freq_factor,
-                 "rope scaling: low_freq_factor ", rope.low_freq_factor,
-                 " is not below high_freq_factor ", rope.high_freq_factor);
-  // What transformers takes, in this order.
-  const char* const outside = "original_max_position_embeddings";
-  const std::string inside = at + outside;
-  const std::string key = metadata.has(outside)  ? outside
-                          : metadata.has(inside) ? inside
-                                                 : "max_position_embeddings";
-  rope.original_seq_len = metadata.integer(key, 1, int64_t{1} << 31);
-  return rope;
-}
-
-RopeSpec read_gguf_rope(const Metadata& keys, const std::string& prefix, int64_t head_dim) {
-  RopeSpec rope;
-  rope.theta = read_rope_theta(keys, prefix + "rope.freq_base");
-  rope.rotary_dim = keys.integer_or(prefix + "rope.dimension_count", head_dim, 2, head_dim);
-  MINFER_REQUIRE(Input, rope.rotary_dim % 2 == 0, "key ", prefix, "rope.dimension_count is ",
-                 rope.rotary_dim, ", expected an even number");
-
-  const std::string type_key = prefix + "rope.scaling.type";
-  const std::string type = keys.text_or(type_key, "linear");
-  require_supported(type_key, type, {"none", "linear"});
-  std::string factor_key = prefix + "rope.scaling.factor";
-  if (!keys.has(factor_key)) factor_key = prefix + "rope.scale_linear";  // its first name
-  if (type == "none" || !keys.has(factor_key)) return rope;
-  rope.scaling = RopeScaling::Linear;
-  rope.factor = read_rope_factor(keys, factor_key);
-  return rope;
-}
-
-void set_rope(ModelSpec& spec, RopeSpec rope) {
-  spec.ropes = {std::move(rope)};
-  for (LayerSpec& layer : spec.layers) layer.rope = 0;
 }
 
 }  // namespace
@@ -96,26 +45,30 @@ void require_layer_types(const Metadata& config, std::string_view type) {
   }
 }
 
-void set_qwen_windows(ModelSpec& spec, const Metadata& config) {
+void set_flagged_windows(ModelSpec& spec, const Metadata& config, int64_t fallback,
+                         const std::function<bool(int64_t)>& slides) {
   if (!config.boolean_or("use_sliding_window", false)) {
     return require_layer_types(config, "full_attention");
   }
-  const std::string key = "sliding_window", types = "layer_types";
-  const int64_t window =
-      config.has(key) ? read_window(config, key, spec.trained_seq_len) : int64_t{4096};
-  const int64_t n_full = config.integer_or("max_window_layers", 28, 0, int64_t{1} << 31);
-  const bool has_types = config.has(types);
-  MINFER_REQUIRE(Input, !has_types || std::ssize(config.texts(types)) == spec.n_layers(), "key ",
-                 types, " has ", config.as_text(types), ", expected one for each of ",
-                 spec.n_layers(), " layers");
+  const std::string key = "sliding_window";
+  const bool is_null = config.nulls.contains(key);
+  const int64_t window = config.has(key) ? read_window(config, key, spec.trained_seq_len)
+                         : is_null       ? 0
+                                         : fallback;
+  if (config.has("layer_types")) return set_typed_windows(spec, config, window);
   for (int64_t i = 0; i < spec.n_layers(); ++i) {
-    bool slides = i >= n_full;
-    if (has_types) {
-      const std::string& type = config.texts(types)[static_cast<size_t>(i)];
-      require_supported(types, type, {"full_attention", "sliding_attention"});
-      slides = type == "sliding_attention";
-    }
-    if (slides) spec.layers[static_cast<size_t>(i)].window = window;
+    if (slides(i)) spec.layers[static_cast<size_t>(i)].window = window;
+  }
+}
+
+void set_qwen_windows(ModelSpec& spec, const Metadata& config) {
+  const int64_t n_full = config.integer_or("max_window_layers", 28, 0, int64_t{1} << 31);
+  set_flagged_windows(spec, config, 4096, [&](int64_t layer) { return layer >= n_full; });
+}
+
+void unrotate_every(ModelSpec& spec, int64_t interval) {
+  for (int64_t i = interval - 1; i < spec.n_layers(); i += interval) {
+    spec.layers[static_cast<size_t>(i)].rope = -1;
   }
 }
 
@@ -135,18 +88,28 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
                               {.n_kv_heads = defaults.n_kv_heads,
                                .head_dim = defaults.head_dim,
                                .trained_seq_len = defaults.trained_seq_len,
-                               .norm_eps = 1e-6});
+                               .norm_eps = defaults.norm_eps});
   spec.tied_output = config.boolean_or("tie_word_embeddings", defaults.tied_output);
   require_supported("hidden_act", config.text_or("hidden_act", "silu"), {"silu", "swish"});
   const bool attention_bias = config.boolean_or("attention_bias", false);
   set_biases(spec, attention_bias, attention_bias, config.boolean_or("mlp_bias", false));
   const int64_t head_dim = spec.layer(0).head_dim;
-  set_rope(spec, read_rope(config, head_dim));
+  set_rope(spec, read_hf_rope(config, head_dim, defaults.rope));
+  if (!defaults.rope.partial) {
+    refuse_unless_neutral(config, "",
+                          {{"partial_rotary_factor", 1},
+                           {"rope_parameters.partial_rotary_factor", 1},
+                           {"rope_scaling.partial_rotary_factor", 1}});
+  }
+  if (defaults.layers_without_rope) {
+    set_layers_without_rope(spec, config);
+  } else {
+    for (const char* key : {"no_rope_layers", "no_rope_layer_interval"}) {
+      require_absent(config, key);
+    }
+  }
   refuse_unless_neutral(config, "",
-                        {{"partial_rotary_factor", 1},
-                         {"rope_parameters.partial_rotary_factor", 1},
-                         {"rope_scaling.partial_rotary_factor", 1},
-                         {"num_local_experts", 0},
+                        {{"num_local_experts", 0},
                          {"num_experts", 0},
                          {"n_routed_experts", 0},
                          {"attention_multiplier", 1 / std::sqrt(double(head_dim))},
@@ -158,6 +121,9 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
                          {"final_logit_softcapping", 0},
                          {"clip_qkv", 0},
                          {"use_qk_norm", 0},
+                         {"lm_head_bias", 0},
+                         {"full_attn_mod", 1},
+                         {"interpolate_factor", 1},
                          {"alibi", 0}});
   return spec;
 }
@@ -171,7 +137,6 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
        prefix + "attention.head_count", prefix + "attention.head_count_kv",
        prefix + "attention.key_length", prefix + "context_length", cat(prefix, norm_eps)},
       {});
-  refuse_sliding_window(keys, prefix + "attention.sliding_window", spec.trained_seq_len);
   const auto head_dim = double(spec.layer(0).head_dim);
   refuse_unless_neutral(keys, prefix,
                         {{"attention.value_length", head_dim},
@@ -186,20 +151,19 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
                          {"pooling_type", 0},
                          {"logit_scale", 1},
                          {"residual_scale", 1},
-                         {"embedding_scale", 1},
-                         {"rope.scaling.attn_factor", 1}});
+                         {"embedding_scale", 1}});
   return spec;
 }
 
 ModelSpec read_gguf_llama_like(const TensorSource& source, const Metadata& keys,
-                               std::string_view architecture) {
-  const std::string prefix = cat(architecture, ".");
+                               std::string_view architecture, GgufWindow windows) {
+  const std::string prefix = cat(architecture, "."), key = prefix + "attention.sliding_window";
   ModelSpec spec = read_gguf_sizes(keys, architecture, "attention.layer_norm_rms_epsilon");
-  set_rope(spec, read_gguf_rope(keys, prefix, spec.layer(0).head_dim));
-  for (const std::string name : {"rope_factors_long.weight", "rope_factors_short.weight"}) {
-    MINFER_REQUIRE(Input, source.find(name) == nullptr, "tensor ", name,
-                   ": longrope scaling is not supported (supported: none, linear, "
-                   "rope_freqs.weight)");
+  set_rope(spec, read_gguf_rope(source, keys, prefix, spec.layer(0).head_dim));
+  if (windows == GgufWindow::None) refuse_sliding_window(keys, key, spec.trained_seq_len);
+  if (windows == GgufWindow::AllLayers) {
+    const int64_t window = read_window(keys, key, spec.trained_seq_len);
+    for (LayerSpec& layer : spec.layers) layer.window = window;
   }
   return spec;
 }
@@ -219,7 +183,7 @@ WeightNames llama_hf_names(std::vector<std::pair<WeightRole, std::string_view>> 
                                    {WeightRole::WDown, "mlp.down_proj"},
                                    {WeightRole::OutputNorm, "norm"},
                                    {WeightRole::Output, "lm_head"}}};
-  names.modules.insert(names.modules.end(), more.begin(), more.end());
+  names.modules.insert(names.modules.begin(), more.begin(), more.end());
   return names;
 }
 
@@ -238,7 +202,7 @@ WeightNames llama_gguf_names(std::vector<std::pair<WeightRole, std::string_view>
                                    {WeightRole::WDown, "ffn_down"},
                                    {WeightRole::OutputNorm, "output_norm"},
                                    {WeightRole::Output, "output"}}};
-  names.modules.insert(names.modules.end(), more.begin(), more.end());
+  names.modules.insert(names.modules.begin(), more.begin(), more.end());
   return names;
 }
 

@@ -16,10 +16,24 @@ namespace minfer {
 namespace {
 
 constexpr const char* kFile = "model.gguf";  // while it is being written
-constexpr const char* kRopeDivisors = "rope_freqs.weight";
 
 uint64_t file_type(DType type) {  // llama.cpp's number for the file as a whole
   return type == DType::F16 ? 1 : type == DType::Q8_0 ? 7 : 2;
+}
+
+void set_rope_scaling(Metadata& metadata, const std::string& at, const RopeSpec& rope) {
+  const bool is_yarn = rope.scaling == RopeScaling::Yarn;
+  const bool is_longrope = rope.scaling == RopeScaling::LongRope;
+  if (rope.scaling != RopeScaling::Linear && !is_yarn && !is_longrope) return;
+  metadata.set(at + "type", std::string(scaling_name(rope.scaling)));
+  if (!is_longrope) metadata.set(at + "factor", rope.factor);
+  if (!is_yarn && !is_longrope) return;
+  metadata.set(at + "original_context_length", static_cast<uint64_t>(rope.original_seq_len));
+  metadata.set(at + "attn_factor",
+               is_yarn ? rope.table_scale / yarn_table_scale(rope.factor) : rope.table_scale);
+  if (!is_yarn) return;
+  metadata.set(at + "yarn_beta_fast", rope.beta_fast);
+  metadata.set(at + "yarn_beta_slow", rope.beta_slow);
 }
 
 void set_config(Metadata& metadata, const ModelSpec& spec) {
@@ -41,10 +55,8 @@ void set_config(Metadata& metadata, const ModelSpec& spec) {
   set("rope.dimension_count", rope.rotary_dim);
   metadata.set(prefix + "attention.layer_norm_rms_epsilon", double{layer.norm_eps});
   metadata.set(prefix + "rope.freq_base", rope.theta);
-  if (rope.scaling == RopeScaling::Linear) {
-    metadata.set(prefix + "rope.scaling.type", std::string("linear"));
-    metadata.set(prefix + "rope.scaling.factor", rope.factor);
-  }
+  if (layer.window > 0) set("attention.sliding_window", layer.window);
+  set_rope_scaling(metadata, prefix + "rope.scaling.", rope);
 }
 
 void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelSpec& spec,
@@ -62,17 +74,38 @@ void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelSp
   for (const auto& [key, value] : own.all()) metadata.set(key, value);
 }
 
-// How much slower than without scaling each pair rotates: GGUF has the llama3 scaling as a table.
-std::vector<float> rope_divisors(const RopeSpec& rope) {
+// How much slower than without scaling each pair rotates: GGUF has the llama3 scaling, and
+// longrope's two, as tables.
+std::map<std::string, std::vector<float>> rope_tensors(const RopeSpec& rope) {
+  const auto floats = [](const std::vector<double>& divisors) {
+    return std::vector<float>(divisors.begin(), divisors.end());
+  };
+  if (rope.scaling == RopeScaling::LongRope) {
+    return {{"rope_factors_long.weight", floats(rope.long_divisors)},
+            {"rope_factors_short.weight", floats(rope.short_divisors)}};
+  }
   if (rope.scaling != RopeScaling::Llama3) return {};
   RopeSpec plain = rope;
   plain.scaling = RopeScaling::None;
-  const std::vector<double> unscaled = rope_frequencies(plain), scaled = rope_frequencies(rope);
-  std::vector<float> divisors;
-  for (size_t i = 0; i < scaled.size(); ++i) {
-    divisors.push_back(static_cast<float>(unscaled[i] / scaled[i]));
+  std::vector<double> divisors = rope_frequencies(plain);
+  const std::vector<double> scaled = rope_frequencies(rope);
+  for (size_t i = 0; i < scaled.size(); ++i) divisors[i] /= scaled[i];
+  return {{"rope_freqs.weight", floats(divisors)}};
+}
+
+// What can be told from the spec alone; finish() reads the file again and compares all layers.
+void require_gguf_form(const ModelSpec& spec, const std::string& path) {
+  const auto require = [&](bool can_be_said, const std::string& what) {
+    MINFER_REQUIRE(Input, can_be_said, shortened(path), ": has ", what,
+                   ", which a GGUF file of its architecture cannot say");
+  };
+  for (const LayerSpec& layer : spec.layers) {
+    const bool is_said = family_of(spec).gguf_window == GgufWindow::AllLayers;
+    require(layer.window == 0 || is_said, cat("an attention window of ", layer.window));
   }
-  return divisors;
+  const RopeSpec& rope = spec.ropes.front();
+  require(rope.scaling != RopeScaling::Dynamic, "dynamic RoPE scaling");
+  require(rope.scaling != RopeScaling::Yarn || rope.truncate, "YaRN without truncation");
 }
 
 class GgufModelWriter final : public ModelWriter {
@@ -80,8 +113,9 @@ class GgufModelWriter final : public ModelWriter {
   GgufModelWriter(const QuantizePlan& plan, const GgufExportOptions& options, Metadata metadata)
       : head_dim_(plan.spec.layer(0).head_dim),
         has_pairs_(family_of(plan.spec).gguf_rotary_pairs),
+        layers_(plan.spec.layers),
         staging_(options.output, OutputKind::Gguf, options.replace) {
-    const std::vector<float> divisors = rope_divisors(plan.spec.ropes.front());
+    const auto divisors = rope_tensors(plan.spec.ropes.front());
     const std::vector<NamedShape> weights = gguf_weights(plan.spec);
     MINFER_CHECK(weights.size() == plan.tensors.size(), weights.size(), " names");
     std::vector<TensorEntry> tensors;
@@ -95,13 +129,13 @@ class GgufModelWriter final : public ModelWriter {
       tensors.push_back({name, output.dtype, output.shape});
       n_bytes = checked_add(n_bytes, bytes_of(output.dtype, output.shape));
     }
-    if (!divisors.empty()) {
-      tensors.push_back({kRopeDivisors, DType::F32, {std::ssize(divisors)}});
+    for (const auto& [name, values] : divisors) {
+      tensors.push_back({name, DType::F32, {std::ssize(values)}});
     }
     staging_.require_space(n_bytes);
     file_ = std::make_unique<GgufWriter>(path(), metadata, tensors);
-    if (!divisors.empty()) {
-      file_->write(kRopeDivisors, 0, divisors.data(), divisors.size() * sizeof(float));
+    for (const auto& [name, values] : divisors) {
+      file_->write(name, 0, values.data(), values.size() * sizeof(float));
     }
   }
 
@@ -121,7 +155,9 @@ class GgufModelWriter final : public ModelWriter {
 
   std::vector<std::string> finish(const std::string&) override {
     file_->finish();
-    check_model(*open_source(path()));
+    const ModelSpec written = check_model(*open_source(path()));
+    MINFER_REQUIRE(Input, written.layers == layers_,
+                   "a layer of the model is one that a GGUF file of its architecture cannot say");
     return staging_.commit_file(kFile);
   }
 
@@ -146,6 +182,7 @@ class GgufModelWriter final : public ModelWriter {
 
   int64_t head_dim_;
   bool has_pairs_;
+  std::vector<LayerSpec> layers_;
   Staging staging_;
   std::unique_ptr<GgufWriter> file_;   // closed before staging_ goes
   std::map<std::string, Slot> slots_;  // by Hugging Face's names
@@ -171,11 +208,7 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
 std::unique_ptr<ModelWriter> make_gguf_model_writer(const TensorSource& source,
                                                     const QuantizePlan& plan,
                                                     const GgufExportOptions& options) {
-  for (const LayerSpec& layer : plan.spec.layers) {
-    MINFER_REQUIRE(Input, layer.window == 0, shortened(source.path),
-                   ": has an attention window of ", layer.window,
-                   ", which a GGUF file of its architecture cannot say");
-  }
+  require_gguf_form(plan.spec, source.path);
   Metadata metadata;
   metadata.set("general.architecture", std::string(family_of(plan.spec).gguf_architecture));
   metadata.set("general.name", shortened(std::filesystem::path(options.output).stem().string()));

@@ -107,13 +107,14 @@ QuantizePlan finished(QuantizePlan plan, const QuantizeOptions& options) {
 }
 
 // Whether config.json can say it: GPT-2's matrices are transposed there, and not written here.
-void require_hf_form(const ModelSpec& spec) {
+//   has_config  the source's own config.json says it
+void require_hf_form(const ModelSpec& spec, bool has_config) {
   const Family& family = family_of(spec);
   MINFER_REQUIRE(Input, !family.hf_names.transposed, "architecture ", family.name,
                  ": cannot be quantized to a Hugging Face directory (supported: llama)");
   const LayerSpec& layer = spec.layer(0);
   const int64_t rotary_dim = spec.ropes.front().rotary_dim;
-  MINFER_REQUIRE(Input, rotary_dim == layer.head_dim, "rotates ", rotary_dim, " of ",
+  MINFER_REQUIRE(Input, has_config || rotary_dim == layer.head_dim, "rotates ", rotary_dim, " of ",
                  layer.head_dim, " elements of a head, which config.json cannot say");
   MINFER_REQUIRE(
       Input, layer.qkv_bias == layer.attn_out_bias || !family.biases_by_tensors,
@@ -141,9 +142,11 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
   plan.spec = read_model_spec(source);
   Weights weights;
   const std::vector<WeightBinding> bindings = bind_weights(source, plan.spec, weights, plan.unused);
-  require_hf_form(plan.spec);
-  MINFER_REQUIRE(Input, find_rope_divisors(source, plan.spec) == nullptr,
-                 "tensor rope_freqs.weight: config.json cannot say what is in it");
+  require_hf_form(plan.spec, source.key_style == KeyStyle::HuggingFace);
+  for (const RopeTensor& tensor : find_rope_tensors(source, plan.spec)) {
+    throw Error(ErrorKind::Input,
+                cat("tensor ", tensor.entry->name, ": config.json cannot say what is in it"));
+  }
   const std::vector<NamedShape> names = hf_weights(plan.spec);
   for (size_t i = 0; i < bindings.size(); ++i) {
     const TensorEntry& entry = *bindings[i].entry;
@@ -169,7 +172,7 @@ QuantizePlan plan_quantization(const std::string& config_path, const QuantizeOpt
   const Metadata metadata = read_hf_config(config_path);
   QuantizePlan plan;
   plan.spec = read_hf_spec(metadata);
-  require_hf_form(plan.spec);
+  require_hf_form(plan.spec, true);
   const DType dtype = configured_dtype(metadata);
   for (const NamedShape& named : hf_weights(plan.spec)) {
     PlannedTensor tensor;

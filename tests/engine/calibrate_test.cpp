@@ -184,6 +184,70 @@ TEST_F(CalibrationTest, LaterMatricesSeeQuantizedOnes) {
   }
 }
 
+HostTensor rows_of_all(const MemorySource& source, const std::vector<std::string>& names) {
+  std::vector<float> values;
+  int64_t n_columns = 0;
+  for (const std::string& name : names) {
+    const HostTensor x = source.read(*source.find(name));
+    n_columns = x.view().shape[1];
+    values.insert(values.end(), x.as<float>(), x.as<float>() + x.view().n_elements());
+  }
+  HostTensor all(DType::F32, {std::ssize(values) / n_columns, n_columns});
+  std::copy(values.begin(), values.end(), all.as<float>());
+  return all;
+}
+
+// Rows of a tensor that holds several matrices, as Phi-3's do, go to each of them: what comes
+// behind sees the same as behind the matrices one by one.
+TEST_F(CalibrationTest, FusedMatricesAreTakenAsSingleOnes) {
+  const MemorySource single = small_hf_llama();
+  MemorySource fused = small_hf_llama();
+  fused.metadata.set("architectures", std::vector<std::string>{"Phi3ForCausalLM"});
+  fused.metadata.set("rms_norm_eps", 1e-6);
+  const auto names = [](int layer) {
+    const std::string at = cat("model.layers.", layer, ".self_attn.");
+    return std::vector<std::string>{at + "q_proj.weight", at + "k_proj.weight",
+                                    at + "v_proj.weight"};
+  };
+  for (const int i : {0, 1}) {
+    const std::string at = cat("model.layers.", i, ".mlp.");
+    fused.add(cat("model.layers.", i, ".self_attn.qkv_proj.weight"), rows_of_all(single, names(i)));
+    fused.add(at + "gate_up_proj.weight",
+              rows_of_all(single, {at + "gate_proj.weight", at + "up_proj.weight"}));
+  }
+  const QuantizeFormat format = {.bits = 4, .group = 0, .asymmetric = false};
+  const auto rough = [&](const HostTensor& w) {
+    return quantize_matrix(w, format, QuantizeMethod::Rtn, 1);
+  };
+  const std::string later = "model.layers.0.self_attn.o_proj.weight";
+  const HostTensor of_later = single.read(*single.find(later));
+  const auto drift = [&](const MemorySource& source, const auto& take) {
+    Model model = load_model(source, *backend_);
+    TextCalibration calibration(model, *backend_, tokens_, kOptions, 1);
+    take(calibration);
+    const std::optional<GptqInputs> found = calibration.inputs(later, 16, 0, of_later);
+    const float* const values = found.value().drift.as<const float>();
+    return std::vector<float>(values, values + 16 * 16);
+  };
+  const std::vector<float> one_by_one = drift(single, [&](TextCalibration& calibration) {
+    for (const std::string& name : names(0)) {
+      const HostTensor w = single.read(*single.find(name));
+      calibration.inputs(name, 16, 0, w);
+      calibration.take_rows(name, 0, rough(w).view());
+    }
+  });
+  const std::vector<float> together = drift(fused, [&](TextCalibration& calibration) {
+    const std::string name = "model.layers.0.self_attn.qkv_proj.weight";
+    const HostTensor w = fused.read(*fused.find(name));
+    calibration.inputs(name, 16, 0, w);
+    const HostQuantizedMatrix codes = rough(w);
+    calibration.take_rows(name, 0, codes.view().rows(0, 20));  // up to the middle of the keys
+    calibration.take_rows(name, 20, codes.view().rows(20, 12));
+  });
+  EXPECT_GT(*std::max_element(together.begin(), together.end()), 0);
+  EXPECT_EQ(together, one_by_one);
+}
+
 TEST_F(CalibrationTest, TextShorterThanAWindowIsUsage) {
   expect_error(ErrorKind::Usage, "one window takes 16", [&] {
     TextCalibration(model_, *backend_, std::span(tokens_).first(15), kOptions, 1);

@@ -93,19 +93,41 @@ INSTANTIATE_TEST_SUITE_P(Models, GgufExportOfDirectory,
                          testing::Values("llama-gqa-sharded-bf16", "llama-biases-f16",
                                          "llama-tied-bf16", "llama-rope-linear-f16",
                                          "llama-rope-llama3-bf16", "llama-head80-f16",
-                                         "qwen2-tied-bf16", "qwen3-head64-f16"),
+                                         "qwen2-tied-bf16", "qwen3-head64-f16", "qwen2-yarn-f16",
+                                         "qwen3-yarn-attention-factor-bf16",
+                                         "mistral-wide-heads-f16", "smollm3-tied-f16",
+                                         "phi3-window-bf16", "phi3-partial-f16",
+                                         "phi3-longrope-f16"),
                          [](const auto& info) {
                            std::string name = info.param;
                            std::replace(name.begin(), name.end(), '-', '_');
                            return name;
                          });
 
-TEST(GgufExport, RefusesAWindowThatItsFormatCannotSay) {
+TEST(GgufExport, RefusesWhatItsFormatCannotSay) {
   const TempDir dir;
-  const auto source = open_source(fixtures_dir() / "models/mistral-window-f16");
-  expect_error(ErrorKind::Input, "has an attention window of 7, which a GGUF file",
-               [&] { export_gguf(*source, {.output = dir.path() / "out.gguf"}); });
-  EXPECT_TRUE(fs::is_empty(dir.path()));
+  const auto refuse = [&](const char* name, const char* message) {
+    const std::string tokenizer = dir.write("tokenizer.model", small_tokenizer_model());
+    const auto source = open_source(fixtures_dir() / "models" / name);
+    expect_error(ErrorKind::Input, message, [&] {
+      export_gguf(*source, {.output = dir.path() / "out.gguf", .tokenizer_source = tokenizer});
+    });
+    fs::remove(tokenizer);
+    EXPECT_TRUE(fs::is_empty(dir.path()));
+  };
+  refuse("mistral-window-f16", "has an attention window of 7, which a GGUF file");
+  refuse("llama-dynamic-f16", "has dynamic RoPE scaling, which a GGUF file");
+  refuse("llama-yarn-mscale-f16", "has YaRN without truncation, which a GGUF file");
+  refuse("smollm3-windows-bf16", "has an attention window of 5, which a GGUF file");
+
+  // Its readers take the rotation from every fourth layer.
+  const fs::path from = fixtures_dir() / "models/smollm3-tied-f16";
+  auto config = nlohmann::json::parse(read_file(from / "config.json"));
+  config["no_rope_layers"] = {1, 1, 0, 1, 1};
+  const TempDir other;
+  other.write("config.json", config.dump());
+  other.write("model.safetensors", read_file(from / "model.safetensors"));
+  refuse(other.path().c_str(), "a layer of the model is one that a GGUF file of its architecture");
 }
 
 TEST(GgufExport, NeedsATokenizer) {

@@ -5,12 +5,16 @@
 #include <cstring>
 #include <string>
 
+#include "engine/session.h"
 #include "loaders/quantized_dir.h"
 #include "loaders/sha256_sums.h"
 #include "models/hf_config_text.h"
 #include "models/weight_layout.h"
+#include "tests/support/cpu_ranks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fixture_models.h"
 #include "tests/support/flipped_bits.h"
+#include "tests/support/float64_llama.h"
 #include "tests/support/small_models.h"
 #include "tests/support/temp_dir.h"
 
@@ -153,6 +157,24 @@ TEST_F(QuantizeModel, ConvertsFloatTypes) {
   expect_error(ErrorKind::Input,
                "tensor model.norm.weight: element 3: 1e+06 cannot be stored as F16",
                [&] { run(source, plan_quantization(source, options)); });
+}
+
+// Fused tensors keep their names and become matrices of codes when they are loaded, also where
+// ranks share their rows.
+TEST_F(QuantizeModel, FusedTensorsAreSplitWhenTheyAreLoaded) {
+  const FixtureModel fixture = fixture_model("models/phi3-window-bf16");
+  const auto source = open_source(fixture.path);
+  const auto written = run(*source, plan_quantization(*source, {.type = StoredType::Int8}));
+  EXPECT_NE(written->find("model.layers.0.self_attn.qkv_proj.weight"), nullptr);
+  const auto error_on = [&](Backend& backend) {
+    const Model model = load_model(*written, backend);
+    Session session(model, backend, {.kv_dtype = DType::F32});
+    return max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
+  };
+  const double error = error_on(*make_cpu_backend({}));
+  EXPECT_GT(error, 1e-4);  // of the codes
+  EXPECT_LE(error, 0.3);
+  EXPECT_NEAR(error_on(*cpu_ranks(3)), error, 1e-4);
 }
 
 TEST_F(QuantizeModel, LeavesNothingWhereItFails) {

@@ -3,10 +3,13 @@
 #include <map>
 
 #include "loaders/compressed_tensors.h"
+#include "loaders/tensor_source.h"
+#include "models/hf_config_text.h"
 #include "models/quantize/plan.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/small_models.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_data.h"
 
 namespace minfer {
 namespace {
@@ -93,6 +96,32 @@ TEST(QuantizePlan, RefusesWhatTheDirectoryCannotSay) {
   for (const char* name : {"blk.1.attn_k.bias", "blk.1.attn_v.bias"}) add_random(biased, name, {8});
   add_random(biased, "blk.1.attn_q.bias", {16});
   expect_error(ErrorKind::Input, "biases", [&] { plan_quantization(biased, {}); });
+}
+
+// Of a GGUF file, the configuration that is written says what its keys said.
+TEST(QuantizePlan, ConfigOfAGgufFileSaysTheSame) {
+  for (const char* name : {"gguf-qwen2-yarn", "gguf-smollm3", "gguf-phi3-window"}) {
+    SCOPED_TRACE(name);
+    const auto source = open_source(fixtures_dir() / "models" / name / "model.gguf");
+    const ModelSpec spec = plan_quantization(*source, {}).spec;
+    const TempDir dir;
+    const std::string path = dir.write("config.json", hf_config_text(spec, DType::F16));
+    const ModelSpec read = plan_quantization(path, {}).spec;
+    EXPECT_EQ(read.layers, spec.layers);
+    EXPECT_EQ(read.ropes, spec.ropes);
+    EXPECT_EQ(read.trained_seq_len, spec.trained_seq_len);
+  }
+  const auto longrope = open_source(fixtures_dir() / "models/gguf-phi3-longrope/model.gguf");
+  expect_error(ErrorKind::Input, "rotates 12 of 16 elements",
+               [&] { plan_quantization(*longrope, {}); });
+}
+
+// config.json goes along as it is.
+TEST(QuantizePlan, TakesPartialRotationFromADirectory) {
+  const auto source = open_source(fixtures_dir() / "models/phi3-partial-f16");
+  const auto types = types_of(plan_quantization(*source, {.group = 16}));
+  EXPECT_EQ(types.at("model.layers.1.self_attn.qkv_proj.weight"), "int4 16");
+  EXPECT_EQ(types.at("model.layers.1.mlp.gate_up_proj.weight"), "int4 16");
 }
 
 int64_t stored_bytes(const QuantizePlan& plan) {

@@ -5,8 +5,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "models/families/family.h"
 #include "models/model.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fixture_models.h"
 #include "tests/support/small_models.h"
 
 namespace minfer::test {
@@ -140,7 +142,7 @@ const Refusal kRefusals[] = {
     {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
      "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM, "
-     "Qwen3ForCausalLM)"},
+     "Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM)"},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -173,14 +175,15 @@ const Refusal kRefusals[] = {
     {"InfiniteTheta", Kind::HfLlama, "rope_theta", HUGE_VAL, ""},
     {"Activation", Kind::HfLlama, "hidden_act", text("gelu"),
      "key hidden_act is \"gelu\": not supported (supported: silu, swish)"},
-    {"DynamicRope", Kind::HfLlama, "rope_scaling.type", text("dynamic"),
-     "key rope_scaling.type is \"dynamic\": not supported (supported: default, linear, llama3)"},
-    {"YarnRope", Kind::HfLlama, "rope_parameters.rope_type", text("yarn"),
-     "key rope_parameters.rope_type is \"yarn\": not supported (supported: default, linear, "
-     "llama3)"},
-    {"LongRope", Kind::HfLlama, "rope_scaling.rope_type", text("longrope"),
-     "key rope_scaling.rope_type is \"longrope\": not supported (supported: default, linear, "
-     "llama3)"},
+    {"RopeType", Kind::HfLlama, "rope_scaling.type", text("su"),
+     "key rope_scaling.type is \"su\": not supported (supported: default, linear, llama3, dynamic, "
+     "yarn, longrope)"},
+    {"YarnRopeWithoutFactor", Kind::HfLlama, "rope_parameters.rope_type", text("yarn"),
+     "key rope_parameters.factor is missing"},
+    {"LongRopeWithoutFactors", Kind::HfLlama, "rope_scaling.rope_type", text("longrope"),
+     "key rope_scaling.short_factor is missing"},
+    {"LayersWithoutRope", Kind::HfLlama, "no_rope_layers", std::vector<int64_t>{1, 0},
+     "key no_rope_layers is there: not supported"},
     {"RopeWithoutFactor", Kind::HfLlama, "rope_scaling.type", text("linear"),
      "key rope_scaling.factor is missing"},
     {"SlidingWindow", Kind::HfLlama, "sliding_window", whole(63),
@@ -207,12 +210,21 @@ const Refusal kRefusals[] = {
      "key scale_attn_by_inverse_layer_idx is true: not supported (supported: 0)"},
     {"Gpt2CrossAttention", Kind::HfGpt2, "add_cross_attention", true,
      "key add_cross_attention is true: not supported (supported: 0)"},
-    {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi3"),
-     "key general.architecture is \"phi3\": not supported (supported: llama, gpt2, qwen2, qwen3)"},
+    {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi2"),
+     "key general.architecture is \"phi2\": not supported (supported: llama, gpt2, qwen2, qwen3, "
+     "smollm3, phi3)"},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
      "key llama.expert_count is 8: not supported (supported: 0)"},
-    {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("yarn"),
-     "key llama.rope.scaling.type is \"yarn\": not supported (supported: none, linear)"},
+    {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("su"),
+     "key llama.rope.scaling.type is \"su\": not supported (supported: none, linear, yarn, "
+     "longrope)"},
+    {"GgufYarnWithoutFactor", Kind::GgufLlama, "llama.rope.scaling.type", text("yarn"),
+     "key llama.rope.scale_linear is missing"},
+    {"GgufLongRopeWithoutTensors", Kind::GgufLlama, "llama.rope.scaling.type", text("longrope"),
+     "key llama.rope.scaling.type is \"longrope\": tensors rope_factors_long.weight and "
+     "rope_factors_short.weight are missing"},
+    {"GgufAttnFactor", Kind::GgufLlama, "llama.rope.scaling.attn_factor", 1.5,
+     "key llama.rope.scaling.attn_factor is 1.5: not supported (supported: 1)"},
     {"GgufValueLength", Kind::GgufLlama, "llama.attention.value_length", uint64_t{8},
      "key llama.attention.value_length is 8: not supported (supported: 4)"},
     {"GgufOddRotation", Kind::GgufLlama, "llama.rope.dimension_count", uint64_t{3},
@@ -245,10 +257,38 @@ TEST(RefusedTensors, ABareTensorFileIsNoModel) {
 
 TEST(RefusedTensors, LongRopeFactors) {
   MemorySource source = small_gguf_llama();
+  const auto refuse = [&](const char* message) {
+    expect_error(ErrorKind::Input, cat("memory: ", message), [&] { check_model(source); });
+  };
   add_random(source, "rope_factors_long.weight", {2});
-  expect_error(ErrorKind::Input,
-               "memory: tensor rope_factors_long.weight: longrope scaling is not supported "
-               "(supported: none, linear, rope_freqs.weight)",
+  refuse("key llama.rope.scaling.original_context_length is missing");
+  source.metadata.set("llama.rope.scaling.original_context_length", uint64_t{16});
+  refuse("tensor rope_factors_short.weight is missing");
+  add_random(source, "rope_factors_short.weight", {3});
+  refuse("tensor rope_factors_short.weight: shape [3], expected [2]");
+  source.remove("rope_factors_short.weight");
+  add_random(source, "rope_factors_short.weight", {2});
+  EXPECT_EQ(check_model(source).ropes[0].scaling, RopeScaling::LongRope);
+  source.metadata.set("llama.rope.scaling.type", std::string("yarn"));
+  refuse("key llama.rope.scaling.type is \"yarn\": not supported with tensors");
+}
+
+// As llama.cpp computes it: the scale of cosines and sines from the factor, times attn_factor.
+TEST(ModelSpec, ReadsGgufYarn) {
+  MemorySource source = small_gguf_llama();
+  source.metadata.set("llama.rope.scaling.type", std::string("yarn"));
+  source.metadata.set("llama.rope.scaling.factor", 4.0);
+  source.metadata.set("llama.rope.scaling.attn_factor", 0.5);
+  const double scale = 0.1 * std::log(4.0) + 1;
+  const ModelSpec spec = check_model(source);
+  EXPECT_DOUBLE_EQ(spec.ropes[0].table_scale, 0.5 * scale);
+  EXPECT_EQ(spec.ropes[0].original_seq_len, 64);  // context_length
+  EXPECT_EQ(spec.trained_seq_len, 256);
+  const std::string key = "llama.rope.scaling.yarn_attn_factor";
+  source.metadata.set(key, scale);
+  EXPECT_NO_THROW(check_model(source));
+  source.metadata.set(key, 1.5);
+  expect_error(ErrorKind::Input, cat("key ", key, " is 1.5: not supported"),
                [&] { check_model(source); });
 }
 
@@ -342,6 +382,23 @@ TEST(ModelSpec, ReadsQwen3) {
                [&] { check_model(source); });
 }
 
+// docs/models.md has a line for each family, and each family has a fixture.
+TEST(Families, AreInTheDocument) {
+  const std::string document = read_file(fixtures_dir() / "../../docs/models.md");
+  for (const Family* family : all_families()) {
+    const std::string line = cat("\n| `", family->name, "` | `", family->hf_class, "` | `",
+                                 family->gguf_architecture, "` |");
+    EXPECT_NE(document.find(line), std::string::npos) << line;
+    int n_fixtures = 0;
+    for (const std::string& name : fixture_models()) {
+      const Metadata config = open_source(fixture_model(name).path)->metadata;
+      const bool is_hf = config.has("architectures");
+      if (is_hf && config.texts("architectures").front() == family->hf_class) ++n_fixtures;
+    }
+    EXPECT_GT(n_fixtures, 0) << family->name;
+  }
+}
+
 TEST(RopeFrequencies, LinearDividesAll) {
   RopeSpec c;
   c.rotary_dim = 8;
@@ -352,6 +409,20 @@ TEST(RopeFrequencies, LinearDividesAll) {
   c.scaling = RopeScaling::Linear;
   c.factor = 4;
   for (size_t i = 0; i < 4; ++i) EXPECT_DOUBLE_EQ(rope_frequencies(c)[i], plain[i] / 4);
+}
+
+TEST(RopeFrequencies, DynamicChangesLongerTextsAlone) {
+  RopeSpec c{.rotary_dim = 8};
+  const std::vector<double> plain = rope_frequencies(c);
+  c.scaling = RopeScaling::Dynamic;
+  c.factor = 2;
+  c.original_seq_len = 100;
+  EXPECT_EQ(rope_frequencies(c, 100), plain);
+  const std::vector<double> scaled = rope_frequencies(c, 300);
+  const double theta = 10000 * std::pow(2.0 * 300 / 100 - 1, 8.0 / 6);
+  for (size_t i = 0; i < 4; ++i) {
+    EXPECT_NEAR(scaled[i] / std::pow(theta, -double(i) / 4), 1, 1e-14) << i;
+  }
 }
 
 // The three ranges by wavelength, as the Llama 3.1 reference states them.

@@ -75,6 +75,34 @@ TEST_F(MinferProcess, InspectSaysWhatEachCardNeeds) {
   expect_failure(minfer({"inspect", path, "--tp", "64"}), 2, "can be cut for 1 to");
 }
 
+TEST_F(MinferProcess, InspectSaysHowAModelRotatesAndWhereItHasWindows) {
+  const auto inspected = [&](const char* name) {
+    const std::string path = (fixtures_dir() / "models" / name).string();
+    const ProcessResult result = minfer({"inspect", path});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return std::pair(result.out, json::parse(minfer({"inspect", path, "--json"}).out)["config"]);
+  };
+  const auto [yarn_text, yarn] = inspected("qwen2-yarn-f16");
+  EXPECT_NE(yarn_text.find("scaling yarn by 4 of 13 tokens, cosines and sines times 1.139\n"),
+            std::string::npos)
+      << yarn_text;
+  EXPECT_EQ(yarn["rope_scaling"], "yarn");
+  EXPECT_EQ(yarn["trained_seq_len"], 52);
+  const auto [phi_text, phi] = inspected("phi3-longrope-f16");
+  EXPECT_NE(phi_text.find("longrope, long in sessions of more than 13 tokens"), std::string::npos)
+      << phi_text;
+  EXPECT_NE(phi_text.find(", 12 of 16 elements rotate\n"), std::string::npos) << phi_text;
+  EXPECT_EQ(phi["rotary_dim"], 12);
+  const auto [smol_text, smol] = inspected("smollm3-windows-bf16");
+  EXPECT_NE(smol_text.find("no rotation    in layers 0, 2\n"), std::string::npos) << smol_text;
+  EXPECT_NE(smol_text.find("window         5 tokens in layers 0, 2\n"), std::string::npos)
+      << smol_text;
+  EXPECT_EQ(smol["layers_without_rope"], json::array({0, 2}));
+  EXPECT_EQ(smol["windows"], json::array({5, 0, 5}));
+  EXPECT_NE(inspected("phi3-window-bf16").first.find("7 tokens in all layers\n"),
+            std::string::npos);
+}
+
 // With a window in every layer, the cache has room for the window and one prefill pass.
 TEST_F(InspectQuantized, TheCacheOfAWindowDoesNotGrowWithTheContext) {
   json config = json::parse(files_["config.json"]);

@@ -1,0 +1,197 @@
+#include <gtest/gtest.h>
+
+#include "engine/session.h"
+#include "tests/support/fixture_models.h"
+#include "tests/support/float64_llama.h"
+#include "tests/support/temp_dir.h"
+
+namespace minfer::test {
+namespace {
+
+// What one change of a fixture's config.json does: the logits leave their bound or stay in it, or
+// the load is refused with a message.
+constexpr const char* kLeaves = "";
+constexpr const char* kStays = "stays";
+
+struct Change {
+  const char* fixture;
+  const char* patch;    // RFC 7396: null takes a key away
+  const char* outcome;  // kLeaves, kStays, or a part of the message
+};
+void PrintTo(const Change& change, std::ostream* out) {
+  *out << change.fixture << ' ' << change.patch;
+}
+
+class ConfigChange : public testing::TestWithParam<Change> {};
+
+TEST_P(ConfigChange, ShowsInTheLogitsOrIsRefused) {
+  const auto& [name, patch, outcome] = GetParam();
+  const FixtureModel fixture = fixture_model(cat("models/", name));
+  const std::filesystem::path from = fixture.path;
+  auto config = nlohmann::json::parse(read_file(from / "config.json"));
+  config.merge_patch(nlohmann::json::parse(patch));
+  const TempDir dir;
+  dir.write("config.json", config.dump());
+  std::filesystem::create_symlink(std::filesystem::absolute(from / "model.safetensors"),
+                                  dir.path() / "model.safetensors");
+  const auto backend = make_cpu_backend();
+  Model model;
+  try {
+    model = load_model(dir.path().string(), *backend);
+  } catch (const Error& error) {
+    ASSERT_EQ(error.kind(), ErrorKind::Input) << error.what();
+    EXPECT_TRUE(outcome != std::string_view(kLeaves) && outcome != std::string_view(kStays) &&
+                std::string_view(error.what()).find(outcome) != std::string_view::npos)
+        << error.what();
+    return;
+  }
+  Session session(model, *backend,
+                  {.max_seq_len = std::ssize(fixture.ids), .kv_dtype = DType::F32});
+  const std::vector<double>& reference = fixture.logits;
+  const double error = max_difference(session.eval_all(fixture.ids), reference) / rms(reference);
+  if (outcome == std::string_view(kStays)) {
+    EXPECT_LE(error, 1e-4);
+    EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
+  } else {
+    EXPECT_EQ(outcome, std::string_view(kLeaves)) << "not refused";
+    EXPECT_GT(error, 1e-3);
+  }
+}
+
+const Change kChanges[] = {
+    {"mistral-window-f16", R"({"sliding_window": 6})", kLeaves},
+    {"mistral-window-f16", R"({"sliding_window": 8})", kLeaves},
+    {"mistral-window-f16", R"({"sliding_window": null})", kLeaves},
+    {"mistral-wide-heads-f16", R"({"head_dim": 10})", "q_proj.weight: shape [64, 40]"},
+    {"mistral-wide-heads-f16", R"({"head_dim": null})", "q_proj.weight: shape [64, 40]"},
+    {"mistral-wide-heads-f16", R"({"rope_parameters": {"rope_theta": 5e5}})", kLeaves},
+
+    {"qwen2-windows-listed-f16", R"({"sliding_window": 4})", kLeaves},
+    {"qwen2-windows-listed-f16", R"({"sliding_window": 6})", kLeaves},
+    {"qwen2-windows-listed-f16", R"({"max_window_layers": 0})", kStays},
+    {"qwen2-windows-listed-f16", R"({"layer_types": null, "max_window_layers": 1})", kLeaves},
+    {"qwen2-windows-listed-f16", R"({"use_sliding_window": false})", "layer_types"},
+    {"qwen2-yarn-f16", R"({"sliding_window": 5, "max_window_layers": 0})", kStays},
+
+    {"qwen2-yarn-f16", R"({"rope_theta": 9000.0})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"factor": 4.5}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"beta_fast": 0.15}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"beta_slow": 0.9}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"truncate": false}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"truncate": true}})", kStays},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"attention_factor": 1.0}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"mscale": 2.0}})", kStays},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"original_max_position_embeddings": 130}})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"original_max_position_embeddings": null}})", kStays},
+    {"qwen2-yarn-f16", R"({"original_max_position_embeddings": 130})", kLeaves},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"factor": null}})", "rope_scaling.factor is missing"},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"type": "linear"}})",
+     "key rope_scaling is \"beta_fast\": not supported with rope type linear"},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"type": "longrope"}})",
+     "key rope_scaling is \"beta_fast\": not supported with rope type longrope"},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"type": "proportional"}})",
+     "rope_scaling.type is \"proportional\": not supported"},
+    {"qwen2-yarn-f16", R"({"rope_scaling": {"long_factor": [1, 1, 1, 1]}})",
+     "key rope_scaling is \"long_factor\": not supported with rope type yarn"},
+    {"qwen2-yarn-f16", R"({"rope_parameters": {"full_attention": {"rope_theta": 1e6}}})",
+     "key rope_parameters.full_attention is an object: not supported"},
+    {"qwen2-yarn-f16", R"({"partial_rotary_factor": 0.5})", "partial_rotary_factor is 0.5"},
+    {"qwen2-yarn-f16", R"({"no_rope_layers": [1, 0]})", "key no_rope_layers is there"},
+    {"qwen3-yarn-attention-factor-bf16", R"({"rope_parameters": {"attention_factor": 1.29}})",
+     kLeaves},
+    {"qwen3-yarn-attention-factor-bf16", R"({"rope_parameters": {"attention_factor": null}})",
+     kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"mscale": 1.1}})", kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"mscale": null}})", kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"mscale_all_dim": 0.8}})", kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"truncate": null}})", kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"beta_fast": 1.5}})", kLeaves},
+    {"llama-yarn-mscale-f16", R"({"rope_parameters": {"beta_slow": 0.4}})", kLeaves},
+    {"llama-dynamic-f16", R"({"rope_parameters": {"factor": 4.5}})", kLeaves},
+    {"llama-dynamic-f16", R"({"rope_parameters": {"factor": 0.5}})", "factor is 0.5"},
+    {"llama-dynamic-f16", R"({"max_position_embeddings": 14})", kLeaves},
+    {"llama-dynamic-f16", R"({"original_max_position_embeddings": 14})", kStays},
+
+    {"smollm3-tied-f16", R"({"no_rope_layers": [1, 1, 1, 1, 1]})", kLeaves},
+    {"smollm3-tied-f16", R"({"no_rope_layers": [1, 1, 0, 1, 1]})", kLeaves},
+    {"smollm3-tied-f16", R"({"no_rope_layers": [1, 1, 1, 0, 1, 1]})", kStays},
+    {"smollm3-tied-f16", R"({"no_rope_layers": null})", kStays},
+    {"smollm3-tied-f16", R"({"no_rope_layer_interval": 3})", kStays},
+    {"smollm3-tied-f16", R"({"no_rope_layers": null, "no_rope_layer_interval": 3})", kLeaves},
+    {"smollm3-tied-f16", R"({"no_rope_layers": [1, 1]})", "expected one for each of 5 layers"},
+    {"smollm3-tied-f16", R"({"no_rope_layers": [1, 1, 1, 2, 1]})", "expected 0 and 1"},
+    {"smollm3-tied-f16", R"({"rope_parameters": null})", kLeaves},  // theta 2e6
+    {"smollm3-windows-bf16", R"({"sliding_window": 4})", kLeaves},
+    {"smollm3-windows-bf16", R"({"sliding_window": 6})", kLeaves},
+    {"smollm3-windows-bf16", R"({"layer_types": null})", kStays},
+    {"smollm3-windows-bf16", R"({"use_sliding_window": false})", "layer_types"},
+    {"smollm3-windows-bf16", R"({"layer_types": null, "use_sliding_window": false})", kLeaves},
+
+    {"phi3-window-bf16", R"({"sliding_window": 6})", kLeaves},
+    {"phi3-window-bf16", R"({"sliding_window": 8})", kLeaves},
+    {"phi3-window-bf16", R"({"sliding_window": null})", kLeaves},
+    {"phi3-window-bf16", R"({"rms_norm_eps": null})", kStays},
+    {"phi3-window-bf16", R"({"num_key_value_heads": null})", kStays},
+    {"phi3-window-bf16", R"({"num_key_value_heads": 1})", "qkv_proj.weight: shape [144, 48]"},
+    {"phi3-partial-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"phi3-partial-f16", R"({"rope_parameters": {"partial_rotary_factor": null}})", kLeaves},
+    {"phi3-partial-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.7}})",
+     "11 of 16 elements"},
+    {"phi3-partial-f16", R"({"rope_parameters": {"rope_type": "linear", "factor": 2}})",
+     "not supported (supported: default, longrope, su, yarn)"},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"long_factor": [1, 1.2, 1.7, 2.5, 3.9, 5.5]}})",
+     kLeaves},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"short_factor": [2, 2, 2, 2, 2, 2]}})", kStays},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"long_factor": [1, 1.2, 1.7, 2.5, 4]}})",
+     "long_factor has 5 values, expected 6"},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"long_factor": null}})", "long_factor is missing"},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"long_factor": [1, 1.2, 1.7, 2.5, 4, 0]}})",
+     "long_factor has 0, expected more than 0"},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"type": "yarn"}})", kStays},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"type": "longrope"}})", kStays},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"attention_factor": 1.0}})", kLeaves},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"factor": 3.5}})", kLeaves},
+    {"phi3-longrope-f16", R"({"rope_scaling": {"short_mscale": 1.1}})",
+     "key rope_scaling is \"short_mscale\": not supported"},
+    {"phi3-longrope-f16", R"({"original_max_position_embeddings": 20})", kLeaves},
+    {"phi3-longrope-f16", R"({"original_max_position_embeddings": null})", kLeaves},  // 4096
+    {"phi3-longrope-f16", R"({"partial_rotary_factor": 1.0})", "has 6 values, expected 8"},
+    {"phi3-longrope-f16", R"({"original_max_position_embeddings": 1})", "expected more than 1"},
+    // As the published files of Phi-4-mini and SmolLM3 have them.
+    {"phi3-longrope-f16", R"({"sliding_window": 262144, "attention_bias": false, "mlp_bias": false,
+                              "lm_head_bias": false, "full_attn_mod": 1, "interpolate_factor": 1,
+                              "auto_map": {"AutoConfig": "configuration_phi3.Phi3Config"}})",
+     kStays},
+    {"phi3-longrope-f16", R"({"full_attn_mod": 2})", "full_attn_mod is 2"},
+    {"phi3-longrope-f16", R"({"interpolate_factor": 2})", "interpolate_factor is 2"},
+    {"phi3-longrope-f16", R"({"lm_head_bias": true})", "lm_head_bias is true"},
+    {"smollm3-tied-f16", R"({"max_window_layers": 28, "pretraining_tp": 2,
+                             "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}})",
+     kStays},
+};
+
+INSTANTIATE_TEST_SUITE_P(Table, ConfigChange, testing::ValuesIn(kChanges));
+
+// longrope has one list of divisors for texts up to the original context and one for longer ones.
+// A session takes the list of its own length.
+TEST(LongRope, ChoosesByTheLengthOfTheSession) {
+  const FixtureModel fixture = fixture_model("models/phi3-longrope-f16");
+  const auto expected =
+      nlohmann::json::parse(read_file(std::filesystem::path(fixture.path) / "expected_short.json"));
+  const auto ids = expected.at("ids").get<std::vector<TokenId>>();
+  std::vector<double> reference;
+  for (const auto& row : expected.at("logits")) {
+    for (const double logit : row) reference.push_back(logit);
+  }
+  const auto backend = make_cpu_backend();
+  const Model model = load_model(fixture.path, *backend);
+  const auto error_with = [&](int64_t max_seq_len) {
+    Session session(model, *backend, {.max_seq_len = max_seq_len, .kv_dtype = DType::F32});
+    return max_difference(session.eval_all(ids), reference) / rms(reference);
+  };
+  EXPECT_LE(error_with(13), 1e-4);
+  EXPECT_GT(error_with(14), 1e-3);
+}
+
+}  // namespace
+}  // namespace minfer::test
