@@ -25,7 +25,7 @@ TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
       SCOPED_TRACE(cat(n, " by ", int(kind)));
       std::vector<HostTensor> inputs, outputs(static_cast<size_t>(n_ranks));
       for (int rank = 0; rank < n_ranks; ++rank) inputs.push_back(random_normal(random(), {1, n}));
-      const bool has = n % 4 == 0 || kind == AllReduceKind::OneShot;
+      const bool has = kind == AllReduceKind::OneShot ? n <= 131072 : n % 4 == 0;
       group.run([&](int rank) {
         const Backend& own = group.backend(rank);
         const DeviceTensor x = group.backend(rank).upload(inputs[size_t(rank)]);
@@ -143,31 +143,6 @@ TEST(CudaRanksText, RepeatsAndIsNearThatOfOneCard) {
   const std::vector<double> reference(of_one.begin(), of_one.end());
   // A logit is rounded once a layer on either side; 8 layers of 2^-9, and as much again for sums.
   EXPECT_LE(relative_error(all_logits(model, *two, all, {.max_seq_len = 256}), reference), 0.03);
-}
-
-// Long prompts through int8 codes of both operands. Each rank quantizes its slice of the inputs of
-// wo and w_down, row by row: the error is that of int8 on one card, about.
-TEST(CudaRanksText, Int8ActivationsAreNearThoseOfOneCard) {
-  MINFER_NEEDS_TWO_CARDS();
-  const auto path = (fixtures_dir() / "../../models/demo").string();
-  std::vector<TokenId> ids;
-  for (TokenId i = 0; i < 200; ++i) ids.push_back(3 + i * 37 % 4000);
-  const auto logits_on = [&](std::unique_ptr<Backend> backend) {
-    const Model model = load_model(path, *backend);
-    return all_logits(model, *backend, ids, {.max_seq_len = 256});
-  };
-  const auto one = [&](Activations activations) {
-    return logits_on(make_cuda_backend({.compute_dtype = DType::BF16, .activations = activations}));
-  };
-  const std::vector<float> exact = one(Activations::Float);
-  const std::vector<double> reference(exact.begin(), exact.end());
-  const double of_one = relative_error(one(Activations::Int8), reference);
-  const double of_two =
-      relative_error(logits_on(card_ranks(2, DType::BF16, Activations::Int8)), reference);
-  RecordProperty("of_one", cat(of_one));
-  RecordProperty("of_two", cat(of_two));
-  EXPECT_GT(of_one, 0);
-  EXPECT_LE(of_two, 1.5 * of_one);
 }
 
 // 50 short generations, or 1000 with MINFER_LONG_TESTS: prompts that go through every all-reduce,
