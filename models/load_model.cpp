@@ -98,9 +98,11 @@ size_t require_memory(const RankLoads& loads, Backend& backend, const SessionMem
   return n_slots;
 }
 
-void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part) {
+// x: the elements of the entry from `first` on.
+void require_finite(const TensorEntry& entry, const Tensor& x, std::string_view part,
+                    int64_t first = 0) {
   const int64_t index = first_non_finite(x);
-  MINFER_REQUIRE(Input, index < 0, "tensor ", shortened(entry.name), ": ", part, " ", index,
+  MINFER_REQUIRE(Input, index < 0, "tensor ", shortened(entry.name), ": ", part, " ", first + index,
                  " is not a finite number");
 }
 
@@ -112,10 +114,7 @@ struct Weight {
   // `rows`: of the outermost dim, one range after the other; none: all.
   void read_finite(const TensorSource& source, const TensorEntry& entry,
                    const std::optional<std::vector<ShardRange>>& rows = {}) {
-    if (rows) {
-      read_rows(source, entry, *rows);
-      return require_finite(entry, tensor, "element");
-    }
+    if (rows) return read_rows(source, entry, *rows);
     if (!entry.quant) {
       source.read_into(tensor, entry);
       return require_finite(entry, tensor, "element");
@@ -137,6 +136,8 @@ struct Weight {
     for (const ShardRange& range : rows) {
       const HostTensor part = source.read_rows(entry, range.begin, range.n);
       const Tensor to = tensor.view().rows(at, range.n);
+      const int64_t row_elements = entry.shape.n_elements() / entry.shape[0];
+      require_finite(entry, part, "element", range.begin * row_elements);
       std::memcpy(to.data, part.view().data, static_cast<size_t>(to.n_bytes()));
       at += range.n;
     }

@@ -174,7 +174,7 @@ class PerplexityRun {
     const double started = now_seconds();
     const std::vector<Perplexity> results = evaluate_perplexity(
         report_.plan.windows, sessions, reference_ ? reference_->session.get() : nullptr,
-        {.n_threads = thread_count(options_.device),
+        {.n_threads = threads_of_process(options_.device),
          .progress = [&](int64_t done, int64_t total, double perplexity) {
            progress.update(done, total, fmt::format("{:.4f}", perplexity));
          }});

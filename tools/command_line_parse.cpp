@@ -87,7 +87,7 @@ void CommandLine::set(const CommandNode::Option& option, const std::string& what
 
 std::string CommandLine::settings() const {
   std::string text = command_;
-  for (const auto& [name, value] : given_) text += cat(' ', name, ' ', shortened(value, 1000));
+  for (const auto& [name, value] : given_) text += cat(' ', name, ' ', value);
   return text;
 }
 

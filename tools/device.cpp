@@ -76,6 +76,11 @@ int thread_count(const DeviceOptions& options) {
   return usable_cores();
 }
 
+int threads_of_process(const DeviceOptions& options) {
+  const int n_processes = mpi_process() == nullptr ? 1 : mpi_process()->n_ranks_of_host();
+  return std::max(1, thread_count(options) / n_processes);
+}
+
 bool on_card(const DeviceOptions& options) {
   if (options.device.empty()) return n_cuda_devices() > 0;
   return options.device == "cuda" || options.device.starts_with("cuda:");
@@ -134,10 +139,10 @@ std::unique_ptr<Backend> make_rank_backend(const DeviceOptions& options, DType f
 // One of the ranks that are processes. On cards they are joined by NCCL.
 std::unique_ptr<Backend> make_backend_of_process(const DeviceOptions& options, DType float_type) {
   MpiProcess& process = *mpi_process();
+  require_same_on_all_ranks("the device", on_card(options) ? "cuda" : "cpu");
   const int n_ranks = rank_count(options);
-  const int n_threads = std::max(1, thread_count(options) / process.n_ranks_of_host());
   std::unique_ptr<Backend> backend =
-      make_rank_backend(options, float_type, process.rank_of_host(), n_threads);
+      make_rank_backend(options, float_type, process.rank_of_host(), threads_of_process(options));
   backend->cancel_by(&interrupt_flag());
   if (n_ranks == 1) return backend;
   if (on_card(options)) {

@@ -22,7 +22,8 @@ void add_device_options(CommandNode& command, DeviceOptions& options);
 // --kv-type, and what its value names; Usage where a card has no such cache.
 void add_kv_type_option(CommandNode& command, std::string& kv_type);
 DType kv_dtype_by_name(const std::string& kv_type, const DeviceOptions& device);
-int thread_count(const DeviceOptions& options);  // with 0 resolved
+int thread_count(const DeviceOptions& options);  // with 0 resolved: of all ranks of this host
+int threads_of_process(const DeviceOptions& options);
 bool on_card(const DeviceOptions& options);  // whether a CUDA backend is asked for, or the default
 // The card of a rank: "cuda:3,1" names one for each, "cuda:3" the first of neighbours.
 int card_index(const DeviceOptions& options, int rank = 0);

@@ -25,8 +25,11 @@ using Clock = std::chrono::steady_clock;
 
 constexpr milliseconds kBeatPeriod{250};
 constexpr milliseconds kSilence{3000};
-// A rank that is alive and yet does not come to the same exchange: a bug, or a file that hangs.
+// A rank that is alive and yet does not come to the same sum: a bug, or a card that hangs.
 constexpr milliseconds kDeadline{120'000};
+// What waits for a file, or for somebody who types, takes as long as it takes: heartbeats say that
+// the other ranks are there.
+constexpr milliseconds kNoDeadline = milliseconds::max();
 // mpirun takes 2 s more to end all processes of a run that has not begun.
 constexpr milliseconds kStartAndEnd{2500};
 // MPI counts elements of a message as int; shorter messages also leave heartbeats room.
@@ -118,7 +121,7 @@ class OpenMpiProcess final : public MpiProcess {
     void send(int to, Tag tag, std::span<const std::byte> bytes);
     void receive(int from, Tag tag, std::span<std::byte> bytes);
     // Until all has been sent and received, with as many bytes as expected.
-    void wait();
+    void wait(milliseconds deadline = kDeadline);
 
    private:
     OpenMpiProcess& process_;
@@ -147,7 +150,7 @@ class OpenMpiProcess final : public MpiProcess {
   }
   // Calls is_over() with the mutex held until it returns true. waits_for: the rank to name, or -1.
   template <typename IsOver>
-  void poll(int waits_for, IsOver is_over);
+  void poll(int waits_for, milliseconds deadline, IsOver is_over);
   // One of MPI's own collective operations, which start(request) begins.
   template <typename Start>
   void collective(Start start);
@@ -245,7 +248,7 @@ void OpenMpiProcess::stop_thread() {
 }
 
 template <typename IsOver>
-void OpenMpiProcess::poll(int waits_for, IsOver is_over) try {
+void OpenMpiProcess::poll(int waits_for, milliseconds deadline, IsOver is_over) try {
   // Ranks run in step: most waits are short. Where there are more ranks than cores, a rank that
   // waits must let the others run.
   constexpr int kSpins = 1000;
@@ -257,9 +260,9 @@ void OpenMpiProcess::poll(int waits_for, IsOver is_over) try {
       beat();
       const milliseconds now = time_.now();
       if (!began) began = now;
-      MINFER_REQUIRE(Peer, now - *began < kDeadline,
+      MINFER_REQUIRE(Peer, now - *began < deadline,
                      waits_for < 0 ? std::string("a rank") : name_of(waits_for),
-                     " has not answered for ", kDeadline.count() / 1000, " s");
+                     " has not answered for ", deadline.count() / 1000, " s");
     }
     if (options_.cancelled != nullptr && options_.cancelled->load()) throw Cancelled();
     if (i < kSpins) {
@@ -296,9 +299,9 @@ void OpenMpiProcess::Transfers::receive(int from, Tag tag, std::span<std::byte> 
   }
 }
 
-void OpenMpiProcess::Transfers::wait() {
+void OpenMpiProcess::Transfers::wait(milliseconds deadline) {
   std::vector<MPI_Status> statuses(requests_.size());
-  process_.poll(waits_for_, [&] {
+  process_.poll(waits_for_, deadline, [&] {
     int are_over = 0;
     const int code = MPI_Testall(static_cast<int>(requests_.size()), requests_.data(), &are_over,
                                  statuses.data());
@@ -396,12 +399,12 @@ std::string OpenMpiProcess::from_rank_0(std::string bytes) {
   } else {
     size.receive(0, kFromRank0Size, std::as_writable_bytes(std::span(&n, 1)));
   }
-  size.wait();
+  size.wait(kNoDeadline);
   if (rank_ != 0) {
     bytes.resize(n);
     content.receive(0, kFromRank0, std::as_writable_bytes(std::span(bytes)));
   }
-  content.wait();
+  content.wait(kNoDeadline);
   return bytes;
 }
 
@@ -412,7 +415,7 @@ void OpenMpiProcess::collective(Start start) {
     const std::lock_guard lock(mutex_);
     require_success(start(&request));
   }
-  poll(-1, [&] {
+  poll(-1, kNoDeadline, [&] {
     int is_over = 0;
     require_success(MPI_Test(&request, &is_over, MPI_STATUS_IGNORE));
     return is_over != 0;

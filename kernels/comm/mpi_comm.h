@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <functional>
@@ -44,8 +45,14 @@ class MpiProcess {
   // message. Called by all ranks.
   void require_same(const std::string& what, const std::string& text) {
     const std::string of_first = from_rank_0(text);
-    MINFER_REQUIRE(Peer, text == of_first, what, " is ", shortened(text, 300), ", on rank 0 ",
-                   shortened(of_first, 300));
+    if (text == of_first) return;
+    // From a little before the first byte that differs.
+    const auto differs = std::ranges::mismatch(text, of_first).in1 - text.begin();
+    const auto begin = static_cast<size_t>(std::max<std::ptrdiff_t>(differs - 100, 0));
+    const auto shown = [&](const std::string& x) {
+      return cat(begin > 0 ? "..." : "", shortened(x.substr(begin), 300));
+    };
+    throw Error(ErrorKind::Peer, cat(what, " is ", shown(text), ", on rank 0 ", shown(of_first)));
   }
 
   // Waits until all ranks call it and leaves MPI. Nothing may be called afterwards.

@@ -388,19 +388,36 @@ void CudaBackend::matmuls(Tensor x, std::span<const Matmul> calls) {
   }
 }
 
+namespace {
+
+// Whether both are different cards whose atomic operations reach each other's memory.
+bool counts_natively(int card, int other) {
+  int is_native = 0, is_native_back = 0;
+  if (card == other) return false;
+  MINFER_CUDA_CHECK(
+      cudaDeviceGetP2PAttribute(&is_native, cudaDevP2PAttrNativeAtomicSupported, card, other));
+  MINFER_CUDA_CHECK(
+      cudaDeviceGetP2PAttribute(&is_native_back, cudaDevP2PAttrNativeAtomicSupported, other, card));
+  return is_native != 0 && is_native_back != 0;
+}
+
+}  // namespace
+
 // ---- whole steps -------------------------------------------------------------------------------
 
 std::vector<std::unique_ptr<CapturedStep>> CudaBackend::persistent_steps(
     std::span<const DecodeModel> models) {
   std::vector<std::unique_ptr<PersistentStep>> of_ranks;
+  CardChange change;
   for (int rank = 0; rank < std::ssize(models); ++rank) {
     auto& backend = rank == 0 ? *this : dynamic_cast<CudaBackend&>(ranks()->backend(rank));
-    MINFER_CUDA_CHECK(cudaSetDevice(backend.card()));
+    // Each kernel takes all SMs of a card, and counts in the memory of the others.
+    if (rank > 0 && !counts_natively(card(), backend.card())) return {};
+    change.to(backend.card());
     auto step = PersistentStep::make(backend.stream(), type_, models[size_t(rank)]);
-    if (step) of_ranks.push_back(std::move(step));
+    if (!step) return {};
+    of_ranks.push_back(std::move(step));
   }
-  MINFER_CUDA_CHECK(cudaSetDevice(card()));
-  if (of_ranks.size() < models.size()) return {};
   if (models.size() > 1) PersistentStep::connect(of_ranks);
   return {std::make_move_iterator(of_ranks.begin()), std::make_move_iterator(of_ranks.end())};
 }

@@ -71,6 +71,10 @@ Stream make_stream() {
   return Stream(stream);
 }
 
+CardChange::CardChange() { MINFER_CUDA_CHECK(cudaGetDevice(&before_)); }
+
+void CardChange::to(int card) { MINFER_CUDA_CHECK(cudaSetDevice(card)); }
+
 Event make_event() {
   cudaEvent_t event = nullptr;
   MINFER_CUDA_CHECK(cudaEventCreate(&event));

@@ -32,6 +32,20 @@ cudaError_t kernel_image_status();
 // cards also run there, from PTX without what only sm_90a has.
 bool runs_hopper_code(const void* kernel);
 
+// Makes other cards the current one of this thread for a while, and that of before again at the
+// end.
+class CardChange {
+ public:
+  CardChange();
+  ~CardChange() { cudaSetDevice(before_); }
+  CardChange(const CardChange&) = delete;
+  CardChange& operator=(const CardChange&) = delete;
+  void to(int card);
+
+ private:
+  int before_ = 0;
+};
+
 // Allocates memory of the current card, not initialized, 256-byte aligned. Throws Memory, with the
 // number of bytes, if there is not enough.
 DeviceTensor allocate_device(DType dtype, const Shape& shape);

@@ -55,7 +55,10 @@ void set_config(Metadata& metadata, const ModelSpec& spec) {
   set("rope.dimension_count", rope.rotary_dim);
   metadata.set(prefix + "attention.layer_norm_rms_epsilon", double{layer.norm_eps});
   metadata.set(prefix + "rope.freq_base", rope.theta);
-  if (layer.window > 0) set("attention.sliding_window", layer.window);
+  // 0 where there is none: llama.cpp wants the key of such architectures.
+  if (family_of(spec).gguf_window == GgufWindow::AllLayers) {
+    set("attention.sliding_window", layer.window);
+  }
   set_rope_scaling(metadata, prefix + "rope.scaling.", rope);
 }
 

@@ -77,6 +77,7 @@ class CardLinks final : public RankLinks {
     for (int rank = 0; rank < n_ranks(); ++rank) {
       select(rank);
       MINFER_CUDA_CHECK(cudaStreamSynchronize(cards_[size_t(rank)]->stream()));
+      communicators_[size_t(rank)]->synchronize_copies();
     }
     for (int rank = 0; rank < n_ranks(); ++rank) {
       select(rank);
@@ -125,7 +126,7 @@ class CardLinks final : public RankLinks {
     bool all_reduce_made(const MadeSum& sum) override {
       const Shape& shape = sum.residual.shape;
       if (!has_copies_of(shape[0])) return false;
-      reserve(shape[0], shape[1]);
+      reserve(shape[0], shape[1]);  // most often done before
       Card& other = *links_.communicators_[size_t(1 - rank())];
       copies_.sum(sum, rank(), other.copies_, [&] { meet(nullptr); });
       return true;
@@ -134,7 +135,10 @@ class CardLinks final : public RankLinks {
       return has_copies_of(n_rows) ? PeerCopies::workspace_bytes(n_rows * n) : 0;
     }
     void reserve(int64_t n_rows, int64_t n) override {
-      if (has_copies_of(n_rows)) copies_.reserve(n_rows * n);
+      if (!has_copies_of(n_rows) || copies_.has_room(n_rows * n)) return;
+      copies_.synchronize();
+      meet(nullptr);  // the other rank no longer copies what is freed now
+      copies_.reserve(n_rows * n);
     }
 
     bool all_reduce_by(AllReduceKind kind, Tensor x, Tensor residual) override {
@@ -183,7 +187,11 @@ class CardLinks final : public RankLinks {
                      kPeerDeadlineSeconds, " s");
     }
 
-    void reset() { n_meetings_ = 0; }
+    void synchronize_copies() { copies_.synchronize(); }
+    void reset() {
+      n_meetings_ = 0;
+      copies_.reset();
+    }
 
    private:
     // With more ranks, to copy whole parts would move more than the kernels do.

@@ -16,13 +16,14 @@ PeerCopies::PeerCopies(int card, cudaStream_t stream)
 }
 
 void PeerCopies::reserve(int64_t n_elements) {
-  if (inbox_ && inbox_.view().n_elements() >= n_elements) return;
+  DeviceTensor* const all[] = {&parts_[0].rows, &parts_[1].rows, &inbox_};
+  for (DeviceTensor* memory : all) *memory = {};
+  for (DeviceTensor* memory : all) *memory = allocate_device(DType::F16, {n_elements});
+}
+
+void PeerCopies::synchronize() {
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(copies_.get()));
-  for (DeviceTensor* memory : {&parts_[0].rows, &parts_[1].rows, &inbox_}) {
-    *memory = {};
-    *memory = allocate_device(DType::F16, {n_elements});
-  }
 }
 
 void PeerCopies::sum(const MadeSum& sum, int rank, const PeerCopies& peer,
@@ -40,16 +41,21 @@ void PeerCopies::sum(const MadeSum& sum, int rank, const PeerCopies& peer,
   const auto rows_of = [&](const DeviceTensor& memory, const Half& half) {
     return Tensor{memory.view().data, sum.normed.dtype, {n_rows, n}}.rows(half.begin, half.n_rows);
   };
+  // The other rank has copied what the sum before the last one left here.
+  for (const Event& event : other.arrived) {
+    MINFER_CUDA_CHECK(cudaStreamWaitEvent(stream_, event.get()));
+  }
   for (size_t h = 0; h < 2; ++h) {
-    // The other rank has copied what the sum before the last one left here.
-    MINFER_CUDA_CHECK(cudaStreamWaitEvent(stream_, other.arrived[h].get()));
     sum.make(rows_of(own.rows, halves[h]), halves[h].begin);
     MINFER_CUDA_CHECK(cudaEventRecord(own.made[h].get(), stream_));
   }
   meet();  // the other rank has recorded its events
+  // What the sum before left in the inbox has been added.
+  for (const Event& event : added_) {
+    MINFER_CUDA_CHECK(cudaStreamWaitEvent(copies_.get(), event.get()));
+  }
   for (size_t h = 0; h < 2; ++h) {
     const Tensor to = rows_of(inbox_, halves[h]), from = rows_of(other.rows, halves[h]);
-    MINFER_CUDA_CHECK(cudaStreamWaitEvent(copies_.get(), added_[h].get()));
     MINFER_CUDA_CHECK(cudaStreamWaitEvent(copies_.get(), other.made[h].get()));
     MINFER_CUDA_CHECK(cudaMemcpyPeerAsync(to.data, card_, from.data, peer.card_,
                                           size_t(from.n_bytes()), copies_.get()));

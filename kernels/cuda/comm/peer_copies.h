@@ -20,15 +20,21 @@ class PeerCopies {
   // Of a rank whose work is done on `stream`; its card is the current one.
   PeerCopies(int card, cudaStream_t stream);
 
-  // Fewer rows are not worth a second GEMM: measured, docs/parallelism.md.
+  // Fewer rows take the kernels. Not measured: it is where they take about as long.
   static constexpr int64_t kLeastRows = 1024;
 
   // Memory for parts of so many elements of two bytes each.
   static int64_t workspace_bytes(int64_t n_elements) { return 3 * 2 * n_elements; }
+  bool has_room(int64_t n_elements) const {
+    return inbox_ && inbox_.view().n_elements() >= n_elements;
+  }
+  // Both ranks have synchronized.
   void reserve(int64_t n_elements);
+  void synchronize();
+  // Forgets a sum that one rank has begun alone. Both ranks have synchronized.
+  void reset() { n_sums_ = 0; }
 
-  // Ranks 0 and 1 call it with each other's. `meet` waits for the thread of the other rank; each
-  // rank reserves in front of its call.
+  // Ranks 0 and 1 call it with each other's. `meet` waits for the thread of the other rank.
   void sum(const MadeSum& sum, int rank, const PeerCopies& peer, const std::function<void()>& meet);
 
  private:

@@ -40,12 +40,12 @@ class CapturedPlan::Run final : public DecodeRun {
 
 template <typename F>
 void CapturedPlan::for_each_step(F f) {
-  if (steps_.size() == 1) return f(*steps_.front());
+  if (steps_.size() == 1) return f(first());
+  CardChange change;
   for (const auto& step : steps_) {
-    MINFER_CUDA_CHECK(cudaSetDevice(step->card()));
+    change.to(step->card());
     f(*step);
   }
-  MINFER_CUDA_CHECK(cudaSetDevice(first().card()));
 }
 
 std::span<const float> CapturedPlan::step(const DecodeRow& row) {
@@ -93,13 +93,12 @@ void CapturedPlan::synchronize() {
 
 void CapturedPlan::throw_if_failed() {
   int failed = -1;
-  for (const auto& step : steps_) failed = std::max(failed, step->take_failed_peer());
+  for (const auto& step : steps_) failed = std::max(failed, step->failed_rank());
   if (failed < 0) return;
-  for_each_step([](CapturedStep& step) {
-    step.synchronize();
-    step.take_failed_peer();
-    step.restart_epochs();
-  });
+  // The flags are cleared when nothing runs any more: until then they end the waits of steps that
+  // were launched ahead.
+  for_each_step([](CapturedStep& step) { step.synchronize(); });
+  for (const auto& step : steps_) step->start_anew();
   throw Error(ErrorKind::Peer, cat("rank ", failed, " (cuda:", steps_[size_t(failed)]->card(),
                                    ") has not answered for ", kPeerDeadlineSeconds, " s"));
 }

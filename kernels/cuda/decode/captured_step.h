@@ -1,7 +1,5 @@
 #pragma once
 
-#include <utility>
-
 #include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/sampling/choose_token.h"
@@ -38,10 +36,13 @@ class CapturedStep {
   virtual void clear_epochs() {}
   // Waits for all steps.
   void synchronize() { MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
-  // The rank for which a step has waited in vain, or -1. The flag is cleared.
-  int take_failed_peer() { return std::exchange(*failed_peer(), 0) - 1; }
-  // Makes epochs begin at 1 with the next step.
-  void restart_epochs() { epoch_ = 1; }
+  // The rank for which a step has waited in vain, or -1.
+  int failed_rank() const { return *static_cast<volatile int*>(failed_peer()) - 1; }
+  // After a failure; no step is in flight. Epochs begin at 1 with the next step.
+  void start_anew() {
+    *failed_peer() = 0;
+    epoch_ = 1;
+  }
 
   // Logits [vocab_size] of the last step, which has ended.
   std::span<const float> host_logits() const { return {host_logits_.data(), host_logits_.size()}; }
@@ -49,7 +50,7 @@ class CapturedStep {
   TokenId await_choice(int64_t pos);
 
  protected:
-  // A step uses `epochs_per_step` epochs, possibly none: epoch_after(). `card`: the current one.
+  // A step of the current card. It uses `epochs_per_step` epochs, possibly none: epoch_after().
   CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32_t epochs_per_step);
 
   cudaStream_t stream() const { return stream_; }

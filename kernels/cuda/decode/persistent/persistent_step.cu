@@ -259,12 +259,15 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
   MINFER_CHECK(n_ranks <= kStepMostRanks, "a step of ", n_ranks, " ranks");
   StepPeers peers{};
   peers.n_ranks = n_ranks;
+  CardChange change;
   for (int rank = 0; rank < n_ranks; ++rank) {
     PersistentStep& step = *ranks[size_t(rank)];
-    MINFER_CHECK(step.params_.dim == ranks[0]->params_.dim &&
-                     step.params_.n_layers == ranks[0]->params_.n_layers,
-                 "ranks of different models");
-    MINFER_CUDA_CHECK(cudaSetDevice(step.card()));
+    const StepParams &own = step.params_, &first = ranks[0]->params_;
+    // Blocks of a rank are counted by the others.
+    MINFER_CHECK(own.dim == first.dim && own.n_layers == first.n_layers &&
+                     own.gemvs[kHead].slice.n_blocks == first.gemvs[kHead].slice.n_blocks,
+                 "ranks of different models or cards");
+    change.to(step.card());
     step.allocate_mailboxes(n_ranks);
     peers.mailboxes[rank] = static_cast<uint4*>(step.mailboxes_.view().data);
     peers.arrivals[rank] = static_cast<uint32_t*>(step.arrivals_.view().data);
@@ -278,7 +281,6 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
     peers.failed = own.failed;
     own = peers;
   }
-  MINFER_CUDA_CHECK(cudaSetDevice(ranks[0]->card()));
 }
 
 PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,

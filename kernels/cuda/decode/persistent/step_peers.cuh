@@ -11,8 +11,9 @@
 // that all have the same bits. Each rank has all rows of the residual stream; no rank waits for
 // another anywhere else, but at the end.
 //
-// No word is overwritten early: a rank sends a word of the next layer only when it has all sums of
-// the later phase of this layer, which the others have sent after they read theirs of this one.
+// No word is overwritten early: between two sums of the same matrix a rank needs all sums of the
+// other one, which the others have sent after they read their words of the first; and no step ends
+// before all ranks have.
 namespace minfer::cuda {
 
 // The sum over all ranks of a row; all lanes of a warp call it for rows that follow one another,
