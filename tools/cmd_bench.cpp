@@ -247,6 +247,7 @@ Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Con
         make_backend(options.device, name.ends_with(":bf16") ? DType::BF16 : DType::F16);
     const int64_t n_context = needed_context(options);
     const OpenedModel planned = open_synthetic(name, loaded.backend->n_ranks(), n_context);
+    meet_processes();  // each looks for memory before another takes any
     loaded.model = make_synthetic_model(name, *loaded.backend, /*seed=*/1, n_context,
                                         memory_of_session(planned));
     loaded.model.bytes_per_token = sum_of_processes(loaded.model.bytes_per_token);

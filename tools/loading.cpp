@@ -24,6 +24,7 @@ std::unique_ptr<Backend> make_backend_for(const DeviceOptions& options, OpenedMo
 Model load_with_progress(OpenedModel opened, Backend& backend, const SessionMemory& session,
                          bool quiet) {
   if (mpi_process() != nullptr) require_same_on_all_ranks("the model", identity_of(opened));
+  meet_processes();  // each looks for memory before another takes any
   Progress progress("loading", quiet);
   Model model = load_weights(std::move(opened), backend,
                              {.progress = progress.callback(), .session = session});

@@ -55,6 +55,8 @@ void require_same_on_all_ranks(const std::string& what, const std::string& text)
   if (process) process->require_same(what, text);
 }
 
+void meet_processes() { sum_of_processes(0); }
+
 int64_t sum_of_processes(int64_t n) { return process ? process->sum(n) : n; }
 
 std::optional<std::string> prefix_of_error() {
@@ -63,7 +65,7 @@ std::optional<std::string> prefix_of_error() {
   // An error of all ranks, as that of a file that is not there, is rank 0's to tell; one of several
   // is told by the first of them. Its end ends this process by a signal, which takes longer before
   // they have joined.
-  const auto wait = std::chrono::milliseconds((process ? 200 : 1500) + std::min(20 * rank, 200));
+  const auto wait = std::chrono::milliseconds((process ? 200 : 1500) + std::min(50 * rank, 1500));
   for (const auto end = std::chrono::steady_clock::now() + wait;
        std::chrono::steady_clock::now() < end;) {
     if (interrupt_flag().load()) return std::nullopt;

@@ -24,6 +24,8 @@ bool is_first_process();    // rank 0, or a process that has joined no others
 std::string from_first_process(const std::function<std::string()>& make);
 // Throws Peer if `text` differs between ranks. `what` names it: "the model".
 void require_same_on_all_ranks(const std::string& what, const std::string& text);
+// Returns when all ranks have called it.
+void meet_processes();
 // The sum over the processes.
 int64_t sum_of_processes(int64_t n);
 
