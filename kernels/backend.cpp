@@ -94,9 +94,7 @@ void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear, cons
   } else {
     const Tensor part = rank_scratch(activation_dtype(), x.shape);
     matmul(part, input, linear.weight);
-    const bool is_plain =
-        next != nullptr && next->kind == NormKind::Rms && !next->activation && !linear.bias;
-    if (is_plain &&
+    if (is_sum_and_rms_norm(linear, next) &&
         communicator_->all_reduce_add_norm(x, part, next->out, next->weight, next->eps)) {
       return;
     }

@@ -368,6 +368,12 @@ class Backend {
   // Allocates it, so that no pass has to.
   void reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits);
 
+ protected:
+  // Whether add_to_residual may sum and norm in one pass: an RMSNorm of nothing but the sum.
+  static bool is_sum_and_rms_norm(const Linear& linear, const NormArgs* next) {
+    return next != nullptr && next->kind == NormKind::Rms && !next->activation && !linear.bias;
+  }
+
  private:
   Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
 

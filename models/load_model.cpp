@@ -127,17 +127,23 @@ struct Weight {
  private:
   void read_rows(const TensorSource& source, const TensorEntry& entry,
                  std::span<const ShardRange> rows) {
+    const int64_t row_elements = entry.shape.n_elements() / entry.shape[0];
+    const auto read = [&](const ShardRange& range) {
+      HostTensor part = source.read_rows(entry, range.begin, range.n);
+      require_finite(entry, part, "element", range.begin * row_elements);
+      return part;
+    };
+    if (rows.size() == 1) {  // most often, and without another copy
+      tensor = read(rows.front());
+      return;
+    }
     Shape shape = entry.shape;
-    int64_t n = 0;
-    for (const ShardRange& range : rows) n += range.n;
-    shape.dims[0] = n;
+    shape.dims[0] = length_of(rows);
     tensor.reset(entry.dtype, shape);
     int64_t at = 0;
     for (const ShardRange& range : rows) {
-      const HostTensor part = source.read_rows(entry, range.begin, range.n);
+      const HostTensor part = read(range);
       const Tensor to = tensor.view().rows(at, range.n);
-      const int64_t row_elements = entry.shape.n_elements() / entry.shape[0];
-      require_finite(entry, part, "element", range.begin * row_elements);
       std::memcpy(to.data, part.view().data, static_cast<size_t>(to.n_bytes()));
       at += range.n;
     }
@@ -157,9 +163,7 @@ View cut_to_rank(const View& rows, const RankLoad& load, const WeightPart& part,
 int64_t rows_of_rank(const RankLoad& load, const WeightPart& part) {
   const auto ranges = load.slice(part);
   if (!ranges) return part.n_rows;
-  int64_t n = 0;
-  for (const ShardRange& range : *ranges) n += range.n;
-  return n;
+  return length_of(*ranges);
 }
 
 // Of a quantized checkpoint: rows in their final order, as Hugging Face's are.

@@ -4,13 +4,14 @@
 #include <vector>
 
 namespace minfer {
-namespace {
 
 int64_t length_of(std::span<const ShardRange> ranges) {
   int64_t n = 0;
   for (const ShardRange& range : ranges) n += range.n;
   return n;
 }
+
+namespace {
 
 void copy_rows(Tensor to, const Tensor& x, std::span<const ShardRange> ranges) {
   if (!x) return;

@@ -159,8 +159,7 @@ std::unique_ptr<Backend> make_backend_of_process(const DeviceOptions& options, D
 std::unique_ptr<Backend> make_backend(const DeviceOptions& options, DType float_type) {
   const int n_ranks = rank_count(options);
   // On the slices of a rank, int8 activations have not been tested on a card.
-  MINFER_REQUIRE(Usage,
-                 rank_count(options) == 1 || !on_card(options) || options.activations == "float",
+  MINFER_REQUIRE(Usage, n_ranks == 1 || !on_card(options) || options.activations == "float",
                  "--activations ", options.activations, " and several cards: float activations");
   if (mpi_process() != nullptr) return make_backend_of_process(options, float_type);
   std::vector<std::unique_ptr<Backend>> backends;

@@ -359,10 +359,8 @@ void CudaBackend::ffn_hidden(const FfnArgs& a) {
 void CudaBackend::add_to_residual(Tensor x, Tensor input, const Linear& linear,
                                   const NormArgs* next) {
   const Matrix* const matrix = &linear.weight;
-  const bool is_plain = !linear.bias && next != nullptr && next->kind == NormKind::Rms &&
-                        !next->activation && x.shape[0] > kMaxGemvTokens &&
-                        !are_of_codes({&matrix, 1});
-  if (communicator() != nullptr && is_plain) {
+  const bool is_float_gemm = x.shape[0] > kMaxGemvTokens && !are_of_codes({&matrix, 1});
+  if (communicator() != nullptr && is_float_gemm && is_sum_and_rms_norm(linear, next)) {
     std::vector<Tensor> weights;  // made once for all rows
     const auto make = [&](Tensor part, int64_t first_row) {
       if (weights.empty()) weights = float_weights({&matrix, 1});

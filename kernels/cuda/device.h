@@ -66,7 +66,7 @@ using GraphExec = Owned<cudaGraphExec_t, cudaGraphExecDestroy>;
 
 Stream make_stream();
 Event make_event();
-Event make_event_without_time();  // costs less, where nobody asks for the time
+Event make_event_without_time();  // only orders work, and costs less
 
 // Captures what `work` launches on the stream as a graph that can be replayed.
 template <typename F>

@@ -140,8 +140,8 @@ __device__ inline void store_word_to_peer(uint4* to, uint64_t low, uint64_t high
       "l"(low), "l"(high)
       : "memory");
 }
-// Adds 1 to a counter in another card's memory. Who reads the sum by load_from_peer sees what this
-// block wrote in front of its last barrier, on any card.
+// Adds 1 to a counter in another card's memory (release). A thread that reads the new value by
+// load_from_peer (acquire) also sees everything that this block wrote before its last barrier.
 __device__ inline void count_arrival_at_peer(uint32_t* counter) {
   asm volatile("red.release.sys.global.add.u32 [%0], 1;" ::"l"(counter) : "memory");
 }

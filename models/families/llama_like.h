@@ -36,8 +36,8 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
 // Requires that every layer in the list that newer files carry is of this type.
 void require_layer_types(const Metadata& config, std::string_view type);
 
-// Sets windows where use_sliding_window is true: of the layers that layer_types names, or without
-// that list of those that `slides` names.
+// If use_sliding_window is true, gives some layers a window: those that the list layer_types calls
+// "sliding_attention", or, in a file without the list, those for which `slides` is true.
 //   fallback  the window of a file without sliding_window
 void set_flagged_windows(ModelSpec& spec, const Metadata& config, int64_t fallback,
                          const std::function<bool(int64_t)>& slides);

@@ -12,8 +12,9 @@ namespace {
 constexpr int64_t kMaxSeqLen = int64_t{1} << 31;
 constexpr const char* kOriginal = "original_max_position_embeddings";
 
-// Whether a type of scaling has the key, or all have it. A key of another type would say that the
-// file means something else than its type.
+// Whether a type of scaling has the key, or all may have it. Files leave linear's and llama3's keys
+// beside other types, where transformers ignores them. A key of YaRN or longrope beside another
+// type would say that the file means something else than its type.
 bool is_rope_key(RopeScaling scaling, const std::string& name) {
   using Names = std::vector<std::string_view>;
   static const Names kOfAll = {

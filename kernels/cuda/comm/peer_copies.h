@@ -10,11 +10,12 @@
 
 namespace minfer::cuda {
 
-// Long sums of two ranks into the residual stream, by the copy engines, which need no SM: the part
-// of one half of the rows travels while the GEMM of the other half runs, and that one while the
-// first is added and normed. Each rank copies the other's part to its own memory. Two sets of
-// parts take turns: the GEMMs of a sum may begin while the other rank still copies the parts of the
-// sum before.
+// Sums of two ranks into the residual stream, for many rows. The rows are cut in halves. While the
+// GEMM of the second half runs, the first half of its output is copied to the other card; while the
+// first half is added and normalized, the second is copied. The copy engines of the cards do that,
+// so all SMs are left to the kernels. Each rank copies from the other's memory to its own. There
+// are two buffers for the output, used in turn, so that a rank can begin its next GEMM while the
+// other one still copies from the last.
 class PeerCopies {
  public:
   // Of a rank whose work is done on `stream`; its card is the current one.

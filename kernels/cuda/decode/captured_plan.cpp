@@ -17,7 +17,7 @@ class CapturedPlan::Run final : public DecodeRun {
     try {
       plan_.synchronize();
     } catch (const Error&) {
-      // next() has said it, or nobody wants the step that failed.
+      // Either next() has thrown it already, or the caller has given up the step that failed.
     }
     plan_.is_running_ = false;
   }
