@@ -292,8 +292,8 @@ TEST_P(CudaAllReduceNorm, RefusesWhatItCannotDo) {
   }
 }
 
-// Long sums whose parts are made row by row while others travel, several in a row on other numbers,
-// between all-reduces by kernels.
+// Long sums whose parts are made row by row while others travel, several in a row on other numbers:
+// some with an all-reduce by kernels behind each, some after a sum that one rank began alone.
 TEST_P(CudaAllReduce, MadeSumsNearFloat64) {
   MINFER_NEEDS_TWO_CARDS();
   if (GetParam() == DType::F32) GTEST_SKIP() << "parts have the type of activations";
@@ -301,12 +301,29 @@ TEST_P(CudaAllReduce, MadeSumsNearFloat64) {
   RankGroup& group = *backend->ranks();
   constexpr float kEps = 1e-5f;
   constexpr size_t kSums = 5;
-  for (const Shape& shape : {Shape{1024, 64}, Shape{1537, 4096}, Shape{2048, 1003}}) {
-    SCOPED_TRACE(cat(shape[0], " x ", shape[1]));
+  struct Case {
+    Shape shape;
+    bool kernels_between, interrupted;
+  };
+  for (const auto& [shape, kernels_between, interrupted] :
+       {Case{{1024, 64}, true, false}, Case{{1024, 64}, false, true},
+        Case{{1537, 4096}, false, false}, Case{{2048, 1003}, true, true}}) {
+    SCOPED_TRACE(cat(shape[0], " x ", shape[1], kernels_between ? ", kernels between" : "",
+                     interrupted ? ", interrupted" : ""));
     std::vector<Operation> sums;
     for (size_t i = 0; i < kSums; ++i) sums.push_back(make(shape, false, {}));
     const HostTensor start = random_normal(1, shape);
     const HostTensor weight = random_normal(2, {shape[1]}, GetParam());
+    if (interrupted) {
+      const auto one_fails = [&](int rank) {
+        if (rank == 1) throw Error(ErrorKind::Input, "as a test wants it");
+        Backend& own = group.backend(rank);
+        const DeviceTensor residual = own.upload(start), w = own.upload(weight);
+        const DeviceTensor out = own.allocate(GetParam(), shape);
+        own.communicator()->all_reduce_made({residual, out, w, kEps, [](Tensor, int64_t) {}});
+      };
+      EXPECT_THROW(group.run(one_fails), Error);
+    }
     OfAll streams(2), normed(2);
     group.run([&](int rank) {
       auto& own = dynamic_cast<cuda::CudaBackend&>(group.backend(rank));
@@ -323,7 +340,7 @@ TEST_P(CudaAllReduce, MadeSumsNearFloat64) {
                                             cudaMemcpyDeviceToDevice, own.stream()));
         };
         EXPECT_TRUE(own.communicator()->all_reduce_made({residual, out, w, kEps, make_rows}));
-        own.communicator()->all_reduce(other);
+        if (kernels_between) own.communicator()->all_reduce(other);
       }
       streams[size_t(rank)] = own.download(residual);
       normed[size_t(rank)] = own.download(out);
