@@ -126,7 +126,8 @@ Json spec_json(const ModelSpec& spec) {
 
 std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {
   const bool one_a_row = entry.quant && format.group == entry.shape.last();
-  return fmt::format("{}-bit codes, {}{} scales", format.bits,
+  return fmt::format("{}-bit codes{}, {}{} scales", format.bits,
+                     format.table == CodeTable::None ? "" : " of a table",
                      one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format.group),
                      format.scales == DType::F16 ? "f16" : "f32");
 }

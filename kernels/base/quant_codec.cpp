@@ -21,7 +21,7 @@ void unpack(const BlockQ8_0& b, Groups to) {
   for (int i = 0; i < 32; ++i) to.codes[i] = uint8_t(b.q[i] + 128);
 }
 
-void unpack_nibbles(const uint8_t (&q)[16], uint8_t* codes) {
+void unpack_nibbles(const uint8_t* q, uint8_t* codes) {  // 16 bytes
   for (int i = 0; i < 16; ++i) {
     codes[i] = q[i] & 15;
     codes[i + 16] = q[i] >> 4;
@@ -143,20 +143,13 @@ void unpack(const BlockQ3_K& b, Groups to) {
   });
 }
 
-// Codes of four bits that stand for values of a table, as codes of eight bits around 128.
 constexpr int8_t kIq4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
-constexpr int8_t kMxfp4Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-void unpack_table(const uint8_t* q, const int8_t (&table)[16], uint8_t* codes) {
-  for (int i = 0; i < 16; ++i) {
-    codes[i] = uint8_t(table[q[i] & 15] + 128);
-    codes[i + 16] = uint8_t(table[q[i] >> 4] + 128);
-  }
-}
+constexpr int8_t kE2m1Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
 void unpack(const BlockIQ4_NL& b, Groups to) {
   to.scales[0] = to_f32(b.d);
-  unpack_table(b.q, kIq4Table, to.codes);
+  unpack_nibbles(b.q, to.codes);
 }
 
 void unpack(const BlockIQ4_XS& b, Groups to) {
@@ -164,13 +157,13 @@ void unpack(const BlockIQ4_XS& b, Groups to) {
     const int low = (b.scales_low[s / 2] >> (4 * (s % 2))) & 15;
     const int high = (b.scales_high >> (2 * s)) & 3;
     to.scales[s] = to_f32(b.d) * float((low | high << 4) - 32);
-    unpack_table(b.q + 16 * s, kIq4Table, to.codes + 32 * s);
+    unpack_nibbles(b.q + 16 * s, to.codes + 32 * s);
   }
 }
 
 void unpack(const BlockMXFP4& b, Groups to) {
   to.scales[0] = std::ldexp(1.0f, b.e - 128);
-  unpack_table(b.q, kMxfp4Table, to.codes);
+  unpack_nibbles(b.q, to.codes);
 }
 
 template <typename Block>
@@ -282,6 +275,11 @@ void pack_blocks(void* out, const float* in, int64_t n) {
 
 }  // namespace
 
+std::span<const int8_t, 16> entries_of(CodeTable table) {
+  MINFER_CHECK(table != CodeTable::None, "entries of no table");
+  return table == CodeTable::Iq4 ? kIq4Table : kE2m1Table;
+}
+
 void encode_row(void* out, const float* in, DType dtype, int64_t n) {
   if (dtype == DType::Q8_0) return pack_blocks<BlockQ8_0>(out, in, n);
   if (dtype == DType::Q4_0) return pack_blocks<BlockQ4_0>(out, in, n);
@@ -299,7 +297,6 @@ GroupFormat group_format(DType dtype) {
       return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F16};
     case DType::Q8_0:
     case DType::Q5_0:
-    case DType::IQ4_NL:
       return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F16};
     case DType::Q5_1:
       return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F16};
@@ -313,9 +310,12 @@ GroupFormat group_format(DType dtype) {
       return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F32};
     case DType::Q6_K:
       return {.bits = 8, .group = 16, .has_mins = false, .scales = DType::F32};
+    case DType::IQ4_NL:
+      return {4, 32, false, DType::F16, CodeTable::Iq4};
     case DType::IQ4_XS:
+      return {4, 32, false, DType::F32, CodeTable::Iq4};
     case DType::MXFP4:
-      return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F32};
+      return {4, 32, false, DType::F32, CodeTable::E2m1};
     default:
       break;
   }
@@ -350,7 +350,7 @@ void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
   constexpr int64_t kMaxBlock = 256, kMinGroup = 16;
   const DTypeInfo& type = info(dtype);
   const GroupFormat format = group_format(dtype);
-  const int zero = format.has_mins ? 0 : 1 << (format.bits - 1);
+  const CodeValue value{format.bits, format.has_mins, format.table};
   MINFER_CHECK(n % type.block_elements == 0, n, " elements of ", dtype);
   uint8_t codes[kMaxBlock];
   float scales[kMaxBlock / kMinGroup], mins[kMaxBlock / kMinGroup] = {};
@@ -358,7 +358,7 @@ void dequantize_row(float* out, const void* in, DType dtype, int64_t n) {
   for (int64_t i = 0; i < n; i += type.block_elements, block += type.block_bytes) {
     unpack_groups(codes, scales, mins, block, dtype, type.block_elements);
     for (int64_t j = 0; j < type.block_elements; ++j) {
-      const float x = float(codes[j] - zero) * scales[j / format.group];
+      const float x = float(value(codes[j])) * scales[j / format.group];
       out[i + j] = format.has_mins ? x + mins[j / format.group] : x;
     }
   }

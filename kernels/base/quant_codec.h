@@ -1,5 +1,7 @@
 #pragma once
 
+#include <span>
+
 #include "kernels/base/dtype.h"
 
 namespace minfer {
@@ -16,13 +18,35 @@ void dequantize_row(float* out, const void* in, DType dtype, int64_t n);
 // are equal.
 void encode_row(void* out, const float* in, DType dtype, int64_t n);
 
+// What a code of four bits stands for: itself less the zero code, or an entry of a table.
+enum class CodeTable : uint8_t {
+  None,
+  Iq4,   // ggml's for IQ4_NL and IQ4_XS, in steps that grow away from 0
+  E2m1,  // twice the values of floats with one bit of mantissa and two of exponent: MXFP4
+};
+std::span<const int8_t, 16> entries_of(CodeTable table);  // not of None
+
+// The whole number that a code stands for, which its scale multiplies.
+class CodeValue {
+ public:
+  CodeValue(int bits, bool has_mins, CodeTable table)
+      : zero_(has_mins ? 0 : 1 << (bits - 1)),
+        entries_(table == CodeTable::None ? nullptr : entries_of(table).data()) {}
+  int operator()(int code) const { return entries_ == nullptr ? code - zero_ : entries_[code]; }
+
+ private:
+  int zero_;
+  const int8_t* entries_;
+};
+
 // How a block format of GGUF reads as a QuantizedMatrix (quantized_matrix.h), which says the same,
 // value for value.
 struct GroupFormat {
   int bits;       // of a code, 4 or 8
   int64_t group;  // columns that share a scale
-  bool has_mins;  // else the codes' zero is 1 << (bits - 1)
+  bool has_mins;  // else the codes' zero is 1 << (bits - 1), unless they have a table
   DType scales;   // F16, or F32 where a scale is a product of two numbers of the file
+  CodeTable table = CodeTable::None;
 };
 GroupFormat group_format(DType dtype);  // of a Q type
 

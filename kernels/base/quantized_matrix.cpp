@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <vector>
 
-#include "kernels/base/quant_codec.h"
-
 namespace minfer {
 namespace {
 
@@ -27,6 +25,7 @@ void HostQuantizedMatrix::reset(DType code_type, DType scale_type, int64_t out_d
                "a quantized matrix of ", code_type, " and ", scale_type, ", ", in_dim,
                " columns in groups of ", group_dim);
   group = group_dim;
+  table = CodeTable::None;
   codes.reset(code_type, {out_dim, in_dim});
   scales.reset(scale_type, {out_dim, in_dim / group});
   if (asymmetric) {
@@ -49,6 +48,7 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
   HostQuantizedMatrix w =
       make_quantized_matrix(format.bits == 4 ? DType::U4 : DType::U8, format.scales, out_dim,
                             in_dim, format.group, format.has_mins);
+  w.table = format.table;
   const int64_t n_groups = in_dim / format.group;
   std::vector<uint8_t> codes(static_cast<size_t>(in_dim));
   std::vector<float> scales(static_cast<size_t>(n_groups)), mins(scales);
@@ -70,7 +70,7 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
 
 void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
   const auto* codes = static_cast<const uint8_t*>(w.codes.rows(row, 1).data);
-  const int zero = w.asymmetric() ? 0 : w.zero_code();
+  const CodeValue value{w.bits(), w.asymmetric(), w.table};
   visit_float(w.scales.dtype, [&]<typename T>() {
     const T* const scales = w.scales.as<const T>() + row * w.n_groups();
     const float* const mins =
@@ -80,7 +80,7 @@ void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row) {
       const float scale = to_f32(scales[g]);
       for (int64_t i = g * w.group; i < (g + 1) * w.group; ++i) {
         const int code = is_bytes ? codes[i] : (codes[i >> 1] >> (i & 1) * 4) & 15;
-        const float x = float(code - zero) * scale;
+        const float x = float(value(code)) * scale;
         out[i] = mins == nullptr ? x : x + mins[g];
       }
     }

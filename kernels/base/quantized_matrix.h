@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/base/host_tensor.h"
+#include "kernels/base/quant_codec.h"
 
 namespace minfer {
 
@@ -12,19 +13,21 @@ namespace minfer {
 //   scales  [out, in / group], F16 or F32; may be negative
 //   mins    [out, in / group], F32, or null
 //   maths   without mins w = scale * (code - zero_code()), which f32 holds exactly for an F16
-//           scale; with them w = scale * code + min, product and sum rounded to f32
+//           scale; with them w = scale * code + min, product and sum rounded to f32; with a table
+//           of U4, which has no mins, w = scale * entry(code)
 //
 // GGUF's block types fit this form (group_format in quant_codec.h), and so do the checkpoints of
 // compressed-tensors, GPTQ and AWQ: an integer zero-point z becomes min = -scale * z.
 struct QuantizedMatrix {
   Tensor codes, scales, mins;
   int64_t group = 0;  // columns that share a scale; divides in_dim; in_dim: one scale per row
+  CodeTable table = CodeTable::None;
 
   int64_t out_dim() const { return codes.shape[0]; }
   int64_t in_dim() const { return codes.shape[1]; }
   int64_t n_groups() const { return in_dim() / group; }
   int bits() const { return codes.dtype == DType::U4 ? 4 : 8; }
-  int zero_code() const { return 1 << (bits() - 1); }
+  int zero_code() const { return 1 << (bits() - 1); }  // without mins and table
   bool asymmetric() const { return bool(mins); }
   int64_t n_bytes() const {
     return codes.n_bytes() + scales.n_bytes() + (mins ? mins.n_bytes() : 0);
@@ -32,7 +35,7 @@ struct QuantizedMatrix {
   // Returns rows [begin, begin + n).
   QuantizedMatrix rows(int64_t begin, int64_t n) const {
     return {codes.rows(begin, n), scales.rows(begin, n), mins ? mins.rows(begin, n) : Tensor(),
-            group};
+            group, table};
   }
 };
 
@@ -40,10 +43,11 @@ struct QuantizedMatrix {
 struct HostQuantizedMatrix {
   HostTensor codes, scales, mins;
   int64_t group = 0;
+  CodeTable table = CodeTable::None;
 
-  QuantizedMatrix view() const { return {codes.view(), scales.view(), mins.view(), group}; }
+  QuantizedMatrix view() const { return {codes.view(), scales.view(), mins.view(), group, table}; }
   // Turns this into another matrix, not initialized, as HostTensor::reset does. Codes are U8 or U4,
-  // scales F16 or F32; only an asymmetric matrix has mins.
+  // scales F16 or F32; only an asymmetric matrix has mins. There is no table.
   void reset(DType code_type, DType scale_type, int64_t out_dim, int64_t in_dim, int64_t group_dim,
              bool asymmetric);
 };

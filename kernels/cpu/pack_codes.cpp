@@ -74,6 +74,7 @@ CodeRows code_rows(const QuantizedMatrix& host) {
           .bits = host.bits(),
           .with_mins = host.asymmetric(),
           .half_scales = fits_f16(host.scales) && fits_f16(host.mins),
+          .table = host.table,
           .read = [host](CodeRow& to, int64_t row) {
             const auto* bytes = static_cast<const uint8_t*>(host.codes.rows(row, 1).data);
             if (host.bits() == 8) {
@@ -94,6 +95,7 @@ CodeRows code_rows(const Tensor& host) {
           .bits = format.bits,
           .with_mins = format.has_mins,
           .half_scales = format.scales == DType::F16,
+          .table = format.table,
           .read = [host](CodeRow& to, int64_t row) {
             unpack_groups(to.codes.data(), to.scales.data(), to.mins.data(), host.rows(row, 1).data,
                           host.dtype, host.shape[1]);
@@ -109,6 +111,7 @@ Matrix allocate_codes(const CodeRows& rows, Backend& backend) {
   matrix.in_dim = rows.in_dim;
   matrix.group = rows.group;
   matrix.dtype = rows.bits == 4 ? DType::U4 : DType::U8;
+  matrix.table = rows.table;
   matrix.storage =
       backend.allocate(DType::U8, {panels, packed_panel_bytes(rows.in_dim, rows.bits)});
   matrix.scales = backend.allocate(scale_type, groups);
@@ -146,7 +149,9 @@ void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
 
 PackedCodes packed_codes(const Matrix& matrix) {
   const int64_t step = step_columns(matrix.in_dim, matrix.group);
+  const bool has_table = matrix.table != CodeTable::None;
   return {.codes = matrix.storage.view().as<const uint8_t>(),
+          .table = has_table ? entries_of(matrix.table).data() : nullptr,
           .scales = matrix.scales.view().data,
           .mins = matrix.mins.view().data,
           .half_scales = matrix.scales.view().dtype == DType::F16,
@@ -159,6 +164,7 @@ PackedCodes packed_codes(const Matrix& matrix) {
 
 void unpack_code_row(float* out, const Matrix& matrix, int64_t row) {
   const PackedCodes w = packed_codes(matrix);
+  const CodeValue value{w.bits, w.mins != nullptr, matrix.table};
   const int64_t panel = row / kPanel, lane = row % kPanel;
   const uint8_t* const codes =
       w.codes + panel * packed_panel_bytes(matrix.in_dim, w.bits) + lane * 4;
@@ -171,7 +177,7 @@ void unpack_code_row(float* out, const Matrix& matrix, int64_t row) {
       const uint8_t byte = codes[i / columns * 4 * kPanel + shift / 8];
       const int code = (byte >> shift % 8) & ((1 << w.bits) - 1);
       const int64_t group = first + i / matrix.group * kPanel;
-      const float x = float(code - w.zero_code()) * to_f32(scales[group]);
+      const float x = float(value(code)) * to_f32(scales[group]);
       out[i] = mins == nullptr ? x : x + to_f32(mins[group]);
     }
   });

@@ -20,7 +20,8 @@ struct CodeRows {
   int64_t out_dim, in_dim, group;
   int bits;
   bool with_mins;
-  bool half_scales;                                 // F16 holds every scale and min exactly
+  bool half_scales;  // F16 holds every scale and min exactly
+  CodeTable table;
   std::function<void(CodeRow&, int64_t row)> read;  // called from any thread
 };
 

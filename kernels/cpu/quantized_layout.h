@@ -12,6 +12,7 @@ namespace minfer::cpu {
 // vector of sixteen such words is read at once:
 //   4 bits  [cols / 8][16] words; byte i: column i in the low nibble, column 4 + i in the high one
 //   8 bits  [cols / 4][16] words; byte i: column i
+// A code of 4 bits may be an index of a table.
 // Columns are padded to a multiple of kBrick; the padding is multiplied by inputs that are zero.
 //
 // Every dot product is summed in this order: columns are taken in steps of 32 (of 16 if the group
@@ -20,14 +21,21 @@ namespace minfer::cpu {
 // scale * sum and then min * (sum of the step's inputs) to it, each by a fused multiply-add.
 constexpr int64_t kBrick = 32;
 
+// What the words of a matrix hold: codes of 8 or of 4 bits, or of 4 bits that are indices of a
+// table with 16 entries.
+enum class CodeForm { U8, U4, Table };
+static constexpr int bits_of(CodeForm form) { return form == CodeForm::U8 ? 8 : 4; }
+
 struct PackedCodes {
   const uint8_t* codes;
+  const int8_t* table;        // or null
   const void *scales, *mins;  // [n_panels][n_groups][kPanel]; mins may be null
   bool half_scales;           // scales and mins are F16, else F32
   int bits;                   // 4 or 8
   int64_t n_groups, step, steps_per_group, n_steps;
 
-  int zero_code() const { return mins != nullptr ? 0 : 1 << (bits - 1); }
+  // An entry of a table counts as the code entry + 128.
+  int zero_code() const { return mins != nullptr ? 0 : table != nullptr ? 128 : 1 << (bits - 1); }
 };
 
 static constexpr int64_t padded_cols(int64_t cols) { return (cols + kBrick - 1) / kBrick * kBrick; }
@@ -41,18 +49,24 @@ static constexpr int code_shift(int bits, int c) {
   return bits == 8 ? 8 * c : c < 4 ? 8 * c : 8 * (c - 4) + 4;
 }
 
-// Calls f.operator()<bits, type of scales, columns of a step>().
+// Calls f.operator()<form of the codes, type of scales, columns of a step>().
 template <typename F>
 static inline void visit_codes(const PackedCodes& w, F&& f) {
-  const auto with_step = [&]<int kBits, typename Scale>() {
-    w.step == kBrick ? f.template operator()<kBits, Scale, int{kBrick}>()
-                     : f.template operator()<kBits, Scale, int{kBrick / 2}>();
+  const auto with_step = [&]<CodeForm kCodes, typename Scale>() {
+    w.step == kBrick ? f.template operator()<kCodes, Scale, int{kBrick}>()
+                     : f.template operator()<kCodes, Scale, int{kBrick / 2}>();
   };
-  const auto with_scale = [&]<int kBits>() {
-    w.half_scales ? with_step.template operator()<kBits, f16>()
-                  : with_step.template operator()<kBits, float>();
+  const auto with_scale = [&]<CodeForm kCodes>() {
+    w.half_scales ? with_step.template operator()<kCodes, f16>()
+                  : with_step.template operator()<kCodes, float>();
   };
-  w.bits == 4 ? with_scale.template operator()<4>() : with_scale.template operator()<8>();
+  if (w.table != nullptr) {
+    with_scale.template operator()<CodeForm::Table>();
+  } else if (w.bits == 4) {
+    with_scale.template operator()<CodeForm::U4>();
+  } else {
+    with_scale.template operator()<CodeForm::U8>();
+  }
 }
 
 // How a matmul with int8 inputs represents an input row.

@@ -11,15 +11,17 @@
 namespace minfer::cpu {
 namespace {
 
-// The codes of one step, [step][kPanel].
-template <int kBits>
-void unpack_step(uint8_t* to, const uint8_t* codes, int64_t step) {
+// The codes of one step, [step][kPanel]; for those of a table, entry + 128.
+template <CodeForm kCodes>
+void unpack_step(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_t step) {
+  constexpr int kBits = bits_of(kCodes);
   constexpr int64_t kColumns = 32 / kBits;
   for (int64_t k = 0; k < step; ++k) {
     const int64_t shift = code_shift(kBits, int(k % kColumns));
     for (int64_t lane = 0; lane < kPanel; ++lane) {
       const uint8_t byte = codes[(k / kColumns * kPanel + lane) * 4 + shift / 8];
-      to[k * kPanel + lane] = uint8_t((byte >> shift % 8) & ((1 << kBits) - 1));
+      const int code = (byte >> shift % 8) & ((1 << kBits) - 1);
+      to[k * kPanel + lane] = uint8_t(kCodes == CodeForm::Table ? w.table[code] + 128 : code);
     }
   }
 }
@@ -28,7 +30,8 @@ void unpack_step(uint8_t* to, const uint8_t* codes, int64_t step) {
 //   add  (total [kPanel], token, step, codes [step][kPanel], scales [kPanel], mins or null)
 template <typename Add>
 void matmul(const MatmulPiece& piece, const PackedCodes& w, Add&& add) {
-  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
+  visit_codes(w, [&]<CodeForm kCodes, typename Scale, int kStep>() {
+    constexpr int kBits = bits_of(kCodes);
     const int64_t n_tokens = piece.token_end - piece.token_begin;
     for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
       float* const totals = piece.scratch;  // [n_tokens][kPanel]
@@ -39,7 +42,7 @@ void matmul(const MatmulPiece& piece, const PackedCodes& w, Add&& add) {
       GroupCursor group(w);
       for (int64_t step = 0; step < w.n_steps; ++step, group.next_step()) {
         uint8_t unpacked[kStep * kPanel];
-        unpack_step<kBits>(unpacked, codes + step * kStep * kPanel * kBits / 8, kStep);
+        unpack_step<kCodes>(unpacked, w, codes + step * kStep * kPanel * kBits / 8, kStep);
         float scale[kPanel], min[kPanel] = {};
         for (int64_t lane = 0; lane < kPanel; ++lane) {
           scale[lane] = to_f32(scales[group.offset + lane]);

@@ -186,21 +186,62 @@ inline U32x16 high_nibbles(U32x16 a) {
 }
 
 // The values of codes: code - zero.
-template <int kBits>
+template <CodeForm kCodes>
 struct CodeValues {
-  explicit CodeValues(int zero) : zeros(_mm256_set1_ps(float(zero))) {}
-  // The codes of kBits bits from bit kShift of each word on.
+  explicit CodeValues(const PackedCodes& w) : zeros(_mm256_set1_ps(float(w.zero_code()))) {}
+  // The codes from bit kShift of each word on.
   template <int kShift>
   F32x16 at(U32x16 words) const {
     return {value<kShift>(words.lo), value<kShift>(words.hi)};
   }
   template <int kShift>
   __m256 value(__m256i words) const {
-    const __m256i mask = _mm256_set1_epi32((1 << kBits) - 1);
+    const __m256i mask = _mm256_set1_epi32((1 << bits_of(kCodes)) - 1);
     const __m256i code = _mm256_and_si256(_mm256_srli_epi32(words, kShift), mask);
     return _mm256_sub_ps(_mm256_cvtepi32_ps(code), zeros);
   }
   __m256 zeros;
+};
+
+// Those of a table: a permutation for each half of it, of which bit 3 of the code chooses one.
+template <>
+struct CodeValues<CodeForm::Table> {
+  explicit CodeValues(const PackedCodes& w)
+      : first(eight_entries(w.table)), second(eight_entries(w.table + 8)) {}
+  template <int kShift>
+  F32x16 at(U32x16 words) const {
+    return {value<kShift>(words.lo), value<kShift>(words.hi)};
+  }
+  template <int kShift>
+  __m256 value(__m256i words) const {
+    const __m256i code = _mm256_srli_epi32(words, kShift);  // a permutation reads three bits
+    const __m256 chosen = _mm256_castsi256_ps(_mm256_slli_epi32(words, 28 - kShift));
+    return _mm256_blendv_ps(_mm256_permutevar8x32_ps(first, code),
+                            _mm256_permutevar8x32_ps(second, code), chosen);
+  }
+  static __m256 eight_entries(const int8_t* p) {
+    return _mm256_cvtepi32_ps(
+        _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))));
+  }
+  __m256 first, second;
+};
+
+// Codes of four bits as bytes; those of a table: entry + 128.
+template <CodeForm kCodes>
+struct ByteCodes {
+  explicit ByteCodes(const PackedCodes& w) {
+    if constexpr (kCodes == CodeForm::Table) {
+      const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table));
+      table = _mm256_broadcastsi128_si256(_mm_xor_si128(entries, _mm_set1_epi8(-128)));
+    }
+  }
+  U32x16 low(U32x16 words) const { return look_up(low_nibbles(words)); }
+  U32x16 high(U32x16 words) const { return look_up(high_nibbles(words)); }
+  U32x16 look_up(U32x16 codes) const {
+    if constexpr (kCodes != CodeForm::Table) return codes;
+    return {_mm256_shuffle_epi8(table, codes.lo), _mm256_shuffle_epi8(table, codes.hi)};
+  }
+  __m256i table = {};
 };
 
 // For quantizing inputs. The bits of magnitudes have the order of the values, with NaN above all.

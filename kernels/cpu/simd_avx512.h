@@ -107,11 +107,28 @@ inline U32x16 high_nibbles(U32x16 a) {
   return {_mm512_and_si512(_mm512_srli_epi32(a.v, 4), _mm512_set1_epi32(0x0f0f0f0f))};
 }
 
-// The values of codes: code - zero.
-template <int kBits>
+// The values of codes of four bits: those of a table of sixteen.
+template <CodeForm kCodes>
 struct CodeValues {
-  explicit CodeValues(int zero) : zeros(_mm512_set1_ps(float(zero))) {}
-  // The codes of kBits bits from bit kShift of each word on.
+  explicit CodeValues(const PackedCodes& w)
+      : table(kCodes == CodeForm::Table ? _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(
+                                              reinterpret_cast<const __m128i*>(w.table))))
+                                        : _mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9,
+                                                                       10, 11, 12, 13, 14, 15),
+                                                        _mm512_set1_ps(float(w.zero_code())))) {}
+  // The codes from bit kShift of each word on.
+  template <int kShift>
+  F32x16 at(U32x16 words) const {  // the permutation reads the lowest four bits only
+    return {
+        _mm512_permutexvar_ps(kShift == 0 ? words.v : _mm512_srli_epi32(words.v, kShift), table)};
+  }
+  __m512 table;
+};
+
+// Those of eight bits: code - zero.
+template <>
+struct CodeValues<CodeForm::U8> {
+  explicit CodeValues(const PackedCodes& w) : zeros(_mm512_set1_ps(float(w.zero_code()))) {}
   template <int kShift>
   F32x16 at(U32x16 words) const {
     const __m512i lowest = _mm512_setr4_epi32(int(0xffffff00), int(0xffffff04), int(0xffffff08),
@@ -123,17 +140,22 @@ struct CodeValues {
   __m512 zeros;
 };
 
-template <>
-struct CodeValues<4> {
-  explicit CodeValues(int zero)
-      : table(_mm512_sub_ps(_mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15),
-                            _mm512_set1_ps(float(zero)))) {}
-  template <int kShift>
-  F32x16 at(U32x16 words) const {  // the permutation reads the lowest four bits only
-    return {
-        _mm512_permutexvar_ps(kShift == 0 ? words.v : _mm512_srli_epi32(words.v, kShift), table)};
+// Codes of four bits as bytes; those of a table: entry + 128.
+template <CodeForm kCodes>
+struct ByteCodes {
+  explicit ByteCodes(const PackedCodes& w) {
+    if constexpr (kCodes == CodeForm::Table) {
+      const __m128i entries = _mm_loadu_si128(reinterpret_cast<const __m128i*>(w.table));
+      table = _mm512_broadcast_i32x4(_mm_xor_si128(entries, _mm_set1_epi8(-128)));
+    }
   }
-  __m512 table;
+  U32x16 low(U32x16 words) const { return look_up(low_nibbles(words)); }
+  U32x16 high(U32x16 words) const { return look_up(high_nibbles(words)); }
+  U32x16 look_up(U32x16 codes) const {
+    if constexpr (kCodes == CodeForm::Table) return {_mm512_shuffle_epi8(table, codes.v)};
+    return codes;
+  }
+  __m512i table = {};
 };
 
 // For quantizing inputs. The bits of magnitudes have the order of the values, with NaN above all.

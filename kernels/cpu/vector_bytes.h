@@ -33,11 +33,11 @@ inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in 
 
 // totals[t][p][lane] += scaled dot products of steps [step_begin, step_end), for kTokens rows of
 // input blocks `input_stride` apart. The tile has a row of sums for each plane of a token.
-template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
 [[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedCodes& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
                                 int64_t step_end) {
-  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  constexpr int kBits = bits_of(kCodes), kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
   constexpr int kPlanes = n_planes(kForm), kRows = kTokens * kPlanes;
   constexpr bool kAsymmetric = kForm == InputForm::Asymmetric;
   constexpr int64_t kStepsAhead = kGemvPrefetchBytes / (kStep * kPanel * kBits / 8);
@@ -45,6 +45,7 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
   for (int t = 0; t < kTokens; ++t) {
     for (int p = 0; p < kPanels; ++p) total[t][p] = load(totals + (t * kPanels + p) * kPanel);
   }
+  const ByteCodes<kCodes> bytes(w);
   GroupCursor group(w, step_begin);
   for (int64_t step = step_begin; step < step_end; ++step, group.next_step()) {
     const InputBlock* const blocks = input + step * kStep / kBrick * kPlanes;
@@ -80,9 +81,9 @@ template <int kBits, typename Scale, int kStep, InputForm kForm, int kTokens, in
       if constexpr (kBits == 8) {
         add_columns(words, c);
       } else {
-        for (int p = 0; p < kPanels; ++p) codes[p] = low_nibbles(words[p]);
+        for (int p = 0; p < kPanels; ++p) codes[p] = bytes.low(words[p]);
         add_columns(codes, c);
-        for (int p = 0; p < kPanels; ++p) codes[p] = high_nibbles(words[p]);
+        for (int p = 0; p < kPanels; ++p) codes[p] = bytes.high(words[p]);
         add_columns(codes, c + 4);
       }
     }
@@ -125,43 +126,45 @@ inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedCodes& w
           .panel_scales = panel_scales};
 }
 
-template <int kBits, typename Scale, int kStep, InputForm kForm, int kPanels>
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kPanels>
 void dot_panels(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* row,
                 int64_t panel) {
   alignas(64) float totals[kPanels * kPanel] = {};
-  dot_tile<kBits, Scale, kStep, kForm, 1, kPanels>(totals, panels_at<Scale>(piece, w, panel), w,
-                                                   row, 0, 0, w.n_steps);
+  dot_tile<kCodes, Scale, kStep, kForm, 1, kPanels>(totals, panels_at<Scale>(piece, w, panel), w,
+                                                    row, 0, 0, w.n_steps);
   for (int p = 0; p < kPanels; ++p) {
     write_outputs(piece, piece.token_begin, panel + p, load(totals + p * kPanel));
   }
 }
 
-template <int kBits, typename Scale, int kStep, InputForm kForm>
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm>
 void dot_gemv(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const InputBlock* const row =
       input + piece.token_begin * n_input_blocks(piece.in_dim) * n_planes(kForm);
   int64_t panel = piece.panel_begin;
   for (; panel + kDotPanels <= piece.panel_end; panel += kDotPanels) {
-    dot_panels<kBits, Scale, kStep, kForm, kDotPanels>(piece, w, row, panel);
+    dot_panels<kCodes, Scale, kStep, kForm, kDotPanels>(piece, w, row, panel);
   }
   for (; panel < piece.panel_end; ++panel) {
-    dot_panels<kBits, Scale, kStep, kForm, 1>(piece, w, row, panel);
+    dot_panels<kCodes, Scale, kStep, kForm, 1>(piece, w, row, panel);
   }
 }
 
 // 4-bit codes as 8-bit ones.
-inline void widen_codes(uint8_t* to, const uint8_t* codes, int64_t n_columns) {
+template <CodeForm kCodes>
+void widen_codes(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_t n_columns) {
   constexpr int64_t kWordBytes = 4 * kPanel;
+  const ByteCodes<kCodes> bytes(w);
   for (int64_t k = 0; k < n_columns; k += 8, codes += kWordBytes, to += 2 * kWordBytes) {
     const U32x16 words = load_codes(codes);
-    store_codes(to, low_nibbles(words));
-    store_codes(to + kWordBytes, high_nibbles(words));
+    store_codes(to, bytes.low(words));
+    store_codes(to + kWordBytes, bytes.high(words));
   }
 }
 
 // Several tokens, one block of columns after another. The last tile of tokens may read rows of
 // input that are not the piece's, and the last tile of panels may multiply a panel twice.
-template <typename Scale, int kStep, InputForm kForm>
+template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm>
 void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
   const int64_t n_tokens = piece.token_end - piece.token_begin;
   constexpr int kTokens = kTileTokensOf<kForm>;
@@ -181,18 +184,18 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
       const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
       DotPanels<Scale> at = panels_at<Scale>(piece, w, piece.panel_begin + panel);
       at.codes += begin * kStep * kPanel * w.bits / 8;
-      if (w.bits == 4) {
+      if constexpr (kCodes != CodeForm::U8) {
         constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
         for (int64_t p = 0; p < n; ++p) {
-          widen_codes(widened + p * kWidenedBytes, at.codes + p * at.panel_bytes,
-                      (end - begin) * kStep);
+          widen_codes<kCodes>(widened + p * kWidenedBytes, w, at.codes + p * at.panel_bytes,
+                              (end - begin) * kStep);
         }
         at.codes = widened;
         at.panel_bytes = kWidenedBytes;
       }
       if (n < kDotPanels) at.panel_bytes = at.panel_scales = 0;
       for (int64_t t = 0; t < n_tokens; t += kTokens) {
-        dot_tile<8, Scale, kStep, kForm, kTokens, kDotPanels>(
+        dot_tile<CodeForm::U8, Scale, kStep, kForm, kTokens, kDotPanels>(
             totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,
             begin, end);
       }
@@ -212,11 +215,11 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
 
 template <InputForm kForm>
 void matmul_bytes(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* input) {
-  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
+  visit_codes(w, [&]<CodeForm kCodes, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin == 1) {
-      dot_gemv<kBits, Scale, kStep, kForm>(piece, w, input);
+      dot_gemv<kCodes, Scale, kStep, kForm>(piece, w, input);
     } else {
-      dot_matmul<Scale, kStep, kForm>(piece, w, input);
+      dot_matmul<kCodes, Scale, kStep, kForm>(piece, w, input);
     }
   });
 }

@@ -29,11 +29,11 @@ inline F32x16 add_step(F32x16 total, F32x16 sum, const Scale* scales, const Scal
   return mins == nullptr ? total : fma(load(mins), splat(*x_sum), total);
 }
 
-template <int kBits, typename Scale, int kStep, int kPanels>
+template <CodeForm kCodes, typename Scale, int kStep, int kPanels>
 void gemv_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input,
                  int64_t panel) {
-  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
-  const CodeValues<kBits> values(w.zero_code());
+  constexpr int kBits = bits_of(kCodes), kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  const CodeValues<kCodes> values(w);
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
   const int64_t panel_scales = w.n_groups * kPanel;
   const uint8_t* codes = w.codes + panel * panel_bytes;
@@ -74,13 +74,13 @@ void gemv_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInpu
   }
 }
 
-// Writes code - zero_code as f32 for columns [0, n_k) of n_panels panels; the panels in `to` are
+// Writes the values of codes as f32 for columns [0, n_k) of n_panels panels; the panels in `to` are
 // kKBlock columns apart.
-template <int kBits>
-void unpack_codes(float* to, const uint8_t* codes, int64_t panel_bytes, int64_t n_panels,
-                  int64_t n_k, int zero_code) {
-  constexpr int kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
-  const CodeValues<kBits> values(zero_code);
+template <CodeForm kCodes>
+void unpack_codes(float* to, const PackedCodes& w, const uint8_t* codes, int64_t panel_bytes,
+                  int64_t n_panels, int64_t n_k) {
+  constexpr int kBits = bits_of(kCodes), kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
+  const CodeValues<kCodes> values(w);
   for (int64_t p = 0; p < n_panels; ++p, to += kKBlock * kPanel, codes += panel_bytes) {
     for (int64_t k = 0; k < n_k; k += kColumns) {
       const U32x16 words = load_codes(codes + k / kColumns * kWordBytes);
@@ -122,8 +122,9 @@ void add_block(float* totals, ScaledPanels<Scale> panels, const float* w_block,
   }
 }
 
-template <int kBits, typename Scale, int kStep>
+template <CodeForm kCodes, typename Scale, int kStep>
 void matmul_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input) {
+  constexpr int kBits = bits_of(kCodes);
   const int64_t n_tokens = piece.token_end - piece.token_begin, cols = w.n_steps * kStep;
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, kBits);
   float* const x_block = piece.scratch;                            // [n_tokens, kKBlock]
@@ -137,8 +138,8 @@ void matmul_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatIn
                 n_k);
     for (int64_t panel = piece.panel_begin, n; panel < piece.panel_end; panel += n) {
       n = group_size(piece.panel_end - panel);
-      unpack_codes<kBits>(w_block, w.codes + panel * panel_bytes + k0 * kPanel * kBits / 8,
-                          panel_bytes, n, n_k, w.zero_code());
+      unpack_codes<kCodes>(w_block, w, w.codes + panel * panel_bytes + k0 * kPanel * kBits / 8,
+                           panel_bytes, n, n_k);
       const int64_t panel_scales = w.n_groups * kPanel;
       const ScaledPanels<Scale> panels{
           .scales = static_cast<const Scale*>(w.scales) + panel * panel_scales,
@@ -159,16 +160,16 @@ void matmul_panels(const MatmulPiece& piece, const PackedCodes& w, const FloatIn
 }
 
 void matmul_codes(const MatmulPiece& piece, const PackedCodes& w, const FloatInput& input) {
-  visit_codes(w, [&]<int kBits, typename Scale, int kStep>() {
+  visit_codes(w, [&]<CodeForm kCodes, typename Scale, int kStep>() {
     if (piece.token_end - piece.token_begin > 1) {
-      return matmul_panels<kBits, Scale, kStep>(piece, w, input);
+      return matmul_panels<kCodes, Scale, kStep>(piece, w, input);
     }
     int64_t panel = piece.panel_begin;
     for (; panel + kCodePanels <= piece.panel_end; panel += kCodePanels) {
-      gemv_panels<kBits, Scale, kStep, kCodePanels>(piece, w, input, panel);
+      gemv_panels<kCodes, Scale, kStep, kCodePanels>(piece, w, input, panel);
     }
     for (; panel < piece.panel_end; ++panel) {
-      gemv_panels<kBits, Scale, kStep, 1>(piece, w, input, panel);
+      gemv_panels<kCodes, Scale, kStep, 1>(piece, w, input, panel);
     }
   });
 }

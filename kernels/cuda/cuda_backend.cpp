@@ -110,7 +110,7 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
     return pack_matrix(values.view());
   }
   Matrix matrix = allocate_codes(host.codes.dtype, host.scales.dtype, host.asymmetric(),
-                                 host.out_dim(), host.in_dim(), host.group);
+                                 host.out_dim(), host.in_dim(), host.group, host.table);
   const auto part_bytes = [](const Tensor& t) { return t ? align_up(t.n_bytes(), 256) : 0; };
   const Tensor staged =
       scratch(staging_, DType::U8,
@@ -123,7 +123,8 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
     to += part_bytes(part);
     return there;
   };
-  QuantizedMatrix on_device{send(host.codes), send(host.scales), send(host.mins), host.group};
+  const QuantizedMatrix on_device{send(host.codes), send(host.scales), send(host.mins), host.group,
+                                  host.table};
   pack_codes(stream_.get(), matrix, on_device, 0);
   return matrix;
 }
@@ -141,6 +142,7 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   table.in_dim = host.in_dim();
   table.group = host.group;
   table.dtype = host.codes.dtype;
+  table.table = host.table;
   table.by_rows = true;
   table.storage = upload(host.codes);
   table.scales = upload(host.scales);

@@ -129,11 +129,11 @@ void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const G
 
 // ---- quant/: packed codes ----------------------------------------------------------------------
 
-// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, without filling it. The codes
-// lie in tiles, in the order of gemv's mma fragments (quant/packed_layout.h); cuda_keeps_groups()
-// says which groups are allowed.
+// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, without filling it. U4
+// without minimums may have a table. The codes lie in tiles, in the order of gemv's mma fragments
+// (quant/packed_layout.h); cuda_keeps_groups() says which groups are allowed.
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                      int64_t group);
+                      int64_t group, CodeTable table = CodeTable::None);
 
 // Fills rows [first_row, first_row + rows.out_dim()) of `packed` from `rows`, whose tensors are in
 // device memory. first_row is a multiple of 16, and so is the number of rows unless they are the

@@ -100,14 +100,15 @@ void run() {
   std::printf("{\"what\":\"read limit\",\"GBps\":%.0f}\n", limit * 1e-9);
 
   TensorPool halves(int64_t{1} << 31);
-  for (const WeightFormat& f : {kInt8Weights, kInt4Weights, kQ4KWeights}) {
+  for (const WeightFormat& f : {kInt8Weights, kInt4Weights, kQ4KWeights, kMxfp4Weights}) {
     for (const Which which : kDecodeGemvs) {
       dequantize(stream.get(), pool, halves, f, which, limit);
     }
   }
   for (const int64_t n_tokens : {int64_t{1}, int64_t{2}, int64_t{4}, kMaxGemvTokens}) {
     const DecodeActivations a(n_tokens);
-    for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights}) {
+    for (const WeightFormat& f :
+         {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights, kMxfp4Weights}) {
       for (const Which which : kDecodeGemvs) {
         std::vector<std::vector<Matrix>> sets;
         for (int i = 0; i < kLaunches; ++i) sets.push_back(matrices_of(pool, f, which));
@@ -117,7 +118,8 @@ void run() {
         report(name_of(which), f.name, n_tokens, us, double(bytes_of_all(sets[0])), limit);
       }
     }
-    for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights})
+    for (const WeightFormat& f :
+         {kF16Weights, kInt8Weights, kInt4Weights, kQ4KWeights, kMxfp4Weights})
       chain(stream.get(), pool, a, f, limit);
   }
 }

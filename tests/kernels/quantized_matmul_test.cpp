@@ -14,17 +14,25 @@ struct Format {
   DType codes, scales;
   bool with_mins;
   bool half_mins = false;  // the mins are exact in F16
+  CodeTable table = CodeTable::None;
 };
 
 std::ostream& operator<<(std::ostream& out, const Format& f) {
-  return out << f.codes << " with " << f.scales << (f.with_mins ? " and mins" : "");
+  return out << f.codes << " with " << f.scales << (f.with_mins ? " and mins" : "")
+             << (f.table != CodeTable::None ? cat(" and table ", int(f.table)) : "");
 }
 
 constexpr Format kFormats[] = {
-    {DType::U4, DType::F16, false}, {DType::U4, DType::F16, true, true},
-    {DType::U4, DType::F32, false}, {DType::U4, DType::F32, true},
-    {DType::U8, DType::F16, false}, {DType::U8, DType::F16, true},
-    {DType::U8, DType::F32, false}, {DType::U8, DType::F32, true, true},
+    {DType::U4, DType::F16, false},
+    {DType::U4, DType::F16, true, true},
+    {DType::U4, DType::F32, false},
+    {DType::U4, DType::F32, true},
+    {DType::U8, DType::F16, false},
+    {DType::U8, DType::F16, true},
+    {DType::U8, DType::F32, false},
+    {DType::U8, DType::F32, true, true},
+    {DType::U4, DType::F16, false, false, CodeTable::Iq4},
+    {DType::U4, DType::F32, false, false, CodeTable::E2m1},
 };
 
 void fill_random(const HostTensor& to, uint64_t seed, bool half, float scale) {
@@ -39,6 +47,7 @@ HostQuantizedMatrix random_matrix(const Format& format, int64_t out_dim, int64_t
                                   int64_t group) {
   HostQuantizedMatrix w =
       make_quantized_matrix(format.codes, format.scales, out_dim, in_dim, group, format.with_mins);
+  w.table = format.table;
   std::mt19937_64 engine(9);
   auto* const codes = static_cast<uint8_t*>(w.codes.view().data);
   for (int64_t i = 0; i < w.codes.view().n_bytes(); ++i) codes[i] = uint8_t(engine());
@@ -59,7 +68,9 @@ struct Reference {
           return double(to_f32(w.scales.as<const T>()[group]));
         });
         const double min = w.asymmetric() ? double(w.mins.as<const float>()[group]) : 0;
-        const double scaled = scale * (code - (w.asymmetric() ? 0 : w.zero_code()));
+        const int whole = w.table != CodeTable::None ? entries_of(w.table)[size_t(code)]
+                                                     : code - (w.asymmetric() ? 0 : w.zero_code());
+        const double scaled = scale * whole;
         values.push_back(scaled + min);
         magnitudes.push_back(std::abs(scaled) + std::abs(min));
       }
@@ -322,6 +333,18 @@ TEST(QuantizedPanels, HoldEveryTypeOfGguf) {
     EXPECT_EQ(values_of(*backend, out), values_of(*backend, other)) << record.dtype;
   }
   EXPECT_EQ(n_types, 13);
+}
+
+// Four bits and a table take no more than four bits and scales.
+TEST(QuantizedPanels, TablesTakeLittleMoreThanTheFile) {
+  const auto backend = make_cpu_backend();
+  for (const DType dtype : {DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4}) {
+    const Shape shape{256, 2048};
+    const StoredMatrix w{shape[0], shape[1], DType::F32, group_format(dtype)};
+    const double in_file = double(bytes_of(dtype, shape));
+    EXPECT_LE(double(backend->packed_bytes(w)), 1.25 * in_file) << dtype;
+    EXPECT_LE(double(cuda_packed_bytes(w).sum()), 1.25 * in_file) << dtype;
+  }
 }
 
 }  // namespace

@@ -20,11 +20,14 @@ struct WeightFormat {
   DType codes, scales;
   bool with_mins;
   int64_t group;  // 0: floats; -1: the whole row
+  CodeTable table = CodeTable::None;
 };
 constexpr WeightFormat kF16Weights{"f16", DType::F16, DType::F16, false, 0};
 constexpr WeightFormat kInt8Weights{"u8_row", DType::U8, DType::F16, false, -1};
 constexpr WeightFormat kInt4Weights{"u4_g64", DType::U4, DType::F16, false, 64};
 constexpr WeightFormat kQ4KWeights{"u4_g32_f32_mins", DType::U4, DType::F32, true, 32};
+constexpr WeightFormat kMxfp4Weights{"u4_g32_f32_table", DType::U4, DType::F32, false, 32,
+                                     CodeTable::E2m1};
 
 // Memory of halves, which are small finite values in any type. Tensors and matrices are successive
 // views of it, and begin again at its end, so that none is in L2 when its turn comes.

@@ -26,9 +26,16 @@ constexpr int kHostLimit = 121'600;
 constexpr int kGuestLimit = 109'824;
 
 GemvWeights weights_of(const Matrix& w) {
-  return w.dtype == DType::U4   ? GemvWeights::U4
-         : w.dtype == DType::U8 ? GemvWeights::U8
-                                : GemvWeights::Float;
+  if (!is_packed(w)) return GemvWeights::Float;
+  switch (code_form_of(w)) {
+    case CodeForm::U4:
+      return GemvWeights::U4;
+    case CodeForm::U8:
+      return GemvWeights::U8;
+    case CodeForm::Table:
+      return GemvWeights::Table;
+  }
+  return GemvWeights::Float;
 }
 
 GemvScales scales_of(const Matrix& w) {
@@ -60,6 +67,7 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
     p.n_chunks = narrow<int>(layout.n_chunks);
     p.row_tile_bytes = narrow<int>(layout.row_tile_bytes());
     p.scales_are_f32 = w.scales.view().dtype == DType::F32;
+    p.table = table_bytes_of(w);
     if (layout.unit != 0) {
       p.unit_shift = std::countr_zero(unsigned(layout.unit));
       p.scale_bytes = chunk_columns / layout.unit * kTileRows * (p.scales_are_f32 ? 4 : 2);
@@ -70,7 +78,7 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
     if (w.mins || subtracts) {
       p.sum_shift = layout.unit == 0 ? 7 : std::min(6, p.unit_shift);
       p.n_sums = (p.n_chunks * chunk_columns) >> p.sum_shift;
-      p.sum_factor = (w.mins ? 1.0f : -float(1 << (layout.bits - 1))) * (subtracts ? 0x1p-24f : 1);
+      p.sum_factor = (w.mins ? 1.0f : -float(view_of(w).zero())) * (subtracts ? 0x1p-24f : 1);
     }
   }
   p.x_columns = p.n_chunks * chunk_columns;
@@ -172,6 +180,7 @@ bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
 
   int scales_in_tile = 0;
   if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
+  if (weights_of(w) == GemvWeights::Table && scales_in_tile != 2) return false;
   const auto kernel = visit_half(half, [&]<typename T>() {
     return gemv_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
   });

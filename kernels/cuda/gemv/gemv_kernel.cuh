@@ -5,6 +5,7 @@
 #include "kernels/cuda/gemv/finish.cuh"
 #include "kernels/cuda/gemv/fragments.cuh"
 #include "kernels/cuda/gemv/input.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
 
 namespace minfer::cuda {
 
@@ -13,7 +14,7 @@ namespace minfer::cuda {
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
                                      const ChunkScales<kScales, kKind>& scales,
-                                     const Codes<T>& codes) {
+                                     const Codes<T>& codes, const TableBytes& table) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
   };
@@ -28,8 +29,10 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       ptx::mma_m16n8k16<T>(total[1], a.z, b.z, a.w, b.w, v.z, v.w);
     }
   } else {
-    constexpr bool kNibbles = kWeights == GemvWeights::U4;
-    constexpr int kUpper = kNibbles ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
+    constexpr bool kNibbles = kWeights != GemvWeights::U8;  // four bits a code in memory
+    constexpr bool kHasTable = kWeights == GemvWeights::Table;
+    constexpr int kUpper =
+        kNibbles && !kHasTable ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
     constexpr int kTiles = kNibbles ? 4 : 2;
     constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
     // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
@@ -60,8 +63,13 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
             begin(sum, column);
           }
           if constexpr (kNibbles) {
-            multiply_nibbles<T>(to, j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w), b0, b1,
-                                codes);
+            const uint32_t word = j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+            if constexpr (kHasTable) {
+              const uint2 bytes = look_up(table, word);
+              multiply_bytes<T>(to, bytes.x, bytes.y, b0, b1, codes);
+            } else {
+              multiply_nibbles<T>(to, word, b0, b1, codes);
+            }
           } else {
             multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, codes);
           }
@@ -98,7 +106,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
   uint8_t* const shared = ptx::dynamic_shared();
   constexpr bool kPacked = kWeights != GemvWeights::Float;
-  constexpr int kChunkColumns = !kPacked ? 64 : kWeights == GemvWeights::U4 ? 256 : 128;
+  constexpr int kChunkColumns = !kPacked ? 64 : kWeights == GemvWeights::U8 ? 128 : 256;
   constexpr float kLower = kPacked ? 1 / Codes<T>::kFactor : 1;
   constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
 
@@ -166,7 +174,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
         scales.sums = lane_sums + chunk * chunk_sum_stride;
       }
       multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
-                                                 codes);
+                                                 codes, p.table);
       __syncwarp();  // all lanes have read the slot
       fetch(slot);
       slot += p.slot_bytes;
@@ -212,6 +220,10 @@ auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
     -> void (*)(GemvParams) {
   using enum GemvScales;
   if (weights == GemvWeights::Float) return gemv_kernel<T, GemvWeights::Float, 0, F16>;
+  if (weights == GemvWeights::Table) {
+    return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32>
+                         : gemv_kernel<T, GemvWeights::Table, 2, F16>;
+  }
   switch (scales) {
     case F16:
       return gemv_kernel_of<T, F16>(weights, scales_in_tile);

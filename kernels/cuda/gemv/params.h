@@ -3,6 +3,7 @@
 #include <cuda_runtime.h>
 
 #include "kernels/cuda/launchers.h"
+#include "kernels/cuda/quant/packed_layout.h"
 
 // The parameters that gemv.cu passes to its kernel.
 namespace minfer::cuda {
@@ -11,7 +12,7 @@ constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 constexpr int kMaxGemvParts = 3;
 
-enum class GemvWeights { Float, U4, U8 };
+enum class GemvWeights { Float, U4, U8, Table };  // Table: U4 whose codes are indices of one
 enum class GemvScales { F16, F16Mins, F32, F32Mins };
 enum class InputNorm { None, Rms, Layer };
 
@@ -55,6 +56,7 @@ struct GemvParams {
   int warps_per_token;       // that stage its input
   int team_shift;            // log2 of the warps of a team (GemvRun)
   int n_partials;            // partial sums, of 16 rows and all tokens each
+  TableBytes table;          // of GemvWeights::Table
   int trigger_left;  // a warp lets the next kernel begin (PDL) with this many copies to start
 };
 
@@ -84,7 +86,7 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
 
 // scales_in_tile: the number of scales that a row has in 64 columns: 0 (one scale for the whole
 // row, or float weights; the row scales may be F32 even for GemvScales::F16), 1 (also if a scale
-// covers more columns), 2 or 4.
+// covers more columns), 2 or 4; Table: 2 alone, without minimums.
 template <typename T>
 auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
     -> void (*)(GemvParams);

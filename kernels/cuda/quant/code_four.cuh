@@ -4,6 +4,19 @@
 
 namespace minfer::cuda {
 
+// The entries of the four codes in the lower half of a word, a byte each. A byte permutation reads
+// three bits of each code, and then bit 3 chooses between the halves of the table.
+__device__ inline uint32_t look_up_four(const TableBytes& table, uint32_t codes) {
+  const uint32_t index = codes & 0x7777, upper = (codes & 0x8888) >> 1;
+  return __byte_perm(__byte_perm(table.words[0], table.words[1], index),
+                     __byte_perm(table.words[2], table.words[3], index), 0x3210 | upper);
+}
+// A word of U4 as the two words of U8 with the same rows and columns (packed_layout.h).
+__device__ inline uint2 look_up(const TableBytes& table, uint32_t word) {
+  const uint32_t first = look_up_four(table, word), second = look_up_four(table, word >> 16);
+  return {__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362)};
+}
+
 // The codes of rows g and g + 8 in columns [4 four, 4 four + 4) of a tile: the words of lane (g,
 // four % 4) in packed_layout.h.
 template <int kBits>
@@ -11,6 +24,11 @@ struct CodeFour {
   uint32_t words[kBits / 4];
 
   CodeFour() = default;
+  __device__ explicit CodeFour(uint2 bytes) {
+    static_assert(kBits == 8);
+    words[0] = bytes.x;
+    words[1] = bytes.y;
+  }
   __device__ CodeFour(const uint4* tile, int g, int four) {
     const int instruction = four / 4, lane = 4 * g + four % 4;
     if constexpr (kBits == 4) {
@@ -38,5 +56,16 @@ struct CodeFour {
     return __byte_perm(words[0], words[1], h == 0 ? 0x5410 : 0x7632) ^ 0x80808080u;
   }
 };
+
+// The same of any form; codes of a table as U8.
+template <CodeForm kCodes>
+__device__ inline auto code_four(const uint4* tile, int g, int four, const TableBytes& table) {
+  const CodeFour<bits_of(kCodes)> codes(tile, g, four);
+  if constexpr (kCodes == CodeForm::Table) {
+    return CodeFour<8>(look_up(table, codes.words[0]));
+  } else {
+    return codes;
+  }
+}
 
 }  // namespace minfer::cuda

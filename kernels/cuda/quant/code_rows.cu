@@ -1,3 +1,5 @@
+#include <algorithm>
+
 #include "kernels/cuda/elementwise/rows.cuh"
 #include "kernels/cuda/quant/code_four.cuh"
 #include "kernels/cuda/quant/matrix_view.cuh"
@@ -71,6 +73,9 @@ struct PackedMatrix {
   int unit_shift;  // log2 of the columns of a scale
   int end_warp;    // the first warp of the next part
   bool scales_are_f32;
+  float bias;          // 2^23 + the zero code: see CodeFour::centered()
+  float lowest, most;  // of what a scale multiplies
+  TableBytes table;
 
   // The scales of rows g and g + 8 of a row tile.
   __device__ float2 scales_of(int row_tile, int unit, int g) const {
@@ -98,9 +103,8 @@ struct PackedMatrices {
 // scales_to[row] = the largest magnitude that any code of the row could stand for, over 127
 //
 //   launch    one warp per 16 rows; a lane takes every fourth unit of two of them
-//   maths     f32: the lowest and the highest code of each unit, dequantized as by dequantize_row()
+//   maths     f32: the lowest and the highest value of each unit, as dequantize_row() has them
 //   moves     the scales and minimums
-template <int kBits>
 __global__ void __launch_bounds__(kThreads)
     row_scales_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
   ptx::let_successor_begin();
@@ -108,10 +112,9 @@ __global__ void __launch_bounds__(kThreads)
   if (warp >= n_warps) return;
   const PackedMatrix& p = parts.of_warp(warp);
   const int lane = int(threadIdx.x) % 32, g = lane / 4;
-  const float zero = p.mins != nullptr ? 0 : 1 << (kBits - 1), top = (1 << kBits) - 1;
   const auto most_of = [&](float most, float scale, float min) {
-    const float low = __fadd_rn(__fmul_rn(-zero, scale), min);
-    const float high = __fadd_rn(__fmul_rn(top - zero, scale), min);
+    const float low = __fadd_rn(__fmul_rn(p.lowest, scale), min);
+    const float high = __fadd_rn(__fmul_rn(p.most, scale), min);
     return ptx::max_or_nan(most, ptx::max_or_nan(fabsf(low), fabsf(high)));
   };
   float2 most{0, 0};
@@ -142,9 +145,10 @@ __global__ void __launch_bounds__(kThreads)
 //             in f32 by the reciprocal of scales_to (row_scales_kernel) and rounded to nearest,
 //             ties to even
 //   moves     the codes read, and `to` written once
-template <int kBits, bool kIsExact>
+template <CodeForm kCodes, bool kIsExact>
 __global__ void __launch_bounds__(kThreads)
     unpack_codes_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
+  constexpr int kBits = bits_of(kCodes);
   static_assert(!kIsExact || kBits == 8);
   constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
   ptx::let_successor_begin();
@@ -204,7 +208,6 @@ __global__ void __launch_bounds__(kThreads)
   ptx::copy_async_wait<0>();
   __syncwarp();
 
-  const float bias = 8388608.0f + float(p.mins != nullptr ? 0 : 1 << (kBits - 1));
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int column = column_of(tile);
@@ -213,7 +216,8 @@ __global__ void __launch_bounds__(kThreads)
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
       const uint4* const words = chunk + tile * kTileWords;
-      const CodeFour<kBits> fours[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
+      const auto four = [&](int i) { return code_four<kCodes>(words, g, 2 * octet + i, p.table); };
+      const decltype(four(0)) fours[2] = {four(0), four(1)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int row = row_tile * kTileRows + g + 8 * h;
@@ -227,7 +231,7 @@ __global__ void __launch_bounds__(kThreads)
           float values[8];
 #pragma unroll
           for (int c = 0; c < 8; ++c) {
-            values[c] = __fmul_rn(fours[c / 4].centered(h, c % 4, bias), scale);
+            values[c] = __fmul_rn(fours[c / 4].centered(h, c % 4, p.bias), scale);
             if (p.mins != nullptr) values[c] = __fadd_rn(values[c], min);
           }
           eight = make_uint2(pack_four(values, codes_of_one[u][h]),
@@ -245,6 +249,13 @@ class PartList {
   void add(const UnpackPart& part, int64_t warps) {
     const Matrix& w = *part.w;
     const PackedLayout layout = layout_of(w);
+    const MatrixView view = view_of(w);
+    float lowest = float(-view.zero()), most = float((1 << layout.bits) - 1 - view.zero());
+    if (w.table != CodeTable::None) {
+      const auto entries = std::ranges::minmax(entries_of(w.table));
+      lowest = float(entries.min);
+      most = float(entries.max);
+    }
     n_warps_ = narrow<int>(n_warps_ + warps);
     parts_.part[n_parts_++] = {.to = data_of<uint8_t>(part.to.codes),
                                .scales_to = data_of<float>(part.to.scales),
@@ -258,7 +269,11 @@ class PartList {
                                .n_units = narrow<int>(layout.n_units),
                                .unit_shift = unit_shift_of(layout.unit),
                                .end_warp = n_warps_,
-                               .scales_are_f32 = w.scales.view().dtype == DType::F32};
+                               .scales_are_f32 = w.scales.view().dtype == DType::F32,
+                               .bias = 8388608.0f + float(view.zero()),
+                               .lowest = lowest,
+                               .most = most,
+                               .table = view.table};
   }
   void run(void (*kernel)(PackedMatrices, int), cudaStream_t stream) const {
     if (n_parts_ == 0) return;
@@ -306,7 +321,7 @@ bool fits_code_rows(const Matrix& w) {
 void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts) {
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,
                "unpack_codes: ", parts.size(), " parts");
-  PartList exact, u4, u4_rows, u8, u8_rows;
+  PartList exact, rows, u4, u8, tables;
   for (const UnpackPart& part : parts) {
     const Matrix& w = *part.w;
     MINFER_CHECK(fits_code_rows(w), "unpack_codes: ", w.dtype, ", rows of ", w.in_dim);
@@ -316,15 +331,16 @@ void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts) {
     if (has_code_rows(w)) {
       exact.add(part, n_chunks);
     } else {
-      (w.dtype == DType::U4 ? u4_rows : u8_rows).add(part, layout.n_row_tiles);
-      (w.dtype == DType::U4 ? u4 : u8).add(part, n_chunks);
+      const CodeForm form = code_form_of(w);
+      rows.add(part, layout.n_row_tiles);
+      (form == CodeForm::U4 ? u4 : form == CodeForm::U8 ? u8 : tables).add(part, n_chunks);
     }
   }
-  exact.run(unpack_codes_kernel<8, true>, stream);
-  u4_rows.run(row_scales_kernel<4>, stream);
-  u4.run(unpack_codes_kernel<4, false>, stream);
-  u8_rows.run(row_scales_kernel<8>, stream);
-  u8.run(unpack_codes_kernel<8, false>, stream);
+  exact.run(unpack_codes_kernel<CodeForm::U8, true>, stream);
+  rows.run(row_scales_kernel, stream);
+  u4.run(unpack_codes_kernel<CodeForm::U4, false>, stream);
+  u8.run(unpack_codes_kernel<CodeForm::U8, false>, stream);
+  tables.run(unpack_codes_kernel<CodeForm::Table, false>, stream);
 }
 
 }  // namespace minfer::cuda

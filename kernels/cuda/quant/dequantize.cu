@@ -25,6 +25,8 @@ struct PackedRows {
   int end_warp;    // the first warp of the next part
   bool scales_are_f32;
   bool stores_words;  // rows of out are 16-byte aligned
+  float bias;         // 2^23 + the zero code: see CodeFour::centered()
+  TableBytes table;
 };
 struct PackedParts {
   PackedRows part[kMaxDequantizeParts];
@@ -51,9 +53,10 @@ __device__ inline uint32_t round_pair(float first, float second) {
 //             GEMM begins with the first rows, which are then the likeliest to be still in L2
 //   maths     as dequantize_row() of kernels/base in f32, then one rounding to T
 //   moves     the codes read, and out written once
-template <typename T, int kBits>
+template <typename T, CodeForm kCodes>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
+  constexpr int kBits = bits_of(kCodes);
   constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
   ptx::let_successor_begin();
   const int lane = int(threadIdx.x) % 32;
@@ -100,7 +103,6 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   ptx::copy_async_wait<0>();
   __syncwarp();
 
-  const float bias = 8388608.0f + float(has_mins ? 0 : 1 << (kBits - 1));
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int column = first_column + tile * kTileColumns;
@@ -109,7 +111,8 @@ __global__ void __launch_bounds__(kDequantizeThreads)
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
       const uint4* const words = chunk + tile * kTileWords;
-      const CodeFour<kBits> codes[2] = {{words, g, 2 * octet}, {words, g, 2 * octet + 1}};
+      const auto four = [&](int i) { return code_four<kCodes>(words, g, 2 * octet + i, p.table); };
+      const decltype(four(0)) codes[2] = {four(0), four(1)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
         const int64_t row = int64_t{row_tile} * kTileRows + g + 8 * h - p.skipped;
@@ -119,9 +122,8 @@ __global__ void __launch_bounds__(kDequantizeThreads)
         uint32_t pairs[4];
 #pragma unroll
         for (int i = 0; i < 4; ++i) {
-          const CodeFour<kBits>& four = codes[i / 2];
-          float first = __fmul_rn(four.centered(h, 2 * i % 4, bias), scale);
-          float second = __fmul_rn(four.centered(h, 2 * i % 4 + 1, bias), scale);
+          float first = __fmul_rn(codes[i / 2].centered(h, 2 * i % 4, p.bias), scale);
+          float second = __fmul_rn(codes[i / 2].centered(h, 2 * i % 4 + 1, p.bias), scale);
           if (has_mins) {
             first = __fadd_rn(first, min);
             second = __fadd_rn(second, min);
@@ -175,6 +177,8 @@ class PartList {
     p.n_chunks = narrow<int>(layout.n_chunks);
     p.unit_shift = unit_shift_of(layout.unit);
     p.scales_are_f32 = view.scale_dtype == DType::F32;
+    p.bias = 8388608.0f + float(view.zero());
+    p.table = view.table;
     p.stores_words = view.in_dim % 8 == 0 && reinterpret_cast<uintptr_t>(part.out.data) % 16 == 0;
     n_warps_ =
         narrow<int>(n_warps_ + (ceil_div(end_row, kTileRows) - p.first_row_tile) * layout.n_chunks);
@@ -201,7 +205,7 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
                "dequantize_rows: ", parts.size(), " parts");
   const DType half = parts[0].out.dtype;
   visit_half(half, [&]<typename T>() {
-    PartList u4, u8;
+    PartList u4, u8, tables;
     for (const DequantizePart& part : parts) {
       const Matrix& w = *part.w;
       const int64_t n = part.out.shape[0], begin = part.begin;
@@ -211,14 +215,16 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
                    " of [", w.out_dim, ", ", w.in_dim, "]");
       if (n == 0) continue;
       if (is_packed(w)) {
-        (w.dtype == DType::U4 ? u4 : u8).add(part);
+        const CodeForm form = code_form_of(w);
+        (form == CodeForm::U4 ? u4 : form == CodeForm::U8 ? u8 : tables).add(part);
       } else {
         launch(convert_rows_kernel<T>, dim3(blocks_of(n * w.in_dim)), dim3(kDequantizeThreads), 0,
                stream, data_of<T>(part.out), view_of(w), begin, n * w.in_dim);
       }
     }
-    u4.run(dequantize_packed_kernel<T, 4>, stream);
-    u8.run(dequantize_packed_kernel<T, 8>, stream);
+    u4.run(dequantize_packed_kernel<T, CodeForm::U4>, stream);
+    u8.run(dequantize_packed_kernel<T, CodeForm::U8>, stream);
+    tables.run(dequantize_packed_kernel<T, CodeForm::Table>, stream);
   });
 }
 

@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// The same for any dim, alignment and groups
+// The same for any dim, alignment, groups and table of codes
 //
 //   launch    blocks_of_row blocks of 256 threads per row; a thread gathers one element
 __global__ void __launch_bounds__(kGatherThreads)
@@ -176,7 +176,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
     return narrow<unsigned>(ceil_div(table.in_dim, columns_of_thread * kGatherThreads));
   };
   const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of row-major codes
-  if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data) ||
+  if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data) || view.has_table ||
       (table.by_rows && std::popcount(uint64_t(unit)) > 1)) {
     const unsigned n_blocks = blocks_of_row(1);
     return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),

@@ -75,10 +75,11 @@ unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kPackThreads
 }  // namespace
 
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
-                      int64_t group) {
+                      int64_t group, CodeTable table) {
   MINFER_CHECK((codes == DType::U4 || codes == DType::U8) &&
                    (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
-                   group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group),
+                   group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group) &&
+                   (table == CodeTable::None || (codes == DType::U4 && !asymmetric)),
                "allocate_codes: ", codes, " with scales ", scales, ", [", out_dim, ", ", in_dim,
                "] in groups of ", group);
   Matrix w;
@@ -86,6 +87,7 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
   w.in_dim = in_dim;
   w.group = group;
   w.dtype = codes;
+  w.table = table;
   const PackedLayout layout = layout_of(w);
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
   w.scales = allocate_device(scales, {layout.n_scales()});
@@ -98,7 +100,8 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
 void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
                 int64_t first_row) {
   const int64_t n_rows = rows.out_dim(), in_dim = packed.in_dim;
-  MINFER_CHECK(is_packed(packed) && rows.codes.dtype == packed.dtype && rows.in_dim() == in_dim &&
+  MINFER_CHECK(is_packed(packed) && rows.codes.dtype == packed.dtype &&
+                   rows.table == packed.table && rows.in_dim() == in_dim &&
                    rows.group == packed.group && rows.scales.dtype == packed.scales.view().dtype &&
                    rows.asymmetric() == bool(packed.mins),
                "pack_codes: rows of another format");

@@ -27,6 +27,20 @@ namespace minfer::cuda {
 
 constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
 
+// What the words of a packed matrix hold. Table: codes of four bits that are indices of one.
+enum class CodeForm { U4, U8, Table };
+MINFER_HOST_DEVICE constexpr int bits_of(CodeForm form) { return form == CodeForm::U8 ? 8 : 4; }
+
+// The sixteen entries of a table (CodeTable) + 128, a byte each: so a code that is an index becomes
+// a code of U8, whose zero code is 128.
+struct TableBytes {
+  uint32_t words[4] = {};
+
+  MINFER_HOST_DEVICE int at(int code) const {
+    return int(words[code / 4] >> (8 * (code % 4)) & 0xFF);
+  }
+};
+
 struct PackedLayout {
   int bits = 4;
   int unit = 0;  // columns of a scale; 0: the whole row

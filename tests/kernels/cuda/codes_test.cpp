@@ -100,12 +100,17 @@ WantedRows wanted_rows(const Weights& w) {
       continue;
     }
     const float zero = q.asymmetric() ? 0 : float(q.zero_code());
-    const float top = q.bits() == 8 ? 255 : 15;
+    float lowest = -zero, highest = (q.bits() == 8 ? 255 : 15) - zero;
+    if (q.table != CodeTable::None) {
+      const auto entries = std::ranges::minmax(entries_of(q.table));
+      lowest = entries.min;
+      highest = entries.max;
+    }
     float most = 0;
     for (int64_t group = 0; group < q.n_groups(); ++group) {
       const float scale = w.quantized.scales.at(row * q.n_groups() + group);
       const float min = q.asymmetric() ? w.quantized.mins.at(row * q.n_groups() + group) : 0;
-      const volatile float low = -zero * scale, high = (top - zero) * scale;  // no fma
+      const volatile float low = lowest * scale, high = highest * scale;  // no fma
       most = std::max({most, std::abs(low + min), std::abs(high + min)});
     }
     wanted.scales.push_back(most / 127);
@@ -156,6 +161,7 @@ TEST(CudaCodes, UnpacksMatrices) {
       }
     }
   }
+  formats.insert(formats.end(), std::begin(kTableFormats), std::end(kTableFormats));
   for (const Format& f : formats) {
     for (const int64_t in_dim : {16, 48, 64, 80, 144, 288, 1536}) {
       if (f.group != kRow && (in_dim % f.group != 0 || in_dim == f.group)) continue;
@@ -173,10 +179,12 @@ TEST(CudaCodes, UnpacksParts) {
   MINFER_NEEDS_CUDA();
   const Weights q(of_group(DType::U8, DType::F32, false, kRow), 96, 192, 1),
       k(of_group(DType::U4, DType::F16, false, 64), 24, 192, 2),
-      v(of_group(DType::U4, DType::F32, true, 32), 1, 192, 3), same(kRowFormat, 40, 192, 4);
+      v(of_group(DType::U4, DType::F32, true, 32), 1, 192, 3), same(kRowFormat, 40, 192, 4),
+      table(kTableFormats[0], 24, 192, 5);
   expect_unpacked({&q, &k, &v});
   expect_unpacked({&k, &q, &k});
   expect_unpacked({&same, &q});
+  expect_unpacked({&table, &k, &v});
   EXPECT_FALSE(cuda::fits_code_rows(Weights(Format{}, 16, 64, 1).matrix));
   EXPECT_FALSE(cuda::fits_code_rows(Weights(kRowFormat, 16, 72, 1).matrix));
 }

@@ -98,6 +98,18 @@ TEST_P(CudaDequantize, EveryFormatAndWidth) {
   }
 }
 
+TEST_P(CudaDequantize, EveryTable) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : kTableFormats) {
+    for (const int64_t in_dim : {64, 96, 256, 1536}) {
+      const Weights w(format, 83, in_dim, 1);
+      expect_rows(GetParam(), {{&w, 0, 83}});
+      expect_rows(GetParam(), {{&w, 7, 20}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(CudaDequantize, RangesOfRows) {
   MINFER_NEEDS_CUDA();
   for (const DType codes : {DType::U4, DType::U8}) {
@@ -173,6 +185,16 @@ TEST(CudaGather, RowsOfEveryType) {
         }
       }
     }
+  }
+}
+
+TEST(CudaGather, RowsOfTables) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : kTableFormats) {
+    Weights w(format, 83, 96, 1);
+    expect_gathered(w, {82, 0, 16, 5, 47});
+    w.lay_by_rows();
+    expect_gathered(w, {82, 0, 16, 5, 47});
   }
 }
 

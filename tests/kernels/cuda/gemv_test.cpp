@@ -236,6 +236,18 @@ TEST_P(CudaGemv, EveryQuantizedFormat) {
   }
 }
 
+TEST_P(CudaGemv, EveryTable) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : kTableFormats) {
+    for (const int64_t in_dim : {96, 1536}) {
+      for (const int64_t n_tokens : {1, 5}) {
+        expect_gemv(call_of(GetParam(), n_tokens, in_dim), format, 36);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(CudaGemv, Shapes) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();

@@ -16,17 +16,26 @@ struct Format {
   DType weights = DType::F16, scales = DType::F16;
   bool with_mins = false;
   int64_t group = 0;
+  CodeTable table = CodeTable::None;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const Format& f) {
   out << f.weights;
   if (f.group != 0) out << " " << f.scales << (f.with_mins ? " mins" : "") << " group " << f.group;
+  if (f.table != CodeTable::None) out << " table " << int(f.table);
   return out;
 }
 
 inline Format of_group(DType codes, DType scales, bool with_mins, int64_t group) {
   return {codes, scales, with_mins, group};
 }
+
+// Codes that are indices of a table, as GGUF has them; and a group that it does not have.
+inline const Format kTableFormats[] = {
+    {DType::U4, DType::F16, false, 32, CodeTable::Iq4},
+    {DType::U4, DType::F32, false, 32, CodeTable::E2m1},
+    {DType::U4, DType::F32, false, 16, CodeTable::Iq4},
+};
 
 inline cudaStream_t stream() {
   static const cuda::Stream stream = cuda::make_stream();
@@ -41,8 +50,8 @@ inline void fill_normal(const HostTensor& to, uint64_t seed, float scale) {
 // Packs in two calls, so that first_row is not always 0.
 inline Matrix pack(const QuantizedMatrix& q) {
   Matrix w = cuda::allocate_codes(q.codes.dtype, q.scales.dtype, q.asymmetric(), q.out_dim(),
-                                  q.in_dim(), q.group);
-  const GroupFormat format{q.bits(), q.group, q.asymmetric(), q.scales.dtype};
+                                  q.in_dim(), q.group, q.table);
+  const GroupFormat format{q.bits(), q.group, q.asymmetric(), q.scales.dtype, q.table};
   EXPECT_EQ(
       w.n_bytes,
       cuda_packed_bytes({.out_dim = q.out_dim(), .in_dim = q.in_dim(), .groups = format}).sum());
@@ -52,7 +61,7 @@ inline Matrix pack(const QuantizedMatrix& q) {
     const QuantizedMatrix rows = q.rows(begin, n);
     const DeviceTensor codes = to_device(rows.codes), scales = to_device(rows.scales);
     const DeviceTensor mins = rows.mins ? to_device(rows.mins) : DeviceTensor();
-    cuda::pack_codes(stream(), w, {codes, scales, mins, q.group}, begin);
+    cuda::pack_codes(stream(), w, {codes, scales, mins, q.group, q.table}, begin);
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
   }
   return w;
@@ -73,6 +82,7 @@ struct Weights {
     }
     quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
                                       f.group == kRow ? in_dim : f.group, f.with_mins);
+    quantized.table = f.table;
     std::mt19937_64 engine(seed);
     auto* const codes = static_cast<uint8_t*>(quantized.codes.view().data);
     for (int64_t i = 0; i < quantized.codes.view().n_bytes(); ++i) codes[i] = uint8_t(engine());
@@ -103,6 +113,10 @@ struct Weights {
     const int code = q.bits() == 8 ? codes[i] : codes[i / 2] >> (i % 2 * 4) & 15;
     const double scale = double(quantized.scales.at(group));
     const double min = q.asymmetric() ? double(quantized.mins.at(group)) : 0;
+    if (q.table != CodeTable::None) {  // a card adds 128 to the entries
+      const int entry = entries_of(q.table)[size_t(code)];
+      return {scale * entry, std::abs(scale) * (entry + 256)};
+    }
     const int zero = q.asymmetric() ? 0 : q.zero_code();
     return {scale * (code - zero) + min, std::abs(scale) * (code + zero) + std::abs(min)};
   }

@@ -16,7 +16,10 @@ namespace {
 std::optional<StepFormat> format_of(const Matrix& w) {
   if (w.dtype == DType::F16) return StepFormat::F16;
   if (w.dtype == DType::BF16) return StepFormat::BF16;
-  if (!is_packed(w) || w.mins || w.scales.view().dtype != DType::F16) return std::nullopt;
+  if (!is_packed(w) || w.mins || w.scales.view().dtype != DType::F16 ||
+      w.table != CodeTable::None) {
+    return std::nullopt;
+  }
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
 }
 
