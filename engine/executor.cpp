@@ -57,7 +57,8 @@ int64_t widest_window(const ModelSpec& spec, int64_t max_seq_len) {
 // Rows whose logits are made at once.
 int64_t logit_rows(const SessionOptions& o, const Backend& backend) {
   if (o.all_logits) return o.prefill_chunk;
-  return std::min({o.n_sequences, backend.preferred_decode_rows(), o.prefill_chunk});
+  const int64_t of_sequences = std::min(o.n_sequences, backend.preferred_decode_rows());
+  return std::min(std::max(of_sequences, o.n_draft_tokens + 1), o.prefill_chunk);
 }
 
 int64_t cache_pages(const SessionOptions& o, const ModelSpec& spec) {

@@ -23,6 +23,8 @@ struct SessionOptions {
   bool several_sequences = false;
   // There is room for the logits of every row of a pass from the beginning.
   bool all_logits = false;
+  // The same for those of a draft of so many tokens (engine/draft_decoder.h).
+  int64_t n_draft_tokens = 0;
   // Called as a prompt of several tokens is evaluated, with the blocks done and in all. May be
   // null.
   std::function<void(int64_t done, int64_t total)> progress = {};

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <optional>
 
+#include "engine/draft_decoder.h"
 #include "engine/session.h"
 #include "engine/text_generation.h"
 
@@ -23,9 +24,11 @@ class Generation {
       const Stopwatch since_start;
       logits_ = session_.eval(prompt.subspan(static_cast<size_t>(n_cached)));
       text_.result().prefill_seconds = since_start.seconds();
+      if (options_.drafts) drafts_.emplace(session_, prompt);
       reason = choose_tokens();
     } catch (const Cancelled&) {
     }
+    drafts_.reset();
     return text_.finish(reason);
   }
 
@@ -38,8 +41,9 @@ class Generation {
       }
       const TokenId id = run_ ? next_of_run() : text_.choose(logits_);
       if (const std::optional<StopReason> end = text_.accept(id, logits_)) return *end;
-      if (session_.pos() == session_.max_seq_len()) return StopReason::Context;
-      if (is_first) run_ = start_run(id);
+      const int64_t pos = drafts_ ? drafts_->pos() : session_.pos();
+      if (pos == session_.max_seq_len()) return StopReason::Context;
+      if (is_first && !drafts_) run_ = start_run(id);
       if (!run_) decode(id);
     }
   }
@@ -63,9 +67,20 @@ class Generation {
 
   void decode(TokenId id) {
     const Stopwatch since_step;
-    logits_ = session_.eval({&id, 1});
-    text_.result().decode_seconds += since_step.seconds();
-    ++text_.result().decode_steps;
+    GenerateResult& result = text_.result();
+    if (drafts_) {
+      // The last token needs no logits behind it.
+      const int64_t n_more =
+          options_.n_predict < 0 ? -1 : options_.n_predict - std::ssize(result.tokens) - 1;
+      logits_ = drafts_->eval(id, n_more);
+      result.drafted_tokens = drafts_->drafted();
+      result.accepted_tokens = drafts_->accepted();
+      result.decode_steps = drafts_->passes();
+    } else {
+      logits_ = session_.eval({&id, 1});
+      ++result.decode_steps;
+    }
+    result.decode_seconds += since_step.seconds();
   }
 
   Session& session_;
@@ -73,6 +88,7 @@ class Generation {
   TextGeneration text_;
   std::span<const float> logits_;  // of the last token, where the host chooses
   std::optional<Session::TokenRun> run_;
+  std::optional<DraftDecoder> drafts_;
   Stopwatch since_run_;
 };
 

@@ -19,6 +19,7 @@ struct GenerateOptions {
   std::vector<std::string> stop;  // the text ends before the first of these strings
   std::vector<TokenId> end_ids;   // more tokens that end the text (a chat's end of turn)
   bool ignore_eos = false;
+  bool drafts = false;        // decode with drafts of prompt lookup: DraftDecoder
   int64_t n_logprobs = 0;     // best tokens to report at each step; 0: none
   bool show_special = false;  // control tokens appear in the text
   // Checked before each step: if true, generation ends as Interrupted, as it does when the backend
@@ -45,8 +46,11 @@ struct GenerateResult {
   // Forward passes that decode_seconds covers. If the backend chooses the tokens, decode_seconds
   // also includes what the caller does with each token while the next one is computed.
   int64_t decode_steps = 0;
+  int64_t drafted_tokens = 0, accepted_tokens = 0;  // with `drafts`
 
   int64_t evaluated_tokens() const { return prompt_tokens - reused_tokens; }
+  // That decode_seconds covers: one for each pass, and those of drafts.
+  int64_t decoded_tokens() const { return decode_steps + accepted_tokens; }
 };
 
 const char* stop_reason_name(

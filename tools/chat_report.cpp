@@ -17,7 +17,7 @@ double prefill_rate(const GenerateResult& result) {
 }
 
 double decode_rate(const GenerateResult& result) {
-  return per_second(double(result.decode_steps), result.decode_seconds);
+  return per_second(double(result.decoded_tokens()), result.decode_seconds);
 }
 
 // All of a turn but what it says.
@@ -27,6 +27,8 @@ Json counts_json(const ChatTurn& turn) {
           {"reused_tokens", result.reused_tokens},
           {"evaluated_tokens", result.evaluated_tokens()},
           {"generated_tokens", result.tokens.size()},
+          {"drafted_tokens", result.drafted_tokens},
+          {"accepted_tokens", result.accepted_tokens},
           {"stop_reason", stop_reason_name(result.stop_reason)},
           {"seed", turn.seed ? Json(*turn.seed) : Json()},
           {"timings",

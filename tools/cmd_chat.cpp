@@ -51,6 +51,7 @@ void run_chat(const TalkOptions& options, Context& context) {
   const ChatTemplate chat_template =
       choose_chat_template(options.conversation.chat_template, *opened.model.tokenizer);
   SessionOptions session_opts = session_options(options, opened.model);
+  use_drafts(options, *backend, settings.generate, session_opts);
   SessionMemory memory = session_memory(opened, *backend, session_opts);
   memory.context_option = "--ctx-size";
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);

@@ -27,6 +27,8 @@ void check_prompts_options(const GenerateCommandOptions& options) {
   const bool has_prompt = prompt.positional || prompt.option || prompt.file || options.prompt_ids ||
                           options.conversation.messages;
   MINFER_REQUIRE(Usage, !has_prompt, "--prompts takes the place of any other prompt");
+  MINFER_REQUIRE(Usage, options.draft == "none",
+                 "--draft goes with one prompt: --prompts evaluates several texts at once");
   MINFER_REQUIRE(Usage, !options.jsonl && !options.echo,
                  "--prompts prints one JSON object a text: --jsonl and --echo go with one prompt");
 }
@@ -137,6 +139,7 @@ void run_generate(const GenerateCommandOptions& options, Context& context) {
                                       generate_options.n_predict),
       .prefill_chunk = options.batch_size,
       .kv_dtype = kv_dtype_by_name(options.kv_type, options.device)};
+  use_drafts(options, *backend, generate_options, session_opts);
   SessionMemory memory = session_memory(opened, *backend, session_opts);
   memory.context_option = "--ctx-size";
   const Model model = load_with_progress(std::move(opened), *backend, memory, context.common.quiet);

@@ -38,7 +38,7 @@ Json timings_json(const GenerateResult& result, const StartTimes& start, const M
       {"first_token_s", result.first_token_seconds},
       {"start_to_first_token_s", start.loaded_seconds + result.first_token_seconds},
       {"decode_s", result.decode_seconds},
-      {"decode_tokens_per_s", per_second(double(result.decode_steps), result.decode_seconds)},
+      {"decode_tokens_per_s", per_second(double(result.decoded_tokens()), result.decode_seconds)},
       {"weight_gb_per_s", decode_bandwidth_gb(result, model)}};
 }
 
@@ -47,6 +47,8 @@ Json figures_json(const ResultReport& report) {
   const GenerateResult& result = report.result;
   Json object = {{"prompt_tokens", result.prompt_tokens},
                  {"generated_tokens", result.tokens.size()},
+                 {"drafted_tokens", result.drafted_tokens},
+                 {"accepted_tokens", result.accepted_tokens},
                  {"stop_reason", stop_reason_name(result.stop_reason)},
                  {"seed", report.seed ? Json(*report.seed) : Json(nullptr)},
                  {"logprobs", nullptr},
@@ -98,11 +100,15 @@ std::string finish_line(const GenerateResult& result, std::vector<double> token_
     line += fmt::format(" | first token {:.0f} ms", result.first_token_seconds * 1e3);
   }
   if (result.decode_steps > 0) {
-    const double rate = per_second(double(result.decode_steps), result.decode_seconds);
+    const double rate = per_second(double(result.decoded_tokens()), result.decode_seconds);
     line += fmt::format(" | {} tok, {:.1f} tok/s, {:.1f} ms/tok (p99 {:.1f}) | {:.1f} GB/s",
                         result.tokens.size(), rate, per_second(1e3, rate),
                         percentile(std::move(token_seconds), 0.99) * 1e3,
                         decode_bandwidth_gb(result, model));
+  }
+  if (result.drafted_tokens > 0) {
+    line +=
+        fmt::format(" | {} of {} drafted tok right", result.accepted_tokens, result.drafted_tokens);
   }
   line += fmt::format(" | stop {}", stop_reason_name(result.stop_reason));
   return seed ? line + fmt::format(" | seed {}", *seed) : line;

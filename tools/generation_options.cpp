@@ -2,6 +2,7 @@
 
 #include <random>
 
+#include "engine/draft_decoder.h"
 #include "kernels/base/math.h"
 #include "tools/mpi_ranks.h"
 #include "tools/process.h"
@@ -74,6 +75,10 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
   command.add_integer("-b,--batch-size", options.batch_size, 0, 1 << 20,
                       "Tokens of the prompt in one pass", Show::More);
   add_kv_type_option(command, options.kv_type);
+  command.add_choice("--draft", options.draft, {"none", "lookup"},
+                     "lookup: guess tokens from what stands in the text already, and evaluate "
+                     "several at once; the text stays the same (CPU)",
+                     Show::More);
   add_device_options(command, options.device);
 }
 
@@ -85,6 +90,19 @@ void check_generation_options(const GenerationOptions& options, bool json) {
     MINFER_REQUIRE(Usage, !stop.empty(), "--stop: an empty string would stop at once");
   }
   kv_dtype_by_name(options.kv_type, options.device);
+}
+
+void use_drafts(const GenerationOptions& options, const Backend& backend, GenerateOptions& generate,
+                SessionOptions& session) {
+  if (options.draft == "none") return;
+  // A pass of several tokens rounds otherwise there than the step of one.
+  MINFER_REQUIRE(Usage, !backend.free_device_bytes(), "--draft ", options.draft,
+                 " is for the CPU (--device cpu)");
+  // Each rank would measure for itself what a draft costs.
+  MINFER_REQUIRE(Usage, backend.n_ranks() == backend.n_ranks_here(), "--draft ", options.draft,
+                 " excludes --tp mpi");
+  generate.drafts = true;
+  session.n_draft_tokens = kMostDraftTokens;
 }
 
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict) {

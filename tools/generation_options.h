@@ -24,6 +24,7 @@ struct GenerationOptions {
   int64_t ctx_size = 0;    // 0: the command's own
   int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16";
+  std::string draft = "none";
   int64_t seed = -1;                    // -1: a random one
   std::vector<std::string> logit_bias;  // "ID=B"
   bool jsonl = false;
@@ -42,6 +43,9 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
 
 // Throws Usage for what cannot be, before a model is read.
 void check_generation_options(const GenerationOptions& options, bool json);
+// Sets what --draft asks for. Throws Usage on a card.
+void use_drafts(const GenerationOptions& options, const Backend& backend, GenerateOptions& generate,
+                SessionOptions& session);
 // With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no ID=B.
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict);
 // --seed, or a random one.

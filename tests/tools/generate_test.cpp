@@ -36,6 +36,21 @@ TEST_F(Generate, RanksWriteTheSameText) {
   }
 }
 
+TEST_F(Generate, DraftsLeaveTheTextAsItIs) {
+  std::vector<std::string> args = {"--json", "--device", "cpu", "-n", "60", "x y x y x y x y x y"};
+  const json want = json::parse(generate(args).out);
+  args.insert(args.begin(), {"--draft", "lookup"});
+  const json found = json::parse(generate(args).out);
+  EXPECT_EQ(found["tokens"], want["tokens"]);
+  EXPECT_EQ(want["drafted_tokens"], 0);
+  EXPECT_GT(found["drafted_tokens"], 0);
+  EXPECT_LE(found["accepted_tokens"], found["drafted_tokens"]);
+  const ProcessResult result =
+      generate({"--draft", "lookup", "--prompts", dir_.write("prompts", "{\"prompt\": \"x\"}")});
+  EXPECT_EQ(result.exit_code, 2);
+  EXPECT_NE(result.err.find("--draft goes with one prompt"), std::string::npos) << result.err;
+}
+
 TEST_F(Generate, TakesThePromptFromEverywhere) {
   const std::string want = generate({"-q", "a prompt"}).out;
   EXPECT_EQ(generate({"-q", "-p", "a prompt"}).out, want);

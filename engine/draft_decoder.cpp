@@ -1,0 +1,51 @@
+#include "engine/draft_decoder.h"
+
+#include <algorithm>
+
+#include "engine/text_generation.h"
+
+namespace minfer {
+
+DraftDecoder::DraftDecoder(Session& session, std::span<const TokenId> prompt)
+    : session_(session), pos_(session.pos()) {
+  MINFER_CHECK(pos_ == std::ssize(prompt), "a prompt of ", prompt.size(), " tokens, ", pos_,
+               " are evaluated");
+  for (const TokenId token : prompt) lookup_.push(token);
+}
+
+std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
+  lookup_.push(token);
+  if (next_ < draft_.size() && draft_[next_] == token) {
+    ++n_accepted_;
+    ++pos_;
+    return row(++next_);
+  }
+  take_back();
+  int64_t most = std::min({kMostDraftTokens, session_.max_seq_len() - pos_ - 1,
+                           session_.prefill_chunk() - 1});
+  if (n_more >= 0) most = std::min(most, n_more);
+  std::vector<TokenId> tokens = {token};
+  draft_ = lookup_.draft(most, row_cost_);
+  tokens.insert(tokens.end(), draft_.begin(), draft_.end());
+  const Stopwatch since_start;
+  logits_ = session_.eval_all(tokens);
+  measure(tokens.size(), since_start.seconds());
+  next_ = 0;
+  ++pos_;
+  ++n_passes_;
+  n_drafted_ += std::ssize(draft_);
+  return row(0);
+}
+
+// Running means, so that what else the machine does for a while is soon forgotten.
+void DraftDecoder::measure(size_t n_rows, double seconds) {
+  const auto follow = [](double& mean, double value) { mean += (value - mean) / 8; };
+  if (n_rows == 1) {
+    if (pass_seconds_ == 0) pass_seconds_ = seconds;
+    follow(pass_seconds_, seconds);
+  } else if (pass_seconds_ > 0) {
+    follow(row_cost_, std::max(0.0, seconds / pass_seconds_ - 1) / double(n_rows - 1));
+  }
+}
+
+}  // namespace minfer

@@ -1,0 +1,54 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "engine/prompt_lookup.h"
+#include "engine/session.h"
+
+namespace minfer {
+
+// The most tokens of a draft.
+constexpr int64_t kMostDraftTokens = 15;
+
+// Decodes a text of one session with drafts: each pass evaluates a token and the draft of those
+// behind it. Logits of a draft that turns out wrong are dropped, so the text is that of a decode
+// token by token where the backend gives a row the same bits whatever rows stand beside it.
+class DraftDecoder {
+ public:
+  // The session holds all of the prompt.
+  DraftDecoder(Session& session, std::span<const TokenId> prompt);
+  DraftDecoder(const DraftDecoder&) = delete;
+  DraftDecoder& operator=(const DraftDecoder&) = delete;
+  ~DraftDecoder() { take_back(); }
+
+  // The logits behind the next token of the text, [vocab_size], valid until the next call.
+  //   n_more  tokens of the text that may follow it; -1: any number
+  std::span<const float> eval(TokenId token, int64_t n_more);
+
+  int64_t pos() const { return pos_; }  // tokens of the text that the session holds
+  int64_t drafted() const { return n_drafted_; }
+  int64_t accepted() const { return n_accepted_; }
+  int64_t passes() const { return n_passes_; }
+
+ private:
+  std::span<const float> row(size_t i) const {
+    const size_t n = logits_.size() / (draft_.size() + 1);
+    return logits_.subspan(i * n, n);
+  }
+  void take_back() { session_.truncate(pos_); }
+  void measure(size_t n_rows, double seconds);
+
+  Session& session_;
+  PromptLookup lookup_;
+  std::vector<TokenId> draft_;      // of the last pass
+  size_t next_ = 0;                 // of its tokens, the first that the text has not come to
+  std::span<const float> logits_;   // of the last pass, [1 + draft_.size(), vocab_size]
+  int64_t pos_;
+  int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
+  // Of a pass of one row; and of one more row, in passes of one row: until it is measured, a guess.
+  double pass_seconds_ = 0, row_cost_ = 0.5;
+};
+
+}  // namespace minfer

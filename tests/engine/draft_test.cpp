@@ -1,0 +1,126 @@
+#include <gtest/gtest.h>
+
+#include "engine/draft_decoder.h"
+#include "engine/generate.h"
+#include "models/synthetic.h"
+#include "tests/engine/toy_tokenizer.h"
+#include "tests/support/fixture_models.h"
+#include "tests/support/specs.h"
+
+namespace minfer::test {
+namespace {
+
+std::vector<TokenId> draft_after(const std::vector<TokenId>& text, int64_t most, double row_cost) {
+  PromptLookup lookup;
+  for (const TokenId token : text) lookup.push(token);
+  return lookup.draft(most, row_cost);
+}
+using Ids = std::vector<TokenId>;
+
+TEST(PromptLookup, ForeseesWhatFollowedTheSameTokens) {
+  const Ids text = {1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3};
+  EXPECT_EQ(draft_after(text, 2, 0.1), (Ids{4, 5}));
+  EXPECT_EQ(draft_after(text, 0, 0.1), Ids());
+  EXPECT_EQ(draft_after(text, 15, 10), Ids());               // it would not pay
+  EXPECT_EQ(draft_after({1, 2, 3, 4, 1, 2}, 4, 0), Ids());   // two tokens agree
+  EXPECT_EQ(draft_after({1, 2, 3, 4, 9, 2, 3}, 4, 0), Ids());
+  EXPECT_EQ(draft_after({1, 2}, 4, 0), Ids());
+}
+
+TEST(PromptLookup, TakesTheLastPlace) {
+  EXPECT_EQ(draft_after({1, 2, 3, 4, 0, 1, 2, 3, 5, 0, 1, 2, 3}, 1, 0), Ids{5});
+}
+
+// Behind the end of the text a repetition goes on.
+TEST(PromptLookup, GoesOnWithItself) {
+  EXPECT_EQ(draft_after({7, 8, 7, 8, 7, 8, 7}, 5, 0), (Ids{8, 7, 8, 7, 8}));
+}
+
+// The longer it has been right, the longer is the draft; after mistakes it is shorter.
+TEST(PromptLookup, DraftsAsMuchAsPays) {
+  PromptLookup right, wrong;
+  Ids text;
+  for (TokenId i = 0; i < 60; ++i) text.push_back(i);
+  for (const TokenId token : text) right.push(token), wrong.push(token);
+  size_t before = 0;
+  for (TokenId i = 0; i < 30; ++i) {
+    right.push(i);
+    const size_t n = right.draft(15, 0.3).size();
+    EXPECT_GE(n, before) << i;
+    before = n;
+  }
+  EXPECT_EQ(before, 15u);
+  // The same three tokens, and something else behind them each time.
+  for (TokenId i = 0; i < 30; ++i) {
+    for (const TokenId token : {1, 2, 3, 100 + i}) wrong.push(token);
+  }
+  for (const TokenId token : {1, 2, 3}) wrong.push(token);
+  EXPECT_EQ(wrong.draft(15, 0.3), Ids());
+}
+
+// Texts with drafts have the tokens and log-probabilities of those without, whatever the draft
+// was, greedy and drawn, also where layers have windows, penalties look back, and a cache of 8 bits
+// keeps what was evaluated.
+class Drafts : public testing::TestWithParam<std::string> {};
+
+TEST_P(Drafts, ChangeNoTextAndNoBit) {
+  const auto backend = make_cpu_backend();
+  const FixtureModel fixture = fixture_model(GetParam());
+  Model model = load_model(fixture.path, *backend);
+  std::vector<std::string> words;
+  for (int64_t i = 0; i < model.spec.vocab_size; ++i) words.push_back(cat(' ', i));
+  model.tokenizer = std::make_unique<ToyTokenizer>(std::move(words));
+  // A prompt that repeats itself, and a text that is made of the same four tokens.
+  std::vector<TokenId> prompt;
+  while (std::ssize(prompt) < 30) prompt.insert(prompt.end(), {5, 6, 7, 8, 5, 6, 7});
+  int64_t n_accepted = 0, n_drafted = 0;
+  for (const DType kv_dtype : {DType::F16, DType::U8}) {
+    for (const float temperature : {0.0f, 0.7f}) {
+      for (const float penalty : {1.0f, 1.3f}) {
+        for (const int64_t n_predict : {40, -1}) {
+          const int64_t context = std::min<int64_t>(model.spec.trained_seq_len, 100);
+          GenerateOptions options;
+          options.n_predict = n_predict;
+          options.n_logprobs = 1;
+          options.ignore_eos = true;
+          options.sampler.temperature = temperature;
+          options.sampler.top_k = 3;
+          options.sampler.repeat_penalty = penalty;
+          for (TokenId id = 5; id < 9; ++id) options.sampler.logit_bias.emplace_back(id, 20.0f);
+          const auto run = [&](bool drafts) {
+            options.drafts = drafts;
+            Session session(model, *backend, {.max_seq_len = context, .kv_dtype = kv_dtype});
+            const std::span<const TokenId> begin = std::span(prompt).first(
+                std::min(prompt.size(), size_t(context) / 2));
+            GenerateResult result = generate(session, begin, options, nullptr);
+            EXPECT_LE(session.pos(), std::ssize(begin) + std::ssize(result.tokens));
+            return std::pair(std::move(result), session.pos());
+          };
+          const auto [plain, plain_pos] = run(false);
+          const auto [drafted, drafted_pos] = run(true);
+          EXPECT_EQ(drafted.tokens, plain.tokens);
+          EXPECT_EQ(drafted.stop_reason, plain.stop_reason);
+          EXPECT_EQ(drafted_pos, plain_pos);
+          ASSERT_EQ(drafted.steps.size(), plain.steps.size());
+          for (size_t i = 0; i < plain.steps.size(); ++i) {
+            EXPECT_EQ(drafted.steps[i].logprob, plain.steps[i].logprob) << i;
+          }
+          EXPECT_EQ(drafted.decoded_tokens(), plain.decode_steps);
+          EXPECT_EQ(plain.drafted_tokens, 0);
+          n_accepted += drafted.accepted_tokens;
+          n_drafted += drafted.drafted_tokens;
+        }
+      }
+    }
+  }
+  EXPECT_GT(n_accepted, 0);
+  EXPECT_GT(n_drafted, n_accepted);  // some were wrong, too
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, Drafts,
+                         testing::Values("models/llama-mqa-f16", "models/mistral-window-f16",
+                                         "models/gpt2-f32", "models/qwen3-head16-bf16"),
+                         fixture_test_name);
+
+}  // namespace
+}  // namespace minfer::test
