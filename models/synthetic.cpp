@@ -38,15 +38,18 @@ void set_eps(ModelSpec& spec, float eps) {
 }
 
 void to_mistral(ModelSpec& spec) {
+  spec.family = "mistral";
   set_in_all(spec, [](LayerSpec& layer) { layer.window = 4096; });
 }
 
 void to_qwen3(ModelSpec& spec) {
+  spec.family = "qwen3";
   set_eps(spec, 1e-6f);
   set_in_all(spec, [](LayerSpec& layer) { layer.qk_norm = QkNorm::PerHead; });
 }
 
 void to_olmo2(ModelSpec& spec) {
+  spec.family = "olmo2";
   set_eps(spec, 1e-6f);
   set_in_all(spec, [](LayerSpec& layer) {
     layer.norm_places = NormPlaces::Behind;
@@ -55,6 +58,7 @@ void to_olmo2(ModelSpec& spec) {
 }
 
 void to_granite3(ModelSpec& spec) {
+  spec.family = "granite";
   set_in_all(spec, [](LayerSpec& layer) {
     layer.residual_scale = 0.22f;
     layer.attn_scale = 0.0078125f;
@@ -78,6 +82,7 @@ void to_gemma(ModelSpec& spec) {
 // Every second layer sees the whole context.
 void to_gemma2(ModelSpec& spec) {
   to_gemma(spec);
+  spec.family = "gemma2";
   set_in_all(spec, [](LayerSpec& layer) { layer.attn_softcap = 50; });
   for (size_t i = 0; i < spec.layers.size(); i += 2) spec.layers[i].window = 4096;
   spec.edges.logit_softcap = 30;
@@ -86,6 +91,7 @@ void to_gemma2(ModelSpec& spec) {
 // Every sixth layer sees the whole context, and rotates by a table of its own.
 void to_gemma3(ModelSpec& spec) {
   to_gemma(spec);
+  spec.family = "gemma3";
   RopeSpec local = spec.ropes[0];
   local.theta = 1e4;
   spec.ropes[0].scaling = RopeScaling::Linear;

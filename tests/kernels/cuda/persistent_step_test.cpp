@@ -479,6 +479,8 @@ const StepCase kCases[] = {
     {"U4InParts", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127},
     {"U8InParts", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 576, 128, 2, 2, 128,
      126},
+    {"F16InRounds", {}, DType::F16, 64, 800, 2, 2, 32, 2},
+    {"U4QkvInRounds", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 96, 6, 6, 96, 2},
     // Gate and up in two rounds, the first with K splits of a pair; more columns of down than
     // registers hold.
     {"U8InRounds", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 576, 800, 2, 2, 64, 2},
@@ -490,6 +492,9 @@ const StepCase kCases[] = {
      140, like_gemma_2},
     {"Gemma3", {}, DType::U8, 64, 96, 2, 1, 256, 200, like_gemma_3},
     {"HeadsOf192", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 64, 96, 2, 2, 192, 130},
+    // Fewer tiles of q, k and v than blocks.
+    {"NormsBehindFewRows", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 64, 96, 1, 1,
+     16, 2, like_gemma_2},
     {"Olmo2", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 128, 130,
      like_olmo_2},
     {"Granite", {}, DType::F16, 64, 96, 4, 1, 32, 150, like_granite},

@@ -322,15 +322,11 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
   if (!gemvs || !attention) return nullptr;
   const LayerSpec& spec = model.layers.front().spec;
   const StepBlock block = block_of(spec, model.edges);
-  // A block without rows of these would have to read what it contributes nothing to.
-  const auto all_have_rows = [](const StepGemv& p) { return p.slice.rounds != 0; };
-  if (block.has_post_norms() &&
-      !(all_have_rows((*gemvs)[kQkv]) && all_have_rows((*gemvs)[kGateUp]) &&
-        model.embedding->in_dim <= most_code_columns(true))) {
-    return nullptr;
-  }
-  const StepKernel kernel =
-      step_kernel_of(attention->heads_per_block, attention->head_dim, is_plain(model, *gemvs));
+  const int heads = attention->heads_per_block, head_dim = attention->head_dim;
+  const StepKernel kernel = step_kernel_of(heads, head_dim, is_plain(model, *gemvs));
+  if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
+  // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
+  if (block.has_post_norms() && (*gemvs)[kGateUp].slice.rounds == 0) return nullptr;
   const auto* const function = reinterpret_cast<const void*>(kernel.run);
   if (!runs_hopper_code(function)) return nullptr;
 

@@ -295,12 +295,12 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
 }
 
 // Copies to `to`, asynchronously while the block multiplies, the scales of rows that have one each:
-// of the block's tiles from first_tile on, and in the first round of the pair whose K splits it
-// adds. The scales of a gate tile are followed by those of its up tile.
+// of the block's tiles from first_tile on, and of the pair whose K splits it adds. The scales of a
+// gate tile are followed by those of its up tile.
 __device__ inline void fetch_row_scales(const StepGemv& gemv, const StepLayer& layer, int phase,
                                         int first_tile, int n_tiles, __half* to) {
   const int halves_log = phase == kGateUp ? 1 : 0, i = thread_index();
-  const bool has_pair = first_tile == 0 && gemv.k_split.exists() && gemv.k_split.index == 0;
+  const bool has_pair = gemv.k_split.exists() && gemv.k_split.index == 0;
   if (i >= (n_tiles + int(has_pair)) << (halves_log + 1)) return;
   const int stream = i / 2, in_slice = stream >> halves_log;  // a tile has two times 16 bytes
   const int its_tile = in_slice < n_tiles ? gemv.begin + first_tile + in_slice : gemv.k_split.tile;

@@ -246,8 +246,10 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                 memory.scratch(0), ring, cursor, epoch);
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
-    // A block without rows in this phase does not wait for its input: step_exchange.cuh.
-    if (gemv.count != 0 || gemv.k_split.exists()) {
+    // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
+    // keeps its own residual stream.
+    const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
+    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual) {
       StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
@@ -327,18 +329,15 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 }  // namespace
 
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
-  constexpr int kMost = step_most_heads(128), kMostOfLarge = step_most_heads(kStepMostHeadDim);
-  if (head_dim > 128) {
-    return {decode_step_kernel<StepInstance<kMostOfLarge, kStepMostHeadDim, false>>, kMostOfLarge};
-  }
+  constexpr auto of = []<typename I>(I) {
+    return StepKernel{decode_step_kernel<I>, I::kHeads, I::kIsPlain};
+  };
+  constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
+  if (head_dim > 128) return of(StepInstance<step_most_heads(kLarge), kLarge, false>());
   if (heads_per_block == 1) {
-    return {is_plain ? decode_step_kernel<StepInstance<1, 128, true>>
-                     : decode_step_kernel<StepInstance<1, 128, false>>,
-            1};
+    return is_plain ? of(StepInstance<1, 128, true>()) : of(StepInstance<1, 128, false>());
   }
-  return {is_plain ? decode_step_kernel<StepInstance<kMost, 128, true>>
-                   : decode_step_kernel<StepInstance<kMost, 128, false>>,
-          kMost};
+  return is_plain ? of(StepInstance<kMost, 128, true>()) : of(StepInstance<kMost, 128, false>());
 }
 
 }  // namespace minfer::cuda

@@ -264,11 +264,15 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
   return at;
 }
 
-// The instance of the kernel for such blocks of the grid; its kHeads.
+// An instance of the kernel. One that is not plain stages the residual stream at once, whatever the
+// format: at most most_code_columns(true) columns.
 struct StepKernel {
   void (*run)(StepParams);
   int heads;
+  bool is_plain;
 };
+// The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
+// there is none for large heads.
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
 
 }  // namespace minfer::cuda
