@@ -102,10 +102,10 @@ struct Norm {
 // The weights of one block; what it does not have is null. Shapes: for_each_weight
 // (models/weight_list.h).
 struct LayerWeights {
-  Norm attn_norm;
+  Norm attn_norm, attn_post_norm;
   Linear wq, wk, wv, wo;
   Norm q_norm, k_norm;
-  Norm ffn_norm;
+  Norm ffn_norm, ffn_post_norm;
   Linear w_gate, w_up, w_down;
 };
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <functional>
 #include <thread>
 #include <utility>
 
@@ -24,8 +25,97 @@ struct KnownShape {
   int64_t dim, ffn_dim, n_layers, n_heads, n_kv_heads, vocab_size, trained_seq_len;
   double rope_theta;
   bool tied_output;
+  void (*change)(ModelSpec& spec) = nullptr;  // sets what is not of Llama's block
 };
 
+void set_in_all(ModelSpec& spec, const std::function<void(LayerSpec&)>& change) {
+  for (LayerSpec& layer : spec.layers) change(layer);
+}
+
+void set_eps(ModelSpec& spec, float eps) {
+  set_in_all(spec, [&](LayerSpec& layer) { layer.norm_eps = eps; });
+  spec.edges.output_norm_eps = eps;
+}
+
+void to_mistral(ModelSpec& spec) {
+  spec.family = "mistral";
+  set_in_all(spec, [](LayerSpec& layer) { layer.window = 4096; });
+}
+
+void to_qwen3(ModelSpec& spec) {
+  spec.family = "qwen3";
+  set_eps(spec, 1e-6f);
+  set_in_all(spec, [](LayerSpec& layer) { layer.qk_norm = QkNorm::PerHead; });
+}
+
+void to_olmo2(ModelSpec& spec) {
+  spec.family = "olmo2";
+  set_eps(spec, 1e-6f);
+  set_in_all(spec, [](LayerSpec& layer) {
+    layer.norm_places = NormPlaces::Behind;
+    layer.qk_norm = QkNorm::WholeWidth;
+  });
+}
+
+void to_granite3(ModelSpec& spec) {
+  spec.family = "granite";
+  set_in_all(spec, [](LayerSpec& layer) {
+    layer.residual_scale = 0.22f;
+    layer.attn_scale = 0.0078125f;
+  });
+  spec.edges.embedding_scale = 12;
+  spec.edges.logit_scale = 1.0f / 16;
+}
+
+// What the blocks of all of Gemma have. Their heads have 256 elements, whatever the width.
+void to_gemma(ModelSpec& spec) {
+  set_eps(spec, 1e-6f);
+  set_in_all(spec, [](LayerSpec& layer) {
+    layer.head_dim = 256;
+    layer.norm_places = NormPlaces::Both;
+    layer.activation = Activation::GeluTanh;
+  });
+  for (RopeSpec& rope : spec.ropes) rope.rotary_dim = 256;
+  spec.edges.embedding_scale = std::sqrt(static_cast<float>(spec.dim));
+}
+
+// Every second layer sees the whole context.
+void to_gemma2(ModelSpec& spec) {
+  to_gemma(spec);
+  spec.family = "gemma2";
+  set_in_all(spec, [](LayerSpec& layer) { layer.attn_softcap = 50; });
+  for (size_t i = 0; i < spec.layers.size(); i += 2) spec.layers[i].window = 4096;
+  spec.edges.logit_softcap = 30;
+}
+
+// Every sixth layer sees the whole context, and rotates by a table of its own.
+void to_gemma3(ModelSpec& spec) {
+  to_gemma(spec);
+  spec.family = "gemma3";
+  RopeSpec local = spec.ropes[0];
+  local.theta = 1e4;
+  spec.ropes[0].scaling = RopeScaling::Linear;
+  spec.ropes[0].factor = 8;
+  spec.ropes.push_back(local);
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    LayerSpec& layer = spec.layers[i];
+    layer.qk_norm = QkNorm::PerHead;
+    if (i % 6 == 5) continue;
+    layer.window = 1024;
+    layer.rope = 1;
+  }
+}
+
+void to_gemma3_27b(ModelSpec& spec) {
+  to_gemma3(spec);
+  set_in_all(spec, [](LayerSpec& layer) {
+    layer.head_dim = 128;
+    layer.attn_scale = 1 / std::sqrt(168.0f);
+  });
+  for (RopeSpec& rope : spec.ropes) rope.rotary_dim = 128;
+}
+
+// Sizes of the published config.json files.
 constexpr KnownShape kKnownShapes[] = {
     {"tiny", 64, 172, 2, 4, 2, 256, 512, 1e4, false},
     {"smollm2-135m", 576, 1536, 30, 9, 3, 49152, 8192, 1e5, true},
@@ -34,6 +124,13 @@ constexpr KnownShape kKnownShapes[] = {
     {"llama-2-13b", 5120, 13824, 40, 40, 40, 32000, 4096, 1e4, false},
     {"llama-2-70b", 8192, 28672, 80, 64, 8, 32000, 4096, 1e4, false},
     {"llama-3-8b", 4096, 14336, 32, 32, 8, 128256, 8192, 5e5, false},
+    {"mistral-7b", 4096, 14336, 32, 32, 8, 32000, 32768, 1e4, false, to_mistral},  // v0.1
+    {"qwen3-8b", 4096, 12288, 36, 32, 8, 151936, 40960, 1e6, false, to_qwen3},
+    {"olmo-2-7b", 4096, 11008, 32, 32, 32, 100352, 4096, 5e5, false, to_olmo2},
+    {"granite-3-8b", 4096, 12800, 40, 32, 8, 49155, 4096, 1e4, true, to_granite3},  // 3.0
+    {"gemma-2-9b", 3584, 14336, 42, 16, 8, 256000, 8192, 1e4, true, to_gemma2},
+    {"gemma-3-12b", 3840, 15360, 48, 16, 8, 262208, 131072, 1e6, true, to_gemma3},
+    {"gemma-3-27b", 5376, 21504, 62, 32, 16, 262208, 131072, 1e6, true, to_gemma3_27b},
 };
 
 ModelSpec to_spec(const KnownShape& shape) {
@@ -52,6 +149,7 @@ ModelSpec to_spec(const KnownShape& shape) {
   spec.ropes = {{.theta = shape.rope_theta, .rotary_dim = layer.head_dim}};
   spec.edges.output_norm_eps = layer.norm_eps;
   spec.tied_output = shape.tied_output;
+  if (shape.change != nullptr) shape.change(spec);
   return spec;
 }
 

@@ -322,8 +322,9 @@ TEST_F(CudaModel, RunsPastTheLastEpoch) {
   }
 }
 
-// Each field of a block that is set to something not neutral: the session refuses it, or a fused
-// step gives what the operations one by one give.
+// Each field of a block, and each scale and cap before and after the blocks, that is set to
+// something not neutral: the session refuses it, or a fused step gives what the operations one by
+// one give.
 TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   const ModelSpec plain = llama_spec({.dim = 256,
                                       .ffn_dim = 512,
@@ -332,10 +333,8 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
                                       .head_dim = 64,
                                       .vocab_size = 300,
                                       .trained_seq_len = 64});
-  const auto check = [&](const std::string& field, const LayerSpec& changed) {
-    SCOPED_TRACE(field);
-    ModelSpec spec = plain;
-    for (LayerSpec& layer : spec.layers) layer = changed;
+  const auto check_model = [&](const std::string& name, const ModelSpec& spec) {
+    SCOPED_TRACE(name);
     try {
       session_memory(spec, *backend_, {});
     } catch (const Error&) {
@@ -363,6 +362,11 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
       EXPECT_LE(relative_error(all_rows_logits(model, *backend_, ids, n), want), 0.01) << n;
     }
   };
+  const auto check = [&](const std::string& field, const LayerSpec& changed) {
+    ModelSpec spec = plain;
+    for (LayerSpec& layer : spec.layers) layer = changed;
+    check_model(field, spec);
+  };
   check("none", plain.layer(0));
   for_each_changed_spec(plain.layer(0), check);
   LayerSpec gelu = plain.layer(0);
@@ -374,6 +378,64 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   LayerSpec whole = plain.layer(0);
   whole.qk_norm = QkNorm::WholeWidth;
   check("qk_norm of the whole width", whole);
+  LayerSpec geglu = plain.layer(0);
+  for (const Activation activation : {Activation::GeluErf, Activation::GeluTanh}) {
+    geglu.activation = activation;
+    check("gate of gelu", geglu);
+  }
+  LayerSpec both = plain.layer(0);
+  both.norm_places = NormPlaces::Both;
+  check("norms before and behind", both);
+  LayerSpec large = plain.layer(0);
+  large.head_dim = 256;
+  check("heads of 256", large);
+
+  ModelSpec kinds = plain;
+  kinds.ropes.push_back({.theta = 1e6, .rotary_dim = 64});
+  kinds.layers.front().window = 20;
+  kinds.layers.front().rope = 1;
+  check_model("two kinds of layers", kinds);
+  for (float EdgeSpec::*field :
+       {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {
+    ModelSpec scaled = plain;
+    scaled.edges.*field = 2.5f;
+    check_model("a scale or a cap", scaled);
+  }
+}
+
+// The blocks of other families go through the one kernel in every format: its logits are near those
+// of the step operation by operation. A shape whose blocks the session refuses is skipped.
+TEST_F(CudaModel, FusedStepsComputeTheBlocksOfFamilies) {
+  for (const char* name : {"mistral-7b", "qwen3-8b", "olmo-2-7b", "granite-3-8b", "gemma-2-9b",
+                           "gemma-3-12b", "gemma-3-27b"}) {
+    SCOPED_TRACE(name);
+    ModelSpec spec = synthetic_spec(name);
+    // The first and the last of its blocks, which are of both kinds, and fewer tokens. Windows end
+    // within the text.
+    spec.layers = {spec.layers.front(), spec.layers.back()};
+    if (std::string(name).starts_with("gemma-3")) {
+      spec.layers.back() = synthetic_spec(name).layer(5);
+    }
+    spec.vocab_size = 3000;
+    for (LayerSpec& layer : spec.layers) layer.window = layer.window == 0 ? 0 : 100;
+    try {
+      session_memory(spec, *backend_, {});
+    } catch (const Error&) {
+      continue;
+    }
+    for (const SyntheticType& type : {SyntheticType{DType::F16}, {DType::U8}, {DType::U4, 64}}) {
+      for (const DType cache : {DType::F16, DType::U8}) {
+        const Model model = make_synthetic_model(spec, type, *backend_, 1);
+        const std::vector<TokenId> ids = some_ids(160, 3000);
+        const SessionOptions fused{.max_seq_len = 512, .kv_dtype = cache};
+        SessionOptions one_by_one = fused;
+        one_by_one.fused_decode = false;
+        const auto got = all_decoded_logits(model, *backend_, ids, fused);
+        const auto want = doubles_of(all_decoded_logits(model, *backend_, ids, one_by_one));
+        EXPECT_LE(relative_error(got, want), 0.03) << type.dtype << " " << cache;
+      }
+    }
+  }
 }
 
 // What is said beforehand is what the card has less afterwards, as a text is generated, as one is

@@ -1,12 +1,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <map>
 
 #include "models/card_memory.h"
 #include "models/host_memory.h"
 #include "models/model.h"
 #include "models/synthetic.h"
 #include "models/weight_layout.h"
+#include "models/weight_list.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/half_backend.h"
 #include "tests/support/small_models.h"
@@ -399,6 +401,20 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
   backend.free = needed;
   EXPECT_NO_THROW(make("tiny:int4:32", 1000));
   EXPECT_EQ(backend.n_packed, 2 + 2 * 7);
+}
+
+// As the models' cards say, in thousands of millions; Gemma 3 without its vision tower.
+TEST(SyntheticModel, HasTheParametersOfThePublishedModel) {
+  const std::map<std::string, double> published = {
+      {"llama-2-7b", 6.74}, {"llama-3-8b", 8.03},   {"mistral-7b", 7.24},
+      {"qwen3-8b", 8.19},   {"olmo-2-7b", 7.30},    {"granite-3-8b", 8.17},
+      {"gemma-2-9b", 9.24}, {"gemma-3-12b", 11.77}, {"gemma-3-27b", 27.01}};
+  for (const auto& [name, billions] : published) {
+    int64_t n = 0;
+    for_each_weight(synthetic_spec(name),
+                    [&](const WeightInfo& weight) { n += weight.shape.n_elements(); });
+    EXPECT_NEAR(double(n) / 1e9, billions, 0.006) << name;
+  }
 }
 
 TEST_F(LoadModel, SyntheticModelsAreSeededAndTheirOwnShape) {

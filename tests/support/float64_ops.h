@@ -63,6 +63,10 @@ inline double gelu(double x, GeluKind kind) {
 
 inline double silu(double x) { return x / (1 + std::exp(-x)); }
 
+inline double activated(double x, Activation activation) {
+  return activation == Activation::Silu ? silu(x) : gelu(x, gelu_kind(activation));
+}
+
 inline Values softmax(const Values& x, size_t n) {
   Values out(x.size());
   for (size_t row = 0; row < x.size(); row += n) {
@@ -90,6 +94,9 @@ inline Values rope(Values x, const Values& cos_sin, int64_t n_heads, int64_t hea
   return x;
 }
 
+// c tanh(x / c); c = 0: x
+inline double capped(double x, double c) { return c == 0 ? x : c * std::tanh(x / c); }
+
 struct AttentionResult {
   Values out;         // [n_tokens, n_heads, head_dim]
   Values magnitudes;  // as out: sum of probability times |value|
@@ -98,10 +105,10 @@ struct AttentionResult {
 };
 
 // Causal attention of queries at pos + t over k, v [pos + n_tokens, n_kv_heads, head_dim], of which
-// each sees the last `window`; 0: all.
+// each sees the last `window`; 0: all. With a soft cap c, scores become c tanh(score / c).
 inline AttentionResult attention(const Values& q, const Values& k, const Values& v, int64_t n_heads,
                                  int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale,
-                                 int64_t window = 0) {
+                                 int64_t window = 0, double softcap = 0) {
   const int64_t n_tokens = int64_t(q.size()) / (n_heads * head_dim);
   AttentionResult result;
   result.out.resize(q.size());
@@ -124,6 +131,7 @@ inline AttentionResult attention(const Values& q, const Values& k, const Values&
       }
       largest = std::max(largest, sum_abs);
     }
+    for (double& score : p) score = capped(score, softcap);
     const auto [low, high] = std::minmax_element(p.begin(), p.end());
     result.scores.push_back(largest);
     result.spreads.push_back(*high - *low);

@@ -50,18 +50,18 @@ TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
 
 TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
   EXPECT_EQ(fields_taken(cuda::PersistentStep::can_compute),
-            (std::set<std::string>{"attn_scale", "rope"}));
+            (std::set<std::string>{"activation", "attn_out_bias", "attn_scale", "attn_softcap",
+                                   "ffn_bias", "norm_places", "qk_norm", "qkv_bias",
+                                   "residual_scale", "rope", "window"}));
 }
 
-TEST(DecodeSpec, NeitherTakesScalesOrCapsOfEmbeddingAndLogits) {
-  for (const auto can_compute :
-       {cuda::DecodeLayers::can_compute, cuda::PersistentStep::can_compute}) {
-    for (float EdgeSpec::*field :
-         {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {
-      DecodeModel model = plain_model();
-      model.edges.*field = 0.5f;
-      EXPECT_FALSE(can_compute(model));
-    }
+TEST(DecodeSpec, TheOneKernelTakesScalesAndCapsOfEmbeddingAndLogits) {
+  for (float EdgeSpec::*field :
+       {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {
+    DecodeModel model = plain_model();
+    model.edges.*field = 0.5f;
+    EXPECT_FALSE(cuda::DecodeLayers::can_compute(model));
+    EXPECT_TRUE(cuda::PersistentStep::can_compute(model));
   }
 }
 

@@ -39,6 +39,16 @@ void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shi
   shift = (shift + n_longer) % n_blocks;
 }
 
+int most_tiles(const StepGemv& p) { return p.slice.rounds + int(p.slice.n_longer != 0); }
+
+// Most tiles, or gate/up pairs, of a round: all if shared memory has room for the sums of their
+// rows and those of a K split. Else whole groups of four streams, which the ring does not cut.
+int round_tiles_of(const StepGemv& p, bool in_pairs) {
+  const int most = kStepMaxRows / p.tile_rows() / (in_pairs ? 2 : 1);
+  const int with_k_split = most - (p.n_left != 0 ? 1 : 0);
+  return most_tiles(p) <= with_k_split ? with_k_split : with_k_split & ~1;
+}
+
 // The linear phase of matrices whose tiles follow one another, or are paired (gate and up). Null if
 // the kernel has no code for it.
 std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
@@ -86,25 +96,50 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     }
   }
   slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
+  p.round_tiles = round_tiles_of(p, in_pairs);
   return p;
 }
 
-// Whether shared memory has room for the sums of all rows that a block computes in this phase, and
-// the rows are whole tiles. `halves`: 2 for gate and up, else 1.
-bool has_room(const StepGemv& p, int halves) {
-  return (p.slice.rounds + 1) * p.tile_rows() * halves <= kStepMaxRows &&
-         p.out_dim % p.tile_rows() == 0;
-}
+bool has_whole_tiles(const StepGemv& p) { return p.out_dim % p.tile_rows() == 0; }
+
+// Whether a block computes all its rows in one round: a thread keeps the row of the residual stream
+// that it adds to.
+bool is_one_round(const StepGemv& p) { return most_tiles(p) <= p.round_tiles; }
 
 // Whether the registers of the consumer threads hold the input while they stage it.
 bool can_stage(const StepGemv& p, bool has_norm) {
   return p.format <= StepFormat::BF16 || p.in_dim <= most_code_columns(has_norm);
 }
 
-// The matrices of a layer in the order of StepLayer::matrices.
-std::array<const Matrix*, 7> matrices_of(const LayerWeights& w) {
-  return {&w.wq.weight,     &w.wk.weight,   &w.wv.weight,    &w.wo.weight,
-          &w.w_gate.weight, &w.w_up.weight, &w.w_down.weight};
+// The linear layers of a block in the order of StepLayer::matrices.
+std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
+  return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
+}
+
+// Sets the kinds of layers: one or two windows and RoPE tables, whose heads rotate alike. False if
+// there are more.
+bool set_kinds(StepAttention& a, const DecodeModel& model) {
+  if (std::ssize(model.layers) > kStepMostLayers) return false;
+  int n_kinds = 0;
+  for (size_t i = 0; i < model.layers.size(); ++i) {
+    const LayerSpec& spec = model.layers[i].spec;
+    const Tensor table = model.rope_of(spec);
+    const StepAttentionKind kind{narrow<int>(spec.window), data_of<const float2>(table)};
+    const auto is_kind = [&](const StepAttentionKind& other) {
+      return other.window == kind.window && other.rope == kind.rope;
+    };
+    const auto found = std::find_if(a.kinds, a.kinds + n_kinds, is_kind);
+    const auto index = int(found - a.kinds);
+    if (index == int(std::size(a.kinds))) return false;
+    if (index == n_kinds) {
+      a.kinds[n_kinds++] = kind;
+      const int n_pairs = table ? narrow<int>(table.shape[1]) : 0;
+      if (n_pairs != 0 && a.n_pairs != 0 && n_pairs != a.n_pairs) return false;
+      a.n_pairs = std::max(a.n_pairs, n_pairs);
+    }
+    a.second_kind[i / 32] |= uint32_t(index) << i % 32;
+  }
+  return true;
 }
 
 std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks) {
@@ -115,18 +150,24 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_heads = narrow<int>(spec.n_heads);
   a.head_dim = narrow<int>(spec.head_dim);
   a.n_kv_heads = narrow<int>(spec.n_kv_heads);
-  if (const Tensor table = model.rope_of(spec)) a.n_pairs = narrow<int>(table.shape[1]);
-  for (int64_t n = 1; n <= kStepMaxHeads; ++n) {
+  a.qk_norm = spec.qk_norm;
+  if (!set_kinds(a, model)) return std::nullopt;
+  for (int64_t n = 1; n <= step_most_heads(a.head_dim); ++n) {
     if (heads_per_kv % n == 0) a.heads_per_block = int(n);
   }
   a.blocks_per_kv = narrow<int>(heads_per_kv) / a.heads_per_block;
   a.n_groups = a.n_heads / a.heads_per_block;
-  a.lanes = a.head_dim <= 64 ? 8 : 16;
+  a.lanes = a.head_dim <= 64 ? 8 : a.head_dim <= 128 ? 16 : 32;
   a.is_u8 = cache_dtype == DType::U8;
   const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.multiplies_codes = a.is_u8 && a.head_dim % 64 == 0;
-  a.scale_log2 = spec.score_scale() * 1.44269504088896341f;
+  constexpr float kLog2E = 1.44269504088896341f;
+  a.scale_log2 = spec.score_scale() * kLog2E;
+  if (spec.attn_softcap != 0) {
+    a.scale_log2 = spec.score_scale() / spec.attn_softcap;
+    a.cap_log2 = spec.attn_softcap * kLog2E;
+  }
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
   // As many splits as there are blocks, and as the memory has room for that merges them.
@@ -135,10 +176,11 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   const auto merged = [&] { return a.n_splits * (a.heads_per_block + split_words()) * 4; };
   while (a.n_splits > 1 && merged() > kScratchFloats) --a.n_splits;
   const int64_t n_qkv = spec.q_dim() + 2 * spec.kv_dim();
-  if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMaxHeadDim || a.head_dim % 8 != 0 ||
+  if (a.n_splits == 0 || n_qkv > 65536 || a.head_dim > kStepMostHeadDim || a.head_dim % 8 != 0 ||
       row_bytes % 16 != 0 || cache_dtype == DType::F32) {
     return std::nullopt;
   }
+  if (a.qk_norm != QkNorm::None && a.head_dim % 64 != 0) return std::nullopt;  // norm_heads
   a.split_words = split_words();
   // Measured: with 256 and 512 a step of INT4 at 128 to 256 positions took 4 % longer.
   a.most_alone = a.n_splits == 1 ? narrow<int>(model.max_seq_len) : 128;
@@ -148,10 +190,11 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
 // Whether the weights of all layers have the formats of the first layer: the kernel runs the same
 // code for each.
 bool layers_are_alike(const DecodeModel& model) {
-  const auto of_first = matrices_of(*model.layers.front().weights);
+  const auto of_first = linears_of(*model.layers.front().weights);
   return std::all_of(model.layers.begin(), model.layers.end(), [&](const DecodeLayer& layer) {
-    return std::ranges::equal(matrices_of(*layer.weights), of_first,
-                              [](const Matrix* a, const Matrix* b) { return same_format(*a, *b); });
+    return std::ranges::equal(
+        linears_of(*layer.weights), of_first,
+        [](const Linear* a, const Linear* b) { return same_format(a->weight, b->weight); });
   });
 }
 
@@ -170,9 +213,12 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, int n_blocks) {
   if (!qkv || !wo || !gate_up || !down || !head) return std::nullopt;
   if (wo->rows_log != down->rows_log) return std::nullopt;
   down->slice = wo->slice;  // a block adds to the same rows of the residual stream in both
-  if (!has_room(*qkv, 1) || !has_room(*wo, 1) || !has_room(*gate_up, 2) || !has_room(*down, 1) ||
-      !can_stage(*qkv, true) || !can_stage(*wo, false) || !can_stage(*gate_up, true) ||
-      !can_stage(*down, false) || !can_stage(*head, true)) {
+  down->round_tiles = wo->round_tiles;
+  for (const auto& gemv : {qkv, wo, gate_up, down}) {
+    if (!has_whole_tiles(*gemv)) return std::nullopt;
+  }
+  if (!is_one_round(*wo) || !can_stage(*qkv, true) || !can_stage(*gate_up, true) ||
+      !can_stage(*head, true)) {
     return std::nullopt;
   }
   return StepGemvs{*qkv, *wo, *gate_up, *down, *head};
@@ -180,7 +226,7 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, int n_blocks) {
 
 // Lays out the `room` bytes of shared memory that a block has: staged activations, in memory that
 // attention uses too, and the ring in the rest. False if that is too little.
-bool lay_out(StepParams& p, int room) {
+bool lay_out(StepParams& p, int kernel_heads, int room) {
   StepAttention& a = p.attention;
   int scale_bytes = a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0;
   for (const StepGemv& gemv : p.gemvs) {
@@ -189,13 +235,38 @@ bool lay_out(StepParams& p, int room) {
     p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
-  const int kernel_heads = a.heads_per_block == 1 ? 1 : kStepMaxHeads;
   const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
   p.input_bytes = std::max(p.input_bytes, a.query_at + query_bytes);
   p.input_bytes = narrow<int>(align_up(p.input_bytes, 128));
+  if (p.block.has_post_norms()) p.residual_bytes = narrow<int>(align_up(p.dim * 4, 128));
   p.slot_bytes = kStageBytes + scale_bytes;
   p.n_slots = std::min((room - step_shared(p).total) / p.slot_bytes, kStepMaxSlots);
   return p.n_slots >= 2 * kStepProducers;
+}
+
+StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
+  return {.activation = spec.activation,
+          .norm_places = spec.norm_places,
+          .residual_scale = spec.residual_scale,
+          .embedding_scale = edges.embedding_scale,
+          .logit_scale = edges.logit_scale,
+          .logit_softcap = edges.logit_softcap,
+          .has_biases = spec.qkv_bias || spec.attn_out_bias || spec.ffn_bias};
+}
+
+// Whether the blocks are those of Llama, all alike, so that the instances for these suffice.
+bool is_plain(const DecodeModel& model, const StepGemvs& gemvs) {
+  const LayerSpec& s = model.layers.front().spec;
+  const LayerSpec llama = {.n_heads = s.n_heads,
+                           .n_kv_heads = s.n_kv_heads,
+                           .head_dim = s.head_dim,
+                           .ffn_dim = s.ffn_dim,
+                           .norm_eps = s.norm_eps,
+                           .rope = s.rope,
+                           .attn_scale = s.attn_scale};
+  return std::ranges::all_of(model.layers, [&](const DecodeLayer& l) { return l.spec == llama; }) &&
+         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} && can_stage(gemvs[kWo], false) &&
+         can_stage(gemvs[kDown], false);
 }
 
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
@@ -212,17 +283,33 @@ void tune(StepParams& p) {
 
 bool PersistentStep::can_compute(const DecodeModel& model) {
   const LayerSpec& s = model.layers.front().spec;
-  // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
-  const LayerSpec handled = {.n_heads = s.n_heads,
-                             .n_kv_heads = s.n_kv_heads,
-                             .head_dim = s.head_dim,
-                             .ffn_dim = s.ffn_dim,
-                             .norm_eps = s.norm_eps,
-                             .rope = s.rope,
-                             .attn_scale = s.attn_scale};
+  // The neutral spec with the fields that are handled here: a layer differs if it sets any other.
+  // All layers have those of the first one, except for their window and rotation.
+  LayerSpec handled = {.n_heads = s.n_heads,
+                       .n_kv_heads = s.n_kv_heads,
+                       .head_dim = s.head_dim,
+                       .ffn_dim = s.ffn_dim,
+                       .norm_eps = s.norm_eps,
+                       .norm_places = s.norm_places,
+                       .residual_scale = s.residual_scale,
+                       .qkv_bias = s.qkv_bias,
+                       .attn_out_bias = s.attn_out_bias,
+                       .ffn_bias = s.ffn_bias,
+                       .qk_norm = s.qk_norm,
+                       .attn_scale = s.attn_scale,
+                       .attn_softcap = s.attn_softcap,
+                       .activation = s.activation};
+  const EdgeSpec& e = model.edges;
   return std::all_of(model.layers.begin(), model.layers.end(),
-                     [&](const DecodeLayer& l) { return l.spec == handled; }) &&
-         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps};
+                     [&](const DecodeLayer& l) {
+                       handled.rope = l.spec.rope;
+                       handled.window = l.spec.window;
+                       return l.spec == handled;
+                     }) &&
+         e == EdgeSpec{.embedding_scale = e.embedding_scale,
+                       .output_norm_eps = s.norm_eps,
+                       .logit_scale = e.logit_scale,
+                       .logit_softcap = e.logit_softcap};
 }
 
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
@@ -236,25 +323,32 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
   const auto gemvs = gemvs_of(model, n_blocks);
   const auto attention = attention_of(model, n_blocks);
   if (!gemvs || !attention) return nullptr;
-  const auto kernel = step_kernel_of(attention->heads_per_block);
-  if (!runs_hopper_code(reinterpret_cast<const void*>(kernel))) return nullptr;
-
   const LayerSpec& spec = model.layers.front().spec;
+  const StepBlock block = block_of(spec, model.edges);
+  const int heads = attention->heads_per_block, head_dim = attention->head_dim;
+  const StepKernel kernel = step_kernel_of(heads, head_dim, is_plain(model, *gemvs));
+  if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
+  // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
+  if (block.has_post_norms() && (*gemvs)[kGateUp].slice.rounds == 0) return nullptr;
+  const auto* const function = reinterpret_cast<const void*>(kernel.run);
+  if (!runs_hopper_code(function)) return nullptr;
+
   StepParams p{};
   p.n_layers = narrow<int>(std::ssize(model.layers));
   p.dim = narrow<int>(model.embedding->in_dim);
   std::ranges::copy(*gemvs, p.gemvs);
   p.attention = *attention;
   p.eps = spec.norm_eps;
-  p.norm_is_bf16 = compute_type == DType::BF16;
-  p.rope = data_of<const float2>(model.rope_of(spec));
+  p.block = block;
+  p.vectors_are_bf16 = compute_type == DType::BF16;
   cudaFuncAttributes attributes{};
-  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel));
-  if (!lay_out(p, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
+  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
+  const int room = shared_limit - int(attributes.sharedSizeBytes);
+  if (!lay_out(p, kernel.heads, room)) return nullptr;
   tune(p);
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          step_shared(p).total));
-  return std::unique_ptr<PersistentStep>(new PersistentStep(stream, model, p));
+  return std::unique_ptr<PersistentStep>(new PersistentStep(stream, model, p, kernel));
 }
 
 void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ranks) {
@@ -287,8 +381,8 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
 }
 
 PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
-                               const StepParams& params)
-    : CapturedStep(stream, model, uint32_t(params.n_layers)), params_(params) {
+                               const StepParams& params, const StepKernel& kernel)
+    : CapturedStep(stream, model, uint32_t(params.n_layers)), params_(params), kernel_(kernel) {
   allocate_words();
   make_layers();
   params_.x = data_of<const float>(x());
@@ -312,8 +406,7 @@ void PersistentStep::launch_layers() {
   config.stream = stream();
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  MINFER_CUDA_CHECK(
-      cudaLaunchKernelEx(&config, step_kernel_of(params_.attention.heads_per_block), params_));
+  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel_.run, params_));
 }
 
 void PersistentStep::clear_epochs() {
@@ -359,13 +452,24 @@ void PersistentStep::make_layers() {
   const auto matrix = [](const Matrix& w) {
     return StepMatrix{data_of<const uint8_t>(w.storage), data_of<const uint8_t>(w.scales)};
   };
+  const auto vector = [](const DeviceTensor& v) -> const void* { return v.view().data; };
   std::vector<StepLayer> layers;
+  const void* post_norm_of_last = nullptr;
   for (const DecodeLayer& l : model().layers) {
     StepLayer to{};
-    const auto matrices = matrices_of(*l.weights);
-    for (size_t i = 0; i < matrices.size(); ++i) to.matrices[i] = matrix(*matrices[i]);
-    to.attn_norm = l.weights->attn_norm.weight.view().data;
-    to.ffn_norm = l.weights->ffn_norm.weight.view().data;
+    const LayerWeights& w = *l.weights;
+    const auto linears = linears_of(w);
+    for (size_t i = 0; i < linears.size(); ++i) {
+      to.matrices[i] = matrix(linears[i]->weight);
+      to.biases[i] = vector(linears[i]->bias);
+    }
+    to.attn_norm = vector(w.attn_norm.weight);
+    to.ffn_norm = vector(w.ffn_norm.weight);
+    to.post_norms[0] = post_norm_of_last;
+    to.post_norms[1] = vector(w.attn_post_norm.weight);
+    post_norm_of_last = vector(w.ffn_post_norm.weight);
+    to.q_norm = vector(w.q_norm.weight);
+    to.k_norm = vector(w.k_norm.weight);
     to.keys = l.cache->keys.view().data;
     to.values = l.cache->values.view().data;
     to.key_scales = data_of<float>(l.cache->key_scales);
@@ -374,7 +478,8 @@ void PersistentStep::make_layers() {
   }
   StepLayer output{};
   output.matrices[0] = matrix(*model().output);
-  output.attn_norm = model().output_norm->weight.view().data;
+  output.attn_norm = vector(model().output_norm->weight);
+  output.post_norms[0] = post_norm_of_last;
   layers.push_back(output);
   const auto n_bytes = layers.size() * sizeof(StepLayer);
   layers_ = allocate_device(DType::U8, {narrow<int64_t>(n_bytes)});

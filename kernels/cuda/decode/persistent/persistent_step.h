@@ -11,12 +11,13 @@
 
 namespace minfer::cuda {
 
-// A decode step as one persistent kernel that runs all layers: step_kernel.cu. It takes Llama-like
-// models whose shapes and formats fit it; DecodeGraph takes the others.
+// A decode step as one persistent kernel that runs all layers: step_kernel.cu. It takes models
+// whose blocks, shapes and formats fit it; DecodeGraph takes some of the others.
 class PersistentStep final : public CapturedStep {
  public:
-  // Whether the kernel computes every field that the specs of the model set: Llama blocks without
-  // biases, all alike. make() also checks shapes and formats.
+  // Whether the kernel computes every field that the specs of the model set: Llama's blocks with
+  // what StepBlock and StepAttention add, alike but for windows and RoPE tables. make() also checks
+  // shapes and formats.
   static bool can_compute(const DecodeModel& model);
 
   // A step on the current card. Null if the kernel does not support the model or the card.
@@ -27,7 +28,8 @@ class PersistentStep final : public CapturedStep {
   static void connect(std::span<const std::unique_ptr<PersistentStep>> ranks);
 
  private:
-  PersistentStep(cudaStream_t stream, const DecodeModel& model, const StepParams& params);
+  PersistentStep(cudaStream_t stream, const DecodeModel& model, const StepParams& params,
+                 const StepKernel& kernel);
   void allocate_words();
   void allocate_mailboxes(int n_ranks);
   void make_layers();
@@ -35,6 +37,7 @@ class PersistentStep final : public CapturedStep {
   void clear_epochs() override;
 
   StepParams params_;
+  StepKernel kernel_;
   DeviceTensor words_, layers_;        // the memory of StepParams::words and StepParams::layers
   DeviceTensor mailboxes_, arrivals_;  // of several ranks: StepPeers
 };

@@ -19,27 +19,30 @@ struct StepPair {
   int8_t row;  // -1: none
   uint8_t element[2];
   uint16_t source[2];  // their elements in the exchanged vector qkv
-  float2 angle;
 };
 
-template <int kHeads>
+template <typename I>
 struct StepAttentionShared {
-  alignas(16) float q[kStepMaxHeads][kStepMaxHeadDim];
-  float new_row[2][kStepMaxHeadDim];  // k and v of the step, as the cache holds them
-  float2 states[kStepWarps][kStepMaxHeads];
+  alignas(16) float q[step_most_heads(I::kHeadDim)][I::kHeadDim];
+  float new_row[2][I::kHeadDim];  // k and v of the step, as the cache holds them
+  float2 states[kStepWarps][step_most_heads(I::kHeadDim)];
 
-  // The pairs of each thread, the same for all layers of the step.
+  // The pairs of each thread, the same for all layers of the step, and their angles in both kinds
+  // of layers.
   static constexpr int kOwnPairs =
-      ((kHeads + 2) * kStepMaxHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
+      ((I::kHeads + 2) * I::kHeadDim / 2 + kStepConsumers - 1) / kStepConsumers;
   StepPair pairs[kOwnPairs][kStepConsumers];
-  StepAttentionSlice slice;
+  float2 angles[I::kKinds][kOwnPairs][kStepConsumers];
+  StepAttentionSlice slices[I::kKinds];
+  float squares[I::kIsPlain ? 1 : 2][kStepWarps];  // of q and k, for their norms
 };
 
-__device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSlice& t, int index) {
-  const StepAttention& a = p.attention;
+// Of a block that has the new row; one that has not leaves out its pairs.
+__device__ inline StepPair step_pair(const StepAttention& a, const StepAttentionSlice& t,
+                                     int index) {
   const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
   StepPair x{};
-  if (row >= a.heads_per_block + (t.has_new ? 2 : 0)) {
+  if (row >= a.heads_per_block + 2) {
     x.row = -1;
     return x;
   }
@@ -48,7 +51,6 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSli
   const bool turns = !is_v && i < a.n_pairs;
   x.element[0] = uint8_t(turns || is_v ? i : 2 * i);
   x.element[1] = uint8_t(turns ? i + a.n_pairs : is_v ? i + pairs : 2 * i + 1);
-  x.angle = turns ? p.rope[int64_t{t.pos} * a.n_pairs + i] : float2{1, 0};
   const int head = row < a.heads_per_block ? t.first_head + row
                    : is_v                  ? a.n_heads + a.n_kv_heads + t.kv_head
                                            : a.n_heads + t.kv_head;
@@ -57,49 +59,153 @@ __device__ inline StepPair step_pair(const StepParams& p, const StepAttentionSli
   return x;
 }
 
-// Computes what is the same in all layers of a step.
-template <int kHeads>
-__device__ inline void prepare_attention(const StepParams& p, StepAttentionShared<kHeads>& s,
-                                         int pos) {
-  const StepAttentionSlice slice = attention_slice(p.attention, pos);
+// The angle of a pair: that of no rotation if the layers of this kind have none.
+__device__ inline float2 step_angle(const StepAttention& a, const StepAttentionKind& kind, int pos,
+                                    int index) {
+  const int pairs = a.head_dim / 2, row = index / pairs, i = index % pairs;
+  const bool turns = row <= a.heads_per_block && i < a.n_pairs && kind.rope != nullptr;
+  return turns ? kind.rope[int64_t{pos} * a.n_pairs + i] : float2{1, 0};
+}
+
+// Computes what is the same in all layers of a step, or in all of one kind.
+template <typename I>
+__device__ inline void prepare_attention(const StepParams& p, StepAttentionShared<I>& s, int pos) {
+  const StepAttention& a = p.attention;
   const int thread = thread_index();
-  if (thread == 0) s.slice = slice;
 #pragma unroll
-  for (int k = 0; k < s.kOwnPairs; ++k) {
-    s.pairs[k][thread] = step_pair(p, slice, thread + k * kStepConsumers);
+  for (int kind = 0; kind < I::kKinds; ++kind) {
+    const int window = I::kIsPlain ? 0 : a.kinds[kind].window;
+    const StepAttentionSlice slice = attention_slice(a, pos, window);
+    if (thread == 0) s.slices[kind] = slice;
+#pragma unroll
+    for (int k = 0; k < s.kOwnPairs; ++k) {
+      const int index = thread + k * kStepConsumers;
+      if (kind == 0) s.pairs[k][thread] = step_pair(a, slice, index);
+      s.angles[kind][k][thread] = step_angle(a, a.kinds[kind], pos, index);
+    }
   }
 }
 
-// Gathers the block's q, k and v, rotates q and k, and leaves in shared memory q times the scale
-// (in digits too, if `query` has room) and the new k and v as the cache holds them; appends these
-// to the cache.
-template <int kHeads>
-__device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer,
-                                     const StepAttentionSlice& t, StepAttentionShared<kHeads>& s,
+// The two elements of qkv of a pair, from their words.
+__device__ inline void await_pair(float (&value)[2], const StepParams& p, const StepPair& x,
+                                  uint32_t epoch) {
+  const uint4* const from[2] = {p.words.qkv + x.source[0] / 4, p.words.qkv + x.source[1] / 4};
+  StepWord words[2] = {load_word(from[0]), load_word(from[1])};
+  Patience patience;
+  while (!words[0].is_of(epoch) || !words[1].is_of(epoch)) {
+    words[0] = load_word(from[0]);
+    words[1] = load_word(from[1]);
+    patience.try_again();
+  }
+#pragma unroll
+  for (int k = 0; k < 2; ++k) {
+    const int place = x.source[k] % 4;
+    const float first = place % 2 == 0 ? words[k].at(0) : words[k].at(1);
+    const float second = place % 2 == 0 ? words[k].at(2) : words[k].at(3);
+    value[k] = place < 2 ? first : second;
+  }
+}
+
+// The sum of squares of a warp's words of n elements of qkv, from element `first` on.
+__device__ inline float squares_of_words(const StepParams& p, int first, int n, uint32_t epoch) {
+  constexpr auto kPlace = own_word<false>;
+  constexpr int kBatch = 4;
+  float squares = 0;
+#pragma unroll 1
+  for (int word = thread_index(); word < n / 4; word += kPlace(kBatch)) {
+    StepWord words[kBatch];
+    await_words<kPlace>(words, p.words.qkv + first / 4 + word, n / 4 - word, epoch);
+#pragma unroll
+    for (const StepWord& x : words) {
+#pragma unroll
+      for (int i = 0; i < 4; ++i) squares = fmaf(x.at(i), x.at(i), squares);
+    }
+  }
+  return warp_reduce(squares, Sum{});
+}
+
+// RMSNorm of the block's heads of q and k, whose pairs `values` holds: of each head, or of all
+// heads together. Each 32 pairs of a head are those of a warp.
+template <typename I, int kPairs>
+__device__ inline void norm_heads(float (&values)[kPairs][2], const StepParams& p,
+                                  const StepLayer& layer, const StepAttentionSlice& t,
+                                  StepAttentionShared<I>& s, uint32_t epoch) {
+  const StepAttention& a = p.attention;
+  const bool is_whole = a.qk_norm == QkNorm::WholeWidth;
+  const int thread = thread_index(), warp = thread / 32, q_dim = a.n_heads * a.head_dim;
+  const auto is_normed = [&](const StepPair& x) {
+    return x.row >= 0 && x.row < a.heads_per_block + int(t.has_new);
+  };
+  float weight[kPairs][2];
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const StepPair x = s.pairs[k][thread];
+    const bool is_key = x.row == a.heads_per_block;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = !is_whole ? x.element[i] : x.source[i] - (is_key ? q_dim : 0);
+      weight[k][i] = is_normed(x) ? element(p, is_key ? layer.k_norm : layer.q_norm, at) : 0.0f;
+    }
+  }
+  if (is_whole) {
+    const int kv_dim = a.n_kv_heads * a.head_dim;
+    const float q_squares = squares_of_words(p, 0, q_dim, epoch);
+    const float k_squares = t.has_new ? squares_of_words(p, q_dim, kv_dim, epoch) : 0.0f;
+    if (thread % 32 == 0) {
+      s.squares[0][warp] = q_squares;
+      s.squares[1][warp] = k_squares;
+    }
+  } else {
+#pragma unroll
+    for (int k = 0; k < kPairs; ++k) {
+      const float squares = fmaf(values[k][0], values[k][0], values[k][1] * values[k][1]);
+      const float sum = warp_reduce(squares, Sum{});
+      if (thread % 32 == 0) s.squares[k][warp] = sum;
+    }
+  }
+  consumers_sync();
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const StepPair x = s.pairs[k][thread];
+    if (!is_normed(x)) continue;
+    const bool is_key = x.row == a.heads_per_block;
+    const int warps_of_head = a.head_dim / 64;
+    const int first = is_whole ? (is_key ? kStepWarps : 0) : x.row * warps_of_head;
+    const int n_warps = is_whole ? kStepWarps : warps_of_head;
+    const int n = !is_whole ? a.head_dim : is_key ? a.n_kv_heads * a.head_dim : q_dim;
+    float sum = 0;
+    for (int i = first; i < first + n_warps; ++i) sum += s.squares[i / kStepWarps][i % kStepWarps];
+    const float factor = rsqrtf(sum / float(n) + p.eps);
+#pragma unroll
+    for (int i = 0; i < 2; ++i) values[k][i] *= factor * weight[k][i];
+  }
+}
+
+// Gathers the block's q, k and v, norms and rotates q and k, and leaves in shared memory q times
+// the scale (in digits too, if `query` has room) and the new k and v as the cache holds them;
+// appends these to the cache.
+template <typename I>
+__device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer, int kind,
+                                     const StepAttentionSlice& t, StepAttentionShared<I>& s,
                                      const QueryCodes& query, uint32_t epoch) {
+  constexpr int kPairs = StepAttentionShared<I>::kOwnPairs;
   const StepAttention& a = p.attention;
   const int64_t at_row = cache_row(p, t.kv_head, t.pos);
+  const int n_rows = a.heads_per_block + (t.has_new ? 2 : 0), thread = thread_index();
+  float values[kPairs][2] = {};
 #pragma unroll
-  for (const auto& pairs : s.pairs) {
-    const StepPair x = pairs[thread_index()];
-    if (x.row < 0) continue;
-    const uint4* const from[2] = {p.words.qkv + x.source[0] / 4, p.words.qkv + x.source[1] / 4};
-    StepWord words[2] = {load_word(from[0]), load_word(from[1])};
-    Patience patience;
-    while (!words[0].is_of(epoch) || !words[1].is_of(epoch)) {
-      words[0] = load_word(from[0]);
-      words[1] = load_word(from[1]);
-      patience.try_again();
-    }
-    float value[2];
+  for (int k = 0; k < kPairs; ++k) {
+    const StepPair x = s.pairs[k][thread];
+    if (x.row >= 0 && x.row < n_rows) await_pair(values[k], p, x, epoch);
+  }
+  if constexpr (!I::kIsPlain) {
+    if (a.qk_norm != QkNorm::None) norm_heads<I>(values, p, layer, t, s, epoch);
+  }
 #pragma unroll
-    for (int k = 0; k < 2; ++k) {
-      const int place = x.source[k] % 4;
-      const float first = place % 2 == 0 ? words[k].at(0) : words[k].at(1);
-      const float second = place % 2 == 0 ? words[k].at(2) : words[k].at(3);
-      value[k] = place < 2 ? first : second;
-    }
-    float2 turned = attention::rotated(value[0], value[1], x.angle);
+  for (int k = 0; k < kPairs; ++k) {
+    const StepPair x = s.pairs[k][thread];
+    if (x.row < 0 || x.row >= n_rows) continue;
+    float2 turned = attention::rotated(values[k][0], values[k][1], s.angles[kind][k][thread]);
     const int new_row = x.row - a.heads_per_block;  // 0: the key, 1: the value
     float* const to = new_row < 0 ? s.q[x.row] : s.new_row[new_row];
     if (new_row < 0) {
@@ -121,7 +227,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   consumers_sync();
   if (!a.is_u8 || (!t.has_new && query.digits == nullptr)) return;
   const int warp = thread_index() / 32, lane = thread_index() % 32;
-  if (query.digits != nullptr && warp >= 2) query.make<kHeads>(s.q, a, warp - 2);
+  if (query.digits != nullptr && warp >= 2) query.template make<I>(s.q, a, warp - 2);
   if (t.has_new && warp < 2) {  // warp 0: the key; warp 1: the value
     float* const row = s.new_row[warp];
     auto* const codes =
@@ -146,7 +252,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
 // Merges the results of the splits of a group. Each is a word (maximum, sum) for each head,
 // followed by the words of the group's output, not yet divided by the sum. Each block of the group
 // merges split_words words of the output.
-template <int kHeads>
+template <typename I>
 __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlice& t, float* shared,
                                     uint32_t epoch) {
   const StepAttention& a = p.attention;
@@ -170,7 +276,7 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
     const int i = begin + thread_index(), word = i / 4;
     float value = 0;
     if (word < n_words) {
-      const int head = kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
+      const int head = I::kHeads == 1 ? 0 : (first + word) * 4 / a.head_dim;
       float top = -INFINITY, sum = 0;
       for (int split = 0; split < t.splits; ++split) {
         top = fmaxf(top, shared[(split * per_split + head) * 4]);
@@ -188,10 +294,11 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
 }
 
 // Takes all stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
-template <int kHeads>
-__device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
-                                   const CacheStages& cache, const float (*q)[kStepMaxHeadDim],
+template <typename I>
+__device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttention& a,
+                                   const CacheStages& cache, const float (*q)[I::kHeadDim],
                                    const StepRing& ring, StepCursor& cursor) {
+  constexpr int kHeads = I::kHeads;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
   const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
@@ -216,7 +323,7 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
         }
       }
       float weights[kHeads][kN];
-      OnlineSoftmax<kHeads>::scores(weights, k, valid, q, q_at, a);
+      OnlineSoftmax<I>::scores(weights, k, valid, q, q_at, a);
       softmax.weigh(weights);
 #pragma unroll
       for (int n = 0; n < kN; ++n) {
@@ -233,11 +340,12 @@ __device__ inline void attend_rows(OnlineSoftmax<kHeads>& softmax, const StepAtt
 // Computes softmax(q k^T) v of the block's heads and positions. Publishes it as `attended` if the
 // group has one split, else as a result for merge_splits. `memory`: [kStepWarps, heads_per_block,
 // head_dim] floats and behind them, at query_at, QueryCodes; `merging`: memory of merge_splits.
-template <int kHeads>
-__device__ inline void attend(const StepParams& p, const StepLayer& layer,
-                              StepAttentionShared<kHeads>& s, float* memory, float* merging,
+template <typename I>
+__device__ inline void attend(const StepParams& p, const StepLayer& layer, int kind,
+                              StepAttentionShared<I>& s, float* memory, float* merging,
                               const StepRing& ring, StepCursor& cursor, uint32_t epoch) {
-  const StepAttentionSlice t = s.slice;
+  constexpr int kHeads = I::kHeads;
+  const StepAttentionSlice t = s.slices[kind];
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
@@ -246,15 +354,15 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   const bool has_columns = at < a.head_dim;
   const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
                                             : nullptr};
-  take_new_rows<kHeads>(p, layer, t, s, query, epoch);
+  take_new_rows<I>(p, layer, kind, t, s, query, epoch);
 
-  OnlineSoftmax<kHeads> softmax;
+  OnlineSoftmax<I> softmax;
   const CacheStages cache = cache_stages(a, t);
   if (query.digits != nullptr) {
-    attend_codes<kHeads>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim,
-                         ring, cursor);
+    attend_codes<I>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim, ring,
+                    cursor);
   } else {
-    attend_rows<kHeads>(softmax, a, cache, s.q, ring, cursor);
+    attend_rows<I>(softmax, a, cache, s.q, ring, cursor);
   }
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
@@ -265,12 +373,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (has_columns) sum = fmaf(s.q[h][at + i], s.new_row[0][at + i], sum);
-#pragma unroll
-      for (int d = 1; d <= 8; d *= 2) {
-        if (d == 8 && a.lanes == 8) break;
-        sum += __shfl_xor_sync(~0u, sum, d);
-      }
-      own_score[h][0] = has_row ? sum : -INFINITY;
+      sum = team_sum<I>(sum, a.lanes);
+      own_score[h][0] = has_row ? capped<I>(sum, a) : -INFINITY;
     }
     softmax.weigh(own_score);
     float row[8], weight[kHeads];
@@ -282,7 +386,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
   }
 
   if (a.lanes == 8) softmax.merge(8);
-  softmax.merge(16);
+  if (I::kHeadDim <= 128 || a.lanes <= 16) softmax.merge(16);
   const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
   if (lane < a.lanes) {
 #pragma unroll
@@ -327,7 +431,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer,
     publish(t.splits == 1 ? p.words.attended + t.group * a.group_words : part + heads, begin,
             n_elements, value, epoch);
   }
-  if (t.splits > 1) merge_splits<kHeads>(p, t, merging, epoch);
+  if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
   consumers_sync();  // `memory` and `merging` are free again
 }
 

@@ -27,29 +27,40 @@ struct QueryCodes {
 
   // Called by a warp: it writes heads first, first + kStepWarps - 2, ..., zeros for those that the
   // block does not have.
-  template <int kHeads>
-  __device__ void make(const float (*q)[kStepMaxHeadDim], const StepAttention& a, int first) const {
+  template <typename I>
+  __device__ void make(const float (*q)[I::kHeadDim], const StepAttention& a, int first) const {
+    constexpr int kWords = (I::kHeadDim + 127) / 128;  // of a lane, four columns each
     const int lane = thread_index() % 32;
-    for (int head = first; head < kHeads; head += kStepWarps - 2) {
-      const bool has_columns = 4 * lane < a.head_dim && head < a.heads_per_block;
-      const float4 x =
-          has_columns ? *reinterpret_cast<const float4*>(q[head] + 4 * lane) : float4{0, 0, 0, 0};
-      const uint32_t bits[4] = {__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
-                                __float_as_uint(x.w)};
-      uint32_t top = 0;
+    for (int head = first; head < I::kHeads; head += kStepWarps - 2) {
+      uint32_t bits[kWords][4], top = 0;
 #pragma unroll
-      for (const uint32_t b : bits) top = max(top, b & 0x7fffffffu);
+      for (int k = 0; k < kWords; ++k) {
+        const int column = 4 * lane + 128 * k;
+        const bool has_columns = column < a.head_dim && head < a.heads_per_block;
+        const float4 x =
+            has_columns ? *reinterpret_cast<const float4*>(q[head] + column) : float4{0, 0, 0, 0};
+        const float four[4] = {x.x, x.y, x.z, x.w};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          bits[k][i] = __float_as_uint(four[i]);
+          top = max(top, bits[k][i] & 0x7fffffffu);
+        }
+      }
       const FixedPoint fixed(__reduce_max_sync(~0u, top));
       if (lane == 0) {
-        reinterpret_cast<float*>(digits + unit_at(kHeads, a.head_dim))[head] =
+        reinterpret_cast<float*>(digits + unit_at(I::kHeads, a.head_dim))[head] =
             fixed.unit * kDigitUnit;
       }
-      if (4 * lane >= a.head_dim) continue;
-      uint32_t planes[4];
-      digit_planes(planes, bits, fixed.to_fixed);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + 4 * lane) = planes[i];
+      for (int k = 0; k < kWords; ++k) {
+        const int column = 4 * lane + 128 * k;
+        if (column >= a.head_dim) continue;
+        uint32_t planes[4];
+        digit_planes(planes, bits[k], fixed.to_fixed);
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          *reinterpret_cast<uint32_t*>(digits + (head * 4 + i) * a.head_dim + column) = planes[i];
+        }
       }
     }
   }
@@ -58,13 +69,14 @@ struct QueryCodes {
 // Takes all stages of the cache, 16 rows of a warp at a time. Columns 0 to 3 and 4 to 7 of the B
 // operand are the digits of two heads, or twice those of a single head. The 32 terms of an MMA are
 // two words of each of four lanes; both operands have them in the same order, whichever that is.
-// Sums of (code - 128) times digit are exact: 128 * 128 * head_dim stays below 2^22
-// (multiply_codes). `memory`: the warp's own, for the output of a single head.
-template <int kHeads>
-__device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAttention& a,
+// Sums of (code - 128) times digit are exact: codes of the cache are 1 to 255, and 127 * 128 *
+// head_dim stays below 2^22 (multiply_codes). `memory`: the warp's own, for the output of a single
+// head.
+template <typename I>
+__device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                     const CacheStages& cache, const QueryCodes& query,
                                     float* memory, const StepRing& ring, StepCursor& cursor) {
-  constexpr int kSets = (kHeads + 1) / 2, kMostChunks = kStepMaxHeadDim / 64;
+  constexpr int kHeads = I::kHeads, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
@@ -141,7 +153,7 @@ __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAt
           const float second_digit = __int_as_float(own[set][2 * r + 1]) - kBase;
           float sum = fmaf(256.0f, second_digit, first_digit) * unit[set];
           sum += __shfl_xor_sync(~0u, sum, 1);
-          score[set][r] = has_row[r] ? sum * scale[r] : -INFINITY;
+          score[set][r] = has_row[r] ? capped<I>(sum * scale[r], a) : -INFINITY;
         }
         float most = fmaxf(score[set][0], score[set][1]);
 #pragma unroll
@@ -196,7 +208,9 @@ __device__ inline void attend_codes(OnlineSoftmax<kHeads>& softmax, const StepAt
             softmax.add(weight, eight);
           }
         };
-        if (a.lanes == 16) {
+        if (I::kHeadDim > 128 && a.lanes == 32) {
+          add_rows.template operator()<1>();
+        } else if (a.lanes == 16) {
           add_rows.template operator()<2>();
         } else {
           add_rows.template operator()<4>();

@@ -15,7 +15,9 @@
 //
 // No word is overwritten early: a block overwrites vector V only after it has read a later vector
 // W, and W is complete only when every reader of V has finished. For this, a block reads V only if
-// it contributes to a vector that is computed from V.
+// it contributes to a vector that is computed from V. With norms behind, blocks without rows of q,
+// k and v read rows of down all the same: all blocks contribute to `hidden` then, which is complete
+// before the next rows of down.
 namespace minfer::cuda {
 
 __device__ inline int thread_index() { return ptx::read_thread_index(); }

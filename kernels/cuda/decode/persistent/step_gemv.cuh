@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/decode/persistent/step_input.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
+#include "kernels/cuda/gemv/epilogue.cuh"
 #include "kernels/cuda/quant/packed_layout.h"
 
 // Multiplies the staged input by tiles of weights as they come through the ring. Each warp has the
@@ -311,6 +312,30 @@ __device__ inline void fetch_row_scales(const StepGemv& gemv, const StepLayer& l
 // The place of the scale of a row after fetch_row_scales.
 __device__ inline int scale_place(int row) {
   return (row & ~15) + row % 8 * 2 + row / 8 % 2;  // packed_layout.h
+}
+
+// The activation of a gate.
+template <typename I>
+__device__ inline float activated(const StepParams& p, float gate) {
+  if constexpr (!I::kIsPlain) {
+    if (p.block.activation == Activation::GeluTanh) return precise::gelu_tanh(gate);
+    if (p.block.activation == Activation::GeluErf) return precise::gelu_erf(gate);
+  }
+  return precise::silu(gate);
+}
+
+// Element i of a vector of a StepLayer.
+__device__ inline float element(const StepParams& p, const void* vector, int i) {
+  if (p.vectors_are_bf16) return to_float(static_cast<const __nv_bfloat16*>(vector)[i]);
+  return to_float(static_cast<const __half*>(vector)[i]);
+}
+
+// The bias of row `row` of a tile of a phase.
+__device__ inline float bias_of(const StepParams& p, const StepGemv& gemv, const StepLayer& layer,
+                                int phase, int tile, int half_of_pair, int row) {
+  const StepTile at = step_tile(gemv, phase, tile, half_of_pair);
+  const void* const bias = layer.biases[first_matrix(phase) + at.matrix];
+  return bias == nullptr ? 0.0f : element(p, bias, (at.row_tile << gemv.rows_log) + row);
 }
 
 __device__ inline float sum_of_warps(const float* scratch, int row) {

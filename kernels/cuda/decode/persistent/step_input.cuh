@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/decode/persistent/step_exchange.cuh"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
@@ -72,6 +74,15 @@ struct StepSource {
   bool norm_is_bf16;
 };
 
+// What an instance that is not plain takes in addition. With a norm behind, the words are rows y of
+// an output of wo or down, and the input is x + scale norm(y). norm_weight may be null.
+struct ResidualSource : StepSource {
+  const void* post_norm_weight;  // null: the words are rows of x
+  float* residual;               // [dim], the block's own x if there are norms behind
+  float* post_squares;           // [kStepWarps]
+  float plain_scale, scale, eps;
+};
+
 // 1 / rms from the sums of squares of all warps, added in one order.
 __device__ inline float norm_factor(const float* squares, const StepGemv& gemv, float eps) {
   float sum = 0;
@@ -140,18 +151,102 @@ __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& 
   return squares;
 }
 
-// Stages the warp's columns as f32.
-template <bool kNorm>
-__device__ inline float stage_floats(const StepGemv& gemv, const StepSource& source,
-                                     uint8_t* input) {
+// The same of the residual stream, in the instances that are not plain. All warps call it: with a
+// norm behind they wait for each other.
+template <bool kFloat, int kBatch>
+__device__ inline float take_residual(StepWord (&words)[kBatch], const ResidualSource& source,
+                                      const StepGemv& gemv, int first, int n_words) {
+  constexpr auto kPlace = own_word<kFloat>;
+  const int n_left = n_words - first;
+  const auto load_weight = [&](uint2(&to)[kBatch], const void* vector) {
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      to[k] = {};
+      if (vector != nullptr && kPlace(k) < n_left) {
+        to[k] = __ldg(static_cast<const uint2*>(vector) + first + kPlace(k));
+      }
+    }
+  };
+  // Calls f(element of words[k], that of the vector) for each element.
+  const auto for_each = [&](StepWord& word, const uint2& weight, auto f) {
+    const float2 low = floats_of(weight.x, source.norm_is_bf16);
+    const float2 high = floats_of(weight.y, source.norm_is_bf16);
+    const float of_column[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      word.bits[i] = __float_as_uint(f(__uint_as_float(word.bits[i]), of_column[i], i));
+    }
+  };
+  uint2 weight[kBatch], post_weight[kBatch];
+  load_weight(weight, source.norm_weight);
+  load_weight(post_weight, source.post_norm_weight);
+  float4* const residual = reinterpret_cast<float4*>(source.residual) + first;
+  if (source.plain != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      words[k] = {};
+      if (kPlace(k) >= n_left) continue;
+      words[k] = load_plain(source.plain + 4 * (first + kPlace(k)));
+      for_each(words[k], {}, [&](float x, float, int) { return x * source.plain_scale; });
+    }
+  } else {
+    await_words<kPlace>(words, source.words + first, n_left, source.epoch);
+#pragma unroll
+    for (StepWord& word : words) word.drop_epoch();
+  }
+  if (source.post_norm_weight != nullptr) {
+    float squares = 0;
+#pragma unroll
+    for (const StepWord& word : words) {
+#pragma unroll
+      for (const uint32_t bits : word.bits) {
+        squares = fmaf(__uint_as_float(bits), __uint_as_float(bits), squares);
+      }
+    }
+    squares = warp_reduce(squares, Sum{});
+    if (thread_index() % 32 == 0) source.post_squares[thread_index() / 32] = squares;
+    consumers_sync();
+    const float factor = norm_factor(source.post_squares, gemv, source.eps) * source.scale;
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (kPlace(k) >= n_left) continue;
+      const float4 before = residual[kPlace(k)];
+      const float x[4] = {before.x, before.y, before.z, before.w};
+      for_each(words[k], post_weight[k],
+               [&](float y, float w, int i) { return fmaf(y * factor, w, x[i]); });
+    }
+  }
+  if (source.residual != nullptr) {
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (kPlace(k) >= n_left) continue;
+      const uint32_t(&bits)[4] = words[k].bits;
+      residual[kPlace(k)] = make_float4(__uint_as_float(bits[0]), __uint_as_float(bits[1]),
+                                        __uint_as_float(bits[2]), __uint_as_float(bits[3]));
+    }
+  }
+  if (source.norm_weight == nullptr) return 0;
+  float squares = 0;
+#pragma unroll
+  for (int k = 0; k < kBatch; ++k) {
+    for_each(words[k], weight[k], [&](float x, float w, int) {
+      squares = fmaf(x, x, squares);
+      return x * w;
+    });
+  }
+  return squares;
+}
+
+template <typename Source>
+constexpr bool kIsResidual = std::is_same_v<Source, ResidualSource>;
+
+// Stages the warp's columns as f32. Those of a ResidualSource fit in one batch.
+template <bool kNorm, typename Source>
+__device__ inline float stage_floats(const StepGemv& gemv, const Source& source, uint8_t* input) {
   constexpr auto kPlace = own_word<true>;
   constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
   const int n_words = gemv.in_dim / 4;
-  float squares = 0;
-#pragma unroll 1
-  for (int first = first_own_word(gemv.format); first < n_words; first += kPlace(kBatch)) {
-    StepWord x[kBatch];
-    squares += take_words<kNorm, true>(x, source, first, n_words);
+  const auto store = [&](const StepWord(&x)[kBatch], int first) {
 #pragma unroll
     for (int k = 0; k < kBatch; ++k) {
       const int word = first + kPlace(k);
@@ -160,14 +255,45 @@ __device__ inline float stage_floats(const StepGemv& gemv, const StepSource& sou
             make_uint4(x[k].bits[0], x[k].bits[1], x[k].bits[2], x[k].bits[3]);
       }
     }
+  };
+  float squares = 0;
+  if constexpr (kIsResidual<Source>) {
+    const int first = first_own_word(gemv.format);
+    StepWord x[kBatch];
+    squares = take_residual<true>(x, source, gemv, first, n_words);
+    store(x, first);
+  } else {
+#pragma unroll 1
+    for (int first = first_own_word(gemv.format); first < n_words; first += kPlace(kBatch)) {
+      StepWord x[kBatch];
+      squares += take_words<kNorm, true>(x, source, first, n_words);
+      store(x, first);
+    }
   }
   return squares;
 }
 
+__device__ inline uint32_t larger_magnitude(uint32_t top, const StepWord& word) {
+#pragma unroll
+  for (const uint32_t x : word.bits) top = max(top, x & 0x7fffffffu);
+  return top;
+}
+
+// Writes a word as digits, `stride` words of memory from one digit to the next.
+__device__ inline void store_digits(uint32_t* to, int stride, const uint32_t (&bits)[4],
+                                    const FixedPoint& fixed, bool is_u4) {
+  // Columns are in the order of a word of codes: 0 2 1 3 in U4.
+  uint32_t planes[4];
+  digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},
+               fixed.to_fixed);
+#pragma unroll
+  for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
+}
+
 // Stages the warp's columns as digits of numbers divided by `unit`, the power of two that brings
 // the largest of them into [1, 2); it is NaN if one is not finite.
-template <bool kNorm>
-__device__ inline float stage_digits(const StepGemv& gemv, const StepSource& source, uint8_t* input,
+template <bool kNorm, typename Source>
+__device__ inline float stage_digits(const StepGemv& gemv, const Source& source, uint8_t* input,
                                      float& unit) {
   constexpr auto kPlace = own_word<false>;
   constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
@@ -176,39 +302,69 @@ __device__ inline float stage_digits(const StepGemv& gemv, const StepSource& sou
   const int n_padded = (gemv.in_dim + 63) / 64 * 16;  // missing columns are zeros
   const int first = first_own_word(gemv.format);
   StepWord words[kBatch];
-  const float squares = take_words<kNorm, false>(words, source, first, gemv.in_dim / 4);
+  float squares;
+  if constexpr (kIsResidual<Source>) {
+    squares = take_residual<false>(words, source, gemv, first, gemv.in_dim / 4);
+  } else {
+    squares = take_words<kNorm, false>(words, source, first, gemv.in_dim / 4);
+  }
   uint32_t top = 0;  // bits of the largest magnitude
 #pragma unroll
-  for (const StepWord& word : words) {
-#pragma unroll
-    for (const uint32_t x : word.bits) top = max(top, x & 0x7fffffffu);
-  }
+  for (const StepWord& word : words) top = larger_magnitude(top, word);
   const FixedPoint fixed(__reduce_max_sync(~0u, top));
   unit = fixed.unit;
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
     if (kPlace(k) >= n_padded - first) break;
-    // Columns are in the order of a word of codes: 0 2 1 3 in U4.
-    const uint32_t(&bits)[4] = words[k].bits;
-    uint32_t planes[4];
-    digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},
-                 fixed.to_fixed);
-    uint32_t* const to = place + kPlace(k);  // a multiple of a piece's words
-#pragma unroll
-    for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
+    store_digits(place + kPlace(k), stride, words[k].bits, fixed, is_u4);  // at a piece's begin
   }
   return squares;
 }
 
+// The same, without a norm, of more columns than the threads have registers for: until the largest
+// of all is known, floats lie where their digits will.
+__device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource& source,
+                                         uint8_t* input, float& unit) {
+  constexpr auto kPlace = own_word<false>;
+  constexpr int kBatch = kStepInputWords;
+  const bool is_u4 = gemv.format == StepFormat::U4;
+  const int stride = digit_stride(gemv.in_dim) / 4, n_padded = (gemv.in_dim + 63) / 64 * 16;
+  const int first = first_own_word(gemv.format);
+  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
+  uint32_t top = 0;
+#pragma unroll 1
+  for (int begin = 0; begin < n_padded - first; begin += kPlace(kBatch)) {
+    StepWord words[kBatch];
+    take_words<false, false>(words, source, first + begin, gemv.in_dim / 4);
+#pragma unroll
+    for (int k = 0; k < kBatch; ++k) {
+      if (begin + kPlace(k) >= n_padded - first) break;
+      top = larger_magnitude(top, words[k]);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) place[begin + kPlace(k) + i * stride] = words[k].bits[i];
+    }
+  }
+  const FixedPoint fixed(__reduce_max_sync(~0u, top));
+  unit = fixed.unit;
+  for (int at = 0; at < n_padded - first; at += kPlace(1)) {
+    uint32_t bits[4];
+#pragma unroll
+    for (int i = 0; i < 4; ++i) bits[i] = place[at + i * stride];
+    store_digits(place + at, stride, bits, fixed, is_u4);
+  }
+}
+
 // Stages the warp's columns, and leaves the sum of their squares before the norm's weight in
 // squares_of_warps. Returns the factor of the warp's own sums.
-template <bool kNorm>
-__device__ inline float stage_input(const StepGemv& gemv, const StepSource& source, uint8_t* input,
+template <typename I, bool kNorm, typename Source>
+__device__ inline float stage_input(const StepGemv& gemv, const Source& source, uint8_t* input,
                                     float* squares_of_warps) {
-  float unit = 1, squares;
+  float unit = 1, squares = 0;
   if (gemv.format <= StepFormat::BF16) {
     squares = stage_floats<kNorm>(gemv, source, input);
+  } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
+    stage_many_digits(gemv, source, input, unit);
   } else {
     squares = stage_digits<kNorm>(gemv, source, input, unit);
   }

@@ -4,7 +4,6 @@
 #include "kernels/cuda/decode/persistent/step_peers.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/decode/persistent/step_split_k.cuh"
-#include "kernels/cuda/gemv/epilogue.cuh"
 
 namespace minfer::cuda {
 namespace {
@@ -29,20 +28,10 @@ struct StepMemory {
 __device__ inline int phase_of(const StepParams& p, int step) {
   return step == 4 * p.n_layers ? int(kHead) : step % 4;
 }
-// log2 of the tiles, or gate/up pairs, in a round.
-__device__ inline int tiles_at_once_log(const StepGemv& gemv, int phase) {
-  return kStepMaxRowsLog - gemv.rows_log - (phase == kGateUp ? 1 : 0);
-}
-__device__ inline int tiles_at_once(const StepGemv& gemv, int phase) {
-  return 1 << tiles_at_once_log(gemv, phase);
-}
-__device__ inline StepRound round_of(const StepGemv& gemv, int step, int phase, int tile) {
-  return {phase, tile, (step + (max(tile, 0) >> tiles_at_once_log(gemv, phase))) & 1};
-}
 
 // The first row of scratch for the sums of the block's K split: behind those of whole pairs.
 __device__ inline int k_split_row(const StepGemv& gemv) {
-  return gemv.count << (gemv.rows_log + 1);
+  return min(gemv.count, gemv.round_tiles) << (gemv.rows_log + 1);
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
@@ -52,7 +41,7 @@ __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& lay
   const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
-  const int n_tiles = is_k_split ? 1 : min(tiles_at_once(gemv, at.phase), gemv.count - at.tile);
+  const int n_tiles = is_k_split ? 1 : min(gemv.round_tiles, gemv.count - at.tile);
   if (gemv.has_row_scales() && !is_k_split) {
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
@@ -61,18 +50,42 @@ __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& lay
            is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
 }
 
+// The biases of the row that a thread has in a round, or of its row of gate and of up.
+struct StepBias {
+  float of_row, of_up;
+};
+template <typename I>
+__device__ inline StepBias load_bias(const StepParams& p, const StepGemv& gemv,
+                                     const StepLayer& layer, const StepRound& at) {
+  if (I::kIsPlain || !p.block.has_biases || at.phase == kHead || at.tile < 0) return {};
+  const int in_round = thread_index() >> gemv.rows_log, tile = at.tile + in_round;
+  if (in_round >= gemv.round_tiles || tile >= gemv.count) return {};
+  const int row = thread_index() & (gemv.tile_rows() - 1);
+  const auto bias = [&](int half) {
+    return bias_of(p, gemv, layer, at.phase, gemv.begin + tile, half, row);
+  };
+  return {bias(0), at.phase == kGateUp ? bias(1) : 0.0f};
+}
+
+__device__ inline float logit_of(const StepBlock& block, float sum) {
+  const float logit = sum * block.logit_scale, cap = block.logit_softcap;
+  return cap == 0 ? logit : cap * tanhf(logit / cap);
+}
+
 // Adds the sums of all warps of a round, and publishes the rows or stores them as logits.
+template <typename I>
 __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, const StepRound& at,
                                     const StepMemory& memory, const float* squares,
-                                    uint32_t epoch) {
+                                    const StepBias& bias, uint32_t epoch) {
   const int thread = thread_index(), phase = at.phase;
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = gemv.rows_log;
-  const int n_rows = min(tiles_at_once(gemv, phase), gemv.count - at.tile) << rows_log;
+  const int n_rows = min(gemv.round_tiles, gemv.count - at.tile) << rows_log;
   const bool has_row = thread < n_rows;
   const int first_row = (gemv.begin + at.tile) << rows_log;
   float value = 0;
   if (has_row) {
-    const bool has_norm = phase != kWo && phase != kDown;
+    const bool has_norm =
+        I::kIsPlain ? phase != kWo && phase != kDown : p.block.has_norm_before(phase);
     const float factor = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
     const float* const scratch = memory.scratch(at.buffer);
     const __half* const scales = memory.scales[at.buffer];
@@ -83,10 +96,16 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     const int in_tile = thread & (gemv.tile_rows() - 1);
     const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
     value = sum_of_row(row);
-    if (phase == kGateUp) value = precise::silu(value) * sum_of_row(row + gemv.tile_rows());
+    const bool is_sum_of_ranks = phase == kWo || phase == kDown;  // which then gets the bias
+    if (!I::kIsPlain && !is_sum_of_ranks) value += bias.of_row;
+    if (phase == kGateUp) {
+      const float up = sum_of_row(row + gemv.tile_rows());
+      value = activated<I>(p, value) * (I::kIsPlain ? up : up + bias.of_up);
+    }
   }
   if (phase == kHead) {
     if (!has_row || first_row + thread >= gemv.out_dim) return;
+    if (!I::kIsPlain) value = logit_of(p.block, value);
     for (int rank = 0; rank < p.peers.n_ranks; ++rank) {
       p.peers.logits[rank][p.peers.logits_begin + first_row + thread] = value;
     }
@@ -99,24 +118,28 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     if (p.peers.n_ranks > 1) {
       value = sum_over_ranks(p.peers, phase == kWo ? 0 : 1, first_row, n_rows, value, epoch);
     }
-    value += memory.residual[thread];
-    memory.residual[thread] = value;
+    if (!I::kIsPlain) value += bias.of_row;
+    if (I::kIsPlain || !p.block.has_post_norms()) {
+      if (!I::kIsPlain) value *= p.block.residual_scale;
+      value += memory.residual[thread];
+      memory.residual[thread] = value;
+    }
     words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
   }
   publish(words + first_row / 4, 0, n_rows, value, epoch);
 }
 
 // The static shared memory of a block.
-template <int kHeads>
+template <typename I>
 struct StepStatic {
   uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
-  float squares[2][kStepWarps];
+  float squares[2][kStepWarps], post_squares[kStepWarps];
   uint32_t first_epoch;
   int most_copies;
   int k_splits_came;
   float residual[kStepConsumers];  // a row for each thread
   alignas(16) __half scales[2][kStepMaxRows];
-  alignas(16) StepAttentionShared<kHeads> attention;
+  alignas(16) StepAttentionShared<I> attention;
   StepGemv gemvs[kStepPhases];
   alignas(16) StepLayer layers[2];  // this layer and the next
 };
@@ -124,7 +147,8 @@ struct StepStatic {
 
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32. With several ranks each has a slice of the
-// weights and runs this kernel at the same time; every rank gets all logits.
+// weights and runs this kernel at the same time; every rank gets all logits. Instances that are not
+// plain compute what StepBlock says.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
@@ -141,13 +165,14 @@ struct StepStatic {
 //   moves      every weight and the cache once from memory; the exchanged vectors once for each
 //              block (132 on an H200) from L2
 //   source     the one-kernel decoders calm (Kuznetsov 2023) and Megakernels (HazyResearch 2025)
-template <int kHeads>
+template <typename I>
 __global__ void __launch_bounds__(kStepThreads, 1)
     decode_step_kernel(const __grid_constant__ StepParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   uint8_t* const shared = ptx::dynamic_shared<128>();
-  auto& [s_full, s_empty, s_squares, s_first_epoch, s_most_copies, s_k_splits_came, s_residual,
-         s_scales, s_attention, s_gemvs, s_layers] = ptx::static_shared<StepStatic<kHeads>>();
+  auto& [s_full, s_empty, s_squares, s_post_squares, s_first_epoch, s_most_copies, s_k_splits_came,
+         s_residual, s_scales, s_attention, s_gemvs, s_layers] =
+      ptx::static_shared<StepStatic<I>>();
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
   if (thread < kStepPhases) {
@@ -183,23 +208,27 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       p.slot_bytes,
                       &s_most_copies};
   if (warp >= kStepWarps) {
-    fill_ring(p, s_gemvs, ring, warp - kStepWarps);
+    fill_ring<I>(p, s_gemvs, ring, warp - kStepWarps);
     return;
   }
 
   if (thread == 0) s_first_epoch = p.input->epoch;
-  prepare_attention(p, s_attention, p.input->pos);
+  prepare_attention<I>(p, s_attention, p.input->pos);
   {
     const StepGemv& wo = s_gemvs[kWo];
     const int row = (wo.begin << wo.rows_log) + thread;
     s_residual[thread] = row < p.dim ? __ldcg(p.x + row) : 0.0f;
+    if (!I::kIsPlain) s_residual[thread] *= p.block.embedding_scale;
   }
 
   consumers_sync();
   const StepMemory memory{shared + step_shared(p).input,
                           reinterpret_cast<float*>(shared + step_shared(p).scratch), s_scales,
                           s_residual};
+  float* const own_residual =  // with norms behind
+      p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
   StepCursor cursor;
+  int buffer = 0;
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
@@ -212,33 +241,52 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       allow_copies(&s_most_copies, phase == kWo ? p.copies_of_gemv : p.copies_of_exchange);
     }
     if (phase == kWo) {
-      attend<kHeads>(p, layer, s_attention, reinterpret_cast<float*>(memory.input),
-                     memory.scratch(0), ring, cursor, epoch);
+      const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
+      attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
+                memory.scratch(0), ring, cursor, epoch);
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
-    // A block without rows in this phase does not wait for its input: step_exchange.cuh.
-    if (gemv.count != 0 || gemv.k_split.exists()) {
-      StepSource source{.norm_is_bf16 = p.norm_is_bf16};
+    // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
+    // keeps its own residual stream.
+    const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
+    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual) {
+      StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
         source.words = phase == kWo ? p.words.attended : p.words.hidden;
-        unit = stage_input<false>(gemv, source, memory.input, squares);
+        unit = stage_input<I, false>(gemv, source, memory.input, squares);
       } else {
         source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
         source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
         source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
-        unit = stage_input<true>(gemv, source, memory.input, squares);
+        if constexpr (I::kIsPlain) {
+          unit = stage_input<I, true>(gemv, source, memory.input, squares);
+        } else {
+          const ResidualSource of_residual{source,
+                                           layer.post_norms[phase == kGateUp ? 1 : 0],
+                                           own_residual,
+                                           s_post_squares,
+                                           p.block.embedding_scale,
+                                           p.block.residual_scale,
+                                           p.eps};
+          unit = stage_input<I, true>(gemv, of_residual, memory.input, squares);
+        }
       }
     }
 
     if (phase == kQkv) fetch_layer(layer_index + 1);
     if ((phase == kWo || phase == kDown) && thread == 0) {  // prefetch the weight of the next norm
       const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
-      ptx::prefetch_l2(phase == kWo ? next.ffn_norm : next.attn_norm, 2 * p.dim & ~15);
+      const auto prefetch = [&](const void* weight) {
+        if (I::kIsPlain || weight != nullptr) ptx::prefetch_l2(weight, 2 * p.dim & ~15);
+      };
+      prefetch(phase == kWo ? next.ffn_norm : next.attn_norm);
+      if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
     }
     if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
-      const StepRound round = round_of(gemv, step, phase, tile);
+      const StepRound round{phase, tile, buffer};
+      const StepBias bias = load_bias<I>(p, gemv, layer, round);
       multiply_round(gemv, layer, round, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
@@ -249,20 +297,28 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         continue;
       }
       StepWord k_split_word{};
-      const bool adds = adds_k_splits(gemv);
+      const bool adds = tile == 0 && adds_k_splits(gemv);
       if (adds) k_split_word = load_k_splits(p, gemv);
       ptx::copy_async_wait<0>();
       consumers_sync();
       if (adds) {
-        float scale = norm_factor(squares, gemv, p.eps);
+        const bool has_norm = I::kIsPlain || p.block.has_norm_before(phase);
+        float scale = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
         const int row = k_split_row(gemv) + thread_index() % 32;
         if (gemv.has_row_scales()) {
           scale *= __half2float(s_scales[round.buffer][scale_place(row)]);
         }
-        add_k_splits(p, gemv, k_split_scratch, k_split_word, scale, epoch);
+        float its_bias = 0;
+        if (!I::kIsPlain && p.block.has_biases) {
+          const int lane = thread_index() % 32;
+          its_bias =
+              bias_of(p, gemv, layer, phase, gemv.k_split.tile, lane / kTileRows, lane % kTileRows);
+        }
+        add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, epoch);
       }
-      finish_round(p, gemv, round, memory, squares, epoch);
-      tile += tiles_at_once(gemv, phase);
+      finish_round<I>(p, gemv, round, memory, squares, bias, epoch);
+      buffer ^= 1;
+      tile += gemv.round_tiles;
       if (tile >= gemv.count) break;
     }
   }
@@ -272,8 +328,16 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
 }  // namespace
 
-auto step_kernel_of(int heads_per_block) -> void (*)(StepParams) {
-  return heads_per_block == 1 ? decode_step_kernel<1> : decode_step_kernel<kStepMaxHeads>;
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
+  constexpr auto of = []<typename I>(I) {
+    return StepKernel{decode_step_kernel<I>, I::kHeads, I::kIsPlain};
+  };
+  constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
+  if (head_dim > 128) return of(StepInstance<step_most_heads(kLarge), kLarge, false>());
+  if (heads_per_block == 1) {
+    return is_plain ? of(StepInstance<1, 128, true>()) : of(StepInstance<1, 128, false>());
+  }
+  return is_plain ? of(StepInstance<kMost, 128, true>()) : of(StepInstance<kMost, 128, false>());
 }
 
 }  // namespace minfer::cuda

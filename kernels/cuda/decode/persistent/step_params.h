@@ -7,6 +7,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/cuda/step_input.h"
+#include "kernels/layer.h"
 
 // What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
 namespace minfer::cuda {
@@ -30,15 +31,26 @@ __host__ __device__ constexpr int most_code_columns(bool has_norm) {
   return 4 * kStepConsumers * (has_norm ? kStepNormWords : kStepInputWords);
 }
 
-// Most rows of a linear layer that a block computes at a time: shared memory holds the sums of all
+// Most rows of a linear layer that a block computes in a round: shared memory holds the sums of all
 // warps for them.
 constexpr int kStepMaxRowsLog = 8, kStepMaxRows = 1 << kStepMaxRowsLog;
 constexpr int kScratchFloats = kStepWarps * kStepMaxRows;  // there are two such buffers
 // Most K splits of a gate/up tile pair, and the flagged words that the partial sums of one take:
 // step_split_k.cuh.
 constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
-constexpr int kStepMaxHeads = 4;  // most query heads of a key/value head that a block handles
-constexpr int kStepMaxHeadDim = 128;
+// Most query heads of a key/value head that a block handles, by the size of a head.
+__host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 2; }
+constexpr int kStepMostHeadDim = 256;
+constexpr int kStepMostLayers = 128;
+
+// What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
+// The plain instances compute Llama's block alone, which the fields of others then cost nothing.
+template <int kHeads_, int kHeadDim_, bool kIsPlain_>
+struct StepInstance {
+  static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
+  static constexpr bool kIsPlain = kIsPlain_;
+  static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
+};
 
 enum class StepFormat : int { F16, BF16, U4, U8 };
 
@@ -85,6 +97,7 @@ struct StepGemv {
   StepFormat format;
   StepSlice slice;
   int n_left, n_k_splits;  // kGateUp: left-over pairs after those of `slice`, and K splits of each
+  int round_tiles;         // most tiles, or pairs, of a round: StepRound
   int begin, count;        // of this block, from `slice`; the kernel sets them
   KSplit k_split;          // of this block; the kernel sets it
   int rows_log;            // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
@@ -123,12 +136,16 @@ struct StepMatrix {
 // matrix as matrices[0] and the output norm as attn_norm.
 struct StepLayer {
   StepMatrix matrices[7];  // q, k, v, o, gate, up, down
+  // Vectors, half or bfloat16 (StepParams::vectors_are_bf16).
   const void *attn_norm, *ffn_norm;
   void *keys, *values;
   float *key_scales, *value_scales;
+  const void* post_norms[2];  // norms behind: the FFN of the layer before; this one's attention
+  const void *q_norm, *k_norm;
+  const void* biases[8];  // of the matrices; null: none
 };
-// A StepLayer can be read as pairs of pointers, 16 bytes each: the matrices, the norms, then keys
-// and values, then their scales.
+// A StepLayer can be read as pairs of pointers, 16 bytes each: the matrices, the norms, keys and
+// values, their scales, then what the plain instances do not read.
 constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
 static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
 __host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
@@ -158,41 +175,71 @@ struct StepPeers {
   int* failed;                         // in host memory: a rank that did not answer, plus 1
 };
 
+// What may differ between two kinds of layers, as in Gemma.
+struct StepAttentionKind {
+  int window;          // positions that a query sees; 0: all
+  const float2* rope;  // [.., n_pairs]; null: no rotation
+};
+
 struct StepAttention {
+  StepAttentionKind kinds[2];
+  uint32_t second_kind[kStepMostLayers / 32];  // bit i: layer i is of kinds[1]
+  QkNorm qk_norm;
   int n_heads, n_kv_heads, head_dim, n_pairs;
   int heads_per_block, blocks_per_kv;
   int n_groups, n_splits;  // a group: heads_per_block heads of a key/value head
   int group_words;         // words of a group's output, four elements each
   int split_words;         // of those, the words that one block merges
   int most_alone;          // up to so many positions, one block takes a group without merging
-  int lanes;               // lanes that read a row of the cache together: 8 or 16
+  int lanes;               // lanes that read a row of the cache together: 8, 16 or 32
   int stage_rows;          // rows of the cache in a stage of the ring
   bool is_u8;
   bool multiplies_codes;  // q . k uses the int8 tensor cores: step_codes.cuh
   int query_at;           // offset in bytes of QueryCodes in the shared memory of attention
-  float scale_log2;
+  float scale_log2;       // of scores, whose unit is log2; with a soft cap, in front of it
+  float cap_log2;         // c: scores become c tanh(score); 0: none
 
+  __host__ __device__ int kind(int layer) const {
+    return int(second_kind[layer / 32] >> layer % 32 & 1);
+  }
   __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
+};
+
+// The fields of LayerSpec and EdgeSpec that the plain instances do not have.
+struct StepBlock {
+  Activation activation;
+  NormPlaces norm_places;
+  float residual_scale, embedding_scale, logit_scale, logit_softcap;
+  bool has_biases;  // some: StepLayer::biases
+
+  // With norms behind attention and the feed-forward network, blocks publish rows of the outputs of
+  // wo and down, and each keeps a whole residual stream of its own.
+  __host__ __device__ bool has_post_norms() const { return norm_places != NormPlaces::Before; }
+  __host__ __device__ bool has_norm_before(int phase) const {
+    return phase == kHead ||
+           ((phase == kQkv || phase == kGateUp) && norm_places != NormPlaces::Behind);
+  }
 };
 
 struct StepParams {
   const StepLayer* layers;
   int n_layers, dim;
+  StepBlock block;
   StepGemv gemvs[kStepPhases];
   StepAttention attention;
   StepWords words;
   StepPeers peers;
   const float* x;        // [dim], the embedding
-  const float2* rope;    // [.., n_pairs]
   const int32_t* pages;  // page table of the sequence, in the order of positions
   const StepInput* input;
   float eps;
-  bool norm_is_bf16;
+  bool vectors_are_bf16;
   int n_slots, slot_bytes;
   // Most stages whose copies are in flight, at most n_slots: while the block waits for a vector,
   // and while it multiplies or attends.
   int copies_of_exchange, copies_of_gemv;
-  int input_bytes;  // of shared memory for staged activations; attention uses the same memory
+  int input_bytes;     // of shared memory for staged activations; attention uses the same memory
+  int residual_bytes;  // of the block's own residual stream, if it has one
 };
 
 // Activations are staged in shared memory as f32 or, for quantized weights, as four 8-bit digits
@@ -205,19 +252,27 @@ __host__ __device__ inline int staged_bytes(int in_dim, bool is_float) {
 
 // Byte offsets in shared memory, in this order, and the total.
 struct StepShared {
-  int ring, input, scratch, total;
+  int ring, input, scratch, residual, total;
 };
 __host__ __device__ inline StepShared step_shared(const StepParams& p) {
   StepShared at{};
   at.ring = 0;
   at.input = p.n_slots * p.slot_bytes;
   at.scratch = at.input + p.input_bytes;
-  at.total = at.scratch + 2 * kScratchFloats * 4;
+  at.residual = at.scratch + 2 * kScratchFloats * 4;
+  at.total = at.residual + p.residual_bytes;
   return at;
 }
 
-// The kernel for blocks with heads_per_block query heads; there is one for 1 and one for up to
-// kStepMaxHeads.
-auto step_kernel_of(int heads_per_block) -> void (*)(StepParams);
+// An instance of the kernel. One that is not plain stages the residual stream at once, whatever the
+// format: at most most_code_columns(true) columns.
+struct StepKernel {
+  void (*run)(StepParams);
+  int heads;
+  bool is_plain;
+};
+// The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
+// there is none for large heads.
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
 
 }  // namespace minfer::cuda

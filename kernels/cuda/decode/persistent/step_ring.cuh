@@ -150,12 +150,14 @@ class RingProducer {
 };
 
 // Fills the ring through the whole step, as warp `producer`.
+template <typename I>
 __device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, const StepRing& ring,
                                  int producer) {
   const int lane = int(threadIdx.x) % 32;
   RingProducer ring_producer(ring, producer);
-  const StepAttentionSlice slice = attention_slice(p.attention, p.input->pos);
-  const CacheStages cache = cache_stages(p.attention, slice);
+  const int pos = p.input->pos;
+  StepAttentionSlice slice = attention_slice(p.attention, pos, 0);
+  CacheStages cache = cache_stages(p.attention, slice);
   const int kv_head = slice.kv_head;
   // Lane i holds the i-th pair of pointers of this layer, and of the next one.
   const auto pointers_of = [&](int layer) {
@@ -173,9 +175,14 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, con
       pointers = next;
       next = pointers_of(layer + 1);
     }
+    if (!I::kIsPlain && phase == kQkv) {
+      const int window = p.attention.kinds[p.attention.kind(layer)].window;
+      slice = attention_slice(p.attention, pos, window);
+      cache = cache_stages(p.attention, slice);
+    }
     if (phase == kWo && cache.n_stages != 0) {
       ring_producer.put(2 * cache.n_stages, [&](int i) {
-        const int pos = cache.begin + i / 2 * cache.stage_rows, n_rows = cache.rows_of(i / 2);
+        const int first = cache.begin + i / 2 * cache.stage_rows, n_rows = cache.rows_of(i / 2);
         const uint8_t* const rows[] = {pointer(pointers.weights, kCachePair),
                                        pointer(pointers.scales, kCachePair)};
         const uint8_t* const scales[] = {pointer(pointers.weights, kCachePair + 1),
@@ -189,8 +196,8 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, con
                            n * cache.row_bytes,
                            p.attention.is_u8 ? cache.scale_bytes(first_pos, n) : 0};
         };
-        const int n_first = min(n_rows, int{kPagePositions} - pos % int{kPagePositions});
-        return StageCopy{part_of(pos, n_first), part_of(pos + n_first, n_rows - n_first)};
+        const int n_first = min(n_rows, int{kPagePositions} - first % int{kPagePositions});
+        return StageCopy{part_of(first, n_first), part_of(first + n_first, n_rows - n_first)};
       });
     }
     const StepGemv& gemv = gemvs[phase];

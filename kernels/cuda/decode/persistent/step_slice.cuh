@@ -8,7 +8,7 @@
 // the cache.
 namespace minfer::cuda {
 
-// A block's slice of attention, the same in every layer.
+// A block's slice of attention, the same in every layer of one kind.
 struct StepAttentionSlice {
   bool takes_part;
   int kv_head, first_head, group, split, splits;  // splits: blocks that divide the positions
@@ -16,16 +16,18 @@ struct StepAttentionSlice {
   bool has_new, appends;
 };
 
-__device__ inline StepAttentionSlice attention_slice(const StepAttention& a, int pos) {
+// `window`: positions that the query sees; 0: all.
+__device__ inline StepAttentionSlice attention_slice(const StepAttention& a, int pos, int window) {
   StepAttentionSlice t{};
   t.pos = pos;
   t.group = int(blockIdx.x) / a.n_splits;
   t.split = int(blockIdx.x) % a.n_splits;
-  const int kv_len = pos + 1;
-  t.splits = kv_len <= a.most_alone ? 1 : a.n_splits;
+  const int kv_len = pos + 1, first = window == 0 ? 0 : max(0, kv_len - window);
+  const int n_seen = kv_len - first;
+  t.splits = n_seen <= a.most_alone ? 1 : a.n_splits;
   t.takes_part = t.group < a.n_groups && t.split < t.splits;
-  const int chunk = (kv_len + t.splits - 1) / t.splits;
-  t.begin = min(t.split * chunk, kv_len);
+  const int chunk = (n_seen + t.splits - 1) / t.splits;
+  t.begin = min(first + t.split * chunk, kv_len);
   t.end = min(t.begin + chunk, kv_len);
   t.has_new = t.begin < t.end && t.end == kv_len;
   t.kv_head = t.group / a.blocks_per_kv;

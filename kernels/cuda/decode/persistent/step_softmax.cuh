@@ -50,10 +50,29 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
   }
 }
 
-// The online softmax of a team of 8 or 16 lanes over the positions that the team has read. Each
+// A score with its soft cap, if there is one.
+template <typename I>
+__device__ inline float capped(float score, const StepAttention& a) {
+  if (I::kIsPlain || a.cap_log2 == 0) return score;
+  return a.cap_log2 * tanhf(score);
+}
+
+// The sum over the lanes of a team, in each of them.
+template <typename I>
+__device__ inline float team_sum(float x, int lanes) {
+#pragma unroll
+  for (int d = 1; d < I::kHeadDim / 8; d *= 2) {
+    if (d >= lanes) break;
+    x += __shfl_xor_sync(~0u, x, d);
+  }
+  return x;
+}
+
+// The online softmax of a team of 8, 16 or 32 lanes over the positions that the team has read. Each
 // lane has eight elements of a row.
-template <int kHeads>
+template <typename I>
 struct OnlineSoftmax {
+  static constexpr int kHeads = I::kHeads;
   float max[kHeads], sum[kHeads], out[kHeads][8];
 
   __device__ OnlineSoftmax() {
@@ -70,7 +89,7 @@ struct OnlineSoftmax {
   // warp call it.
   template <int kN>
   __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
-                                const bool (&valid)[kN], const float (*q)[kStepMaxHeadDim], int at,
+                                const bool (&valid)[kN], const float (*q)[I::kHeadDim], int at,
                                 const StepAttention& a) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
@@ -92,8 +111,8 @@ struct OnlineSoftmax {
       }
     }
 #pragma unroll
-    for (int d = 1; d <= 8; d *= 2) {
-      if (d == 8 && a.lanes == 8) break;
+    for (int d = 1; d < I::kHeadDim / 8; d *= 2) {
+      if (d >= a.lanes) break;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h)
 #pragma unroll
@@ -102,7 +121,9 @@ struct OnlineSoftmax {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h)
 #pragma unroll
-      for (int n = 0; n < kN; ++n) to[h][n] = valid[n] ? to[h][n] * k[n].scale : -INFINITY;
+      for (int n = 0; n < kN; ++n) {
+        to[h][n] = valid[n] ? capped<I>(to[h][n] * k[n].scale, a) : -INFINITY;
+      }
   }
 
   // Raises the maximum if a score is above it, and turns the scores into weights.

@@ -2,13 +2,12 @@
 
 #include "kernels/cuda/decode/persistent/step_exchange.cuh"
 #include "kernels/cuda/decode/persistent/step_gemv.cuh"
-#include "kernels/cuda/gemv/epilogue.cuh"
 
 // Gate/up tile pairs that are left over when all blocks have the same number of pairs are split
 // along K: several blocks each multiply one K split, which is a range of the stages of the pair. A
 // block multiplies its K split before its own pairs. Blocks with any K split but the first send its
-// partial sums to the block with the first, which adds them after it has multiplied its own pairs:
-// by then they have long arrived. It adds them in the order of the K splits.
+// partial sums to the block with the first, which adds them after it has multiplied the pairs of
+// its first round: by then they have long arrived. It adds them in the order of the K splits.
 //
 // Reuse is safe: a block rewrites these words one layer later, after reading all of `hidden`, which
 // includes the rows computed from them.
@@ -55,11 +54,12 @@ __device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& ge
   return load_word(k_split_words(p, gemv) + lane);
 }
 
-// Adds the other K splits to the first and publishes the pair's rows of silu(gate) * up. It is
-// called after consumers_sync. `word` comes from load_k_splits; `scale` is the factor of the lane's
-// row; `scratch` holds the sums of the warps, then those of the other K splits.
+// Adds the other K splits to the first and publishes the pair's rows of act(gate) * up. It is
+// called after consumers_sync. `word` comes from load_k_splits; `scale` and `bias` are those of the
+// lane's row; `scratch` holds the sums of the warps, then those of the other K splits.
+template <typename I>
 __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, float* scratch,
-                                    StepWord word, float scale, uint32_t epoch) {
+                                    StepWord word, float scale, float bias, uint32_t epoch) {
   const int lane = thread_index() % 32;
   float sum = sum_of_warps(scratch, lane);
   __syncwarp();
@@ -74,10 +74,10 @@ __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, f
   for (int part = 1; part < gemv.n_k_splits; ++part) {
     sum += scratch[(part - 1) * kStepMaxRows + lane];
   }
-  sum *= scale;
+  sum = fmaf(sum, scale, bias);
   const float up = __shfl_down_sync(~0u, sum, kTileRows);
   publish(p.words.hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
-          precise::silu(sum) * up, epoch);
+          activated<I>(p, sum) * up, epoch);
 }
 
 }  // namespace minfer::cuda

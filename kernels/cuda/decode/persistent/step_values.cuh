@@ -101,7 +101,7 @@ class CodeValues {
   }
 
  private:
-  static constexpr int kPieces = kStepMaxHeadDim / 16;
+  static constexpr int kPieces = 128 / 16;  // of the largest head
   // Scaled weights reach 2^12, so that even the second halves of small ones are above the smallest
   // half.
   static constexpr uint32_t kRoom = 12;

@@ -41,9 +41,10 @@ namespace minfer::emulated {
 
 // The number of SMs of the card: few, so that small GEMMs take several rounds.
 constexpr int kBlocksAtOnce = 6;
-// The static shared memory of a block. It is so large that a ring in the dynamic shared memory has
-// few slots.
+// The static shared memory of a block, and what of it a kernel is said to use. That is so large
+// that a ring in the dynamic shared memory has few slots, unless a test sets less.
 constexpr int kStaticSharedBytes = 120 << 10;
+inline int g_static_shared_bytes = kStaticSharedBytes;
 
 // A launch: n_blocks blocks of n_threads threads, in clusters of `cluster` blocks; all of them are
 // one if it is cooperative.
@@ -277,7 +278,7 @@ cudaError_t cudaFuncSetAttribute(void (*)(Params...), cudaFuncAttribute, int) {
 }
 template <typename... Params>
 cudaError_t cudaFuncGetAttributes(cudaFuncAttributes* attributes, void (*)(Params...)) {
-  attributes->sharedSizeBytes = minfer::emulated::kStaticSharedBytes;
+  attributes->sharedSizeBytes = size_t(minfer::emulated::g_static_shared_bytes);
   return cudaSuccess;
 }
 template <typename... Params>
