@@ -42,9 +42,9 @@ class DraftDecoder {
 
   Session& session_;
   PromptLookup lookup_;
-  std::vector<TokenId> draft_;      // of the last pass
-  size_t next_ = 0;                 // of its tokens, the first that the text has not come to
-  std::span<const float> logits_;   // of the last pass, [1 + draft_.size(), vocab_size]
+  std::vector<TokenId> draft_;     // of the last pass
+  size_t next_ = 0;                // of its tokens, the first that the text has not come to
+  std::span<const float> logits_;  // of the last pass, [1 + draft_.size(), vocab_size]
   int64_t pos_;
   int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
   // Of a pass of one row; and of one more row, in passes of one row: until it is measured, a guess.

@@ -21,8 +21,8 @@ TEST(PromptLookup, ForeseesWhatFollowedTheSameTokens) {
   const Ids text = {1, 2, 3, 4, 5, 6, 9, 8, 1, 2, 3};
   EXPECT_EQ(draft_after(text, 2, 0.1), (Ids{4, 5}));
   EXPECT_EQ(draft_after(text, 0, 0.1), Ids());
-  EXPECT_EQ(draft_after(text, 15, 10), Ids());               // it would not pay
-  EXPECT_EQ(draft_after({1, 2, 3, 4, 1, 2}, 4, 0), Ids());   // two tokens agree
+  EXPECT_EQ(draft_after(text, 15, 10), Ids());              // it would not pay
+  EXPECT_EQ(draft_after({1, 2, 3, 4, 1, 2}, 4, 0), Ids());  // two tokens agree
   EXPECT_EQ(draft_after({1, 2, 3, 4, 9, 2, 3}, 4, 0), Ids());
   EXPECT_EQ(draft_after({1, 2}, 4, 0), Ids());
 }
@@ -90,8 +90,8 @@ TEST_P(Drafts, ChangeNoTextAndNoBit) {
           const auto run = [&](bool drafts) {
             options.drafts = drafts;
             Session session(model, *backend, {.max_seq_len = context, .kv_dtype = kv_dtype});
-            const std::span<const TokenId> begin = std::span(prompt).first(
-                std::min(prompt.size(), size_t(context) / 2));
+            const std::span<const TokenId> begin =
+                std::span(prompt).first(std::min(prompt.size(), size_t(context) / 2));
             GenerateResult result = generate(session, begin, options, nullptr);
             EXPECT_LE(session.pos(), std::ssize(begin) + std::ssize(result.tokens));
             return std::pair(std::move(result), session.pos());

@@ -32,23 +32,24 @@ CapturedStep::CapturedStep(cudaStream_t stream, const DecodeModel& model, uint32
 }
 
 void CapturedStep::capture(StepEnd end) {
-  GraphExec& graph = end == StepEnd::Logits ? graph_ : choosing_graph_;
-  if (graph) return;
-  graph = capture_graph(stream_, [&] {
-    if (end == StepEnd::Logits) copy_input();
-    gather_rows(stream_, x_, *model_.embedding, &input()->token);
-    launch_layers();
-    if (end == StepEnd::Logits) {
-      MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
-                                        static_cast<size_t>(logits_.view().n_bytes()),
-                                        cudaMemcpyDeviceToHost, stream_));
-    } else {
-      choose_token(stream_, logits_.view().as<const float>(),
-                   static_cast<const TokenChoice*>(device_choice_.view().data), input(),
-                   epochs_per_step_, chosen_.data());
-    }
-  });
-  MINFER_CUDA_CHECK(cudaGraphUpload(graph.get(), stream_));
+  for (int variant = int(graphs(end).size()); variant < n_variants(); ++variant) {
+    GraphExec graph = capture_graph(stream_, [&] {
+      if (end == StepEnd::Logits) copy_input();
+      gather_rows(stream_, x_, *model_.embedding, &input()->token);
+      launch_layers(variant);
+      if (end == StepEnd::Logits) {
+        MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits_.view().data,
+                                          static_cast<size_t>(logits_.view().n_bytes()),
+                                          cudaMemcpyDeviceToHost, stream_));
+      } else {
+        choose_token(stream_, logits_.view().as<const float>(),
+                     static_cast<const TokenChoice*>(device_choice_.view().data), input(),
+                     epochs_per_step_, chosen_.data());
+      }
+    });
+    MINFER_CUDA_CHECK(cudaGraphUpload(graph.get(), stream_));
+    graphs(end).push_back(std::move(graph));
+  }
 }
 
 // The page table is copied to the card only if it has changed.
@@ -75,7 +76,7 @@ void CapturedStep::copy_input() {
 
 void CapturedStep::launch(StepEnd end, int64_t pos) {
   epoch_ = epoch_after(epoch_, epochs_per_step_);
-  const GraphExec& graph = end == StepEnd::Logits ? graph_ : choosing_graph_;
+  const GraphExec& graph = graphs(end).at(static_cast<size_t>(variant_at(pos)));
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
   if (end == StepEnd::Choice) MINFER_CUDA_CHECK(cudaEventRecord(ends_[pos % 2].get(), stream_));
 }

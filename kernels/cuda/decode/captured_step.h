@@ -1,5 +1,7 @@
 #pragma once
 
+#include <vector>
+
 #include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/sampling/choose_token.h"
@@ -12,8 +14,9 @@ namespace minfer::cuda {
 enum class StepEnd { Logits, Choice };
 
 // The base of the CUDA decode steps, as one card runs them: a step is a CUDA graph that is captured
-// once for each way to end and reads its token and position from device memory. CapturedPlan
-// drives it. All calls are made with its card as the current one.
+// once for each way to end and reads its token and position from device memory. Its layers may have
+// several variants, for sequences of different lengths, with a graph each. CapturedPlan drives it.
+// All calls are made with its card as the current one.
 class CapturedStep {
  public:
   virtual ~CapturedStep() = default;
@@ -23,7 +26,7 @@ class CapturedStep {
   const DecodeModel& model() const { return model_; }
   int card() const { return card_; }
 
-  // Captures the graph, unless that is done. It may allocate.
+  // Captures the graphs, unless that is done. It may allocate.
   void capture(StepEnd end);
   // Sets the input of the next step; no step is in flight. Before StepEnd::Choice a run of steps
   // also sets how tokens are chosen.
@@ -62,8 +65,13 @@ class CapturedStep {
   int* failed_peer() const { return failed_peer_.data(); }  // StepPeers::failed
 
  private:
-  virtual void launch_layers() = 0;  // from x to logits
+  virtual int n_variants() const { return 1; }
+  virtual int variant_at(int64_t /*pos*/) const { return 0; }  // of the step at a position
+  virtual void launch_layers(int variant) = 0;                 // from x to logits
 
+  std::vector<GraphExec>& graphs(StepEnd end) {
+    return end == StepEnd::Logits ? graphs_ : choosing_graphs_;
+  }
   void copy_input();
 
   cudaStream_t stream_;
@@ -82,7 +90,7 @@ class CapturedStep {
   DeviceTensor device_choice_;  // a TokenChoice
   DeviceTensor x_, logits_;
   Event ends_[2];  // recorded after the steps at even and at odd positions of a run
-  GraphExec graph_, choosing_graph_;
+  std::vector<GraphExec> graphs_, choosing_graphs_;  // by variant
 };
 
 }  // namespace minfer::cuda

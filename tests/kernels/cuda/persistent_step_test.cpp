@@ -405,20 +405,19 @@ double error_of(const std::vector<float>& logits, const float64::Values& want) {
   return std::sqrt(error / size);
 }
 
-std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model) {
+std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model, int64_t few_positions) {
   std::vector<std::unique_ptr<cuda::CapturedStep>> steps;
-  steps.push_back(cuda::PersistentStep::make(stream(), DType::F16, model));
+  steps.push_back(cuda::PersistentStep::make(stream(), DType::F16, model, few_positions));
   if (!steps.front()) return nullptr;
   return std::make_unique<cuda::CapturedPlan>(std::move(steps));
 }
 
 // Every step is repeated, with other turns of the threads, and must give the same bits.
-TEST_P(PersistentStep, ComputesTheModel) {
-  const StepCase& c = GetParam();
+void expect_steps(const StepCase& c, int64_t few_positions) {
   SmallModel small(c);
   const bool is_wide = c.ffn_dim > 16384;  // the staged input of down leaves little room
   emulated::g_static_shared_bytes = is_wide ? 32 << 10 : emulated::kStaticSharedBytes;
-  const auto plan = plan_of(small.model());
+  const auto plan = plan_of(small.model(), few_positions);
   ASSERT_TRUE(plan);
   for (int64_t i = 0; i < 3; ++i) {
     const auto token = TokenId(i * 67 % kVocab);
@@ -427,13 +426,19 @@ TEST_P(PersistentStep, ComputesTheModel) {
     const std::vector<float> logits(span.begin(), span.end());
     const double error = error_of(logits, small.logits(token, c.pos + i));
     EXPECT_LE(error, kMostError) << "step " << i;
-    RecordProperty(cat("error_", i), cat(error));
+    testing::Test::RecordProperty(cat("error_", i), cat(error));
     for (int repeat = 0; repeat < 2; ++repeat) {
       const auto again = plan->step(row);
       EXPECT_EQ(std::vector(again.begin(), again.end()), logits) << "step " << i;
     }
   }
 }
+
+TEST_P(PersistentStep, ComputesTheModel) { expect_steps(GetParam(), 0); }
+
+// One query head in a block in the first step, and several behind it.
+class PersistentVariants : public testing::TestWithParam<StepCase> {};
+TEST_P(PersistentVariants, ComputeTheModel) { expect_steps(GetParam(), GetParam().pos + 1); }
 
 void like_gemma_2(int layer, LayerSpec& spec, EdgeSpec& edges) {
   spec.norm_places = NormPlaces::Both;
@@ -502,6 +507,16 @@ const StepCase kCases[] = {
      with_biases},
 };
 INSTANTIATE_TEST_SUITE_P(, PersistentStep, testing::ValuesIn(kCases),
+                         [](const auto& info) { return info.param.name; });
+
+std::vector<StepCase> cases_with_shared_heads() {
+  std::vector<StepCase> cases;
+  for (const StepCase& c : kCases) {
+    if (c.n_heads > c.n_kv_heads) cases.push_back(c);
+  }
+  return cases;
+}
+INSTANTIATE_TEST_SUITE_P(, PersistentVariants, testing::ValuesIn(cases_with_shared_heads()),
                          [](const auto& info) { return info.param.name; });
 
 // Ranks that share the model, all at once. They may have unequal slices.

@@ -12,7 +12,7 @@ class DecodeGraph final : public CapturedStep {
       : CapturedStep(stream, model, 0), layers_(stream, compute_type, model, 1) {}
 
  private:
-  void launch_layers() override {
+  void launch_layers(int) override {
     layers_.launch(x(), logits(), {&input()->token, &input()->pos, pages()});
   }
 

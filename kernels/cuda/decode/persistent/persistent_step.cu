@@ -142,7 +142,8 @@ bool set_kinds(StepAttention& a, const DecodeModel& model) {
   return true;
 }
 
-std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks) {
+// Attention of the blocks with up to most_heads query heads each. Null if the kernel cannot do it.
+std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks, int most_heads) {
   const DType cache_dtype = model.layers.front().cache->dtype;
   const LayerSpec& spec = model.layers.front().spec;
   const int64_t heads_per_kv = spec.n_heads / spec.n_kv_heads;
@@ -152,8 +153,8 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.n_kv_heads = narrow<int>(spec.n_kv_heads);
   a.qk_norm = spec.qk_norm;
   if (!set_kinds(a, model)) return std::nullopt;
-  for (int64_t n = 1; n <= step_most_heads(a.head_dim); ++n) {
-    if (heads_per_kv % n == 0) a.heads_per_block = int(n);
+  for (int n = 1; n <= most_heads; ++n) {
+    if (heads_per_kv % n == 0) a.heads_per_block = n;
   }
   a.blocks_per_kv = narrow<int>(heads_per_kv) / a.heads_per_block;
   a.n_groups = a.n_heads / a.heads_per_block;
@@ -185,6 +186,19 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   // Measured: with 256 and 512 a step of INT4 at 128 to 256 positions took 4 % longer.
   a.most_alone = a.n_splits == 1 ? narrow<int>(model.max_seq_len) : 128;
   return a;
+}
+
+// The variants of attention: for few positions and for many, or one for all.
+std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
+                                         int64_t few_positions) {
+  const int head_dim = narrow<int>(model.layers.front().spec.head_dim);
+  const auto few = few_positions > 0 ? attention_of(model, n_blocks, 1) : std::nullopt;
+  const auto many = attention_of(model, n_blocks, step_most_heads(head_dim));
+  std::vector<StepAttention> variants;
+  if (few) variants.push_back(*few);
+  const bool needs_many = !few || (model.max_seq_len > few_positions && many->heads_per_block > 1);
+  if (needs_many && many) variants.push_back(*many);
+  return variants;
 }
 
 // Whether the weights of all layers have the formats of the first layer: the kernel runs the same
@@ -313,7 +327,8 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
 }
 
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
-                                                     const DecodeModel& model) {
+                                                     const DecodeModel& model,
+                                                     int64_t few_positions) {
   if (!can_compute(model) || !layers_are_alike(model)) return nullptr;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
@@ -321,34 +336,37 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const auto gemvs = gemvs_of(model, n_blocks);
-  const auto attention = attention_of(model, n_blocks);
-  if (!gemvs || !attention) return nullptr;
+  if (!gemvs) return nullptr;
   const LayerSpec& spec = model.layers.front().spec;
   const StepBlock block = block_of(spec, model.edges);
-  const int heads = attention->heads_per_block, head_dim = attention->head_dim;
-  const StepKernel kernel = step_kernel_of(heads, head_dim, is_plain(model, *gemvs));
-  if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
   // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
   if (block.has_post_norms() && (*gemvs)[kGateUp].slice.rounds == 0) return nullptr;
-  const auto* const function = reinterpret_cast<const void*>(kernel.run);
-  if (!runs_hopper_code(function)) return nullptr;
 
-  StepParams p{};
-  p.n_layers = narrow<int>(std::ssize(model.layers));
-  p.dim = narrow<int>(model.embedding->in_dim);
-  std::ranges::copy(*gemvs, p.gemvs);
-  p.attention = *attention;
-  p.eps = spec.norm_eps;
-  p.block = block;
-  p.vectors_are_bf16 = compute_type == DType::BF16;
-  cudaFuncAttributes attributes{};
-  MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
-  const int room = shared_limit - int(attributes.sharedSizeBytes);
-  if (!lay_out(p, kernel.heads, room)) return nullptr;
-  tune(p);
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                         step_shared(p).total));
-  return std::unique_ptr<PersistentStep>(new PersistentStep(stream, model, p, kernel));
+  std::vector<Variant> variants;
+  for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
+    const StepKernel kernel =
+        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *gemvs));
+    if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
+    if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
+    StepParams p{};
+    p.n_layers = narrow<int>(std::ssize(model.layers));
+    p.dim = narrow<int>(model.embedding->in_dim);
+    std::ranges::copy(*gemvs, p.gemvs);
+    p.attention = attention;
+    p.eps = spec.norm_eps;
+    p.block = block;
+    p.vectors_are_bf16 = compute_type == DType::BF16;
+    cudaFuncAttributes attributes{};
+    MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
+    if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
+    tune(p);
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           step_shared(p).total));
+    variants.push_back({p, kernel});
+  }
+  if (variants.empty()) return nullptr;
+  return std::unique_ptr<PersistentStep>(
+      new PersistentStep(stream, model, std::move(variants), few_positions));
 }
 
 void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ranks) {
@@ -359,7 +377,7 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
   CardChange change;
   for (int rank = 0; rank < n_ranks; ++rank) {
     PersistentStep& step = *ranks[size_t(rank)];
-    const StepParams &own = step.params_, &first = ranks[0]->params_;
+    const StepParams &own = step.params(), &first = ranks[0]->params();
     // Blocks of a rank are counted by the others.
     MINFER_CHECK(own.dim == first.dim && own.n_layers == first.n_layers &&
                      own.gemvs[kHead].slice.n_blocks == first.gemvs[kHead].slice.n_blocks,
@@ -371,42 +389,48 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
     peers.logits[rank] = data_of<float>(step.logits());
   }
   for (int rank = 0; rank < n_ranks; ++rank) {
-    StepPeers& own = ranks[size_t(rank)]->params_.peers;
+    const StepPeers& own = ranks[size_t(rank)]->params().peers;
     peers.rank = rank;
     peers.mailbox_words = own.mailbox_words;
     peers.logits_begin = own.logits_begin;
     peers.failed = own.failed;
-    own = peers;
+    for (Variant& variant : ranks[size_t(rank)]->variants_) variant.params.peers = peers;
   }
 }
 
 PersistentStep::PersistentStep(cudaStream_t stream, const DecodeModel& model,
-                               const StepParams& params, const StepKernel& kernel)
-    : CapturedStep(stream, model, uint32_t(params.n_layers)), params_(params), kernel_(kernel) {
+                               std::vector<Variant> variants, int64_t few_positions)
+    : CapturedStep(stream, model, uint32_t(variants.front().params.n_layers)),
+      variants_(std::move(variants)),
+      few_positions_(few_positions) {
   allocate_words();
   make_layers();
-  params_.x = data_of<const float>(x());
-  params_.peers.n_ranks = 1;
-  params_.peers.mailbox_words = params_.dim / 4;
-  params_.peers.logits[0] = data_of<float>(logits());
-  params_.peers.logits_begin = narrow<int>(model.logits_begin);
-  params_.peers.failed = failed_peer();
-  params_.input = input();
-  params_.pages = pages();
+  for (Variant& variant : variants_) {
+    StepParams& p = variant.params;
+    p.x = data_of<const float>(x());
+    p.peers.n_ranks = 1;
+    p.peers.mailbox_words = p.dim / 4;
+    p.peers.logits[0] = data_of<float>(logits());
+    p.peers.logits_begin = narrow<int>(model.logits_begin);
+    p.peers.failed = failed_peer();
+    p.input = input();
+    p.pages = pages();
+  }
 }
 
-void PersistentStep::launch_layers() {
+void PersistentStep::launch_layers(int variant) {
+  const auto& [p, kernel] = variants_.at(size_t(variant));
   cudaLaunchAttribute cooperative{};  // all blocks are resident at once, or the launch fails
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(params_.gemvs[kHead].slice.n_blocks));
+  config.gridDim = dim3(unsigned(p.gemvs[kHead].slice.n_blocks));
   config.blockDim = dim3(kStepThreads);
-  config.dynamicSmemBytes = size_t(step_shared(params_).total);
+  config.dynamicSmemBytes = size_t(step_shared(p).total);
   config.stream = stream();
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel_.run, params_));
+  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel.run, p));
 }
 
 void PersistentStep::clear_epochs() {
@@ -418,19 +442,22 @@ void PersistentStep::clear_epochs() {
 }
 
 void PersistentStep::allocate_mailboxes(int n_ranks) {
-  const int64_t n_words = int64_t{2} * n_ranks * params_.peers.mailbox_words;
+  const int64_t n_words = int64_t{2} * n_ranks * params().peers.mailbox_words;
   mailboxes_ = allocate_device(DType::U8, {n_words * int64_t{sizeof(uint4)}});
   arrivals_ = allocate_device(DType::U8, {n_ranks * int64_t{sizeof(uint32_t)}});
 }
 
 void PersistentStep::allocate_words() {
-  StepParams& p = params_;
-  const StepAttention& a = p.attention;
+  const StepParams& p = params();
   const LayerSpec& spec = model().layers.front().spec;
   const int64_t n_qkv = (spec.q_dim() + 2 * spec.kv_dim()) / 4, n_x = p.dim / 4;
-  const int64_t n_split_results =
-      int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words);
-  const int64_t n_attended = int64_t{a.n_groups} * a.group_words;
+  int64_t n_split_results = 0;
+  for (const Variant& variant : variants_) {
+    const StepAttention& a = variant.params.attention;
+    n_split_results = std::max(
+        n_split_results, int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words));
+  }
+  const int64_t n_attended = spec.q_dim() / 4;
   const int64_t n_hidden = p.gemvs[kDown].in_dim / 4;
   const StepGemv& gate_up = p.gemvs[kGateUp];
   const int64_t n_gate_up_splits =
@@ -438,17 +465,18 @@ void PersistentStep::allocate_words() {
   words_ = allocate_device(
       DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden + n_gate_up_splits) *
                   int64_t{sizeof(uint4)}});
-  p.words.qkv = static_cast<uint4*>(words_.view().data);
-  p.words.split_results = p.words.qkv + n_qkv;
-  p.words.attended = p.words.split_results + n_split_results;
-  p.words.after_attention = p.words.attended + n_attended;
-  p.words.after_ffn = p.words.after_attention + n_x;
-  p.words.hidden = p.words.after_ffn + n_x;
-  p.words.gate_up_splits = p.words.hidden + n_hidden;
+  StepWords words{};
+  words.qkv = static_cast<uint4*>(words_.view().data);
+  words.split_results = words.qkv + n_qkv;
+  words.attended = words.split_results + n_split_results;
+  words.after_attention = words.attended + n_attended;
+  words.after_ffn = words.after_attention + n_x;
+  words.hidden = words.after_ffn + n_x;
+  words.gate_up_splits = words.hidden + n_hidden;
+  for (Variant& variant : variants_) variant.params.words = words;
 }
 
 void PersistentStep::make_layers() {
-  StepParams& p = params_;
   const auto matrix = [](const Matrix& w) {
     return StepMatrix{data_of<const uint8_t>(w.storage), data_of<const uint8_t>(w.scales)};
   };
@@ -486,7 +514,9 @@ void PersistentStep::make_layers() {
   MINFER_CUDA_CHECK(cudaMemcpyAsync(layers_.view().data, layers.data(), n_bytes,
                                     cudaMemcpyHostToDevice, stream()));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream()));  // `layers` is freed on return
-  p.layers = static_cast<const StepLayer*>(layers_.view().data);
+  for (Variant& variant : variants_) {
+    variant.params.layers = static_cast<const StepLayer*>(layers_.view().data);
+  }
 }
 
 }  // namespace minfer::cuda
