@@ -187,7 +187,11 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
            Backend& backend) {
   HostTensor other;
   if (binding.transposed) tensor = other = transposed(tensor);
-  if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
+  if (binding.parts.front().vector != nullptr) {
+    tensor = other = to_f32_tensor(tensor);
+    const float offset = binding.parts.front().offset;
+    for (int64_t i = 0, n = tensor.n_elements(); i < n; ++i) other.as<float>()[i] += offset;
+  }
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
     HostTensor cut;
@@ -410,7 +414,8 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     const std::vector<WeightBinding>& bindings = loads.front()->bindings;
     model.weight_types = most_common_type(bindings);
     for (const WeightBinding& binding : bindings) {
-      const bool is_output = binding.parts.front().weight.role == WeightRole::Output;
+      const WeightInfo& first = binding.parts.front().weight;
+      const bool is_output = first.role == WeightRole::Output && first.is_matrix();
       if (model.spec.tied_output && is_output) continue;  // counted once
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);

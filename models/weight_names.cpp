@@ -54,9 +54,10 @@ void set_rotary_pairs(WeightPart& part, const WeightInfo& weight, const ModelSpe
 
 // The tensors that hold the model's weights, by the names of one spelling.
 //   has_pairs         the source stores rotary pairs as neighbours
+//   norm_offset       of a norm's weights, over what the source stores
 //   stored_as_output  a tied pair goes by the name of the output layer
 std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weights& weights,
-                           bool has_pairs, bool stored_as_output) {
+                           bool has_pairs, float norm_offset, bool stored_as_output) {
   weights.layers.resize(spec.layers.size());
   std::vector<Slot> slots;
   std::map<std::string, size_t> slot_of;
@@ -70,6 +71,7 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
       part.vector = &vector_of(weights, weight);
     }
     if (has_pairs) set_rotary_pairs(part, weight, spec);
+    if (weight.is_norm() && !weight.is_bias) part.offset = norm_offset;
     const auto [found, is_new] = slot_of.emplace(name, slots.size());
     if (is_new) {
       slots.push_back({.name = name, .shape = weight.shape, .weight = weight});
@@ -93,7 +95,9 @@ std::vector<Slot> slots_of(const Spelling& spelling, const TensorSource& source,
   // A tied pair is stored under either name in Hugging Face files.
   const bool stored_as_output = spec.tied_output && !is_stored(source, spelling.embedding_name()) &&
                                 source.find(spelling.output_name()) != nullptr;
-  return slots_of(spelling, spec, weights, has_pairs, stored_as_output);
+  const float norm_offset =
+      source.key_style == KeyStyle::HuggingFace ? family_of(spec).hf_norm_offset : 0;
+  return slots_of(spelling, spec, weights, has_pairs, norm_offset, stored_as_output);
 }
 
 // Where a matrix is not there as such, but its parts are as a quantizer has packed them: what is
@@ -185,7 +189,7 @@ std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& 
 std::vector<NamedShape> weights_by(KeyStyle style, const ModelSpec& spec) {
   Weights weights;
   std::vector<NamedShape> all;
-  for (const Slot& slot : slots_of(Spelling::usual(style, spec), spec, weights, false, false)) {
+  for (const Slot& slot : slots_of(Spelling::usual(style, spec), spec, weights, false, 0, false)) {
     all.push_back({slot.name, slot.shape, slot.weight, {}});
     for (const WeightPart& part : slot.parts) all.back().weights.push_back(part.weight);
   }

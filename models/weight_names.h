@@ -17,6 +17,7 @@ struct WeightPart {
   // > 0: the rows are this many heads whose first rotary_dim rows are interleaved rotary pairs, to
   // be put into halves.
   int64_t rope_heads = 0, rotary_dim = 0;
+  float offset = 0;        // added to each element of a vector
   bool is_table = false;   // as WeightInfo has it
   WeightInfo weight = {};  // of the whole model
 };

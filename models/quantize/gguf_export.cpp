@@ -60,6 +60,8 @@ void set_config(Metadata& metadata, const ModelSpec& spec) {
     set("attention.sliding_window", layer.window);
   }
   set_rope_scaling(metadata, prefix + "rope.scaling.", rope);
+  const auto add_more = family_of(spec).add_gguf_keys;
+  if (add_more != nullptr) add_more(metadata, prefix, spec);
 }
 
 void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelSpec& spec,
@@ -103,7 +105,7 @@ void require_gguf_form(const ModelSpec& spec, const std::string& path) {
                    ", which a GGUF file of its architecture cannot say");
   };
   for (const LayerSpec& layer : spec.layers) {
-    const bool is_said = family_of(spec).gguf_window == GgufWindow::AllLayers;
+    const bool is_said = family_of(spec).gguf_window != GgufWindow::None;
     require(layer.window == 0 || is_said, cat("an attention window of ", layer.window));
   }
   const RopeSpec& rope = spec.ropes.front();
@@ -199,6 +201,8 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
     output.quant.reset();
     if (output.shape.rank < 2) {
       output.dtype = DType::F32;
+      const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
+      if (is_norm) tensor.offset += family_of(plan.spec).hf_norm_offset;
     } else {
       output.dtype = type == DType::Q4_0 && tensor.weight.is_of_tokens() ? DType::Q8_0 : type;
       tensor.fallback = output.shape.last() % info(output.dtype).block_elements != 0;

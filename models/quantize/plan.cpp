@@ -161,6 +161,9 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
     tensor.weight = names[i].weight;
     tensor.rope_heads = bindings[i].parts.front().rope_heads;
     tensor.rotary_dim = bindings[i].parts.front().rotary_dim;
+    const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
+    tensor.offset =
+        bindings[i].parts.front().offset - (is_norm ? family_of(plan.spec).hf_norm_offset : 0);
     plan.tensors.push_back(std::move(tensor));
   }
   return finished(std::move(plan), options);

@@ -63,6 +63,10 @@ inline double gelu(double x, GeluKind kind) {
 
 inline double silu(double x) { return x / (1 + std::exp(-x)); }
 
+inline double activated(double x, Activation activation) {
+  return activation == Activation::Silu ? silu(x) : gelu(x, gelu_kind(activation));
+}
+
 inline Values softmax(const Values& x, size_t n) {
   Values out(x.size());
   for (size_t row = 0; row < x.size(); row += n) {
@@ -98,10 +102,10 @@ struct AttentionResult {
 };
 
 // Causal attention of queries at pos + t over k, v [pos + n_tokens, n_kv_heads, head_dim], of which
-// each sees the last `window`; 0: all.
+// each sees the last `window`; 0: all. softcap: c of scores that become c tanh(score / c); 0: none.
 inline AttentionResult attention(const Values& q, const Values& k, const Values& v, int64_t n_heads,
                                  int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale,
-                                 int64_t window = 0) {
+                                 int64_t window = 0, double softcap = 0) {
   const int64_t n_tokens = int64_t(q.size()) / (n_heads * head_dim);
   AttentionResult result;
   result.out.resize(q.size());
@@ -123,6 +127,7 @@ inline AttentionResult attention(const Values& q, const Values& k, const Values&
         sum_abs += std::abs(product);
       }
       largest = std::max(largest, sum_abs);
+      if (softcap > 0) p[size_t(j - first)] = softcap * std::tanh(p[size_t(j - first)] / softcap);
     }
     const auto [low, high] = std::minmax_element(p.begin(), p.end());
     result.scores.push_back(largest);

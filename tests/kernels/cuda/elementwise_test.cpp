@@ -97,7 +97,7 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
         dtype, [&](Tensor out) { cuda::add(nullptr, out, a_dev, b_dev); },
         [&](int64_t i) { return x(i) + y(i); }, 0);
     check(
-        dtype, [&](Tensor out) { cuda::swiglu(nullptr, out, a_dev, b_dev); },
+        dtype, [&](Tensor out) { cuda::glu(nullptr, out, a_dev, b_dev, Activation::Silu); },
         [&](int64_t i) { return float64::silu(x(i)) * y(i); }, kFunctionError,
         [&](int64_t i) { return plain::swiglu(a.at(i), b.at(i), dtype); });
     const auto with_bias = [&](int64_t i) { return x(i) + double(bias.at(i % dim)); };
