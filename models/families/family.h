@@ -25,8 +25,9 @@ struct WeightNames {
   std::string_view module(WeightRole role) const;
 };
 
-// Whether the key attention.sliding_window of a GGUF file is the window of all layers.
-enum class GgufWindow { None, AllLayers };
+// What the key attention.sliding_window of a GGUF file is: not there, the window of all layers, or
+// that of some layers, which the family knows.
+enum class GgufWindow { None, AllLayers, SomeLayers };
 
 struct Family {
   std::string_view name;               // "qwen2": ModelSpec::family
@@ -37,6 +38,15 @@ struct Family {
   // Null where another family, which stands before this one in the list, reads its files.
   ModelSpec (*read_gguf)(const TensorSource& source, const Metadata& keys);
   WeightNames hf_names = {}, gguf_names = {};
+  // A key that only this family's files have, of those of its GGUF architecture; it then stands
+  // before the others in the list. Empty: none.
+  std::string_view gguf_key = {};
+  // Adds what only this family's files say: to config.json, and to a GGUF file, whose keys begin
+  // with `prefix`. Null: nothing.
+  void (*add_hf_keys)(Metadata& config, const ModelSpec& spec) = nullptr;
+  void (*add_gguf_keys)(Metadata& keys, const std::string& prefix, const ModelSpec& spec) = nullptr;
+  // Added to the weights of norms in Hugging Face files.
+  float hf_norm_offset = 0;
   // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
   bool gguf_rotary_pairs = false;
   GgufWindow gguf_window = GgufWindow::None;

@@ -140,6 +140,34 @@ TEST_F(QuantizeModel, GgufGetsHuggingFaceNamesAndOrder) {
   EXPECT_EQ(hf_config_text(from, DType::F32), hf_config_text(to, DType::F32));
 }
 
+// What config.json says of a model out of a GGUF file, and the weights that the two kinds of files
+// store differently, give the logits of the GGUF file.
+class QuantizeGguf : public QuantizeModel, public testing::WithParamInterface<const char*> {};
+
+TEST_P(QuantizeGguf, LogitsStay) {
+  const FixtureModel fixture = fixture_model(cat("models/", GetParam()));
+  QuantizeOptions options;
+  options.rules = {{"*", StoredType::Keep}};
+  const auto source = open_source(fixture.path);
+  run(*source, plan_quantization(*source, options));
+  const auto backend = make_cpu_backend({});
+  const Model model = load_model(output_, *backend);
+  EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
+  Session session(model, *backend, {.kv_dtype = DType::F32});
+  EXPECT_LE(max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits),
+            1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QuantizeGguf,
+                         testing::Values("gguf-qwen2", "gguf-qwen3", "gguf-smollm3",
+                                         "gguf-phi3-window", "gguf-gemma", "gguf-gemma2",
+                                         "gguf-gemma3", "gguf-olmo2", "gguf-olmo3", "gguf-granite"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 TEST_F(QuantizeModel, ConvertsFloatTypes) {
   MemorySource source = small_hf_llama();
   QuantizeOptions options = {.group = 8};
