@@ -26,8 +26,7 @@ struct NormedPart {
 //              then over lanes and warps in fixed order
 //   moves      n_tokens * dim * (2 sizeof(float) + 2 sizeof(Half)) bytes
 template <typename Half>
-__global__ void __launch_bounds__(kMaxRowThreads)
-    normed_part_kernel(const NormedPart<Half> a) {
+__global__ void __launch_bounds__(kMaxRowThreads) normed_part_kernel(const NormedPart<Half> a) {
   __shared__ float scratch[32];
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -119,12 +118,12 @@ void add_normed_part(cudaStream_t stream, Tensor x, Tensor part, const NormWeigh
   };
   MINFER_CHECK(x.dtype == DType::F32 && x.shape == Shape({n_rows, dim}) && part.shape == x.shape &&
                    is_weight(post_norm.weight, post_norm.kind),
-               "add_normed_part: x ", x.dtype, " ", x.shape, ", part ", part.dtype, " ",
-               part.shape, ", weight ", post_norm.weight.shape);
-  MINFER_CHECK(next == nullptr ||
-                   (next->x.data == x.data && next->out.shape == x.shape &&
-                    next->out.dtype == part.dtype && is_weight(next->weight, next->kind)),
-               "add_normed_part: a next norm that does not suit x ", x.shape);
+               "add_normed_part: x ", x.dtype, " ", x.shape, ", part ", part.dtype, " ", part.shape,
+               ", weight ", post_norm.weight.shape);
+  MINFER_CHECK(
+      next == nullptr || (next->x.data == x.data && next->out.shape == x.shape &&
+                          next->out.dtype == part.dtype && is_weight(next->weight, next->kind)),
+      "add_normed_part: a next norm that does not suit x ", x.shape);
   if (n_rows == 0) return;
   const Tensor none, out = next == nullptr ? none : next->out;
   const Tensor next_weight = next == nullptr ? none : next->weight;
