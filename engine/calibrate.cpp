@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "models/families/family.h"
 #include "models/weight_layout.h"
 #include "models/weight_names.h"
 
@@ -39,6 +40,9 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
                                  const CalibrationOptions& options, int n_threads)
     : model_(model), backend_(backend), n_threads_(n_threads) {
   const ModelSpec& spec = model.spec;
+  const Family& family = family_of(spec);
+  MINFER_REQUIRE(Input, !family.hf_rotary_pairs && !family.hf_qkv_by_head, "architecture ",
+                 family.name, ": GPTQ is not supported where rows of its files change places");
   for (const NamedShape& named : hf_weights(spec)) {
     if (named.weight.is_in_block() && named.weight.is_matrix()) {
       matrices_[named.name] = named.weights;

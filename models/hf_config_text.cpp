@@ -1,6 +1,5 @@
 #include "models/hf_config_text.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/families/family.h"
@@ -77,11 +76,6 @@ std::string hf_config_text(const ModelSpec& spec, DType dtype) {
                  {"hidden_act", activation_name(layer.activation)},
                  {"torch_dtype", torch_name(dtype)}};
   if (layer.window > 0) config["sliding_window"] = layer.window;
-  Json rotate = Json::array();
-  for (const LayerSpec& each : spec.layers) rotate.push_back(each.rope < 0 ? 0 : 1);
-  if (std::ranges::any_of(spec.layers, [](const LayerSpec& each) { return each.rope < 0; })) {
-    config["no_rope_layers"] = rotate;
-  }
   if (family.add_hf_keys != nullptr) {
     Metadata more;
     family.add_hf_keys(more, spec);

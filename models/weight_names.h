@@ -26,6 +26,7 @@ struct WeightPart {
 struct WeightBinding {
   const TensorEntry* entry = nullptr;
   bool transposed = false;        // stored [in, out]: GPT-2's Conv1D in Hugging Face files
+  int64_t qkv_heads = 0;          // > 0: rows of so many heads, see Family::hf_qkv_by_head
   std::vector<WeightPart> parts;  // in the order of the rows
 };
 

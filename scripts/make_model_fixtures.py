@@ -110,6 +110,49 @@ def granite_config(**changes):
     return transformers.GraniteConfig(**(SIZES | values | changes))
 
 
+WITHOUT_RMS = {key: value for key, value in SIZES.items() if key != "rms_norm_eps"}
+
+
+def gpt_neox_config(**changes):
+    values = WITHOUT_RMS | dict(vocab_size=41, hidden_size=48, intermediate_size=28,
+                                num_attention_heads=3, rotary_pct=0.25)
+    del values["num_key_value_heads"]
+    return transformers.GPTNeoXConfig(**(values | changes))
+
+
+def phi_config(**changes):
+    values = dict(vocab_size=41, hidden_size=60, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=3, partial_rotary_factor=0.4)
+    return transformers.PhiConfig(**(WITHOUT_RMS | values | changes))
+
+
+def stablelm_config(**changes):
+    values = dict(vocab_size=41, hidden_size=48, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, use_qkv_bias=True)
+    return transformers.StableLmConfig(**(WITHOUT_RMS | values | changes))
+
+
+def falcon_config(**changes):
+    values = WITHOUT_RMS | dict(vocab_size=41, hidden_size=36, num_attention_heads=3,
+                                ffn_hidden_size=144, num_kv_heads=3, tie_word_embeddings=True)
+    for key in ("num_key_value_heads", "intermediate_size"):
+        del values[key]
+    return transformers.FalconConfig(**(values | changes))
+
+
+def starcoder2_config(**changes):
+    values = dict(vocab_size=41, hidden_size=36, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, tie_word_embeddings=True)
+    return transformers.Starcoder2Config(**(WITHOUT_RMS | values | changes))
+
+
+def cohere_config(version, **changes):
+    values = dict(vocab_size=41, hidden_size=36, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, logit_scale=0.3, tie_word_embeddings=True, pad_token_id=0)
+    kind = transformers.Cohere2Config if version == 2 else transformers.CohereConfig
+    return kind(**(WITHOUT_RMS | values | changes))
+
+
 # name: (configuration, stored type, largest shard or None)
 HF_MODELS = {
     "llama-mha-f32": (llama_config(num_key_value_heads=4), "f32", None),
@@ -178,6 +221,18 @@ HF_MODELS = {
         2, hidden_size=40, num_attention_heads=4, num_key_value_heads=2), "f16", None),
     "olmo3-yarn-bf16": (olmo_config(3, **OLMO3), "bf16", None),
     "granite-f16": (granite_config(), "f16", None),
+    "gpt-neox-f16": (gpt_neox_config(), "f16", None),
+    "gpt-neox-sequential-bf16": (gpt_neox_config(use_parallel_residual=False, rotary_pct=0.5),
+                                 "bf16", None),
+    "phi-f16": (phi_config(), "f16", None),
+    "stablelm-bf16": (stablelm_config(), "bf16", None),
+    "stablelm-parallel-f16": (stablelm_config(use_parallel_residual=True, use_qkv_bias=False),
+                              "f16", None),
+    "falcon-f16": (falcon_config(), "f16", None),
+    "starcoder2-window-f16": (starcoder2_config(sliding_window=7), "f16", None),
+    "cohere-bf16": (cohere_config(1), "bf16", None),
+    "cohere-head-norms-f16": (cohere_config(1, use_qk_norm=True), "f16", None),
+    "cohere2-f16": (cohere_config(2, num_hidden_layers=5, sliding_window=5), "f16", None),
 }
 
 # Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
@@ -263,7 +318,35 @@ SANDWICH = {"post_attention_layernorm": "post_attention_norm",
 WITH_POST_NORMS = ("gemma2", "gemma3", "olmo2")
 
 
+OTHER_NAMES = {
+    "attention.query_key_value": "attn_qkv", "self_attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output", "self_attention.dense": "attn_output",
+    "self_attn.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+
+
+def stack_head_norms(weights, config):
+    for layer in range(config.num_hidden_layers):
+        for kind in ("q", "k"):
+            at = f"model.layers.{layer}.self_attn.{kind}_layernorm.norms."
+            norms = [name for name in weights if name.startswith(at)]
+            stacked = np.stack([weights.pop(f"{at}{i}.weight") for i in range(len(norms))])
+            weights[f"model.layers.{layer}.self_attn.{kind}_norm.weight"] = stacked
+
+
 def add_features(writer, architecture, config):
+    partial = (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor")
+    if partial and architecture != "phi3":
+        head_dim = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(head_dim * partial))
+    if architecture == "gptneox":
+        writer.add_parallel_residual(config.use_parallel_residual)
+    if architecture in ("command-r", "cohere2"):
+        writer.add_logit_scale(config.logit_scale)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if architecture == "cohere2":
+        writer.add_sliding_window(config.sliding_window)
     if architecture in ("gemma2", "gemma3") or hasattr(config, "sliding_window") and \
             architecture == "olmo2":
         writer.add_sliding_window(config.sliding_window)
@@ -315,14 +398,22 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size", None) or
+                                   config.ffn_hidden_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    n_kv_heads = 1 if architecture == "falcon" else getattr(
+        config, "num_key_value_heads", config.num_attention_heads)
+    writer.add_head_count_kv(n_kv_heads)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
         writer.add_rope_dimension_count(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
+            if hasattr(config, key):
+                writer.add_layer_norm_eps(getattr(config, key))
     if rope_divisors is None:
         add_rope(writer, architecture, config)
     add_features(writer, architecture, config)
@@ -334,24 +425,37 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
              "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
     if architecture in WITH_POST_NORMS:
         names |= SANDWICH
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    tensors = {"token_embd.weight": "model.embed_tokens.weight",
-               "output_norm.weight": "model.norm.weight"}
-    if not config.tie_word_embeddings:
-        tensors["output.weight"] = "lm_head.weight"
+    names |= OTHER_NAMES
+    heads = {"attn_q": config.num_attention_heads, "attn_k": n_kv_heads}
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    for layer in range(config.num_hidden_layers):
-        for hf, ours in names.items():
-            for part in ("weight", "bias"):
-                if f"model.layers.{layer}.{hf}.{part}" in weights:
-                    tensors[f"blk.{layer}.{ours}.{part}"] = f"model.layers.{layer}.{hf}.{part}"
+    if architecture == "stablelm" and config.qk_layernorm:
+        stack_head_norms(weights, config)
+    outer = {"model.embed_tokens": "token_embd", "gpt_neox.embed_in": "token_embd",
+             "transformer.word_embeddings": "token_embd", "model.norm": "output_norm",
+             "gpt_neox.final_layer_norm": "output_norm", "transformer.ln_f": "output_norm",
+             "model.final_layernorm": "output_norm"}
+    if not config.tie_word_embeddings:
+        outer |= {"lm_head": "output", "embed_out": "output"}
+    tensors = {}
+    for part in ("weight", "bias"):
+        for hf, ours in outer.items():
+            if f"{hf}.{part}" in weights:
+                tensors[f"{ours}.{part}"] = f"{hf}.{part}"
+        for layer in range(config.num_hidden_layers):
+            for hf, ours in names.items():
+                for prefix in ("model.layers", "gpt_neox.layers", "transformer.h"):
+                    if f"{prefix}.{layer}.{hf}.{part}" in weights:
+                        tensors[f"blk.{layer}.{ours}.{part}"] = f"{prefix}.{layer}.{hf}.{part}"
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
         value = to_pairs(value, n_heads) if n_heads and architecture in WITH_PAIRS else value
+        if architecture == "gptneox" and "attn_qkv" in name:  # by head to queries, keys, values
+            by_head = value.reshape(config.num_attention_heads, 3, -1, *value.shape[1:])
+            value = by_head.swapaxes(0, 1).reshape(value.shape)
         if architecture in WITH_OFFSET and name.endswith("norm.weight"):
             value = value + np.float32(1)
-        stored = np.float16 if value.ndim == 2 else np.float32
+        stored = np.float16 if value.ndim == 2 and "norm" not in name else np.float32
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
@@ -410,6 +514,15 @@ GGUF_MODELS = {
         "full_attention": YARN_OF_OLMO3,
         "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}}))), 40),
     "gguf-granite": ("granite", granite_config(), N_TOKENS),
+    "gguf-gpt-neox": ("gptneox", gpt_neox_config(), N_TOKENS),
+    "gguf-phi": ("phi2", phi_config(), N_TOKENS),
+    "gguf-stablelm": ("stablelm", stablelm_config(), N_TOKENS),
+    "gguf-stablelm-head-norms": ("stablelm", stablelm_config(
+        use_parallel_residual=True, qk_layernorm=True), N_TOKENS),
+    "gguf-falcon": ("falcon", falcon_config(), N_TOKENS),
+    "gguf-starcoder2": ("starcoder2", starcoder2_config(), N_TOKENS),
+    "gguf-cohere": ("command-r", cohere_config(1), N_TOKENS),
+    "gguf-cohere2": ("cohere2", cohere_config(2, num_hidden_layers=5, sliding_window=5), N_TOKENS),
 }
 
 

@@ -5,24 +5,32 @@
 namespace minfer {
 
 // Each in a file of its name.
+const Family& cohere();
+const Family& cohere2();
+const Family& falcon();
 const Family& gemma();
 const Family& gemma2();
 const Family& gemma3();
 const Family& gpt2();
+const Family& gpt_neox();
 const Family& granite();
 const Family& llama();
 const Family& mistral();
 const Family& olmo2();
 const Family& olmo3();
+const Family& phi();
 const Family& phi3();
 const Family& qwen2();
 const Family& qwen3();
 const Family& smollm3();
+const Family& stablelm();
+const Family& starcoder2();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2,   qwen2, qwen3, smollm3, phi3,
-                                            gemma, gemma2,  gemma3, olmo3, olmo2, granite};
+constexpr const Family& (*kFamilies[])() = {
+    llama, mistral, gpt2,    qwen2,    qwen3, smollm3,  phi3,   gemma,      gemma2, gemma3,
+    olmo3, olmo2,   granite, gpt_neox, phi,   stablelm, falcon, starcoder2, cohere, cohere2};
 
 bool takes_all(const Family&) { return true; }
 

@@ -45,13 +45,22 @@ struct Family {
   // with `prefix`. Null: nothing.
   void (*add_hf_keys)(Metadata& config, const ModelSpec& spec) = nullptr;
   void (*add_gguf_keys)(Metadata& keys, const std::string& prefix, const ModelSpec& spec) = nullptr;
+  bool hf_partial_rotation = false;  // add_hf_keys says how much of a head rotates
   // Added to the weights of norms in Hugging Face files.
   float hf_norm_offset = 0;
-  // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
-  bool gguf_rotary_pairs = false;
+  // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair, in Hugging Face files and
+  // in GGUF files.
+  bool hf_rotary_pairs = false, gguf_rotary_pairs = false;
+  // In Hugging Face files the rows of the one tensor of queries, keys and values are those of one
+  // head after the other: its query, its key and its value.
+  bool hf_qkv_by_head = false;
   GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
+
+  bool has_pairs(KeyStyle style) const {
+    return style == KeyStyle::HuggingFace ? hf_rotary_pairs : gguf_rotary_pairs;
+  }
 };
 
 // Every family, in the order in which their names are looked up.

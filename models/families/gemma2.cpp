@@ -17,10 +17,10 @@ void set_gemma2_caps(ModelSpec& spec, double of_scores, double of_logits) {
 // Gemma with norms before and behind both halves of a block, a window in every second layer from
 // the first on, and soft caps of scores and logits.
 ModelSpec read_gemma2_hf(const Metadata& config) {
-  ModelSpec spec = read_hf_gemma(
-      config, {.n_kv_heads = 4,
-               .trained_seq_len = 8192,
-               .own_keys = {"attn_logit_softcapping", "final_logit_softcapping"}});
+  ModelSpec spec =
+      read_hf_gemma(config, {.n_kv_heads = 4,
+                             .trained_seq_len = 8192,
+                             .own_keys = {"attn_logit_softcapping", "final_logit_softcapping"}});
   set_gemma2_blocks(spec);
   read_hf_query_scale(spec, config);
   const auto cap = [&](const std::string& key, double fallback) {  // null: none

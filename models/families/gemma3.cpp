@@ -29,14 +29,13 @@ ModelSpec read_gemma3_hf(const Metadata& config) {
       spec, config, config.integer_or("sliding_window_pattern", kGemma3Period, 1, 1 << 20));
   set_windows(spec, config, "sliding_window", kGemma3Window, slides);
   const int64_t head_dim = spec.layer(0).head_dim;
-  set_ropes(
-      spec,
-      read_hf_rope(config, head_dim, {.theta = kGlobalTheta, .layer_type = "full_attention"}),
-      read_hf_rope(config, head_dim,
-                   {.theta = kLocalTheta,
-                    .layer_type = "sliding_attention",
-                    .theta_key = "rope_local_base_freq"}),
-      slides);
+  set_ropes(spec,
+            read_hf_rope(config, head_dim, {.theta = kGlobalTheta, .layer_type = "full_attention"}),
+            read_hf_rope(config, head_dim,
+                         {.theta = kLocalTheta,
+                          .layer_type = "sliding_attention",
+                          .theta_key = "rope_local_base_freq"}),
+            slides);
   return spec;
 }
 

@@ -12,8 +12,7 @@ constexpr const char* kGelu = "gelu_pytorch_tanh";
 // transformers rounds the scale, and its products, to the type of the weights. Here it is what that
 // is with weights in float64: sqrt(dim), rounded to float32.
 void set_gemma(ModelSpec& spec) {
-  spec.edges.embedding_scale =
-      static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
+  spec.edges.embedding_scale = static_cast<float>(std::sqrt(static_cast<double>(spec.dim)));
   for (LayerSpec& layer : spec.layers) layer.activation = Activation::GeluTanh;
 }
 

@@ -19,9 +19,9 @@ void set_granite(ModelSpec& spec, double embedding, double scores, double residu
 }
 
 ModelSpec read_granite_hf(const Metadata& config) {
-  ModelSpec spec = read_hf_llama_like(
-      config, {.own_keys = {"embedding_multiplier", "attention_multiplier", "residual_multiplier",
-                            "logits_scaling"}});
+  ModelSpec spec =
+      read_hf_llama_like(config, {.own_keys = {"embedding_multiplier", "attention_multiplier",
+                                               "residual_multiplier", "logits_scaling"}});
   const auto factor = [&](const char* key) {
     return config.number_or(key, 1, kLeastScale, kMostScale);
   };
@@ -34,9 +34,9 @@ ModelSpec read_granite_hf(const Metadata& config) {
 // 0 for the scale of scores means that there is none.
 ModelSpec read_granite_gguf(const TensorSource& source, const Metadata& keys) {
   const std::string prefix = "granite.";
-  ModelSpec spec = read_gguf_llama_like(
-      source, keys, "granite", GgufWindow::None,
-      {"embedding_scale", "attention.scale", "residual_scale", "logit_scale"});
+  ModelSpec spec =
+      read_gguf_llama_like(source, keys, "granite", GgufWindow::None,
+                           {"embedding_scale", "attention.scale", "residual_scale", "logit_scale"});
   const auto factor = [&](const char* key) {
     return keys.number_or(prefix + key, 1, kLeastScale, kMostScale);
   };

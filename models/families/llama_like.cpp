@@ -144,10 +144,51 @@ void set_biases(ModelSpec& spec, bool qkv, bool attn_out, bool ffn) {
   }
 }
 
+void set_layer_norms(ModelSpec& spec, bool has_bias) {
+  spec.edges.output_norm = NormKind::Layer;
+  spec.edges.output_norm_bias = has_bias;
+  for (LayerSpec& layer : spec.layers) {
+    layer.norm = NormKind::Layer;
+    layer.norm_bias = has_bias;
+  }
+}
+
+void set_parallel(ModelSpec& spec, bool shared_norm) {
+  for (LayerSpec& layer : spec.layers) {
+    layer.parallel_residual = true;
+    layer.shared_norm = shared_norm;
+  }
+}
+
+void set_plain_ffn(ModelSpec& spec, Activation gelu) {
+  for (LayerSpec& layer : spec.layers) {
+    layer.gated = false;
+    layer.activation = gelu;
+  }
+}
+
+void set_layer_norm_keys(Metadata& config, const ModelSpec& spec) {
+  const LayerSpec& layer = spec.layer(0);
+  config.set("layer_norm_eps", double{layer.norm_eps});
+  config.set("partial_rotary_factor", static_cast<double>(spec.ropes.front().rotary_dim) /
+                                          static_cast<double>(layer.head_dim));
+}
+
+Activation read_gelu(const Metadata& config, const std::string& key, const std::string& fallback) {
+  const std::string name = config.text_or(key, fallback);
+  require_supported(key, name, {"gelu", "gelu_new", "gelu_pytorch_tanh", "gelu_fast"});
+  return name == "gelu" ? Activation::GeluErf : Activation::GeluTanh;
+}
+
 ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults) {
-  const SizeKeys keys = {
-      "hidden_size",         "intermediate_size", "num_hidden_layers",       "num_attention_heads",
-      "num_key_value_heads", "head_dim",          "max_position_embeddings", "rms_norm_eps"};
+  const SizeKeys keys = {"hidden_size",
+                         "intermediate_size",
+                         "num_hidden_layers",
+                         "num_attention_heads",
+                         "num_key_value_heads",
+                         "head_dim",
+                         "max_position_embeddings",
+                         std::string(defaults.norm_eps_key)};
   ModelSpec spec = read_sizes(config, keys,
                               {.n_kv_heads = defaults.n_kv_heads,
                                .head_dim = defaults.head_dim,
@@ -225,10 +266,12 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
 
 ModelSpec read_gguf_llama_like(const TensorSource& source, const Metadata& keys,
                                std::string_view architecture, GgufWindow windows,
-                               const std::vector<std::string_view>& own_keys) {
+                               const std::vector<std::string_view>& own_keys, NormKind norm) {
   const std::string prefix = cat(architecture, "."), key = prefix + "attention.sliding_window";
-  ModelSpec spec =
-      read_gguf_sizes(keys, architecture, "attention.layer_norm_rms_epsilon", own_keys);
+  const bool is_rms = norm == NormKind::Rms;
+  ModelSpec spec = read_gguf_sizes(
+      keys, architecture,
+      is_rms ? "attention.layer_norm_rms_epsilon" : "attention.layer_norm_epsilon", own_keys);
   set_rope(spec, read_gguf_rope(source, keys, prefix, spec.layer(0).head_dim));
   if (windows == GgufWindow::None) refuse_sliding_window(keys, key, spec.trained_seq_len);
   if (windows == GgufWindow::AllLayers) {

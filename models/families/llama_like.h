@@ -20,8 +20,9 @@ struct HfDefaults {
   bool tied_output = false;
   HfRopeDefaults rope = {};
   bool layers_without_rope = false;  // no_rope_layers and its interval are read, else refused
-  bool own_activation = false;       // the family reads it; else it is silu
-  bool own_ropes = false;            // the family reads the rotations
+  std::string_view norm_eps_key = "rms_norm_eps";
+  bool own_activation = false;  // the family reads it; else it is silu
+  bool own_ropes = false;       // the family reads the rotations
   // Keys of what a Llama block does not have, which the family reads; the others are refused.
   std::vector<std::string_view> own_keys = {};
 };
@@ -33,7 +34,8 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
 // The same from a GGUF file, whose keys begin with `architecture` and a dot.
 ModelSpec read_gguf_llama_like(const TensorSource& source, const Metadata& keys,
                                std::string_view architecture, GgufWindow windows = GgufWindow::None,
-                               const std::vector<std::string_view>& own_keys = {});
+                               const std::vector<std::string_view>& own_keys = {},
+                               NormKind norm = NormKind::Rms);
 
 // Reads sizes from any family's GGUF file, and refuses what no block has.
 //   norm_eps  "attention.layer_norm_rms_epsilon" or "attention.layer_norm_epsilon"
@@ -76,5 +78,15 @@ void set_windows(ModelSpec& spec, const Metadata& metadata, const std::string& k
 void unrotate_every(ModelSpec& spec, int64_t interval);
 
 void set_biases(ModelSpec& spec, bool qkv, bool attn_out, bool ffn);
+
+// LayerNorms in all places.
+void set_layer_norms(ModelSpec& spec, bool has_bias = true);
+// The halves of each block are parallel; `shared_norm`: behind one norm.
+void set_parallel(ModelSpec& spec, bool shared_norm);
+// A feed-forward network without a gate, with the GELU that config.json names.
+void set_plain_ffn(ModelSpec& spec, Activation gelu);
+// Says in config.json what files with LayerNorms and partial rotation say.
+void set_layer_norm_keys(Metadata& config, const ModelSpec& spec);
+Activation read_gelu(const Metadata& config, const std::string& key, const std::string& fallback);
 
 }  // namespace minfer

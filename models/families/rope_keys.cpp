@@ -77,10 +77,11 @@ double read_theta(const Metadata& config, const std::string& at, const HfRopeDef
   return config.has(last) ? read_rope_theta(config, last) : defaults.theta;
 }
 
-int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim) {
+int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim,
+                        const HfRopeDefaults& defaults) {
   std::string key = at + "partial_rotary_factor";
-  if (!config.has(key)) key = "partial_rotary_factor";
-  const double part = config.number_or(key, 1, 0, 1);
+  if (!config.has(key)) key = defaults.partial_key;
+  const double part = config.number_or(key, defaults.partial_factor, 0, 1);
   const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
   MINFER_REQUIRE(Input, rotary_dim >= 2 && rotary_dim % 2 == 0, "key ", key, " is ", part, ": ",
                  rotary_dim, " of ", head_dim, " elements, expected an even number");
@@ -188,7 +189,7 @@ RopeSpec read_hf_rope(const Metadata& config, int64_t head_dim, const HfRopeDefa
   const auto found = std::ranges::find_if(roots, is_there);
   const std::string at = (found == roots.end() ? roots.back() : *found) + ".";
   RopeSpec rope{.theta = read_theta(config, at, defaults), .rotary_dim = head_dim};
-  if (defaults.partial) rope.rotary_dim = read_rotary_dim(config, at, head_dim);
+  if (defaults.partial) rope.rotary_dim = read_rotary_dim(config, at, head_dim, defaults);
   rope.scaling = read_type(config, at, defaults.phi3_types);
   for (const std::string& root : roots) refuse_other_rope_keys(config, root, rope.scaling);
   if (rope.scaling == RopeScaling::None) return rope;

@@ -10,7 +10,9 @@ struct HfRopeDefaults {
   double theta = 10000;
   int64_t original_seq_len = 0;  // over the dictionary's; 0: the dictionary's
   bool partial = false;          // partial_rotary_factor is read, else refused unless it is 1
-  bool phi3_types = false;       // "su" and "yarn" mean longrope, and there is no other scaling
+  double partial_factor = 1;     // without the key
+  std::string_view partial_key = "partial_rotary_factor";  // at the top level
+  bool phi3_types = false;  // "su" and "yarn" mean longrope, and there is no other scaling
   // Of one type of layers, "full_attention" or "sliding_attention", where each has settings of its
   // own: an object below "rope_parameters". Older files have one "rope_scaling", which is that of
   // full attention, and a base at the top level, theta_key.

@@ -11,6 +11,7 @@ namespace {
 // What one change of a fixture's config.json does: the logits leave their bound or stay in it, or
 // the load is refused with a message.
 constexpr const char* kLeaves = "";
+constexpr const char* kLeavesBarely = "barely";  // as far as the two forms of GELU are apart
 constexpr const char* kStays = "stays";
 
 struct Change {
@@ -53,8 +54,9 @@ TEST_P(ConfigChange, ShowsInTheLogitsOrIsRefused) {
     EXPECT_LE(error, 1e-4);
     EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
   } else {
-    EXPECT_EQ(outcome, std::string_view(kLeaves)) << "not refused";
-    EXPECT_GT(error, 1e-3);
+    const bool barely = outcome == std::string_view(kLeavesBarely);
+    EXPECT_TRUE(barely || outcome == std::string_view(kLeaves)) << "not refused";
+    EXPECT_GT(error, barely ? 4e-4 : 1e-3);
   }
 }
 
@@ -262,6 +264,49 @@ const Change kChanges[] = {
     {"granite-f16", R"({"logits_scaling": null})", kLeaves},
     {"granite-f16", R"({"logits_scaling": 0})", "logits_scaling is 0"},
     {"granite-f16", R"({"architectures": ["LlamaForCausalLM"]})", "multiplier is "},
+
+    {"gpt-neox-f16", R"({"use_parallel_residual": false})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": null})", kStays},
+    {"gpt-neox-f16", R"({"rope_parameters": null, "rotary_pct": 0.5})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": null, "rotary_emb_base": 9000})", kLeaves},
+    {"gpt-neox-f16", R"({"hidden_act": "gelu_new"})", kLeavesBarely},
+    {"gpt-neox-f16", R"({"hidden_act": "relu"})", "hidden_act is \"relu\": not supported"},
+    {"gpt-neox-f16", R"({"layer_norm_eps": 0.01})", kLeaves},
+    {"gpt-neox-sequential-bf16", R"({"use_parallel_residual": true})", kLeaves},
+    {"gpt-neox-sequential-bf16", R"({"num_attention_heads": 4})", kLeaves},
+    {"phi-f16", R"({"hidden_act": "gelu"})", kLeavesBarely},
+    {"phi-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"phi-f16", R"({"qk_layernorm": true})", "qk_layernorm is true: not supported"},
+    {"stablelm-bf16", R"({"use_parallel_residual": true})", kLeaves},
+    {"stablelm-bf16", R"({"qk_layernorm": true})", "qk_layernorm is true: not supported"},
+    {"stablelm-bf16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"stablelm-parallel-f16", R"({"use_parallel_residual": null})",
+     "post_attention_layernorm.weight [48] is missing"},
+    {"falcon-f16", R"({"activation": "gelu_new"})", kLeavesBarely},
+    {"falcon-f16", R"({"num_kv_heads": 1})", kStays},
+    {"falcon-f16", R"({"multi_query": false})", "multi_query is false: not supported"},
+    {"falcon-f16", R"({"parallel_attn": false})", "parallel_attn is false: not supported"},
+    {"falcon-f16", R"({"new_decoder_architecture": true})", "new_decoder_architecture is true"},
+    {"falcon-f16", R"({"alibi": true})", "alibi is true: not supported"},
+    {"falcon-f16", R"({"bias": true})", "bias is true: not supported"},
+    {"falcon-f16", R"({"ffn_hidden_size": null})", kStays},
+    {"starcoder2-window-f16", R"({"sliding_window": 6})", kLeaves},
+    {"starcoder2-window-f16", R"({"sliding_window": 8})", kLeaves},
+    {"starcoder2-window-f16", R"({"sliding_window": null})", kLeaves},
+    {"starcoder2-window-f16", R"({"norm_epsilon": 0.01})", kLeaves},
+    {"starcoder2-window-f16", R"({"hidden_act": "gelu"})", kLeavesBarely},
+    {"cohere-bf16", R"({"logit_scale": 0.31})", kLeaves},
+    {"cohere-bf16", R"({"logit_scale": null})", kLeaves},     // 0.0625
+    {"cohere-bf16", R"({"rope_parameters": null})", kStays},  // 500000
+    {"cohere-bf16", R"({"rope_parameters": {"rope_theta": 4e5}})", kLeaves},
+    {"cohere-bf16", R"({"use_qk_norm": true})", "q_norm.weight [36] is missing"},
+    {"cohere-head-norms-f16", R"({"layer_norm_eps": 0.01})", kLeaves},
+    {"cohere2-f16", R"({"sliding_window": 4})", kLeaves},
+    {"cohere2-f16", R"({"sliding_window": 6})", kLeaves},
+    {"cohere2-f16", R"({"layer_types": null})", kStays},
+    {"cohere2-f16", R"({"layer_types": null, "sliding_window_pattern": 5})", kLeaves},
+    {"cohere2-f16", R"({"logit_scale": 0.31})", kLeaves},
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, ConfigChange, testing::ValuesIn(kChanges));

@@ -97,7 +97,9 @@ INSTANTIATE_TEST_SUITE_P(
                     "qwen3-yarn-attention-factor-bf16", "mistral-wide-heads-f16",
                     "smollm3-tied-f16", "phi3-window-bf16", "phi3-partial-f16", "phi3-longrope-f16",
                     "gemma-bf16", "gguf-gemma2", "gguf-gemma3", "gemma3-old-keys-f16", "olmo2-f16",
-                    "gguf-olmo3", "granite-f16"),
+                    "gguf-olmo3", "granite-f16", "gpt-neox-f16", "phi-f16", "stablelm-bf16",
+                    "stablelm-parallel-f16", "falcon-f16", "gguf-starcoder2", "cohere-bf16",
+                    "cohere2-f16"),
     [](const auto& info) {
       std::string name = info.param;
       std::replace(name.begin(), name.end(), '-', '_');
