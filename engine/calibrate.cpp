@@ -5,6 +5,7 @@
 #include <numeric>
 #include <optional>
 
+#include "models/families/family.h"
 #include "models/weight_layout.h"
 #include "models/weight_names.h"
 
@@ -39,6 +40,9 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
                                  const CalibrationOptions& options, int n_threads)
     : model_(model), backend_(backend), n_threads_(n_threads) {
   const ModelSpec& spec = model.spec;
+  const Family& family = family_of(spec);
+  MINFER_REQUIRE(Input, !family.hf_rotary_pairs && !family.hf_qkv_by_head, "architecture ",
+                 family.name, ": GPTQ is not supported where rows of its files change places");
   for (const NamedShape& named : hf_weights(spec)) {
     if (named.weight.is_in_block() && named.weight.is_matrix()) {
       matrices_[named.name] = named.weights;
@@ -61,7 +65,7 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
     if (options.bos >= 0) window.front() = options.bos;
     const SequenceRows rows{length, 0, pages_};
     const Tensor x = embed_tokens(backend, model, state_, window, {&rows, 1});
-    windows_.push_back({backend.download(x), backend.download(x)});
+    windows_.push_back({{backend.download(x), {}}, {backend.download(x), {}}});
   }
 }
 
@@ -80,7 +84,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
     factor_group_ = group;
   }
   const int64_t n_rows = rows.shape[0];
-  const bool has_stream = ends_half(input_);
+  const bool has_stream = adds_to_stream();
   const DeviceTensor drift =
       has_stream ? backend_.upload(backend_.download(stream_drift_.view().rows(begin, n_rows)))
                  : backend_.allocate(DType::F32, rows.shape);
@@ -133,9 +137,8 @@ void TextCalibration::next_input() {
 void TextCalibration::finish_half() {
   exchange_matrices();
   for (Window& window : windows_) {
-    const DeviceTensor stream = backend_.upload(window.quantized);
-    add_output(stream, input_of(stream));
-    window.quantized = backend_.download(stream);
+    const DeviceTensor stream = backend_.upload(window.quantized.stream);
+    add_output(window.quantized, stream, input_of(stream));
   }
   exchange_matrices();
 }
@@ -145,9 +148,45 @@ Tensor TextCalibration::input_of(Tensor stream) {
   return block_input(backend_, model_, state_, layer_, input_, stream, {&rows, 1});
 }
 
-void TextCalibration::add_output(Tensor stream, Tensor input) {
-  add_block_output(backend_, model_.weights.layers[static_cast<size_t>(layer_)], input_, stream,
-                   input);
+// Ends a half: `input` is that of its last matrix, `stream` the window's, which is overwritten.
+void TextCalibration::add_output(WindowState& window, Tensor stream, Tensor input) {
+  const bool is_parallel = model_.spec.layer(layer_).parallel_residual;
+  if (is_parallel && input_ == BlockInput::AttentionOutput) {
+    HostTensor zeros(stream.dtype, stream.shape);
+    std::fill_n(zeros.as<float>(), stream.n_elements(), 0.0f);
+    const DeviceTensor attention = backend_.upload(zeros);
+    add_block_output(backend_, model_, layer_, input_, attention, input);
+    window.attention = backend_.download(attention);
+    return;
+  }
+  add_block_output(backend_, model_, layer_, input_, stream, input);
+  if (window.attention.view()) {
+    backend_.add(stream, stream, backend_.upload(window.attention));
+    window.attention = {};
+  }
+  window.stream = backend_.download(stream);
+}
+
+// Whether the present matrix's output is added to the residual stream as it is but for a scale, so
+// that the matrix can make up for a drift of the stream.
+bool TextCalibration::adds_to_stream() const {
+  return ends_half(input_) && !model_.spec.layer(layer_).has_norm_behind();
+}
+
+// How far the original model's stream is from the quantized one's, in units of the outputs that are
+// added to it: [dim, n].
+HostTensor TextCalibration::stream_difference(const Window& window) const {
+  const WindowState &original = window.original, &quantized = window.quantized;
+  HostTensor difference = difference_columns(original.stream, quantized.stream);
+  const bool is_waiting = quantized.attention.view() && original.attention.view();
+  const HostTensor more =
+      is_waiting ? difference_columns(original.attention, quantized.attention) : HostTensor();
+  const float scale = model_.spec.layer(layer_).residual_scale;
+  for (int64_t i = 0, n = difference.view().n_elements(); i < n; ++i) {
+    float& value = difference.as<float>()[i];
+    value = (value + (is_waiting ? more.at(i) : 0.0f)) / scale;
+  }
+  return difference;
 }
 
 void TextCalibration::observe() {
@@ -157,9 +196,9 @@ void TextCalibration::observe() {
   DeviceTensor input_drift;  // [in, in]: sum over tokens of x (original x - x)ᵀ
   for (Window& window : windows_) {
     exchange_matrices();
-    const HostTensor x = backend_.download(input_of(backend_.upload(window.quantized)));
+    const HostTensor x = backend_.download(input_of(backend_.upload(window.quantized.stream)));
     exchange_matrices();
-    const DeviceTensor stream = backend_.upload(window.original);
+    const DeviceTensor stream = backend_.upload(window.original.stream);
     const Tensor input = input_of(stream);
     const HostTensor original = backend_.download(input);
 
@@ -169,10 +208,8 @@ void TextCalibration::observe() {
     add_gram(backend_, input_drift, columns,
              backend_.pack_matrix(difference_columns(original, x).view()));
     if (!ends_half(input_)) continue;
-    add_gram(backend_, stream_drift_, difference_columns(window.original, window.quantized),
-             packed);
-    add_output(stream, input);
-    window.original = backend_.download(stream);
+    if (adds_to_stream()) add_gram(backend_, stream_drift_, stream_difference(window), packed);
+    add_output(window.original, stream, input);
   }
   input_drift_ = backend_.pack_matrix(backend_.download(input_drift).view());
 }

@@ -34,16 +34,23 @@ class TextCalibration final : public Calibration {
 
  private:
   // A window's residual stream, [window_tokens, dim], before the present half (attention or FFN) of
-  // a block, in the original model and in the quantized one.
+  // a block, in the original model or in the quantized one. In a block whose halves are parallel,
+  // `stream` stays that before the block, and attention's output waits beside it; else that is
+  // null.
+  struct WindowState {
+    HostTensor stream, attention;
+  };
   struct Window {
-    HostTensor original, quantized;
+    WindowState original, quantized;
   };
 
   void next_input();
   void observe();
   void finish_half();
   Tensor input_of(Tensor stream);
-  void add_output(Tensor stream, Tensor input);
+  void add_output(WindowState& window, Tensor stream, Tensor input);
+  bool adds_to_stream() const;
+  HostTensor stream_difference(const Window& window) const;
   void exchange_matrices();
 
   Model& model_;
@@ -58,10 +65,11 @@ class TextCalibration final : public Calibration {
   // The present block input and its sums over the tokens of all windows.
   int64_t layer_ = -1;
   BlockInput input_ = BlockInput::FfnOutput;
-  DeviceTensor hessian_;       // [in, in]: sum x xᵀ
-  Matrix input_drift_;         // [in, in]: sum x (original x - x)ᵀ
-  DeviceTensor stream_drift_;  // [dim, in]: sum (original stream - stream) xᵀ, where w x is added
-  HostTensor drift_;           // of the rows that inputs() was last asked for
+  DeviceTensor hessian_;  // [in, in]: sum x xᵀ
+  Matrix input_drift_;    // [in, in]: sum x (original x - x)ᵀ
+  // [dim, in]: sum (original stream - stream) xᵀ / scale, where scale * w x is added to the stream
+  DeviceTensor stream_drift_;
+  HostTensor drift_;  // of the rows that inputs() was last asked for
   InverseFactor feedback_, correction_;
   int64_t factor_group_ = 0;  // the group size that both factors are for; 0: they are not made
 

@@ -8,7 +8,7 @@ namespace minfer {
 namespace {
 
 // One pass over the rows of one or more sequences: x += attention(norm(x)); x += ffn(norm(x)) for
-// each block.
+// each block, or what its spec makes of that.
 class ForwardPass {
  public:
   ForwardPass(Backend& backend, const Model& model, ForwardState& state, Batch batch)
@@ -17,6 +17,8 @@ class ForwardPass {
   Tensor embed(std::span<const TokenId> tokens) {
     const Tensor x = rows(state_.scratch.x, model_.spec.dim);
     b_.embed(x, model_.weights.embedding, tokens);
+    const float scale = model_.spec.edges.embedding_scale;
+    if (scale != 1) b_.scale_and_cap(x, scale);
     if (model_.weights.positions) {
       std::vector<TokenId> positions;
       for (const SequenceRows& rows : batch_) {
@@ -84,20 +86,33 @@ class ForwardPass {
 
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
-      for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        const Tensor in = input(i, half, x);
-        const bool is_ffn = half == BlockInput::FfnOutput, is_last = i + 1 == first + n;
-        if (is_ffn && is_last) {
-          add_block_output(b_, weights(i), half, x, in);
-          continue;
-        }
-        const NormArgs next = is_ffn ? attention_norm(i + 1, x) : ffn_norm(i, x);
-        add_block_output(b_, weights(i), half, x, in, &next);
+      add_attention(i, x);
+      const Tensor hidden = ffn_hidden(i, x);
+      if (i + 1 == first + n) {
+        add_block_output(b_, model_, i, BlockInput::FfnOutput, x, hidden);
+      } else {
+        const NormArgs next = attention_norm(i + 1, x);
+        add_block_output(b_, model_, i, BlockInput::FfnOutput, x, hidden, &next);
         is_normed_ = true;
       }
       if (observe) observe(i, x);
       if (state_.after_block) state_.after_block();
     }
+  }
+
+  // Leaves the input of the feed-forward network's norm, or what follows it, as normed() expects.
+  void add_attention(int64_t index, Tensor x) {
+    const LayerSpec& spec = model_.spec.layer(index);
+    const Tensor input = attended(index, x);
+    const NormArgs next = ffn_norm(index, x);
+    if (spec.parallel_residual) {
+      // Of x before attention's output is added. A shared norm is still there.
+      if (!spec.shared_norm) b_.norm(next);
+      add_block_output(b_, model_, index, BlockInput::AttentionOutput, x, input);
+    } else {
+      add_block_output(b_, model_, index, BlockInput::AttentionOutput, x, input, &next);
+    }
+    is_normed_ = true;
   }
 
   // What later rows need of these.
@@ -121,14 +136,17 @@ class ForwardPass {
     return norm_of(model_.spec.layer(index), x, weights(index).attn_norm);
   }
   NormArgs ffn_norm(int64_t index, Tensor x) const {
-    return norm_of(model_.spec.layer(index), x, weights(index).ffn_norm);
+    const LayerSpec& spec = model_.spec.layer(index);
+    const LayerWeights& w = weights(index);
+    return norm_of(spec, x, spec.shared_norm ? w.attn_norm : w.ffn_norm);
   }
+  // In front of a matmul that has no norm before it, x is rounded to the activation type.
   NormArgs norm_of(const LayerSpec& spec, Tensor x, const Norm& norm) const {
     return {.out = rows(state_.scratch.normed, model_.spec.dim),
             .x = x,
             .weight = norm.weight,
             .bias = norm.bias,
-            .kind = spec.norm,
+            .kind = spec.has_norm_before() ? spec.norm : NormKind::None,
             .eps = spec.norm_eps};
   }
   Tensor normed(const NormArgs& args) {
@@ -163,7 +181,8 @@ class ForwardPass {
                   .cache = cache(index),
                   .batch = batch_,
                   .scale = spec.score_scale(),
-                  .window = spec.window});
+                  .window = spec.window,
+                  .softcap = spec.attn_softcap});
     return rows(s.attended, spec.q_dim());
   }
 
@@ -207,33 +226,36 @@ class ForwardPass {
 
 void require_computable(const ModelSpec& spec) {
   for (const LayerSpec& s : spec.layers) {
-    // A spec that differs from the neutral one in what is handled above, and in nothing else.
+    // The neutral spec with the fields that are handled above: `s` differs if it sets any other.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
                                .head_dim = s.head_dim,
                                .ffn_dim = s.ffn_dim,
                                .norm = s.norm,
                                .norm_eps = s.norm_eps,
+                               .norm_places = s.norm_places,
+                               .norm_bias = s.norm_bias,
+                               .parallel_residual = s.parallel_residual,
+                               .shared_norm = s.shared_norm,
+                               .residual_scale = s.residual_scale,
                                .qkv_bias = s.qkv_bias,
                                .attn_out_bias = s.attn_out_bias,
                                .ffn_bias = s.ffn_bias,
                                .qk_norm = s.qk_norm,
                                .rope = s.rope,
                                .attn_scale = s.attn_scale,
+                               .attn_softcap = s.attn_softcap,
                                .window = s.window,
                                .activation = s.activation,
                                .gated = s.gated};
     for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
       MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
     });
-    MINFER_REQUIRE(Input, !s.gated || s.activation == Activation::Silu,
-                   "a gate with another activation than silu: not supported");
+    const bool is_plainly_parallel =
+        s.parallel_residual && s.norm_places == NormPlaces::Before && s.norm != NormKind::None;
+    MINFER_REQUIRE(Input, !s.shared_norm || is_plainly_parallel,
+                   "a block with shared_norm that is not parallel: not supported");
   }
-  const EdgeSpec& e = spec.edges;
-  const EdgeSpec handled = {.learned_positions = e.learned_positions,
-                            .output_norm = e.output_norm,
-                            .output_norm_eps = e.output_norm_eps};
-  MINFER_REQUIRE(Input, e == handled, "a scale or a cap of embedding or logits: not supported");
 }
 
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
@@ -246,11 +268,23 @@ Tensor block_input(Backend& backend, const Model& model, ForwardState& state, in
   return ForwardPass(backend, model, state, batch).input(layer, which, x);
 }
 
-void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
-                      Tensor input, const NormArgs* next) {
+void add_block_output(Backend& backend, const Model& model, int64_t layer, BlockInput which,
+                      Tensor x, Tensor input, const NormArgs* next) {
   const bool is_ffn = which == BlockInput::FfnOutput;
   MINFER_CHECK(is_ffn || which == BlockInput::AttentionOutput, "block input ", int(which));
-  backend.add_to_residual(x, input, is_ffn ? layer.w_down : layer.wo, next);
+  const LayerSpec& spec = model.spec.layer(layer);
+  const LayerWeights& w = model.weights.layers[static_cast<size_t>(layer)];
+  const Norm& post_norm = is_ffn ? w.ffn_post_norm : w.attn_post_norm;
+  backend.add_to_residual(
+      {.x = x,
+       .input = input,
+       .linear = is_ffn ? w.w_down : w.wo,
+       .post_norm = {.weight = post_norm.weight,
+                     .bias = post_norm.bias,
+                     .kind = spec.has_norm_behind() ? spec.norm : NormKind::None,
+                     .eps = spec.norm_eps},
+       .scale = spec.residual_scale,
+       .next = next});
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,
@@ -280,6 +314,10 @@ void output_logits(Backend& backend, const Model& model, ForwardState& state, Te
                 .kind = edges.output_norm,
                 .eps = edges.output_norm_eps});
   backend.matmul_of_ranks(logits, normed, w.output_matrix(), model.spec.output_begin);
+  if (w.output_bias) backend.add_bias(logits, logits, w.output_bias);
+  if (edges.logit_scale != 1 || edges.logit_softcap > 0) {
+    backend.scale_and_cap(logits, edges.logit_scale, edges.logit_softcap);
+  }
 }
 
 }  // namespace minfer

@@ -48,17 +48,17 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 
 // Computes the activations that some matrices of a block multiply, [n_tokens, in] in the scratch of
 // `state`. x [n_tokens, dim] is the residual stream before the block's attention or, for Ffn and
-// FfnOutput, before its FFN.
+// FfnOutput, before its FFN; in a block whose halves are parallel, before the block in any case.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch);
 
-// x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput. Then the norm
-// *next, if it is given: of x.
-void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,
-                      Tensor input, const NormArgs* next = nullptr);
+// x += scale * post_norm(input wᵀ + bias), w being wo for AttentionOutput and w_down for FfnOutput.
+// Then the norm *next, if it is given: of x.
+void add_block_output(Backend& backend, const Model& model, int64_t layer, BlockInput which,
+                      Tensor x, Tensor input, const NormArgs* next = nullptr);
 
-// logits = output_norm(x) · outputᵀ for each row of x [n, dim], which is not changed; logits
-// [n, vocab_size] F32.
+// logits = output_norm(x) · outputᵀ + bias, scaled and capped, for each row of x [n, dim], which is
+// not changed; logits [n, vocab_size] F32.
 void output_logits(Backend& backend, const Model& model, ForwardState& state, Tensor x,
                    Tensor logits);
 

@@ -27,6 +27,20 @@ void check_batch(const char* operation, Batch batch, int64_t n_rows, const KvLay
   }
 }
 
+void check_norm_weights(const NormArgs& a) {
+  const int64_t n = a.x.shape.last();
+  const bool is_none = a.kind == NormKind::None;
+  MINFER_CHECK(is_none == !a.weight && (is_none || a.weight.shape.last() == n), "a norm of x ",
+               a.x.shape, " by weights ", a.weight.shape);
+  const bool has_rows = a.weight && a.weight.shape.rank == 2;
+  MINFER_CHECK(!has_rows || a.x.n_elements() % a.weight.n_elements() == 0, "a norm of x ",
+               a.x.shape, " by weights ", a.weight.shape);
+  MINFER_CHECK(!a.bias || (a.kind == NormKind::Layer && !has_rows && a.bias.shape == Shape{n}),
+               "a norm of x ", a.x.shape, " with bias ", a.bias.shape);
+  MINFER_CHECK(!a.activation || a.kind == NormKind::Layer, "a norm with activation ",
+               int(*a.activation));
+}
+
 void Backend::rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                           Batch batch) {
   if (cos_sin) {
@@ -54,9 +68,21 @@ void Backend::qkv(const QkvArgs& a) {
 void Backend::norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps) {
   if (kind == QkNorm::None) return;
   const int64_t n_tokens = x.shape[0], n_heads = x.shape[1], head_dim = x.shape[2];
-  const Tensor rows = x.reshaped(kind == QkNorm::PerHead ? Shape{n_tokens * n_heads, head_dim}
-                                                         : Shape{n_tokens, n_heads * head_dim});
-  rms_norm(rows, rows, weight, eps);
+  const Tensor rows = x.reshaped(kind == QkNorm::WholeWidth ? Shape{n_tokens, n_heads * head_dim}
+                                                            : Shape{n_tokens * n_heads, head_dim});
+  if (kind == QkNorm::WholeWidth && communicator_ != nullptr) {
+    const Tensor sums = part_scratch(DType::F32, {n_tokens, 2});
+    sum_squares(sums, rows);
+    communicator_->all_reduce(sums);
+    return rms_norm_by_sums(rows, sums, weight, eps);
+  }
+  const bool has_own = kind == QkNorm::LayerOfEachHead;
+  norm({.out = rows,
+        .x = rows,
+        .weight = has_own ? weight.reshaped({n_heads, head_dim}) : weight,
+        .bias = {},
+        .kind = has_own ? NormKind::Layer : NormKind::Rms,
+        .eps = eps});
 }
 
 void Backend::qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) {
@@ -84,18 +110,25 @@ void Backend::ffn_hidden(const FfnArgs& a) {
   matmuls(a.x, calls);
   if (a.gate->bias) add_bias(gate, gate, a.gate->bias);
   if (up_bias) add_bias(a.out, a.out, up_bias);
-  MINFER_CHECK(a.activation == Activation::Silu, "a gate with activation ", int(a.activation));
-  swiglu(a.out, gate, a.out);
+  glu(a.out, gate, a.out, a.activation);
 }
 
-void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear, const NormArgs* next) {
+void Backend::add_to_residual(const ResidualArgs& a) {
+  const Tensor& x = a.x;
+  if (!a.is_plain()) {
+    const Tensor part = part_scratch(activation_dtype(), x.shape);
+    matmul(part, a.input, a.linear.weight);
+    if (communicator_ != nullptr) communicator_->all_reduce(part);
+    if (a.linear.bias) add_bias(part, part, a.linear.bias);
+    return add_part(a, part);
+  }
   if (communicator_ == nullptr) {
-    matmul(x, input, linear.weight, /*accumulate=*/true);
+    matmul(x, a.input, a.linear.weight, /*accumulate=*/true);
   } else {
-    const Tensor part = rank_scratch(activation_dtype(), x.shape);
-    matmul(part, input, linear.weight);
-    if (is_sum_and_rms_norm(linear, next) &&
-        communicator_->all_reduce_add_norm(x, part, next->out, next->weight, next->eps)) {
+    const Tensor part = part_scratch(activation_dtype(), x.shape);
+    matmul(part, a.input, a.linear.weight);
+    if (is_sum_and_rms_norm(a) &&
+        communicator_->all_reduce_add_norm(x, part, a.next->out, a.next->weight, a.next->eps)) {
       return;
     }
     if (!communicator_->all_reduce_add(x, part)) {
@@ -103,13 +136,28 @@ void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear, cons
       add(x, x, part);
     }
   }
-  if (linear.bias) add_bias(x, x, linear.bias);
-  if (next != nullptr) norm(*next);
+  if (a.linear.bias) add_bias(x, x, a.linear.bias);
+  if (a.next != nullptr) norm(*a.next);
+}
+
+void Backend::add_part(const ResidualArgs& a, Tensor part) {
+  const NormWeights& post = a.post_norm;
+  if (post.kind != NormKind::None) {
+    norm({.out = part,
+          .x = part,
+          .weight = post.weight,
+          .bias = post.bias,
+          .kind = post.kind,
+          .eps = post.eps});
+  }
+  if (a.scale != 1) scale_and_cap(part, a.scale);
+  add(a.x, a.x, part);
+  if (a.next != nullptr) norm(*a.next);
 }
 
 void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin) {
   if (communicator_ == nullptr) return matmul(out, x, w);
-  const Tensor part = rank_scratch(DType::F32, {x.shape[0], w.out_dim});
+  const Tensor part = part_scratch(DType::F32, {x.shape[0], w.out_dim});
   matmul(part, x, w);
   communicator_->all_gather(out, part, begin);
 }
@@ -125,6 +173,10 @@ int Backend::n_processes_of_host() const {
 }
 int Backend::n_ranks() const { return communicator_ == nullptr ? 1 : communicator_->n_ranks(); }
 
+int64_t Backend::residual_workspace_bytes(int64_t n_rows, int64_t n) const {
+  return communicator_ != nullptr ? 0 : allocated_bytes(bytes_of(DType::F32, {n_rows, n}));
+}
+
 int64_t Backend::ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logits) const {
   if (communicator_ == nullptr) return 0;
   const int64_t n_elements = std::max(checked_mul(n_rows, n), n_logits);
@@ -134,17 +186,17 @@ int64_t Backend::ranks_workspace_bytes(int64_t n_rows, int64_t n, int64_t n_logi
 
 void Backend::reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits) {
   if (communicator_ == nullptr) return;
-  rank_scratch(DType::F32, {1, std::max(n_rows * n, n_logits)});
+  part_scratch(DType::F32, {1, std::max(n_rows * n, n_logits)});
   communicator_->reserve(n_rows, n);
 }
 
-Tensor Backend::rank_scratch(DType dtype, const Shape& shape) {
+Tensor Backend::part_scratch(DType dtype, const Shape& shape) {
   const int64_t n = shape[0] * shape[1];
-  if (!rank_scratch_ || rank_scratch_.view().n_elements() < n) {
-    rank_scratch_ = {};
-    rank_scratch_ = allocate(DType::F32, {n});
+  if (!part_scratch_ || part_scratch_.view().n_elements() < n) {
+    part_scratch_ = {};
+    part_scratch_ = allocate(DType::F32, {n});
   }
-  return {rank_scratch_.view().data, dtype, shape};
+  return {part_scratch_.view().data, dtype, shape};
 }
 
 }  // namespace minfer

@@ -101,8 +101,10 @@ inline int64_t n_rows_of(Batch batch) {
 }
 
 enum class GeluKind { Erf, Tanh };
-enum class NormKind { Rms, Layer };
-enum class QkNorm { None, PerHead, WholeWidth };
+enum class NormKind { Rms, Layer, None };  // None: out = x
+// RMSNorm of each head with the same weights, or of all heads of a row as one vector; LayerNorm
+// without biases of each head, with weights of its own.
+enum class QkNorm { None, PerHead, WholeWidth, LayerOfEachHead };
 enum class Activation { Silu, GeluErf, GeluTanh };
 // Throws Internal if it is not a GELU.
 inline GeluKind gelu_kind(Activation activation) {
@@ -123,17 +125,20 @@ struct Matmul {
 // not neutral, so that nothing is left out silently.
 
 struct NormArgs {
-  Tensor out, x;        // [n_rows, n]; in place
-  Tensor weight, bias;  // [n]; the bias may be null, and must be with Rms
+  Tensor out, x;  // [n_rows, n]; in place
+  // weight [n], or [k, n]: row r has weights r % k. bias [n]; it may be null, and must be with Rms
+  // and with [k, n]. Both are null with None.
+  Tensor weight, bias;
   NormKind kind = NormKind::Rms;
   float eps = 0;
   std::optional<Activation> activation = {};  // applied to the result, without rounding in between
 };
 
-// RMSNorm of each head of a row, or of the row as a whole, before the rotation.
+// The norm of queries and keys, before the rotation.
 struct QkNormArgs {
   QkNorm kind = QkNorm::None;
-  Tensor q_weight, k_weight;  // [head_dim], or [n_heads * head_dim] and [n_kv_heads * head_dim]
+  // PerHead: [head_dim], else [n_heads * head_dim] and [n_kv_heads * head_dim]
+  Tensor q_weight, k_weight;
   float eps = 0;
 };
 
@@ -151,6 +156,7 @@ struct AttentionArgs {
   Batch batch;         // whose rows they are
   float scale = 0;     // of the scores, usually 1 / sqrt(head_dim)
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
+  float softcap = 0;   // c: a score, already scaled, becomes c tanh(score / c); 0: none
 };
 
 // The hidden layer of a feed-forward network.
@@ -162,10 +168,33 @@ struct FfnArgs {
   Activation activation = Activation::Silu;
 };
 
+// A norm without its operands: NormArgs has the fields.
+struct NormWeights {
+  Tensor weight = {}, bias = {};
+  NormKind kind = NormKind::None;
+  float eps = 0;
+};
+
+// The end of half a block: x += scale * post_norm(linear(input)), then *next.
+struct ResidualArgs {
+  Tensor x;      // [n_tokens, out] F32, the residual stream
+  Tensor input;  // [n_tokens, in]
+  const Linear& linear;
+  NormWeights post_norm = {};
+  float scale = 1;
+  const NormArgs* next = nullptr;  // a norm of the new x; null: there is none
+
+  // Whether it is x += linear(input) and no more.
+  bool is_plain() const { return post_norm.kind == NormKind::None && scale == 1; }
+};
+
 class DecodePlan;
 class RowsPlan;
 struct DecodeModel;
 struct LayerSpec;
+
+// Throws Internal unless weight, bias and activation suit the kind of norm and the width of x.
+void check_norm_weights(const NormArgs& args);
 
 // Throws Internal unless the batch has n_rows rows, the pages of each sequence reach to its last
 // row, and everything that a row sees within `window` (0: all) lies in a page of the pool.
@@ -243,6 +272,9 @@ class Backend {
   virtual int64_t matmul_workspace_bytes(int64_t /*n_rows*/, std::span<const StoredMatrix>) const {
     return 0;
   }
+  // The workspace of add_to_residual() with a post norm or a scale, allocated once for all calls.
+  // With several ranks, ranks_workspace_bytes() counts it.
+  int64_t residual_workspace_bytes(int64_t n_rows, int64_t n) const;
   // The workspace of ffn_hidden() with a gate, allocated once for all calls.
   virtual int64_t ffn_workspace_bytes(int64_t n_rows, int64_t ffn_dim) const {
     return bytes_of(activation_dtype(), {n_rows, ffn_dim});
@@ -263,10 +295,19 @@ class Backend {
   //   cos_sin [max_seq_len, rotary_dim / 2, 2] f32: cosine and sine
   virtual void rope(Tensor x, Tensor cos_sin, Batch batch) = 0;
 
+  // x = scale * x, or c tanh(scale * x / c) if the soft cap c is more than 0; x F32.
+  virtual void scale_and_cap(Tensor x, float scale, float softcap = 0) = 0;
+
   // ---- norms, row by row ----------------------------------------------------------------------
   // Rms:   out = x * weight / sqrt(mean(x^2) + eps)
   // Layer: out = (x - mean) / sqrt(var + eps) * weight + bias, var the mean of squares
+  // None:  out = x
   virtual void norm(const NormArgs& args) = 0;
+  // An RMSNorm in two steps, for rows of which each rank has some columns: sums[t] = (sum of the
+  // squares of x[t], n), and x[t] *= weight / sqrt(sums[t, 0] / sums[t, 1] + eps); x [n_rows, n],
+  // sums [n_rows, 2] F32.
+  virtual void sum_squares(Tensor sums, Tensor x) = 0;
+  virtual void rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) = 0;
   void rms_norm(Tensor out, Tensor x, Tensor weight, float eps) {
     norm({.out = out, .x = x, .weight = weight, .bias = {}, .eps = eps});
   }
@@ -278,8 +319,10 @@ class Backend {
   // Erf: x / 2 * (1 + erf(x / sqrt 2)); Tanh: x / 2 * (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3)))
   virtual void gelu(Tensor out, Tensor x, GeluKind kind) = 0;
   virtual void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) = 0;  // gelu(x + bias)
-  virtual void silu(Tensor out, Tensor x) = 0;                   // x / (1 + exp(-x)), also "Swish"
-  virtual void swiglu(Tensor out, Tensor gate, Tensor up) = 0;   // silu(gate) * up
+  virtual void silu(Tensor out, Tensor x) = 0;  // x / (1 + exp(-x)), also "Swish"
+  // act(gate) * up: a GLU
+  virtual void glu(Tensor out, Tensor gate, Tensor up, Activation activation) = 0;
+  void swiglu(Tensor out, Tensor gate, Tensor up) { glu(out, gate, up, Activation::Silu); }
   virtual void add(Tensor out, Tensor a, Tensor b) = 0;          // a + b
   virtual void add_bias(Tensor out, Tensor x, Tensor bias) = 0;  // x[t] + bias for each row t
   // out[t] = exp(x[t] - max) / sum; x, out [n_rows, n]
@@ -294,11 +337,11 @@ class Backend {
 
   // out = act(gate(x)) * up(x), or act(up(x)) without a gate; gate and up are linear layers.
   virtual void ffn_hidden(const FfnArgs& args);
-  // x += linear(input); x [n_tokens, out] F32, the residual stream. With several ranks, each has
-  // some of the columns of `input` and of the weight, and linear(input) is summed over the ranks:
-  // each rank's part is rounded to the activation type. Then norm(*next), if it is given: of x.
-  virtual void add_to_residual(Tensor x, Tensor input, const Linear& linear,
-                               const NormArgs* next = nullptr);
+  // x += scale * post_norm(linear(input)), then norm(*next), if it is given. With several ranks,
+  // each has some of the columns of `input` and of the weight, and linear(input) is summed over the
+  // ranks: each rank's part is rounded to the activation type. A post norm is of the sum. With a
+  // post norm or a scale, linear(input) is rounded to the activation type on one rank too.
+  virtual void add_to_residual(const ResidualArgs& args);
   // out = x wᵀ [n_tokens, n] F32, where each rank has the rows of w that give the columns of `out`
   // from column `begin` on. Every rank gets all of `out`.
   void matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin);
@@ -311,7 +354,8 @@ class Backend {
   // whether k is also rotated in place is unspecified.
   virtual void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
                            Batch batch);
-  // RMSNorm of each head of x [n_tokens, n_heads, head_dim], or of each row as a whole; in place.
+  // The norm of the heads of x [n_tokens, n_heads, head_dim]; in place. WholeWidth is over the
+  // heads of all ranks, each of which must be on one rank alone.
   void norm_heads(Tensor x, QkNorm kind, Tensor weight, float eps);
   // q, k and v as linear layers of x, then their norms.
   void qkv(const QkvArgs& args);
@@ -371,17 +415,22 @@ class Backend {
 
  protected:
   // Whether add_to_residual may sum and norm in one pass: an RMSNorm of nothing but the sum.
-  static bool is_sum_and_rms_norm(const Linear& linear, const NormArgs* next) {
-    return next != nullptr && next->kind == NormKind::Rms && !next->activation && !linear.bias;
+  static bool is_sum_and_rms_norm(const ResidualArgs& args) {
+    const NormArgs* const next = args.next;
+    return args.is_plain() && next != nullptr && next->kind == NormKind::Rms && !next->activation &&
+           !args.linear.bias;
   }
+  // The last step of add_to_residual: x += scale * post_norm(part), then *next. part [n_tokens,
+  // out] of the activation type, which may be overwritten. args.input and args.linear are not read.
+  virtual void add_part(const ResidualArgs& args, Tensor part);
 
  private:
-  Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
+  Tensor part_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
 
   Communicator* communicator_ = nullptr;
   std::shared_ptr<Communicator> own_communicator_;
   std::shared_ptr<RankGroup> ranks_;
-  DeviceTensor rank_scratch_;  // F32; grows to the largest request
+  DeviceTensor part_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;
   DeviceTensor gate_;  // of ffn_hidden; grows to the largest request
 };

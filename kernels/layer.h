@@ -22,11 +22,13 @@ struct LayerSpec {
   NormKind norm = NormKind::Rms;
   float norm_eps = 0;
   NormPlaces norm_places = NormPlaces::Before;
+  bool norm_bias = true;           // of a LayerNorm
   bool parallel_residual = false;  // x += attention(norm(x)) + ffn(norm(x))
+  bool shared_norm = false;        // of both halves, if they are parallel: attention's
   float residual_scale = 1;        // of what is added to x
 
   bool qkv_bias = false, attn_out_bias = false, ffn_bias = false;
-  QkNorm qk_norm = QkNorm::None;  // RMSNorm of queries and keys, before the rotation
+  QkNorm qk_norm = QkNorm::None;  // of queries and keys, before the rotation
   int rope = -1;                  // index of the rotation table; -1: no rotation
   float attn_scale = 0;           // of the scores; 0: 1 / sqrt(head_dim)
   float attn_softcap = 0;         // c: scores become c tanh(score / c); 0: none
@@ -40,6 +42,9 @@ struct LayerSpec {
 
   int64_t q_dim() const { return n_heads * head_dim; }
   int64_t kv_dim() const { return n_kv_heads * head_dim; }
+  // Whether attention and the feed-forward network have a norm before them, and one behind them.
+  bool has_norm_before() const { return norm_places != NormPlaces::Behind; }
+  bool has_norm_behind() const { return norm_places != NormPlaces::Before; }
   float score_scale() const {
     return attn_scale > 0 ? attn_scale
                           : static_cast<float>(1 / std::sqrt(static_cast<double>(head_dim)));
@@ -52,10 +57,10 @@ struct LayerSpec {
 // compile until it is listed here.
 template <typename Spec, typename Visitor>
 void for_each_field(Spec& a, Spec& b, Visitor visit) {
-  auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, parallel_residual,
-         residual_scale, qkv_bias, attn_out_bias, ffn_bias, qk_norm, rope, attn_scale, attn_softcap,
-         window, attn_sinks, activation, gated, n_experts, n_active_experts, shared_ffn_dim,
-         renormalizes_experts] = a;
+  auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, norm_bias,
+         parallel_residual, shared_norm, residual_scale, qkv_bias, attn_out_bias, ffn_bias, qk_norm,
+         rope, attn_scale, attn_softcap, window, attn_sinks, activation, gated, n_experts,
+         n_active_experts, shared_ffn_dim, renormalizes_experts] = a;
   visit("n_heads", n_heads, b.n_heads);
   visit("n_kv_heads", n_kv_heads, b.n_kv_heads);
   visit("head_dim", head_dim, b.head_dim);
@@ -63,7 +68,9 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   visit("norm", norm, b.norm);
   visit("norm_eps", norm_eps, b.norm_eps);
   visit("norm_places", norm_places, b.norm_places);
+  visit("norm_bias", norm_bias, b.norm_bias);
   visit("parallel_residual", parallel_residual, b.parallel_residual);
+  visit("shared_norm", shared_norm, b.shared_norm);
   visit("residual_scale", residual_scale, b.residual_scale);
   visit("qkv_bias", qkv_bias, b.qkv_bias);
   visit("attn_out_bias", attn_out_bias, b.attn_out_bias);
@@ -88,6 +95,8 @@ struct EdgeSpec {
   float embedding_scale = 1;
   NormKind output_norm = NormKind::Rms;
   float output_norm_eps = 0;
+  bool output_norm_bias = true;  // of a LayerNorm
+  bool output_bias = false;      // of the logits
   float logit_scale = 1;
   float logit_softcap = 0;  // c: logits become c tanh(logit / c); 0: none
 
@@ -102,11 +111,13 @@ struct Norm {
 // The weights of one block; what it does not have is null. Shapes: for_each_weight
 // (models/weight_list.h).
 struct LayerWeights {
-  Norm attn_norm, attn_post_norm;
+  Norm attn_norm;
   Linear wq, wk, wv, wo;
   Norm q_norm, k_norm;
-  Norm ffn_norm, ffn_post_norm;
+  Norm attn_post_norm;  // of attention's output
+  Norm ffn_norm;
   Linear w_gate, w_up, w_down;
+  Norm ffn_post_norm;  // of the feed-forward network's output
 };
 
 }  // namespace minfer

@@ -134,6 +134,10 @@ const std::vector<int64_t>& Metadata::integers(const std::string& key) const {
   return get_as<std::vector<int64_t>>(key, value(key), "an array of integers");
 }
 
+const std::vector<bool>& Metadata::booleans(const std::string& key) const {
+  return get_as<std::vector<bool>>(key, value(key), "an array of booleans");
+}
+
 int64_t Metadata::integer_or(const std::string& key, int64_t fallback, int64_t low,
                              int64_t high) const {
   return has(key) ? integer(key, low, high) : fallback;

@@ -54,6 +54,7 @@ class Metadata {
   const std::vector<std::string>& texts(const std::string& key) const;
   const std::vector<double>& numbers(const std::string& key) const;    // array of floats
   const std::vector<int64_t>& integers(const std::string& key) const;  // array of integers
+  const std::vector<bool>& booleans(const std::string& key) const;     // array of booleans
 
   // The same with a default for an absent key.
   int64_t integer_or(const std::string& key, int64_t fallback, int64_t low, int64_t high) const;

@@ -1,6 +1,5 @@
 #include "models/hf_config_text.h"
 
-#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "models/families/family.h"
@@ -29,6 +28,25 @@ Json rope_scaling(const RopeSpec& rope) {
   return scaling;
 }
 
+// Sets what `keys` has, which are those of the top level.
+void add_keys(Json& config, const Metadata& keys) {
+  for (const auto& [key, value] : keys.all()) {
+    std::visit([&](const auto& v) { config[key] = v; }, value);
+  }
+  for (const std::string& key : keys.nulls) config[key] = nullptr;
+}
+
+const char* activation_name(Activation activation) {
+  switch (activation) {
+    case Activation::GeluErf:
+      return "gelu";
+    case Activation::GeluTanh:
+      return "gelu_pytorch_tanh";
+    default:
+      return "silu";
+  }
+}
+
 const char* torch_name(DType dtype) {
   return dtype == DType::BF16 ? "bfloat16" : dtype == DType::F16 ? "float16" : "float32";
 }
@@ -55,13 +73,13 @@ std::string hf_config_text(const ModelSpec& spec, DType dtype) {
                  {"tie_word_embeddings", spec.tied_output},
                  {"attention_bias", layer.qkv_bias},
                  {"mlp_bias", layer.ffn_bias},
-                 {"hidden_act", "silu"},
+                 {"hidden_act", activation_name(layer.activation)},
                  {"torch_dtype", torch_name(dtype)}};
   if (layer.window > 0) config["sliding_window"] = layer.window;
-  Json rotate = Json::array();
-  for (const LayerSpec& each : spec.layers) rotate.push_back(each.rope < 0 ? 0 : 1);
-  if (std::ranges::any_of(spec.layers, [](const LayerSpec& each) { return each.rope < 0; })) {
-    config["no_rope_layers"] = rotate;
+  if (family.add_hf_keys != nullptr) {
+    Metadata more;
+    family.add_hf_keys(more, spec);
+    add_keys(config, more);
   }
   return config.dump(2) + '\n';
 }

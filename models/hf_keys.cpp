@@ -23,7 +23,12 @@ constexpr std::string_view kKnownKeys[] = {
     "n_head", "n_positions", "n_ctx", "layer_norm_epsilon", "activation_function",
     "scale_attn_weights", "scale_attn_by_inverse_layer_idx", "add_cross_attention",
     "no_rope_layers", "no_rope_layer_interval", "use_sliding_window", "max_window_layers",
-    "lm_head_bias", "full_attn_mod", "interpolate_factor",
+    "lm_head_bias", "full_attn_mod", "interpolate_factor", "hidden_activation",
+    "query_pre_attn_scalar", "rope_local_base_freq", "sliding_window_pattern",
+    "use_bidirectional_attention", "layer_norm_eps", "norm_eps", "norm_epsilon", "rotary_pct",
+    "rotary_emb_base", "use_parallel_residual", "qk_layernorm", "use_qkv_bias", "use_bias",
+    "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "ffn_hidden_size",
+    "num_kv_heads", "activation", "apply_residual_connection_post_layernorm",
     // without effect here
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
     "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
@@ -43,7 +48,9 @@ constexpr std::string_view kKnownKeys[] = {
     "remove_invalid_values", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
     "unk_token_id", "max_sequence_length", "model_max_length", "tokenizer_model_max_length",
     "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "head_size",
-    "transformers" /* .js_config */, "neftune_noise_alpha", "language", "license"};
+    "transformers" /* .js_config */, "neftune_noise_alpha", "language", "license",
+    "cache_implementation", "_sliding_window_pattern", "classifier_dropout", "residual_dropout",
+    "embedding_dropout", "num_ln_in_parallel_attn"};
 
 }  // namespace
 

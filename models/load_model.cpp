@@ -166,17 +166,23 @@ int64_t rows_of_rank(const RankLoad& load, const WeightPart& part) {
   return length_of(*ranges);
 }
 
-// Of a quantized checkpoint: rows in their final order, as Hugging Face's are.
+// Of a quantized checkpoint.
 void place(const WeightBinding& binding, const HostQuantizedMatrix& matrix, const RankLoad& load,
            Backend& backend) {
+  HostQuantizedMatrix blocks;
+  if (binding.qkv_heads > 0) blocks = qkv_by_head_to_blocks(matrix.view(), binding.qkv_heads);
+  const QuantizedMatrix all = binding.qkv_heads > 0 ? blocks.view() : matrix.view();
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
-    MINFER_REQUIRE(Input, part.matrix != nullptr && part.rope_heads == 0 && !binding.transposed,
-                   "tensor ", shortened(binding.entry->name),
-                   ": is quantized, expected a float type");
-    HostQuantizedMatrix cut;
-    const QuantizedMatrix rows =
-        cut_to_rank(matrix.view().rows(begin, part.n_rows), load, part, cut);
+    MINFER_REQUIRE(Input, part.matrix != nullptr && !binding.transposed, "tensor ",
+                   shortened(binding.entry->name), ": is quantized, expected a float type");
+    HostQuantizedMatrix cut, halves;
+    QuantizedMatrix rows = cut_to_rank(all.rows(begin, part.n_rows), load, part, cut);
+    if (part.rope_heads > 0) {
+      const int64_t head_dim = part.n_rows / part.rope_heads;
+      halves = rope_pairs_to_halves(rows, rows.out_dim() / head_dim, part.rotary_dim);
+      rows = halves.view();
+    }
     *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
     begin += part.n_rows;
   }
@@ -187,7 +193,13 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
            Backend& backend) {
   HostTensor other;
   if (binding.transposed) tensor = other = transposed(tensor);
-  if (binding.parts.front().vector != nullptr) tensor = other = to_f32_tensor(tensor);
+  if (binding.qkv_heads > 0) tensor = other = qkv_by_head_to_blocks(tensor, binding.qkv_heads);
+  if (binding.parts.front().vector != nullptr) {
+    tensor = other = to_f32_tensor(tensor);
+    const float offset = binding.parts.front().offset;
+    for (int64_t i = 0, n = tensor.n_elements(); i < n; ++i) other.as<float>()[i] += offset;
+    tensor = tensor.reshaped({tensor.n_elements()});
+  }
   int64_t begin = 0;
   for (const WeightPart& part : binding.parts) {
     HostTensor cut;
@@ -410,7 +422,8 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     const std::vector<WeightBinding>& bindings = loads.front()->bindings;
     model.weight_types = most_common_type(bindings);
     for (const WeightBinding& binding : bindings) {
-      const bool is_output = binding.parts.front().weight.role == WeightRole::Output;
+      const WeightInfo& first = binding.parts.front().weight;
+      const bool is_output = first.role == WeightRole::Output && first.is_matrix();
       if (model.spec.tied_output && is_output) continue;  // counted once
       model.n_params += binding.entry->shape.n_elements();
       model.file_bytes += static_cast<int64_t>(binding.entry->file_bytes);

@@ -36,8 +36,10 @@ std::optional<std::vector<ShardRange>> RankLoad::slice(const WeightPart& part) c
 }
 
 std::optional<std::vector<ShardRange>> RankLoad::rows_alone(const WeightBinding& binding) const {
-  if (shards == nullptr || binding.transposed || binding.entry->quant) return std::nullopt;
   const TensorEntry& entry = *binding.entry;
+  const bool has_other_rows = binding.transposed || binding.qkv_heads > 0 ||
+                              entry.shape.rank != binding.parts.front().weight.shape.rank;
+  if (shards == nullptr || has_other_rows || entry.quant) return std::nullopt;
   const bool is_plain = std::cmp_equal(bytes_of(entry.dtype, entry.shape), entry.file_bytes);
   if (!is_plain) return std::nullopt;  // rows of it are no bytes of the file
   std::vector<ShardRange> rows;

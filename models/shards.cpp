@@ -31,19 +31,27 @@ std::vector<LayerUnits> units_of(const ModelSpec& whole, const Shards::UnitOf& u
   return units;
 }
 
+// Query heads that one rank must have together: those of whole key/value heads, where a norm is
+// over the keys of all ranks, so that no two ranks have the same.
+int64_t heads_together(const LayerSpec& layer, const LayerUnits& units) {
+  if (layer.qk_norm != QkNorm::WholeWidth) return units.head_unit;
+  return std::lcm(units.head_unit, layer.n_heads / layer.n_kv_heads);
+}
+
 // Ranks that the heads and the feed-forward network of every layer are enough for.
 int64_t most_ranks(const ModelSpec& whole, const std::vector<LayerUnits>& units) {
   int64_t most = whole.vocab_size;
   for (size_t i = 0; i < units.size(); ++i) {
     const LayerSpec& layer = whole.layers[i];
-    most = std::min({most, layer.n_heads / units[i].head_unit, layer.ffn_dim / units[i].ffn_unit});
+    most = std::min(
+        {most, layer.n_heads / heads_together(layer, units[i]), layer.ffn_dim / units[i].ffn_unit});
   }
   return most;
 }
 
 // Whether the parts of a layer end where its units do.
 bool are_whole(const LayerSpec& layer, const LayerUnits& units) {
-  return layer.n_heads % units.head_unit == 0 && layer.ffn_dim % units.ffn_unit == 0;
+  return layer.n_heads % heads_together(layer, units) == 0 && layer.ffn_dim % units.ffn_unit == 0;
 }
 
 }  // namespace
@@ -53,11 +61,10 @@ Shards::Shards(const ModelSpec& whole, int n_ranks, const UnitOf& unit_of) {
   const int64_t most = most_ranks(whole, units);
   for (size_t i = 0; i < units.size(); ++i) {
     const LayerSpec& layer = whole.layers[i];
-    MINFER_REQUIRE(Usage, are_whole(layer, units[i]) && layer.qk_norm != QkNorm::WholeWidth,
-                   "--tp ", n_ranks, ": layer ", i, " cannot be cut: ", layer.n_heads,
-                   " heads in units of ", units[i].head_unit, ", ", layer.ffn_dim,
-                   " elements of the feed-forward network in units of ", units[i].ffn_unit,
-                   layer.qk_norm == QkNorm::WholeWidth ? ", norms over all heads" : "");
+    MINFER_REQUIRE(Usage, are_whole(layer, units[i]), "--tp ", n_ranks, ": layer ", i,
+                   " cannot be cut: ", layer.n_heads, " heads in units of ",
+                   heads_together(layer, units[i]), ", ", layer.ffn_dim,
+                   " elements of the feed-forward network in units of ", units[i].ffn_unit);
     head_dims_.push_back(layer.head_dim);
   }
   MINFER_REQUIRE(Usage, n_ranks <= most, "--tp ", n_ranks, ": this model can be cut for ",
@@ -118,16 +125,18 @@ Shards::LayerShard Shards::layer_shard(const LayerSpec& layer, int rank, int64_t
 
 std::vector<ShardRange> Shards::slice(const WeightInfo& weight, int rank) const {
   const ModelSpec& own = spec(rank);
+  if (weight.slice == SliceAxis::None) return {{0, weight.shape[0]}};
   if (weight.role == WeightRole::Output) return {{own.output_begin, own.n_output_rows()}};
-  if (weight.slice == SliceAxis::None || !weight.is_in_block()) return {{0, weight.shape[0]}};
   const auto layer = static_cast<size_t>(weight.layer);
   const LayerShard& shard = layers_.at(static_cast<size_t>(rank)).at(layer);
   const int64_t head_dim = head_dims_[layer];
   switch (weight.role) {
     case WeightRole::Wq:
+    case WeightRole::QNorm:
     case WeightRole::Wo:
       return {{shard.q_heads.begin * head_dim, shard.q_heads.n * head_dim}};
     case WeightRole::Wk:
+    case WeightRole::KNorm:
     case WeightRole::Wv: {
       std::vector<ShardRange> rows;
       for (const int64_t head : shard.kv_heads) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "kernels/base/quant_codec.h"
+#include "models/weight_slice.h"
 
 namespace minfer {
 namespace {
@@ -33,6 +34,30 @@ bool any_special(const void* x, DType dtype, int64_t n) {
   }
 }
 
+// The row of the source of each row whose rotary pairs lie in halves.
+std::vector<ShardRange> rope_rows(int64_t n_rows, int64_t n_heads, int64_t rotary_dim) {
+  std::vector<ShardRange> rows;
+  const int64_t head_dim = n_rows / n_heads, half = rotary_dim / 2;
+  for (int64_t row = 0; row < n_rows; ++row) {
+    const int64_t head = row / head_dim, i = row % head_dim;
+    const int64_t source = i >= rotary_dim ? i : i < half ? 2 * i : 2 * (i - half) + 1;
+    rows.push_back({head * head_dim + source, 1});
+  }
+  return rows;
+}
+
+// The rows of the source of each block of queries, keys or values of one head.
+std::vector<ShardRange> qkv_rows(int64_t n_rows, int64_t n_heads) {
+  std::vector<ShardRange> rows;
+  const int64_t head_dim = n_rows / (3 * n_heads);
+  for (int64_t kind = 0; kind < 3; ++kind) {
+    for (int64_t head = 0; head < n_heads; ++head) {
+      rows.push_back({(head * 3 + kind) * head_dim, head_dim});
+    }
+  }
+  return rows;
+}
+
 }  // namespace
 
 HostTensor transposed(const Tensor& x) {
@@ -49,18 +74,24 @@ HostTensor transposed(const Tensor& x) {
 }
 
 HostTensor rope_pairs_to_halves(const Tensor& x, int64_t n_heads, int64_t rotary_dim) {
-  HostTensor out(x.dtype, x.shape);
-  const int64_t head_dim = x.shape[0] / n_heads, half = rotary_dim / 2;
-  const int64_t row_bytes = x.n_bytes() / x.shape[0];
-  const auto* from = static_cast<const std::byte*>(x.data);
-  auto* to = static_cast<std::byte*>(out.view().data);
-  for (int64_t row = 0; row < x.shape[0]; ++row) {
-    const int64_t head = row / head_dim, i = row % head_dim;
-    const int64_t source = i >= rotary_dim ? i : i < half ? 2 * i : 2 * (i - half) + 1;
-    std::memcpy(to + row * row_bytes, from + (head * head_dim + source) * row_bytes,
-                static_cast<size_t>(row_bytes));
-  }
-  return out;
+  return take_rows(x, rope_rows(x.shape[0], n_heads, rotary_dim));
+}
+HostQuantizedMatrix rope_pairs_to_halves(const QuantizedMatrix& x, int64_t n_heads,
+                                         int64_t rotary_dim) {
+  return take_rows(x, rope_rows(x.out_dim(), n_heads, rotary_dim));
+}
+
+int64_t qkv_row_in_blocks(int64_t row, int64_t n_rows, int64_t n_heads) {
+  const int64_t head_dim = n_rows / (3 * n_heads);
+  const int64_t head = row / (3 * head_dim), kind = row / head_dim % 3;
+  return (kind * n_heads + head) * head_dim + row % head_dim;
+}
+
+HostTensor qkv_by_head_to_blocks(const Tensor& x, int64_t n_heads) {
+  return take_rows(x, qkv_rows(x.shape[0], n_heads));
+}
+HostQuantizedMatrix qkv_by_head_to_blocks(const QuantizedMatrix& x, int64_t n_heads) {
+  return take_rows(x, qkv_rows(x.out_dim(), n_heads));
 }
 
 int64_t first_non_finite(const Tensor& x) {

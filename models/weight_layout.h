@@ -1,6 +1,7 @@
 #pragma once
 
 #include "kernels/base/host_tensor.h"
+#include "kernels/base/quantized_matrix.h"
 
 namespace minfer {
 
@@ -12,6 +13,16 @@ HostTensor transposed(const Tensor& x);
 // that are both put so give the same scores.
 //   x  [n_heads * head_dim, in] or [n_heads * head_dim], any dtype
 HostTensor rope_pairs_to_halves(const Tensor& x, int64_t n_heads, int64_t rotary_dim);
+
+// Rows of one head after the other, each its query, its key and its value, become those of all
+// queries, then of all keys, then of all values, and the other way round.
+//   x  [3 * n_heads * head_dim, in] or [3 * n_heads * head_dim], any dtype
+HostTensor qkv_by_head_to_blocks(const Tensor& x, int64_t n_heads);
+HostQuantizedMatrix qkv_by_head_to_blocks(const QuantizedMatrix& x, int64_t n_heads);
+// Where such a row lies in blocks.
+int64_t qkv_row_in_blocks(int64_t row, int64_t n_rows, int64_t n_heads);
+HostQuantizedMatrix rope_pairs_to_halves(const QuantizedMatrix& x, int64_t n_heads,
+                                         int64_t rotary_dim);
 
 // Index in storage order of the first NaN or infinity, or -1. Quantized: of the values they mean.
 int64_t first_non_finite(const Tensor& x);

@@ -1,5 +1,8 @@
 #include "models/weight_list.h"
 
+#include <algorithm>
+#include <iterator>
+
 namespace minfer {
 namespace {
 
@@ -14,24 +17,32 @@ class Walk {
     if (spec_.edges.learned_positions) table(WeightRole::Positions, spec_.trained_seq_len, true);
     for (const LayerSpec& layer : spec_.layers) {
       ++layer_;
-      norm(WeightRole::AttnNorm, dim, layer.norm);
+      if (layer.has_norm_before()) norm(WeightRole::AttnNorm, dim, layer.norm, layer.norm_bias);
       linear(WeightRole::Wq, layer.q_dim(), dim, layer.qkv_bias, SliceAxis::Out);
       linear(WeightRole::Wk, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
       linear(WeightRole::Wv, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
       qk_norms(layer);
       linear(WeightRole::Wo, dim, layer.q_dim(), layer.attn_out_bias, SliceAxis::In);
-      norm(WeightRole::FfnNorm, dim, layer.norm);
+      const bool has_post = layer.has_norm_behind();
+      if (has_post) norm(WeightRole::AttnPostNorm, dim, layer.norm, layer.norm_bias);
+      if (layer.has_norm_before() && !layer.shared_norm) {
+        norm(WeightRole::FfnNorm, dim, layer.norm, layer.norm_bias);
+      }
       if (layer.gated)
         linear(WeightRole::WGate, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
       linear(WeightRole::WUp, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
       linear(WeightRole::WDown, dim, layer.ffn_dim, layer.ffn_bias, SliceAxis::In);
+      if (has_post) norm(WeightRole::FfnPostNorm, dim, layer.norm, layer.norm_bias);
     }
     layer_ = -1;
-    norm(WeightRole::OutputNorm, dim, spec_.edges.output_norm);
+    norm(WeightRole::OutputNorm, dim, spec_.edges.output_norm, spec_.edges.output_norm_bias);
     if (!spec_.tied_output) {
       visit_({.role = WeightRole::Output,
               .shape = {spec_.n_output_rows(), dim},
               .slice = SliceAxis::Out});
+    }
+    if (spec_.edges.output_bias) {  // added to the logits of all ranks
+      visit_({.role = WeightRole::Output, .is_bias = true, .shape = {spec_.vocab_size}});
     }
   }
 
@@ -48,9 +59,10 @@ class Walk {
     visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {out_dim}, .slice = of_bias});
   }
 
-  void norm(WeightRole role, int64_t n, NormKind kind, SliceAxis slice = SliceAxis::None) {
+  void norm(WeightRole role, int64_t n, NormKind kind, bool has_bias,
+            SliceAxis slice = SliceAxis::None) {
     visit_({.role = role, .layer = layer_, .shape = {n}, .slice = slice});
-    if (kind == NormKind::Layer) {
+    if (kind == NormKind::Layer && has_bias) {
       visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {n}, .slice = slice});
     }
   }
@@ -59,8 +71,9 @@ class Walk {
     if (layer.qk_norm == QkNorm::None) return;
     const bool per_head = layer.qk_norm == QkNorm::PerHead;
     const SliceAxis slice = per_head ? SliceAxis::None : SliceAxis::Out;
-    norm(WeightRole::QNorm, per_head ? layer.head_dim : layer.q_dim(), NormKind::Rms, slice);
-    norm(WeightRole::KNorm, per_head ? layer.head_dim : layer.kv_dim(), NormKind::Rms, slice);
+    norm(WeightRole::QNorm, per_head ? layer.head_dim : layer.q_dim(), NormKind::Rms, false, slice);
+    norm(WeightRole::KNorm, per_head ? layer.head_dim : layer.kv_dim(), NormKind::Rms, false,
+         slice);
   }
 
   const ModelSpec& spec_;
@@ -123,8 +136,14 @@ auto& vector_in(T& weights, const WeightInfo& info) {
       return of_norm(layer_of(weights, info).q_norm);
     case WeightRole::KNorm:
       return of_norm(layer_of(weights, info).k_norm);
+    case WeightRole::AttnPostNorm:
+      return of_norm(layer_of(weights, info).attn_post_norm);
     case WeightRole::FfnNorm:
       return of_norm(layer_of(weights, info).ffn_norm);
+    case WeightRole::FfnPostNorm:
+      return of_norm(layer_of(weights, info).ffn_post_norm);
+    case WeightRole::Output:
+      return weights.output_bias;
     default:
       MINFER_CHECK(info.is_bias, "a weight of shape ", info.shape, " is no vector");
       return linear_of(layer_of(weights, info), info.role).bias;
@@ -134,8 +153,11 @@ auto& vector_in(T& weights, const WeightInfo& info) {
 }  // namespace
 
 bool WeightInfo::is_norm() const {
-  return role == WeightRole::AttnNorm || role == WeightRole::QNorm || role == WeightRole::KNorm ||
-         role == WeightRole::FfnNorm || role == WeightRole::OutputNorm;
+  constexpr WeightRole kNorms[] = {WeightRole::AttnNorm,  WeightRole::QNorm,
+                                   WeightRole::KNorm,     WeightRole::AttnPostNorm,
+                                   WeightRole::FfnNorm,   WeightRole::FfnPostNorm,
+                                   WeightRole::OutputNorm};
+  return std::ranges::find(kNorms, role) != std::end(kNorms);
 }
 
 BlockInput WeightInfo::input() const {

@@ -18,10 +18,12 @@ enum class WeightRole {
   Wo,
   QNorm,
   KNorm,
+  AttnPostNorm,
   FfnNorm,
   WGate,
   WUp,
   WDown,
+  FfnPostNorm,
   OutputNorm,
   Output
 };
@@ -36,7 +38,7 @@ enum class SliceAxis { None, Out, In };
 // One matrix or vector of a model.
 struct WeightInfo {
   WeightRole role = WeightRole::Embedding;
-  bool is_bias = false;  // the vector of that role's linear layer or norm
+  bool is_bias = false;  // the vector of that role's linear layer or norm, or of the logits
   int64_t layer = -1;    // -1: outside the blocks
   Shape shape;           // a matrix [out, in], a vector [n]
   SliceAxis slice = SliceAxis::None;
@@ -46,7 +48,9 @@ struct WeightInfo {
   bool is_in_block() const { return layer >= 0; }
   bool is_norm() const;
   // The embedding or the output matrix: one row for each token of the vocabulary.
-  bool is_of_tokens() const { return role == WeightRole::Embedding || role == WeightRole::Output; }
+  bool is_of_tokens() const {
+    return is_matrix() && (role == WeightRole::Embedding || role == WeightRole::Output);
+  }
   BlockInput input() const;  // throws Internal unless it is in a block's linear layer
 };
 

@@ -26,8 +26,9 @@ constexpr NamedDivisors kRopeTensors[] = {
 // an 8-bit cache.
 bool is_known_buffer(std::string_view name) {
   constexpr std::string_view kSuffixes[] = {
-      "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached", ".attn.bias",
-      ".attn.masked_bias",   "self_attn.k_scale",     "self_attn.v_scale"};
+      "rotary_emb.inv_freq", "rotary_emb.cos_cached", "rotary_emb.sin_cached",
+      ".attn.bias",          ".attn.masked_bias",     "self_attn.k_scale",
+      "self_attn.v_scale",   ".attention.bias",       ".attention.masked_bias"};
   return std::ranges::count(kRopeTensors, name, &NamedDivisors::name) > 0 ||
          std::ranges::any_of(kSuffixes,
                              [&](std::string_view suffix) { return name.ends_with(suffix); });
@@ -39,24 +40,30 @@ struct Slot {
   Shape shape;        // of the tensor
   WeightInfo weight;  // of several in one tensor, the first
   bool transposed = false;
+  int64_t qkv_heads = 0;
   std::vector<WeightPart> parts = {};
 };
 
 // The rotation of the rows of a weight, where a source stores rotary pairs as neighbours. It does
-// so in layers without rotation too.
+// so in layers without rotation too, and in the weights that the norm of a head has.
 void set_rotary_pairs(WeightPart& part, const WeightInfo& weight, const ModelSpec& spec) {
-  const bool is_query = weight.role == WeightRole::Wq;
-  if (!is_query && weight.role != WeightRole::Wk) return;
+  const bool is_query = weight.role == WeightRole::Wq || weight.role == WeightRole::QNorm;
+  if (!is_query && weight.role != WeightRole::Wk && weight.role != WeightRole::KNorm) return;
   const LayerSpec& layer = spec.layer(weight.layer);
+  MINFER_CHECK(!weight.is_norm() || layer.qk_norm == QkNorm::LayerOfEachHead,
+               "a norm of rotary pairs whose weights are not those of each head");
   part.rope_heads = is_query ? layer.n_heads : layer.n_kv_heads;
   part.rotary_dim = spec.ropes.at(static_cast<size_t>(std::max(layer.rope, 0))).rotary_dim;
 }
 
 // The tensors that hold the model's weights, by the names of one spelling.
 //   has_pairs         the source stores rotary pairs as neighbours
+//   norm_offset       of a norm's weights, over what the source stores
 //   stored_as_output  a tied pair goes by the name of the output layer
+//   qkv_by_head       as Family has it
 std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weights& weights,
-                           bool has_pairs, bool stored_as_output) {
+                           bool has_pairs, float norm_offset, bool stored_as_output,
+                           bool qkv_by_head) {
   weights.layers.resize(spec.layers.size());
   std::vector<Slot> slots;
   std::map<std::string, size_t> slot_of;
@@ -70,13 +77,18 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
       part.vector = &vector_of(weights, weight);
     }
     if (has_pairs) set_rotary_pairs(part, weight, spec);
+    if (weight.is_norm() && !weight.is_bias) part.offset = norm_offset;
     const auto [found, is_new] = slot_of.emplace(name, slots.size());
     if (is_new) {
       slots.push_back({.name = name, .shape = weight.shape, .weight = weight});
     } else {
       slots[found->second].shape.dims[0] += part.n_rows;
     }
-    slots[found->second].parts.push_back(part);
+    Slot& slot = slots[found->second];
+    slot.parts.push_back(part);
+    if (qkv_by_head && weight.role == WeightRole::Wv) {
+      slot.qkv_heads = spec.layer(weight.layer).n_heads;
+    }
   });
   for (Slot& slot : slots) {
     slot.transposed =
@@ -89,11 +101,14 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
 // As the source calls them.
 std::vector<Slot> slots_of(const Spelling& spelling, const TensorSource& source,
                            const ModelSpec& spec, Weights& weights) {
-  const bool has_pairs = source.key_style == KeyStyle::Gguf && family_of(spec).gguf_rotary_pairs;
+  const Family& family = family_of(spec);
+  const bool is_hf = source.key_style == KeyStyle::HuggingFace;
   // A tied pair is stored under either name in Hugging Face files.
   const bool stored_as_output = spec.tied_output && !is_stored(source, spelling.embedding_name()) &&
                                 source.find(spelling.output_name()) != nullptr;
-  return slots_of(spelling, spec, weights, has_pairs, stored_as_output);
+  return slots_of(spelling, spec, weights, family.has_pairs(source.key_style),
+                  is_hf ? family.hf_norm_offset : 0, stored_as_output,
+                  is_hf && family.hf_qkv_by_head);
 }
 
 // Where a matrix is not there as such, but its parts are as a quantizer has packed them: what is
@@ -123,8 +138,12 @@ const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
                     reason == source.unusable.end() ? "is missing" : reason->second,
                     packed_hint(source, slot.name)));
   }
-  MINFER_REQUIRE(Input, entry->shape == slot.shape, "tensor ", slot.name, ": shape ", entry->shape,
-                 ", expected ", slot.shape);
+  // The weights of the norms of several heads may be a matrix.
+  const bool is_vector = !slot.weight.is_matrix() && slot.weight.is_norm();
+  const bool fits = entry->shape == slot.shape ||
+                    (is_vector && entry->shape.n_elements() == slot.shape.n_elements());
+  MINFER_REQUIRE(Input, fits, "tensor ", slot.name, ": shape ", entry->shape, ", expected ",
+                 slot.shape);
   return entry;
 }
 
@@ -185,7 +204,8 @@ std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& 
 std::vector<NamedShape> weights_by(KeyStyle style, const ModelSpec& spec) {
   Weights weights;
   std::vector<NamedShape> all;
-  for (const Slot& slot : slots_of(Spelling::usual(style, spec), spec, weights, false, false)) {
+  for (const Slot& slot :
+       slots_of(Spelling::usual(style, spec), spec, weights, false, 0, false, false)) {
     all.push_back({slot.name, slot.shape, slot.weight, {}});
     for (const WeightPart& part : slot.parts) all.back().weights.push_back(part.weight);
   }
@@ -202,7 +222,7 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelS
   for (Slot& slot : slots_of(spelling, source, spec, weights)) {
     const TensorEntry* entry = find_entry(source, slot);
     bound.insert(entry);
-    bindings.push_back({entry, slot.transposed, std::move(slot.parts)});
+    bindings.push_back({entry, slot.transposed, slot.qkv_heads, std::move(slot.parts)});
   }
   surplus = surplus_of(source, spelling, spec, bound);
   refuse_in_layers(source, spelling, spec, surplus);

@@ -17,6 +17,7 @@ struct WeightPart {
   // > 0: the rows are this many heads whose first rotary_dim rows are interleaved rotary pairs, to
   // be put into halves.
   int64_t rope_heads = 0, rotary_dim = 0;
+  float offset = 0;        // added to each element of a vector
   bool is_table = false;   // as WeightInfo has it
   WeightInfo weight = {};  // of the whole model
 };
@@ -25,6 +26,7 @@ struct WeightPart {
 struct WeightBinding {
   const TensorEntry* entry = nullptr;
   bool transposed = false;        // stored [in, out]: GPT-2's Conv1D in Hugging Face files
+  int64_t qkv_heads = 0;          // > 0: rows of so many heads, see Family::hf_qkv_by_head
   std::vector<WeightPart> parts;  // in the order of the rows
 };
 

@@ -35,7 +35,9 @@ Spelling Spelling::usual(KeyStyle style, const ModelSpec& spec) {
 Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
   Spelling spelling = usual(source.key_style, spec);
   const WeightNames& names = spelling.names;
-  const std::string first = cat(names.layers, "0.", names.module(WeightRole::AttnNorm), ".weight");
+  const WeightRole norm =
+      spec.layer(0).has_norm_before() ? WeightRole::AttnNorm : WeightRole::AttnPostNorm;
+  const std::string first = cat(names.layers, "0.", names.module(norm), ".weight");
   if (source.find(spelling.prefix + first) == nullptr) {
     spelling.prefix = only_prefix(source, first).value_or(spelling.prefix);
   }
@@ -47,7 +49,7 @@ Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
 }
 
 std::string Spelling::name(const WeightInfo& weight) const {
-  if (weight.role == WeightRole::Output) return output_name();
+  if (weight.role == WeightRole::Output) return cat(output, weight.is_bias ? ".bias" : ".weight");
   const std::string block = weight.is_in_block() ? cat(names.layers, weight.layer, ".") : "";
   return cat(prefix, block, names.module(weight.role), weight.is_bias ? ".bias" : ".weight");
 }

@@ -13,7 +13,8 @@ struct Weights {
   Matrix positions;  // [trained_seq_len, dim]; null where positions are not learned
   std::vector<LayerWeights> layers;
   Norm output_norm;
-  Matrix output;  // [vocab_size, dim]; null where tied
+  Matrix output;             // [vocab_size, dim]; null where tied
+  DeviceTensor output_bias;  // [vocab_size] or null: of the logits
 
   const Matrix& output_matrix() const { return output ? output : embedding; }
 };

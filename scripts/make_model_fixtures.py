@@ -73,6 +73,86 @@ LONG_PHI3 = dict(
         "short_factor": [1.0, 1.05, 1.1, 1.25, 1.4, 1.5],
         "long_factor": [1.0, 1.2, 1.7, 2.5, 4.0, 5.5]})
 
+def gemma_config(version, **changes):
+    values = dict(vocab_size=41, hidden_size=24, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, head_dim=16, tie_word_embeddings=True, pad_token_id=0,
+                  rms_norm_eps=1e-6)
+    kind = {1: transformers.GemmaConfig, 2: transformers.Gemma2Config,
+            3: transformers.Gemma3TextConfig}[version]
+    return kind(**(SIZES | values | changes))
+
+
+# A score scale that is not by the head size, and caps that most scores and logits come near.
+GEMMA2 = dict(num_hidden_layers=3, query_pre_attn_scalar=20, sliding_window=5,
+              attn_logit_softcapping=1.5, final_logit_softcapping=4.0)
+GEMMA3 = dict(num_hidden_layers=7, query_pre_attn_scalar=20, sliding_window=5, rope_parameters={
+    "full_attention": {"rope_type": "linear", "rope_theta": 5000.0, "factor": 4.0},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 70.0}})
+
+
+def olmo_config(version, **changes):
+    values = dict(vocab_size=41, hidden_size=36, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, num_hidden_layers=3, pad_token_id=0)
+    kind = transformers.Olmo3Config if version == 3 else transformers.Olmo2Config
+    return kind(**(SIZES | values | changes))
+
+
+YARN_OF_OLMO3 = {"rope_type": "yarn", "rope_theta": 3000.0, "factor": 4.0,
+                 "original_max_position_embeddings": 16, "beta_fast": 2.0, "beta_slow": 0.1}
+OLMO3 = dict(num_hidden_layers=5, sliding_window=5, max_position_embeddings=64, rope_parameters={
+    "full_attention": YARN_OF_OLMO3 | {"attention_factor": 1.2079441541679836},
+    "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}})
+
+
+def granite_config(**changes):
+    values = dict(vocab_size=41, embedding_multiplier=3.0, attention_multiplier=0.2,
+                  residual_multiplier=0.4, logits_scaling=2.5)
+    return transformers.GraniteConfig(**(SIZES | values | changes))
+
+
+WITHOUT_RMS = {key: value for key, value in SIZES.items() if key != "rms_norm_eps"}
+
+
+def gpt_neox_config(**changes):
+    values = WITHOUT_RMS | dict(vocab_size=41, hidden_size=48, intermediate_size=28,
+                                num_attention_heads=3, rotary_pct=0.25)
+    del values["num_key_value_heads"]
+    return transformers.GPTNeoXConfig(**(values | changes))
+
+
+def phi_config(**changes):
+    values = dict(vocab_size=41, hidden_size=60, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=3, partial_rotary_factor=0.4)
+    return transformers.PhiConfig(**(WITHOUT_RMS | values | changes))
+
+
+def stablelm_config(**changes):
+    values = dict(vocab_size=41, hidden_size=48, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, use_qkv_bias=True)
+    return transformers.StableLmConfig(**(WITHOUT_RMS | values | changes))
+
+
+def falcon_config(**changes):
+    values = WITHOUT_RMS | dict(vocab_size=41, hidden_size=36, num_attention_heads=3,
+                                ffn_hidden_size=144, num_kv_heads=3, tie_word_embeddings=True)
+    for key in ("num_key_value_heads", "intermediate_size"):
+        del values[key]
+    return transformers.FalconConfig(**(values | changes))
+
+
+def starcoder2_config(**changes):
+    values = dict(vocab_size=41, hidden_size=36, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, tie_word_embeddings=True)
+    return transformers.Starcoder2Config(**(WITHOUT_RMS | values | changes))
+
+
+def cohere_config(version, **changes):
+    values = dict(vocab_size=41, hidden_size=36, intermediate_size=28, num_attention_heads=3,
+                  num_key_value_heads=1, logit_scale=0.3, tie_word_embeddings=True, pad_token_id=0)
+    kind = transformers.Cohere2Config if version == 2 else transformers.CohereConfig
+    return kind(**(WITHOUT_RMS | values | changes))
+
+
 # name: (configuration, stored type, largest shard or None)
 HF_MODELS = {
     "llama-mha-f32": (llama_config(num_key_value_heads=4), "f32", None),
@@ -128,14 +208,40 @@ HF_MODELS = {
         "rope_type": "default", "rope_theta": 250000.0, "partial_rotary_factor": 0.75}), "f16",
                          None),
     "phi3-longrope-f16": (phi3_config(**LONG_PHI3), "f16", None),
+    "gemma-bf16": (gemma_config(1), "bf16", None),
+    "gemma2-caps-f16": (gemma_config(2, **GEMMA2), "f16", None),
+    "gemma3-two-bases-bf16": (gemma_config(3, **GEMMA3), "bf16", None),
+    "gemma3-head256-f16": (gemma_config(
+        3, head_dim=256, hidden_size=16, num_attention_heads=2, num_hidden_layers=2,
+        sliding_window=7, layer_types=["sliding_attention", "full_attention"]), "f16", None),
+    "gemma3-old-keys-f16": (gemma_config(3, **(GEMMA3 | dict(
+        query_pre_attn_scalar=16,
+        num_hidden_layers=4, sliding_window_pattern=3, final_logit_softcapping=4.0))), "f16", None),
+    "olmo2-f16": (olmo_config(
+        2, hidden_size=40, num_attention_heads=4, num_key_value_heads=2), "f16", None),
+    "olmo3-yarn-bf16": (olmo_config(3, **OLMO3), "bf16", None),
+    "granite-f16": (granite_config(), "f16", None),
+    "gpt-neox-f16": (gpt_neox_config(), "f16", None),
+    "gpt-neox-sequential-bf16": (gpt_neox_config(use_parallel_residual=False, rotary_pct=0.5),
+                                 "bf16", None),
+    "phi-f16": (phi_config(), "f16", None),
+    "stablelm-bf16": (stablelm_config(), "bf16", None),
+    "stablelm-parallel-f16": (stablelm_config(use_parallel_residual=True, use_qkv_bias=False),
+                              "f16", None),
+    "falcon-f16": (falcon_config(), "f16", None),
+    "starcoder2-window-f16": (starcoder2_config(sliding_window=7), "f16", None),
+    "cohere-bf16": (cohere_config(1), "bf16", None),
+    "cohere-head-norms-f16": (cohere_config(1, use_qk_norm=True), "f16", None),
+    "cohere2-f16": (cohere_config(2, num_hidden_layers=5, sliding_window=5), "f16", None),
 }
 
 # Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
 TOKENS = {"qwen2-yarn-f16": 52, "qwen3-yarn-attention-factor-bf16": 52, "llama-dynamic-f16": 52,
-          "llama-yarn-mscale-f16": 52, "phi3-longrope-f16": 52}
+          "llama-yarn-mscale-f16": 52, "phi3-longrope-f16": 52, "olmo3-yarn-bf16": 40}
 SHORT_TOKENS = {"phi3-longrope-f16": 13}
 # Written as older files have it: rope_theta and partial_rotary_factor outside the dictionary.
 OLD_ROPE_TYPES = {"qwen2-yarn-f16": "yarn", "phi3-longrope-f16": "su"}
+OLD_GEMMA3 = ("gemma3-old-keys-f16",)
 
 
 def make_model(config, dtype, seed):
@@ -181,6 +287,20 @@ def write_old_rope(path, rope_type):
     path.write_text(json.dumps(config, indent=2) + "\n")
 
 
+def write_old_gemma3(path):
+    """Two bases outside the dictionary, a scaling of one of them, and the period of the layers."""
+    config = json.loads(path.read_text())
+    rope = config.pop("rope_parameters")
+    full = rope["full_attention"]
+    config["rope_theta"] = full.pop("rope_theta")
+    config["rope_local_base_freq"] = rope["sliding_attention"]["rope_theta"]
+    config["rope_scaling"] = full
+    types = config.pop("layer_types")
+    config.pop("_sliding_window_pattern", None)
+    config["sliding_window_pattern"] = types.index("full_attention") + 1
+    path.write_text(json.dumps(config, indent=2) + "\n")
+
+
 def to_pairs(weight, n_heads):
     """Rotary halves of each head to pairs, as GGUF files of Llama models have them."""
     head_dim = weight.shape[0] // n_heads
@@ -189,11 +309,68 @@ def to_pairs(weight, n_heads):
 
 
 # Architectures whose rotary halves the converter makes pairs.
-WITH_PAIRS = ("llama", "smollm3")
+WITH_PAIRS = ("llama", "smollm3", "granite")
+# Those that store 1 + w of norms.
+WITH_OFFSET = ("gemma", "gemma2", "gemma3")
+# Where transformers' "post_attention_layernorm" is behind attention.
+SANDWICH = {"post_attention_layernorm": "post_attention_norm",
+            "pre_feedforward_layernorm": "ffn_norm", "post_feedforward_layernorm": "post_ffw_norm"}
+WITH_POST_NORMS = ("gemma2", "gemma3", "olmo2")
+
+
+OTHER_NAMES = {
+    "attention.query_key_value": "attn_qkv", "self_attention.query_key_value": "attn_qkv",
+    "attention.dense": "attn_output", "self_attention.dense": "attn_output",
+    "self_attn.dense": "attn_output", "mlp.dense_h_to_4h": "ffn_up",
+    "mlp.dense_4h_to_h": "ffn_down", "mlp.fc1": "ffn_up", "mlp.fc2": "ffn_down",
+    "mlp.c_fc": "ffn_up", "mlp.c_proj": "ffn_down"}
+
+
+def stack_head_norms(weights, config):
+    for layer in range(config.num_hidden_layers):
+        for kind in ("q", "k"):
+            at = f"model.layers.{layer}.self_attn.{kind}_layernorm.norms."
+            norms = [name for name in weights if name.startswith(at)]
+            stacked = np.stack([weights.pop(f"{at}{i}.weight") for i in range(len(norms))])
+            weights[f"model.layers.{layer}.self_attn.{kind}_norm.weight"] = stacked
+
+
+def add_features(writer, architecture, config):
+    partial = (getattr(config, "rope_parameters", None) or {}).get("partial_rotary_factor")
+    if partial and architecture != "phi3":
+        head_dim = config.hidden_size // config.num_attention_heads
+        writer.add_rope_dimension_count(int(head_dim * partial))
+    if architecture == "gptneox":
+        writer.add_parallel_residual(config.use_parallel_residual)
+    if architecture in ("command-r", "cohere2"):
+        writer.add_logit_scale(config.logit_scale)
+        writer.add_rope_scaling_type(gguf.RopeScalingType.NONE)
+    if architecture == "cohere2":
+        writer.add_sliding_window(config.sliding_window)
+    if architecture in ("gemma2", "gemma3") or hasattr(config, "sliding_window") and \
+            architecture == "olmo2":
+        writer.add_sliding_window(config.sliding_window)
+    if architecture == "gemma2":
+        writer.add_attn_logit_softcapping(config.attn_logit_softcapping)
+        writer.add_final_logit_softcapping(config.final_logit_softcapping)
+    if architecture == "olmo2" and hasattr(config, "sliding_window"):
+        writer.add_sliding_window_pattern([t == "sliding_attention" for t in config.layer_types])
+    if architecture == "granite":
+        writer.add_embedding_scale(config.embedding_multiplier)
+        writer.add_attention_scale(config.attention_multiplier)
+        writer.add_residual_scale(config.residual_multiplier)
+        writer.add_logit_scale(config.logits_scaling)
 
 
 def add_rope(writer, architecture, config):
     rope = config.rope_parameters
+    if "full_attention" in rope:
+        sliding, rope = rope["sliding_attention"], rope["full_attention"]
+        if architecture == "gemma3" and sliding["rope_theta"] != 10000:
+            writer.add_rope_freq_base_swa(sliding["rope_theta"])
+    if rope["rope_type"] == "linear":
+        writer.add_rope_scaling_type(gguf.RopeScalingType.LINEAR)
+        writer.add_rope_scaling_factor(rope["factor"])
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if rope["rope_theta"] != 10000:
         writer.add_rope_freq_base(rope["rope_theta"])
@@ -221,38 +398,64 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
     writer.add_context_length(config.max_position_embeddings)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_feed_forward_length(getattr(config, "intermediate_size", None) or
+                                   config.ffn_hidden_size)
     writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
+    n_kv_heads = 1 if architecture == "falcon" else getattr(
+        config, "num_key_value_heads", config.num_attention_heads)
+    writer.add_head_count_kv(n_kv_heads)
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
         writer.add_rope_dimension_count(config.head_dim)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "rms_norm_eps"):
+        writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    else:
+        for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
+            if hasattr(config, key):
+                writer.add_layer_norm_eps(getattr(config, key))
     if rope_divisors is None:
         add_rope(writer, architecture, config)
+    add_features(writer, architecture, config)
     names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
              "self_attn.v_proj": "attn_v", "self_attn.o_proj": "attn_output",
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
              "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
-    heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
-    tensors = {"token_embd.weight": "model.embed_tokens.weight",
-               "output_norm.weight": "model.norm.weight"}
-    if not config.tie_word_embeddings:
-        tensors["output.weight"] = "lm_head.weight"
+    if architecture in WITH_POST_NORMS:
+        names |= SANDWICH
+    names |= OTHER_NAMES
+    heads = {"attn_q": config.num_attention_heads, "attn_k": n_kv_heads}
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
-    for layer in range(config.num_hidden_layers):
-        for hf, ours in names.items():
-            for part in ("weight", "bias"):
-                if f"model.layers.{layer}.{hf}.{part}" in weights:
-                    tensors[f"blk.{layer}.{ours}.{part}"] = f"model.layers.{layer}.{hf}.{part}"
+    if architecture == "stablelm" and config.qk_layernorm:
+        stack_head_norms(weights, config)
+    outer = {"model.embed_tokens": "token_embd", "gpt_neox.embed_in": "token_embd",
+             "transformer.word_embeddings": "token_embd", "model.norm": "output_norm",
+             "gpt_neox.final_layer_norm": "output_norm", "transformer.ln_f": "output_norm",
+             "model.final_layernorm": "output_norm"}
+    if not config.tie_word_embeddings:
+        outer |= {"lm_head": "output", "embed_out": "output"}
+    tensors = {}
+    for part in ("weight", "bias"):
+        for hf, ours in outer.items():
+            if f"{hf}.{part}" in weights:
+                tensors[f"{ours}.{part}"] = f"{hf}.{part}"
+        for layer in range(config.num_hidden_layers):
+            for hf, ours in names.items():
+                for prefix in ("model.layers", "gpt_neox.layers", "transformer.h"):
+                    if f"{prefix}.{layer}.{hf}.{part}" in weights:
+                        tensors[f"blk.{layer}.{ours}.{part}"] = f"{prefix}.{layer}.{hf}.{part}"
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
         value = to_pairs(value, n_heads) if n_heads and architecture in WITH_PAIRS else value
-        stored = np.float16 if value.ndim == 2 else np.float32
+        if architecture == "gptneox" and "attn_qkv" in name:  # by head to queries, keys, values
+            by_head = value.reshape(config.num_attention_heads, 3, -1, *value.shape[1:])
+            value = by_head.swapaxes(0, 1).reshape(value.shape)
+        if architecture in WITH_OFFSET and name.endswith("norm.weight"):
+            value = value + np.float32(1)
+        stored = np.float16 if value.ndim == 2 and "norm" not in name else np.float32
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
@@ -301,6 +504,25 @@ GGUF_MODELS = {
     "gguf-smollm3": ("smollm3", smollm3_config(num_hidden_layers=5), N_TOKENS),
     "gguf-phi3-longrope": ("phi3", phi3_config(**LONG_PHI3), 52),
     "gguf-phi3-window": ("phi3", phi3_config(num_key_value_heads=3, sliding_window=7), N_TOKENS),
+    "gguf-gemma": ("gemma", gemma_config(1), N_TOKENS),
+    "gguf-gemma2": ("gemma2", gemma_config(2, **(GEMMA2 | {"query_pre_attn_scalar": 16})),
+                    N_TOKENS),
+    "gguf-gemma3": ("gemma3", gemma_config(3, **(GEMMA3 | {"query_pre_attn_scalar": 16})),
+                    N_TOKENS),
+    "gguf-olmo2": ("olmo2", olmo_config(2), N_TOKENS),
+    "gguf-olmo3": ("olmo2", olmo_config(3, **(OLMO3 | dict(rope_parameters={
+        "full_attention": YARN_OF_OLMO3,
+        "sliding_attention": {"rope_type": "default", "rope_theta": 3000.0}}))), 40),
+    "gguf-granite": ("granite", granite_config(), N_TOKENS),
+    "gguf-gpt-neox": ("gptneox", gpt_neox_config(), N_TOKENS),
+    "gguf-phi": ("phi2", phi_config(), N_TOKENS),
+    "gguf-stablelm": ("stablelm", stablelm_config(), N_TOKENS),
+    "gguf-stablelm-head-norms": ("stablelm", stablelm_config(
+        use_parallel_residual=True, qk_layernorm=True), N_TOKENS),
+    "gguf-falcon": ("falcon", falcon_config(), N_TOKENS),
+    "gguf-starcoder2": ("starcoder2", starcoder2_config(), N_TOKENS),
+    "gguf-cohere": ("command-r", cohere_config(1), N_TOKENS),
+    "gguf-cohere2": ("cohere2", cohere_config(2, num_hidden_layers=5, sliding_window=5), N_TOKENS),
 }
 
 
@@ -320,6 +542,8 @@ def main():
         write_hf(out / name, model, DTYPES[dtype], shard_size)
         if name in OLD_ROPE_TYPES:
             write_old_rope(out / name / "config.json", OLD_ROPE_TYPES[name])
+        if name in OLD_GEMMA3:
+            write_old_gemma3(out / name / "config.json")
 
     # The divisors that converters write for llama3 scaling are the ratio of the two tables.
     config = llama_config(attention_bias=True, mlp_bias=True, head_dim=16, rope_parameters=LLAMA3)

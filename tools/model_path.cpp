@@ -1,7 +1,10 @@
 #include "tools/model_path.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <iterator>
+#include <string_view>
 
 #include "kernels/base/error.h"
 #include "loaders/file.h"
@@ -13,9 +16,12 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// What scripts/get_model.sh fetches, and its name here.
-constexpr const char* kFetchedName = "smollm2";
-constexpr const char* kFetchedFile = "SmolLM2-135M-Instruct.Q4_1.gguf";
+// What scripts/get_model.sh fetches, by its name there; the first is the one that runs by default.
+struct FetchedModel {
+  std::string_view name, file;
+};
+constexpr FetchedModel kFetched[] = {{"smollm2", "SmolLM2-135M-Instruct.Q4_1.gguf"},
+                                     {"gemma3-270m", "gemma-3-270m-q4_k_m.gguf"}};
 constexpr const char* kDemoName = "demo";
 
 std::string environment(const char* name) {
@@ -61,13 +67,16 @@ std::string find_model(const std::string& given) {
     std::error_code ignored;
     return fs::is_directory(given, ignored) ? model_in_directory(given) : given;
   }
+  const auto named = std::ranges::find(kFetched, given, &FetchedModel::name);
+  const bool is_fetched = given.empty() || named != std::end(kFetched);
+  const FetchedModel& fetched = named == std::end(kFetched) ? kFetched[0] : *named;
   std::string path;
-  if (given.empty() || given == kFetchedName) {
-    path = model_cache_dir() + "/" + kFetchedFile;
+  if (is_fetched) {
+    path = cat(model_cache_dir(), "/", fetched.file);
     if (!path_exists(path)) path.clear();
   }
   if (path.empty() && (given.empty() || given == kDemoName)) path = demo_model();
-  if (path.empty() && !given.empty() && given != kFetchedName && given != kDemoName) {
+  if (path.empty() && !is_fetched && given != kDemoName) {
     const std::string missing = missing_model_text(given);
     MINFER_REQUIRE(Input, missing.empty(), missing);
     return given;  // the loader says what is wrong with it
@@ -75,9 +84,9 @@ std::string find_model(const std::string& given) {
   MINFER_REQUIRE(
       Usage, !path.empty(), given.empty() ? "no model given (-m, MINFER_MODEL), and " : "",
       given == kDemoName ? "the demonstration model is not installed"
-                         : cat(kFetchedName, " is not in ", shortened(model_cache_dir(), 200)),
-      "; ", shortened(script_path("get_model.sh"), 500), " ", kFetchedName, " fetches ",
-      kFetchedName);
+                         : cat(fetched.name, " is not in ", shortened(model_cache_dir(), 200)),
+      "; ", shortened(script_path("get_model.sh"), 500), " ", fetched.name, " fetches ",
+      fetched.name);
   log_info("model " + path);
   return path;
 }

@@ -43,10 +43,10 @@ void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) {
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {
-  const auto& [out, q, cache, batch, scale, window] = args;
+  const auto& [out, q, cache, batch, scale, window, softcap] = args;
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
   MINFER_CHECK(q.shape == Shape({n_tokens, n_heads, head_dim}) && out.shape == q.shape &&
-                   n_heads % cache.n_kv_heads == 0 && window >= 0,
+                   n_heads % cache.n_kv_heads == 0 && window >= 0 && softcap >= 0,
                "attention: q ", q.shape, ", out ", out.shape, ", ", cache.n_kv_heads,
                " key/value heads of ", head_dim);
   check_batch("attention", batch, n_tokens, cache, window);
@@ -76,6 +76,7 @@ void CpuBackend::attend(const AttentionArgs& args, const SequenceRows& sequence)
                              .pos = sequence.pos,
                              .window = args.window,
                              .scale = args.scale,
+                             .softcap = args.softcap,
                              .scratch = nullptr};
   const auto run = cache.dtype == DType::U8    ? kernels_.attention_u8
                    : cache.dtype == DType::F16 ? kernels_.attention_f16

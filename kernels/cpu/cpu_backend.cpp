@@ -33,6 +33,10 @@ Activation of(GeluKind kind) {
   return kind == GeluKind::Erf ? Activation::GeluErf : Activation::GeluTanh;
 }
 
+Activation of(minfer::Activation activation) {
+  return activation == minfer::Activation::Silu ? Activation::Silu : of(gelu_kind(activation));
+}
+
 void check_same_shape(const char* op, const Tensor& out, const Tensor& x) {
   MINFER_CHECK(out.shape == x.shape, op, ": x ", x.shape, ", out ", out.shape);
 }
@@ -198,26 +202,69 @@ void CpuBackend::rope(Tensor x, Tensor cos_sin, Batch batch) {
   }
 }
 
+void CpuBackend::scale_and_cap(Tensor x, float scale, float softcap) {
+  MINFER_CHECK(softcap >= 0, "scale_and_cap: a cap of ", softcap);
+  float* const data = x.as<float>();
+  for_ranges(x.n_elements(), 1, [&](int64_t begin, int64_t end) {
+    kernels_.scale_and_cap(data + begin, end - begin, scale, softcap);
+  });
+}
+
 // ---- norms -------------------------------------------------------------------------------------
 
 void CpuBackend::norm(const NormArgs& a) {
   const Tensor &x = a.x, &out = a.out;
   check_same_shape("norm", out, x);
-  check_vector("norm", a.weight, x);
-  check_vector("norm", a.bias, x);
-  const bool is_rms = a.kind == NormKind::Rms;
-  MINFER_CHECK(!is_rms || (!a.bias && !a.activation), "an RMSNorm with a bias or an activation");
+  check_norm_weights(a);
+  const bool is_rms = a.kind == NormKind::Rms, is_layer = a.kind == NormKind::Layer;
   const Activation activation = a.activation ? of(gelu_kind(*a.activation)) : Activation::None;
-  const int64_t dim = x.shape.last();
+  const int64_t dim = x.shape.last(), n_weights = a.weight ? a.weight.n_elements() / dim : 1;
   float* const to = out.as<float>();
-  const float *from = x.as<const float>(), *w = a.weight.as<const float>();
+  const float *from = x.as<const float>(), *w = f32_or_null(a.weight);
   const float* const b = f32_or_null(a.bias);
-  for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
-    const int64_t at = begin * dim, n = end - begin;
+  // Rows with the same weights are normed at once.
+  const auto norm_rows = [&](int64_t begin, int64_t n) {
+    const int64_t at = begin * dim, of_weights = begin % n_weights * dim;
     if (is_rms) {
-      kernels_.rms_norm(to + at, from + at, w, n, dim, a.eps);
-    } else {
-      kernels_.layer_norm(to + at, from + at, w, b, n, dim, a.eps, activation);
+      kernels_.rms_norm(to + at, from + at, w + of_weights, n, dim, a.eps);
+    } else if (is_layer) {
+      kernels_.layer_norm(to + at, from + at, w + of_weights, b, n, dim, a.eps, activation);
+    } else if (to != from) {
+      std::memcpy(to + at, from + at, static_cast<size_t>(n * dim) * sizeof(float));
+    }
+  };
+  for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
+    if (n_weights == 1) return norm_rows(begin, end - begin);
+    for (int64_t row = begin; row < end; ++row) norm_rows(row, 1);
+  });
+}
+
+void CpuBackend::sum_squares(Tensor sums, Tensor x) {
+  const int64_t dim = x.shape.last();
+  MINFER_CHECK(sums.shape == Shape({n_rows(x), 2}), "sum_squares: x ", x.shape, ", sums ",
+               sums.shape);
+  for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* const from = x.as<const float>() + row * dim;
+      float sum = 0;
+      for (int64_t i = 0; i < dim; ++i) sum += from[i] * from[i];
+      sums.as<float>()[2 * row] = sum;
+      sums.as<float>()[2 * row + 1] = static_cast<float>(dim);
+    }
+  });
+}
+
+void CpuBackend::rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) {
+  const int64_t dim = x.shape.last();
+  MINFER_CHECK(sums.shape == Shape({n_rows(x), 2}) && weight.shape == Shape{dim},
+               "rms_norm_by_sums: x ", x.shape, ", sums ", sums.shape, ", weight ", weight.shape);
+  const float* const w = weight.as<const float>();
+  for_ranges(n_rows(x), dim, [&](int64_t begin, int64_t end) {
+    for (int64_t row = begin; row < end; ++row) {
+      const float* const of_row = sums.as<const float>() + 2 * row;
+      const float scale = 1 / std::sqrt(of_row[0] / of_row[1] + eps);
+      float* const to = x.as<float>() + row * dim;
+      for (int64_t i = 0; i < dim; ++i) to[i] *= scale * w[i];
     }
   });
 }
@@ -247,13 +294,13 @@ void CpuBackend::add_bias(Tensor out, Tensor x, Tensor bias) {
   activate_rows(out, x, bias, Activation::None);
 }
 
-void CpuBackend::swiglu(Tensor out, Tensor gate, Tensor up) {
-  check_same_shape("swiglu", out, gate);
-  check_same_shape("swiglu", out, up);
+void CpuBackend::glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation) {
+  check_same_shape("glu", out, gate);
+  check_same_shape("glu", out, up);
   float* const to = out.as<float>();
   const float *g = gate.as<const float>(), *u = up.as<const float>();
   for_ranges(out.n_elements(), 1, [&](int64_t begin, int64_t end) {
-    kernels_.swiglu(to + begin, g + begin, u + begin, end - begin);
+    kernels_.glu(to + begin, g + begin, u + begin, end - begin, of(activation));
   });
 }
 

@@ -67,13 +67,16 @@ class CpuBackend final : public Backend {
 
   void embed(Tensor out, const Matrix& table, std::span<const TokenId> ids) override;
   void rope(Tensor x, Tensor cos_sin, Batch batch) override;
+  void scale_and_cap(Tensor x, float scale, float softcap) override;
 
   void norm(const NormArgs& args) override;
+  void sum_squares(Tensor sums, Tensor x) override;
+  void rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) override;
 
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
   void silu(Tensor out, Tensor x) override;
-  void swiglu(Tensor out, Tensor gate, Tensor up) override;
+  void glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation) override;
   void add(Tensor out, Tensor a, Tensor b) override;
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void softmax(Tensor out, Tensor x) override;

@@ -49,6 +49,8 @@ float cached(float x) { return x; }
 float cached(f16 x) { return to_f32(x); }
 float cached(uint8_t code) { return float(code - kKvZeroCode); }
 
+float capped(float x, float cap) { return cap * std::tanh(x / cap); }
+
 // Attention with online softmax: each block of kPositionBlock positions updates a running maximum,
 // sum of weights and weighted sum of values.
 // Source: Milakov and Gimelshein 2018, arXiv:1805.02867.
@@ -81,6 +83,7 @@ void attention(const AttentionPiece& piece) {
         }
         p[j] = dot * piece.scale;
         if (cache.key_scales != nullptr) p[j] *= cache.key_scales[scales + j];
+        if (piece.softcap > 0) p[j] = capped(p[j], piece.softcap);
         new_max = std::max(new_max, p[j]);
       }
       float sum = 0;
@@ -217,8 +220,12 @@ void activate(float* out, const float* x, const float* bias, int64_t n_rows, int
   }
 }
 
-void swiglu(float* out, const float* gate, const float* up, int64_t n) {
-  for (int64_t i = 0; i < n; ++i) out[i] = activated(gate[i], Activation::Silu) * up[i];
+void glu(float* out, const float* gate, const float* up, int64_t n, Activation activation) {
+  for (int64_t i = 0; i < n; ++i) out[i] = activated(gate[i], activation) * up[i];
+}
+
+void scale_and_cap(float* x, int64_t n, float scale, float softcap) {
+  for (int64_t i = 0; i < n; ++i) x[i] = softcap > 0 ? capped(scale * x[i], softcap) : scale * x[i];
 }
 
 void add(float* out, const float* a, const float* b, int64_t n) {
@@ -279,7 +286,8 @@ const CpuKernels& reference_kernels() {
       .rms_norm = rms_norm,
       .layer_norm = layer_norm,
       .activate = activate,
-      .swiglu = swiglu,
+      .glu = glu,
+      .scale_and_cap = scale_and_cap,
       .add = add,
       .softmax = softmax,
       .sum_words = sum_words,

@@ -92,6 +92,7 @@ void score_block(const AttentionPiece& piece, const AttentionRows& rows, RowRang
       for (int64_t j = 0; j < n_tile * n; ++j) {
         F32x16 score = load(sums + j * kPanel) * splat(piece.scale);
         if (scales != nullptr) score = score * load(scales + j % n * kPanel);
+        if (piece.softcap > 0) score = capped(score, piece.softcap);
         store(rows.scores + (r + j / n) * kKBlock + (p + j % n) * kPanel, score);
       }
     }

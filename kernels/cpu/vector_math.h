@@ -63,6 +63,15 @@ inline F32x16 erf(F32x16 x) {
   return where_less(t, splat(1.0f), near, with_sign_of(far, x));
 }
 
+// (1 - t) / (1 + t) with t = e^-2|x|, good to 3 u absolutely.
+inline F32x16 tanh(F32x16 x) {
+  const F32x16 t = exp(splat(-2.0f) * abs(x));
+  return with_sign_of((splat(1.0f) - t) / (splat(1.0f) + t), x);
+}
+
+// c tanh(x / c)
+inline F32x16 capped(F32x16 x, float c) { return splat(c) * tanh(x / splat(c)); }
+
 inline F32x16 sigmoid_times(F32x16 gate_times_minus_1, F32x16 x) {
   return x / (splat(1.0f) + exp(gate_times_minus_1));
 }

@@ -80,10 +80,20 @@ void activate(float* out, const float* x, const float* bias, int64_t n_rows, int
   });
 }
 
-void swiglu(float* out, const float* gate, const float* up, int64_t n_elements) {
+void glu(float* out, const float* gate, const float* up, int64_t n_elements,
+         Activation activation) {
+  with_activation(activation, [&]<Activation kActivation>() {
+    for_lanes(n_elements, [&](int64_t i, int64_t n) {
+      const F32x16 factor = activated<kActivation>(load_lanes(gate + i, n));
+      store_lanes(out + i, n, factor * load_lanes(up + i, n));
+    });
+  });
+}
+
+void scale_and_cap(float* x, int64_t n_elements, float scale, float softcap) {
   for_lanes(n_elements, [&](int64_t i, int64_t n) {
-    const F32x16 silu = activated<Activation::Silu>(load_lanes(gate + i, n));
-    store_lanes(out + i, n, silu * load_lanes(up + i, n));
+    const F32x16 scaled = splat(scale) * load_lanes(x + i, n);
+    store_lanes(x + i, n, softcap > 0 ? capped(scaled, softcap) : scaled);
   });
 }
 

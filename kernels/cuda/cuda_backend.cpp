@@ -236,8 +236,9 @@ void CudaBackend::embed(Tensor out, const Matrix& table, std::span<const TokenId
 // ---- rows and elements -------------------------------------------------------------------------
 
 void CudaBackend::norm(const NormArgs& a) {
+  check_norm_weights(a);
+  if (a.kind == NormKind::None) return cuda::convert(stream_.get(), a.out, a.x);
   if (a.kind == NormKind::Rms) {
-    MINFER_CHECK(!a.bias && !a.activation, "an RMSNorm with a bias or an activation");
     return cuda::rms_norm(stream_.get(), a.out, a.x, a.weight, a.eps);
   }
   if (!a.activation) {
@@ -246,6 +247,10 @@ void CudaBackend::norm(const NormArgs& a) {
   cuda::layer_norm_gelu(stream_.get(), a.out, a.x, a.weight, a.bias, a.eps,
                         gelu_kind(*a.activation));
 }
+void CudaBackend::sum_squares(Tensor sums, Tensor x) { cuda::sum_squares(stream_.get(), sums, x); }
+void CudaBackend::rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) {
+  cuda::rms_norm_by_sums(stream_.get(), x, sums, weight, eps);
+}
 void CudaBackend::gelu(Tensor out, Tensor x, GeluKind kind) {
   cuda::gelu(stream_.get(), out, x, {}, kind);
 }
@@ -253,8 +258,11 @@ void CudaBackend::bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) {
   cuda::gelu(stream_.get(), out, x, bias, kind);
 }
 void CudaBackend::silu(Tensor out, Tensor x) { cuda::silu(stream_.get(), out, x); }
-void CudaBackend::swiglu(Tensor out, Tensor gate, Tensor up) {
-  cuda::swiglu(stream_.get(), out, gate, up);
+void CudaBackend::glu(Tensor out, Tensor gate, Tensor up, Activation activation) {
+  cuda::glu(stream_.get(), out, gate, up, activation);
+}
+void CudaBackend::scale_and_cap(Tensor x, float scale, float softcap) {
+  cuda::scale_and_cap(stream_.get(), x, scale, softcap);
 }
 void CudaBackend::add(Tensor out, Tensor a, Tensor b) { cuda::add(stream_.get(), out, a, b); }
 void CudaBackend::add_bias(Tensor out, Tensor x, Tensor bias) {
@@ -342,36 +350,67 @@ void CudaBackend::run_matmuls(Tensor x, std::span<const Matmul> calls) {
   run_gemm(x, parts, epilogue);
 }
 
+namespace {
+
+Epilogue gated_epilogue(Activation activation) {
+  switch (activation) {
+    case Activation::Silu:
+      return Epilogue::SwiGlu;
+    case Activation::GeluErf:
+      return Epilogue::GeGluErf;
+    case Activation::GeluTanh:
+      return Epilogue::GeGluTanh;
+  }
+  throw Error(ErrorKind::Internal, cat("a gate with activation ", int(activation)));
+}
+
+}  // namespace
+
 void CudaBackend::ffn_hidden(const FfnArgs& a) {
-  if (a.gate == nullptr || a.activation != Activation::Silu) return Backend::ffn_hidden(a);
+  if (a.gate == nullptr) return Backend::ffn_hidden(a);
+  const Epilogue epilogue = gated_epilogue(a.activation);
   const Tensor& x = a.x;
   if (x.shape[0] == 0) return;
   const Linear &gate = *a.gate, &up = a.up;
   const GemvPart packed_parts[] = {{&gate.weight, a.out, gate.bias}, {&up.weight, a.out, up.bias}};
   if (x.shape[0] <= kMaxGemvTokens) {
-    return gemv(stream_.get(), x, nullptr, packed_parts, Epilogue::SwiGlu);
+    return gemv(stream_.get(), x, nullptr, packed_parts, epilogue);
   }
   const Matrix* const matrices[] = {&gate.weight, &up.weight};
-  if (are_of_codes(matrices)) return run_codes(x, packed_parts, Epilogue::SwiGlu);
+  if (are_of_codes(matrices)) return run_codes(x, packed_parts, epilogue);
   const std::vector<Tensor> weights = float_weights(matrices);
   const GemmPart parts[] = {{weights[0], a.out, gate.bias}, {weights[1], a.out, up.bias}};
-  run_gemm(x, parts, Epilogue::SwiGlu);
+  run_gemm(x, parts, epilogue);
 }
 
-void CudaBackend::add_to_residual(Tensor x, Tensor input, const Linear& linear,
-                                  const NormArgs* next) {
-  const Matrix* const matrix = &linear.weight;
+void CudaBackend::add_to_residual(const ResidualArgs& a) {
+  const Tensor& x = a.x;
+  const Matrix* const matrix = &a.linear.weight;
   const bool is_float_gemm = x.shape[0] > kMaxGemvTokens && !are_of_codes({&matrix, 1});
-  if (communicator() != nullptr && is_float_gemm && is_sum_and_rms_norm(linear, next)) {
+  if (communicator() != nullptr && is_float_gemm && is_sum_and_rms_norm(a)) {
     std::vector<Tensor> weights;  // made once for all rows
     const auto make = [&](Tensor part, int64_t first_row) {
       if (weights.empty()) weights = float_weights({&matrix, 1});
       const GemmPart of_rows{weights[0], part, {}};
-      run_gemm(input.rows(first_row, part.shape[0]), {&of_rows, 1}, Epilogue::Store);
+      run_gemm(a.input.rows(first_row, part.shape[0]), {&of_rows, 1}, Epilogue::Store);
     };
-    if (communicator()->all_reduce_made({x, next->out, next->weight, next->eps, make})) return;
+    const NormArgs& next = *a.next;
+    if (communicator()->all_reduce_made({x, next.out, next.weight, next.eps, make})) return;
   }
-  Backend::add_to_residual(x, input, linear, next);
+  Backend::add_to_residual(a);
+}
+
+void CudaBackend::add_part(const ResidualArgs& a, Tensor part) {
+  const auto is_fused = [](NormKind kind) { return kind != NormKind::Layer; };
+  const NormWeights& post = a.post_norm;
+  if (!is_fused(post.kind)) {
+    cuda::layer_norm(stream_.get(), part, part, post.weight, post.bias, post.eps);
+  }
+  const NormArgs* const next = a.next;
+  const bool fuses_next = next != nullptr && is_fused(next->kind) && !next->activation;
+  add_normed_part(stream_.get(), a.x, part, is_fused(post.kind) ? post : NormWeights{}, a.scale,
+                  fuses_next ? next : nullptr);
+  if (next != nullptr && !fuses_next) norm(*next);
 }
 
 void CudaBackend::matmuls(Tensor x, std::span<const Matmul> calls) {
@@ -407,6 +446,11 @@ bool counts_natively(int card, int other) {
 
 std::vector<std::unique_ptr<CapturedStep>> CudaBackend::persistent_steps(
     std::span<const DecodeModel> models) {
+  // A norm over the heads of all ranks is left to the operations.
+  const auto spans_ranks = [](const DecodeLayer& layer) {
+    return layer.spec.qk_norm == QkNorm::WholeWidth;
+  };
+  if (models.size() > 1 && std::ranges::any_of(models[0].layers, spans_ranks)) return {};
   std::vector<std::unique_ptr<PersistentStep>> of_ranks;
   CardChange change;
   for (int rank = 0; rank < std::ssize(models); ++rank) {

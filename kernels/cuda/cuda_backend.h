@@ -52,18 +52,21 @@ class CudaBackend final : public Backend {
   void rope(Tensor x, Tensor cos_sin, Batch batch) override;
 
   void norm(const NormArgs& args) override;
+  void sum_squares(Tensor sums, Tensor x) override;
+  void rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) override;
 
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
   void silu(Tensor out, Tensor x) override;
-  void swiglu(Tensor out, Tensor gate, Tensor up) override;
+  void glu(Tensor out, Tensor gate, Tensor up, Activation activation) override;
   void add(Tensor out, Tensor a, Tensor b) override;
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
+  void scale_and_cap(Tensor x, float scale, float softcap) override;
   void softmax(Tensor out, Tensor x) override;
 
   void matmuls(Tensor x, std::span<const Matmul> calls) override;
   void ffn_hidden(const FfnArgs& args) override;
-  void add_to_residual(Tensor x, Tensor input, const Linear& linear, const NormArgs* next) override;
+  void add_to_residual(const ResidualArgs& args) override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) override;
@@ -79,6 +82,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
 
  private:
+  void add_part(const ResidualArgs& args, Tensor part) override;
   // The steps of all ranks as one kernel each; empty if it does not support the model.
   std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);
   Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);

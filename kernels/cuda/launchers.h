@@ -15,23 +15,32 @@ namespace minfer::cuda {
 // ---- elementwise/: rows and elements ------------------------------------------------------------
 // The residual stream is F32, all else is half. The formulas are those of backend.h.
 
-// x is F32 or half; out, weight and bias are half. bias may be null.
+// x is F32 or half; out, weight and bias are half. bias may be null. weight [dim], or [k, dim]: row
+// r has weights r % k.
 void rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, float eps);
 // x += add in F32, then out = rms_norm(x), in one pass
 void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor weight, float eps);
 // The same with first + second added, the parts of two ranks.
 void add_parts_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor first, Tensor second,
                         Tensor weight, float eps);
+// Backend::add_part in one pass, for a post norm and a next norm that are Rms or None and have no
+// activation: x += scale * post_norm(part), then *next. Weights of [dim] alone.
+void add_normed_part(cudaStream_t stream, Tensor x, Tensor part, const NormWeights& post_norm,
+                     float scale, const NormArgs* next);
+// Backend has the formulas; x half.
+void sum_squares(cudaStream_t stream, Tensor sums, Tensor x);
+void rms_norm_by_sums(cudaStream_t stream, Tensor x, Tensor sums, Tensor weight, float eps);
 void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps);
 void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias,
                      float eps, GeluKind kind);
 // gelu(x + bias); bias may be null
 void gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, GeluKind kind);
 void silu(cudaStream_t stream, Tensor out, Tensor x);
-void swiglu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up);
-void add(cudaStream_t stream, Tensor out, Tensor a, Tensor b);          // F32 or half
-void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias);  // x F32 or half
-void softmax(cudaStream_t stream, Tensor out, Tensor x);                // F32 or half
+void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation);
+void scale_and_cap(cudaStream_t stream, Tensor x, float scale, float softcap);  // F32, in place
+void add(cudaStream_t stream, Tensor out, Tensor a, Tensor b);                  // F32 or half
+void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias);          // x F32 or half
+void softmax(cudaStream_t stream, Tensor out, Tensor x);                        // F32 or half
 
 void convert(cudaStream_t stream, Tensor out, Tensor x);  // any float type into another
 // Writes to *found, in device memory, the index of the first element of x [...] F32 that is not
@@ -57,11 +66,18 @@ struct CachePlace {
 enum class Epilogue {
   Store,       // out = x wᵀ + bias, out half or F32
   Accumulate,  // out += x wᵀ + bias, out F32: the residual stream
-  SwiGlu,   // out = silu(x gateᵀ + bias) * (x upᵀ + bias): takes exactly two parts of the same
-            // shape, gate and up, and writes the out of the first
+  SwiGlu,    // out = silu(x gateᵀ + bias) * (x upᵀ + bias): takes exactly two parts of the same
+             // shape, gate and up, and writes the out of the first
+  GeGluErf,  // the same with gelu in the place of silu
+  GeGluTanh,
   GeluErf,  // out = gelu(x wᵀ + bias), out half
   GeluTanh,
 };
+
+__host__ __device__ constexpr bool is_gated(Epilogue epilogue) {
+  return epilogue == Epilogue::SwiGlu || epilogue == Epilogue::GeGluErf ||
+         epilogue == Epilogue::GeGluTanh;
+}
 
 // One weight matrix of a GEMM. w [out, in] half, row-major.
 struct GemmPart {
@@ -97,9 +113,9 @@ struct CodesPart {
 };
 
 // The same GEMM on codes, by the int8 tensor cores (W8A8). Its sums are exact integers, which are
-// then rounded to F32 and multiplied by both scales. It takes Store, Accumulate and SwiGlu; `in` is
-// a multiple of 16 and at most kMaxCodeColumns, so that no sum overflows. can_multiply_codes says
-// whether this card and build support it.
+// then rounded to F32 and multiplied by both scales. It takes all epilogues but GELU without a
+// gate; `in` is a multiple of 16 and at most kMaxCodeColumns, so that no sum overflows.
+// can_multiply_codes says whether this card and build support it.
 constexpr int64_t kMaxCodeColumns = (int64_t{1} << 31) / (128 * 128) - 16;
 bool can_multiply_codes();
 void multiply_codes(cudaStream_t stream, const CodeRows& x, std::span<const CodesPart> parts,
@@ -193,7 +209,7 @@ void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
 // Attention of many queries of one sequence. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is
 // rounded to F16), already rotated. The cache holds the keys of positions 0 ... pos + n_tokens - 1,
 // or at least of those that a query sees within its `window`. out [n_tokens, n_heads, head_dim] F16
-// or BF16. head_dim up to 256; scale > 0.
+// or BF16. head_dim up to 256; scale > 0. softcap: as AttentionArgs has it.
 //
 // For a U8 cache, pass a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, for
 // the n_pages pages that queries see at most. Up to kMaxGemvTokens queries then split the
@@ -204,7 +220,7 @@ int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t hea
                                     int64_t n_pages);
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                        const CachePlace& place, float scale, int64_t window = 0,
-                       void* workspace = nullptr);
+                       void* workspace = nullptr, float softcap = 0);
 
 // Attention of one query of each of n sequences, up to kMaxGemvTokens, at position pos[i] (in
 // device memory, so that a captured graph serves for every step). It rotates q and k, appends k and
@@ -228,6 +244,7 @@ struct AttentionDecode {
   int64_t max_seq_len;   // each pos[i] is below it
   float scale;
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
+  float softcap = 0;   // as AttentionArgs has it
   void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; each launch leaves it so
 };
 // Bytes of workspace for up to n sequences.

@@ -5,27 +5,45 @@
 namespace minfer {
 
 // Each in a file of its name.
+const Family& cohere();
+const Family& cohere2();
+const Family& falcon();
+const Family& gemma();
+const Family& gemma2();
+const Family& gemma3();
 const Family& gpt2();
+const Family& gpt_neox();
+const Family& granite();
 const Family& llama();
 const Family& mistral();
+const Family& olmo2();
+const Family& olmo3();
+const Family& phi();
 const Family& phi3();
 const Family& qwen2();
 const Family& qwen3();
 const Family& smollm3();
+const Family& stablelm();
+const Family& starcoder2();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2, qwen3, smollm3, phi3};
+constexpr const Family& (*kFamilies[])() = {
+    llama, mistral, gpt2,    qwen2,    qwen3, smollm3,  phi3,   gemma,      gemma2, gemma3,
+    olmo3, olmo2,   granite, gpt_neox, phi,   stablelm, falcon, starcoder2, cohere, cohere2};
 
-// The family whose `field` is `value`; `key` is where the file says it.
-const Family& find(std::string_view Family::*field, const std::string& key,
-                   std::string_view value) {
+bool takes_all(const Family&) { return true; }
+
+// The first family whose `field` is `value` and that `takes` the file; `key` is where it says so.
+template <typename Takes = bool (*)(const Family&)>
+const Family& find(std::string_view Family::*field, const std::string& key, std::string_view value,
+                   const Takes& takes = takes_all) {
   std::string known;
   std::string_view last;
   for (const auto& family : kFamilies) {
     const std::string_view name = family().*field;
     if (name.empty()) continue;
-    if (name == value) return family();
+    if (name == value && takes(family())) return family();
     if (name != last) known += cat(known.empty() ? "" : ", ", name);
     last = name;
   }
@@ -61,7 +79,10 @@ const Family& family_of_hf(const Metadata& config) {
 
 const Family& family_of_gguf(const Metadata& metadata) {
   const std::string key = "general.architecture";
-  const Family& family = find(&Family::gguf_architecture, key, metadata.text(key));
+  const std::string& name = metadata.text(key);
+  const Family& family = find(&Family::gguf_architecture, key, name, [&](const Family& each) {
+    return each.gguf_key.empty() || metadata.has(cat(name, ".", each.gguf_key));
+  });
   MINFER_CHECK(family.read_gguf != nullptr, "family ", family.name, " before that of its files");
   return family;
 }

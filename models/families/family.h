@@ -25,8 +25,9 @@ struct WeightNames {
   std::string_view module(WeightRole role) const;
 };
 
-// Whether the key attention.sliding_window of a GGUF file is the window of all layers.
-enum class GgufWindow { None, AllLayers };
+// What the key attention.sliding_window of a GGUF file is: not there, the window of all layers, or
+// that of some layers, which the family knows.
+enum class GgufWindow { None, AllLayers, SomeLayers };
 
 struct Family {
   std::string_view name;               // "qwen2": ModelSpec::family
@@ -37,11 +38,29 @@ struct Family {
   // Null where another family, which stands before this one in the list, reads its files.
   ModelSpec (*read_gguf)(const TensorSource& source, const Metadata& keys);
   WeightNames hf_names = {}, gguf_names = {};
-  // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair in GGUF files.
-  bool gguf_rotary_pairs = false;
+  // A key that only this family's files have, of those of its GGUF architecture; it then stands
+  // before the others in the list. Empty: none.
+  std::string_view gguf_key = {};
+  // Adds what only this family's files say: to config.json, and to a GGUF file, whose keys begin
+  // with `prefix`. Null: nothing.
+  void (*add_hf_keys)(Metadata& config, const ModelSpec& spec) = nullptr;
+  void (*add_gguf_keys)(Metadata& keys, const std::string& prefix, const ModelSpec& spec) = nullptr;
+  bool hf_partial_rotation = false;  // add_hf_keys says how much of a head rotates
+  // Added to the weights of norms in Hugging Face files.
+  float hf_norm_offset = 0;
+  // Rows (2 i, 2 i + 1) of a head of queries or keys are a rotary pair, in Hugging Face files and
+  // in GGUF files.
+  bool hf_rotary_pairs = false, gguf_rotary_pairs = false;
+  // In Hugging Face files the rows of the one tensor of queries, keys and values are those of one
+  // head after the other: its query, its key and its value.
+  bool hf_qkv_by_head = false;
   GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
+
+  bool has_pairs(KeyStyle style) const {
+    return style == KeyStyle::HuggingFace ? hf_rotary_pairs : gguf_rotary_pairs;
+  }
 };
 
 // Every family, in the order in which their names are looked up.

@@ -40,6 +40,18 @@ void refuse_other_rope_keys(const Metadata& config, const std::string& root, Rop
   }
 }
 
+// Where the settings of a rotation may stand: transformers takes the first that is there.
+std::vector<std::string> rope_roots(const Metadata& config, std::string_view layer_type) {
+  const std::string old_root = "rope_scaling", new_root = "rope_parameters";
+  if (layer_type.empty()) return {old_root, new_root};
+  for (const std::string& name : names_below(config, new_root)) {
+    require_supported(new_root, name, {"full_attention", "sliding_attention"});
+  }
+  const std::string own = cat(new_root, ".", layer_type);
+  if (layer_type == "full_attention") return {old_root, own};
+  return {own};
+}
+
 RopeScaling read_type(const Metadata& config, const std::string& at, bool phi3_types) {
   std::string key = at + "rope_type";
   if (!config.has(key)) key = at + "type";  // its first name
@@ -56,18 +68,20 @@ RopeScaling read_type(const Metadata& config, const std::string& at, bool phi3_t
   return RopeScaling::None;
 }
 
-double read_theta(const Metadata& config, const std::string& at, double fallback) {
-  for (const std::string& key : {at + "rope_theta", std::string("rope_theta")}) {
+double read_theta(const Metadata& config, const std::string& at, const HfRopeDefaults& defaults) {
+  for (const std::string& key : {at + "rope_theta", std::string(defaults.theta_key)}) {
     if (config.has(key)) return read_rope_theta(config, key);
   }
-  const std::string last = "rope_parameters.rope_theta";
-  return config.has(last) ? read_rope_theta(config, last) : fallback;
+  const std::string last = cat("rope_parameters.", defaults.layer_type,
+                               defaults.layer_type.empty() ? "" : ".", "rope_theta");
+  return config.has(last) ? read_rope_theta(config, last) : defaults.theta;
 }
 
-int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim) {
+int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim,
+                        const HfRopeDefaults& defaults) {
   std::string key = at + "partial_rotary_factor";
-  if (!config.has(key)) key = "partial_rotary_factor";
-  const double part = config.number_or(key, 1, 0, 1);
+  if (!config.has(key)) key = defaults.partial_key;
+  const double part = config.number_or(key, defaults.partial_factor, 0, 1);
   const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
   MINFER_REQUIRE(Input, rotary_dim >= 2 && rotary_dim % 2 == 0, "key ", key, " is ", part, ": ",
                  rotary_dim, " of ", head_dim, " elements, expected an even number");
@@ -170,15 +184,14 @@ void read_gguf_yarn(RopeSpec& rope, const Metadata& keys, const std::string& pre
 }  // namespace
 
 RopeSpec read_hf_rope(const Metadata& config, int64_t head_dim, const HfRopeDefaults& defaults) {
-  // transformers takes the first where both are there.
-  const std::string old_root = "rope_scaling", new_root = "rope_parameters";
-  const std::string at = (names_below(config, old_root).empty() ? new_root : old_root) + ".";
-  RopeSpec rope{.theta = read_theta(config, at, defaults.theta), .rotary_dim = head_dim};
-  if (defaults.partial) rope.rotary_dim = read_rotary_dim(config, at, head_dim);
+  const std::vector<std::string> roots = rope_roots(config, defaults.layer_type);
+  const auto is_there = [&](const std::string& root) { return !names_below(config, root).empty(); };
+  const auto found = std::ranges::find_if(roots, is_there);
+  const std::string at = (found == roots.end() ? roots.back() : *found) + ".";
+  RopeSpec rope{.theta = read_theta(config, at, defaults), .rotary_dim = head_dim};
+  if (defaults.partial) rope.rotary_dim = read_rotary_dim(config, at, head_dim, defaults);
   rope.scaling = read_type(config, at, defaults.phi3_types);
-  for (const std::string& root : {old_root, new_root}) {
-    refuse_other_rope_keys(config, root, rope.scaling);
-  }
+  for (const std::string& root : roots) refuse_other_rope_keys(config, root, rope.scaling);
   if (rope.scaling == RopeScaling::None) return rope;
   if (rope.scaling != RopeScaling::LongRope) {
     rope.factor = read_rope_factor(config, at + "factor");
@@ -229,6 +242,16 @@ RopeSpec read_gguf_rope(const TensorSource& source, const Metadata& keys, const 
   rope.factor = read_rope_factor(keys, factor_key);
   if (rope.scaling == RopeScaling::Yarn) read_gguf_yarn(rope, keys, prefix);
   return rope;
+}
+
+void set_ropes(ModelSpec& spec, RopeSpec full, const RopeSpec& sliding,
+               const std::vector<bool>& slides) {
+  set_rope(spec, std::move(full));
+  if (sliding == spec.ropes.front()) return;
+  spec.ropes.push_back(sliding);
+  for (size_t i = 0; i < slides.size(); ++i) {
+    if (slides[i]) spec.layers[i].rope = 1;
+  }
 }
 
 void set_rope(ModelSpec& spec, RopeSpec rope) {

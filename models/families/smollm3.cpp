@@ -25,6 +25,12 @@ ModelSpec read_smollm3_gguf(const TensorSource& source, const Metadata& keys) {
   return spec;
 }
 
+void add_smollm3_hf_keys(Metadata& config, const ModelSpec& spec) {
+  std::vector<int64_t> rotate;
+  for (const LayerSpec& layer : spec.layers) rotate.push_back(layer.rope < 0 ? 0 : 1);
+  config.set("no_rope_layers", rotate);
+}
+
 }  // namespace
 
 const Family& smollm3() {
@@ -36,6 +42,7 @@ const Family& smollm3() {
                                 .read_gguf = read_smollm3_gguf,
                                 .hf_names = llama_hf_names(),
                                 .gguf_names = llama_gguf_names(),
+                                .add_hf_keys = add_smollm3_hf_keys,
                                 .gguf_rotary_pairs = true,
                                 .biases_by_tensors = true};
   return family;

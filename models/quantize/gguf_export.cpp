@@ -11,6 +11,7 @@
 #include "models/families/family.h"
 #include "models/model.h"
 #include "models/tokenizer/tokenizer.h"
+#include "models/weight_layout.h"
 
 namespace minfer {
 namespace {
@@ -53,13 +54,17 @@ void set_config(Metadata& metadata, const ModelSpec& spec) {
   set("attention.key_length", layer.head_dim);
   set("attention.value_length", layer.head_dim);
   set("rope.dimension_count", rope.rotary_dim);
-  metadata.set(prefix + "attention.layer_norm_rms_epsilon", double{layer.norm_eps});
+  metadata.set(prefix + (layer.norm == NormKind::Rms ? "attention.layer_norm_rms_epsilon"
+                                                     : "attention.layer_norm_epsilon"),
+               double{layer.norm_eps});
   metadata.set(prefix + "rope.freq_base", rope.theta);
   // 0 where there is none: llama.cpp wants the key of such architectures.
   if (family_of(spec).gguf_window == GgufWindow::AllLayers) {
     set("attention.sliding_window", layer.window);
   }
   set_rope_scaling(metadata, prefix + "rope.scaling.", rope);
+  const auto add_more = family_of(spec).add_gguf_keys;
+  if (add_more != nullptr) add_more(metadata, prefix, spec);
 }
 
 void set_tokenizer(Metadata& metadata, const TensorSource& source, const ModelSpec& spec,
@@ -103,7 +108,7 @@ void require_gguf_form(const ModelSpec& spec, const std::string& path) {
                    ", which a GGUF file of its architecture cannot say");
   };
   for (const LayerSpec& layer : spec.layers) {
-    const bool is_said = family_of(spec).gguf_window == GgufWindow::AllLayers;
+    const bool is_said = family_of(spec).gguf_window != GgufWindow::None;
     require(layer.window == 0 || is_said, cat("an attention window of ", layer.window));
   }
   const RopeSpec& rope = spec.ropes.front();
@@ -115,7 +120,7 @@ class GgufModelWriter final : public ModelWriter {
  public:
   GgufModelWriter(const QuantizePlan& plan, const GgufExportOptions& options, Metadata metadata)
       : head_dim_(plan.spec.layer(0).head_dim),
-        has_pairs_(family_of(plan.spec).gguf_rotary_pairs),
+        has_pairs_(family_of(plan.spec).gguf_rotary_pairs && !family_of(plan.spec).hf_rotary_pairs),
         layers_(plan.spec.layers),
         staging_(options.output, OutputKind::Gguf, options.replace) {
     const auto divisors = rope_tensors(plan.spec.ropes.front());
@@ -128,7 +133,9 @@ class GgufModelWriter final : public ModelWriter {
       const std::string& name = weights[i].name;
       const WeightRole role = weights[i].weight.role;
       const bool rotates = role == WeightRole::Wq || role == WeightRole::Wk;
-      slots_[output.name] = {name, has_pairs_ && rotates};
+      const bool is_by_head = family_of(plan.spec).hf_qkv_by_head && role == WeightRole::Wq;
+      const int64_t qkv_heads = is_by_head ? plan.spec.layer(0).n_heads : 0;
+      slots_[output.name] = {name, has_pairs_ && rotates, qkv_heads, output.shape[0]};
       tensors.push_back({name, output.dtype, output.shape});
       n_bytes = checked_add(n_bytes, bytes_of(output.dtype, output.shape));
     }
@@ -146,9 +153,12 @@ class GgufModelWriter final : public ModelWriter {
     const Slot& slot = slots_.at(tensor.name);
     const int64_t n_rows = rows.shape[0], row_bytes = rows.n_bytes() / n_rows;
     const auto* bytes = static_cast<const char*>(rows.data);
-    if (!slot.rotates) return write(slot, begin, bytes, n_rows, row_bytes);
+    if (!slot.rotates && slot.qkv_heads == 0) return write(slot, begin, bytes, n_rows, row_bytes);
     for (int64_t i = 0; i < n_rows; ++i) {
-      write(slot, row_in_pairs(begin + i), bytes + i * row_bytes, 1, row_bytes);
+      const int64_t row = slot.qkv_heads > 0
+                              ? qkv_row_in_blocks(begin + i, slot.n_rows, slot.qkv_heads)
+                              : row_in_pairs(begin + i);
+      write(slot, row, bytes + i * row_bytes, 1, row_bytes);
     }
   }
 
@@ -167,7 +177,9 @@ class GgufModelWriter final : public ModelWriter {
  private:
   struct Slot {
     std::string name;
-    bool rotates = false;  // queries and keys: rotary halves here, pairs there
+    bool rotates = false;   // queries and keys: rotary halves here, pairs there
+    int64_t qkv_heads = 0;  // > 0: rows by head here, by queries, keys and values there
+    int64_t n_rows = 0;
   };
 
   std::string path() const { return staging_.directory() + '/' + kFile; }
@@ -199,6 +211,8 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
     output.quant.reset();
     if (output.shape.rank < 2) {
       output.dtype = DType::F32;
+      const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
+      if (is_norm) tensor.offset += family_of(plan.spec).hf_norm_offset;
     } else {
       output.dtype = type == DType::Q4_0 && tensor.weight.is_of_tokens() ? DType::Q8_0 : type;
       tensor.fallback = output.shape.last() % info(output.dtype).block_elements != 0;

@@ -114,8 +114,9 @@ void require_hf_form(const ModelSpec& spec, bool has_config) {
                  ": cannot be quantized to a Hugging Face directory (supported: llama)");
   const LayerSpec& layer = spec.layer(0);
   const int64_t rotary_dim = spec.ropes.front().rotary_dim;
-  MINFER_REQUIRE(Input, has_config || rotary_dim == layer.head_dim, "rotates ", rotary_dim, " of ",
-                 layer.head_dim, " elements of a head, which config.json cannot say");
+  MINFER_REQUIRE(Input, has_config || rotary_dim == layer.head_dim || family.hf_partial_rotation,
+                 "rotates ", rotary_dim, " of ", layer.head_dim,
+                 " elements of a head, which config.json cannot say");
   MINFER_REQUIRE(
       Input, layer.qkv_bias == layer.attn_out_bias || !family.biases_by_tensors,
       "has biases in some matrices of its attention alone, which config.json cannot say");
@@ -147,20 +148,26 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
     throw Error(ErrorKind::Input,
                 cat("tensor ", tensor.entry->name, ": config.json cannot say what is in it"));
   }
+  const Family& family = family_of(plan.spec);
+  MINFER_REQUIRE(Input, source.key_style == KeyStyle::HuggingFace || !family.hf_qkv_by_head,
+                 "architecture ", family.name, ": only Hugging Face's files can be quantized");
   const std::vector<NamedShape> names = hf_weights(plan.spec);
   for (size_t i = 0; i < bindings.size(); ++i) {
     const TensorEntry& entry = *bindings[i].entry;
     MINFER_REQUIRE(Input, !entry.quant, "tensor ", shortened(entry.name),
                    ": is quantized already; expected a float type or GGUF's");
     PlannedTensor tensor;
+    tensor.weight = names[i].weight;
     tensor.output.name = names[i].name;
-    tensor.output.shape = names[i].shape;
+    tensor.output.shape = tensor.weight.is_norm() ? entry.shape : names[i].shape;
     tensor.source = &entry;
     tensor.source_type = entry.dtype;
     tensor.source_bytes = narrow<int64_t>(entry.file_bytes);
-    tensor.weight = names[i].weight;
-    tensor.rope_heads = bindings[i].parts.front().rope_heads;
+    // Where Hugging Face's files have pairs too, rows keep their places.
+    if (!family.hf_rotary_pairs) tensor.rope_heads = bindings[i].parts.front().rope_heads;
     tensor.rotary_dim = bindings[i].parts.front().rotary_dim;
+    const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
+    tensor.offset = bindings[i].parts.front().offset - (is_norm ? family.hf_norm_offset : 0);
     plan.tensors.push_back(std::move(tensor));
   }
   return finished(std::move(plan), options);

@@ -35,6 +35,7 @@ struct PlannedTensor {
   const TensorEntry* source = nullptr;  // null in a plan from a configuration alone
   WeightInfo weight = {};
   int64_t rope_heads = 0, rotary_dim = 0;  // as in WeightPart
+  float offset = 0;       // added to each element, where formats store a norm's weights differently
   bool fallback = false;  // the group does not divide its rows: int8 by row (in GGUF: F16) instead
 };
 

@@ -47,6 +47,14 @@ HostTensor in_half_split_order(HostTensor rows, const PlannedTensor& tensor) {
   return rope_pairs_to_halves(rows, rows.view().shape[0] / head_dim, tensor.rotary_dim);
 }
 
+HostTensor with_offset(HostTensor rows, const PlannedTensor& tensor) {
+  if (tensor.offset == 0) return rows;
+  HostTensor sums = to_f32_tensor(rows);
+  for (int64_t i = 0, n = rows.view().n_elements(); i < n; ++i)
+    sums.as<float>()[i] += tensor.offset;
+  return sums;
+}
+
 // x in another type of elements or blocks; what is finite stays finite.
 HostTensor converted(const Tensor& x, DType dtype) {
   HostTensor out(dtype, x.shape);
@@ -132,7 +140,7 @@ std::vector<QuantizedTensorReport> quantize_model(
     const PlannedTensor& tensor = plan.tensors[block.tensor];
     HostTensor rows = next.get();
     if (i + 1 < blocks.size()) next = start_reading(blocks[i + 1]);
-    rows = in_half_split_order(std::move(rows), tensor);
+    rows = with_offset(in_half_split_order(std::move(rows), tensor), tensor);
     try {
       reports[block.tensor].error.add(
           write_block(tensor, block.begin, rows, method, n_threads, writer, calibration));

@@ -46,7 +46,7 @@ class CalibrationTest : public ::testing::Test {
       for (int64_t half = 0; half < 2 * layer + int64_t{in_ffn}; ++half) {
         const BlockInput end = half % 2 == 0 ? BlockInput::AttentionOutput : BlockInput::FfnOutput;
         const Tensor input = block_input(*backend_, model, state, half / 2, end, x, batch);
-        add_block_output(*backend_, model.weights.layers[size_t(half / 2)], end, x, input);
+        add_block_output(*backend_, model, half / 2, end, x, input);
       }
       HostTensor stream = backend_->download(x);
       seen.push_back({std::move(stream), backend_->download(block_input(*backend_, model, state,

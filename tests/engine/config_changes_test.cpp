@@ -11,6 +11,7 @@ namespace {
 // What one change of a fixture's config.json does: the logits leave their bound or stay in it, or
 // the load is refused with a message.
 constexpr const char* kLeaves = "";
+constexpr const char* kLeavesBarely = "barely";  // as far as the two forms of GELU are apart
 constexpr const char* kStays = "stays";
 
 struct Change {
@@ -53,8 +54,9 @@ TEST_P(ConfigChange, ShowsInTheLogitsOrIsRefused) {
     EXPECT_LE(error, 1e-4);
     EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
   } else {
-    EXPECT_EQ(outcome, std::string_view(kLeaves)) << "not refused";
-    EXPECT_GT(error, 1e-3);
+    const bool barely = outcome == std::string_view(kLeavesBarely);
+    EXPECT_TRUE(barely || outcome == std::string_view(kLeaves)) << "not refused";
+    EXPECT_GT(error, barely ? 4e-4 : 1e-3);
   }
 }
 
@@ -168,6 +170,143 @@ const Change kChanges[] = {
     {"smollm3-tied-f16", R"({"max_window_layers": 28, "pretraining_tp": 2,
                              "transformers.js_config": {"kv_cache_dtype": {"fp16": "float16"}}})",
      kStays},
+
+    // Norms that are stored without their 1, and a scale of the embedding by the width.
+    {"gemma-bf16", R"({"hidden_act": "gelu"})", kStays},
+    {"gemma-bf16", R"({"hidden_act": null})", kStays},
+    {"gemma-bf16", R"({"hidden_act": "silu"})", "hidden_act is \"silu\": not supported"},
+    {"gemma-bf16", R"({"hidden_activation": "gelu"})", "hidden_activation is \"gelu\""},
+    {"gemma-bf16", R"({"architectures": ["LlamaForCausalLM"], "hidden_act": "silu"})", kLeaves},
+    {"gemma-bf16", R"({"rms_norm_eps": null})", kStays},
+    {"gemma-bf16", R"({"head_dim": null})", "q_proj.weight: shape [48, 24]"},
+    {"gemma-bf16", R"({"tie_word_embeddings": null})", kStays},
+    {"gemma-bf16", R"({"use_bidirectional_attention": true})", "use_bidirectional_attention is"},
+    {"gemma-bf16", R"({"attn_logit_softcapping": 50.0})", "attn_logit_softcapping is 50"},
+    {"gemma-bf16", R"({"rope_parameters": {"rope_theta": 9000.0}})", kLeaves},
+
+    {"gemma2-caps-f16", R"({"attn_logit_softcapping": null})", kLeaves},  // 50
+    {"gemma2-caps-f16", R"({"attn_logit_softcapping": 1.4})", kLeaves},
+    {"gemma2-caps-f16", R"({"attn_logit_softcapping": 0})", "attn_logit_softcapping is 0"},
+    {"gemma2-caps-f16", R"({"final_logit_softcapping": null})", kLeaves},  // 30
+    {"gemma2-caps-f16", R"({"final_logit_softcapping": 3.9})", kLeaves},
+    {"gemma2-caps-f16", R"({"query_pre_attn_scalar": 16})", kLeaves},
+    {"gemma2-caps-f16", R"({"query_pre_attn_scalar": null})", kLeaves},  // 256
+    {"gemma2-caps-f16", R"({"sliding_window": 4})", kLeaves},
+    {"gemma2-caps-f16", R"({"sliding_window": 6})", kLeaves},
+    {"gemma2-caps-f16", R"({"sliding_window": null})", kLeaves},  // 4096
+    {"gemma2-caps-f16", R"({"layer_types": null})", kStays},
+    {"gemma2-caps-f16", R"({"layer_types": ["full_attention", "sliding_attention",
+                            "full_attention"]})",
+     kLeaves},
+    {"gemma2-caps-f16", R"({"layer_types": ["full_attention"]})", "one for each of 3 layers"},
+    {"gemma2-caps-f16", R"({"layer_types": ["sliding_attention", "chunked_attention",
+                            "sliding_attention"]})",
+     "\"chunked_attention\": not supported"},
+
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"sliding_attention": {"rope_theta": 90.0}}})",
+     kLeaves},
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"sliding_attention": null}})", kLeaves},
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"full_attention": {"rope_theta": 6e3}}})",
+     kLeaves},
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"full_attention": {"factor": 3.5}}})",
+     kLeaves},
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"rope_theta": 5e3}})",
+     "rope_parameters is \"rope_theta\": not supported"},
+    {"gemma3-two-bases-bf16", R"({"rope_parameters": {"full_attention": {"beta_fast": 2}}})",
+     "rope_parameters.full_attention is \"beta_fast\": not supported with rope type linear"},
+    {"gemma3-two-bases-bf16", R"({"layer_types": null})", kStays},
+    {"gemma3-two-bases-bf16", R"({"layer_types": null, "sliding_window_pattern": 3})", kLeaves},
+    {"gemma3-two-bases-bf16", R"({"sliding_window": 4})", kLeaves},
+    {"gemma3-two-bases-bf16", R"({"sliding_window": 6})", kLeaves},
+    {"gemma3-two-bases-bf16", R"({"query_pre_attn_scalar": 16})", kLeaves},
+    {"gemma3-two-bases-bf16", R"({"attn_logit_softcapping": 50.0})",
+     "attn_logit_softcapping is 50"},
+    {"gemma3-two-bases-bf16", R"({"final_logit_softcapping": 30.0})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_local_base_freq": 90.0})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_local_base_freq": null})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_theta": 6000.0})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_theta": null})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_scaling": {"factor": 3.5}})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"rope_scaling": null})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"sliding_window_pattern": 4})", kLeaves},
+    {"gemma3-old-keys-f16", R"({"sliding_window_pattern": null})", kLeaves},  // 6
+    {"gemma3-old-keys-f16", R"({"final_logit_softcapping": null})", kLeaves},
+
+    {"olmo2-f16", R"({"rms_norm_eps": null})", kStays},
+    {"olmo2-f16", R"({"architectures": ["LlamaForCausalLM"]})",
+     "input_layernorm.weight [40] is missing"},
+    {"olmo2-f16", R"({"rope_parameters": {"rope_theta": 9000.0}})", kLeaves},
+    {"olmo2-f16", R"({"clip_qkv": 8.0})", "clip_qkv is 8"},
+    {"olmo3-yarn-bf16", R"({"sliding_window": 4})", kLeaves},
+    {"olmo3-yarn-bf16", R"({"sliding_window": 6})", kLeaves},
+    {"olmo3-yarn-bf16", R"({"layer_types": null})", kStays},
+    {"olmo3-yarn-bf16", R"({"layer_types": ["sliding_attention", "sliding_attention",
+                            "full_attention", "sliding_attention", "sliding_attention"]})",
+     kLeaves},
+    {"olmo3-yarn-bf16", R"({"rope_parameters": {"full_attention": {"attention_factor": null}}})",
+     kLeaves},
+    {"olmo3-yarn-bf16", R"({"rope_parameters": {"full_attention": {"factor": 3.0}}})", kLeaves},
+    {"olmo3-yarn-bf16", R"({"rope_parameters": {"sliding_attention": {"rope_type": "yarn",
+                            "factor": 4.0, "original_max_position_embeddings": 16}}})",
+     kLeaves},
+    {"olmo3-yarn-bf16", R"({"rope_parameters": {"sliding_attention": {"rope_theta": 2900.0}}})",
+     kLeaves},
+    {"olmo3-yarn-bf16", R"({"architectures": ["Olmo2ForCausalLM"]})",
+     "rope_parameters.full_attention is an object: not supported"},
+
+    {"granite-f16", R"({"embedding_multiplier": null})", kLeaves},
+    {"granite-f16", R"({"embedding_multiplier": 3.1})", kLeaves},
+    {"granite-f16", R"({"attention_multiplier": 0.21})", kLeaves},
+    {"granite-f16", R"({"attention_multiplier": null})", kLeaves},  // 1
+    {"granite-f16", R"({"residual_multiplier": 0.41})", kLeaves},
+    {"granite-f16", R"({"residual_multiplier": null})", kLeaves},
+    {"granite-f16", R"({"logits_scaling": 2.6})", kLeaves},
+    {"granite-f16", R"({"logits_scaling": null})", kLeaves},
+    {"granite-f16", R"({"logits_scaling": 0})", "logits_scaling is 0"},
+    {"granite-f16", R"({"architectures": ["LlamaForCausalLM"]})", "multiplier is "},
+
+    {"gpt-neox-f16", R"({"use_parallel_residual": false})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": null})", kStays},
+    {"gpt-neox-f16", R"({"rope_parameters": null, "rotary_pct": 0.5})", kLeaves},
+    {"gpt-neox-f16", R"({"rope_parameters": null, "rotary_emb_base": 9000})", kLeaves},
+    {"gpt-neox-f16", R"({"hidden_act": "gelu_new"})", kLeavesBarely},
+    {"gpt-neox-f16", R"({"hidden_act": "relu"})", "hidden_act is \"relu\": not supported"},
+    {"gpt-neox-f16", R"({"layer_norm_eps": 0.01})", kLeaves},
+    {"gpt-neox-sequential-bf16", R"({"use_parallel_residual": true})", kLeaves},
+    {"gpt-neox-sequential-bf16", R"({"num_attention_heads": 4})", kLeaves},
+    {"phi-f16", R"({"hidden_act": "gelu"})", kLeavesBarely},
+    {"phi-f16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"phi-f16", R"({"qk_layernorm": true})", "qk_layernorm is true: not supported"},
+    {"stablelm-bf16", R"({"use_parallel_residual": true})", kLeaves},
+    {"stablelm-bf16", R"({"qk_layernorm": true})", "qk_layernorm is true: not supported"},
+    {"stablelm-bf16", R"({"rope_parameters": {"partial_rotary_factor": 0.5}})", kLeaves},
+    {"stablelm-parallel-f16", R"({"use_parallel_residual": null})",
+     "post_attention_layernorm.weight [48] is missing"},
+    {"falcon-f16", R"({"activation": "gelu_new"})", kLeavesBarely},
+    {"falcon-f16", R"({"num_kv_heads": 1})", kStays},
+    {"falcon-f16", R"({"multi_query": false})", "multi_query is false: not supported"},
+    {"falcon-f16", R"({"parallel_attn": false})", "parallel_attn is false: not supported"},
+    {"falcon-f16", R"({"new_decoder_architecture": true})", "new_decoder_architecture is true"},
+    {"falcon-f16", R"({"alibi": true})", "alibi is true: not supported"},
+    {"falcon-f16", R"({"bias": true})", "bias is true: not supported"},
+    {"falcon-f16", R"({"ffn_hidden_size": null})", kStays},
+    {"starcoder2-window-f16", R"({"sliding_window": 6})", kLeaves},
+    {"starcoder2-window-f16", R"({"sliding_window": 8})", kLeaves},
+    {"starcoder2-window-f16", R"({"sliding_window": null})", kLeaves},
+    {"starcoder2-window-f16", R"({"norm_epsilon": 0.01})", kLeaves},
+    {"starcoder2-window-f16", R"({"hidden_act": "gelu"})", kLeavesBarely},
+    {"cohere-bf16", R"({"logit_scale": 0.31})", kLeaves},
+    {"cohere-bf16", R"({"logit_scale": null})", kLeaves},     // 0.0625
+    {"cohere-bf16", R"({"rope_parameters": null})", kStays},  // 500000
+    {"cohere-bf16", R"({"rope_parameters": {"rope_theta": 4e5}})", kLeaves},
+    {"cohere-bf16", R"({"use_qk_norm": true})", "q_norm.weight [36] is missing"},
+    {"cohere-head-norms-f16", R"({"layer_norm_eps": 0.01})", kLeaves},
+    {"cohere2-f16", R"({"sliding_window": 4})", kLeaves},
+    {"cohere2-f16", R"({"sliding_window": 6})", kLeaves},
+    {"cohere2-f16", R"({"layer_types": null})", kStays},
+    {"cohere2-f16", R"({"layer_types": null, "sliding_window_pattern": 5})", kLeaves},
+    {"cohere2-f16", R"({"logit_scale": 0.31})", kLeaves},
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, ConfigChange, testing::ValuesIn(kChanges));

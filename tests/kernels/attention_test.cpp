@@ -25,7 +25,8 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 
   // Runs rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
-                         const HostTensor& v, int64_t chunk, int64_t window = 0) const {
+                         const HostTensor& v, int64_t chunk, int64_t window = 0,
+                         float softcap = 0) const {
     const int64_t n_tokens = q.view().shape[0];
     const TestPages pages(n_tokens + 5);
     KvLayer cache =
@@ -41,7 +42,8 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
                          .cache = cache,
                          .batch = {&rows, 1},
                          .scale = scale(),
-                         .window = window});
+                         .window = window,
+                         .softcap = softcap});
     }
     return values_of(backend, out);
   }
@@ -93,6 +95,32 @@ TEST_P(Attention, MatchesFloat64) {
                               2 * (std::min(128.0, double(n_tokens)) + 10 * n_blocks) + 8;
       ASSERT_NEAR(double(got[i]), want.out[i], relative * kU * want.magnitudes[i] + kSmallestNormal)
           << n_tokens << " tokens, element " << i;
+    }
+  }
+}
+
+// c tanh(score / c) has slope 1 at most, and its own error of 6 u of c: on a score and on the
+// maximum.
+TEST_P(Attention, SoftCapsMatchFloat64) {
+  const auto backend = this->backend(2);
+  constexpr int64_t kTokens = 160;
+  const HostTensor q = random_normal(1, q_shape(kTokens), DType::F32, 2);
+  const HostTensor k = random_normal(2, kv_shape(kTokens)), v = random_normal(3, kv_shape(kTokens));
+  for (const auto& [window, cap] : {std::pair<int64_t, float>{0, 1.0f}, {0, 30.0f}, {37, 2.0f}}) {
+    SCOPED_TRACE(cat("window ", window, ", cap ", cap));
+    const auto want =
+        float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads, heads_.n_kv_heads,
+                           heads_.head_dim, 0, double(scale()), window, double(cap));
+    const std::vector<float> got = run(*backend, q, k, v, kTokens, window, cap);
+    for (size_t i = 0; i < got.size(); ++i) {
+      const size_t row = i / size_t(heads_.head_dim);
+      const double score_error = (double(heads_.head_dim) + 2) * want.scores[row] + 6 * double(cap);
+      const double relative = 4 * score_error + 4 * want.spreads[row] + 2 * (128 + 20.0) + 8;
+      ASSERT_NEAR(double(got[i]), want.out[i], relative * kU * want.magnitudes[i] + kSmallestNormal)
+          << "element " << i;
+    }
+    for (const int64_t chunk : {1, 16, 150}) {
+      ASSERT_EQ(run(*backend, q, k, v, chunk, window, cap), got) << "chunks of " << chunk;
     }
   }
 }

@@ -8,8 +8,10 @@
 
 #include "kernels/comm/ring.h"
 #include "kernels/comm/thread_comm.h"
+#include "models/weight_slice.h"
 #include "tests/support/cpu_ranks.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/float64_ops.h"
 #include "tests/support/ring_sum.h"
 #include "tests/support/sanitized.h"
 #include "tests/support/tensors.h"
@@ -174,6 +176,85 @@ TEST(ThreadRanks, ARankThatDoesNotComeIsNamed) {
   });
 }
 
+// x += scale * rms_norm(linear(input)), and the norm behind it, against float64. Two roundings of
+// the matmul's terms, and those of norms: far below 2^-17 of the largest magnitude here.
+TEST(ResidualOfRanks, PostNormIsOfTheSumOverRanks) {
+  constexpr int64_t kRows = 3, kIn = 12, kOut = 10;
+  constexpr float kScale = 0.3f, kEps = 1e-5f;
+  const HostTensor x = random_normal(1, {kRows, kOut}), input = random_normal(2, {kRows, kIn});
+  const HostTensor w = random_normal(3, {kOut, kIn}), bias = random_normal(4, {kOut});
+  const HostTensor post = random_normal(5, {kOut}), next = random_normal(6, {kOut});
+  float64::Values y = float64::matmul(doubles(input), doubles(w), kIn);
+  for (size_t i = 0; i < y.size(); ++i) y[i] += double(bias.at(int64_t(i) % kOut));
+  y = float64::rms_norm(y, doubles(post), double(kEps));
+  float64::Values want = doubles(x);
+  for (size_t i = 0; i < y.size(); ++i) want[i] += double(kScale) * y[i];
+  const float64::Values want_normed = float64::rms_norm(want, doubles(next), double(kEps));
+  for (const int n_ranks : {1, 2, 3}) {
+    SCOPED_TRACE(n_ranks);
+    const auto backend = cpu_ranks(n_ranks);
+    std::vector<std::vector<float>> sums{size_t(n_ranks)}, normed{size_t(n_ranks)};
+    const auto run = [&](int rank, Backend& own) {
+      const int64_t n = kIn / n_ranks;
+      const ShardRange columns{rank * n, n};
+      const Linear linear{
+          .weight = own.pack_matrix(take_columns(w.view(), std::span(&columns, 1)).view()),
+          .bias = own.upload_vector(bias)};
+      const DeviceTensor stream = own.upload(x), out = poisoned(own, {kRows, kOut});
+      const DeviceTensor part =
+          own.upload(take_columns(input.view(), std::span(&columns, 1)).view());
+      const DeviceTensor post_weight = own.upload_vector(post),
+                         next_weight = own.upload_vector(next);
+      const NormArgs next_norm{
+          .out = out, .x = stream, .weight = next_weight, .bias = {}, .eps = kEps};
+      own.add_to_residual({.x = stream,
+                           .input = part,
+                           .linear = linear,
+                           .post_norm = {.weight = post_weight, .kind = NormKind::Rms, .eps = kEps},
+                           .scale = kScale,
+                           .next = &next_norm});
+      sums[size_t(rank)] = values_of(own, stream);
+      normed[size_t(rank)] = values_of(own, out);
+    };
+    on_all_ranks(*backend, run);
+    for (int rank = 0; rank < n_ranks; ++rank) {
+      for (size_t i = 0; i < want.size(); ++i) {
+        EXPECT_NEAR(double(sums[size_t(rank)][i]), want[i], 0x1p-17);
+        EXPECT_NEAR(double(normed[size_t(rank)][i]), want_normed[i], 0x1p-17);
+      }
+    }
+  }
+}
+
+// A norm over the heads of all ranks has the bits of one row, whatever the number of rows, and is
+// that of the whole row within the roundings of its sum.
+TEST(ResidualOfRanks, WholeWidthNormIsOverAllRanks) {
+  constexpr int64_t kRows = 5, kHeads = 6, kDim = 7;
+  constexpr float kEps = 1e-5f;
+  const HostTensor x = random_normal(1, {kRows, kHeads * kDim});
+  const HostTensor weight = random_normal(2, {kHeads * kDim});
+  const float64::Values want = float64::rms_norm(doubles(x), doubles(weight), double(kEps));
+  for (const int n_ranks : {2, 3}) {
+    SCOPED_TRACE(n_ranks);
+    const auto backend = cpu_ranks(n_ranks);
+    on_all_ranks(*backend, [&](int rank, Backend& own) {
+      const int64_t n_heads = kHeads / n_ranks;
+      const ShardRange columns{rank * n_heads * kDim, n_heads * kDim};
+      const DeviceTensor heads = own.upload(
+          take_columns(x.view(), std::span(&columns, 1)).view().reshaped({kRows, n_heads, kDim}));
+      const DeviceTensor w =
+          own.upload_vector(take_rows(weight.view(), std::span(&columns, 1)).view());
+      own.norm_heads(heads, QkNorm::WholeWidth, w, kEps);
+      const std::vector<float> got = values_of(own, heads);
+      for (int64_t i = 0; i < std::ssize(got); ++i) {
+        const int64_t at = i / columns.n * kHeads * kDim + columns.begin + i % columns.n;
+        EXPECT_NEAR(double(got[size_t(i)]), want[size_t(at)],
+                    (double(kHeads * kDim) + 16) * kU * std::abs(want[size_t(at)]));
+      }
+    });
+  }
+}
+
 TEST(RankGroup, AnErrorOfOneRankEndsTheWaitsOfAll) {
   const auto backend = cpu_ranks(4);
   RankGroup& group = *backend->ranks();
@@ -186,7 +267,7 @@ TEST(RankGroup, AnErrorOfOneRankEndsTheWaitsOfAll) {
         const Linear linear{.weight = group.backend(rank).pack_matrix(random_normal(1, {8, 8})),
                             .bias = {}};
         const DeviceTensor x = group.backend(rank).upload(random_normal(2, {1, 8}));
-        group.backend(rank).add_to_residual(x, x, linear);
+        group.backend(rank).add_to_residual({.x = x, .input = x, .linear = linear});
       });
     });
     // The group is as good as new.
@@ -195,7 +276,7 @@ TEST(RankGroup, AnErrorOfOneRankEndsTheWaitsOfAll) {
       const DeviceTensor x = group.backend(rank).upload(random_normal(2, {1, 8}));
       const Linear linear{.weight = group.backend(rank).pack_matrix(random_normal(1, {8, 8})),
                           .bias = {}};
-      group.backend(rank).add_to_residual(x, x, linear);
+      group.backend(rank).add_to_residual({.x = x, .input = x, .linear = linear});
       ++calls[size_t(rank)];
     });
     EXPECT_EQ(calls, std::vector<int>(4, 1));
@@ -211,7 +292,7 @@ TEST(RankGroup, PassesOnThatTheCallerWantedTheEnd) {
     const DeviceTensor x = group.backend(rank).upload(random_normal(2, {1, 8}));
     const Linear linear{.weight = group.backend(rank).pack_matrix(random_normal(1, {8, 8})),
                         .bias = {}};
-    group.backend(rank).add_to_residual(x, x, linear);
+    group.backend(rank).add_to_residual({.x = x, .input = x, .linear = linear});
   }),
                Cancelled);
 }

@@ -112,6 +112,28 @@ TEST_P(ElementwiseShapes, SumsAndProductsMatchFloat64) {
     return Pair(want, 9 * kU * std::abs(want));
   });
 
+  for (const Activation gelu : {Activation::GeluErf, Activation::GeluTanh}) {
+    out = poisoned(*backend, shape);
+    backend->glu(out, a_dev, b_dev, gelu);  // gelu (6 u of x) and one multiplication
+    check(out, [gelu](double x, double y, double) {
+      return Pair(float64::activated(x, gelu) * y, 7 * kU * std::abs(x * y));
+    });
+  }
+
+  out = backend->upload(a);
+  backend->scale_and_cap(out, -2.5f);
+  check(out, [](double x, double, double) { return Pair(-2.5 * x, 2.5 * kU * std::abs(x)); });
+
+  // tanh to 3 u absolutely, and its argument, which is off by 2 u, times a slope that makes that
+  // less than u; times c.
+  for (const float cap : {0.5f, 3.0f}) {
+    out = backend->upload(a);
+    backend->scale_and_cap(out, 1.5f, cap);
+    check(out, [c = double(cap)](double x, double, double) {
+      return Pair(c * std::tanh(1.5 * x / c), 6 * kU * c);
+    });
+  }
+
   for (GeluKind kind : {GeluKind::Erf, GeluKind::Tanh}) {
     out = poisoned(*backend, shape);
     backend->bias_gelu(out, a_dev, bias_dev, kind);  // the sum is rounded: u times a slope of 1.13

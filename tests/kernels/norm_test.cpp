@@ -89,6 +89,37 @@ TEST_P(Norm, LayerNormMatchesFloat64) {
   }
 }
 
+// A norm of each head with weights of its own, and none at all.
+TEST_P(Norm, WeightsOfEachHead) {
+  const auto [isa, n_rows, dim] = GetParam();
+  const auto backend = make_cpu_backend({.n_threads = 2, .isa = isa});
+  constexpr int64_t kHeads = 3;
+  const HostTensor x = random_normal(1, {n_rows, kHeads, dim});
+  const HostTensor weight = random_normal(2, {kHeads * dim});
+  const DeviceTensor w = backend->upload_vector(weight);
+  const DeviceTensor heads = backend->upload(x);
+  backend->norm_heads(heads, QkNorm::LayerOfEachHead, w, kEps);
+  const std::vector<float> got = values_of(*backend, heads);
+  for (int64_t head = 0; head < kHeads; ++head) {
+    // The same bits as one head's rows alone.
+    HostTensor alone(DType::F32, {n_rows, dim});
+    for (int64_t i = 0; i < n_rows * dim; ++i) {
+      alone.as<float>()[i] = x.at((i / dim * kHeads + head) * dim + i % dim);
+    }
+    const DeviceTensor out = poisoned(*backend, {n_rows, dim});
+    const Tensor own = w.view().reshaped({kHeads, dim}).rows(head, 1).reshaped({dim});
+    backend->layer_norm(out, backend->upload(alone), own, {}, kEps);
+    const std::vector<float> want = values_of(*backend, out);
+    for (int64_t i = 0; i < n_rows * dim; ++i) {
+      ASSERT_EQ(got[size_t((i / dim * kHeads + head) * dim + i % dim)], want[size_t(i)]) << i;
+    }
+  }
+  const DeviceTensor copy = poisoned(*backend, x.view().shape);
+  backend->norm(
+      {.out = copy, .x = backend->upload(x), .weight = {}, .bias = {}, .kind = NormKind::None});
+  EXPECT_EQ(values_of(*backend, copy), values_of(*backend, backend->upload(x)));
+}
+
 // The maximum is exact, its distance off by at most u of itself, exp by 4 u (2 units in the last
 // place), the sum by n u, the quotient by 2 u.
 TEST_P(Norm, SoftmaxMatchesFloat64) {

@@ -140,6 +140,36 @@ TEST_F(QuantizeModel, GgufGetsHuggingFaceNamesAndOrder) {
   EXPECT_EQ(hf_config_text(from, DType::F32), hf_config_text(to, DType::F32));
 }
 
+// What config.json says of a model out of a GGUF file, and the weights that the two kinds of files
+// store differently, give the logits of the GGUF file.
+class QuantizeGguf : public QuantizeModel, public testing::WithParamInterface<const char*> {};
+
+TEST_P(QuantizeGguf, LogitsStay) {
+  const FixtureModel fixture = fixture_model(cat("models/", GetParam()));
+  QuantizeOptions options;
+  options.rules = {{"*", StoredType::Keep}};
+  const auto source = open_source(fixture.path);
+  run(*source, plan_quantization(*source, options));
+  const auto backend = make_cpu_backend({});
+  const Model model = load_model(output_, *backend);
+  EXPECT_TRUE(model.warnings.empty()) << model.warnings.front();
+  Session session(model, *backend, {.kv_dtype = DType::F32});
+  EXPECT_LE(max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits),
+            1e-4);
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, QuantizeGguf,
+                         testing::Values("gguf-qwen2", "gguf-qwen3", "gguf-smollm3",
+                                         "gguf-phi3-window", "gguf-gemma", "gguf-gemma2",
+                                         "gguf-gemma3", "gguf-olmo2", "gguf-olmo3", "gguf-granite",
+                                         "gguf-phi", "gguf-stablelm", "gguf-falcon",
+                                         "gguf-starcoder2", "gguf-cohere", "gguf-cohere2"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           std::replace(name.begin(), name.end(), '-', '_');
+                           return name;
+                         });
+
 TEST_F(QuantizeModel, ConvertsFloatTypes) {
   MemorySource source = small_hf_llama();
   QuantizeOptions options = {.group = 8};
@@ -160,21 +190,22 @@ TEST_F(QuantizeModel, ConvertsFloatTypes) {
 }
 
 // Fused tensors keep their names and become matrices of codes when they are loaded, also where
-// ranks share their rows.
+// ranks share their rows, where those of a head follow one another, and where rows change places.
 TEST_F(QuantizeModel, FusedTensorsAreSplitWhenTheyAreLoaded) {
-  const FixtureModel fixture = fixture_model("models/phi3-window-bf16");
-  const auto source = open_source(fixture.path);
-  const auto written = run(*source, plan_quantization(*source, {.type = StoredType::Int8}));
-  EXPECT_NE(written->find("model.layers.0.self_attn.qkv_proj.weight"), nullptr);
-  const auto error_on = [&](Backend& backend) {
-    const Model model = load_model(*written, backend);
-    Session session(model, backend, {.kv_dtype = DType::F32});
-    return max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
-  };
-  const double error = error_on(*make_cpu_backend({}));
-  EXPECT_GT(error, 1e-4);  // of the codes
-  EXPECT_LE(error, 0.3);
-  EXPECT_NEAR(error_on(*cpu_ranks(3)), error, 1e-4);
+  for (const char* name : {"phi3-window-bf16", "gpt-neox-f16", "cohere-bf16"}) {
+    const FixtureModel fixture = fixture_model(cat("models/", name));
+    const auto source = open_source(fixture.path);
+    const auto written = run(*source, plan_quantization(*source, {.type = StoredType::Int8}));
+    const auto error_on = [&](Backend& backend) {
+      const Model model = load_model(*written, backend);
+      Session session(model, backend, {.kv_dtype = DType::F32});
+      return max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
+    };
+    const double error = error_on(*make_cpu_backend({}));
+    EXPECT_GT(error, 1e-4);  // of the codes
+    EXPECT_LE(error, 0.3);
+    EXPECT_NEAR(error_on(*cpu_ranks(3)), error, 1e-4);
+  }
 }
 
 TEST_F(QuantizeModel, LeavesNothingWhereItFails) {

@@ -5,7 +5,10 @@
 #include <cmath>
 #include <numbers>
 
+#include "loaders/hf_config.h"
+#include "models/config_reader.h"
 #include "models/families/family.h"
+#include "models/hf_config_text.h"
 #include "models/model.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fixture_models.h"
@@ -142,7 +145,7 @@ const Refusal kRefusals[] = {
     {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
      "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM, "
-     "Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM)"},
+     "Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM, "},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -210,9 +213,9 @@ const Refusal kRefusals[] = {
      "key scale_attn_by_inverse_layer_idx is true: not supported (supported: 0)"},
     {"Gpt2CrossAttention", Kind::HfGpt2, "add_cross_attention", true,
      "key add_cross_attention is true: not supported (supported: 0)"},
-    {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi2"),
-     "key general.architecture is \"phi2\": not supported (supported: llama, gpt2, qwen2, qwen3, "
-     "smollm3, phi3)"},
+    {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("rwkv7"),
+     "key general.architecture is \"rwkv7\": not supported (supported: llama, gpt2, qwen2, qwen3, "
+     "smollm3, phi3, "},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
      "key llama.expert_count is 8: not supported (supported: 0)"},
     {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("su"),
@@ -380,6 +383,24 @@ TEST(ModelSpec, ReadsQwen3) {
   source.metadata = std::move(rest);
   expect_error(ErrorKind::Input, "q_proj.weight: shape [16, 16], expected [512, 16]",
                [&] { check_model(source); });
+}
+
+// A key that is null, and one that is not there.
+TEST(Gemma2, NullIsNoCapAndNoWindowIsRefused) {
+  const std::string path = (fixtures_dir() / "models/gemma2-caps-f16/config.json").string();
+  auto config = nlohmann::json::parse(read_file(path));
+  const auto read = [&] { return read_hf_spec(parse_hf_config(config.dump())); };
+  config.erase("attn_logit_softcapping");
+  config.erase("final_logit_softcapping");
+  EXPECT_EQ(read().layer(0).attn_softcap, 50);
+  EXPECT_EQ(read().edges.logit_softcap, 30);
+  config["attn_logit_softcapping"] = config["final_logit_softcapping"] = nullptr;
+  EXPECT_EQ(read().layer(0).attn_softcap, 0);
+  EXPECT_EQ(read().edges.logit_softcap, 0);
+  EXPECT_EQ(read_hf_spec(parse_hf_config(hf_config_text(read(), DType::F16))).layers,
+            read().layers);
+  config["sliding_window"] = nullptr;
+  expect_error(ErrorKind::Input, "key sliding_window is null: not supported", read);
 }
 
 // docs/models.md has a line for each family, and each family has a fixture.

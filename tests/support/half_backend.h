@@ -56,6 +56,11 @@ class HalfBackend : public Backend {
     round(args.out);
     if (args.activation) gelu(args.out, args.out, gelu_kind(*args.activation));
   }
+  void sum_squares(Tensor sums, Tensor x) override { cpu_->sum_squares(sums, x); }
+  void rms_norm_by_sums(Tensor x, Tensor sums, Tensor weight, float eps) override {
+    cpu_->rms_norm_by_sums(x, sums, weight, eps);
+    round(x);
+  }
   void gelu(Tensor out, Tensor x, GeluKind kind) override {
     cpu_->gelu(out, x, kind);
     round(out);
@@ -68,9 +73,13 @@ class HalfBackend : public Backend {
     cpu_->silu(out, x);
     round(out);
   }
-  void swiglu(Tensor out, Tensor gate, Tensor up) override {
-    cpu_->swiglu(out, gate, up);
+  void glu(Tensor out, Tensor gate, Tensor up, Activation activation) override {
+    cpu_->glu(out, gate, up, activation);
     round(out);
+  }
+  void scale_and_cap(Tensor x, float scale, float softcap) override {
+    cpu_->scale_and_cap(x, scale, softcap);
+    round(x);
   }
   void add(Tensor out, Tensor a, Tensor b) override {
     cpu_->add(out, a, b);

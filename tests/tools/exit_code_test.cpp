@@ -57,6 +57,8 @@ TEST_F(Failures, PromptPastTheContextIsTwoWithBothNumbers) {
 
 TEST_F(Failures, NoModelIsTwoAndNamesTheScript) {
   expect_failure(minfer({"generate", "-m", "smollm2", "x"}), 2, "scripts/get_model.sh smollm2");
+  expect_failure(minfer({"generate", "-m", "gemma3-270m", "x"}), 2,
+                 "scripts/get_model.sh gemma3-270m");
 }
 
 TEST_F(Failures, InputIsThree) {

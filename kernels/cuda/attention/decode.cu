@@ -115,6 +115,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .splits = splits,
       .is_bf16 = dtype == DType::BF16,
       .scale_log2 = a.scale * 1.44269504088896341f,
+      .cap_log2 = SoftCap::of(a.softcap, 1.44269504088896341f),
   };
   const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n), narrow<unsigned>(n));
   const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kWindow>() {

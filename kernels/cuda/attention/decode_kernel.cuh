@@ -24,6 +24,7 @@ struct DecodeArgs {
   DecodeSplits splits;
   bool is_bf16;
   float scale_log2;
+  SoftCap cap_log2;
 };
 
 // The range of positions that a block has.
@@ -136,7 +137,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   }
   __syncthreads();
 
-  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2);
+  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2, a.cap_log2);
   if constexpr (kWindow) {
     tile.see(0, seen_from, pos);
     tile.see(1, seen_from, pos);

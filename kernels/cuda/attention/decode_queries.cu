@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <climits>
 
 #include "kernels/cuda/attention/decode_merge.cuh"
 #include "kernels/cuda/attention/decode_ring.cuh"
@@ -20,9 +19,10 @@ struct QueriesArgs {
   int sum_dim, n_tokens, n_heads, heads_per_kv, blocks_per_kv;
   int pos, positions_per_split;
   int first_seen;  // where splits begin: the tile with the first position of the first query
-  int window;      // positions that a query sees; INT_MAX: all
+  int window;      // positions that a query sees, or kNoWindow
   bool q_is_bf16, out_is_bf16;
   float scale_log2;
+  SoftCap cap_log2;
 };
 
 // out[t, h] = softmax_j(scale q[t, h] . k[j]) v[j] over j <= pos + t of the head's keys and values:
@@ -85,7 +85,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   for (int i = threadIdx.x; i < kD / 16; i += kThreads) s_zeros[i] = uint4{};
   __syncthreads();
 
-  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2);
+  Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2, a.cap_log2);
   const auto last_of = [&](int column) {
     return column < columns ? a.pos + token_of(column) : a.pos;
   };
@@ -145,7 +145,8 @@ int64_t decode_queries_workspace(int64_t head_dim) {
 }
 
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                    const CachePlace& place, float scale, int64_t window, void* workspace) {
+                    const CachePlace& place, float scale, int64_t window, void* workspace,
+                    float softcap) {
   const int64_t pos = place.pos;
   // Least positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
@@ -182,10 +183,11 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
         .pos = narrow<int>(pos),
         .positions_per_split = narrow<int>(per_split),
         .first_seen = narrow<int>(first_seen),
-        .window = window > 0 ? narrow<int>(window) : INT_MAX,
+        .window = window > 0 ? narrow<int>(window) : kNoWindow,
         .q_is_bf16 = q.dtype == DType::BF16,
         .out_is_bf16 = out.dtype == DType::BF16,
         .scale_log2 = scale * kLog2E,
+        .cap_log2 = SoftCap::of(softcap, kLog2E),
     };
     if (n_splits > 1) {
       MINFER_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<size_t>(layout.states_at), stream));

@@ -74,9 +74,11 @@ class DecodeTile {
   static_assert(kValuePieces > 0, "rows are too short for this map");
 
   // `q`: row g, F16, zero past head_dim and for columns without a head. row_bytes: of a tile's
-  // rows, a multiple of 16; what is behind head_dim in them is finite.
-  __device__ DecodeTile(const __half* q, int row_bytes, float scale_log2)
-      : row_bytes_(row_bytes), scale_log2_(scale_log2) {
+  // rows, a multiple of 16; what is behind head_dim in them is finite. cap_log2: of the scores in
+  // units of log2.
+  __device__ DecodeTile(const __half* q, int row_bytes, float scale_log2,
+                        const SoftCap& cap_log2 = {})
+      : row_bytes_(row_bytes), scale_log2_(scale_log2), cap_log2_(cap_log2) {
 #pragma unroll
     for (int i = 0; i < kKeyPieces; ++i)
 #pragma unroll
@@ -153,7 +155,8 @@ class DecodeTile {
           const int position = tile.start + row;
           is_seen = is_seen && position >= from_[x & 1] && position <= to_[x & 1];
         }
-        weights_[u][x] = is_seen ? (sum[u][0][x] + sum[u][1][x]) * scale[x >> 1] : -INFINITY;
+        const float score = cap_log2_((sum[u][0][x] + sum[u][1][x]) * scale[x >> 1]);
+        weights_[u][x] = is_seen ? score : -INFINITY;
       }
     }
     float factor[2];
@@ -299,6 +302,7 @@ class DecodeTile {
 
   int row_bytes_, key_at_[kKeyPieces];
   float scale_log2_;
+  SoftCap cap_log2_;
   uint32_t q_[kD / 16][2];
   float o_[kD / 16][4] = {};
   float weights_[kUnits][4];

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <limits>
+
 #include "kernels/cuda/launchers.h"
 
 // The three kernels behind attention_prefill, which checks their arguments, and the conversion of a
@@ -10,6 +12,7 @@
 namespace minfer::cuda::attention {
 
 constexpr float kLog2E = 1.44269504088896341f;
+constexpr int kNoWindow = std::numeric_limits<int>::max();  // of kernels that always have one
 
 // Whether this card and this build can run prefill_wgmma for heads of that size. All its tensors
 // must also be 16-byte aligned.
@@ -17,7 +20,8 @@ bool has_prefill_wgmma(int64_t head_dim);
 // keys, values [.., n_kv_heads, kPagePositions, head_dim] F16. `pages` is the page table; if it is
 // null, pages follow one another from the first one that is seen.
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   const int32_t* pages, int64_t pos, float scale, int64_t window);
+                   const int32_t* pages, int64_t pos, float scale, int64_t window,
+                   float softcap = 0);
 
 // Converts positions of a U8 cache, from page `first_page` of the page table up to kv_len, to pages
 // that follow one another: keys, values [n, n_kv_heads, kPagePositions, head_dim] F16, 16-byte
@@ -29,11 +33,12 @@ void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLaye
 // card. `workspace`: decode_queries_workspace(head_dim) bytes, 256-byte aligned, with any content.
 int64_t decode_queries_workspace(int64_t head_dim);
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                    const CachePlace& place, float scale, int64_t window, void* workspace);
+                    const CachePlace& place, float scale, int64_t window, void* workspace,
+                    float softcap = 0);
 
 // head_dim up to 256, F16 and U8 caches, every card.
 constexpr int64_t kMaxHeadDim = 256;
 void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                 const CachePlace& place, float scale, int64_t window);
+                 const CachePlace& place, float scale, int64_t window, float softcap = 0);
 
 }  // namespace minfer::cuda::attention

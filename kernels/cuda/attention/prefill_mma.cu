@@ -1,5 +1,3 @@
-#include <climits>
-
 #include "kernels/cuda/attention/cache.cuh"
 #include "kernels/cuda/attention/load_halves.cuh"
 #include "kernels/cuda/attention/prefill.h"
@@ -25,9 +23,10 @@ struct Args {
   const void* q;
   Cache cache;
   int n_tokens, n_heads, heads_per_kv, head_dim, pos;
-  int window;  // positions that a query sees; INT_MAX: all
+  int window;  // positions that a query sees, or kNoWindow
   bool q_is_bf16, kv_is_u8, rows_aligned;
   float scale_log2;
+  SoftCap cap_log2;
 };
 
 // Elements d ... d + 7 of a row of q that starts at `row`, as F16; past head_dim zero.
@@ -149,7 +148,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
       for (int x = 0; x < 4; ++x) {
         const int j = n * 8 + 2 * t + (x & 1), later = (x >> 1) * 8;
         const bool is_seen = j <= last + later && j >= from + later;
-        sc[n][x] = is_seen ? sc[n][x] * (s.k_scale[j] * a.scale_log2) : -INFINITY;
+        sc[n][x] = is_seen ? a.cap_log2(sc[n][x] * (s.k_scale[j] * a.scale_log2)) : -INFINITY;
       }
     float factor[2];
 #pragma unroll
@@ -216,7 +215,7 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 }  // namespace
 
 void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                 const CachePlace& place, float scale, int64_t window) {
+                 const CachePlace& place, float scale, int64_t window, float softcap) {
   const auto aligned = [](const Tensor& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   };
@@ -229,12 +228,13 @@ void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache
       .heads_per_kv = narrow<int>(n_heads / cache.n_kv_heads),
       .head_dim = narrow<int>(cache.head_dim),
       .pos = narrow<int>(place.pos),
-      .window = window > 0 ? narrow<int>(window) : INT_MAX,
+      .window = window > 0 ? narrow<int>(window) : kNoWindow,
       .q_is_bf16 = q.dtype == DType::BF16,
       .kv_is_u8 = cache.dtype == DType::U8,
       .rows_aligned =
           cache.head_dim % 8 == 0 && aligned(q) && aligned(cache.keys) && aligned(cache.values),
       .scale_log2 = scale * kLog2E,
+      .cap_log2 = SoftCap::of(softcap, kLog2E),
   };
   const auto run = [&]<int kD, typename T>() {
     const auto kernel = prefill_mma_kernel<kD, T>;

@@ -31,7 +31,8 @@ struct CacheMaps {
 };
 
 // out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r = n_heads /
-// n_kv; kWindow: over the last `window` of those
+// n_kv; kWindow: over the last `window` of those; kCap: of scores with the soft cap `cap`, which is
+// in the unit of q . k
 //
 //   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
 //   maps       the pages of keys and of values, F16, as tensors of boxes [128 keys, 64 dims]: a box
@@ -47,12 +48,12 @@ struct CacheMaps {
 //              they multiply V, but not in their sum; BF16 q is rounded to F16
 //   moves      4 n_tokens (pos + n_tokens / 2) n_heads head_dim flops
 //   source     Shah et al. 2024, arXiv:2407.08608 (turns, softmax during the wgmma)
-template <int kD, typename T, bool kWindow>
+template <int kD, typename T, bool kWindow, bool kCap>
 __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
                          const __grid_constant__ CacheMaps maps, int n_tokens, int n_heads,
                          int heads_per_kv, int head_dim, int pos, int window, int head_group,
-                         float scale_log2) {
+                         float scale_log2, SoftCap cap) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shared<kD>;
   constexpr int kStages = S::kStages, kBoxes = S::kBoxes;
@@ -154,6 +155,12 @@ __global__ void __launch_bounds__(kThreads, 1)
     for (int k = 0; k < kKeys / 16; ++k) wgmma_values(o, p + 4 * k, dv + k * (16 * 128 / 16));
     ptx::wgmma_commit();
   };
+  const auto cap_scores = [&] {
+    if constexpr (kCap) {
+#pragma unroll
+      for (float& score : sc) score = cap(score);
+    }
+  };
   // Masks keys past a row's own position, and in front of its window. Without a window, the first
   // tile leaves each row at least one key.
   const auto mask = [&](int tile) {
@@ -208,6 +215,7 @@ __global__ void __launch_bounds__(kThreads, 1)
   // Tiles before n_whole need no mask. With a count of its own for each warpgroup, the compiler
   // would see a divergent branch and serialize wgmma.
   const int n_whole = min((first + 1) / kKeys, n_tiles);
+  cap_scores();
   if (first_tile >= n_whole || (kWindow && first_tile < first_whole)) mask(first_tile);
   softmax();
   pack();
@@ -227,6 +235,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     barrier_arrive<256>(1 + (c ^ 1));
     ptx::wgmma_wait<1>();
     if (leader) ptx::mbarrier_arrive(s.k_empty + slot);
+    cap_scores();
     if constexpr (kMasked) mask(j);
     softmax();
     keep_in_front(state[0].sum + state[1].sum, s.q);
@@ -294,13 +303,13 @@ int64_t heads_at_a_time(int64_t n_heads, int64_t n_kv_heads, int64_t head_dim, i
 }  // namespace
 
 bool has_prefill_wgmma(int64_t head_dim) {
-  static const bool in_binary =
-      runs_hopper_code(reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half, false>));
+  static const bool in_binary = runs_hopper_code(
+      reinterpret_cast<const void*>(prefill_wgmma_kernel<128, __half, false, false>));
   return in_binary && head_dim % 8 == 0 && head_dim <= 128;
 }
 
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   const int32_t* pages, int64_t pos, float scale, int64_t window) {
+                   const int32_t* pages, int64_t pos, float scale, int64_t window, float softcap) {
   static_assert(kKeys == kPagePositions);
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
   const int64_t n_kv_heads = keys.shape[1], head_dim = keys.shape[3];
@@ -312,8 +321,8 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
                        .last_values = cache_map(values, n_of_last),
                        .pages = pages,
                        .first_page = narrow<int>(seen_from / kKeys)};
-  const auto run_kind = [&]<int kD, typename T, bool kWindow>() {
-    const auto kernel = prefill_wgmma_kernel<kD, T, kWindow>;
+  const auto run_kind = [&]<int kD, typename T, bool kWindow, bool kCap>() {
+    const auto kernel = prefill_wgmma_kernel<kD, T, kWindow, kCap>;
     constexpr int kBytes = sizeof(Shared<kD>);
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes));
@@ -321,12 +330,15 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
     launch(kernel, narrow<unsigned>(n_blocks), kThreads, kBytes, stream, data_of<T>(out), q.data,
            q.dtype == DType::BF16, maps, narrow<int>(n_tokens), narrow<int>(n_heads),
            narrow<int>(n_heads / n_kv_heads), narrow<int>(head_dim), narrow<int>(pos),
-           narrow<int>(window), narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)),
-           scale * kLog2E);
+           window > 0 ? narrow<int>(window) : kNoWindow,
+           narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)), scale * kLog2E,
+           SoftCap::of(softcap, 1 / scale));
   };
+  // There is no kernel for a soft cap without a window.
   const auto run = [&]<int kD, typename T>() {
-    if (window > 0) return run_kind.template operator()<kD, T, true>();
-    run_kind.template operator()<kD, T, false>();
+    if (softcap > 0) return run_kind.template operator()<kD, T, true, true>();
+    if (window > 0) return run_kind.template operator()<kD, T, true, false>();
+    run_kind.template operator()<kD, T, false, false>();
   };
   visit_half(out.dtype, [&]<typename T>() {
     if (head_dim <= 64) return run.template operator()<64, T>();

@@ -6,6 +6,23 @@
 // caller multiplies them by scale * log2(e), so that a weight is simply 2^x.
 namespace minfer::cuda::attention {
 
+// A soft cap of scores in some unit, in which it is c; 0: none. All threads have the same.
+struct SoftCap {
+  float c = 0, factor = 0;  // 2 log2(e) / c
+
+  // softcap: in the unit of scaled scores; `unit`: the factor from there to the caller's.
+  __host__ static SoftCap of(float softcap, float unit) {
+    return softcap > 0 ? SoftCap{softcap * unit, 2.88539008177792681f / (softcap * unit)}
+                       : SoftCap{};
+  }
+  // c tanh(x / c) = c - 2 c / (1 + exp(2 x / c)), with an error of at most 2^-21 c. Infinities have
+  // their limits, NaN stays.
+  __device__ float operator()(float x) const {
+    if (c == 0) return x;
+    return c * fmaf(-2.0f, ptx::reciprocal_fast(1.0f + ptx::exp2_fast(x * factor)), 1.0f);
+  }
+};
+
 // The maximum of the scores seen so far, and the sum of their weights 2^(score - max). Lanes with
 // the same maximum may each hold the sum of some of the scores only; these sums then add up.
 //

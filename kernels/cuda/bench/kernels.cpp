@@ -122,7 +122,8 @@ class KernelBench {
       stream_through("bias_gelu_erf", {x, y, bias},
                      [&](auto& t) { gelu(stream(), t[1], t[0], t[2], GeluKind::Erf); });
       stream_through("silu", {x, y}, [&](auto& t) { silu(stream(), t[1], t[0]); });
-      stream_through("swiglu", {x, x, y}, [&](auto& t) { swiglu(stream(), t[2], t[0], t[1]); });
+      stream_through("swiglu", {x, x, y},
+                     [&](auto& t) { glu(stream(), t[2], t[0], t[1], Activation::Silu); });
       stream_through("add", {wide, wide, wide_out},
                      [&](auto& t) { add(stream(), t[2], t[0], t[1]); });
       stream_through("add_bias", {x, y, bias},

@@ -22,8 +22,17 @@ struct GeluTanhOp {
 struct SiluOp {
   __device__ float operator()(float x) const { return silu(x); }
 };
-struct SwiGluOp {
-  __device__ float operator()(float gate, float up) const { return silu(gate) * up; }
+template <typename Op>
+struct GluOp {
+  __device__ float operator()(float gate, float up) const { return Op{}(gate)*up; }
+};
+struct ScaleOp {
+  float scale;
+  __device__ float operator()(float x) const { return scale * x; }
+};
+struct SoftCapOp {
+  float scale, cap;
+  __device__ float operator()(float x) const { return cap * tanhf(scale * x / cap); }
 };
 struct AddOp {
   __device__ float operator()(float a, float b) const { return a + b; }
@@ -170,8 +179,27 @@ void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias) {
   });
 }
 
-void swiglu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up) {
-  visit_half(out.dtype, [&]<typename T>() { zip<T>(stream, out, gate, up, SwiGluOp{}); });
+void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation) {
+  visit_half(out.dtype, [&]<typename T>() {
+    switch (activation) {
+      case Activation::Silu:
+        return zip<T>(stream, out, gate, up, GluOp<SiluOp>{});
+      case Activation::GeluErf:
+        return zip<T>(stream, out, gate, up, GluOp<GeluErfOp>{});
+      case Activation::GeluTanh:
+        return zip<T>(stream, out, gate, up, GluOp<GeluTanhOp>{});
+    }
+  });
+}
+
+void scale_and_cap(cudaStream_t stream, Tensor x, float scale, float softcap) {
+  MINFER_CHECK(x.dtype == DType::F32 && softcap >= 0, "scale_and_cap: x ", x.dtype, ", a cap of ",
+               softcap);
+  if (softcap > 0) {
+    map<float, float>(stream, x, x, {}, SoftCapOp{scale, softcap});
+  } else {
+    map<float, float>(stream, x, x, {}, ScaleOp{scale});
+  }
 }
 
 void add(cudaStream_t stream, Tensor out, Tensor a, Tensor b) {

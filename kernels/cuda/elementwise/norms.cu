@@ -20,7 +20,7 @@ __device__ float finish(float x) {
 //   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
 //   add      [n_tokens, dim] Out, or null: x += add first, or x += add + add2, and x is written
 //            back (In is float)
-//   weight   [dim] Out; bias [dim] Out, or null
+//   weight   [n_weights, dim] Out: row t has weights t % n_weights; bias [dim] Out, or null
 //   launch   one block per row, which it keeps in registers (rows.cuh), the last row first: the
 //            kernel that wrote x ended there, and the kernel that reads out begins with the first
 //            rows, so both may be in L2. With 40 registers per thread, an SM has 3 rows of 8192 at
@@ -32,11 +32,13 @@ __device__ float finish(float x) {
 template <NormKind kKind, typename In, typename Out>
 __global__ void __maxnreg__(40)
     norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
-                const Out* bias, int dim, float eps) {
+                const Out* bias, int dim, unsigned n_weights, float eps) {
   __shared__ float scratch[32];
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * dim;
+  const unsigned t = gridDim.x - 1 - blockIdx.x;
+  const int64_t first = int64_t{t} * dim;
+  if (n_weights > 1) weight += int64_t{t % n_weights} * dim;
   RegisterRow row{.dim = dim};
   float sum = 0;
   row.for_each([&](float(&v)[kChunk], int at) {
@@ -90,10 +92,11 @@ __global__ void __maxnreg__(40)
 template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(256)
     plain_norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
-                      const Out* bias, int dim, float eps) {
+                      const Out* bias, int dim, unsigned n_weights, float eps) {
   __shared__ float scratch[32];
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * dim;
+  if (n_weights > 1) weight += int64_t{blockIdx.x % n_weights} * dim;
   float sum = 0;
   for (int i = threadIdx.x; i < dim; i += 256) {
     float v = to_float(x[first + i]);
@@ -123,15 +126,54 @@ __global__ void __launch_bounds__(256)
   }
 }
 
+// sums[t] = (sum of the squares of x[t], dim)
+//
+//   x        [n_rows, dim] T; sums [n_rows, 2]
+//   launch   a block of 256 threads a row
+//   maths    f32; sums by thread, then over lanes and warps in fixed order
+//   moves    n_rows * dim * sizeof(T) bytes
+template <typename T>
+__global__ void __launch_bounds__(256) sum_squares_kernel(float* sums, const T* x, int dim) {
+  __shared__ float scratch[32];
+  ptx::wait_for_predecessor();
+  const int64_t first = int64_t{blockIdx.x} * dim;
+  float sum = 0;
+  for (int i = threadIdx.x; i < dim; i += 256) {
+    const float v = to_float(x[first + i]);
+    sum += v * v;
+  }
+  sum = block_reduce(sum, Sum{}, 0, scratch);
+  if (threadIdx.x != 0) return;
+  sums[2 * int64_t{blockIdx.x}] = sum;
+  sums[2 * int64_t{blockIdx.x} + 1] = static_cast<float>(dim);
+}
+
+// x[t] *= weight / sqrt(sums[t, 0] / sums[t, 1] + eps)
+//
+//   x, sums  as above; weight [dim] T
+//   launch   a block of 256 threads a row
+//   maths    f32, rounded to T
+//   moves    2 n_rows * dim * sizeof(T) bytes
+template <typename T>
+__global__ void __launch_bounds__(256)
+    rms_norm_by_sums_kernel(T* x, const float* sums, const T* weight, int dim, float eps) {
+  ptx::wait_for_predecessor();
+  const int64_t row = blockIdx.x, first = row * dim;
+  const float scale = rsqrtf(sums[2 * row] / sums[2 * row + 1] + eps);
+  for (int i = threadIdx.x; i < dim; i += 256) {
+    x[first + i] = from_float<T>(to_float(x[first + i]) * scale * to_float(weight[i]));
+  }
+}
+
 template <NormKind kKind>
 void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor add2, Tensor weight,
           Tensor bias, float eps) {
   const int64_t dim = x.shape.last(), n_rows = x.n_elements() / dim;
   const auto fits = [&](const Tensor& t) {
-    return t.dtype == out.dtype && t.shape == Shape({dim});
+    return t.dtype == out.dtype && t.shape.last() == dim && n_rows % (t.n_elements() / dim) == 0;
   };
   MINFER_CHECK(out.shape == x.shape && (x.dtype == DType::F32 || x.dtype == out.dtype) &&
-                   fits(weight) && (!bias || fits(bias)),
+                   fits(weight) && (!bias || (fits(bias) && bias.shape.rank == 1)),
                "norm: x ", x.dtype, " ", x.shape, ", weight ", weight.dtype, " ", weight.shape,
                ", out ", out.dtype, " ", out.shape);
   const auto is_addend = [&](const Tensor& t) {
@@ -146,7 +188,8 @@ void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor add2, Te
       launch(whole ? norm_kernel<kKind, In, Out> : plain_norm_kernel<kKind, In, Out>,
              dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), 0, stream,
              data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(add2),
-             data_of<Out>(weight), data_of<Out>(bias), narrow<int>(dim), eps);
+             data_of<Out>(weight), data_of<Out>(bias), narrow<int>(dim),
+             narrow<unsigned>(weight.n_elements() / dim), eps);
     };
     x.dtype == DType::F32 ? run.template operator()<float>() : run.template operator()<Out>();
   });
@@ -165,6 +208,36 @@ void add_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor 
 void add_parts_rms_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor first, Tensor second,
                         Tensor weight, float eps) {
   norm<NormKind::Rms>(stream, out, x, first, second, weight, {}, eps);
+}
+
+namespace {
+
+void check_sums(const Tensor& sums, const Tensor& x) {
+  MINFER_CHECK(
+      x.shape.rank == 2 && sums.dtype == DType::F32 && sums.shape == Shape({x.shape[0], 2}),
+      "sums of squares: x ", x.shape, ", sums ", sums.dtype, " ", sums.shape);
+}
+
+}  // namespace
+
+void sum_squares(cudaStream_t stream, Tensor sums, Tensor x) {
+  check_sums(sums, x);
+  if (x.shape[0] == 0) return;
+  visit_half(x.dtype, [&]<typename T>() {
+    launch(sum_squares_kernel<T>, dim3(narrow<unsigned>(x.shape[0])), dim3(256), 0, stream,
+           data_of<float>(sums), data_of<T>(x), narrow<int>(x.shape[1]));
+  });
+}
+
+void rms_norm_by_sums(cudaStream_t stream, Tensor x, Tensor sums, Tensor weight, float eps) {
+  check_sums(sums, x);
+  MINFER_CHECK(weight.dtype == x.dtype && weight.shape == Shape{x.shape[1]}, "rms_norm_by_sums: x ",
+               x.dtype, " ", x.shape, ", weight ", weight.dtype, " ", weight.shape);
+  if (x.shape[0] == 0) return;
+  visit_half(x.dtype, [&]<typename T>() {
+    launch(rms_norm_by_sums_kernel<T>, dim3(narrow<unsigned>(x.shape[0])), dim3(256), 0, stream,
+           data_of<T>(x), data_of<float>(sums), data_of<T>(weight), narrow<int>(x.shape[1]), eps);
+  });
 }
 
 void layer_norm(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, Tensor bias, float eps) {

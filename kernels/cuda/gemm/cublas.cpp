@@ -114,7 +114,9 @@ void Cublas::gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) 
     case Epilogue::Accumulate:
       for (const GemmPart& part : parts) with_bias(part.out, part);
       return;
-    case Epilogue::SwiGlu: {
+    case Epilogue::SwiGlu:
+    case Epilogue::GeGluErf:
+    case Epilogue::GeGluTanh: {
       const Tensor out = parts[0].out;
       if (!up_ || up_.view().n_bytes() < out.n_bytes()) {
         up_ = {};
@@ -123,7 +125,10 @@ void Cublas::gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue) 
       const Tensor up{up_.view().data, out.dtype, out.shape};
       with_bias(out, parts[0]);
       with_bias(up, parts[1]);
-      return swiglu(stream_, out, out, up);
+      const Activation activation = epilogue == Epilogue::SwiGlu     ? Activation::Silu
+                                    : epilogue == Epilogue::GeGluErf ? Activation::GeluErf
+                                                                     : Activation::GeluTanh;
+      return glu(stream_, out, out, up, activation);
     }
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:

@@ -16,7 +16,7 @@ class Cublas {
   Cublas& operator=(const Cublas&) = delete;
 
   // The same as cuda::gemm, by one cuBLAS call per part. Biases, GELU and SwiGLU are separate
-  // kernels, so sums are also rounded to out's type before them. A call with SwiGlu may allocate
+  // kernels, so sums are also rounded to out's type before them. A call with a gate may allocate
   // memory if no earlier call was as large, so a graph must not capture it.
   void gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
 

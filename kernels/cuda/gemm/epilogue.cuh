@@ -41,6 +41,14 @@ __device__ inline float bias_at(const GemmArgs::Part& part, int column) {
   return to_float(static_cast<const T*>(part.bias)[column]);
 }
 
+// Calls f with the activation of the epilogue's gate. All threads take the same branch.
+template <typename F>
+__device__ inline void visit_gate(Epilogue epilogue, const F& f) {
+  if (epilogue == Epilogue::GeGluErf) return f([](float x) { return gelu_erf(x); });
+  if (epilogue == Epilogue::GeGluTanh) return f([](float x) { return gelu_tanh(x); });
+  f([](float x) { return silu(x); });
+}
+
 // Applies GELU to kN sums if the epilogue has it. All threads take the same branch.
 template <int kN>
 __device__ inline void activate(float (&sums)[kN], Epilogue epilogue) {

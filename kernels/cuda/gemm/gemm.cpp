@@ -62,6 +62,8 @@ double epilogue_clocks(Epilogue epilogue) {
       return 1.0 / 32;
     case Epilogue::SwiGlu:
       return 3.0 / 32;
+    case Epilogue::GeGluErf:
+    case Epilogue::GeGluTanh:
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
       return 11.0 / 32;
@@ -72,7 +74,7 @@ double epilogue_clocks(Epilogue epilogue) {
 const TileCost& cost_of(GemmTile tile) { return kTiles[static_cast<size_t>(tile)]; }
 
 int out_columns(const GemmArgs& args, const TileCost& tile) {
-  return args.is_swiglu() ? tile.n / 2 : tile.n;
+  return args.has_gate() ? tile.n / 2 : tile.n;
 }
 
 // Clocks in which an SM loads 128 bytes of a row of x or w, measured on an H200 with loads alone.
@@ -229,9 +231,9 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
   MINFER_CHECK(x.shape.rank == 2 && (x.dtype == DType::F16 || x.dtype == DType::BF16),
                "gemm: x is ", x.dtype, " ", x.shape);
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxGemmParts, "gemm: ", parts.size(), " parts");
-  const bool is_swiglu = epilogue == Epilogue::SwiGlu;
-  MINFER_CHECK(!is_swiglu || (parts.size() == 2 && parts[0].w.shape == parts[1].w.shape),
-               "gemm: SwiGlu of ", parts.size(), " parts, the first ", parts[0].w.shape);
+  const bool has_gate = is_gated(epilogue);
+  MINFER_CHECK(!has_gate || (parts.size() == 2 && parts[0].w.shape == parts[1].w.shape),
+               "gemm: gate and up of ", parts.size(), " parts, the first ", parts[0].w.shape);
   GemmArgs args;
   args.x = x.data;
   args.m = narrow<int>(x.shape[0]);
@@ -250,7 +252,7 @@ GemmArgs check_gemm(Tensor x, std::span<const GemmPart> parts, Epilogue epilogue
         "gemm: w is ", w.dtype, " ", w.shape, ", x is ", x.dtype, " ", x.shape);
     MINFER_CHECK(!bias || (bias.dtype == x.dtype && bias.shape == Shape{w.shape[0]}),
                  "gemm: bias is ", bias.dtype, " ", bias.shape, ", w is ", w.shape);
-    if (!is_swiglu || i == 0) {
+    if (!has_gate || i == 0) {
       MINFER_CHECK(out.shape == (Shape{x.shape[0], w.shape[0]}) &&
                        out.dtype == parts[0].out.dtype &&
                        (out.dtype == DType::F32 || out.dtype == x.dtype),

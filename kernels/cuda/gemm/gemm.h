@@ -13,7 +13,7 @@ constexpr int kMaxGemmParts = 3;
 constexpr int kBoxRows = 64;  // rows of out in one TMA store
 
 // A checked call of gemm(), as the kernels see it. A tile is a block of rows of x times a block of
-// columns of one part's out; with SwiGlu, only part 0 has tiles.
+// columns of one part's out; with a gate, only part 0 has tiles.
 struct GemmArgs {
   const void* x = nullptr;          // [m, k]
   int m = 0, k = 0;                 // for int8 codes, k counts pairs of codes
@@ -39,15 +39,15 @@ struct GemmArgs {
     const float* w_scales = nullptr;  // [n], for int8 codes
   } part[kMaxGemmParts];
 
-  bool is_swiglu() const { return epilogue == Epilogue::SwiGlu; }
+  bool has_gate() const { return is_gated(epilogue); }
   bool has_codes() const { return x_scales != nullptr; }
-  int n_tiled_parts() const { return is_swiglu() ? 1 : n_parts; }
+  int n_tiled_parts() const { return has_gate() ? 1 : n_parts; }
 };
 
 // Sets n_tiles of each part, for tiles of `columns` columns of out, and returns their sum.
 int64_t set_tiles(GemmArgs& args, int columns);
 
-// The tile sizes of hgemm: rows of x times weight rows, which are the columns of out (with SwiGlu,
+// The tile sizes of hgemm: rows of x times weight rows, which are the columns of out (with a gate,
 // two weight rows per column). Tiles whose rows of x are not a multiple of 64 are transposed; see
 // hgemm_transposed.cuh.
 enum class GemmTile {
@@ -69,8 +69,8 @@ enum class GemmTile {
 constexpr int kGemmTiles = 14;
 constexpr bool is_transposed(int m) { return m % 64 != 0; }
 // Whether hgemm has a kernel with tiles of m x n. Widths 176 and 224 cut 22016 weight rows into
-// nearly whole waves; 64 x 96 is for few tokens. A transposed SwiGlu tile has two blocks of 128
-// weight rows: one of gate, one of up.
+// nearly whole waves; 64 x 96 is for few tokens. A transposed tile with a gate has two blocks of
+// 128 weight rows: one of gate, one of up.
 constexpr bool has_tile(int m, int n, Epilogue epilogue) {
   const bool is_for_all = !is_transposed(m) && (n % 96 == 0 || n % 128 == 0);
   switch (epilogue) {
@@ -78,6 +78,8 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
     case Epilogue::Accumulate:
       return n != 176;
     case Epilogue::SwiGlu:
+    case Epilogue::GeGluErf:
+    case Epilogue::GeGluTanh:
       return is_transposed(m) ? n == 256 : n >= 128;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:

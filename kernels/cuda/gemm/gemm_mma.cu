@@ -43,7 +43,7 @@ __device__ void copy_chunk(uint4* to, const T* matrix, int row, int n_rows, int 
 //   x, w      [m, k], [n_i, k] T; kAligned: rows are 16-byte aligned
 //   out       [m, n_i] T or F32
 //   launch    a block computes one tile of kM x kN accumulators, a warp 64 x 32 of them. cp.async
-//             copies stages of 32 columns of k, kStages - 1 stages ahead. With SwiGlu, a warp's
+//             copies stages of 32 columns of k, kStages - 1 stages ahead. With a gate, a warp's
 //             columns are 16 of gate and the same 16 of up
 //   maths     f32 sums over k in order, one rounding at the store
 //   moves     2 (m k + n k) bytes and out; bound by its 2 m n k flops
@@ -53,11 +53,11 @@ __global__ void __launch_bounds__(kThreads, 2)
   auto* const stages = reinterpret_cast<Stage*>(ptx::dynamic_shared());
   const int thread = static_cast<int>(threadIdx.x), lane = thread % 32;
   const int warp_m = thread / 32 / 4, warp_n = thread / 32 % 4;
-  const bool is_swiglu = args.epilogue == Epilogue::SwiGlu;
+  const bool has_gate = is_gated(args.epilogue);
   const GemmPlace place = place_of<kBand>(args, static_cast<int>(blockIdx.x),
                                           static_cast<int>(gridDim.x), tiles_m, tiles_n);
   const GemmArgs::Part& part = args.part[place.part];
-  const int row = place.row_tile * kM, column = place.column_tile * (is_swiglu ? kN / 2 : kN);
+  const int row = place.row_tile * kM, column = place.column_tile * (has_gate ? kN / 2 : kN);
   const auto* const x = static_cast<const T*>(args.x);
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -67,8 +67,8 @@ __global__ void __launch_bounds__(kThreads, 2)
     for (int i = thread; i < kM * (kStepK / 8); i += kThreads) {
       const int r = i / (kStepK / 8), chunk = i % (kStepK / 8), k = step * kStepK + chunk * 8;
       copy_chunk<T, kAligned>(&stage.x[r][swizzled(r, chunk)], x, row + r, args.m, k, args.k);
-      const bool is_up = is_swiglu && r % 32 >= 16;
-      const int weight_row = column + (is_swiglu ? r / 32 * 16 + r % 16 : r);
+      const bool is_up = has_gate && r % 32 >= 16;
+      const int weight_row = column + (has_gate ? r / 32 * 16 + r % 16 : r);
       copy_chunk<T, kAligned>(&stage.w[r][swizzled(r, chunk)],
                               static_cast<const T*>(is_up ? args.part[1].w : part.w), weight_row,
                               part.n, k, args.k);
@@ -116,15 +116,16 @@ __global__ void __launch_bounds__(kThreads, 2)
   for (int i = 0; i < 4; ++i) {
 #pragma unroll
     for (int j = 0; j < 4; ++j) {
-      if (is_swiglu && j >= 2) continue;
-      const int first = column + warp_n * (is_swiglu ? 16 : 32) + j * 8 + lane % 4 * 2;
+      if (has_gate && j >= 2) continue;
+      const int first = column + warp_n * (has_gate ? 16 : 32) + j * 8 + lane % 4 * 2;
       float values[4];
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
         values[e] = sums[i][j][e] + bias_at<T>(part, first + e % 2);
-        if (is_swiglu) {
-          values[e] =
-              silu(values[e]) * (sums[i][(j + 2) % 4][e] + bias_at<T>(args.part[1], first + e % 2));
+        if (has_gate) {
+          const float up = sums[i][(j + 2) % 4][e] + bias_at<T>(args.part[1], first + e % 2);
+          visit_gate(args.epilogue,
+                     [&](auto activation) { values[e] = activation(values[e]) * up; });
         }
       }
       activate(values, args.epilogue);
@@ -143,7 +144,7 @@ __global__ void __launch_bounds__(kThreads, 2)
 
 void gemm_mma(cudaStream_t stream, GemmArgs args) {
   const int tiles_m = static_cast<int>(ceil_div(args.m, kM));
-  const int tiles_n = narrow<int>(set_tiles(args, args.is_swiglu() ? kN / 2 : kN));
+  const int tiles_n = narrow<int>(set_tiles(args, args.has_gate() ? kN / 2 : kN));
   const dim3 grid(narrow<unsigned>(int64_t{tiles_m} * tiles_n));
   bool aligned = args.k % 8 == 0 && reinterpret_cast<uintptr_t>(args.x) % 16 == 0;
   for (int i = 0; i < args.n_parts; ++i) {

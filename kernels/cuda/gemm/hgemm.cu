@@ -40,6 +40,8 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
       }
       break;
     case Epilogue::SwiGlu:
+    case Epilogue::GeGluErf:
+    case Epilogue::GeGluTanh:
       if constexpr (has_tile(kM, kN, Epilogue::SwiGlu)) {
         return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
       }

@@ -239,8 +239,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
 #pragma unroll
     for (int b = 0; b < kRowBlocks; ++b) {
       if constexpr (kIsSwiGlu) {
+        // One branch for all, so that the activations of many accumulators overlap.
+        const auto multiply_gates = [&](auto activation) {
 #pragma unroll
-        for (int j = 0; j < kOut / 2; ++j) d[b][j] = silu(d[b][j]) * d[b][kOut / 2 + j];
+          for (int j = 0; j < kOut / 2; ++j) d[b][j] = activation(d[b][j]) * d[b][kOut / 2 + j];
+        };
+        visit_gate(args.epilogue, multiply_gates);
       }
       // Heads has no registers for both store() and hold().
       if (kKind == HgemmKind::Heads || (holds && b + 1 == kRowBlocks)) {

@@ -6,7 +6,7 @@ namespace {
 
 template <typename T, typename Tile>
 void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
-  if (args.is_swiglu()) {
+  if (args.has_gate()) {
     launch_kind<T, Tile, HgemmKind::SwiGlu, int8_t>(stream, args, plan);
   } else if (args.out_is_f32) {
     launch_kind<T, Tile, HgemmKind::Sums, int8_t>(stream, args, plan);

@@ -35,7 +35,7 @@ void launch_kind(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
 template <typename T, typename Tile>
 void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::SwiGlu)) {
-    if (args.is_swiglu()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
+    if (args.has_gate()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
   }
   MINFER_CHECK(args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate,
                "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kM, " x ", Tile::kN);

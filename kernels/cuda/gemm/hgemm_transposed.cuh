@@ -282,16 +282,23 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
         const int n_rows = min(kChunk, kM - chunk * kChunk), row = first_row + chunk * kChunk;
         if (row >= args.m || column >= part.n || chunk % slice.split != slice.k_split) continue;
         float sums[kChunk / 2];
+        const auto set_sums = [&](auto activation) {
 #pragma unroll
-        for (int j = 0; j < kChunk / 2; ++j) {
-          const int at = (chunk * (kChunk / 2) + j) % (kM / 2);
-          if (j * 2 >= n_rows) {
-            sums[j] = 0;
-          } else if constexpr (kIsSwiGlu) {
-            sums[j] = silu(d[0][at]) * d[1][at];
-          } else {
-            sums[j] = d[b][at];
+          for (int j = 0; j < kChunk / 2; ++j) {
+            const int at = (chunk * (kChunk / 2) + j) % (kM / 2);
+            if (j * 2 >= n_rows) {
+              sums[j] = 0;
+            } else if constexpr (kIsSwiGlu) {
+              sums[j] = activation(d[0][at]) * d[1][at];
+            } else {
+              sums[j] = d[b][at];
+            }
           }
+        };
+        if constexpr (kIsSwiGlu) {
+          visit_gate(args.epilogue, set_sums);
+        } else {
+          set_sums([](float sum) { return sum; });
         }
         out.store(sums, place.part, row, n_rows, column);
       }

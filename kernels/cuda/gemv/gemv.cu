@@ -83,7 +83,7 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
   }
   p.x_columns = p.n_chunks * chunk_columns;
   p.x_stride = p.x_columns + 32;  // no bank conflicts in 16-byte reads of 8 tokens by 4 lanes
-  p.pairs = epilogue == Epilogue::SwiGlu;
+  p.pairs = is_gated(epilogue);
   std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
   for (size_t i = 0; i < parts.size(); ++i) {
     const GemvPart& part = parts[i];
@@ -94,7 +94,7 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
     to.bias = part.bias.data;
     to.out_dim = narrow<int>(part.w->out_dim);
     const int n_row_tiles = narrow<int>(ceil_div(part.w->out_dim, kTileRows));
-    if (epilogue == Epilogue::SwiGlu) {
+    if (is_gated(epilogue)) {
       p.n_tiles = n_row_tiles;
     } else {
       p.begins[i] = p.n_tiles;
@@ -208,9 +208,9 @@ void check(Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts, Epil
                x.shape);
   MINFER_CHECK(!parts.empty() && parts.size() <= size_t(kMaxGemvParts), "gemv: ", parts.size(),
                " parts");
-  const bool pairs = epilogue == Epilogue::SwiGlu;
+  const bool pairs = is_gated(epilogue);
   MINFER_CHECK(!pairs || (parts.size() == 2 && parts[0].w->out_dim == parts[1].w->out_dim),
-               "gemv: SwiGlu needs gate and up");
+               "gemv: a gate needs gate and up");
   const Shape in{x.shape[1]};
   MINFER_CHECK(
       norm == nullptr || (norm->weight.shape == in && norm->weight.dtype == half &&
@@ -254,7 +254,7 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
              Epilogue epilogue, const GemvTuning& tuning) {
   const DType half = half_type(x, norm);
   check(x, norm, parts, epilogue, half);
-  if (epilogue == Epilogue::SwiGlu) {
+  if (is_gated(epilogue)) {
     if (!same_format(*parts[0].w, *parts[1].w) ||
         !launch_parts(stream, x, norm, parts, epilogue, half, tuning)) {
       gemv_plain(stream, x, norm, parts, epilogue);

@@ -11,7 +11,7 @@ namespace {
 constexpr int kPlainThreads = 256, kPlainRows = kPlainThreads / 32;  // per block
 
 struct PlainParams {
-  MatrixView w, up;  // up is set only for SwiGlu
+  MatrixView w, up;  // up is set only for gates
   void* out;
   const void *bias, *up_bias;
   const void* x;
@@ -66,7 +66,7 @@ __global__ void __launch_bounds__(kPlainThreads)
 
   const int64_t row = int64_t{blockIdx.x % p.blocks_of_token} * kPlainRows + threadIdx.x / 32;
   if (row >= p.out_dim) return;
-  const bool pairs = p.epilogue == Epilogue::SwiGlu;
+  const bool pairs = is_gated(p.epilogue);
   float sum = 0, up = 0;
   for (int64_t k = threadIdx.x % 32; k < n; k += 32) {
     sum += input(k) * p.w.at(row, k);
@@ -97,7 +97,7 @@ void gemv_plain(cudaStream_t stream, Tensor x, const GemvNorm* norm,
   }
   p.epilogue = epilogue;
   p.in_dim = x.shape[1];
-  const bool pairs = epilogue == Epilogue::SwiGlu;
+  const bool pairs = is_gated(epilogue);
   for (size_t i = 0; i < (pairs ? 1 : parts.size()); ++i) {
     const GemvPart& part = parts[i];
     p.w = view_of(*part.w);

@@ -35,7 +35,7 @@ struct GemvParams {
   Epilogue epilogue;
   bool out_is_f32, scales_are_f32;
   int n_tokens, in_dim;
-  // A block takes every gridDim.x-th of n_tiles tiles of 16 rows. With `pairs` (SwiGlu), its even
+  // A block takes every gridDim.x-th of n_tiles tiles of 16 rows. With `pairs` (gates), its even
   // tiles are of gate and its odd tiles of up. Otherwise, row tile r of the launch is in part
   // (r >= ends[0]) + (r >= ends[1]), whose first row tile is begins[part].
   bool pairs;

@@ -187,12 +187,14 @@ struct AttentionRow {
 // 2^-11 of it, or by 2^-25, at most n times for a total weight of 1 or more; so does rounding a
 // value of U8 to F16. Rounding a key of U8 to F16 moves a score by 2^-11 of the sum of its terms'
 // magnitudes, or by 2^-25 |q| if the key is subnormal, and a weight relative to the total by the
-// exponential of twice that. Then the output is rounded once.
+// exponential of twice that. A soft cap c, whose slope is at most 1, adds 2^-21 c to a score. Then
+// the output is rounded once.
 inline AttentionRow attention_row(const float64::Values& q, const float64::Values& k,
                                   const float64::Values& v, const Heads& heads, int64_t last,
-                                  DType out_dtype, Through through) {
+                                  DType out_dtype, Through through, float softcap = 0) {
   const double scale = double(scale_of(heads));
-  const auto want = float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale);
+  const auto want =
+      float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale, 0, double(softcap));
   const double n = double(last + 1);
   double largest = 0, sum_q = 0;
   for (int64_t i = 0; i < (last + 1) * heads.head_dim; ++i)
@@ -200,6 +202,7 @@ inline AttentionRow attention_row(const float64::Values& q, const float64::Value
   for (const double x : q) sum_q += std::abs(x);
   const double relative = kU * (8 * double(heads.head_dim + 2) * want.scores[0] +
                                 8 * want.spreads[0] + 4 * n + n / 2 + 32) +
+                          4 * 0x1p-21 * double(softcap) +
                           (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
   const double wider =
       through == Through::KeysAndValuesF16
@@ -218,11 +221,12 @@ inline AttentionRow attention_row(const float64::Values& q, const float64::Value
 // Expects such a row. If `errors` is not null, adds the row to it.
 inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
                        const Heads& heads, int64_t last, DType out_dtype, Through through,
-                       const float* got, const std::string& what, PlainErrors* errors = nullptr) {
-  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through);
+                       const float* got, const std::string& what, PlainErrors* errors = nullptr,
+                       float softcap = 0) {
+  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through, softcap);
   ASSERT_NO_FATAL_FAILURE(want.expect(got, what));
   if (errors == nullptr) return;
-  const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype);
+  const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype, softcap);
   for (size_t i = 0; i < plain.size(); ++i) errors->add(double(got[i]), plain[i], want.out[i]);
 }
 
@@ -250,7 +254,7 @@ inline void expect_prefill(const HostTensor& got, const HostTensor& q,
                            std::span<const float64::Values> k, std::span<const float64::Values> v,
                            const Heads& h, int64_t pos, int64_t n_tokens, Through through,
                            std::span<const std::pair<int64_t, int64_t>> rows, PlainErrors* errors,
-                           int64_t window = 0) {
+                           int64_t window = 0, float softcap = 0) {
   for (const auto& [t, head] : rows) {
     const int64_t row = t * h.n_heads + head, kv_head = head / (h.n_heads / h.n_kv_heads);
     std::vector<float> values;
@@ -262,7 +266,7 @@ inline void expect_prefill(const HostTensor& got, const HostTensor& q,
     const int64_t last = std::ssize(seen_k) / h.head_dim - 1;
     ASSERT_NO_FATAL_FAILURE(expect_row(
         row_of(q, row), seen_k, seen(v), h, last, got.view().dtype, through, values.data(),
-        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors));
+        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors, softcap));
   }
   const int64_t per_token = h.n_heads * h.head_dim;
   for (int64_t i = 0; i < n_tokens * per_token; ++i)

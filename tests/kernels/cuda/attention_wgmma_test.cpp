@@ -22,9 +22,11 @@ std::vector<std::pair<int64_t, int64_t>> rows_of_each_head(int64_t n_tokens, int
   return rows;
 }
 
-void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t window = 0) {
+void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t window = 0,
+                float softcap = 0) {
   const Heads& h = c.heads;
-  SCOPED_TRACE(cat(h, ", ", c.q_dtype, " to ", c.out_dtype, ", window ", window));
+  SCOPED_TRACE(
+      cat(h, ", ", c.q_dtype, " to ", c.out_dtype, ", window ", window, ", soft cap ", softcap));
   TestCache cache(1, DType::F16, h, pos + n_tokens + 3);
   cache.poison(pos + n_tokens);
   if (window > 0) cache.poison_pages_before(std::max<int64_t>(0, pos + 1 - window));
@@ -36,10 +38,11 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   const DeviceTensor out = poisoned_device(c.out_dtype, {n_tokens + 1, h.n_heads, h.head_dim});
   cuda::attention::prefill_wgmma(nullptr, out.view().rows(0, n_tokens), q_dev, cache.layer.keys,
                                  cache.layer.values, cache.pages_on_card(), pos, scale_of(h),
-                                 window);
+                                 window, softcap);
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens, Through::Nothing,
-                                         rows_of_each_head(n_tokens, h.n_heads), &errors, window));
+                                         rows_of_each_head(n_tokens, h.n_heads), &errors, window,
+                                         softcap));
   errors.expect_within(c.out_dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
 }
 
@@ -84,6 +87,25 @@ TEST(PrefillWgmma, WindowsMatchFloat64) {
       for (const auto& [pos, n_tokens] :
            {std::pair<int64_t, int64_t>{0, 300}, {128, 129}, {477, 200}}) {
         check_case(c, pos, n_tokens, window);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Caps that most scores come near and that few do, with a window and without.
+TEST(PrefillWgmma, SoftCapsMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  if (!cuda::attention::has_prefill_wgmma(128)) {
+    GTEST_SKIP() << "no wgmma in this binary or on this card";
+  }
+  for (const WgmmaCase& c :
+       {WgmmaCase{{4, 2, 128}, DType::F16, DType::F16}, {{3, 1, 64}, DType::BF16, DType::BF16}}) {
+    for (const auto& [window, softcap] :
+         {std::pair<int64_t, float>{0, 2.0f}, {0, 50.0f}, {100, 5.0f}}) {
+      for (const auto& [pos, n_tokens] :
+           {std::pair<int64_t, int64_t>{0, 300}, {128, 129}, {477, 200}}) {
+        check_case(c, pos, n_tokens, window, softcap);
         if (testing::Test::HasFailure()) return;
       }
     }

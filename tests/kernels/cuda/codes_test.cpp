@@ -284,9 +284,9 @@ Bounded expected(const Tensors& t, size_t part, int64_t row, int64_t column) {
   auto [value, error] = exact_sum(t, part, row, column);
   if (t.c.epilogue == Epilogue::Accumulate) {
     value += double(t.before[part].at((row + 1) * t.c.n[part] + column));
-  } else if (t.c.epilogue == Epilogue::SwiGlu) {
+  } else if (is_gated(t.c.epilogue)) {
     const Bounded up = exact_sum(t, 1, row, column);
-    const double gate = float64::silu(value);
+    const double gate = float64::activated(value, plain::gate_of(t.c.epilogue));
     value = gate * up.value;
     error = 1.13 * error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
             0x1p-19 * std::abs(value);
@@ -318,7 +318,7 @@ void check_gemm(const GemmCase& c, const Launcher& launcher) {
       ASSERT_TRUE(std::isnan(out.at(i)) && std::isnan(out.at(last + i)))
           << "written around out of part " << part << ", column " << i;
     }
-    if (c.epilogue == Epilogue::SwiGlu && part > 0) continue;
+    if (is_gated(c.epilogue) && part > 0) continue;
     for (int64_t i = n; i < last; ++i) {
       ASSERT_TRUE(std::isfinite(out.at(i))) << "row " << i / n - 1 << ", column " << i % n;
     }

@@ -55,6 +55,13 @@ TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
                                    "residual_scale", "rope", "window"}));
 }
 
+TEST(DecodeSpec, NoneTakesLayerNormsOfEachHead) {
+  DecodeModel model = plain_model();
+  for (DecodeLayer& layer : model.layers) layer.spec.qk_norm = QkNorm::LayerOfEachHead;
+  EXPECT_FALSE(cuda::DecodeLayers::can_compute(model));
+  EXPECT_FALSE(cuda::PersistentStep::can_compute(model));
+}
+
 TEST(DecodeSpec, TheOneKernelTakesScalesAndCapsOfEmbeddingAndLogits) {
   for (float EdgeSpec::*field :
        {&EdgeSpec::embedding_scale, &EdgeSpec::logit_scale, &EdgeSpec::logit_softcap}) {

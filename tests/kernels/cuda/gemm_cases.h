@@ -141,9 +141,11 @@ inline BoundedSum expected(const GemmTensors& t, size_t part, int64_t row, int64
       residual = t.before[part].at((row + 1) * t.c.n[part] + column);
       value += double(residual);
       break;
-    case Epilogue::SwiGlu: {
+    case Epilogue::SwiGlu:
+    case Epilogue::GeGluErf:
+    case Epilogue::GeGluTanh: {
       const BoundedSum up = exact_sum(t, 1, row, column);
-      const double gate = float64::silu(sum.value);
+      const double gate = float64::activated(sum.value, plain::gate_of(t.c.epilogue));
       plain_up = up.plain;
       value = gate * up.value;
       error = 1.13 * sum.error * (std::abs(up.value) + up.error) + std::abs(gate) * up.error +
@@ -177,7 +179,7 @@ inline std::vector<int64_t> sampled(int64_t size, bool all) {
 
 inline void compare(const GemmTensors& t) {
   const GemmCase& c = t.c;
-  const size_t n_outs = c.epilogue == Epilogue::SwiGlu ? 1 : c.n.size();
+  const size_t n_outs = is_gated(c.epilogue) ? 1 : c.n.size();
   for (size_t part = 0; part < c.n.size(); ++part) {
     const HostTensor out = to_host(t.out_device[part]);
     const int64_t n = c.n[part];
@@ -242,9 +244,12 @@ inline std::vector<GemmCase> with_epilogues(const GemmCase& c) {
       cases.push_back(variant);
     }
     variant.out_is_f32 = false;
-    variant.epilogue = Epilogue::SwiGlu;
     variant.n = {c.n[0], c.n[0]};
-    cases.push_back(variant);
+    for (Epilogue epilogue :
+         {Epilogue::SwiGlu, has_bias ? Epilogue::GeGluErf : Epilogue::GeGluTanh}) {
+      variant.epilogue = epilogue;
+      cases.push_back(variant);
+    }
   }
   return cases;
 }

@@ -88,7 +88,7 @@ struct Caller {
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());
     cuda::gemv(stream(), x_device, call.norm == 0 ? nullptr : &norm, parts, call.epilogue);
 
-    const bool pairs = call.epilogue == Epilogue::SwiGlu;
+    const bool pairs = is_gated(call.epilogue);
     for (size_t i = 0; i < (pairs ? 1 : weights.size()); ++i) {
       const HostTensor out = to_host(outs[i]);
       const int64_t out_dim = weights[i]->matrix.out_dim;
@@ -181,6 +181,14 @@ struct Caller {
         value = s * up.value;
         bound = 1.1 * a.bound * (std::abs(up.value) + up.bound) + std::abs(s) * up.bound;
         relative = (std::abs(a.value) + 8) * 0x1p-23;
+        break;
+      }
+      case Epilogue::GeGluErf:  // as below, times up
+      case Epilogue::GeGluTanh: {
+        const double g = float64::activated(a.value, plain::gate_of(call.epilogue));
+        value = g * up.value;
+        bound = 1.13 * a.bound * (std::abs(up.value) + up.bound) + std::abs(g) * up.bound;
+        relative = (17 + 8 * std::abs(std::pow(a.value, 3))) * 0x1p-23;
         break;
       }
       case Epilogue::GeluErf:  // |gelu'| < 1.13; normcdff: 5 ulp
@@ -310,8 +318,9 @@ TEST_P(CudaGemv, NormsBiasesAndEpilogues) {
                                  of_group(DType::U8, DType::F32, true, kRow)}) {
       const Weights a(format, 33, in_dim, 1), b(format, 33, in_dim, 2);
       for (const int norm : {0, 1, 2}) {
-        for (const Epilogue epilogue : {Epilogue::Store, Epilogue::Accumulate, Epilogue::SwiGlu,
-                                        Epilogue::GeluErf, Epilogue::GeluTanh}) {
+        for (const Epilogue epilogue :
+             {Epilogue::Store, Epilogue::Accumulate, Epilogue::SwiGlu, Epilogue::GeGluErf,
+              Epilogue::GeGluTanh, Epilogue::GeluErf, Epilogue::GeluTanh}) {
           for (const int64_t n_tokens : {1, 3, 8}) {
             Call call = call_of(half, n_tokens, in_dim);
             call.norm = norm;

@@ -52,7 +52,18 @@ inline float gelu(float x, GeluKind kind, DType half) {
   return round(0.5f * x * (1 + sign), half);
 }
 
-inline float swiglu(float gate, float up, DType half) { return round(silu(gate, half) * up, half); }
+inline float glu(float gate, float up, Activation activation, DType half) {
+  const float factor =
+      activation == Activation::Silu ? silu(gate, half) : gelu(gate, gelu_kind(activation), half);
+  return round(factor * up, half);
+}
+
+// The activation of a gate in an epilogue.
+inline Activation gate_of(cuda::Epilogue epilogue) {
+  return epilogue == cuda::Epilogue::SwiGlu     ? Activation::Silu
+         : epilogue == cuda::Epilogue::GeGluErf ? Activation::GeluErf
+                                                : Activation::GeluTanh;
+}
 
 // The result of an epilogue for x wᵀ + bias, summed in f32.
 inline float finish(cuda::Epilogue epilogue, float sum, float up, float residual, DType half) {
@@ -63,7 +74,9 @@ inline float finish(cuda::Epilogue epilogue, float sum, float up, float residual
     case cuda::Epilogue::Accumulate:
       return round(residual + y, half);
     case cuda::Epilogue::SwiGlu:
-      return swiglu(y, round(up, half), half);
+    case cuda::Epilogue::GeGluErf:
+    case cuda::Epilogue::GeGluTanh:
+      return glu(y, round(up, half), gate_of(epilogue), half);
     case cuda::Epilogue::GeluErf:
       return gelu(y, GeluKind::Erf, half);
     case cuda::Epilogue::GeluTanh:
@@ -138,18 +151,23 @@ inline float64::Values rope(const HostTensor& x, const HostTensor& cos_sin, int6
   return out;
 }
 
-// One row: q over keys 0 ... last in F16. Scores, scaled scores and probabilities are rounded to
-// F16, and the result to `half`.
+// One row: q over keys 0 ... last in F16. Scores, scaled scores, the steps of a soft cap and
+// probabilities are rounded to F16, and the result to `half`.
 inline float64::Values attention_row(const float64::Values& q, const float64::Values& k,
                                      const float64::Values& v, int64_t last, float scale,
-                                     DType half) {
+                                     DType half, float softcap = 0) {
   const size_t n = size_t(last) + 1, head_dim = q.size();
   const auto f16_of = [](double x) { return round(float(x), DType::F16); };
   float64::Values p;
   for (size_t j = 0; j < n; ++j) {
     float score = 0;
     for (size_t i = 0; i < head_dim; ++i) score += float(q[i]) * f16_of(k[j * head_dim + i]);
-    p.push_back(double(round(round(score, DType::F16) * scale, DType::F16)));
+    float scaled = round(round(score, DType::F16) * scale, DType::F16);
+    if (softcap > 0) {
+      const float bent = round(std::tanh(round(scaled / softcap, DType::F16)), DType::F16);
+      scaled = round(softcap * bent, DType::F16);
+    }
+    p.push_back(double(scaled));
   }
   p = softmax(p, n, DType::F16);
   std::vector<float> sums(head_dim);

@@ -325,7 +325,7 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
                      [&](const DecodeLayer& l) {
                        handled.rope = l.spec.rope;
                        handled.window = l.spec.window;
-                       return l.spec == handled;
+                       return l.spec == handled && s.qk_norm != QkNorm::LayerOfEachHead;
                      }) &&
          e == EdgeSpec{.embedding_scale = e.embedding_scale,
                        .output_norm_eps = s.norm_eps,
