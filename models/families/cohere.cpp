@@ -52,8 +52,8 @@ ModelSpec read_hf_cohere(const Metadata& config, double theta,
 
 ModelSpec read_gguf_cohere(const TensorSource& source, const Metadata& keys,
                            std::string_view architecture, GgufWindow windows) {
-  ModelSpec spec = read_gguf_llama_like(source, keys, architecture, windows, {"logit_scale"},
-                                        NormKind::Layer);
+  ModelSpec spec =
+      read_gguf_llama_like(source, keys, architecture, windows, {"logit_scale"}, NormKind::Layer);
   set_cohere(spec, keys.number(cat(architecture, ".logit_scale"), 1e-9, 1e9));
   return spec;
 }

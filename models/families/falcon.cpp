@@ -48,34 +48,33 @@ void add_falcon_hf_keys(Metadata& config, const ModelSpec& spec) {
 
 WeightNames falcon_hf_names() {
   return {.prefix = "transformer.",
-                   .layers = "h.",
-                   .modules = {{WeightRole::Embedding, "word_embeddings"},
-                               {WeightRole::AttnNorm, "input_layernorm"},
-                               {WeightRole::Wq, "self_attention.query_key_value"},
-                               {WeightRole::Wk, "self_attention.query_key_value"},
-                               {WeightRole::Wv, "self_attention.query_key_value"},
-                               {WeightRole::Wo, "self_attention.dense"},
-                               {WeightRole::WUp, "mlp.dense_h_to_4h"},
-                               {WeightRole::WDown, "mlp.dense_4h_to_h"},
-                               {WeightRole::OutputNorm, "ln_f"},
-                               {WeightRole::Output, "lm_head"}}};
+          .layers = "h.",
+          .modules = {{WeightRole::Embedding, "word_embeddings"},
+                      {WeightRole::AttnNorm, "input_layernorm"},
+                      {WeightRole::Wq, "self_attention.query_key_value"},
+                      {WeightRole::Wk, "self_attention.query_key_value"},
+                      {WeightRole::Wv, "self_attention.query_key_value"},
+                      {WeightRole::Wo, "self_attention.dense"},
+                      {WeightRole::WUp, "mlp.dense_h_to_4h"},
+                      {WeightRole::WDown, "mlp.dense_4h_to_h"},
+                      {WeightRole::OutputNorm, "ln_f"},
+                      {WeightRole::Output, "lm_head"}}};
 }
 
 }  // namespace
 
 const Family& falcon() {
-  static const Family family = {
-      .name = "falcon",
-      .hf_class = "FalconForCausalLM",
-      .hf_model_type = "falcon",
-      .gguf_architecture = "falcon",
-      .read_hf = read_falcon_hf,
-      .read_gguf = read_falcon_gguf,
-      .hf_names = falcon_hf_names(),
-      .gguf_names = llama_gguf_names({{WeightRole::Wq, "attn_qkv"},
-                                      {WeightRole::Wk, "attn_qkv"},
-                                      {WeightRole::Wv, "attn_qkv"}}),
-      .add_hf_keys = add_falcon_hf_keys};
+  static const Family family = {.name = "falcon",
+                                .hf_class = "FalconForCausalLM",
+                                .hf_model_type = "falcon",
+                                .gguf_architecture = "falcon",
+                                .read_hf = read_falcon_hf,
+                                .read_gguf = read_falcon_gguf,
+                                .hf_names = falcon_hf_names(),
+                                .gguf_names = llama_gguf_names({{WeightRole::Wq, "attn_qkv"},
+                                                                {WeightRole::Wk, "attn_qkv"},
+                                                                {WeightRole::Wv, "attn_qkv"}}),
+                                .add_hf_keys = add_falcon_hf_keys};
   return family;
 }
 

@@ -50,37 +50,36 @@ void add_gpt_neox_gguf_keys(Metadata& keys, const std::string& prefix, const Mod
 
 WeightNames gpt_neox_hf_names() {
   return {.prefix = "gpt_neox.",
-                   .layers = "layers.",
-                   .modules = {{WeightRole::Embedding, "embed_in"},
-                               {WeightRole::AttnNorm, "input_layernorm"},
-                               {WeightRole::Wq, "attention.query_key_value"},
-                               {WeightRole::Wk, "attention.query_key_value"},
-                               {WeightRole::Wv, "attention.query_key_value"},
-                               {WeightRole::Wo, "attention.dense"},
-                               {WeightRole::FfnNorm, "post_attention_layernorm"},
-                               {WeightRole::WUp, "mlp.dense_h_to_4h"},
-                               {WeightRole::WDown, "mlp.dense_4h_to_h"},
-                               {WeightRole::OutputNorm, "final_layer_norm"},
-                               {WeightRole::Output, "embed_out"}}};
+          .layers = "layers.",
+          .modules = {{WeightRole::Embedding, "embed_in"},
+                      {WeightRole::AttnNorm, "input_layernorm"},
+                      {WeightRole::Wq, "attention.query_key_value"},
+                      {WeightRole::Wk, "attention.query_key_value"},
+                      {WeightRole::Wv, "attention.query_key_value"},
+                      {WeightRole::Wo, "attention.dense"},
+                      {WeightRole::FfnNorm, "post_attention_layernorm"},
+                      {WeightRole::WUp, "mlp.dense_h_to_4h"},
+                      {WeightRole::WDown, "mlp.dense_4h_to_h"},
+                      {WeightRole::OutputNorm, "final_layer_norm"},
+                      {WeightRole::Output, "embed_out"}}};
 }
 
 }  // namespace
 
 const Family& gpt_neox() {
-  static const Family family = {
-      .name = "gpt_neox",
-      .hf_class = "GPTNeoXForCausalLM",
-      .hf_model_type = "gpt_neox",
-      .gguf_architecture = "gptneox",
-      .read_hf = read_gpt_neox_hf,
-      .read_gguf = read_gpt_neox_gguf,
-      .hf_names = gpt_neox_hf_names(),
-      .gguf_names = llama_gguf_names({{WeightRole::Wq, "attn_qkv"},
-                                      {WeightRole::Wk, "attn_qkv"},
-                                      {WeightRole::Wv, "attn_qkv"}}),
-      .add_hf_keys = add_gpt_neox_hf_keys,
-      .add_gguf_keys = add_gpt_neox_gguf_keys,
-      .hf_qkv_by_head = true};
+  static const Family family = {.name = "gpt_neox",
+                                .hf_class = "GPTNeoXForCausalLM",
+                                .hf_model_type = "gpt_neox",
+                                .gguf_architecture = "gptneox",
+                                .read_hf = read_gpt_neox_hf,
+                                .read_gguf = read_gpt_neox_gguf,
+                                .hf_names = gpt_neox_hf_names(),
+                                .gguf_names = llama_gguf_names({{WeightRole::Wq, "attn_qkv"},
+                                                                {WeightRole::Wk, "attn_qkv"},
+                                                                {WeightRole::Wv, "attn_qkv"}}),
+                                .add_hf_keys = add_gpt_neox_hf_keys,
+                                .add_gguf_keys = add_gpt_neox_gguf_keys,
+                                .hf_qkv_by_head = true};
   return family;
 }
 

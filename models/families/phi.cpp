@@ -15,12 +15,11 @@ void set_phi(ModelSpec& spec, Activation gelu) {
 }
 
 ModelSpec read_phi_hf(const Metadata& config) {
-  ModelSpec spec =
-      read_hf_llama_like(config, {.trained_seq_len = 2048,
-                                  .norm_eps = 1e-5,
-                                  .rope = {.partial = true, .partial_factor = 0.5},
-                                  .norm_eps_key = "layer_norm_eps",
-                                  .own_activation = true});
+  ModelSpec spec = read_hf_llama_like(config, {.trained_seq_len = 2048,
+                                               .norm_eps = 1e-5,
+                                               .rope = {.partial = true, .partial_factor = 0.5},
+                                               .norm_eps_key = "layer_norm_eps",
+                                               .own_activation = true});
   set_phi(spec, read_gelu(config, "hidden_act", "gelu_new"));
   refuse_unless_neutral(config, "", {{"qk_layernorm", 0}});
   return spec;
@@ -33,9 +32,7 @@ ModelSpec read_phi_gguf(const TensorSource& source, const Metadata& keys) {
   return spec;
 }
 
-void add_phi_hf_keys(Metadata& config, const ModelSpec& spec) {
-  set_layer_norm_keys(config, spec);
-}
+void add_phi_hf_keys(Metadata& config, const ModelSpec& spec) { set_layer_norm_keys(config, spec); }
 
 }  // namespace
 

@@ -41,17 +41,16 @@ void add_starcoder2_hf_keys(Metadata& config, const ModelSpec& spec) {
 }  // namespace
 
 const Family& starcoder2() {
-  static const Family family = {
-      .name = "starcoder2",
-      .hf_class = "Starcoder2ForCausalLM",
-      .hf_model_type = "starcoder2",
-      .gguf_architecture = "starcoder2",
-      .read_hf = read_starcoder2_hf,
-      .read_gguf = read_starcoder2_gguf,
-      .hf_names =
-          llama_hf_names({{WeightRole::WUp, "mlp.c_fc"}, {WeightRole::WDown, "mlp.c_proj"}}),
-      .gguf_names = llama_gguf_names(),
-      .add_hf_keys = add_starcoder2_hf_keys};
+  static const Family family = {.name = "starcoder2",
+                                .hf_class = "Starcoder2ForCausalLM",
+                                .hf_model_type = "starcoder2",
+                                .gguf_architecture = "starcoder2",
+                                .read_hf = read_starcoder2_hf,
+                                .read_gguf = read_starcoder2_gguf,
+                                .hf_names = llama_hf_names({{WeightRole::WUp, "mlp.c_fc"},
+                                                            {WeightRole::WDown, "mlp.c_proj"}}),
+                                .gguf_names = llama_gguf_names(),
+                                .add_hf_keys = add_starcoder2_hf_keys};
   return family;
 }
 
