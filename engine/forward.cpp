@@ -251,11 +251,13 @@ void require_computable(const ModelSpec& spec) {
     for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
       MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
     });
-    const bool is_plainly_parallel =
-        s.parallel_residual && s.norm_places == NormPlaces::Before && s.norm != NormKind::None;
+    const bool is_plainly_parallel = s.parallel_residual && s.norm_places == NormPlaces::Before;
     MINFER_REQUIRE(Input, !s.shared_norm || is_plainly_parallel,
                    "a block with shared_norm that is not parallel: not supported");
+    MINFER_REQUIRE(Input, s.norm != NormKind::None, "a block without norms: not supported");
   }
+  MINFER_REQUIRE(Input, spec.edges.output_norm != NormKind::None,
+                 "logits without a norm: not supported");
 }
 
 Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,

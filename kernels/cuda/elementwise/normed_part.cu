@@ -27,7 +27,7 @@ struct NormedPart {
 //   moves      n_tokens * dim * (2 sizeof(float) + 2 sizeof(Half)) bytes
 template <typename Half>
 __global__ void __launch_bounds__(kMaxRowThreads) normed_part_kernel(const NormedPart<Half> a) {
-  __shared__ float scratch[32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{gridDim.x - 1 - blockIdx.x} * a.dim;
@@ -77,7 +77,7 @@ __global__ void __launch_bounds__(kMaxRowThreads) normed_part_kernel(const Norme
 //   moves    as there, but reads part twice, and x three times
 template <typename Half>
 __global__ void __launch_bounds__(256) plain_normed_part_kernel(const NormedPart<Half> a) {
-  __shared__ float scratch[32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * a.dim;
   const auto dim = static_cast<float>(a.dim);
@@ -139,7 +139,8 @@ void add_normed_part(cudaStream_t stream, Tensor x, Tensor part, const NormWeigh
                                 .scale = scale,
                                 .next_eps = next == nullptr ? 0 : next->eps};
     launch(whole ? normed_part_kernel<Half> : plain_normed_part_kernel<Half>,
-           dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), 0, stream, args);
+           dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), kReduceBytes,
+           stream, args);
   });
 }
 

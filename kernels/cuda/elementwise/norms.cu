@@ -33,7 +33,7 @@ template <NormKind kKind, typename In, typename Out>
 __global__ void __maxnreg__(40)
     norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
                 const Out* bias, int dim, unsigned n_weights, float eps) {
-  __shared__ float scratch[32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const unsigned t = gridDim.x - 1 - blockIdx.x;
@@ -93,7 +93,7 @@ template <NormKind kKind, typename In, typename Out>
 __global__ void __launch_bounds__(256)
     plain_norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
                       const Out* bias, int dim, unsigned n_weights, float eps) {
-  __shared__ float scratch[32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * dim;
   if (n_weights > 1) weight += int64_t{blockIdx.x % n_weights} * dim;
@@ -134,7 +134,7 @@ __global__ void __launch_bounds__(256)
 //   moves    n_rows * dim * sizeof(T) bytes
 template <typename T>
 __global__ void __launch_bounds__(256) sum_squares_kernel(float* sums, const T* x, int dim) {
-  __shared__ float scratch[32];
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::wait_for_predecessor();
   const int64_t first = int64_t{blockIdx.x} * dim;
   float sum = 0;
@@ -186,8 +186,8 @@ void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor add2, Te
   visit_half(out.dtype, [&]<typename Out>() {
     const auto run = [&]<typename In>() {
       launch(whole ? norm_kernel<kKind, In, Out> : plain_norm_kernel<kKind, In, Out>,
-             dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), 0, stream,
-             data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(add2),
+             dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), kReduceBytes,
+             stream, data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(add2),
              data_of<Out>(weight), data_of<Out>(bias), narrow<int>(dim),
              narrow<unsigned>(weight.n_elements() / dim), eps);
     };
@@ -224,8 +224,8 @@ void sum_squares(cudaStream_t stream, Tensor sums, Tensor x) {
   check_sums(sums, x);
   if (x.shape[0] == 0) return;
   visit_half(x.dtype, [&]<typename T>() {
-    launch(sum_squares_kernel<T>, dim3(narrow<unsigned>(x.shape[0])), dim3(256), 0, stream,
-           data_of<float>(sums), data_of<T>(x), narrow<int>(x.shape[1]));
+    launch(sum_squares_kernel<T>, dim3(narrow<unsigned>(x.shape[0])), dim3(256), kReduceBytes,
+           stream, data_of<float>(sums), data_of<T>(x), narrow<int>(x.shape[1]));
   });
 }
 

@@ -12,6 +12,7 @@ namespace minfer::cuda {
 constexpr int kRowChunks = 2;
 constexpr int kChunk = 8;
 constexpr int kMaxRowThreads = 1024;
+constexpr size_t kReduceBytes = 32 * sizeof(float);  // dynamic shared memory of block_reduce
 
 template <typename T>
 __device__ void load_chunk(float (&to)[kChunk], const T* from) {

@@ -48,6 +48,18 @@ TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
                                    "qk_norm", "qkv_bias", "rope", "window"}));
 }
 
+TEST(DecodeSpec, NeitherTakesNormsOfItsKindsThatItDoesNotCompute) {
+  for (const auto can_compute :
+       {cuda::DecodeLayers::can_compute, cuda::PersistentStep::can_compute}) {
+    DecodeModel model = plain_model();
+    for (DecodeLayer& layer : model.layers) layer.spec.qk_norm = QkNorm::LayerOfEachHead;
+    EXPECT_FALSE(can_compute(model));
+    model = plain_model();
+    for (DecodeLayer& layer : model.layers) layer.spec.norm = NormKind::None;
+    EXPECT_FALSE(can_compute(model));
+  }
+}
+
 TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
   EXPECT_EQ(fields_taken(cuda::PersistentStep::can_compute),
             (std::set<std::string>{"activation", "attn_out_bias", "attn_scale", "attn_softcap",

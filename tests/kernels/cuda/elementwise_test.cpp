@@ -10,11 +10,6 @@ namespace {
 // below this; then the result is rounded to the type.
 constexpr double kFunctionError = 0x1p-17;
 
-double rounding(DType dtype, double want) {
-  const double subnormal = dtype == DType::F16 ? 0x1p-25 : dtype == DType::BF16 ? 1e-40 : 1e-45;
-  return unit_roundoff(dtype) * std::abs(want) + subnormal;
-}
-
 // Every finite number of the type.
 HostTensor every_number(DType dtype) {
   std::vector<uint16_t> bits;
@@ -206,85 +201,6 @@ TEST_P(CudaNorm, MatchesFloat64) {
         float64::rms_norm(sum, doubles(weight), double(kEps)), 0, plain::rms_norm(x, weight, kEps));
   const HostTensor written = to_host(residual);
   for (int64_t i = 0; i < n_rows * dim; ++i) ASSERT_EQ(written.at(i), x.at(i)) << i;
-}
-
-// The steps one after another in float64: a post norm or none, the sum, and a norm, a copy or
-// nothing behind it. The post norm errs relative to its result, the sum by a rounding.
-TEST_P(CudaNorm, NormedPartsMatchFloat64) {
-  MINFER_NEEDS_CUDA();
-  const auto [dtype, in_type, n_rows, dim] = GetParam();
-  if (in_type != DType::F32) GTEST_SKIP() << "the residual stream is F32";
-  const Shape shape{n_rows, dim};
-  const HostTensor x = random_normal(1, shape), part = random_normal(2, shape, dtype);
-  const HostTensor post = random_normal(3, {dim}, dtype), next = random_normal(4, {dim}, dtype);
-  const DeviceTensor part_dev = to_device(part), post_dev = to_device(post),
-                     next_dev = to_device(next);
-  constexpr float kEps = 1e-5f, kScale = 0.3f;
-  const double relative = (0.5 * double(dim) + 16) * kU;
-  for (const bool has_post : {false, true}) {
-    float64::Values added = doubles(part);
-    if (has_post) added = float64::rms_norm(added, doubles(post), double(kEps));
-    float64::Values sum = doubles(x);
-    for (size_t i = 0; i < sum.size(); ++i) sum[i] += double(kScale) * added[i];
-    const float64::Values normed = float64::rms_norm(sum, doubles(next), double(kEps));
-    NormWeights post_norm;
-    if (has_post) post_norm = {post_dev, {}, NormKind::Rms, kEps};
-    for (const NormKind kind : {NormKind::Rms, NormKind::None}) {
-      for (const bool has_next : {true, false}) {
-        SCOPED_TRACE(cat("post ", has_post, ", next ", has_next, " of kind ", int(kind)));
-        const DeviceTensor stream = to_device(x), out = poisoned_device(dtype, shape);
-        const Tensor weight = kind == NormKind::Rms ? next_dev.view() : Tensor();
-        const NormArgs args{
-            .out = out, .x = stream, .weight = weight, .bias = {}, .kind = kind, .eps = kEps};
-        cuda::add_normed_part(nullptr, stream, part_dev, post_norm, kScale,
-                              has_next ? &args : nullptr);
-        const HostTensor got = to_host(stream), got_out = to_host(out);
-        for (int64_t i = 0; i < n_rows * dim; ++i) {
-          const size_t at = size_t(i);
-          const double error = relative * std::abs(added[at]) + 2 * kU * std::abs(sum[at]);
-          ASSERT_NEAR(double(got.at(i)), sum[at], error + 0x1p-126) << "element " << i;
-          if (!has_next) continue;
-          const double want = kind == NormKind::Rms ? normed[at] : sum[at];
-          ASSERT_NEAR(double(got_out.at(i)), want,
-                      rounding(dtype, want) + 4 * relative * (std::abs(want) + 1))
-              << "element " << i;
-        }
-      }
-    }
-  }
-}
-
-// In two steps, as ranks do it, and with weights of each head.
-TEST_P(CudaNorm, SumsOfSquaresAndWeightsOfEachHeadMatchFloat64) {
-  MINFER_NEEDS_CUDA();
-  const auto [dtype, in_type, n_rows, dim] = GetParam();
-  if (in_type != dtype) GTEST_SKIP() << "one case for each type";
-  constexpr float kEps = 1e-5f;
-  const Shape shape{3 * n_rows, dim};
-  const HostTensor x = random_normal(1, shape, dtype), weight = random_normal(2, {3, dim}, dtype);
-  const DeviceTensor x_dev = to_device(x), w = to_device(weight);
-  const double relative = (0.5 * double(dim) + 16) * kU;
-  const DeviceTensor sums = poisoned_device(DType::F32, {3 * n_rows, 2}), out = to_device(x);
-  cuda::sum_squares(nullptr, sums, x_dev);
-  const Tensor first = w.view().rows(0, 1).reshaped({dim});
-  cuda::rms_norm_by_sums(nullptr, out, sums, first, kEps);
-  const HostTensor got = to_host(out);
-  float64::Values first_weights = doubles(weight);
-  first_weights.resize(size_t(dim));
-  const float64::Values want = float64::rms_norm(doubles(x), first_weights, double(kEps));
-  const DeviceTensor by_head = poisoned_device(dtype, shape);
-  cuda::rms_norm(nullptr, by_head, x_dev, w, kEps);
-  const HostTensor got_by_head = to_host(by_head);
-  for (int64_t i = 0; i < 3 * n_rows * dim; ++i) {
-    const double value = want[size_t(i)];
-    ASSERT_NEAR(double(got.at(i)), value,
-                rounding(dtype, value) + relative * (std::abs(value) + 1));
-    const double of_first = double(weight.at(i % dim)), own = double(weight.at(i % (3 * dim)));
-    if (std::abs(of_first) < 0x1p-10) continue;
-    const double expected = value / of_first * own;
-    ASSERT_NEAR(double(got_by_head.at(i)), expected,
-                rounding(dtype, expected) + relative * (std::abs(expected) + 1));
-  }
 }
 
 // As on the CPU: distance from the maximum, exp, sum of n terms, quotient.

@@ -16,6 +16,12 @@
 // in natural order.
 namespace minfer::test {
 
+// What storing a value as this type may change it by.
+inline double rounding(DType dtype, double want) {
+  const double subnormal = dtype == DType::F16 ? 0x1p-25 : dtype == DType::BF16 ? 1e-40 : 1e-45;
+  return unit_roundoff(dtype) * std::abs(want) + subnormal;
+}
+
 // The errors of a kernel and of the plain program against float64, over elements of one output.
 class PlainErrors {
  public:

@@ -28,9 +28,9 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
                                .gated = s.gated};
     const bool alike = s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() &&
                        s.head_dim == first.head_dim && s.ffn_dim == first.ffn_dim;
-    if (s != handled || s.qk_norm == QkNorm::LayerOfEachHead || !alike ||
-        s.gated != (s.activation == Activation::Silu))
-      return false;
+    const bool is_other_kind = s.gated != (s.activation == Activation::Silu) ||
+                               s.qk_norm == QkNorm::LayerOfEachHead || s.norm == NormKind::None;
+    if (s != handled || !alike || is_other_kind) return false;
   }
   const EdgeSpec& e = model.edges;
   return e == EdgeSpec{.learned_positions = e.learned_positions,

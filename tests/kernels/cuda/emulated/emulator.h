@@ -198,10 +198,6 @@ inline void __threadfence_block() {}
 inline void __trap() { std::abort(); }
 inline void __nanosleep(unsigned) { minfer::emulated::before_next_try(); }
 inline int atomicAdd(int* to, int more) { return std::exchange(*to, *to + more); }
-inline unsigned long long atomicMin(unsigned long long* to, unsigned long long other) {
-  return std::exchange(*to, other < *to ? other : *to);
-}
-using std::isfinite;
 int atomicAdd_block(int*, int);  // declared for code that only checkable builds run
 int atomicExch_block(int*, int);
 template <typename T>

@@ -1,5 +1,5 @@
 // What tests of kernels call besides the kernels, if these are emulated: the parts of the CUDA
-// runtime and of kernels/cuda that access a card, and plain versions of add_bias and rope_append.
+// runtime and of kernels/cuda that access a card, and a plain version of rope_append.
 #include <cstdlib>
 #include <cstring>
 #include <optional>
@@ -185,14 +185,6 @@ CUtensorMap make_heads_map(const void* data, int64_t rows, int64_t n_heads, int6
                          .extents = {head_dim, rows, n_heads},
                          .strides = {head_dim * 2, head_stride * 2},
                          .box = {64, box_rows}});
-}
-
-void add_bias(cudaStream_t, Tensor out, Tensor x, Tensor bias) {
-  MINFER_CHECK(x.dtype == DType::F16 && out.dtype == DType::F16, "add_bias: ", x.dtype);
-  for (int64_t i = 0; i < x.n_elements(); ++i) {
-    const float addend = to_f32(data_of<f16>(bias)[i % x.shape.last()]);
-    data_of<f16>(out)[i] = to_f16(to_f32(data_of<f16>(x)[i]) + addend);
-  }
 }
 
 void rope_append(cudaStream_t, KvLayer& cache, const CachePlace& place, Tensor q, Tensor k,
