@@ -211,8 +211,17 @@ class WeightMaker {
                           bool is_table) {
     HostQuantizedMatrix matrix = make_quantized_matrix(codes, DType::F16, out_dim, in_dim, group,
                                                        /*asymmetric=*/false);
+    // As a symmetric quantizer has it: the lowest code, which has no opposite, is not there. With
+    // it, the codes of a row would have a mean, which blocks without norms before them amplify
+    // until F16 overflows.
+    const auto symmetric = [](size_t code, size_t zero) { return code == 0 ? zero : code; };
     std::array<uint8_t, kValues> bytes;
-    for (size_t i = 0; i < kValues; ++i) bytes[i] = static_cast<uint8_t>(i % 256);
+    for (size_t i = 0; i < kValues; ++i) {
+      const size_t byte = i % 256;
+      bytes[i] = static_cast<uint8_t>(codes == DType::U8
+                                          ? symmetric(byte, 128)
+                                          : symmetric(byte % 16, 8) | symmetric(byte / 16, 8) << 4);
+    }
     const Tensor& stored = matrix.codes.view();
     fill(static_cast<uint8_t*>(stored.data), stored.n_bytes(), bytes);
     const auto scale =
