@@ -40,6 +40,7 @@ struct Slot {
   Shape shape;        // of the tensor
   WeightInfo weight;  // of several in one tensor, the first
   bool transposed = false;
+  Shape by_head = {};  // another shape that it may have; rank 0: none
   int64_t qkv_heads = 0;
   std::vector<WeightPart> parts = {};
 };
@@ -86,6 +87,11 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
     }
     Slot& slot = slots[found->second];
     slot.parts.push_back(part);
+    if (weight.role == WeightRole::QNorm || weight.role == WeightRole::KNorm) {
+      const LayerSpec& layer = spec.layer(weight.layer);
+      const bool has_own = layer.qk_norm == QkNorm::LayerOfEachHead;
+      if (has_own) slot.by_head = {part.n_rows / layer.head_dim, layer.head_dim};
+    }
     if (qkv_by_head && weight.role == WeightRole::Wv) {
       slot.qkv_heads = spec.layer(weight.layer).n_heads;
     }
@@ -138,12 +144,9 @@ const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
                     reason == source.unusable.end() ? "is missing" : reason->second,
                     packed_hint(source, slot.name)));
   }
-  // The weights of the norms of several heads may be a matrix.
-  const bool is_vector = !slot.weight.is_matrix() && slot.weight.is_norm();
-  const bool fits = entry->shape == slot.shape ||
-                    (is_vector && entry->shape.n_elements() == slot.shape.n_elements());
-  MINFER_REQUIRE(Input, fits, "tensor ", slot.name, ": shape ", entry->shape, ", expected ",
-                 slot.shape);
+  const bool is_by_head = slot.by_head.rank > 0 && entry->shape == slot.by_head;
+  MINFER_REQUIRE(Input, entry->shape == slot.shape || is_by_head, "tensor ", slot.name, ": shape ",
+                 entry->shape, ", expected ", slot.shape);
   return entry;
 }
 

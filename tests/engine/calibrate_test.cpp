@@ -2,9 +2,15 @@
 
 #include <gtest/gtest.h>
 
+#include "engine/session.h"
+#include "loaders/quantized_dir.h"
+#include "models/hf_config_text.h"
 #include "models/quantize/quantize.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/fixture_models.h"
+#include "tests/support/float64_llama.h"
 #include "tests/support/small_models.h"
+#include "tests/support/temp_dir.h"
 
 namespace minfer {
 namespace {
@@ -252,6 +258,55 @@ TEST_F(CalibrationTest, TextShorterThanAWindowIsUsage) {
   expect_error(ErrorKind::Usage, "one window takes 16", [&] {
     TextCalibration(model_, *backend_, std::span(tokens_).first(15), kOptions, 1);
   });
+}
+
+// Blocks whose outputs are scaled, normed or added together: what is quantized with the text that
+// it is then evaluated on is closer to the original than what is rounded.
+TEST(CalibrationOfBlocks, ErrorsAreSmallerThanOfRounding) {
+  for (const char* name : {"granite-f16", "gemma3-old-keys-f16", "olmo2-f16", "phi-f16",
+                           "stablelm-parallel-f16", "qwen3-head16-bf16"}) {
+    SCOPED_TRACE(name);
+    const FixtureModel fixture = fixture_model(cat("models/", name));
+    const auto backend = make_cpu_backend({.n_threads = 1, .isa = ""});
+    const auto source = open_source(fixture.path);
+    const QuantizePlan plan = plan_quantization(*source, {.group = 0});
+    const auto error_of = [&](Calibration* calibration) {
+      const TempDir dir;
+      const std::string path = dir.path() / "out";
+      const auto no_progress = [](int64_t, int64_t) {};
+      const auto writer =
+          make_quantized_dir_writer({.output = path,
+                                     .replace = false,
+                                     .tensors = plan.outputs(),
+                                     .config = hf_config_text(plan.spec, DType::F32),
+                                     .tied_output = plan.spec.tied_output,
+                                     .source_dir = "",
+                                     .metadata = {},
+                                     .progress = no_progress});
+      quantize_model(*source, plan, QuantizeMethod::Rtn, 1, *writer, no_progress, calibration);
+      writer->finish("{}\n");
+      const Model model = load_model(path, *backend);
+      Session session(model, *backend, {.kv_dtype = DType::F32});
+      return max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
+    };
+    Model model = load_model(*source, *backend);
+    const CalibrationOptions options = {.n_windows = 1, .window_tokens = 24, .bos = -1};
+    TextCalibration calibration(model, *backend, fixture.ids, options, 1);
+    const double calibrated = error_of(&calibration), rounded = error_of(nullptr);
+    EXPECT_LT(calibrated, 0.8 * rounded);
+    RecordProperty(name, cat(calibrated, " of ", rounded));
+  }
+}
+
+TEST(CalibrationOfBlocks, RowsThatChangePlacesAreRefused) {
+  const auto backend = make_cpu_backend({.n_threads = 1, .isa = ""});
+  for (const char* name : {"gpt-neox-f16", "cohere-bf16"}) {
+    const FixtureModel fixture = fixture_model(cat("models/", name));
+    Model model = load_model(fixture.path, *backend);
+    expect_error(ErrorKind::Input, "GPTQ is not supported where rows", [&] {
+      TextCalibration(model, *backend, fixture.ids, {.n_windows = 1, .window_tokens = 24}, 1);
+    });
+  }
 }
 
 }  // namespace
