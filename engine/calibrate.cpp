@@ -72,6 +72,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
   const auto asked = std::pair(weight->second.front().layer, weight->second.front().input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
+  if (!is_observed()) return std::nullopt;
   if (group == 0) group = rows.shape[1];
   if (group != factor_group_) {
     const HostTensor hessian = backend_.download(hessian_);
@@ -111,6 +112,12 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
 // back.
 void TextCalibration::exchange_matrices() {
   for (auto& [matrix, other] : other_) std::swap(*matrix, other);
+  index_experts(model_.weights, backend_);
+}
+
+// The down matrices of experts have inputs of their own, each for the few tokens that choose it.
+bool TextCalibration::is_observed() const {
+  return input_ != BlockInput::FfnOutput || !model_.spec.layer(layer_).has_experts();
 }
 
 void TextCalibration::next_input() {
@@ -134,7 +141,7 @@ void TextCalibration::finish_half() {
   exchange_matrices();
   for (Window& window : windows_) {
     const DeviceTensor stream = backend_.upload(window.quantized);
-    add_output(stream, input_of(stream));
+    add_half(stream);
     window.quantized = backend_.download(stream);
   }
   exchange_matrices();
@@ -150,10 +157,23 @@ void TextCalibration::add_output(Tensor stream, Tensor input) {
                    input);
 }
 
+void TextCalibration::add_half(Tensor stream) {
+  const SequenceRows rows{stream.shape[0], 0, pages_};
+  add_block_half(backend_, model_, state_, layer_, input_, stream, {&rows, 1});
+}
+
 void TextCalibration::observe() {
   factor_group_ = 0;
   hessian_ = {};
   stream_drift_ = {};
+  if (!is_observed()) {
+    for (Window& window : windows_) {
+      const DeviceTensor stream = backend_.upload(window.original);
+      add_half(stream);
+      window.original = backend_.download(stream);
+    }
+    return;
+  }
   DeviceTensor input_drift;  // [in, in]: sum over tokens of x (original x - x)ᵀ
   for (Window& window : windows_) {
     exchange_matrices();

@@ -1,8 +1,11 @@
 #include "engine/forward.h"
 
 #include <cmath>
+#include <optional>
 #include <utility>
 #include <vector>
+
+#include "kernels/moe.h"
 
 namespace minfer {
 namespace {
@@ -62,6 +65,16 @@ class ForwardPass {
     return x;
   }
 
+  // See add_block_half.
+  void add_half(int64_t index, BlockInput half, Tensor x, const NormArgs* next) {
+    const LayerSpec& spec = model_.spec.layer(index);
+    if (half == BlockInput::FfnOutput && spec.has_experts()) {
+      b_.add_experts({x, ffn_input(index, x), weights(index).moe, spec, next});
+    } else {
+      add_block_output(b_, weights(index), half, x, input(index, half, x), next);
+    }
+  }
+
   // See block_input.
   Tensor input(int64_t index, BlockInput which, Tensor x) {
     switch (which) {
@@ -85,15 +98,11 @@ class ForwardPass {
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
       for (const BlockInput half : {BlockInput::AttentionOutput, BlockInput::FfnOutput}) {
-        const Tensor in = input(i, half, x);
         const bool is_ffn = half == BlockInput::FfnOutput, is_last = i + 1 == first + n;
-        if (is_ffn && is_last) {
-          add_block_output(b_, weights(i), half, x, in);
-          continue;
-        }
-        const NormArgs next = is_ffn ? attention_norm(i + 1, x) : ffn_norm(i, x);
-        add_block_output(b_, weights(i), half, x, in, &next);
-        is_normed_ = true;
+        std::optional<NormArgs> next;
+        if (!is_ffn || !is_last) next = is_ffn ? attention_norm(i + 1, x) : ffn_norm(i, x);
+        add_half(i, half, x, next ? &*next : nullptr);
+        is_normed_ = next.has_value();
       }
       if (observe) observe(i, x);
       if (state_.after_block) state_.after_block();
@@ -222,12 +231,22 @@ void require_computable(const ModelSpec& spec) {
                                .attn_scale = s.attn_scale,
                                .window = s.window,
                                .activation = s.activation,
-                               .gated = s.gated};
+                               .gated = s.gated,
+                               .n_experts = s.n_experts,
+                               .n_active_experts = s.n_active_experts,
+                               .shared_ffn_dim = s.shared_ffn_dim,
+                               .shared_gate = s.shared_gate,
+                               .router_score = s.router_score,
+                               .router_correction = s.router_correction,
+                               .renormalizes_experts = s.renormalizes_experts,
+                               .router_scale = s.router_scale};
     for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
       MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
     });
     MINFER_REQUIRE(Input, !s.gated || s.activation == Activation::Silu,
                    "a gate with another activation than silu: not supported");
+    MINFER_REQUIRE(Input, !s.has_experts() || (s.gated && !s.ffn_bias),
+                   "experts without a gate or with biases: not supported");
   }
   const EdgeSpec& e = spec.edges;
   const EdgeSpec handled = {.learned_positions = e.learned_positions,
@@ -244,6 +263,11 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch) {
   return ForwardPass(backend, model, state, batch).input(layer, which, x);
+}
+
+void add_block_half(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                    BlockInput half, Tensor x, Batch batch) {
+  ForwardPass(backend, model, state, batch).add_half(layer, half, x, nullptr);
 }
 
 void add_block_output(Backend& backend, const LayerWeights& layer, BlockInput which, Tensor x,

@@ -48,9 +48,14 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 
 // Computes the activations that some matrices of a block multiply, [n_tokens, in] in the scratch of
 // `state`. x [n_tokens, dim] is the residual stream before the block's attention or, for Ffn and
-// FfnOutput, before its FFN.
+// FfnOutput, before its FFN. FfnOutput is for blocks without experts.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch);
+
+// Adds the attention half (AttentionOutput) or the FFN half (FfnOutput) of a block to x [n_tokens,
+// dim], the residual stream in front of it.
+void add_block_half(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                    BlockInput half, Tensor x, Batch batch);
 
 // x += input wᵀ + bias, w being wo for AttentionOutput and w_down for FfnOutput. Then the norm
 // *next, if it is given: of x.

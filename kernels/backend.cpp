@@ -75,11 +75,7 @@ void Backend::ffn_hidden(const FfnArgs& a) {
     const GeluKind kind = gelu_kind(a.activation);
     return up_bias ? bias_gelu(a.out, a.out, up_bias, kind) : gelu(a.out, a.out, kind);
   }
-  if (!gate_ || gate_.view().n_elements() < a.out.n_elements()) {
-    gate_ = {};
-    gate_ = allocate(a.out.dtype, a.out.shape);
-  }
-  const Tensor gate{gate_.view().data, a.out.dtype, a.out.shape};
+  const Tensor gate = gate_scratch(a.out.dtype, a.out.shape);
   const Matmul calls[] = {{gate, a.gate->weight}, {a.out, a.up.weight}};
   matmuls(a.x, calls);
   if (a.gate->bias) add_bias(gate, gate, a.gate->bias);
@@ -94,17 +90,21 @@ void Backend::add_to_residual(Tensor x, Tensor input, const Linear& linear, cons
   } else {
     const Tensor part = rank_scratch(activation_dtype(), x.shape);
     matmul(part, input, linear.weight);
-    if (is_sum_and_rms_norm(linear, next) &&
-        communicator_->all_reduce_add_norm(x, part, next->out, next->weight, next->eps)) {
-      return;
-    }
-    if (!communicator_->all_reduce_add(x, part)) {
-      communicator_->all_reduce(part);
-      add(x, x, part);
-    }
+    if (add_part_of_ranks(x, part, next, is_sum_and_rms_norm(linear, next))) return;
   }
   if (linear.bias) add_bias(x, x, linear.bias);
   if (next != nullptr) norm(*next);
+}
+
+bool Backend::add_part_of_ranks(Tensor x, Tensor part, const NormArgs* next, bool may_norm) {
+  if (may_norm && communicator_->all_reduce_add_norm(x, part, next->out, next->weight, next->eps)) {
+    return true;
+  }
+  if (!communicator_->all_reduce_add(x, part)) {
+    communicator_->all_reduce(part);
+    add(x, x, part);
+  }
+  return false;
 }
 
 void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin) {
@@ -136,6 +136,14 @@ void Backend::reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits) {
   if (communicator_ == nullptr) return;
   rank_scratch(DType::F32, {1, std::max(n_rows * n, n_logits)});
   communicator_->reserve(n_rows, n);
+}
+
+Tensor Backend::gate_scratch(DType dtype, const Shape& shape) {
+  if (!gate_ || gate_.view().n_elements() < shape.n_elements()) {
+    gate_ = {};
+    gate_ = allocate(dtype, shape);
+  }
+  return {gate_.view().data, dtype, shape};
 }
 
 Tensor Backend::rank_scratch(DType dtype, const Shape& shape) {

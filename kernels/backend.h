@@ -163,8 +163,13 @@ struct FfnArgs {
 
 class DecodePlan;
 class RowsPlan;
+struct CombineArgs;
 struct DecodeModel;
+struct ExpertsArgs;
 struct LayerSpec;
+struct MoeArgs;
+struct MoeWeights;
+struct RouteArgs;
 
 // Throws Internal unless the batch has n_rows rows, the pages of each sequence reach to its last
 // row, and everything that a row sees within `window` (0: all) lies in a page of the pool.
@@ -302,6 +307,26 @@ class Backend {
   // from column `begin` on. Every rank gets all of `out`.
   void matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin);
 
+  // ---- mixtures of experts: moe.h has the arguments and the formulas ---------------------------
+  // x += the mixture of experts of an input, then a norm: the router's logits, the three operations
+  // below, and the shared expert. With several ranks, each has some of the hidden elements of every
+  // expert, and the outputs are summed over the ranks as in add_to_residual.
+  virtual void add_experts(const MoeArgs& args);
+  // Chooses the experts of each row, and sorts the rows by expert.
+  virtual void route(const RouteArgs& args);
+  // The output of every chosen expert for its rows. Only the chosen experts are read.
+  virtual void run_experts(const ExpertsArgs& args);
+  // The weighted sum of the experts' outputs for each row.
+  virtual void combine_experts(const CombineArgs& args);
+  // Whoever has filled or changed the matrices of the experts calls this before they are used.
+  virtual void index_experts(MoeWeights& /*weights*/) {}
+  // The workspace of add_experts() for n_rows rows [dim] of a layer, allocated once for all calls,
+  // without that of the matmuls: of the shared expert and the router matmul_workspace_bytes(), and
+  // of the experts expert_workspace_bytes(), for matrices of one expert that have one input.
+  virtual int64_t moe_workspace_bytes(int64_t n_rows, int64_t dim, const LayerSpec& layer) const;
+  virtual int64_t expert_workspace_bytes(int64_t n_rows, const LayerSpec& layer,
+                                         std::span<const StoredMatrix> of_one) const;
+
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of the batch's rows to their pages; k, v [n_tokens, n_kv_heads,
   // head_dim], rounded to the cache's dtype: U8 per head and position.
@@ -373,16 +398,22 @@ class Backend {
   static bool is_sum_and_rms_norm(const Linear& linear, const NormArgs* next) {
     return next != nullptr && next->kind == NormKind::Rms && !next->activation && !linear.bias;
   }
+  // The workspace of ffn_workspace_bytes(), valid until the next call.
+  Tensor gate_scratch(DType dtype, const Shape& shape);
 
  private:
   Tensor rank_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
+  // x += part, summed over the ranks, then norm(*next), if it is given. Returns whether the norm is
+  // done too, which it is only if may_norm.
+  bool add_part_of_ranks(Tensor x, Tensor part, const NormArgs* next, bool may_norm);
 
   Communicator* communicator_ = nullptr;
   std::shared_ptr<Communicator> own_communicator_;
   std::shared_ptr<RankGroup> ranks_;
   DeviceTensor rank_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;
-  DeviceTensor gate_;  // of ffn_hidden; grows to the largest request
+  DeviceTensor gate_;         // of ffn_hidden and run_experts; grows to the largest request
+  DeviceTensor moe_scratch_;  // of add_experts; grows to the largest request
 };
 
 struct CpuOptions {

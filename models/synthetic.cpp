@@ -24,6 +24,10 @@ struct KnownShape {
   int64_t dim, ffn_dim, n_layers, n_heads, n_kv_heads, vocab_size, trained_seq_len;
   double rope_theta;
   bool tied_output;
+  int64_t head_dim = 0;  // 0: dim / n_heads
+  int64_t n_experts = 0, n_active_experts = 0;
+  bool qk_norm = false;
+  const char* family = "llama";
 };
 
 constexpr KnownShape kKnownShapes[] = {
@@ -34,17 +38,27 @@ constexpr KnownShape kKnownShapes[] = {
     {"llama-2-13b", 5120, 13824, 40, 40, 40, 32000, 4096, 1e4, false},
     {"llama-2-70b", 8192, 28672, 80, 64, 8, 32000, 4096, 1e4, false},
     {"llama-3-8b", 4096, 14336, 32, 32, 8, 128256, 8192, 5e5, false},
+    {"tiny-moe", 64, 96, 2, 4, 2, 256, 512, 1e4, false, 0, 8, 2, false, "mixtral"},
+    {"mixtral-8x7b", 4096, 14336, 32, 32, 8, 32000, 32768, 1e6, false, 0, 8, 2, false, "mixtral"},
+    {"mixtral-8x7b-l8", 4096, 14336, 8, 32, 8, 32000, 32768, 1e6, false, 0, 8, 2, false, "mixtral"},
+    {"qwen3-30b-a3b", 2048, 768, 48, 32, 4, 151936, 40960, 1e6, false, 128, 128, 8, true,
+     "qwen3_moe"},
 };
 
 ModelSpec to_spec(const KnownShape& shape) {
   LayerSpec layer;
   layer.n_heads = shape.n_heads;
   layer.n_kv_heads = shape.n_kv_heads;
-  layer.head_dim = shape.dim / shape.n_heads;
+  layer.head_dim = shape.head_dim > 0 ? shape.head_dim : shape.dim / shape.n_heads;
   layer.ffn_dim = shape.ffn_dim;
   layer.norm_eps = 1e-5f;
   layer.rope = 0;
+  layer.n_experts = shape.n_experts;
+  layer.n_active_experts = shape.n_active_experts;
+  layer.renormalizes_experts = shape.n_experts > 0;
+  if (shape.qk_norm) layer.qk_norm = QkNorm::PerHead;
   ModelSpec spec;
+  spec.family = shape.family;
   spec.dim = shape.dim;
   spec.vocab_size = shape.vocab_size;
   spec.trained_seq_len = shape.trained_seq_len;
@@ -147,8 +161,7 @@ class WeightMaker {
 };
 
 Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
-  Weights weights;
-  weights.layers.resize(spec.layers.size());
+  Weights weights = empty_weights(spec);
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) {
       vector_of(weights, weight) = make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f);
@@ -264,6 +277,7 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
     // The same seed for all: the embedding and the norms are the same on every rank.
     WeightMaker make(type, own, seed);
     model.weights = make_weights(model.spec, make);
+    index_experts(model.weights, own);
   });
   Model model = std::move(models.front());
   for (size_t i = 1; i < models.size(); ++i) model.other_ranks.push_back(std::move(models[i]));

@@ -66,6 +66,17 @@ def phi3_config(**changes):
     return transformers.Phi3Config(**(SIZES | values | changes))
 
 
+def moe_config(kind, **changes):
+    values = dict(hidden_size=32, intermediate_size=20, pad_token_id=None)
+    return kind(**(SIZES | values | changes))
+
+
+QWEN3_MOE = dict(head_dim=16, num_hidden_layers=3, moe_intermediate_size=12, num_experts=6,
+                 num_experts_per_tok=3, norm_topk_prob=True)
+QWEN2_MOE = dict(moe_intermediate_size=12, shared_expert_intermediate_size=28, num_experts=5,
+                 num_experts_per_tok=2)
+OLMOE = dict(num_experts=7, num_experts_per_tok=3)
+
 LONG_PHI3 = dict(
     vocab_size=41, max_position_embeddings=52, original_max_position_embeddings=13,
     tie_word_embeddings=True, rope_parameters={
@@ -128,6 +139,17 @@ HF_MODELS = {
         "rope_type": "default", "rope_theta": 250000.0, "partial_rotary_factor": 0.75}), "f16",
                          None),
     "phi3-longrope-f16": (phi3_config(**LONG_PHI3), "f16", None),
+    "mixtral-bf16": (moe_config(transformers.MixtralConfig, num_local_experts=5), "bf16", None),
+    # As the class has it in memory: a tensor for all experts.
+    "mixtral-stacked-f16": (moe_config(transformers.MixtralConfig, num_local_experts=4,
+                                       num_experts_per_tok=3, sliding_window=7), "f16", None),
+    # A block without experts between two with them.
+    "qwen3-moe-f16": (moe_config(transformers.Qwen3MoeConfig, **QWEN3_MOE, mlp_only_layers=[1]),
+                      "f16", None),
+    "qwen3-moe-stacked-bf16": (moe_config(transformers.Qwen3MoeConfig, **(QWEN3_MOE | dict(
+        norm_topk_prob=False, decoder_sparse_step=2))), "bf16", None),
+    "qwen2-moe-f16": (moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), "f16", None),
+    "olmoe-bf16": (moe_config(transformers.OlmoeConfig, **OLMOE), "bf16", None),
 }
 
 # Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
@@ -154,6 +176,7 @@ def make_model(config, dtype, seed):
 
 
 def float64_logits(model, ids):
+    model.set_experts_implementation("eager")  # the other ones take no float64
     with torch.no_grad():
         return model.double()(torch.tensor([ids])).logits[0]
 
@@ -164,7 +187,9 @@ def write_expected(path, ids, logits):
 
 
 def write_hf(out, model, dtype, shard_size):
-    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB")
+    is_stacked = "stacked" in out.name
+    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB",
+                                    save_original_format=not is_stacked)
     (out / "generation_config.json").unlink(missing_ok=True)
 
 
@@ -216,6 +241,24 @@ def add_rope(writer, architecture, config):
                               np.array(rope[f"{kind}_factor"], dtype=np.float32))
 
 
+def add_experts(writer, weights, hf, ours):
+    if hf + "gate_up_proj" not in weights:
+        return
+    gate, up = np.split(weights[hf + "gate_up_proj"], 2, axis=1)
+    for name, value in (("gate", gate), ("up", up), ("down", weights[hf + "down_proj"])):
+        writer.add_tensor(f"{ours}ffn_{name}_exps.weight",
+                          np.ascontiguousarray(value.astype(np.float16)))
+
+
+def add_moe(writer, architecture, config):
+    writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if architecture.startswith("qwen"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
 def write_gguf(path, architecture, model, config, rope_divisors=None):
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -229,6 +272,8 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
         writer.add_value_length(config.head_dim)
         writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    if hasattr(config, "num_experts_per_tok"):
+        add_moe(writer, architecture, config)
     if rope_divisors is None:
         add_rope(writer, architecture, config)
     names = {"self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
@@ -236,7 +281,11 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+             "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+             "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+             "mlp.shared_expert.up_proj": "ffn_up_shexp",
+             "mlp.shared_expert.down_proj": "ffn_down_shexp"}
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tensors = {"token_embd.weight": "model.embed_tokens.weight",
                "output_norm.weight": "model.norm.weight"}
@@ -248,11 +297,14 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
             for part in ("weight", "bias"):
                 if f"model.layers.{layer}.{hf}.{part}" in weights:
                     tensors[f"blk.{layer}.{ours}.{part}"] = f"model.layers.{layer}.{hf}.{part}"
+    for layer in range(config.num_hidden_layers):
+        add_experts(writer, weights, f"model.layers.{layer}.mlp.experts.", f"blk.{layer}.")
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
         value = to_pairs(value, n_heads) if n_heads and architecture in WITH_PAIRS else value
-        stored = np.float16 if value.ndim == 2 else np.float32
+        stored = np.float16 if value.ndim == 2 and "_inp" not in name else np.float32
+        value = value[0] if "inp_shexp" in name else value
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
@@ -300,6 +352,11 @@ GGUF_MODELS = {
     "gguf-qwen2-yarn": ("qwen2", qwen_config(2, **LONG, rope_parameters=YARN), 52),
     "gguf-smollm3": ("smollm3", smollm3_config(num_hidden_layers=5), N_TOKENS),
     "gguf-phi3-longrope": ("phi3", phi3_config(**LONG_PHI3), 52),
+    "gguf-mixtral": ("llama", moe_config(transformers.MixtralConfig, num_local_experts=5),
+                     N_TOKENS),
+    "gguf-qwen3-moe": ("qwen3moe", moe_config(transformers.Qwen3MoeConfig, **QWEN3_MOE), N_TOKENS),
+    "gguf-qwen2-moe": ("qwen2moe", moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), N_TOKENS),
+    "gguf-olmoe": ("olmoe", moe_config(transformers.OlmoeConfig, **OLMOE), N_TOKENS),
     "gguf-phi3-window": ("phi3", phi3_config(num_key_value_heads=3, sliding_window=7), N_TOKENS),
 }
 

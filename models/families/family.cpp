@@ -8,14 +8,19 @@ namespace minfer {
 const Family& gpt2();
 const Family& llama();
 const Family& mistral();
+const Family& mixtral();
+const Family& olmoe();
 const Family& phi3();
 const Family& qwen2();
+const Family& qwen2_moe();
 const Family& qwen3();
+const Family& qwen3_moe();
 const Family& smollm3();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama, mistral, gpt2, qwen2, qwen3, smollm3, phi3};
+constexpr const Family& (*kFamilies[])() = {llama,   mistral, mixtral,   gpt2,      qwen2, qwen3,
+                                            smollm3, phi3,    qwen2_moe, qwen3_moe, olmoe};
 
 // The family whose `field` is `value`; `key` is where the file says it.
 const Family& find(std::string_view Family::*field, const std::string& key,
@@ -34,6 +39,10 @@ const Family& find(std::string_view Family::*field, const std::string& key,
 }
 
 }  // namespace
+
+bool WeightNames::has_module(WeightRole role) const {
+  return std::ranges::count(modules, role, &decltype(modules)::value_type::first) > 0;
+}
 
 std::string_view WeightNames::module(WeightRole role) const {
   const auto found = std::ranges::find(modules, role, &decltype(modules)::value_type::first);
@@ -61,7 +70,16 @@ const Family& family_of_hf(const Metadata& config) {
 
 const Family& family_of_gguf(const Metadata& metadata) {
   const std::string key = "general.architecture";
-  const Family& family = find(&Family::gguf_architecture, key, metadata.text(key));
+  const Family& first = find(&Family::gguf_architecture, key, metadata.text(key));
+  const std::string n_experts = cat(first.gguf_architecture, ".expert_count");
+  const bool has_experts = metadata.integer_or(n_experts, 0, 0, int64_t{1} << 31) > 0;
+  const auto reads = [&](const Family* other) {
+    return other->gguf_architecture == first.gguf_architecture &&
+           other->experts_key.empty() != has_experts;
+  };
+  const std::vector<const Family*> all = all_families();
+  const auto found = std::ranges::find_if(all, reads);
+  const Family& family = found == all.end() ? first : **found;
   MINFER_CHECK(family.read_gguf != nullptr, "family ", family.name, " before that of its files");
   return family;
 }

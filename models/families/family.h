@@ -19,10 +19,15 @@ struct WeightNames {
   std::string_view layers;  // "layers.": behind the prefix, and in front of a block's number
   std::vector<std::pair<WeightRole, std::string_view>> modules;
   bool transposed = false;  // matrices of the blocks are stored [in, out]
+  // Other forms of a block's mixture of experts, in which tensors [n_experts, rows, in] hold the
+  // matrices of all experts. They name whole tensors, behind the block's number; roles that have
+  // one name follow one another for each expert. In `modules`, "*" is the number of the expert.
+  std::vector<std::vector<std::pair<WeightRole, std::string_view>>> stacked = {};
 
   // Several roles may have one module: their rows follow one another in it. Internal where the
   // family has no such weight.
   std::string_view module(WeightRole role) const;
+  bool has_module(WeightRole role) const;
 };
 
 // Whether the key attention.sliding_window of a GGUF file is the window of all layers.
@@ -42,6 +47,9 @@ struct Family {
   GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
+  // The key of config.json with the number of experts; empty for families without. Of the families
+  // of one GGUF architecture, those with it read the files with experts.
+  std::string_view experts_key = {};
 };
 
 // Every family, in the order in which their names are looked up.

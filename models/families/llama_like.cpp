@@ -108,11 +108,12 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
       require_absent(config, key);
     }
   }
+  if (!defaults.has_experts) {
+    refuse_unless_neutral(config, "",
+                          {{"num_local_experts", 0}, {"num_experts", 0}, {"n_routed_experts", 0}});
+  }
   refuse_unless_neutral(config, "",
-                        {{"num_local_experts", 0},
-                         {"num_experts", 0},
-                         {"n_routed_experts", 0},
-                         {"attention_multiplier", 1 / std::sqrt(double(head_dim))},
+                        {{"attention_multiplier", 1 / std::sqrt(double(head_dim))},
                          {"embedding_multiplier", 1},
                          {"residual_multiplier", 1},
                          {"logits_scaling", 1},
@@ -129,7 +130,7 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
 }
 
 ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
-                          std::string_view norm_eps) {
+                          std::string_view norm_eps, bool has_experts) {
   const std::string prefix = cat(architecture, ".");
   ModelSpec spec = read_sizes(
       keys,
@@ -138,9 +139,9 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
        prefix + "attention.key_length", prefix + "context_length", cat(prefix, norm_eps)},
       {});
   const auto head_dim = double(spec.layer(0).head_dim);
+  if (!has_experts) refuse_unless_neutral(keys, prefix, {{"expert_count", 0}});
   refuse_unless_neutral(keys, prefix,
                         {{"attention.value_length", head_dim},
-                         {"expert_count", 0},
                          {"attention.causal", 1},
                          {"attention.scale", 1 / std::sqrt(head_dim)},
                          {"attention.clamp_kqv", 0},
@@ -156,9 +157,11 @@ ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
 }
 
 ModelSpec read_gguf_llama_like(const TensorSource& source, const Metadata& keys,
-                               std::string_view architecture, GgufWindow windows) {
+                               std::string_view architecture, GgufWindow windows,
+                               bool has_experts) {
   const std::string prefix = cat(architecture, "."), key = prefix + "attention.sliding_window";
-  ModelSpec spec = read_gguf_sizes(keys, architecture, "attention.layer_norm_rms_epsilon");
+  ModelSpec spec =
+      read_gguf_sizes(keys, architecture, "attention.layer_norm_rms_epsilon", has_experts);
   set_rope(spec, read_gguf_rope(source, keys, prefix, spec.layer(0).head_dim));
   if (windows == GgufWindow::None) refuse_sliding_window(keys, key, spec.trained_seq_len);
   if (windows == GgufWindow::AllLayers) {

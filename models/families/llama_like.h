@@ -17,6 +17,7 @@ struct HfDefaults {
   bool tied_output = false;
   HfRopeDefaults rope = {};
   bool layers_without_rope = false;  // no_rope_layers and its interval are read, else refused
+  bool has_experts = false;          // the family reads the keys of experts, else they are refused
 };
 
 // Reads sizes, rotation, biases and tied output from config.json. Refuses by name what a Llama
@@ -25,13 +26,13 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
 
 // The same from a GGUF file, whose keys begin with `architecture` and a dot.
 ModelSpec read_gguf_llama_like(const TensorSource& source, const Metadata& keys,
-                               std::string_view architecture,
-                               GgufWindow windows = GgufWindow::None);
+                               std::string_view architecture, GgufWindow windows = GgufWindow::None,
+                               bool has_experts = false);
 
 // Reads sizes from any family's GGUF file, and refuses what no block has.
 //   norm_eps  "attention.layer_norm_rms_epsilon" or "attention.layer_norm_epsilon"
 ModelSpec read_gguf_sizes(const Metadata& keys, std::string_view architecture,
-                          std::string_view norm_eps);
+                          std::string_view norm_eps, bool has_experts = false);
 
 // Requires that every layer in the list that newer files carry is of this type.
 void require_layer_types(const Metadata& config, std::string_view type);

@@ -89,20 +89,19 @@ TEST_P(GgufExportOfDirectory, LogitsStay) {
   EXPECT_LE(max_difference(session.eval_all(fixture.ids), reference) / rms(reference), 1e-4);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, GgufExportOfDirectory,
-                         testing::Values("llama-gqa-sharded-bf16", "llama-biases-f16",
-                                         "llama-tied-bf16", "llama-rope-linear-f16",
-                                         "llama-rope-llama3-bf16", "llama-head80-f16",
-                                         "qwen2-tied-bf16", "qwen3-head64-f16", "qwen2-yarn-f16",
-                                         "qwen3-yarn-attention-factor-bf16",
-                                         "mistral-wide-heads-f16", "smollm3-tied-f16",
-                                         "phi3-window-bf16", "phi3-partial-f16",
-                                         "phi3-longrope-f16"),
-                         [](const auto& info) {
-                           std::string name = info.param;
-                           std::replace(name.begin(), name.end(), '-', '_');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Models, GgufExportOfDirectory,
+    testing::Values("llama-gqa-sharded-bf16", "llama-biases-f16", "llama-tied-bf16",
+                    "llama-rope-linear-f16", "llama-rope-llama3-bf16", "llama-head80-f16",
+                    "qwen2-tied-bf16", "qwen3-head64-f16", "qwen2-yarn-f16",
+                    "qwen3-yarn-attention-factor-bf16", "mistral-wide-heads-f16",
+                    "smollm3-tied-f16", "phi3-window-bf16", "phi3-partial-f16", "phi3-longrope-f16",
+                    "mixtral-bf16", "qwen2-moe-f16", "olmoe-bf16"),
+    [](const auto& info) {
+      std::string name = info.param;
+      std::replace(name.begin(), name.end(), '-', '_');
+      return name;
+    });
 
 TEST(GgufExport, RefusesWhatItsFormatCannotSay) {
   const TempDir dir;
@@ -119,6 +118,8 @@ TEST(GgufExport, RefusesWhatItsFormatCannotSay) {
   refuse("llama-dynamic-f16", "has dynamic RoPE scaling, which a GGUF file");
   refuse("llama-yarn-mscale-f16", "has YaRN without truncation, which a GGUF file");
   refuse("smollm3-windows-bf16", "has an attention window of 5, which a GGUF file");
+
+  refuse("qwen3-moe-stacked-bf16", "has some layers with experts and some without, which a");
 
   // Its readers take the rotation from every fourth layer.
   const fs::path from = fixtures_dir() / "models/smollm3-tied-f16";

@@ -1,0 +1,30 @@
+#pragma once
+
+#include "models/families/family.h"
+
+// Readers of what mixtures of experts are said by; private to models/families.
+namespace minfer {
+
+// What a family's class in transformers assumes for absent keys.
+struct HfMoeDefaults {
+  int64_t n_experts = 0, n_active_experts = 0;
+  int64_t ffn_dim = 0;         // of moe_intermediate_size; 0: experts have intermediate_size
+  int64_t shared_ffn_dim = 0;  // of shared_expert_intermediate_size; 0: there is no such key
+  bool renormalizes = false;   // norm_topk_prob
+};
+
+// Gives the blocks experts: all, or those that decoder_sparse_step and mlp_only_layers leave, where
+// the experts have a size of their own.
+void set_hf_experts(ModelSpec& spec, const Metadata& config, const HfMoeDefaults& defaults);
+
+// The same from a GGUF file, for all blocks.
+//   renormalizes  as the architecture has it, unless a key says otherwise
+//   has_shared    whether there is a shared expert with a gate
+void set_gguf_experts(ModelSpec& spec, const Metadata& keys, std::string_view architecture,
+                      bool renormalizes, bool has_shared = false);
+
+// The names of router and experts in most families' files, and more of the family's own.
+WeightNames moe_hf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
+WeightNames moe_gguf_names(std::vector<std::pair<WeightRole, std::string_view>> more = {});
+
+}  // namespace minfer
