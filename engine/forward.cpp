@@ -216,6 +216,7 @@ class ForwardPass {
 
 void require_computable(const ModelSpec& spec) {
   for (const LayerSpec& s : spec.layers) {
+    const bool has_experts = s.has_experts();
     // A spec that differs from the neutral one in what is handled above, and in nothing else.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
@@ -233,20 +234,23 @@ void require_computable(const ModelSpec& spec) {
                                .activation = s.activation,
                                .gated = s.gated,
                                .n_experts = s.n_experts,
-                               .n_active_experts = s.n_active_experts,
-                               .shared_ffn_dim = s.shared_ffn_dim,
-                               .shared_gate = s.shared_gate,
-                               .router_score = s.router_score,
-                               .router_correction = s.router_correction,
-                               .renormalizes_experts = s.renormalizes_experts,
-                               .router_scale = s.router_scale};
+                               .n_active_experts = has_experts ? s.n_active_experts : 0,
+                               .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
+                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
+                               .router_score = has_experts ? s.router_score : RouterScore{},
+                               .router_correction = has_experts && s.router_correction,
+                               .renormalizes_experts = has_experts && s.renormalizes_experts,
+                               .router_scale = has_experts ? s.router_scale : 1};
     for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
       MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
     });
     MINFER_REQUIRE(Input, !s.gated || s.activation == Activation::Silu,
                    "a gate with another activation than silu: not supported");
-    MINFER_REQUIRE(Input, !s.has_experts() || (s.gated && !s.ffn_bias),
+    MINFER_REQUIRE(Input, !has_experts || (s.gated && !s.ffn_bias),
                    "experts without a gate or with biases: not supported");
+    MINFER_REQUIRE(Input,
+                   !has_experts || (s.n_active_experts >= 1 && s.n_active_experts <= s.n_experts),
+                   s.n_active_experts, " of ", s.n_experts, " experts: not supported");
   }
   const EdgeSpec& e = spec.edges;
   const EdgeSpec handled = {.learned_positions = e.learned_positions,

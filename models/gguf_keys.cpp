@@ -68,6 +68,7 @@ constexpr std::string_view kOtherKeys[] = {"embedding_length",
                                            "expert_group_count",
                                            "expert_group_used_count",
                                            "leading_dense_block_count",
+                                           "nextn_predict_layers",
                                            "tensor_data_layout"};
 
 // Sizes of each layer, as some converters write them: one number, where all layers have the same.

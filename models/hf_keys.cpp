@@ -25,7 +25,8 @@ constexpr std::string_view kKnownKeys[] = {
     "no_rope_layers", "no_rope_layer_interval", "use_sliding_window", "max_window_layers",
     "lm_head_bias", "full_attn_mod", "interpolate_factor", "num_experts_per_tok", "norm_topk_prob",
     "moe_intermediate_size", "shared_expert_intermediate_size", "decoder_sparse_step",
-    "mlp_only_layers", "qkv_bias",
+    "mlp_only_layers", "qkv_bias", "n_shared_experts", "first_k_dense_replace", "n_group",
+    "topk_group", "routed_scaling_factor",
     // without effect here
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
     "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
@@ -45,8 +46,9 @@ constexpr std::string_view kKnownKeys[] = {
     "remove_invalid_values", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
     "unk_token_id", "max_sequence_length", "model_max_length", "tokenizer_model_max_length",
     "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "head_size",
-    "output_router_logits", "router_aux_loss_coef", "router_jitter_noise",
-    "transformers" /* .js_config */, "neftune_noise_alpha", "language", "license"};
+    "output_router_logits", "num_nextn_predict_layers", "num_mtp_layers", "router_aux_loss_coef",
+    "router_jitter_noise", "transformers" /* .js_config */, "neftune_noise_alpha", "language",
+    "license"};
 
 }  // namespace
 

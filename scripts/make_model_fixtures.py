@@ -75,6 +75,9 @@ QWEN3_MOE = dict(head_dim=16, num_hidden_layers=3, moe_intermediate_size=12, num
                  num_experts_per_tok=3, norm_topk_prob=True)
 QWEN2_MOE = dict(moe_intermediate_size=12, shared_expert_intermediate_size=28, num_experts=5,
                  num_experts_per_tok=2)
+GLM4_MOE = dict(head_dim=16, num_hidden_layers=3, moe_intermediate_size=12, n_routed_experts=6,
+                num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1,
+                routed_scaling_factor=1.7, attention_bias=True)
 OLMOE = dict(num_experts=7, num_experts_per_tok=3)
 
 LONG_PHI3 = dict(
@@ -150,6 +153,10 @@ HF_MODELS = {
         norm_topk_prob=False, decoder_sparse_step=2))), "bf16", None),
     "qwen2-moe-f16": (moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), "f16", None),
     "olmoe-bf16": (moe_config(transformers.OlmoeConfig, **OLMOE), "bf16", None),
+    "glm4-moe-f16": (moe_config(transformers.Glm4MoeConfig, **GLM4_MOE), "f16", None),
+    "glm4-moe-qk-norm-bf16": (moe_config(transformers.Glm4MoeConfig, **(GLM4_MOE | dict(
+        use_qk_norm=True, attention_bias=False, norm_topk_prob=False, n_shared_experts=1,
+        first_k_dense_replace=0, num_hidden_layers=2, partial_rotary_factor=1.0))), "bf16", None),
 }
 
 # Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
@@ -160,11 +167,49 @@ SHORT_TOKENS = {"phi3-longrope-f16": 13}
 OLD_ROPE_TYPES = {"qwen2-yarn-f16": "yarn", "phi3-longrope-f16": "su"}
 
 
-def make_model(config, dtype, seed):
+# The least distance between the logits of an expert that is chosen and of one that is not: so that
+# other roundings, also those of half precision, choose the same.
+LEAST_GAP = 0.07
+
+
+def make_model(config, dtype, seed, n_tokens=N_TOKENS):
     """A model whose every weight, norms and biases too, is random and exact in `dtype`."""
+    model = random_model(config, dtype, seed)
+    while smallest_gap(model, tokens(config.vocab_size, n_tokens)) < LEAST_GAP:
+        seed += 1000
+        model = random_model(config, dtype, seed)
+    return model
+
+
+def smallest_gap(model, ids):
+    gaps = [math.inf]
+
+    def look(router, _, output):
+        logits = output[0]
+        if hasattr(router, "e_score_correction_bias"):  # in units of logits
+            logits = 4 * (logits.sigmoid() + router.e_score_correction_bias)
+        ranked = logits.sort(descending=True).values
+        if router.top_k < ranked.shape[-1]:
+            gaps.append((ranked[:, router.top_k - 1] - ranked[:, router.top_k]).min().item())
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()
+             if "Router" in type(module).__name__]
+    if hooks:
+        model.set_experts_implementation("eager")
+        with torch.no_grad():
+            model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return min(gaps)
+
+
+def random_model(config, dtype, seed):
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_((0.3 * torch.randn_like(buffer)).to(dtype).to(torch.float32))
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 centre = 0.0 if name.endswith("bias") else 1.0
@@ -222,6 +267,8 @@ def add_rope(writer, architecture, config):
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if rope["rope_theta"] != 10000:
         writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture == "glm4moe":
+        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
     if architecture == "phi3":
         writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
         writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
@@ -255,6 +302,13 @@ def add_moe(writer, architecture, config):
     writer.add_expert_used_count(config.num_experts_per_tok)
     if architecture.startswith("qwen"):
         writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "glm4moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
     if architecture == "qwen2moe":
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
 
@@ -270,7 +324,8 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
-        writer.add_rope_dimension_count(config.head_dim)
+        if architecture != "glm4moe":
+            writer.add_rope_dimension_count(config.head_dim)
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     if hasattr(config, "num_experts_per_tok"):
         add_moe(writer, architecture, config)
@@ -285,7 +340,12 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
              "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
              "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
              "mlp.shared_expert.up_proj": "ffn_up_shexp",
-             "mlp.shared_expert.down_proj": "ffn_down_shexp"}
+             "mlp.shared_expert.down_proj": "ffn_down_shexp",
+             "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+             "mlp.shared_experts.up_proj": "ffn_up_shexp",
+             "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+    if architecture == "glm4moe":
+        names["post_attention_layernorm"] = "post_attention_norm"
     heads = {"attn_q": config.num_attention_heads, "attn_k": config.num_key_value_heads}
     tensors = {"token_embd.weight": "model.embed_tokens.weight",
                "output_norm.weight": "model.norm.weight"}
@@ -293,6 +353,9 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
         tensors["output.weight"] = "lm_head.weight"
     weights = {name: value.numpy() for name, value in model.state_dict().items()}
     for layer in range(config.num_hidden_layers):
+        correction = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        if correction in weights:
+            tensors[f"blk.{layer}.exp_probs_b.bias"] = correction
         for hf, ours in names.items():
             for part in ("weight", "bias"):
                 if f"model.layers.{layer}.{hf}.{part}" in weights:
@@ -356,6 +419,7 @@ GGUF_MODELS = {
                      N_TOKENS),
     "gguf-qwen3-moe": ("qwen3moe", moe_config(transformers.Qwen3MoeConfig, **QWEN3_MOE), N_TOKENS),
     "gguf-qwen2-moe": ("qwen2moe", moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), N_TOKENS),
+    "gguf-glm4-moe": ("glm4moe", moe_config(transformers.Glm4MoeConfig, **GLM4_MOE), N_TOKENS),
     "gguf-olmoe": ("olmoe", moe_config(transformers.OlmoeConfig, **OLMOE), N_TOKENS),
     "gguf-phi3-window": ("phi3", phi3_config(num_key_value_heads=3, sliding_window=7), N_TOKENS),
 }

@@ -5,6 +5,7 @@
 namespace minfer {
 
 // Each in a file of its name.
+const Family& glm4_moe();
 const Family& gpt2();
 const Family& llama();
 const Family& mistral();
@@ -19,8 +20,9 @@ const Family& smollm3();
 
 namespace {
 
-constexpr const Family& (*kFamilies[])() = {llama,   mistral, mixtral,   gpt2,      qwen2, qwen3,
-                                            smollm3, phi3,    qwen2_moe, qwen3_moe, olmoe};
+constexpr const Family& (*kFamilies[])() = {llama,     mistral,   mixtral, gpt2,
+                                            qwen2,     qwen3,     smollm3, phi3,
+                                            qwen2_moe, qwen3_moe, olmoe,   glm4_moe};
 
 // The family whose `field` is `value`; `key` is where the file says it.
 const Family& find(std::string_view Family::*field, const std::string& key,

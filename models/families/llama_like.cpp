@@ -112,6 +112,7 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
     refuse_unless_neutral(config, "",
                           {{"num_local_experts", 0}, {"num_experts", 0}, {"n_routed_experts", 0}});
   }
+  if (!defaults.has_qk_norm_key) refuse_unless_neutral(config, "", {{"use_qk_norm", 0}});
   refuse_unless_neutral(config, "",
                         {{"attention_multiplier", 1 / std::sqrt(double(head_dim))},
                          {"embedding_multiplier", 1},
@@ -121,7 +122,6 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
                          {"attn_logit_softcapping", 0},
                          {"final_logit_softcapping", 0},
                          {"clip_qkv", 0},
-                         {"use_qk_norm", 0},
                          {"lm_head_bias", 0},
                          {"full_attn_mod", 1},
                          {"interpolate_factor", 1},

@@ -18,6 +18,7 @@ struct HfDefaults {
   HfRopeDefaults rope = {};
   bool layers_without_rope = false;  // no_rope_layers and its interval are read, else refused
   bool has_experts = false;          // the family reads the keys of experts, else they are refused
+  bool has_qk_norm_key = false;      // the family reads use_qk_norm, else it is refused
 };
 
 // Reads sizes, rotation, biases and tied output from config.json. Refuses by name what a Llama

@@ -22,7 +22,7 @@ ModelSpec read_mixtral_hf(const Metadata& config) {
 
 ModelSpec read_mixtral_gguf(const TensorSource& source, const Metadata& keys) {
   ModelSpec spec = read_gguf_llama_like(source, keys, "llama", GgufWindow::None, true);
-  set_gguf_experts(spec, keys, "llama", /*renormalizes=*/true);
+  set_gguf_experts(spec, keys, "llama", {.renormalizes = true});
   return spec;
 }
 

@@ -9,11 +9,17 @@ namespace {
 
 constexpr int64_t kMaxExperts = 4096, kMaxFfnDim = 1 << 22;
 
-// "num_experts" of most families, "num_local_experts" of Mixtral; some files have both.
+// "num_experts" of most families, "num_local_experts" of Mixtral, "n_routed_experts" of GLM; files
+// may have several of them.
 int64_t read_n_experts(const Metadata& config, int64_t fallback) {
-  const std::string key = "num_experts", other = "num_local_experts";
-  const int64_t n = config.integer_or(config.has(key) ? key : other, fallback, 1, kMaxExperts);
-  refuse_unless_neutral(config, "", {{other, double(n)}, {"n_routed_experts", 0}});
+  int64_t n = fallback;
+  std::vector<NeutralKey> others;
+  for (const char* key : {"n_routed_experts", "num_local_experts", "num_experts"}) {
+    if (config.has(key)) n = config.integer(key, 1, kMaxExperts);
+    others.push_back({key, 0});
+  }
+  for (NeutralKey& other : others) other.neutral = double(n);
+  refuse_unless_neutral(config, "", others);
   return n;
 }
 
@@ -51,7 +57,7 @@ void set_hf_experts(ModelSpec& spec, const Metadata& config, const HfMoeDefaults
     require_absent(config, "mlp_only_layers");
     refuse_unless_neutral(config, "", {{"moe_intermediate_size", double(moe.ffn_dim)}});
   }
-  for (int64_t i = 0; i < spec.n_layers(); ++i) {
+  for (int64_t i = defaults.n_dense; i < spec.n_layers(); ++i) {
     if ((i + 1) % step != 0 || std::ranges::count(dense, i) > 0) continue;
     LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     layer.n_experts = moe.n_experts;
@@ -64,27 +70,36 @@ void set_hf_experts(ModelSpec& spec, const Metadata& config, const HfMoeDefaults
 }
 
 void set_gguf_experts(ModelSpec& spec, const Metadata& keys, std::string_view architecture,
-                      bool renormalizes, bool has_shared) {
+                      const GgufMoeForm& form) {
   const std::string prefix = cat(architecture, ".");
   refuse_unless_neutral(keys, prefix,
-                        {{"expert_gating_func", 1},  // softmax
+                        {{"expert_gating_func", form.score == RouterScore::Softmax ? 1.0 : 2.0},
                          {"expert_group_count", 1},
-                         {"expert_group_used_count", 1},
-                         {"leading_dense_block_count", 0}});
-  for (LayerSpec& layer : spec.layers) {
+                         {"expert_group_used_count", 1}});
+  const int64_t n_dense =
+      keys.integer_or(prefix + "leading_dense_block_count", 0, 0, spec.n_layers());
+  for (int64_t i = n_dense; i < spec.n_layers(); ++i) {
+    LayerSpec& layer = spec.layers[static_cast<size_t>(i)];
     layer.n_experts = keys.integer(prefix + "expert_count", 1, kMaxExperts);
     layer.n_active_experts = read_n_active(keys, prefix + "expert_used_count", layer.n_experts, 0);
-    layer.renormalizes_experts = keys.boolean_or(prefix + "expert_weights_norm", renormalizes);
+    layer.router_score = form.score;
+    layer.router_correction = form.score == RouterScore::Sigmoid;
+    layer.renormalizes_experts = keys.boolean_or(prefix + "expert_weights_norm", form.renormalizes);
     // llama.cpp takes 0 for "not scaled".
     const double scale = keys.number_or(prefix + "expert_weights_scale", 1, 0, 1e6);
     layer.router_scale = scale == 0 ? 1 : static_cast<float>(scale);
     const int64_t dense_dim = layer.ffn_dim;
     layer.ffn_dim =
         keys.integer_or(prefix + "expert_feed_forward_length", dense_dim, 1, kMaxFfnDim);
-    if (!has_shared) continue;
-    layer.shared_ffn_dim =
-        keys.integer_or(prefix + "expert_shared_feed_forward_length", dense_dim, 1, kMaxFfnDim);
-    layer.shared_gate = true;
+    const std::string shared_key = prefix + "expert_shared_feed_forward_length";
+    if (form.has_gated_shared) {
+      layer.shared_ffn_dim = keys.integer_or(shared_key, dense_dim, 1, kMaxFfnDim);
+      layer.shared_gate = true;
+    } else {
+      const int64_t n_shared = keys.integer_or(prefix + "expert_shared_count", 0, 0, kMaxExperts);
+      layer.shared_ffn_dim =
+          n_shared == 0 ? 0 : keys.integer_or(shared_key, n_shared * layer.ffn_dim, 1, kMaxFfnDim);
+    }
   }
 }
 

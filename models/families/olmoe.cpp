@@ -20,7 +20,7 @@ ModelSpec read_olmoe_hf(const Metadata& config) {
 ModelSpec read_olmoe_gguf(const TensorSource& source, const Metadata& keys) {
   ModelSpec spec = read_gguf_llama_like(source, keys, "olmoe", GgufWindow::None, true);
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::WholeWidth;
-  set_gguf_experts(spec, keys, "olmoe", /*renormalizes=*/false);
+  set_gguf_experts(spec, keys, "olmoe", {});
   return spec;
 }
 

@@ -21,7 +21,7 @@ ModelSpec read_qwen2_moe_hf(const Metadata& config) {
 ModelSpec read_qwen2_moe_gguf(const TensorSource& source, const Metadata& keys) {
   ModelSpec spec = read_gguf_llama_like(source, keys, "qwen2moe", GgufWindow::None, true);
   set_biases(spec, /*qkv=*/true, /*attn_out=*/false, /*ffn=*/false);
-  set_gguf_experts(spec, keys, "qwen2moe", /*renormalizes=*/false, /*has_shared=*/true);
+  set_gguf_experts(spec, keys, "qwen2moe", {.has_gated_shared = true});
   return spec;
 }
 

@@ -18,7 +18,7 @@ ModelSpec read_qwen3_moe_hf(const Metadata& config) {
 ModelSpec read_qwen3_moe_gguf(const TensorSource& source, const Metadata& keys) {
   ModelSpec spec = read_gguf_llama_like(source, keys, "qwen3moe", GgufWindow::None, true);
   for (LayerSpec& layer : spec.layers) layer.qk_norm = QkNorm::PerHead;
-  set_gguf_experts(spec, keys, "qwen3moe", /*renormalizes=*/true);
+  set_gguf_experts(spec, keys, "qwen3moe", {.renormalizes = true});
   return spec;
 }
 

@@ -64,10 +64,11 @@ double read_theta(const Metadata& config, const std::string& at, double fallback
   return config.has(last) ? read_rope_theta(config, last) : fallback;
 }
 
-int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim) {
+int64_t read_rotary_dim(const Metadata& config, const std::string& at, int64_t head_dim,
+                        double fallback) {
   std::string key = at + "partial_rotary_factor";
   if (!config.has(key)) key = "partial_rotary_factor";
-  const double part = config.number_or(key, 1, 0, 1);
+  const double part = config.number_or(key, fallback, 0, 1);
   const auto rotary_dim = static_cast<int64_t>(static_cast<double>(head_dim) * part);
   MINFER_REQUIRE(Input, rotary_dim >= 2 && rotary_dim % 2 == 0, "key ", key, " is ", part, ": ",
                  rotary_dim, " of ", head_dim, " elements, expected an even number");
@@ -174,7 +175,9 @@ RopeSpec read_hf_rope(const Metadata& config, int64_t head_dim, const HfRopeDefa
   const std::string old_root = "rope_scaling", new_root = "rope_parameters";
   const std::string at = (names_below(config, old_root).empty() ? new_root : old_root) + ".";
   RopeSpec rope{.theta = read_theta(config, at, defaults.theta), .rotary_dim = head_dim};
-  if (defaults.partial) rope.rotary_dim = read_rotary_dim(config, at, head_dim);
+  if (defaults.partial) {
+    rope.rotary_dim = read_rotary_dim(config, at, head_dim, defaults.rotary_fraction);
+  }
   rope.scaling = read_type(config, at, defaults.phi3_types);
   for (const std::string& root : {old_root, new_root}) {
     refuse_other_rope_keys(config, root, rope.scaling);

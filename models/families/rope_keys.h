@@ -10,6 +10,7 @@ struct HfRopeDefaults {
   double theta = 10000;
   int64_t original_seq_len = 0;  // over the dictionary's; 0: the dictionary's
   bool partial = false;          // partial_rotary_factor is read, else refused unless it is 1
+  double rotary_fraction = 1;    // where that key is absent
   bool phi3_types = false;       // "su" and "yarn" mean longrope, and there is no other scaling
 };
 

@@ -374,6 +374,19 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   LayerSpec whole = plain.layer(0);
   whole.qk_norm = QkNorm::WholeWidth;
   check("qk_norm of the whole width", whole);
+  LayerSpec moe = plain.layer(0);
+  moe.ffn_dim = 192;
+  moe.n_experts = 6;
+  moe.n_active_experts = 2;
+  moe.renormalizes_experts = true;
+  check("experts", moe);
+  moe.n_active_experts = 3;
+  moe.shared_ffn_dim = 128;
+  check("a shared expert", moe);
+  moe.shared_gate = true;
+  moe.router_score = RouterScore::Sigmoid;
+  moe.router_scale = 1.5f;
+  check("a shared expert with a gate", moe);
 }
 
 // What is said beforehand is what the card has less afterwards, as a text is generated, as one is

@@ -143,7 +143,7 @@ const Refusal kRefusals[] = {
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
      "LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, GPT2LMHeadModel, "
      "Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM, "
-     "Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OlmoeForCausalLM)"},
+     "Qwen2MoeForCausalLM, Qwen3MoeForCausalLM, OlmoeForCausalLM, Glm4MoeForCausalLM)"},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -213,7 +213,7 @@ const Refusal kRefusals[] = {
      "key add_cross_attention is true: not supported (supported: 0)"},
     {"GgufArchitecture", Kind::GgufLlama, "general.architecture", text("phi2"),
      "key general.architecture is \"phi2\": not supported (supported: llama, gpt2, qwen2, qwen3, "
-     "smollm3, phi3, qwen2moe, qwen3moe, olmoe)"},
+     "smollm3, phi3, qwen2moe, qwen3moe, olmoe, glm4moe)"},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
      "key llama.expert_used_count is missing"},
     {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("su"),

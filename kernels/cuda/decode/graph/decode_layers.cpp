@@ -31,7 +31,7 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
                                .n_experts = s.n_experts,
                                .n_active_experts = has_experts ? s.n_active_experts : 0,
                                .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
-                               .shared_gate = has_experts && s.shared_gate,
+                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
                                .router_score = has_experts ? s.router_score : RouterScore{},
                                .router_correction = has_experts && s.router_correction,
                                .renormalizes_experts = has_experts && s.renormalizes_experts,
