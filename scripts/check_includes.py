@@ -35,7 +35,7 @@ CUDA_ROOMS = {
     "gemm": {"attention", "elementwise"},
     "quant": {"elementwise"},
     "gemv": {"elementwise", "quant"},
-    "moe": {"elementwise", "gemv", "quant"},
+    "moe": {"elementwise", "gemm", "gemv", "quant"},
     "decode": {"attention", "gemv", "moe", "quant", "sampling"},
     "bench": {"gemm", "gemv", "sampling"},
 }

@@ -205,9 +205,18 @@ struct ExpertsData {
     return weights;
   }
 
-  // Of one expert for one row: its output, and the magnitudes of all that makes it up.
+  // How far a computation may be off, relative to the magnitudes that make up its sums: gate and
+  // up, and everything behind them.
+  struct Roundoff {
+    double gate_and_up, rest;
+  };
+  // Of one expert for one row: its output, and what both roundoffs make of it at most.
   struct Output {
-    float64::Values values, magnitudes;
+    float64::Values values, of_gate_and_up, of_rest;
+
+    double bound(size_t i, const Roundoff& roundoff) const {
+      return 1.01 * (roundoff.gate_and_up * of_gate_and_up[i] + roundoff.rest * of_rest[i]) + 1e-30;
+    }
   };
   Output output_of(const float64::Values& row, size_t e) const {
     const float64::Values gate = float64::matmul(row, values[3 * e], c.dim);
@@ -219,14 +228,13 @@ struct ExpertsData {
     for (size_t i = 0; i < gate.size(); ++i) {
       const double s = float64::silu(gate[i]);
       hidden.push_back(s * up[i]);
-      // |silu'| < 1.1, and a hidden element is at most |up|, by which it may be off besides.
-      error.push_back(1.1 * of_gate[i] * std::max(of_up[i], std::abs(up[i])) +
-                      std::abs(s) * of_up[i] + std::abs(s * up[i]));
+      error.push_back(1.1 * of_gate[i] * std::abs(up[i]) +
+                      std::abs(s) * of_up[i]);  // |silu'| < 1.1
     }
     const float64::Values down = magnitudes(values[3 * e + 2]);
-    Output out{float64::matmul(hidden, values[3 * e + 2], c.ffn_dim),
-               float64::matmul(error, down, c.ffn_dim)};
-    return out;
+    return {float64::matmul(hidden, values[3 * e + 2], c.ffn_dim),
+            float64::matmul(error, down, c.ffn_dim),
+            float64::matmul(magnitudes(hidden), down, c.ffn_dim)};
   }
   float64::Values row_of(int64_t t) const {
     float64::Values row;
@@ -234,16 +242,15 @@ struct ExpertsData {
     return row;
   }
 
-  // outs [n_pairs, dim] by place, each within `roundoff` of the magnitudes that make it up. The
-  // routing is in host memory.
+  // out_at(i): element i of outs [n_pairs, dim], by place. The routing is in host memory.
   template <typename At>
-  void expect_outputs(At out_at, const Routing& r, double roundoff) const {
+  void expect_outputs(At out_at, const Routing& r, const Roundoff& roundoff) const {
     for (int64_t place = 0; place < r.n_pairs(); ++place) {
       const int64_t pair = r.pairs[place];
       const Output out = output_of(row_of(pair / r.n_active), size_t(r.chosen[pair]));
       for (int64_t i = 0; i < c.dim; ++i) {
-        const double bound = roundoff * out.magnitudes[size_t(i)] + 1e-30;
-        ASSERT_NEAR(out_at(place * c.dim + i), out.values[size_t(i)], bound)
+        ASSERT_NEAR(out_at(place * c.dim + i), out.values[size_t(i)],
+                    out.bound(size_t(i), roundoff))
             << "place " << place << ", expert " << r.chosen[pair] << ", column " << i;
       }
     }

@@ -1,5 +1,6 @@
 #include <algorithm>
 
+#include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/numbers.cuh"
@@ -7,7 +8,17 @@
 
 namespace minfer::cuda {
 
+// Below so many rows an expert on average, tiles of wgmma would be mostly empty.
+constexpr int64_t kWgmmaRows = 32;
+
 bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
+  const Routing& r = call.routing;
+  const bool has_rows = r.n_pairs() >= kWgmmaRows * r.n_experts;
+  if (has_rows && has_hgemm() && expert_gemm_as(stream, call, /*by_wgmma=*/true)) return true;
+  return expert_gemm_as(stream, call, /*by_wgmma=*/false);
+}
+
+bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma) {
   const Matrix& w = *call.w.first;
   const Routing& r = call.routing;
   const bool is_swiglu = call.up != nullptr;
@@ -17,6 +28,7 @@ bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
     return false;
   }
   if (!is_packed(w) && w.dtype != half) return false;
+  if (by_wgmma && w.out_dim % 2 != 0) return false;
   ExpertGemmParams p{};
   p.x = call.x.data;
   p.out = call.out.data;
@@ -46,8 +58,10 @@ bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
   const GemvWeights weights = w.dtype == DType::U4   ? GemvWeights::U4
                               : w.dtype == DType::U8 ? GemvWeights::U8
                                                      : GemvWeights::Float;
-  const ExpertGemmKernel kernel =
-      visit_half(half, [&]<typename T>() { return expert_gemm_kernel_of<T>(weights, is_swiglu); });
+  const ExpertGemmKernel kernel = visit_half(half, [&]<typename T>() {
+    return by_wgmma ? expert_wgmma_kernel_of<T>(weights, is_swiglu)
+                    : expert_gemm_kernel_of<T>(weights, is_swiglu);
+  });
   const int64_t shared_bytes = kernel.shared_bytes + (r.n_experts + 1) * int64_t{sizeof(int)};
   if (shared_bytes > card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
@@ -57,8 +71,8 @@ bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
   const int64_t most_tiles =
       (n_pairs / kExpertRows + std::min(r.n_experts, n_pairs)) * p.column_blocks;
   const int64_t n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
-  launch(kernel.kernel, dim3(narrow<unsigned>(std::min(most_tiles, n_sms))), dim3(kExpertThreads),
-         size_t(shared_bytes), stream, p);
+  launch(kernel.kernel, dim3(narrow<unsigned>(std::min(most_tiles, n_sms))),
+         dim3(by_wgmma ? 2 * kExpertThreads : kExpertThreads), size_t(shared_bytes), stream, p);
   return true;
 }
 

@@ -163,6 +163,29 @@ struct StagedWeights {
   }
 };
 
+// Starts copying 64 columns of the codes of one row tile, with their scales and mins. A warp calls
+// it; the pointers are those of the lane.
+template <GemvWeights kWeights>
+__device__ inline void copy_code_tile(uint8_t* tile, const uint8_t* words, const uint8_t* scales,
+                                      const float* mins, int lane, int step,
+                                      const ExpertGemmParams& p) {
+  using Stage = ExpertStage<kWeights>;
+  const uint32_t to = ptx::shared_address(tile + lane * 16);
+  const uint8_t* const from = words + int64_t{step} * Stage::kWordBytes;
+#pragma unroll
+  for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
+    ptx::copy_async_16(to + uint32_t(piece), from + piece);
+  }
+  const int unit = step * p.units_of_step >> p.step_shift;
+  const int scale_bytes = p.scales_are_f32 ? 64 : 32;  // of a unit
+  if (lane * 16 < p.units_of_step * scale_bytes) {
+    ptx::copy_async_16(to + Stage::kWordBytes, scales + unit * scale_bytes);
+  }
+  if (p.has_mins && lane * 16 < p.units_of_step * 64) {
+    ptx::copy_async_16(to + Stage::kWordBytes + Stage::kScaleBytes, mins + unit * 16);
+  }
+}
+
 // Copies the stages of one tile: 64 columns of the rows of x, and of the row tiles of each warp.
 template <typename T, GemvWeights kWeights, bool kSwiGlu>
 struct ExpertFetch {
@@ -243,19 +266,7 @@ struct ExpertFetch {
         ptx::copy_async_16(to + 1024, first > 0 ? from + row_8[r] : words[r], first);
         ptx::copy_async_16(to + 1536, second > 0 ? from + row_8[r] + 64 : words[r], second);
       } else {
-        const uint8_t* const from = words[r] + int64_t{step} * Stage::kWordBytes;
-#pragma unroll
-        for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
-          ptx::copy_async_16(to + uint32_t(piece), from + piece);
-        }
-        const int unit = step * p.units_of_step >> p.step_shift;
-        const int scale_bytes = p.scales_are_f32 ? 64 : 32;  // of a unit
-        if (lane * 16 < p.units_of_step * scale_bytes) {
-          ptx::copy_async_16(to + Stage::kWordBytes, scales[r] + unit * scale_bytes);
-        }
-        if (p.has_mins && lane * 16 < p.units_of_step * 64) {
-          ptx::copy_async_16(to + Stage::kWordBytes + Stage::kScaleBytes, mins[r] + unit * 16);
-        }
+        copy_code_tile<kWeights>(tile, words[r], scales[r], mins[r], lane, step, p);
       }
     }
   }

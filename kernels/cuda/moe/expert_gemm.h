@@ -18,7 +18,7 @@ struct ExpertGemmParams {
   int n_experts, n_active;
   bool x_by_place;
   int in_dim, out_dim, n_steps;  // steps of 64 columns
-  int column_blocks;             // of out
+  int column_blocks;             // of out, each of 256 rows of weights
   int n_row_tiles;
   // Packed codes: PackedLayout.
   int64_t row_tile_bytes;
@@ -36,5 +36,11 @@ struct ExpertGemmKernel {
 };
 template <typename T>
 ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
+// The same by wgmma.
+template <typename T>
+ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu);
+
+// expert_gemm by a given kernel.
+bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma);
 
 }  // namespace minfer::cuda

@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/expert_gemm.h"
 #include "tests/kernels/cuda/weights.h"
 #include "tests/support/moe_cases.h"
 
@@ -87,6 +89,7 @@ constexpr ExpertsCase kCardCases[] = {
     {33, 4, 2, 96, 32, DType::U4, 32, DType::F16, true},
     {20, 3, 2, 320, 48, DType::U4, 0, DType::F32},
     {9, 40, 3, 64, 16, DType::U8, 0},
+    {100, 40, 3, 64, 600, DType::F16},  // more tiles than blocks
 };
 
 // A case on a card, with activations of a half type.
@@ -118,17 +121,20 @@ struct CardExperts {
   MoeWeights moe;
 };
 
-// Weights of codes are rounded to half, hidden layers and outputs too, and the input and all sums
-// are those of the case.
-double roundoff_of(const ExpertsCase& c, DType half) {
-  return 4 * unit_roundoff(half) + (2 * double(std::max(c.dim, c.ffn_dim)) + 64) * kU;
+// Sums in f32; hidden layers and outputs are rounded to half, and so are the values of codes, if
+// they are rounded at all. The fast silu errs by 2^-19.
+ExpertsData::Roundoff roundoff_of(const ExpertsCase& c, DType half, bool rounds_codes) {
+  const double sums = (double(std::max(c.dim, c.ffn_dim)) + 64) * kU, u = unit_roundoff(half);
+  const double of_codes = rounds_codes && !is_float(c.dtype) ? u : 0;
+  return {of_codes + sums + 0x1p-19, of_codes + sums + 0x1p-19 + 3 * u};
 }
 
-enum class Way { Plain, Gemm };
+enum class Way { Plain, Mma, Wgmma };
 struct CudaExperts : testing::TestWithParam<Way> {};
 
 TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
   MINFER_NEEDS_CUDA();
+  if (GetParam() == Way::Wgmma && !cuda::has_hgemm()) GTEST_SKIP() << "needs a Hopper card";
   for (const ExpertsCase& c : kCardCases) {
     for (const DType half : {DType::F16, DType::BF16}) {
       if (is_float(c.dtype) && c.dtype != half) continue;
@@ -147,8 +153,10 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
       const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
       const auto run = [&](const cuda::ExpertCall& call) {
         if (GetParam() == Way::Plain) return expert_plain(stream(), call);
-        const bool is_taken = expert_gemm(stream(), call);
-        EXPECT_EQ(is_taken, call.w.first->in_dim % 8 == 0);
+        const bool by_wgmma = GetParam() == Way::Wgmma;
+        const bool is_taken = expert_gemm_as(stream(), call, by_wgmma);
+        EXPECT_EQ(is_taken,
+                  call.w.first->in_dim % 8 == 0 && (!by_wgmma || call.w.first->out_dim % 2 == 0));
         if (!is_taken) expert_plain(stream(), call);
       };
       run({.out = hidden.view().rows(0, n_pairs),
@@ -164,7 +172,7 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
       const HostTensor outs = to_host(out), hiddens = to_host(hidden);
       routing.fetch();
       experts.data.expect_outputs([&](int64_t i) { return outs.at(i); }, routing.on_host,
-                                  roundoff_of(c, half));
+                                  roundoff_of(c, half, GetParam() != Way::Plain));
       for (int64_t i = 0; i < c.dim; ++i) EXPECT_TRUE(std::isnan(outs.at(n_pairs * c.dim + i)));
       for (int64_t i = 0; i < c.ffn_dim; ++i) {
         EXPECT_TRUE(std::isnan(hiddens.at(n_pairs * c.ffn_dim + i)));
@@ -173,9 +181,11 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, CudaExperts, testing::Values(Way::Plain, Way::Gemm),
+INSTANTIATE_TEST_SUITE_P(Ways, CudaExperts, testing::Values(Way::Plain, Way::Mma, Way::Wgmma),
                          [](const auto& info) {
-                           return std::string(info.param == Way::Plain ? "Plain" : "Gemm");
+                           return std::string(info.param == Way::Plain ? "Plain"
+                                              : info.param == Way::Mma ? "Mma"
+                                                                       : "Wgmma");
                          });
 
 // The GEMVs of a decode step: they choose by the logits, and add to the residual stream.
@@ -215,25 +225,26 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
         routing.fetch();
         const Routing& r = routing.on_host;
         // The normed input is rounded to half, after an error that may decide how.
-        const double roundoff = roundoff_of(c, half) + (has_norm ? 2 * unit_roundoff(half) : 0);
+        ExpertsData::Roundoff roundoff = roundoff_of(c, half, /*rounds_codes=*/false);
+        if (has_norm) roundoff.gate_and_up += 2 * unit_roundoff(half);
         for (int64_t t = 0; t < c.n_rows; ++t) {
           float64::Values row = experts.data.row_of(t);
           if (has_norm) {
             for (int64_t i = 0; i < c.dim; ++i) row[size_t(i)] = residual.at(t * c.dim + i);
             row = float64::rms_norm(row, doubles(weight), 1e-5);
           }
-          float64::Values sum(size_t(c.dim)), magnitude(size_t(c.dim));
+          float64::Values sum(size_t(c.dim)), bound(size_t(c.dim));
           for (int64_t j = t * c.n_active; j < (t + 1) * c.n_active; ++j) {
             const auto out = experts.data.output_of(row, size_t(r.chosen[j]));
             for (size_t i = 0; i < sum.size(); ++i) {
               sum[i] += double(r.weights[j]) * out.values[i];
-              magnitude[i] += double(r.weights[j]) * out.magnitudes[i];
+              bound[i] += double(r.weights[j]) * out.bound(i, roundoff);
             }
           }
           for (int64_t i = 0; i < c.dim; ++i) {
             const double start = residual.at(t * c.dim + i);
-            const double bound = roundoff * magnitude[size_t(i)] + 4 * kU * std::abs(start) + 1e-7;
-            ASSERT_NEAR(sums.at(t * c.dim + i), start + sum[size_t(i)], bound) << t << ' ' << i;
+            const double most = bound[size_t(i)] + 4 * kU * std::abs(start) + 1e-7;
+            ASSERT_NEAR(sums.at(t * c.dim + i), start + sum[size_t(i)], most) << t << ' ' << i;
           }
         }
         // What was chosen is what route() chooses.
