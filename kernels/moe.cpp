@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/comm/communicator.h"
+
 namespace minfer {
 namespace {
 
