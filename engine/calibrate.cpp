@@ -76,6 +76,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
   const auto asked = std::pair(weight->second.front().layer, weight->second.front().input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
+  if (!is_observed()) return std::nullopt;
   if (group == 0) group = rows.shape[1];
   if (group != factor_group_) {
     const HostTensor hessian = backend_.download(hessian_);
@@ -115,6 +116,12 @@ void TextCalibration::take_rows(const std::string& name, int64_t begin,
 // back.
 void TextCalibration::exchange_matrices() {
   for (auto& [matrix, other] : other_) std::swap(*matrix, other);
+  index_experts(model_.weights, backend_);
+}
+
+// The down matrices of experts have inputs of their own, each for the few tokens that choose it.
+bool TextCalibration::is_observed() const {
+  return input_ != BlockInput::FfnOutput || !model_.spec.layer(layer_).has_experts();
 }
 
 void TextCalibration::next_input() {
@@ -138,7 +145,7 @@ void TextCalibration::finish_half() {
   exchange_matrices();
   for (Window& window : windows_) {
     const DeviceTensor stream = backend_.upload(window.quantized.stream);
-    add_output(window.quantized, stream, input_of(stream));
+    add_output(window.quantized, stream, is_observed() ? input_of(stream) : Tensor());
   }
   exchange_matrices();
 }
@@ -148,7 +155,8 @@ Tensor TextCalibration::input_of(Tensor stream) {
   return block_input(backend_, model_, state_, layer_, input_, stream, {&rows, 1});
 }
 
-// Ends a half: `input` is that of its last matrix, `stream` the window's, which is overwritten.
+// Ends a half: `input` is that of its last matrix, or null where experts have inputs of their own;
+// `stream` the window's, which is overwritten.
 void TextCalibration::add_output(WindowState& window, Tensor stream, Tensor input) {
   const bool is_parallel = model_.spec.layer(layer_).parallel_residual;
   if (is_parallel && input_ == BlockInput::AttentionOutput) {
@@ -159,7 +167,12 @@ void TextCalibration::add_output(WindowState& window, Tensor stream, Tensor inpu
     window.attention = backend_.download(attention);
     return;
   }
-  add_block_output(backend_, model_, layer_, input_, stream, input);
+  if (is_observed()) {
+    add_block_output(backend_, model_, layer_, input_, stream, input);
+  } else {
+    const SequenceRows rows{stream.shape[0], 0, pages_};
+    add_block_experts(backend_, model_, state_, layer_, stream, {&rows, 1});
+  }
   if (window.attention.view()) {
     backend_.add(stream, stream, backend_.upload(window.attention));
     window.attention = {};
@@ -193,6 +206,12 @@ void TextCalibration::observe() {
   factor_group_ = 0;
   hessian_ = {};
   stream_drift_ = {};
+  if (!is_observed()) {
+    for (Window& window : windows_) {
+      add_output(window.original, backend_.upload(window.original.stream), {});
+    }
+    return;
+  }
   DeviceTensor input_drift;  // [in, in]: sum over tokens of x (original x - x)ᵀ
   for (Window& window : windows_) {
     exchange_matrices();

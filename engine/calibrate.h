@@ -18,8 +18,10 @@ struct CalibrationOptions {
 // Runs two versions of a model over windows of a calibration text, one block input after the other:
 // the original model, and the one whose earlier matrices are quantized. For each matrix it collects
 // the inputs x that the matrix gets in the quantized model, and how far the outputs w x, or the
-// residual stream after they are added to it, would be from the original model's. The model and
-// backend must outlive this object. It consumes the model: it drops each block that is done.
+// residual stream after they are added to it, would be from the original model's. All tokens of the
+// text count for each expert's gate and up; its down has no inputs here, and is rounded by itself.
+// The model and backend must outlive this object. It consumes the model: it drops each block that
+// is done.
 class TextCalibration final : public Calibration {
  public:
   // Throws Usage for a text shorter than one window.
@@ -27,7 +29,7 @@ class TextCalibration final : public Calibration {
                   const CalibrationOptions& options, int n_threads);
 
   // Names are Hugging Face's: "model.layers.0.mlp.up_proj.weight". Returns none for a tensor that
-  // is not a matrix of a block.
+  // is not a matrix of a block, or the down matrix of an expert.
   std::optional<GptqInputs> inputs(const std::string& name, int64_t group, int64_t begin,
                                    const Tensor& rows) override;
   void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) override;
@@ -49,6 +51,7 @@ class TextCalibration final : public Calibration {
   void finish_half();
   Tensor input_of(Tensor stream);
   void add_output(WindowState& window, Tensor stream, Tensor input);
+  bool is_observed() const;  // whether the present input's sums are made
   bool adds_to_stream() const;
   HostTensor stream_difference(const Window& window) const;
   void exchange_matrices();

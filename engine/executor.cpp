@@ -112,13 +112,22 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
                   backend.ranks_workspace_bytes(o.prefill_chunk, spec.dim,
                                                 checked_mul(n_logit_rows, spec.n_output_rows())));
   const int64_t n_pages = cache_pages(o, spec);
-  int64_t workspace_bytes = 0, ffn_bytes = 0, residual_bytes = 0;  // one for all layers
+  // Each is one for all layers.
+  int64_t workspace_bytes = 0, ffn_bytes = 0, moe_bytes = 0, residual_bytes = 0;
   for (const LayerSpec& layer : spec.layers) {
     if (layer.has_norm_behind() || layer.residual_scale != 1) {
       residual_bytes = backend.residual_workspace_bytes(o.prefill_chunk, spec.dim);
     }
     if (layer.gated) {
-      ffn_bytes = std::max(ffn_bytes, backend.ffn_workspace_bytes(o.prefill_chunk, layer.ffn_dim));
+      const int64_t n_rows = layer.has_experts()
+                                 ? checked_mul(o.prefill_chunk, layer.n_active_experts)
+                                 : o.prefill_chunk;
+      ffn_bytes = std::max({ffn_bytes, backend.ffn_workspace_bytes(n_rows, layer.ffn_dim),
+                            backend.ffn_workspace_bytes(o.prefill_chunk, layer.shared_ffn_dim)});
+    }
+    if (layer.has_experts()) {
+      moe_bytes = std::max(moe_bytes, backend.allocated_bytes(backend.moe_workspace_bytes(
+                                          o.prefill_chunk, spec.dim, layer)));
     }
     workspace_bytes = std::max(
         workspace_bytes,
@@ -127,8 +136,9 @@ SessionMemory session_memory(const ModelSpec& spec, const Backend& backend,
   return {.n_positions = o.max_seq_len,
           .kv_bytes = kv_cache_bytes(backend, spec, o.kv_dtype, n_pages),
           .kv_bytes_as_int8 = kv_cache_bytes(backend, spec, DType::U8, n_pages),
-          .activation_bytes = checked_add(checked_add(activation_bytes, workspace_bytes),
-                                          checked_add(ffn_bytes, residual_bytes)),
+          .activation_bytes =
+              checked_add(activation_bytes, checked_add(checked_add(workspace_bytes, ffn_bytes),
+                                                        checked_add(moe_bytes, residual_bytes))),
           .n_rows = o.prefill_chunk,
           .n_logit_rows = n_logit_rows};
 }

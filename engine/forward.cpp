@@ -4,8 +4,17 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/moe.h"
+
 namespace minfer {
 namespace {
+
+NormWeights post_norm_of(const LayerSpec& spec, const Norm& norm) {
+  return {.weight = norm.weight,
+          .bias = norm.bias,
+          .kind = spec.has_norm_behind() ? spec.norm : NormKind::None,
+          .eps = spec.norm_eps};
+}
 
 // One pass over the rows of one or more sequences: x += attention(norm(x)); x += ffn(norm(x)) for
 // each block, or what its spec makes of that.
@@ -64,6 +73,19 @@ class ForwardPass {
     return x;
   }
 
+  // See add_block_experts.
+  void add_experts(int64_t index, Tensor x, const NormArgs* next) {
+    const LayerSpec& spec = model_.spec.layer(index);
+    const LayerWeights& w = weights(index);
+    b_.add_experts({.x = x,
+                    .input = ffn_input(index, x),
+                    .weights = w.moe,
+                    .spec = spec,
+                    .post_norm = post_norm_of(spec, w.ffn_post_norm),
+                    .scale = spec.residual_scale,
+                    .next = next});
+  }
+
   // See block_input.
   Tensor input(int64_t index, BlockInput which, Tensor x) {
     switch (which) {
@@ -87,12 +109,11 @@ class ForwardPass {
   void layers(int64_t first, int64_t n, Tensor x, const LayerObserver& observe) {
     for (int64_t i = first; i < first + n; ++i) {
       add_attention(i, x);
-      const Tensor hidden = ffn_hidden(i, x);
       if (i + 1 == first + n) {
-        add_block_output(b_, model_, i, BlockInput::FfnOutput, x, hidden);
+        add_ffn(i, x, nullptr);
       } else {
         const NormArgs next = attention_norm(i + 1, x);
-        add_block_output(b_, model_, i, BlockInput::FfnOutput, x, hidden, &next);
+        add_ffn(i, x, &next);
         is_normed_ = true;
       }
       if (observe) observe(i, x);
@@ -113,6 +134,11 @@ class ForwardPass {
       add_block_output(b_, model_, index, BlockInput::AttentionOutput, x, input, &next);
     }
     is_normed_ = true;
+  }
+
+  void add_ffn(int64_t index, Tensor x, const NormArgs* next) {
+    if (model_.spec.layer(index).has_experts()) return add_experts(index, x, next);
+    add_block_output(b_, model_, index, BlockInput::FfnOutput, x, ffn_hidden(index, x), next);
   }
 
   // What later rows need of these.
@@ -226,6 +252,7 @@ class ForwardPass {
 
 void require_computable(const ModelSpec& spec) {
   for (const LayerSpec& s : spec.layers) {
+    const bool has_experts = s.has_experts();
     // The neutral spec with the fields that are handled above: `s` differs if it sets any other.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
@@ -247,7 +274,15 @@ void require_computable(const ModelSpec& spec) {
                                .attn_softcap = s.attn_softcap,
                                .window = s.window,
                                .activation = s.activation,
-                               .gated = s.gated};
+                               .gated = s.gated,
+                               .n_experts = s.n_experts,
+                               .n_active_experts = has_experts ? s.n_active_experts : 0,
+                               .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
+                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
+                               .router_score = has_experts ? s.router_score : RouterScore{},
+                               .router_correction = has_experts && s.router_correction,
+                               .renormalizes_experts = has_experts && s.renormalizes_experts,
+                               .router_scale = has_experts ? s.router_scale : 1};
     for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
       MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
     });
@@ -255,6 +290,13 @@ void require_computable(const ModelSpec& spec) {
     MINFER_REQUIRE(Input, !s.shared_norm || is_plainly_parallel,
                    "a block with shared_norm that is not parallel: not supported");
     MINFER_REQUIRE(Input, s.norm != NormKind::None, "a block without norms: not supported");
+    MINFER_REQUIRE(Input, !has_experts || (s.gated && !s.ffn_bias),
+                   "experts without a gate or with biases: not supported");
+    MINFER_REQUIRE(Input, !has_experts || s.activation == Activation::Silu,
+                   "experts with another activation than silu: not supported");
+    MINFER_REQUIRE(Input,
+                   !has_experts || (s.n_active_experts >= 1 && s.n_active_experts <= s.n_experts),
+                   s.n_active_experts, " of ", s.n_experts, " experts: not supported");
   }
   MINFER_REQUIRE(Input, spec.edges.output_norm != NormKind::None,
                  "logits without a norm: not supported");
@@ -270,6 +312,11 @@ Tensor block_input(Backend& backend, const Model& model, ForwardState& state, in
   return ForwardPass(backend, model, state, batch).input(layer, which, x);
 }
 
+void add_block_experts(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                       Tensor x, Batch batch) {
+  ForwardPass(backend, model, state, batch).add_experts(layer, x, nullptr);
+}
+
 void add_block_output(Backend& backend, const Model& model, int64_t layer, BlockInput which,
                       Tensor x, Tensor input, const NormArgs* next) {
   const bool is_ffn = which == BlockInput::FfnOutput;
@@ -277,16 +324,12 @@ void add_block_output(Backend& backend, const Model& model, int64_t layer, Block
   const LayerSpec& spec = model.spec.layer(layer);
   const LayerWeights& w = model.weights.layers[static_cast<size_t>(layer)];
   const Norm& post_norm = is_ffn ? w.ffn_post_norm : w.attn_post_norm;
-  backend.add_to_residual(
-      {.x = x,
-       .input = input,
-       .linear = is_ffn ? w.w_down : w.wo,
-       .post_norm = {.weight = post_norm.weight,
-                     .bias = post_norm.bias,
-                     .kind = spec.has_norm_behind() ? spec.norm : NormKind::None,
-                     .eps = spec.norm_eps},
-       .scale = spec.residual_scale,
-       .next = next});
+  backend.add_to_residual({.x = x,
+                           .input = input,
+                           .linear = is_ffn ? w.w_down : w.wo,
+                           .post_norm = post_norm_of(spec, post_norm),
+                           .scale = spec.residual_scale,
+                           .next = next});
 }
 
 Tensor forward(Backend& backend, const Model& model, ForwardState& state,

@@ -49,6 +49,7 @@ Tensor embed_tokens(Backend& backend, const Model& model, ForwardState& state,
 // Computes the activations that some matrices of a block multiply, [n_tokens, in] in the scratch of
 // `state`. x [n_tokens, dim] is the residual stream before the block's attention or, for Ffn and
 // FfnOutput, before its FFN; in a block whose halves are parallel, before the block in any case.
+// FfnOutput is for blocks without experts.
 Tensor block_input(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
                    BlockInput which, Tensor x, Batch batch);
 
@@ -56,6 +57,11 @@ Tensor block_input(Backend& backend, const Model& model, ForwardState& state, in
 // Then the norm *next, if it is given: of x.
 void add_block_output(Backend& backend, const Model& model, int64_t layer, BlockInput which,
                       Tensor x, Tensor input, const NormArgs* next = nullptr);
+
+// x += scale * post_norm(experts(norm(x))): the mixture of experts of a block, x [n_tokens, dim]
+// being the residual stream that block_input() takes for Ffn.
+void add_block_experts(Backend& backend, const Model& model, ForwardState& state, int64_t layer,
+                       Tensor x, Batch batch);
 
 // logits = output_norm(x) · outputᵀ + bias, scaled and capped, for each row of x [n, dim], which is
 // not changed; logits [n, vocab_size] F32.

@@ -20,7 +20,9 @@ void visit_buffers(Scratch& s, const ModelSpec& spec, DType dtype, int64_t max_t
   };
   const int64_t q_dim = widest([](const LayerSpec& layer) { return layer.q_dim(); });
   const int64_t kv_dim = widest([](const LayerSpec& layer) { return layer.kv_dim(); });
-  const int64_t ffn_dim = widest([](const LayerSpec& layer) { return layer.ffn_dim; });
+  // Blocks with experts have their own workspace: Backend::moe_workspace_bytes.
+  const int64_t ffn_dim = widest(
+      [](const LayerSpec& layer) { return layer.has_experts() ? int64_t{0} : layer.ffn_dim; });
   visit(s.x, DType::F32, Shape{max_tokens, spec.dim});
   if (spec.edges.learned_positions) visit(s.positions, DType::F32, Shape{max_tokens, spec.dim});
   visit_rows(s.normed, spec.dim);
@@ -28,7 +30,7 @@ void visit_buffers(Scratch& s, const ModelSpec& spec, DType dtype, int64_t max_t
   visit_rows(s.k, kv_dim);
   visit_rows(s.v, kv_dim);
   visit_rows(s.attended, q_dim);
-  visit_rows(s.hidden, ffn_dim);
+  if (ffn_dim > 0) visit_rows(s.hidden, ffn_dim);
   visit(s.logits, DType::F32, Shape{1, spec.vocab_size});
 }
 

@@ -17,7 +17,7 @@ struct Scratch {
   DeviceTensor q;          // [max_tokens, q_dim]
   DeviceTensor k, v;       // [max_tokens, kv_dim]
   DeviceTensor attended;   // [max_tokens, q_dim]
-  DeviceTensor hidden;     // [max_tokens, ffn_dim]
+  DeviceTensor hidden;     // [max_tokens, ffn_dim]; null if every block has experts
   DeviceTensor logits;     // [1, vocab_size] F32
 };
 

@@ -101,11 +101,7 @@ void Backend::ffn_hidden(const FfnArgs& a) {
     const GeluKind kind = gelu_kind(a.activation);
     return up_bias ? bias_gelu(a.out, a.out, up_bias, kind) : gelu(a.out, a.out, kind);
   }
-  if (!gate_ || gate_.view().n_elements() < a.out.n_elements()) {
-    gate_ = {};
-    gate_ = allocate(a.out.dtype, a.out.shape);
-  }
-  const Tensor gate{gate_.view().data, a.out.dtype, a.out.shape};
+  const Tensor gate = gate_scratch(a.out.dtype, a.out.shape);
   const Matmul calls[] = {{gate, a.gate->weight}, {a.out, a.up.weight}};
   matmuls(a.x, calls);
   if (a.gate->bias) add_bias(gate, gate, a.gate->bias);
@@ -127,14 +123,7 @@ void Backend::add_to_residual(const ResidualArgs& a) {
   } else {
     const Tensor part = part_scratch(activation_dtype(), x.shape);
     matmul(part, a.input, a.linear.weight);
-    if (is_sum_and_rms_norm(a) &&
-        communicator_->all_reduce_add_norm(x, part, a.next->out, a.next->weight, a.next->eps)) {
-      return;
-    }
-    if (!communicator_->all_reduce_add(x, part)) {
-      communicator_->all_reduce(part);
-      add(x, x, part);
-    }
+    if (add_part_of_ranks(a, part)) return;
   }
   if (a.linear.bias) add_bias(x, x, a.linear.bias);
   if (a.next != nullptr) norm(*a.next);
@@ -153,6 +142,18 @@ void Backend::add_part(const ResidualArgs& a, Tensor part) {
   if (a.scale != 1) scale_and_cap(part, a.scale);
   add(a.x, a.x, part);
   if (a.next != nullptr) norm(*a.next);
+}
+
+bool Backend::add_part_of_ranks(const ResidualArgs& a, Tensor part) {
+  if (is_sum_and_rms_norm(a) &&
+      communicator_->all_reduce_add_norm(a.x, part, a.next->out, a.next->weight, a.next->eps)) {
+    return true;
+  }
+  if (!communicator_->all_reduce_add(a.x, part)) {
+    communicator_->all_reduce(part);
+    add(a.x, a.x, part);
+  }
+  return false;
 }
 
 void Backend::matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin) {
@@ -188,6 +189,14 @@ void Backend::reserve_for_ranks(int64_t n_rows, int64_t n, int64_t n_logits) {
   if (communicator_ == nullptr) return;
   part_scratch(DType::F32, {1, std::max(n_rows * n, n_logits)});
   communicator_->reserve(n_rows, n);
+}
+
+Tensor Backend::gate_scratch(DType dtype, const Shape& shape) {
+  if (!gate_ || gate_.view().n_elements() < shape.n_elements()) {
+    gate_ = {};
+    gate_ = allocate(dtype, shape);
+  }
+  return {gate_.view().data, dtype, shape};
 }
 
 Tensor Backend::part_scratch(DType dtype, const Shape& shape) {

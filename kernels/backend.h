@@ -190,8 +190,13 @@ struct ResidualArgs {
 
 class DecodePlan;
 class RowsPlan;
+struct CombineArgs;
 struct DecodeModel;
+struct ExpertsArgs;
 struct LayerSpec;
+struct MoeArgs;
+struct MoeWeights;
+struct RouteArgs;
 
 // Throws Internal unless weight, bias and activation suit the kind of norm and the width of x.
 void check_norm_weights(const NormArgs& args);
@@ -272,8 +277,8 @@ class Backend {
   virtual int64_t matmul_workspace_bytes(int64_t /*n_rows*/, std::span<const StoredMatrix>) const {
     return 0;
   }
-  // The workspace of add_to_residual() with a post norm or a scale, allocated once for all calls.
-  // With several ranks, ranks_workspace_bytes() counts it.
+  // The workspace of add_to_residual() and add_experts() with a post norm or a scale, allocated
+  // once for all calls. With several ranks, ranks_workspace_bytes() counts it.
   int64_t residual_workspace_bytes(int64_t n_rows, int64_t n) const;
   // The workspace of ffn_hidden() with a gate, allocated once for all calls.
   virtual int64_t ffn_workspace_bytes(int64_t n_rows, int64_t ffn_dim) const {
@@ -345,6 +350,27 @@ class Backend {
   // out = x wᵀ [n_tokens, n] F32, where each rank has the rows of w that give the columns of `out`
   // from column `begin` on. Every rank gets all of `out`.
   void matmul_of_ranks(Tensor out, Tensor x, const Matrix& w, int64_t begin);
+
+  // ---- mixtures of experts: moe.h has the arguments and the formulas ---------------------------
+  // x += scale * post_norm(the mixture of experts of an input), then a norm: the router's logits,
+  // the three operations below, and the shared expert. With several ranks, each has some of the
+  // hidden elements of every expert, and the outputs are summed over the ranks and rounded as in
+  // add_to_residual.
+  virtual void add_experts(const MoeArgs& args);
+  // Chooses the experts of each row, and sorts the rows by expert.
+  virtual void route(const RouteArgs& args);
+  // The output of every chosen expert for its rows. Only the chosen experts are read.
+  virtual void run_experts(const ExpertsArgs& args);
+  // The weighted sum of the experts' outputs for each row.
+  virtual void combine_experts(const CombineArgs& args);
+  // Whoever has filled or changed the matrices of the experts calls this before they are used.
+  virtual void index_experts(MoeWeights& /*weights*/) {}
+  // The workspace of add_experts() for n_rows rows [dim] of a layer, allocated once for all calls,
+  // without that of the matmuls: of the shared expert and the router matmul_workspace_bytes(), and
+  // of the experts expert_workspace_bytes(), for matrices of one expert that have one input.
+  virtual int64_t moe_workspace_bytes(int64_t n_rows, int64_t dim, const LayerSpec& layer) const;
+  virtual int64_t expert_workspace_bytes(int64_t n_rows, const LayerSpec& layer,
+                                         std::span<const StoredMatrix> of_one) const;
 
   // ---- attention ------------------------------------------------------------------------------
   // Writes keys and values of the batch's rows to their pages; k, v [n_tokens, n_kv_heads,
@@ -423,16 +449,22 @@ class Backend {
   // The last step of add_to_residual: x += scale * post_norm(part), then *next. part [n_tokens,
   // out] of the activation type, which may be overwritten. args.input and args.linear are not read.
   virtual void add_part(const ResidualArgs& args, Tensor part);
+  // The workspace of ffn_workspace_bytes(), valid until the next call.
+  Tensor gate_scratch(DType dtype, const Shape& shape);
 
  private:
   Tensor part_scratch(DType dtype, const Shape& shape);  // [n_rows, n], up to 4 bytes an element
+  // x += part, summed over the ranks, then *next if is_sum_and_rms_norm(args). Returns whether the
+  // norm is done. args.input is not read, and of args.linear no more than whether it has a bias.
+  bool add_part_of_ranks(const ResidualArgs& args, Tensor part);
 
   Communicator* communicator_ = nullptr;
   std::shared_ptr<Communicator> own_communicator_;
   std::shared_ptr<RankGroup> ranks_;
   DeviceTensor part_scratch_;  // F32; grows to the largest request
   const std::atomic<bool>* cancel_flag_ = nullptr;
-  DeviceTensor gate_;  // of ffn_hidden; grows to the largest request
+  DeviceTensor gate_;         // of ffn_hidden and run_experts; grows to the largest request
+  DeviceTensor moe_scratch_;  // of add_experts; grows to the largest request
 };
 
 struct CpuOptions {

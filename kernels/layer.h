@@ -2,6 +2,7 @@
 
 #include <cmath>
 #include <cstdint>
+#include <vector>
 
 #include "kernels/backend.h"
 
@@ -11,6 +12,9 @@ namespace minfer {
 // Where the norms of attention and of the feed-forward network are: before them, behind them
 // (before the sum with the residual stream), or both.
 enum class NormPlaces { Before, Behind, Both };
+
+// How a router turns its logits into scores: over all experts, or each by itself.
+enum class RouterScore { Softmax, Sigmoid };
 
 // Every field but the sizes has a neutral default: that of a Llama block without biases.
 //   x += attention(norm(x)); x += ffn(norm(x))
@@ -37,9 +41,17 @@ struct LayerSpec {
 
   Activation activation = Activation::Silu;
   bool gated = true;  // down(act(gate x) * (up x)), else down(act(up x))
-  int64_t n_experts = 0, n_active_experts = 0, shared_ffn_dim = 0;
-  bool renormalizes_experts = false;  // their weights sum to 1
 
+  // A mixture of experts in place of the feed-forward network, if n_experts > 0: kernels/moe.h.
+  int64_t n_experts = 0, n_active_experts = 0;
+  int64_t shared_ffn_dim = 0;  // of the expert that every row goes through; 0: none
+  bool shared_gate = false;    // its output is multiplied by a sigmoid of the row
+  RouterScore router_score = RouterScore::Softmax;
+  bool router_correction = false;     // the choice is by scores with a correction added
+  bool renormalizes_experts = false;  // the chosen scores are divided by their sum
+  float router_scale = 1;             // of the experts' weights
+
+  bool has_experts() const { return n_experts > 0; }
   int64_t q_dim() const { return n_heads * head_dim; }
   int64_t kv_dim() const { return n_kv_heads * head_dim; }
   // Whether attention and the feed-forward network have a norm before them, and one behind them.
@@ -60,7 +72,8 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, norm_bias,
          parallel_residual, shared_norm, residual_scale, qkv_bias, attn_out_bias, ffn_bias, qk_norm,
          rope, attn_scale, attn_softcap, window, attn_sinks, activation, gated, n_experts,
-         n_active_experts, shared_ffn_dim, renormalizes_experts] = a;
+         n_active_experts, shared_ffn_dim, shared_gate, router_score, router_correction,
+         renormalizes_experts, router_scale] = a;
   visit("n_heads", n_heads, b.n_heads);
   visit("n_kv_heads", n_kv_heads, b.n_kv_heads);
   visit("head_dim", head_dim, b.head_dim);
@@ -86,7 +99,11 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   visit("n_experts", n_experts, b.n_experts);
   visit("n_active_experts", n_active_experts, b.n_active_experts);
   visit("shared_ffn_dim", shared_ffn_dim, b.shared_ffn_dim);
+  visit("shared_gate", shared_gate, b.shared_gate);
+  visit("router_score", router_score, b.router_score);
+  visit("router_correction", router_correction, b.router_correction);
   visit("renormalizes_experts", renormalizes_experts, b.renormalizes_experts);
+  visit("router_scale", router_scale, b.router_scale);
 }
 
 // What a model computes before and after its blocks.
@@ -108,6 +125,21 @@ struct Norm {
   DeviceTensor weight, bias;
 };
 
+// A feed-forward network with a gate: down(act(gate x) * (up x)).
+struct Expert {
+  Linear w_gate, w_up, w_down;
+};
+
+// The weights of a mixture of experts.
+struct MoeWeights {
+  Matrix router;                   // [n_experts, dim]
+  DeviceTensor router_correction;  // [n_experts] F32, or null
+  std::vector<Expert> experts;
+  Expert shared;       // null where there is none
+  Matrix shared_gate;  // [1, dim], or null
+  DeviceTensor index;  // where the experts' matrices are: Backend::index_experts
+};
+
 // The weights of one block; what it does not have is null. Shapes: for_each_weight
 // (models/weight_list.h).
 struct LayerWeights {
@@ -118,6 +150,7 @@ struct LayerWeights {
   Norm ffn_norm;
   Linear w_gate, w_up, w_down;
   Norm ffn_post_norm;  // of the feed-forward network's output
+  MoeWeights moe;
 };
 
 }  // namespace minfer

@@ -28,7 +28,12 @@ int64_t bytes_per_token(const Model& model) {
     // Each token reads one row of a table; a tied embedding is the output matrix besides.
     const bool is_looked_up = weight.is_table || weight.role == WeightRole::Embedding;
     if (is_looked_up) n_bytes += matrix.n_bytes / matrix.out_dim;
-    if (!weight.is_table) n_bytes += matrix.n_bytes;
+    if (weight.is_of_expert()) {  // some of them; all have one size
+      const LayerSpec& layer = model.spec.layer(weight.layer);
+      if (weight.expert < layer.n_active_experts) n_bytes += matrix.n_bytes;
+    } else if (!weight.is_table) {
+      n_bytes += matrix.n_bytes;
+    }
   });
   return n_bytes;
 }

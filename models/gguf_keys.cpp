@@ -61,6 +61,16 @@ constexpr std::string_view kOtherKeys[] = {"embedding_length",
                                            "rope.scaling.yarn_ext_factor",
                                            "rope.scaling.yarn_log_multiplier",
                                            "expert_used_count",
+                                           "expert_feed_forward_length",
+                                           "expert_shared_count",
+                                           "expert_shared_feed_forward_length",
+                                           "expert_weights_scale",
+                                           "expert_weights_norm",
+                                           "expert_gating_func",
+                                           "expert_group_count",
+                                           "expert_group_used_count",
+                                           "leading_dense_block_count",
+                                           "nextn_predict_layers",
                                            "tensor_data_layout"};
 
 // Sizes of each layer, as some converters write them: one number, where all layers have the same.

@@ -56,6 +56,7 @@ const char* torch_name(DType dtype) {
 std::string hf_config_text(const ModelSpec& spec, DType dtype) {
   const Family& family = family_of(spec);
   const LayerSpec& layer = spec.layer(0);
+  const auto moe = std::ranges::find_if(spec.layers, &LayerSpec::has_experts);
   const RopeSpec& rope = spec.ropes.front();
   Json config = {{"architectures", {family.hf_class}},
                  {"model_type", family.hf_model_type},
@@ -75,6 +76,20 @@ std::string hf_config_text(const ModelSpec& spec, DType dtype) {
                  {"mlp_bias", layer.ffn_bias},
                  {"hidden_act", activation_name(layer.activation)},
                  {"torch_dtype", torch_name(dtype)}};
+  if (moe != spec.layers.end()) {
+    config[std::string(family.hf_experts_key)] = moe->n_experts;
+    config["num_experts_per_tok"] = moe->n_active_experts;
+    config["moe_intermediate_size"] = moe->ffn_dim;
+    config["norm_topk_prob"] = moe->renormalizes_experts;
+    if (moe->shared_ffn_dim > 0) config["shared_expert_intermediate_size"] = moe->shared_ffn_dim;
+    Json dense = Json::array();
+    for (int64_t i = 0; i < spec.n_layers(); ++i) {
+      if (spec.layer(i).has_experts()) continue;
+      dense.push_back(i);
+      config["intermediate_size"] = spec.layer(i).ffn_dim;
+    }
+    if (!dense.empty()) config["mlp_only_layers"] = dense;
+  }
   if (layer.window > 0) config["sliding_window"] = layer.window;
   if (family.add_hf_keys != nullptr) {
     Metadata more;

@@ -28,7 +28,10 @@ constexpr std::string_view kKnownKeys[] = {
     "use_bidirectional_attention", "layer_norm_eps", "norm_eps", "norm_epsilon", "rotary_pct",
     "rotary_emb_base", "use_parallel_residual", "qk_layernorm", "use_qkv_bias", "use_bias",
     "multi_query", "new_decoder_architecture", "parallel_attn", "bias", "ffn_hidden_size",
-    "num_kv_heads", "activation", "apply_residual_connection_post_layernorm",
+    "num_kv_heads", "activation", "apply_residual_connection_post_layernorm", "num_experts_per_tok",
+    "norm_topk_prob", "moe_intermediate_size", "shared_expert_intermediate_size",
+    "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "n_shared_experts",
+    "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
     // without effect here
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
     "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
@@ -48,9 +51,10 @@ constexpr std::string_view kKnownKeys[] = {
     "remove_invalid_values", "repetition_penalty", "temperature", "top_k", "top_p", "typical_p",
     "unk_token_id", "max_sequence_length", "model_max_length", "tokenizer_model_max_length",
     "tokenizer_padding_side", "unsloth_version", "unsloth_fixed", "head_size",
-    "transformers" /* .js_config */, "neftune_noise_alpha", "language", "license",
-    "cache_implementation", "_sliding_window_pattern", "classifier_dropout", "residual_dropout",
-    "embedding_dropout", "num_ln_in_parallel_attn"};
+    "output_router_logits", "num_nextn_predict_layers", "num_mtp_layers", "router_aux_loss_coef",
+    "router_jitter_noise", "transformers" /* .js_config */, "neftune_noise_alpha", "language",
+    "license", "cache_implementation", "_sliding_window_pattern", "classifier_dropout",
+    "residual_dropout", "embedding_dropout", "num_ln_in_parallel_attn"};
 
 }  // namespace
 

@@ -219,6 +219,8 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
     }
     if (part.matrix != nullptr) {
       *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
+    } else if (part.weight.role == WeightRole::RouterCorrection) {
+      *part.vector = backend.upload(rows);  // F32: it decides which experts are chosen
     } else {
       *part.vector = backend.upload_vector(rows);
     }
@@ -410,8 +412,10 @@ Model load_weights(OpenedModel opened, Backend& backend, const LoadOptions& opti
     }
     std::atomic<bool> has_failed = false;
     on_all_ranks(backend, [&](int rank, Backend& own) {
+      RankLoad& load = *loads[static_cast<size_t>(rank)];
       try {
-        read_weights(source, *loads[static_cast<size_t>(rank)], n_slots, own, options, has_failed);
+        read_weights(source, load, n_slots, own, options, has_failed);
+        index_experts(load.model.weights, own);
       } catch (...) {
         has_failed = true;
         throw;

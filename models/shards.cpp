@@ -15,7 +15,7 @@ ShardRange part_of(int64_t n_units, int n_ranks, int rank) {
 
 // Units of a layer's query heads and of its feed-forward elements: what ranks can share out.
 struct LayerUnits {
-  int64_t head_unit = 1, ffn_unit = 1;
+  int64_t head_unit = 1, ffn_unit = 1, shared_unit = 1;
 };
 
 std::vector<LayerUnits> units_of(const ModelSpec& whole, const Shards::UnitOf& unit_of) {
@@ -27,6 +27,10 @@ std::vector<LayerUnits> units_of(const ModelSpec& whole, const Shards::UnitOf& u
     const int64_t unit = unit_of(weight);
     if (weight.role == WeightRole::Wo) of_layer.head_unit = unit / std::gcd(unit, layer.head_dim);
     if (weight.role == WeightRole::WDown) of_layer.ffn_unit = unit;
+    if (weight.role == WeightRole::ExpertDown) {
+      of_layer.ffn_unit = std::lcm(of_layer.ffn_unit, unit);
+    }
+    if (weight.role == WeightRole::SharedDown) of_layer.shared_unit = unit;
   });
   return units;
 }
@@ -45,13 +49,17 @@ int64_t most_ranks(const ModelSpec& whole, const std::vector<LayerUnits>& units)
     const LayerSpec& layer = whole.layers[i];
     most = std::min(
         {most, layer.n_heads / heads_together(layer, units[i]), layer.ffn_dim / units[i].ffn_unit});
+    if (layer.shared_ffn_dim > 0) {
+      most = std::min(most, layer.shared_ffn_dim / units[i].shared_unit);
+    }
   }
   return most;
 }
 
 // Whether the parts of a layer end where its units do.
 bool are_whole(const LayerSpec& layer, const LayerUnits& units) {
-  return layer.n_heads % heads_together(layer, units) == 0 && layer.ffn_dim % units.ffn_unit == 0;
+  return layer.n_heads % heads_together(layer, units) == 0 && layer.ffn_dim % units.ffn_unit == 0 &&
+         layer.shared_ffn_dim % units.shared_unit == 0;
 }
 
 }  // namespace
@@ -76,15 +84,20 @@ Shards::Shards(const ModelSpec& whole, int n_ranks, const UnitOf& unit_of) {
     for (size_t i = 0; i < units.size(); ++i) {
       LayerSpec& layer = spec.layers[i];
       // Where the units are small, cuts that suit the kernels: 64 columns.
-      int64_t ffn_unit = units[i].ffn_unit;
-      for (int64_t larger = ffn_unit; larger <= 64; larger *= 2) {
-        const bool fits = layer.ffn_dim % larger == 0 && layer.ffn_dim / larger >= n_ranks;
-        if (fits) ffn_unit = larger;
-      }
-      const LayerShard shard = layer_shard(layer, rank, units[i].head_unit, ffn_unit);
+      const auto suited = [&](int64_t n, int64_t unit) {
+        int64_t best = unit;
+        for (int64_t larger = unit; larger <= 64; larger *= 2) {
+          if (n % larger == 0 && n / larger >= n_ranks) best = larger;
+        }
+        return best;
+      };
+      const LayerShard shard =
+          layer_shard(layer, rank, units[i].head_unit, suited(layer.ffn_dim, units[i].ffn_unit),
+                      suited(layer.shared_ffn_dim, units[i].shared_unit));
       layer.n_heads = shard.q_heads.n;
       layer.n_kv_heads = std::ssize(shard.kv_heads);
       layer.ffn_dim = shard.ffn.n;
+      layer.shared_ffn_dim = shard.shared.n;
       shards.push_back(shard);
     }
     const ShardRange output = part_of(whole.vocab_size, n_ranks, rank);
@@ -97,7 +110,7 @@ Shards::Shards(const ModelSpec& whole, int n_ranks, const UnitOf& unit_of) {
 }
 
 Shards::LayerShard Shards::layer_shard(const LayerSpec& layer, int rank, int64_t head_unit,
-                                       int64_t ffn_unit) const {
+                                       int64_t ffn_unit, int64_t shared_unit) const {
   LayerShard shard;
   const auto part = [&](int64_t n, int64_t unit) {
     const ShardRange units = part_of(n / unit, n_ranks(), rank);
@@ -110,6 +123,7 @@ Shards::LayerShard Shards::layer_shard(const LayerSpec& layer, int rank, int64_t
   const bool is_by_kv = layer.n_heads % whole_kv == 0 && layer.n_heads / whole_kv >= n_ranks();
   shard.q_heads = part(layer.n_heads, is_by_kv ? whole_kv : head_unit);
   shard.ffn = part(layer.ffn_dim, ffn_unit);
+  shard.shared = part(layer.shared_ffn_dim, shared_unit);
   const int64_t begin = shard.q_heads.begin, end = begin + shard.q_heads.n;
   const int64_t first = begin / per_kv, last = (end - 1) / per_kv;
   // The kernels want as many query heads for each key/value head. If the cut leaves other numbers,
@@ -151,7 +165,14 @@ std::vector<ShardRange> Shards::slice(const WeightInfo& weight, int rank) const 
     case WeightRole::WGate:
     case WeightRole::WUp:
     case WeightRole::WDown:
+    case WeightRole::ExpertGate:
+    case WeightRole::ExpertUp:
+    case WeightRole::ExpertDown:
       return {shard.ffn};
+    case WeightRole::SharedGate:
+    case WeightRole::SharedUp:
+    case WeightRole::SharedDown:
+      return {shard.shared};
     default:
       throw Error(ErrorKind::Internal, "a weight that no rank knows how to cut");
   }

@@ -35,11 +35,12 @@ class Shards {
   struct LayerShard {
     ShardRange q_heads;
     std::vector<int64_t> kv_heads;  // of each local key/value head
-    ShardRange ffn;
+    ShardRange ffn;                 // of a mixture of experts: of every expert
+    ShardRange shared;              // of the shared expert
   };
 
-  LayerShard layer_shard(const LayerSpec& layer, int rank, int64_t head_unit,
-                         int64_t ffn_unit) const;
+  LayerShard layer_shard(const LayerSpec& layer, int rank, int64_t head_unit, int64_t ffn_unit,
+                         int64_t shared_unit) const;
 
   std::vector<ModelSpec> specs_;                 // by rank
   std::vector<std::vector<LayerShard>> layers_;  // by rank and layer

@@ -48,6 +48,28 @@ void to_qwen3(ModelSpec& spec) {
   set_in_all(spec, [](LayerSpec& layer) { layer.qk_norm = QkNorm::PerHead; });
 }
 
+void set_experts(ModelSpec& spec, int64_t n, int64_t n_active) {
+  set_in_all(spec, [&](LayerSpec& layer) {
+    layer.n_experts = n;
+    layer.n_active_experts = n_active;
+    layer.renormalizes_experts = true;
+  });
+}
+
+void to_mixtral(ModelSpec& spec) {
+  spec.family = "mixtral";
+  set_experts(spec, 8, 2);
+}
+
+// Its heads have 128 elements, whatever the width.
+void to_qwen3_moe(ModelSpec& spec) {
+  to_qwen3(spec);
+  spec.family = "qwen3_moe";
+  set_experts(spec, 128, 8);
+  set_in_all(spec, [](LayerSpec& layer) { layer.head_dim = 128; });
+  spec.ropes.front().rotary_dim = 128;
+}
+
 void to_olmo2(ModelSpec& spec) {
   spec.family = "olmo2";
   set_eps(spec, 1e-6f);
@@ -131,6 +153,10 @@ constexpr KnownShape kKnownShapes[] = {
     {"gemma-2-9b", 3584, 14336, 42, 16, 8, 256000, 8192, 1e4, true, to_gemma2},
     {"gemma-3-12b", 3840, 15360, 48, 16, 8, 262208, 131072, 1e6, true, to_gemma3},
     {"gemma-3-27b", 5376, 21504, 62, 32, 16, 262208, 131072, 1e6, true, to_gemma3_27b},
+    {"tiny-moe", 64, 96, 2, 4, 2, 256, 512, 1e4, false, to_mixtral},
+    {"mixtral-8x7b", 4096, 14336, 32, 32, 8, 32000, 32768, 1e6, false, to_mixtral},
+    {"mixtral-8x7b-l8", 4096, 14336, 8, 32, 8, 32000, 32768, 1e6, false, to_mixtral},
+    {"qwen3-30b-a3b", 2048, 768, 48, 32, 4, 151936, 40960, 1e6, false, to_qwen3_moe},
 };
 
 ModelSpec to_spec(const KnownShape& shape) {
@@ -142,6 +168,7 @@ ModelSpec to_spec(const KnownShape& shape) {
   layer.norm_eps = 1e-5f;
   layer.rope = 0;
   ModelSpec spec;
+  spec.family = "llama";
   spec.dim = shape.dim;
   spec.vocab_size = shape.vocab_size;
   spec.trained_seq_len = shape.trained_seq_len;
@@ -254,8 +281,7 @@ class WeightMaker {
 };
 
 Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
-  Weights weights;
-  weights.layers.resize(spec.layers.size());
+  Weights weights = empty_weights(spec);
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) {
       vector_of(weights, weight) = make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f);
@@ -371,6 +397,7 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
     // The same seed for all: the embedding and the norms are the same on every rank.
     WeightMaker make(type, own, seed);
     model.weights = make_weights(model.spec, make);
+    index_experts(model.weights, own);
   });
   Model model = std::move(models.front());
   for (size_t i = 1; i < models.size(); ++i) model.other_ranks.push_back(std::move(models[i]));

@@ -28,10 +28,11 @@ class Walk {
       if (layer.has_norm_before() && !layer.shared_norm) {
         norm(WeightRole::FfnNorm, dim, layer.norm, layer.norm_bias);
       }
-      if (layer.gated)
-        linear(WeightRole::WGate, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
-      linear(WeightRole::WUp, layer.ffn_dim, dim, layer.ffn_bias, SliceAxis::Out);
-      linear(WeightRole::WDown, dim, layer.ffn_dim, layer.ffn_bias, SliceAxis::In);
+      if (layer.has_experts()) {
+        experts(layer);
+      } else {
+        ffn(layer);
+      }
       if (has_post) norm(WeightRole::FfnPostNorm, dim, layer.norm, layer.norm_bias);
     }
     layer_ = -1;
@@ -57,6 +58,39 @@ class Walk {
     // If the inputs are sliced, the outputs are sums over ranks: the whole bias is added once.
     const SliceAxis of_bias = slice == SliceAxis::Out ? SliceAxis::Out : SliceAxis::None;
     visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {out_dim}, .slice = of_bias});
+  }
+
+  void ffn(const LayerSpec& layer) {
+    const int64_t dim = spec_.dim, n = layer.ffn_dim;
+    if (layer.gated) linear(WeightRole::WGate, n, dim, layer.ffn_bias, SliceAxis::Out);
+    linear(WeightRole::WUp, n, dim, layer.ffn_bias, SliceAxis::Out);
+    linear(WeightRole::WDown, dim, n, layer.ffn_bias, SliceAxis::In);
+  }
+
+  void experts(const LayerSpec& layer) {
+    const int64_t dim = spec_.dim, n = layer.n_experts;
+    visit_({.role = WeightRole::Router, .layer = layer_, .shape = {n, dim}});
+    if (layer.router_correction) {
+      visit_(
+          {.role = WeightRole::RouterCorrection, .is_bias = true, .layer = layer_, .shape = {n}});
+    }
+    const auto matrix = [&](WeightRole role, int64_t expert, const Shape& shape, SliceAxis slice) {
+      visit_({.role = role, .layer = layer_, .expert = expert, .shape = shape, .slice = slice});
+    };
+    for (int64_t e = 0; e < n; ++e) {
+      matrix(WeightRole::ExpertGate, e, {layer.ffn_dim, dim}, SliceAxis::Out);
+      matrix(WeightRole::ExpertUp, e, {layer.ffn_dim, dim}, SliceAxis::Out);
+    }
+    const int64_t shared_dim = layer.shared_ffn_dim;
+    if (shared_dim > 0) {
+      if (layer.shared_gate) matrix(WeightRole::SharedExpertGate, -1, {1, dim}, SliceAxis::None);
+      matrix(WeightRole::SharedGate, -1, {shared_dim, dim}, SliceAxis::Out);
+      matrix(WeightRole::SharedUp, -1, {shared_dim, dim}, SliceAxis::Out);
+    }
+    for (int64_t e = 0; e < n; ++e) {
+      matrix(WeightRole::ExpertDown, e, {dim, layer.ffn_dim}, SliceAxis::In);
+    }
+    if (shared_dim > 0) matrix(WeightRole::SharedDown, -1, {dim, shared_dim}, SliceAxis::In);
   }
 
   void norm(WeightRole role, int64_t n, NormKind kind, bool has_bias,
@@ -88,8 +122,21 @@ auto& layer_of(T& weights, const WeightInfo& info) {
 }
 
 template <typename T>
-auto& linear_of(T& layer, WeightRole role) {
-  switch (role) {
+auto& linear_of(T& layer, const WeightInfo& info) {
+  const auto expert = [&]() -> auto& { return layer.moe.experts.at(size_t(info.expert)); };
+  switch (info.role) {
+    case WeightRole::ExpertGate:
+      return expert().w_gate;
+    case WeightRole::ExpertUp:
+      return expert().w_up;
+    case WeightRole::ExpertDown:
+      return expert().w_down;
+    case WeightRole::SharedGate:
+      return layer.moe.shared.w_gate;
+    case WeightRole::SharedUp:
+      return layer.moe.shared.w_up;
+    case WeightRole::SharedDown:
+      return layer.moe.shared.w_down;
     case WeightRole::Wq:
       return layer.wq;
     case WeightRole::Wk:
@@ -119,8 +166,12 @@ auto& matrix_in(T& weights, const WeightInfo& info) {
       return weights.positions;
     case WeightRole::Output:
       return weights.output;
+    case WeightRole::Router:
+      return layer_of(weights, info).moe.router;
+    case WeightRole::SharedExpertGate:
+      return layer_of(weights, info).moe.shared_gate;
     default:
-      return linear_of(layer_of(weights, info), info.role).weight;
+      return linear_of(layer_of(weights, info), info).weight;
   }
 }
 
@@ -144,9 +195,11 @@ auto& vector_in(T& weights, const WeightInfo& info) {
       return of_norm(layer_of(weights, info).ffn_post_norm);
     case WeightRole::Output:
       return weights.output_bias;
+    case WeightRole::RouterCorrection:
+      return layer_of(weights, info).moe.router_correction;
     default:
       MINFER_CHECK(info.is_bias, "a weight of shape ", info.shape, " is no vector");
-      return linear_of(layer_of(weights, info), info.role).bias;
+      return linear_of(layer_of(weights, info), info).bias;
   }
 }
 
@@ -170,8 +223,16 @@ BlockInput WeightInfo::input() const {
       return BlockInput::AttentionOutput;
     case WeightRole::WGate:
     case WeightRole::WUp:
+    case WeightRole::Router:
+    case WeightRole::ExpertGate:
+    case WeightRole::ExpertUp:
+    case WeightRole::SharedGate:
+    case WeightRole::SharedUp:
+    case WeightRole::SharedExpertGate:
       return BlockInput::Ffn;
     case WeightRole::WDown:
+    case WeightRole::ExpertDown:
+    case WeightRole::SharedDown:
       return BlockInput::FfnOutput;
     default:
       throw Error(ErrorKind::Internal, "only matrices of a block have an input");
@@ -180,6 +241,21 @@ BlockInput WeightInfo::input() const {
 
 void for_each_weight(const ModelSpec& spec, const std::function<void(const WeightInfo&)>& visit) {
   Walk(spec, visit).run();
+}
+
+Weights empty_weights(const ModelSpec& spec) {
+  Weights weights;
+  weights.layers.resize(spec.layers.size());
+  for (size_t i = 0; i < spec.layers.size(); ++i) {
+    weights.layers[i].moe.experts.resize(size_t(spec.layers[i].n_experts));
+  }
+  return weights;
+}
+
+void index_experts(Weights& weights, Backend& backend) {
+  for (LayerWeights& layer : weights.layers) {
+    if (!layer.moe.experts.empty()) backend.index_experts(layer.moe);
+  }
 }
 
 Matrix& matrix_of(Weights& weights, const WeightInfo& info) { return matrix_in(weights, info); }

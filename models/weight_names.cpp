@@ -43,6 +43,7 @@ struct Slot {
   Shape by_head = {};  // another shape that it may have; rank 0: none
   int64_t qkv_heads = 0;
   std::vector<WeightPart> parts = {};
+  bool is_stacked = false;
 };
 
 // The rotation of the rows of a weight, where a source stores rotary pairs as neighbours. It does
@@ -65,7 +66,7 @@ void set_rotary_pairs(WeightPart& part, const WeightInfo& weight, const ModelSpe
 std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weights& weights,
                            bool has_pairs, float norm_offset, bool stored_as_output,
                            bool qkv_by_head) {
-  weights.layers.resize(spec.layers.size());
+  weights = empty_weights(spec);
   std::vector<Slot> slots;
   std::map<std::string, size_t> slot_of;
   for_each_weight(spec, [&](const WeightInfo& weight) {
@@ -82,6 +83,7 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
     const auto [found, is_new] = slot_of.emplace(name, slots.size());
     if (is_new) {
       slots.push_back({.name = name, .shape = weight.shape, .weight = weight});
+      slots.back().is_stacked = spelling.is_stacked(weight);
     } else {
       slots[found->second].shape.dims[0] += part.n_rows;
     }
@@ -100,6 +102,10 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
     slot.transposed =
         spelling.names.transposed && slot.weight.is_matrix() && slot.weight.is_in_block();
     if (slot.transposed) slot.shape = {slot.shape[1], slot.shape[0]};
+    if (slot.is_stacked) {
+      const int64_t n = spec.layer(slot.weight.layer).n_experts;
+      slot.shape = {n, slot.shape[0] / n, slot.shape[1]};
+    }
   }
   return slots;
 }
@@ -144,9 +150,12 @@ const TensorEntry* find_entry(const TensorSource& source, const Slot& slot) {
                     reason == source.unusable.end() ? "is missing" : reason->second,
                     packed_hint(source, slot.name)));
   }
+  // The weights of the norms of several heads may be a matrix, and some converters drop dims of 1.
   const bool is_by_head = slot.by_head.rank > 0 && entry->shape == slot.by_head;
-  MINFER_REQUIRE(Input, entry->shape == slot.shape || is_by_head, "tensor ", slot.name, ": shape ",
-                 entry->shape, ", expected ", slot.shape);
+  const bool is_one_row = slot.shape.rank == 2 && slot.shape[0] == 1 &&
+                          entry->shape == Shape{slot.shape[1]} && !entry->quant;
+  MINFER_REQUIRE(Input, entry->shape == slot.shape || is_by_head || is_one_row, "tensor ",
+                 slot.name, ": shape ", entry->shape, ", expected ", slot.shape);
   return entry;
 }
 
@@ -225,7 +234,13 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelS
   for (Slot& slot : slots_of(spelling, source, spec, weights)) {
     const TensorEntry* entry = find_entry(source, slot);
     bound.insert(entry);
-    bindings.push_back({entry, slot.transposed, slot.qkv_heads, std::move(slot.parts)});
+    bindings.push_back({entry, slot.transposed, slot.qkv_heads, nullptr, std::move(slot.parts)});
+    if (!slot.is_stacked && (!slot.weight.is_matrix() || entry->shape == slot.shape)) continue;
+    TensorEntry flat = *entry;
+    flat.shape = {slot.shape.n_elements() / slot.shape.last(), slot.shape.last()};
+    WeightBinding& binding = bindings.back();
+    binding.as_matrix = std::make_shared<const TensorEntry>(std::move(flat));
+    binding.entry = binding.as_matrix.get();
   }
   surplus = surplus_of(source, spelling, spec, bound);
   refuse_in_layers(source, spelling, spec, surplus);

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <memory>
 #include <string>
 #include <vector>
 
@@ -25,8 +26,11 @@ struct WeightPart {
 // A tensor of the file that the model needs, found and of the right shape.
 struct WeightBinding {
   const TensorEntry* entry = nullptr;
-  bool transposed = false;        // stored [in, out]: GPT-2's Conv1D in Hugging Face files
-  int64_t qkv_heads = 0;          // > 0: rows of so many heads, see Family::hf_qkv_by_head
+  bool transposed = false;  // stored [in, out]: GPT-2's Conv1D in Hugging Face files
+  int64_t qkv_heads = 0;    // > 0: rows of so many heads, see Family::hf_qkv_by_head
+  // A tensor [n_experts, rows, in] as a matrix [n_experts * rows, in], or [in] as [1, in]; `entry`
+  // then points to it.
+  std::shared_ptr<const TensorEntry> as_matrix = nullptr;
   std::vector<WeightPart> parts;  // in the order of the rows
 };
 
@@ -52,7 +56,7 @@ std::vector<const TensorEntry*> find_biases(const TensorSource& source, const Mo
 // Every tensor of a model as transformers names it, in the order of bind_weights.
 struct NamedShape {
   std::string name;
-  Shape shape;
+  Shape shape;                      // of the experts' tensors: [n_experts, rows, in]
   WeightInfo weight;                // of several in one tensor, the first
   std::vector<WeightInfo> weights;  // in the order of the rows
 };

@@ -1,5 +1,6 @@
 #include "models/weight_spelling.h"
 
+#include <algorithm>
 #include <optional>
 #include <set>
 
@@ -29,7 +30,11 @@ bool is_stored(const TensorSource& source, const std::string& name) {
 Spelling Spelling::usual(KeyStyle style, const ModelSpec& spec) {
   const Family& family = family_of(spec);
   const WeightNames& names = style == KeyStyle::HuggingFace ? family.hf_names : family.gguf_names;
-  return {names, std::string(names.prefix), std::string(names.module(WeightRole::Output))};
+  Spelling spelling{names, std::string(names.prefix),
+                    std::string(names.module(WeightRole::Output))};
+  const bool is_stacked = style == KeyStyle::Gguf || !names.has_module(WeightRole::ExpertGate);
+  if (is_stacked && !names.stacked.empty()) spelling.stacked = &names.stacked.front();
+  return spelling;
 }
 
 Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
@@ -41,6 +46,27 @@ Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
   if (source.find(spelling.prefix + first) == nullptr) {
     spelling.prefix = only_prefix(source, first).value_or(spelling.prefix);
   }
+  // The block of experts in the form that the source has.
+  const auto is_there = [&](const WeightInfo& weight) {
+    return is_stored(source, spelling.name(weight));
+  };
+  WeightInfo expert;
+  expert.role = WeightRole::ExpertGate;
+  expert.expert = 0;
+  for (int64_t i = 0; i < spec.n_layers() && expert.layer < 0; ++i) {
+    if (spec.layer(i).has_experts()) expert.layer = i;
+  }
+  if (expert.layer >= 0 && !is_there(expert)) {
+    const auto* const usual_form = spelling.stacked;
+    std::vector<decltype(spelling.stacked)> forms;
+    if (names.has_module(expert.role)) forms.push_back(nullptr);
+    for (const auto& form : names.stacked) forms.push_back(&form);
+    const auto found = std::ranges::find_if(forms, [&](const auto* form) {
+      spelling.stacked = form;
+      return is_there(expert);
+    });
+    if (found == forms.end()) spelling.stacked = usual_form;
+  }
   const std::string output = spelling.output + ".weight";
   if (source.key_style == KeyStyle::HuggingFace && !is_stored(source, output)) {
     spelling.output = only_prefix(source, output).value_or("") + spelling.output;
@@ -51,7 +77,17 @@ Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
 std::string Spelling::name(const WeightInfo& weight) const {
   if (weight.role == WeightRole::Output) return cat(output, weight.is_bias ? ".bias" : ".weight");
   const std::string block = weight.is_in_block() ? cat(names.layers, weight.layer, ".") : "";
-  return cat(prefix, block, names.module(weight.role), weight.is_bias ? ".bias" : ".weight");
+  if (stacked != nullptr && !weight.is_bias) {
+    const auto found =
+        std::ranges::find(*stacked, weight.role, &std::pair<WeightRole, std::string_view>::first);
+    if (found != stacked->end()) return cat(prefix, block, found->second);
+  }
+  std::string module(names.module(weight.role));
+  if (const size_t star = module.find('*'); star != std::string::npos) {
+    module.replace(star, 1, std::to_string(weight.expert));
+  }
+  if (weight.role == WeightRole::RouterCorrection) return cat(prefix, block, module);
+  return cat(prefix, block, module, weight.is_bias ? ".bias" : ".weight");
 }
 
 std::string Spelling::embedding_name() const {

@@ -18,11 +18,17 @@ struct Spelling {
   const WeightNames& names;
   std::string prefix;  // in place of names.prefix
   std::string output;  // module of the output matrix
+  // How the experts are stored: one of names.stacked; null: each by itself.
+  const std::vector<std::pair<WeightRole, std::string_view>>* stacked = nullptr;
 
   static Spelling usual(KeyStyle style, const ModelSpec& spec);
   static Spelling of(const TensorSource& source, const ModelSpec& spec);
 
   std::string name(const WeightInfo& weight) const;
+  // Whether the weight is one of several in a tensor [n_experts, rows, in].
+  bool is_stacked(const WeightInfo& weight) const {
+    return stacked != nullptr && weight.is_of_expert();
+  }
   std::string embedding_name() const;
   std::string output_name() const;
 };

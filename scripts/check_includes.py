@@ -16,7 +16,7 @@ MAY_SEE = {
 KERNELS_SEEN = {  # of kernels/ outside kernels/base
     "models": {"kernels/backend.h", "kernels/comm/rank_group.h", "kernels/layer.h"},
     "engine": {"kernels/backend.h", "kernels/comm/rank_group.h", "kernels/decode_plan.h",
-               "kernels/layer.h"},
+               "kernels/layer.h", "kernels/moe.h"},
     "tools": {"kernels/backend.h", "kernels/bench.h", "kernels/comm/all_reduce_cost.h",
               "kernels/comm/mpi_comm.h", "kernels/comm/nccl_comm.h", "kernels/comm/rank_group.h"},
 }
@@ -35,7 +35,8 @@ CUDA_ROOMS = {
     "gemm": {"attention", "elementwise"},
     "quant": {"elementwise"},
     "gemv": {"elementwise", "quant"},
-    "decode": {"attention", "gemv", "quant", "sampling"},
+    "moe": {"elementwise", "gemm", "gemv", "quant"},
+    "decode": {"attention", "gemv", "moe", "quant", "sampling"},
     "bench": {"gemm", "gemv", "sampling"},
 }
 

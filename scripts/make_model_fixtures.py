@@ -66,6 +66,20 @@ def phi3_config(**changes):
     return transformers.Phi3Config(**(SIZES | values | changes))
 
 
+def moe_config(kind, **changes):
+    values = dict(hidden_size=32, intermediate_size=20, pad_token_id=None)
+    return kind(**(SIZES | values | changes))
+
+
+QWEN3_MOE = dict(head_dim=16, num_hidden_layers=3, moe_intermediate_size=12, num_experts=6,
+                 num_experts_per_tok=3, norm_topk_prob=True)
+QWEN2_MOE = dict(moe_intermediate_size=12, shared_expert_intermediate_size=28, num_experts=5,
+                 num_experts_per_tok=2)
+GLM4_MOE = dict(head_dim=16, num_hidden_layers=3, moe_intermediate_size=12, n_routed_experts=6,
+                num_experts_per_tok=2, n_shared_experts=2, first_k_dense_replace=1,
+                routed_scaling_factor=1.7, attention_bias=True)
+OLMOE = dict(num_experts=7, num_experts_per_tok=3)
+
 LONG_PHI3 = dict(
     vocab_size=41, max_position_embeddings=52, original_max_position_embeddings=13,
     tie_word_embeddings=True, rope_parameters={
@@ -233,6 +247,21 @@ HF_MODELS = {
     "cohere-bf16": (cohere_config(1), "bf16", None),
     "cohere-head-norms-f16": (cohere_config(1, use_qk_norm=True), "f16", None),
     "cohere2-f16": (cohere_config(2, num_hidden_layers=5, sliding_window=5), "f16", None),
+    "mixtral-bf16": (moe_config(transformers.MixtralConfig, num_local_experts=5), "bf16", None),
+    # As the class has it in memory: a tensor for all experts.
+    "mixtral-stacked-f16": (moe_config(transformers.MixtralConfig, num_local_experts=4,
+                                       num_experts_per_tok=3, sliding_window=7), "f16", None),
+    # A block without experts between two with them.
+    "qwen3-moe-f16": (moe_config(transformers.Qwen3MoeConfig, **QWEN3_MOE, mlp_only_layers=[1]),
+                      "f16", None),
+    "qwen3-moe-stacked-bf16": (moe_config(transformers.Qwen3MoeConfig, **(QWEN3_MOE | dict(
+        norm_topk_prob=False, decoder_sparse_step=2))), "bf16", None),
+    "qwen2-moe-f16": (moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), "f16", None),
+    "olmoe-bf16": (moe_config(transformers.OlmoeConfig, **OLMOE), "bf16", None),
+    "glm4-moe-f16": (moe_config(transformers.Glm4MoeConfig, **GLM4_MOE), "f16", None),
+    "glm4-moe-qk-norm-bf16": (moe_config(transformers.Glm4MoeConfig, **(GLM4_MOE | dict(
+        use_qk_norm=True, attention_bias=False, norm_topk_prob=False, n_shared_experts=1,
+        first_k_dense_replace=0, num_hidden_layers=2, partial_rotary_factor=1.0))), "bf16", None),
 }
 
 # Texts of other lengths than N_TOKENS, and of a second one: longrope chooses by the length.
@@ -244,11 +273,49 @@ OLD_ROPE_TYPES = {"qwen2-yarn-f16": "yarn", "phi3-longrope-f16": "su"}
 OLD_GEMMA3 = ("gemma3-old-keys-f16",)
 
 
-def make_model(config, dtype, seed):
+# The least distance between the logits of an expert that is chosen and of one that is not: so that
+# other roundings, also those of half precision, choose the same.
+LEAST_GAP = 0.07
+
+
+def make_model(config, dtype, seed, n_tokens=N_TOKENS):
     """A model whose every weight, norms and biases too, is random and exact in `dtype`."""
+    model = random_model(config, dtype, seed)
+    while smallest_gap(model, tokens(config.vocab_size, n_tokens)) < LEAST_GAP:
+        seed += 1000
+        model = random_model(config, dtype, seed)
+    return model
+
+
+def smallest_gap(model, ids):
+    gaps = [math.inf]
+
+    def look(router, _, output):
+        logits = output[0]
+        if hasattr(router, "e_score_correction_bias"):  # in units of logits
+            logits = 4 * (logits.sigmoid() + router.e_score_correction_bias)
+        ranked = logits.sort(descending=True).values
+        if router.top_k < ranked.shape[-1]:
+            gaps.append((ranked[:, router.top_k - 1] - ranked[:, router.top_k]).min().item())
+
+    hooks = [module.register_forward_hook(look) for module in model.modules()
+             if "Router" in type(module).__name__]
+    if hooks:
+        model.set_experts_implementation("eager")
+        with torch.no_grad():
+            model(torch.tensor([ids]))
+    for hook in hooks:
+        hook.remove()
+    return min(gaps)
+
+
+def random_model(config, dtype, seed):
     torch.manual_seed(seed)
     model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
     with torch.no_grad():
+        for name, buffer in model.named_buffers():
+            if name.endswith("e_score_correction_bias"):
+                buffer.copy_((0.3 * torch.randn_like(buffer)).to(dtype).to(torch.float32))
         for name, weight in model.named_parameters():
             if weight.dim() == 1:
                 centre = 0.0 if name.endswith("bias") else 1.0
@@ -260,6 +327,7 @@ def make_model(config, dtype, seed):
 
 
 def float64_logits(model, ids):
+    model.set_experts_implementation("eager")  # the other ones take no float64
     with torch.no_grad():
         return model.double()(torch.tensor([ids])).logits[0]
 
@@ -270,7 +338,9 @@ def write_expected(path, ids, logits):
 
 
 def write_hf(out, model, dtype, shard_size):
-    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB")
+    is_stacked = "stacked" in out.name
+    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB",
+                                    save_original_format=not is_stacked)
     (out / "generation_config.json").unlink(missing_ok=True)
 
 
@@ -374,6 +444,8 @@ def add_rope(writer, architecture, config):
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     if rope["rope_theta"] != 10000:
         writer.add_rope_freq_base(rope["rope_theta"])
+    if architecture == "glm4moe":
+        writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
     if architecture == "phi3":
         writer.add_rope_dimension_count(int(head_dim * rope["partial_rotary_factor"]))
         writer.add_rope_scaling_orig_ctx_len(config.original_max_position_embeddings)
@@ -393,6 +465,31 @@ def add_rope(writer, architecture, config):
                               np.array(rope[f"{kind}_factor"], dtype=np.float32))
 
 
+def add_experts(writer, weights, hf, ours):
+    if hf + "gate_up_proj" not in weights:
+        return
+    gate, up = np.split(weights[hf + "gate_up_proj"], 2, axis=1)
+    for name, value in (("gate", gate), ("up", up), ("down", weights[hf + "down_proj"])):
+        writer.add_tensor(f"{ours}ffn_{name}_exps.weight",
+                          np.ascontiguousarray(value.astype(np.float16)))
+
+
+def add_moe(writer, architecture, config):
+    writer.add_expert_count(getattr(config, "num_local_experts", None) or config.num_experts)
+    writer.add_expert_used_count(config.num_experts_per_tok)
+    if architecture.startswith("qwen"):
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+    if architecture == "glm4moe":
+        writer.add_expert_feed_forward_length(config.moe_intermediate_size)
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_leading_dense_block_count(config.first_k_dense_replace)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if architecture == "qwen2moe":
+        writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
+
+
 def write_gguf(path, architecture, model, config, rope_divisors=None):
     writer = gguf.GGUFWriter(path, architecture)
     writer.add_context_length(config.max_position_embeddings)
@@ -407,13 +504,16 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
     if getattr(config, "head_dim", None):
         writer.add_key_length(config.head_dim)
         writer.add_value_length(config.head_dim)
-        writer.add_rope_dimension_count(config.head_dim)
+        if architecture != "glm4moe":
+            writer.add_rope_dimension_count(config.head_dim)
     if hasattr(config, "rms_norm_eps"):
         writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     else:
         for key in ("layer_norm_eps", "layer_norm_epsilon", "norm_epsilon"):
             if hasattr(config, key):
                 writer.add_layer_norm_eps(getattr(config, key))
+    if hasattr(config, "num_experts_per_tok"):
+        add_moe(writer, architecture, config)
     if rope_divisors is None:
         add_rope(writer, architecture, config)
     add_features(writer, architecture, config)
@@ -422,7 +522,16 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
              "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
              "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
              "self_attn.q_norm": "attn_q_norm", "self_attn.k_norm": "attn_k_norm",
-             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up"}
+             "self_attn.qkv_proj": "attn_qkv", "mlp.gate_up_proj": "ffn_up",
+             "mlp.gate": "ffn_gate_inp", "mlp.shared_expert_gate": "ffn_gate_inp_shexp",
+             "mlp.shared_expert.gate_proj": "ffn_gate_shexp",
+             "mlp.shared_expert.up_proj": "ffn_up_shexp",
+             "mlp.shared_expert.down_proj": "ffn_down_shexp",
+             "mlp.shared_experts.gate_proj": "ffn_gate_shexp",
+             "mlp.shared_experts.up_proj": "ffn_up_shexp",
+             "mlp.shared_experts.down_proj": "ffn_down_shexp"}
+    if architecture == "glm4moe":
+        names["post_attention_layernorm"] = "post_attention_norm"
     if architecture in WITH_POST_NORMS:
         names |= SANDWICH
     names |= OTHER_NAMES
@@ -446,6 +555,11 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
                 for prefix in ("model.layers", "gpt_neox.layers", "transformer.h"):
                     if f"{prefix}.{layer}.{hf}.{part}" in weights:
                         tensors[f"blk.{layer}.{ours}.{part}"] = f"{prefix}.{layer}.{hf}.{part}"
+    for layer in range(config.num_hidden_layers):
+        correction = f"model.layers.{layer}.mlp.gate.e_score_correction_bias"
+        if correction in weights:
+            tensors[f"blk.{layer}.exp_probs_b.bias"] = correction
+        add_experts(writer, weights, f"model.layers.{layer}.mlp.experts.", f"blk.{layer}.")
     for name, hf in tensors.items():
         value = weights[hf]
         n_heads = heads.get(name.split(".")[2]) if name.startswith("blk.") else None
@@ -455,7 +569,9 @@ def write_gguf(path, architecture, model, config, rope_divisors=None):
             value = by_head.swapaxes(0, 1).reshape(value.shape)
         if architecture in WITH_OFFSET and name.endswith("norm.weight"):
             value = value + np.float32(1)
-        stored = np.float16 if value.ndim == 2 and "norm" not in name else np.float32
+        is_small = "norm" in name or "_inp" in name
+        stored = np.float16 if value.ndim == 2 and not is_small else np.float32
+        value = value[0] if "inp_shexp" in name else value
         writer.add_tensor(name, np.ascontiguousarray(value.astype(stored)))
     if rope_divisors is not None:
         writer.add_tensor("rope_freqs.weight", rope_divisors.astype(np.float32))
@@ -503,6 +619,12 @@ GGUF_MODELS = {
     "gguf-qwen2-yarn": ("qwen2", qwen_config(2, **LONG, rope_parameters=YARN), 52),
     "gguf-smollm3": ("smollm3", smollm3_config(num_hidden_layers=5), N_TOKENS),
     "gguf-phi3-longrope": ("phi3", phi3_config(**LONG_PHI3), 52),
+    "gguf-mixtral": ("llama", moe_config(transformers.MixtralConfig, num_local_experts=5),
+                     N_TOKENS),
+    "gguf-qwen3-moe": ("qwen3moe", moe_config(transformers.Qwen3MoeConfig, **QWEN3_MOE), N_TOKENS),
+    "gguf-qwen2-moe": ("qwen2moe", moe_config(transformers.Qwen2MoeConfig, **QWEN2_MOE), N_TOKENS),
+    "gguf-glm4-moe": ("glm4moe", moe_config(transformers.Glm4MoeConfig, **GLM4_MOE), N_TOKENS),
+    "gguf-olmoe": ("olmoe", moe_config(transformers.OlmoeConfig, **OLMOE), N_TOKENS),
     "gguf-phi3-window": ("phi3", phi3_config(num_key_value_heads=3, sliding_window=7), N_TOKENS),
     "gguf-gemma": ("gemma", gemma_config(1), N_TOKENS),
     "gguf-gemma2": ("gemma2", gemma_config(2, **(GEMMA2 | {"query_pre_attn_scalar": 16})),

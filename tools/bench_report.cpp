@@ -151,7 +151,11 @@ double BenchRow::arithmetic_share() const {
 double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits) {
   double multiplies = 0;
   for_each_weight(spec, [&](const WeightInfo& weight) {
-    if (weight.is_in_block() && weight.is_matrix()) multiplies += double(weight.shape.n_elements());
+    if (!weight.is_in_block() || !weight.is_matrix()) return;
+    // A token goes through some of the experts, which all have one size.
+    const int64_t n_active = spec.layer(weight.layer).n_active_experts;
+    if (weight.is_of_expert() && weight.expert >= n_active) return;
+    multiplies += double(weight.shape.n_elements());
   });
   // A token attends to those before it: n_depth and half of its own run on average.
   const double n_seen = double(n_depth) + double(n + 1) / 2;

@@ -86,8 +86,15 @@ std::string spec_text(const ModelSpec& spec) {
       spec.n_layers(), spec.dim, layer.ffn_dim, layer.n_heads, layer.n_kv_heads, layer.head_dim,
       spec.vocab_size, spec.tied_output ? ", output tied to the embedding" : "",
       spec.trained_seq_len);
-  for (const RopeSpec& rope : spec.ropes) text += rope_text(rope, layer.head_dim);
   using Said = std::optional<std::string>;
+  text += listed_layers(spec, "experts        ", [](const LayerSpec& each) {
+    if (!each.has_experts()) return Said();
+    std::string said =
+        cat(each.n_active_experts, " of ", each.n_experts, ", ffn dim ", each.ffn_dim);
+    if (each.shared_ffn_dim > 0) said += cat(", and a shared one, ffn dim ", each.shared_ffn_dim);
+    return Said(said + ' ');
+  });
+  for (const RopeSpec& rope : spec.ropes) text += rope_text(rope, layer.head_dim);
   text += listed_layers(spec, "no rotation    ", [&](const LayerSpec& each) {
     return each.rope < 0 && !spec.ropes.empty() ? Said("") : std::nullopt;
   });
@@ -121,7 +128,10 @@ Json spec_json(const ModelSpec& spec) {
           {"rope_factor", rope.factor},
           {"rope_table_scale", rope.table_scale},
           {"layers_without_rope", layers_without_rope},
-          {"windows", windows}};
+          {"windows", windows},
+          {"n_experts", layer.n_experts},
+          {"n_active_experts", layer.n_active_experts},
+          {"shared_ffn_dim", layer.shared_ffn_dim}};
 }
 
 std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {

@@ -1,12 +1,17 @@
 #pragma once
 
 #include <algorithm>
+#include <functional>
 #include <vector>
 
 #include "kernels/backend.h"
 #include "kernels/base/thread_pool.h"
 #include "kernels/cpu/kernels.h"
 #include "kernels/cpu/pack_codes.h"
+
+namespace minfer {
+struct Routing;
+}
 
 namespace minfer::cpu {
 
@@ -41,6 +46,12 @@ struct MatmulJob {
   MatmulPiece whole;
   PackedCodes codes;  // quantized weights only
   int64_t step_tokens, step_panels, panel_pieces, n_pieces;
+};
+
+// One linear layer of every expert.
+struct ExpertMatmul {
+  Tensor out;  // [n_pairs, out], by place
+  std::function<const Linear&(int64_t expert)> linear_of;
 };
 
 // The backend on the host: it checks shapes, splits an operation into pieces for the thread pool
@@ -82,6 +93,11 @@ class CpuBackend final : public Backend {
   void softmax(Tensor out, Tensor x) override;
 
   void matmuls(Tensor x, std::span<const Matmul> calls) override;
+
+  void route(const RouteArgs& args) override;
+  void run_experts(const ExpertsArgs& args) override;
+  void combine_experts(const CombineArgs& args) override;
+  int64_t moe_workspace_bytes(int64_t n_rows, int64_t dim, const LayerSpec& layer) const override;
 
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void attention(const AttentionArgs& args) override;
@@ -135,8 +151,14 @@ class CpuBackend final : public Backend {
   const InputBlock* byte_input(const float* x, int64_t n_rows, int64_t in_dim, int64_t step,
                                int zero_code);
   const float* rounded_input(const float* x, int64_t n_rows, int64_t in_dim);  // via int8
+  void multiply_by_expert(const Tensor& x, const Routing& routing,
+                          std::span<const ExpertMatmul> calls);
   template <typename T>
-  T* input_memory(DeviceTensor& memory, int64_t n);  // grows and is kept
+  T* input_memory(DeviceTensor& memory, int64_t n) {  // grows and is kept
+    const int64_t n_bytes = n * int64_t{sizeof(T)};
+    if (!memory || memory.view().n_bytes() < n_bytes) memory = allocate(DType::U8, {n_bytes});
+    return static_cast<T*>(memory.view().data);
+  }
 
   const CpuKernels& kernels_;
   ThreadPool pool_;
@@ -145,6 +167,7 @@ class CpuBackend final : public Backend {
   std::vector<MatmulJob> jobs_;  // of the current matmul
   DeviceTensor scratch_;         // [n_threads, floats]
   DeviceTensor padded_input_, input_sums_, input_blocks_;
+  DeviceTensor expert_rows_;  // the input of run_experts by place
 };
 
 }  // namespace minfer::cpu

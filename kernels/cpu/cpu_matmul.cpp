@@ -42,13 +42,6 @@ CpuKernels::Matmul float_matmul(const CpuKernels& kernels, DType dtype) {
 
 }  // namespace
 
-template <typename T>
-T* CpuBackend::input_memory(DeviceTensor& memory, int64_t n) {
-  const int64_t n_bytes = n * int64_t{sizeof(T)};
-  if (!memory || memory.view().n_bytes() < n_bytes) memory = allocate(DType::U8, {n_bytes});
-  return static_cast<T*>(memory.view().data);
-}
-
 FloatInput CpuBackend::float_input(const float* x, int64_t n_rows, int64_t in_dim,
                                    const PackedCodes& w) {
   const int64_t stride = padded_cols(in_dim);

@@ -10,6 +10,7 @@
 #include "kernels/cuda/decode/graph/decode_graph.h"
 #include "kernels/cuda/decode/graph/decode_rows.h"
 #include "kernels/cuda/decode/persistent/persistent_step.h"
+#include "kernels/cuda/moe/moe.h"
 #include "kernels/layer.h"
 
 namespace minfer {
@@ -466,18 +467,25 @@ std::vector<std::unique_ptr<CapturedStep>> CudaBackend::persistent_steps(
   return {std::make_move_iterator(of_ranks.begin()), std::make_move_iterator(of_ranks.end())};
 }
 
+bool CudaBackend::can_fuse(const DecodeModel& model) const {
+  const auto takes_experts = [&](const DecodeLayer& layer) {
+    return !layer.spec.has_experts() || expert_gemv_takes(layer.weights->moe, layer.spec, type_);
+  };
+  return DecodeLayers::can_compute(model) && std::ranges::all_of(model.layers, takes_experts);
+}
+
 std::unique_ptr<DecodePlan> CudaBackend::plan_decode(std::span<const DecodeModel> models) {
   std::vector<std::unique_ptr<CapturedStep>> steps;
   if (persistent_decode_) steps = persistent_steps(models);
   if (steps.empty()) {
-    if (models.size() > 1 || !DecodeLayers::can_compute(models[0])) return nullptr;
+    if (models.size() > 1 || !can_fuse(models[0])) return nullptr;
     steps.push_back(std::make_unique<DecodeGraph>(stream_.get(), type_, models[0]));
   }
   return std::make_unique<CapturedPlan>(std::move(steps));
 }
 
 std::unique_ptr<RowsPlan> CudaBackend::plan_rows(const DecodeModel& model) {
-  if (!DecodeLayers::can_compute(model)) return nullptr;
+  if (!can_fuse(model)) return nullptr;
   return std::make_unique<DecodeRows>(stream_.get(), type_, model);
 }
 

@@ -68,6 +68,15 @@ class CudaBackend final : public Backend {
   void ffn_hidden(const FfnArgs& args) override;
   void add_to_residual(const ResidualArgs& args) override;
 
+  void route(const RouteArgs& args) override;
+  void run_experts(const ExpertsArgs& args) override;
+  void combine_experts(const CombineArgs& args) override;
+  void index_experts(MoeWeights& weights) override;
+  int64_t expert_workspace_bytes(int64_t, const LayerSpec&,
+                                 std::span<const StoredMatrix>) const override {
+    return 0;  // weights are read as they are stored
+  }
+
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override;
   void qkv_append(const QkvArgs& args, KvLayer& cache, Tensor cos_sin, Batch batch) override;
   void rope_append(KvLayer& cache, Tensor q, Tensor k, Tensor v, Tensor cos_sin,
@@ -85,6 +94,8 @@ class CudaBackend final : public Backend {
   void add_part(const ResidualArgs& args, Tensor part) override;
   // The steps of all ranks as one kernel each; empty if it does not support the model.
   std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);
+  // Whether the fused kernels of a decode step compute the model.
+  bool can_fuse(const DecodeModel& model) const;
   Tensor as_compute_type(const Tensor& host, DeviceTensor& memory);
   // Memory that grows to the largest request and is kept; its content is valid for one operation.
   Tensor scratch(DeviceTensor& memory, DType dtype, const Shape& shape);

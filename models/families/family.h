@@ -19,10 +19,15 @@ struct WeightNames {
   std::string_view layers;  // "layers.": behind the prefix, and in front of a block's number
   std::vector<std::pair<WeightRole, std::string_view>> modules;
   bool transposed = false;  // matrices of the blocks are stored [in, out]
+  // Other forms of a block's mixture of experts, in which tensors [n_experts, rows, in] hold the
+  // matrices of all experts. They name whole tensors, behind the block's number; roles that have
+  // one name follow one another for each expert. In `modules`, "*" is the number of the expert.
+  std::vector<std::vector<std::pair<WeightRole, std::string_view>>> stacked = {};
 
   // Several roles may have one module: their rows follow one another in it. Internal where the
   // family has no such weight.
   std::string_view module(WeightRole role) const;
+  bool has_module(WeightRole role) const;
 };
 
 // What the key attention.sliding_window of a GGUF file is: not there, the window of all layers, or
@@ -38,8 +43,8 @@ struct Family {
   // Null where another family, which stands before this one in the list, reads its files.
   ModelSpec (*read_gguf)(const TensorSource& source, const Metadata& keys);
   WeightNames hf_names = {}, gguf_names = {};
-  // A key that only this family's files have, of those of its GGUF architecture; it then stands
-  // before the others in the list. Empty: none.
+  // A key that only this family's files have, and not as 0, of those of its GGUF architecture; it
+  // then stands before the others in the list. Empty: none.
   std::string_view gguf_key = {};
   // Adds what only this family's files say: to config.json, and to a GGUF file, whose keys begin
   // with `prefix`. Null: nothing.
@@ -57,6 +62,8 @@ struct Family {
   GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
+  // The key of config.json with the number of experts; empty for families without.
+  std::string_view hf_experts_key = {};
 
   bool has_pairs(KeyStyle style) const {
     return style == KeyStyle::HuggingFace ? hf_rotary_pairs : gguf_rotary_pairs;

@@ -49,6 +49,14 @@ void set_config(Metadata& metadata, const ModelSpec& spec) {
   set("embedding_length", spec.dim);
   set("feed_forward_length", layer.ffn_dim);
   set("block_count", spec.n_layers());
+  if (layer.has_experts()) {
+    set("expert_count", layer.n_experts);
+    set("expert_used_count", layer.n_active_experts);
+    set("expert_feed_forward_length", layer.ffn_dim);
+    if (layer.shared_ffn_dim > 0) {
+      set("expert_shared_feed_forward_length", layer.shared_ffn_dim);
+    }
+  }
   set("attention.head_count", layer.n_heads);
   set("attention.head_count_kv", layer.n_kv_heads);
   set("attention.key_length", layer.head_dim);
@@ -109,6 +117,8 @@ void require_gguf_form(const ModelSpec& spec, const std::string& path) {
   };
   for (const LayerSpec& layer : spec.layers) {
     const bool is_said = family_of(spec).gguf_window != GgufWindow::None;
+    require(layer.has_experts() == spec.layer(0).has_experts(),
+            "some layers with experts and some without");
     require(layer.window == 0 || is_said, cat("an attention window of ", layer.window));
   }
   const RopeSpec& rope = spec.ropes.front();
@@ -124,20 +134,30 @@ class GgufModelWriter final : public ModelWriter {
         layers_(plan.spec.layers),
         staging_(options.output, OutputKind::Gguf, options.replace) {
     const auto divisors = rope_tensors(plan.spec.ropes.front());
-    const std::vector<NamedShape> weights = gguf_weights(plan.spec);
-    MINFER_CHECK(weights.size() == plan.tensors.size(), weights.size(), " names");
+    std::map<WeightInfo::Key, const PlannedTensor*> planned;
+    for (const PlannedTensor& tensor : plan.tensors) planned[tensor.weight.key()] = &tensor;
     std::vector<TensorEntry> tensors;
     int64_t n_bytes = 16 << 20;  // header
-    for (size_t i = 0; i < weights.size(); ++i) {
-      const TensorEntry& output = plan.tensors[i].output;
-      const std::string& name = weights[i].name;
-      const WeightRole role = weights[i].weight.role;
+    for (const NamedShape& named : gguf_weights(plan.spec)) {
+      const WeightRole role = named.weight.role;
       const bool rotates = role == WeightRole::Wq || role == WeightRole::Wk;
       const bool is_by_head = family_of(plan.spec).hf_qkv_by_head && role == WeightRole::Wq;
       const int64_t qkv_heads = is_by_head ? plan.spec.layer(0).n_heads : 0;
-      slots_[output.name] = {name, has_pairs_ && rotates, qkv_heads, output.shape[0]};
-      tensors.push_back({name, output.dtype, output.shape});
-      n_bytes = checked_add(n_bytes, bytes_of(output.dtype, output.shape));
+      const TensorEntry& first = planned.at(named.weight.key())->output;
+      // The weights of the norms of several heads may be a matrix.
+      const Shape& shape = named.weight.is_norm() ? first.shape : named.shape;
+      int64_t begin = 0;
+      for (const WeightInfo& weight : named.weights) {
+        const auto of_part = planned.find(weight.key());  // none: in the tensor of another
+        if (of_part != planned.end()) {
+          const TensorEntry& output = of_part->second->output;
+          MINFER_CHECK(output.dtype == first.dtype, "tensor ", named.name, " of several types");
+          slots_[output.name] = {named.name, has_pairs_ && rotates, qkv_heads, shape[0], begin};
+        }
+        begin += weight.shape[0];
+      }
+      tensors.push_back({named.name, first.dtype, shape});
+      n_bytes = checked_add(n_bytes, bytes_of(first.dtype, shape));
     }
     for (const auto& [name, values] : divisors) {
       tensors.push_back({name, DType::F32, {std::ssize(values)}});
@@ -179,7 +199,8 @@ class GgufModelWriter final : public ModelWriter {
     std::string name;
     bool rotates = false;   // queries and keys: rotary halves here, pairs there
     int64_t qkv_heads = 0;  // > 0: rows by head here, by queries, keys and values there
-    int64_t n_rows = 0;
+    int64_t n_rows = 0;     // of the tensor there
+    int64_t begin = 0;      // the first of its rows there
   };
 
   std::string path() const { return staging_.directory() + '/' + kFile; }
@@ -191,7 +212,7 @@ class GgufModelWriter final : public ModelWriter {
   }
 
   void write(const Slot& slot, int64_t row, const char* bytes, int64_t n_rows, int64_t row_bytes) {
-    file_->write(slot.name, static_cast<uint64_t>(row * row_bytes), bytes,
+    file_->write(slot.name, static_cast<uint64_t>((slot.begin + row) * row_bytes), bytes,
                  static_cast<uint64_t>(n_rows * row_bytes));
   }
 
@@ -209,7 +230,7 @@ void choose_gguf_types(QuantizePlan& plan, DType type) {
   for (PlannedTensor& tensor : plan.tensors) {
     TensorEntry& output = tensor.output;
     output.quant.reset();
-    if (output.shape.rank < 2) {
+    if (output.shape.rank < 2 || tensor.weight.is_router()) {
       output.dtype = DType::F32;
       const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
       if (is_norm) tensor.offset += family_of(plan.spec).hf_norm_offset;

@@ -1,5 +1,6 @@
 #include "models/quantize/plan.h"
 
+#include <map>
 #include <utility>
 
 #include "loaders/hf_config.h"
@@ -80,7 +81,7 @@ class Planner {
   }
 
   StoredType default_type(const PlannedTensor& tensor) const {
-    if (!tensor.weight.is_matrix()) return StoredType::Keep;
+    if (!tensor.weight.is_matrix() || tensor.weight.is_router()) return StoredType::Keep;
     if (!tensor.weight.is_of_tokens()) return options_.type;
     if (tensor.weight.role == WeightRole::Output) return options_.head.value_or(StoredType::Int8);
     // Of a tied pair both options mean the one tensor.
@@ -105,6 +106,30 @@ QuantizePlan finished(QuantizePlan plan, const QuantizeOptions& options) {
   planner.require_rules_used();
   return plan;
 }
+
+// Where the weights are in the tensors of a source.
+class PartsOfSource {
+ public:
+  struct Place {
+    const WeightBinding* binding;
+    const WeightPart* part;
+    int64_t begin;  // its first row
+  };
+
+  explicit PartsOfSource(const std::vector<WeightBinding>& bindings) {
+    for (const WeightBinding& binding : bindings) {
+      int64_t begin = 0;
+      for (const WeightPart& part : binding.parts) {
+        places_[part.weight.key()] = {&binding, &part, begin};
+        begin += part.n_rows;
+      }
+    }
+  }
+  const Place& of(const WeightInfo& weight) const { return places_.at(weight.key()); }
+
+ private:
+  std::map<WeightInfo::Key, Place> places_;
+};
 
 // Whether config.json can say it: GPT-2's matrices are transposed there, and not written here.
 //   has_config  the source's own config.json says it
@@ -151,23 +176,28 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
   const Family& family = family_of(plan.spec);
   MINFER_REQUIRE(Input, source.key_style == KeyStyle::HuggingFace || !family.hf_qkv_by_head,
                  "architecture ", family.name, ": only Hugging Face's files can be quantized");
-  const std::vector<NamedShape> names = hf_weights(plan.spec);
-  for (size_t i = 0; i < bindings.size(); ++i) {
-    const TensorEntry& entry = *bindings[i].entry;
+  const PartsOfSource parts(bindings);
+  for (const NamedShape& named : hf_weights(plan.spec)) {
+    const auto& [binding, part, begin] = parts.of(named.weight);
+    const TensorEntry& entry = *binding->entry;
     MINFER_REQUIRE(Input, !entry.quant, "tensor ", shortened(entry.name),
                    ": is quantized already; expected a float type or GGUF's");
     PlannedTensor tensor;
-    tensor.weight = names[i].weight;
-    tensor.output.name = names[i].name;
-    tensor.output.shape = tensor.weight.is_norm() ? entry.shape : names[i].shape;
+    tensor.weight = named.weight;
+    tensor.output.name = named.name;
+    tensor.output.shape = named.weight.is_norm() ? entry.shape : named.shape;
     tensor.source = &entry;
+    tensor.as_matrix = binding->as_matrix;
+    tensor.source_begin = begin;
     tensor.source_type = entry.dtype;
-    tensor.source_bytes = narrow<int64_t>(entry.file_bytes);
+    const int64_t n_rows = entry.shape[0], file_bytes = narrow<int64_t>(entry.file_bytes);
+    const bool is_whole = tensor.output.shape[0] == n_rows;
+    tensor.source_bytes = is_whole ? file_bytes : file_bytes / n_rows * named.shape[0];
     // Where Hugging Face's files have pairs too, rows keep their places.
-    if (!family.hf_rotary_pairs) tensor.rope_heads = bindings[i].parts.front().rope_heads;
-    tensor.rotary_dim = bindings[i].parts.front().rotary_dim;
-    const bool is_norm = tensor.weight.is_norm() && !tensor.weight.is_bias;
-    tensor.offset = bindings[i].parts.front().offset - (is_norm ? family.hf_norm_offset : 0);
+    if (!family.hf_rotary_pairs) tensor.rope_heads = part->rope_heads;
+    tensor.rotary_dim = part->rotary_dim;
+    const bool is_norm = named.weight.is_norm() && !named.weight.is_bias;
+    tensor.offset = part->offset - (is_norm ? family.hf_norm_offset : 0);
     plan.tensors.push_back(std::move(tensor));
   }
   return finished(std::move(plan), options);

@@ -131,7 +131,8 @@ std::vector<QuantizedTensorReport> quantize_model(
   const auto start_reading = [&](const Block& block) {
     // Deferred where the system starts no thread.
     return std::async(std::launch::async | std::launch::deferred, [&source, &plan, block] {
-      return source.read_rows(*plan.tensors[block.tensor].source, block.begin, block.n_rows);
+      const PlannedTensor& tensor = plan.tensors[block.tensor];
+      return source.read_rows(*tensor.source, tensor.source_begin + block.begin, block.n_rows);
     });
   };
   std::future<HostTensor> next = start_reading(blocks.front());

@@ -11,6 +11,7 @@
 #include "tests/support/float64_llama.h"
 #include "tests/support/small_models.h"
 #include "tests/support/temp_dir.h"
+#include "tests/support/test_data.h"
 
 namespace minfer {
 namespace {
@@ -252,6 +253,38 @@ TEST_F(CalibrationTest, FusedMatricesAreTakenAsSingleOnes) {
   });
   EXPECT_GT(*std::max_element(together.begin(), together.end()), 0);
   EXPECT_EQ(together, one_by_one);
+}
+
+// Gate and up of an expert are seen by all tokens; its down, which few tokens reach, has no inputs.
+// What comes behind sees the quantized experts.
+TEST(MoeCalibration, OnlyTheInputOfTheExpertsIsObserved) {
+  const auto source = open_source(fixtures_dir() / "models/mixtral-bf16");
+  const auto backend = make_cpu_backend({.n_threads = 1, .isa = ""});
+  std::vector<TokenId> tokens;
+  for (int i = 0; i < 60; ++i) tokens.push_back(i * i % 40);
+  const std::string experts = "model.layers.0.block_sparse_moe.experts.2.";
+  const std::string later = "model.layers.1.self_attn.q_proj.weight";
+  const auto read = [&](const std::string& name) {
+    return to_f32_tensor(source->read(*source->find(name)));
+  };
+  const auto drift_behind = [&](const std::string& quantized) {
+    Model model = load_model(*source, *backend);
+    TextCalibration calibration(model, *backend, tokens, {.n_windows = 2, .window_tokens = 16}, 1);
+    for (const char* which : {"w1", "w3", "w2"}) {
+      const std::string name = cat(experts, which, ".weight");
+      const HostTensor w = read(name);
+      EXPECT_EQ(calibration.inputs(name, 0, 0, w).has_value(), which != std::string("w2"));
+      if (name != quantized) continue;
+      const QuantizeFormat format = {.bits = 4, .group = 0, .asymmetric = false};
+      calibration.take_rows(name, 0, quantize_matrix(w, format, QuantizeMethod::Rtn, 1).view());
+    }
+    const Tensor drift = calibration.inputs(later, 0, 0, read(later)).value().drift;
+    const float* const values = drift.as<const float>();
+    return *std::max_element(values, values + drift.n_elements());
+  };
+  EXPECT_LT(drift_behind(""), 1e-4);
+  EXPECT_GT(drift_behind(experts + "w1.weight"), 1e-2);
+  EXPECT_GT(drift_behind(experts + "w2.weight"), 1e-2);
 }
 
 TEST_F(CalibrationTest, TextShorterThanAWindowIsUsage) {

@@ -389,6 +389,19 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   LayerSpec large = plain.layer(0);
   large.head_dim = 256;
   check("heads of 256", large);
+  LayerSpec moe = plain.layer(0);
+  moe.ffn_dim = 192;
+  moe.n_experts = 6;
+  moe.n_active_experts = 2;
+  moe.renormalizes_experts = true;
+  check("experts", moe);
+  moe.n_active_experts = 3;
+  moe.shared_ffn_dim = 128;
+  check("a shared expert", moe);
+  moe.shared_gate = true;
+  moe.router_score = RouterScore::Sigmoid;
+  moe.router_scale = 1.5f;
+  check("a shared expert with a gate", moe);
 
   ModelSpec kinds = plain;
   kinds.ropes.push_back({.theta = 1e6, .rotary_dim = 64});

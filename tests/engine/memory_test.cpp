@@ -25,17 +25,7 @@ int64_t resident_bytes() {
   return kib * 1024;
 }
 
-// What is said beforehand is what is taken, as a text is generated and as one is scored.
-TEST(MemoryNeeded, IsWhatTheProcessTakes) {
-  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is in the way";
-  const ModelSpec spec = llama_spec({.dim = 1024,
-                                     .ffn_dim = 4096,
-                                     .n_layers = 6,
-                                     .n_heads = 16,
-                                     .n_kv_heads = 4,
-                                     .head_dim = 64,
-                                     .vocab_size = 30011,
-                                     .trained_seq_len = 4096});
+void is_what_the_process_takes(const ModelSpec& spec, const char* what) {
   for (const SyntheticType& type : {SyntheticType(DType::U4, 32), SyntheticType(DType::F32)}) {
     for (const bool scores : {false, true}) {
       const int64_t before = resident_bytes();
@@ -51,9 +41,32 @@ TEST(MemoryNeeded, IsWhatTheProcessTakes) {
       const double taken = double(resident_bytes() - before);
       const double host = scores ? 256.0 * 30011 * 4 : 0;  // the logits as they are returned
       EXPECT_NEAR(taken - host, double(needed.bytes()), 0.02 * double(needed.bytes()))
-          << (scores ? "scores, " : "generates, ") << type.dtype;
+          << what << (scores ? "scores, " : "generates, ") << type.dtype;
     }
   }
+}
+
+// What is said beforehand is what is taken, as a text is generated and as one is scored.
+TEST(MemoryNeeded, IsWhatTheProcessTakes) {
+  if (kSanitized) GTEST_SKIP() << "a sanitizer's own memory is in the way";
+  ModelSpec dense = llama_spec({.dim = 1024,
+                                .ffn_dim = 4096,
+                                .n_layers = 6,
+                                .n_heads = 16,
+                                .n_kv_heads = 4,
+                                .head_dim = 64,
+                                .vocab_size = 30011,
+                                .trained_seq_len = 4096});
+  ModelSpec mixture = dense;
+  for (LayerSpec& layer : mixture.layers) {
+    layer.ffn_dim = 2048;
+    layer.n_experts = 4;
+    layer.n_active_experts = 3;
+    layer.shared_ffn_dim = 1024;
+    layer.shared_gate = true;
+  }
+  is_what_the_process_takes(dense, "");
+  is_what_the_process_takes(mixture, "a mixture, ");
 }
 
 }  // namespace

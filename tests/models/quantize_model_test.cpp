@@ -208,6 +208,55 @@ TEST_F(QuantizeModel, FusedTensorsAreSplitWhenTheyAreLoaded) {
   }
 }
 
+// Experts become matrices of codes one by one, also from a tensor that holds all of them; routers
+// stay what they are.
+TEST_F(QuantizeModel, ExpertsAreQuantizedOneByOne) {
+  for (const char* name : {"mixtral-bf16", "mixtral-stacked-f16", "qwen3-moe-stacked-bf16",
+                           "gguf-qwen2-moe", "gguf-mixtral"}) {
+    SCOPED_TRACE(name);
+    const FixtureModel fixture = fixture_model(cat("models/", name));
+    const auto source = open_source(fixture.path);
+    const QuantizePlan plan = plan_quantization(*source, {.type = StoredType::Int8});
+    int64_t n_experts = 0, n_bytes = 0;
+    for (const PlannedTensor& tensor : plan.tensors) {
+      n_bytes += tensor.source_bytes;
+      if (tensor.weight.is_router()) {
+        EXPECT_FALSE(tensor.output.quant) << tensor.output.name;
+      }
+      if (!tensor.weight.is_of_expert()) continue;
+      ++n_experts;
+      EXPECT_EQ(tensor.output.dtype, DType::U8) << tensor.output.name;
+      EXPECT_EQ(tensor.output.shape.rank, 2) << tensor.output.name;
+    }
+    int64_t file_bytes = 0;
+    for (const TensorEntry& entry : source->tensors) file_bytes += int64_t(entry.file_bytes);
+    EXPECT_EQ(n_bytes, file_bytes);
+    const auto written = run(*source, plan);
+    for (const PlannedTensor& tensor : plan.tensors) {
+      if (!tensor.weight.is_of_expert()) continue;
+      const HostTensor rows = to_f32_tensor(
+          source->read_rows(*tensor.source, tensor.source_begin, tensor.output.shape[0]));
+      const HostQuantizedMatrix codes = written->read_quantized(*written->find(tensor.output.name));
+      std::vector<float> row(static_cast<size_t>(rows.view().shape[1]));
+      for (int64_t i = 0; i < rows.view().n_elements(); ++i) {
+        const auto column = static_cast<size_t>(i) % row.size();
+        if (column == 0) dequantize_row(row.data(), codes.view(), i / std::ssize(row));
+        ASSERT_NEAR(row[column], rows.at(i), 0.03) << tensor.output.name;
+      }
+    }
+    const auto backend = make_cpu_backend({});
+    const Model model = load_model(*written, *backend);
+    int64_t n_of_spec = 0;
+    for (const LayerSpec& layer : model.spec.layers) n_of_spec += 3 * layer.n_experts;
+    EXPECT_EQ(n_experts, n_of_spec);
+    Session session(model, *backend, {.kv_dtype = DType::F32});
+    const double error =
+        max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
+    EXPECT_GT(error, 1e-4);  // of the codes
+    EXPECT_LE(error, 2);     // which may decide between experts
+  }
+}
+
 TEST_F(QuantizeModel, LeavesNothingWhereItFails) {
   MemorySource source = small_hf_llama();
   source.data("model.norm.weight").as<float>()[3] = std::nanf("");

@@ -106,6 +106,32 @@ TEST(Shards, HaveTheSizesOfTheRanksSpec) {
 }
 
 // While there are as many key/value heads as ranks, none is in two caches.
+// Ranks share the hidden elements of each expert, and those of the shared one.
+TEST(Shards, CutEveryExpert) {
+  ModelSpec whole = spec_of(8, 4, 8, 128);
+  for (LayerSpec& layer : whole.layers) {
+    layer.n_experts = 3;
+    layer.n_active_experts = 2;
+    layer.shared_ffn_dim = 256;
+    layer.shared_gate = true;
+  }
+  const Shards shards(whole, 4, by_element);
+  int64_t n_sliced = 0;
+  for_each_weight(whole, [&](const WeightInfo& weight) {
+    const int64_t n = weight.shape[weight.slice == SliceAxis::In ? 1 : 0];
+    if (weight.slice != SliceAxis::None) {
+      EXPECT_EQ(covered(shards, weight), counted(n)) << int(weight.role);
+      n_sliced += weight.is_of_expert();
+    } else {
+      EXPECT_EQ(shards.slice(weight, 3), (std::vector<ShardRange>{{0, n}}));
+    }
+  });
+  EXPECT_EQ(n_sliced, 2 * 3 * 3);
+  EXPECT_EQ(shards.spec(1).layer(0).ffn_dim, 32);
+  EXPECT_EQ(shards.spec(1).layer(0).shared_ffn_dim, 64);
+  EXPECT_EQ(shards.spec(1).layer(0).n_experts, 3);
+}
+
 TEST(Shards, CutKeyAndValueHeadsIfThereAreEnough) {
   const ModelSpec whole = spec_of(9, 3, 4, 96);
   for (const int n_ranks : {2, 3}) {

@@ -144,8 +144,8 @@ Value whole(int64_t value) { return value; }
 const Refusal kRefusals[] = {
     {"Architecture", Kind::HfLlama, "architectures", Texts{"T5ForConditionalGeneration"},
      "key architectures is \"T5ForConditionalGeneration\": not supported (supported: "
-     "LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, Qwen2ForCausalLM, "
-     "Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM, "},
+     "MixtralForCausalLM, LlamaForCausalLM, MistralForCausalLM, GPT2LMHeadModel, "
+     "Qwen2ForCausalLM, Qwen3ForCausalLM, SmolLM3ForCausalLM, Phi3ForCausalLM, "},
     {"TwoArchitectures", Kind::HfLlama, "architectures", Texts{"A", "B"},
      "key architectures has 2 entries, expected 1"},
     {"NoLayers", Kind::HfLlama, "num_hidden_layers", whole(0),
@@ -217,7 +217,7 @@ const Refusal kRefusals[] = {
      "key general.architecture is \"rwkv7\": not supported (supported: llama, gpt2, qwen2, qwen3, "
      "smollm3, phi3, "},
     {"GgufExperts", Kind::GgufLlama, "llama.expert_count", uint64_t{8},
-     "key llama.expert_count is 8: not supported (supported: 0)"},
+     "key llama.expert_used_count is missing"},
     {"GgufRopeScaling", Kind::GgufLlama, "llama.rope.scaling.type", text("su"),
      "key llama.rope.scaling.type is \"su\": not supported (supported: none, linear, yarn, "
      "longrope)"},

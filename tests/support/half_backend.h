@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/moe.h"
 #include "tests/support/tensors.h"
 
 namespace minfer::test {
@@ -96,6 +97,26 @@ class HalfBackend : public Backend {
   void matmuls(Tensor x, std::span<const Matmul> calls) override {
     cpu_->matmuls(x, calls);
     for (const Matmul& call : calls) round(call.out);
+  }
+  void route(const RouteArgs& args) override { cpu_->route(args); }
+  void run_experts(const ExpertsArgs& a) override {
+    const Routing& r = a.routing;
+    const int64_t dim = a.x.shape[1];
+    for (int64_t place = 0; place < r.n_pairs(); ++place) {
+      const int64_t pair = r.pairs[place];
+      const Expert& expert = a.weights.experts[size_t(r.chosen[pair])];
+      const Tensor hidden = a.hidden.rows(place, 1), out = a.out.rows(place, 1);
+      ffn_hidden({.out = hidden,
+                  .x = a.x.rows(pair / r.n_active, 1),
+                  .gate = &expert.w_gate,
+                  .up = expert.w_up});
+      MINFER_CHECK(out.shape[1] == dim, "an expert of width ", out.shape[1]);
+      matmul(out, hidden, expert.w_down.weight);
+    }
+  }
+  void combine_experts(const CombineArgs& args) override {
+    cpu_->combine_experts(args);
+    round(args.out);
   }
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override {
     cpu_->kv_append(cache, k, v, batch);

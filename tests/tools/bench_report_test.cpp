@@ -85,6 +85,17 @@ TEST(BenchReport, CountsOperations) {
   EXPECT_DOUBLE_EQ(flops_per_token(spec, 1, 2, true), 2 * (2 * (products + attention) + 40));
 }
 
+TEST(BenchReport, CountsTheExpertsOfAToken) {
+  ModelSpec spec = test::llama_spec(
+      {.dim = 4, .ffn_dim = 6, .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .vocab_size = 10});
+  for (LayerSpec& layer : spec.layers) {
+    layer.n_experts = 5;
+    layer.n_active_experts = 2;
+  }
+  const double products = 2 * 4 * 4 + 2 * 4 * 2 + 5 * 4 + 2 * 3 * 4 * 6, attention = 2 * 4 * 3;
+  EXPECT_DOUBLE_EQ(flops_per_token(spec, 5, 0, false), 2 * (2 * (products + attention) + 8));
+}
+
 TEST(BenchReport, OtherFormatsHaveOneLineARow) {
   const std::string markdown = format_rows(two_rows(), "md");
   EXPECT_EQ(std::ranges::count(markdown, '\n'), 4);

@@ -19,9 +19,9 @@ struct GemvRun {
   int tile, chunk;  // of the warp's first step; chunk may lie past the end of the tile
   int rest;         // steps from the begin of `tile` to the end of the team's run
 
-  __device__ GemvRun(const GemvParams& p, int warp) {
-    const int rounds = p.rounds + (int(blockIdx.x) < p.n_longer ? 1 : 0);
-    n_tiles = p.pairs ? 2 * rounds : rounds;
+  __device__ GemvRun(const GemvParams& p, int warp, int block) {
+    const int rounds = p.rounds + (block < p.n_longer ? 1 : 0);
+    n_tiles = rounds * p.tiles_of_round;
     n_all = n_tiles * p.n_chunks;
     team_shift = p.team_shift;
     stride = 1 << team_shift;
@@ -53,9 +53,28 @@ __device__ inline GemvTile tile_of(const GemvParams& p, int tile) {
   return {part, at - p.begins[part]};
 }
 
+// The block's number: with experts, among those that work on its row of x.
+template <bool kExperts>
+__device__ inline int gemv_block(const GemvParams& p) {
+  return kExperts ? int(blockIdx.x) % p.experts.blocks_of_row : int(blockIdx.x);
+}
+
+// With experts: which of the chosen ones a tile of the block belongs to, besides. The tiles of a
+// round are those of gate and up of one expert, or of one row tile of all of them.
+struct ExpertGemvTile {
+  int part, slot, row_tile;
+};
+__device__ inline ExpertGemvTile expert_tile_of(const GemvParams& p, int tile) {
+  const GemvExperts& e = p.experts;
+  const int round = tile / p.tiles_of_round, in_round = tile - round * p.tiles_of_round;
+  const int at = gemv_block<true>(p) + round * e.blocks_of_row;
+  if (!p.pairs) return {0, in_round, at};
+  return {in_round, at / e.row_tiles, at % e.row_tiles};
+}
+
 // Issues the copies of a warp, step after step. Each lane copies the 16-byte words that it will
 // multiply itself; scales and mins follow them in the slot.
-template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 struct GemvFetch {
   static constexpr bool kPacked = kWeights != GemvWeights::Float;
 
@@ -64,27 +83,39 @@ struct GemvFetch {
   const uint8_t* mins;
   int row_8;  // float weights: bytes from row g to row g + 8
   int tile, chunk, stride;
+  const GemvExpert* experts;  // with experts: in shared memory
 
-  __device__ GemvFetch(const GemvParams& p, const GemvRun& run)
+  __device__ GemvFetch(const GemvParams& p, const GemvRun& run, const GemvExpert* chosen = nullptr)
       : words(nullptr),
         scales(nullptr),
         mins(nullptr),
         row_8(0),
         tile(run.tile),
         chunk(run.chunk),
-        stride(run.stride) {
+        stride(run.stride),
+        experts(chosen) {
     if (run.n_steps() > 0) seek(p);
   }
 
   // Sets the pointers to the step at `tile` and `chunk`, which must not lie past the block's last.
   __device__ void seek(const GemvParams& p) {
-    const int lane = int(threadIdx.x) % 32;
     while (chunk >= p.n_chunks) {
       chunk -= p.n_chunks;
       ++tile;
     }
-    const auto [part_index, row_tile] = tile_of(p, tile);
-    const GemvPartParams& part = p.parts[part_index];
+    if constexpr (kExperts) {
+      const ExpertGemvTile at = expert_tile_of(p, tile);
+      const ExpertPlace& place = experts[at.slot].places[at.part];
+      seek(p, {place.weights, place.scales, place.mins, nullptr, nullptr, p.parts[0].out_dim},
+           at.row_tile);
+    } else {
+      const auto [part_index, row_tile] = tile_of(p, tile);
+      seek(p, p.parts[part_index], row_tile);
+    }
+  }
+
+  __device__ void seek(const GemvParams& p, const GemvPartParams& part, int row_tile) {
+    const int lane = int(threadIdx.x) % 32;
     if constexpr (!kPacked) {
       const int first = row_tile * kTileRows + lane / 4, last = part.out_dim - 1;
       const int row = min(first, last);  // results of rows past the last one are not stored

@@ -9,7 +9,7 @@ namespace minfer::cuda {
 // rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
 template <typename T, bool kPacked, bool kRowScales>
 __device__ inline void finish_tiles(const float* partials, const float* sums, const GemvParams& p) {
-  const GemvRun run(p, int(threadIdx.x) / 32);
+  const GemvRun run(p, int(threadIdx.x) / 32, int(blockIdx.x));
   const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
   const bool has_mins = kPacked && p.parts[0].mins != nullptr;
@@ -69,6 +69,63 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
       result[m] += bias[m];
     }
     store_result<T>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
+  }
+}
+
+// The same with experts, for one row of x. With `pairs`, out [n_active, out_dim] is the hidden
+// layer of each expert, times its weight; else out [out_dim] is the sum over the experts, in their
+// order.
+template <typename T, bool kPacked, bool kRowScales>
+__device__ inline void finish_experts(const float* partials, const float* sums, void* out,
+                                      const GemvExpert* experts, const GemvParams& p) {
+  const GemvRun run(p, int(threadIdx.x) / 32, gemv_block<true>(p));
+  const int of_tile = 16 * p.n_tokens, out_dim = p.parts[0].out_dim;
+  const int n_rounds = run.n_tiles / p.tiles_of_round;
+  // The sum of a tile's partial sums for one row and token.
+  const auto sum_of = [&](int tile, int in_tile, int token) {
+    const int begin = tile * p.n_chunks;
+    const int first = (tile + run.team_of(begin)) << run.team_shift;
+    const int last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
+    const float* from = partials + first * of_tile + token * 16 + in_tile;
+    float sum = 0;
+#pragma unroll 4
+    for (int k = first; k < last; ++k, from += of_tile) sum += *from;
+    if constexpr (kPacked && kRowScales) {
+      const ExpertGemvTile at = expert_tile_of(p, tile);
+      const ExpertPlace& place = experts[at.slot].places[at.part];
+      const int64_t index = int64_t{at.row_tile} * kTileRows + in_tile % 8 * 2 + in_tile / 8 % 2;
+      sum *= p.scales_are_f32 ? static_cast<const float*>(place.scales)[index]
+                              : to_float(static_cast<const __half*>(place.scales)[index]);
+      if (place.mins != nullptr) {
+        float sum_x = 0;
+        for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
+        sum += place.mins[index] * (sum_x / p.sum_factor);
+      }
+    }
+    return sum;
+  };
+  __syncthreads();
+  for (int i = int(threadIdx.x); i < n_rounds * 16; i += kGemvThreads) {
+    const int round = i / 16, in_tile = i % 16, tile = round * p.tiles_of_round;
+    const ExpertGemvTile at = expert_tile_of(p, tile);
+    const int row = at.row_tile * kTileRows + in_tile;
+    if (row >= out_dim) continue;
+    const auto bias_of = [&](int slot, int part) {
+      const T* const bias = static_cast<const T*>(experts[slot].places[part].bias);
+      return bias == nullptr ? 0.0f : to_float(bias[row]);
+    };
+    if (p.pairs) {
+      const float gate = sum_of(tile, in_tile, 0) + bias_of(at.slot, 0);
+      const float up = sum_of(tile + 1, in_tile, 0) + bias_of(at.slot, 1);
+      const float hidden = precise::silu(gate) * up * experts[at.slot].weight;
+      static_cast<T*>(out)[int64_t{at.slot} * out_dim + row] = from_float<T>(hidden);
+      continue;
+    }
+    float sum = 0;
+    for (int slot = 0; slot < p.tiles_of_round; ++slot) {
+      sum += sum_of(tile + slot, in_tile, slot) + experts[slot].weight * bias_of(slot, 0);
+    }
+    static_cast<float*>(out)[row] += sum;
   }
 }
 

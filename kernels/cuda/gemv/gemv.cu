@@ -1,6 +1,8 @@
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <limits>
+#include <optional>
 
 #include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/launch.h"
@@ -8,6 +10,20 @@
 #include "kernels/cuda/quant/matrix_view.cuh"
 
 namespace minfer::cuda {
+
+GemvWeights weights_of(const Matrix& w) {
+  if (!is_packed(w)) return GemvWeights::Float;
+  switch (code_form_of(w)) {
+    case CodeForm::U4:
+      return GemvWeights::U4;
+    case CodeForm::U8:
+      return GemvWeights::U8;
+    case CodeForm::Table:
+      return GemvWeights::Table;
+  }
+  return GemvWeights::Float;
+}
+
 namespace {
 
 // How the blocks of successive kernels share an SM, which has 228 KB of shared memory and takes 1
@@ -24,19 +40,6 @@ constexpr int kMoreThanHalf = 116'224;
 // Each fits one token with three stages of float weights: hosts 11008 columns, guests 4096.
 constexpr int kHostLimit = 121'600;
 constexpr int kGuestLimit = 109'824;
-
-GemvWeights weights_of(const Matrix& w) {
-  if (!is_packed(w)) return GemvWeights::Float;
-  switch (code_form_of(w)) {
-    case CodeForm::U4:
-      return GemvWeights::U4;
-    case CodeForm::U8:
-      return GemvWeights::U8;
-    case CodeForm::Table:
-      return GemvWeights::Table;
-  }
-  return GemvWeights::Float;
-}
 
 GemvScales scales_of(const Matrix& w) {
   const bool are_f32 = is_packed(w) && w.scales.view().dtype == DType::F32;
@@ -151,8 +154,8 @@ bool fit_tokens(GemvParams& p, int n_sms, int shared_limit) {
 // Picks the tokens per launch: all if they fit in shared memory, else equal batches over the fewest
 // launches, since each launch rereads the weights. Returns false if not even one token fits.
 bool fit(GemvParams& p, int64_t n_tokens, int n_sms) {
-  const int n_tiles = (p.rounds + (p.n_longer > 0 ? 1 : 0)) * (p.pairs ? 2 : 1);  // of a block
-  p.n_partials = ((n_tiles - 1) << p.team_shift) + kGemvWarps;                    // see GemvRun
+  const int n_tiles = (p.rounds + (p.n_longer > 0 ? 1 : 0)) * p.tiles_of_round;  // of a block
+  p.n_partials = ((n_tiles - 1) << p.team_shift) + kGemvWarps;                   // see GemvRun
   const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   for (int64_t n_launches = 1; n_launches <= n_tokens; ++n_launches) {
     p.n_tokens = narrow<int>(ceil_div(n_tokens, n_launches));
@@ -161,35 +164,51 @@ bool fit(GemvParams& p, int64_t n_tokens, int n_sms) {
   return false;
 }
 
+// How the tiles are shared out to `grid` blocks.
+void set_rounds(GemvParams& p, int grid, int tiles_of_round) {
+  p.rounds = p.n_tiles / grid;
+  p.n_longer = p.n_tiles % grid;
+  p.tiles_of_round = tiles_of_round;
+}
+
+int scales_in_tile(const GemvParams& p) {
+  return p.scale_bytes == 0 ? 0 : std::max(1, kTileColumns >> p.unit_shift);
+}
+
+// Always the largest shared-memory carve-out: an SM cannot change it while a block runs, and blocks
+// of two kernels must be able to share the SM.
+void set_shared_memory(void (*kernel)(GemvParams), const GemvParams& p) {
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
+                                         cudaSharedmemCarveoutMaxShared));
+  MINFER_CUDA_CHECK(
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.shared_bytes));
+}
+
+bool takes(const Matrix& w, DType half) {
+  if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
+  if (weights_of(w) == GemvWeights::Table && layout_of(w).unit != kTileColumns / 2) return false;
+  return w.in_dim <= (1 << 20);
+}
+
 // Computes parts of one format in one launch, or in several if the tokens' inputs do not fit in
 // shared memory. Returns false if the kernel cannot compute them.
 bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
                   std::span<const GemvPart> parts, Epilogue epilogue, DType half,
                   const GemvTuning& tuning) {
   const Matrix& w = *parts[0].w;
-  if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
-  if (w.in_dim > (1 << 20)) return false;
+  if (!takes(w, half)) return false;
   GemvParams p = params_of(x, norm, parts, epilogue, half);
   const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   const int grid = std::min(p.n_tiles, n_sms);
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
-  p.rounds = p.n_tiles / grid;
-  p.n_longer = p.n_tiles % grid;
+  set_rounds(p, grid, p.pairs ? 2 : 1);
   if (!fit(p, x.shape[0], n_sms)) return false;
 
-  int scales_in_tile = 0;
-  if (p.scale_bytes != 0) scales_in_tile = std::max(1, kTileColumns >> p.unit_shift);
-  if (weights_of(w) == GemvWeights::Table && scales_in_tile != 2) return false;
   const auto kernel = visit_half(half, [&]<typename T>() {
-    return gemv_kernel_of<T>(weights_of(w), scales_in_tile, scales_of(w));
+    return gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
   });
-  // Always the largest shared-memory carve-out: an SM cannot change it while a block runs, and
-  // blocks of two kernels must be able to share the SM.
-  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel, cudaFuncAttributePreferredSharedMemoryCarveout,
-                                         cudaSharedmemCarveoutMaxShared));
-  MINFER_CUDA_CHECK(
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.shared_bytes));
+  set_shared_memory(kernel, p);
   const int64_t at_once = p.n_tokens;
   for (int64_t token = 0; token < x.shape[0]; token += at_once) {
     p.n_tokens = narrow<int>(std::min(at_once, x.shape[0] - token));
@@ -271,6 +290,109 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
     if (!launch_parts(stream, x, norm, run, epilogue, half, tuning)) {
       gemv_plain(stream, x, norm, run, epilogue);
     }
+  }
+}
+
+namespace {
+
+// The GEMV of one linear layer of the chosen experts, or of gate and up.
+struct ExpertLaunch {
+  GemvParams params{};
+  void (*kernel)(GemvParams) = nullptr;
+  int grid_of_row = 0;
+};
+
+// Returns none if the kernel cannot compute it.
+//   n_tokens  rows of x for one row of the step: 1, or one for each expert
+std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, ExpertMatrices first,
+                                          const ExpertMatrices* up, Tensor out, int64_t n_tokens,
+                                          int n_active, DType half) {
+  const Matrix& w = *first.first;
+  if (!takes(w, half)) return std::nullopt;
+  const GemvPart parts[] = {{&w, out, {}}, {up != nullptr ? up->first : nullptr, out, {}}};
+  const Epilogue epilogue = up != nullptr ? Epilogue::SwiGlu : Epilogue::Accumulate;
+  ExpertLaunch launch;
+  GemvParams& p = launch.params;
+  p = params_of(x, norm, std::span(parts).first(up != nullptr ? 2 : 1), epilogue, half);
+  p.x = x.data;
+  p.parts[0].out = out.data;
+  const GemvTuning tuning;
+  p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
+  p.trigger_left = tuning.trigger_left;
+  p.experts.n_active = n_active;
+  p.experts.places[0] = first.places;
+  p.experts.places[1] = up != nullptr ? up->places : nullptr;
+  p.experts.row_tiles = p.n_tiles;
+  if (up != nullptr) p.n_tiles *= n_active;  // those of all experts, one after the other
+  const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
+  launch.grid_of_row = p.experts.blocks_of_row = std::min(p.n_tiles, n_sms);
+  set_rounds(p, launch.grid_of_row, up != nullptr ? 2 : n_active);
+  if (!fit(p, n_tokens, n_sms) || p.n_tokens != n_tokens) return std::nullopt;
+  launch.kernel = visit_half(half, [&]<typename T>() {
+    return expert_gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
+  });
+  return launch;
+}
+
+// Gate and up, then down.
+std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& step, DType half) {
+  const int n_active = narrow<int>(step.spec.n_active_experts);
+  if (!step.spec.gated || step.spec.activation != Activation::Silu || n_active > kMaxGemvTokens) {
+    return std::nullopt;
+  }
+  const ExpertMatrices gate = matrices_of(step.moe, ExpertPart::Gate);
+  const ExpertMatrices up = matrices_of(step.moe, ExpertPart::Up);
+  const ExpertMatrices down = matrices_of(step.moe, ExpertPart::Down);
+  if (!same_format(*gate.first, *up.first)) return std::nullopt;
+  const Tensor x = step.norm != nullptr ? step.x : step.input;
+  const auto first = expert_launch(x, step.norm, gate, &up, step.hidden, 1, n_active, half);
+  const auto second =
+      expert_launch(step.hidden, nullptr, down, nullptr, step.x, n_active, n_active, half);
+  if (!first || !second) return std::nullopt;
+  return std::array{*first, *second};
+}
+
+}  // namespace
+
+bool expert_gemv_takes(const MoeWeights& moe, const LayerSpec& spec, DType half) {
+  const int64_t dim = moe.experts.front().w_up.weight.in_dim;
+  const Tensor x{nullptr, DType::F32, {1, dim}}, input{nullptr, half, {1, dim}};
+  const Tensor hidden{nullptr, half, {1, spec.n_active_experts, spec.ffn_dim}};
+  const ExpertStep step{.x = x,
+                        .input = input,
+                        .logits = {},
+                        .hidden = hidden,
+                        .chosen = nullptr,
+                        .weights = nullptr,
+                        .moe = moe,
+                        .spec = spec};
+  return expert_launches(step, half).has_value();
+}
+
+void expert_gemv(cudaStream_t stream, const ExpertStep& step) {
+  const LayerSpec& spec = step.spec;
+  const DType half = step.hidden.dtype;
+  const int64_t n_rows = step.x.shape[0], n_active = spec.n_active_experts;
+  MINFER_CHECK(step.x.dtype == DType::F32 && (step.norm != nullptr || step.input.dtype == half) &&
+                   step.logits.shape == Shape({n_rows, spec.n_experts}) &&
+                   step.logits.dtype == DType::F32 &&
+                   step.hidden.shape == Shape({n_rows, n_active, spec.ffn_dim}),
+               "expert_gemv: x ", step.x.shape, ", logits ", step.logits.shape, ", hidden ",
+               step.hidden.shape);
+  const auto launches = expert_launches(step, half);
+  MINFER_CHECK(launches.has_value(), "expert_gemv of experts that it does not take");
+  for (size_t i = 0; i < launches->size(); ++i) {
+    const ExpertLaunch& each = (*launches)[i];
+    GemvParams p = each.params;
+    p.experts.chosen = step.chosen;
+    p.experts.weights = step.weights;
+    if (i == 0) {
+      p.experts.logits = data_of<const float>(step.logits);
+      p.experts.router = router_of(spec, step.moe.router_correction);
+    }
+    set_shared_memory(each.kernel, p);
+    launch(each.kernel, dim3(narrow<unsigned>(each.grid_of_row * n_rows)), dim3(kGemvThreads),
+           size_t(p.shared_bytes), stream, p);
   }
 }
 

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/gemv/choose.cuh"
 #include "kernels/cuda/gemv/epilogue.cuh"
 #include "kernels/cuda/gemv/fetch.cuh"
 #include "kernels/cuda/gemv/finish.cuh"
@@ -86,6 +87,50 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
   }
 }
 
+// Which row of x a block works on, and where its rows of x begin: [n_tokens, in_dim] each.
+template <bool kExperts>
+__device__ inline const void* row_of_x(const GemvParams& p) {
+  if constexpr (!kExperts) return p.x;
+  const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
+  const int element_bytes = p.norm == InputNorm::None ? 2 : 4;
+  return static_cast<const uint8_t*>(p.x) + row * p.n_tokens * p.in_dim * element_bytes;
+}
+template <typename T>
+__device__ inline void* out_row(const GemvParams& p) {
+  const int64_t row = int(blockIdx.x) / p.experts.blocks_of_row;
+  const int64_t n = int64_t{p.pairs ? p.experts.n_active : 1} * p.parts[0].out_dim;
+  return static_cast<uint8_t*>(p.parts[0].out) + row * n * (p.pairs ? sizeof(T) : sizeof(float));
+}
+
+// Puts the chosen experts of the block's row into shared memory. Every thread of the block calls
+// it; it ends with a barrier.
+__device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
+  const GemvExperts& e = p.experts;
+  const int row = int(blockIdx.x) / e.blocks_of_row, n = e.n_active, lane = int(threadIdx.x) % 32;
+  if (threadIdx.x < 32) {
+    int32_t* const chosen = e.chosen + int64_t{row} * n;
+    float* const weights = e.weights + int64_t{row} * n;
+    Choice choice{};
+    if (e.logits != nullptr) {
+      choice = choose_experts(e.logits + int64_t{row} * e.router.n_experts, e.router);
+      if (gemv_block<true>(p) == 0 && lane < n) {
+        chosen[lane] = choice.expert;
+        weights[lane] = choice.weight;
+      }
+    } else if (lane < n) {
+      choice = {chosen[lane], weights[lane]};
+    }
+    if (lane < n) {
+      GemvExpert& to = experts[lane];
+      to.places[0] = e.places[0][choice.expert];
+      if (e.places[1] != nullptr) to.places[1] = e.places[1][choice.expert];
+      to.weight = choice.weight;
+      to.expert = choice.expert;
+    }
+  }
+  __syncthreads();
+}
+
 // out = epilogue(norm(x) wᵀ + bias) of 1 to 3 matrices w of one format; Epilogue in launchers.h
 //
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
@@ -101,7 +146,13 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 //             the sums of the warps are added; one rounding at the store. F16: Σ code x and
 //             -zero Σ x are added in f32, so that an error is relative to Σ (code + zero) |x| there
 //   moves     the weights with scales and mins, read once
-template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
+//
+// With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
+// number; the weights are those of the row's chosen experts, so that no copy begins before the
+// predecessor has ended. With `pairs`, a block chooses the experts itself if it gets logits, and
+// multiplies gate and up of all of them with the row. Else the row is one of each expert, as so
+// many tokens, of which each tile uses its expert's, and the results are summed over the experts.
+template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
   uint8_t* const shared = ptx::dynamic_shared();
@@ -116,11 +167,16 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   float* const partials = reinterpret_cast<float*>(shared + layout.partials);
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
-  const GemvRun run(p, warp);
+  GemvExpert* const experts = reinterpret_cast<GemvExpert*>(shared + layout.experts);
+  if constexpr (kExperts) {
+    ptx::wait_for_predecessor();
+    find_experts(experts, p);
+  }
+  const GemvRun run(p, warp, gemv_block<kExperts>(p));
   int left = run.n_steps();  // steps that are not yet being copied
   if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
-  GemvFetch<T, kWeights, kScales, kKind> ahead(p, run);
+  GemvFetch<T, kWeights, kScales, kKind, kExperts> ahead(p, run, experts);
   const auto fetch = [&](uint8_t* slot) {
     if (left > 0) {
       ahead.begin(ptx::shared_address(slot), p);
@@ -132,8 +188,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
   const FirstWeights<T> first_weights(p);
 
-  ptx::wait_for_predecessor();
-  stage_input<T, kPacked>(staged, partials, p, first_weights);
+  if constexpr (!kExperts) ptx::wait_for_predecessor();
+  stage_input<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p, first_weights);
   __syncthreads();
   if constexpr (kPacked) {
     if (p.n_sums > 0) {
@@ -191,49 +247,69 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     }
     if (rest <= p.n_chunks) break;
   }
-  finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
-}
-
-template <typename T, int kScales, GemvScales kKind>
-auto gemv_kernel_of(GemvWeights weights) -> void (*)(GemvParams) {
-  return weights == GemvWeights::U4 ? gemv_kernel<T, GemvWeights::U4, kScales, kKind>
-                                    : gemv_kernel<T, GemvWeights::U8, kScales, kKind>;
-}
-
-template <typename T, GemvScales kKind>
-auto gemv_kernel_of(GemvWeights weights, int scales_in_tile) -> void (*)(GemvParams) {
-  switch (scales_in_tile) {
-    case 0:
-      return gemv_kernel_of < T, 0,
-             has_mins(kKind) ? GemvScales::F16Mins : GemvScales::F16 > (weights);
-    case 1:
-      return gemv_kernel_of<T, 1, kKind>(weights);
-    case 2:
-      return gemv_kernel_of<T, 2, kKind>(weights);
-    default:
-      return gemv_kernel_of<T, 4, kKind>(weights);
+  if constexpr (kExperts) {
+    finish_experts<T, kPacked, kScales == 0>(partials, sums, out_row<T>(p), experts, p);
+  } else {
+    finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
   }
 }
+
+// Picks the kernel of a format; see the declarations in params.h.
+template <typename T, bool kExperts>
+struct GemvKernels {
+  using Kernel = void (*)(GemvParams);
+
+  template <int kScales, GemvScales kKind>
+  static Kernel of(GemvWeights weights) {
+    return weights == GemvWeights::U4 ? gemv_kernel<T, GemvWeights::U4, kScales, kKind, kExperts>
+                                      : gemv_kernel<T, GemvWeights::U8, kScales, kKind, kExperts>;
+  }
+
+  template <GemvScales kKind>
+  static Kernel of(GemvWeights weights, int scales_in_tile) {
+    switch (scales_in_tile) {
+      case 0:
+        return of < 0, has_mins(kKind) ? GemvScales::F16Mins : GemvScales::F16 > (weights);
+      case 1:
+        return of<1, kKind>(weights);
+      case 2:
+        return of<2, kKind>(weights);
+      default:
+        return of<4, kKind>(weights);
+    }
+  }
+
+  static Kernel of(GemvWeights weights, int scales_in_tile, GemvScales scales) {
+    using enum GemvScales;
+    if (weights == GemvWeights::Float) {
+      return gemv_kernel<T, GemvWeights::Float, 0, F16, kExperts>;
+    }
+    if (weights == GemvWeights::Table) {
+      return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kExperts>
+                           : gemv_kernel<T, GemvWeights::Table, 2, F16, kExperts>;
+    }
+    switch (scales) {
+      case F16:
+        return of<F16>(weights, scales_in_tile);
+      case F16Mins:
+        return of<F16Mins>(weights, scales_in_tile);
+      case F32:
+        return of<F32>(weights, scales_in_tile);
+      default:
+        return of<F32Mins>(weights, scales_in_tile);
+    }
+  }
+};
 
 template <typename T>
 auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
     -> void (*)(GemvParams) {
-  using enum GemvScales;
-  if (weights == GemvWeights::Float) return gemv_kernel<T, GemvWeights::Float, 0, F16>;
-  if (weights == GemvWeights::Table) {
-    return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32>
-                         : gemv_kernel<T, GemvWeights::Table, 2, F16>;
-  }
-  switch (scales) {
-    case F16:
-      return gemv_kernel_of<T, F16>(weights, scales_in_tile);
-    case F16Mins:
-      return gemv_kernel_of<T, F16Mins>(weights, scales_in_tile);
-    case F32:
-      return gemv_kernel_of<T, F32>(weights, scales_in_tile);
-    default:
-      return gemv_kernel_of<T, F32Mins>(weights, scales_in_tile);
-  }
+  return GemvKernels<T, false>::of(weights, scales_in_tile, scales);
+}
+template <typename T>
+auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+    -> void (*)(GemvParams) {
+  return GemvKernels<T, true>::of(weights, scales_in_tile, scales);
 }
 
 }  // namespace minfer::cuda

@@ -146,10 +146,11 @@ struct FirstWeights {
   }
 };
 
-// staged[token] = x[token] or its norm, rounded to T, with zeros up to x_columns. scratch holds 32
+// staged[token] = x[token] or its norm, rounded to T, with zeros up to x_columns. x is p.x, or with
+// experts the rows of the block. scratch holds 32
 // floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
 template <typename T, bool kPacked>
-__device__ inline void stage_input(T* staged, float* scratch, const GemvParams& p,
+__device__ inline void stage_input(T* staged, float* scratch, const void* x, const GemvParams& p,
                                    const FirstWeights<T>& first_weights) {
   const InputSlice slice(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
@@ -158,7 +159,7 @@ __device__ inline void stage_input(T* staged, float* scratch, const GemvParams& 
 
   if (p.norm == InputNorm::None) {
     if (!has_token) return;
-    const T* const from = static_cast<const T*>(p.x) + int64_t{slice.token} * n;
+    const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * n;
     for (int k = slice.begin; k < p.x_columns; k += slice.step) {
       if (n % 8 == 0 && k < n) {
         copy_eight<T, kPacked>(to, k, from);
@@ -170,8 +171,7 @@ __device__ inline void stage_input(T* staged, float* scratch, const GemvParams& 
     return ptx::copy_async_wait<0>();
   }
 
-  const float* const from =
-      static_cast<const float*>(p.x) + int64_t{has_token ? slice.token : 0} * n;
+  const float* const from = static_cast<const float*>(x) + int64_t{has_token ? slice.token : 0} * n;
   const T* const weight = static_cast<const T*>(p.norm_weight);
   const Eight held = load_eight(from, slice.begin, n);
   // Calls f(eight columns of x, first column) for all columns of the thread.

@@ -2,6 +2,7 @@
 
 #include <cuda_runtime.h>
 
+#include "kernels/cuda/gemv/experts.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quant/packed_layout.h"
 
@@ -13,6 +14,7 @@ constexpr int kGemvThreads = 32 * kGemvWarps;
 constexpr int kMaxGemvParts = 3;
 
 enum class GemvWeights { Float, U4, U8, Table };  // Table: U4 whose codes are indices of one
+GemvWeights weights_of(const Matrix& w);
 enum class GemvScales { F16, F16Mins, F32, F32Mins };
 enum class InputNorm { None, Rms, Layer };
 
@@ -23,6 +25,25 @@ struct GemvPartParams {
   void* out;
   const void* bias;
   int out_dim;
+};
+
+// The chosen experts of rows of x. Blocks blocks_of_row * i and following work on row i, for which
+// everything else in GemvParams is as if it were alone.
+struct GemvExperts {
+  int n_active;                  // 0: the GEMV has no experts
+  const ExpertPlace* places[2];  // [n_experts] of each matrix of a pair, or of the only one
+  const float* logits;           // [n_rows, n_experts]: the kernel chooses by them; or null
+  Router router;                 // with logits
+  int32_t* chosen;               // [n_rows, n_active], written if the kernel chooses
+  float* weights;                // the same
+  int blocks_of_row, row_tiles;  // row_tiles: of one matrix
+};
+
+// What a block holds of them in shared memory, for each of the n_active.
+struct GemvExpert {
+  ExpertPlace places[2];
+  float weight;
+  int32_t expert;
 };
 
 struct GemvParams {
@@ -42,6 +63,7 @@ struct GemvParams {
   int ends[kMaxGemvParts - 1], begins[kMaxGemvParts];
   int n_tiles;           // tiles of all parts; with `pairs`, of the first part
   int rounds, n_longer;  // n_tiles / number of blocks: quotient and remainder
+  int tiles_of_round;    // 2 with `pairs`, n_active for the sum over experts, else 1
   int n_chunks;          // per row tile
   int row_tile_bytes;    // codes; 0 for float weights
   int scale_bytes;       // per chunk
@@ -58,11 +80,13 @@ struct GemvParams {
   int n_partials;            // partial sums, of 16 rows and all tokens each
   TableBytes table;          // of GemvWeights::Table
   int trigger_left;  // a warp lets the next kernel begin (PDL) with this many copies to start
+  GemvExperts experts;
 };
 
-// Bytes of shared memory, in this order: ring, staged input, sums of activations, partial sums.
+// Bytes of shared memory, in this order: ring, staged input, sums of activations, partial sums,
+// chosen experts.
 struct GemvShared {
-  int ring, input, sums, partials, total;
+  int ring, input, sums, partials, experts, total;
 };
 __host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
   GemvShared at{};
@@ -70,7 +94,8 @@ __host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
   at.input = kGemvWarps * p.n_stages * p.slot_bytes;
   at.sums = at.input + p.n_tokens * p.x_stride * 2;
   at.partials = at.sums + p.n_sums * p.sum_stride * 4;
-  at.total = at.partials + p.n_partials * 16 * p.n_tokens * 4;
+  at.experts = at.partials + p.n_partials * 16 * p.n_tokens * 4;
+  at.total = at.experts + p.experts.n_active * int(sizeof(GemvExpert));
   return at;
 }
 
@@ -89,6 +114,11 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
 // covers more columns), 2 or 4; Table: 2 alone, without minimums.
 template <typename T>
 auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
+    -> void (*)(GemvParams);
+
+// The kernel for the chosen experts of a row.
+template <typename T>
+auto expert_gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
     -> void (*)(GemvParams);
 
 // Computes any shape and any format, slowly (gemv_plain.cu).

@@ -25,12 +25,15 @@ DecodeModel plain_model() {
 // neutral, in all blocks or in the last one alone. A fused step takes the fields that it was
 // written for and refuses all others, so that it ignores none. Results with the fields that it
 // takes are tested on a card: CudaModel.FusedStepsComputeEveryFieldThatTheyTake.
-std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&)) {
+std::set<std::string> fields_taken(bool (*can_compute)(const DecodeModel&),
+                                   const LayerSpec& plain = plain_model().layers[0].spec,
+                                   bool takes_plain = true) {
   std::set<std::string> taken;
-  EXPECT_TRUE(can_compute(plain_model()));
-  const LayerSpec plain = plain_model().layers[0].spec;
+  DecodeModel plain_ones = plain_model();
+  for (DecodeLayer& layer : plain_ones.layers) layer.spec = plain;
+  EXPECT_EQ(can_compute(plain_ones), takes_plain);
   for_each_changed_spec(plain, [&](const std::string& field, const LayerSpec& changed) {
-    DecodeModel model = plain_model();
+    DecodeModel model = plain_ones;
     model.layers[1].spec = changed;
     const bool in_one = can_compute(model);
     model.layers[0].spec = changed;
@@ -46,6 +49,20 @@ TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
   EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute),
             (std::set<std::string>{"attn_out_bias", "attn_scale", "ffn_bias", "norm", "norm_eps",
                                    "qk_norm", "qkv_bias", "rope", "window"}));
+}
+
+// A mixture of experts has fields of its own.
+TEST(DecodeSpec, TheGraphTakesExperts) {
+  LayerSpec moe = plain_model().layers[0].spec;
+  moe.n_experts = 6;
+  moe.n_active_experts = 2;
+  moe.shared_ffn_dim = 32;
+  EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute, moe),
+            (std::set<std::string>{
+                "attn_out_bias", "attn_scale", "n_active_experts", "n_experts", "norm", "norm_eps",
+                "qk_norm", "qkv_bias", "renormalizes_experts", "rope", "router_correction",
+                "router_scale", "router_score", "shared_ffn_dim", "shared_gate", "window"}));
+  EXPECT_TRUE(fields_taken(cuda::PersistentStep::can_compute, moe, false).empty());
 }
 
 TEST(DecodeSpec, NeitherTakesNormsOfItsKindsThatItDoesNotCompute) {

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/device.h"
+#include "kernels/cuda/moe/moe.h"
 
 namespace minfer::cuda {
 
@@ -10,6 +11,7 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
   const LayerSpec& first = model.layers.front().spec;
   for (const DecodeLayer& layer : model.layers) {
     const LayerSpec& s = layer.spec;
+    const bool has_experts = s.has_experts();
     // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
@@ -25,12 +27,30 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
                                .attn_scale = s.attn_scale,
                                .window = s.window,
                                .activation = s.activation,
-                               .gated = s.gated};
-    const bool alike = s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() &&
-                       s.head_dim == first.head_dim && s.ffn_dim == first.ffn_dim;
+                               .gated = s.gated,
+                               .n_experts = s.n_experts,
+                               .n_active_experts = has_experts ? s.n_active_experts : 0,
+                               .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
+                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
+                               .router_score = has_experts ? s.router_score : RouterScore{},
+                               .router_correction = has_experts && s.router_correction,
+                               .renormalizes_experts = has_experts && s.renormalizes_experts,
+                               .router_scale = has_experts ? s.router_scale : 1};
+    const bool alike =
+        s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() && s.head_dim == first.head_dim;
     const bool is_other_kind = s.gated != (s.activation == Activation::Silu) ||
                                s.qk_norm == QkNorm::LayerOfEachHead || s.norm == NormKind::None;
     if (s != handled || !alike || is_other_kind) return false;
+    if (has_experts && (s.n_active_experts < 1 || !s.gated || s.ffn_bias)) return false;
+    // Blocks of one kind use the same buffers.
+    const auto same_kind = [&](const DecodeLayer& other) {
+      return other.spec.has_experts() == has_experts;
+    };
+    const LayerSpec& like = std::ranges::find_if(model.layers, same_kind)->spec;
+    if (s.ffn_dim != like.ffn_dim || s.n_experts != like.n_experts ||
+        s.n_active_experts != like.n_active_experts || s.shared_ffn_dim != like.shared_ffn_dim) {
+      return false;
+    }
   }
   const EdgeSpec& e = model.edges;
   return e == EdgeSpec{.learned_positions = e.learned_positions,
@@ -49,7 +69,22 @@ DecodeLayers::DecodeLayers(cudaStream_t stream, DType compute_type, const Decode
   k_ = rows(first.kv_dim());
   v_ = rows(first.kv_dim());
   attended_ = rows(first.q_dim());
-  hidden_ = rows(first.ffn_dim);
+  for (const DecodeLayer& layer : model.layers) {
+    const LayerSpec& s = layer.spec;
+    if (!s.has_experts()) {
+      hidden_ = rows(s.ffn_dim);
+      continue;
+    }
+    const auto floats = [&](int64_t n) { return allocate_device(DType::F32, {max_rows, n}); };
+    logits_ = floats(s.n_experts);
+    chosen_ = floats(s.n_active_experts);  // 4 bytes each
+    weights_ = floats(s.n_active_experts);
+    expert_hidden_ = rows(s.n_active_experts * s.ffn_dim);
+    if (s.shared_ffn_dim == 0) continue;
+    shared_hidden_ = rows(s.shared_ffn_dim);
+    shared_ = rows(model.embedding->in_dim);
+    shared_gate_ = floats(1);
+  }
   const int64_t n_bytes = attention_decode_workspace(max_rows, first.n_heads, first.n_kv_heads,
                                                      first.head_dim, model.max_seq_len);
   workspace_ = allocate_device(DType::U8, {std::max<int64_t>(n_bytes, 1)});
@@ -115,6 +150,7 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
   gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);
 
   const GemvNorm ffn_norm = norm_of(w.ffn_norm);
+  if (spec.has_experts()) return launch_experts(layer, x, ffn_norm);
   const GemvPart up = part_of(w.w_up, of_step(hidden_));
   if (spec.gated) {
     const GemvPart both[] = {part_of(w.w_gate, of_step(hidden_)), up};
@@ -125,6 +161,45 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
   }
   const GemvPart down = part_of(w.w_down, x);
   gemv(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate);
+}
+
+void DecodeLayers::launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm) {
+  const LayerSpec& spec = layer.spec;
+  const MoeWeights& moe = layer.weights->moe;
+  const int64_t n_rows = x.shape[0];
+  const auto of_step = [&](const DeviceTensor& buffer) { return buffer.view().rows(0, n_rows); };
+  std::vector<GemvPart> routers = {{&moe.router, of_step(logits_), {}}};
+  if (spec.shared_gate) routers.push_back({&moe.shared_gate, of_step(shared_gate_), {}});
+  gemv(stream_, x, &norm, routers, Epilogue::Store);
+  if (spec.shared_ffn_dim > 0) {
+    const Tensor hidden = of_step(shared_hidden_);
+    const GemvPart both[] = {{&moe.shared.w_gate.weight, hidden, {}},
+                             {&moe.shared.w_up.weight, hidden, {}}};
+    gemv(stream_, x, &norm, both, Epilogue::SwiGlu);
+    const GemvPart down{&moe.shared.w_down.weight, of_step(shared_), {}};
+    gemv(stream_, hidden, nullptr, {&down, 1}, Epilogue::Store);
+  }
+  auto* const chosen = static_cast<int32_t*>(chosen_.view().data);
+  expert_gemv(
+      stream_,
+      {.x = x,
+       .input = {},
+       .norm = &norm,
+       .logits = of_step(logits_),
+       .hidden = of_step(expert_hidden_).reshaped({n_rows, spec.n_active_experts, spec.ffn_dim}),
+       .chosen = chosen,
+       .weights = weights_.view().as<float>(),
+       .moe = moe,
+       .spec = spec});
+  if (spec.shared_ffn_dim == 0) return;
+  // The shared expert is what is left of a sum over no chosen ones.
+  const Routing none(nullptr, n_rows, spec.n_experts, 0);
+  combine_experts(stream_, {.out = x,
+                            .outs = Tensor{nullptr, shared_.view().dtype, {0, x.shape[1]}},
+                            .shared = of_step(shared_),
+                            .shared_gate = spec.shared_gate ? of_step(shared_gate_) : Tensor(),
+                            .routing = none,
+                            .accumulate = true});
 }
 
 }  // namespace minfer::cuda

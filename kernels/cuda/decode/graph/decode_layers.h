@@ -11,7 +11,8 @@ struct StepRows {
   const int32_t* pages;         // [n, pages_for(max_seq_len)]: the page table of each row
 };
 
-// The fused kernels of a decode step, five for each layer (two more with QK-norm), for up to
+// The fused kernels of a decode step, five for each layer (two more with QK-norm, one more with
+// experts, three more with a shared one), for up to
 // kMaxGemvTokens rows. PDL lets each kernel read its weights before the kernel in front of it has
 // ended: docs/decode.md.
 class DecodeLayers {
@@ -27,6 +28,8 @@ class DecodeLayers {
 
  private:
   void launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows);
+  // x += the mixture of experts of norm(x).
+  void launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm);
   void norm_heads(Tensor heads, const LayerSpec& spec, const Norm& norm);
 
   cudaStream_t stream_;
@@ -34,6 +37,12 @@ class DecodeLayers {
   DeviceTensor position_;              // [max_rows, dim] F32
   DeviceTensor q_, k_, v_, attended_;  // q, attended: [max_rows, q_dim]; k, v: [max_rows, kv_dim]
   DeviceTensor hidden_;                // [max_rows, ffn_dim]
+  // Of a mixture of experts: logits of the router [max_rows, n_experts] F32, what is chosen by them
+  // and how much of it [max_rows, n_active_experts], hidden layers [max_rows, n_active_experts *
+  // ffn_dim]; of the shared expert, its hidden layer, its output [max_rows, dim], and the logit of
+  // its gate [max_rows, 1] F32.
+  DeviceTensor logits_, chosen_, weights_, expert_hidden_;
+  DeviceTensor shared_hidden_, shared_, shared_gate_;
   DeviceTensor workspace_;
 };
 

@@ -1,0 +1,8 @@
+#include "kernels/cuda/gemv/gemv_kernel.cuh"
+
+namespace minfer::cuda {
+
+template auto expert_gemv_kernel_of<__nv_bfloat16>(GemvWeights weights, int scales_in_tile,
+                                                   GemvScales scales) -> void (*)(GemvParams);
+
+}  // namespace minfer::cuda

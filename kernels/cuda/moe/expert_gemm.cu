@@ -1,0 +1,77 @@
+#include <algorithm>
+
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moe/expert_gemm.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+
+// Below so many rows an expert on average, tiles of wgmma would be mostly empty.
+constexpr int64_t kWgmmaRows = 32;
+
+bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
+  const Routing& r = call.routing;
+  const bool has_rows = r.n_pairs() >= kWgmmaRows * r.n_experts;
+  if (has_rows && has_hgemm() && expert_gemm_as(stream, call, /*by_wgmma=*/true)) return true;
+  return expert_gemm_as(stream, call, /*by_wgmma=*/false);
+}
+
+bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma) {
+  const Matrix& w = *call.w.first;
+  const Routing& r = call.routing;
+  const bool is_swiglu = call.up != nullptr;
+  const DType half = call.x.dtype;
+  if (w.in_dim % 8 != 0 || !aligned16(call.x) || w.in_dim > (1 << 20)) return false;
+  if (is_swiglu && !(same_format(w, *call.up->first) && w.out_dim == call.up->first->out_dim)) {
+    return false;
+  }
+  if (!is_packed(w) && w.dtype != half) return false;
+  if (by_wgmma && w.out_dim % 2 != 0) return false;
+  ExpertGemmParams p{};
+  p.x = call.x.data;
+  p.out = call.out.data;
+  p.places = call.w.places;
+  p.up_places = is_swiglu ? call.up->places : nullptr;
+  p.begins = r.begins;
+  p.pairs = r.pairs;
+  p.n_experts = narrow<int>(r.n_experts);
+  p.n_active = narrow<int>(r.n_active);
+  p.x_by_place = call.x_by_place;
+  p.in_dim = narrow<int>(w.in_dim);
+  p.out_dim = narrow<int>(w.out_dim);
+  p.n_steps = narrow<int>(ceil_div(w.in_dim, kTileColumns));
+  p.n_row_tiles = narrow<int>(ceil_div(w.out_dim, kTileRows));
+  p.column_blocks = narrow<int>(ceil_div(p.n_row_tiles, kExpertWarps * (is_swiglu ? 1 : 2)));
+  if (is_packed(w)) {
+    const PackedLayout layout = layout_of(w);
+    p.row_tile_bytes = layout.row_tile_bytes();
+    p.n_units = narrow<int>(layout.n_units);
+    const int of_step = std::min(layout.unit, kTileColumns);
+    p.units_of_step = layout.unit == 0 ? 1 : kTileColumns / of_step;
+    p.unit_shift = unit_shift_of(of_step);
+    p.step_shift = layout.unit == 0 ? 31 : unit_shift_of(layout.unit / of_step);
+    p.scales_are_f32 = w.scales.view().dtype == DType::F32;
+    p.has_mins = bool(w.mins);
+    p.table = table_bytes_of(w);
+  }
+  const ExpertGemmKernel kernel = visit_half(half, [&]<typename T>() {
+    return by_wgmma ? expert_wgmma_kernel_of<T>(weights_of(w), is_swiglu)
+                    : expert_gemm_kernel_of<T>(weights_of(w), is_swiglu);
+  });
+  const int64_t shared_bytes = kernel.shared_bytes + (r.n_experts + 1) * int64_t{sizeof(int)};
+  if (shared_bytes > card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
+  MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                         narrow<int>(shared_bytes)));
+  // At most as many tiles as whole ones and one more for each expert.
+  const int64_t n_pairs = r.n_pairs();
+  const int64_t most_tiles =
+      (n_pairs / kExpertRows + std::min(r.n_experts, n_pairs)) * p.column_blocks;
+  const int64_t n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
+  launch(kernel.kernel, dim3(narrow<unsigned>(std::min(most_tiles, n_sms))),
+         dim3(by_wgmma ? 2 * kExpertThreads : kExpertThreads), size_t(shared_bytes), stream, p);
+  return true;
+}
+
+}  // namespace minfer::cuda

@@ -1,0 +1,47 @@
+#pragma once
+
+#include "kernels/cuda/gemv/params.h"
+#include "kernels/cuda/moe/moe.h"
+
+// What the files of the experts' GEMM have in common.
+namespace minfer::cuda {
+
+constexpr int kExpertWarps = 8, kExpertThreads = 32 * kExpertWarps;
+constexpr int kExpertRows = 128;  // of x, in a tile
+constexpr int kExpertStages = 3;
+
+struct ExpertGemmParams {
+  const void* x;
+  void* out;                              // [n_pairs, out_dim]
+  const ExpertPlace *places, *up_places;  // [n_experts]; up_places: with SwiGlu
+  const int32_t *begins, *pairs;
+  int n_experts, n_active;
+  bool x_by_place;
+  int in_dim, out_dim, n_steps;  // steps of 64 columns
+  int column_blocks;             // of out, each of 256 rows of weights
+  int n_row_tiles;
+  // Packed codes: PackedLayout.
+  int64_t row_tile_bytes;
+  int n_units;  // of a row
+  int units_of_step;
+  int unit_shift;  // log2 of the columns of a unit, at most 64: those of one step
+  int step_shift;  // log2 of the steps that a unit covers; for row scales, a shift to 0
+  bool scales_are_f32, has_mins;
+  TableBytes table;  // of GemvWeights::Table
+};
+
+// The kernel and its shared memory without the counts of the experts' tiles.
+struct ExpertGemmKernel {
+  void (*kernel)(ExpertGemmParams);
+  int shared_bytes;
+};
+template <typename T>
+ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
+// The same by wgmma.
+template <typename T>
+ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu);
+
+// expert_gemm by a given kernel.
+bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma);
+
+}  // namespace minfer::cuda

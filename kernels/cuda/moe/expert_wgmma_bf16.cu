@@ -1,0 +1,8 @@
+#include "kernels/cuda/moe/expert_wgmma_kernels.cuh"
+
+namespace minfer::cuda {
+
+template ExpertGemmKernel expert_wgmma_kernel_of<__nv_bfloat16>(GemvWeights weights,
+                                                                bool is_swiglu);
+
+}  // namespace minfer::cuda

@@ -1,0 +1,35 @@
+#pragma once
+
+#include "kernels/cuda/gemv/experts.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/moe.h"
+
+// The launchers of mixtures of experts: kernels/moe.h has the formulas. What router and experts
+// compute for a row is decided on the card, without a word from the host.
+namespace minfer::cuda {
+
+constexpr int64_t kMaxActiveExperts = 32;
+
+// Backend::route in two launches: one chooses, one sorts.
+void route(cudaStream_t stream, const RouteArgs& args);
+
+// Backend::combine_experts.
+void combine_experts(cudaStream_t stream, const CombineArgs& args);
+
+// One linear layer of the chosen experts, for the row at each place of a routing.
+struct ExpertCall {
+  Tensor out;  // [n_pairs, out] half, by place
+  // [n_rows, in] half, the row of each pair; or [n_pairs, in], by place.
+  Tensor x;
+  bool x_by_place = false;
+  const Routing& routing;
+  ExpertMatrices w;
+  const ExpertMatrices* up = nullptr;  // then w is gate: out = silu(x gateᵀ) * (x upᵀ)
+};
+
+// Computes any shape and format, slowly. expert_gemm is for many rows; it returns false if it does
+// not take the shape or the format.
+void expert_plain(cudaStream_t stream, const ExpertCall& call);
+bool expert_gemm(cudaStream_t stream, const ExpertCall& call);
+
+}  // namespace minfer::cuda

@@ -1,0 +1,170 @@
+#include "kernels/cuda/gemv/choose.cuh"
+#include "kernels/cuda/launch.h"
+#include "kernels/cuda/moe/moe.h"
+#include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/ptx.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+constexpr int kRowsOfBlock = 4;  // a warp each
+constexpr int kSortThreads = 512, kSortWarps = kSortThreads / 32;
+
+// chosen and weights [n_rows, n_active] of logits [n_rows, n_experts]
+//
+//   launch    a warp per row
+//   maths     f32: the softmax as a sum over lanes, then over a tree of them
+__global__ void __launch_bounds__(32 * kRowsOfBlock)
+    choose_kernel(int32_t* chosen, float* weights, const float* logits, int n_rows,
+                  const __grid_constant__ Router router) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int row = int(blockIdx.x) * kRowsOfBlock + int(threadIdx.x) / 32;
+  if (row >= n_rows) return;
+  const Choice choice = choose_experts(logits + int64_t{row} * router.n_experts, router);
+  const int lane = int(threadIdx.x) % 32;
+  if (lane >= router.n_active) return;
+  chosen[int64_t{row} * router.n_active + lane] = choice.expert;
+  weights[int64_t{row} * router.n_active + lane] = choice.weight;
+}
+
+struct SortShared {
+  int of_warp[2][kSortWarps];
+};
+
+// Sum over the threads of a block; all get it.
+__device__ inline int block_sum(int value, int* of_warp) {
+#pragma unroll
+  for (int distance = 16; distance > 0; distance /= 2) {
+    value += __shfl_xor_sync(kAllLanes, value, distance);
+  }
+  if (threadIdx.x % 32 == 0) of_warp[threadIdx.x / 32] = value;
+  __syncthreads();
+  int sum = 0;
+  for (int warp = 0; warp < kSortWarps; ++warp) sum += of_warp[warp];
+  return sum;
+}
+
+// A stable counting sort of the pairs by expert: begins, pairs and places of a Routing.
+//
+//   launch    a block per expert. It counts the pairs of the experts below its own, then gives its
+//             own pairs places in their order: nothing is passed between blocks, and nothing
+//             depends on which thread is first
+//   moves     twice n_pairs numbers per expert, from L2
+__global__ void __launch_bounds__(kSortThreads)
+    sort_kernel(int32_t* begins, int32_t* pairs, int32_t* places, const int32_t* chosen,
+                int n_pairs, int n_experts) {
+  auto& shared = ptx::static_shared<SortShared>();
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int expert = int(blockIdx.x), thread = int(threadIdx.x), lane = thread % 32;
+  int n_before = 0;
+  for (int i = thread; i < n_pairs; i += kSortThreads) n_before += chosen[i] < expert;
+  int next = block_sum(n_before, shared.of_warp[0]);
+  if (thread == 0) begins[expert] = next;
+  if (thread == 0 && expert == n_experts - 1) begins[n_experts] = n_pairs;
+  for (int first = 0, turn = 1; first < n_pairs; first += kSortThreads, turn ^= 1) {
+    const int i = first + thread;
+    const bool is_own = i < n_pairs && chosen[i] == expert;
+    const unsigned own = __ballot_sync(kAllLanes, is_own);
+    if (lane == 0) shared.of_warp[turn][thread / 32] = __popc(own);
+    __syncthreads();  // the other half is read by nobody any more
+    int place = next + __popc(own & ((1u << lane) - 1));
+    for (int warp = 0; warp < kSortWarps; ++warp) {
+      const int n = shared.of_warp[turn][warp];
+      if (warp < thread / 32) place += n;
+      next += n;
+    }
+    if (is_own) {
+      pairs[place] = i;
+      places[i] = place;
+    }
+  }
+}
+
+constexpr int kCombineThreads = 128;
+
+struct CombineParams {
+  const void *outs, *shared;
+  const float *weights, *gate;
+  const int32_t* places;
+  int n_active;
+  int64_t dim;
+};
+
+// out[t] (+)= sum_j weights[t, j] outs[places[t, j]] + sigmoid(gate[t]) shared[t]: CombineArgs
+//
+//   outs      T; out T, or F32 if it is added to
+//   launch    blocks_of_row blocks per row, a thread per column
+//   maths     f32, in the order of the formula; one rounding
+template <typename T, typename Out>
+__global__ void __launch_bounds__(kCombineThreads)
+    combine_kernel(Out* out, const __grid_constant__ CombineParams p, int blocks_of_row) {
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const int64_t row = int(blockIdx.x) / blocks_of_row;
+  const int64_t column = int64_t{int(blockIdx.x) % blocks_of_row} * kCombineThreads + threadIdx.x;
+  if (column >= p.dim) return;
+  float sum = 0;
+  for (int j = 0; j < p.n_active; ++j) {
+    const int64_t pair = row * p.n_active + j;
+    const int64_t place = p.places[pair];
+    sum += p.weights[pair] * to_float(static_cast<const T*>(p.outs)[place * p.dim + column]);
+  }
+  if (p.shared != nullptr) {
+    const float gate = p.gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-p.gate[row]));
+    sum += gate * to_float(static_cast<const T*>(p.shared)[row * p.dim + column]);
+  }
+  Out& to = out[row * p.dim + column];
+  if constexpr (sizeof(Out) == sizeof(float)) {
+    to += sum;
+  } else {
+    to = from_float<Out>(sum);
+  }
+}
+
+}  // namespace
+
+void route(cudaStream_t stream, const RouteArgs& a) {
+  const Routing& r = a.out;
+  MINFER_CHECK(a.logits.dtype == DType::F32 && a.logits.shape == Shape({r.n_rows, r.n_experts}) &&
+                   (!a.correction ||
+                    (a.correction.dtype == DType::F32 && a.correction.shape == Shape{r.n_experts})),
+               "route: logits ", a.logits.shape, ", correction ", a.correction.shape, ", ",
+               r.n_rows, " rows of ", r.n_experts, " experts");
+  MINFER_CHECK(r.n_active >= 1 && r.n_active <= std::min(kMaxActiveExperts, r.n_experts),
+               "route: ", r.n_active, " of ", r.n_experts, " experts");
+  if (r.n_rows == 0) return;
+  launch(choose_kernel, dim3(narrow<unsigned>(ceil_div(r.n_rows, kRowsOfBlock))),
+         dim3(32 * kRowsOfBlock), 0, stream, r.chosen, r.weights, data_of<const float>(a.logits),
+         narrow<int>(r.n_rows), router_of(a.spec, a.correction));
+  launch(sort_kernel, dim3(narrow<unsigned>(r.n_experts)), dim3(kSortThreads), 0, stream, r.begins,
+         r.pairs, r.places, r.chosen, narrow<int>(r.n_pairs()), narrow<int>(r.n_experts));
+}
+
+void combine_experts(cudaStream_t stream, const CombineArgs& a) {
+  const Routing& r = a.routing;
+  const int64_t dim = a.out.shape[1];
+  MINFER_CHECK(
+      a.out.shape == Shape({r.n_rows, dim}) && a.outs.shape == Shape({r.n_pairs(), dim}) &&
+          (!a.shared || (a.shared.shape == a.out.shape && a.shared.dtype == a.outs.dtype)) &&
+          a.out.dtype == (a.accumulate ? DType::F32 : a.outs.dtype),
+      "combine: out ", a.out.dtype, ' ', a.out.shape, ", outs ", a.outs.shape, ", shared ",
+      a.shared.shape);
+  if (r.n_rows == 0) return;
+  const CombineParams p{
+      a.outs.data, a.shared.data,           r.weights, data_of<const float>(a.shared_gate),
+      r.places,    narrow<int>(r.n_active), dim};
+  const int blocks_of_row = narrow<int>(ceil_div(dim, kCombineThreads));
+  const dim3 grid(narrow<unsigned>(r.n_rows * blocks_of_row)), block(kCombineThreads);
+  visit_half(a.outs.dtype, [&]<typename T>() {
+    if (a.accumulate) {
+      launch(combine_kernel<T, float>, grid, block, 0, stream, data_of<float>(a.out), p,
+             blocks_of_row);
+    } else {
+      launch(combine_kernel<T, T>, grid, block, 0, stream, data_of<T>(a.out), p, blocks_of_row);
+    }
+  });
+}
+
+}  // namespace minfer::cuda

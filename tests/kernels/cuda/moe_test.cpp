@@ -1,0 +1,314 @@
+#include "kernels/cuda/moe/moe.h"
+
+#include <gtest/gtest.h>
+
+#include "kernels/cuda/gemm/gemm.h"
+#include "kernels/cuda/moe/expert_gemm.h"
+#include "tests/kernels/cuda/weights.h"
+#include "tests/support/moe_cases.h"
+
+namespace minfer::test {
+namespace {
+
+// A Routing on the card, poisoned, and a copy of it on the host.
+struct CardRouting {
+  CardRouting(int64_t n_rows, const LayerSpec& spec)
+      : n_bytes(Routing::bytes(n_rows, spec.n_experts, spec.n_active_experts)),
+        memory(poisoned_device(DType::U8, {n_bytes})),
+        copy(DType::U8, {n_bytes}),
+        on_card(memory.view().data, n_rows, spec.n_experts, spec.n_active_experts),
+        on_host(copy.view().data, n_rows, spec.n_experts, spec.n_active_experts) {}
+
+  void fetch() {
+    const HostTensor fetched = to_host(memory);
+    std::memcpy(copy.view().data, fetched.view().data, size_t(n_bytes));
+  }
+
+  int64_t n_bytes;
+  DeviceTensor memory;
+  HostTensor copy;
+  Routing on_card, on_host;
+};
+
+TEST(CudaMoe, RoutesAsInFloat64) {
+  MINFER_NEEDS_CUDA();
+  for (const RouteCase& c : kRouteCases) {
+    SCOPED_TRACE(c);
+    const LayerSpec spec = c.spec();
+    CardRouting found(c.n_rows, spec);
+    const HostTensor logits = c.logits(), correction = c.correction();
+    const DeviceTensor logits_on_card = to_device(logits),
+                       correction_on_card = to_device(correction);
+    cuda::route(stream(), {found.on_card, logits_on_card,
+                           spec.router_correction ? correction_on_card.view() : Tensor(), spec});
+    found.fetch();
+    expect_routed(found.on_host, logits, correction, spec);
+  }
+}
+
+TEST(CudaMoe, BreaksTiesByIndex) {
+  MINFER_NEEDS_CUDA();
+  for (const TieCase& c : kTieCases) {
+    SCOPED_TRACE(c.name);
+    const LayerSpec spec = c.spec();
+    CardRouting found(1, spec);
+    const DeviceTensor logits = to_device(from_values(c.logits, {1, std::ssize(c.logits)}));
+    cuda::route(stream(), {found.on_card, logits, {}, spec});
+    found.fetch();
+    const Routing& r = found.on_host;
+    EXPECT_EQ(std::vector(r.chosen, r.chosen + r.n_active), c.chosen);
+  }
+}
+
+// The same bits every time: nothing depends on which thread is first.
+TEST(CudaMoe, SortsManyRows) {
+  MINFER_NEEDS_CUDA();
+  const RouteCase c{1500, 20, 4, RouterScore::Softmax, true};
+  const LayerSpec spec = c.spec();
+  CardRouting found(c.n_rows, spec);
+  const HostTensor logits = c.logits();
+  cuda::route(stream(), {found.on_card, to_device(logits), {}, spec});
+  found.fetch();
+  expect_routed(found.on_host, logits, {}, spec);
+}
+
+constexpr ExpertsCase kCardCases[] = {
+    {1, 8, 2, 128, 64, DType::F16},
+    {5, 4, 3, 40, 50, DType::F16},
+    {5, 4, 3, 33, 21, DType::BF16},
+    {70, 5, 2, 72, 24, DType::BF16},
+    {300, 3, 2, 64, 144, DType::F16},
+    {1, 6, 3, 128, 64, DType::U8, 0},
+    {3, 6, 2, 256, 128, DType::U4, 64},
+    {2, 5, 3, 512, 320, DType::U4, 32, DType::F32, true},
+    {4, 4, 2, 192, 80, DType::U8, 0, DType::F16, true},
+    {30, 3, 2, 192, 64, DType::U4, 64},
+    {140, 2, 1, 256, 384, DType::U4, 128, DType::F32},
+    {40, 4, 2, 128, 96, DType::U8, 0},
+    {50, 3, 1, 64, 80, DType::U8, 16, DType::F32},
+    {33, 4, 2, 96, 32, DType::U4, 32, DType::F16, true},
+    {20, 3, 2, 320, 48, DType::U4, 0, DType::F32},
+    {2, 5, 2, 256, 96, DType::U4, 32, DType::F16, false, CodeTable::Iq4},
+    {3, 4, 2, 128, 320, DType::U4, 32, DType::F32, false, CodeTable::E2m1},
+    {4, 3, 2, 128, 64, DType::U4, 16, DType::F16, false, CodeTable::Iq4},
+    {70, 3, 2, 192, 96, DType::U4, 32, DType::F16, false, CodeTable::Iq4},
+    {9, 40, 3, 64, 16, DType::U8, 0},
+    {100, 40, 3, 64, 600, DType::F16},  // more tiles than blocks
+};
+
+// A case on a card, with activations of a half type.
+struct CardExperts {
+  CardExperts(const ExpertsCase& c, DType half) : data(c, half) {
+    moe.experts.resize(size_t(c.n_experts));
+    const auto matrix = [&](size_t i, int64_t out, int64_t in) {
+      if (!is_float(c.dtype)) return pack(data.codes[i].view());
+      Matrix w;
+      w.storage = to_device(data.floats[i]);
+      w.out_dim = out;
+      w.in_dim = in;
+      w.dtype = c.dtype;
+      return w;
+    };
+    for (size_t e = 0; e < moe.experts.size(); ++e) {
+      moe.experts[e].w_gate.weight = matrix(3 * e, c.ffn_dim, c.dim);
+      moe.experts[e].w_up.weight = matrix(3 * e + 1, c.ffn_dim, c.dim);
+      moe.experts[e].w_down.weight = matrix(3 * e + 2, c.dim, c.ffn_dim);
+    }
+    const std::vector<cuda::ExpertPlace> places = cuda::expert_places(moe);
+    const auto n_bytes = int64_t(places.size() * sizeof(places[0]));
+    HostTensor bytes(DType::U8, {n_bytes});
+    std::memcpy(bytes.view().data, places.data(), size_t(n_bytes));
+    moe.index = to_device(bytes);
+  }
+
+  ExpertsData data;
+  MoeWeights moe;
+};
+
+// Sums in f32; hidden layers and outputs are rounded to half, and so are the values of codes, if
+// they are rounded at all. The fast silu errs by 2^-19.
+ExpertsData::Roundoff roundoff_of(const ExpertsCase& c, DType half, bool rounds_codes) {
+  const double sums = (double(std::max(c.dim, c.ffn_dim)) + 64) * kU, u = unit_roundoff(half);
+  const double of_codes = rounds_codes && !is_float(c.dtype) ? u : 0;
+  return {of_codes + sums + 0x1p-19, of_codes + sums + 0x1p-19 + 3 * u};
+}
+
+enum class Way { Plain, Mma, Wgmma };
+struct CudaExperts : testing::TestWithParam<Way> {};
+
+TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
+  MINFER_NEEDS_CUDA();
+  if (GetParam() == Way::Wgmma && !cuda::has_hgemm()) GTEST_SKIP() << "needs a Hopper card";
+  for (const ExpertsCase& c : kCardCases) {
+    for (const DType half : {DType::F16, DType::BF16}) {
+      if (is_float(c.dtype) && c.dtype != half) continue;
+      if (GetParam() == Way::Plain && c.n_rows > 10) continue;  // it takes row by row
+      SCOPED_TRACE(cat(half));
+      SCOPED_TRACE(c);
+      const CardExperts experts(c, half);
+      const LayerSpec spec = c.spec();
+      CardRouting routing(c.n_rows, spec);
+      const DeviceTensor logits = to_device(experts.data.logits), x = to_device(experts.data.x);
+      cuda::route(stream(), {routing.on_card, logits, {}, spec});
+      const int64_t n_pairs = c.n_rows * c.n_active;
+      // One row more than asked for: it must stay poisoned.
+      const DeviceTensor hidden = poisoned_device(half, {n_pairs + 1, c.ffn_dim});
+      const DeviceTensor out = poisoned_device(half, {n_pairs + 1, c.dim});
+      const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
+      const auto run = [&](const cuda::ExpertCall& call) {
+        if (GetParam() == Way::Plain) return expert_plain(stream(), call);
+        const bool by_wgmma = GetParam() == Way::Wgmma;
+        const bool is_taken = expert_gemm_as(stream(), call, by_wgmma);
+        EXPECT_EQ(is_taken,
+                  call.w.first->in_dim % 8 == 0 && (!by_wgmma || call.w.first->out_dim % 2 == 0));
+        if (!is_taken) expert_plain(stream(), call);
+      };
+      run({.out = hidden.view().rows(0, n_pairs),
+           .x = x,
+           .routing = routing.on_card,
+           .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
+           .up = &up});
+      run({.out = out.view().rows(0, n_pairs),
+           .x = hidden.view().rows(0, n_pairs),
+           .x_by_place = true,
+           .routing = routing.on_card,
+           .w = matrices_of(experts.moe, cuda::ExpertPart::Down)});
+      const HostTensor outs = to_host(out), hiddens = to_host(hidden);
+      routing.fetch();
+      experts.data.expect_outputs([&](int64_t i) { return outs.at(i); }, routing.on_host,
+                                  roundoff_of(c, half, GetParam() != Way::Plain));
+      for (int64_t i = 0; i < c.dim; ++i) EXPECT_TRUE(std::isnan(outs.at(n_pairs * c.dim + i)));
+      for (int64_t i = 0; i < c.ffn_dim; ++i) {
+        EXPECT_TRUE(std::isnan(hiddens.at(n_pairs * c.ffn_dim + i)));
+      }
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Ways, CudaExperts, testing::Values(Way::Plain, Way::Mma, Way::Wgmma),
+                         [](const auto& info) {
+                           return std::string(info.param == Way::Plain ? "Plain"
+                                              : info.param == Way::Mma ? "Mma"
+                                                                       : "Wgmma");
+                         });
+
+// The GEMVs of a decode step: they choose by the logits, and add to the residual stream.
+TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
+  MINFER_NEEDS_CUDA();
+  int n_taken = 0;
+  for (const ExpertsCase& c : kCardCases) {
+    for (const DType half : {DType::F16, DType::BF16}) {
+      if (c.n_rows > 5 || (is_float(c.dtype) && c.dtype != half)) continue;
+      for (const bool has_norm : {false, true}) {
+        SCOPED_TRACE(cat(half, has_norm ? " norm" : ""));
+        SCOPED_TRACE(c);
+        const CardExperts experts(c, half);
+        const LayerSpec spec = c.spec();
+        const bool is_taken = cuda::expert_gemv_takes(experts.moe, spec, half);
+        // Of codes of a table, only groups as GGUF has them.
+        EXPECT_EQ(is_taken, is_float(c.dtype) ? c.dim % 8 == 0 && c.ffn_dim % 8 == 0
+                                              : c.table == CodeTable::None || c.group == 32);
+        if (!is_taken) continue;
+        ++n_taken;
+        const HostTensor residual = random_normal(90, {c.n_rows, c.dim});
+        const HostTensor weight = random_normal(91, {c.dim}, half);
+        const DeviceTensor x = to_device(residual), norm_weight = to_device(weight);
+        const DeviceTensor input = to_device(experts.data.x);
+        const DeviceTensor logits = to_device(experts.data.logits);
+        const DeviceTensor hidden = poisoned_device(half, {c.n_rows, c.n_active, c.ffn_dim});
+        CardRouting routing(c.n_rows, spec);
+        const cuda::GemvNorm norm{norm_weight, {}, 1e-5f, true};
+        cuda::expert_gemv(stream(), {.x = x,
+                                     .input = has_norm ? Tensor() : input.view(),
+                                     .norm = has_norm ? &norm : nullptr,
+                                     .logits = logits,
+                                     .hidden = hidden,
+                                     .chosen = routing.on_card.chosen,
+                                     .weights = routing.on_card.weights,
+                                     .moe = experts.moe,
+                                     .spec = spec});
+        const HostTensor sums = to_host(x);
+        routing.fetch();
+        const Routing& r = routing.on_host;
+        // The normed input is rounded to half, after an error that may decide how.
+        ExpertsData::Roundoff roundoff = roundoff_of(c, half, /*rounds_codes=*/false);
+        if (has_norm) roundoff.gate_and_up += 2 * unit_roundoff(half);
+        for (int64_t t = 0; t < c.n_rows; ++t) {
+          float64::Values row = experts.data.row_of(t);
+          if (has_norm) {
+            for (int64_t i = 0; i < c.dim; ++i) row[size_t(i)] = residual.at(t * c.dim + i);
+            row = float64::rms_norm(row, doubles(weight), 1e-5);
+          }
+          float64::Values sum(size_t(c.dim)), bound(size_t(c.dim));
+          for (int64_t j = t * c.n_active; j < (t + 1) * c.n_active; ++j) {
+            const auto out = experts.data.output_of(row, size_t(r.chosen[j]));
+            for (size_t i = 0; i < sum.size(); ++i) {
+              sum[i] += double(r.weights[j]) * out.values[i];
+              bound[i] += double(r.weights[j]) * out.bound(i, roundoff);
+            }
+          }
+          for (int64_t i = 0; i < c.dim; ++i) {
+            const double start = residual.at(t * c.dim + i);
+            const double most = bound[size_t(i)] + 4 * kU * std::abs(start) + 1e-7;
+            ASSERT_NEAR(sums.at(t * c.dim + i), start + sum[size_t(i)], most) << t << ' ' << i;
+          }
+        }
+        // What was chosen is what route() chooses.
+        CardRouting other(c.n_rows, spec);
+        cuda::route(stream(), {other.on_card, logits, {}, spec});
+        other.fetch();
+        for (int64_t i = 0; i < r.n_pairs(); ++i) {
+          EXPECT_EQ(r.chosen[i], other.on_host.chosen[i]);
+          EXPECT_EQ(r.weights[i], other.on_host.weights[i]);
+        }
+      }
+    }
+  }
+  EXPECT_GE(n_taken, 16);
+}
+
+TEST(CudaMoe, CombinesInOrder) {
+  MINFER_NEEDS_CUDA();
+  const int64_t n_rows = 5, dim = 133;
+  const RouteCase c{n_rows, 4, 3};
+  const LayerSpec spec = c.spec();
+  for (const DType half : {DType::F16, DType::BF16}) {
+    CardRouting routing(n_rows, spec);
+    cuda::route(stream(), {routing.on_card, to_device(c.logits()), {}, spec});
+    routing.fetch();
+    const Routing& r = routing.on_host;
+    const HostTensor outs = random_normal(2, {r.n_pairs(), dim}, half);
+    const HostTensor shared = random_normal(3, {n_rows, dim}, half);
+    const HostTensor gate = random_normal(4, {n_rows, 1});
+    const HostTensor residual = random_normal(5, {n_rows, dim});
+    const DeviceTensor on_card[] = {to_device(outs), to_device(shared), to_device(gate)};
+    for (const int n_shared : {0, 1, 2}) {  // none, without a gate, with one
+      for (const bool accumulate : {false, true}) {
+        const DeviceTensor out =
+            accumulate ? to_device(residual) : poisoned_device(half, {n_rows, dim});
+        cuda::combine_experts(
+            stream(), {out, on_card[0], n_shared > 0 ? on_card[1].view() : Tensor(),
+                       n_shared > 1 ? on_card[2].view() : Tensor(), routing.on_card, accumulate});
+        const HostTensor sums = to_host(out);
+        for (int64_t i = 0; i < n_rows * dim; ++i) {
+          const int64_t t = i / dim;
+          double sum = accumulate ? residual.at(i) : 0, magnitude = std::abs(sum);
+          const auto add = [&](double term) {
+            sum += term;
+            magnitude += std::abs(term);
+          };
+          for (int64_t j = t * r.n_active; j < (t + 1) * r.n_active; ++j) {
+            add(double(r.weights[j]) * outs.at(r.places[j] * dim + i % dim));
+          }
+          const double opened = n_shared > 1 ? 1 / (1 + std::exp(-double(gate.at(t)))) : 1;
+          if (n_shared > 0) add(opened * shared.at(i));
+          const double u = accumulate ? 0 : unit_roundoff(half);
+          ASSERT_NEAR(sums.at(i), sum, (u + 16 * kU) * magnitude) << i;
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace minfer::test
