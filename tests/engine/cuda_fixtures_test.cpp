@@ -1,3 +1,5 @@
+#include <set>
+
 #include "tests/engine/cuda_models.h"
 #include "tests/support/fixture_models.h"
 
@@ -51,6 +53,13 @@ TEST_P(CudaFixtures, AgreeWithTransformers) {
   }
 }
 
+// Families whose every block the graph takes. Those of others, and experts of few elements, may be
+// computed operation by operation.
+bool always_has_a_plan(const std::string& family) {
+  return std::set<std::string>{"llama", "mistral", "gpt2", "qwen2", "qwen3", "smollm3", "phi3"}
+      .contains(family);
+}
+
 // A run gives the tokens that the sampler chooses from the logits of the same steps one by one:
 // stopped in the middle, begun anew behind it, and to the end of the cache.
 TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
@@ -64,6 +73,11 @@ TEST_P(CudaFixtures, ChooseTheirTokensAsTheSamplerDoes) {
     const int64_t n_prompt = 5, n = std::min<int64_t>(model.spec.trained_seq_len, 64) - n_prompt;
     Session session(model, *backend, {.max_seq_len = n_prompt + n});
     session.eval(some_ids(n_prompt, n_tokens));
+    if (session.executor().decode_plan() == nullptr) {
+      EXPECT_FALSE(always_has_a_plan(model.spec.family)) << model.spec.family;
+      EXPECT_FALSE(session.run_from(2, 1, {.n_tokens = n_tokens, .banned = {}}));
+      continue;
+    }
     for (const DecodeSampling& sampling :
          {DecodeSampling{.n_tokens = n_tokens, .banned = {}},
           DecodeSampling{.n_tokens = n_tokens - 3, .banned = {1}}, seeded(n_tokens)}) {
