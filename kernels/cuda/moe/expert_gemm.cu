@@ -70,7 +70,7 @@ bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma) 
       (n_pairs / kExpertRows + std::min(r.n_experts, n_pairs)) * p.column_blocks;
   const int64_t n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   launch(kernel.kernel, dim3(narrow<unsigned>(std::min(most_tiles, n_sms))),
-         dim3(by_wgmma ? 2 * kExpertThreads : kExpertThreads), size_t(shared_bytes), stream, p);
+         dim3(unsigned(kernel.n_threads)), size_t(shared_bytes), stream, p);
   return true;
 }
 

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <type_traits>
+
 #include "kernels/cuda/elementwise/activations.cuh"
 #include "kernels/cuda/gemv/fragments.cuh"
 #include "kernels/cuda/gemv/input.cuh"
@@ -124,6 +126,44 @@ struct StagedWeights {
     of[1] = {scale.y, min.y};
   }
 
+  // The word of U4 for instruction i of a half, and the two words of U8; codes of a table as U8.
+  __device__ static uint32_t nibbles_of(const uint4& w, int half, int i) {
+    return half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+  }
+  __device__ static uint2 bytes_of(const uint4& w, int half, int i, const ExpertGemmParams& p) {
+    if constexpr (kWeights == GemvWeights::Table) return look_up(p.table, nibbles_of(w, half, i));
+    return i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
+  }
+
+  // Codes with F16 scales and without minimums, two at a time: their products are exact in f32, so
+  // that one rounding to half gives the same.
+  __device__ void load_halves(Fragments& a, const uint4& w, int half,
+                              const ExpertGemmParams& p) const {
+    constexpr bool kNibbles = kWeights == GemvWeights::U4;
+    const __half2 zero = __float2half2_rn(1024.0f + (kNibbles ? 8 : 128));
+    const int g = int(threadIdx.x) % 32 / 4;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int unit = (half * 2 + i) * 16 >> p.unit_shift;
+      const __half2 scales =
+          *reinterpret_cast<const __half2*>(tile + Stage::kWordBytes + (unit * 8 + g) * 4);
+      const __half2 of_row[] = {__low2half2(scales), __high2half2(scales)};
+#pragma unroll
+      for (int r = 0; r < 4; ++r) {  // as in load()
+        uint32_t codes;              // 1024 + code, twice
+        if constexpr (kNibbles) {
+          const uint32_t word = nibbles_of(w, half, i);
+          codes = mask_or<0x000F000F, 0x64006400>(word >> (4 * (2 * (r / 2) + r % 2)));
+        } else {
+          const uint2 bytes = bytes_of(w, half, i, p);
+          const uint32_t word = r < 2 ? bytes.x : bytes.y;
+          codes = __byte_perm(word, 0x64646464, r % 2 == 0 ? 0x4140 : 0x4342);
+        }
+        a[i][r] = bits_of(__hmul2(__hsub2(pair_of<__half2>(codes), zero), of_row[r % 2]));
+      }
+    }
+  }
+
   // Of 32 columns: the first or the second half of the stage.
   __device__ void load(Fragments& a, int half, const ExpertGemmParams& p) const {
     if constexpr (kWeights == GemvWeights::Float) {
@@ -138,6 +178,9 @@ struct StagedWeights {
       a[1][3] = lower.w;
     } else {
       const uint4 w = words(kWeights == GemvWeights::U8 ? half : 0);
+      if constexpr (std::is_same_v<T, __half>) {
+        if (!p.scales_are_f32 && !p.has_mins) return load_halves(a, w, half, p);
+      }
       const float zero = 8388608.0f + float(p.has_mins ? 0 : kWeights == GemvWeights::U4 ? 8 : 128);
 #pragma unroll
       for (int i = 0; i < 2; ++i) {
@@ -146,14 +189,13 @@ struct StagedWeights {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {  // register r: row g + 8 (r % 2), columns from 2 (r / 2) on
           uint32_t low, high;
-          const uint32_t nibbles = half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
           if constexpr (kWeights == GemvWeights::U4) {
+            const uint32_t nibbles = nibbles_of(w, half, i);
             const int nibble = 2 * (r / 2) + r % 2;
             low = nibbles >> (4 * nibble) & 15;
             high = nibbles >> (4 * nibble + 16) & 15;
           } else {
-            uint2 bytes = i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
-            if constexpr (kWeights == GemvWeights::Table) bytes = look_up(p.table, nibbles);
+            const uint2 bytes = bytes_of(w, half, i, p);
             const uint32_t word = r < 2 ? bytes.x : bytes.y;
             low = word >> (r % 2 * 16) & 255;
             high = word >> (r % 2 * 16 + 8) & 255;

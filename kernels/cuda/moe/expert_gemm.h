@@ -33,7 +33,7 @@ struct ExpertGemmParams {
 // The kernel and its shared memory without the counts of the experts' tiles.
 struct ExpertGemmKernel {
   void (*kernel)(ExpertGemmParams);
-  int shared_bytes;
+  int shared_bytes, n_threads;
 };
 template <typename T>
 ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);

@@ -6,7 +6,7 @@
 
 namespace minfer::cuda {
 
-constexpr int kWgmmaProducers = 256, kWgmmaConsumers = 256;  // threads
+constexpr int kWgmmaProducers = 128, kWgmmaConsumers = 256;  // threads
 constexpr int kWgmmaThreads = kWgmmaProducers + kWgmmaConsumers;
 constexpr int kWgmmaColumns = 256;  // rows of weights in a tile; with SwiGlu, half gate, half up
 constexpr int kWgmmaStages = 3;
@@ -23,6 +23,7 @@ struct alignas(1024) WgmmaShared {
   uint8_t w[kWgmmaStages][kWgmmaColumns * 128];
   uint8_t x[kWgmmaStages][kExpertRows * 128];
   uint8_t raw[kWgmmaStages][kRawBytes];
+  int rows[kExpertRows];  // of x, of the producer's tile; -1: none
   uint64_t full[kWgmmaStages], empty[kWgmmaStages];
 };
 
@@ -45,59 +46,40 @@ __device__ inline int swizzled_byte(int row, int chunk) {
   return row * 128 + ((chunk ^ row % 8) << 4);
 }
 
-// The producers, 8 warps: they copy rows of x and weights by cp.async, and dequantize codes that
-// they have copied themselves, two row tiles a warp.
+// The producers, 4 warps: they copy rows of x and weights by cp.async, and dequantize codes that
+// they have copied themselves, four row tiles a warp.
 template <typename T, GemvWeights kWeights, bool kSwiGlu>
 struct WgmmaProducer {
   using Shared = WgmmaShared<kWeights>;
   using Stage = ExpertStage<kWeights>;
   static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
-  static constexpr int kRows = kExpertRows / 32;          // of x, for each thread
-  static constexpr int kWeightRows = kWgmmaColumns / 32;  // of float weights, for each thread
+  static constexpr int kStep = kWgmmaProducers / 8;               // rows that are copied at once
+  static constexpr int kRows = kExpertRows / kStep;               // of x, for each thread
+  static constexpr int kWeightRows = kWgmmaColumns / kStep;       // of float weights
+  static constexpr int kOut = kWgmmaColumns / (kSwiGlu ? 2 : 1);  // columns of out
+  static constexpr int kTiles = kWgmmaColumns / kTileRows / (kWgmmaProducers / 32);  // of a warp
 
-  const T* rows[kRows];  // of x, columns 8 (thread % 8) on; null: zeros
-  const uint8_t* words[kIsFloat ? kWeightRows : 2];
-  const uint8_t* scales[2];
-  const float* mins[2];
+  int first_row;  // of the weights
+  // Floats: the expert's weights, with SwiGLU those of up second. Codes: the matrix of the warp's
+  // row tiles, which are of gate or of up, and the first of them.
+  const uint8_t* weights[2];
+  const uint8_t* scales;
+  const float* mins;
+  int row_tile;
 
   __device__ WgmmaProducer(const ExpertTile& tile, const ExpertGemmParams& p) {
-    const int thread = int(threadIdx.x), lane = thread % 32, warp = thread / 32;
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) {
-      const int place = tile.place + thread / 8 + i * 32;
-      rows[i] = nullptr;
-      if (place < tile.end) {
-        const int row = p.x_by_place ? place : p.pairs[place] / p.n_active;
-        rows[i] = static_cast<const T*>(p.x) + int64_t{row} * p.in_dim + thread % 8 * 8;
-      }
-    }
-    constexpr int kOut = kWgmmaColumns / (kSwiGlu ? 2 : 1);  // columns of out
-    if constexpr (kIsFloat) {
-#pragma unroll
-      for (int i = 0; i < kWeightRows; ++i) {
-        const int in_tile = thread / 8 + i * 32;
-        const bool is_up = kSwiGlu && in_tile >= kOut;
-        const int row = tile.column_block * kOut + (is_up ? in_tile - kOut : in_tile);
-        const ExpertPlace& at = (is_up ? p.up_places : p.places)[tile.expert];
-        words[i] = static_cast<const uint8_t*>(at.weights) +
-                   (int64_t{min(row, p.out_dim - 1)} * p.in_dim + thread % 8 * 8) * 2;
-      }
-    } else {
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        const int in_tile = (2 * warp + r) * kTileRows;
-        const bool is_up = kSwiGlu && in_tile >= kOut;
-        const int row = tile.column_block * kOut + (is_up ? in_tile - kOut : in_tile);
-        const int row_tile = min(row / kTileRows, p.n_row_tiles - 1);
-        const ExpertPlace& at = (is_up ? p.up_places : p.places)[tile.expert];
-        words[r] = static_cast<const uint8_t*>(at.weights) + int64_t{row_tile} * p.row_tile_bytes +
-                   lane * 16;
-        const int64_t scale = int64_t{row_tile} * p.n_units * kTileRows;
-        scales[r] =
-            static_cast<const uint8_t*>(at.scales) + scale * (p.scales_are_f32 ? 4 : 2) + lane * 16;
-        if (p.has_mins) mins[r] = at.mins + scale + lane * 4;
-      }
-    }
+    const int warp = int(threadIdx.x) / 32;
+    first_row = tile.column_block * kOut;
+    const int in_tile = kTiles * warp * kTileRows;
+    const bool is_up = kSwiGlu && in_tile >= kOut;
+    const ExpertPlace& gate = p.places[tile.expert];
+    const ExpertPlace& up = (kSwiGlu ? p.up_places : p.places)[tile.expert];
+    const ExpertPlace& own = is_up ? up : gate;
+    weights[0] = static_cast<const uint8_t*>((kIsFloat ? gate : own).weights);
+    weights[1] = static_cast<const uint8_t*>(up.weights);
+    scales = static_cast<const uint8_t*>(own.scales);
+    mins = own.mins;
+    row_tile = (first_row + (is_up ? in_tile - kOut : in_tile)) / kTileRows;
   }
 
   // Starts copying 64 columns of x, and of float weights, to a stage.
@@ -108,16 +90,22 @@ struct WgmmaProducer {
       ptx::copy_async_16(ptx::shared_address(stage + swizzled_byte(row, chunk)), from,
                          is_there ? 16 : 0);
     };
-#pragma unroll
+#pragma unroll 2
     for (int i = 0; i < kRows; ++i) {
-      const bool is_there = rows[i] != nullptr && has_columns;
-      copy(s.x[slot], thread / 8 + i * 32, is_there ? rows[i] + step * 64 : p.x, is_there);
+      const int in_tile = thread / 8 + i * kStep, row = s.rows[in_tile];
+      const bool is_there = row >= 0 && has_columns;
+      const T* const from = static_cast<const T*>(p.x) + int64_t{row} * p.in_dim + step * 64;
+      copy(s.x[slot], in_tile, is_there ? from + chunk * 8 : p.x, is_there);
     }
     if constexpr (kIsFloat) {
-#pragma unroll
+#pragma unroll 2
       for (int i = 0; i < kWeightRows; ++i) {
-        copy(s.w[slot], thread / 8 + i * 32, has_columns ? words[i] + step * 128 : p.x,
-             has_columns);
+        const int in_tile = thread / 8 + i * kStep;
+        const bool is_up = kSwiGlu && i * kStep >= kOut;
+        const int row = min(first_row + (is_up ? in_tile - kOut : in_tile), p.out_dim - 1);
+        const uint8_t* const from = (is_up ? weights[1] : weights[0]) +
+                                    (int64_t{row} * p.in_dim + step * 64 + chunk * 8) * 2;
+        copy(s.w[slot], in_tile, has_columns ? from : p.x, has_columns);
       }
     }
   }
@@ -126,10 +114,14 @@ struct WgmmaProducer {
   __device__ void copy_codes(uint8_t* raw, int step, const ExpertGemmParams& p) const {
     if constexpr (!kIsFloat) {
       const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-#pragma unroll
-      for (int r = 0; r < 2; ++r) {
-        copy_code_tile<kWeights>(raw + (2 * warp + r) * Stage::kTileBytes, words[r], scales[r],
-                                 mins[r], lane, step, p);
+#pragma unroll 2
+      for (int r = 0; r < kTiles; ++r) {
+        const int64_t at = min(row_tile + r, p.n_row_tiles - 1);
+        const int64_t scale = at * p.n_units * kTileRows;
+        copy_code_tile<kWeights>(raw + (kTiles * warp + r) * Stage::kTileBytes,
+                                 weights[0] + at * p.row_tile_bytes + lane * 16,
+                                 scales + scale * (p.scales_are_f32 ? 4 : 2) + lane * 16,
+                                 mins + scale + lane * 4, lane, step, p);
       }
     }
   }
@@ -139,9 +131,9 @@ struct WgmmaProducer {
                              const ExpertGemmParams& p) const {
     const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4,
               t = lane % 4;
-#pragma unroll
-    for (int r = 0; r < 2; ++r) {
-      const int row_tile = 2 * warp + r;
+#pragma unroll 1
+    for (int r = 0; r < kTiles; ++r) {
+      const int row_tile = kTiles * warp + r;
       const StagedWeights<T, kWeights> codes{raw + row_tile * Stage::kTileBytes};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
@@ -162,7 +154,15 @@ struct WgmmaProducer {
   }
 
   // All steps of one tile. Codes are copied two steps ahead, everything else one.
-  __device__ void run(Shared& s, WgmmaPlace& place, const ExpertGemmParams& p) const {
+  __device__ void run(Shared& s, WgmmaPlace& place, const ExpertTile& tile,
+                      const ExpertGemmParams& p) const {
+    static_assert(kWgmmaProducers == kExpertRows);
+    const int of_thread = tile.place + int(threadIdx.x);
+    int row = -1;
+    if (of_thread < tile.end) row = p.x_by_place ? of_thread : p.pairs[of_thread] / p.n_active;
+    ptx::named_barrier(3, kWgmmaProducers);  // the rows of the tile before have been read
+    s.rows[threadIdx.x] = row;
+    ptx::named_barrier(3, kWgmmaProducers);
     WgmmaPlace next = place;
     const auto start_columns = [&](int step) {
       if (step < p.n_steps) {
@@ -202,7 +202,7 @@ struct WgmmaProducer {
 // The same as expert_gemm_kernel by wgmma (sm_90a), for experts with many rows
 //
 //   launch    persistent, a tile of at most kExpertRows rows of x by kWgmmaColumns rows of weights
-//             at a time. Two warpgroups are producers (WgmmaProducer); each of the other two
+//             at a time. One warpgroup is the producer (WgmmaProducer); each of the other two
 //             multiplies 64 rows of x with all weights of the tile, or only releases the stages if
 //             it has no rows
 //   maths     as there
@@ -230,15 +230,15 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   WgmmaPlace place;
 
   if (warpgroup < kWgmmaProducers / 128) {
-    ptx::shrink_registers<56>();
+    ptx::shrink_registers<72>();
     for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-      const WgmmaProducer<T, kWeights, kSwiGlu> producer(tile_at(at, tile_begins, p), p);
-      producer.run(s, place, p);
+      const ExpertTile tile = tile_at(at, tile_begins, p);
+      WgmmaProducer<T, kWeights, kSwiGlu>(tile, p).run(s, place, tile, p);
     }
     return;
   }
 
-  ptx::grow_registers<200>();
+  ptx::grow_registers<216>();
   const int consumer = warpgroup - kWgmmaProducers / 128, thread = int(threadIdx.x) % 128;
   const int warp = thread / 32, lane = thread % 32;
   const auto release = [&](int slot) {
