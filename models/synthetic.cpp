@@ -251,8 +251,11 @@ class WeightMaker {
     }
     const Tensor& stored = matrix.codes.view();
     fill(static_cast<uint8_t*>(stored.data), stored.n_bytes(), bytes);
-    const auto scale =
-        to_f16(static_cast<float>(bound(in_dim) / static_cast<double>(matrix.view().zero_code())));
+    // The mean square of codes -(zero - 1) ... zero - 1, and another 0, is (zero - 1)(2 zero - 1)
+    // / 6.
+    const double zero = matrix.view().zero_code();
+    const f16 scale =
+        to_f16(static_cast<float>(bound(in_dim) / std::sqrt((zero - 1) * (2 * zero - 1) / 2)));
     std::fill_n(matrix.scales.as<f16>(), matrix.scales.view().n_elements(), scale);
     return pack(matrix.view(), is_table);
   }

@@ -126,6 +126,15 @@ struct StagedWeights {
     of[1] = {scale.y, min.y};
   }
 
+  // The word of U4 for instruction i of a half, and the two words of U8; codes of a table as U8.
+  __device__ static uint32_t nibbles_of(const uint4& w, int half, int i) {
+    return half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+  }
+  __device__ static uint2 bytes_of(const uint4& w, int half, int i, const ExpertGemmParams& p) {
+    if constexpr (kWeights == GemvWeights::Table) return look_up(p.table, nibbles_of(w, half, i));
+    return i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
+  }
+
   // Codes with F16 scales and without minimums, two at a time: their products are exact in f32, so
   // that one rounding to half gives the same.
   __device__ void load_halves(Fragments& a, const uint4& w, int half,
@@ -143,10 +152,11 @@ struct StagedWeights {
       for (int r = 0; r < 4; ++r) {  // as in load()
         uint32_t codes;              // 1024 + code, twice
         if constexpr (kNibbles) {
-          const uint32_t word = half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
+          const uint32_t word = nibbles_of(w, half, i);
           codes = mask_or<0x000F000F, 0x64006400>(word >> (4 * (2 * (r / 2) + r % 2)));
         } else {
-          const uint32_t word = i == 0 ? (r < 2 ? w.x : w.y) : (r < 2 ? w.z : w.w);
+          const uint2 bytes = bytes_of(w, half, i, p);
+          const uint32_t word = r < 2 ? bytes.x : bytes.y;
           codes = __byte_perm(word, 0x64646464, r % 2 == 0 ? 0x4140 : 0x4342);
         }
         a[i][r] = bits_of(__hmul2(__hsub2(pair_of<__half2>(codes), zero), of_row[r % 2]));
@@ -168,7 +178,7 @@ struct StagedWeights {
       a[1][3] = lower.w;
     } else {
       const uint4 w = words(kWeights == GemvWeights::U8 ? half : 0);
-      if constexpr (std::is_same_v<T, __half> && kWeights != GemvWeights::Table) {
+      if constexpr (std::is_same_v<T, __half>) {
         if (!p.scales_are_f32 && !p.has_mins) return load_halves(a, w, half, p);
       }
       const float zero = 8388608.0f + float(p.has_mins ? 0 : kWeights == GemvWeights::U4 ? 8 : 128);
@@ -179,14 +189,13 @@ struct StagedWeights {
 #pragma unroll
         for (int r = 0; r < 4; ++r) {  // register r: row g + 8 (r % 2), columns from 2 (r / 2) on
           uint32_t low, high;
-          const uint32_t nibbles = half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
           if constexpr (kWeights == GemvWeights::U4) {
+            const uint32_t nibbles = nibbles_of(w, half, i);
             const int nibble = 2 * (r / 2) + r % 2;
             low = nibbles >> (4 * nibble) & 15;
             high = nibbles >> (4 * nibble + 16) & 15;
           } else {
-            uint2 bytes = i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
-            if constexpr (kWeights == GemvWeights::Table) bytes = look_up(p.table, nibbles);
+            const uint2 bytes = bytes_of(w, half, i, p);
             const uint32_t word = r < 2 ? bytes.x : bytes.y;
             low = word >> (r % 2 * 16) & 255;
             high = word >> (r % 2 * 16 + 8) & 255;

@@ -392,8 +392,11 @@ TEST_F(CudaCodesGemm, WhatIsNotFiniteStaysSo) {
   for (const GemmCase& c : with_code_epilogues({.m = 130, .k = 272, .n = {264}})) {
     SCOPED_TRACE(cat(c));
     Tensors t(c);
+    // GELU of minus infinity is 0.
+    const bool has_gelu = c.epilogue == Epilogue::GeGluErf || c.epilogue == Epilogue::GeGluTanh;
+    const float bad_of_w = has_gelu ? NAN : INFINITY;
     for (const auto& [scales, at, bad] : {std::tuple(&t.x_device.second, kBadRow, NAN),
-                                          {&t.w_device[0].second, kBadColumn, INFINITY}}) {
+                                          {&t.w_device[0].second, kBadColumn, bad_of_w}}) {
       HostTensor changed = to_host(*scales);
       changed.as<float>()[at] = bad;
       *scales = to_device(changed);
