@@ -16,7 +16,10 @@ namespace {
 std::optional<StepFormat> format_of(const Matrix& w) {
   if (w.dtype == DType::F16) return StepFormat::F16;
   if (w.dtype == DType::BF16) return StepFormat::BF16;
-  if (!is_packed(w) || w.table != CodeTable::None) return std::nullopt;
+  if (!is_packed(w) || w.mins || w.scales.view().dtype != DType::F16 ||
+      w.table != CodeTable::None) {
+    return std::nullopt;
+  }
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
 }
 
@@ -82,20 +85,14 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     p.code_bytes = narrow<int>(layout.row_tile_bytes());
     p.n_pieces = p.code_bytes / kPieceBytes;
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
-    p.scales_are_f32 = w.scales.view().dtype == DType::F32;
     if (layout.unit == 0) {
-      // fetch_row_scales; and an int32 sum could overflow: multiply_codes.
-      if (p.scales_are_f32 || w.mins || w.in_dim > 65536) return std::nullopt;
+      if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
     } else {
-      if (layout.unit < 16 || piece_columns / layout.unit > 2) return std::nullopt;
-      p.scales_per_piece = std::max(piece_columns / layout.unit, 1);
+      if (layout.unit < 32) return std::nullopt;
+      p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
       p.unit_shift = std::countr_zero(unsigned(layout.unit));
-      const int in_tile = narrow<int>(layout.n_units) * kTileRows;
-      const int in_stage = kStagePieces * piece_columns / layout.unit * kTileRows;
-      const int scale_bytes = p.scales_are_f32 ? 4 : 2;
-      p.tile_scale_bytes = in_tile * scale_bytes;
-      p.stage_scale_bytes = in_stage * scale_bytes;
-      p.has_mins = bool(w.mins);
+      p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
+      p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
   }
   slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
@@ -247,8 +244,7 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   StepAttention& a = p.attention;
   int scale_bytes = a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0;
   for (const StepGemv& gemv : p.gemvs) {
-    scale_bytes =
-        std::max(scale_bytes, gemv.stage_scale_bytes + gemv.min_bytes(gemv.stage_scale_bytes));
+    scale_bytes = std::max(scale_bytes, gemv.stage_scale_bytes);
     const bool is_float = gemv.format <= StepFormat::BF16;
     p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
   }
@@ -272,9 +268,8 @@ StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
           .has_biases = spec.qkv_bias || spec.attn_out_bias || spec.ffn_bias};
 }
 
-// What the model needs of the kernel. Plain: the blocks are those of Llama, all alike.
-StepKind kind_of(const DecodeModel& model, const StepGemvs& gemvs) {
-  if (std::ranges::any_of(gemvs, &StepGemv::has_any_scales)) return StepKind::AnyScales;
+// Whether the blocks are those of Llama, all alike, so that the instances for these suffice.
+bool is_plain(const DecodeModel& model, const StepGemvs& gemvs) {
   const LayerSpec& s = model.layers.front().spec;
   const LayerSpec llama = {.n_heads = s.n_heads,
                            .n_kv_heads = s.n_kv_heads,
@@ -283,11 +278,9 @@ StepKind kind_of(const DecodeModel& model, const StepGemvs& gemvs) {
                            .norm_eps = s.norm_eps,
                            .rope = s.rope,
                            .attn_scale = s.attn_scale};
-  const bool is_plain =
-      std::ranges::all_of(model.layers, [&](const DecodeLayer& l) { return l.spec == llama; }) &&
-      model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} && can_stage(gemvs[kWo], false) &&
-      can_stage(gemvs[kDown], false);
-  return is_plain ? StepKind::Plain : StepKind::AllBlocks;
+  return std::ranges::all_of(model.layers, [&](const DecodeLayer& l) { return l.spec == llama; }) &&
+         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} && can_stage(gemvs[kWo], false) &&
+         can_stage(gemvs[kDown], false);
 }
 
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
@@ -352,10 +345,8 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
     const StepKernel kernel =
-        step_kernel_of(attention.heads_per_block, attention.head_dim, kind_of(model, *gemvs));
-    if (kernel.kind != StepKind::Plain && model.embedding->in_dim > most_code_columns(true)) {
-      return nullptr;
-    }
+        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *gemvs));
+    if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
     StepParams p{};
     p.n_layers = narrow<int>(std::ssize(model.layers));
@@ -499,7 +490,6 @@ void PersistentStep::make_layers() {
     for (size_t i = 0; i < linears.size(); ++i) {
       to.matrices[i] = matrix(linears[i]->weight);
       to.biases[i] = vector(linears[i]->bias);
-      to.mins[i] = data_of<const uint8_t>(linears[i]->weight.mins);
     }
     to.attn_norm = vector(w.attn_norm.weight);
     to.ffn_norm = vector(w.ffn_norm.weight);
@@ -516,7 +506,6 @@ void PersistentStep::make_layers() {
   }
   StepLayer output{};
   output.matrices[0] = matrix(*model().output);
-  output.mins[0] = data_of<const uint8_t>(model().output->mins);
   output.attn_norm = vector(model().output_norm->weight);
   output.post_norms[0] = post_norm_of_last;
   layers.push_back(output);

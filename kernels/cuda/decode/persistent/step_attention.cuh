@@ -34,7 +34,7 @@ struct StepAttentionShared {
   StepPair pairs[kOwnPairs][kStepConsumers];
   float2 angles[I::kKinds][kOwnPairs][kStepConsumers];
   StepAttentionSlice slices[I::kKinds];
-  float squares[2][I::kIsPlain ? 1 : kStepWarps];  // of q and k, for their norms
+  float squares[I::kIsPlain ? 1 : 2][kStepWarps];  // of q and k, for their norms
 };
 
 // Of a block that has the new row; one that has not leaves out its pairs.

@@ -14,14 +14,6 @@ struct StepShape {
   int first_stage, n_stages;
   int n_pieces;  // from the first stage on
   int in_dim, unit_shift;
-  int tile_scale_bytes, stage_scale_bytes;
-  bool has_mins, scales_are_f32;
-
-  // Where the minimums of a stage begin, behind its scales.
-  __device__ int mins_at(int stage) const {
-    const int before = (first_stage + stage) * stage_scale_bytes;
-    return kStageBytes + min(stage_scale_bytes, tile_scale_bytes - before);
-  }
 };
 
 struct StepCursor {
@@ -159,21 +151,16 @@ struct Codes<StepFormat::U8> {
 };
 
 // Multiplies kTiles tiles of 16 rows of codes. A scale is that of a row (kScales = 0), of one or
-// several pieces (1), or of half a piece (2). The digits of x are columns 0, 2, 4 and 6 of
+// several pieces (1), or of half a piece of U4 (2). The digits of x are columns 0, 2, 4 and 6 of
 // the B operand, so that each lane has the sums of one digit; sums of codes times digits are exact.
 // The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the float 1.5 *
 // 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536 columns.
-//
-// With minimums (only if kAnyScales) a weight is scale * code + minimum: there is no zero code, and
-// the sum of the digits of each unit is multiplied by its minimum. Scales of 16 columns are those
-// of half an MMA, which is done twice, with zeros for the other half of x.
-template <StepFormat kFormat, int kScales, int kTiles, bool kAnyScales>
+template <StepFormat kFormat, int kScales, int kTiles>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const uint8_t* input, float* scratch, StepCursor& cursor,
                                       int tile, float unit) {
   using L = Codes<kFormat>;
-  constexpr int kColumns = 32 * L::kMmas, kSums = kScales > 1 ? kScales : 1;
-  constexpr int kHalves = kScales > L::kMmas ? 2 : 1;  // of an MMA
+  constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const uint8_t* const x = input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kMmas) +
@@ -197,43 +184,17 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
         b[0][1] = digits.y;
       }
       constexpr int kBits = 0x4b400000;  // the bits of kBase
-      int begin[kSums][4];
+      int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
+      if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
 #pragma unroll
-      for (auto& of_unit : begin) of_unit[0] = of_unit[1] = of_unit[2] = of_unit[3] = kBits;
-      // Calls f(index of the unit, operands of B) for each MMA, or for each half of one.
-      const auto each_unit = [&](int mma, auto f) {
-        if constexpr (kHalves == 1) {
-          f(mma % kSums, b[mma][0], b[mma][1]);
-        } else {
-          f(2 * mma, b[mma][0], 0u);
-          f(2 * mma + 1, 0u, b[mma][1]);
-        }
-      };
-      [[maybe_unused]] float digit_sums[kSums];
-      if (kAnyScales && shape.has_mins) {
-        constexpr uint32_t kOnes = 0x01010101;
-        int ones[kSums][4] = {};
+      for (int mma = 0; mma < L::kMmas; ++mma) {
+        int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
+        ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                 b[mma][0], b[mma][1], less);
+      }
+      if constexpr (kScales != 0 && L::kUpperHoldsLower) {
 #pragma unroll
-        for (int mma = 0; mma < L::kMmas; ++mma) {
-          each_unit(mma, [&](int i, uint32_t b0, uint32_t b1) {
-            ptx::mma_m16n8k32<false>(ones[i], {kOnes, kOnes, kOnes, kOnes}, b0, b1, ones[i]);
-          });
-        }
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) digit_sums[i] = float(ones[i][0]);
-      } else {
-#pragma unroll
-        for (int mma = 0; mma < L::kMmas; ++mma) {
-          each_unit(mma, [&](int i, uint32_t b0, uint32_t b1) {
-            int(&less)[4] = kScales == 0 ? zero : begin[i];
-            ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero}, b0,
-                                     b1, less);
-          });
-        }
-        if constexpr (kScales != 0 && L::kUpperHoldsLower) {
-#pragma unroll
-          for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
-        }
+        for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
       }
 #pragma unroll
       for (int j = 0; j < kTiles; ++j) {
@@ -247,32 +208,21 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
           if constexpr (kScales == 0) {
             ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
           } else {
-            each_unit(mma, [&](int i, uint32_t b0, uint32_t b1) {
-              const bool is_first = mma < kSums;
-              ptx::mma_m16n8k32<true>(own[i], a, b0, b1, is_first ? begin[i] : own[i]);
-            });
+            int(&to)[4] = own[mma % kSums];
+            const bool is_first = mma < kSums;
+            ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1],
+                                    is_first ? begin[mma % kSums] : to);
           }
         }
         if constexpr (kScales != 0) {
           const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
 #pragma unroll
           for (int i = 0; i < kSums; ++i) {
-            const int unit = kScales > 1 ? kScales * in_stage + i : in_stage >> pieces_shift;
-            float2 f;
-            if (kAnyScales && shape.scales_are_f32) {
-              f = reinterpret_cast<const float2*>(slots[j] + kStageBytes)[unit * 8 + g];
-            } else {
-              f = __half22float2(scales[unit * 8]);
-            }
+            const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
+            const float2 f = __half22float2(scales[unit * 8]);
             const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
             total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
             total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
-            if (kAnyScales && shape.has_mins) {
-              const float2 mins =
-                  reinterpret_cast<const float2*>(slots[j] + shape.mins_at(stage))[unit * 8 + g];
-              total[j][0] = fmaf(digit_sums[i], mins.x, total[j][0]);
-              total[j][1] = fmaf(digit_sums[i] * L::kUpperUnit, mins.y, total[j][1]);
-            }
           }
         }
       }
@@ -318,37 +268,17 @@ __device__ inline void each_group(int n_tiles, F f) {
 }
 
 // `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
-template <typename I>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 float* scratch, StepCursor& cursor, int n_tiles, float unit,
                                 const StepStages& stages) {
-  const StepShape shape{stages.begin,
-                        stages.end - stages.begin,
-                        gemv.n_pieces - stages.begin * kStagePieces,
-                        gemv.in_dim,
-                        gemv.unit_shift,
-                        gemv.tile_scale_bytes,
-                        gemv.stage_scale_bytes,
-                        gemv.has_mins,
-                        gemv.scales_are_f32};
-  const auto codes = [&]<StepFormat kFormat, int kScales, bool kAnyScales = false>() {
+  const StepShape shape{stages.begin, stages.end - stages.begin,
+                        gemv.n_pieces - stages.begin * kStagePieces, gemv.in_dim, gemv.unit_shift};
+  const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_codes<kFormat, kScales, kTiles, kAnyScales>(shape, ring, input, scratch, cursor,
-                                                           tile, unit);
+      multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
   };
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
-  if constexpr (I::kAnyScales) {
-    if (gemv.has_any_scales()) {
-      const bool has_two = gemv.scales_per_piece == 2;
-      if (gemv.format == kU8) {
-        return has_two ? codes.template operator()<kU8, 2, true>()
-                       : codes.template operator()<kU8, 1, true>();
-      }
-      return has_two ? codes.template operator()<kU4, 2, true>()
-                     : codes.template operator()<kU4, 1, true>();
-    }
-  }
   switch (gemv.format) {
     case StepFormat::F16:
       return multiply_floats<false>(shape, ring, input, scratch, cursor, n_tiles);

@@ -35,7 +35,6 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
-template <typename I>
 __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& layer,
                                       const StepRound& at, const StepMemory& memory,
                                       const StepRing& ring, StepCursor& cursor, float unit) {
@@ -47,8 +46,8 @@ __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& lay
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply<I>(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
-              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+  multiply(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
+           is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -134,7 +133,7 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
 template <typename I>
 struct StepStatic {
   uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
-  float squares[2][kStepWarps], post_squares[I::kIsPlain ? 1 : kStepWarps];
+  float squares[2][kStepWarps], post_squares[kStepWarps];
   uint32_t first_epoch;
   int most_copies;
   int k_splits_came;
@@ -288,7 +287,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
-      multiply_round<I>(gemv, layer, round, memory, ring, cursor, unit);
+      multiply_round(gemv, layer, round, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
         if (gemv.k_split.index != 0) {
@@ -329,25 +328,16 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
 }  // namespace
 
-StepKernel step_kernel_of(int heads_per_block, int head_dim, StepKind kind) {
-  using enum StepKind;
-  constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
-  const auto of = [&]<int kHeads, int kHeadDim>() {
-    if constexpr (kHeadDim <= 128) {
-      if (kind == Plain) {
-        return StepKernel{decode_step_kernel<StepInstance<kHeads, kHeadDim, Plain>>, kHeads, Plain};
-      }
-    }
-    if (kind != AnyScales) {
-      return StepKernel{decode_step_kernel<StepInstance<kHeads, kHeadDim, AllBlocks>>, kHeads,
-                        AllBlocks};
-    }
-    return StepKernel{decode_step_kernel<StepInstance<kHeads, kHeadDim, AnyScales>>, kHeads,
-                      AnyScales};
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
+  constexpr auto of = []<typename I>(I) {
+    return StepKernel{decode_step_kernel<I>, I::kHeads, I::kIsPlain};
   };
-  if (head_dim > 128) return of.template operator()<step_most_heads(kLarge), kLarge>();
-  if (heads_per_block == 1) return of.template operator()<1, 128>();
-  return of.template operator()<kMost, 128>();
+  constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
+  if (head_dim > 128) return of(StepInstance<step_most_heads(kLarge), kLarge, false>());
+  if (heads_per_block == 1) {
+    return is_plain ? of(StepInstance<1, 128, true>()) : of(StepInstance<1, 128, false>());
+  }
+  return is_plain ? of(StepInstance<kMost, 128, true>()) : of(StepInstance<kMost, 128, false>());
 }
 
 }  // namespace minfer::cuda

@@ -45,14 +45,10 @@ constexpr int kStepMostLayers = 128;
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
-// Those of any scales also multiply codes with scales in F32, of 16 columns, or with minimums, for
-// which they need more registers than the others.
-enum class StepKind { Plain, AllBlocks, AnyScales };
-template <int kHeads_, int kHeadDim_, StepKind kKind>
+template <int kHeads_, int kHeadDim_, bool kIsPlain_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
-  static constexpr bool kIsPlain = kKind == StepKind::Plain;
-  static constexpr bool kAnyScales = kKind == StepKind::AnyScales;
+  static constexpr bool kIsPlain = kIsPlain_;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
 
@@ -114,22 +110,10 @@ struct StepGemv {
   int scales_per_piece;    // scales of a row in a piece: 1 or 2; 0: the row has one
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
-  // What only the instances of any scales multiply: scales in F32, those of 16 columns each, and
-  // minimums F32, as many as scales, which follow these in a stage.
-  bool scales_are_f32, has_mins;
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales_per_piece == 0;
-  }
-
-  // The bytes of as many minimums as scales.
-  __host__ __device__ int min_bytes(int scale_bytes) const {
-    return !has_mins ? 0 : scales_are_f32 ? scale_bytes : 2 * scale_bytes;
-  }
-  // Whether it takes an instance of any scales.
-  __host__ __device__ bool has_any_scales() const {
-    return has_mins || scales_are_f32 || scales_per_piece > (format == StepFormat::U4 ? 2 : 1);
   }
 
   // A block has at most one K split: there are n_left * n_k_splits of them, no more than blocks.
@@ -158,16 +142,12 @@ struct StepLayer {
   float *key_scales, *value_scales;
   const void* post_norms[2];  // norms behind: the FFN of the layer before; this one's attention
   const void *q_norm, *k_norm;
-  const uint8_t* mins[7];  // of the matrices, as the biases; null: none
-  const void* biases[7];
+  const void* biases[8];  // of the matrices; null: none
 };
 // A StepLayer can be read as pairs of pointers, 16 bytes each: the matrices, the norms, keys and
 // values, their scales, then what the plain instances do not read.
 constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
-constexpr int kMinsPair = kLayerPairs - 7;
-static_assert(kLayerPairs <= 32, "a lane of a producer holds one pair");
 static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
-static_assert(offsetof(StepLayer, mins) == kMinsPair * sizeof(StepMatrix));
 __host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
   return reinterpret_cast<const StepMatrix*>(&layer)[i];
 }
@@ -289,10 +269,10 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
 struct StepKernel {
   void (*run)(StepParams);
   int heads;
-  StepKind kind;
+  bool is_plain;
 };
-// The instance for so many query heads in a block of the grid. `kind`: what is needed of it; there
-// is no plain one for large heads.
-StepKernel step_kernel_of(int heads_per_block, int head_dim, StepKind kind);
+// The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
+// there is none for large heads.
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
 
 }  // namespace minfer::cuda

@@ -68,14 +68,13 @@ __device__ inline StepTile step_tile(const StepGemv& p, int phase, int tile, int
 
 constexpr unsigned kRingSleep = 40;  // ns
 
-// The source of a copy into a slot: weights, or rows of the cache, and the scales that follow them
-// in the slot.
+// The source of a copy into a slot: weights, or rows of the cache, and the scales that follow them.
 struct StagePart {
   const uint8_t *from, *scales;
   int n_bytes, n_scale_bytes;
 };
 struct StageCopy {
-  StagePart first, rest;  // rest: rows of the cache that lie in the next page, or minimums, or none
+  StagePart first, rest;  // rest: rows of the cache that lie in the next page, or nothing
 };
 
 // Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
@@ -131,7 +130,7 @@ class RingProducer {
     ptx::mbarrier_expect(barrier,
                          first.n_bytes + first.n_scale_bytes + rest.n_bytes + rest.n_scale_bytes);
     put_part(to, to + kStageBytes, first, barrier);
-    if (rest.n_bytes + rest.n_scale_bytes != 0) {
+    if (rest.n_bytes != 0) {
       put_part(to + first.n_bytes, to + kStageBytes + first.n_scale_bytes, rest, barrier);
     }
   }
@@ -217,22 +216,12 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, con
       const int matrix = first_matrix(phase) + tile.matrix;
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
       const int from = stage * kStageBytes, scales_from = stage * gemv.stage_scale_bytes;
-      StagePart mins{};
-      if (I::kAnyScales && gemv.has_mins) {
-        const int pair = kMinsPair + matrix / 2, mins_from = gemv.min_bytes(scales_from);
-        const uint8_t* const of_pair[] = {pointer(pointers.weights, pair),
-                                          pointer(pointers.scales, pair)};
-        const int in_tile = gemv.min_bytes(gemv.tile_scale_bytes);
-        mins.scales = (matrix % 2 == 0 ? of_pair[0] : of_pair[1]) +
-                      int64_t{tile.row_tile} * in_tile + mins_from;
-        mins.n_scale_bytes = min(gemv.min_bytes(gemv.stage_scale_bytes), in_tile - mins_from);
-      }
       return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
                         pointer(pointers.scales, matrix) +
                             int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
                         min(kStageBytes, gemv.code_bytes - from),
                         min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)},
-                       mins};
+                       {}};
     });
   }
 }
