@@ -233,6 +233,12 @@ int64_t Executor::kv_bytes() const {
   return n_bytes;
 }
 
+int64_t Executor::kv_bytes_of(int64_t layer) const {
+  int64_t n_bytes = 0;
+  for (const Rank& rank : state_->ranks) n_bytes += rank.forward.kv.n_bytes_of(layer);
+  return n_bytes;
+}
+
 Sequence Executor::make_sequence() {
   return Sequence(pool_, widest_window(model_.spec, options_.max_seq_len));
 }

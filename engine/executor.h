@@ -69,6 +69,7 @@ class Executor {
   int64_t n_pages() const { return n_pages_; }
   int64_t n_free_pages() const { return pool_.n_free(); }
   int64_t kv_bytes() const;
+  int64_t kv_bytes_of(int64_t layer) const;
 
   // Makes an empty sequence, which must not outlive the executor.
   Sequence make_sequence();

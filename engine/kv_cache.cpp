@@ -4,11 +4,16 @@ namespace minfer {
 
 int64_t KvCache::n_bytes() const {
   int64_t n_bytes = 0;
-  for (const KvLayer& layer : layers) {
-    for (const DeviceTensor* part :
-         {&layer.keys, &layer.values, &layer.key_scales, &layer.value_scales}) {
-      if (*part) n_bytes += part->view().n_bytes();
-    }
+  for (int64_t i = 0; i < std::ssize(layers); ++i) n_bytes += n_bytes_of(i);
+  return n_bytes;
+}
+
+int64_t KvCache::n_bytes_of(int64_t layer) const {
+  const KvLayer& of_layer = layers.at(size_t(layer));
+  int64_t n_bytes = 0;
+  for (const DeviceTensor* part :
+       {&of_layer.keys, &of_layer.values, &of_layer.key_scales, &of_layer.value_scales}) {
+    if (*part) n_bytes += part->view().n_bytes();
   }
   return n_bytes;
 }

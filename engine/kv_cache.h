@@ -13,6 +13,7 @@ struct KvCache {
   std::vector<KvLayer> layers;
 
   int64_t n_bytes() const;
+  int64_t n_bytes_of(int64_t layer) const;
 };
 
 // What the backend allocates for it.

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "kernels/base/bytes_text.h"
@@ -148,6 +149,12 @@ double BenchRow::arithmetic_share() const {
   return per_second(flops_per_token * mean(samples_ts()), flops_per_second);
 }
 
+double mean_positions_seen(int64_t n, int64_t n_depth, int64_t most) {
+  const int64_t n_below = most == 0 ? n : std::clamp<int64_t>(most - n_depth, 0, n);
+  const double below = double(n_below) * (double(n_depth) + double(n_below + 1) / 2);
+  return (below + double(n - n_below) * double(most)) / double(n);
+}
+
 double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits) {
   double multiplies = 0;
   for_each_weight(spec, [&](const WeightInfo& weight) {
@@ -157,10 +164,10 @@ double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool w
     if (weight.is_of_expert() && weight.expert >= n_active) return;
     multiplies += double(weight.shape.n_elements());
   });
-  // A token attends to those before it: n_depth and half of its own run on average.
-  const double n_seen = double(n_depth) + double(n + 1) / 2;
   double attention = 0;
-  for (const LayerSpec& layer : spec.layers) attention += 2 * double(layer.q_dim()) * n_seen;
+  for (const LayerSpec& layer : spec.layers) {
+    attention += 2 * double(layer.q_dim()) * mean_positions_seen(n, n_depth, layer.window);
+  }
   const double logits =
       double(spec.dim) * double(spec.n_output_rows()) * (with_logits ? 1 : 1 / double(n));
   return 2 * (multiplies + attention + logits);

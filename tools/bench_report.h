@@ -38,6 +38,10 @@ struct BenchRow {
   double limit_share() const { return arithmetic_binds() ? arithmetic_share() : read_share(); }
 };
 
+// Positions that a token of n behind n_depth attends to, on average: those up to its own, and of
+// them at most `most`, or all if that is 0.
+double mean_positions_seen(int64_t n, int64_t n_depth, int64_t most);
+
 // Floating-point operations of the linear layers and of attention for one of n tokens behind
 // n_depth.
 double flops_per_token(const ModelSpec& spec, int64_t n, int64_t n_depth, bool with_logits);

@@ -55,8 +55,18 @@ double flops_of_all_ranks(const Model& model, int64_t n, int64_t n_depth, bool w
   return static_cast<double>(sum_of_processes(static_cast<int64_t>(flops)));
 }
 
-int64_t kv_bytes_per_position(const Executor& executor) {
-  return sum_of_processes(executor.kv_bytes()) / (executor.n_pages() * kPagePositions);
+// Bytes of the cache that one pass over n_rows of n tokens behind n_depth reads, on average. With a
+// window, each row reads one window, and the rows' windows lie side by side.
+int64_t kv_bytes_of_pass(const Executor& executor, int64_t n, int64_t n_depth, int64_t n_rows) {
+  const std::vector<LayerSpec>& layers = executor.model().spec.layers;
+  const double n_held = double(executor.n_pages() * kPagePositions);
+  double n_bytes = 0;
+  for (int64_t i = 0; i < std::ssize(layers); ++i) {
+    const int64_t window = layers[size_t(i)].window;
+    const int64_t most = window == 0 ? 0 : window + n_rows - 1;
+    n_bytes += double(executor.kv_bytes_of(i)) / n_held * mean_positions_seen(n, n_depth, most);
+  }
+  return sum_of_processes(static_cast<int64_t>(n_bytes));
 }
 
 // One test of a session whose context holds depth + n tokens.
@@ -74,9 +84,9 @@ class Bench {
     row.test_time = utc_now();
     const int64_t n = n_prompt + n_gen;
     const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
-    row.bytes_per_token =
-        model_.bytes_per_token / tokens_per_read +
-        kv_bytes_per_position(session_.executor()) * (n_depth + n / 2) / tokens_per_read;
+    row.bytes_per_token = (model_.bytes_per_token +
+                           kv_bytes_of_pass(session_.executor(), n, n_depth, tokens_per_read)) /
+                          tokens_per_read;
     row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0);
     set_depth(n_depth);
     if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
@@ -149,7 +159,7 @@ class ParallelBench {
     row.n_parallel = n_parallel;
     row.test_time = utc_now();
     row.bytes_per_token = model.bytes_per_token / n_parallel +
-                          kv_bytes_per_position(executor_) * (n_depth + n_gen / 2);
+                          kv_bytes_of_pass(executor_, n_gen, n_depth, /*n_rows=*/1);
     row.flops_per_token = flops_of_all_ranks(model, n_gen, n_depth, /*with_logits=*/true);
     for (int64_t i = 0; i < n_parallel; ++i) {
       sequences_.push_back(executor_.make_sequence());

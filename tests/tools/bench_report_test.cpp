@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <tuple>
 
 #include "tests/support/specs.h"
 #include "tools/kernel_report.h"
@@ -83,6 +84,22 @@ TEST(BenchReport, CountsOperations) {
   const double products = 2 * 4 * 4 + 2 * 4 * 2 + 3 * 4 * 6, attention = 2 * 4 * 3;
   EXPECT_DOUBLE_EQ(flops_per_token(spec, 5, 0, false), 2 * (2 * (products + attention) + 8));
   EXPECT_DOUBLE_EQ(flops_per_token(spec, 1, 2, true), 2 * (2 * (products + attention) + 40));
+}
+
+TEST(BenchReport, CountsTheWindowAlone) {
+  for (const auto& [n, n_depth, most] :
+       {std::tuple{5, 0, 0}, {5, 3, 6}, {5, 3, 2}, {1, 9, 4}, {4, 2, 9}}) {
+    double n_seen = 0;
+    for (int i = 1; i <= n; ++i) {
+      n_seen += most == 0 ? n_depth + i : std::min(n_depth + i, most);
+    }
+    EXPECT_DOUBLE_EQ(mean_positions_seen(n, n_depth, most), n_seen / n) << n << ' ' << most;
+  }
+  ModelSpec spec = test::llama_spec(
+      {.dim = 4, .ffn_dim = 6, .n_heads = 2, .n_kv_heads = 1, .head_dim = 2, .vocab_size = 10});
+  const double of_all = flops_per_token(spec, 1, 9, true);
+  spec.layers[1].window = 4;  // of 10 positions
+  EXPECT_DOUBLE_EQ(of_all - flops_per_token(spec, 1, 9, true), 2 * 2 * 4 * 6);
 }
 
 TEST(BenchReport, CountsTheExpertsOfAToken) {
