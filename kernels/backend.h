@@ -365,9 +365,9 @@ class Backend {
   virtual void combine_experts(const CombineArgs& args);
   // Whoever has filled or changed the matrices of the experts calls this before they are used.
   virtual void index_experts(MoeWeights& /*weights*/) {}
-  // The workspace of add_experts() for n_rows rows [dim] of a layer, allocated once for all calls,
-  // without that of the matmuls: of the shared expert and the router matmul_workspace_bytes(), and
-  // of the experts expert_workspace_bytes(), for matrices of one expert that have one input.
+  // The workspace of add_experts() for n_rows rows [dim] of a layer, allocated once for all calls.
+  // What its matmuls need is not in it: matmul_workspace_bytes() tells it for the router and the
+  // shared expert, expert_workspace_bytes() for the matrices of one expert that have one input.
   virtual int64_t moe_workspace_bytes(int64_t n_rows, int64_t dim, const LayerSpec& layer) const;
   virtual int64_t expert_workspace_bytes(int64_t n_rows, const LayerSpec& layer,
                                          std::span<const StoredMatrix> of_one) const;

@@ -434,4 +434,19 @@ __global__ void __launch_bounds__(kExpertThreads, 1)
   }
 }
 
+// make.operator()<W>(), with W = weights known at compile time.
+template <typename Make>
+ExpertGemmKernel with_weights(GemvWeights weights, const Make& make) {
+  switch (weights) {
+    case GemvWeights::U4:
+      return make.template operator()<GemvWeights::U4>();
+    case GemvWeights::U8:
+      return make.template operator()<GemvWeights::U8>();
+    case GemvWeights::Table:
+      return make.template operator()<GemvWeights::Table>();
+    default:
+      return make.template operator()<GemvWeights::Float>();
+  }
+}
+
 }  // namespace minfer::cuda

@@ -6,21 +6,12 @@ namespace minfer::cuda {
 
 template <typename T>
 ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu) {
-  const auto of = [&]<GemvWeights kWeights>() {
+  const auto make = [&]<GemvWeights kWeights>() {
     return ExpertGemmKernel{
         is_swiglu ? expert_gemm_kernel<T, kWeights, true> : expert_gemm_kernel<T, kWeights, false>,
         kExpertStages * ExpertStage<kWeights>::kBytes, kExpertThreads};
   };
-  switch (weights) {
-    case GemvWeights::U4:
-      return of.template operator()<GemvWeights::U4>();
-    case GemvWeights::U8:
-      return of.template operator()<GemvWeights::U8>();
-    case GemvWeights::Table:
-      return of.template operator()<GemvWeights::Table>();
-    default:
-      return of.template operator()<GemvWeights::Float>();
-  }
+  return with_weights(weights, make);
 }
 
 }  // namespace minfer::cuda

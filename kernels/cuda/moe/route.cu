@@ -68,7 +68,7 @@ __global__ void __launch_bounds__(kSortThreads)
     const bool is_own = i < n_pairs && chosen[i] == expert;
     const unsigned own = __ballot_sync(kAllLanes, is_own);
     if (lane == 0) shared.of_warp[turn][thread / 32] = __popc(own);
-    __syncthreads();  // the other half is read by nobody any more
+    __syncthreads();  // no thread reads the other half after this
     int place = next + __popc(own & ((1u << lane) - 1));
     for (int warp = 0; warp < kSortWarps; ++warp) {
       const int n = shared.of_warp[turn][warp];

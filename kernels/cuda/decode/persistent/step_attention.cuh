@@ -124,8 +124,8 @@ __device__ inline float squares_of_words(const StepParams& p, int first, int n, 
   return warp_reduce(squares, Sum{});
 }
 
-// RMSNorm of the block's heads of q and k, whose pairs `values` holds: of each head, or of all
-// heads together. Each 32 pairs of a head are those of a warp.
+// RMSNorm of the heads of q and k that this block computes: each head by itself, or all heads
+// together. `values` holds their pairs; a warp holds 32 pairs of one head.
 template <typename I, int kPairs>
 __device__ inline void norm_heads(float (&values)[kPairs][2], const StepParams& p,
                                   const StepLayer& layer, const StepAttentionSlice& t,
