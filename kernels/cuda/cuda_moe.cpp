@@ -14,7 +14,7 @@ void CudaBackend::combine_experts(const CombineArgs& args) {
 void CudaBackend::run_experts(const ExpertsArgs& a) {
   MINFER_CHECK(a.spec.gated && a.spec.activation == Activation::Silu, "experts with activation ",
                int(a.spec.activation));
-  if (a.routing.n_rows == 0) return;
+  if (a.routing.n_rows == 0 || experts_by_wgmma(stream_.get(), a)) return;
   const ExpertMatrices up = matrices_of(a.weights, ExpertPart::Up);
   const auto run = [&](const ExpertCall& call) {
     if (!expert_gemm(stream_.get(), call)) expert_plain(stream_.get(), call);

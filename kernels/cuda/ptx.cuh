@@ -51,6 +51,14 @@ __device__ inline uint32_t copied_bits(float x) {
   return bits;
 }
 
+// (word & kMask) | pattern in one instruction, which has room for one constant.
+template <uint32_t kMask>
+__device__ inline uint32_t mask_or(uint32_t word, uint32_t pattern) {
+  uint32_t result;
+  asm("lop3.b32 %0, %1, %2, %3, 0xEA;" : "=r"(result) : "r"(word), "n"(kMask), "r"(pattern));
+  return result;
+}
+
 // The larger one, or NaN if one is NaN, which fmaxf would ignore.
 __device__ inline float max_or_nan(float a, float b) {
   float larger;
@@ -282,6 +290,11 @@ __device__ inline void mbarrier_expect(uint64_t* barrier, int bytes) {
 }
 __device__ inline void mbarrier_arrive(uint64_t* barrier) {
   asm volatile("mbarrier.arrive.shared.b64 _, [%0];" ::"r"(shared_address(barrier)) : "memory");
+}
+// The same, when all cp.async copies that this thread has started are complete.
+__device__ inline void copy_async_arrive(uint64_t* barrier) {
+  asm volatile("cp.async.mbarrier.arrive.noinc.shared.b64 [%0];" ::"r"(shared_address(barrier))
+               : "memory");
 }
 // Returns when the phase of that parity has completed.
 __device__ inline void mbarrier_wait(uint64_t* barrier, int parity) {

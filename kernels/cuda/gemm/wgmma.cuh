@@ -8,7 +8,7 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-// wgmma instructions with both operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All 128
+// wgmma instructions with operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All 128
 // threads of the warpgroup call. Between wgmma_fence and wgmma_wait, the registers of d belong to
 // the tensor cores.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
@@ -43,21 +43,42 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
                   sums("+f"))                                                                    \
   MINFER_WGMMA_OF(__nv_bfloat16, float, "k16.f32.bf16.bf16", ", 1, 1, 0, 0", n, columns, n1, n2, \
                   list, sums("+f"))
+// The same with the 64 rows of a in registers: those of warp w are the operand A of mma.m16n8k16.
+// n1 to n5: the numbers n + 1 to n + 5 of asm operands.
+#define MINFER_WGMMA_REGISTERS_OF(T, kind, n, columns, n1, n2, n3, n4, n5, list, sums)           \
+  __device__ inline void wgmma(float(&d)[n], const uint32_t(&a)[4], uint64_t b, bool accumulate, \
+                               T) {                                                              \
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, %" #n5                                        \
+                 ", 0;\nwgmma.mma_async.sync.aligned.m64n" #columns kind " {" list "}, {%" #n    \
+                 ", %" #n1 ", %" #n2 ", %" #n3 "}, %" #n4 ", p, 1, 1, 0;\n}"                     \
+                 : sums("+f")                                                                    \
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "l"(b), "r"(int(accumulate)));    \
+  }
+#define MINFER_WGMMA_REGISTERS(n, columns, n1, n2, n3, n4, n5, list, sums)                         \
+  MINFER_WGMMA_REGISTERS_OF(__half, "k16.f32.f16.f16", n, columns, n1, n2, n3, n4, n5, list, sums) \
+  MINFER_WGMMA_REGISTERS_OF(__nv_bfloat16, "k16.f32.bf16.bf16", n, columns, n1, n2, n3, n4, n5,    \
+                            list, sums)
 #define MINFER_WGMMA_INT8(n, columns, n1, n2, list, sums) \
   MINFER_WGMMA_OF(int8_t, int, "k32.s32.s8.s8", "", n, columns, n1, n2, list, sums("+r"))
 
 // clang-format off
 #define MINFER_L4(a, b, c, d) "%" #a ",%" #b ",%" #c ",%" #d
 #define MINFER_R4(c, i) c(d[i]), c(d[i + 1]), c(d[i + 2]), c(d[i + 3])
-#define MINFER_L48 \
+#define MINFER_L20 \
   MINFER_L4(0, 1, 2, 3) "," MINFER_L4(4, 5, 6, 7) "," MINFER_L4(8, 9, 10, 11) "," \
-  MINFER_L4(12, 13, 14, 15) "," MINFER_L4(16, 17, 18, 19) "," MINFER_L4(20, 21, 22, 23) "," \
-  MINFER_L4(24, 25, 26, 27) "," MINFER_L4(28, 29, 30, 31) "," MINFER_L4(32, 33, 34, 35) "," \
-  MINFER_L4(36, 37, 38, 39) "," MINFER_L4(40, 41, 42, 43) "," MINFER_L4(44, 45, 46, 47)
+  MINFER_L4(12, 13, 14, 15) "," MINFER_L4(16, 17, 18, 19)
+#define MINFER_R20(c) \
+  MINFER_R4(c, 0), MINFER_R4(c, 4), MINFER_R4(c, 8), MINFER_R4(c, 12), MINFER_R4(c, 16)
+#define MINFER_L36 \
+  MINFER_L20 "," MINFER_L4(20, 21, 22, 23) "," MINFER_L4(24, 25, 26, 27) "," \
+  MINFER_L4(28, 29, 30, 31) "," MINFER_L4(32, 33, 34, 35)
+#define MINFER_R36(c) \
+  MINFER_R20(c), MINFER_R4(c, 20), MINFER_R4(c, 24), MINFER_R4(c, 28), MINFER_R4(c, 32)
+#define MINFER_L48 \
+  MINFER_L36 "," MINFER_L4(36, 37, 38, 39) "," MINFER_L4(40, 41, 42, 43) "," \
+  MINFER_L4(44, 45, 46, 47)
 #define MINFER_R48(c) \
-  MINFER_R4(c, 0), MINFER_R4(c, 4), MINFER_R4(c, 8), MINFER_R4(c, 12), MINFER_R4(c, 16), \
-  MINFER_R4(c, 20), MINFER_R4(c, 24), MINFER_R4(c, 28), MINFER_R4(c, 32), MINFER_R4(c, 36), \
-  MINFER_R4(c, 40), MINFER_R4(c, 44)
+  MINFER_R36(c), MINFER_R4(c, 36), MINFER_R4(c, 40), MINFER_R4(c, 44)
 #define MINFER_L52 \
   MINFER_L48 "," MINFER_L4(48, 49, 50, 51)
 #define MINFER_R52(c) \
@@ -99,6 +120,8 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 #define MINFER_R128(c) \
   MINFER_R112(c), MINFER_R4(c, 112), MINFER_R4(c, 116), MINFER_R4(c, 120), MINFER_R4(c, 124)
 
+MINFER_WGMMA(20, 40, 21, 22, MINFER_L20, MINFER_R20)
+MINFER_WGMMA(36, 72, 37, 38, MINFER_L36, MINFER_R36)
 MINFER_WGMMA(48, 96, 49, 50, MINFER_L48, MINFER_R48)
 MINFER_WGMMA(52, 104, 53, 54, MINFER_L52, MINFER_R52)
 MINFER_WGMMA(64, 128, 65, 66, MINFER_L64, MINFER_R64)
@@ -112,13 +135,23 @@ MINFER_WGMMA(128, 256, 129, 130, MINFER_L128, MINFER_R128)
 MINFER_WGMMA_INT8(64, 128, 65, 66, MINFER_L64, MINFER_R64)
 MINFER_WGMMA_INT8(96, 192, 97, 98, MINFER_L96, MINFER_R96)
 MINFER_WGMMA_INT8(128, 256, 129, 130, MINFER_L128, MINFER_R128)
+MINFER_WGMMA_REGISTERS(20, 40, 21, 22, 23, 24, 25, MINFER_L20, MINFER_R20)
+MINFER_WGMMA_REGISTERS(36, 72, 37, 38, 39, 40, 41, MINFER_L36, MINFER_R36)
+MINFER_WGMMA_REGISTERS(52, 104, 53, 54, 55, 56, 57, MINFER_L52, MINFER_R52)
+MINFER_WGMMA_REGISTERS(68, 136, 69, 70, 71, 72, 73, MINFER_L68, MINFER_R68)
 // clang-format on
 
 #undef MINFER_WGMMA
 #undef MINFER_WGMMA_INT8
 #undef MINFER_WGMMA_OF
+#undef MINFER_WGMMA_REGISTERS
+#undef MINFER_WGMMA_REGISTERS_OF
 #undef MINFER_L4
 #undef MINFER_R4
+#undef MINFER_L20
+#undef MINFER_R20
+#undef MINFER_L36
+#undef MINFER_R36
 #undef MINFER_L48
 #undef MINFER_R48
 #undef MINFER_L52

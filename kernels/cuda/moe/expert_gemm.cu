@@ -1,6 +1,5 @@
 #include <algorithm>
 
-#include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/moe/expert_gemm.h"
 #include "kernels/cuda/numbers.cuh"
@@ -8,28 +7,26 @@
 
 namespace minfer::cuda {
 
-// Below so many rows an expert on average, tiles of wgmma would be mostly empty.
-constexpr int64_t kWgmmaRows = 32;
-
 bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
-  const Routing& r = call.routing;
-  const bool has_rows = r.n_pairs() >= kWgmmaRows * r.n_experts;
-  if (has_rows && has_hgemm() && expert_gemm_as(stream, call, /*by_wgmma=*/true)) return true;
-  return expert_gemm_as(stream, call, /*by_wgmma=*/false);
+  ExpertGemmParams p;
+  if (!set_params(p, call)) return false;
+  const ExpertGemmKernel kernel = visit_half(call.x.dtype, [&]<typename T>() {
+    return expert_gemm_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
+  });
+  launch_expert_gemm(stream, kernel, p, call.routing);
+  return true;
 }
 
-bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma) {
+bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
   const Matrix& w = *call.w.first;
   const Routing& r = call.routing;
   const bool is_swiglu = call.up != nullptr;
-  const DType half = call.x.dtype;
   if (w.in_dim % 8 != 0 || !aligned16(call.x) || w.in_dim > (1 << 20)) return false;
   if (is_swiglu && !(same_format(w, *call.up->first) && w.out_dim == call.up->first->out_dim)) {
     return false;
   }
-  if (!is_packed(w) && w.dtype != half) return false;
-  if (by_wgmma && w.out_dim % 2 != 0) return false;
-  ExpertGemmParams p{};
+  if (!is_packed(w) && w.dtype != call.x.dtype) return false;
+  p = {};
   p.x = call.x.data;
   p.out = call.out.data;
   p.places = call.w.places;
@@ -56,22 +53,21 @@ bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma) 
     p.has_mins = bool(w.mins);
     p.table = table_bytes_of(w);
   }
-  const ExpertGemmKernel kernel = visit_half(half, [&]<typename T>() {
-    return by_wgmma ? expert_wgmma_kernel_of<T>(weights_of(w), is_swiglu)
-                    : expert_gemm_kernel_of<T>(weights_of(w), is_swiglu);
-  });
+  return true;
+}
+
+void launch_expert_gemm(cudaStream_t stream, const ExpertGemmKernel& kernel,
+                        const ExpertGemmParams& p, const Routing& r) {
   const int64_t shared_bytes = kernel.shared_bytes + (r.n_experts + 1) * int64_t{sizeof(int)};
-  if (shared_bytes > card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin)) return false;
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          narrow<int>(shared_bytes)));
   // At most as many tiles as whole ones and one more for each expert.
   const int64_t n_pairs = r.n_pairs();
   const int64_t most_tiles =
-      (n_pairs / kExpertRows + std::min(r.n_experts, n_pairs)) * p.column_blocks;
+      (n_pairs / kernel.rows_of_tile + std::min(r.n_experts, n_pairs)) * p.column_blocks;
   const int64_t n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   launch(kernel.kernel, dim3(narrow<unsigned>(std::min(most_tiles, n_sms))),
          dim3(unsigned(kernel.n_threads)), size_t(shared_bytes), stream, p);
-  return true;
 }
 
 }  // namespace minfer::cuda

@@ -6,6 +6,7 @@
 #include "kernels/cuda/gemv/fragments.cuh"
 #include "kernels/cuda/gemv/input.cuh"
 #include "kernels/cuda/moe/expert_gemm.h"
+#include "kernels/cuda/moe/expert_tiles.cuh"
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/quant/code_four.cuh"
 
@@ -26,49 +27,6 @@ struct ExpertStage {
   static constexpr int kRowBytes = 192, kXBytes = kExpertRows * kRowBytes;
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
-
-// The tile of a block: rows [place, end) of x, which belong to one expert, by a block of columns of
-// out.
-struct ExpertTile {
-  int expert, place, end, column_block;
-};
-
-// tile_begins [n_experts + 1]: the tiles of the experts before each one, in tiles of kExpertRows
-// rows by one block of columns. Every thread of the block calls it; it ends with a barrier.
-__device__ inline void count_tiles(int* tile_begins, const int32_t* begins, int n_experts) {
-  const int lane = int(threadIdx.x) % 32;
-  if (threadIdx.x < 32) {
-    int before = 0;
-    for (int first = 0; first < n_experts; first += 32) {
-      const int e = first + lane;
-      int sum = 0;
-      if (e < n_experts) sum = (begins[e + 1] - begins[e] + kExpertRows - 1) / kExpertRows;
-#pragma unroll
-      for (int distance = 1; distance < 32; distance *= 2) {  // sum over the lanes up to this one
-        const int other = __shfl_sync(~0u, sum, lane >= distance ? lane - distance : lane);
-        if (lane >= distance) sum += other;
-      }
-      if (e < n_experts) tile_begins[e + 1] = before + sum;
-      before += __shfl_sync(~0u, sum, 31);
-    }
-    if (lane == 0) tile_begins[0] = 0;
-  }
-  __syncthreads();
-}
-
-// Tile number `at`: experts one after the other, in each the blocks of columns, in each of these
-// the rows, so that blocks that run together read the same weights.
-__device__ inline ExpertTile tile_at(int at, const int* tile_begins, const ExpertGemmParams& p) {
-  int low = 0, high = p.n_experts;  // tile_begins[low] * n <= at < tile_begins[high] * n
-  while (high - low > 1) {
-    const int middle = (low + high) / 2;
-    (tile_begins[middle] * p.column_blocks <= at ? low : high) = middle;
-  }
-  const int n_rows = tile_begins[low + 1] - tile_begins[low];
-  const int in_expert = at - tile_begins[low] * p.column_blocks;
-  const int place = p.begins[low] + in_expert % n_rows * kExpertRows;
-  return {low, place, min(place + kExpertRows, p.begins[low + 1]), in_expert / n_rows};
-}
 
 // A lane's A fragments of one row tile and 32 columns: for instruction i, rows g and g + 8 of its
 // columns 4 t to 4 t + 3 (of floats: 8 t + 4 i to 8 t + 4 i + 3).
@@ -141,6 +99,7 @@ struct StagedWeights {
                               const ExpertGemmParams& p) const {
     constexpr bool kNibbles = kWeights == GemvWeights::U4;
     const __half2 zero = __float2half2_rn(1024.0f + (kNibbles ? 8 : 128));
+    const __half2 high_zero = __float2half2_rn(64.0f + 8), sixteenth = __float2half2_rn(0.0625f);
     const int g = int(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -150,16 +109,23 @@ struct StagedWeights {
       const __half2 of_row[] = {__low2half2(scales), __high2half2(scales)};
 #pragma unroll
       for (int r = 0; r < 4; ++r) {  // as in load()
-        uint32_t codes;              // 1024 + code, twice
+        __half2 centered;
         if constexpr (kNibbles) {
-          const uint32_t word = nibbles_of(w, half, i);
-          codes = mask_or<0x000F000F, 0x64006400>(word >> (4 * (2 * (r / 2) + r % 2)));
+          const uint32_t word = nibbles_of(w, half, i) >> (8 * (r / 2));
+          if (r % 2 == 0) {  // 1024 + code
+            const uint32_t codes = ptx::mask_or<0x000F000F>(word, 0x64006400);
+            centered = __hsub2(pair_of<__half2>(codes), zero);
+          } else {  // 1024 + 16 code
+            const uint32_t codes = ptx::mask_or<0x00F000F0>(word, 0x64006400);
+            centered = __hsub2(__hmul2(pair_of<__half2>(codes), sixteenth), high_zero);
+          }
         } else {
           const uint2 bytes = bytes_of(w, half, i, p);
-          const uint32_t word = r < 2 ? bytes.x : bytes.y;
-          codes = __byte_perm(word, 0x64646464, r % 2 == 0 ? 0x4140 : 0x4342);
+          const uint32_t codes =
+              __byte_perm(r < 2 ? bytes.x : bytes.y, 0x64646464, r % 2 == 0 ? 0x4140 : 0x4342);
+          centered = __hsub2(pair_of<__half2>(codes), zero);
         }
-        a[i][r] = bits_of(__hmul2(__hsub2(pair_of<__half2>(codes), zero), of_row[r % 2]));
+        a[i][r] = bits_of(__hmul2(centered, of_row[r % 2]));
       }
     }
   }
@@ -341,11 +307,11 @@ __global__ void __launch_bounds__(kExpertThreads, 1)
   const int g = lane / 4, t = lane % 4;
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  count_tiles(tile_begins, p.begins, p.n_experts);
+  count_tiles<kExpertRows>(tile_begins, p.begins, p.n_experts);
   const int n_tiles = tile_begins[p.n_experts] * p.column_blocks;
 
   for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-    const ExpertTile tile = tile_at(at, tile_begins, p);
+    const ExpertTile tile = tile_at<kExpertRows>(at, tile_begins, p);
     const int n_rows = tile.end - tile.place;
     const ExpertFetch<T, kWeights, kSwiGlu> fetch(tile, p);
     float sums[2][kTokenTiles][4] = {};

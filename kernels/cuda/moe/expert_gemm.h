@@ -16,7 +16,7 @@ struct ExpertGemmParams {
   const ExpertPlace *places, *up_places;  // [n_experts]; up_places: with SwiGlu
   const int32_t *begins, *pairs;
   int n_experts, n_active;
-  bool x_by_place;
+  bool x_by_place, out_in_fragment_order;
   int in_dim, out_dim, n_steps;  // steps of 64 columns
   int column_blocks;             // of out, each of 256 rows of weights
   int n_row_tiles;
@@ -34,6 +34,7 @@ struct ExpertGemmParams {
 struct ExpertGemmKernel {
   void (*kernel)(ExpertGemmParams);
   int shared_bytes, n_threads;
+  int rows_of_tile;  // of x, at most
 };
 template <typename T>
 ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
@@ -41,7 +42,9 @@ ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
 template <typename T>
 ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu);
 
-// expert_gemm by a given kernel.
-bool expert_gemm_as(cudaStream_t stream, const ExpertCall& call, bool by_wgmma);
+// Returns false if no kernel takes the shape or the format.
+bool set_params(ExpertGemmParams& params, const ExpertCall& call);
+void launch_expert_gemm(cudaStream_t stream, const ExpertGemmKernel& kernel,
+                        const ExpertGemmParams& params, const Routing& routing);
 
 }  // namespace minfer::cuda

@@ -9,7 +9,7 @@ ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu) {
   const auto make = [&]<GemvWeights kWeights>() {
     return ExpertGemmKernel{
         is_swiglu ? expert_gemm_kernel<T, kWeights, true> : expert_gemm_kernel<T, kWeights, false>,
-        kExpertStages * ExpertStage<kWeights>::kBytes, kExpertThreads};
+        kExpertStages * ExpertStage<kWeights>::kBytes, kExpertThreads, kExpertRows};
   };
   return with_weights(weights, make);
 }

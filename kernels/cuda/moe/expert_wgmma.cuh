@@ -1,212 +1,376 @@
 #pragma once
 
-#include "kernels/cuda/gemm/tma.cuh"
+#include "kernels/cuda/gemm/hgemm_out.cuh"
 #include "kernels/cuda/gemm/wgmma.cuh"
+#include "kernels/cuda/moe/expert_columns.cuh"
 #include "kernels/cuda/moe/expert_gemm.cuh"
 
 namespace minfer::cuda {
 
 constexpr int kWgmmaProducers = 128, kWgmmaConsumers = 256;  // threads
 constexpr int kWgmmaThreads = kWgmmaProducers + kWgmmaConsumers;
-constexpr int kWgmmaColumns = 256;  // rows of weights in a tile; with SwiGlu, half gate, half up
-constexpr int kWgmmaStages = 3;
+constexpr int kWgmmaTokens = 136;  // rows of x in a tile, at most
+constexpr int kWgmmaRows = 256;    // rows of weights in a tile; with SwiGlu, half gate, half up
+constexpr int kStagedTokens = 72;  // rows of out that a consumer stages at once
 
 // Shared memory of the kernel, in front of where the tiles of each expert begin.
 template <GemvWeights kWeights>
 struct alignas(1024) WgmmaShared {
-  // Codes wait here for the threads that dequantize them; floats go to their place at once.
-  static constexpr int kRawBytes =
-      kWeights == GemvWeights::Float
-          ? 16
-          : kWgmmaColumns / kTileRows * ExpertStage<kWeights>::kTileBytes;
-  // Rows of 64 columns, 128 bytes, with the 128-byte swizzle that wgmma reads.
-  uint8_t w[kWgmmaStages][kWgmmaColumns * 128];
-  uint8_t x[kWgmmaStages][kExpertRows * 128];
-  uint8_t raw[kWgmmaStages][kRawBytes];
-  int rows[kExpertRows];  // of x, of the producer's tile; -1: none
-  uint64_t full[kWgmmaStages], empty[kWgmmaStages];
+  static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
+  static constexpr int kStages = kIsFloat ? 4 : kWeights == GemvWeights::U8 ? 5 : 6;
+  // Floats: rows of 64 columns, 128 bytes, with the 128-byte swizzle that wgmma reads, as those of
+  // x. Codes: as they are packed, with their scales and mins.
+  static constexpr int kWBytes =
+      kIsFloat ? kWgmmaRows * 128 : kWgmmaRows / kTileRows * ExpertStage<kWeights>::kTileBytes;
+  uint8_t w[kStages][kWBytes];
+  uint8_t x[kStages][kWgmmaTokens * 128];
+  uint8_t staging[kWgmmaConsumers / 128][kStagedTokens * 128];
+  uint64_t full[kStages], empty[kStages];
 };
 
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 
 // A place in the ring of stages, which producers and consumers go through in order.
+template <int kStages>
 struct WgmmaPlace {
   int slot = 0, parity = 0;
 
   __device__ void advance() {
-    if (++slot == kWgmmaStages) {
+    if (++slot == kStages) {
       slot = 0;
       parity ^= 1;
     }
   }
 };
 
-// The byte of column 8 `chunk` of a row in a stage.
-__device__ inline int swizzled_byte(int row, int chunk) {
-  return row * 128 + ((chunk ^ row % 8) << 4);
-}
-
-// The producers, 4 warps: they copy rows of x and weights by cp.async, and dequantize codes that
-// they have copied themselves, four row tiles a warp.
+// The producers, 4 warps, which copy by cp.async, 16 bytes a thread. They have few instructions for
+// each step, since a warp issues one at a time: pointers that advance, and no waits for copies.
 template <typename T, GemvWeights kWeights, bool kSwiGlu>
-struct WgmmaProducer {
+class WgmmaProducer {
+ public:
   using Shared = WgmmaShared<kWeights>;
+
+  // Floats have no scales: their pieces are never copied.
+  __device__ WgmmaProducer(Shared& s, const ExpertGemmParams& p)
+      : s_(s),
+        p_(p),
+        unit_bytes_(p.scales_are_f32 ? 64 : 32),
+        scales_(kIsFloat ? 16 : p.units_of_step * unit_bytes_),
+        mins_(kIsFloat ? 16 : p.units_of_step * 64) {}
+
+  // Starts to copy all steps of a tile, each as soon as there is a free stage.
+  __device__ void load(const ExpertTile& tile) {
+    set_x(tile);
+    set_weights(tile);
+    const int chunk = int(threadIdx.x) % 8;
+    const uint32_t in_stage = uint32_t(staged_at<128>(int(threadIdx.x) / 8, chunk));
+    for (int step = 0; step < p_.n_steps; ++step) {
+      ptx::mbarrier_wait(s_.empty + next_.slot, next_.parity ^ 1);
+      const int n_bytes = step * 64 + chunk * 8 < p_.in_dim ? 16 : 0;  // past the end: zeros
+      const uint32_t x = ptx::shared_address(s_.x[next_.slot]) + in_stage;
+#pragma unroll
+      for (int i = 0; i < kRows; ++i) {
+        if (int(threadIdx.x) / 8 + i * kStep >= kWgmmaTokens) continue;
+        ptx::copy_async_16(x + i * kStep * 128, x_[i], n_bytes);
+        x_[i] += n_bytes * 8;
+      }
+      const uint32_t w = ptx::shared_address(s_.w[next_.slot]);
+      if constexpr (kIsFloat) {
+        copy_floats(w + in_stage, p_.out_dim - 1 - tile.column_block * kOut, n_bytes);
+      } else {
+        copy_codes(w, step);
+      }
+      ptx::copy_async_arrive(s_.full + next_.slot);
+      next_.advance();
+    }
+  }
+
+ private:
   using Stage = ExpertStage<kWeights>;
-  static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
-  static constexpr int kStep = kWgmmaProducers / 8;               // rows that are copied at once
-  static constexpr int kRows = kExpertRows / kStep;               // of x, for each thread
-  static constexpr int kWeightRows = kWgmmaColumns / kStep;       // of float weights
-  static constexpr int kOut = kWgmmaColumns / (kSwiGlu ? 2 : 1);  // columns of out
-  static constexpr int kTiles = kWgmmaColumns / kTileRows / (kWgmmaProducers / 32);  // of a warp
+  static constexpr bool kIsFloat = Shared::kIsFloat;
+  static constexpr int kStep = kWgmmaProducers / 8;                 // rows that are copied at once
+  static constexpr int kRows = (kWgmmaTokens + kStep - 1) / kStep;  // of x, for each thread
+  static constexpr int kWeightRows = kWgmmaRows / kStep;            // of float weights
+  static constexpr int kOut = kWgmmaRows / (kSwiGlu ? 2 : 1);       // columns of out
+  static constexpr int kRowTiles = kWgmmaRows / kTileRows;          // of codes
+  static constexpr int kTilesOfWarp = kRowTiles / (kWgmmaProducers / 32);
 
-  int first_row;  // of the weights
-  // Floats: the expert's weights, with SwiGLU those of up second. Codes: the matrix of the warp's
-  // row tiles, which are of gate or of up, and the first of them.
-  const uint8_t* weights[2];
-  const uint8_t* scales;
-  const float* mins;
-  int row_tile;
+  // How the threads share the scales, or mins, of the row tiles of a stage, as pieces of 16 bytes,
+  // 2 to 16 of a row tile. A thread has at most two; the tile of the second is kRowTiles / 2
+  // further.
+  struct Pieces {
+    const uint8_t* from[2];
+    int n;           // of all row tiles
+    int tile, byte;  // of the first piece
 
-  __device__ WgmmaProducer(const ExpertTile& tile, const ExpertGemmParams& p) {
-    const int warp = int(threadIdx.x) / 32;
-    first_row = tile.column_block * kOut;
-    const int in_tile = kTiles * warp * kTileRows;
-    const bool is_up = kSwiGlu && in_tile >= kOut;
-    const ExpertPlace& gate = p.places[tile.expert];
-    const ExpertPlace& up = (kSwiGlu ? p.up_places : p.places)[tile.expert];
-    const ExpertPlace& own = is_up ? up : gate;
-    weights[0] = static_cast<const uint8_t*>((kIsFloat ? gate : own).weights);
-    weights[1] = static_cast<const uint8_t*>(up.weights);
-    scales = static_cast<const uint8_t*>(own.scales);
-    mins = own.mins;
-    row_tile = (first_row + (is_up ? in_tile - kOut : in_tile)) / kTileRows;
-  }
+    __device__ explicit Pieces(int bytes_of_tile) : n(kRowTiles * bytes_of_tile / 16) {
+      const int of_tile = n / kRowTiles;
+      tile = int(threadIdx.x) >> (__ffs(of_tile) - 1);
+      byte = int(threadIdx.x) % of_tile * 16;
+    }
+    __device__ bool is_there(int i) const { return int(threadIdx.x) + i * kWgmmaProducers < n; }
+    __device__ void copy(uint32_t to, int64_t offset) const {
+      to += uint32_t(tile * Stage::kTileBytes + byte);
+#pragma unroll
+      for (int i = 0; i < 2; ++i) {
+        if (!is_there(i)) continue;
+        ptx::copy_async_16(to + i * (kRowTiles / 2) * Stage::kTileBytes, from[i] + offset);
+      }
+    }
+  };
 
-  // Starts copying 64 columns of x, and of float weights, to a stage.
-  __device__ void copy_columns(Shared& s, int slot, int step, const ExpertGemmParams& p) const {
-    const int thread = int(threadIdx.x), chunk = thread % 8;
-    const bool has_columns = step * 64 + chunk * 8 < p.in_dim;
-    const auto copy = [&](uint8_t* stage, int row, const void* from, bool is_there) {
-      ptx::copy_async_16(ptx::shared_address(stage + swizzled_byte(row, chunk)), from,
-                         is_there ? 16 : 0);
-    };
-#pragma unroll 2
+  // Rows that the tile does not have are copies of its last one: no sum of another row reads them.
+  __device__ void set_x(const ExpertTile& tile) {
+    const int thread = int(threadIdx.x);
+#pragma unroll
     for (int i = 0; i < kRows; ++i) {
-      const int in_tile = thread / 8 + i * kStep, row = s.rows[in_tile];
-      const bool is_there = row >= 0 && has_columns;
-      const T* const from = static_cast<const T*>(p.x) + int64_t{row} * p.in_dim + step * 64;
-      copy(s.x[slot], in_tile, is_there ? from + chunk * 8 : p.x, is_there);
+      const int place = min(tile.place + thread / 8 + i * kStep, tile.end - 1);
+      const int row = p_.x_by_place ? place : p_.pairs[place] / p_.n_active;
+      x_[i] = static_cast<const uint8_t*>(p_.x) + (int64_t{row} * p_.in_dim + thread % 8 * 8) * 2;
     }
+  }
+
+  __device__ void set_weights(const ExpertTile& tile) {
+    const int thread = int(threadIdx.x), first_row = tile.column_block * kOut;
+    const ExpertPlace& gate = p_.places[tile.expert];
+    const ExpertPlace& up = (kSwiGlu ? p_.up_places : p_.places)[tile.expert];
     if constexpr (kIsFloat) {
-#pragma unroll 2
-      for (int i = 0; i < kWeightRows; ++i) {
-        const int in_tile = thread / 8 + i * kStep;
-        const bool is_up = kSwiGlu && i * kStep >= kOut;
-        const int row = min(first_row + (is_up ? in_tile - kOut : in_tile), p.out_dim - 1);
-        const uint8_t* const from = (is_up ? weights[1] : weights[0]) +
-                                    (int64_t{row} * p.in_dim + step * 64 + chunk * 8) * 2;
-        copy(s.w[slot], in_tile, has_columns ? from : p.x, has_columns);
+      const int64_t offset = (first_row * int64_t{p_.in_dim} + thread % 8 * 8) * 2;
+      w_[0] = static_cast<const uint8_t*>(gate.weights) + offset;
+      w_[1] = static_cast<const uint8_t*>(up.weights) + offset;
+      return;
+    }
+    const auto is_up = [](int row_tile) { return kSwiGlu && row_tile * kTileRows >= kOut; };
+    const auto place_of = [&](int row_tile) -> const ExpertPlace& {
+      return is_up(row_tile) ? up : gate;
+    };
+    const auto in_matrix = [&](int row_tile) -> int64_t {  // results past the last are not stored
+      const int row = first_row + row_tile * kTileRows - (is_up(row_tile) ? kOut : 0);
+      return min(row / kTileRows, p_.n_row_tiles - 1);
+    };
+#pragma unroll
+    for (int r = 0; r < kTilesOfWarp; ++r) {
+      const int row_tile = thread / 32 * kTilesOfWarp + r;
+      w_[r] = static_cast<const uint8_t*>(place_of(row_tile).weights) +
+              in_matrix(row_tile) * p_.row_tile_bytes + thread % 32 * 16;
+    }
+    const int64_t n_scales = int64_t{p_.n_units} * kTileRows;  // of a row tile
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      if (scales_.is_there(i)) {
+        const int row_tile = scales_.tile + i * kRowTiles / 2;
+        scales_.from[i] = static_cast<const uint8_t*>(place_of(row_tile).scales) +
+                          in_matrix(row_tile) * n_scales * (p_.scales_are_f32 ? 4 : 2) +
+                          scales_.byte;
+      }
+      if (p_.has_mins && mins_.is_there(i)) {
+        const int row_tile = mins_.tile + i * kRowTiles / 2;
+        mins_.from[i] = reinterpret_cast<const uint8_t*>(place_of(row_tile).mins +
+                                                         in_matrix(row_tile) * n_scales) +
+                        mins_.byte;
       }
     }
   }
 
-  // Starts copying the codes of 64 columns, with their scales and mins.
-  __device__ void copy_codes(uint8_t* raw, int step, const ExpertGemmParams& p) const {
-    if constexpr (!kIsFloat) {
-      const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32;
-#pragma unroll 2
-      for (int r = 0; r < kTiles; ++r) {
-        const int64_t at = min(row_tile + r, p.n_row_tiles - 1);
-        const int64_t scale = at * p.n_units * kTileRows;
-        copy_code_tile<kWeights>(raw + (kTiles * warp + r) * Stage::kTileBytes,
-                                 weights[0] + at * p.row_tile_bytes + lane * 16,
-                                 scales + scale * (p.scales_are_f32 ? 4 : 2) + lane * 16,
-                                 mins + scale + lane * 4, lane, step, p);
-      }
+  // last: the last row of weights, counted from the first one of the tile. Those past it are copies
+  // of it, whose results are not stored.
+  __device__ void copy_floats(uint32_t to, int last, int n_bytes) {
+    const int64_t row_bytes = int64_t{p_.in_dim} * 2;
+    constexpr int kOfMatrix = kOut / kStep;
+#pragma unroll
+    for (int i = 0; i < kWeightRows; ++i) {
+      const int row = min(int(threadIdx.x) / 8 + i % kOfMatrix * kStep, last);
+      ptx::copy_async_16(to + i * kStep * 128, w_[i / kOfMatrix] + row * row_bytes, n_bytes);
     }
+#pragma unroll
+    for (int i = 0; i < 2; ++i) w_[i] += n_bytes * 8;
   }
 
-  // Writes the values of the codes, rounded to T, to the stage.
-  __device__ void dequantize(Shared& s, int slot, const uint8_t* raw,
-                             const ExpertGemmParams& p) const {
-    const int lane = int(threadIdx.x) % 32, warp = int(threadIdx.x) / 32, g = lane / 4,
-              t = lane % 4;
-#pragma unroll 1
-    for (int r = 0; r < kTiles; ++r) {
-      const int row_tile = kTiles * warp + r;
-      const StagedWeights<T, kWeights> codes{raw + row_tile * Stage::kTileBytes};
+  __device__ void copy_codes(uint32_t to, int step) {
+    const uint32_t own =
+        threadIdx.x / 32 * kTilesOfWarp * Stage::kTileBytes + threadIdx.x % 32 * 16;
 #pragma unroll
-      for (int half = 0; half < 2; ++half) {
-        Fragments a;
-        codes.load(a, half, p);
+    for (int r = 0; r < kTilesOfWarp; ++r) {
 #pragma unroll
-        for (int i = 0; i < 2; ++i) {
+      for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
+        ptx::copy_async_16(to + own + uint32_t(r * Stage::kTileBytes + piece), w_[r] + piece);
+      }
+      w_[r] += Stage::kWordBytes;
+    }
+    const int unit = step * p_.units_of_step >> p_.step_shift;
+    scales_.copy(to + Stage::kWordBytes, unit * unit_bytes_);
+    if (p_.has_mins) mins_.copy(to + Stage::kWordBytes + Stage::kScaleBytes, unit * 64);
+  }
+
+  Shared& s_;
+  const ExpertGemmParams& p_;
+  int unit_bytes_;  // of the scales of a row tile
+  Pieces scales_, mins_;
+  WgmmaPlace<Shared::kStages> next_;
+  // The thread's 16 bytes of rows of x; of the first row of float weights, of gate and up; of row
+  // tiles of codes.
+  const uint8_t *x_[kRows], *w_[kIsFloat ? 2 : kTilesOfWarp];
+};
+
+// A warpgroup of the two that multiply: two blocks of 64 rows of weights, kWgmmaRows / 2 rows
+// apart, by all rows of x in the tile. With SwiGlu, the first are of gate, the others of up.
+template <typename T, GemvWeights kWeights, bool kSwiGlu>
+class WgmmaConsumer {
+ public:
+  using Shared = WgmmaShared<kWeights>;
+
+  __device__ WgmmaConsumer(Shared& s, const ExpertGemmParams& p, int consumer)
+      : s_(s), p_(p), consumer_(consumer) {}
+
+  // kTokens: rows of x, at least those that the tile has.
+  template <int kTokens>
+  __device__ __forceinline__ void compute(const ExpertTile& tile) {
+    float d[2][kTokens / 2] = {};  // not left to the first step: registers of one case at a time
+    multiply<kTokens>(d);
+    constexpr int kBlocks = kSwiGlu ? 1 : 2;
+    const int first = tile.column_block * (kSwiGlu ? kWgmmaRows / 2 : kWgmmaRows) + consumer_ * 64;
 #pragma unroll
-          for (int lower = 0; lower < 2; ++lower) {  // columns 4 t to 4 t + 3 of 16
-            const int row = row_tile * kTileRows + g + 8 * lower;
-            uint8_t* const to =
-                s.w[slot] + swizzled_byte(row, half * 4 + i * 2 + t / 2) + t % 2 * 8;
-            *reinterpret_cast<uint2*>(to) = uint2{a[i][lower], a[i][lower + 2]};
+    for (int b = 0; b < 2; ++b) {
+      const ExpertPlace* const places = kSwiGlu && b == 1 ? p_.up_places : p_.places;
+      add_bias(d[b], places[tile.expert], first + (kSwiGlu ? 0 : b * kWgmmaRows / 2));
+    }
+    if constexpr (kSwiGlu) {
+#pragma unroll
+      for (int j = 0; j < kTokens / 2; ++j) d[0][j] = silu(d[0][j]) * d[1][j];
+    }
+#pragma unroll
+    for (int b = 0; b < kBlocks; ++b) store<kTokens>(d[b], tile, first + b * kWgmmaRows / 2);
+  }
+
+ private:
+  __device__ int warp() const { return int(threadIdx.x) % 128 / 32; }
+
+  // All K steps.
+  template <int kTokens>
+  __device__ __forceinline__ void multiply(float (&d)[2][kTokens / 2]) {
+    Fragments a[4];
+    int previous = -1;
+    for (int step = 0; step < p_.n_steps; ++step) {
+      ptx::mbarrier_wait(s_.full + at_.slot, at_.parity);
+      // wgmma reads as TMA does. The threads that copied would wait here for all of their copies.
+      ptx::fence_for_copy_engine();
+      const uint64_t x_tile = ptx::wgmma_tile(s_.x[at_.slot]);
+      const uint8_t* const w = s_.w[at_.slot];
+      if constexpr (Shared::kIsFloat) {
+        const uint64_t w_tile = ptx::wgmma_tile(w + consumer_ * 64 * 128);
+        ptx::wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+#pragma unroll
+          for (int b = 0; b < 2; ++b) {
+            ptx::wgmma(d[b], w_tile + b * 128 * 128 / 16 + 2 * i, x_tile + 2 * i, true, T{});
           }
         }
+        ptx::wgmma_commit();
+        ptx::wgmma_wait<1>();  // the step before has read its stage
+        if (previous >= 0) release(previous);
+      } else {
+        // Four products: of two blocks of rows, by halves of 32 columns. Two of them are under way
+        // while the codes of the next one are dequantized.
+#pragma unroll
+        for (int at = 0; at < 4; ++at) {
+          const int half = at / 2, b = at % 2;
+          const uint8_t* const codes =
+              w + (b * 8 + consumer_ * 4 + warp()) * ExpertStage<kWeights>::kTileBytes;
+          StagedWeights<T, kWeights>{codes}.load(a[at], half, p_);
+          ptx::wgmma_fence();
+#pragma unroll
+          for (int i = 0; i < 2; ++i) {
+            ptx::wgmma(d[b], a[at][i], x_tile + 4 * half + 2 * i, true, T{});
+          }
+          ptx::wgmma_commit();
+          ptx::wgmma_wait<2>();
+          if (at == 1 && previous >= 0) release(previous);
+        }
+      }
+      previous = at_.slot;
+      at_.advance();
+    }
+    ptx::wgmma_wait<0>();
+    release(previous);
+  }
+  __device__ void release(int slot) const {
+    __syncwarp();
+    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(s_.empty + slot);
+  }
+
+  // d[4 j + 2 h + i]: row 16 warp + lane / 4 + 8 h of the weights, row 8 j + 2 (lane % 4) + i of x.
+  template <int kSums>
+  __device__ void add_bias(float (&d)[kSums], const ExpertPlace& place, int first) const {
+    const T* const bias = static_cast<const T*>(place.bias);
+    if (bias == nullptr) return;
+    const int row = first + warp() * 16 + int(threadIdx.x) % 32 / 4;
+    const float of[] = {row < p_.out_dim ? to_float(bias[row]) : 0.0f,
+                        row + 8 < p_.out_dim ? to_float(bias[row + 8]) : 0.0f};
+#pragma unroll
+    for (int j = 0; j < kSums; ++j) d[j] += of[j / 2 % 2];
+  }
+
+  // 64 columns of out, kStagedTokens rows at a time.
+  template <int kTokens>
+  __device__ void store(const float (&d)[kTokens / 2], const ExpertTile& tile, int column) const {
+    const int n_rows = tile.end - tile.place, lane = int(threadIdx.x) % 32;
+    uint8_t* const staging = s_.staging[consumer_];
+#pragma unroll
+    for (int first = 0; first < kTokens; first += kStagedTokens) {
+      if (first < n_rows) {
+        ptx::named_barrier(1 + consumer_, 128);  // the rows before have been read
+#pragma unroll
+        for (int j = first / 2; j < (first + kStagedTokens) / 2; j += 4) {
+          if (j * 2 >= kTokens) continue;
+          ptx::store_matrix_x2_transposed(
+              staging + staged_at<128>(j * 2 - first + lane % 8, warp() * 2 + lane / 8 % 2),
+              pack_pair(d[j], d[j + 1], T{}), pack_pair(d[j + 2], d[j + 3], T{}));
+        }
+        ptx::named_barrier(1 + consumer_, 128);
+        send(staging, int64_t{tile.place} + first, min(kStagedTokens, n_rows - first), column);
       }
     }
   }
 
-  // All steps of one tile. Codes are copied two steps ahead, everything else one.
-  __device__ void run(Shared& s, WgmmaPlace& place, const ExpertTile& tile,
-                      const ExpertGemmParams& p) const {
-    static_assert(kWgmmaProducers == kExpertRows);
-    const int of_thread = tile.place + int(threadIdx.x);
-    int row = -1;
-    if (of_thread < tile.end) row = p.x_by_place ? of_thread : p.pairs[of_thread] / p.n_active;
-    ptx::named_barrier(3, kWgmmaProducers);  // the rows of the tile before have been read
-    s.rows[threadIdx.x] = row;
-    ptx::named_barrier(3, kWgmmaProducers);
-    WgmmaPlace next = place;
-    const auto start_columns = [&](int step) {
-      if (step < p.n_steps) {
-        ptx::mbarrier_wait(s.empty + next.slot, next.parity ^ 1);
-        copy_columns(s, next.slot, step, p);
-        next.advance();
+  __device__ void send(const uint8_t* staging, int64_t place, int n_rows, int column) const {
+    T* const out = static_cast<T*>(p_.out) + place * p_.out_dim + column;
+    const int n_columns = min(64, p_.out_dim - column);
+    for (int i = int(threadIdx.x) % 128; i < n_rows * 8; i += 128) {
+      const int row = i / 8, chunk = i % 8;
+      if (chunk * 8 >= n_columns) continue;
+      T* const to = out + int64_t{row} * p_.out_dim + chunk * 8;
+      const auto staged = [&](int at) {
+        return *reinterpret_cast<const uint4*>(staging + staged_at<128>(row, at));
+      };
+      if (p_.out_in_fragment_order) {
+        const uint4 low = staged(chunk & ~1), high = staged(chunk | 1);
+        *reinterpret_cast<uint4*>(to) = in_fragment_order(low, high, chunk % 2);
+      } else if (p_.out_dim % 8 == 0) {  // every row is aligned then
+        *reinterpret_cast<uint4*>(to) = staged(chunk);
+      } else {
+        const T* const from = reinterpret_cast<const T*>(staging + staged_at<128>(row, chunk));
+        for (int j = 0; j < min(8, n_columns - chunk * 8); ++j) to[j] = from[j];
       }
-      ptx::copy_async_commit();
-    };
-    const auto start_codes = [&](int step) {
-      if (step < p.n_steps) copy_codes(s.raw[step % kWgmmaStages], step, p);
-      ptx::copy_async_commit();
-    };
-    __syncwarp();  // the codes of the tile before have been read
-    start_codes(0);
-    start_columns(0);
-    start_codes(1);
-    for (int step = 0; step < p.n_steps; ++step) {
-      start_columns(step + 1);
-      start_codes(step + 2);
-      ptx::copy_async_wait<3>();
-      if constexpr (!kIsFloat) {
-        __syncwarp();  // scales are copied by other lanes
-        dequantize(s, place.slot, s.raw[step % kWgmmaStages], p);
-        __syncwarp();
-      }
-      ptx::fence_for_copy_engine();  // wgmma reads as TMA does
-      ptx::mbarrier_arrive(s.full + place.slot);
-      place.advance();
     }
-    ptx::copy_async_wait<0>();
   }
+
+  Shared& s_;
+  const ExpertGemmParams& p_;
+  int consumer_;
+  WgmmaPlace<Shared::kStages> at_;
 };
 
 #endif
 
 // The same as expert_gemm_kernel by wgmma (sm_90a), for experts with many rows
 //
-//   launch    persistent, a tile of at most kExpertRows rows of x by kWgmmaColumns rows of weights
-//             at a time. One warpgroup is the producer (WgmmaProducer); each of the other two
-//             multiplies 64 rows of x with all weights of the tile, or only releases the stages if
-//             it has no rows
-//   maths     as there
-//   moves     as there; codes pass through shared memory once more, as half
+//   x         of codes: its columns in fragment order (expert_columns.cuh); out may be so too
+//   launch    persistent, a tile of at most kWgmmaTokens rows of x by kWgmmaRows rows of weights at
+//             a time. One warpgroup is the producer (WgmmaProducer), two multiply (WgmmaConsumer)
+//             by one of two instructions: registers do not suffice for three
+//   maths     as there: weights are operand A, and codes are dequantized in registers
+//   moves     as there, with kWgmmaTokens for kExpertRows; bound by its 2 m n k flops
 template <typename T, GemvWeights kWeights, bool kSwiGlu>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     expert_wgmma_kernel(const __grid_constant__ ExpertGemmParams p) {
@@ -217,7 +381,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   int* const tile_begins = reinterpret_cast<int*>(raw + sizeof(Shared));
   const int warpgroup = ptx::warpgroup_index();
   if (threadIdx.x == 0) {
-    for (int i = 0; i < kWgmmaStages; ++i) {
+    for (int i = 0; i < Shared::kStages; ++i) {
       ptx::mbarrier_init(s.full + i, kWgmmaProducers);
       ptx::mbarrier_init(s.empty + i, kWgmmaConsumers / 32);
     }
@@ -225,89 +389,29 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   }
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
-  count_tiles(tile_begins, p.begins, p.n_experts);  // ends with a barrier
+  count_tiles<kWgmmaTokens>(tile_begins, p.begins, p.n_experts);  // ends with a barrier
   const int n_tiles = tile_begins[p.n_experts] * p.column_blocks;
-  WgmmaPlace place;
 
-  if (warpgroup < kWgmmaProducers / 128) {
-    ptx::shrink_registers<72>();
+  if (warpgroup == 0) {
+    ptx::shrink_registers<Shared::kIsFloat ? 88 : 56>();
+    WgmmaProducer<T, kWeights, kSwiGlu> producer(s, p);
     for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-      const ExpertTile tile = tile_at(at, tile_begins, p);
-      WgmmaProducer<T, kWeights, kSwiGlu>(tile, p).run(s, place, tile, p);
+      producer.load(tile_at<kWgmmaTokens>(at, tile_begins, p));
     }
+    ptx::copy_async_commit();
+    ptx::copy_async_wait<0>();
     return;
   }
-
-  ptx::grow_registers<216>();
-  const int consumer = warpgroup - kWgmmaProducers / 128, thread = int(threadIdx.x) % 128;
-  const int warp = thread / 32, lane = thread % 32;
-  const auto release = [&](int slot) {
-    if (lane == 0) ptx::mbarrier_arrive(s.empty + slot);
-  };
+  ptx::grow_registers<Shared::kIsFloat ? 208 : 224>();
+  WgmmaConsumer<T, kWeights, kSwiGlu> consumer(s, p, warpgroup - 1);
   for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-    const ExpertTile tile = tile_at(at, tile_begins, p);
-    const int n_rows = tile.end - tile.place - consumer * 64;  // of this warpgroup
-    if (n_rows <= 0) {
-      for (int step = 0; step < p.n_steps; ++step) {
-        ptx::mbarrier_wait(s.full + place.slot, place.parity);
-        __syncwarp();
-        release(place.slot);
-        place.advance();
-      }
-      continue;
+    const ExpertTile tile = tile_at<kWgmmaTokens>(at, tile_begins, p);
+    if (tile.end - tile.place > 72) {
+      consumer.template compute<kWgmmaTokens>(tile);
+    } else {
+      consumer.template compute<72>(tile);
     }
-    float d[kWgmmaColumns / 2];
-    int previous = -1;
-    for (int step = 0; step < p.n_steps; ++step) {
-      ptx::mbarrier_wait(s.full + place.slot, place.parity);
-      const uint64_t x_tile = ptx::wgmma_tile(s.x[place.slot] + consumer * 64 * 128);
-      const uint64_t w_tile = ptx::wgmma_tile(s.w[place.slot]);
-      ptx::wgmma_fence();
-#pragma unroll
-      for (int i = 0; i < 4; ++i) {
-        ptx::wgmma(d, x_tile + 2 * i, w_tile + 2 * i, step > 0 || i > 0, T{});
-      }
-      ptx::wgmma_commit();
-      ptx::wgmma_wait<1>();  // one step stays in flight; the one before it has read its stage
-      __syncwarp();
-      if (previous >= 0) release(previous);
-      previous = place.slot;
-      place.advance();
-    }
-    ptx::wgmma_wait<0>();
-    __syncwarp();
-    release(previous);
-
-    // d[4 j + 2 h + i]: row 16 warp + lane / 4 + 8 h, column 8 j + 2 (lane % 4) + i.
-    constexpr int kOut = kWgmmaColumns / (kSwiGlu ? 2 : 1);
-    const int first = tile.column_block * kOut;
-    const auto bias_of = [&](const ExpertPlace* places, int column) {
-      const T* const bias = static_cast<const T*>(places[tile.expert].bias);
-      return bias == nullptr ? 0.0f : to_float(bias[column]);
-    };
-#pragma unroll
-    for (int j = 0; j < kOut / 8; ++j) {
-      const int column = first + 8 * j + lane % 4 * 2;
-      if (column >= p.out_dim) continue;  // out_dim is even
-#pragma unroll
-      for (int h = 0; h < 2; ++h) {
-        const int row = warp * 16 + lane / 4 + 8 * h;
-        if (row >= n_rows) continue;
-        float values[2];
-#pragma unroll
-        for (int i = 0; i < 2; ++i) {
-          values[i] = d[4 * j + 2 * h + i] + bias_of(p.places, column + i);
-          if constexpr (kSwiGlu) {
-            const float up = d[kOut / 2 + 4 * j + 2 * h + i] + bias_of(p.up_places, column + i);
-            values[i] = silu(values[i]) * up;
-          }
-        }
-        T* const out =
-            static_cast<T*>(p.out) + int64_t{tile.place + consumer * 64 + row} * p.out_dim + column;
-        *reinterpret_cast<uint32_t*>(out) = pack_pair(values[0], values[1], T{});
-      }
-    }
-    ptx::named_barrier(1 + consumer, 128);  // for the compiler: see ptx::warpgroup_index
+    ptx::named_barrier(warpgroup, 128);  // for the compiler: see ptx::warpgroup_index
   }
 #endif
 }

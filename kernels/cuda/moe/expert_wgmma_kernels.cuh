@@ -9,7 +9,7 @@ ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu) {
   const auto make = [&]<GemvWeights kWeights>() {
     return ExpertGemmKernel{is_swiglu ? expert_wgmma_kernel<T, kWeights, true>
                                       : expert_wgmma_kernel<T, kWeights, false>,
-                            int(sizeof(WgmmaShared<kWeights>)), kWgmmaThreads};
+                            int(sizeof(WgmmaShared<kWeights>)), kWgmmaThreads, kWgmmaTokens};
   };
   return with_weights(weights, make);
 }

@@ -27,9 +27,14 @@ struct ExpertCall {
   const ExpertMatrices* up = nullptr;  // then w is gate: out = silu(x gateᵀ) * (x upᵀ)
 };
 
-// Computes any shape and format, slowly. expert_gemm is for many rows; it returns false if it does
-// not take the shape or the format.
+// Computes any shape and format, slowly. expert_gemm is for several rows; it returns false if it
+// does not take the shape or the format.
 void expert_plain(cudaStream_t stream, const ExpertCall& call);
 bool expert_gemm(cudaStream_t stream, const ExpertCall& call);
+
+// Backend::run_experts on Hopper cards, if the experts have rows enough that it is the fastest way
+// and it takes their shapes and formats; else it returns false. The other: however few rows.
+bool experts_by_wgmma(cudaStream_t stream, const ExpertsArgs& args);
+bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args);
 
 }  // namespace minfer::cuda

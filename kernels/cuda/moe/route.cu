@@ -28,9 +28,29 @@ __global__ void __launch_bounds__(32 * kRowsOfBlock)
   weights[int64_t{row} * router.n_active + lane] = choice.weight;
 }
 
+constexpr int kSortPairs = 8;  // of a thread, one after the other
+
 struct SortShared {
   int of_warp[2][kSortWarps];
 };
+
+// The experts of pairs first ... first + kSortPairs - 1; past the last pair, -1.
+__device__ inline void load_chosen(int (&experts)[kSortPairs], const int32_t* chosen, int first,
+                                   int n_pairs) {
+  if (first + kSortPairs <= n_pairs) {
+#pragma unroll
+    for (int i = 0; i < kSortPairs; i += 4) {
+      const int4 four = *reinterpret_cast<const int4*>(chosen + first + i);
+      experts[i] = four.x;
+      experts[i + 1] = four.y;
+      experts[i + 2] = four.z;
+      experts[i + 3] = four.w;
+    }
+  } else {
+#pragma unroll
+    for (int i = 0; i < kSortPairs; ++i) experts[i] = first + i < n_pairs ? chosen[first + i] : -1;
+  }
+}
 
 // Sum over the threads of a block; all get it.
 __device__ inline int block_sum(int value, int* of_warp) {
@@ -54,30 +74,45 @@ __device__ inline int block_sum(int value, int* of_warp) {
 __global__ void __launch_bounds__(kSortThreads)
     sort_kernel(int32_t* begins, int32_t* pairs, int32_t* places, const int32_t* chosen,
                 int n_pairs, int n_experts) {
+  constexpr int kPairsOfBlock = kSortThreads * kSortPairs;  // in a round
   auto& shared = ptx::static_shared<SortShared>();
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int expert = int(blockIdx.x), thread = int(threadIdx.x), lane = thread % 32;
-  int n_before = 0;
-  for (int i = thread; i < n_pairs; i += kSortThreads) n_before += chosen[i] < expert;
+  int experts[kSortPairs], n_before = 0;
+  for (int first = thread * kSortPairs; first < n_pairs; first += kPairsOfBlock) {
+    load_chosen(experts, chosen, first, n_pairs);
+#pragma unroll
+    for (int i = 0; i < kSortPairs; ++i) n_before += first + i < n_pairs && experts[i] < expert;
+  }
   int next = block_sum(n_before, shared.of_warp[0]);
   if (thread == 0) begins[expert] = next;
   if (thread == 0 && expert == n_experts - 1) begins[n_experts] = n_pairs;
-  for (int first = 0, turn = 1; first < n_pairs; first += kSortThreads, turn ^= 1) {
-    const int i = first + thread;
-    const bool is_own = i < n_pairs && chosen[i] == expert;
-    const unsigned own = __ballot_sync(kAllLanes, is_own);
-    if (lane == 0) shared.of_warp[turn][thread / 32] = __popc(own);
+  for (int round = 0, turn = 1; round < n_pairs; round += kPairsOfBlock, turn ^= 1) {
+    const int first = round + thread * kSortPairs;
+    load_chosen(experts, chosen, first, n_pairs);
+    int n_own = 0;
+#pragma unroll
+    for (int i = 0; i < kSortPairs; ++i) n_own += experts[i] == expert;
+    int up_to = n_own;  // of the lanes up to this one
+#pragma unroll
+    for (int distance = 1; distance < 32; distance *= 2) {
+      const int other = __shfl_sync(kAllLanes, up_to, lane >= distance ? lane - distance : lane);
+      if (lane >= distance) up_to += other;
+    }
+    if (lane == 31) shared.of_warp[turn][thread / 32] = up_to;
     __syncthreads();  // no thread reads the other half after this
-    int place = next + __popc(own & ((1u << lane) - 1));
+    int place = next + up_to - n_own;
     for (int warp = 0; warp < kSortWarps; ++warp) {
       const int n = shared.of_warp[turn][warp];
       if (warp < thread / 32) place += n;
       next += n;
     }
-    if (is_own) {
-      pairs[place] = i;
-      places[i] = place;
+#pragma unroll
+    for (int i = 0; i < kSortPairs; ++i) {
+      if (experts[i] != expert) continue;
+      pairs[place] = first + i;
+      places[first + i] = place++;
     }
   }
 }
@@ -95,32 +130,42 @@ struct CombineParams {
 // out[t] (+)= sum_j weights[t, j] outs[places[t, j]] + sigmoid(gate[t]) shared[t]: CombineArgs
 //
 //   outs      T; out T, or F32 if it is added to
-//   launch    blocks_of_row blocks per row, a thread per column
-//   maths     f32, in the order of the formula; one rounding
-template <typename T, typename Out>
+//   launch    blocks_of_row blocks per row, a thread for kColumns columns, of which dim is a
+//   multiple maths     f32, in the order of the formula; one rounding
+template <typename T, typename Out, int kColumns>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(Out* out, const __grid_constant__ CombineParams p, int blocks_of_row) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int64_t row = int(blockIdx.x) / blocks_of_row;
-  const int64_t column = int64_t{int(blockIdx.x) % blocks_of_row} * kCombineThreads + threadIdx.x;
+  const int64_t column =
+      (int64_t{int(blockIdx.x) % blocks_of_row} * kCombineThreads + threadIdx.x) * kColumns;
   if (column >= p.dim) return;
-  float sum = 0;
+  float sums[kColumns] = {};
+  const auto add = [&](float weight, const void* rows, int64_t at) {
+    const auto values = *reinterpret_cast<const Vec<T, kColumns>*>(static_cast<const T*>(rows) +
+                                                                   at * p.dim + column);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) sums[i] += weight * to_float(values[i]);
+  };
   for (int j = 0; j < p.n_active; ++j) {
     const int64_t pair = row * p.n_active + j;
-    const int64_t place = p.places[pair];
-    sum += p.weights[pair] * to_float(static_cast<const T*>(p.outs)[place * p.dim + column]);
+    add(p.weights[pair], p.outs, p.places[pair]);
   }
   if (p.shared != nullptr) {
-    const float gate = p.gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-p.gate[row]));
-    sum += gate * to_float(static_cast<const T*>(p.shared)[row * p.dim + column]);
+    add(p.gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-p.gate[row])), p.shared, row);
   }
-  Out& to = out[row * p.dim + column];
+  auto& to = *reinterpret_cast<Vec<Out, kColumns>*>(out + row * p.dim + column);
+  Vec<Out, kColumns> result;
   if constexpr (sizeof(Out) == sizeof(float)) {
-    to += sum;
+    result = to;
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) result[i] += sums[i];
   } else {
-    to = from_float<Out>(sum);
+#pragma unroll
+    for (int i = 0; i < kColumns; ++i) result[i] = from_float<Out>(sums[i]);
   }
+  to = result;
 }
 
 }  // namespace
@@ -155,15 +200,18 @@ void combine_experts(cudaStream_t stream, const CombineArgs& a) {
   const CombineParams p{
       a.outs.data, a.shared.data,           r.weights, data_of<const float>(a.shared_gate),
       r.places,    narrow<int>(r.n_active), dim};
-  const int blocks_of_row = narrow<int>(ceil_div(dim, kCombineThreads));
-  const dim3 grid(narrow<unsigned>(r.n_rows * blocks_of_row)), block(kCombineThreads);
+  const bool by_eight =
+      dim % 8 == 0 && aligned16(a.out) && aligned16(a.outs) && (!a.shared || aligned16(a.shared));
+  const auto run = [&]<typename T, typename Out, int kColumns>() {
+    const int blocks_of_row = narrow<int>(ceil_div(dim, kCombineThreads * kColumns));
+    launch(combine_kernel<T, Out, kColumns>, dim3(narrow<unsigned>(r.n_rows * blocks_of_row)),
+           dim3(kCombineThreads), 0, stream, data_of<Out>(a.out), p, blocks_of_row);
+  };
+  const auto run_to = [&]<typename T, typename Out>() {
+    by_eight ? run.template operator()<T, Out, 8>() : run.template operator()<T, Out, 1>();
+  };
   visit_half(a.outs.dtype, [&]<typename T>() {
-    if (a.accumulate) {
-      launch(combine_kernel<T, float>, grid, block, 0, stream, data_of<float>(a.out), p,
-             blocks_of_row);
-    } else {
-      launch(combine_kernel<T, T>, grid, block, 0, stream, data_of<T>(a.out), p, blocks_of_row);
-    }
+    a.accumulate ? run_to.template operator()<T, float>() : run_to.template operator()<T, T>();
   });
 }
 

@@ -3,7 +3,6 @@
 #include <gtest/gtest.h>
 
 #include "kernels/cuda/gemm/gemm.h"
-#include "kernels/cuda/moe/expert_gemm.h"
 #include "tests/kernels/cuda/weights.h"
 #include "tests/support/moe_cases.h"
 
@@ -63,13 +62,16 @@ TEST(CudaMoe, BreaksTiesByIndex) {
 // The same bits every time: nothing depends on which thread is first.
 TEST(CudaMoe, SortsManyRows) {
   MINFER_NEEDS_CUDA();
-  const RouteCase c{1500, 20, 4, RouterScore::Softmax, true};
-  const LayerSpec spec = c.spec();
-  CardRouting found(c.n_rows, spec);
-  const HostTensor logits = c.logits();
-  cuda::route(stream(), {found.on_card, to_device(logits), {}, spec});
-  found.fetch();
-  expect_routed(found.on_host, logits, {}, spec);
+  for (const RouteCase& c : {RouteCase{1500, 20, 4, RouterScore::Softmax, true},
+                             RouteCase{3001, 9, 3, RouterScore::Softmax, true}}) {
+    SCOPED_TRACE(c);
+    const LayerSpec spec = c.spec();
+    CardRouting found(c.n_rows, spec);
+    const HostTensor logits = c.logits();
+    cuda::route(stream(), {found.on_card, to_device(logits), {}, spec});
+    found.fetch();
+    expect_routed(found.on_host, logits, {}, spec);
+  }
 }
 
 constexpr ExpertsCase kCardCases[] = {
@@ -94,6 +96,10 @@ constexpr ExpertsCase kCardCases[] = {
     {70, 3, 2, 192, 96, DType::U4, 32, DType::F16, false, CodeTable::Iq4},
     {9, 40, 3, 64, 16, DType::U8, 0},
     {100, 40, 3, 64, 600, DType::F16},  // more tiles than blocks
+    {500, 2, 2, 64, 48, DType::F16},    // several tiles of rows
+    {700, 3, 2, 96, 160, DType::U4, 32},
+    {410, 4, 2, 448, 80, DType::U8, 0},
+    {215, 2, 1, 576, 320, DType::U4, 64, DType::F32, true},
 };
 
 // A case on a card, with activations of a half type.
@@ -154,25 +160,33 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
       // One row more than asked for: it must stay poisoned.
       const DeviceTensor hidden = poisoned_device(half, {n_pairs + 1, c.ffn_dim});
       const DeviceTensor out = poisoned_device(half, {n_pairs + 1, c.dim});
-      const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
-      const auto run = [&](const cuda::ExpertCall& call) {
-        if (GetParam() == Way::Plain) return expert_plain(stream(), call);
-        const bool by_wgmma = GetParam() == Way::Wgmma;
-        const bool is_taken = expert_gemm_as(stream(), call, by_wgmma);
-        EXPECT_EQ(is_taken,
-                  call.w.first->in_dim % 8 == 0 && (!by_wgmma || call.w.first->out_dim % 2 == 0));
-        if (!is_taken) expert_plain(stream(), call);
-      };
-      run({.out = hidden.view().rows(0, n_pairs),
-           .x = x,
-           .routing = routing.on_card,
-           .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
-           .up = &up});
-      run({.out = out.view().rows(0, n_pairs),
-           .x = hidden.view().rows(0, n_pairs),
-           .x_by_place = true,
-           .routing = routing.on_card,
-           .w = matrices_of(experts.moe, cuda::ExpertPart::Down)});
+      const Tensor hiddens_of = hidden.view().rows(0, n_pairs),
+                   outs_of = out.view().rows(0, n_pairs);
+      if (GetParam() == Way::Wgmma) {
+        const bool is_taken = cuda::experts_by_wgmma_always(
+            stream(), {outs_of, x, hiddens_of, routing.on_card, experts.moe, spec});
+        const int64_t multiple = is_float(c.dtype) ? 8 : 16;
+        EXPECT_EQ(is_taken, c.dim % multiple == 0 && c.ffn_dim % multiple == 0);
+        if (!is_taken) continue;
+      } else {
+        const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
+        const auto run = [&](const cuda::ExpertCall& call) {
+          if (GetParam() == Way::Plain) return expert_plain(stream(), call);
+          const bool is_taken = expert_gemm(stream(), call);
+          EXPECT_EQ(is_taken, call.w.first->in_dim % 8 == 0);
+          if (!is_taken) expert_plain(stream(), call);
+        };
+        run({.out = hiddens_of,
+             .x = x,
+             .routing = routing.on_card,
+             .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
+             .up = &up});
+        run({.out = outs_of,
+             .x = hiddens_of,
+             .x_by_place = true,
+             .routing = routing.on_card,
+             .w = matrices_of(experts.moe, cuda::ExpertPart::Down)});
+      }
       const HostTensor outs = to_host(out), hiddens = to_host(hidden);
       routing.fetch();
       experts.data.expect_outputs([&](int64_t i) { return outs.at(i); }, routing.on_host,
@@ -269,10 +283,11 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
 
 TEST(CudaMoe, CombinesInOrder) {
   MINFER_NEEDS_CUDA();
-  const int64_t n_rows = 5, dim = 133;
+  const int64_t n_rows = 5;
   const RouteCase c{n_rows, 4, 3};
   const LayerSpec spec = c.spec();
-  for (const DType half : {DType::F16, DType::BF16}) {
+  for (const auto& [half, dim] : {std::pair{DType::F16, 133}, std::pair{DType::BF16, 133},
+                                  std::pair{DType::F16, 1032}, std::pair{DType::BF16, 40}}) {
     CardRouting routing(n_rows, spec);
     cuda::route(stream(), {routing.on_card, to_device(c.logits()), {}, spec});
     routing.fetch();

@@ -49,6 +49,11 @@ void perform(const BoxStore& store) {
   });
 }
 
+void perform_copy(const AsyncCopy& copy) {
+  std::memcpy(copy.to, copy.from, copy.n_bytes);
+  std::memset(static_cast<uint8_t*>(copy.to) + copy.n_bytes, 0, copy.n_zeros);
+}
+
 void perform(const BoxLoad& load) {
   const auto n_bytes = static_cast<size_t>(load.map.element_bytes);
   for (const int rank : load.ranks) {
@@ -118,11 +123,17 @@ void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros) {
       {to_shared, from, static_cast<size_t>(n_bytes), static_cast<size_t>(n_zeros)});
 }
 void copy_async_commit() { self().copies.commit(); }
-void copy_async_wait(int pending) {
-  self().copies.wait(pending, [](const AsyncCopy& copy) {
-    std::memcpy(copy.to, copy.from, copy.n_bytes);
-    std::memset(static_cast<uint8_t*>(copy.to) + copy.n_bytes, 0, copy.n_zeros);
-  });
+void copy_async_wait(int pending) { self().copies.wait(pending, perform_copy); }
+void copy_async_arrive(uint64_t* barrier) {
+  std::vector<AsyncCopy> copies = std::move(self().copies.open);
+  self().copies.open.clear();
+  g_cluster.loads.push_back(
+      [copies = std::move(copies), at = shared_address(barrier), rank = own_block().rank] {
+        for (const AsyncCopy& copy : copies) perform_copy(copy);
+        Mbarrier& counting = mbarrier_at(block_of(rank), at);
+        --counting.missing;
+        settle(counting);
+      });
 }
 
 }  // namespace minfer::emulated

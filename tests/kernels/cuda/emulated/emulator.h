@@ -135,6 +135,7 @@ void bulk_wait(int pending);
 void copy_async(void* to_shared, const void* from, int n_bytes, int n_zeros);
 void copy_async_commit();
 void copy_async_wait(int pending);
+void copy_async_arrive(uint64_t* barrier);  // after the copies that are not committed
 
 // Stores or loads n matrices of 8 x 8 halves; see ptx::store_matrix_x4, ptx::load_matrices.
 void store_matrices(void* row, const uint32_t* values, int n, bool transposed);

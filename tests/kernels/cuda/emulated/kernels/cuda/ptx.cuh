@@ -16,6 +16,10 @@ inline int read_thread_index() { return emulated::thread_index(); }
 inline uint64_t global_timer() { return 0; }  // the emulator sees a wait that never ends
 inline void before_next_try() { emulated::before_next_try(); }
 inline uint32_t copied_bits(float x) { return std::bit_cast<uint32_t>(x); }
+template <uint32_t kMask>
+uint32_t mask_or(uint32_t word, uint32_t pattern) {
+  return (word & kMask) | pattern;
+}
 inline float max_or_nan(float a, float b) { return a > b || a != a ? a : b; }
 inline float exp2_fast(float x) { return std::exp2(x); }
 inline float reciprocal_fast(float x) { return std::abs(x) > 0x1p126f ? 0.0f : 1 / x; }
@@ -84,6 +88,7 @@ inline void mbarrier_expect(uint64_t* barrier, int bytes) {
   emulated::mbarrier_expect(barrier, bytes);
 }
 inline void mbarrier_arrive(uint64_t* barrier) { emulated::mbarrier_arrive(barrier); }
+inline void copy_async_arrive(uint64_t* barrier) { emulated::copy_async_arrive(barrier); }
 inline void mbarrier_wait(uint64_t* barrier, int parity) {
   emulated::mbarrier_wait(barrier, parity);
 }

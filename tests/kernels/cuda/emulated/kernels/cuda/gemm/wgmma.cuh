@@ -12,4 +12,9 @@ void wgmma(Sum (&d)[kSums], uint64_t a, uint64_t b, bool accumulate, T) {
   emulated::wgmma(d, kSums, {.tile = a}, {.tile = b}, accumulate, emulated::kHalf<T>);
 }
 
+template <int kSums, typename T>
+void wgmma(float (&d)[kSums], const uint32_t (&a)[4], uint64_t b, bool accumulate, T) {
+  emulated::wgmma(d, kSums, {.registers = a}, {.tile = b}, accumulate, emulated::kHalf<T>);
+}
+
 }  // namespace minfer::cuda::ptx
