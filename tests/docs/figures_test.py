@@ -4,11 +4,15 @@
 Each digit of each annotated figure is changed in turn, in memory; a document with a changed digit has to fail.
 """
 import pathlib
+import random
 import sys
+import tempfile
 import unittest
+from unittest import mock
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[2] / "scripts"))
 import check_figures  # noqa: E402
+from compare import report  # noqa: E402
 
 
 class Figures(unittest.TestCase):
@@ -60,6 +64,25 @@ class Figures(unittest.TestCase):
                                       (0.035, "+0.036", "+0.035"), (0.00000871, "8.7e-6", "8.7e-6"),
                                       (-0.5, "-0.4", "-0.5")):
             self.assertEqual(check_figures.as_written(value, written), right)
+
+    def test_the_page_of_a_comparison_quotes_its_records(self):
+        random.seed(1)
+        us = lambda: random.choice((random.uniform(1, 99), random.uniform(1e4, 1e6)))
+        results = [dict(dict.fromkeys(report.COLUMNS), operation=operation, shape=shape, implementation=name, us=us(),
+                        limit="copy", limit_share=random.random())
+                   for operation, shape in (("silu", "8192 x 4096"), ("silu", "65536 x 8192"),
+                                            ("route", "2048 x 128, 8 chosen"), ("attention_prefill", "512 x 32 x 128"))
+                   for name in ("eager", "compile", "minfer")]
+        models = [{"test": test, "implementation": name, "tokens_per_s": us(), "low": us(), "high": us()}
+                  for test in ("pp512", "tg128 @ d128") for name in ("eager", "minfer")]
+        record = dict(dict.fromkeys(("command", "cuda", "torch", "triton", "minfer"), ""), card="a card",
+                      date="2026-11-26", limits={"read": 4e12, "copy": 3e12, "hgemm": 7e14}, results=results,
+                      models=models, failures=[])
+        with tempfile.TemporaryDirectory() as directory:
+            with mock.patch.object(check_figures, "RECORDS", pathlib.Path(directory)):
+                report.write(pathlib.Path(directory) / "of_a_test", record)
+                text = (pathlib.Path(directory) / "of_a_test.md").read_text()
+                self.assertEqual(check_figures.check(text)[:2], (4 * 3 + 4 + 4 * 2 + 4 * 3, []))
 
 
 if __name__ == "__main__":
