@@ -70,6 +70,11 @@ def page(record, csv_name, json_name):
            f"{limits['read'] / 1e12:.3f} TB/s of reads, {limits['copy'] / 1e12:.3f} TB/s of copies, {limits['hgemm'] / 1e12:.0f} "
            "TFLOP/s of F16 products by cuBLAS. All times are medians of launches in a CUDA graph over rotating operands, in turns; "
            "each result was compared with float64, within a bound that follows from F16.")
+    if record["card"] != "CPU":
+        yield ""
+        yield "![Time of each peer over minfer's](../pictures/compare.svg)"
+        yield ""
+        yield "![Every kernel under the limits of memory and arithmetic](../pictures/roofline.svg)"
     for title, kinds in (("Rows and elements", ("gelu_erf", "gelu_tanh", "silu", "layer_norm", "rms_norm",
                                                 "layer_norm_gelu_erf", "bias_gelu_erf", "swiglu", "softmax")),
                          ("GEMM", ("gemm",)), ("GEMM with GELU", ("gemm_gelu_erf",)),
