@@ -52,15 +52,30 @@ double measure_cuda_read_bandwidth(int device);  // bytes per second
 // arithmetic (HGEMM by cuBLAS on a card, f32 multiply-adds on a CPU).
 enum class Bound { Read, Copy, Flops };
 
+// What a kernel has to do: bytes that move, each once, and floating-point operations, where a
+// function (exp, erf, tanh, 1 / sqrt, a division) counts as one.
+struct KernelWork {
+  double bytes = 0, flops = 0;
+};
+
+// Such operations for each element of a kernel over rows or elements.
+namespace element_flops {
+constexpr double kRmsNorm = 4, kAddRmsNorm = 5, kLayerNorm = 7, kLayerNormGelu = 12, kGeluErf = 5,
+                 kGeluTanh = 9, kBiasGeluErf = 6, kSilu = 4, kSwiGlu = 5, kAdd = 1, kConvert = 0,
+                 kSoftmax = 5, kLogLikelihood = 4, kCompare = 1, kRope = 3, kQuantize = 3,
+                 kDequantize = 1;
+}
+
 // A kernel at a shape of Llama-2-7B, timed.
 struct KernelTiming {
   std::string kernel, shape;  // "gemm_swiglu", "512 x 22016 x 4096 f16"
   Bound bound = Bound::Copy;
   double seconds = 0;  // of one launch: the median on a card, the best on a CPU
-  double work = 0;     // bytes that it must move, or floating-point operations
+  KernelWork work = {};
   std::optional<double> cublas_seconds = {};  // of the GEMM alone, if the kernel is one
 
-  double rate() const { return work / seconds; }  // bytes or operations per second
+  // Bytes or operations per second.
+  double rate() const { return (bound == Bound::Flops ? work.flops : work.bytes) / seconds; }
 };
 
 // Which kernels are timed, by name and shape, and what is called with each timing.

@@ -236,11 +236,17 @@ class Table:
                        divergence[theirs])
 
     def lines(self):
+        def figures(queries):  # for scripts/check_figures.py
+            return f"<!-- figures quantization.json: {queries} -->"
+
         yield f"## {self.name}"
         yield ""
+        yield figures(f"{self.name}:reference.perplexity")
         yield (f"As trained: perplexity {self.reference['perplexity']:.4f} "
                f"(`{self.rows[0]['recipe']}`).")
         yield ""
+        yield figures(f"{self.name}/rows.{{0..{len(self.rows) - 1}}}:{{bits,bytes / 1e6,100 * error,perplexity,"
+                      "nll_difference,nll_difference_stderr,kl_divergence,kl_divergence_stderr,100 * same_top}")
         yield ("| | activations | bits | size, MB | error, % | perplexity | NLL difference "
                "| KL divergence | same top, % |")
         yield "|---|---|---|---|---|---|---|---|---|"
@@ -253,12 +259,16 @@ class Table:
                    f"| {100 * row['same_top']:.2f} |")
         for pair in self.pairs:
             yield ""
+            yield figures(f"{self.name}/model={pair['model']}/against={pair['against']}:"
+                          "{nll_difference,nll_difference_stderr}")
             yield (f"{pair['model']} against {pair['against']}: NLL difference "
                    f"{pair['nll_difference']:+.5f} ± {pair['nll_difference_stderr']:.5f}.")
         yield ""
+        expected = list(self.expectations())
+        yield figures(f"{self.name}/expectations.{{0..{len(expected) - 1}}}:{{figure,bound}}")
         yield "| expected | figure | bound | |"
         yield "|---|---|---|---|"
-        for what, figure, bound in self.expectations():
+        for what, figure, bound in expected:
             yield (f"| {what} | {figure:+.5f} | {bound:+.5f} "
                    f"| {'holds' if figure <= bound else '**does not hold**'} |")
 

@@ -103,10 +103,12 @@ std::string sql(const std::vector<BenchRow>& rows) {
                          : value.is_number()       ? "REAL"
                                                    : "TEXT";
       const std::string comma = names.empty() ? "" : ", ";
-      columns += comma + name + " " + type;
-      names += comma + name;
+      const std::string quoted = with_doubled(name, '"');  // some are words of SQL: limit
+      columns += comma + quoted + " " + type;
+      names += comma + quoted;
       const std::string plain = value.is_string() ? value.get<std::string>() : value.dump();
-      values += comma + (value.is_number() ? plain : with_doubled(plain, '\''));
+      const bool is_bare = value.is_number() || value.is_null();
+      values += comma + (is_bare ? plain : with_doubled(plain, '\''));
     }
     if (text.empty()) text = "CREATE TABLE IF NOT EXISTS test (" + columns + ");\n";
     text += "INSERT INTO test (" + names + ") VALUES (" + values + ");\n";

@@ -39,20 +39,32 @@ Limit limit_of(const MachineLimits& limits, Bound bound) {
 struct Figures {
   Limit limit;
   double us;
-  std::optional<double> gb_per_s, tflops, limit_share, cublas_us, of_cublas;
+  std::string bound;
+  std::optional<double> gb_per_s, tflops, flops_per_byte, limit_share, cublas_us, of_cublas;
 };
+
+// What takes most of the time: the memory or the arithmetic, where working at its limit would take
+// half of it or more; else launches, waits, and steps that need the result of the one before.
+std::string bound_of(const KernelTiming& t, const std::optional<double>& limit_share) {
+  if (limit_share && *limit_share < 0.5) return "latency";
+  return t.bound == Bound::Flops ? "arithmetic" : "memory";
+}
 
 Figures figures_of(const MachineLimits& limits, const KernelTiming& t) {
   Figures f{.limit = limit_of(limits, t.bound),
             .us = t.seconds * 1e6,
+            .bound = {},
             .gb_per_s = {},
             .tflops = {},
+            .flops_per_byte = {},
             .limit_share = {},
             .cublas_us = {},
             .of_cublas = {}};
   (t.bound == Bound::Flops ? f.tflops : f.gb_per_s) =
       t.rate() / (t.bound == Bound::Flops ? 1e12 : 1e9);
+  if (t.work.bytes > 0) f.flops_per_byte = t.work.flops / t.work.bytes;
   if (f.limit.per_second > 0) f.limit_share = t.rate() / f.limit.per_second;
+  f.bound = bound_of(t, f.limit_share);
   if (t.cublas_seconds) {
     f.cublas_us = *t.cublas_seconds * 1e6;
     f.of_cublas = *t.cublas_seconds / t.seconds;
@@ -77,6 +89,8 @@ std::string kernels_json(const MachineLimits& limits, const std::vector<KernelTi
                     {"us", f.us},
                     {"gb_per_s", number(f.gb_per_s)},
                     {"tflops", number(f.tflops)},
+                    {"flops_per_byte", number(f.flops_per_byte)},
+                    {"bound", f.bound},
                     {"limit", f.limit.name},
                     {"limit_share", number(f.limit_share)},
                     {"cublas_us", number(f.cublas_us)},
@@ -88,15 +102,16 @@ std::string kernels_json(const MachineLimits& limits, const std::vector<KernelTi
 
 std::string kernels_text(const MachineLimits& limits, const std::vector<KernelTiming>& timings) {
   std::string text =
-      "| kernel | shape | us | GB/s | TFLOP/s | of limit | of cuBLAS |\n"
-      "| --- | --- | ---: | ---: | ---: | ---: | ---: |\n";
+      "| kernel | shape | us | GB/s | TFLOP/s | FLOP/byte | bound by | of limit | of cuBLAS |\n"
+      "| --- | --- | ---: | ---: | ---: | ---: | --- | ---: | ---: |\n";
   for (const KernelTiming& t : timings) {
     const Figures f = figures_of(limits, t);
     const std::string share =
         f.limit_share ? fmt::format("{:.0f} % {}", *f.limit_share * 100, f.limit.name) : "";
-    text += fmt::format("| {} | {} | {:.2f} | {} | {} | {} | {} |\n", t.kernel, t.shape, f.us,
-                        cell(f.gb_per_s, "{:.1f}"), cell(f.tflops, "{:.3g}"), share,
-                        cell(f.of_cublas, "{:.3f}"));
+    text +=
+        fmt::format("| {} | {} | {:.2f} | {} | {} | {} | {} | {} | {} |\n", t.kernel, t.shape, f.us,
+                    cell(f.gb_per_s, "{:.1f}"), cell(f.tflops, "{:.3g}"),
+                    cell(f.flops_per_byte, "{:.3g}"), f.bound, share, cell(f.of_cublas, "{:.3f}"));
   }
   return text;
 }

@@ -30,8 +30,8 @@ class KernelBench {
  private:
   // Calls op(i) for i = 0, 1, ..., and reports the fastest call.
   template <typename F>
-  void time(const std::string& kernel, const std::string& shape, Bound bound, double work,
-            const F& op) {
+  void time(const std::string& kernel, const std::string& shape, Bound bound,
+            const KernelWork& work, const F& op) {
     double best = 1e9, sum = 0;
     op(0);
     for (int i = 1; i <= kMinRuns || (i <= kMaxRuns && sum < kEnoughSeconds); ++i) {
@@ -46,7 +46,7 @@ class KernelBench {
 
   // Times op(out, x) over [kTokens, dim], which moves `tensors` tensors of that size.
   template <typename F>
-  void row_op(const char* kernel, int64_t dim, int tensors, const F& op) {
+  void row_op(const char* kernel, int64_t dim, int tensors, double element_flops, const F& op) {
     const std::string shape = cat(kTokens, " x ", dim, " f32");
     if (!choice_.wants(kernel, shape)) return;
     const HostTensor host = filled(DType::F32, {kTokens, dim});
@@ -56,7 +56,8 @@ class KernelBench {
       x.push_back(backend_->upload(host));
       out.push_back(backend_->upload(host));
     }
-    time(kernel, shape, Bound::Copy, double(tensors) * double(n_bytes), [&](int i) {
+    const double flops = element_flops * double(kTokens * dim);
+    time(kernel, shape, Bound::Copy, {double(tensors) * double(n_bytes), flops}, [&](int i) {
       const size_t at = size_t(i) % x.size();
       op(out[at].view(), x[at].view());
     });
@@ -67,18 +68,25 @@ class KernelBench {
     const DeviceTensor weight = b.upload_vector(filled(DType::F32, {kDim}));
     const DeviceTensor bias = b.upload_vector(filled(DType::F32, {kFfnDim}));
     const DeviceTensor other = b.upload(filled(DType::F32, {kTokens, kFfnDim}));
-    row_op("rms_norm", kDim, 2, [&](Tensor out, Tensor x) { b.rms_norm(out, x, weight, 1e-5f); });
-    row_op("layer_norm", kDim, 2,
+    row_op("rms_norm", kDim, 2, element_flops::kRmsNorm,
+           [&](Tensor out, Tensor x) { b.rms_norm(out, x, weight, 1e-5f); });
+    row_op("layer_norm", kDim, 2, element_flops::kLayerNorm,
            [&](Tensor out, Tensor x) { b.layer_norm(out, x, weight, weight, 1e-5f); });
-    row_op("gelu_erf", kFfnDim, 2, [&](Tensor out, Tensor x) { b.gelu(out, x, GeluKind::Erf); });
-    row_op("gelu_tanh", kFfnDim, 2, [&](Tensor out, Tensor x) { b.gelu(out, x, GeluKind::Tanh); });
-    row_op("silu", kFfnDim, 2, [&](Tensor out, Tensor x) { b.silu(out, x); });
-    row_op("swiglu", kFfnDim, 3, [&](Tensor out, Tensor x) { b.swiglu(out, x, other); });
-    row_op("add", kFfnDim, 3, [&](Tensor out, Tensor x) { b.add(out, x, other); });
-    row_op("add_bias", kFfnDim, 2, [&](Tensor out, Tensor x) { b.add_bias(out, x, bias); });
-    row_op("softmax", kVocab, 2, [&](Tensor out, Tensor x) { b.softmax(out, x); });
+    row_op("gelu_erf", kFfnDim, 2, element_flops::kGeluErf,
+           [&](Tensor out, Tensor x) { b.gelu(out, x, GeluKind::Erf); });
+    row_op("gelu_tanh", kFfnDim, 2, element_flops::kGeluTanh,
+           [&](Tensor out, Tensor x) { b.gelu(out, x, GeluKind::Tanh); });
+    row_op("silu", kFfnDim, 2, element_flops::kSilu, [&](Tensor out, Tensor x) { b.silu(out, x); });
+    row_op("swiglu", kFfnDim, 3, element_flops::kSwiGlu,
+           [&](Tensor out, Tensor x) { b.swiglu(out, x, other); });
+    row_op("add", kFfnDim, 3, element_flops::kAdd,
+           [&](Tensor out, Tensor x) { b.add(out, x, other); });
+    row_op("add_bias", kFfnDim, 2, element_flops::kAdd,
+           [&](Tensor out, Tensor x) { b.add_bias(out, x, bias); });
+    row_op("softmax", kVocab, 2, element_flops::kSoftmax,
+           [&](Tensor out, Tensor x) { b.softmax(out, x); });
     const DeviceTensor table = b.upload(filled(DType::F32, {kTokens, kHeadDim / 2, 2}));
-    row_op("rope", kDim, 2, [&](Tensor, Tensor x) {
+    row_op("rope", kDim, 2, element_flops::kRope, [&](Tensor, Tensor x) {
       const SequenceRows rows{kTokens, 0, {}};
       b.rope(x.reshaped({kTokens, kHeads, kHeadDim}), table, {&rows, 1});
     });
@@ -97,8 +105,9 @@ class KernelBench {
     const DeviceTensor x = backend_->upload(filled(DType::F32, {n_tokens, in_dim}));
     const DeviceTensor out = backend_->allocate(DType::F32, {n_tokens, out_dim});
     const double flops = 2.0 * double(n_tokens) * double(out_dim) * double(in_dim);
-    time(kernel, shape, n_tokens == 1 ? Bound::Read : Bound::Flops,
-         n_tokens == 1 ? double(w[0].n_bytes) : flops,
+    const int64_t activation_bytes = n_tokens == 1 ? 0 : x.view().n_bytes() + out.view().n_bytes();
+    const auto bytes = double(w[0].n_bytes + activation_bytes);
+    time(kernel, shape, n_tokens == 1 ? Bound::Read : Bound::Flops, {bytes, flops},
          [&](int i) { backend_->matmul(out, x, w[size_t(i) % w.size()]); });
   }
 
@@ -137,10 +146,12 @@ class KernelBench {
         const DeviceTensor q = backend_->upload(filled(DType::F32, {n_tokens, kHeads, kHeadDim}));
         const DeviceTensor out = backend_->allocate(DType::F32, q.view().shape);
         const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
-        const double bytes = 2.0 * double(kHeads * kv_len * row_bytes);
-        const double flops = 2.0 * double(kTokens) * double(kTokens + 1) * double(kDim);
-        time(kernel, shape, is_decode ? Bound::Read : Bound::Flops, is_decode ? bytes : flops,
-             [&](int) {
+        const double cache_bytes = 2.0 * double(kHeads * kv_len * row_bytes);
+        const double bytes = cache_bytes + 2.0 * double(q.view().n_bytes());
+        const double flops = is_decode ? 4.0 * double(kv_len * kDim)
+                                       : 2.0 * double(kTokens) * double(kTokens + 1) * double(kDim);
+        time(kernel, shape, is_decode ? Bound::Read : Bound::Flops,
+             {is_decode ? cache_bytes : bytes, flops}, [&](int) {
                backend_->attention(
                    {.out = out, .q = q, .cache = cache, .batch = {&last, 1}, .scale = 0.09f});
              });

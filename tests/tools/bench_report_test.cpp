@@ -133,8 +133,8 @@ MachineLimits limits_of_a_card() {
   return limits;
 }
 std::vector<KernelTiming> two_kernels() {
-  return {{"rms_norm", "2 x 4 f32", Bound::Copy, 1e-6, 1e6},
-          {"gemm_store", "2 x 4 x 8 f16", Bound::Flops, 2e-6, 5e8, 1e-6}};
+  return {{"rms_norm", "2 x 4 f32", Bound::Copy, 1e-6, {1e6, 5e5}},
+          {"gemm_store", "2 x 4 x 8 f16", Bound::Flops, 2e-6, {2e6, 5e8}, 1e-6}};
 }
 
 TEST(KernelReport, SharesOfTheLimitThatBounds) {
@@ -146,16 +146,30 @@ TEST(KernelReport, SharesOfTheLimitThatBounds) {
   EXPECT_DOUBLE_EQ(norm["gb_per_s"], 1000);
   EXPECT_EQ(norm["limit"], "copy");
   EXPECT_DOUBLE_EQ(norm["limit_share"], 0.5);
+  EXPECT_DOUBLE_EQ(norm["flops_per_byte"], 0.5);
+  EXPECT_EQ(norm["bound"], "memory");
   EXPECT_TRUE(norm["tflops"].is_null() && norm["of_cublas"].is_null());
   const json& gemm = object["results"][1];
   EXPECT_DOUBLE_EQ(gemm["tflops"], 250);
   EXPECT_EQ(gemm["limit"], "hgemm");
   EXPECT_DOUBLE_EQ(gemm["limit_share"], 0.5);  // of the better one
   EXPECT_DOUBLE_EQ(gemm["of_cublas"], 0.5);
+  EXPECT_DOUBLE_EQ(gemm["flops_per_byte"], 250);
+  EXPECT_EQ(gemm["bound"], "arithmetic");
   const std::string table = kernels_text(limits_of_a_card(), two_kernels());
-  EXPECT_NE(table.find("| gemm_store | 2 x 4 x 8 f16 | 2.00 |  | 250 | 50 % hgemm | 0.500 |"),
-            std::string::npos)
+  EXPECT_NE(
+      table.find(
+          "| gemm_store | 2 x 4 x 8 f16 | 2.00 |  | 250 | 250 | arithmetic | 50 % hgemm | 0.500 |"),
+      std::string::npos)
       << table;
+}
+
+// Below half of its limit a kernel waits for something else.
+TEST(KernelReport, LatencyBoundsWhatIsFarBelowItsLimit) {
+  std::vector<KernelTiming> kernels = two_kernels();
+  for (KernelTiming& kernel : kernels) kernel.seconds *= 1.01;
+  const json object = json::parse(kernels_json(limits_of_a_card(), kernels));
+  for (const json& kernel : object["results"]) EXPECT_EQ(kernel["bound"], "latency");
 }
 
 TEST(KernelReport, WithoutCublasThereIsNoShare) {
@@ -165,6 +179,7 @@ TEST(KernelReport, WithoutCublasThereIsNoShare) {
   const json object = json::parse(kernels_json(limits, two_kernels()));
   EXPECT_TRUE(object["limits"]["cuda"]["hgemm_flops_per_s"].is_null());
   EXPECT_TRUE(object["results"][1]["limit_share"].is_null());
+  EXPECT_EQ(object["results"][1]["bound"], "arithmetic");
   EXPECT_NE(limits_text(limits).find("unknown: cuBLAS was not found"), std::string::npos);
 }
 

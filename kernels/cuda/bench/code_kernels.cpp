@@ -59,7 +59,7 @@ void time_gemm(cudaStream_t stream, const KernelChoice& choice) {
           multiply_codes(stream, x, parts, c.epilogue);
         }
       });
-      choice.done({name, c.shape("int8"), Bound::Flops, us * 1e-6, c.flops()});
+      choice.done({name, c.shape("int8"), Bound::Flops, us * 1e-6, c.work(1)});
     }
   }
 }
@@ -79,7 +79,8 @@ void time_rows_of_inputs(cudaStream_t stream, TensorPool& inputs, TensorPool& ou
       }
     });
     const auto bytes = double(kTokens * (3 * dim + 4));
-    choice.done({"quantize_rows", shape, Bound::Copy, us * 1e-6, bytes});
+    const double flops = element_flops::kQuantize * double(kTokens * dim);
+    choice.done({"quantize_rows", shape, Bound::Copy, us * 1e-6, {bytes, flops}});
   }
 }
 
@@ -104,7 +105,8 @@ void time_rows_of_weights(cudaStream_t stream, TensorPool& inputs, TensorPool& o
       unpack_codes(stream, parts);
     }
   });
-  choice.done({"unpack_codes", shape, Bound::Copy, us * 1e-6, bytes});
+  const double flops = element_flops::kDequantize * double(elements_of_all(sets[0]));
+  choice.done({"unpack_codes", shape, Bound::Copy, us * 1e-6, {bytes, flops}});
 }
 
 }  // namespace

@@ -35,6 +35,12 @@ int64_t bytes_of_all(const std::vector<Matrix>& matrices) {
   return n;
 }
 
+int64_t elements_of_all(const std::vector<Matrix>& matrices) {
+  int64_t n = 0;
+  for (const Matrix& m : matrices) n += m.out_dim * m.in_dim;
+  return n;
+}
+
 std::string shape_of(const WeightFormat& format, const std::vector<Matrix>& matrices) {
   int64_t n = 0;
   for (const Matrix& m : matrices) n += m.out_dim;

@@ -19,6 +19,7 @@ const char* name_of(DecodeGemv gemv);
 // The one to three matrices of a GEMV, from the pool.
 std::vector<Matrix> matrices_of(TensorPool& pool, const WeightFormat& format, DecodeGemv gemv);
 int64_t bytes_of_all(const std::vector<Matrix>& matrices);
+int64_t elements_of_all(const std::vector<Matrix>& matrices);
 // "12288 x 4096 u4_g64"
 std::string shape_of(const WeightFormat& format, const std::vector<Matrix>& matrices);
 

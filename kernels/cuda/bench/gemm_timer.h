@@ -5,6 +5,7 @@
 #include <span>
 #include <vector>
 
+#include "kernels/bench.h"
 #include "kernels/cuda/bench/timing.h"
 #include "kernels/cuda/gemm/cublas.h"
 #include "kernels/cuda/gemm/gemm.h"
@@ -18,6 +19,11 @@ struct TimedGemm {
   int n_parts = 1;
 
   double flops() const { return 2.0 * double(m) * double(n) * double(k); }
+  // With each operand once; a residual stream is F32, read and written.
+  KernelWork work(double element_bytes = 2) const {
+    const double out_bytes = epilogue == Epilogue::Accumulate ? 8 : is_gated(epilogue) ? 1 : 2;
+    return {element_bytes * double(m + n) * double(k) + out_bytes * double(m) * double(n), flops()};
+  }
   // "512 x 12288 x 4096 f16, 3 parts"
   std::string shape(const char* type) const {
     return cat(m, " x ", n, " x ", k, " ", type,

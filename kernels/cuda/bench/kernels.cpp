@@ -68,9 +68,10 @@ class KernelBench {
   // ---- rows and elements ----
 
   // Times kernel(tensors), where `tensors` are the operands in order. Each launch gets new memory.
+  // It makes element_flops operations for each element of the first operand.
   template <typename F>
   void stream_through(const char* name, const std::vector<Operand>& operands, Bound bound,
-                      const F& kernel) {
+                      double element_flops, const F& kernel) {
     const std::string shape = shape_text(operands.front());
     if (!choice_.wants(name, shape)) return;
     double bytes = 0;
@@ -86,24 +87,27 @@ class KernelBench {
         kernel(tensors);
       }
     });
-    choice_.done({name, shape, bound, us * 1e-6, bytes});
+    const double flops = element_flops * double(operands.front().shape.n_elements());
+    choice_.done({name, shape, bound, us * 1e-6, {bytes, flops}});
   }
   template <typename F>
-  void stream_through(const char* name, const std::vector<Operand>& operands, const F& kernel) {
-    stream_through(name, operands, Bound::Copy, kernel);
+  void stream_through(const char* name, const std::vector<Operand>& operands, double element_flops,
+                      const F& kernel) {
+    stream_through(name, operands, Bound::Copy, element_flops, kernel);
   }
 
   void norms() {
     for (const int64_t dim : {kBenchDim, 2 * kBenchDim}) {
       const Shape rows{kTokens, dim}, row{dim};
       const Operand x = in(DType::F32, rows), y = out(DType::F16, rows), w = in(DType::F16, row);
-      stream_through("rms_norm", {x, y, w},
+      stream_through("rms_norm", {x, y, w}, element_flops::kRmsNorm,
                      [&](auto& t) { rms_norm(stream(), t[1], t[0], t[2], kEps); });
       stream_through("add_rms_norm", {in_out(DType::F32, rows), in(DType::F16, rows), y, w},
+                     element_flops::kAddRmsNorm,
                      [&](auto& t) { add_rms_norm(stream(), t[2], t[0], t[1], t[3], kEps); });
-      stream_through("layer_norm", {x, y, w, w},
+      stream_through("layer_norm", {x, y, w, w}, element_flops::kLayerNorm,
                      [&](auto& t) { layer_norm(stream(), t[1], t[0], t[2], t[3], kEps); });
-      stream_through("layer_norm_gelu", {x, y, w, w}, [&](auto& t) {
+      stream_through("layer_norm_gelu", {x, y, w, w}, element_flops::kLayerNormGelu, [&](auto& t) {
         layer_norm_gelu(stream(), t[1], t[0], t[2], t[3], kEps, GeluKind::Erf);
       });
     }
@@ -115,36 +119,39 @@ class KernelBench {
       const Operand x = in(DType::F16, rows), y = out(DType::F16, rows);
       const Operand bias = in(DType::F16, {dim});
       const Operand wide = in(DType::F32, rows), wide_out = out(DType::F32, rows);
-      stream_through("gelu_erf", {x, y},
+      stream_through("gelu_erf", {x, y}, element_flops::kGeluErf,
                      [&](auto& t) { gelu(stream(), t[1], t[0], {}, GeluKind::Erf); });
-      stream_through("gelu_tanh", {x, y},
+      stream_through("gelu_tanh", {x, y}, element_flops::kGeluTanh,
                      [&](auto& t) { gelu(stream(), t[1], t[0], {}, GeluKind::Tanh); });
-      stream_through("bias_gelu_erf", {x, y, bias},
+      stream_through("bias_gelu_erf", {x, y, bias}, element_flops::kBiasGeluErf,
                      [&](auto& t) { gelu(stream(), t[1], t[0], t[2], GeluKind::Erf); });
-      stream_through("silu", {x, y}, [&](auto& t) { silu(stream(), t[1], t[0]); });
-      stream_through("swiglu", {x, x, y},
+      stream_through("silu", {x, y}, element_flops::kSilu,
+                     [&](auto& t) { silu(stream(), t[1], t[0]); });
+      stream_through("swiglu", {x, x, y}, element_flops::kSwiGlu,
                      [&](auto& t) { glu(stream(), t[2], t[0], t[1], Activation::Silu); });
-      stream_through("add", {wide, wide, wide_out},
+      stream_through("add", {wide, wide, wide_out}, element_flops::kAdd,
                      [&](auto& t) { add(stream(), t[2], t[0], t[1]); });
-      stream_through("add_bias", {x, y, bias},
+      stream_through("add_bias", {x, y, bias}, element_flops::kAdd,
                      [&](auto& t) { add_bias(stream(), t[1], t[0], t[2]); });
-      stream_through("convert", {wide, y}, [&](auto& t) { convert(stream(), t[1], t[0]); });
-      stream_through("softmax", {x, y}, [&](auto& t) { softmax(stream(), t[1], t[0]); });
+      stream_through("convert", {wide, y}, element_flops::kConvert,
+                     [&](auto& t) { convert(stream(), t[1], t[0]); });
+      stream_through("softmax", {x, y}, element_flops::kSoftmax,
+                     [&](auto& t) { softmax(stream(), t[1], t[0]); });
     }
   }
 
   void rows_of_logits() {
     const Operand x = in(DType::F32, {kTokens, kBenchVocab});
-    stream_through("softmax", {x, out(DType::F32, {kTokens, kBenchVocab})},
+    stream_through("softmax", {x, out(DType::F32, {kTokens, kBenchVocab})}, element_flops::kSoftmax,
                    [&](auto& t) { softmax(stream(), t[1], t[0]); });
     const DeviceTensor targets = token_ids();
     stream_through("negative_log_likelihoods", {x, out(DType::F32, {kTokens})}, Bound::Read,
-                   [&](auto& t) {
+                   element_flops::kLogLikelihood, [&](auto& t) {
                      negative_log_likelihoods(stream(), t[1], t[0],
                                               static_cast<const int32_t*>(targets.view().data));
                    });
     const DeviceTensor found = allocate_device(DType::U8, {int64_t{sizeof(int64_t)}});
-    stream_through("find_non_finite", {x}, Bound::Read, [&](auto& t) {
+    stream_through("find_non_finite", {x}, Bound::Read, element_flops::kCompare, [&](auto& t) {
       find_non_finite(stream(), static_cast<int64_t*>(found.view().data), t[0]);
     });
   }
@@ -174,7 +181,7 @@ class KernelBench {
                          static_cast<StepInput*>(input.view().data), 0, chosen.data());
           }
         });
-        choice_.done({"choose_token", shape, Bound::Read, us * 1e-6, double(4 * n)});
+        choice_.done({"choose_token", shape, Bound::Read, us * 1e-6, {double(4 * n), double(n)}});
       }
     }
   }
@@ -184,7 +191,7 @@ class KernelBench {
     stream_through(
         "rope",
         {in(DType::F16, heads), out(DType::F16, heads), in(DType::F32, {kTokens, kHeadDim / 2, 2})},
-        [&](auto& t) { rope(stream(), t[1], t[0], t[2], 0); });
+        element_flops::kRope, [&](auto& t) { rope(stream(), t[1], t[0], t[2], 0); });
     const int64_t n_pages = pages_for(kTokens);
     const DeviceTensor pages = pages_in_order(n_pages);
     const CachePlace place = first_place(pages);
@@ -193,7 +200,7 @@ class KernelBench {
                    {in_out(DType::F16, heads), in(DType::F16, heads), in(DType::F16, heads),
                     out(DType::F16, cache_rows), out(DType::F16, cache_rows),
                     in(DType::F32, {kTokens, kHeadDim / 2, 2})},
-                   [&](auto& t) {
+                   2 * element_flops::kRope, [&](auto& t) {
                      KvLayer layer =
                          layer_of(DType::F16, n_pages, view_of_tensor(t[3]), view_of_tensor(t[4]));
                      rope_append(stream(), layer, place, t[0], t[1], t[2], t[5]);
@@ -204,7 +211,8 @@ class KernelBench {
       const Operand scales = out(DType::F32, {n_pages, kHeads, kPagePositions});
       std::vector<Operand> operands = {in(DType::F16, heads), in(DType::F16, heads), keys, keys};
       if (dtype == DType::U8) operands.insert(operands.end(), {scales, scales});
-      stream_through(name, operands, [&](auto& t) {
+      const double flops = dtype == DType::U8 ? 2 * element_flops::kQuantize : 0;
+      stream_through(name, operands, flops, [&](auto& t) {
         KvLayer layer = layer_of(dtype, n_pages, view_of_tensor(t[2]), view_of_tensor(t[3]));
         if (dtype == DType::U8) {
           layer.key_scales = view_of_tensor(t[4]);
@@ -242,7 +250,9 @@ class KernelBench {
       // GEMV packing interleaves two rows in pieces of 64 bytes, so that a lookup reads both rows.
       const double table_rows = double(table().n_bytes) * double(kTokens) / double(kBenchVocab);
       const double bytes = (is_packed ? 2 : 1) * table_rows + rows.bytes();
-      choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, bytes});
+      const double flops =
+          f.group == 0 ? 0 : element_flops::kDequantize * double(kTokens * kBenchDim);
+      choice_.done({"gather_rows", shape, Bound::Copy, us * 1e-6, {bytes, flops}});
     }
   }
 
@@ -270,7 +280,7 @@ class KernelBench {
             gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
               gemm(stream(), x, parts, c.epilogue);
             });
-        KernelTiming timing{c.name, shape, Bound::Flops, times.us * 1e-6, timed.flops()};
+        KernelTiming timing{c.name, shape, Bound::Flops, times.us * 1e-6, timed.work()};
         if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
         choice_.done(timing);
       }
@@ -294,7 +304,7 @@ class KernelBench {
     const auto times = gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
       gemm_append(stream(), layer, first_place(pages), x, parts.first<3>(), table);
     });
-    KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.flops()};
+    KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.work()};
     if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;
     choice_.done(timing);
   }
@@ -312,7 +322,9 @@ class KernelBench {
           const double us = graph_us(stream(), kLaunches, [&] {
             for (const auto& w : sets) run_gemv(stream(), a, which, w);
           });
-          choice_.done({name, shape, Bound::Read, us * 1e-6, double(bytes_of_all(sets[0]))});
+          const double flops = 2.0 * double(n_tokens) * double(elements_of_all(sets[0]));
+          choice_.done(
+              {name, shape, Bound::Read, us * 1e-6, {double(bytes_of_all(sets[0])), flops}});
         }
       }
     }
@@ -339,7 +351,8 @@ class KernelBench {
             dequantize_rows(stream(), parts);
           }
         });
-        choice_.done({"dequantize_rows", shape, Bound::Copy, us * 1e-6, bytes});
+        const double flops = element_flops::kDequantize * double(elements_of_all(sets[0]));
+        choice_.done({"dequantize_rows", shape, Bound::Copy, us * 1e-6, {bytes, flops}});
       }
     }
   }
@@ -368,7 +381,9 @@ class KernelBench {
                               workspace.view().data);
         });
         const double flops = 2.0 * double(n) * double(n + 1) * double(kHeads * kHeadDim);
-        choice_.done({"attention_prefill", shape, Bound::Flops, us * 1e-6, flops});
+        const int64_t row_bytes = dtype == DType::U8 ? kHeadDim + 4 : 2 * kHeadDim;
+        const double bytes = 2.0 * double(n * kHeads) * double(2 * kHeadDim + row_bytes);
+        choice_.done({"attention_prefill", shape, Bound::Flops, us * 1e-6, {bytes, flops}});
       }
     }
   }
@@ -415,7 +430,8 @@ class KernelBench {
                                         .workspace = workspace.view().data});
           }
         });
-        choice_.done({"attention_decode", shape, Bound::Read, us * 1e-6, bytes});
+        const double flops = 4.0 * double(context * kHeads * kHeadDim);
+        choice_.done({"attention_decode", shape, Bound::Read, us * 1e-6, {bytes, flops}});
       }
     }
   }
