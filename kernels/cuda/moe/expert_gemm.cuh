@@ -93,20 +93,30 @@ struct StagedWeights {
     return i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
   }
 
-  // Codes with F16 scales and without minimums, two at a time: their products are exact in f32, so
-  // that one rounding to half gives the same.
-  __device__ void load_halves(Fragments& a, const uint4& w, int half,
+  // The scales of rows g and g + 8 for instruction `at`, and whether they are F16 numbers.
+  __device__ bool half_scales_of(__half2& scales, int at, const ExpertGemmParams& p) const {
+    const int g = int(threadIdx.x) % 32 / 4, unit = at * 16 >> p.unit_shift;
+    const uint8_t* const from = tile + Stage::kWordBytes;
+    if (!p.scales_are_f32) {
+      scales = *reinterpret_cast<const __half2*>(from + (unit * 8 + g) * 4);
+      return true;
+    }
+    const float2 wide = *reinterpret_cast<const float2*>(from + (unit * 8 + g) * 8);
+    scales = __floats2half2_rn(wide.x, wide.y);
+    const float2 back = __half22float2(scales);
+    return back.x == wide.x && back.y == wide.y;
+  }
+
+  // Codes with such scales, of a half's two instructions, and without minimums, two at a time:
+  // their products are exact in f32, so that one rounding to half gives the same.
+  __device__ void load_halves(Fragments& a, const uint4& w, int half, const __half2 (&scales)[2],
                               const ExpertGemmParams& p) const {
     constexpr bool kNibbles = kWeights == GemvWeights::U4;
     const __half2 zero = __float2half2_rn(1024.0f + (kNibbles ? 8 : 128));
     const __half2 high_zero = __float2half2_rn(64.0f + 8), sixteenth = __float2half2_rn(0.0625f);
-    const int g = int(threadIdx.x) % 32 / 4;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
-      const int unit = (half * 2 + i) * 16 >> p.unit_shift;
-      const __half2 scales =
-          *reinterpret_cast<const __half2*>(tile + Stage::kWordBytes + (unit * 8 + g) * 4);
-      const __half2 of_row[] = {__low2half2(scales), __high2half2(scales)};
+      const __half2 of_row[] = {__low2half2(scales[i]), __high2half2(scales[i])};
 #pragma unroll
       for (int r = 0; r < 4; ++r) {  // as in load()
         __half2 centered;
@@ -145,7 +155,13 @@ struct StagedWeights {
     } else {
       const uint4 w = words(kWeights == GemvWeights::U8 ? half : 0);
       if constexpr (std::is_same_v<T, __half>) {
-        if (!p.scales_are_f32 && !p.has_mins) return load_halves(a, w, half, p);
+        if (!p.has_mins) {
+          __half2 scales[2];
+          const bool are_halves = half_scales_of(scales[0], half * 2, p);
+          if (half_scales_of(scales[1], half * 2 + 1, p) && are_halves) {
+            return load_halves(a, w, half, scales, p);
+          }
+        }
       }
       const float zero = 8388608.0f + float(p.has_mins ? 0 : kWeights == GemvWeights::U4 ? 8 : 128);
 #pragma unroll

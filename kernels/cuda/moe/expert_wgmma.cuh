@@ -10,6 +10,7 @@ namespace minfer::cuda {
 constexpr int kWgmmaProducers = 128, kWgmmaConsumers = 256;  // threads
 constexpr int kWgmmaThreads = kWgmmaProducers + kWgmmaConsumers;
 constexpr int kWgmmaTokens = 136;  // rows of x in a tile, at most
+constexpr int kFewTokens = 72;     // of a tile with fewer
 constexpr int kWgmmaRows = 256;    // rows of weights in a tile; with SwiGlu, half gate, half up
 constexpr int kStagedTokens = 72;  // rows of out that a consumer stages at once
 
@@ -396,7 +397,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     ptx::shrink_registers<Shared::kIsFloat ? 88 : 56>();
     WgmmaProducer<T, kWeights, kSwiGlu> producer(s, p);
     for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-      producer.load(tile_at<kWgmmaTokens>(at, tile_begins, p));
+      producer.load(tile_at<kWgmmaTokens, kFewTokens>(at, tile_begins, p));
     }
     ptx::copy_async_commit();
     ptx::copy_async_wait<0>();
@@ -405,11 +406,11 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
   ptx::grow_registers<Shared::kIsFloat ? 208 : 224>();
   WgmmaConsumer<T, kWeights, kSwiGlu> consumer(s, p, warpgroup - 1);
   for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
-    const ExpertTile tile = tile_at<kWgmmaTokens>(at, tile_begins, p);
-    if (tile.end - tile.place > 72) {
+    const ExpertTile tile = tile_at<kWgmmaTokens, kFewTokens>(at, tile_begins, p);
+    if (tile.end - tile.place > kFewTokens) {
       consumer.template compute<kWgmmaTokens>(tile);
     } else {
-      consumer.template compute<72>(tile);
+      consumer.template compute<kFewTokens>(tile);
     }
     ptx::named_barrier(warpgroup, 128);  // for the compiler: see ptx::warpgroup_index
   }
