@@ -34,7 +34,7 @@ struct PlannedTensor {
   DType source_type = DType::F32;
   int64_t source_bytes = 0;
   const TensorEntry* source = nullptr;                // null in a plan from a configuration alone
-  std::shared_ptr<const TensorEntry> as_matrix = {};  // as in WeightBinding: keeps `source`
+  std::shared_ptr<const TensorEntry> flat = {};  // as in WeightBinding: keeps `source`
   int64_t source_begin = 0;                           // the first of its rows in `source`
   WeightInfo weight = {};
   int64_t rope_heads = 0, rotary_dim = 0;  // as in WeightPart
