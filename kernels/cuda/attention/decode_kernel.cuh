@@ -25,6 +25,7 @@ struct DecodeArgs {
   bool is_bf16;
   float scale_log2;
   SoftCap cap_log2;
+  const float* sinks;  // [n_heads], or null
 };
 
 // The range of positions that a block has.
@@ -44,7 +45,8 @@ struct KvRange {
 
 // For each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
 // and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
-// rotated by the angles of position pos. kWindow: over the last `window` of those positions.
+// rotated by the angles of position pos. kWindow: over the last `window` of those positions. A sink
+// of head h, if there is one, joins the softmax when all positions are merged.
 //
 //   cache     row pos is written and not read: the step's own k and v come from shared memory,
 //             rounded as the cache holds them
@@ -167,8 +169,9 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
                          .n_splits = range.n_splits,
                          .split = int(blockIdx.y)};
   merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, s_is_last,
-                          [&](const Merged& whole, int head, int d) {
+                          [&](Merged whole, int head, int d) {
                             const int row = sequence * a.n_heads + first_head + head;
+                            whole.add_sink(sink_log2(a.sinks, first_head + head));
                             whole.store(a.out, int64_t{row} * head_dim + d, head_dim - d,
                                         a.is_bf16);
                           });

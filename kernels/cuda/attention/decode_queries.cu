@@ -23,6 +23,7 @@ struct QueriesArgs {
   bool q_is_bf16, out_is_bf16;
   float scale_log2;
   SoftCap cap_log2;
+  const float* sinks;  // [n_heads], or null
 };
 
 // out[t, h] = softmax_j(scale q[t, h] . k[j]) v[j] over j <= pos + t of the head's keys and values:
@@ -118,7 +119,9 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
                          .n_splits = int(gridDim.y),
                          .split = int(blockIdx.y)};
   merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, s_is_last,
-                          [&](const Merged& whole, int column, int d) {
+                          [&](Merged whole, int column, int d) {
+                            const int head = int(row_of(column)) % a.n_heads;
+                            whole.add_sink(sink_log2(a.sinks, head));
                             whole.store(a.out, row_of(column) * head_dim + d, head_dim - d,
                                         a.out_is_bf16);
                           });
@@ -146,7 +149,7 @@ int64_t decode_queries_workspace(int64_t head_dim) {
 
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                     const CachePlace& place, float scale, int64_t window, void* workspace,
-                    float softcap) {
+                    float softcap, Tensor sinks) {
   const int64_t pos = place.pos;
   // Least positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
@@ -188,6 +191,7 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
         .out_is_bf16 = out.dtype == DType::BF16,
         .scale_log2 = scale * kLog2E,
         .cap_log2 = SoftCap::of(softcap, kLog2E),
+        .sinks = data_of<const float>(sinks),
     };
     if (n_splits > 1) {
       MINFER_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<size_t>(layout.states_at), stream));
