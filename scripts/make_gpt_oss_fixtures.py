@@ -29,7 +29,7 @@ SIZES = dict(vocab_size=41, hidden_size=32, intermediate_size=20, num_hidden_lay
              rope_parameters={"rope_type": "yarn", "rope_theta": 10000.0, "factor": 4.0,
                               "original_max_position_embeddings": 13, "beta_fast": 2.0,
                               "beta_slow": 0.1, "truncate": False})
-MXFP4 = dict(intermediate_size=32, num_hidden_layers=2, num_local_experts=4)
+MXFP4 = dict(num_hidden_layers=2, num_local_experts=4)
 BLOCK = 32
 
 
@@ -179,9 +179,9 @@ MODELS = {
     "gpt-oss-head64-f16": (config_of(
         num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_hidden_layers=2,
         layer_types=["full_attention", "sliding_attention"]), torch.float16, 4, False),
-    "gpt-oss-mxfp4": (config_of(**MXFP4), torch.bfloat16, 4, True),
+    "gpt-oss-mxfp4": (config_of(intermediate_size=64, **MXFP4), torch.bfloat16, 4, True),
     "gguf-gpt-oss": (config_of(), torch.float16, 4, False),
-    "gguf-gpt-oss-mxfp4": (config_of(**MXFP4), torch.float16, 4, True),
+    "gguf-gpt-oss-mxfp4": (config_of(intermediate_size=32, **MXFP4), torch.float16, 4, True),
 }
 
 

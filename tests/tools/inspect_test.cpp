@@ -100,7 +100,7 @@ TEST_F(MinferProcess, InspectSaysHowAModelRotatesAndWhereItHasWindows) {
   EXPECT_EQ(smol["layers_without_rope"], json::array({0, 2}));
   const auto [oss_text, oss] = inspected("gpt-oss-mxfp4");
   EXPECT_NE(oss_text.find("sinks          in all layers\n"), std::string::npos) << oss_text;
-  EXPECT_NE(oss_text.find("experts        2 of 4, ffn dim 32, gates clamped to 7 in all layers\n"),
+  EXPECT_NE(oss_text.find("experts        2 of 4, ffn dim 64, gates clamped to 7 in all layers\n"),
             std::string::npos)
       << oss_text;
   EXPECT_EQ(oss["windows"], json::array({5, 0}));
