@@ -80,8 +80,7 @@ template <int kD, typename T>
 __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Args a) {
   using S = Shared<kD>;
   constexpr int kKeys = S::kKeys;
-  extern __shared__ __align__(16) uint8_t raw[];
-  S& s = *reinterpret_cast<S*>(raw);
+  S& s = *reinterpret_cast<S*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
 

@@ -11,6 +11,11 @@ inline uint32_t pack_halves(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 
+inline void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                        uint32_t b0, uint32_t b1) {
+  ptx::mma_m16n8k16<__half>(d, a0, a1, a2, a3, b0, b1);
+}
+
 inline void copy_box(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
                      int z) {
   emulated::tensor_load(to_shared, map, barrier, x, y, z, /*to_both=*/false);
