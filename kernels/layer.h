@@ -40,7 +40,7 @@ struct LayerSpec {
   bool attn_sinks = false;        // one more score for each head: AttentionArgs
 
   Activation activation = Activation::Silu;
-  bool gated = true;  // down(act(gate x) * (up x)), else down(act(up x))
+  bool gated = true;                         // down(act(gate x) * (up x)), else down(act(up x))
   float swiglu_alpha = 0, swiglu_limit = 0;  // of ClampedSwiGlu
 
   // A mixture of experts in place of the feed-forward network, if n_experts > 0: kernels/moe.h.

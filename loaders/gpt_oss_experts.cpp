@@ -19,11 +19,11 @@ constexpr int64_t kBlock = BlockMXFP4::kElements, kCodeBytes = kBlock / 2;
 
 // The tensors of one name, and the sizes that follow from them.
 struct Experts {
-  const Stored* values;              // floats, or codes
+  const Stored* values;               // floats, or codes
   const Stored* exponents = nullptr;  // of codes
-  DType dtype = DType::MXFP4;        // as delivered
+  DType dtype = DType::MXFP4;         // as delivered
   int64_t n_rows = 0, n_columns = 1;  // of an expert, as delivered
-  bool in_turns = false;             // rows of gate and up
+  bool in_turns = false;              // rows of gate and up
   bool is_transposed = false;
 
   int64_t row_bytes() const { return bytes_of(dtype, n_columns); }
@@ -109,9 +109,8 @@ Experts find_blocks(const SafetensorsSource& source, const Stored& values,
                     const std::string& module, bool in_turns) {
   const std::vector<int64_t>& dims = dims_of(values, 4);
   const auto require_bytes = [](const Stored& stored) {
-    MINFER_REQUIRE(Input, stored.record.type_name == "U8", "tensor ",
-                   shortened(stored.record.name), ": has dtype ", stored.record.type_name,
-                   ", expected U8");
+    MINFER_REQUIRE(Input, stored.record.type_name == "U8", "tensor ", shortened(stored.record.name),
+                   ": has dtype ", stored.record.type_name, ", expected U8");
   };
   const Stored* const exponents = source.find_stored(module + "_scales");
   MINFER_REQUIRE(Input, exponents != nullptr, "tensor ", shortened(module + "_scales"),

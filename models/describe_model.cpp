@@ -21,8 +21,7 @@ int64_t bytes_per_token(const Model& model) {
   int64_t n_bytes = 0;
   for_each_weight(model.spec, [&](const WeightInfo& weight) {
     // Of experts, some; all have one size.
-    if (weight.is_of_expert() &&
-        weight.expert >= model.spec.layer(weight.layer).n_active_experts) {
+    if (weight.is_of_expert() && weight.expert >= model.spec.layer(weight.layer).n_active_experts) {
       return;
     }
     if (!weight.is_matrix()) {

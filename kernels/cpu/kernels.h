@@ -76,9 +76,9 @@ struct AttentionPiece {
   int64_t pos;     // position of token 0
   int64_t window;  // positions that a query sees, its own included; 0: all
   float scale;
-  float softcap;   // of the scaled scores; 0: none
+  float softcap;       // of the scaled scores; 0: none
   const float* sinks;  // [n_group], or null: AttentionArgs
-  float* scratch;  // attention_scratch(row_end - row_begin, head_dim) floats, this thread's own
+  float* scratch;      // attention_scratch(row_end - row_begin, head_dim) floats, this thread's own
 };
 // Returns the floats that attention needs for the query, scores and sums of each row and for its
 // maximum, total and correction.

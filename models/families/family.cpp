@@ -35,8 +35,8 @@ const Family& starcoder2();
 namespace {
 
 constexpr const Family& (*kFamilies[])() = {
-    mixtral,   llama, mistral,  gpt2,   qwen2,      qwen3,  smollm3, phi3,  qwen2_moe,
-    qwen3_moe, olmoe, glm4_moe, gemma,  gemma2,     gemma3, olmo3,   olmo2, granite,
+    mixtral,   llama, mistral,  gpt2,   qwen2,      qwen3,  smollm3, phi3,   qwen2_moe,
+    qwen3_moe, olmoe, glm4_moe, gemma,  gemma2,     gemma3, olmo3,   olmo2,  granite,
     gpt_neox,  phi,   stablelm, falcon, starcoder2, cohere, cohere2, gpt_oss};
 
 bool takes_all(const Family&) { return true; }

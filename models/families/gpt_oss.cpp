@@ -108,8 +108,8 @@ const Family& gpt_oss() {
       .read_gguf = read_gpt_oss_gguf,
       .hf_names = gpt_oss_hf_names(),
       // The norm behind the attention half is that in front of the other half.
-      .gguf_names = moe_gguf_names({{WeightRole::Sinks, "attn_sinks.weight"},
-                                    {WeightRole::FfnNorm, "post_attention_norm"}}),
+      .gguf_names = moe_gguf_names(
+          {{WeightRole::Sinks, "attn_sinks.weight"}, {WeightRole::FfnNorm, "post_attention_norm"}}),
       .add_hf_keys = add_gpt_oss_hf_keys,
       .add_gguf_keys = add_gpt_oss_gguf_keys,
       .gguf_window = GgufWindow::SomeLayers,

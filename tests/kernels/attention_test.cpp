@@ -25,8 +25,8 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 
   // Runs rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
-                         const HostTensor& v, int64_t chunk, int64_t window = 0,
-                         float softcap = 0, const HostTensor& sinks = {}) const {
+                         const HostTensor& v, int64_t chunk, int64_t window = 0, float softcap = 0,
+                         const HostTensor& sinks = {}) const {
     const int64_t n_tokens = q.view().shape[0];
     const TestPages pages(n_tokens + 5);
     KvLayer cache =
@@ -139,9 +139,9 @@ TEST_P(Attention, SinksMatchFloat64) {
     for (int64_t i = 0; i < heads_.n_heads; ++i) sinks.as<float>()[i] += above;
     for (const int64_t window : {0, 37}) {
       SCOPED_TRACE(cat("window ", window, ", sinks + ", above));
-      const auto want = float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads,
-                                           heads_.n_kv_heads, heads_.head_dim, 0, double(scale()),
-                                           window, 0, doubles(sinks));
+      const auto want =
+          float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads, heads_.n_kv_heads,
+                             heads_.head_dim, 0, double(scale()), window, 0, doubles(sinks));
       const std::vector<float> got = run(*backend, q, k, v, kTokens, window, 0, sinks);
       for (size_t i = 0; i < got.size(); ++i) {
         const size_t row = i / size_t(heads_.head_dim);

@@ -86,8 +86,7 @@ TEST(GptOssExperts, HaveTheCodesOfTheFile) {
     const HostTensor values = to_f32_tensor(source->read(entry));
     for (int64_t i = 0; i < entry.shape.n_elements(); ++i) {
       const int64_t row = i / kColumns % kRows, expert = i / kColumns / kRows;
-      ASSERT_EQ(values.at(i),
-                value_of(files, name, expert, row_in_file(name, row), i % kColumns))
+      ASSERT_EQ(values.at(i), value_of(files, name, expert, row_in_file(name, row), i % kColumns))
           << name << ' ' << i;
     }
   }
@@ -182,8 +181,7 @@ SafetensorsTensor& tensor(Files& files, const std::string& name) {
 }
 
 const WrongExperts kWrongExperts[] = {
-    {"NoExponents",
-     [](Files& files) { files.tensors.erase(kModule + "down_proj_scales"); },
+    {"NoExponents", [](Files& files) { files.tensors.erase(kModule + "down_proj_scales"); },
      "down_proj_scales: is missing"},
     {"OtherExponents",
      [](Files& files) {
@@ -196,7 +194,9 @@ const WrongExperts kWrongExperts[] = {
      },
      "down_proj_blocks: shape [3, 6, 4, 8], expected [3, 6, 4, 16]"},
     {"FewerDims",
-     [](Files& files) { tensor(files, "down_proj_blocks").dims = {kExperts, kRows, 32}; },
+     [](Files& files) {
+       tensor(files, "down_proj_blocks").dims = {kExperts, kRows, 32};
+     },
      "down_proj_blocks: has 3 dims, expected 4"},
     {"SignedCodes", [](Files& files) { tensor(files, "down_proj_blocks").dtype = "I8"; },
      "down_proj_blocks: has dtype I8, expected U8"},
@@ -218,8 +218,7 @@ const WrongExperts kWrongExperts[] = {
      "down_proj: is there twice"},
     {"OtherModel", [](Files& files) { files.config["model_type"] = "llama"; },
      "quant_method is \"mxfp4\": not supported for other models than gpt_oss"},
-    {"OtherSettings",
-     [](Files& files) { files.config["quantization_config"]["block_size"] = 16; },
+    {"OtherSettings", [](Files& files) { files.config["quantization_config"]["block_size"] = 16; },
      "key quantization_config is \"block_size\": not supported"},
     {"OtherMethod",
      [](Files& files) { files.config["quantization_config"]["quant_method"] = "fp8"; },

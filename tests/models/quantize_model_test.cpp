@@ -212,9 +212,9 @@ TEST_F(QuantizeModel, FusedTensorsAreSplitWhenTheyAreLoaded) {
 // Experts become matrices of codes one by one, also from a tensor that holds all of them; routers
 // stay what they are.
 TEST_F(QuantizeModel, ExpertsAreQuantizedOneByOne) {
-  for (const char* name : {"mixtral-bf16", "mixtral-stacked-f16", "qwen3-moe-stacked-bf16",
-                           "gguf-qwen2-moe", "gguf-mixtral", "gpt-oss-bf16", "gpt-oss-mxfp4",
-                           "gguf-gpt-oss"}) {
+  for (const char* name :
+       {"mixtral-bf16", "mixtral-stacked-f16", "qwen3-moe-stacked-bf16", "gguf-qwen2-moe",
+        "gguf-mixtral", "gpt-oss-bf16", "gpt-oss-mxfp4", "gguf-gpt-oss"}) {
     SCOPED_TRACE(name);
     const FixtureModel fixture = fixture_model(cat("models/", name));
     const auto source = open_source(fixture.path);

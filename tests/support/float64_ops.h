@@ -115,8 +115,7 @@ struct AttentionResult {
 // [n_heads], or empty: one more score for each head, whose value is 0.
 inline AttentionResult attention(const Values& q, const Values& k, const Values& v, int64_t n_heads,
                                  int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale,
-                                 int64_t window = 0, double softcap = 0,
-                                 const Values& sinks = {}) {
+                                 int64_t window = 0, double softcap = 0, const Values& sinks = {}) {
   const int64_t n_tokens = int64_t(q.size()) / (n_heads * head_dim);
   AttentionResult result;
   result.out.resize(q.size());

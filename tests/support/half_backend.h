@@ -107,7 +107,8 @@ class HalfBackend : public Backend {
       const int64_t pair = r.pairs[place];
       const Expert& expert = a.weights.experts[size_t(r.chosen[pair])];
       const Tensor hidden = a.hidden.rows(place, 1), out = a.out.rows(place, 1);
-      const Tensor x = a.x.rows(pair / r.n_active, 1), gate = gate_scratch(DType::F32, hidden.shape);
+      const Tensor x = a.x.rows(pair / r.n_active, 1),
+                   gate = gate_scratch(DType::F32, hidden.shape);
       MINFER_CHECK(out.shape[1] == dim, "an expert of width ", out.shape[1]);
       const auto linear = [&](const Tensor& to, const Tensor& from, const Linear& of) {
         matmul(to, from, of.weight);

@@ -78,8 +78,8 @@ inline void expect_routed(const Routing& r, const HostTensor& logits, const Host
     std::vector<int64_t> order(static_cast<size_t>(n));
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return rank(a) > rank(b); });
-    // exp and sums in f32: a few roundings, and those of the exponent's argument, with a bias of two
-    // more of up to 8.
+    // exp and sums in f32: a few roundings, and those of the exponent's argument, with a bias of
+    // two more of up to 8.
     const double roundoff = (double(n) + 40) * kU;
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) {
@@ -213,7 +213,8 @@ struct ExpertsData {
         }
         values.push_back(rows);
       }
-      biases.push_back(random_normal(uint64_t(900 + i), {out}, input_dtype, of.has_bias ? 0.5f : 0));
+      biases.push_back(
+          random_normal(uint64_t(900 + i), {out}, input_dtype, of.has_bias ? 0.5f : 0));
     }
   }
 
@@ -258,11 +259,10 @@ struct ExpertsData {
       // |silu'| < 1.1, also of g sigmoid(alpha g), where alpha is not negative. Where a clamp holds
       // one of its inputs, the result depends less on it.
       const bool is_clamped = c.clamp.limit > 0;
-      const double s = is_clamped ? float64::clamped_swiglu(gate[i], 0, c.clamp)
-                                  : float64::silu(gate[i]);
+      const double s =
+          is_clamped ? float64::clamped_swiglu(gate[i], 0, c.clamp) : float64::silu(gate[i]);
       const double factor =
-          is_clamped ? 1 + std::clamp(up[i], -double(c.clamp.limit), double(c.clamp.limit))
-                     : up[i];
+          is_clamped ? 1 + std::clamp(up[i], -double(c.clamp.limit), double(c.clamp.limit)) : up[i];
       hidden.push_back(s * factor);
       error.push_back(1.1 * of_gate[i] * std::abs(factor) + std::abs(s) * (of_up[i] + is_clamped));
     }

@@ -188,9 +188,9 @@ struct AttentionRow {
 // 2^-11 of it, or by 2^-25, at most n times for a total weight of 1 or more; so does rounding a
 // value of U8 to F16. Rounding a key of U8 to F16 moves a score by 2^-11 of the sum of its terms'
 // magnitudes, or by 2^-25 |q| if the key is subnormal, and a weight relative to the total by the
-// exponential of twice that. A soft cap c, whose slope is at most 1, adds 2^-21 c to a score. A sink
-// is off by u of itself in units of log2, and its weight is exact but for that and 4 u. Then the
-// output is rounded once.
+// exponential of twice that. A soft cap c, whose slope is at most 1, adds 2^-21 c to a score. A
+// sink is off by u of itself in units of log2, and its weight is exact but for that and 4 u. Then
+// the output is rounded once.
 inline AttentionRow attention_row(const float64::Values& q, const float64::Values& k,
                                   const float64::Values& v, const Heads& heads, int64_t last,
                                   DType out_dtype, Through through, float softcap = 0,
@@ -204,11 +204,10 @@ inline AttentionRow attention_row(const float64::Values& q, const float64::Value
   for (int64_t i = 0; i < (last + 1) * heads.head_dim; ++i)
     largest = std::max(largest, std::abs(v[size_t(i)]));
   for (const double x : q) sum_q += std::abs(x);
-  const double relative = kU * (8 * double(heads.head_dim + 2) * want.scores[0] +
-                                8 * want.spreads[0] + 4 * n + n / 2 + 32 +
-                                4 * std::abs(double(sink.value_or(0.0f)))) +
-                          4 * 0x1p-21 * double(softcap) +
-                          (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
+  const double relative =
+      kU * (8 * double(heads.head_dim + 2) * want.scores[0] + 8 * want.spreads[0] + 4 * n + n / 2 +
+            32 + 4 * std::abs(double(sink.value_or(0.0f)))) +
+      4 * 0x1p-21 * double(softcap) + (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
   const double wider =
       through == Through::KeysAndValuesF16
           ? std::expm1(2 * (1.001 * 0x1p-11 * want.scores[0] + sum_q * scale * 0x1p-25))
@@ -228,8 +227,7 @@ inline void expect_row(const float64::Values& q, const float64::Values& k, const
                        const Heads& heads, int64_t last, DType out_dtype, Through through,
                        const float* got, const std::string& what, PlainErrors* errors = nullptr,
                        float softcap = 0, std::optional<float> sink = {}) {
-  const AttentionRow want =
-      attention_row(q, k, v, heads, last, out_dtype, through, softcap, sink);
+  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through, softcap, sink);
   ASSERT_NO_FATAL_FAILURE(want.expect(got, what));
   if (errors == nullptr) return;
   const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype, softcap);

@@ -202,9 +202,9 @@ TEST(DecodeOfSequences, SinksMatchFloat64) {
                                  window);
               };
               const float64::Values keys = seen(true);
-              const AttentionRow row = attention_row(
-                  row_of(q, head), keys, seen(false), h, std::ssize(keys) / h.head_dim - 1,
-                  DType::F16, Through::Nothing, 0, sinks.at(head));
+              const AttentionRow row = attention_row(row_of(q, head), keys, seen(false), h,
+                                                     std::ssize(keys) / h.head_dim - 1, DType::F16,
+                                                     Through::Nothing, 0, sinks.at(head));
               std::vector<float> values;
               for (int64_t i = 0; i < h.head_dim; ++i)
                 values.push_back(got.at(head * h.head_dim + i));

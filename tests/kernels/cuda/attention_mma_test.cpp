@@ -49,8 +49,7 @@ TEST(PrefillMma, SinksMatchFloat64) {
     sinks.as<float>()[0] = 40;
     sinks.as<float>()[1] = -100;
     for (const int64_t window : {0, 1, 50}) {
-      for (const auto& [pos, n_tokens] :
-           {std::pair<int64_t, int64_t>{0, 65}, {0, 1}, {130, 64}}) {
+      for (const auto& [pos, n_tokens] : {std::pair<int64_t, int64_t>{0, 65}, {0, 1}, {130, 64}}) {
         check_mma(c, pos, n_tokens, window, sinks);
         check_mma(c, pos, n_tokens, window, {});
         if (testing::Test::HasFailure()) return;

@@ -44,8 +44,7 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens, Through::Nothing,
                                          rows_of_each_head(n_tokens, h.n_heads),
-                                         sinks.view() ? nullptr : &errors, window,
-                                         softcap, sinks));
+                                         sinks.view() ? nullptr : &errors, window, softcap, sinks));
   if (sinks.view()) return;  // the plain code has none
   errors.expect_within(c.out_dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
 }

@@ -58,11 +58,11 @@ TEST(DecodeSpec, TheGraphTakesExperts) {
   moe.n_active_experts = 2;
   moe.shared_ffn_dim = 32;
   EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute, moe),
-            (std::set<std::string>{
-                "attn_out_bias", "attn_scale", "attn_sinks", "n_active_experts", "n_experts",
-                "norm", "norm_eps", "qk_norm", "qkv_bias", "renormalizes_experts", "rope",
-                "router_bias", "router_correction", "router_scale", "router_score",
-                "shared_ffn_dim", "shared_gate", "window"}));
+            (std::set<std::string>{"attn_out_bias", "attn_scale", "attn_sinks", "n_active_experts",
+                                   "n_experts", "norm", "norm_eps", "qk_norm", "qkv_bias",
+                                   "renormalizes_experts", "rope", "router_bias",
+                                   "router_correction", "router_scale", "router_score",
+                                   "shared_ffn_dim", "shared_gate", "window"}));
   EXPECT_TRUE(fields_taken(cuda::PersistentStep::can_compute, moe, false).empty());
 }
 

@@ -38,9 +38,9 @@ TEST(CudaMoe, RoutesAsInFloat64) {
     const HostTensor logits = c.logits(), bias = c.bias(), correction = c.correction();
     const DeviceTensor logits_on_card = to_device(logits), bias_on_card = to_device(bias),
                        correction_on_card = to_device(correction);
-    cuda::route(stream(), {found.on_card, logits_on_card,
-                           spec.router_bias ? bias_on_card.view() : Tensor(),
-                           spec.router_correction ? correction_on_card.view() : Tensor(), spec});
+    cuda::route(stream(),
+                {found.on_card, logits_on_card, spec.router_bias ? bias_on_card.view() : Tensor(),
+                 spec.router_correction ? correction_on_card.view() : Tensor(), spec});
     found.fetch();
     expect_routed(found.on_host, logits, bias, correction, spec);
   }
