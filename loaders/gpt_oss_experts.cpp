@@ -1,5 +1,4 @@
 #include <algorithm>
-#include <array>
 #include <cstring>
 
 #include "kernels/base/quant_blocks.h"
@@ -24,7 +23,6 @@ struct Experts {
   DType dtype = DType::MXFP4;         // as delivered
   int64_t n_rows = 0, n_columns = 1;  // of an expert, as delivered
   bool in_turns = false;              // rows of gate and up
-  bool is_transposed = false;
 
   int64_t row_bytes() const { return bytes_of(dtype, n_columns); }
   int64_t stored_row(int64_t row) const {
@@ -59,7 +57,6 @@ void to_block(uint8_t* to, uint8_t exponent, const uint8_t* codes) {
 void read_rows_of_expert(uint8_t* to, const SafetensorsSource& files, const Experts& e,
                          int64_t expert, int64_t begin, int64_t end) {
   const std::vector<uint8_t> values = read_expert(files, *e.values, expert);
-  const int64_t row_bytes = e.row_bytes();
   if (e.exponents != nullptr) {
     const std::vector<uint8_t> exponents = read_expert(files, *e.exponents, expert);
     const int64_t n_blocks = e.n_columns / kBlock;
@@ -71,18 +68,19 @@ void read_rows_of_expert(uint8_t* to, const SafetensorsSource& files, const Expe
     }
     return;
   }
-  const int64_t element = bytes_of(e.dtype, 1);
-  for (int64_t row = begin; row < end; ++row, to += row_bytes) {
-    const int64_t from = e.stored_row(row);
-    if (!e.is_transposed) {
-      std::memcpy(to, values.data() + from * row_bytes, size_t(row_bytes));
-      continue;
+  visit_float(e.dtype, [&]<typename T>() {
+    constexpr int64_t kRowsAtOnce = 32;  // so that lines of memory are used as a whole
+    const T* const from = reinterpret_cast<const T*>(values.data());
+    T* const out = reinterpret_cast<T*>(to);
+    for (int64_t first = begin; first < end; first += kRowsAtOnce) {
+      const int64_t last = std::min(end, first + kRowsAtOnce);
+      for (int64_t column = 0; column < e.n_columns; ++column) {
+        for (int64_t row = first; row < last; ++row) {
+          out[(row - begin) * e.n_columns + column] = from[column * e.n_rows + e.stored_row(row)];
+        }
+      }
     }
-    for (int64_t column = 0; column < e.n_columns; ++column) {
-      std::memcpy(to + column * element, values.data() + (column * e.n_rows + from) * element,
-                  size_t(element));
-    }
-  }
+  });
 }
 
 const std::vector<int64_t>& dims_of(const Stored& stored, size_t rank) {
@@ -93,15 +91,15 @@ const std::vector<int64_t>& dims_of(const Stored& stored, size_t rank) {
   return dims;
 }
 
-// Of a tensor of matrices or biases whose name ends with `name`.
-Experts find_floats(const Stored& values, bool in_turns, bool is_transposed) {
-  const std::vector<int64_t>& dims = dims_of(values, is_transposed ? 3 : 2);
-  Experts e{.values = &values, .in_turns = in_turns, .is_transposed = is_transposed};
+// Matrices [n_experts, in, out], or biases [n_experts, out].
+Experts find_floats(const Stored& values, bool in_turns, bool are_biases) {
+  const std::vector<int64_t>& dims = dims_of(values, are_biases ? 2 : 3);
+  Experts e{.values = &values, .in_turns = in_turns};
   MINFER_REQUIRE(Input, values.record.dtype.has_value(), "tensor ", shortened(values.record.name),
                  ": has dtype ", values.record.type_name, ", expected F32, F16 or BF16");
   e.dtype = *values.record.dtype;
   e.n_rows = dims.back();
-  if (is_transposed) e.n_columns = dims[1];
+  if (!are_biases) e.n_columns = dims[1];
   return e;
 }
 
@@ -163,10 +161,10 @@ PackedWeights find_gpt_oss_experts(const SafetensorsSource& source) {
       const bool in_turns = std::string_view(matrix).ends_with("gate_up_proj");
       if (name.ends_with(matrix)) {
         packed.weights.push_back(
-            make_weight(name, find_floats(stored, in_turns, /*is_transposed=*/true)));
+            make_weight(name, find_floats(stored, in_turns, /*are_biases=*/false)));
       } else if (in_turns && name.ends_with(cat(matrix, "_bias"))) {
         packed.weights.push_back(
-            make_weight(name, find_floats(stored, in_turns, /*is_transposed=*/false)));
+            make_weight(name, find_floats(stored, in_turns, /*are_biases=*/true)));
       } else if (name.ends_with(matrix + blocks)) {
         const std::string module = name.substr(0, name.size() - blocks.size());
         packed.weights.push_back(

@@ -18,8 +18,9 @@ struct PackedWeight {
 
   TensorEntry entry;
   std::vector<const Stored*> parts;  // parts of no other weight, and not listed as tensors
-  // What read_quantized_into() or, for an entry without `quant`, read_into() does; or how rows
-  // [begin, begin + n) of the innermost dim are read, all others being one. One is set.
+  // What read_quantized_into() or, for an entry without `quant`, read_into() does; or what reads n
+  // rows from row `begin` on of a tensor [.., columns] of rank 3, elements of one of rank 2,
+  // counted over all outer dims. One is set.
   std::function<void(HostQuantizedMatrix& to, const SafetensorsSource&)> read_quantized = {};
   std::function<void(HostTensor& to, const SafetensorsSource&)> read = {};
   std::function<void(void* to, const SafetensorsSource&, int64_t begin, int64_t n)> read_rows = {};

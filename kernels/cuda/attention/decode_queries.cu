@@ -45,12 +45,18 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   using Tile = DecodeTile<kD, true, true>;
   using Ring = CacheRing<kD, true, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
-  __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
-  __shared__ uint4 s_zeros[kD / 16];  // stands for rows behind the last position, and their scales
-  __shared__ SoftmaxState s_state[kWarps][kMostHeads];
-  __shared__ typename Ring::Shared s_ring[kWarps];
-  __shared__ bool s_is_last;
-  extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
+  struct Shared {
+    alignas(16) __half q[kMostHeads][kD + 8];
+    uint4 zeros[kD / 16];  // stands for rows behind the last position, and their scales
+    SoftmaxState state[kWarps][kMostHeads];
+    typename Ring::Shared ring[kWarps];
+    bool is_last;
+  };
+  Shared& shared = ptx::static_shared<Shared>();
+  auto& s_q = shared.q;
+  auto& s_zeros = shared.zeros;
+  auto& s_state = shared.state;
+  uint8_t* const s_slots = ptx::dynamic_shared<128>();  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -63,7 +69,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   const bool is_last_split = blockIdx.y + 1 == gridDim.y;
   const int end = is_last_split ? a.pos + a.n_tokens : begin + a.positions_per_split;
 
-  Ring ring(s_slots, s_ring[warp], a.cache, kv_head,
+  Ring ring(s_slots, shared.ring[warp], a.cache, kv_head,
             {.begin = begin,
              .readable = end,
              .end = end,
@@ -118,7 +124,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
                          .sum_dim = a.sum_dim,
                          .n_splits = int(gridDim.y),
                          .split = int(blockIdx.y)};
-  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, s_is_last,
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, shared.is_last,
                           [&](Merged whole, int column, int d) {
                             const int head = int(row_of(column)) % a.n_heads;
                             whole.add_sink(sink_log2(a.sinks, head));
