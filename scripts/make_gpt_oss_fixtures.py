@@ -178,10 +178,10 @@ MODELS = {
     "gpt-oss-bf16": (config_of(swiglu_limit=1.5, swiglu_alpha=1.4), torch.bfloat16, 1, False),
     "gpt-oss-head64-f16": (config_of(
         num_attention_heads=2, num_key_value_heads=1, head_dim=64, num_hidden_layers=2,
-        layer_types=["full_attention", "sliding_attention"]), torch.float16, 4, False),
-    "gpt-oss-mxfp4": (config_of(intermediate_size=64, **MXFP4), torch.bfloat16, 4, True),
-    "gguf-gpt-oss": (config_of(), torch.float16, 4, False),
-    "gguf-gpt-oss-mxfp4": (config_of(intermediate_size=32, **MXFP4), torch.float16, 4, True),
+        layer_types=["full_attention", "sliding_attention"]), torch.float16, 3, False),
+    "gpt-oss-mxfp4": (config_of(intermediate_size=64, **MXFP4), torch.bfloat16, 3, True),
+    "gguf-gpt-oss": (config_of(), torch.float16, 3, False),
+    "gguf-gpt-oss-mxfp4": (config_of(intermediate_size=32, **MXFP4), torch.float16, 3, True),
 }
 
 

@@ -9,7 +9,8 @@
 #include "models/spec.h"
 #include "models/weight_list.h"
 
-// One file a family of models: what its files say, and by which names. Nothing else knows a family.
+// One file a family of models: what its files say, and by which names. Nothing else knows a family,
+// but for how Hugging Face files store the experts of gpt-oss: loaders/gpt_oss_experts.cpp.
 namespace minfer {
 
 // The names that one kind of file gives to the modules of a model; each module has a ".weight" and
