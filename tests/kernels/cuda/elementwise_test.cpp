@@ -97,7 +97,7 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
           [&](int64_t i) { return float64::activated(x(i), gate) * y(i); }, kFunctionError,
           [&](int64_t i) { return plain::glu(a.at(i), b.at(i), gate, dtype); });
     }
-    // The factor, up + 1, may be small beside its rounding.
+    // With this limit the factor, up + 1, is 0.25 or more, and its rounding small beside it.
     const SwiGluClamp clamp{1.702f, 0.75f};
     check(
         dtype,
