@@ -208,7 +208,8 @@ class ForwardPass {
                   .batch = batch_,
                   .scale = spec.score_scale(),
                   .window = spec.window,
-                  .softcap = spec.attn_softcap});
+                  .softcap = spec.attn_softcap,
+                  .sinks = w.sinks});
     return rows(s.attended, spec.q_dim());
   }
 
@@ -273,13 +274,17 @@ void require_computable(const ModelSpec& spec) {
                                .attn_scale = s.attn_scale,
                                .attn_softcap = s.attn_softcap,
                                .window = s.window,
+                               .attn_sinks = s.attn_sinks,
                                .activation = s.activation,
                                .gated = s.gated,
+                               .swiglu_alpha = s.swiglu_clamp().limit > 0 ? s.swiglu_alpha : 0,
+                               .swiglu_limit = s.swiglu_clamp().limit,
                                .n_experts = s.n_experts,
                                .n_active_experts = has_experts ? s.n_active_experts : 0,
                                .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
                                .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
                                .router_score = has_experts ? s.router_score : RouterScore{},
+                               .router_bias = has_experts && s.router_bias,
                                .router_correction = has_experts && s.router_correction,
                                .renormalizes_experts = has_experts && s.renormalizes_experts,
                                .router_scale = has_experts ? s.router_scale : 1};
@@ -290,10 +295,14 @@ void require_computable(const ModelSpec& spec) {
     MINFER_REQUIRE(Input, !s.shared_norm || is_plainly_parallel,
                    "a block with shared_norm that is not parallel: not supported");
     MINFER_REQUIRE(Input, s.norm != NormKind::None, "a block without norms: not supported");
-    MINFER_REQUIRE(Input, !has_experts || (s.gated && !s.ffn_bias),
-                   "experts without a gate or with biases: not supported");
-    MINFER_REQUIRE(Input, !has_experts || s.activation == Activation::Silu,
+    MINFER_REQUIRE(Input, !has_experts || s.gated, "experts without a gate: not supported");
+    const bool is_clamped = s.activation == Activation::ClampedSwiGlu;
+    MINFER_REQUIRE(Input, !has_experts || is_clamped || s.activation == Activation::Silu,
                    "experts with another activation than silu: not supported");
+    MINFER_REQUIRE(Input, !is_clamped || (has_experts && s.swiglu_limit > 0),
+                   "a clamped gate without experts or limit: not supported");
+    MINFER_REQUIRE(Input, s.shared_ffn_dim == 0 || !(is_clamped || s.ffn_bias),
+                   "a shared expert with a clamped gate or biases: not supported");
     MINFER_REQUIRE(Input,
                    !has_experts || (s.n_active_experts >= 1 && s.n_active_experts <= s.n_experts),
                    s.n_active_experts, " of ", s.n_experts, " experts: not supported");

@@ -105,10 +105,15 @@ enum class NormKind { Rms, Layer, None };  // None: out = x
 // RMSNorm of each head with the same weights, or of all heads of a row as one vector; LayerNorm
 // without biases of each head, with weights of its own.
 enum class QkNorm { None, PerHead, WholeWidth, LayerOfEachHead };
-enum class Activation { Silu, GeluErf, GeluTanh };
+enum class Activation { Silu, GeluErf, GeluTanh, ClampedSwiGlu };
+// Of ClampedSwiGlu, which is a gate alone. limit 0: none, and a gate of silu.
+struct SwiGluClamp {
+  float alpha = 1, limit = 0;
+};
 // Throws Internal if it is not a GELU.
 inline GeluKind gelu_kind(Activation activation) {
-  MINFER_CHECK(activation != Activation::Silu, "silu as a kind of GELU");
+  MINFER_CHECK(activation == Activation::GeluErf || activation == Activation::GeluTanh,
+               "activation ", int(activation), " as a kind of GELU");
   return activation == Activation::GeluErf ? GeluKind::Erf : GeluKind::Tanh;
 }
 
@@ -157,6 +162,9 @@ struct AttentionArgs {
   float scale = 0;     // of the scores, usually 1 / sqrt(head_dim)
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
   float softcap = 0;   // c: a score, already scaled, becomes c tanh(score / c); 0: none
+  // [n_heads] F32: one more score for each head, neither scaled nor capped, whose value is 0;
+  // null: none
+  Tensor sinks = {};
 };
 
 // The hidden layer of a feed-forward network.
@@ -325,8 +333,10 @@ class Backend {
   virtual void gelu(Tensor out, Tensor x, GeluKind kind) = 0;
   virtual void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) = 0;  // gelu(x + bias)
   virtual void silu(Tensor out, Tensor x) = 0;  // x / (1 + exp(-x)), also "Swish"
-  // act(gate) * up: a GLU
-  virtual void glu(Tensor out, Tensor gate, Tensor up, Activation activation) = 0;
+  // act(gate) * up: a GLU. ClampedSwiGlu, with g = min(gate, limit) and up clamped to +-limit:
+  // (up + 1) g / (1 + exp(-alpha g))
+  virtual void glu(Tensor out, Tensor gate, Tensor up, Activation activation,
+                   const SwiGluClamp& clamp = {}) = 0;
   void swiglu(Tensor out, Tensor gate, Tensor up) { glu(out, gate, up, Activation::Silu); }
   virtual void add(Tensor out, Tensor a, Tensor b) = 0;          // a + b
   virtual void add_bias(Tensor out, Tensor x, Tensor bias) = 0;  // x[t] + bias for each row t

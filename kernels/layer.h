@@ -37,21 +37,27 @@ struct LayerSpec {
   float attn_scale = 0;           // of the scores; 0: 1 / sqrt(head_dim)
   float attn_softcap = 0;         // c: scores become c tanh(score / c); 0: none
   int64_t window = 0;             // positions that a query sees, its own included; 0: all
-  bool attn_sinks = false;        // one more logit for each head, whose probability is dropped
+  bool attn_sinks = false;        // one more score for each head: AttentionArgs
 
   Activation activation = Activation::Silu;
-  bool gated = true;  // down(act(gate x) * (up x)), else down(act(up x))
+  bool gated = true;                         // down(act(gate x) * (up x)), else down(act(up x))
+  float swiglu_alpha = 0, swiglu_limit = 0;  // of ClampedSwiGlu
 
   // A mixture of experts in place of the feed-forward network, if n_experts > 0: kernels/moe.h.
   int64_t n_experts = 0, n_active_experts = 0;
   int64_t shared_ffn_dim = 0;  // of the expert that every row goes through; 0: none
   bool shared_gate = false;    // its output is multiplied by a sigmoid of the row
   RouterScore router_score = RouterScore::Softmax;
+  bool router_bias = false;           // of its logits
   bool router_correction = false;     // the choice is by scores with a correction added
   bool renormalizes_experts = false;  // the chosen scores are divided by their sum
   float router_scale = 1;             // of the experts' weights
 
   bool has_experts() const { return n_experts > 0; }
+  SwiGluClamp swiglu_clamp() const {
+    if (activation != Activation::ClampedSwiGlu) return {};
+    return {swiglu_alpha, swiglu_limit};
+  }
   int64_t q_dim() const { return n_heads * head_dim; }
   int64_t kv_dim() const { return n_kv_heads * head_dim; }
   // Whether attention and the feed-forward network have a norm before them, and one behind them.
@@ -71,9 +77,9 @@ template <typename Spec, typename Visitor>
 void for_each_field(Spec& a, Spec& b, Visitor visit) {
   auto& [n_heads, n_kv_heads, head_dim, ffn_dim, norm, norm_eps, norm_places, norm_bias,
          parallel_residual, shared_norm, residual_scale, qkv_bias, attn_out_bias, ffn_bias, qk_norm,
-         rope, attn_scale, attn_softcap, window, attn_sinks, activation, gated, n_experts,
-         n_active_experts, shared_ffn_dim, shared_gate, router_score, router_correction,
-         renormalizes_experts, router_scale] = a;
+         rope, attn_scale, attn_softcap, window, attn_sinks, activation, gated, swiglu_alpha,
+         swiglu_limit, n_experts, n_active_experts, shared_ffn_dim, shared_gate, router_score,
+         router_bias, router_correction, renormalizes_experts, router_scale] = a;
   visit("n_heads", n_heads, b.n_heads);
   visit("n_kv_heads", n_kv_heads, b.n_kv_heads);
   visit("head_dim", head_dim, b.head_dim);
@@ -96,11 +102,14 @@ void for_each_field(Spec& a, Spec& b, Visitor visit) {
   visit("attn_sinks", attn_sinks, b.attn_sinks);
   visit("activation", activation, b.activation);
   visit("gated", gated, b.gated);
+  visit("swiglu_alpha", swiglu_alpha, b.swiglu_alpha);
+  visit("swiglu_limit", swiglu_limit, b.swiglu_limit);
   visit("n_experts", n_experts, b.n_experts);
   visit("n_active_experts", n_active_experts, b.n_active_experts);
   visit("shared_ffn_dim", shared_ffn_dim, b.shared_ffn_dim);
   visit("shared_gate", shared_gate, b.shared_gate);
   visit("router_score", router_score, b.router_score);
+  visit("router_bias", router_bias, b.router_bias);
   visit("router_correction", router_correction, b.router_correction);
   visit("renormalizes_experts", renormalizes_experts, b.renormalizes_experts);
   visit("router_scale", router_scale, b.router_scale);
@@ -132,8 +141,8 @@ struct Expert {
 
 // The weights of a mixture of experts.
 struct MoeWeights {
-  Matrix router;                   // [n_experts, dim]
-  DeviceTensor router_correction;  // [n_experts] F32, or null
+  Matrix router;                                // [n_experts, dim]
+  DeviceTensor router_bias, router_correction;  // [n_experts] F32, or null
   std::vector<Expert> experts;
   Expert shared;       // null where there is none
   Matrix shared_gate;  // [1, dim], or null
@@ -146,6 +155,7 @@ struct LayerWeights {
   Norm attn_norm;
   Linear wq, wk, wv, wo;
   Norm q_norm, k_norm;
+  DeviceTensor sinks;   // [n_heads] F32
   Norm attn_post_norm;  // of attention's output
   Norm ffn_norm;
   Linear w_gate, w_up, w_down;

@@ -108,7 +108,7 @@ void Backend::add_experts(const MoeArgs& a) {
 
   matmul(s.logits, a.input, a.weights.router);
   const Routing routing(s.routing, n_rows, spec.n_experts, spec.n_active_experts);
-  route({routing, s.logits, a.weights.router_correction, spec});
+  route({routing, s.logits, a.weights.router_bias, a.weights.router_correction, spec});
   run_experts({s.outs, a.input, s.hidden, routing, a.weights, spec});
   if (s.shared) {
     const Expert& shared = a.weights.shared;

@@ -5,7 +5,7 @@
 // Mixtures of experts. A router chooses n_active of n_experts feed-forward networks for each row of
 // an input, and the row's output is the weighted sum of theirs:
 //
-//   logits  = input routerᵀ                                        [n_rows, n_experts] F32
+//   logits  = input routerᵀ [+ bias]                               [n_rows, n_experts] F32
 //   scores  = softmax(logits) over the experts, or sigmoid(logits)
 //   chosen  : the n_active experts with the largest scores, or scores + correction; ties go to the
 //             lower index, and a score that is no number comes last
@@ -34,8 +34,8 @@ struct Routing {
 
 struct RouteArgs {
   Routing out;
-  Tensor logits;      // [n_rows, n_experts] F32
-  Tensor correction;  // [n_experts] F32, or null
+  Tensor logits;            // [n_rows, n_experts] F32, without the bias
+  Tensor bias, correction;  // [n_experts] F32, or null
   const LayerSpec& spec;
 };
 

@@ -13,7 +13,7 @@ class QuantizedCheckpoint final : public TensorSource {
  public:
   QuantizedCheckpoint(std::unique_ptr<SafetensorsSource> files, PackedWeights packed)
       : files_(std::move(files)) {
-    format = cat(files_->format, ", ", packed.scheme);
+    format = files_->format + (packed.scheme.empty() ? "" : ", " + packed.scheme);
     key_style = files_->key_style;
     metadata = std::move(files_->metadata);
     warnings = files_->warnings;
@@ -38,6 +38,7 @@ class QuantizedCheckpoint final : public TensorSource {
   void read_into(HostTensor& to, const TensorEntry& entry) const override {
     const size_t index = index_of(entry);
     if (index >= packed_.size()) return files_->read_into(to, entry);
+    if (packed_[index].read_rows) return read_rows_into(to, entry, 0, entry.shape[0]);
     MINFER_CHECK(packed_[index].read, "tensor ", entry.name, " is a matrix of groups");
     deliver(to, entry, packed_[index].read);
   }
@@ -47,10 +48,29 @@ class QuantizedCheckpoint final : public TensorSource {
                  " has no groups");
     deliver(to, entry, packed_[index].read_quantized);
   }
+  HostTensor read_rows(const TensorEntry& entry, int64_t begin, int64_t n) const override {
+    const size_t index = index_of(entry);
+    if (index >= packed_.size()) return files_->read_rows(entry, begin, n);
+    if (!packed_[index].read_rows) return TensorSource::read_rows(entry, begin, n);
+    HostTensor rows;
+    read_rows_into(rows, entry, begin, n);
+    return rows;
+  }
   int64_t check_checksums() const override { return files_->check_checksums(); }
   void check_unchanged() const override { files_->check_unchanged(); }
 
  private:
+  // Rows of the outermost dim of an entry, which may be a view with other dims than in `tensors`.
+  void read_rows_into(HostTensor& to, const TensorEntry& entry, int64_t begin, int64_t n) const {
+    const size_t index = index_of(entry);
+    const Shape& whole = tensors[index].shape;
+    const int64_t row = whole.rank == 2 ? 1 : whole.last();  // of the innermost dim
+    const int64_t n_rows = entry.shape.n_elements() / entry.shape[0] / row;
+    Shape shape = entry.shape;
+    shape.dims[0] = n;
+    to.reset(entry.dtype, shape);
+    packed_[index].read_rows(to.view().data, *files_, begin * n_rows, n * n_rows);
+  }
   // `read` is one of the functions of a PackedWeight.
   template <typename T>
   void deliver(T& to, const TensorEntry& entry,
@@ -75,7 +95,7 @@ constexpr std::string_view kKnownSettings[] = {
     "sparsity_config", "moe_sparsity_config", "transform_config", "bits", "w_bit", "group_size",
     "q_group_size", "sym", "desc_act", "checkpoint_format", "is_marlin_format", "dynamic",
     "zero_point", "version", "packing_format", "backend", "data_type", "act_bits", "super_bits",
-    "extra_config", "rotation", "adapter", "pack_dtype",
+    "extra_config", "rotation", "adapter", "pack_dtype", "dequantize",
     // without effect here
     "global_compression_ratio", "damp_percent", "damp_auto_increment", "static_groups",
     "true_sequential", "lm_head", "model_name_or_path", "model_file_base_name", "meta", "tokenizer",
@@ -97,12 +117,32 @@ void warn_of_unknown_settings(const Metadata& metadata, std::vector<std::string>
   }
 }
 
+bool is_gpt_oss(const Metadata& metadata) {
+  const std::string key = "model_type";
+  return metadata.has(key) && metadata.text(key) == "gpt_oss";
+}
+
+// What transformers' Mxfp4Config has. What is converted, the tensors show.
+PackedWeights find_mxfp4_weights(const SafetensorsSource& source) {
+  const std::string root = "quantization_config";
+  MINFER_REQUIRE(Input, is_gpt_oss(source.metadata), "key ", root,
+                 ".quant_method is \"mxfp4\": not supported for other models than gpt_oss");
+  for (const std::string& name : names_below(source.metadata, root)) {
+    require_supported(root, name, {"quant_method", "modules_to_not_convert", "dequantize"});
+  }
+  return find_gpt_oss_experts(source);
+}
+
 PackedWeights find_packed_weights(const SafetensorsSource& source) {
   const std::string key = "quantization_config.quant_method";
+  if (names_below(source.metadata, "quantization_config").empty()) {
+    return is_gpt_oss(source.metadata) ? find_gpt_oss_experts(source) : PackedWeights();
+  }
   const std::string& method = source.metadata.text(key);
+  if (method == "mxfp4") return find_mxfp4_weights(source);
   require_supported(key, method,
                     {"compressed-tensors", "gptq", "gptqmodel", "awq", "auto-round", "auto_round",
-                     "intel/auto-round"});
+                     "intel/auto-round", "mxfp4"});
   if (method == "compressed-tensors") return find_compressed_tensors(source);
   return find_gptq_weights(source, method.starts_with("gptq") ? read_gptq_scheme(source.metadata)
                                    : method == "awq"          ? read_awq_scheme(source.metadata)
@@ -112,8 +152,9 @@ PackedWeights find_packed_weights(const SafetensorsSource& source) {
 }  // namespace
 
 std::unique_ptr<TensorSource> join_packed_weights(std::unique_ptr<SafetensorsSource> source) {
-  if (names_below(source->metadata, "quantization_config").empty()) return source;
   PackedWeights packed = find_packed_weights(*source);
+  const bool has_settings = !names_below(source->metadata, "quantization_config").empty();
+  if (packed.weights.empty() && !has_settings) return source;
   warn_of_unknown_settings(source->metadata, packed.warnings);
   return std::make_unique<QuantizedCheckpoint>(std::move(source), std::move(packed));
 }

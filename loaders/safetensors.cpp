@@ -113,7 +113,14 @@ const SafetensorsSource::Stored* SafetensorsSource::find_stored(const std::strin
 }
 
 void SafetensorsSource::read_stored(const Stored& stored, void* to) const {
-  files_[stored.extent.file].read(stored.extent.begin, to, stored.n_bytes());
+  read_stored(stored, 0, stored.n_bytes(), to);
+}
+
+void SafetensorsSource::read_stored(const Stored& stored, uint64_t begin, uint64_t n,
+                                    void* to) const {
+  MINFER_CHECK(begin <= stored.n_bytes() && n <= stored.n_bytes() - begin, "tensor ",
+               stored.record.name, ": bytes [", begin, ", ", begin + n, ")");
+  files_[stored.extent.file].read(stored.extent.begin + begin, to, n);
 }
 
 std::map<std::string, std::string> SafetensorsSource::files_inside() {

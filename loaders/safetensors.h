@@ -37,6 +37,8 @@ class SafetensorsSource final : public FileTensorSource {
   const std::vector<Stored>& all_stored() const { return stored_; }  // of every type
   const Stored* find_stored(const std::string& name) const;          // null where there is none
   void read_stored(const Stored& stored, void* to) const;            // all its bytes
+  // Its bytes [begin, begin + n).
+  void read_stored(const Stored& stored, uint64_t begin, uint64_t n, void* to) const;
 
  private:
   void add_record(const SafetensorsRecord& record, const SafetensorsHeader& header);

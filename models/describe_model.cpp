@@ -20,20 +20,20 @@ int64_t bytes_per_token(const Model& model) {
   const Weights& weights = model.weights;
   int64_t n_bytes = 0;
   for_each_weight(model.spec, [&](const WeightInfo& weight) {
+    // Of experts, some; all have one size.
+    if (weight.is_of_expert() && weight.expert >= model.spec.layer(weight.layer).n_active_experts) {
+      return;
+    }
     if (!weight.is_matrix()) {
-      n_bytes += vector_of(weights, weight).view().n_bytes();
+      const DeviceTensor& vector = vector_of(weights, weight);
+      if (vector) n_bytes += vector.view().n_bytes();
       return;
     }
     const Matrix& matrix = matrix_of(weights, weight);
     // Each token reads one row of a table; a tied embedding is the output matrix besides.
     const bool is_looked_up = weight.is_table || weight.role == WeightRole::Embedding;
     if (is_looked_up) n_bytes += matrix.n_bytes / matrix.out_dim;
-    if (weight.is_of_expert()) {  // some of them; all have one size
-      const LayerSpec& layer = model.spec.layer(weight.layer);
-      if (weight.expert < layer.n_active_experts) n_bytes += matrix.n_bytes;
-    } else if (!weight.is_table) {
-      n_bytes += matrix.n_bytes;
-    }
+    if (!weight.is_table) n_bytes += matrix.n_bytes;
   });
   return n_bytes;
 }

@@ -31,7 +31,8 @@ constexpr std::string_view kKnownKeys[] = {
     "num_kv_heads", "activation", "apply_residual_connection_post_layernorm", "num_experts_per_tok",
     "norm_topk_prob", "moe_intermediate_size", "shared_expert_intermediate_size",
     "decoder_sparse_step", "mlp_only_layers", "qkv_bias", "n_shared_experts",
-    "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor",
+    "first_k_dense_replace", "n_group", "topk_group", "routed_scaling_factor", "experts_per_token",
+    "swiglu_alpha", "swiglu_limit",
     // without effect here
     "_name_or_path", "_attn_implementation", "_attn_implementation_autoset",
     "_flash_attn_2_enabled", "transformers_version", "transformers_weights", "auto_map",
@@ -54,7 +55,7 @@ constexpr std::string_view kKnownKeys[] = {
     "output_router_logits", "num_nextn_predict_layers", "num_mtp_layers", "router_aux_loss_coef",
     "router_jitter_noise", "transformers" /* .js_config */, "neftune_noise_alpha", "language",
     "license", "cache_implementation", "_sliding_window_pattern", "classifier_dropout",
-    "residual_dropout", "embedding_dropout", "num_ln_in_parallel_attn"};
+    "residual_dropout", "embedding_dropout", "num_ln_in_parallel_attn", "initial_context_length"};
 
 }  // namespace
 

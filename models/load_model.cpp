@@ -219,8 +219,10 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
     }
     if (part.matrix != nullptr) {
       *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
-    } else if (part.weight.role == WeightRole::RouterCorrection) {
-      *part.vector = backend.upload(rows);  // F32: it decides which experts are chosen
+    } else if (part.weight.is_of_first_rank() && load.rank > 0) {
+      continue;
+    } else if (part.weight.is_f32()) {
+      *part.vector = backend.upload(rows);
     } else {
       *part.vector = backend.upload_vector(rows);
     }

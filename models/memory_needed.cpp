@@ -20,7 +20,8 @@ MemoryNeeded memory_needed(const ModelSpec& spec, const Backend& backend,
     int64_t& bytes = needed.weights.bytes;
     const int64_t n = weight.shape.n_elements();
     if (!weight.is_matrix()) {
-      bytes = checked_add(bytes, bytes_of(backend.activation_dtype(), n));
+      const DType dtype = weight.is_f32() ? DType::F32 : backend.activation_dtype();
+      bytes = checked_add(bytes, bytes_of(dtype, n));
       return;
     }
     const StoredMatrix stored = stored_of(weight);

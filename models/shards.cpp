@@ -149,6 +149,8 @@ std::vector<ShardRange> Shards::slice(const WeightInfo& weight, int rank) const 
     case WeightRole::QNorm:
     case WeightRole::Wo:
       return {{shard.q_heads.begin * head_dim, shard.q_heads.n * head_dim}};
+    case WeightRole::Sinks:
+      return {shard.q_heads};
     case WeightRole::Wk:
     case WeightRole::KNorm:
     case WeightRole::Wv: {

@@ -70,6 +70,28 @@ void to_qwen3_moe(ModelSpec& spec) {
   spec.ropes.front().rotary_dim = 128;
 }
 
+// Every second layer sees the whole context. Its heads have 64 elements, whatever the width.
+void to_gpt_oss(ModelSpec& spec) {
+  spec.family = "gpt_oss";
+  set_experts(spec, 32, 4);
+  set_in_all(spec, [](LayerSpec& layer) {
+    layer.head_dim = 64;
+    layer.qkv_bias = layer.attn_out_bias = layer.ffn_bias = layer.router_bias = true;
+    layer.attn_sinks = true;
+    layer.activation = Activation::ClampedSwiGlu;
+    layer.swiglu_alpha = 1.702f;
+    layer.swiglu_limit = 7;
+  });
+  for (size_t i = 0; i < spec.layers.size(); i += 2) spec.layers[i].window = 128;
+  spec.ropes = {{.theta = 150000,
+                 .rotary_dim = 64,
+                 .scaling = RopeScaling::Yarn,
+                 .factor = 32,
+                 .original_seq_len = 4096,
+                 .truncate = false,
+                 .table_scale = yarn_table_scale(32)}};
+}
+
 void to_olmo2(ModelSpec& spec) {
   spec.family = "olmo2";
   set_eps(spec, 1e-6f);
@@ -157,6 +179,7 @@ constexpr KnownShape kKnownShapes[] = {
     {"mixtral-8x7b", 4096, 14336, 32, 32, 8, 32000, 32768, 1e6, false, to_mixtral},
     {"mixtral-8x7b-l8", 4096, 14336, 8, 32, 8, 32000, 32768, 1e6, false, to_mixtral},
     {"qwen3-30b-a3b", 2048, 768, 48, 32, 4, 151936, 40960, 1e6, false, to_qwen3_moe},
+    {"gpt-oss-20b", 2880, 2880, 24, 64, 8, 201088, 131072, 150000, false, to_gpt_oss},
 };
 
 ModelSpec to_spec(const KnownShape& shape) {
@@ -204,10 +227,10 @@ class WeightMaker {
     return result;
   }
 
-  DeviceTensor vector(int64_t n, float value) {
+  DeviceTensor vector(int64_t n, float value, bool is_f32) {
     HostTensor tensor(DType::F32, {n});
     std::fill_n(tensor.as<float>(), n, value);
-    return backend_.upload_vector(tensor);
+    return is_f32 ? backend_.upload(tensor) : backend_.upload_vector(tensor);
   }
 
  private:
@@ -283,11 +306,13 @@ class WeightMaker {
   uint64_t seed_, n_tensors_ = 0, stream_ = 0;
 };
 
-Weights make_weights(const ModelSpec& spec, WeightMaker& make) {
+Weights make_weights(const ModelSpec& spec, WeightMaker& make, int rank) {
   Weights weights = empty_weights(spec);
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) {
-      vector_of(weights, weight) = make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f);
+      if (weight.is_of_first_rank() && rank > 0) return;
+      vector_of(weights, weight) =
+          make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f, weight.is_f32());
       return;
     }
     const int64_t out_dim = weight.shape[0], in_dim = weight.shape[1];
@@ -399,7 +424,7 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
     model.spec = shards ? shards->spec(backend.rank() + i) : spec;
     // The same seed for all: the embedding and the norms are the same on every rank.
     WeightMaker make(type, own, seed);
-    model.weights = make_weights(model.spec, make);
+    model.weights = make_weights(model.spec, make, own.rank());
     index_experts(model.weights, own);
   });
   Model model = std::move(models.front());

@@ -22,6 +22,7 @@ class Walk {
       linear(WeightRole::Wk, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
       linear(WeightRole::Wv, layer.kv_dim(), dim, layer.qkv_bias, SliceAxis::Out);
       qk_norms(layer);
+      if (layer.attn_sinks) vector(WeightRole::Sinks, layer.n_heads, SliceAxis::Out);
       linear(WeightRole::Wo, dim, layer.q_dim(), layer.attn_out_bias, SliceAxis::In);
       const bool has_post = layer.has_norm_behind();
       if (has_post) norm(WeightRole::AttnPostNorm, dim, layer.norm, layer.norm_bias);
@@ -52,12 +53,26 @@ class Walk {
     visit_({.role = role, .shape = {n_rows, spec_.dim}, .is_table = is_table});
   }
 
-  void linear(WeightRole role, int64_t out_dim, int64_t in_dim, bool has_bias, SliceAxis slice) {
-    visit_({.role = role, .layer = layer_, .shape = {out_dim, in_dim}, .slice = slice});
+  void linear(WeightRole role, int64_t out_dim, int64_t in_dim, bool has_bias, SliceAxis slice,
+              int64_t expert = -1) {
+    visit_({.role = role,
+            .layer = layer_,
+            .expert = expert,
+            .shape = {out_dim, in_dim},
+            .slice = slice});
     if (!has_bias) return;
     // If the inputs are sliced, the outputs are sums over ranks: the whole bias is added once.
     const SliceAxis of_bias = slice == SliceAxis::Out ? SliceAxis::Out : SliceAxis::None;
-    visit_({.role = role, .is_bias = true, .layer = layer_, .shape = {out_dim}, .slice = of_bias});
+    visit_({.role = role,
+            .is_bias = true,
+            .layer = layer_,
+            .expert = expert,
+            .shape = {out_dim},
+            .slice = of_bias});
+  }
+
+  void vector(WeightRole role, int64_t n, SliceAxis slice) {
+    visit_({.role = role, .layer = layer_, .shape = {n}, .slice = slice});
   }
 
   void ffn(const LayerSpec& layer) {
@@ -69,28 +84,28 @@ class Walk {
 
   void experts(const LayerSpec& layer) {
     const int64_t dim = spec_.dim, n = layer.n_experts;
-    visit_({.role = WeightRole::Router, .layer = layer_, .shape = {n, dim}});
+    linear(WeightRole::Router, n, dim, layer.router_bias, SliceAxis::None);
     if (layer.router_correction) {
       visit_(
           {.role = WeightRole::RouterCorrection, .is_bias = true, .layer = layer_, .shape = {n}});
     }
-    const auto matrix = [&](WeightRole role, int64_t expert, const Shape& shape, SliceAxis slice) {
-      visit_({.role = role, .layer = layer_, .expert = expert, .shape = shape, .slice = slice});
-    };
+    const bool has_bias = layer.ffn_bias;
     for (int64_t e = 0; e < n; ++e) {
-      matrix(WeightRole::ExpertGate, e, {layer.ffn_dim, dim}, SliceAxis::Out);
-      matrix(WeightRole::ExpertUp, e, {layer.ffn_dim, dim}, SliceAxis::Out);
+      linear(WeightRole::ExpertGate, layer.ffn_dim, dim, has_bias, SliceAxis::Out, e);
+      linear(WeightRole::ExpertUp, layer.ffn_dim, dim, has_bias, SliceAxis::Out, e);
     }
     const int64_t shared_dim = layer.shared_ffn_dim;
     if (shared_dim > 0) {
-      if (layer.shared_gate) matrix(WeightRole::SharedExpertGate, -1, {1, dim}, SliceAxis::None);
-      matrix(WeightRole::SharedGate, -1, {shared_dim, dim}, SliceAxis::Out);
-      matrix(WeightRole::SharedUp, -1, {shared_dim, dim}, SliceAxis::Out);
+      if (layer.shared_gate) {
+        linear(WeightRole::SharedExpertGate, 1, dim, false, SliceAxis::None);
+      }
+      linear(WeightRole::SharedGate, shared_dim, dim, false, SliceAxis::Out);
+      linear(WeightRole::SharedUp, shared_dim, dim, false, SliceAxis::Out);
     }
     for (int64_t e = 0; e < n; ++e) {
-      matrix(WeightRole::ExpertDown, e, {dim, layer.ffn_dim}, SliceAxis::In);
+      linear(WeightRole::ExpertDown, dim, layer.ffn_dim, has_bias, SliceAxis::In, e);
     }
-    if (shared_dim > 0) matrix(WeightRole::SharedDown, -1, {dim, shared_dim}, SliceAxis::In);
+    if (shared_dim > 0) linear(WeightRole::SharedDown, dim, shared_dim, false, SliceAxis::In);
   }
 
   void norm(WeightRole role, int64_t n, NormKind kind, bool has_bias,
@@ -195,6 +210,10 @@ auto& vector_in(T& weights, const WeightInfo& info) {
       return of_norm(layer_of(weights, info).ffn_post_norm);
     case WeightRole::Output:
       return weights.output_bias;
+    case WeightRole::Sinks:
+      return layer_of(weights, info).sinks;
+    case WeightRole::Router:
+      return layer_of(weights, info).moe.router_bias;
     case WeightRole::RouterCorrection:
       return layer_of(weights, info).moe.router_correction;
     default:
@@ -211,6 +230,11 @@ bool WeightInfo::is_norm() const {
                                    WeightRole::FfnNorm,   WeightRole::FfnPostNorm,
                                    WeightRole::OutputNorm};
   return std::ranges::find(kNorms, role) != std::end(kNorms);
+}
+
+bool WeightInfo::is_f32() const {
+  return role == WeightRole::Sinks || role == WeightRole::RouterCorrection ||
+         (role == WeightRole::Router && is_bias);
 }
 
 BlockInput WeightInfo::input() const {

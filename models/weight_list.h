@@ -16,6 +16,7 @@ enum class WeightRole {
   Wq,
   Wk,
   Wv,
+  Sinks,
   Wo,
   QNorm,
   KNorm,
@@ -65,6 +66,11 @@ struct WeightInfo {
   bool is_in_block() const { return layer >= 0; }
   bool is_norm() const;
   bool is_of_expert() const { return expert >= 0; }
+  // A vector that decides which experts are chosen or what is attended to: kept in F32.
+  bool is_f32() const;
+  // The bias of outputs that are summed over the ranks before it could be added: the first rank
+  // alone has it.
+  bool is_of_first_rank() const { return role == WeightRole::ExpertDown && is_bias; }
   // A matrix with a row for each expert, or for the one that all share: small, and what it decides
   // is not to be rounded.
   bool is_router() const {

@@ -104,7 +104,8 @@ std::vector<Slot> slots_of(const Spelling& spelling, const ModelSpec& spec, Weig
     if (slot.transposed) slot.shape = {slot.shape[1], slot.shape[0]};
     if (slot.is_stacked) {
       const int64_t n = spec.layer(slot.weight.layer).n_experts;
-      slot.shape = {n, slot.shape[0] / n, slot.shape[1]};
+      const int64_t rows = slot.shape[0] / n;
+      slot.shape = slot.weight.is_matrix() ? Shape{n, rows, slot.shape[1]} : Shape{n, rows};
     }
   }
   return slots;
@@ -237,10 +238,11 @@ std::vector<WeightBinding> bind_weights(const TensorSource& source, const ModelS
     bindings.push_back({entry, slot.transposed, slot.qkv_heads, nullptr, std::move(slot.parts)});
     if (!slot.is_stacked && (!slot.weight.is_matrix() || entry->shape == slot.shape)) continue;
     TensorEntry flat = *entry;
-    flat.shape = {slot.shape.n_elements() / slot.shape.last(), slot.shape.last()};
+    const int64_t n = slot.shape.n_elements(), n_columns = slot.shape.last();
+    flat.shape = slot.weight.is_matrix() ? Shape{n / n_columns, n_columns} : Shape{n};
     WeightBinding& binding = bindings.back();
-    binding.as_matrix = std::make_shared<const TensorEntry>(std::move(flat));
-    binding.entry = binding.as_matrix.get();
+    binding.flat = std::make_shared<const TensorEntry>(std::move(flat));
+    binding.entry = binding.flat.get();
   }
   surplus = surplus_of(source, spelling, spec, bound);
   refuse_in_layers(source, spelling, spec, surplus);

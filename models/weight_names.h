@@ -28,9 +28,9 @@ struct WeightBinding {
   const TensorEntry* entry = nullptr;
   bool transposed = false;  // stored [in, out]: GPT-2's Conv1D in Hugging Face files
   int64_t qkv_heads = 0;    // > 0: rows of so many heads, see Family::hf_qkv_by_head
-  // A tensor [n_experts, rows, in] as a matrix [n_experts * rows, in], or [in] as [1, in]; `entry`
-  // then points to it.
-  std::shared_ptr<const TensorEntry> as_matrix = nullptr;
+  // A tensor [n_experts, rows, in] as a matrix [n_experts * rows, in], [n_experts, rows] as a
+  // vector, or [in] as [1, in]; `entry` then points to it.
+  std::shared_ptr<const TensorEntry> flat = nullptr;
   std::vector<WeightPart> parts;  // in the order of the rows
 };
 

@@ -21,6 +21,14 @@ std::optional<std::string> only_prefix(const TensorSource& source, const std::st
   return prefixes.size() == 1 ? std::optional(*prefixes.begin()) : std::nullopt;
 }
 
+// The biases of the matrices in a tensor: "ffn_up_exps.bias" beside "ffn_up_exps.weight",
+// "down_proj_bias" beside "down_proj".
+std::string bias_beside(std::string_view matrices) {
+  constexpr std::string_view kWeight = ".weight";
+  if (!matrices.ends_with(kWeight)) return cat(matrices, "_bias");
+  return cat(matrices.substr(0, matrices.size() - kWeight.size()), ".bias");
+}
+
 }  // namespace
 
 bool is_stored(const TensorSource& source, const std::string& name) {
@@ -77,16 +85,21 @@ Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
 std::string Spelling::name(const WeightInfo& weight) const {
   if (weight.role == WeightRole::Output) return cat(output, weight.is_bias ? ".bias" : ".weight");
   const std::string block = weight.is_in_block() ? cat(names.layers, weight.layer, ".") : "";
-  if (stacked != nullptr && !weight.is_bias) {
+  if (stacked != nullptr) {
     const auto found =
         std::ranges::find(*stacked, weight.role, &std::pair<WeightRole, std::string_view>::first);
-    if (found != stacked->end()) return cat(prefix, block, found->second);
+    if (found != stacked->end()) {
+      const std::string_view whole = found->second;
+      return cat(prefix, block, weight.is_bias ? bias_beside(whole) : std::string(whole));
+    }
   }
   std::string module(names.module(weight.role));
   if (const size_t star = module.find('*'); star != std::string::npos) {
     module.replace(star, 1, std::to_string(weight.expert));
   }
-  if (weight.role == WeightRole::RouterCorrection) return cat(prefix, block, module);
+  const bool is_whole_name =
+      weight.role == WeightRole::RouterCorrection || weight.role == WeightRole::Sinks;
+  if (is_whole_name) return cat(prefix, block, module);
   return cat(prefix, block, module, weight.is_bias ? ".bias" : ".weight");
 }
 

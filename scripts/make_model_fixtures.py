@@ -5,7 +5,8 @@
 
 Each is a seeded random model of one variant of a family, written by Hugging Face
 transformers (or the gguf package) and evaluated by transformers in float64. Weights are rounded to
-the stored type before they are evaluated. Needs torch, transformers, safetensors, gguf.
+the stored type before they are evaluated. gpt-oss: make_gpt_oss_fixtures.py.
+Needs torch, transformers, safetensors, gguf.
 """
 
 import json
@@ -19,8 +20,8 @@ import torch
 import transformers
 from safetensors.torch import save_file
 
-N_TOKENS = 24
-DTYPES = {"f32": torch.float32, "f16": torch.float16, "bf16": torch.bfloat16}
+from fixture_models import (DTYPES, N_TOKENS, finish, float64_logits, make_model, tokens,
+                            write_expected, write_hf)
 
 
 SIZES = dict(vocab_size=67, hidden_size=32, intermediate_size=44, num_hidden_layers=2,
@@ -271,77 +272,6 @@ SHORT_TOKENS = {"phi3-longrope-f16": 13}
 # Written as older files have it: rope_theta and partial_rotary_factor outside the dictionary.
 OLD_ROPE_TYPES = {"qwen2-yarn-f16": "yarn", "phi3-longrope-f16": "su"}
 OLD_GEMMA3 = ("gemma3-old-keys-f16",)
-
-
-# The least distance between the logits of an expert that is chosen and of one that is not: so that
-# other roundings, also those of half precision, choose the same.
-LEAST_GAP = 0.07
-
-
-def make_model(config, dtype, seed, n_tokens=N_TOKENS):
-    """A model whose every weight, norms and biases too, is random and exact in `dtype`."""
-    model = random_model(config, dtype, seed)
-    while smallest_gap(model, tokens(config.vocab_size, n_tokens)) < LEAST_GAP:
-        seed += 1000
-        model = random_model(config, dtype, seed)
-    return model
-
-
-def smallest_gap(model, ids):
-    gaps = [math.inf]
-
-    def look(router, _, output):
-        logits = output[0]
-        if hasattr(router, "e_score_correction_bias"):  # in units of logits
-            logits = 4 * (logits.sigmoid() + router.e_score_correction_bias)
-        ranked = logits.sort(descending=True).values
-        if router.top_k < ranked.shape[-1]:
-            gaps.append((ranked[:, router.top_k - 1] - ranked[:, router.top_k]).min().item())
-
-    hooks = [module.register_forward_hook(look) for module in model.modules()
-             if "Router" in type(module).__name__]
-    if hooks:
-        model.set_experts_implementation("eager")
-        with torch.no_grad():
-            model(torch.tensor([ids]))
-    for hook in hooks:
-        hook.remove()
-    return min(gaps)
-
-
-def random_model(config, dtype, seed):
-    torch.manual_seed(seed)
-    model = transformers.AutoModelForCausalLM.from_config(config).to(torch.float32)
-    with torch.no_grad():
-        for name, buffer in model.named_buffers():
-            if name.endswith("e_score_correction_bias"):
-                buffer.copy_((0.3 * torch.randn_like(buffer)).to(dtype).to(torch.float32))
-        for name, weight in model.named_parameters():
-            if weight.dim() == 1:
-                centre = 0.0 if name.endswith("bias") else 1.0
-                weight.copy_(centre + 0.3 * torch.randn_like(weight))
-            else:  # large enough for attention to be far from even
-                weight.copy_(torch.randn_like(weight) * 1.5 / weight.shape[-1] ** 0.5)
-            weight.copy_(weight.to(dtype).to(torch.float32))
-    return model.eval()
-
-
-def float64_logits(model, ids):
-    model.set_experts_implementation("eager")  # the other ones take no float64
-    with torch.no_grad():
-        return model.double()(torch.tensor([ids])).logits[0]
-
-
-def write_expected(path, ids, logits):
-    rows = [[float(f"{value:.10g}") for value in row] for row in logits.tolist()]
-    path.write_text(json.dumps({"ids": ids, "logits": rows}, separators=(",", ":")) + "\n")
-
-
-def write_hf(out, model, dtype, shard_size):
-    is_stacked = "stacked" in out.name
-    model.to(dtype).save_pretrained(out, max_shard_size=shard_size or "1GB",
-                                    save_original_format=not is_stacked)
-    (out / "generation_config.json").unlink(missing_ok=True)
 
 
 def write_old_rope(path, rope_type):
@@ -603,17 +533,6 @@ def write_gguf_gpt2(path, model, config):
     finish(writer)
 
 
-def finish(writer):
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
-
-
-def tokens(vocab_size, n):
-    return np.random.default_rng(5).integers(0, vocab_size, n).tolist()
-
-
 # folder: (architecture, configuration, tokens)
 GGUF_MODELS = {
     "gguf-qwen2-yarn": ("qwen2", qwen_config(2, **LONG, rope_parameters=YARN), 52),
@@ -710,4 +629,5 @@ def main():
     save_file(tensors, out / "llama-bare-names-bf16/model.safetensors")
 
 
-main()
+if __name__ == "__main__":
+    main()

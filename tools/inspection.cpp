@@ -92,6 +92,7 @@ std::string spec_text(const ModelSpec& spec) {
     std::string said =
         cat(each.n_active_experts, " of ", each.n_experts, ", ffn dim ", each.ffn_dim);
     if (each.shared_ffn_dim > 0) said += cat(", and a shared one, ffn dim ", each.shared_ffn_dim);
+    if (each.swiglu_limit > 0) said += cat(", gates clamped to ", each.swiglu_limit);
     return Said(said + ' ');
   });
   for (const RopeSpec& rope : spec.ropes) text += rope_text(rope, layer.head_dim);
@@ -100,6 +101,9 @@ std::string spec_text(const ModelSpec& spec) {
   });
   text += listed_layers(spec, "window         ", [](const LayerSpec& each) {
     return each.window > 0 ? Said(cat(each.window, " tokens ")) : std::nullopt;
+  });
+  text += listed_layers(spec, "sinks          ", [](const LayerSpec& each) {
+    return each.attn_sinks ? Said("") : std::nullopt;
   });
   return text;
 }

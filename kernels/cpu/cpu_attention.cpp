@@ -43,12 +43,13 @@ void CpuBackend::kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) {
 }
 
 void CpuBackend::attention(const AttentionArgs& args) {
-  const auto& [out, q, cache, batch, scale, window, softcap] = args;
+  const auto& [out, q, cache, batch, scale, window, softcap, sinks] = args;
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], head_dim = cache.head_dim;
   MINFER_CHECK(q.shape == Shape({n_tokens, n_heads, head_dim}) && out.shape == q.shape &&
-                   n_heads % cache.n_kv_heads == 0 && window >= 0 && softcap >= 0,
-               "attention: q ", q.shape, ", out ", out.shape, ", ", cache.n_kv_heads,
-               " key/value heads of ", head_dim);
+                   n_heads % cache.n_kv_heads == 0 && window >= 0 && softcap >= 0 &&
+                   (!sinks || sinks.shape == Shape{n_heads}),
+               "attention: q ", q.shape, ", out ", out.shape, ", sinks ", sinks.shape, ", ",
+               cache.n_kv_heads, " key/value heads of ", head_dim);
   check_batch("attention", batch, n_tokens, cache, window);
   int64_t first = 0;
   for (const SequenceRows& rows : batch) {
@@ -77,6 +78,7 @@ void CpuBackend::attend(const AttentionArgs& args, const SequenceRows& sequence)
                              .window = args.window,
                              .scale = args.scale,
                              .softcap = args.softcap,
+                             .sinks = args.sinks ? args.sinks.as<const float>() : nullptr,
                              .scratch = nullptr};
   const auto run = cache.dtype == DType::U8    ? kernels_.attention_u8
                    : cache.dtype == DType::F16 ? kernels_.attention_f16
@@ -94,6 +96,7 @@ void CpuBackend::attend(const AttentionArgs& args, const SequenceRows& sequence)
     piece.out += head * n_group * head_dim;
     piece.q += head * n_group * head_dim;
     piece.kv_head = head;
+    if (piece.sinks != nullptr) piece.sinks += head * n_group;
     piece.row_end = rows - block * step;  // the rows that see most positions first
     piece.row_begin = std::max<int64_t>(0, piece.row_end - step);
     piece.scratch = scratch(thread);

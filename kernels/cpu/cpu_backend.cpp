@@ -294,13 +294,21 @@ void CpuBackend::add_bias(Tensor out, Tensor x, Tensor bias) {
   activate_rows(out, x, bias, Activation::None);
 }
 
-void CpuBackend::glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation) {
+void CpuBackend::glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation,
+                     const SwiGluClamp& clamp) {
   check_same_shape("glu", out, gate);
   check_same_shape("glu", out, up);
   float* const to = out.as<float>();
   const float *g = gate.as<const float>(), *u = up.as<const float>();
+  const bool is_clamped = activation == minfer::Activation::ClampedSwiGlu;
+  MINFER_CHECK(!is_clamped || clamp.limit > 0, "glu: a limit of ", clamp.limit);
   for_ranges(out.n_elements(), 1, [&](int64_t begin, int64_t end) {
-    kernels_.glu(to + begin, g + begin, u + begin, end - begin, of(activation));
+    const int64_t n = end - begin;
+    if (is_clamped) {
+      kernels_.clamped_swiglu(to + begin, g + begin, u + begin, n, clamp.alpha, clamp.limit);
+    } else {
+      kernels_.glu(to + begin, g + begin, u + begin, n, of(activation));
+    }
   });
 }
 

@@ -87,7 +87,8 @@ class CpuBackend final : public Backend {
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
   void silu(Tensor out, Tensor x) override;
-  void glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation) override;
+  void glu(Tensor out, Tensor gate, Tensor up, minfer::Activation activation,
+           const SwiGluClamp& clamp) override;
   void add(Tensor out, Tensor a, Tensor b) override;
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void softmax(Tensor out, Tensor x) override;

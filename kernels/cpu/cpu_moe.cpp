@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <limits>
 
 #include "kernels/cpu/cpu_backend.h"
@@ -26,7 +27,12 @@ void score(float* scores, const float* logits, int64_t n, RouterScore kind) {
 void route_row(const RouteArgs& a, int64_t t, float* scores, float* ranks) {
   const Routing& r = a.out;
   const int64_t n = r.n_experts;
-  score(scores, a.logits.as<const float>() + t * n, n, a.spec.router_score);
+  const float* logits = a.logits.as<const float>() + t * n;
+  if (a.bias) {
+    std::transform(logits, logits + n, a.bias.as<const float>(), ranks, std::plus<>());
+    logits = ranks;
+  }
+  score(scores, logits, n, a.spec.router_score);
   const float* const correction = a.correction ? a.correction.as<const float>() : nullptr;
   constexpr float kLast = -std::numeric_limits<float>::infinity();
   for (int64_t e = 0; e < n; ++e) {
@@ -77,9 +83,10 @@ MatmulInput from_row(MatmulInput input, int64_t begin, int64_t row_blocks, int64
 void CpuBackend::route(const RouteArgs& a) {
   const Routing& r = a.out;
   MINFER_CHECK(a.logits.shape == Shape({r.n_rows, r.n_experts}) &&
+                   (!a.bias || a.bias.shape == Shape{r.n_experts}) &&
                    (!a.correction || a.correction.shape == Shape{r.n_experts}),
-               "route: logits ", a.logits.shape, ", correction ", a.correction.shape, ", ",
-               r.n_rows, " rows of ", r.n_experts, " experts");
+               "route: logits ", a.logits.shape, ", bias ", a.bias.shape, ", correction ",
+               a.correction.shape, ", ", r.n_rows, " rows of ", r.n_experts, " experts");
   for_ranges(r.n_rows, r.n_experts * (2 + r.n_active), [&](int64_t begin, int64_t end) {
     std::vector<float> scores(size_t(2 * r.n_experts));
     for (int64_t t = begin; t < end; ++t) {
@@ -165,9 +172,8 @@ void CpuBackend::run_experts(const ExpertsArgs& a) {
   const ExpertMatmul gate_and_up[] = {{gate, linear(&Expert::w_gate)},
                                       {a.hidden, linear(&Expert::w_up)}};
   multiply_by_expert({rows, DType::F32, {n_pairs, dim}}, r, gate_and_up);
-  MINFER_CHECK(a.spec.gated && a.spec.activation == minfer::Activation::Silu,
-               "experts with activation ", int(a.spec.activation));
-  swiglu(a.hidden, gate, a.hidden);
+  MINFER_CHECK(a.spec.gated, "experts without a gate");
+  glu(a.hidden, gate, a.hidden, a.spec.activation, a.spec.swiglu_clamp());
   const ExpertMatmul down[] = {{a.out, linear(&Expert::w_down)}};
   multiply_by_expert(a.hidden, r, down);
 }

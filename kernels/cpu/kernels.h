@@ -76,8 +76,9 @@ struct AttentionPiece {
   int64_t pos;     // position of token 0
   int64_t window;  // positions that a query sees, its own included; 0: all
   float scale;
-  float softcap;   // of the scaled scores; 0: none
-  float* scratch;  // attention_scratch(row_end - row_begin, head_dim) floats, this thread's own
+  float softcap;       // of the scaled scores; 0: none
+  const float* sinks;  // [n_group], or null: AttentionArgs
+  float* scratch;      // attention_scratch(row_end - row_begin, head_dim) floats, this thread's own
 };
 // Returns the floats that attention needs for the query, scores and sums of each row and for its
 // maximum, total and correction.
@@ -133,6 +134,9 @@ struct CpuKernels {
   void (*activate)(float* out, const float* x, const float* bias, int64_t n_rows, int64_t dim,
                    Activation activation);
   void (*glu)(float* out, const float* gate, const float* up, int64_t n, Activation activation);
+  // Activation::ClampedSwiGlu of Backend::glu
+  void (*clamped_swiglu)(float* out, const float* gate, const float* up, int64_t n, float alpha,
+                         float limit);
   void (*scale_and_cap)(float* x, int64_t n, float scale, float softcap);  // as Backend has it
   void (*add)(float* out, const float* a, const float* b, int64_t n);
   void (*softmax)(float* out, const float* x, int64_t n_rows, int64_t n);

@@ -64,7 +64,9 @@ void attention(const AttentionPiece& piece) {
     const int64_t offset = (t * piece.n_heads + r % piece.n_group) * piece.head_dim;
     const float* q = piece.q + offset;
     const int64_t kv_len = piece.pos + t + 1;
-    float max = -std::numeric_limits<float>::infinity(), total = 0;
+    const bool has_sink = piece.sinks != nullptr;
+    float max = has_sink ? piece.sinks[r % piece.n_group] : -std::numeric_limits<float>::infinity();
+    float total = has_sink ? 1 : 0;
     std::fill(sums, sums + piece.head_dim, 0.0f);
     const int64_t first = piece.window == 0 ? 0 : std::max<int64_t>(0, kv_len - piece.window);
     for (int64_t begin = first / kPositionBlock * kPositionBlock; begin < kv_len;
@@ -224,6 +226,15 @@ void glu(float* out, const float* gate, const float* up, int64_t n, Activation a
   for (int64_t i = 0; i < n; ++i) out[i] = activated(gate[i], activation) * up[i];
 }
 
+void clamped_swiglu(float* out, const float* gate, const float* up, int64_t n, float alpha,
+                    float limit) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float g = gate[i] > limit ? limit : gate[i];  // NaN stays
+    const float u = std::clamp(up[i], -limit, limit);
+    out[i] = (u + 1) * (g / (1 + std::exp(-alpha * g)));
+  }
+}
+
 void scale_and_cap(float* x, int64_t n, float scale, float softcap) {
   for (int64_t i = 0; i < n; ++i) x[i] = softcap > 0 ? capped(scale * x[i], softcap) : scale * x[i];
 }
@@ -287,6 +298,7 @@ const CpuKernels& reference_kernels() {
       .layer_norm = layer_norm,
       .activate = activate,
       .glu = glu,
+      .clamped_swiglu = clamped_swiglu,
       .scale_and_cap = scale_and_cap,
       .add = add,
       .softmax = softmax,

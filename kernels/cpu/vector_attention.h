@@ -38,8 +38,9 @@ inline AttentionRows start_rows(const AttentionPiece& piece) {
     for (int64_t i = 0; i < rows.padded_dim; i += kPanel) {
       store(rows.sums + r * rows.padded_dim + i, splat(0));
     }
-    rows.max[r] = -__builtin_inff();
-    rows.total[r] = 0;
+    const bool has_sink = piece.sinks != nullptr;
+    rows.max[r] = has_sink ? piece.sinks[row % piece.n_group] : -__builtin_inff();
+    rows.total[r] = has_sink ? 1 : 0;
   }
   return rows;
 }

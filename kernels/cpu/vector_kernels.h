@@ -24,6 +24,7 @@ constexpr CpuKernels vector_kernels(const ByteMatmuls& bytes) {
       .layer_norm = layer_norm,
       .activate = activate,
       .glu = glu,
+      .clamped_swiglu = clamped_swiglu,
       .scale_and_cap = scale_and_cap,
       .add = add,
       .softmax = softmax,

@@ -90,6 +90,15 @@ void glu(float* out, const float* gate, const float* up, int64_t n_elements,
   });
 }
 
+void clamped_swiglu(float* out, const float* gate, const float* up, int64_t n_elements, float alpha,
+                    float limit) {
+  for_lanes(n_elements, [&](int64_t i, int64_t n) {
+    const F32x16 g = min(splat(limit), load_lanes(gate + i, n));
+    const F32x16 u = max(splat(-limit), min(splat(limit), load_lanes(up + i, n)));
+    store_lanes(out + i, n, (u + splat(1)) * sigmoid_times(splat(-alpha) * g, g));
+  });
+}
+
 void scale_and_cap(float* x, int64_t n_elements, float scale, float softcap) {
   for_lanes(n_elements, [&](int64_t i, int64_t n) {
     const F32x16 scaled = splat(scale) * load_lanes(x + i, n);

@@ -110,7 +110,7 @@ void CudaBackend::attention(const AttentionArgs& a) {
   for_each_sequence(a.batch, [&](const SequenceRows& rows, int64_t first) {
     const int64_t n = rows.n_rows;
     attention_prefill(stream_.get(), a.out.rows(first, n), a.q.rows(first, n), a.cache, *place++,
-                      a.scale, a.window, workspace, a.softcap);
+                      a.scale, a.window, workspace, a.softcap, a.sinks);
   });
 }
 

@@ -259,8 +259,9 @@ void CudaBackend::bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) {
   cuda::gelu(stream_.get(), out, x, bias, kind);
 }
 void CudaBackend::silu(Tensor out, Tensor x) { cuda::silu(stream_.get(), out, x); }
-void CudaBackend::glu(Tensor out, Tensor gate, Tensor up, Activation activation) {
-  cuda::glu(stream_.get(), out, gate, up, activation);
+void CudaBackend::glu(Tensor out, Tensor gate, Tensor up, Activation activation,
+                      const SwiGluClamp& clamp) {
+  cuda::glu(stream_.get(), out, gate, up, activation, clamp);
 }
 void CudaBackend::scale_and_cap(Tensor x, float scale, float softcap) {
   cuda::scale_and_cap(stream_.get(), x, scale, softcap);
@@ -361,6 +362,8 @@ Epilogue gated_epilogue(Activation activation) {
       return Epilogue::GeGluErf;
     case Activation::GeluTanh:
       return Epilogue::GeGluTanh;
+    case Activation::ClampedSwiGlu:
+      break;
   }
   throw Error(ErrorKind::Internal, cat("a gate with activation ", int(activation)));
 }

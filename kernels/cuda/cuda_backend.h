@@ -58,7 +58,8 @@ class CudaBackend final : public Backend {
   void gelu(Tensor out, Tensor x, GeluKind kind) override;
   void bias_gelu(Tensor out, Tensor x, Tensor bias, GeluKind kind) override;
   void silu(Tensor out, Tensor x) override;
-  void glu(Tensor out, Tensor gate, Tensor up, Activation activation) override;
+  void glu(Tensor out, Tensor gate, Tensor up, Activation activation,
+           const SwiGluClamp& clamp) override;
   void add(Tensor out, Tensor a, Tensor b) override;
   void add_bias(Tensor out, Tensor x, Tensor bias) override;
   void scale_and_cap(Tensor x, float scale, float softcap) override;

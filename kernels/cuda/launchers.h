@@ -36,7 +36,8 @@ void layer_norm_gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor weight, T
 // gelu(x + bias); bias may be null
 void gelu(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, GeluKind kind);
 void silu(cudaStream_t stream, Tensor out, Tensor x);
-void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation);
+void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation,
+         const SwiGluClamp& clamp = {});
 void scale_and_cap(cudaStream_t stream, Tensor x, float scale, float softcap);  // F32, in place
 void add(cudaStream_t stream, Tensor out, Tensor a, Tensor b);                  // F32 or half
 void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias);          // x F32 or half
@@ -209,7 +210,7 @@ void rope_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
 // Attention of many queries of one sequence. q [n_tokens, n_heads, head_dim] F16 or BF16 (which is
 // rounded to F16), already rotated. The cache holds the keys of positions 0 ... pos + n_tokens - 1,
 // or at least of those that a query sees within its `window`. out [n_tokens, n_heads, head_dim] F16
-// or BF16. head_dim up to 256; scale > 0. softcap: as AttentionArgs has it.
+// or BF16. head_dim up to 256; scale > 0. softcap and sinks: as AttentionArgs has them.
 //
 // For a U8 cache, pass a `workspace` of attention_prefill_workspace() bytes, 256-byte aligned, for
 // the n_pages pages that queries see at most. Up to kMaxGemvTokens queries then split the
@@ -220,7 +221,7 @@ int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t hea
                                     int64_t n_pages);
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                        const CachePlace& place, float scale, int64_t window = 0,
-                       void* workspace = nullptr, float softcap = 0);
+                       void* workspace = nullptr, float softcap = 0, Tensor sinks = {});
 
 // Attention of one query of each of n sequences, up to kMaxGemvTokens, at position pos[i] (in
 // device memory, so that a captured graph serves for every step). It rotates q and k, appends k and
@@ -245,6 +246,7 @@ struct AttentionDecode {
   float scale;
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
   float softcap = 0;   // as AttentionArgs has it
+  Tensor sinks = {};   // the same
   void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; each launch leaves it so
 };
 // Bytes of workspace for up to n sequences.

@@ -14,6 +14,7 @@ const Family& gemma3();
 const Family& glm4_moe();
 const Family& gpt2();
 const Family& gpt_neox();
+const Family& gpt_oss();
 const Family& granite();
 const Family& llama();
 const Family& mistral();
@@ -34,9 +35,9 @@ const Family& starcoder2();
 namespace {
 
 constexpr const Family& (*kFamilies[])() = {
-    mixtral,   llama, mistral,  gpt2,   qwen2,      qwen3,  smollm3, phi3,  qwen2_moe,
-    qwen3_moe, olmoe, glm4_moe, gemma,  gemma2,     gemma3, olmo3,   olmo2, granite,
-    gpt_neox,  phi,   stablelm, falcon, starcoder2, cohere, cohere2};
+    mixtral,   llama, mistral,  gpt2,   qwen2,      qwen3,  smollm3, phi3,   qwen2_moe,
+    qwen3_moe, olmoe, glm4_moe, gemma,  gemma2,     gemma3, olmo3,   olmo2,  granite,
+    gpt_neox,  phi,   stablelm, falcon, starcoder2, cohere, cohere2, gpt_oss};
 
 bool takes_all(const Family&) { return true; }
 

@@ -9,7 +9,8 @@
 #include "models/spec.h"
 #include "models/weight_list.h"
 
-// One file a family of models: what its files say, and by which names. Nothing else knows a family.
+// One file a family of models: what its files say, and by which names. Nothing else knows a family,
+// but for how Hugging Face files store the experts of gpt-oss: loaders/gpt_oss_experts.cpp.
 namespace minfer {
 
 // The names that one kind of file gives to the modules of a model; each module has a ".weight" and
@@ -21,7 +22,8 @@ struct WeightNames {
   bool transposed = false;  // matrices of the blocks are stored [in, out]
   // Other forms of a block's mixture of experts, in which tensors [n_experts, rows, in] hold the
   // matrices of all experts. They name whole tensors, behind the block's number; roles that have
-  // one name follow one another for each expert. In `modules`, "*" is the number of the expert.
+  // one name follow one another for each expert. Biases [n_experts, rows] have the same name with
+  // ".bias" for ".weight", or "_bias" behind it. In `modules`, "*" is the number of the expert.
   std::vector<std::vector<std::pair<WeightRole, std::string_view>>> stacked = {};
 
   // Several roles may have one module: their rows follow one another in it. Internal where the
@@ -62,6 +64,9 @@ struct Family {
   GgufWindow gguf_window = GgufWindow::None;
   // Whether linear layers have biases goes by the tensors: by what is there and not zero.
   bool biases_by_tensors = false;
+  // YaRN, whose ramp begins and ends at whole rotary pairs unless config.json says `truncate`
+  // false, is so in GGUF files, which cannot say it.
+  bool gguf_truncates_yarn = true;
   // The key of config.json with the number of experts; empty for families without.
   std::string_view hf_experts_key = {};
 

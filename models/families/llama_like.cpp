@@ -198,7 +198,7 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
   if (!defaults.own_activation) {
     require_supported("hidden_act", config.text_or("hidden_act", "silu"), {"silu", "swish"});
   }
-  const bool attention_bias = config.boolean_or("attention_bias", false);
+  const bool attention_bias = config.boolean_or("attention_bias", defaults.attention_bias);
   set_biases(spec, attention_bias, attention_bias, config.boolean_or("mlp_bias", false));
   const int64_t head_dim = spec.layer(0).head_dim;
   if (!defaults.own_ropes) set_rope(spec, read_hf_rope(config, head_dim, defaults.rope));
@@ -228,6 +228,8 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
                   {"final_logit_softcapping", 0},
                   {"clip_qkv", 0},
                   {"use_qk_norm", 0},
+                  {"swiglu_alpha", 0},
+                  {"swiglu_limit", 0},
                   {"lm_head_bias", 0},
                   {"full_attn_mod", 1},
                   {"interpolate_factor", 1},

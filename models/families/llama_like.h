@@ -18,6 +18,7 @@ struct HfDefaults {
   int64_t trained_seq_len = 2048;
   double norm_eps = 1e-6;
   bool tied_output = false;
+  bool attention_bias = false;
   HfRopeDefaults rope = {};
   bool layers_without_rope = false;  // no_rope_layers and its interval are read, else refused
   std::string_view norm_eps_key = "rms_norm_eps";

@@ -123,7 +123,8 @@ void require_gguf_form(const ModelSpec& spec, const std::string& path) {
   }
   const RopeSpec& rope = spec.ropes.front();
   require(rope.scaling != RopeScaling::Dynamic, "dynamic RoPE scaling");
-  require(rope.scaling != RopeScaling::Yarn || rope.truncate, "YaRN without truncation");
+  require(rope.scaling != RopeScaling::Yarn || rope.truncate == family_of(spec).gguf_truncates_yarn,
+          rope.truncate ? "YaRN with truncation" : "YaRN without truncation");
 }
 
 class GgufModelWriter final : public ModelWriter {

@@ -187,7 +187,7 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
     tensor.output.name = named.name;
     tensor.output.shape = named.weight.is_norm() ? entry.shape : named.shape;
     tensor.source = &entry;
-    tensor.as_matrix = binding->as_matrix;
+    tensor.flat = binding->flat;
     tensor.source_begin = begin;
     tensor.source_type = entry.dtype;
     const int64_t n_rows = entry.shape[0], file_bytes = narrow<int64_t>(entry.file_bytes);

@@ -33,9 +33,9 @@ struct PlannedTensor {
   TensorEntry output;  // with Hugging Face's name; file_bytes is set later, by the output's format
   DType source_type = DType::F32;
   int64_t source_bytes = 0;
-  const TensorEntry* source = nullptr;                // null in a plan from a configuration alone
-  std::shared_ptr<const TensorEntry> as_matrix = {};  // as in WeightBinding: keeps `source`
-  int64_t source_begin = 0;                           // the first of its rows in `source`
+  const TensorEntry* source = nullptr;           // null in a plan from a configuration alone
+  std::shared_ptr<const TensorEntry> flat = {};  // as in WeightBinding: keeps `source`
+  int64_t source_begin = 0;                      // the first of its rows in `source`
   WeightInfo weight = {};
   int64_t rope_heads = 0, rotary_dim = 0;  // as in WeightPart
   float offset = 0;       // added to each element, where formats store a norm's weights differently

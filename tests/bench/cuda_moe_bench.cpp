@@ -64,7 +64,7 @@ void bench(cudaStream_t stream, TensorPool& pool, const Shape& s, const WeightFo
   report(s, f, n_rows, "route",
          graph_us(stream, 16,
                   [&] {
-                    for (int i = 0; i < 16; ++i) route(stream, {routing, logits, {}, spec});
+                    for (int i = 0; i < 16; ++i) route(stream, {routing, logits, {}, {}, spec});
                   }),
          0, limit);
   const auto run = [&] {

@@ -297,7 +297,7 @@ TEST_F(CalibrationTest, TextShorterThanAWindowIsUsage) {
 // it is then evaluated on is closer to the original than what is rounded.
 TEST(CalibrationOfBlocks, ErrorsAreSmallerThanOfRounding) {
   for (const char* name : {"granite-f16", "gemma3-old-keys-f16", "olmo2-f16", "phi-f16",
-                           "stablelm-parallel-f16", "qwen3-head16-bf16"}) {
+                           "stablelm-parallel-f16", "qwen3-head16-bf16", "gpt-oss-bf16"}) {
     SCOPED_TRACE(name);
     const FixtureModel fixture = fixture_model(cat("models/", name));
     const auto backend = make_cpu_backend({.n_threads = 1, .isa = ""});

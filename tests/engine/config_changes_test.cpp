@@ -235,6 +235,46 @@ const Change kChanges[] = {
     {"olmoe-bf16", R"({"clip_qkv": 8.0})", "clip_qkv is 8"},
     {"olmoe-bf16", R"({"num_key_value_heads": null})", "k_proj.weight: shape"},
 
+    {"gpt-oss-bf16", R"({"sliding_window": 4})", kLeaves},
+    {"gpt-oss-bf16", R"({"sliding_window": 6})", kLeaves},
+    {"gpt-oss-bf16", R"({"sliding_window": null})", kLeaves},  // 128
+    {"gpt-oss-bf16", R"({"layer_types": null})", kStays},
+    {"gpt-oss-bf16", R"({"layer_types": ["full_attention", "sliding_attention",
+                         "full_attention"]})",
+     kLeaves},
+    {"gpt-oss-bf16", R"({"swiglu_limit": 1.6})", kLeaves},
+    {"gpt-oss-bf16", R"({"swiglu_limit": null})", kLeaves},  // 7
+    {"gpt-oss-bf16", R"({"swiglu_limit": 0})", "swiglu_limit is 0"},
+    {"gpt-oss-bf16", R"({"swiglu_alpha": 1.45})", kLeaves},
+    {"gpt-oss-bf16", R"({"swiglu_alpha": null})", kLeaves},  // 1.702
+    {"gpt-oss-bf16", R"({"num_experts_per_tok": 1})", kLeaves},
+    {"gpt-oss-bf16", R"({"num_experts_per_tok": null})", kLeaves},  // 4
+    {"gpt-oss-bf16", R"({"experts_per_token": 3})", "experts_per_token is 3"},
+    {"gpt-oss-bf16", R"({"norm_topk_prob": false})", "norm_topk_prob is false"},
+    {"gpt-oss-bf16", R"({"rope_parameters": {"truncate": true}})", kLeaves},
+    {"gpt-oss-bf16", R"({"rope_parameters": {"truncate": null}})", kLeaves},
+    {"gpt-oss-bf16", R"({"rope_parameters": {"factor": 3.5}})", kLeaves},
+    {"gpt-oss-bf16", R"({"rope_parameters": null})", kLeaves},
+    {"gpt-oss-bf16", R"({"attention_bias": null})", kStays},
+    {"gpt-oss-bf16", R"({"attention_bias": false})", kLeaves},
+    {"gpt-oss-bf16", R"({"num_local_experts": 4})", "router.weight: shape [5, 32]"},
+    {"gpt-oss-bf16", R"({"num_local_experts": null})", "router.weight: shape [5, 32]"},
+    {"gpt-oss-bf16", R"({"intermediate_size": 10})", "gate_up_proj: shape [5, 40, 32]"},
+    {"gpt-oss-bf16", R"({"head_dim": null})", "q_proj.weight: shape [64, 32]"},
+    {"gpt-oss-bf16", R"({"hidden_act": "gelu"})", "hidden_act is \"gelu\""},
+    {"gpt-oss-bf16", R"({"moe_intermediate_size": 12})", "moe_intermediate_size is 12"},
+    {"gpt-oss-head64-f16", R"({"layer_types": null})", kLeaves},
+    {"gpt-oss-head64-f16", R"({"swiglu_limit": 6.5})", kLeaves},
+    {"gpt-oss-mxfp4", R"({"swiglu_limit": 6.5})", kLeaves},
+    {"gpt-oss-mxfp4", R"({"swiglu_limit": null})", kStays},
+    {"gpt-oss-mxfp4", R"({"experts_per_token": 3})", "experts_per_token is 3"},
+    {"gpt-oss-mxfp4", R"({"initial_context_length": 99})", kStays},
+    {"gpt-oss-mxfp4", R"({"rope_scaling": {"truncate": true}})", kLeaves},
+    {"gpt-oss-mxfp4", R"({"quantization_config": {"modules_to_not_convert": null}})", kStays},
+    {"gpt-oss-mxfp4", R"({"quantization_config": {"group_size": 32}})",
+     "quantization_config is \"group_size\": not supported"},
+    {"qwen3-moe-f16", R"({"swiglu_limit": 7.0})", "swiglu_limit is 7"},
+
     {"phi3-longrope-f16", R"({"full_attn_mod": 2})", "full_attn_mod is 2"},
     {"phi3-longrope-f16", R"({"interpolate_factor": 2})", "interpolate_factor is 2"},
     {"phi3-longrope-f16", R"({"lm_head_bias": true})", "lm_head_bias is true"},
@@ -381,6 +421,38 @@ const Change kChanges[] = {
 };
 
 INSTANTIATE_TEST_SUITE_P(Table, ConfigChange, testing::ValuesIn(kChanges));
+
+// What no key says: a field of the blocks, or a weight of theirs, that is left out.
+TEST(GptOss, EachPartShowsInTheLogits) {
+  const FixtureModel fixture = fixture_model("models/gpt-oss-bf16");
+  const auto backend = make_cpu_backend();
+  const auto error_of = [&](const auto& change) {
+    Model model = load_model(fixture.path, *backend);
+    for (size_t i = 0; i < model.spec.layers.size(); ++i) {
+      change(model.spec.layers[i], model.weights.layers[i]);
+    }
+    Session session(model, *backend, {.kv_dtype = DType::F32});
+    return max_difference(session.eval_all(fixture.ids), fixture.logits) / rms(fixture.logits);
+  };
+  EXPECT_LE(error_of([](LayerSpec&, LayerWeights&) {}), 1e-4);
+  EXPECT_GT(error_of([](LayerSpec&, LayerWeights& w) { w.sinks = {}; }), 1e-3);
+  EXPECT_GT(error_of([](LayerSpec&, LayerWeights& w) { w.moe.router_bias = {}; }), 1e-3);
+  EXPECT_GT(error_of([](LayerSpec&, LayerWeights& w) { w.wo.bias = {}; }), 1e-3);
+  for (Linear Expert::*part : {&Expert::w_gate, &Expert::w_up, &Expert::w_down}) {
+    EXPECT_GT(error_of([part](LayerSpec&, LayerWeights& w) {
+                for (Expert& expert : w.moe.experts) (expert.*part).bias = {};
+              }),
+              1e-3);
+  }
+  // A softmax of all experts' logits, of which the chosen ones are taken.
+  EXPECT_GT(error_of([](LayerSpec& layer, LayerWeights&) { layer.renormalizes_experts = false; }),
+            1e-3);
+  EXPECT_GT(error_of([](LayerSpec& layer, LayerWeights&) {
+              layer.activation = Activation::Silu;
+              layer.swiglu_alpha = layer.swiglu_limit = 0;
+            }),
+            1e-3);
+}
 
 // longrope has one list of divisors for texts up to the original context and one for longer ones.
 // A session takes the list of its own length.

@@ -402,6 +402,17 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   moe.router_score = RouterScore::Sigmoid;
   moe.router_scale = 1.5f;
   check("a shared expert with a gate", moe);
+  LayerSpec clamped = plain.layer(0);
+  clamped.attn_sinks = true;
+  clamped.qkv_bias = clamped.attn_out_bias = clamped.ffn_bias = clamped.router_bias = true;
+  clamped.ffn_dim = 192;
+  clamped.n_experts = 6;
+  clamped.n_active_experts = 2;
+  clamped.renormalizes_experts = true;
+  clamped.activation = Activation::ClampedSwiGlu;
+  clamped.swiglu_alpha = 1.702f;
+  clamped.swiglu_limit = 0.7f;
+  check("clamped experts with biases, and sinks", clamped);
 
   ModelSpec kinds = plain;
   kinds.ropes.push_back({.theta = 1e6, .rotary_dim = 64});
@@ -416,11 +427,12 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
   }
 }
 
-// The blocks of other families go through the one kernel in every format: its logits are near those
-// of the step operation by operation. A shape whose blocks the session refuses is skipped.
+// The blocks of other families go through the one kernel, those of gpt-oss through the graph, in
+// every format: the logits are near those of the step operation by operation. A shape whose blocks
+// the session refuses is skipped.
 TEST_F(CudaModel, FusedStepsComputeTheBlocksOfFamilies) {
   for (const char* name : {"mistral-7b", "qwen3-8b", "olmo-2-7b", "granite-3-8b", "gemma-2-9b",
-                           "gemma-3-12b", "gemma-3-27b"}) {
+                           "gemma-3-12b", "gemma-3-27b", "gpt-oss-20b"}) {
     SCOPED_TRACE(name);
     ModelSpec spec = synthetic_spec(name);
     // The first and the last of its blocks, which are of both kinds, and fewer tokens. Windows end

@@ -25,14 +25,16 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
 
   // Runs rows [0, n_tokens) of q, k and v through a fresh cache, in chunks.
   std::vector<float> run(Backend& backend, const HostTensor& q, const HostTensor& k,
-                         const HostTensor& v, int64_t chunk, int64_t window = 0,
-                         float softcap = 0) const {
+                         const HostTensor& v, int64_t chunk, int64_t window = 0, float softcap = 0,
+                         const HostTensor& sinks = {}) const {
     const int64_t n_tokens = q.view().shape[0];
     const TestPages pages(n_tokens + 5);
     KvLayer cache =
         backend.make_kv_layer(dtype_, heads_.n_kv_heads, heads_.head_dim, pages.n_in_pool());
     const DeviceTensor q_dev = backend.upload(q), k_dev = backend.upload(k);
     const DeviceTensor v_dev = backend.upload(v), out = poisoned(backend, q.view().shape);
+    DeviceTensor sinks_dev;
+    if (sinks.view()) sinks_dev = backend.upload(sinks);
     for (int64_t pos = 0; pos < n_tokens; pos += chunk) {
       const int64_t n = std::min(chunk, n_tokens - pos);
       const SequenceRows rows = pages.rows(n, pos);
@@ -43,7 +45,8 @@ class Attention : public testing::TestWithParam<std::tuple<std::string, DType, H
                          .batch = {&rows, 1},
                          .scale = scale(),
                          .window = window,
-                         .softcap = softcap});
+                         .softcap = softcap,
+                         .sinks = sinks_dev});
     }
     return values_of(backend, out);
   }
@@ -121,6 +124,36 @@ TEST_P(Attention, SoftCapsMatchFloat64) {
     }
     for (const int64_t chunk : {1, 16, 150}) {
       ASSERT_EQ(run(*backend, q, k, v, chunk, window, cap), got) << "chunks of " << chunk;
+    }
+  }
+}
+
+// A sink is exact: it adds a weight, and its distance from the maximum, which is in the spread.
+TEST_P(Attention, SinksMatchFloat64) {
+  const auto backend = this->backend(2);
+  constexpr int64_t kTokens = 160;
+  const HostTensor q = random_normal(1, q_shape(kTokens), DType::F32, 2);
+  const HostTensor k = random_normal(2, kv_shape(kTokens)), v = random_normal(3, kv_shape(kTokens));
+  for (const float above : {0.0f, 12.0f, -28.0f}) {  // among the scores, over them, under them
+    HostTensor sinks = random_normal(4, {heads_.n_heads}, DType::F32, 3);
+    for (int64_t i = 0; i < heads_.n_heads; ++i) sinks.as<float>()[i] += above;
+    for (const int64_t window : {0, 37}) {
+      SCOPED_TRACE(cat("window ", window, ", sinks + ", above));
+      const auto want =
+          float64::attention(doubles(q), rounded(k), rounded(v), heads_.n_heads, heads_.n_kv_heads,
+                             heads_.head_dim, 0, double(scale()), window, 0, doubles(sinks));
+      const std::vector<float> got = run(*backend, q, k, v, kTokens, window, 0, sinks);
+      for (size_t i = 0; i < got.size(); ++i) {
+        const size_t row = i / size_t(heads_.head_dim);
+        const double score_error = (double(heads_.head_dim) + 2) * want.scores[row];
+        const double relative = 4 * score_error + 4 * want.spreads[row] + 2 * (128 + 20.0) + 10;
+        ASSERT_NEAR(double(got[i]), want.out[i],
+                    relative * kU * want.magnitudes[i] + kSmallestNormal)
+            << "element " << i;
+      }
+      for (const int64_t chunk : {1, 16, 150}) {
+        ASSERT_EQ(run(*backend, q, k, v, chunk, window, 0, sinks), got) << "chunks of " << chunk;
+      }
     }
   }
 }

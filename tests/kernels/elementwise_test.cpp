@@ -120,6 +120,21 @@ TEST_P(ElementwiseShapes, SumsAndProductsMatchFloat64) {
     });
   }
 
+  // g / (1 + exp(-alpha g)) has the error of silu, 8 u, and u of its argument, whose relative
+  // derivative is less than 1 + |alpha g|; the factor has u of what it is the sum of, and there are
+  // two roundings more.
+  for (const SwiGluClamp& clamp : {SwiGluClamp{1.702f, 0.75f}, {-1, 1.5f}, {0, 7}}) {
+    out = poisoned(*backend, shape);
+    backend->glu(out, a_dev, b_dev, Activation::ClampedSwiGlu, clamp);
+    check(out, [clamp](double x, double y, double) {
+      const double want = float64::clamped_swiglu(x, y, clamp), limit = double(clamp.limit);
+      const double g = std::min(x, limit), up = std::clamp(y, -limit, limit);
+      const double gate = std::abs(g / (1 + std::exp(-double(clamp.alpha) * g)));
+      return Pair(want, kU * ((12 + std::abs(double(clamp.alpha) * g)) * std::abs(want) +
+                              gate * (std::abs(up) + 1)));
+    });
+  }
+
   out = backend->upload(a);
   backend->scale_and_cap(out, -2.5f);
   check(out, [](double x, double, double) { return Pair(-2.5 * x, 2.5 * kU * std::abs(x)); });
@@ -149,6 +164,18 @@ TEST_P(ElementwiseShapes, SumsAndProductsMatchFloat64) {
     const double product = float64::silu(x) * y;
     return Pair(product + x, 9 * kU * std::abs(product) + kU * std::abs(product + x));
   });
+}
+
+// Limits do not hide that a gate or its factor is no number.
+TEST_P(Elementwise, ClampsKeepNaN) {
+  const auto backend = make_cpu_backend({.n_threads = 1, .isa = GetParam()});
+  const DeviceTensor gate = backend->upload(from_values({NAN, 1, 2}, {1, 3}));
+  const DeviceTensor up = backend->upload(from_values({1, NAN, 2}, {1, 3}));
+  const DeviceTensor out = poisoned(*backend, {1, 3});
+  backend->glu(out, gate, up, Activation::ClampedSwiGlu, {1, 1.5f});
+  const std::vector<float> got = values_of(*backend, out);
+  EXPECT_TRUE(std::isnan(got[0]) && std::isnan(got[1]));
+  EXPECT_NEAR(got[2], 2.5f * float64::silu(1.5), 1e-6);
 }
 
 INSTANTIATE_TEST_SUITE_P(Isa, Elementwise, testing::ValuesIn(supported_isas()));

@@ -33,10 +33,12 @@ TEST_P(Moe, RoutesAsInFloat64) {
     const LayerSpec spec = c.spec();
     const RoutingOf found(*backend_, c.n_rows, spec);
     const HostTensor logits = c.logits(), correction = c.correction();
-    DeviceTensor on_device;
+    const HostTensor bias = c.bias();
+    DeviceTensor on_device, bias_on_device;
     if (spec.router_correction) on_device = backend_->upload(correction);
-    backend_->route({found.routing, backend_->upload(logits), on_device, spec});
-    expect_routed(found.routing, logits, correction, spec);
+    if (spec.router_bias) bias_on_device = backend_->upload(bias);
+    backend_->route({found.routing, backend_->upload(logits), bias_on_device, on_device, spec});
+    expect_routed(found.routing, logits, bias, correction, spec);
   }
 }
 
@@ -47,7 +49,7 @@ TEST_P(Moe, BreaksTiesByIndex) {
     const LayerSpec spec = c.spec();
     const RoutingOf found(*backend_, 1, spec);
     const HostTensor logits = from_values(c.logits, {1, std::ssize(c.logits)});
-    backend_->route({found.routing, backend_->upload(logits), {}, spec});
+    backend_->route({found.routing, backend_->upload(logits), {}, {}, spec});
     EXPECT_EQ(std::vector(found.routing.chosen, found.routing.chosen + spec.n_active_experts),
               c.chosen);
   }
@@ -60,7 +62,7 @@ TEST_P(Moe, RunsTheChosenExpertsAsInFloat64) {
     const MoeWeights weights = data.pack(*backend_);
     const LayerSpec spec = c.spec();
     const RoutingOf routing(*backend_, c.n_rows, spec);
-    backend_->route({routing.routing, backend_->upload(data.logits), {}, spec});
+    backend_->route({routing.routing, backend_->upload(data.logits), {}, {}, spec});
     const int64_t n_pairs = c.n_rows * c.n_active;
     const DeviceTensor out = poisoned(*backend_, {n_pairs, c.dim});
     const DeviceTensor hidden = poisoned(*backend_, {n_pairs, c.ffn_dim});
@@ -83,7 +85,7 @@ TEST_P(Moe, CombinesInOrder) {
   const HostTensor logits = random_normal(1, {n_rows, spec.n_experts});
   const RoutingOf found(*backend_, n_rows, spec);
   const Routing& r = found.routing;
-  backend_->route({r, backend_->upload(logits), {}, spec});
+  backend_->route({r, backend_->upload(logits), {}, {}, spec});
   const HostTensor outs = random_normal(2, {r.n_pairs(), dim});
   const HostTensor shared = random_normal(3, {n_rows, dim});
   const HostTensor gate = random_normal(4, {n_rows, 1}), residual = random_normal(5, {n_rows, dim});

@@ -99,7 +99,8 @@ INSTANTIATE_TEST_SUITE_P(
                     "gemma-bf16", "gguf-gemma2", "gguf-gemma3", "gemma3-old-keys-f16", "olmo2-f16",
                     "gguf-olmo3", "granite-f16", "gpt-neox-f16", "phi-f16", "stablelm-bf16",
                     "stablelm-parallel-f16", "falcon-f16", "gguf-starcoder2", "cohere-bf16",
-                    "cohere2-f16", "mixtral-bf16", "qwen2-moe-f16", "olmoe-bf16"),
+                    "cohere2-f16", "mixtral-bf16", "qwen2-moe-f16", "olmoe-bf16",
+                    "gpt-oss-head64-f16", "gpt-oss-mxfp4", "gguf-gpt-oss"),
     [](const auto& info) {
       std::string name = info.param;
       std::replace(name.begin(), name.end(), '-', '_');
@@ -124,6 +125,8 @@ TEST(GgufExport, RefusesWhatItsFormatCannotSay) {
   // Scores are scaled by the size of the heads, but for one model.
   refuse("gemma2-caps-f16", "a layer of the model is one that a GGUF file of its architecture");
 
+  // A limit of its own.
+  refuse("gpt-oss-bf16", "a layer of the model is one that a GGUF file of its architecture");
   refuse("qwen3-moe-stacked-bf16", "has some layers with experts and some without, which a");
 
   // Its readers take the rotation from every fourth layer.

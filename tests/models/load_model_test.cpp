@@ -406,9 +406,9 @@ TEST(SyntheticModel, ChecksMemoryBeforeAnyWeight) {
 // As the models' cards say, in thousands of millions; Gemma 3 without its vision tower.
 TEST(SyntheticModel, HasTheParametersOfThePublishedModel) {
   const std::map<std::string, double> published = {
-      {"llama-2-7b", 6.74}, {"llama-3-8b", 8.03},   {"mistral-7b", 7.24},
-      {"qwen3-8b", 8.19},   {"olmo-2-7b", 7.30},    {"granite-3-8b", 8.17},
-      {"gemma-2-9b", 9.24}, {"gemma-3-12b", 11.77}, {"gemma-3-27b", 27.01}};
+      {"llama-2-7b", 6.74},   {"llama-3-8b", 8.03},   {"mistral-7b", 7.24}, {"qwen3-8b", 8.19},
+      {"olmo-2-7b", 7.30},    {"granite-3-8b", 8.17}, {"gemma-2-9b", 9.24}, {"gemma-3-12b", 11.77},
+      {"gemma-3-27b", 27.01}, {"gpt-oss-20b", 20.91}};
   for (const auto& [name, billions] : published) {
     int64_t n = 0;
     for_each_weight(synthetic_spec(name),

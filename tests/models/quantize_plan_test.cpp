@@ -101,7 +101,7 @@ TEST(QuantizePlan, RefusesWhatTheDirectoryCannotSay) {
 // Of a GGUF file, the configuration that is written says what its keys said.
 TEST(QuantizePlan, ConfigOfAGgufFileSaysTheSame) {
   for (const char* name : {"gguf-qwen2-yarn", "gguf-smollm3", "gguf-phi3-window", "gguf-mixtral",
-                           "gguf-qwen3-moe", "gguf-qwen2-moe", "gguf-olmoe"}) {
+                           "gguf-qwen3-moe", "gguf-qwen2-moe", "gguf-olmoe", "gguf-gpt-oss"}) {
     SCOPED_TRACE(name);
     const auto source = open_source(fixtures_dir() / "models" / name / "model.gguf");
     const ModelSpec spec = plan_quantization(*source, {}).spec;

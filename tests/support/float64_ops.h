@@ -67,6 +67,12 @@ inline double activated(double x, Activation activation) {
   return activation == Activation::Silu ? silu(x) : gelu(x, gelu_kind(activation));
 }
 
+// Activation::ClampedSwiGlu of Backend::glu.
+inline double clamped_swiglu(double gate, double up, const SwiGluClamp& c) {
+  const double limit = double(c.limit), g = std::min(gate, limit);
+  return (std::clamp(up, -limit, limit) + 1) * g / (1 + std::exp(-double(c.alpha) * g));
+}
+
 inline Values softmax(const Values& x, size_t n) {
   Values out(x.size());
   for (size_t row = 0; row < x.size(); row += n) {
@@ -105,10 +111,11 @@ struct AttentionResult {
 };
 
 // Causal attention of queries at pos + t over k, v [pos + n_tokens, n_kv_heads, head_dim], of which
-// each sees the last `window`; 0: all. With a soft cap c, scores become c tanh(score / c).
+// each sees the last `window`; 0: all. With a soft cap c, scores become c tanh(score / c). sinks
+// [n_heads], or empty: one more score for each head, whose value is 0.
 inline AttentionResult attention(const Values& q, const Values& k, const Values& v, int64_t n_heads,
                                  int64_t n_kv_heads, int64_t head_dim, int64_t pos, double scale,
-                                 int64_t window = 0, double softcap = 0) {
+                                 int64_t window = 0, double softcap = 0, const Values& sinks = {}) {
   const int64_t n_tokens = int64_t(q.size()) / (n_heads * head_dim);
   AttentionResult result;
   result.out.resize(q.size());
@@ -132,6 +139,7 @@ inline AttentionResult attention(const Values& q, const Values& k, const Values&
       largest = std::max(largest, sum_abs);
     }
     for (double& score : p) score = capped(score, softcap);
+    if (!sinks.empty()) p.push_back(sinks[size_t(row % n_heads)]);
     const auto [low, high] = std::minmax_element(p.begin(), p.end());
     result.scores.push_back(largest);
     result.spreads.push_back(*high - *low);

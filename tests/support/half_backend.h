@@ -74,8 +74,9 @@ class HalfBackend : public Backend {
     cpu_->silu(out, x);
     round(out);
   }
-  void glu(Tensor out, Tensor gate, Tensor up, Activation activation) override {
-    cpu_->glu(out, gate, up, activation);
+  void glu(Tensor out, Tensor gate, Tensor up, Activation activation,
+           const SwiGluClamp& clamp) override {
+    cpu_->glu(out, gate, up, activation, clamp);
     round(out);
   }
   void scale_and_cap(Tensor x, float scale, float softcap) override {
@@ -106,12 +107,17 @@ class HalfBackend : public Backend {
       const int64_t pair = r.pairs[place];
       const Expert& expert = a.weights.experts[size_t(r.chosen[pair])];
       const Tensor hidden = a.hidden.rows(place, 1), out = a.out.rows(place, 1);
-      ffn_hidden({.out = hidden,
-                  .x = a.x.rows(pair / r.n_active, 1),
-                  .gate = &expert.w_gate,
-                  .up = expert.w_up});
+      const Tensor x = a.x.rows(pair / r.n_active, 1),
+                   gate = gate_scratch(DType::F32, hidden.shape);
       MINFER_CHECK(out.shape[1] == dim, "an expert of width ", out.shape[1]);
-      matmul(out, hidden, expert.w_down.weight);
+      const auto linear = [&](const Tensor& to, const Tensor& from, const Linear& of) {
+        matmul(to, from, of.weight);
+        add_bias(to, to, of.bias);
+      };
+      linear(gate, x, expert.w_gate);
+      linear(hidden, x, expert.w_up);
+      glu(hidden, gate, hidden, a.spec.activation, a.spec.swiglu_clamp());
+      linear(out, hidden, expert.w_down);
     }
   }
   void combine_experts(const CombineArgs& args) override {

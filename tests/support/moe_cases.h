@@ -18,6 +18,7 @@ struct RouteCase {
   RouterScore score = RouterScore::Softmax;
   bool renormalizes = false, has_correction = false;
   float scale = 1;
+  bool has_bias = false;
 
   LayerSpec spec() const {
     LayerSpec spec;
@@ -27,15 +28,18 @@ struct RouteCase {
     spec.renormalizes_experts = renormalizes;
     spec.router_correction = has_correction;
     spec.router_scale = scale;
+    spec.router_bias = has_bias;
     return spec;
   }
   HostTensor logits() const { return random_normal(7, {n_rows, n_experts}, DType::F32, 2); }
   HostTensor correction() const { return random_normal(8, {n_experts}, DType::F32, 0.3f); }
+  HostTensor bias() const { return random_normal(9, {n_experts}, DType::F32, 2); }
 };
 inline std::ostream& operator<<(std::ostream& out, const RouteCase& c) {
   return out << c.n_rows << " rows, " << c.n_active << " of " << c.n_experts << ", score "
              << int(c.score) << (c.renormalizes ? ", renormalized" : "")
-             << (c.has_correction ? ", corrected" : "") << ", scale " << c.scale;
+             << (c.has_correction ? ", corrected" : "") << (c.has_bias ? ", biased" : "")
+             << ", scale " << c.scale;
 }
 
 constexpr RouteCase kRouteCases[] = {
@@ -48,16 +52,21 @@ constexpr RouteCase kRouteCases[] = {
     {130, 160, 8, RouterScore::Sigmoid, true, true, 2.5f},
     {9, 512, 10, RouterScore::Softmax, true},
     {2, 1, 1},
+    {70, 32, 4, RouterScore::Softmax, true, false, 1, true},
+    {5, 40, 3, RouterScore::Sigmoid, false, true, 1, true},
 };
 
 // Compares a routing in host memory with its definition. Where two scores are closer than their
 // roundings, either is right.
-inline void expect_routed(const Routing& r, const HostTensor& logits, const HostTensor& correction,
-                          const LayerSpec& spec) {
+inline void expect_routed(const Routing& r, const HostTensor& logits, const HostTensor& bias,
+                          const HostTensor& correction, const LayerSpec& spec) {
   const int64_t n = spec.n_experts, k = spec.n_active_experts;
   for (int64_t t = 0; t < r.n_rows; ++t) {
     float64::Values scores;
-    for (int64_t e = 0; e < n; ++e) scores.push_back(logits.at(t * n + e));
+    for (int64_t e = 0; e < n; ++e) {
+      const double logit = logits.at(t * n + e);
+      scores.push_back(spec.router_bias ? logit + double(bias.at(e)) : logit);
+    }
     if (spec.router_score == RouterScore::Softmax) {
       scores = float64::softmax(scores, scores.size());
     } else {
@@ -69,7 +78,8 @@ inline void expect_routed(const Routing& r, const HostTensor& logits, const Host
     std::vector<int64_t> order(static_cast<size_t>(n));
     std::iota(order.begin(), order.end(), 0);
     std::ranges::stable_sort(order, [&](int64_t a, int64_t b) { return rank(a) > rank(b); });
-    // exp and sums in f32: a few roundings, and those of the exponent's argument.
+    // exp and sums in f32: a few roundings, and those of the exponent's argument, with a bias of
+    // two more of up to 8.
     const double roundoff = (double(n) + 40) * kU;
     double sum = 0;
     for (int64_t j = 0; j < k; ++j) {
@@ -130,10 +140,18 @@ struct ExpertsCase {
   DType scales = DType::F16;
   bool with_mins = false;
   CodeTable table = CodeTable::None;
+  bool has_bias = false;
+  SwiGluClamp clamp = {};
 
   LayerSpec spec() const {
     LayerSpec spec;
     spec.ffn_dim = ffn_dim;
+    spec.ffn_bias = has_bias;
+    if (clamp.limit > 0) {
+      spec.activation = Activation::ClampedSwiGlu;
+      spec.swiglu_alpha = clamp.alpha;
+      spec.swiglu_limit = clamp.limit;
+    }
     spec.n_experts = n_experts;
     spec.n_active_experts = n_active;
     spec.renormalizes_experts = true;
@@ -143,7 +161,8 @@ struct ExpertsCase {
 inline std::ostream& operator<<(std::ostream& out, const ExpertsCase& c) {
   return out << c.n_rows << " rows, " << c.n_active << " of " << c.n_experts << ", [" << c.ffn_dim
              << ", " << c.dim << "] " << c.dtype << " g" << c.group << (c.with_mins ? " mins" : "")
-             << " table " << int(c.table);
+             << " table " << int(c.table) << (c.has_bias ? ", biases" : "") << ", limit "
+             << c.clamp.limit;
 }
 
 // Many rows for some experts and none for others; rows that fill no tile.
@@ -162,6 +181,12 @@ constexpr ExpertsCase kExpertsCases[] = {
     {150, 3, 1, 64, 80, DType::U8, 16, DType::F32},
     {33, 4, 2, 96, 32, DType::U4, 32, DType::F16, true},
     {7, 4, 2, 128, 64, DType::U4, 32, DType::F16, false, CodeTable::Iq4},
+    {1, 5, 3, 64, 96, DType::F16, 0, DType::F16, false, CodeTable::None, true, {1.702f, 0.8f}},
+    {37, 3, 2, 72, 40, DType::F16, 0, DType::F16, false, CodeTable::None, true, {1.702f, 0.8f}},
+    {3, 4, 2, 33, 50, DType::F16, 0, DType::F16, false, CodeTable::None, true},
+    {1, 6, 3, 96, 64, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
+    {90, 4, 2, 64, 96, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
+    {60, 4, 2, 96, 64, DType::U8, 0, DType::F16, false, CodeTable::None, false, {2, 0.3f}},
 };
 
 // Seeded weights and inputs of a case, and what they are in float64.
@@ -188,6 +213,8 @@ struct ExpertsData {
         }
         values.push_back(rows);
       }
+      biases.push_back(
+          random_normal(uint64_t(900 + i), {out}, input_dtype, of.has_bias ? 0.5f : 0));
     }
   }
 
@@ -199,10 +226,13 @@ struct ExpertsData {
       return is_float(c.dtype) ? backend.pack_matrix(floats[i].view())
                                : backend.pack_matrix(codes[i].view());
     };
+    const auto linear = [&](size_t i) {
+      Linear made{matrix(i), {}};
+      if (c.has_bias) made.bias = backend.upload_vector(biases[i]);
+      return made;
+    };
     for (size_t e = 0; e < weights.experts.size(); ++e) {
-      weights.experts[e].w_gate.weight = matrix(3 * e);
-      weights.experts[e].w_up.weight = matrix(3 * e + 1);
-      weights.experts[e].w_down.weight = matrix(3 * e + 2);
+      weights.experts[e] = {linear(3 * e), linear(3 * e + 1), linear(3 * e + 2)};
     }
     backend.index_experts(weights);
     return weights;
@@ -222,22 +252,23 @@ struct ExpertsData {
     }
   };
   Output output_of(const float64::Values& row, size_t e) const {
-    const float64::Values gate = float64::matmul(row, values[3 * e], c.dim);
-    const float64::Values up = float64::matmul(row, values[3 * e + 1], c.dim);
-    const float64::Values sizes = magnitudes(row);
-    const float64::Values of_gate = float64::matmul(sizes, magnitudes(values[3 * e]), c.dim);
-    const float64::Values of_up = float64::matmul(sizes, magnitudes(values[3 * e + 1]), c.dim);
+    const float64::Values gate = linear(row, 3 * e), up = linear(row, 3 * e + 1);
+    const float64::Values of_gate = sizes(row, 3 * e), of_up = sizes(row, 3 * e + 1);
     float64::Values hidden, error;
     for (size_t i = 0; i < gate.size(); ++i) {
-      const double s = float64::silu(gate[i]);
-      hidden.push_back(s * up[i]);
-      error.push_back(1.1 * of_gate[i] * std::abs(up[i]) +
-                      std::abs(s) * of_up[i]);  // |silu'| < 1.1
+      // |silu'| < 1.1, also of g sigmoid(alpha g), where alpha is not negative. Where a clamp holds
+      // one of its inputs, the result depends less on it.
+      const bool is_clamped = c.clamp.limit > 0;
+      const double s =
+          is_clamped ? float64::clamped_swiglu(gate[i], 0, c.clamp) : float64::silu(gate[i]);
+      const double factor =
+          is_clamped ? 1 + std::clamp(up[i], -double(c.clamp.limit), double(c.clamp.limit)) : up[i];
+      hidden.push_back(s * factor);
+      error.push_back(1.1 * of_gate[i] * std::abs(factor) + std::abs(s) * (of_up[i] + is_clamped));
     }
+    float64::Values of_rest = sizes(hidden, 3 * e + 2);
     const float64::Values down = magnitudes(values[3 * e + 2]);
-    return {float64::matmul(hidden, values[3 * e + 2], c.ffn_dim),
-            float64::matmul(error, down, c.ffn_dim),
-            float64::matmul(magnitudes(hidden), down, c.ffn_dim)};
+    return {linear(hidden, 3 * e + 2), float64::matmul(error, down, c.ffn_dim), of_rest};
   }
   float64::Values row_of(int64_t t) const {
     float64::Values row;
@@ -264,8 +295,20 @@ struct ExpertsData {
   std::vector<HostTensor> floats;          // gate, up and down of each expert
   std::vector<HostQuantizedMatrix> codes;  // the same
   std::vector<float64::Values> values;
+  std::vector<HostTensor> biases;  // the same; zeros where the case has none
 
  private:
+  float64::Values linear(const float64::Values& x, size_t i) const {
+    float64::Values out = float64::matmul(x, values[i], std::ssize(x));
+    for (size_t j = 0; j < out.size(); ++j) out[j] += double(biases[i].at(int64_t(j)));
+    return out;
+  }
+  // The magnitudes that make up linear().
+  float64::Values sizes(const float64::Values& x, size_t i) const {
+    float64::Values out = float64::matmul(magnitudes(x), magnitudes(values[i]), std::ssize(x));
+    for (size_t j = 0; j < out.size(); ++j) out[j] += std::abs(double(biases[i].at(int64_t(j))));
+    return out;
+  }
   static float64::Values magnitudes(float64::Values x) {
     for (double& v : x) v = std::abs(v);
     return x;

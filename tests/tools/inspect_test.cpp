@@ -98,6 +98,12 @@ TEST_F(MinferProcess, InspectSaysHowAModelRotatesAndWhereItHasWindows) {
   EXPECT_NE(smol_text.find("window         5 tokens in layers 0, 2\n"), std::string::npos)
       << smol_text;
   EXPECT_EQ(smol["layers_without_rope"], json::array({0, 2}));
+  const auto [oss_text, oss] = inspected("gpt-oss-mxfp4");
+  EXPECT_NE(oss_text.find("sinks          in all layers\n"), std::string::npos) << oss_text;
+  EXPECT_NE(oss_text.find("experts        2 of 4, ffn dim 64, gates clamped to 7 in all layers\n"),
+            std::string::npos)
+      << oss_text;
+  EXPECT_EQ(oss["windows"], json::array({5, 0}));
   EXPECT_EQ(smol["windows"], json::array({5, 0, 5}));
   EXPECT_NE(inspected("phi3-window-bf16").first.find("7 tokens in all layers\n"),
             std::string::npos);

@@ -86,6 +86,8 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
                "attention: heads of ", head_dim, ", angles ", a.rope.shape);
   MINFER_CHECK(a.scale > 0 && a.window >= 0, "attention: a scale of ", a.scale, ", a window of ",
                a.window);
+  MINFER_CHECK(!a.sinks || (a.sinks.dtype == DType::F32 && a.sinks.shape == Shape{n_heads}),
+               "attention: sinks ", a.sinks.dtype, " ", a.sinks.shape, " of ", n_heads, " heads");
   MINFER_CHECK(a.max_seq_len * head_dim < int64_t{1} << 30, "attention: ", a.max_seq_len,
                " positions of ", head_dim);
 
@@ -116,6 +118,7 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .is_bf16 = dtype == DType::BF16,
       .scale_log2 = a.scale * 1.44269504088896341f,
       .cap_log2 = SoftCap::of(a.softcap, 1.44269504088896341f),
+      .sinks = data_of<const float>(a.sinks),
   };
   const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n), narrow<unsigned>(n));
   const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kWindow>() {

@@ -25,6 +25,7 @@ struct DecodeArgs {
   bool is_bf16;
   float scale_log2;
   SoftCap cap_log2;
+  const float* sinks;  // [n_heads], or null
 };
 
 // The range of positions that a block has.
@@ -44,7 +45,8 @@ struct KvRange {
 
 // For each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
 // and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
-// rotated by the angles of position pos. kWindow: over the last `window` of those positions.
+// rotated by the angles of position pos. kWindow: over the last `window` of those positions. A sink
+// of head h, if there is one, joins the softmax when all positions are merged.
 //
 //   cache     row pos is written and not read: the step's own k and v come from shared memory,
 //             rounded as the cache holds them
@@ -69,13 +71,20 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   using Ring = CacheRing<kD, kU8, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
   constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // rows of q, k and v of a warp
-  __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
-  __shared__ NewRow<kD> s_new;
-  __shared__ float s_row[2][kD];
-  __shared__ SoftmaxState s_state[kWarps][kMostHeads];
-  __shared__ typename Ring::Shared s_ring[kWarps];
-  __shared__ bool s_is_last;
-  extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
+  struct Shared {
+    alignas(16) __half q[kMostHeads][kD + 8];
+    NewRow<kD> fresh;
+    float row[2][kD];
+    SoftmaxState state[kWarps][kMostHeads];
+    typename Ring::Shared ring[kWarps];
+    bool is_last;
+  };
+  Shared& shared = ptx::static_shared<Shared>();
+  auto& s_q = shared.q;
+  auto& s_new = shared.fresh;
+  auto& s_row = shared.row;
+  auto& s_state = shared.state;
+  uint8_t* const s_slots = ptx::dynamic_shared<128>();  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
   const int sequence = int(blockIdx.z), first_group = sequence * int(gridDim.x);
@@ -93,7 +102,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int heads = min(kMostHeads, a.heads_per_kv - part * kMostHeads);
   const bool has_new = range.end == kv_len;
 
-  Ring ring(s_slots, s_ring[warp], cache, kv_head,
+  Ring ring(s_slots, shared.ring[warp], cache, kv_head,
             {.begin = range.begin,
              .readable = min(range.end, pos),
              .end = range.end,
@@ -166,9 +175,10 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
                          .sum_dim = a.sum_dim,
                          .n_splits = range.n_splits,
                          .split = int(blockIdx.y)};
-  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, s_is_last,
-                          [&](const Merged& whole, int head, int d) {
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, shared.is_last,
+                          [&](Merged whole, int head, int d) {
                             const int row = sequence * a.n_heads + first_head + head;
+                            whole.add_sink(sink_log2(a.sinks, first_head + head));
                             whole.store(a.out, int64_t{row} * head_dim + d, head_dim - d,
                                         a.is_bf16);
                           });

@@ -32,6 +32,11 @@ struct Merged {
       add_scaled(sum, weight, sums[i]);
     }
   }
+  // The sink of the head joins, once, after all ranges.
+  __device__ void add_sink(float sink) {
+    const float factor = state.take_sink(sink);
+    sum.x *= factor, sum.y *= factor, sum.z *= factor, sum.w *= factor;
+  }
   __device__ void store(void* out, int64_t at, int n, bool is_bf16) const {
     const float elements[4] = {sum.x, sum.y, sum.z, sum.w};
 #pragma unroll

@@ -23,6 +23,7 @@ struct QueriesArgs {
   bool q_is_bf16, out_is_bf16;
   float scale_log2;
   SoftCap cap_log2;
+  const float* sinks;  // [n_heads], or null
 };
 
 // out[t, h] = softmax_j(scale q[t, h] . k[j]) v[j] over j <= pos + t of the head's keys and values:
@@ -44,12 +45,18 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   using Tile = DecodeTile<kD, true, true>;
   using Ring = CacheRing<kD, true, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
-  __shared__ alignas(16) __half s_q[kMostHeads][kD + 8];
-  __shared__ uint4 s_zeros[kD / 16];  // stands for rows behind the last position, and their scales
-  __shared__ SoftmaxState s_state[kWarps][kMostHeads];
-  __shared__ typename Ring::Shared s_ring[kWarps];
-  __shared__ bool s_is_last;
-  extern __shared__ __align__(128) uint8_t s_slots[];  // then float [kWarps, kMostHeads, kD]
+  struct Shared {
+    alignas(16) __half q[kMostHeads][kD + 8];
+    uint4 zeros[kD / 16];  // stands for rows behind the last position, and their scales
+    SoftmaxState state[kWarps][kMostHeads];
+    typename Ring::Shared ring[kWarps];
+    bool is_last;
+  };
+  Shared& shared = ptx::static_shared<Shared>();
+  auto& s_q = shared.q;
+  auto& s_zeros = shared.zeros;
+  auto& s_state = shared.state;
+  uint8_t* const s_slots = ptx::dynamic_shared<128>();  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -62,7 +69,7 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
   const bool is_last_split = blockIdx.y + 1 == gridDim.y;
   const int end = is_last_split ? a.pos + a.n_tokens : begin + a.positions_per_split;
 
-  Ring ring(s_slots, s_ring[warp], a.cache, kv_head,
+  Ring ring(s_slots, shared.ring[warp], a.cache, kv_head,
             {.begin = begin,
              .readable = end,
              .end = end,
@@ -117,8 +124,10 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2)
                          .sum_dim = a.sum_dim,
                          .n_splits = int(gridDim.y),
                          .split = int(blockIdx.y)};
-  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, s_is_last,
-                          [&](const Merged& whole, int column, int d) {
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, shared.is_last,
+                          [&](Merged whole, int column, int d) {
+                            const int head = int(row_of(column)) % a.n_heads;
+                            whole.add_sink(sink_log2(a.sinks, head));
                             whole.store(a.out, row_of(column) * head_dim + d, head_dim - d,
                                         a.out_is_bf16);
                           });
@@ -146,7 +155,7 @@ int64_t decode_queries_workspace(int64_t head_dim) {
 
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                     const CachePlace& place, float scale, int64_t window, void* workspace,
-                    float softcap) {
+                    float softcap, Tensor sinks) {
   const int64_t pos = place.pos;
   // Least positions of a split: fewer would cost more to merge than they take to read.
   constexpr int64_t kLeastPositions = 128;
@@ -188,6 +197,7 @@ void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& ca
         .out_is_bf16 = out.dtype == DType::BF16,
         .scale_log2 = scale * kLog2E,
         .cap_log2 = SoftCap::of(softcap, kLog2E),
+        .sinks = data_of<const float>(sinks),
     };
     if (n_splits > 1) {
       MINFER_CUDA_CHECK(cudaMemsetAsync(memory, 0, static_cast<size_t>(layout.states_at), stream));

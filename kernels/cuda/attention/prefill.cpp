@@ -20,7 +20,7 @@ int64_t attention_prefill_workspace(DType dtype, int64_t n_kv_heads, int64_t hea
 
 void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                        const CachePlace& place, float scale, int64_t window, void* workspace,
-                       float softcap) {
+                       float softcap, Tensor sinks) {
   MINFER_CHECK(q.shape.rank == 3 && out.shape == q.shape && q.shape[2] == cache.head_dim,
                "attention: q ", q.shape, ", out ", out.shape, ", cache of head_dim ",
                cache.head_dim);
@@ -40,6 +40,8 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                "attention: head_dim ", cache.head_dim, " is past ", attention::kMaxHeadDim);
   MINFER_CHECK(scale > 0 && window >= 0 && softcap >= 0, "attention: a scale of ", scale,
                ", a window of ", window, ", a soft cap of ", softcap);
+  MINFER_CHECK(!sinks || (sinks.dtype == DType::F32 && sinks.shape == Shape{n_heads}),
+               "attention: sinks ", sinks.dtype, " ", sinks.shape, " of ", n_heads, " heads");
   if (n_tokens == 0) return;
   const int64_t kv_len = place.pos + n_tokens;
   const int64_t seen_from = window > 0 ? std::max<int64_t>(0, place.pos + 1 - window) : 0;
@@ -48,7 +50,7 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
   const bool has_memory = cache.dtype == DType::U8 && workspace != nullptr;
   if (has_memory && n_tokens <= kMaxGemvTokens)
     return attention::decode_queries(stream, out, q, cache, place, scale, window, workspace,
-                                     softcap);
+                                     softcap, sinks);
   const bool from_halves = has_memory && attention::has_prefill_wgmma(cache.head_dim);
   if (from_halves) {
     keys = {workspace,
@@ -59,11 +61,11 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
   const bool all_aligned =
       is_aligned16(out) && is_aligned16(q) && is_aligned16(keys) && is_aligned16(values);
   if (keys.dtype != DType::F16 || !all_aligned || !attention::has_prefill_wgmma(cache.head_dim)) {
-    return attention::prefill_mma(stream, out, q, cache, place, scale, window, softcap);
+    return attention::prefill_mma(stream, out, q, cache, place, scale, window, softcap, sinks);
   }
   if (from_halves) attention::dequantize_kv(stream, keys, values, cache, place, first_page, kv_len);
   attention::prefill_wgmma(stream, out, q, keys, values, from_halves ? nullptr : place.pages,
-                           place.pos, scale, window, softcap);
+                           place.pos, scale, window, softcap, sinks);
 }
 
 }  // namespace minfer::cuda

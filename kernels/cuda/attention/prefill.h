@@ -21,7 +21,7 @@ bool has_prefill_wgmma(int64_t head_dim);
 // null, pages follow one another from the first one that is seen.
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
                    const int32_t* pages, int64_t pos, float scale, int64_t window,
-                   float softcap = 0);
+                   float softcap = 0, Tensor sinks = {});
 
 // Converts positions of a U8 cache, from page `first_page` of the page table up to kv_len, to pages
 // that follow one another: keys, values [n, n_kv_heads, kPagePositions, head_dim] F16, 16-byte
@@ -34,11 +34,12 @@ void dequantize_kv(cudaStream_t stream, Tensor keys, Tensor values, const KvLaye
 int64_t decode_queries_workspace(int64_t head_dim);
 void decode_queries(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
                     const CachePlace& place, float scale, int64_t window, void* workspace,
-                    float softcap = 0);
+                    float softcap = 0, Tensor sinks = {});
 
 // head_dim up to 256, F16 and U8 caches, every card.
 constexpr int64_t kMaxHeadDim = 256;
 void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                 const CachePlace& place, float scale, int64_t window, float softcap = 0);
+                 const CachePlace& place, float scale, int64_t window, float softcap = 0,
+                 Tensor sinks = {});
 
 }  // namespace minfer::cuda::attention

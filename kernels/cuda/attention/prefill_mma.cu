@@ -27,6 +27,7 @@ struct Args {
   bool q_is_bf16, kv_is_u8, rows_aligned;
   float scale_log2;
   SoftCap cap_log2;
+  const float* sinks;  // [n_heads], or null
 };
 
 // Elements d ... d + 7 of a row of q that starts at `row`, as F16; past head_dim zero.
@@ -64,7 +65,7 @@ __device__ Vec<__half> load_kv(const Args& a, const void* base, int64_t row, int
 }
 
 // out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, the
-// last `window` of them, r = heads_per_kv
+// last `window` of them, r = heads_per_kv; with a sink in the softmax, if there is one
 //
 //   out       [n_tokens, n_heads, head_dim] T; q the same in F16 or BF16
 //   launch    one block of 4 warps for 64 queries of a head, the longest rows first; K and V pass
@@ -79,8 +80,7 @@ template <int kD, typename T>
 __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Args a) {
   using S = Shared<kD>;
   constexpr int kKeys = S::kKeys;
-  extern __shared__ __align__(16) uint8_t raw[];
-  S& s = *reinterpret_cast<S*>(raw);
+  S& s = *reinterpret_cast<S*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
 
@@ -195,10 +195,10 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = state[r].sum;
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float inverse = 1 / sum;
+    state[r].sum += __shfl_xor_sync(~0u, state[r].sum, 1);
+    state[r].sum += __shfl_xor_sync(~0u, state[r].sum, 2);
+    const float factor = state[r].take_sink(sink_log2(a.sinks, head));
+    const float inverse = factor / state[r].sum;
     const int64_t token = row * kQueries + warp * 16 + g + 8 * r;
     if (token >= a.n_tokens) continue;
     T* const to = out + (token * a.n_heads + head) * a.head_dim;
@@ -215,7 +215,8 @@ __global__ void __launch_bounds__(kThreads) prefill_mma_kernel(T* out, const Arg
 }  // namespace
 
 void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache,
-                 const CachePlace& place, float scale, int64_t window, float softcap) {
+                 const CachePlace& place, float scale, int64_t window, float softcap,
+                 Tensor sinks) {
   const auto aligned = [](const Tensor& x) {
     return reinterpret_cast<uintptr_t>(x.data) % 16 == 0;
   };
@@ -235,6 +236,7 @@ void prefill_mma(cudaStream_t stream, Tensor out, Tensor q, const KvLayer& cache
           cache.head_dim % 8 == 0 && aligned(q) && aligned(cache.keys) && aligned(cache.values),
       .scale_log2 = scale * kLog2E,
       .cap_log2 = SoftCap::of(softcap, kLog2E),
+      .sinks = data_of<const float>(sinks),
   };
   const auto run = [&]<int kD, typename T>() {
     const auto kernel = prefill_mma_kernel<kD, T>;

@@ -32,7 +32,7 @@ struct CacheMaps {
 
 // out[t, h] = softmax_j(scale q[t, h] . k[h / r, j]) v[h / r, j] over j <= pos + t, r = n_heads /
 // n_kv; kWindow: over the last `window` of those; kCap: of scores with the soft cap `cap`, which is
-// in the unit of q . k
+// in the unit of q . k; with a sink of each head in the softmax, if there are `sinks` [n_heads]
 //
 //   out, q     [n_tokens, n_heads, head_dim], 16-byte aligned rows; out T, q F16 or BF16
 //   maps       the pages of keys and of values, F16, as tensors of boxes [128 keys, 64 dims]: a box
@@ -53,7 +53,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     prefill_wgmma_kernel(T* out, const void* q, bool q_is_bf16,
                          const __grid_constant__ CacheMaps maps, int n_tokens, int n_heads,
                          int heads_per_kv, int head_dim, int pos, int window, int head_group,
-                         float scale_log2, SoftCap cap) {
+                         float scale_log2, SoftCap cap, const float* sinks) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   using S = Shared<kD>;
   constexpr int kStages = S::kStages, kBoxes = S::kBoxes;
@@ -263,10 +263,10 @@ __global__ void __launch_bounds__(kThreads, 1)
 
 #pragma unroll
   for (int r = 0; r < 2; ++r) {
-    float sum = state[r].sum;
-    sum += __shfl_xor_sync(~0u, sum, 1);
-    sum += __shfl_xor_sync(~0u, sum, 2);
-    const float inverse = 1 / sum;
+    state[r].sum += __shfl_xor_sync(~0u, state[r].sum, 1);
+    state[r].sum += __shfl_xor_sync(~0u, state[r].sum, 2);
+    const float factor = state[r].take_sink(sink_log2(sinks, head));
+    const float inverse = factor / state[r].sum;
     const int64_t token = row * kQueries + c * 64 + warp * 16 + lane / 4 + 8 * r;
     if (token >= n_tokens) continue;
     T* const to = out + (token * n_heads + head) * head_dim + lane % 4 * 2;
@@ -309,7 +309,8 @@ bool has_prefill_wgmma(int64_t head_dim) {
 }
 
 void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tensor values,
-                   const int32_t* pages, int64_t pos, float scale, int64_t window, float softcap) {
+                   const int32_t* pages, int64_t pos, float scale, int64_t window, float softcap,
+                   Tensor sinks) {
   static_assert(kKeys == kPagePositions);
   const int64_t n_tokens = q.shape[0], n_heads = q.shape[1], kv_len = pos + n_tokens;
   const int64_t n_kv_heads = keys.shape[1], head_dim = keys.shape[3];
@@ -332,7 +333,7 @@ void prefill_wgmma(cudaStream_t stream, Tensor out, Tensor q, Tensor keys, Tenso
            narrow<int>(n_heads / n_kv_heads), narrow<int>(head_dim), narrow<int>(pos),
            window > 0 ? narrow<int>(window) : kNoWindow,
            narrow<int>(heads_at_a_time(n_heads, n_kv_heads, head_dim, kv_len)), scale * kLog2E,
-           SoftCap::of(softcap, 1 / scale));
+           SoftCap::of(softcap, 1 / scale), data_of<const float>(sinks));
   };
   // There is no kernel for a soft cap without a window.
   const auto run = [&]<int kD, typename T>() {

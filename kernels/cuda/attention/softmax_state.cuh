@@ -23,6 +23,12 @@ struct SoftCap {
   }
 };
 
+// The sink of a head in units of log2; -inf: there is none.
+//   sinks  [n_heads], or null
+__device__ inline float sink_log2(const float* sinks, int head) {
+  return sinks == nullptr ? -INFINITY : __ldg(sinks + head) * 1.44269504088896341f;
+}
+
 // The maximum of the scores seen so far, and the sum of their weights 2^(score - max). Lanes with
 // the same maximum may each hold the sum of some of the scores only; these sums then add up.
 //
@@ -45,6 +51,14 @@ struct SoftmaxState {
   // The same, but the maximum stays if scores exceed it by no more than kSlack, as most do after
   // the first ones of a row: weights are then up to 2^kSlack, which F16 holds as well as 1.
   __device__ float raise_late(float top) { return raise(top > max + kSlack ? top : max); }
+  // A sink joins: one more score, in the same unit, whose value is 0; -inf: there is none. Returns
+  // the factor for what was weighted before.
+  __device__ float take_sink(float sink) {
+    if (sink == -INFINITY) return 1.0f;
+    const float factor = raise(sink);
+    sum += ptx::exp2_fast(sink - max);
+    return factor;
+  }
   // The weight in this state of another range of the same row, whose maximum is not above this one:
   // 0 if that range has no score, even if this state has none either.
   __device__ float weight_of(float part_max) const {

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/backend.h"
 #include "kernels/cuda/ptx.cuh"
 
 namespace minfer::cuda {
@@ -14,6 +15,22 @@ __device__ inline float exp_fast(float x) { return ptx::exp2_fast(1.442695040888
 __device__ inline float sigmoid(float x) { return ptx::reciprocal_fast(1.0f + exp_fast(-x)); }
 
 __device__ inline float silu(float x) { return x * sigmoid(x); }
+
+// What a SwiGluClamp leaves of a gate and of its factor; NaN stays.
+struct Clamped {
+  float gate, factor;
+  __device__ Clamped(float g, float up, const SwiGluClamp& c) {
+    gate = g > c.limit ? c.limit : g;
+    factor = 1 + (up > c.limit ? c.limit : up < -c.limit ? -c.limit : up);
+  }
+};
+
+// silu(gate) * up, or, with a limit, Activation::ClampedSwiGlu of Backend::glu
+__device__ inline float swiglu(float gate, float up, const SwiGluClamp& clamp) {
+  if (clamp.limit == 0) return silu(gate) * up;
+  const Clamped c(gate, up, clamp);
+  return c.factor * (c.gate * sigmoid(clamp.alpha * c.gate));
+}
 
 // x / 2 (1 + tanh(u)) = x sigmoid(2 u), which loses nothing to cancellation
 __device__ inline float gelu_tanh(float x) {
@@ -48,6 +65,11 @@ __device__ inline float gelu_erf(float x) {
 namespace precise {
 
 __device__ inline float silu(float x) { return x / (1.0f + expf(-x)); }
+__device__ inline float swiglu(float gate, float up, const SwiGluClamp& clamp) {
+  if (clamp.limit == 0) return silu(gate) * up;
+  const Clamped c(gate, up, clamp);
+  return c.factor * (c.gate / (1.0f + expf(-clamp.alpha * c.gate)));
+}
 __device__ inline float gelu_erf(float x) { return x * normcdff(x); }
 __device__ inline float gelu_tanh(float x) {
   const float u = 0.7978845608f * (x + 0.044715f * x * x * x);

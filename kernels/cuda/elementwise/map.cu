@@ -26,6 +26,10 @@ template <typename Op>
 struct GluOp {
   __device__ float operator()(float gate, float up) const { return Op{}(gate)*up; }
 };
+struct ClampedSwiGluOp {
+  SwiGluClamp clamp;
+  __device__ float operator()(float gate, float up) const { return swiglu(gate, up, clamp); }
+};
 struct ScaleOp {
   float scale;
   __device__ float operator()(float x) const { return scale * x; }
@@ -179,7 +183,8 @@ void add_bias(cudaStream_t stream, Tensor out, Tensor x, Tensor bias) {
   });
 }
 
-void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation) {
+void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation activation,
+         const SwiGluClamp& clamp) {
   visit_half(out.dtype, [&]<typename T>() {
     switch (activation) {
       case Activation::Silu:
@@ -188,6 +193,9 @@ void glu(cudaStream_t stream, Tensor out, Tensor gate, Tensor up, Activation act
         return zip<T>(stream, out, gate, up, GluOp<GeluErfOp>{});
       case Activation::GeluTanh:
         return zip<T>(stream, out, gate, up, GluOp<GeluTanhOp>{});
+      case Activation::ClampedSwiGlu:
+        MINFER_CHECK(clamp.limit > 0, "glu: a limit of ", clamp.limit);
+        return zip<T>(stream, out, gate, up, ClampedSwiGluOp{clamp});
     }
   });
 }

@@ -31,16 +31,19 @@ struct Choice {
 // at most 32. Each round takes the largest rank below that of the round before.
 __device__ inline Choice choose_experts(const float* logits, const Router& router) {
   const int lane = int(threadIdx.x) % 32, n = router.n_experts;
+  const auto logit = [&](int e) {
+    return router.bias == nullptr ? logits[e] : logits[e] + router.bias[e];
+  };
   float top = -INFINITY, sum = 0;
   const bool is_softmax = router.score == RouterScore::Softmax;
   if (is_softmax) {
-    for (int e = lane; e < n; e += 32) top = fmaxf(top, logits[e]);
+    for (int e = lane; e < n; e += 32) top = fmaxf(top, logit(e));
     top = warp_reduce(top, Max{});
-    for (int e = lane; e < n; e += 32) sum += expf(logits[e] - top);
+    for (int e = lane; e < n; e += 32) sum += expf(logit(e) - top);
     sum = warp_reduce(sum, Sum{});
   }
   const auto score = [&](int e) {
-    return is_softmax ? expf(logits[e] - top) / sum : 1.0f / (1.0f + expf(-logits[e]));
+    return is_softmax ? expf(logit(e) - top) / sum : 1.0f / (1.0f + expf(-logit(e)));
   };
   uint64_t last = ~uint64_t{0};
   float total = 0, own = 0;

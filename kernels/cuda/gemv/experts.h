@@ -30,15 +30,16 @@ ExpertMatrices matrices_of(const MoeWeights& weights, ExpertPart part);
 
 // What a router computes from its logits: the fields of LayerSpec.
 struct Router {
-  const float* correction;  // [n_experts], or null
+  const float *bias, *correction;  // [n_experts], or null
   RouterScore score;
   bool renormalizes;
   float scale;
   int n_experts, n_active;
 };
 
-inline Router router_of(const LayerSpec& spec, Tensor correction) {
-  return {static_cast<const float*>(correction.data),
+inline Router router_of(const LayerSpec& spec, Tensor bias, Tensor correction) {
+  return {static_cast<const float*>(bias.data),
+          static_cast<const float*>(correction.data),
           spec.router_score,
           spec.renormalizes_experts,
           spec.router_scale,
@@ -52,15 +53,15 @@ struct ExpertStep {
   Tensor x;      // [n_rows, dim] F32, the residual stream
   Tensor input;  // [n_rows, dim] half; null with a norm
   const GemvNorm* norm = nullptr;
-  Tensor logits;    // [n_rows, n_experts] F32, of the router
+  Tensor logits;    // [n_rows, n_experts] F32, of the router, without its bias
   Tensor hidden;    // [n_rows, n_active, ffn_dim] half: workspace
   int32_t* chosen;  // [n_rows, n_active]: workspace, as are the weights
   float* weights;
   const MoeWeights& moe;
   const LayerSpec& spec;
 };
-// Whether expert_gemv computes such a layer: experts of silu with a gate, of formats that the GEMV
-// kernel takes, at most kMaxGemvTokens of them for a row, and rows that fit in shared memory.
+// Whether expert_gemv computes such a layer: experts of SwiGLU, clamped or not, of formats that the
+// GEMV kernel takes, at most kMaxGemvTokens of them for a row, and rows that fit in shared memory.
 bool expert_gemv_takes(const MoeWeights& moe, const LayerSpec& spec, DType half);
 void expert_gemv(cudaStream_t stream, const ExpertStep& step);
 

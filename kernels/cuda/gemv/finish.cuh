@@ -117,7 +117,7 @@ __device__ inline void finish_experts(const float* partials, const float* sums, 
     if (p.pairs) {
       const float gate = sum_of(tile, in_tile, 0) + bias_of(at.slot, 0);
       const float up = sum_of(tile + 1, in_tile, 0) + bias_of(at.slot, 1);
-      const float hidden = precise::silu(gate) * up * experts[at.slot].weight;
+      const float hidden = precise::swiglu(gate, up, p.experts.clamp) * experts[at.slot].weight;
       static_cast<T*>(out)[int64_t{at.slot} * out_dim + row] = from_float<T>(hidden);
       continue;
     }

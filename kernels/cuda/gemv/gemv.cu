@@ -337,9 +337,9 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
 // Gate and up, then down.
 std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& step, DType half) {
   const int n_active = narrow<int>(step.spec.n_active_experts);
-  if (!step.spec.gated || step.spec.activation != Activation::Silu || n_active > kMaxGemvTokens) {
-    return std::nullopt;
-  }
+  const bool is_swiglu =
+      step.spec.activation == Activation::Silu || step.spec.activation == Activation::ClampedSwiGlu;
+  if (!step.spec.gated || !is_swiglu || n_active > kMaxGemvTokens) return std::nullopt;
   const ExpertMatrices gate = matrices_of(step.moe, ExpertPart::Gate);
   const ExpertMatrices up = matrices_of(step.moe, ExpertPart::Up);
   const ExpertMatrices down = matrices_of(step.moe, ExpertPart::Down);
@@ -388,7 +388,8 @@ void expert_gemv(cudaStream_t stream, const ExpertStep& step) {
     p.experts.weights = step.weights;
     if (i == 0) {
       p.experts.logits = data_of<const float>(step.logits);
-      p.experts.router = router_of(spec, step.moe.router_correction);
+      p.experts.router = router_of(spec, step.moe.router_bias, step.moe.router_correction);
+      p.experts.clamp = spec.swiglu_clamp();
     }
     set_shared_memory(each.kernel, p);
     launch(each.kernel, dim3(narrow<unsigned>(each.grid_of_row * n_rows)), dim3(kGemvThreads),

@@ -34,6 +34,7 @@ struct GemvExperts {
   const ExpertPlace* places[2];  // [n_experts] of each matrix of a pair, or of the only one
   const float* logits;           // [n_rows, n_experts]: the kernel chooses by them; or null
   Router router;                 // with logits
+  SwiGluClamp clamp;             // of pairs
   int32_t* chosen;               // [n_rows, n_active], written if the kernel chooses
   float* weights;                // the same
   int blocks_of_row, row_tiles;  // row_tiles: of one matrix

@@ -31,6 +31,7 @@ bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
   p.out = call.out.data;
   p.places = call.w.places;
   p.up_places = is_swiglu ? call.up->places : nullptr;
+  p.clamp = call.clamp;
   p.begins = r.begins;
   p.pairs = r.pairs;
   p.n_experts = narrow<int>(r.n_experts);

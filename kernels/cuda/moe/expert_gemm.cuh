@@ -298,7 +298,7 @@ struct ExpertFetch {
   }
 };
 
-// out[place] = x wᵀ + bias, or silu(x gateᵀ + bias) * (x upᵀ + bias), for the rows that chose each
+// out[place] = x wᵀ + bias, or swiglu(x gateᵀ + bias, x upᵀ + bias), for the rows that chose each
 // expert: ExpertCall
 //
 //   x         half, rows of whole 16 bytes; out half
@@ -391,7 +391,9 @@ __global__ void __launch_bounds__(kExpertThreads, 1)
           for (int i = 0; i < 2; ++i) {
             const int row = n * 8 + 2 * t + i;
             float value = sums[r][n][2 * lower + i] + bias;
-            if constexpr (kSwiGlu) value = silu(value) * (sums[1][n][2 * lower + i] + up_bias);
+            if constexpr (kSwiGlu) {
+              value = swiglu(value, sums[1][n][2 * lower + i] + up_bias, p.clamp);
+            }
             staged[row * kStride + in_block] = from_float<T>(value);
           }
         }

@@ -14,6 +14,7 @@ struct ExpertGemmParams {
   const void* x;
   void* out;                              // [n_pairs, out_dim]
   const ExpertPlace *places, *up_places;  // [n_experts]; up_places: with SwiGlu
+  SwiGluClamp clamp;
   const int32_t *begins, *pairs;
   int n_experts, n_active;
   bool x_by_place, out_in_fragment_order;

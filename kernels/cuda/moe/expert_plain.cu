@@ -18,6 +18,7 @@ struct PlainParams {
   const int32_t *chosen, *pairs;
   int n_active;
   bool x_by_place, has_up;
+  SwiGluClamp clamp;
   int64_t out_dim, in_dim;
   unsigned blocks_of_place;
 };
@@ -34,7 +35,7 @@ __device__ inline float bias_of(const ExpertPlace& place, int64_t row) {
   return place.bias == nullptr ? 0.0f : to_float(static_cast<const T*>(place.bias)[row]);
 }
 
-// out[place] = x wᵀ + bias, or silu(x gateᵀ + bias) * (x upᵀ + bias): ExpertCall, for any in_dim
+// out[place] = x wᵀ + bias, or swiglu(x gateᵀ + bias, x upᵀ + bias): ExpertCall, for any in_dim
 // and any element type, not tuned for speed
 //
 //   launch    blocks_of_place blocks per place; each of a block's 8 warps computes one row
@@ -60,7 +61,7 @@ __global__ void __launch_bounds__(kThreads)
     const MatrixView u = at_place(p.up, of_up);
     for (int64_t k = threadIdx.x % 32; k < p.in_dim; k += 32) up += to_float(x[k]) * u.at(row, k);
     up = warp_reduce(up, Sum{}) + bias_of<T>(of_up, row);
-    sum = precise::silu(sum) * up;
+    sum = precise::swiglu(sum, up, p.clamp);
   }
   if (threadIdx.x % 32 != 0) return;
   static_cast<T*>(p.out)[place * p.out_dim + row] = from_float<T>(sum);
@@ -84,6 +85,7 @@ void expert_plain(cudaStream_t stream, const ExpertCall& call) {
   p.pairs = r.pairs;
   p.n_active = narrow<int>(r.n_active);
   p.x_by_place = call.x_by_place;
+  p.clamp = call.clamp;
   p.out_dim = call.w.first->out_dim;
   p.in_dim = call.w.first->in_dim;
   p.blocks_of_place = narrow<unsigned>(ceil_div(p.out_dim, kRows));

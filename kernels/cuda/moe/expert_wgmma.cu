@@ -44,7 +44,12 @@ bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args) {
   const DType half = args.x.dtype;
   if (!has_hgemm() || !takes(*gate.first, half) || !takes(*down.first, half)) return false;
   const bool reorders_x = is_packed(*gate.first), reorders_hidden = is_packed(*down.first);
-  ExpertCall first{.out = args.hidden, .x = args.x, .routing = args.routing, .w = gate, .up = &up};
+  ExpertCall first{.out = args.hidden,
+                   .x = args.x,
+                   .routing = args.routing,
+                   .w = gate,
+                   .up = &up,
+                   .clamp = args.spec.swiglu_clamp()};
   const ExpertCall second{
       .out = args.out, .x = args.hidden, .x_by_place = true, .routing = args.routing, .w = down};
   ExpertGemmParams of_first, of_second;

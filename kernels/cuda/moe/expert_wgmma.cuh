@@ -237,7 +237,7 @@ class WgmmaConsumer {
     }
     if constexpr (kSwiGlu) {
 #pragma unroll
-      for (int j = 0; j < kTokens / 2; ++j) d[0][j] = silu(d[0][j]) * d[1][j];
+      for (int j = 0; j < kTokens / 2; ++j) d[0][j] = swiglu(d[0][j], d[1][j], p_.clamp);
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) store<kTokens>(d[b], tile, first + b * kWgmmaRows / 2);

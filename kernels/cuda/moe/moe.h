@@ -24,7 +24,8 @@ struct ExpertCall {
   bool x_by_place = false;
   const Routing& routing;
   ExpertMatrices w;
-  const ExpertMatrices* up = nullptr;  // then w is gate: out = silu(x gateᵀ) * (x upᵀ)
+  const ExpertMatrices* up = nullptr;  // then w is gate: out = silu(x gateᵀ) * (x upᵀ), or
+  SwiGluClamp clamp = {};              // with a limit, Activation::ClampedSwiGlu
 };
 
 // Computes any shape and format, slowly. expert_gemm is for several rows; it returns false if it

@@ -172,17 +172,19 @@ __global__ void __launch_bounds__(kCombineThreads)
 
 void route(cudaStream_t stream, const RouteArgs& a) {
   const Routing& r = a.out;
+  const auto fits = [&](const Tensor& x) {
+    return !x || (x.dtype == DType::F32 && x.shape == Shape{r.n_experts});
+  };
   MINFER_CHECK(a.logits.dtype == DType::F32 && a.logits.shape == Shape({r.n_rows, r.n_experts}) &&
-                   (!a.correction ||
-                    (a.correction.dtype == DType::F32 && a.correction.shape == Shape{r.n_experts})),
-               "route: logits ", a.logits.shape, ", correction ", a.correction.shape, ", ",
-               r.n_rows, " rows of ", r.n_experts, " experts");
+                   fits(a.bias) && fits(a.correction),
+               "route: logits ", a.logits.shape, ", bias ", a.bias.shape, ", correction ",
+               a.correction.shape, ", ", r.n_rows, " rows of ", r.n_experts, " experts");
   MINFER_CHECK(r.n_active >= 1 && r.n_active <= std::min(kMaxActiveExperts, r.n_experts),
                "route: ", r.n_active, " of ", r.n_experts, " experts");
   if (r.n_rows == 0) return;
   launch(choose_kernel, dim3(narrow<unsigned>(ceil_div(r.n_rows, kRowsOfBlock))),
          dim3(32 * kRowsOfBlock), 0, stream, r.chosen, r.weights, data_of<const float>(a.logits),
-         narrow<int>(r.n_rows), router_of(a.spec, a.correction));
+         narrow<int>(r.n_rows), router_of(a.spec, a.bias, a.correction));
   launch(sort_kernel, dim3(narrow<unsigned>(r.n_experts)), dim3(kSortThreads), 0, stream, r.begins,
          r.pairs, r.places, r.chosen, narrow<int>(r.n_pairs()), narrow<int>(r.n_experts));
 }

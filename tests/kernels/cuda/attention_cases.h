@@ -1,5 +1,6 @@
 #pragma once
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -187,23 +188,26 @@ struct AttentionRow {
 // 2^-11 of it, or by 2^-25, at most n times for a total weight of 1 or more; so does rounding a
 // value of U8 to F16. Rounding a key of U8 to F16 moves a score by 2^-11 of the sum of its terms'
 // magnitudes, or by 2^-25 |q| if the key is subnormal, and a weight relative to the total by the
-// exponential of twice that. A soft cap c, whose slope is at most 1, adds 2^-21 c to a score. Then
+// exponential of twice that. A soft cap c, whose slope is at most 1, adds 2^-21 c to a score. A
+// sink is off by u of itself in units of log2, and its weight is exact but for that and 4 u. Then
 // the output is rounded once.
 inline AttentionRow attention_row(const float64::Values& q, const float64::Values& k,
                                   const float64::Values& v, const Heads& heads, int64_t last,
-                                  DType out_dtype, Through through, float softcap = 0) {
+                                  DType out_dtype, Through through, float softcap = 0,
+                                  std::optional<float> sink = {}) {
   const double scale = double(scale_of(heads));
   const auto want =
-      float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale, 0, double(softcap));
+      float64::attention(q, k, v, 1, 1, heads.head_dim, last, scale, 0, double(softcap),
+                         sink ? float64::Values{double(*sink)} : float64::Values());
   const double n = double(last + 1);
   double largest = 0, sum_q = 0;
   for (int64_t i = 0; i < (last + 1) * heads.head_dim; ++i)
     largest = std::max(largest, std::abs(v[size_t(i)]));
   for (const double x : q) sum_q += std::abs(x);
-  const double relative = kU * (8 * double(heads.head_dim + 2) * want.scores[0] +
-                                8 * want.spreads[0] + 4 * n + n / 2 + 32) +
-                          4 * 0x1p-21 * double(softcap) +
-                          (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
+  const double relative =
+      kU * (8 * double(heads.head_dim + 2) * want.scores[0] + 8 * want.spreads[0] + 4 * n + n / 2 +
+            32 + 4 * std::abs(double(sink.value_or(0.0f)))) +
+      4 * 0x1p-21 * double(softcap) + (through == Through::Nothing ? 1.0 : 2.01) * 0x1p-11;
   const double wider =
       through == Through::KeysAndValuesF16
           ? std::expm1(2 * (1.001 * 0x1p-11 * want.scores[0] + sum_q * scale * 0x1p-25))
@@ -222,8 +226,8 @@ inline AttentionRow attention_row(const float64::Values& q, const float64::Value
 inline void expect_row(const float64::Values& q, const float64::Values& k, const float64::Values& v,
                        const Heads& heads, int64_t last, DType out_dtype, Through through,
                        const float* got, const std::string& what, PlainErrors* errors = nullptr,
-                       float softcap = 0) {
-  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through, softcap);
+                       float softcap = 0, std::optional<float> sink = {}) {
+  const AttentionRow want = attention_row(q, k, v, heads, last, out_dtype, through, softcap, sink);
   ASSERT_NO_FATAL_FAILURE(want.expect(got, what));
   if (errors == nullptr) return;
   const auto plain = plain::attention_row(q, k, v, last, scale_of(heads), out_dtype, softcap);
@@ -249,12 +253,12 @@ inline float64::Values seen_rows(const float64::Values& rows, int64_t head_dim, 
 
 // Expects the result of a prefill into poisoned memory: correct rows in `rows`, which are pairs of
 // token and head; no NaN in any other row; nothing written after the last of n_tokens. k and v have
-// the values of each key/value head.
+// the values of each key/value head. sinks [n_heads], or null.
 inline void expect_prefill(const HostTensor& got, const HostTensor& q,
                            std::span<const float64::Values> k, std::span<const float64::Values> v,
                            const Heads& h, int64_t pos, int64_t n_tokens, Through through,
                            std::span<const std::pair<int64_t, int64_t>> rows, PlainErrors* errors,
-                           int64_t window = 0, float softcap = 0) {
+                           int64_t window = 0, float softcap = 0, const HostTensor& sinks = {}) {
   for (const auto& [t, head] : rows) {
     const int64_t row = t * h.n_heads + head, kv_head = head / (h.n_heads / h.n_kv_heads);
     std::vector<float> values;
@@ -266,7 +270,8 @@ inline void expect_prefill(const HostTensor& got, const HostTensor& q,
     const int64_t last = std::ssize(seen_k) / h.head_dim - 1;
     ASSERT_NO_FATAL_FAILURE(expect_row(
         row_of(q, row), seen_k, seen(v), h, last, got.view().dtype, through, values.data(),
-        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors, softcap));
+        cat("pos ", pos, ", ", n_tokens, " tokens, token ", t, ", head ", head), errors, softcap,
+        sinks.view() ? std::optional(sinks.at(head)) : std::nullopt));
   }
   const int64_t per_token = h.n_heads * h.head_dim;
   for (int64_t i = 0; i < n_tokens * per_token; ++i)

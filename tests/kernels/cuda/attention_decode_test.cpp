@@ -146,6 +146,77 @@ INSTANTIATE_TEST_SUITE_P(
                         Heads{12, 1, 96}, Heads{16, 2, 16}, Heads{3, 1, 255}, Heads{8, 1, 256}),
         testing::Values(DType::F16, DType::BF16), testing::Values(DType::F16, DType::U8)));
 
+// Sinks join once, whether one block has all positions or many blocks have some.
+TEST(DecodeOfSequences, SinksMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kCapacity = 1100;
+  for (const Heads& h : {Heads{8, 2, 128}, Heads{3, 1, 37}, Heads{20, 2, 64}}) {
+    for (const DType cache_dtype : {DType::F16, DType::U8}) {
+      TestCache cache(1, cache_dtype, h, kCapacity);
+      const HostTensor sinks = random_normal(4, {h.n_heads}, DType::F32, 8);
+      const HostTensor q = random_normal(7, {1, h.n_heads, h.head_dim}, DType::F16, 2);
+      const HostTensor k = random_normal(8, {1, h.n_kv_heads, h.head_dim}, DType::F16);
+      const HostTensor v = random_normal(9, {1, h.n_kv_heads, h.head_dim}, DType::F16);
+      const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
+      const DeviceTensor sinks_dev = to_device(sinks);
+      const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
+      for (const int pos : {0, 1, 130, 500, 1099}) {
+        for (const int64_t window : {0, 64}) {
+          for (const auto& splits : splits_of(h, kCapacity)) {
+            SCOPED_TRACE(cat(h, ", ", cache_dtype, ", position ", pos, ", window ", window, ", ",
+                             splits.n, " splits"));
+            const DeviceTensor out = poisoned_device(DType::F16, q.view().shape);
+            const int64_t n_bytes =
+                cuda::attention::decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, splits);
+            const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
+            MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+            MINFER_CUDA_CHECK(
+                cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
+            cuda::attention::decode(nullptr,
+                                    {.out = out,
+                                     .q = q_dev,
+                                     .k = k_dev,
+                                     .v = v_dev,
+                                     .rope = {},
+                                     .cache = &cache.layer,
+                                     .pages = cache.pages_on_card(),
+                                     .pos = static_cast<const int*>(pos_dev.view().data),
+                                     .max_seq_len = kCapacity,
+                                     .scale = scale_of(h),
+                                     .window = window,
+                                     .sinks = sinks_dev,
+                                     .workspace = workspace.view().data},
+                                    splits);
+            const HostTensor got = to_host(out);
+            for (int64_t head = 0; head < h.n_kv_heads; ++head) {
+              const int64_t at = cache.row(head, pos);
+              put_row(rotated_row(k, head, h.head_dim, nullptr, pos), at, cache.keys,
+                      cache.key_scales);
+              put_row(rotated_row(v, head, h.head_dim, nullptr, pos), at, cache.values,
+                      cache.value_scales);
+            }
+            for (int64_t head = 0; head < h.n_heads; ++head) {
+              const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
+              const auto seen = [&](bool is_k) {
+                return seen_rows(cache.head_values(is_k, kv_head, pos + 1), h.head_dim, pos,
+                                 window);
+              };
+              const float64::Values keys = seen(true);
+              const AttentionRow row = attention_row(row_of(q, head), keys, seen(false), h,
+                                                     std::ssize(keys) / h.head_dim - 1, DType::F16,
+                                                     Through::Nothing, 0, sinks.at(head));
+              std::vector<float> values;
+              for (int64_t i = 0; i < h.head_dim; ++i)
+                values.push_back(got.at(head * h.head_dim + i));
+              ASSERT_NO_FATAL_FAILURE(row.expect(values.data(), cat("head ", head)));
+            }
+          }
+        }
+      }
+    }
+  }
+}
+
 // Sequences with different positions in pages of one cache: each gives the same bits as alone with
 // as many splits.
 TEST(DecodeOfSequences, EachIsAsAlone) {

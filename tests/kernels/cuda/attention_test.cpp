@@ -14,15 +14,15 @@ DeviceTensor workspace_of(const KvLayer& cache) {
 }
 
 void prefill(Path path, Tensor out, Tensor q, const TestCache& cache, int64_t pos, float scale,
-             int64_t window = 0, float softcap = 0) {
+             int64_t window = 0, float softcap = 0, Tensor sinks = {}) {
   if (path == Path::Launcher) {
     const DeviceTensor workspace = workspace_of(cache.layer);
     cuda::attention_prefill(nullptr, out, q, cache.layer, cache.at(pos), scale, window,
-                            workspace.view().data, softcap);
+                            workspace.view().data, softcap, sinks);
     MINFER_CUDA_CHECK(cudaDeviceSynchronize());  // before the workspace is freed
   } else {
     cuda::attention::prefill_mma(nullptr, out, q, cache.layer, cache.at(pos), scale, window,
-                                 softcap);
+                                 softcap, sinks);
   }
 }
 
@@ -137,6 +137,35 @@ TEST_P(Prefill, SoftCapsMatchFloat64) {
         ASSERT_NO_FATAL_FAILURE(expect_prefill(
             to_host(out), q, k, v, h, pos, n_tokens, through(path(), cache.layer, n_tokens),
             sampled_rows(n_tokens, h.n_heads), nullptr, window, softcap));
+      }
+    }
+  }
+}
+
+// Sinks over the scores, among them and under them, by every kernel.
+TEST_P(Prefill, SinksMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kCapacity = 811, kMostTokens = 129;
+  const Heads h = heads();
+  TestCache cache(1, cache_dtype(), h, kCapacity);
+  const auto k = cache.all_head_values(true, kCapacity),
+             v = cache.all_head_values(false, kCapacity);
+  const HostTensor q = random_normal(9, {kMostTokens, h.n_heads, h.head_dim}, q_dtype(), 2);
+  const HostTensor sinks = random_normal(4, {h.n_heads}, DType::F32, 8);
+  const DeviceTensor q_dev = to_device(q), sinks_dev = to_device(sinks);
+  for (const int64_t window : {0, 64}) {
+    for (int64_t pos : {0, 77, 500}) {
+      for (int64_t n_tokens : {1, 8, 9, 129}) {
+        cache.restore();
+        cache.poison(pos + n_tokens);
+        const DeviceTensor out =
+            poisoned_device(out_dtype(), {n_tokens + 1, h.n_heads, h.head_dim});
+        prefill(path(), out.view().rows(0, n_tokens), q_dev.view().rows(0, n_tokens), cache, pos,
+                scale_of(h), window, 0, sinks_dev);
+        SCOPED_TRACE(cat("window ", window));
+        ASSERT_NO_FATAL_FAILURE(expect_prefill(
+            to_host(out), q, k, v, h, pos, n_tokens, through(path(), cache.layer, n_tokens),
+            sampled_rows(n_tokens, h.n_heads), nullptr, window, 0, sinks));
       }
     }
   }

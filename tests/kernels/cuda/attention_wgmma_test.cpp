@@ -23,7 +23,7 @@ std::vector<std::pair<int64_t, int64_t>> rows_of_each_head(int64_t n_tokens, int
 }
 
 void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t window = 0,
-                float softcap = 0) {
+                float softcap = 0, const HostTensor& sinks = {}) {
   const Heads& h = c.heads;
   SCOPED_TRACE(
       cat(h, ", ", c.q_dtype, " to ", c.out_dtype, ", window ", window, ", soft cap ", softcap));
@@ -35,14 +35,17 @@ void check_case(const WgmmaCase& c, int64_t pos, int64_t n_tokens, int64_t windo
   // Scores with a wide range, so that the maximum rises far from one tile of keys to the next.
   const HostTensor q = random_normal(9, {n_tokens, h.n_heads, h.head_dim}, c.q_dtype, 8);
   const DeviceTensor q_dev = to_device(q);
+  DeviceTensor sinks_dev;
+  if (sinks.view()) sinks_dev = to_device(sinks);
   const DeviceTensor out = poisoned_device(c.out_dtype, {n_tokens + 1, h.n_heads, h.head_dim});
   cuda::attention::prefill_wgmma(nullptr, out.view().rows(0, n_tokens), q_dev, cache.layer.keys,
                                  cache.layer.values, cache.pages_on_card(), pos, scale_of(h),
-                                 window, softcap);
+                                 window, softcap, sinks.view() ? sinks_dev.view() : Tensor());
   PlainErrors errors;
   ASSERT_NO_FATAL_FAILURE(expect_prefill(to_host(out), q, k, v, h, pos, n_tokens, Through::Nothing,
-                                         rows_of_each_head(n_tokens, h.n_heads), &errors, window,
-                                         softcap));
+                                         rows_of_each_head(n_tokens, h.n_heads),
+                                         sinks.view() ? nullptr : &errors, window, softcap, sinks));
+  if (sinks.view()) return;  // the plain code has none
   errors.expect_within(c.out_dtype, cat("pos ", pos, ", ", n_tokens, " tokens"));
 }
 
@@ -87,6 +90,27 @@ TEST(PrefillWgmma, WindowsMatchFloat64) {
       for (const auto& [pos, n_tokens] :
            {std::pair<int64_t, int64_t>{0, 300}, {128, 129}, {477, 200}}) {
         check_case(c, pos, n_tokens, window);
+        if (testing::Test::HasFailure()) return;
+      }
+    }
+  }
+}
+
+// Sinks far over the scores, among them, and far under them.
+TEST(PrefillWgmma, SinksMatchFloat64) {
+  MINFER_NEEDS_CUDA();
+  if (!cuda::attention::has_prefill_wgmma(128)) {
+    GTEST_SKIP() << "no wgmma in this binary or on this card";
+  }
+  for (const WgmmaCase& c :
+       {WgmmaCase{{4, 2, 128}, DType::F16, DType::F16}, {{3, 1, 64}, DType::BF16, DType::BF16}}) {
+    HostTensor sinks = random_normal(4, {c.heads.n_heads}, DType::F32, 3);
+    sinks.as<float>()[0] = 60;
+    sinks.as<float>()[1] = -200;
+    for (const int64_t window : {0, 1, 128}) {
+      for (const auto& [pos, n_tokens] :
+           {std::pair<int64_t, int64_t>{0, 300}, {128, 129}, {477, 20}}) {
+        check_case(c, pos, n_tokens, window, 0, sinks);
         if (testing::Test::HasFailure()) return;
       }
     }

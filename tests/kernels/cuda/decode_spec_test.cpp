@@ -47,8 +47,8 @@ TEST(DecodeSpec, TheGraphTakesWhatItComputesAndNothingElse) {
   // An activation without a gate, and a gate with another activation than silu, count as other
   // fields.
   EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute),
-            (std::set<std::string>{"attn_out_bias", "attn_scale", "ffn_bias", "norm", "norm_eps",
-                                   "qk_norm", "qkv_bias", "rope", "window"}));
+            (std::set<std::string>{"attn_out_bias", "attn_scale", "attn_sinks", "ffn_bias", "norm",
+                                   "norm_eps", "qk_norm", "qkv_bias", "rope", "window"}));
 }
 
 // A mixture of experts has fields of its own.
@@ -58,10 +58,28 @@ TEST(DecodeSpec, TheGraphTakesExperts) {
   moe.n_active_experts = 2;
   moe.shared_ffn_dim = 32;
   EXPECT_EQ(fields_taken(cuda::DecodeLayers::can_compute, moe),
-            (std::set<std::string>{
-                "attn_out_bias", "attn_scale", "n_active_experts", "n_experts", "norm", "norm_eps",
-                "qk_norm", "qkv_bias", "renormalizes_experts", "rope", "router_correction",
-                "router_scale", "router_score", "shared_ffn_dim", "shared_gate", "window"}));
+            (std::set<std::string>{"attn_out_bias", "attn_scale", "attn_sinks", "n_active_experts",
+                                   "n_experts", "norm", "norm_eps", "qk_norm", "qkv_bias",
+                                   "renormalizes_experts", "rope", "router_bias",
+                                   "router_correction", "router_scale", "router_score",
+                                   "shared_ffn_dim", "shared_gate", "window"}));
+  EXPECT_TRUE(fields_taken(cuda::PersistentStep::can_compute, moe, false).empty());
+}
+
+// Experts with biases and clamped gates, which no shared expert has.
+TEST(DecodeSpec, TheGraphTakesClampedExperts) {
+  LayerSpec moe = plain_model().layers[0].spec;
+  moe.n_experts = 6;
+  moe.n_active_experts = 2;
+  moe.ffn_bias = true;
+  moe.activation = Activation::ClampedSwiGlu;
+  moe.swiglu_alpha = 1.702f;
+  moe.swiglu_limit = 7;
+  const std::set<std::string> taken = fields_taken(cuda::DecodeLayers::can_compute, moe);
+  for (const char* field : {"ffn_bias", "swiglu_alpha", "swiglu_limit"}) {
+    EXPECT_TRUE(taken.contains(field)) << field;
+  }
+  EXPECT_FALSE(taken.contains("shared_ffn_dim"));
   EXPECT_TRUE(fields_taken(cuda::PersistentStep::can_compute, moe, false).empty());
 }
 

@@ -97,6 +97,14 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
           [&](int64_t i) { return float64::activated(x(i), gate) * y(i); }, kFunctionError,
           [&](int64_t i) { return plain::glu(a.at(i), b.at(i), gate, dtype); });
     }
+    // With this limit the factor, up + 1, is 0.25 or more, and its rounding small beside it.
+    const SwiGluClamp clamp{1.702f, 0.75f};
+    check(
+        dtype,
+        [&](Tensor out) {
+          cuda::glu(nullptr, out, a_dev, b_dev, Activation::ClampedSwiGlu, clamp);
+        },
+        [&](int64_t i) { return float64::clamped_swiglu(x(i), y(i), clamp); }, kFunctionError);
     const auto with_bias = [&](int64_t i) { return x(i) + double(bias.at(i % dim)); };
     check(
         dtype, [&](Tensor out) { cuda::add_bias(nullptr, out, a_dev, bias_dev); }, with_bias, 0);

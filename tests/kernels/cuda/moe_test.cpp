@@ -35,13 +35,14 @@ TEST(CudaMoe, RoutesAsInFloat64) {
     SCOPED_TRACE(c);
     const LayerSpec spec = c.spec();
     CardRouting found(c.n_rows, spec);
-    const HostTensor logits = c.logits(), correction = c.correction();
-    const DeviceTensor logits_on_card = to_device(logits),
+    const HostTensor logits = c.logits(), bias = c.bias(), correction = c.correction();
+    const DeviceTensor logits_on_card = to_device(logits), bias_on_card = to_device(bias),
                        correction_on_card = to_device(correction);
-    cuda::route(stream(), {found.on_card, logits_on_card,
-                           spec.router_correction ? correction_on_card.view() : Tensor(), spec});
+    cuda::route(stream(),
+                {found.on_card, logits_on_card, spec.router_bias ? bias_on_card.view() : Tensor(),
+                 spec.router_correction ? correction_on_card.view() : Tensor(), spec});
     found.fetch();
-    expect_routed(found.on_host, logits, correction, spec);
+    expect_routed(found.on_host, logits, bias, correction, spec);
   }
 }
 
@@ -52,7 +53,7 @@ TEST(CudaMoe, BreaksTiesByIndex) {
     const LayerSpec spec = c.spec();
     CardRouting found(1, spec);
     const DeviceTensor logits = to_device(from_values(c.logits, {1, std::ssize(c.logits)}));
-    cuda::route(stream(), {found.on_card, logits, {}, spec});
+    cuda::route(stream(), {found.on_card, logits, {}, {}, spec});
     found.fetch();
     const Routing& r = found.on_host;
     EXPECT_EQ(std::vector(r.chosen, r.chosen + r.n_active), c.chosen);
@@ -68,9 +69,9 @@ TEST(CudaMoe, SortsManyRows) {
     const LayerSpec spec = c.spec();
     CardRouting found(c.n_rows, spec);
     const HostTensor logits = c.logits();
-    cuda::route(stream(), {found.on_card, to_device(logits), {}, spec});
+    cuda::route(stream(), {found.on_card, to_device(logits), {}, {}, spec});
     found.fetch();
-    expect_routed(found.on_host, logits, {}, spec);
+    expect_routed(found.on_host, logits, {}, {}, spec);
   }
 }
 
@@ -102,6 +103,13 @@ constexpr ExpertsCase kCardCases[] = {
     {700, 3, 2, 96, 160, DType::U4, 32},
     {410, 4, 2, 448, 80, DType::U8, 0},
     {215, 2, 1, 576, 320, DType::U4, 64, DType::F32, true},
+    {3, 5, 3, 64, 96, DType::F16, 0, DType::F16, false, CodeTable::None, true, {1.702f, 0.8f}},
+    {110, 3, 2, 72, 40, DType::BF16, 0, DType::F16, false, CodeTable::None, true, {1.702f, 0.8f}},
+    {3, 4, 2, 33, 51, DType::F16, 0, DType::F16, false, CodeTable::None, true, {1.702f, 0.8f}},
+    {2, 6, 4, 96, 64, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
+    {90, 4, 2, 128, 96, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
+    {3, 4, 2, 128, 64, DType::U4, 64, DType::F16, false, CodeTable::None, true},
+    {70, 4, 2, 96, 64, DType::U8, 0, DType::F16, false, CodeTable::None, false, {2, 0.3f}},
 };
 
 // A case on a card, with activations of a half type.
@@ -117,10 +125,16 @@ struct CardExperts {
       w.dtype = c.dtype;
       return w;
     };
+    const auto linear = [&](size_t i, int64_t out, int64_t in) {
+      Linear made{matrix(i, out, in), {}};
+      if (c.has_bias) made.bias = to_device(data.biases[i]);
+      return made;
+    };
+    router_bias = random_normal(99, {c.n_experts});
+    if (c.has_bias) moe.router_bias = to_device(router_bias);
     for (size_t e = 0; e < moe.experts.size(); ++e) {
-      moe.experts[e].w_gate.weight = matrix(3 * e, c.ffn_dim, c.dim);
-      moe.experts[e].w_up.weight = matrix(3 * e + 1, c.ffn_dim, c.dim);
-      moe.experts[e].w_down.weight = matrix(3 * e + 2, c.dim, c.ffn_dim);
+      moe.experts[e] = {linear(3 * e, c.ffn_dim, c.dim), linear(3 * e + 1, c.ffn_dim, c.dim),
+                        linear(3 * e + 2, c.dim, c.ffn_dim)};
     }
     const std::vector<cuda::ExpertPlace> places = cuda::expert_places(moe);
     const auto n_bytes = int64_t(places.size() * sizeof(places[0]));
@@ -131,10 +145,11 @@ struct CardExperts {
 
   ExpertsData data;
   MoeWeights moe;
+  HostTensor router_bias;  // which a case with biases has
 };
 
 // Sums in f32; hidden layers and outputs are rounded to half, and so are the values of codes, if
-// they are rounded at all. The fast silu errs by 2^-19.
+// they are rounded at all. The fast silu errs by 2^-19, clamped or not.
 ExpertsData::Roundoff roundoff_of(const ExpertsCase& c, DType half, bool rounds_codes) {
   const double sums = (double(std::max(c.dim, c.ffn_dim)) + 64) * kU, u = unit_roundoff(half);
   const double of_codes = rounds_codes && !is_float(c.dtype) ? u : 0;
@@ -157,7 +172,7 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
       const LayerSpec spec = c.spec();
       CardRouting routing(c.n_rows, spec);
       const DeviceTensor logits = to_device(experts.data.logits), x = to_device(experts.data.x);
-      cuda::route(stream(), {routing.on_card, logits, {}, spec});
+      cuda::route(stream(), {routing.on_card, logits, {}, {}, spec});
       const int64_t n_pairs = c.n_rows * c.n_active;
       // One row more than asked for: it must stay poisoned.
       const DeviceTensor hidden = poisoned_device(half, {n_pairs + 1, c.ffn_dim});
@@ -182,7 +197,8 @@ TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
              .x = x,
              .routing = routing.on_card,
              .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
-             .up = &up});
+             .up = &up,
+             .clamp = c.clamp});
         run({.out = outs_of,
              .x = hiddens_of,
              .x_by_place = true,
@@ -271,7 +287,7 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
         }
         // What was chosen is what route() chooses.
         CardRouting other(c.n_rows, spec);
-        cuda::route(stream(), {other.on_card, logits, {}, spec});
+        cuda::route(stream(), {other.on_card, logits, experts.moe.router_bias, {}, spec});
         other.fetch();
         for (int64_t i = 0; i < r.n_pairs(); ++i) {
           EXPECT_EQ(r.chosen[i], other.on_host.chosen[i]);
@@ -280,7 +296,7 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
       }
     }
   }
-  EXPECT_GE(n_taken, 16);
+  EXPECT_GE(n_taken, 24);
 }
 
 TEST(CudaMoe, CombinesInOrder) {
@@ -291,7 +307,7 @@ TEST(CudaMoe, CombinesInOrder) {
   for (const auto& [half, dim] : {std::pair{DType::F16, 133}, std::pair{DType::BF16, 133},
                                   std::pair{DType::F16, 1032}, std::pair{DType::BF16, 40}}) {
     CardRouting routing(n_rows, spec);
-    cuda::route(stream(), {routing.on_card, to_device(c.logits()), {}, spec});
+    cuda::route(stream(), {routing.on_card, to_device(c.logits()), {}, {}, spec});
     routing.fetch();
     const Routing& r = routing.on_host;
     const HostTensor outs = random_normal(2, {r.n_pairs(), dim}, half);

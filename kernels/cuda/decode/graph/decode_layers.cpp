@@ -12,6 +12,7 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
   for (const DecodeLayer& layer : model.layers) {
     const LayerSpec& s = layer.spec;
     const bool has_experts = s.has_experts();
+    const bool is_clamped = has_experts && s.activation == Activation::ClampedSwiGlu;
     // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
     const LayerSpec handled = {.n_heads = s.n_heads,
                                .n_kv_heads = s.n_kv_heads,
@@ -26,22 +27,27 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
                                .rope = s.rope,
                                .attn_scale = s.attn_scale,
                                .window = s.window,
+                               .attn_sinks = s.attn_sinks,
                                .activation = s.activation,
                                .gated = s.gated,
+                               .swiglu_alpha = is_clamped ? s.swiglu_alpha : 0,
+                               .swiglu_limit = is_clamped ? s.swiglu_limit : 0,
                                .n_experts = s.n_experts,
                                .n_active_experts = has_experts ? s.n_active_experts : 0,
                                .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
                                .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
                                .router_score = has_experts ? s.router_score : RouterScore{},
+                               .router_bias = has_experts && s.router_bias,
                                .router_correction = has_experts && s.router_correction,
                                .renormalizes_experts = has_experts && s.renormalizes_experts,
                                .router_scale = has_experts ? s.router_scale : 1};
     const bool alike =
         s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() && s.head_dim == first.head_dim;
-    const bool is_other_kind = s.gated != (s.activation == Activation::Silu) ||
+    const bool is_other_kind = s.gated != (is_clamped || s.activation == Activation::Silu) ||
                                s.qk_norm == QkNorm::LayerOfEachHead || s.norm == NormKind::None;
     if (s != handled || !alike || is_other_kind) return false;
-    if (has_experts && (s.n_active_experts < 1 || !s.gated || s.ffn_bias)) return false;
+    if (has_experts && (s.n_active_experts < 1 || !s.gated)) return false;
+    if (s.shared_ffn_dim > 0 && (is_clamped || s.ffn_bias)) return false;
     // Blocks of one kind use the same buffers.
     const auto same_kind = [&](const DecodeLayer& other) {
       return other.spec.has_experts() == has_experts;
@@ -145,6 +151,7 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
                              .max_seq_len = model_.max_seq_len,
                              .scale = spec.score_scale(),
                              .window = spec.window,
+                             .sinks = w.sinks,
                              .workspace = workspace_.view().data});
   const GemvPart wo = part_of(w.wo, x);
   gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);

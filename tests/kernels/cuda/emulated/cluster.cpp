@@ -211,10 +211,10 @@ void settle(Mbarrier& barrier) {
 }
 
 void begin_launch(const Grid& grid) {
-  require(grid.n_blocks % grid.cluster == 0 && grid.n_threads % kWarp == 0 &&
+  require(grid.n_blocks() % grid.cluster == 0 && grid.n_threads % kWarp == 0 &&
               grid.shared_bytes <= kMaxSharedBytes,
           "a launch that no card takes");
-  g_cluster.n_blocks = grid.n_blocks;
+  g_cluster.blocks_of_grid = grid.blocks;
   g_cluster.n_threads = grid.n_threads;
   g_cluster.shared_bytes = grid.shared_bytes;
 }
@@ -226,7 +226,7 @@ void begin_cluster() {
 
 void run(const Grid& grid) {
   begin_launch(grid);
-  for (int first = 0; first < grid.n_blocks; first += grid.cluster) {
+  for (int first = 0; first < grid.n_blocks(); first += grid.cluster) {
     begin_cluster();
     for (int rank = 0; rank < grid.cluster; ++rank) {
       g_cluster.blocks.push_back(make_block(grid, first + rank, rank));
@@ -239,11 +239,11 @@ void run_together(const std::vector<Grid>& grids) {
   begin_launch(grids.front());
   begin_cluster();
   for (const Grid& grid : grids) {
-    require(grid.is_cooperative && grid.n_blocks == g_cluster.n_blocks &&
+    require(grid.is_cooperative && grid.n_blocks() == grids.front().n_blocks() &&
                 grid.n_threads == g_cluster.n_threads,
             "launches that do not run together");
     g_cluster.shared_bytes = std::max(g_cluster.shared_bytes, grid.shared_bytes);
-    for (int index = 0; index < grid.n_blocks; ++index) {
+    for (int index = 0; index < grid.n_blocks(); ++index) {
       const int rank = static_cast<int>(g_cluster.blocks.size());
       g_cluster.blocks.push_back(make_block(grid, index, rank));
     }
@@ -252,8 +252,12 @@ void run_together(const std::vector<Grid>& grids) {
 }
 
 int thread_index() { return self().index; }
-int block_index() { return own_block().index; }
-int n_blocks() { return g_cluster.n_blocks; }
+dim3 block_index() {
+  const auto index = static_cast<unsigned>(own_block().index);
+  const dim3 n = n_blocks();
+  return {index % n.x, index / n.x % n.y, index / n.x / n.y};
+}
+dim3 n_blocks() { return g_cluster.blocks_of_grid; }
 int n_threads() { return g_cluster.n_threads; }
 int cluster_rank() { return own_block().rank; }
 

@@ -129,11 +129,11 @@ struct Cluster {
   std::vector<std::function<void()>> loads;  // copies to shared memory that are under way
   std::vector<WordStore> word_stores;        // stores that no thread sees yet
   Meeting meeting;
-  unsigned round = 0;                   // in each, every thread that may go on runs once
-  unsigned last_due = 0;                // the last round that delayed work may wait for
-  unsigned last_change = 0;             // the last round in which an mbarrier or a word changed
-  int n_blocks = 0;                     // of the grid
-  int n_threads = 0, shared_bytes = 0;  // of each block
+  unsigned round = 0;        // in each, every thread that may go on runs once
+  unsigned last_due = 0;     // the last round that delayed work may wait for
+  unsigned last_change = 0;  // the last round in which an mbarrier or a word changed
+  dim3 blocks_of_grid;
+  int n_threads = 0, shared_bytes = 0;        // of each block
   size_t stalled_begin = 0, stalled_end = 0;  // threads that do not run now
   Thread* self = nullptr;
   Context scheduler;

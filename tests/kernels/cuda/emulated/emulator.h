@@ -46,12 +46,15 @@ constexpr int kBlocksAtOnce = 6;
 constexpr int kStaticSharedBytes = 120 << 10;
 inline int g_static_shared_bytes = kStaticSharedBytes;
 
-// A launch: n_blocks blocks of n_threads threads, in clusters of `cluster` blocks; all of them are
-// one if it is cooperative.
+// A launch: blocks of n_threads threads, in clusters of `cluster` blocks; all of them are one if it
+// is cooperative.
 struct Grid {
-  int n_blocks, n_threads, shared_bytes, cluster;
+  dim3 blocks;
+  int n_threads, shared_bytes, cluster;
   bool is_cooperative;
   std::function<void()> kernel;
+
+  int n_blocks() const { return static_cast<int>(blocks.x * blocks.y * blocks.z); }
 };
 void run(const Grid& grid);
 // Runs cooperative launches of as many threads and bytes at the same time, as several cards do.
@@ -77,7 +80,7 @@ cudaError_t launch(const cudaLaunchConfig_t* config, void (*kernel)(Params...), 
     }
   }
   const std::tuple<std::decay_t<Params>...> values(args...);
-  submit(Grid{static_cast<int>(config->gridDim.x), static_cast<int>(config->blockDim.x),
+  submit(Grid{config->gridDim, static_cast<int>(config->blockDim.x),
               static_cast<int>(config->dynamicSmemBytes), cluster, is_cooperative,
               [=] { std::apply([&](const auto&... value) { kernel(value...); }, values); }});
   return cudaSuccess;
@@ -95,8 +98,8 @@ CUtensorMap pack(const TensorMap& map);
 // ---- what a thread calls ----------------------------------------------------------------------
 
 int thread_index();
-int block_index();
-int n_blocks();
+dim3 block_index();
+dim3 n_blocks();
 int n_threads();
 int cluster_rank();
 
@@ -183,15 +186,25 @@ struct Index {
     operator unsigned() const { return static_cast<unsigned>(kValue()); }
   } x;
 };
+template <dim3 (*kValue)()>
+struct Indices {
+  template <unsigned dim3::*kDim>
+  struct Of {
+    operator unsigned() const { return kValue().*kDim; }
+  };
+  Of<&dim3::x> x;
+  Of<&dim3::y> y;
+  Of<&dim3::z> z;
+};
 
 }  // namespace minfer::emulated
 
 // ---- what CUDA C++ has and C++ has not, for every file of kernels ------------------------------
 
 inline constexpr minfer::emulated::Index<minfer::emulated::thread_index> threadIdx;
-inline constexpr minfer::emulated::Index<minfer::emulated::block_index> blockIdx;
+inline constexpr minfer::emulated::Indices<minfer::emulated::block_index> blockIdx;
 inline constexpr minfer::emulated::Index<minfer::emulated::n_threads> blockDim;
-inline constexpr minfer::emulated::Index<minfer::emulated::n_blocks> gridDim;
+inline constexpr minfer::emulated::Indices<minfer::emulated::n_blocks> gridDim;
 
 inline void __syncthreads() { minfer::emulated::block_barrier(); }
 inline void __syncwarp() { minfer::emulated::warp_barrier(); }

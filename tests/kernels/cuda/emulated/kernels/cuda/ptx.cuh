@@ -52,6 +52,7 @@ inline void load_word_of_peer(uint64_t& low, uint64_t& high, const uint4* from) 
 inline void store_word_to_peer(uint4* to, uint64_t low, uint64_t high) {
   store_word(to, low, high);
 }
+inline unsigned count_arrival(unsigned* counter) { return (*counter)++; }
 inline void count_arrival_at_peer(uint32_t* counter) { ++*counter; }
 inline uint32_t load_from_peer(const uint32_t* from) {
   return *static_cast<const volatile uint32_t*>(from);

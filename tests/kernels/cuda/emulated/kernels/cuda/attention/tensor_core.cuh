@@ -11,6 +11,23 @@ inline uint32_t pack_halves(float low, float high) {
   return bits(low) | bits(high) << 16;
 }
 
+inline void mma_16x8x16(float (&d)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3,
+                        uint32_t b0, uint32_t b1) {
+  ptx::mma_m16n8k16<__half>(d, a0, a1, a2, a3, b0, b1);
+}
+
+// Lane 4 g + t has elements 2 t, 2 t + 1 of row g of the matrix, then of the transposed one.
+inline uint32_t transpose_matrix(uint32_t m) {
+  const int lane = emulated::thread_index() % 32, g = lane / 4, t = lane % 4;
+  uint32_t halves[2];
+  for (int i = 0; i < 2; ++i) {
+    // All lanes call each exchange: column g of rows 2 t and 2 t + 1.
+    const uint32_t word = __shfl_sync(~0u, m, 4 * (2 * t + i) + g / 2);
+    halves[i] = word >> (g % 2 * 16) & 0xFFFF;
+  }
+  return halves[0] | halves[1] << 16;
+}
+
 inline void copy_box(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int x, int y,
                      int z) {
   emulated::tensor_load(to_shared, map, barrier, x, y, z, /*to_both=*/false);
