@@ -179,7 +179,7 @@ Operation route_operation(const Dims& dims) {
   return {{{DType::F32, {dims[0], dims[1]}}},
           {{DType::U8, {Routing::bytes(dims[0], dims[1], dims[2])}}},
           [routing, spec](auto s, auto& in, auto& out) {
-            route(s, {routing(out[0]), in[0], {}, *spec});
+            route(s, {routing(out[0]), in[0], {}, {}, *spec});
           },
           0,
           [routing, dims](const Tensors& out) -> Tensors {
