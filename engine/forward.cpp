@@ -255,42 +255,33 @@ void require_computable(const ModelSpec& spec) {
   for (const LayerSpec& s : spec.layers) {
     const bool has_experts = s.has_experts();
     // The neutral spec with the fields that are handled above: `s` differs if it sets any other.
-    const LayerSpec handled = {.n_heads = s.n_heads,
-                               .n_kv_heads = s.n_kv_heads,
-                               .head_dim = s.head_dim,
-                               .ffn_dim = s.ffn_dim,
-                               .norm = s.norm,
-                               .norm_eps = s.norm_eps,
-                               .norm_places = s.norm_places,
-                               .norm_bias = s.norm_bias,
-                               .parallel_residual = s.parallel_residual,
-                               .shared_norm = s.shared_norm,
-                               .residual_scale = s.residual_scale,
-                               .qkv_bias = s.qkv_bias,
-                               .attn_out_bias = s.attn_out_bias,
-                               .ffn_bias = s.ffn_bias,
-                               .qk_norm = s.qk_norm,
-                               .rope = s.rope,
-                               .attn_scale = s.attn_scale,
-                               .attn_softcap = s.attn_softcap,
-                               .window = s.window,
-                               .attn_sinks = s.attn_sinks,
-                               .activation = s.activation,
-                               .gated = s.gated,
-                               .swiglu_alpha = s.swiglu_clamp().limit > 0 ? s.swiglu_alpha : 0,
-                               .swiglu_limit = s.swiglu_clamp().limit,
-                               .n_experts = s.n_experts,
-                               .n_active_experts = has_experts ? s.n_active_experts : 0,
-                               .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
-                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
-                               .router_score = has_experts ? s.router_score : RouterScore{},
-                               .router_bias = has_experts && s.router_bias,
-                               .router_correction = has_experts && s.router_correction,
-                               .renormalizes_experts = has_experts && s.renormalizes_experts,
-                               .router_scale = has_experts ? s.router_scale : 1};
-    for_each_field(s, handled, [](const char* name, const auto& asked, const auto& done) {
-      MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
-    });
+    LayerSpec handled = {.n_heads = s.n_heads,
+                         .n_kv_heads = s.n_kv_heads,
+                         .head_dim = s.head_dim,
+                         .ffn_dim = s.ffn_dim,
+                         .norm = s.norm,
+                         .norm_eps = s.norm_eps,
+                         .norm_places = s.norm_places,
+                         .norm_bias = s.norm_bias,
+                         .parallel_residual = s.parallel_residual,
+                         .shared_norm = s.shared_norm,
+                         .residual_scale = s.residual_scale,
+                         .qkv_bias = s.qkv_bias,
+                         .attn_out_bias = s.attn_out_bias,
+                         .ffn_bias = s.ffn_bias,
+                         .qk_norm = s.qk_norm,
+                         .rope = s.rope,
+                         .attn_scale = s.attn_scale,
+                         .attn_softcap = s.attn_softcap,
+                         .window = s.window,
+                         .attn_sinks = s.attn_sinks,
+                         .activation = s.activation,
+                         .gated = s.gated};
+    handled.take_experts_of(s);
+    for_each_field(s, std::as_const(handled),
+                   [](const char* name, const auto& asked, const auto& done) {
+                     MINFER_REQUIRE(Input, asked == done, "a block with ", name, ": not supported");
+                   });
     const bool is_plainly_parallel = s.parallel_residual && s.norm_places == NormPlaces::Before;
     MINFER_REQUIRE(Input, !s.shared_norm || is_plainly_parallel,
                    "a block with shared_norm that is not parallel: not supported");

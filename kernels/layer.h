@@ -54,6 +54,9 @@ struct LayerSpec {
   float router_scale = 1;             // of the experts' weights
 
   bool has_experts() const { return n_experts > 0; }
+  // Takes over what decides how a mixture of experts computes, as far as s has a use for it: a spec
+  // that was neutral then differs from s in those of its fields that would be read past.
+  void take_experts_of(const LayerSpec& s);
   SwiGluClamp swiglu_clamp() const {
     if (activation != Activation::ClampedSwiGlu) return {};
     return {swiglu_alpha, swiglu_limit};

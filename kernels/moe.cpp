@@ -57,6 +57,23 @@ struct MoeScratch {
 
 }  // namespace
 
+void LayerSpec::take_experts_of(const LayerSpec& s) {
+  if (!s.has_experts()) return;
+  if (s.activation == Activation::ClampedSwiGlu) {
+    swiglu_alpha = s.swiglu_alpha;
+    swiglu_limit = s.swiglu_limit;
+  }
+  n_experts = s.n_experts;
+  n_active_experts = s.n_active_experts;
+  shared_ffn_dim = s.shared_ffn_dim;
+  shared_gate = s.shared_ffn_dim > 0 && s.shared_gate;
+  router_score = s.router_score;
+  router_bias = s.router_bias;
+  router_correction = s.router_correction;
+  renormalizes_experts = s.renormalizes_experts;
+  router_scale = s.router_scale;
+}
+
 Routing::Routing(void* memory, int64_t n_rows_, int64_t n_experts_, int64_t n_active_)
     : n_rows(n_rows_), n_experts(n_experts_), n_active(n_active_) {
   Carver carver(memory);

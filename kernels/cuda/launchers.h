@@ -247,6 +247,9 @@ struct AttentionDecode {
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
   float softcap = 0;   // as AttentionArgs has it
   Tensor sinks = {};   // the same
+  // [head_dim] half: of RMSNorms of each head of q and k, in front of the rotation; or null.
+  Tensor q_norm = {}, k_norm = {};
+  float norm_eps = 0;
   void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; each launch leaves it so
 };
 // Bytes of workspace for up to n sequences.

@@ -84,6 +84,10 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   MINFER_CHECK(!a.rope || (a.rope.dtype == DType::F32 && a.rope.shape.rank == 3 &&
                            a.rope.shape[2] == 2 && 2 * a.rope.shape[1] <= head_dim),
                "attention: heads of ", head_dim, ", angles ", a.rope.shape);
+  for (const Tensor& norm : {a.q_norm, a.k_norm}) {
+    MINFER_CHECK(!norm || (norm.dtype == dtype && norm.shape == Shape{head_dim} && a.norm_eps > 0),
+                 "attention: norms of ", norm.dtype, ' ', norm.shape, " and ", a.norm_eps);
+  }
   MINFER_CHECK(a.scale > 0 && a.window >= 0, "attention: a scale of ", a.scale, ", a window of ",
                a.window);
   MINFER_CHECK(!a.sinks || (a.sinks.dtype == DType::F32 && a.sinks.shape == Shape{n_heads}),
@@ -101,6 +105,9 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .q = a.q.data,
       .k = a.k.data,
       .v = a.v.data,
+      .q_norm = a.q_norm.data,
+      .k_norm = a.k_norm.data,
+      .norm_eps = a.norm_eps,
       .rope = data_of<const float2>(a.rope),
       .cache = cache_of(cache, a.pages),
       .pos = a.pos,

@@ -8,11 +8,13 @@
 namespace minfer::cuda::attention {
 
 struct DecodeArgs {
-  void* out;              // [n, n_heads, head_dim]; out, q, k, v of F16 or BF16
-  const void *q, *k, *v;  // the same, [n, n_kv_heads, head_dim]
-  const float2* rope;     // [.., n_pairs]
-  Cache cache;            // with the page table of the first sequence
-  const int* pos;         // [n]
+  void* out;                    // [n, n_heads, head_dim]; out, q, k, v of F16 or BF16
+  const void *q, *k, *v;        // the same, [n, n_kv_heads, head_dim]
+  const void *q_norm, *k_norm;  // [head_dim], as q, or null
+  float norm_eps;
+  const float2* rope;  // [.., n_pairs]
+  Cache cache;         // with the page table of the first sequence
+  const int* pos;      // [n]
   // Results of each sequence, group of heads (gridDim.x in a sequence) and split. sum_dim is
   // head_dim rounded up to whole 16 bytes.
   unsigned* counters;  // [n, groups] blocks that have stored their result
@@ -45,8 +47,9 @@ struct KvRange {
 
 // For each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
 // and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
-// rotated by the angles of position pos. kWindow: over the last `window` of those positions. A sink
-// of head h, if there is one, joins the softmax when all positions are merged.
+// normed, if there are norms, and rotated by the angles of position pos. kWindow: over the last
+// `window` of those positions. A sink of head h, if there is one, joins the softmax when all
+// positions are merged.
 //
 //   cache     row pos is written and not read: the step's own k and v come from shared memory,
 //             rounded as the cache holds them
@@ -109,6 +112,9 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
              .warp = warp,
              .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
   const Angles<kD> angles(a.rope + int64_t{pos} * a.n_pairs, a.n_pairs);
+  RawRow<kD> norms[2];  // of q and k
+  if (a.q_norm != nullptr) norms[0].load(a.q_norm, 0, head_dim, a.n_pairs);
+  if (a.k_norm != nullptr) norms[1].load(a.k_norm, 0, head_dim, a.n_pairs);
   for (int i = threadIdx.x; i < kMostHeads * (kD + 8); i += kThreads) (&s_q[0][0])[i] = __half(0);
   s_new.clear();
   __syncthreads();
@@ -131,6 +137,11 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
 #pragma unroll
   for (int x = 0; x < kRows; ++x) {
     const int r = warp + x * kWarps;
+    if (a.q_norm != nullptr && r < heads) {
+      raw[x].normalize(norms[0], a.norm_eps, head_dim, a.is_bf16);
+    } else if (a.k_norm != nullptr && r == heads && has_new) {
+      raw[x].normalize(norms[1], a.norm_eps, head_dim, a.is_bf16);
+    }
     if (r < heads) {
       raw[x].rotate(angles, head_dim, a.n_pairs, a.is_bf16,
                     [&](int i, float value) { s_q[r][i] = __float2half_rn(value); });

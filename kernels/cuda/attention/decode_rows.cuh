@@ -6,12 +6,17 @@
 #include "kernels/cuda/attention/rotate.cuh"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/numbers.cuh"
+#include "kernels/cuda/reduce.cuh"
 
 // How a decode block reads the step's own rows of q, k and v.
 namespace minfer::cuda::attention {
 
 __device__ inline float half_from_bits(unsigned short raw, bool is_bf16) {
   return is_bf16 ? __uint_as_float(uint32_t{raw} << 16) : __half2float(__ushort_as_half(raw));
+}
+__device__ inline unsigned short half_bits(float value, bool is_bf16) {
+  return is_bf16 ? __bfloat16_as_ushort(__float2bfloat16_rn(value))
+                 : __half_as_ushort(__float2half_rn(value));
 }
 __device__ inline void store_half(void* x, int64_t i, float value, bool is_bf16) {
   if (is_bf16) {
@@ -47,6 +52,25 @@ class RawRow {
       a_[j] = b_[j] = 0;
       if (i < n_pairs) a_[j] = __ldcg(from + i);
       if (i < head_dim - n_pairs) b_[j] = __ldcg(from + i + n_pairs);
+    }
+  }
+  // An RMSNorm of the row with these weights, rounded as it was; the maths of norm_kernel. All
+  // lanes of the warp call it.
+  __device__ void normalize(const RawRow& weight, float eps, int head_dim, bool is_bf16) {
+    float sum = 0;
+#pragma unroll
+    for (int j = 0; j < kD / 32; ++j) {
+      const float a = half_from_bits(a_[j], is_bf16), b = half_from_bits(b_[j], is_bf16);
+      sum += a * a + b * b;
+    }
+    const float scale = rsqrtf(warp_reduce(sum, Sum{}) / float(head_dim) + eps);
+    const auto norm = [&](unsigned short& x, unsigned short w) {
+      x = half_bits(half_from_bits(x, is_bf16) * scale * half_from_bits(w, is_bf16), is_bf16);
+    };
+#pragma unroll
+    for (int j = 0; j < kD / 32; ++j) {
+      norm(a_[j], weight.a_[j]);
+      norm(b_[j], weight.b_[j]);
     }
   }
   // Calls emit(i, value) for each element, f32 and rotated; one lane has each element.

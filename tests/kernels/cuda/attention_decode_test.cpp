@@ -217,6 +217,76 @@ TEST(DecodeOfSequences, SinksMatchFloat64) {
   }
 }
 
+// The norms of heads give the bits that rms_norm gives in front of the kernel: the squares of these
+// elements have the same sum in every order.
+TEST(DecodeOfSequences, NormsHeadsAsRmsNorm) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kCapacity = 300;
+  constexpr float kEps = 1e-3f;
+  for (const Heads& h : {Heads{8, 2, 128}, Heads{3, 1, 37}, Heads{12, 1, 64}, Heads{2, 2, 256}}) {
+    for (const DType dtype : {DType::F16, DType::BF16}) {
+      const auto eighths = [&](uint64_t seed, int64_t n_heads) {
+        HostTensor x = random_normal(seed, {1, n_heads, h.head_dim}, dtype, 2);
+        visit_float(dtype, [&]<typename T>() {
+          for (int64_t i = 0; i < x.view().n_elements(); ++i) {
+            x.as<T>()[i] = from_f32<T>(std::round(x.at(i) * 8) / 8);
+          }
+        });
+        return to_device(x);
+      };
+      const DeviceTensor q = eighths(1, h.n_heads), k = eighths(2, h.n_kv_heads);
+      const DeviceTensor v = eighths(3, h.n_kv_heads);
+      const DeviceTensor q_norm = to_device(random_normal(4, {h.head_dim}, dtype));
+      const DeviceTensor k_norm = to_device(random_normal(5, {h.head_dim}, dtype));
+      const DeviceTensor table = to_device(angles(kCapacity, h.head_dim / 2 * 2));
+      const int pos = 200;
+      const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {1});
+      MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, &pos, sizeof(pos), cudaMemcpyHostToDevice));
+      const auto run = [&](bool in_kernel) {
+        TestCache cache(1, DType::F16, h, kCapacity);
+        const DeviceTensor out = poisoned_device(dtype, q.view().shape);
+        const DeviceTensor normed_q = poisoned_device(dtype, q.view().shape);
+        const DeviceTensor normed_k = poisoned_device(dtype, k.view().shape);
+        const auto norm = [&](const DeviceTensor& to, const DeviceTensor& x,
+                              const DeviceTensor& w) {
+          const auto heads = [&](const DeviceTensor& t) {
+            return t.view().reshaped({t.view().n_elements() / h.head_dim, h.head_dim});
+          };
+          cuda::rms_norm(nullptr, heads(to), heads(x), w, kEps);
+        };
+        norm(normed_q, q, q_norm);
+        norm(normed_k, k, k_norm);
+        const int64_t n_bytes =
+            cuda::attention_decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, kCapacity);
+        const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
+        MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+        cuda::attention_decode(nullptr, {.out = out,
+                                         .q = in_kernel ? q : normed_q,
+                                         .k = in_kernel ? k : normed_k,
+                                         .v = v,
+                                         .rope = table,
+                                         .cache = &cache.layer,
+                                         .pages = cache.pages_on_card(),
+                                         .pos = static_cast<const int*>(pos_dev.view().data),
+                                         .max_seq_len = kCapacity,
+                                         .scale = scale_of(h),
+                                         .q_norm = in_kernel ? q_norm.view() : Tensor(),
+                                         .k_norm = in_kernel ? k_norm.view() : Tensor(),
+                                         .norm_eps = kEps,
+                                         .workspace = workspace.view().data});
+        return std::pair(to_host(out), to_host(cache.layer.keys));
+      };
+      const auto [out, keys] = run(true);
+      const auto [want_out, want_keys] = run(false);
+      const auto same = [](const HostTensor& a, const HostTensor& b) {
+        return std::memcmp(a.view().data, b.view().data, size_t(b.view().n_bytes())) == 0;
+      };
+      EXPECT_TRUE(same(out, want_out)) << h << ' ' << dtype;
+      EXPECT_TRUE(same(keys, want_keys)) << h << ' ' << dtype;
+    }
+  }
+}
+
 // Sequences with different positions in pages of one cache: each gives the same bits as alone with
 // as many splits.
 TEST(DecodeOfSequences, EachIsAsAlone) {

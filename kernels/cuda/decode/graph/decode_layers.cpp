@@ -14,33 +14,23 @@ bool DecodeLayers::can_compute(const DecodeModel& model) {
     const bool has_experts = s.has_experts();
     const bool is_clamped = has_experts && s.activation == Activation::ClampedSwiGlu;
     // The neutral spec with the fields that are handled here: `s` differs if it sets any other.
-    const LayerSpec handled = {.n_heads = s.n_heads,
-                               .n_kv_heads = s.n_kv_heads,
-                               .head_dim = s.head_dim,
-                               .ffn_dim = s.ffn_dim,
-                               .norm = s.norm,
-                               .norm_eps = s.norm_eps,
-                               .qkv_bias = s.qkv_bias,
-                               .attn_out_bias = s.attn_out_bias,
-                               .ffn_bias = s.ffn_bias,
-                               .qk_norm = s.qk_norm,
-                               .rope = s.rope,
-                               .attn_scale = s.attn_scale,
-                               .window = s.window,
-                               .attn_sinks = s.attn_sinks,
-                               .activation = s.activation,
-                               .gated = s.gated,
-                               .swiglu_alpha = is_clamped ? s.swiglu_alpha : 0,
-                               .swiglu_limit = is_clamped ? s.swiglu_limit : 0,
-                               .n_experts = s.n_experts,
-                               .n_active_experts = has_experts ? s.n_active_experts : 0,
-                               .shared_ffn_dim = has_experts ? s.shared_ffn_dim : 0,
-                               .shared_gate = s.shared_ffn_dim > 0 && s.shared_gate,
-                               .router_score = has_experts ? s.router_score : RouterScore{},
-                               .router_bias = has_experts && s.router_bias,
-                               .router_correction = has_experts && s.router_correction,
-                               .renormalizes_experts = has_experts && s.renormalizes_experts,
-                               .router_scale = has_experts ? s.router_scale : 1};
+    LayerSpec handled = {.n_heads = s.n_heads,
+                         .n_kv_heads = s.n_kv_heads,
+                         .head_dim = s.head_dim,
+                         .ffn_dim = s.ffn_dim,
+                         .norm = s.norm,
+                         .norm_eps = s.norm_eps,
+                         .qkv_bias = s.qkv_bias,
+                         .attn_out_bias = s.attn_out_bias,
+                         .ffn_bias = s.ffn_bias,
+                         .qk_norm = s.qk_norm,
+                         .rope = s.rope,
+                         .attn_scale = s.attn_scale,
+                         .window = s.window,
+                         .attn_sinks = s.attn_sinks,
+                         .activation = s.activation,
+                         .gated = s.gated};
+    handled.take_experts_of(s);
     const bool alike =
         s.q_dim() == first.q_dim() && s.kv_dim() == first.kv_dim() && s.head_dim == first.head_dim;
     const bool is_other_kind = s.gated != (is_clamped || s.activation == Activation::Silu) ||
@@ -112,13 +102,6 @@ void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
   gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store);
 }
 
-void DecodeLayers::norm_heads(Tensor heads, const LayerSpec& spec, const Norm& norm) {
-  if (spec.qk_norm == QkNorm::None) return;
-  const int64_t n = spec.qk_norm == QkNorm::PerHead ? spec.head_dim : heads.shape[1];
-  const Tensor rows = heads.reshaped({heads.n_elements() / n, n});
-  rms_norm(stream_, rows, rows, norm.weight, spec.norm_eps);
-}
-
 void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = *layer.weights;
@@ -138,8 +121,11 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
   const GemvPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
                           part_of(w.wv, of_step(v_))};
   gemv(stream_, x, &attn_norm, qkv, Epilogue::Store);
-  norm_heads(of_step(q_), spec, w.q_norm);
-  norm_heads(of_step(k_), spec, w.k_norm);
+  if (spec.qk_norm == QkNorm::WholeWidth) {
+    rms_norm(stream_, of_step(q_), of_step(q_), w.q_norm.weight, spec.norm_eps);
+    rms_norm(stream_, of_step(k_), of_step(k_), w.k_norm.weight, spec.norm_eps);
+  }
+  const bool norms_heads = spec.qk_norm == QkNorm::PerHead;
   attention_decode(stream_, {.out = heads(attended_),
                              .q = heads(q_),
                              .k = heads(k_),
@@ -152,6 +138,9 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
                              .scale = spec.score_scale(),
                              .window = spec.window,
                              .sinks = w.sinks,
+                             .q_norm = norms_heads ? w.q_norm.weight.view() : Tensor(),
+                             .k_norm = norms_heads ? w.k_norm.weight.view() : Tensor(),
+                             .norm_eps = spec.norm_eps,
                              .workspace = workspace_.view().data});
   const GemvPart wo = part_of(w.wo, x);
   gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);

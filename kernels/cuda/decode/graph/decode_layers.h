@@ -30,7 +30,6 @@ class DecodeLayers {
   void launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows);
   // x += the mixture of experts of norm(x).
   void launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm);
-  void norm_heads(Tensor heads, const LayerSpec& spec, const Norm& norm);
 
   cudaStream_t stream_;
   DecodeModel model_;
