@@ -106,7 +106,7 @@ enum class NormKind { Rms, Layer, None };  // None: out = x
 // without biases of each head, with weights of its own.
 enum class QkNorm { None, PerHead, WholeWidth, LayerOfEachHead };
 enum class Activation { Silu, GeluErf, GeluTanh, ClampedSwiGlu };
-// Of ClampedSwiGlu, which is a gate alone. limit 0: none, and a gate of silu.
+// The parameters of ClampedSwiGlu, which only a network with a gate has. limit 0: plain SwiGLU.
 struct SwiGluClamp {
   float alpha = 1, limit = 0;
 };

@@ -54,8 +54,8 @@ struct LayerSpec {
   float router_scale = 1;             // of the experts' weights
 
   bool has_experts() const { return n_experts > 0; }
-  // Takes over what decides how a mixture of experts computes, as far as s has a use for it: a spec
-  // that was neutral then differs from s in those of its fields that would be read past.
+  // Copies the fields of s that describe its experts, and of these only what s uses. Code that
+  // handles experts lists the fields that it handles with it, and compares the whole with s.
   void take_experts_of(const LayerSpec& s);
   SwiGluClamp swiglu_clamp() const {
     if (activation != Activation::ClampedSwiGlu) return {};

@@ -20,7 +20,7 @@ int64_t bytes_per_token(const Model& model) {
   const Weights& weights = model.weights;
   int64_t n_bytes = 0;
   for_each_weight(model.spec, [&](const WeightInfo& weight) {
-    // Of experts, some; all have one size.
+    // A token reads some experts, and all have one size.
     if (weight.is_of_expert() && weight.expert >= model.spec.layer(weight.layer).n_active_experts) {
       return;
     }

@@ -64,7 +64,7 @@ class Row(typing.NamedTuple):
 
 
 def numbers(cell):
-    """Of a cell: a list of numbers."""
+    """The numbers of a cell, as a list."""
     if isinstance(cell, list):
         return [x for item in cell for x in numbers(item)]
     if isinstance(cell, (int, float)):

@@ -2,7 +2,7 @@
 """minfer's kernels and whole models beside PyTorch, torch.compile, Triton, cuBLAS and cuDNN on one card, in one run.
 
     scripts/compare_torch.py --minfer build/release/tools/minfer --out docs/benchmarks/compare
-    scripts/compare_torch.py --minfer build/cpu/tools/minfer --device cpu --quick --out /tmp/compare
+    scripts/compare_torch.py --minfer build/cpu/tools/minfer --device cpu --quick --out build/compare
 
 Every operation runs on the same inputs in all implementations, whose results are compared with float64 within bounds
 that follow from F16. Times are those of launches in a CUDA graph over rotating operands, in turns: median, lowest and

@@ -8,8 +8,8 @@ namespace {
 constexpr int64_t kGptOssWindow = 128, kGptOssPeriod = 2;
 constexpr double kGptOssTheta = 150000, kGptOssAlpha = 1.702, kGptOssLimit = 7;
 
-// A window in every second layer, from the first one on, a sink for each head, and mixtures of
-// experts of clamped gates. All linear layers but the output have biases, the router too.
+// A sink for each head, and mixtures of experts with clamped gates, whose linear layers have
+// biases, the router's too.
 void set_gpt_oss_blocks(ModelSpec& spec, double alpha, double limit) {
   for (LayerSpec& layer : spec.layers) {
     layer.attn_sinks = true;

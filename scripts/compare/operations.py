@@ -141,7 +141,7 @@ def by_backend(backend, is_causal):
 
 
 def attention_reference(q, k, v, rows):
-    """Of some rows, each seeing the keys up to itself; and the bound: scores are off by the sum of a product, and
+    """Attention of some rows, each seeing the keys up to itself; and the bound: scores are off by the sum of a product, and
     plain attention rounds them to F16; weights are rounded to F16, and vanish below its smallest numbers."""
     q, k, v = q.double()[:, rows], k.double(), v.double()
     scores = q @ k.transpose(1, 2) * q.shape[-1]**-0.5

@@ -2,9 +2,12 @@
 // and the weighted sum. Prints one JSON line each; GEMMs with the fraction of the arithmetic limit
 // measured in the same process. Arguments: a shape, a format and a number of rows, each `all` if it
 // is left out.
+#include <algorithm>
 #include <cstdio>
+#include <exception>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kernels/bench.h"
 #include "kernels/cuda/bench/random_tensors.h"
@@ -60,7 +63,6 @@ void bench(cudaStream_t stream, TensorPool& pool, const Shape& s, const WeightFo
   const DeviceTensor hidden = allocate_device(DType::F16, {n_pairs, s.ffn_dim});
   const DeviceTensor out = allocate_device(DType::F16, {n_pairs, s.dim});
   const DeviceTensor sum = allocate_device(DType::F32, {n_rows, s.dim});
-  StreamTimer timer(stream);
   report(s, f, n_rows, "route",
          graph_us(stream, 16,
                   [&] {
@@ -106,6 +108,7 @@ void run(std::string_view shape_name, std::string_view format_name, std::string_
   for (const auto& h : limits.hgemm) limit = std::max(limit, h.flops_per_second);
   std::printf("{\"card\":\"%s\",\"arithmetic_tflops\":%.0f}\n", limits.card.c_str(), limit * 1e-12);
   TensorPool pool(int64_t{12'000'000'000});
+  int n_cases = 0;
   for (const Shape& shape : kShapes) {
     if (!is_wanted(shape_name, shape.name)) continue;
     for (const WeightFormat& f : {kF16Weights, kInt8Weights, kInt4Weights, kMxfp4Weights}) {
@@ -113,10 +116,13 @@ void run(std::string_view shape_name, std::string_view format_name, std::string_
       for (const int64_t n_rows : {256, 512, 1024, 2048, 4096}) {
         if (is_wanted(rows, std::to_string(n_rows))) {
           bench(stream.get(), pool, shape, f, n_rows, limit);
+          ++n_cases;
         }
       }
     }
   }
+  MINFER_REQUIRE(Usage, n_cases > 0, "no such shape, format or number of rows: ", shape_name, ' ',
+                 format_name, ' ', rows);
 }
 
 }  // namespace

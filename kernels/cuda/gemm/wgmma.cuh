@@ -8,9 +8,9 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/warpgroup.cuh"
 
-// wgmma instructions with operands in shared memory (sm_90a); PTX ISA 8.x, "wgmma". All 128
-// threads of the warpgroup call. Between wgmma_fence and wgmma_wait, the registers of d belong to
-// the tensor cores.
+// wgmma instructions (sm_90a); PTX ISA 8.x, "wgmma". b is in shared memory, a there or in
+// registers. All 128 threads of the warpgroup call. Between wgmma_fence and wgmma_wait, the
+// registers of d and a belong to the tensor cores.
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
 namespace minfer::cuda::ptx {
 
@@ -120,7 +120,6 @@ __device__ inline uint64_t wgmma_tile(const void* tile) {
 #define MINFER_R128(c) \
   MINFER_R112(c), MINFER_R4(c, 112), MINFER_R4(c, 116), MINFER_R4(c, 120), MINFER_R4(c, 124)
 
-MINFER_WGMMA(20, 40, 21, 22, MINFER_L20, MINFER_R20)
 MINFER_WGMMA(36, 72, 37, 38, MINFER_L36, MINFER_R36)
 MINFER_WGMMA(48, 96, 49, 50, MINFER_L48, MINFER_R48)
 MINFER_WGMMA(52, 104, 53, 54, MINFER_L52, MINFER_R52)
@@ -135,9 +134,7 @@ MINFER_WGMMA(128, 256, 129, 130, MINFER_L128, MINFER_R128)
 MINFER_WGMMA_INT8(64, 128, 65, 66, MINFER_L64, MINFER_R64)
 MINFER_WGMMA_INT8(96, 192, 97, 98, MINFER_L96, MINFER_R96)
 MINFER_WGMMA_INT8(128, 256, 129, 130, MINFER_L128, MINFER_R128)
-MINFER_WGMMA_REGISTERS(20, 40, 21, 22, 23, 24, 25, MINFER_L20, MINFER_R20)
 MINFER_WGMMA_REGISTERS(36, 72, 37, 38, 39, 40, 41, MINFER_L36, MINFER_R36)
-MINFER_WGMMA_REGISTERS(52, 104, 53, 54, 55, 56, 57, MINFER_L52, MINFER_R52)
 MINFER_WGMMA_REGISTERS(68, 136, 69, 70, 71, 72, 73, MINFER_L68, MINFER_R68)
 // clang-format on
 

@@ -13,8 +13,17 @@ bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
   const ExpertGemmKernel kernel = visit_half(call.x.dtype, [&]<typename T>() {
     return expert_gemm_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
   });
+  if (!fits_card(kernel, call.routing.n_experts)) return false;
   launch_expert_gemm(stream, kernel, p, call.routing);
   return true;
+}
+
+int64_t shared_bytes_of(const ExpertGemmKernel& kernel, int64_t n_experts) {
+  return kernel.shared_bytes + (n_experts + 1) * int64_t{sizeof(int)};
+}
+bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts) {
+  return shared_bytes_of(kernel, n_experts) <=
+         card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
 }
 
 bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
@@ -59,7 +68,7 @@ bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
 
 void launch_expert_gemm(cudaStream_t stream, const ExpertGemmKernel& kernel,
                         const ExpertGemmParams& p, const Routing& r) {
-  const int64_t shared_bytes = kernel.shared_bytes + (r.n_experts + 1) * int64_t{sizeof(int)};
+  const int64_t shared_bytes = shared_bytes_of(kernel, r.n_experts);
   MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                          narrow<int>(shared_bytes)));
   // At most as many tiles as whole ones and one more for each expert.

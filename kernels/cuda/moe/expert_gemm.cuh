@@ -67,18 +67,21 @@ struct StagedWeights {
   __device__ uint4 words(int piece) const {
     return *reinterpret_cast<const uint4*>(tile + piece * 512 + threadIdx.x % 32 * 16);
   }
-  // Of rows g and g + 8, for instruction `at` of the four of a tile.
+  // Where the scales of rows g and g + 8 are, for instruction `at` of the four of a tile.
+  __device__ static int pair_of_scales(int at, const ExpertGemmParams& p) {
+    return (at * 16 >> p.unit_shift) * 8 + int(threadIdx.x) % 32 / 4;
+  }
   __device__ void scales_of(RowScale (&of)[2], int at, const ExpertGemmParams& p) const {
-    const int g = int(threadIdx.x) % 32 / 4, unit = at * 16 >> p.unit_shift;
     const uint8_t* const scales = tile + Stage::kWordBytes;
+    const int pair = pair_of_scales(at, p);
     float2 scale, min{};
     if (p.scales_are_f32) {
-      scale = *reinterpret_cast<const float2*>(scales + (unit * 8 + g) * 8);
+      scale = *reinterpret_cast<const float2*>(scales + pair * 8);
     } else {
-      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + (unit * 8 + g) * 4));
+      scale = __half22float2(*reinterpret_cast<const __half2*>(scales + pair * 4));
     }
     if (p.has_mins) {
-      min = *reinterpret_cast<const float2*>(scales + Stage::kScaleBytes + (unit * 8 + g) * 8);
+      min = *reinterpret_cast<const float2*>(scales + Stage::kScaleBytes + pair * 8);
     }
     of[0] = {scale.x, min.x};
     of[1] = {scale.y, min.y};
@@ -95,13 +98,13 @@ struct StagedWeights {
 
   // The scales of rows g and g + 8 for instruction `at`, and whether they are F16 numbers.
   __device__ bool half_scales_of(__half2& scales, int at, const ExpertGemmParams& p) const {
-    const int g = int(threadIdx.x) % 32 / 4, unit = at * 16 >> p.unit_shift;
     const uint8_t* const from = tile + Stage::kWordBytes;
+    const int pair = pair_of_scales(at, p);
     if (!p.scales_are_f32) {
-      scales = *reinterpret_cast<const __half2*>(from + (unit * 8 + g) * 4);
+      scales = *reinterpret_cast<const __half2*>(from + pair * 4);
       return true;
     }
-    const float2 wide = *reinterpret_cast<const float2*>(from + (unit * 8 + g) * 8);
+    const float2 wide = *reinterpret_cast<const float2*>(from + pair * 8);
     scales = __floats2half2_rn(wide.x, wide.y);
     const float2 back = __half22float2(scales);
     return back.x == wide.x && back.y == wide.y;
@@ -173,9 +176,8 @@ struct StagedWeights {
           uint32_t low, high;
           if constexpr (kWeights == GemvWeights::U4) {
             const uint32_t nibbles = nibbles_of(w, half, i);
-            const int nibble = 2 * (r / 2) + r % 2;
-            low = nibbles >> (4 * nibble) & 15;
-            high = nibbles >> (4 * nibble + 16) & 15;
+            low = nibbles >> (4 * r) & 15;
+            high = nibbles >> (4 * r + 16) & 15;
           } else {
             const uint2 bytes = bytes_of(w, half, i, p);
             const uint32_t word = r < 2 ? bytes.x : bytes.y;

@@ -43,6 +43,9 @@ ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
 template <typename T>
 ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu);
 
+// The shared memory of a block with the counts of the experts' tiles, and whether the card has it.
+int64_t shared_bytes_of(const ExpertGemmKernel& kernel, int64_t n_experts);
+bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts);
 // Returns false if no kernel takes the shape or the format.
 bool set_params(ExpertGemmParams& params, const ExpertCall& call);
 void launch_expert_gemm(cudaStream_t stream, const ExpertGemmKernel& kernel,

@@ -37,8 +37,8 @@ __device__ inline void count_tiles(int* tile_begins, const int32_t* begins, int 
 }
 
 // Tile number `at`: experts one after the other, in each the blocks of columns, in each of these
-// the rows, so that blocks that run together read the same weights. kSmall: where tiles of at most
-// so many rows cost less, the last two tiles are such ones if all rows have room in them; or 0.
+// the rows, so that blocks that run together read the same weights. If the last two tiles of an
+// expert have at most 2 * kSmall rows together, each has at most kSmall: such tiles cost less.
 template <int kMostRows, int kSmall = 0>
 __device__ inline ExpertTile tile_at(int at, const int* tile_begins, const ExpertGemmParams& p) {
   int low = 0, high = p.n_experts;  // tile_begins[low] * n <= at < tile_begins[high] * n
@@ -46,17 +46,17 @@ __device__ inline ExpertTile tile_at(int at, const int* tile_begins, const Exper
     const int middle = (low + high) / 2;
     (tile_begins[middle] * p.column_blocks <= at ? low : high) = middle;
   }
-  const int n_rows = tile_begins[low + 1] - tile_begins[low];
+  const int n_tiles = tile_begins[low + 1] - tile_begins[low];
   const int in_expert = at - tile_begins[low] * p.column_blocks;
-  const int begin = p.begins[low], end = p.begins[low + 1], of_rows = in_expert % n_rows;
-  const int last_two = begin + (n_rows - 2) * kMostRows;
-  if (n_rows > 1 && of_rows >= n_rows - 2 && end - last_two <= 2 * kSmall) {
+  const int begin = p.begins[low], end = p.begins[low + 1], index = in_expert % n_tiles;
+  const int last_two = begin + (n_tiles - 2) * kMostRows;
+  if (n_tiles > 1 && index >= n_tiles - 2 && end - last_two <= 2 * kSmall) {
     const int middle = last_two + kSmall;
-    return of_rows == n_rows - 1 ? ExpertTile{low, middle, end, in_expert / n_rows}
-                                 : ExpertTile{low, last_two, middle, in_expert / n_rows};
+    return index == n_tiles - 1 ? ExpertTile{low, middle, end, in_expert / n_tiles}
+                                : ExpertTile{low, last_two, middle, in_expert / n_tiles};
   }
-  const int place = begin + of_rows * kMostRows;
-  return {low, place, min(place + kMostRows, end), in_expert / n_rows};
+  const int place = begin + index * kMostRows;
+  return {low, place, min(place + kMostRows, end), in_expert / n_tiles};
 }
 
 }  // namespace minfer::cuda

@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/cuda/gemm/gemm.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/moe/expert_columns.cuh"
@@ -54,6 +52,14 @@ bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args) {
       .out = args.out, .x = args.hidden, .x_by_place = true, .routing = args.routing, .w = down};
   ExpertGemmParams of_first, of_second;
   if (!set_params(of_first, first) || !set_params(of_second, second)) return false;
+  const auto kernel_of = [&](const ExpertCall& call) {
+    return visit_half(half, [&]<typename T>() {
+      return expert_wgmma_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
+    });
+  };
+  const ExpertGemmKernel of_gate = kernel_of(first), of_down = kernel_of(second);
+  const int64_t n_experts = args.routing.n_experts;
+  if (!fits_card(of_gate, n_experts) || !fits_card(of_down, n_experts)) return false;
   if (reorders_x) {
     // The place of the results is free until the last launch, and has room for x.
     of_first.x = args.out.data;
@@ -63,14 +69,8 @@ bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args) {
            static_cast<const uint4*>(args.x.data), n);
   }
   of_first.out_in_fragment_order = reorders_hidden;
-  const auto run = [&](const ExpertCall& call, const ExpertGemmParams& p) {
-    const ExpertGemmKernel kernel = visit_half(half, [&]<typename T>() {
-      return expert_wgmma_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
-    });
-    launch_expert_gemm(stream, kernel, p, args.routing);
-  };
-  run(first, of_first);
-  run(second, of_second);
+  launch_expert_gemm(stream, of_gate, of_first, args.routing);
+  launch_expert_gemm(stream, of_down, of_second, args.routing);
   return true;
 }
 

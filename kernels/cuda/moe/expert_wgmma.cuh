@@ -96,9 +96,9 @@ class WgmmaProducer {
   static constexpr int kRowTiles = kWgmmaRows / kTileRows;          // of codes
   static constexpr int kTilesOfWarp = kRowTiles / (kWgmmaProducers / 32);
 
-  // How the threads share the scales, or mins, of the row tiles of a stage, as pieces of 16 bytes,
-  // 2 to 16 of a row tile. A thread has at most two; the tile of the second is kRowTiles / 2
-  // further.
+  // How the threads share the scales, or mins, of the row tiles of a stage, as pieces of 16 bytes:
+  // 1, 2, 4, 8 or 16 of a row tile. A thread has at most two; the tile of the second is
+  // kRowTiles / 2 further.
   struct Pieces {
     const uint8_t* from[2];
     int n;           // of all row tiles
@@ -253,7 +253,8 @@ class WgmmaConsumer {
     int previous = -1;
     for (int step = 0; step < p_.n_steps; ++step) {
       ptx::mbarrier_wait(s_.full + at_.slot, at_.parity);
-      // wgmma reads as TMA does. The threads that copied would wait here for all of their copies.
+      // wgmma reads as TMA does. Consumers execute the fence: it would make producers wait for all
+      // of their copies.
       ptx::fence_for_copy_engine();
       const uint64_t x_tile = ptx::wgmma_tile(s_.x[at_.slot]);
       const uint8_t* const w = s_.w[at_.slot];
@@ -271,8 +272,10 @@ class WgmmaConsumer {
         ptx::wgmma_wait<1>();  // the step before has read its stage
         if (previous >= 0) release(previous);
       } else {
-        // Four products: of two blocks of rows, by halves of 32 columns. Two of them are under way
-        // while the codes of the next one are dequantized.
+        // Four groups of instructions: for two blocks of rows, by halves of 32 columns. Two of them
+        // are under way while the codes of the next one are dequantized. So when a[at] is written,
+        // the group of the step before has read it; and behind the second group, all groups of that
+        // step have read their stage.
 #pragma unroll
         for (int at = 0; at < 4; ++at) {
           const int half = at / 2, b = at % 2;
@@ -369,7 +372,7 @@ class WgmmaConsumer {
 //   x         of codes: its columns in fragment order (expert_columns.cuh); out may be so too
 //   launch    persistent, a tile of at most kWgmmaTokens rows of x by kWgmmaRows rows of weights at
 //             a time. One warpgroup is the producer (WgmmaProducer), two multiply (WgmmaConsumer)
-//             by one of two instructions: registers do not suffice for three
+//             with instructions of 136 or 72 columns; a third size would not get its registers
 //   maths     as there: weights are operand A, and codes are dequantized in registers
 //   moves     as there, with kWgmmaTokens for kExpertRows; bound by its 2 m n k flops
 template <typename T, GemvWeights kWeights, bool kSwiGlu>

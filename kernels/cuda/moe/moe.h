@@ -24,8 +24,8 @@ struct ExpertCall {
   bool x_by_place = false;
   const Routing& routing;
   ExpertMatrices w;
-  const ExpertMatrices* up = nullptr;  // then w is gate: out = silu(x gateᵀ) * (x upᵀ), or
-  SwiGluClamp clamp = {};              // with a limit, Activation::ClampedSwiGlu
+  const ExpertMatrices* up = nullptr;  // then w is gate: out = swiglu(x gateᵀ, x upᵀ)
+  SwiGluClamp clamp = {};              // of that
 };
 
 // Computes any shape and format, slowly. expert_gemm is for several rows; it returns false if it
@@ -33,9 +33,10 @@ struct ExpertCall {
 void expert_plain(cudaStream_t stream, const ExpertCall& call);
 bool expert_gemm(cudaStream_t stream, const ExpertCall& call);
 
-// Backend::run_experts on Hopper cards, if the experts have rows enough that it is the fastest way
-// and it takes their shapes and formats; else it returns false. The other: however few rows.
+// Backend::run_experts on Hopper cards. It returns false unless the experts have so many rows that
+// it is the fastest way, and it takes their shapes and formats.
 bool experts_by_wgmma(cudaStream_t stream, const ExpertsArgs& args);
+// The same for any number of rows.
 bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args);
 
 }  // namespace minfer::cuda

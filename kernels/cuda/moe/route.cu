@@ -130,8 +130,9 @@ struct CombineParams {
 // out[t] (+)= sum_j weights[t, j] outs[places[t, j]] + sigmoid(gate[t]) shared[t]: CombineArgs
 //
 //   outs      T; out T, or F32 if it is added to
-//   launch    blocks_of_row blocks per row, a thread for kColumns columns, of which dim is a
-//   multiple maths     f32, in the order of the formula; one rounding
+//   launch    blocks_of_row blocks per row, a thread for kColumns columns
+//   requires  dim a multiple of kColumns, and rows aligned to as many elements
+//   maths     f32, in the order of the formula; one rounding
 template <typename T, typename Out, int kColumns>
 __global__ void __launch_bounds__(kCombineThreads)
     combine_kernel(Out* out, const __grid_constant__ CombineParams p, int blocks_of_row) {
