@@ -57,6 +57,10 @@ struct LayerSpec {
   // Copies the fields of s that describe its experts, and of these only what s uses. Code that
   // handles experts lists the fields that it handles with it, and compares the whole with s.
   void take_experts_of(const LayerSpec& s);
+  // Whether the feed-forward network, or each expert, is SwiGLU, clamped or not.
+  bool has_swiglu() const {
+    return gated && (activation == Activation::Silu || activation == Activation::ClampedSwiGlu);
+  }
   SwiGluClamp swiglu_clamp() const {
     if (activation != Activation::ClampedSwiGlu) return {};
     return {swiglu_alpha, swiglu_limit};

@@ -12,9 +12,7 @@ void CudaBackend::combine_experts(const CombineArgs& args) {
 }
 
 void CudaBackend::run_experts(const ExpertsArgs& a) {
-  MINFER_CHECK(a.spec.gated && (a.spec.activation == Activation::Silu ||
-                                a.spec.activation == Activation::ClampedSwiGlu),
-               "experts with activation ", int(a.spec.activation));
+  MINFER_CHECK(a.spec.has_swiglu(), "experts with activation ", int(a.spec.activation));
   if (a.routing.n_rows == 0 || experts_by_wgmma(stream_.get(), a)) return;
   const ExpertMatrices up = matrices_of(a.weights, ExpertPart::Up);
   const auto run = [&](const ExpertCall& call) {

@@ -337,9 +337,7 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
 // Gate and up, then down.
 std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& step, DType half) {
   const int n_active = narrow<int>(step.spec.n_active_experts);
-  const bool is_swiglu =
-      step.spec.activation == Activation::Silu || step.spec.activation == Activation::ClampedSwiGlu;
-  if (!step.spec.gated || !is_swiglu || n_active > kMaxGemvTokens) return std::nullopt;
+  if (!step.spec.has_swiglu() || n_active > kMaxGemvTokens) return std::nullopt;
   const ExpertMatrices gate = matrices_of(step.moe, ExpertPart::Gate);
   const ExpertMatrices up = matrices_of(step.moe, ExpertPart::Up);
   const ExpertMatrices down = matrices_of(step.moe, ExpertPart::Down);
