@@ -25,7 +25,7 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
       std::min({kMostDraftTokens, session_.max_seq_len() - pos_ - 1, session_.prefill_chunk() - 1});
   if (n_more >= 0) most = std::min(most, n_more);
   std::vector<TokenId> tokens = {token};
-  draft_ = lookup_.draft(most, row_cost_);
+  draft_ = lookup_.draft(most, costs_.fitted());
   tokens.insert(tokens.end(), draft_.begin(), draft_.end());
   const Stopwatch since_start;
   logits_ = session_.eval_all(tokens);
@@ -37,14 +37,12 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
   return row(0);
 }
 
-// Running means, so that what else the machine does for a while is soon forgotten.
 void DraftDecoder::measure(size_t n_rows, double seconds) {
-  const auto follow = [](double& mean, double value) { mean += (value - mean) / 8; };
   if (n_rows == 1) {
     if (pass_seconds_ == 0) pass_seconds_ = seconds;
-    follow(pass_seconds_, seconds);
+    pass_seconds_ += (seconds - pass_seconds_) / 8;  // a running mean
   } else if (pass_seconds_ > 0) {
-    follow(row_cost_, std::max(0.0, seconds / pass_seconds_ - 1) / double(n_rows - 1));
+    costs_.add(int64_t(n_rows) - 1, seconds / pass_seconds_);
   }
 }
 

@@ -47,8 +47,8 @@ class DraftDecoder {
   std::span<const float> logits_;  // of the last pass, [1 + draft_.size(), vocab_size]
   int64_t pos_;
   int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
-  // Of a pass of one row; and of one more row, in passes of one row: until it is measured, a guess.
-  double pass_seconds_ = 0, row_cost_ = 0.5;
+  double pass_seconds_ = 0;  // of one row; 0: not measured yet
+  PassCostFit costs_;
 };
 
 }  // namespace minfer

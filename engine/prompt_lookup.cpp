@@ -54,7 +54,7 @@ double PromptLookup::probability(int64_t match) const {
   return (counted.right + kPriorCount * prior(double(match))) / (counted.all + kPriorCount);
 }
 
-std::vector<TokenId> PromptLookup::draft(int64_t most, double row_cost) const {
+std::vector<TokenId> PromptLookup::draft(int64_t most, const PassCost& cost) const {
   std::vector<TokenId> tokens;
   if (match_ == 0) return tokens;
   // The tokens that a pass of n drafted tokens gives, on average, over what it costs.
@@ -63,7 +63,7 @@ std::vector<TokenId> PromptLookup::draft(int64_t most, double row_cost) const {
   for (int64_t n = 1; n <= most; ++n) {
     all_right *= probability(match_ + n - 1);
     given += all_right;
-    const double gain = given / (1 + double(n) * row_cost);
+    const double gain = given / cost.of(n);
     if (gain > best) {
       best = gain;
       n_best = n;

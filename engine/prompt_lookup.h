@@ -6,6 +6,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/pass_cost.h"
 #include "kernels/base/tensor.h"
 
 namespace minfer {
@@ -15,16 +16,16 @@ namespace minfer {
 // repeated are full of such places.
 //
 // It foresees every token, and counts how often it was right by how many tokens agreed before. A
-// draft is as long as these counts make it worth: each of its tokens costs row_cost, and saves the
-// pass of one token if it and all before it are right.
+// draft is as long as these counts make it worth: each of its tokens saves the pass of one token if
+// it and all before it are right.
 class PromptLookup {
  public:
   // The next token of the text.
   void push(TokenId token);
 
-  // What is likely to follow, `most` tokens at most: none, if a draft does not pay.
-  //   row_cost  of one more row of a pass, in passes of one row
-  std::vector<TokenId> draft(int64_t most, double row_cost) const;
+  // What is likely to follow, `most` tokens at most: none, if a draft does not pay. cost: of a pass
+  // with a draft.
+  std::vector<TokenId> draft(int64_t most, const PassCost& cost) const;
 
  private:
   static constexpr int64_t kLeastMatch = 3;  // tokens that must agree

@@ -10,10 +10,11 @@
 namespace minfer::test {
 namespace {
 
-std::vector<TokenId> draft_after(const std::vector<TokenId>& text, int64_t most, double row_cost) {
+std::vector<TokenId> draft_after(const std::vector<TokenId>& text, int64_t most, double row_cost,
+                                 double at_once = 1) {
   PromptLookup lookup;
   for (const TokenId token : text) lookup.push(token);
-  return lookup.draft(most, row_cost);
+  return lookup.draft(most, {at_once, row_cost});
 }
 using Ids = std::vector<TokenId>;
 
@@ -22,6 +23,7 @@ TEST(PromptLookup, ForeseesWhatFollowedTheSameTokens) {
   EXPECT_EQ(draft_after(text, 2, 0.1), (Ids{4, 5}));
   EXPECT_EQ(draft_after(text, 0, 0.1), Ids());
   EXPECT_EQ(draft_after(text, 15, 10), Ids());              // it would not pay
+  EXPECT_EQ(draft_after(text, 2, 0.1, 2.5), Ids());         // nor so
   EXPECT_EQ(draft_after({1, 2, 3, 4, 1, 2}, 4, 0), Ids());  // two tokens agree
   EXPECT_EQ(draft_after({1, 2, 3, 4, 9, 2, 3}, 4, 0), Ids());
   EXPECT_EQ(draft_after({1, 2}, 4, 0), Ids());
@@ -45,7 +47,7 @@ TEST(PromptLookup, DraftsAsMuchAsPays) {
   size_t before = 0;
   for (TokenId i = 0; i < 30; ++i) {
     right.push(i);
-    const size_t n = right.draft(15, 0.3).size();
+    const size_t n = right.draft(15, {1, 0.3}).size();
     EXPECT_GE(n, before) << i;
     before = n;
   }
@@ -55,7 +57,21 @@ TEST(PromptLookup, DraftsAsMuchAsPays) {
     for (const TokenId token : {1, 2, 3, 100 + i}) wrong.push(token);
   }
   for (const TokenId token : {1, 2, 3}) wrong.push(token);
-  EXPECT_EQ(wrong.draft(15, 0.3), Ids());
+  EXPECT_EQ(wrong.draft(15, {1, 0.3}), Ids());
+}
+
+TEST(PassCost, IsALineThroughWhatWasMeasured) {
+  PassCostFit fit;
+  for (const int64_t n : {1, 5, 15}) EXPECT_NEAR(fit.fitted().of(n), 1 + 0.5 * double(n), 1e-9);
+  EXPECT_EQ(fit.fitted().of(0), 1);
+  for (int i = 0; i < 400; ++i) fit.add(1 + i % 7, 1.7 + 0.3 * (1 + i % 7));
+  for (const int64_t n : {1, 5, 15}) EXPECT_NEAR(fit.fitted().of(n), 1.7 + 0.3 * double(n), 1e-6);
+  // Drafts of one length alone, that cost less than a pass at last.
+  for (int i = 0; i < 400; ++i) fit.add(4, 3);
+  EXPECT_NEAR(fit.fitted().of(4), 3, 1e-6);
+  for (int i = 0; i < 400; ++i) fit.add(4, 0.5);
+  EXPECT_NEAR(fit.fitted().of(4), 0.5, 1e-6);
+  EXPECT_EQ(fit.fitted().row, 0);
 }
 
 // Texts with drafts have the tokens and log-probabilities of those without, whatever the draft
