@@ -23,8 +23,8 @@ class PromptLookup {
   // The next token of the text.
   void push(TokenId token);
 
-  // What is likely to follow, `most` tokens at most: none, if a draft does not pay. cost: of a pass
-  // with a draft.
+  // What is likely to follow, `most` tokens at most, and none if no draft pays at the cost of a
+  // pass that evaluates it.
   std::vector<TokenId> draft(int64_t most, const PassCost& cost) const;
 
  private:

@@ -13,22 +13,7 @@ void CudaBackend::combine_experts(const CombineArgs& args) {
 
 void CudaBackend::run_experts(const ExpertsArgs& a) {
   MINFER_CHECK(a.spec.has_swiglu(), "experts with activation ", int(a.spec.activation));
-  if (a.routing.n_rows == 0 || experts_by_wgmma(stream_.get(), a)) return;
-  const ExpertMatrices up = matrices_of(a.weights, ExpertPart::Up);
-  const auto run = [&](const ExpertCall& call) {
-    if (!expert_gemm(stream_.get(), call)) expert_plain(stream_.get(), call);
-  };
-  run({.out = a.hidden,
-       .x = a.x,
-       .routing = a.routing,
-       .w = matrices_of(a.weights, ExpertPart::Gate),
-       .up = &up,
-       .clamp = a.spec.swiglu_clamp()});
-  run({.out = a.out,
-       .x = a.hidden,
-       .x_by_place = true,
-       .routing = a.routing,
-       .w = matrices_of(a.weights, ExpertPart::Down)});
+  cuda::run_experts(stream_.get(), a);
 }
 
 void CudaBackend::index_experts(MoeWeights& weights) {

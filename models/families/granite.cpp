@@ -6,8 +6,8 @@ namespace {
 
 constexpr double kLeastScale = 1e-9, kMostScale = 1e9;
 
-// A Llama with four factors: of the embedding, of scores in place of 1 / sqrt(head_dim), of what is
-// added to the residual stream, and one that logits are divided by.
+// A Llama with four factors: for the embedding, for scores in place of 1 / sqrt(head_dim), for what
+// is added to the residual stream, and one that logits are divided by.
 void set_granite(ModelSpec& spec, double embedding, double scores, double residual,
                  double logits_divisor) {
   spec.edges.embedding_scale = static_cast<float>(embedding);

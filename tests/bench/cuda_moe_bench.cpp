@@ -69,24 +69,10 @@ void bench(cudaStream_t stream, TensorPool& pool, const Shape& s, const WeightFo
                     for (int i = 0; i < 16; ++i) route(stream, {routing, logits, {}, {}, spec});
                   }),
          0, limit);
-  const auto run = [&] {
-    const ExpertsArgs args{out, x, hidden, routing, moe, spec};
-    if (experts_by_wgmma(stream, args)) return;
-    const ExpertMatrices up = matrices_of(moe, ExpertPart::Up);
-    const bool takes = expert_gemm(stream, {.out = hidden,
-                                            .x = x,
-                                            .routing = routing,
-                                            .w = matrices_of(moe, ExpertPart::Gate),
-                                            .up = &up}) &&
-                       expert_gemm(stream, {.out = out,
-                                            .x = hidden,
-                                            .x_by_place = true,
-                                            .routing = routing,
-                                            .w = matrices_of(moe, ExpertPart::Down)});
-    MINFER_CHECK(takes, "no kernel takes this shape");
-  };
+  const ExpertsArgs args{out, x, hidden, routing, moe, spec};
   const double flops = 6.0 * double(n_pairs) * double(s.dim) * double(s.ffn_dim);
-  report(s, f, n_rows, "experts", graph_us(stream, 1, run), flops, limit);
+  report(s, f, n_rows, "experts", graph_us(stream, 1, [&] { run_experts(stream, args); }), flops,
+         limit);
   report(s, f, n_rows, "combine",
          graph_us(stream, 16,
                   [&] {

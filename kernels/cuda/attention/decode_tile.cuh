@@ -73,9 +73,9 @@ class DecodeTile {
   static constexpr int kKeyPieces = kD / (4 * kE), kValuePieces = kD / (8 * kE);  // of a row
   static_assert(kValuePieces > 0, "rows are too short for this map");
 
-  // `q`: row g, F16, zero past head_dim and for columns without a head. row_bytes: of a tile's
-  // rows, a multiple of 16; what is behind head_dim in them is finite. cap_log2: of the scores in
-  // units of log2.
+  //   q         row g, F16, zero past head_dim and for columns without a head
+  //   row_bytes the size of a row of a tile, a multiple of 16; it is finite behind head_dim
+  //   cap_log2  the soft cap of scores, in units of log2
   __device__ DecodeTile(const __half* q, int row_bytes, float scale_log2,
                         const SoftCap& cap_log2 = {})
       : row_bytes_(row_bytes), scale_log2_(scale_log2), cap_log2_(cap_log2) {

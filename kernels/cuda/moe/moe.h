@@ -16,6 +16,10 @@ void route(cudaStream_t stream, const RouteArgs& args);
 // Backend::combine_experts.
 void combine_experts(cudaStream_t stream, const CombineArgs& args);
 
+// Backend::run_experts, for experts of SwiGLU, by the fastest of the launchers below that takes
+// them.
+void run_experts(cudaStream_t stream, const ExpertsArgs& args);
+
 // One linear layer of the chosen experts, for the row at each place of a routing.
 struct ExpertCall {
   Tensor out;  // [n_pairs, out] half, by place
@@ -33,7 +37,7 @@ struct ExpertCall {
 void expert_plain(cudaStream_t stream, const ExpertCall& call);
 bool expert_gemm(cudaStream_t stream, const ExpertCall& call);
 
-// Backend::run_experts on Hopper cards. It returns false unless the experts have so many rows that
+// run_experts by wgmma, on Hopper cards. It returns false unless the experts have so many rows that
 // it is the fastest way, and it takes their shapes and formats.
 bool experts_by_wgmma(cudaStream_t stream, const ExpertsArgs& args);
 // The same for any number of rows.

@@ -36,12 +36,13 @@ class DecodeLayers {
   DeviceTensor position_;              // [max_rows, dim] F32
   DeviceTensor q_, k_, v_, attended_;  // q, attended: [max_rows, q_dim]; k, v: [max_rows, kv_dim]
   DeviceTensor hidden_;                // [max_rows, ffn_dim]
-  // For a mixture of experts. logits: of the router, [max_rows, n_experts] F32. chosen, weights:
-  // the experts of a row and their weights, [max_rows, n_active_experts]. expert_hidden: [max_rows,
-  // n_active_experts * ffn_dim]. shared_hidden, shared: the hidden layer of the shared expert and
-  // its output [max_rows, dim]. shared_gate: the logit of its gate, [max_rows, 1] F32.
-  DeviceTensor logits_, chosen_, weights_, expert_hidden_;
-  DeviceTensor shared_hidden_, shared_, shared_gate_;
+  // A mixture of experts needs these too.
+  DeviceTensor logits_;            // of the router, [max_rows, n_experts] F32
+  DeviceTensor chosen_, weights_;  // each row's experts and their weights, [max_rows, n_active]
+  DeviceTensor expert_hidden_;     // [max_rows, n_active * ffn_dim]
+  DeviceTensor shared_hidden_;     // of the shared expert, [max_rows, shared_ffn_dim]
+  DeviceTensor shared_;            // its output, [max_rows, dim]
+  DeviceTensor shared_gate_;       // the logit of its gate, [max_rows, 1] F32
   DeviceTensor workspace_;
 };
 
