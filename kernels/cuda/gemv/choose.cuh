@@ -1,25 +1,16 @@
 #pragma once
 
 #include "kernels/cuda/gemv/experts.h"
+#include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
 namespace minfer::cuda {
 
-// Orders experts as they are chosen: by score, then the lower index; what is no number comes last.
-// No two experts have the same rank, and 0 is below all.
-__device__ inline uint64_t rank_of(float score, int expert) {
+// Orders experts as they are chosen, by score; what is no number comes last, with -infinity. 0 is
+// below all.
+__device__ inline uint32_t rank_of(float score) {
   const uint32_t bits = __float_as_uint(score == score ? score : -INFINITY);
-  const uint32_t ordered = bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
-  return uint64_t{ordered} << 32 | (0xffffffffu - uint32_t(expert));
-}
-
-__device__ inline uint64_t warp_max(uint64_t value) {
-#pragma unroll
-  for (int distance = 16; distance > 0; distance /= 2) {
-    const uint64_t other = __shfl_xor_sync(kAllLanes, value, distance);
-    value = other > value ? other : value;
-  }
-  return value;
+  return bits >> 31 != 0 ? ~bits : bits | 0x80000000u;
 }
 
 struct Choice {
@@ -27,45 +18,71 @@ struct Choice {
   float weight;
 };
 
-// Chooses the experts of one row, from its logits: lane j of the warp that calls it gets the j-th,
-// at most 32. Each round takes the largest rank below that of the round before.
-__device__ inline Choice choose_experts(const float* logits, const Router& router) {
+// choose_experts of at most 32 * kLaneScores experts, of which a lane keeps every 32nd. There is no
+// branch for the last ones, so that all loads are in flight together, and the code is short: that
+// of a decode step runs once, and waits for each line of instructions.
+template <int kLaneScores>
+__device__ inline Choice choose_of(const float* logits, const Router& router) {
   const int lane = int(threadIdx.x) % 32, n = router.n_experts;
-  const auto logit = [&](int e) {
-    return router.bias == nullptr ? logits[e] : logits[e] + router.bias[e];
+  const auto for_each = [&](auto&& f) {
+#pragma unroll
+    for (int k = 0; k < kLaneScores; ++k) f(k, lane + 32 * k);
   };
-  float top = -INFINITY, sum = 0;
-  const bool is_softmax = router.score == RouterScore::Softmax;
-  if (is_softmax) {
-    for (int e = lane; e < n; e += 32) top = fmaxf(top, logit(e));
-    top = warp_reduce(top, Max{});
-    for (int e = lane; e < n; e += 32) sum += expf(logit(e) - top);
-    sum = warp_reduce(sum, Sum{});
+  float scores[kLaneScores];
+  for_each([&](int k, int e) { scores[k] = __ldcg(logits + min(e, n - 1)); });
+  if (router.bias != nullptr) {
+    for_each([&](int k, int e) { scores[k] += router.bias[min(e, n - 1)]; });
   }
-  const auto score = [&](int e) {
-    return is_softmax ? expf(logit(e) - top) / sum : 1.0f / (1.0f + expf(-logit(e)));
-  };
-  uint64_t last = ~uint64_t{0};
+  if (router.score == RouterScore::Softmax) {
+    float top = -INFINITY, sum = 0;
+    for_each([&](int k, int) { top = fmaxf(top, scores[k]); });
+    top = warp_reduce(top, Max{});
+    for_each([&](int k, int e) {
+      scores[k] = expf(scores[k] - top);
+      sum += e < n ? scores[k] : 0;
+    });
+    const float inverse = 1 / warp_reduce(sum, Sum{});
+    for_each([&](int k, int) { scores[k] *= inverse; });
+  } else {
+    for_each([&](int k, int) { scores[k] = ptx::reciprocal_fast(1 + expf(-scores[k])); });
+  }
+  uint32_t ranks[kLaneScores];
+  for_each([&](int k, int) { ranks[k] = rank_of(scores[k]); });
+  if (router.correction != nullptr) {
+    for_each([&](int k, int e) {
+      ranks[k] = rank_of(scores[k] + router.correction[min(e, n - 1)]);
+    });
+  }
+  for_each([&](int k, int e) { ranks[k] = e < n ? ranks[k] : 0; });
+
   float total = 0, own = 0;
   int own_expert = 0;
   for (int j = 0; j < router.n_active; ++j) {
-    uint64_t best = 0;
-    for (int e = lane; e < n; e += 32) {
-      float s = score(e);
-      if (router.correction != nullptr) s += router.correction[e];
-      const uint64_t rank = rank_of(s, e);
-      if (rank < last && rank > best) best = rank;
-    }
-    last = warp_max(best);
-    const int expert = int(0xffffffffu - uint32_t(last));
-    const float s = score(expert);
+    uint32_t best = 0;
+    int best_expert = 0;
+    float score = 0;
+    for_each([&](int k, int e) {
+      const bool is_better = ranks[k] > best;
+      best = is_better ? ranks[k] : best;
+      best_expert = is_better ? e : best_expert;
+      score = is_better ? scores[k] : score;
+    });
+    const bool is_best = best == __reduce_max_sync(kAllLanes, best);
+    const int expert = int(__reduce_min_sync(kAllLanes, is_best ? uint32_t(best_expert) : ~0u));
+    const float s = __shfl_sync(kAllLanes, score, expert % 32);
     total += s;
-    if (lane == j) {
-      own = s;
-      own_expert = expert;
-    }
+    own = lane == j ? s : own;
+    own_expert = lane == j ? expert : own_expert;
+    for_each([&](int k, int e) { ranks[k] = e == expert ? 0 : ranks[k]; });
   }
   return {own_expert, (router.renormalizes ? own / total : own) * router.scale};
+}
+
+// Chooses the experts of one row, from its logits: lane j of the warp that calls it gets the j-th,
+// at most 32. The logits are read once, from L2.
+__device__ inline Choice choose_experts(const float* logits, const Router& router) {
+  if (router.n_experts <= 128) return choose_of<4>(logits, router);
+  return choose_of<int(kMaxExperts) / 32>(logits, router);
 }
 
 }  // namespace minfer::cuda

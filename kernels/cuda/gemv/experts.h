@@ -8,6 +8,8 @@
 
 namespace minfer::cuda {
 
+constexpr int64_t kMaxExperts = 512;  // of a layer: choose.cuh
+
 // Where a matrix of an expert lies.
 struct ExpertPlace {
   const void* weights;
@@ -17,7 +19,7 @@ struct ExpertPlace {
 };
 
 // The places of gate, up and down of all experts, [3, n_experts]: what MoeWeights::index holds on
-// the card. Throws Input unless the experts are alike, each matrix in shape and format.
+// the card. Throws Input if they are more than kMaxExperts, or not alike in shape and format.
 std::vector<ExpertPlace> expert_places(const MoeWeights& weights);
 
 // One matrix of every expert.
@@ -48,15 +50,12 @@ inline Router router_of(const LayerSpec& spec, Tensor bias, Tensor correction) {
 }
 
 // A mixture of experts for few rows, in two launches of GEMVs that read only the chosen experts of
-// each row: x += sum_j weights[j] * expert(chosen[j]) of the input, or of the normed x.
+// each row: x += sum_j weight_j * expert_j(norm(x)). Each launch chooses the experts by itself.
 struct ExpertStep {
-  Tensor x;      // [n_rows, dim] F32, the residual stream
-  Tensor input;  // [n_rows, dim] half; null with a norm
-  const GemvNorm* norm = nullptr;
-  Tensor logits;    // [n_rows, n_experts] F32, of the router, without its bias
-  Tensor hidden;    // [n_rows, n_active, ffn_dim] half: workspace
-  int32_t* chosen;  // [n_rows, n_active]: workspace, as are the weights
-  float* weights;
+  Tensor x;              // [n_rows, dim] F32, the residual stream
+  const GemvNorm& norm;  // its weight says which half is computed in
+  Tensor logits;         // [n_rows, n_experts] F32, of the router, without its bias
+  Tensor hidden;         // [n_rows, n_active, ffn_dim] half: workspace
   const MoeWeights& moe;
   const LayerSpec& spec;
 };

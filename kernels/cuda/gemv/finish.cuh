@@ -74,15 +74,45 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
 
 // The same with experts, for one row of x. With `pairs`, out [n_active, out_dim] is the hidden
 // layer of each expert, times its weight; else out [out_dim] is the sum over the experts, in their
-// order.
+// order. results: a float for each row of the block's tiles.
 template <typename T, bool kPacked, bool kRowScales>
-__device__ inline void finish_experts(const float* partials, const float* sums, void* out,
-                                      const GemvExpert* experts, const GemvParams& p) {
+__device__ inline void finish_experts(float* results, const float* partials, const float* sums,
+                                      void* out, const GemvExpert* experts, const GemvParams& p) {
   const GemvRun run(p, int(threadIdx.x) / 32, gemv_block<true>(p));
   const int of_tile = 16 * p.n_tokens, out_dim = p.parts[0].out_dim;
-  const int n_rounds = run.n_tiles / p.tiles_of_round;
-  // The sum of a tile's partial sums for one row and token.
-  const auto sum_of = [&](int tile, int in_tile, int token) {
+  const int n_rows = run.n_tiles / p.tiles_of_round * 16;  // of out
+  const auto row_of = [&](int i) {
+    const int tile = i / 16 * p.tiles_of_round;
+    return expert_tile_of(p, tile).row_tile * kTileRows + i % 16;
+  };
+  const int own = int(threadIdx.x);
+  float residual = 0;  // of the thread's first row: in flight while other warps still multiply
+  if (!p.pairs && own < n_rows && row_of(own) < out_dim) {
+    residual = static_cast<const float*>(out)[row_of(own)];
+  }
+  bool is_first = true;
+  for (int i = own; i < run.n_tiles * 16 || is_first; i += kGemvThreads) {
+    const int tile = i / 16, in_tile = i % 16;
+    const ExpertGemvTile at = expert_tile_of(p, tile);
+    const int row = at.row_tile * kTileRows + in_tile, token = p.pairs ? 0 : at.slot;
+    const bool has_row = i < run.n_tiles * 16 && row < out_dim;
+    float scale = 1, min = 0, bias = 0;
+    if (has_row) {
+      const ExpertPlace& place = experts[at.slot].places[at.part];
+      if constexpr (kPacked && kRowScales) {
+        const int64_t index = int64_t{at.row_tile} * kTileRows + in_tile % 8 * 2 + in_tile / 8 % 2;
+        scale = p.scales_are_f32 ? static_cast<const float*>(place.scales)[index]
+                                 : to_float(static_cast<const __half*>(place.scales)[index]);
+        if (place.mins != nullptr) min = place.mins[index];
+      }
+      if (place.bias != nullptr) {
+        bias = to_float(static_cast<const T*>(place.bias)[row]);
+        if (!p.pairs) bias *= experts[at.slot].weight;
+      }
+    }
+    if (is_first) __syncthreads();
+    is_first = false;
+    if (!has_row) continue;
     const int begin = tile * p.n_chunks;
     const int first = (tile + run.team_of(begin)) << run.team_shift;
     const int last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
@@ -91,41 +121,31 @@ __device__ inline void finish_experts(const float* partials, const float* sums, 
 #pragma unroll 4
     for (int k = first; k < last; ++k, from += of_tile) sum += *from;
     if constexpr (kPacked && kRowScales) {
-      const ExpertGemvTile at = expert_tile_of(p, tile);
-      const ExpertPlace& place = experts[at.slot].places[at.part];
-      const int64_t index = int64_t{at.row_tile} * kTileRows + in_tile % 8 * 2 + in_tile / 8 % 2;
-      sum *= p.scales_are_f32 ? static_cast<const float*>(place.scales)[index]
-                              : to_float(static_cast<const __half*>(place.scales)[index]);
-      if (place.mins != nullptr) {
+      sum *= scale;
+      if (experts[at.slot].places[at.part].mins != nullptr) {
         float sum_x = 0;
         for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
-        sum += place.mins[index] * (sum_x / p.sum_factor);
+        sum += min * (sum_x / p.sum_factor);
       }
     }
-    return sum;
-  };
+    results[i] = sum + bias;
+  }
   __syncthreads();
-  for (int i = int(threadIdx.x); i < n_rounds * 16; i += kGemvThreads) {
-    const int round = i / 16, in_tile = i % 16, tile = round * p.tiles_of_round;
-    const ExpertGemvTile at = expert_tile_of(p, tile);
-    const int row = at.row_tile * kTileRows + in_tile;
+  for (int i = own; i < n_rows; i += kGemvThreads) {
+    const int row = row_of(i);
     if (row >= out_dim) continue;
-    const auto bias_of = [&](int slot, int part) {
-      const T* const bias = static_cast<const T*>(experts[slot].places[part].bias);
-      return bias == nullptr ? 0.0f : to_float(bias[row]);
-    };
+    const float* const of_row = results + i / 16 * p.tiles_of_round * 16 + i % 16;
     if (p.pairs) {
-      const float gate = sum_of(tile, in_tile, 0) + bias_of(at.slot, 0);
-      const float up = sum_of(tile + 1, in_tile, 0) + bias_of(at.slot, 1);
-      const float hidden = precise::swiglu(gate, up, p.experts.clamp) * experts[at.slot].weight;
-      static_cast<T*>(out)[int64_t{at.slot} * out_dim + row] = from_float<T>(hidden);
+      const int slot = expert_tile_of(p, i / 16 * p.tiles_of_round).slot;
+      const float hidden =
+          precise::swiglu(of_row[0], of_row[16], p.experts.clamp) * experts[slot].weight;
+      static_cast<T*>(out)[int64_t{slot} * out_dim + row] = from_float<T>(hidden);
       continue;
     }
     float sum = 0;
-    for (int slot = 0; slot < p.tiles_of_round; ++slot) {
-      sum += sum_of(tile + slot, in_tile, slot) + experts[slot].weight * bias_of(slot, 0);
-    }
-    static_cast<float*>(out)[row] += sum;
+    for (int slot = 0; slot < p.tiles_of_round; ++slot) sum += of_row[slot * 16];
+    float& to = static_cast<float*>(out)[row];
+    to = (i == own ? residual : to) + sum;
   }
 }
 

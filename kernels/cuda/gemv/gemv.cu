@@ -33,7 +33,7 @@ namespace {
 // others ran on 69 of 132 SMs, and a decode step took up to 1.4 times as long. So a block takes
 // more than half of an SM (Host, Alone), unless it is a Guest: its predecessor is then a Host,
 // which has a block on every SM. GEMVs of a layer alternate: those that add to the residual stream
-// are Hosts, those that read it are Guests.
+// are Hosts, those that read it are Guests, unless the caller says otherwise (GemvTurn).
 enum class Sharing { Guest, Host, Alone };
 
 constexpr int kMoreThanHalf = 116'224;
@@ -108,20 +108,20 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
   return p;
 }
 
-// Measured for the GEMVs of 32 layers: compared with shared SMs, Alone with more stages takes 2 to
-// 10 % less time for 3 and 4 tokens, but 11 % more for one token of U4. With a narrow residual
-// stream, Hosts have too few blocks for all SMs, so that two Guests could meet on a free one.
-Sharing sharing_of(const GemvParams& p, int n_sms) {
-  const bool is_host = p.epilogue == Epilogue::Accumulate;
+// With a narrow residual stream, Hosts have too few blocks for all SMs, so that two Guests could
+// meet on a free one.
+Sharing sharing_of(const GemvParams& p, GemvTurn turn, int n_sms) {
+  const bool is_host =
+      turn == GemvTurn::Usual ? p.epilogue == Epilogue::Accumulate : turn == GemvTurn::Host;
   const int width = is_host ? p.parts[0].out_dim : p.in_dim;
-  if (p.n_tokens > 2 || width < n_sms * kTileRows * 3 / 4) return Sharing::Alone;
+  if (width < n_sms * kTileRows * 3 / 4) return Sharing::Alone;
   return is_host ? Sharing::Host : Sharing::Guest;
 }
 
 // Picks the stages for p.n_tokens tokens and sets shared_bytes. It prefers to share the SM, with
 // enough stages to keep the memory busy; else it takes as many stages as fit, at most 4. Returns
 // false if not even one stage fits.
-bool fit_tokens(GemvParams& p, int n_sms, int shared_limit) {
+bool fit_tokens(GemvParams& p, Sharing sharing, int shared_limit) {
   p.sum_stride = p.n_sums == 0 ? 0 : (p.n_tokens + 1) / 2 * 2;
   p.warps_per_token = kGemvWarps / int(std::bit_ceil(unsigned(p.n_tokens)));
   const bool is_float = p.row_tile_bytes == 0;
@@ -138,7 +138,10 @@ bool fit_tokens(GemvParams& p, int n_sms, int shared_limit) {
                          : std::min(std::max(n_bytes, kMoreThanHalf), shared_limit);
     return n_bytes <= std::min(limit, shared_limit);
   };
-  const Sharing sharing = sharing_of(p, n_sms);
+  // Measured for the GEMVs of 32 layers: compared with shared SMs, Alone with more stages takes 2
+  // to 10 % less time for 3 and 4 tokens, but 11 % more for one token of U4. The tokens of experts
+  // are short, and what they win by an early begin is more.
+  if (p.n_tokens > 2 && p.experts.n_active == 0) sharing = Sharing::Alone;
   if (sharing != Sharing::Alone) {
     const int limit = sharing == Sharing::Host ? kHostLimit : kGuestLimit;
     for (int n_stages = 3; n_stages >= least_stages; --n_stages) {
@@ -153,13 +156,12 @@ bool fit_tokens(GemvParams& p, int n_sms, int shared_limit) {
 
 // Picks the tokens per launch: all if they fit in shared memory, else equal batches over the fewest
 // launches, since each launch rereads the weights. Returns false if not even one token fits.
-bool fit(GemvParams& p, int64_t n_tokens, int n_sms) {
-  const int n_tiles = (p.rounds + (p.n_longer > 0 ? 1 : 0)) * p.tiles_of_round;  // of a block
-  p.n_partials = ((n_tiles - 1) << p.team_shift) + kGemvWarps;                   // see GemvRun
+bool fit(GemvParams& p, int64_t n_tokens, Sharing sharing) {
+  p.n_partials = ((most_tiles(p) - 1) << p.team_shift) + kGemvWarps;  // see GemvRun
   const int shared_limit = card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
   for (int64_t n_launches = 1; n_launches <= n_tokens; ++n_launches) {
     p.n_tokens = narrow<int>(ceil_div(n_tokens, n_launches));
-    if (fit_tokens(p, n_sms, shared_limit)) return true;
+    if (fit_tokens(p, sharing, shared_limit)) return true;
   }
   return false;
 }
@@ -203,7 +205,7 @@ bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   set_rounds(p, grid, p.pairs ? 2 : 1);
-  if (!fit(p, x.shape[0], n_sms)) return false;
+  if (!fit(p, x.shape[0], sharing_of(p, tuning.turn, n_sms))) return false;
 
   const auto kernel = visit_half(half, [&]<typename T>() {
     return gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
@@ -265,8 +267,8 @@ DType half_type(Tensor x, const GemvNorm* norm) {
 }  // namespace
 
 void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-          Epilogue epilogue) {
-  gemv_as(stream, x, norm, parts, epilogue, {});
+          Epilogue epilogue, GemvTurn turn) {
+  gemv_as(stream, x, norm, parts, epilogue, {.turn = turn});
 }
 
 void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
@@ -304,9 +306,10 @@ struct ExpertLaunch {
 
 // Returns none if the kernel cannot compute it.
 //   n_tokens  rows of x for one row of the step: 1, or one for each expert
+//   shares    unless it does not fit so
 std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, ExpertMatrices first,
                                           const ExpertMatrices* up, Tensor out, int64_t n_tokens,
-                                          int n_active, DType half) {
+                                          int n_active, DType half, Sharing shares) {
   const Matrix& w = *first.first;
   if (!takes(w, half)) return std::nullopt;
   const GemvPart parts[] = {{&w, out, {}}, {up != nullptr ? up->first : nullptr, out, {}}};
@@ -327,14 +330,15 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   launch.grid_of_row = p.experts.blocks_of_row = std::min(p.n_tiles, n_sms);
   set_rounds(p, launch.grid_of_row, up != nullptr ? 2 : n_active);
-  if (!fit(p, n_tokens, n_sms) || p.n_tokens != n_tokens) return std::nullopt;
+  if (!fit(p, n_tokens, shares) || p.n_tokens != n_tokens) return std::nullopt;
   launch.kernel = visit_half(half, [&]<typename T>() {
     return expert_gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
   });
   return launch;
 }
 
-// Gate and up, then down.
+// Gate and up, then down, which copies its weights while the first multiplies if its blocks fit
+// beside those.
 std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& step, DType half) {
   const int n_active = narrow<int>(step.spec.n_active_experts);
   if (!step.spec.has_swiglu() || n_active > kMaxGemvTokens) return std::nullopt;
@@ -342,11 +346,14 @@ std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& ste
   const ExpertMatrices up = matrices_of(step.moe, ExpertPart::Up);
   const ExpertMatrices down = matrices_of(step.moe, ExpertPart::Down);
   if (!same_format(*gate.first, *up.first)) return std::nullopt;
-  const Tensor x = step.norm != nullptr ? step.x : step.input;
-  const auto first = expert_launch(x, step.norm, gate, &up, step.hidden, 1, n_active, half);
-  const auto second =
-      expert_launch(step.hidden, nullptr, down, nullptr, step.x, n_active, n_active, half);
-  if (!first || !second) return std::nullopt;
+  const auto first =
+      expert_launch(step.x, &step.norm, gate, &up, step.hidden, 1, n_active, half, Sharing::Host);
+  if (!first) return std::nullopt;
+  const bool is_host = first->params.shared_bytes <= kHostLimit &&
+                       first->grid_of_row == card_attribute(cudaDevAttrMultiProcessorCount);
+  const auto second = expert_launch(step.hidden, nullptr, down, nullptr, step.x, n_active, n_active,
+                                    half, is_host ? Sharing::Guest : Sharing::Alone);
+  if (!second) return std::nullopt;
   return std::array{*first, *second};
 }
 
@@ -354,14 +361,11 @@ std::optional<std::array<ExpertLaunch, 2>> expert_launches(const ExpertStep& ste
 
 bool expert_gemv_takes(const MoeWeights& moe, const LayerSpec& spec, DType half) {
   const int64_t dim = moe.experts.front().w_up.weight.in_dim;
-  const Tensor x{nullptr, DType::F32, {1, dim}}, input{nullptr, half, {1, dim}};
-  const Tensor hidden{nullptr, half, {1, spec.n_active_experts, spec.ffn_dim}};
-  const ExpertStep step{.x = x,
-                        .input = input,
+  const GemvNorm norm{Tensor{nullptr, half, {dim}}, {}};
+  const ExpertStep step{.x = Tensor{nullptr, DType::F32, {1, dim}},
+                        .norm = norm,
                         .logits = {},
-                        .hidden = hidden,
-                        .chosen = nullptr,
-                        .weights = nullptr,
+                        .hidden = Tensor{nullptr, half, {1, spec.n_active_experts, spec.ffn_dim}},
                         .moe = moe,
                         .spec = spec};
   return expert_launches(step, half).has_value();
@@ -371,7 +375,7 @@ void expert_gemv(cudaStream_t stream, const ExpertStep& step) {
   const LayerSpec& spec = step.spec;
   const DType half = step.hidden.dtype;
   const int64_t n_rows = step.x.shape[0], n_active = spec.n_active_experts;
-  MINFER_CHECK(step.x.dtype == DType::F32 && (step.norm != nullptr || step.input.dtype == half) &&
+  MINFER_CHECK(step.x.dtype == DType::F32 && step.norm.weight.dtype == half &&
                    step.logits.shape == Shape({n_rows, spec.n_experts}) &&
                    step.logits.dtype == DType::F32 &&
                    step.hidden.shape == Shape({n_rows, n_active, spec.ffn_dim}),
@@ -379,16 +383,11 @@ void expert_gemv(cudaStream_t stream, const ExpertStep& step) {
                step.hidden.shape);
   const auto launches = expert_launches(step, half);
   MINFER_CHECK(launches.has_value(), "expert_gemv of experts that it does not take");
-  for (size_t i = 0; i < launches->size(); ++i) {
-    const ExpertLaunch& each = (*launches)[i];
+  for (const ExpertLaunch& each : *launches) {
     GemvParams p = each.params;
-    p.experts.chosen = step.chosen;
-    p.experts.weights = step.weights;
-    if (i == 0) {
-      p.experts.logits = data_of<const float>(step.logits);
-      p.experts.router = router_of(spec, step.moe.router_bias, step.moe.router_correction);
-      p.experts.clamp = spec.swiglu_clamp();
-    }
+    p.experts.logits = data_of<const float>(step.logits);
+    p.experts.router = router_of(spec, step.moe.router_bias, step.moe.router_correction);
+    p.experts.clamp = spec.swiglu_clamp();
     set_shared_memory(each.kernel, p);
     launch(each.kernel, dim3(narrow<unsigned>(each.grid_of_row * n_rows)), dim3(kGemvThreads),
            size_t(p.shared_bytes), stream, p);

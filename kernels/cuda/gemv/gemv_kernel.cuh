@@ -102,33 +102,18 @@ __device__ inline void* out_row(const GemvParams& p) {
   return static_cast<uint8_t*>(p.parts[0].out) + row * n * (p.pairs ? sizeof(T) : sizeof(float));
 }
 
-// Puts the chosen experts of the block's row into shared memory. Every thread of the block calls
-// it; it ends with a barrier.
+// Puts the chosen experts of the block's row into shared memory. One warp calls it; a barrier must
+// follow.
 __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
   const GemvExperts& e = p.experts;
-  const int row = int(blockIdx.x) / e.blocks_of_row, n = e.n_active, lane = int(threadIdx.x) % 32;
-  if (threadIdx.x < 32) {
-    int32_t* const chosen = e.chosen + int64_t{row} * n;
-    float* const weights = e.weights + int64_t{row} * n;
-    Choice choice{};
-    if (e.logits != nullptr) {
-      choice = choose_experts(e.logits + int64_t{row} * e.router.n_experts, e.router);
-      if (gemv_block<true>(p) == 0 && lane < n) {
-        chosen[lane] = choice.expert;
-        weights[lane] = choice.weight;
-      }
-    } else if (lane < n) {
-      choice = {chosen[lane], weights[lane]};
-    }
-    if (lane < n) {
-      GemvExpert& to = experts[lane];
-      to.places[0] = e.places[0][choice.expert];
-      if (e.places[1] != nullptr) to.places[1] = e.places[1][choice.expert];
-      to.weight = choice.weight;
-      to.expert = choice.expert;
-    }
-  }
-  __syncthreads();
+  const int64_t row = int(blockIdx.x) / e.blocks_of_row;
+  const Choice choice = choose_experts(e.logits + row * e.router.n_experts, e.router);
+  const int lane = int(threadIdx.x) % 32;
+  if (lane >= e.n_active) return;
+  GemvExpert& to = experts[lane];
+  to.places[0] = e.places[0][choice.expert];
+  if (p.pairs) to.places[1] = e.places[1][choice.expert];
+  to.weight = choice.weight;
 }
 
 // out = epilogue(norm(x) wᵀ + bias) of 1 to 3 matrices w of one format; Epilogue in launchers.h
@@ -148,10 +133,12 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //   moves     the weights with scales and mins, read once
 //
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
-// number; the weights are those of the row's chosen experts, so that no copy begins before the
-// predecessor has ended. With `pairs`, a block chooses the experts itself if it gets logits, and
-// multiplies gate and up of all of them with the row. Else the row is one of each expert, as so
-// many tokens, of which each tile uses its expert's, and the results are summed over the experts.
+// number; the weights are those of the experts that the row's logits choose. With `pairs`, gate and
+// up of all of them are multiplied with the norm of the row: the predecessor is the router, so that
+// no copy begins before it has ended; a warp chooses while the others stage the row. Else the row
+// is one of each expert, as so many tokens, of which each tile uses its expert's, and the results
+// are summed over the experts. That launch follows the one with `pairs`, which lets it begin when
+// the router has ended: so it chooses for itself, and copies its weights meanwhile.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
@@ -168,29 +155,48 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
 
   GemvExpert* const experts = reinterpret_cast<GemvExpert*>(shared + layout.experts);
-  if constexpr (kExperts) {
-    ptx::wait_for_predecessor();
-    find_experts(experts, p);
-  }
   const GemvRun run(p, warp, gemv_block<kExperts>(p));
   int left = run.n_steps();  // steps that are not yet being copied
-  if (p.trigger_left < 0 || left <= p.trigger_left) ptx::let_successor_begin();
+  const FirstWeights<T> first_weights(p);
+  if constexpr (kExperts) {
+    if (p.pairs) {
+      if (threadIdx.x < 2) {  // the tables are constant, but last read by the token before
+        const int n_bytes = p.experts.router.n_experts * int(sizeof(ExpertPlace));
+        ptx::prefetch_l2(p.experts.places[threadIdx.x], n_bytes);
+      }
+      ptx::wait_for_predecessor();
+      ptx::let_successor_begin();
+      if (warp == kGemvWarps - 1) find_experts(experts, p);
+      stage_normed<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p, first_weights);
+    } else {
+      ptx::let_successor_begin();
+      if (warp == 0) find_experts(experts, p);
+    }
+    __syncthreads();
+  } else if (p.trigger_left < 0 || left <= p.trigger_left) {
+    ptx::let_successor_begin();
+  }
   uint8_t* const ring = shared + warp * p.n_stages * p.slot_bytes;
   GemvFetch<T, kWeights, kScales, kKind, kExperts> ahead(p, run, experts);
   const auto fetch = [&](uint8_t* slot) {
     if (left > 0) {
       ahead.begin(ptx::shared_address(slot), p);
-      if (--left == p.trigger_left) ptx::let_successor_begin();
+      if (--left == p.trigger_left && !kExperts) ptx::let_successor_begin();
     }
     ptx::copy_async_commit();  // after the last step, an empty group
   };
 #pragma unroll 1
   for (int i = 0; i < p.n_stages; ++i) fetch(ring + i * p.slot_bytes);
-  const FirstWeights<T> first_weights(p);
 
-  if constexpr (!kExperts) ptx::wait_for_predecessor();
-  stage_input<T, kPacked>(staged, partials, row_of_x<kExperts>(p), p, first_weights);
-  __syncthreads();
+  if (!kExperts || !p.pairs) {
+    ptx::wait_for_predecessor();
+    if (kExperts || p.norm == InputNorm::None) {
+      stage_copied<T, kPacked>(staged, row_of_x<kExperts>(p), p);
+    } else {
+      stage_normed<T, kPacked>(staged, partials, p.x, p, first_weights);
+    }
+    __syncthreads();
+  }
   if constexpr (kPacked) {
     if (p.n_sums > 0) {
       sum_units<T, ChunkScales<kScales, kKind>::kSumShift>(sums, staged, p);
@@ -248,7 +254,8 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     if (rest <= p.n_chunks) break;
   }
   if constexpr (kExperts) {
-    finish_experts<T, kPacked, kScales == 0>(partials, sums, out_row<T>(p), experts, p);
+    finish_experts<T, kPacked, kScales == 0>(reinterpret_cast<float*>(shared + layout.results),
+                                             partials, sums, out_row<T>(p), experts, p);
   } else {
     finish_tiles<T, kPacked, kScales == 0>(partials, sums, p);
   }

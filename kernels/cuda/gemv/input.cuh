@@ -146,31 +146,36 @@ struct FirstWeights {
   }
 };
 
-// staged[token] = x[token] or its norm, rounded to T, with zeros up to x_columns. x is p.x, or with
-// experts the rows of the block. scratch holds 32
-// floats. Every thread of the block calls it, after wait_for_predecessor(); a barrier must follow.
+// staged[token] = x[token], which is T, with zeros up to x_columns. Called after
+// wait_for_predecessor(); a barrier must follow. The rows arrive by cp.async behind what the ring
+// has begun to copy.
 template <typename T, bool kPacked>
-__device__ inline void stage_input(T* staged, float* scratch, const void* x, const GemvParams& p,
-                                   const FirstWeights<T>& first_weights) {
+__device__ inline void stage_copied(T* staged, const void* x, const GemvParams& p) {
+  const InputSlice slice(p);
+  if (slice.token >= p.n_tokens) return;
+  const int n = p.in_dim;
+  T* const to = staged + slice.token * p.x_stride;
+  const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * n;
+  for (int k = slice.begin; k < p.x_columns; k += slice.step) {
+    if (n % 8 == 0 && k < n) {
+      copy_eight<T, kPacked>(to, k, from);
+    } else {
+      store_eight<T, kPacked>(to, k, load_eight(from, k, n));
+    }
+  }
+  ptx::copy_async_commit();
+  ptx::copy_async_wait<0>();
+}
+
+// staged[token] = norm(x[token]), rounded to T, of x in F32. scratch holds 32 floats. Every thread
+// of the block calls it; else as stage_copied.
+template <typename T, bool kPacked>
+__device__ inline void stage_normed(T* staged, float* scratch, const void* x, const GemvParams& p,
+                                    const FirstWeights<T>& first_weights) {
   const InputSlice slice(p);
   const int n_warps = p.warps_per_token, n = p.in_dim;
   const bool has_token = slice.token < p.n_tokens;
   T* const to = staged + slice.token * p.x_stride;
-
-  if (p.norm == InputNorm::None) {
-    if (!has_token) return;
-    const T* const from = static_cast<const T*>(x) + int64_t{slice.token} * n;
-    for (int k = slice.begin; k < p.x_columns; k += slice.step) {
-      if (n % 8 == 0 && k < n) {
-        copy_eight<T, kPacked>(to, k, from);
-      } else {
-        store_eight<T, kPacked>(to, k, load_eight(from, k, n));
-      }
-    }
-    ptx::copy_async_commit();
-    return ptx::copy_async_wait<0>();
-  }
-
   const float* const from = static_cast<const float*>(x) + int64_t{has_token ? slice.token : 0} * n;
   const T* const weight = static_cast<const T*>(p.norm_weight);
   const Eight held = load_eight(from, slice.begin, n);

@@ -32,11 +32,9 @@ struct GemvPartParams {
 struct GemvExperts {
   int n_active;                  // 0: the GEMV has no experts
   const ExpertPlace* places[2];  // [n_experts] of each matrix of a pair, or of the only one
-  const float* logits;           // [n_rows, n_experts]: the kernel chooses by them; or null
-  Router router;                 // with logits
+  const float* logits;           // [n_rows, n_experts], of the router
+  Router router;
   SwiGluClamp clamp;             // of pairs
-  int32_t* chosen;               // [n_rows, n_active], written if the kernel chooses
-  float* weights;                // the same
   int blocks_of_row, row_tiles;  // row_tiles: of one matrix
 };
 
@@ -44,7 +42,6 @@ struct GemvExperts {
 struct GemvExpert {
   ExpertPlace places[2];
   float weight;
-  int32_t expert;
 };
 
 struct GemvParams {
@@ -85,10 +82,14 @@ struct GemvParams {
 };
 
 // Bytes of shared memory, in this order: ring, staged input, sums of activations, partial sums,
-// chosen experts.
+// with experts the chosen ones and the results of each tile.
 struct GemvShared {
-  int ring, input, sums, partials, experts, total;
+  int ring, input, sums, partials, experts, results, total;
 };
+// The most tiles that a block takes.
+__host__ __device__ inline int most_tiles(const GemvParams& p) {
+  return (p.rounds + (p.n_longer > 0 ? 1 : 0)) * p.tiles_of_round;
+}
 __host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
   GemvShared at{};
   at.ring = 0;
@@ -96,7 +97,8 @@ __host__ __device__ inline GemvShared gemv_shared(const GemvParams& p) {
   at.sums = at.input + p.n_tokens * p.x_stride * 2;
   at.partials = at.sums + p.n_sums * p.sum_stride * 4;
   at.experts = at.partials + p.n_partials * 16 * p.n_tokens * 4;
-  at.total = at.experts + p.experts.n_active * int(sizeof(GemvExpert));
+  at.results = at.experts + p.experts.n_active * int(sizeof(GemvExpert));
+  at.total = at.results + (p.experts.n_active > 0 ? most_tiles(p) * 16 * 4 : 0);
   return at;
 }
 
@@ -105,6 +107,7 @@ struct GemvTuning {
   int trigger_left = -1;     // as in GemvParams; -1: at once, the fastest measured
   int team_shift_float = 1;  // team_shift for float weights
   int team_shift_packed = 0;
+  GemvTurn turn = GemvTurn::Usual;
 };
 // gemv() with given choices.
 void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,

@@ -231,72 +231,57 @@ TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {
   for (const ExpertsCase& c : kCardCases) {
     for (const DType half : {DType::F16, DType::BF16}) {
       if (c.n_rows > 5 || (is_float(c.dtype) && c.dtype != half)) continue;
-      for (const bool has_norm : {false, true}) {
-        SCOPED_TRACE(cat(half, has_norm ? " norm" : ""));
-        SCOPED_TRACE(c);
-        const CardExperts experts(c, half);
-        const LayerSpec spec = c.spec();
-        const bool is_taken = cuda::expert_gemv_takes(experts.moe, spec, half);
-        // Of codes of a table, only groups as GGUF has them.
-        EXPECT_EQ(is_taken, is_float(c.dtype) ? c.dim % 8 == 0 && c.ffn_dim % 8 == 0
-                                              : c.table == CodeTable::None || c.group == 32);
-        if (!is_taken) continue;
-        ++n_taken;
-        const HostTensor residual = random_normal(90, {c.n_rows, c.dim});
-        const HostTensor weight = random_normal(91, {c.dim}, half);
-        const DeviceTensor x = to_device(residual), norm_weight = to_device(weight);
-        const DeviceTensor input = to_device(experts.data.x);
-        const DeviceTensor logits = to_device(experts.data.logits);
-        const DeviceTensor hidden = poisoned_device(half, {c.n_rows, c.n_active, c.ffn_dim});
-        CardRouting routing(c.n_rows, spec);
-        const cuda::GemvNorm norm{norm_weight, {}, 1e-5f, true};
-        cuda::expert_gemv(stream(), {.x = x,
-                                     .input = has_norm ? Tensor() : input.view(),
-                                     .norm = has_norm ? &norm : nullptr,
-                                     .logits = logits,
-                                     .hidden = hidden,
-                                     .chosen = routing.on_card.chosen,
-                                     .weights = routing.on_card.weights,
-                                     .moe = experts.moe,
-                                     .spec = spec});
-        const HostTensor sums = to_host(x);
-        routing.fetch();
-        const Routing& r = routing.on_host;
-        // The normed input is rounded to half, after an error that may decide how.
-        ExpertsData::Roundoff roundoff = roundoff_of(c, half, /*rounds_codes=*/false);
-        if (has_norm) roundoff.gate_and_up += 2 * unit_roundoff(half);
-        for (int64_t t = 0; t < c.n_rows; ++t) {
-          float64::Values row = experts.data.row_of(t);
-          if (has_norm) {
-            for (int64_t i = 0; i < c.dim; ++i) row[size_t(i)] = residual.at(t * c.dim + i);
-            row = float64::rms_norm(row, doubles(weight), 1e-5);
-          }
-          float64::Values sum(size_t(c.dim)), bound(size_t(c.dim));
-          for (int64_t j = t * c.n_active; j < (t + 1) * c.n_active; ++j) {
-            const auto out = experts.data.output_of(row, size_t(r.chosen[j]));
-            for (size_t i = 0; i < sum.size(); ++i) {
-              sum[i] += double(r.weights[j]) * out.values[i];
-              bound[i] += double(r.weights[j]) * out.bound(i, roundoff);
-            }
-          }
-          for (int64_t i = 0; i < c.dim; ++i) {
-            const double start = residual.at(t * c.dim + i);
-            const double most = bound[size_t(i)] + 4 * kU * std::abs(start) + 1e-7;
-            ASSERT_NEAR(sums.at(t * c.dim + i), start + sum[size_t(i)], most) << t << ' ' << i;
+      SCOPED_TRACE(half);
+      SCOPED_TRACE(c);
+      const CardExperts experts(c, half);
+      const LayerSpec spec = c.spec();
+      const bool is_taken = cuda::expert_gemv_takes(experts.moe, spec, half);
+      // Of codes of a table, only groups as GGUF has them.
+      EXPECT_EQ(is_taken, is_float(c.dtype) ? c.dim % 8 == 0 && c.ffn_dim % 8 == 0
+                                            : c.table == CodeTable::None || c.group == 32);
+      if (!is_taken) continue;
+      ++n_taken;
+      const HostTensor residual = random_normal(90, {c.n_rows, c.dim});
+      const HostTensor weight = random_normal(91, {c.dim}, half);
+      const DeviceTensor x = to_device(residual), norm_weight = to_device(weight);
+      const DeviceTensor logits = to_device(experts.data.logits);
+      const DeviceTensor hidden = poisoned_device(half, {c.n_rows, c.n_active, c.ffn_dim});
+      const cuda::GemvNorm norm{norm_weight, {}, 1e-5f, true};
+      cuda::expert_gemv(stream(), {.x = x,
+                                   .norm = norm,
+                                   .logits = logits,
+                                   .hidden = hidden,
+                                   .moe = experts.moe,
+                                   .spec = spec});
+      const HostTensor sums = to_host(x);
+      CardRouting routing(c.n_rows, spec);
+      cuda::route(stream(), {routing.on_card, logits, experts.moe.router_bias, {}, spec});
+      routing.fetch();
+      const Routing& r = routing.on_host;
+      // The normed input is rounded to half, after an error that may decide how.
+      ExpertsData::Roundoff roundoff = roundoff_of(c, half, /*rounds_codes=*/false);
+      roundoff.gate_and_up += 2 * unit_roundoff(half);
+      for (int64_t t = 0; t < c.n_rows; ++t) {
+        float64::Values row(size_t(c.dim));
+        for (int64_t i = 0; i < c.dim; ++i) row[size_t(i)] = residual.at(t * c.dim + i);
+        row = float64::rms_norm(row, doubles(weight), 1e-5);
+        float64::Values sum(size_t(c.dim)), bound(size_t(c.dim));
+        for (int64_t j = t * c.n_active; j < (t + 1) * c.n_active; ++j) {
+          const auto out = experts.data.output_of(row, size_t(r.chosen[j]));
+          for (size_t i = 0; i < sum.size(); ++i) {
+            sum[i] += double(r.weights[j]) * out.values[i];
+            bound[i] += double(r.weights[j]) * out.bound(i, roundoff);
           }
         }
-        // What was chosen is what route() chooses.
-        CardRouting other(c.n_rows, spec);
-        cuda::route(stream(), {other.on_card, logits, experts.moe.router_bias, {}, spec});
-        other.fetch();
-        for (int64_t i = 0; i < r.n_pairs(); ++i) {
-          EXPECT_EQ(r.chosen[i], other.on_host.chosen[i]);
-          EXPECT_EQ(r.weights[i], other.on_host.weights[i]);
+        for (int64_t i = 0; i < c.dim; ++i) {
+          const double start = residual.at(t * c.dim + i);
+          const double most = bound[size_t(i)] + 4 * kU * std::abs(start) + 1e-7;
+          ASSERT_NEAR(sums.at(t * c.dim + i), start + sum[size_t(i)], most) << t << ' ' << i;
         }
       }
     }
   }
-  EXPECT_GE(n_taken, 24);
+  EXPECT_GE(n_taken, 12);
 }
 
 TEST(CudaMoe, CombinesInOrder) {

@@ -31,19 +31,22 @@ class DecodeLayers {
   // x += the mixture of experts of norm(x).
   void launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm);
 
+  // Whose turn it is: after a Host comes a Guest (GemvTurn). Experts have turns of their own.
+  GemvTurn next_turn();
+
   cudaStream_t stream_;
   DecodeModel model_;
   DeviceTensor position_;              // [max_rows, dim] F32
   DeviceTensor q_, k_, v_, attended_;  // q, attended: [max_rows, q_dim]; k, v: [max_rows, kv_dim]
   DeviceTensor hidden_;                // [max_rows, ffn_dim]
   // A mixture of experts needs these too.
-  DeviceTensor logits_;            // of the router, [max_rows, n_experts] F32
-  DeviceTensor chosen_, weights_;  // each row's experts and their weights, [max_rows, n_active]
-  DeviceTensor expert_hidden_;     // [max_rows, n_active * ffn_dim]
-  DeviceTensor shared_hidden_;     // of the shared expert, [max_rows, shared_ffn_dim]
-  DeviceTensor shared_;            // its output, [max_rows, dim]
-  DeviceTensor shared_gate_;       // the logit of its gate, [max_rows, 1] F32
+  DeviceTensor logits_;         // of the router, [max_rows, n_experts] F32
+  DeviceTensor expert_hidden_;  // [max_rows, n_active * ffn_dim]
+  DeviceTensor shared_hidden_;  // of the shared expert, [max_rows, shared_ffn_dim]
+  DeviceTensor shared_;         // its output, [max_rows, dim]
+  DeviceTensor shared_gate_;    // the logit of its gate, [max_rows, 1] F32
   DeviceTensor workspace_;
+  GemvTurn last_turn_ = GemvTurn::Host;
 };
 
 }  // namespace minfer::cuda

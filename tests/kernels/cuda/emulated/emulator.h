@@ -259,6 +259,9 @@ inline uint32_t __reduce_max_sync(unsigned lanes, uint32_t value) {
   }
   return value;
 }
+inline uint32_t __reduce_min_sync(unsigned lanes, uint32_t value) {
+  return ~__reduce_max_sync(lanes, ~value);
+}
 inline int __popc(unsigned bits) { return std::popcount(bits); }
 inline int __ffs(int bits) { return bits == 0 ? 0 : std::countr_zero(unsigned(bits)) + 1; }
 inline void* __cvta_shared_to_generic(size_t address) {
