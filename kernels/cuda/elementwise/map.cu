@@ -7,8 +7,10 @@
 namespace minfer::cuda {
 namespace {
 
-constexpr int kThreads = 256;
-constexpr int kVecsPerThread = 4;  // 16-byte loads in flight for each input
+constexpr int kMapThreads = 1024;  // most of a block; large blocks with one vector a thread are
+                                   // 2 % faster than small ones with four
+constexpr int kZipThreads = 256;
+constexpr int kVecsPerThread = 4;  // of zip_kernel: 16-byte loads in flight for each input
 
 struct Identity {
   __device__ float operator()(float x) const { return x; }
@@ -45,30 +47,24 @@ struct AddOp {
 // out[t, i] = op(x[t, i] + bias[i])
 //
 //   x, out   [n_rows, dim] T, n = n_rows * dim; out may be x itself. Without a bias, dim is the
-//            number of elements that a block reads at a time, and the last row may be shorter
+//            number of elements of a block, and the last row may be shorter
 //   bias     [dim] B, or null: nothing is added
-//   launch   a block maps kThreads vectors of each of kVecsPerThread rows; successive blocks take
-//            the columns of the same rows. A vector is 16 bytes, or one element if rows are not
-//            aligned
+//   launch   a thread maps a vector; n_column_blocks blocks share a row. A vector is 16 bytes, or
+//            one element if rows are not aligned
 //   maths    f32, one rounding to T
 //   moves    2 n sizeof(T) bytes
 template <typename T, typename B, int kVec, typename Op>
-__global__ void __launch_bounds__(kThreads, 6)
+__global__ void __launch_bounds__(kMapThreads, 2)
     map_kernel(T* out, const T* x, const B* bias, int64_t n, int dim, unsigned n_column_blocks,
                Op op) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   using V = Vec<T, kVec>;
   const unsigned column_block = blockIdx.x % n_column_blocks;
-  const int column = static_cast<int>(column_block * kThreads + threadIdx.x) * kVec;
-  if (column >= dim) return;
-  const int64_t first = int64_t{blockIdx.x / n_column_blocks} * kVecsPerThread * dim + column;
-  V in[kVecsPerThread];
-#pragma unroll
-  for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = first + int64_t{u} * dim;
-    if (at < n) in[u] = *reinterpret_cast<const V*>(x + at);
-  }
+  const int column = static_cast<int>(column_block * blockDim.x + threadIdx.x) * kVec;
+  const int64_t at = int64_t{blockIdx.x / n_column_blocks} * dim + column;
+  if (column >= dim || at >= n) return;
+  V v = *reinterpret_cast<const V*>(x + at);
   float addend[kVec] = {};
   if (bias) {
     const auto b = *reinterpret_cast<const Vec<B, kVec>*>(bias + column);
@@ -76,15 +72,8 @@ __global__ void __launch_bounds__(kThreads, 6)
     for (int i = 0; i < kVec; ++i) addend[i] = to_float(b[i]);
   }
 #pragma unroll
-  for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = first + int64_t{u} * dim;
-    if (at >= n) break;
-#pragma unroll
-    for (int i = 0; i < kVec; ++i) {
-      in[u][i] = from_float<T>(op(to_float(in[u][i]) + addend[i]));
-    }
-    *reinterpret_cast<V*>(out + at) = in[u];
-  }
+  for (int i = 0; i < kVec; ++i) v[i] = from_float<T>(op(to_float(v[i]) + addend[i]));
+  *reinterpret_cast<V*>(out + at) = v;
 }
 
 // out[i] = op(a[i], b[i])
@@ -94,23 +83,23 @@ __global__ void __launch_bounds__(kThreads, 6)
 //   maths      f32, one rounding to T
 //   moves      3 n sizeof(T) bytes
 template <typename T, int kVec, typename Op>
-__global__ void __launch_bounds__(kThreads, 4)
+__global__ void __launch_bounds__(kZipThreads, 4)
     zip_kernel(T* out, const T* a, const T* b, int64_t n, Op op) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   using V = Vec<T, kVec>;
-  const int64_t first = (int64_t{blockIdx.x} * kVecsPerThread * kThreads + threadIdx.x) * kVec;
+  const int64_t first = (int64_t{blockIdx.x} * kVecsPerThread * kZipThreads + threadIdx.x) * kVec;
   V x[kVecsPerThread], y[kVecsPerThread];
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = first + u * kThreads * kVec;
+    const int64_t at = first + u * kZipThreads * kVec;
     if (at >= n) continue;
     x[u] = *reinterpret_cast<const V*>(a + at);
     y[u] = *reinterpret_cast<const V*>(b + at);
   }
 #pragma unroll
   for (int u = 0; u < kVecsPerThread; ++u) {
-    const int64_t at = first + u * kThreads * kVec;
+    const int64_t at = first + u * kZipThreads * kVec;
     if (at >= n) break;
 #pragma unroll
     for (int i = 0; i < kVec; ++i) {
@@ -127,13 +116,14 @@ void map(cudaStream_t stream, Tensor out, Tensor x, Tensor bias, Op op) {
   MINFER_CHECK(!bias || bias.shape == Shape({dim}), "map: bias ", bias.shape, " for ", x.shape);
   if (n == 0) return;
   const auto run = [&]<int kVec>() {
-    constexpr int64_t kBlockColumns = kThreads * kVec;
-    const int64_t columns = bias ? dim : kBlockColumns;
-    const int64_t n_column_blocks = ceil_div(columns, kBlockColumns);
-    const int64_t n_row_blocks = ceil_div(n, columns * kVecsPerThread);
-    launch(map_kernel<T, B, kVec, Op>, dim3(narrow<unsigned>(n_column_blocks * n_row_blocks)),
-           dim3(kThreads), 0, stream, data_of<T>(out), data_of<T>(x), data_of<B>(bias), n,
-           narrow<int>(columns), narrow<unsigned>(n_column_blocks), op);
+    const int64_t vecs = bias ? ceil_div(dim, int64_t{kVec}) : kMapThreads;  // of a row
+    const int64_t n_column_blocks = ceil_div(vecs, int64_t{kMapThreads});
+    const int64_t n_threads = align_up(ceil_div(vecs, n_column_blocks), 32);
+    const int64_t columns = bias ? dim : vecs * kVec;
+    launch(map_kernel<T, B, kVec, Op>,
+           dim3(narrow<unsigned>(n_column_blocks * ceil_div(n, columns))),
+           dim3(narrow<unsigned>(n_threads)), 0, stream, data_of<T>(out), data_of<T>(x),
+           data_of<B>(bias), n, narrow<int>(columns), narrow<unsigned>(n_column_blocks), op);
   };
   constexpr int kVec = 16 / sizeof(T);
   const bool whole =
@@ -150,8 +140,8 @@ void zip(cudaStream_t stream, Tensor out, Tensor a, Tensor b, Op op) {
   if (n == 0) return;
   const auto run = [&]<int kVec>() {
     launch(zip_kernel<T, kVec, Op>,
-           dim3(narrow<unsigned>(ceil_div(n, int64_t{kThreads} * kVecsPerThread * kVec))),
-           dim3(kThreads), 0, stream, data_of<T>(out), data_of<T>(a), data_of<T>(b), n, op);
+           dim3(narrow<unsigned>(ceil_div(n, int64_t{kZipThreads} * kVecsPerThread * kVec))),
+           dim3(kZipThreads), 0, stream, data_of<T>(out), data_of<T>(a), data_of<T>(b), n, op);
   };
   constexpr int kVec = 16 / sizeof(T);
   const bool whole = n % kVec == 0 && aligned16(a) && aligned16(b) && aligned16(out);

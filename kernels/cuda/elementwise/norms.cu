@@ -17,22 +17,21 @@ __device__ float finish(float x) {
 // Rms:    out[t] = x[t] * weight / sqrt(mean(x[t]^2) + eps)
 // Layer:  out[t] = (x[t] - mean) / sqrt(mean((x[t] - mean)^2) + eps) * weight + bias, then GELU
 //
-//   x        [n_tokens, dim] In, out [n_tokens, dim] Out, rows aligned to 16 bytes; out may be x
-//   add      [n_tokens, dim] Out, or null: x += add first, or x += add + add2, and x is written
-//            back (In is float)
-//   weight   [n_weights, dim] Out: row t has weights t % n_weights; bias [dim] Out, or null
+//   x        [n_tokens, dim] float, out [n_tokens, dim] T, rows aligned to 16 bytes
+//   add      [n_tokens, dim] T, or null: x += add first, or x += add + add2, and x is written back
+//   weight   [n_weights, dim] T: row t has weights t % n_weights; bias [dim] T, or null
 //   launch   one block per row, which it keeps in registers (rows.cuh), the last row first: the
 //            kernel that wrote x ended there, and the kernel that reads out begins with the first
 //            rows, so both may be in L2. With 40 registers per thread, an SM has 3 rows of 8192 at
 //            once: it reads some while it sums others
 //   maths    f32; sums by thread, then over lanes and warps in fixed order; variance from the
 //            deviations
-//   moves    n_tokens * dim * (sizeof(In) + sizeof(Out)) bytes
+//   moves    n_tokens * dim * (sizeof(float) + sizeof(T)) bytes
 //   source   Zhang and Sennrich 2019, arXiv:1910.07467, eq. 4; Ba et al. 2016, arXiv:1607.06450
-template <NormKind kKind, typename In, typename Out>
+template <NormKind kKind, typename T>
 __global__ void __maxnreg__(40)
-    norm_kernel(Out* out, In* x, const Out* add, const Out* add2, const Out* weight,
-                const Out* bias, int dim, unsigned n_weights, float eps) {
+    norm_kernel(T* out, float* x, const T* add, const T* add2, const T* weight, const T* bias,
+                int dim, unsigned n_weights, float eps) {
   float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
@@ -84,7 +83,54 @@ __global__ void __maxnreg__(40)
   });
 }
 
-// The same for any dim and alignment
+constexpr int kPackedNormVecs = 3;  // of a thread
+
+// The same for x [n_tokens, dim] T, which may be out and has no addends
+//
+//   launch   as there, but the row stays packed: with 32 registers per thread, an SM has 4 rows of
+//            11008 at once
+//   moves    2 n_tokens * dim * sizeof(T) bytes
+template <NormKind kKind, typename T>
+__global__ void __maxnreg__(32)
+    packed_norm_kernel(T* out, const T* x, const T* weight, const T* bias, int dim,
+                       unsigned n_weights, float eps) {
+  float* const scratch = reinterpret_cast<float*>(ptx::dynamic_shared());
+  ptx::let_successor_begin();
+  ptx::wait_for_predecessor();
+  const unsigned t = gridDim.x - 1 - blockIdx.x;
+  const int64_t first = int64_t{t} * dim;
+  if (n_weights > 1) weight += int64_t{t % n_weights} * dim;
+  using Row = PackedRow<T, kPackedNormVecs>;
+  using V = typename Row::V;
+  Row row(x + first, dim);
+  // The sum of f(element) over the row, divided by dim.
+  const auto mean_of = [&](auto&& f) {
+    float sum = 0;
+    row.for_each([&](const V& v, int) {
+#pragma unroll
+      for (int i = 0; i < V::kSize; ++i) sum += f(to_float(v[i]));
+    });
+    row.keep();
+    return block_reduce(sum, Sum{}, 0, scratch) / static_cast<float>(dim);
+  };
+  float mean = 0;
+  if constexpr (kKind != NormKind::Rms) mean = mean_of([](float v) { return v; });
+  const float variance = mean_of([&](float v) { return (v - mean) * (v - mean); });
+  const float scale = rsqrtf(variance + eps);
+  row.for_each([&](V& v, int at) {
+    const V w = reinterpret_cast<const V*>(weight)[at];
+    V b{};
+    if (kKind != NormKind::Rms && bias) b = reinterpret_cast<const V*>(bias)[at];
+#pragma unroll
+    for (int i = 0; i < V::kSize; ++i) {
+      const float normed = fmaf((to_float(v[i]) - mean) * scale, to_float(w[i]), to_float(b[i]));
+      v[i] = from_float<T>(finish<kKind>(normed));
+    }
+    reinterpret_cast<V*>(out + first)[at] = v;
+  });
+}
+
+// The same for any type of x, dim and alignment
 //
 //   launch   a block of 256 threads a row
 //   maths    as there
@@ -182,16 +228,27 @@ void norm(cudaStream_t stream, Tensor out, Tensor x, Tensor add, Tensor add2, Te
   MINFER_CHECK(is_addend(add) && is_addend(add2), "norm: add ", add.dtype, " ", add.shape, ", ",
                add2.dtype, " ", add2.shape);
   if (n_rows == 0) return;
-  const bool whole = fits_register_row(dim);
-  visit_half(out.dtype, [&]<typename Out>() {
-    const auto run = [&]<typename In>() {
-      launch(whole ? norm_kernel<kKind, In, Out> : plain_norm_kernel<kKind, In, Out>,
-             dim3(narrow<unsigned>(n_rows)), dim3(whole ? row_threads(dim) : 256), kReduceBytes,
-             stream, data_of<Out>(out), data_of<In>(x), data_of<Out>(add), data_of<Out>(add2),
-             data_of<Out>(weight), data_of<Out>(bias), narrow<int>(dim),
-             narrow<unsigned>(weight.n_elements() / dim), eps);
+  const dim3 blocks(narrow<unsigned>(n_rows));
+  const auto n_weights = narrow<unsigned>(weight.n_elements() / dim);
+  visit_half(out.dtype, [&]<typename T>() {
+    using Row = PackedRow<T, kPackedNormVecs>;
+    if (x.dtype != DType::F32 && Row::fits(dim)) {
+      return launch(packed_norm_kernel<kKind, T>, blocks, dim3(Row::threads(dim)), kReduceBytes,
+                    stream, data_of<T>(out), data_of<T>(x), data_of<T>(weight), data_of<T>(bias),
+                    narrow<int>(dim), n_weights, eps);
+    }
+    const auto run = [&]<typename In>(auto kernel, unsigned n_threads) {
+      launch(kernel, blocks, dim3(n_threads), kReduceBytes, stream, data_of<T>(out), data_of<In>(x),
+             data_of<T>(add), data_of<T>(add2), data_of<T>(weight), data_of<T>(bias),
+             narrow<int>(dim), n_weights, eps);
     };
-    x.dtype == DType::F32 ? run.template operator()<float>() : run.template operator()<Out>();
+    if (x.dtype != DType::F32) {
+      run.template operator()<T>(plain_norm_kernel<kKind, T, T>, 256);
+    } else if (fits_register_row(dim)) {
+      run.template operator()<float>(norm_kernel<kKind, T>, row_threads(dim));
+    } else {
+      run.template operator()<float>(plain_norm_kernel<kKind, float, T>, 256);
+    }
   });
 }
 

@@ -5,8 +5,8 @@
 #include "kernels/cuda/ptx.cuh"
 #include "kernels/cuda/reduce.cuh"
 
-// A block keeps a row in registers, so that it is read once: in chunks of 8 elements, at most
-// kRowChunks chunks per thread.
+// A block keeps a row in registers, so that it is read once: RegisterRow as floats, in chunks of 8
+// elements, at most kRowChunks chunks per thread; PackedRow as it is in memory.
 namespace minfer::cuda {
 
 constexpr int kRowChunks = 2;
@@ -50,6 +50,41 @@ struct RegisterRow {
       const int at = (static_cast<int>(threadIdx.x) + c * static_cast<int>(blockDim.x)) * kChunk;
       if (at < dim) f(values[c], at);
     }
+  }
+};
+
+// A row of `n` elements of T, n a multiple of V::kSize, in up to kVecs vectors of 16 bytes per
+// thread, which keep their type: with few registers per thread, an SM has several rows at once, and
+// reads some while it computes with others. for_each() calls f(vector, index of the vector).
+template <typename T, int kVecs>
+struct PackedRow {
+  using V = Vec<T>;
+  static constexpr int64_t kMost = int64_t{kMaxRowThreads} * kVecs * V::kSize;
+
+  V values[kVecs];
+  int n;
+
+  // Reads the row that begins at `from`.
+  __device__ PackedRow(const T* from, int n_elements) : n(n_elements) {
+    for_each([&](V& v, int at) { v = reinterpret_cast<const V*>(from)[at]; });
+  }
+  template <typename F>
+  __device__ void for_each(F&& f) {
+#pragma unroll
+    for (int k = 0; k < kVecs; ++k) {
+      const int at = static_cast<int>(threadIdx.x) + k * static_cast<int>(blockDim.x);
+      if (at < n / V::kSize) f(values[k], at);
+    }
+  }
+  // Between two passes: keeps no more than the packed vectors.
+  __device__ void keep() {
+#pragma unroll
+    for (V& v : values) keep_packed(v);
+  }
+
+  static bool fits(int64_t n_elements) { return n_elements % V::kSize == 0 && n_elements <= kMost; }
+  static unsigned threads(int64_t n_elements) {
+    return narrow<unsigned>(align_up(ceil_div(n_elements, int64_t{kVecs} * V::kSize), 32));
   }
 };
 

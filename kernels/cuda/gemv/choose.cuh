@@ -49,9 +49,8 @@ __device__ inline Choice choose_of(const float* logits, const Router& router) {
   uint32_t ranks[kLaneScores];
   for_each([&](int k, int) { ranks[k] = rank_of(scores[k]); });
   if (router.correction != nullptr) {
-    for_each([&](int k, int e) {
-      ranks[k] = rank_of(scores[k] + router.correction[min(e, n - 1)]);
-    });
+    for_each(
+        [&](int k, int e) { ranks[k] = rank_of(scores[k] + router.correction[min(e, n - 1)]); });
   }
   for_each([&](int k, int e) { ranks[k] = e < n ? ranks[k] : 0; });
 

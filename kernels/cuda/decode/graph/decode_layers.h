@@ -11,8 +11,8 @@ struct StepRows {
   const int32_t* pages;         // [n, pages_for(max_seq_len)]: the page table of each row
 };
 
-// The fused kernels of a decode step, five for each layer (two more with QK-norm, one more with
-// experts, three more with a shared one), for up to
+// The fused kernels of a decode step, five for each layer (two more if queries and keys are normed
+// over their whole width, one more with experts, three more with a shared one), for up to
 // kMaxGemvTokens rows. PDL lets each kernel read its weights before the kernel in front of it has
 // ended: docs/decode.md.
 class DecodeLayers {
