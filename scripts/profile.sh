@@ -71,7 +71,7 @@ STALL = re.compile(r"smsp__average_warps?_issue_stalled_(\w+)_per_issue_active\.
                    r"smsp__average_warp_latency_issue_stalled_(\w+)\.ratio")
 COUNTERS = {
     "us": ("gpu__time_duration.sum", 1e-3),
-    "DRAM, % of peak": ("dram__throughput.avg.pct_of_peak_sustained_elapsed", 1),
+    "DRAM, % of peak": ("gpu__dram_throughput.avg.pct_of_peak_sustained_elapsed", 1),
     "MB read": ("dram__bytes_read.sum", 1e-6),
     "MB written": ("dram__bytes_write.sum", 1e-6),
     "SM, % of peak": ("sm__throughput.avg.pct_of_peak_sustained_elapsed", 1),
@@ -86,10 +86,11 @@ if not rows:
     sys.exit("no launch was profiled: does the command run these kernels?")
 number = lambda text: float(text.replace(",", "")) if re.fullmatch(r"[\d.,]+", text or "") else None
 for row in rows:
-    print(re.sub(r"\(.*", "", row["Kernel Name"]), row.get("Grid Size", ""), "x", row.get("Block Size", ""))
+    name = re.search(r"\w+_kernel(<[^()]*>)?", row["Kernel Name"])
+    print(name[0] if name else row["Kernel Name"], row.get("Grid Size", ""), "x", row.get("Block Size", ""))
     for name, (metric, factor) in COUNTERS.items():
         value = number(row.get(metric))
-        if value is not None:
+        if value:  # none: the version of ncu has no such counter; 0: there are no branches
             print(f"  {name:20} {value * factor:10.1f}")
     stalls = {}
     for metric, text in row.items():
