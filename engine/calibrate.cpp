@@ -5,9 +5,7 @@
 #include <numeric>
 #include <optional>
 
-#include "models/families/family.h"
 #include "models/weight_layout.h"
-#include "models/weight_names.h"
 
 namespace minfer {
 namespace {
@@ -40,13 +38,8 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
                                  const CalibrationOptions& options, int n_threads)
     : model_(model), backend_(backend), n_threads_(n_threads) {
   const ModelSpec& spec = model.spec;
-  const Family& family = family_of(spec);
-  MINFER_REQUIRE(Input, !family.hf_rotary_pairs && !family.hf_qkv_by_head, "architecture ",
-                 family.name, ": GPTQ is not supported where rows of its files change places");
   for (const NamedShape& named : hf_weights(spec)) {
-    if (named.weight.is_in_block() && named.weight.is_matrix()) {
-      matrices_[named.name] = named.weights;
-    }
+    if (named.weight.is_in_block() && named.weight.is_matrix()) matrices_[named.name] = named;
   }
   const int64_t length = std::min(options.window_tokens, spec.trained_seq_len);
   const int64_t n_tokens = std::ssize(tokens);
@@ -71,9 +64,10 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
 
 std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64_t group,
                                                   int64_t begin, const Tensor& rows) {
-  const auto weight = matrices_.find(name);
-  if (weight == matrices_.end()) return std::nullopt;
-  const auto asked = std::pair(weight->second.front().layer, weight->second.front().input());
+  const auto found = matrices_.find(name);
+  if (found == matrices_.end()) return std::nullopt;
+  const WeightInfo& weight = found->second.weight;
+  const auto asked = std::pair(weight.layer, weight.input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
   if (!is_observed()) return std::nullopt;
@@ -97,18 +91,15 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
 
 void TextCalibration::take_rows(const std::string& name, int64_t begin,
                                 const QuantizedMatrix& rows) {
-  const auto weight = matrices_.find(name);
-  if (weight == matrices_.end()) return;
-  for (const WeightInfo& part : weight->second) {
-    Matrix& w = matrix_of(model_.weights, part);
+  const auto found = matrices_.find(name);
+  if (found == matrices_.end()) return;
+  const NamedShape& named = found->second;
+  for (int64_t i = 0; i < rows.out_dim(); ++i) {
+    const RowPlace place = place_of_row(named, begin + i);
+    Matrix& w = matrix_of(model_.weights, named.weights[place.weight]);
     HostTensor& values = taken_[&w];
     if (!values.view()) values = HostTensor(DType::F32, {w.out_dim, w.in_dim});
-    const int64_t first = std::max<int64_t>(-begin, 0);
-    const int64_t end = std::min(w.out_dim - begin, rows.out_dim());
-    for (int64_t row = first; row < end; ++row) {
-      dequantize_row(values.as<float>() + (begin + row) * rows.in_dim(), rows, row);
-    }
-    begin -= w.out_dim;
+    dequantize_row(values.as<float>() + place.row * rows.in_dim(), rows, i);
   }
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/forward.h"
 #include "models/quantize/quantize_model.h"
+#include "models/weight_names.h"
 
 namespace minfer {
 
@@ -62,8 +63,7 @@ class TextCalibration final : public Calibration {
   ForwardState state_;
   std::vector<int32_t> pages_;  // all of the cache's; each window uses them in turn
   std::vector<Window> windows_;
-  // Those of the blocks, by Hugging Face's names; in the order of the rows where several have one.
-  std::map<std::string, std::vector<WeightInfo>> matrices_;
+  std::map<std::string, NamedShape> matrices_;  // those of the blocks, by Hugging Face's names
 
   // The present block input and its sums over the tokens of all windows.
   int64_t layer_ = -1;

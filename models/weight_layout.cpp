@@ -81,6 +81,11 @@ HostQuantizedMatrix rope_pairs_to_halves(const QuantizedMatrix& x, int64_t n_hea
   return take_rows(x, rope_rows(x.out_dim(), n_heads, rotary_dim));
 }
 
+int64_t rope_row_in_halves(int64_t row, int64_t head_dim, int64_t rotary_dim) {
+  const int64_t first = row / head_dim * head_dim, i = row % head_dim;
+  return first + (i >= rotary_dim ? i : i / 2 + i % 2 * (rotary_dim / 2));
+}
+
 int64_t qkv_row_in_blocks(int64_t row, int64_t n_rows, int64_t n_heads) {
   const int64_t head_dim = n_rows / (3 * n_heads);
   const int64_t head = row / (3 * head_dim), kind = row / head_dim % 3;

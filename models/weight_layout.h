@@ -14,6 +14,9 @@ HostTensor transposed(const Tensor& x);
 //   x  [n_heads * head_dim, in] or [n_heads * head_dim], any dtype
 HostTensor rope_pairs_to_halves(const Tensor& x, int64_t n_heads, int64_t rotary_dim);
 
+// Where row `row` of such pairs lies in halves.
+int64_t rope_row_in_halves(int64_t row, int64_t head_dim, int64_t rotary_dim);
+
 // Rows of one head after the other, each its query, its key and its value, become those of all
 // queries, then of all keys, then of all values, and the other way round.
 //   x  [3 * n_heads * head_dim, in] or [3 * n_heads * head_dim], any dtype

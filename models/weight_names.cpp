@@ -7,6 +7,7 @@
 #include <string_view>
 #include <system_error>
 
+#include "models/weight_layout.h"
 #include "models/weight_spelling.h"
 
 namespace minfer {
@@ -215,12 +216,18 @@ std::vector<std::string> surplus_of(const TensorSource& source, const Spelling& 
 }
 
 std::vector<NamedShape> weights_by(KeyStyle style, const ModelSpec& spec) {
+  const Family& family = family_of(spec);
   Weights weights;
   std::vector<NamedShape> all;
   for (const Slot& slot :
-       slots_of(Spelling::usual(style, spec), spec, weights, false, 0, false, false)) {
-    all.push_back({slot.name, slot.shape, slot.weight, {}});
-    for (const WeightPart& part : slot.parts) all.back().weights.push_back(part.weight);
+       slots_of(Spelling::usual(style, spec), spec, weights, family.has_pairs(style), 0, false,
+                style == KeyStyle::HuggingFace && family.hf_qkv_by_head)) {
+    NamedShape named{slot.name, slot.shape, slot.weight, {}, {}, slot.qkv_heads};
+    for (const WeightPart& part : slot.parts) {
+      named.weights.push_back(part.weight);
+      named.pairs.push_back({part.rope_heads, part.rotary_dim});
+    }
+    all.push_back(std::move(named));
   }
   return all;
 }
@@ -255,6 +262,18 @@ std::vector<NamedShape> hf_weights(const ModelSpec& spec) {
 
 std::vector<NamedShape> gguf_weights(const ModelSpec& spec) {
   return weights_by(KeyStyle::Gguf, spec);
+}
+
+RowPlace place_of_row(const NamedShape& named, int64_t row) {
+  if (named.qkv_heads > 0) row = qkv_row_in_blocks(row, named.shape[0], named.qkv_heads);
+  size_t weight = 0;
+  for (; row >= named.weights[weight].shape[0]; ++weight) row -= named.weights[weight].shape[0];
+  const RotaryPairs& pairs = named.pairs[weight];
+  if (pairs.n_heads > 0) {
+    const int64_t head_dim = named.weights[weight].shape[0] / pairs.n_heads;
+    row = rope_row_in_halves(row, head_dim, pairs.rotary_dim);
+  }
+  return {weight, row};
 }
 
 std::vector<RopeTensor> find_rope_tensors(const TensorSource& source, const ModelSpec& spec) {

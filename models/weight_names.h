@@ -53,16 +53,29 @@ StoredTables find_tables(const TensorSource& source, const ModelSpec& spec);
 std::vector<const TensorEntry*> find_biases(const TensorSource& source, const ModelSpec& spec,
                                             bool LayerSpec::*flag);
 
+// The rows of a weight that are interleaved rotary pairs in a tensor: as WeightPart has them.
+struct RotaryPairs {
+  int64_t n_heads = 0, rotary_dim = 0;
+};
 // Every tensor of a model as transformers names it, in the order of bind_weights.
 struct NamedShape {
   std::string name;
   Shape shape;                      // of the experts' tensors: [n_experts, rows, in]
   WeightInfo weight;                // of several in one tensor, the first
   std::vector<WeightInfo> weights;  // in the order of the rows
+  std::vector<RotaryPairs> pairs;   // of each of them
+  int64_t qkv_heads = 0;            // as in WeightBinding
 };
 std::vector<NamedShape> hf_weights(const ModelSpec& spec);
 // The same by the names of GGUF files.
 std::vector<NamedShape> gguf_weights(const ModelSpec& spec);
+
+// Where a row of such a tensor lies in the model: in which of its weights, and which row of it.
+struct RowPlace {
+  size_t weight;
+  int64_t row;
+};
+RowPlace place_of_row(const NamedShape& named, int64_t row);
 
 // GGUF's divisors of the rotation frequencies, [rotary_dim / 2] each: the tensors that the file
 // has, and where they go. Throws Input for one of another shape, and for longrope without both of
