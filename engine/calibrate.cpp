@@ -5,7 +5,9 @@
 #include <numeric>
 #include <optional>
 
+#include "kernels/moe.h"
 #include "models/weight_layout.h"
+#include "models/weight_slice.h"
 
 namespace minfer {
 namespace {
@@ -58,7 +60,7 @@ TextCalibration::TextCalibration(Model& model, Backend& backend, std::span<const
     if (options.bos >= 0) window.front() = options.bos;
     const SequenceRows rows{length, 0, pages_};
     const Tensor x = embed_tokens(backend, model, state_, window, {&rows, 1});
-    windows_.push_back({{backend.download(x), {}}, {backend.download(x), {}}});
+    windows_.push_back({{backend.download(x), {}}, {backend.download(x), {}}, {}, {}});
   }
 }
 
@@ -70,7 +72,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
   const auto asked = std::pair(weight.layer, weight.input());
   MINFER_CHECK(asked >= std::pair(layer_, input_), name, " comes after layer ", layer_);
   while (asked > std::pair(layer_, input_)) next_input();
-  if (!is_observed()) return std::nullopt;
+  if (has_experts() && !observe_down(found->second)) return std::nullopt;
   if (group == 0) group = rows.shape[1];
   if (group != factor_group_) {
     const HostTensor hessian = backend_.download(hessian_);
@@ -79,7 +81,7 @@ std::optional<GptqInputs> TextCalibration::inputs(const std::string& name, int64
     factor_group_ = group;
   }
   const int64_t n_rows = rows.shape[0];
-  const bool has_stream = adds_to_stream();
+  const bool has_stream = adds_to_stream() && !has_experts();
   const DeviceTensor drift =
       has_stream ? backend_.upload(backend_.download(stream_drift_.view().rows(begin, n_rows)))
                  : backend_.allocate(DType::F32, rows.shape);
@@ -111,8 +113,8 @@ void TextCalibration::exchange_matrices() {
 }
 
 // The down matrices of experts have inputs of their own, each for the few tokens that choose it.
-bool TextCalibration::is_observed() const {
-  return input_ != BlockInput::FfnOutput || !model_.spec.layer(layer_).has_experts();
+bool TextCalibration::has_experts() const {
+  return input_ == BlockInput::FfnOutput && model_.spec.layer(layer_).has_experts();
 }
 
 void TextCalibration::next_input() {
@@ -131,12 +133,17 @@ void TextCalibration::next_input() {
 }
 
 // Updates the quantized model's residual streams with the output of the half that is now quantized.
-// observe() has already done so for the original model's.
+// observe() has already done so for the original model's, but for experts.
 void TextCalibration::finish_half() {
+  if (has_experts()) {
+    for (Window& window : windows_) {
+      add_output(window.original, backend_.upload(window.original.stream), {});
+    }
+  }
   exchange_matrices();
   for (Window& window : windows_) {
     const DeviceTensor stream = backend_.upload(window.quantized.stream);
-    add_output(window.quantized, stream, is_observed() ? input_of(stream) : Tensor());
+    add_output(window.quantized, stream, has_experts() ? Tensor() : input_of(stream));
   }
   exchange_matrices();
 }
@@ -158,11 +165,11 @@ void TextCalibration::add_output(WindowState& window, Tensor stream, Tensor inpu
     window.attention = backend_.download(attention);
     return;
   }
-  if (is_observed()) {
-    add_block_output(backend_, model_, layer_, input_, stream, input);
-  } else {
+  if (has_experts()) {
     const SequenceRows rows{stream.shape[0], 0, pages_};
     add_block_experts(backend_, model_, state_, layer_, stream, {&rows, 1});
+  } else {
+    add_block_output(backend_, model_, layer_, input_, stream, input);
   }
   if (window.attention.view()) {
     backend_.add(stream, stream, backend_.upload(window.attention));
@@ -197,12 +204,8 @@ void TextCalibration::observe() {
   factor_group_ = 0;
   hessian_ = {};
   stream_drift_ = {};
-  if (!is_observed()) {
-    for (Window& window : windows_) {
-      add_output(window.original, backend_.upload(window.original.stream), {});
-    }
-    return;
-  }
+  down_.clear();
+  if (has_experts()) return observe_routing();
   DeviceTensor input_drift;  // [in, in]: sum over tokens of x (original x - x)ᵀ
   for (Window& window : windows_) {
     exchange_matrices();
@@ -212,16 +215,111 @@ void TextCalibration::observe() {
     const Tensor input = input_of(stream);
     const HostTensor original = backend_.download(input);
 
-    const HostTensor columns = transposed(x);  // [in, window_tokens]
-    const Matrix packed = backend_.pack_matrix(columns.view());
-    add_gram(backend_, hessian_, columns, packed);
-    add_gram(backend_, input_drift, columns,
-             backend_.pack_matrix(difference_columns(original, x).view()));
+    add_sums(x, original, input_drift);
     if (!ends_half(input_)) continue;
-    if (adds_to_stream()) add_gram(backend_, stream_drift_, stream_difference(window), packed);
+    if (adds_to_stream()) {
+      add_gram(backend_, stream_drift_, stream_difference(window),
+               backend_.pack_matrix(transposed(x).view()));
+    }
     add_output(window.original, stream, input);
   }
   input_drift_ = backend_.pack_matrix(backend_.download(input_drift).view());
+}
+
+// Adds the inputs of some tokens, [n, in] each, to the sums.
+void TextCalibration::add_sums(const HostTensor& x, const HostTensor& original,
+                               DeviceTensor& input_drift) {
+  const HostTensor columns = transposed(x);  // [in, n]
+  add_gram(backend_, hessian_, columns, backend_.pack_matrix(columns.view()));
+  add_gram(backend_, input_drift, columns,
+           backend_.pack_matrix(difference_columns(original, x).view()));
+}
+
+// Which rows of each window the quantized model gives to which expert.
+void TextCalibration::observe_routing() {
+  const LayerSpec& spec = model_.spec.layer(layer_);
+  MoeWeights& moe = model_.weights.layers[static_cast<size_t>(layer_)].moe;
+  for (Window& window : windows_) {
+    const DeviceTensor stream = backend_.upload(window.quantized.stream);
+    const int64_t n_rows = stream.view().shape[0];
+    const SequenceRows rows{n_rows, 0, pages_};
+    const Tensor x =
+        block_input(backend_, model_, state_, layer_, BlockInput::Ffn, stream, {&rows, 1});
+    const DeviceTensor logits = backend_.allocate(DType::F32, {n_rows, spec.n_experts});
+    backend_.matmul(logits, x, version(moe.router, /*is_quantized=*/true));
+    const DeviceTensor memory = backend_.allocate(
+        DType::U8, {Routing::bytes(n_rows, spec.n_experts, spec.n_active_experts)});
+    const auto routing_in = [&](const Tensor& bytes) {
+      return Routing(bytes.data, n_rows, spec.n_experts, spec.n_active_experts);
+    };
+    backend_.route({routing_in(memory), logits, moe.router_bias, moe.router_correction, spec});
+    const HostTensor copy = backend_.download(memory);
+    const Routing routing = routing_in(copy.view());
+    window.expert_begins.assign(routing.begins, routing.begins + spec.n_experts + 1);
+    window.expert_rows.clear();
+    for (int64_t place = 0; place < routing.n_pairs(); ++place) {
+      window.expert_rows.push_back(routing.pairs[place] / int32_t(spec.n_active_experts));
+    }
+  }
+}
+
+// Makes the sums of an expert's down matrix, those of all tokens for the shared expert. Returns
+// false where no token chooses it, or where it is that of several experts.
+bool TextCalibration::observe_down(const NamedShape& named) {
+  if (named.weights.size() > 1) return false;
+  if (down_ == named.name) return bool(hessian_);
+  down_ = named.name;
+  factor_group_ = 0;
+  hessian_ = {};
+  MoeWeights& moe = model_.weights.layers[static_cast<size_t>(layer_)].moe;
+  const bool is_shared = !named.weight.is_of_expert();
+  const auto index = static_cast<size_t>(std::max<int64_t>(named.weight.expert, 0));
+  Expert& expert = is_shared ? moe.shared : moe.experts[index];
+  DeviceTensor input_drift;
+  for (const Window& window : windows_) {
+    std::vector<int32_t> rows(static_cast<size_t>(window.quantized.stream.view().shape[0]));
+    std::iota(rows.begin(), rows.end(), 0);
+    if (!is_shared) {
+      const auto first = window.expert_rows.begin();
+      rows.assign(first + window.expert_begins[index], first + window.expert_begins[index + 1]);
+    }
+    if (rows.empty()) continue;
+    add_sums(expert_hidden(expert, window.quantized.stream, rows, /*is_quantized=*/true),
+             expert_hidden(expert, window.original.stream, rows, /*is_quantized=*/false),
+             input_drift);
+  }
+  if (!hessian_) return false;
+  input_drift_ = backend_.pack_matrix(backend_.download(input_drift).view());
+  return true;
+}
+
+// The hidden layer of an expert, [n, ffn_dim], for some rows of a window's residual stream.
+HostTensor TextCalibration::expert_hidden(Expert& expert, const HostTensor& stream,
+                                          std::span<const int32_t> rows, bool is_quantized) {
+  const LayerSpec& spec = model_.spec.layer(layer_);
+  const SequenceRows window{stream.view().shape[0], 0, pages_};
+  const DeviceTensor uploaded = backend_.upload(stream);
+  const HostTensor all = backend_.download(
+      block_input(backend_, model_, state_, layer_, BlockInput::Ffn, uploaded, {&window, 1}));
+  std::vector<ShardRange> ranges;
+  for (const int32_t row : rows) ranges.push_back({row, 1});
+  const DeviceTensor x = backend_.upload(minfer::take_rows(all, ranges));
+  const auto linear = [&](Linear& layer) {
+    DeviceTensor out =
+        backend_.allocate(all.view().dtype, {std::ssize(rows), layer.weight.out_dim});
+    backend_.matmul(out, x, version(layer.weight, is_quantized));
+    if (layer.bias) backend_.add_bias(out, out, layer.bias);
+    return out;
+  };
+  const DeviceTensor gate = linear(expert.w_gate), up = linear(expert.w_up);
+  backend_.glu(up, gate, up, spec.activation, spec.swiglu_clamp());
+  return backend_.download(up);
+}
+
+// A matrix of the block, quantized if it is so already, while nothing is exchanged.
+const Matrix& TextCalibration::version(Matrix& matrix, bool is_quantized) const {
+  const auto found = other_.find(&matrix);
+  return is_quantized && found != other_.end() ? found->second : matrix;
 }
 
 }  // namespace minfer

@@ -20,9 +20,10 @@ struct CalibrationOptions {
 // the original model, and the one whose earlier matrices are quantized. For each matrix it collects
 // the inputs x that the matrix gets in the quantized model, and how far the outputs w x, or the
 // residual stream after they are added to it, would be from the original model's. All tokens of the
-// text count for each expert's gate and up; its down has no inputs here, and is rounded by itself.
-// The model and backend must outlive this object. It consumes the model: it drops each block that
-// is done.
+// text count for each expert's gate and up; for its down count those that choose it in the
+// quantized model, and how far its output would be, but not the stream behind the sum of the
+// experts. The model and backend must outlive this object. It consumes the model: it drops each
+// block that is done.
 class TextCalibration final : public Calibration {
  public:
   // Throws Usage for a text shorter than one window.
@@ -30,7 +31,8 @@ class TextCalibration final : public Calibration {
                   const CalibrationOptions& options, int n_threads);
 
   // Names are Hugging Face's: "model.layers.0.mlp.up_proj.weight". Returns none for a tensor that
-  // is not a matrix of a block, or the down matrix of an expert.
+  // is not a matrix of a block, and for the down matrix of an expert that no token chooses, or of
+  // several experts.
   std::optional<GptqInputs> inputs(const std::string& name, int64_t group, int64_t begin,
                                    const Tensor& rows) override;
   void take_rows(const std::string& name, int64_t begin, const QuantizedMatrix& rows) override;
@@ -45,14 +47,23 @@ class TextCalibration final : public Calibration {
   };
   struct Window {
     WindowState original, quantized;
+    // Where the FFN is a mixture of experts: expert e gets the rows expert_rows[expert_begins[e]]
+    // to expert_rows[expert_begins[e + 1]], in the quantized model.
+    std::vector<int32_t> expert_begins, expert_rows;
   };
 
   void next_input();
   void observe();
+  void observe_routing();
+  bool observe_down(const NamedShape& named);
+  void add_sums(const HostTensor& x, const HostTensor& original, DeviceTensor& input_drift);
+  HostTensor expert_hidden(Expert& expert, const HostTensor& stream, std::span<const int32_t> rows,
+                           bool is_quantized);
+  const Matrix& version(Matrix& matrix, bool is_quantized) const;
   void finish_half();
   Tensor input_of(Tensor stream);
   void add_output(WindowState& window, Tensor stream, Tensor input);
-  bool is_observed() const;  // whether the present input's sums are made
+  bool has_experts() const;  // whether the present input differs from expert to expert
   bool adds_to_stream() const;
   HostTensor stream_difference(const Window& window) const;
   void exchange_matrices();
@@ -68,6 +79,7 @@ class TextCalibration final : public Calibration {
   // The present block input and its sums over the tokens of all windows.
   int64_t layer_ = -1;
   BlockInput input_ = BlockInput::FfnOutput;
+  std::string down_;      // of an expert: whose sums they are; else empty
   DeviceTensor hessian_;  // [in, in]: sum x xᵀ
   Matrix input_drift_;    // [in, in]: sum x (original x - x)ᵀ
   // [dim, in]: sum (original stream - stream) xᵀ / scale, where scale * w x is added to the stream
