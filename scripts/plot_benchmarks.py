@@ -245,6 +245,7 @@ def attention():
                        label={"eager": "plain PyTorch", "cudnn": "cuDNN", "flash": "FlashAttention-2"}.get(name, name))
         lengths(right, sizes)
         right.set_yscale("log")
+        right.set_xlabel(f"tokens; {memory[0]['card'].split()[1]}; nothing is drawn as 0.01")
         right.set_ylabel("allocated beside the result, MB")
         legend(right)
     return figure

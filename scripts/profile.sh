@@ -90,7 +90,7 @@ for row in rows:
     print(name[0] if name else row["Kernel Name"], row.get("Grid Size", ""), "x", row.get("Block Size", ""))
     for name, (metric, factor) in COUNTERS.items():
         value = number(row.get(metric))
-        if value:  # none: the version of ncu has no such counter; 0: there are no branches
+        if value is not None and not (name.startswith("uniform") and value == 0):  # there are no branches
             print(f"  {name:20} {value * factor:10.1f}")
     stalls = {}
     for metric, text in row.items():

@@ -27,9 +27,10 @@ bool kernels_are_of_sm90();
 // it in the stream still runs. Every block of the kernel MUST execute ptx::wait_for_predecessor()
 // before it reads what earlier kernels wrote, or writes anything at all in global memory. Before
 // that, it may read only weights and what was written before such launches began (attention_decode
-// in launchers.h); and what was written before its predecessor began to wait, past L1, if that one
-// lets it begin only after its own wait (GEMVs of experts). ptx::let_successor_begin() lets the
-// next kernel begin. Kernels for cards below sm_90 have neither, and run one after the other.
+// in launchers.h); and, by loads past L1 (__ldcg), what its predecessor has waited for, if that one
+// calls let_successor_begin() only after its own wait (down of experts). ptx::let_successor_begin()
+// lets the next kernel begin. Kernels for cards below sm_90 have neither, and run one after the
+// other.
 template <typename... Params, typename... Args>
 void launch(void (*kernel)(Params...), dim3 grid, dim3 block, size_t smem_bytes,
             cudaStream_t stream, Args&&... args) {

@@ -140,8 +140,8 @@ struct GemvPart {
   Tensor bias;      // [out] half, or null
 };
 
-// Blocks of GEMVs that follow each other share the SMs if they take turns: a Guest's fit beside
-// those of a Host, which is in front of it. Usual: what adds to out is a Host, all else a Guest.
+// Blocks of GEMVs that follow each other share the SMs if they take turns: those of a Guest fit
+// beside those of a Host. Usual: what adds to out is a Host, all else a Guest.
 enum class GemvTurn { Usual, Guest, Host };
 
 // x [n_tokens, in] is half, or F32 if `norm` is given; the normed row is rounded to half.

@@ -62,7 +62,7 @@ def page(record, csv_name, json_name):
     limits = record["limits"]
     yield "# Beside PyTorch, torch.compile, Triton, cuBLAS and cuDNN"
     yield ""
-    yield ("For those who doubt a ratio: every operation of minfer and its peers on one card, in one run, on the same inputs. "
+    yield ("For those who doubt a ratio: the operations of minfer that PyTorch has too, and their peers, on one card, in one run, on the same inputs. "
            f"`{record['command']}` made this page, [{csv_name}]({csv_name}) and [{json_name}]({json_name}).")
     yield ""
     yield (f"{record['card']}, driver {record.get('driver_version', 'none')}, CUDA {record['cuda']}, PyTorch {record['torch']}, "

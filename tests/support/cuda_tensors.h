@@ -32,7 +32,8 @@ inline DeviceTensor to_device(const Tensor& host) {
 inline DeviceTensor poisoned_device(DType dtype, const Shape& shape) {
   DeviceTensor tensor = cuda::allocate_device(dtype, shape);
   MINFER_CUDA_CHECK(cudaMemset(tensor.view().data, 0xFF, size_t(tensor.view().n_bytes())));
-  MINFER_CUDA_CHECK(cudaStreamSynchronize(nullptr));  // or a kernel of another stream is before it
+  MINFER_CUDA_CHECK(
+      cudaStreamSynchronize(nullptr));  // else a kernel of another stream may be before it
   return tensor;
 }
 

@@ -103,7 +103,7 @@ __global__ void __launch_bounds__(kThreads, 6)
 // out[i] = op(a[i], b[i])
 //
 //   a, b, out  n elements of T; out may be a or b
-//   launch     as map_kernel without a bias
+//   launch     a block zips kVecsPerThread * kThreads vectors (as in map_kernel)
 //   maths      f32, one rounding to T
 //   moves      3 n sizeof(T) bytes
 template <typename T, int kVec, typename Op>

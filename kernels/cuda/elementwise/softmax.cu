@@ -1,5 +1,3 @@
-#include <algorithm>
-
 #include "kernels/cuda/elementwise/rows.cuh"
 #include "kernels/cuda/launchers.h"
 

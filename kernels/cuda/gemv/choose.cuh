@@ -81,7 +81,7 @@ __device__ inline Choice choose_of(const float* logits, const Router& router) {
 // at most 32. The logits are read once, from L2.
 __device__ inline Choice choose_experts(const float* logits, const Router& router) {
   if (router.n_experts <= 128) return choose_of<4>(logits, router);
-  return choose_of<int(kMaxExperts) / 32>(logits, router);
+  return choose_of<int(kMaxCardExperts) / 32>(logits, router);
 }
 
 }  // namespace minfer::cuda

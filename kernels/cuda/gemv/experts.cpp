@@ -19,8 +19,8 @@ bool are_alike(const Matrix& a, const Matrix& b) {
 }  // namespace
 
 std::vector<ExpertPlace> expert_places(const MoeWeights& weights) {
-  MINFER_REQUIRE(Input, std::ssize(weights.experts) <= kMaxExperts, weights.experts.size(),
-                 " experts of a layer: not supported on a card, at most ", kMaxExperts);
+  MINFER_REQUIRE(Input, std::ssize(weights.experts) <= kMaxCardExperts, weights.experts.size(),
+                 " experts of a layer: not supported on a card, at most ", kMaxCardExperts);
   std::vector<ExpertPlace> places;
   for (Linear Expert::*part : kParts) {
     const Matrix& first = (weights.experts.front().*part).weight;

@@ -8,7 +8,7 @@
 
 namespace minfer::cuda {
 
-constexpr int64_t kMaxExperts = 512;  // of a layer: choose.cuh
+constexpr int64_t kMaxCardExperts = 512;  // of a layer: choose.cuh
 
 // Where a matrix of an expert lies.
 struct ExpertPlace {
@@ -19,7 +19,7 @@ struct ExpertPlace {
 };
 
 // The places of gate, up and down of all experts, [3, n_experts]: what MoeWeights::index holds on
-// the card. Throws Input if they are more than kMaxExperts, or not alike in shape and format.
+// the card. Throws Input if they are more than kMaxCardExperts, or not alike in shape and format.
 std::vector<ExpertPlace> expert_places(const MoeWeights& weights);
 
 // One matrix of every expert.

@@ -321,7 +321,6 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   p.parts[0].out = out.data;
   const GemvTuning tuning;
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
-  p.trigger_left = tuning.trigger_left;
   p.experts.n_active = n_active;
   p.experts.places[0] = first.places;
   p.experts.places[1] = up != nullptr ? up->places : nullptr;

@@ -134,11 +134,11 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //
 // With experts (GemvExperts), blocks_of_row blocks work on each row of x, of which there may be any
 // number; the weights are those of the experts that the row's logits choose. With `pairs`, gate and
-// up of all of them are multiplied with the norm of the row: the predecessor is the router, so that
-// no copy begins before it has ended; a warp chooses while the others stage the row. Else the row
-// is one of each expert, as so many tokens, of which each tile uses its expert's, and the results
-// are summed over the experts. That launch follows the one with `pairs`, which lets it begin when
-// the router has ended: so it chooses for itself, and copies its weights meanwhile.
+// up of all of them are multiplied with the norm of the row: the predecessor is the router, or
+// follows it, so that no copy begins before it has ended; a warp chooses while the others stage the
+// row. Else the row is one of each expert, as so many tokens, of which each tile uses its expert's,
+// and the results are summed over the experts. That launch follows the one with `pairs`, which lets
+// it begin when the router has ended: so it chooses for itself, and copies its weights meanwhile.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {

@@ -85,7 +85,7 @@ __device__ inline void copy_eight(T* row, int k, const T* from) {
 // sums[i][token] = sum_factor * the sum of the staged columns of unit i, which has 2^kSumShift
 // columns. The tensor cores compute it by mma with a matrix of ones. An mma has eight columns: with
 // fewer tokens, it takes several units. Every thread of the block calls it, after a barrier behind
-// stage_input().
+// stage_copied() or stage_normed().
 template <typename T, int kSumShift>
 __device__ inline void sum_units(float* sums, const T* staged, const GemvParams& p) {
   static_assert(kSumShift >= 4);

@@ -77,7 +77,8 @@ struct GemvParams {
   int team_shift;            // log2 of the warps of a team (GemvRun)
   int n_partials;            // partial sums, of 16 rows and all tokens each
   TableBytes table;          // of GemvWeights::Table
-  int trigger_left;  // a warp lets the next kernel begin (PDL) with this many copies to start
+  int trigger_left;  // not with experts: a warp lets the next kernel begin (PDL) with this many
+                     // copies to start
   GemvExperts experts;
 };
 

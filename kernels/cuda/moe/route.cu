@@ -180,7 +180,7 @@ void route(cudaStream_t stream, const RouteArgs& a) {
                    fits(a.bias) && fits(a.correction),
                "route: logits ", a.logits.shape, ", bias ", a.bias.shape, ", correction ",
                a.correction.shape, ", ", r.n_rows, " rows of ", r.n_experts, " experts");
-  MINFER_CHECK(r.n_experts <= kMaxExperts && r.n_active >= 1 &&
+  MINFER_CHECK(r.n_experts <= kMaxCardExperts && r.n_active >= 1 &&
                    r.n_active <= std::min(kMaxActiveExperts, r.n_experts),
                "route: ", r.n_active, " of ", r.n_experts, " experts");
   if (r.n_rows == 0) return;

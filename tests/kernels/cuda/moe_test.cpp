@@ -97,9 +97,10 @@ constexpr ExpertsCase kCardCases[] = {
     {70, 3, 2, 192, 96, DType::U4, 32, DType::F16, false, CodeTable::Iq4},
     {160, 2, 1, 128, 320, DType::U4, 32, DType::F32, false, CodeTable::E2m1},
     {9, 40, 3, 64, 16, DType::U8, 0},
-    {100, 40, 3, 64, 600, DType::F16},  // more tiles than blocks
-    {500, 2, 2, 64, 48, DType::F16},    // several tiles of rows
-    {140, 2, 2, 64, 272, DType::F16},   // two tiles of few rows
+    {2, 160, 8, 64, 272, DType::U8, 0},  // many experts; a GEMV of tiles for every SM
+    {100, 40, 3, 64, 600, DType::F16},   // more tiles than blocks
+    {500, 2, 2, 64, 48, DType::F16},     // several tiles of rows
+    {140, 2, 2, 64, 272, DType::F16},    // two tiles of few rows
     {700, 3, 2, 96, 160, DType::U4, 32},
     {410, 4, 2, 448, 80, DType::U8, 0},
     {215, 2, 1, 576, 320, DType::U4, 64, DType::F32, true},

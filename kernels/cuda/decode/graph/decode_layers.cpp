@@ -88,25 +88,25 @@ DecodeLayers::DecodeLayers(cudaStream_t stream, DType compute_type, const Decode
 
 void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
   const DecodeModel& m = model_;
-  last_turn_ = GemvTurn::Host;
   if (m.positions != nullptr) {
     const Tensor at = position_.view().rows(0, x.shape[0]);
     gather_rows(stream_, at, *m.positions, rows.pos);
     add(stream_, x, x, at);
   }
-  for (const DecodeLayer& layer : m.layers) launch_layer(layer, x, rows);
+  GemvTurn turn = GemvTurn::Usual;
+  for (const DecodeLayer& layer : m.layers) {
+    launch_layer(layer, turn, x, rows);
+    // Down of experts is a Guest (expert_gemv), so that what follows must be a Host.
+    turn = layer.spec.has_experts() ? GemvTurn::Host : GemvTurn::Usual;
+  }
   const GemvNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
                       m.edges.output_norm == NormKind::Rms};
   const GemvPart head{m.output, logits, {}};
-  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store, next_turn());
+  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store, turn);
 }
 
-GemvTurn DecodeLayers::next_turn() {
-  last_turn_ = last_turn_ == GemvTurn::Host ? GemvTurn::Guest : GemvTurn::Host;
-  return last_turn_;
-}
-
-void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows) {
+void DecodeLayers::launch_layer(const DecodeLayer& layer, GemvTurn turn, Tensor x,
+                                const StepRows& rows) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = *layer.weights;
   const int64_t n_rows = x.shape[0];
@@ -124,7 +124,7 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
   const GemvNorm attn_norm = norm_of(w.attn_norm);
   const GemvPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
                           part_of(w.wv, of_step(v_))};
-  gemv(stream_, x, &attn_norm, qkv, Epilogue::Store, next_turn());
+  gemv(stream_, x, &attn_norm, qkv, Epilogue::Store, turn);
   if (spec.qk_norm == QkNorm::WholeWidth) {
     rms_norm(stream_, of_step(q_), of_step(q_), w.q_norm.weight, spec.norm_eps);
     rms_norm(stream_, of_step(k_), of_step(k_), w.k_norm.weight, spec.norm_eps);
@@ -147,21 +147,20 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, Tensor x, const StepRo
                              .norm_eps = spec.norm_eps,
                              .workspace = workspace_.view().data});
   const GemvPart wo = part_of(w.wo, x);
-  gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate, next_turn());
+  gemv(stream_, of_step(attended_), nullptr, {&wo, 1}, Epilogue::Accumulate);
 
   const GemvNorm ffn_norm = norm_of(w.ffn_norm);
   if (spec.has_experts()) return launch_experts(layer, x, ffn_norm);
   const GemvPart up = part_of(w.w_up, of_step(hidden_));
   if (spec.gated) {
     const GemvPart both[] = {part_of(w.w_gate, of_step(hidden_)), up};
-    gemv(stream_, x, &ffn_norm, both, Epilogue::SwiGlu, next_turn());
+    gemv(stream_, x, &ffn_norm, both, Epilogue::SwiGlu);
   } else {
     const bool is_erf = spec.activation == Activation::GeluErf;
-    gemv(stream_, x, &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh,
-         next_turn());
+    gemv(stream_, x, &ffn_norm, {&up, 1}, is_erf ? Epilogue::GeluErf : Epilogue::GeluTanh);
   }
   const GemvPart down = part_of(w.w_down, x);
-  gemv(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate, next_turn());
+  gemv(stream_, of_step(hidden_), nullptr, {&down, 1}, Epilogue::Accumulate);
 }
 
 void DecodeLayers::launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm) {
@@ -176,9 +175,9 @@ void DecodeLayers::launch_experts(const DecodeLayer& layer, Tensor x, const Gemv
     const Tensor hidden = of_step(shared_hidden_);
     const GemvPart both[] = {{&moe.shared.w_gate.weight, hidden, {}},
                              {&moe.shared.w_up.weight, hidden, {}}};
-    gemv(stream_, x, &norm, both, Epilogue::SwiGlu, next_turn());
+    gemv(stream_, x, &norm, both, Epilogue::SwiGlu);
     const GemvPart down{&moe.shared.w_down.weight, of_step(shared_), {}};
-    gemv(stream_, hidden, nullptr, {&down, 1}, Epilogue::Store, next_turn());
+    gemv(stream_, hidden, nullptr, {&down, 1}, Epilogue::Store);
   }
   expert_gemv(
       stream_,
@@ -188,7 +187,6 @@ void DecodeLayers::launch_experts(const DecodeLayer& layer, Tensor x, const Gemv
        .hidden = of_step(expert_hidden_).reshaped({n_rows, spec.n_active_experts, spec.ffn_dim}),
        .moe = moe,
        .spec = spec});
-  last_turn_ = GemvTurn::Guest;  // down's
   if (spec.shared_ffn_dim == 0) return;
   // The shared expert is what is left of a sum over no chosen ones.
   const Routing none(nullptr, n_rows, spec.n_experts, 0);

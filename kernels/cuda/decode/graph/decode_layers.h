@@ -27,12 +27,10 @@ class DecodeLayers {
   void launch(Tensor x, Tensor logits, const StepRows& rows);
 
  private:
-  void launch_layer(const DecodeLayer& layer, Tensor x, const StepRows& rows);
+  // turn: of the GEMV of q, k and v.
+  void launch_layer(const DecodeLayer& layer, GemvTurn turn, Tensor x, const StepRows& rows);
   // x += the mixture of experts of norm(x).
   void launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm);
-
-  // Whose turn it is: after a Host comes a Guest (GemvTurn). Experts have turns of their own.
-  GemvTurn next_turn();
 
   cudaStream_t stream_;
   DecodeModel model_;
@@ -46,7 +44,6 @@ class DecodeLayers {
   DeviceTensor shared_;         // its output, [max_rows, dim]
   DeviceTensor shared_gate_;    // the logit of its gate, [max_rows, 1] F32
   DeviceTensor workspace_;
-  GemvTurn last_turn_ = GemvTurn::Host;
 };
 
 }  // namespace minfer::cuda
