@@ -153,6 +153,12 @@ Tensor TextCalibration::input_of(Tensor stream) {
   return block_input(backend_, model_, state_, layer_, input_, stream, {&rows, 1});
 }
 
+// What experts and their router get: the norm of each row, so that any rows may be asked for.
+Tensor TextCalibration::ffn_input_of(Tensor stream) {
+  const SequenceRows rows{stream.shape[0], 0, pages_};
+  return block_input(backend_, model_, state_, layer_, BlockInput::Ffn, stream, {&rows, 1});
+}
+
 // Ends a half: `input` is that of its last matrix, or null where experts have inputs of their own;
 // `stream` the window's, which is overwritten.
 void TextCalibration::add_output(WindowState& window, Tensor stream, Tensor input) {
@@ -215,24 +221,23 @@ void TextCalibration::observe() {
     const Tensor input = input_of(stream);
     const HostTensor original = backend_.download(input);
 
-    add_sums(x, original, input_drift);
+    const Matrix columns = add_sums(x, original, input_drift);
     if (!ends_half(input_)) continue;
-    if (adds_to_stream()) {
-      add_gram(backend_, stream_drift_, stream_difference(window),
-               backend_.pack_matrix(transposed(x).view()));
-    }
+    if (adds_to_stream()) add_gram(backend_, stream_drift_, stream_difference(window), columns);
     add_output(window.original, stream, input);
   }
   input_drift_ = backend_.pack_matrix(backend_.download(input_drift).view());
 }
 
-// Adds the inputs of some tokens, [n, in] each, to the sums.
-void TextCalibration::add_sums(const HostTensor& x, const HostTensor& original,
-                               DeviceTensor& input_drift) {
-  const HostTensor columns = transposed(x);  // [in, n]
-  add_gram(backend_, hessian_, columns, backend_.pack_matrix(columns.view()));
+// Adds the inputs of some tokens, [n, in] each, to the sums. Returns xᵀ [in, n].
+Matrix TextCalibration::add_sums(const HostTensor& x, const HostTensor& original,
+                                 DeviceTensor& input_drift) {
+  const HostTensor columns = transposed(x);
+  Matrix packed = backend_.pack_matrix(columns.view());
+  add_gram(backend_, hessian_, columns, packed);
   add_gram(backend_, input_drift, columns,
            backend_.pack_matrix(difference_columns(original, x).view()));
+  return packed;
 }
 
 // Which rows of each window the quantized model gives to which expert.
@@ -241,10 +246,8 @@ void TextCalibration::observe_routing() {
   MoeWeights& moe = model_.weights.layers[static_cast<size_t>(layer_)].moe;
   for (Window& window : windows_) {
     const DeviceTensor stream = backend_.upload(window.quantized.stream);
-    const int64_t n_rows = stream.view().shape[0];
-    const SequenceRows rows{n_rows, 0, pages_};
-    const Tensor x =
-        block_input(backend_, model_, state_, layer_, BlockInput::Ffn, stream, {&rows, 1});
+    const Tensor x = ffn_input_of(stream);
+    const int64_t n_rows = x.shape[0];
     const DeviceTensor logits = backend_.allocate(DType::F32, {n_rows, spec.n_experts});
     backend_.matmul(logits, x, version(moe.router, /*is_quantized=*/true));
     const DeviceTensor memory = backend_.allocate(
@@ -297,16 +300,12 @@ bool TextCalibration::observe_down(const NamedShape& named) {
 HostTensor TextCalibration::expert_hidden(Expert& expert, const HostTensor& stream,
                                           std::span<const int32_t> rows, bool is_quantized) {
   const LayerSpec& spec = model_.spec.layer(layer_);
-  const SequenceRows window{stream.view().shape[0], 0, pages_};
-  const DeviceTensor uploaded = backend_.upload(stream);
-  const HostTensor all = backend_.download(
-      block_input(backend_, model_, state_, layer_, BlockInput::Ffn, uploaded, {&window, 1}));
   std::vector<ShardRange> ranges;
   for (const int32_t row : rows) ranges.push_back({row, 1});
-  const DeviceTensor x = backend_.upload(minfer::take_rows(all, ranges));
+  const DeviceTensor taken = backend_.upload(minfer::take_rows(stream, ranges));
+  const Tensor x = ffn_input_of(taken);
   const auto linear = [&](Linear& layer) {
-    DeviceTensor out =
-        backend_.allocate(all.view().dtype, {std::ssize(rows), layer.weight.out_dim});
+    DeviceTensor out = backend_.allocate(x.dtype, {x.shape[0], layer.weight.out_dim});
     backend_.matmul(out, x, version(layer.weight, is_quantized));
     if (layer.bias) backend_.add_bias(out, out, layer.bias);
     return out;

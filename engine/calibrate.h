@@ -56,12 +56,13 @@ class TextCalibration final : public Calibration {
   void observe();
   void observe_routing();
   bool observe_down(const NamedShape& named);
-  void add_sums(const HostTensor& x, const HostTensor& original, DeviceTensor& input_drift);
+  Matrix add_sums(const HostTensor& x, const HostTensor& original, DeviceTensor& input_drift);
   HostTensor expert_hidden(Expert& expert, const HostTensor& stream, std::span<const int32_t> rows,
                            bool is_quantized);
   const Matrix& version(Matrix& matrix, bool is_quantized) const;
   void finish_half();
   Tensor input_of(Tensor stream);
+  Tensor ffn_input_of(Tensor stream);
   void add_output(WindowState& window, Tensor stream, Tensor input);
   bool has_experts() const;  // whether the present input differs from expert to expert
   bool adds_to_stream() const;

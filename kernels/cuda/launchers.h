@@ -140,13 +140,11 @@ struct GemvPart {
   Tensor bias;      // [out] half, or null
 };
 
-// Blocks of GEMVs that follow each other share the SMs if they take turns: those of a Guest fit
-// beside those of a Host. Usual: what adds to out is a Host, all else a Guest.
-enum class GemvTurn { Usual, Guest, Host };
-
 // x [n_tokens, in] is half, or F32 if `norm` is given; the normed row is rounded to half.
+//   behind_guest  the GEMV in front of it is expert_gemv(), whose blocks leave room on an SM: this
+//                 one's then take so much that two never share one (Sharing in gemv.cu)
 void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-          Epilogue epilogue, GemvTurn turn = GemvTurn::Usual);
+          Epilogue epilogue, bool behind_guest = false);
 
 // ---- quant/: packed codes ----------------------------------------------------------------------
 

@@ -5,6 +5,43 @@
 
 namespace minfer::cuda {
 
+// The sum of what the block's warps left of a tile. element: token * 16 + row of the tile.
+__device__ inline float sum_of_partials(const float* partials, const GemvRun& run,
+                                        const GemvParams& p, int tile, int element) {
+  const int of_tile = 16 * p.n_tokens, begin = tile * p.n_chunks;
+  const int first = (tile + run.team_of(begin)) << run.team_shift;
+  const int last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
+  const float* from = partials + first * of_tile + element;
+  float sum = 0;
+#pragma unroll 4
+  for (int k = first; k < last; ++k, from += of_tile) sum += *from;
+  return sum;
+}
+
+// The scale and the minimum of a whole row, which is `row` of a tile; 1 and 0 where there are none.
+struct RowScale {
+  float scale = 1, min = 0;
+  bool has_min = false;
+
+  __device__ void load(const void* scales, const float* mins, int row_tile, int row,
+                       const GemvParams& p) {
+    // index as in PackedLayout::scale_index()
+    const int64_t index = int64_t{row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
+    scale = p.scales_are_f32 ? static_cast<const float*>(scales)[index]
+                             : to_float(static_cast<const __half*>(scales)[index]);
+    has_min = mins != nullptr;
+    if (has_min) min = mins[index];
+  }
+  // Of a sum of codes times the activations of a token.
+  __device__ float applied(float sum, const float* sums, int token, const GemvParams& p) const {
+    sum *= scale;
+    if (!has_min) return sum;
+    float sum_x = 0;
+    for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
+    return sum + min * (sum_x / p.sum_factor);
+  }
+};
+
 // The end of the gemv kernel: adds up the partial sums of its warps, applies scales and mins of
 // rows, biases and the epilogue, and stores the outputs. Every thread of the block calls it.
 template <typename T, bool kPacked, bool kRowScales>
@@ -12,7 +49,6 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
   const GemvRun run(p, int(threadIdx.x) / 32, int(blockIdx.x));
   const int n_matrices = p.pairs ? 2 : 1, of_tile = 16 * p.n_tokens;
   const int n_elements = run.n_tiles / n_matrices * of_tile;
-  const bool has_mins = kPacked && p.parts[0].mins != nullptr;
   // Elements go to the last warps first: within a team, the last warps have the fewest steps and
   // arrive first.
   const int thread = (kGemvWarps - 1 - int(threadIdx.x) / 32) * 32 + int(threadIdx.x) % 32;
@@ -27,18 +63,15 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
     const int64_t at = int64_t{token} * parts[0].out_dim + row;
 
     // These loads are in flight while other warps still multiply.
-    float bias[2] = {}, scale[2] = {1, 1}, min_of_row[2] = {}, residual = 0;
+    float bias[2] = {}, residual = 0;
+    RowScale scales[2];
     if (finishes) {
 #pragma unroll
       for (int m = 0; m < 2; ++m) {
         if (m >= n_matrices) break;
         if (parts[m].bias != nullptr) bias[m] = to_float(static_cast<const T*>(parts[m].bias)[row]);
-        if (kPacked && kRowScales) {  // index as in PackedLayout::scale_index()
-          const int64_t index = int64_t{at_tile.row_tile} * kTileRows + row % 8 * 2 + row / 8 % 2;
-          scale[m] = p.scales_are_f32
-                         ? static_cast<const float*>(parts[m].scales)[index]
-                         : to_float(static_cast<const __half*>(parts[m].scales)[index]);
-          if (has_mins) min_of_row[m] = parts[m].mins[index];
+        if (kPacked && kRowScales) {
+          scales[m].load(parts[m].scales, parts[m].mins, at_tile.row_tile, row, p);
         }
       }
       if (p.epilogue == Epilogue::Accumulate)
@@ -52,20 +85,8 @@ __device__ inline void finish_tiles(const float* partials, const float* sums, co
 #pragma unroll
     for (int m = 0; m < 2; ++m) {
       if (m >= n_matrices) break;
-      const int begin = (tile + m) * p.n_chunks;
-      const int first = (tile + m + run.team_of(begin)) << run.team_shift;
-      const int last = (tile + m + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
-      const float* from = partials + first * of_tile + in_tile;
-#pragma unroll 4
-      for (int k = first; k < last; ++k, from += of_tile) result[m] += *from;
-      if (kPacked && kRowScales) {
-        result[m] *= scale[m];
-        if (has_mins) {
-          float sum_x = 0;
-          for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
-          result[m] += min_of_row[m] * (sum_x / p.sum_factor);
-        }
-      }
+      result[m] = sum_of_partials(partials, run, p, tile + m, in_tile);
+      if (kPacked && kRowScales) result[m] = scales[m].applied(result[m], sums, token, p);
       result[m] += bias[m];
     }
     store_result<T>(parts[0].out, at, p.out_is_f32, p.epilogue, result[0], result[1], residual);
@@ -79,7 +100,7 @@ template <typename T, bool kPacked, bool kRowScales>
 __device__ inline void finish_experts(float* results, const float* partials, const float* sums,
                                       void* out, const GemvExpert* experts, const GemvParams& p) {
   const GemvRun run(p, int(threadIdx.x) / 32, gemv_block<true>(p));
-  const int of_tile = 16 * p.n_tokens, out_dim = p.parts[0].out_dim;
+  const int out_dim = p.parts[0].out_dim;
   const int n_rows = run.n_tiles / p.tiles_of_round * 16;  // of out
   const auto row_of = [&](int i) {
     const int tile = i / 16 * p.tiles_of_round;
@@ -96,15 +117,11 @@ __device__ inline void finish_experts(float* results, const float* partials, con
     const ExpertGemvTile at = expert_tile_of(p, tile);
     const int row = at.row_tile * kTileRows + in_tile, token = p.pairs ? 0 : at.slot;
     const bool has_row = i < run.n_tiles * 16 && row < out_dim;
-    float scale = 1, min = 0, bias = 0;
+    RowScale scale;
+    float bias = 0;
     if (has_row) {
       const ExpertPlace& place = experts[at.slot].places[at.part];
-      if constexpr (kPacked && kRowScales) {
-        const int64_t index = int64_t{at.row_tile} * kTileRows + in_tile % 8 * 2 + in_tile / 8 % 2;
-        scale = p.scales_are_f32 ? static_cast<const float*>(place.scales)[index]
-                                 : to_float(static_cast<const __half*>(place.scales)[index]);
-        if (place.mins != nullptr) min = place.mins[index];
-      }
+      if (kPacked && kRowScales) scale.load(place.scales, place.mins, at.row_tile, in_tile, p);
       if (place.bias != nullptr) {
         bias = to_float(static_cast<const T*>(place.bias)[row]);
         if (!p.pairs) bias *= experts[at.slot].weight;
@@ -113,21 +130,8 @@ __device__ inline void finish_experts(float* results, const float* partials, con
     if (is_first) __syncthreads();
     is_first = false;
     if (!has_row) continue;
-    const int begin = tile * p.n_chunks;
-    const int first = (tile + run.team_of(begin)) << run.team_shift;
-    const int last = (tile + run.team_of(begin + p.n_chunks - 1) + 1) << run.team_shift;
-    const float* from = partials + first * of_tile + token * 16 + in_tile;
-    float sum = 0;
-#pragma unroll 4
-    for (int k = first; k < last; ++k, from += of_tile) sum += *from;
-    if constexpr (kPacked && kRowScales) {
-      sum *= scale;
-      if (experts[at.slot].places[at.part].mins != nullptr) {
-        float sum_x = 0;
-        for (int k = 0; k < p.n_sums; ++k) sum_x += sums[k * p.sum_stride + token];
-        sum += min * (sum_x / p.sum_factor);
-      }
-    }
+    float sum = sum_of_partials(partials, run, p, tile, token * 16 + in_tile);
+    if (kPacked && kRowScales) sum = scale.applied(sum, sums, token, p);
     results[i] = sum + bias;
   }
   __syncthreads();

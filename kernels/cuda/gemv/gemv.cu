@@ -33,7 +33,8 @@ namespace {
 // others ran on 69 of 132 SMs, and a decode step took up to 1.4 times as long. So a block takes
 // more than half of an SM (Host, Alone), unless it is a Guest: its predecessor is then a Host,
 // which has a block on every SM. GEMVs of a layer alternate: those that add to the residual stream
-// are Hosts, those that read it are Guests, unless the caller says otherwise (GemvTurn).
+// are Hosts, those that read it are Guests. Experts have it the other way round: gate and up are a
+// Host, down is a Guest, and so what follows it is a Host, too.
 enum class Sharing { Guest, Host, Alone };
 
 constexpr int kMoreThanHalf = 116'224;
@@ -48,8 +49,8 @@ GemvScales scales_of(const Matrix& w) {
 }
 
 // Sets all parameters except those that depend on the number of tokens and stages.
-GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-                     Epilogue epilogue, DType half) {
+GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epilogue epilogue,
+                     DType half) {
   GemvParams p{};
   const Matrix& w = *parts[0].w;
   p.norm = norm == nullptr ? InputNorm::None : norm->is_rms ? InputNorm::Rms : InputNorm::Layer;
@@ -110,9 +111,8 @@ GemvParams params_of(Tensor x, const GemvNorm* norm, std::span<const GemvPart> p
 
 // With a narrow residual stream, Hosts have too few blocks for all SMs, so that two Guests could
 // meet on a free one.
-Sharing sharing_of(const GemvParams& p, GemvTurn turn, int n_sms) {
-  const bool is_host =
-      turn == GemvTurn::Usual ? p.epilogue == Epilogue::Accumulate : turn == GemvTurn::Host;
+Sharing sharing_of(const GemvParams& p, bool behind_guest, int n_sms) {
+  const bool is_host = behind_guest || p.epilogue == Epilogue::Accumulate;
   const int width = is_host ? p.parts[0].out_dim : p.in_dim;
   if (width < n_sms * kTileRows * 3 / 4) return Sharing::Alone;
   return is_host ? Sharing::Host : Sharing::Guest;
@@ -199,13 +199,13 @@ bool launch_parts(cudaStream_t stream, Tensor x, const GemvNorm* norm,
                   const GemvTuning& tuning) {
   const Matrix& w = *parts[0].w;
   if (!takes(w, half)) return false;
-  GemvParams p = params_of(x, norm, parts, epilogue, half);
+  GemvParams p = params_of(norm, parts, epilogue, half);
   const int n_sms = card_attribute(cudaDevAttrMultiProcessorCount);
   const int grid = std::min(p.n_tiles, n_sms);
   p.team_shift = is_packed(w) ? tuning.team_shift_packed : tuning.team_shift_float;
   p.trigger_left = tuning.trigger_left;
   set_rounds(p, grid, p.pairs ? 2 : 1);
-  if (!fit(p, x.shape[0], sharing_of(p, tuning.turn, n_sms))) return false;
+  if (!fit(p, x.shape[0], sharing_of(p, tuning.behind_guest, n_sms))) return false;
 
   const auto kernel = visit_half(half, [&]<typename T>() {
     return gemv_kernel_of<T>(weights_of(w), scales_in_tile(p), scales_of(w));
@@ -267,8 +267,8 @@ DType half_type(Tensor x, const GemvNorm* norm) {
 }  // namespace
 
 void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
-          Epilogue epilogue, GemvTurn turn) {
-  gemv_as(stream, x, norm, parts, epilogue, {.turn = turn});
+          Epilogue epilogue, bool behind_guest) {
+  gemv_as(stream, x, norm, parts, epilogue, {.behind_guest = behind_guest});
 }
 
 void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,
@@ -316,7 +316,7 @@ std::optional<ExpertLaunch> expert_launch(Tensor x, const GemvNorm* norm, Expert
   const Epilogue epilogue = up != nullptr ? Epilogue::SwiGlu : Epilogue::Accumulate;
   ExpertLaunch launch;
   GemvParams& p = launch.params;
-  p = params_of(x, norm, std::span(parts).first(up != nullptr ? 2 : 1), epilogue, half);
+  p = params_of(norm, std::span(parts).first(up != nullptr ? 2 : 1), epilogue, half);
   p.x = x.data;
   p.parts[0].out = out.data;
   const GemvTuning tuning;

@@ -108,7 +108,7 @@ struct GemvTuning {
   int trigger_left = -1;     // as in GemvParams; -1: at once, the fastest measured
   int team_shift_float = 1;  // team_shift for float weights
   int team_shift_packed = 0;
-  GemvTurn turn = GemvTurn::Usual;
+  bool behind_guest = false;  // as gemv() has it
 };
 // gemv() with given choices.
 void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const GemvPart> parts,

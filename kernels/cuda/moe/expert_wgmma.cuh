@@ -208,8 +208,8 @@ class WgmmaProducer {
   int unit_bytes_;  // of the scales of a row tile
   Pieces scales_, mins_;
   WgmmaPlace<Shared::kStages> next_;
-  // Where the thread reads its next 16 bytes: of each of its rows of x (x_), and (w_) of the first
-  // row of gate and of up if the weights are floats, or of each of its row tiles of codes.
+  // Where the thread reads 16 bytes in the next step. x_: in each of its rows of x. w_: in each of
+  // its row tiles of codes; of floats, in the first of its rows of gate and of up.
   const uint8_t *x_[kRows], *w_[kIsFloat ? 2 : kTilesOfWarp];
 };
 

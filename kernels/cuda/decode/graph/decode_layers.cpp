@@ -93,19 +93,18 @@ void DecodeLayers::launch(Tensor x, Tensor logits, const StepRows& rows) {
     gather_rows(stream_, at, *m.positions, rows.pos);
     add(stream_, x, x, at);
   }
-  GemvTurn turn = GemvTurn::Usual;
+  bool behind_experts = false;
   for (const DecodeLayer& layer : m.layers) {
-    launch_layer(layer, turn, x, rows);
-    // Down of experts is a Guest (expert_gemv), so that what follows must be a Host.
-    turn = layer.spec.has_experts() ? GemvTurn::Host : GemvTurn::Usual;
+    launch_layer(layer, behind_experts, x, rows);
+    behind_experts = layer.spec.has_experts();
   }
   const GemvNorm norm{m.output_norm->weight, m.output_norm->bias, m.edges.output_norm_eps,
                       m.edges.output_norm == NormKind::Rms};
   const GemvPart head{m.output, logits, {}};
-  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store, turn);
+  gemv(stream_, x, &norm, {&head, 1}, Epilogue::Store, behind_experts);
 }
 
-void DecodeLayers::launch_layer(const DecodeLayer& layer, GemvTurn turn, Tensor x,
+void DecodeLayers::launch_layer(const DecodeLayer& layer, bool behind_experts, Tensor x,
                                 const StepRows& rows) {
   const LayerSpec& spec = layer.spec;
   const LayerWeights& w = *layer.weights;
@@ -124,7 +123,7 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, GemvTurn turn, Tensor 
   const GemvNorm attn_norm = norm_of(w.attn_norm);
   const GemvPart qkv[] = {part_of(w.wq, of_step(q_)), part_of(w.wk, of_step(k_)),
                           part_of(w.wv, of_step(v_))};
-  gemv(stream_, x, &attn_norm, qkv, Epilogue::Store, turn);
+  gemv(stream_, x, &attn_norm, qkv, Epilogue::Store, behind_experts);
   if (spec.qk_norm == QkNorm::WholeWidth) {
     rms_norm(stream_, of_step(q_), of_step(q_), w.q_norm.weight, spec.norm_eps);
     rms_norm(stream_, of_step(k_), of_step(k_), w.k_norm.weight, spec.norm_eps);

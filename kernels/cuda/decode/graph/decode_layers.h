@@ -27,8 +27,7 @@ class DecodeLayers {
   void launch(Tensor x, Tensor logits, const StepRows& rows);
 
  private:
-  // turn: of the GEMV of q, k and v.
-  void launch_layer(const DecodeLayer& layer, GemvTurn turn, Tensor x, const StepRows& rows);
+  void launch_layer(const DecodeLayer& layer, bool behind_experts, Tensor x, const StepRows& rows);
   // x += the mixture of experts of norm(x).
   void launch_experts(const DecodeLayer& layer, Tensor x, const GemvNorm& norm);
 
