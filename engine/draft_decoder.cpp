@@ -1,10 +1,15 @@
 #include "engine/draft_decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "engine/text_generation.h"
 
 namespace minfer {
+
+int64_t most_draft_tokens(const Backend& backend) {
+  return std::min(kMostDraftTokens, backend.preferred_decode_rows() - 1);
+}
 
 DraftDecoder::DraftDecoder(Session& session, std::span<const TokenId> prompt)
     : session_(session), pos_(session.pos()) {
@@ -21,14 +26,14 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
     return row(++next_);
   }
   take_back();
-  int64_t most =
-      std::min({kMostDraftTokens, session_.max_seq_len() - pos_ - 1, session_.prefill_chunk() - 1});
+  int64_t most = std::min({kMostDraftTokens, session_.max_seq_len() - pos_ - 1,
+                           session_.executor().decode_rows() - 1});
   if (n_more >= 0) most = std::min(most, n_more);
   std::vector<TokenId> tokens = {token};
   draft_ = lookup_.draft(most, costs_.fitted());
   tokens.insert(tokens.end(), draft_.begin(), draft_.end());
   const Stopwatch since_start;
-  logits_ = session_.eval_all(tokens);
+  logits_ = session_.decode(tokens);
   measure(tokens.size(), since_start.seconds());
   next_ = 0;
   ++pos_;
@@ -38,6 +43,8 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
 }
 
 void DraftDecoder::measure(size_t n_rows, double seconds) {
+  // The first pass of so many rows may also make its step (a CUDA graph).
+  if (!std::exchange(has_run_[n_rows], true)) return;
   if (n_rows == 1) {
     if (pass_seconds_ == 0) pass_seconds_ = seconds;
     pass_seconds_ += (seconds - pass_seconds_) / 8;  // a running mean
