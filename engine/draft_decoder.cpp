@@ -26,8 +26,8 @@ std::span<const float> DraftDecoder::eval(TokenId token, int64_t n_more) {
     return row(++next_);
   }
   take_back();
-  int64_t most = std::min({kMostDraftTokens, session_.max_seq_len() - pos_ - 1,
-                           session_.executor().decode_rows() - 1});
+  int64_t most = std::min(
+      {kMostDraftTokens, session_.max_seq_len() - pos_ - 1, session_.executor().decode_rows() - 1});
   if (n_more >= 0) most = std::min(most, n_more);
   std::vector<TokenId> tokens = {token};
   draft_ = lookup_.draft(most, costs_.fitted());

@@ -54,7 +54,7 @@ class DraftDecoder {
   std::span<const float> logits_;  // of the last pass, [1 + draft_.size(), vocab_size]
   int64_t pos_;
   int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
-  double pass_seconds_ = 0;  // of one row; 0: not measured yet
+  double pass_seconds_ = 0;                           // of one row; 0: not measured yet
   std::array<bool, kMostDraftTokens + 2> has_run_{};  // a pass of so many rows
   PassCostFit costs_;
 };

@@ -154,8 +154,8 @@ class Bench {
     }
   }
 
-  // n_gen tokens by passes that each evaluate a token and a draft behind it, and take as many of the
-  // draft as the share says, on average.
+  // n_gen tokens by passes that each evaluate a token and a draft behind it, and take as many of
+  // the draft as the share says, on average.
   void run_drafts(int64_t n_gen, int64_t n_depth, int64_t n_draft, BenchRow* row) {
     set_depth(n_depth);
     const std::vector<TokenId> ids = tokens(n_gen + n_draft);
@@ -165,7 +165,9 @@ class Bench {
     for (int64_t n_done = 0, n_passes = 0; n_done < n_gen;) {
       throw_if_interrupted();
       session_.decode(std::span(ids).subspan(size_t(n_done), size_t(1 + n_draft)));
-      const auto accepted_by = [&](int64_t n) { return std::llround(accepted_of_pass * double(n)); };
+      const auto accepted_by = [&](int64_t n) {
+        return std::llround(accepted_of_pass * double(n));
+      };
       const int64_t n_accepted = accepted_by(n_passes + 1) - accepted_by(n_passes);
       const int64_t n_taken = std::min<int64_t>(1 + n_accepted, n_gen - n_done);
       ++n_passes;
@@ -403,9 +405,9 @@ std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
 }
 
 void run_bench(const BenchOptions& options, Context& context) {
-  MINFER_REQUIRE(Usage,
-                 std::ranges::max(options.n_draft) == 0 || std::ranges::max(options.n_parallel) == 1,
-                 "--draft-tokens and --parallel exclude each other");
+  MINFER_REQUIRE(
+      Usage, std::ranges::max(options.n_draft) == 0 || std::ranges::max(options.n_parallel) == 1,
+      "--draft-tokens and --parallel exclude each other");
   join_mpi_ranks(options.device, context);
   kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
   std::vector<Subject> subjects = subjects_of(options);

@@ -225,19 +225,19 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                        const CachePlace& place, float scale, int64_t window = 0,
                        void* workspace = nullptr, float softcap = 0, Tensor sinks = {});
 
-// Attention of n rows, up to kMaxGemvTokens: one query of each of n sequences, or several of each at
-// consecutive positions. Row i is at position pos[i] (in device memory, so that a captured graph
+// Attention of n rows, up to kMaxGemvTokens: one query of each of n sequences, or several of each
+// at consecutive positions. Row i is at position pos[i] (in device memory, so that a captured graph
 // serves for every step), and sees the rows of its sequence in front of it. It rotates q and k,
 // appends k and v to the cache, splits the cache over blocks and merges their partial results in
 // fixed order, all in one launch. head_dim up to 256; scale > 0.
 //
 // The kernel reads pos, the page tables, the rope table and the cache before a sequence's first row
-// BEFORE it waits for its predecessor (PDL), so that these reads overlap the predecessor's reads of weights. The
-// predecessor may itself have begun before the kernel in front of it ended, and so on, back to the
-// last operation that was not launched by launch() (a copy, an event, the start of a graph). All
-// these data must be written before such an operation. A decode step therefore is a graph of its
-// own: its position is written before the graph starts (by a copy, or by the previous step), and of
-// its kernels only this one writes a cache, at pos[i].
+// BEFORE it waits for its predecessor (PDL), so that these reads overlap the predecessor's reads of
+// weights. The predecessor may itself have begun before the kernel in front of it ended, and so on,
+// back to the last operation that was not launched by launch() (a copy, an event, the start of a
+// graph). All these data must be written before such an operation. A decode step therefore is a
+// graph of its own: its position is written before the graph starts (by a copy, or by the previous
+// step), and of its kernels only this one writes a cache, at pos[i].
 struct AttentionDecode {
   Tensor out;      // [n, n_heads, head_dim] half
   Tensor q, k, v;  // q as out; k, v [n, n_kv_heads, head_dim]; as the projections left them

@@ -191,12 +191,11 @@ int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_head
 void attention_decode(cudaStream_t stream, const AttentionDecode& a) {
   MINFER_CHECK(a.cache != nullptr && a.cache->n_kv_heads > 0, "attention: no cache");
   MINFER_CHECK(a.rows_of_sequence >= 1, "attention: ", a.rows_of_sequence, " rows of a sequence");
-  const int64_t n_seen = a.window > 0 ? std::min(a.window + a.rows_of_sequence - 1, a.max_seq_len)
-                                      : a.max_seq_len;
-  attention::decode(
-      stream, a,
-      attention::decode_splits(a.q.shape[0] / a.rows_of_sequence, a.q.shape[1],
-                               a.cache->n_kv_heads, n_seen, a.rows_of_sequence));
+  const int64_t n_seen =
+      a.window > 0 ? std::min(a.window + a.rows_of_sequence - 1, a.max_seq_len) : a.max_seq_len;
+  attention::decode(stream, a,
+                    attention::decode_splits(a.q.shape[0] / a.rows_of_sequence, a.q.shape[1],
+                                             a.cache->n_kv_heads, n_seen, a.rows_of_sequence));
 }
 
 }  // namespace minfer::cuda

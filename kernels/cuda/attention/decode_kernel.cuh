@@ -136,7 +136,8 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int n_rows = columns + 2 * n_fresh;
   const auto index_of = [&](int x) { return warp + x * kWarps; };
   const auto is_key = [&](int r) { return r >= columns && r < columns + n_fresh; };
-  const auto new_row = [&](int r) { return first_new + (r - columns) % n_fresh; };  // of the step's
+  // Which of the sequence's rows a key or value is.
+  const auto new_row = [&](int r) { return kMasked ? first_new + (r - columns) % n_fresh : 0; };
   RawRow<kD> norms[2];  // of q and k
   if (a.q_norm != nullptr) norms[0].load(a.q_norm, 0, head_dim, a.n_pairs);
   if (a.k_norm != nullptr) norms[1].load(a.k_norm, 0, head_dim, a.n_pairs);
@@ -222,12 +223,12 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
                          .sum_dim = a.sum_dim,
                          .n_splits = range.n_splits,
                          .split = int(blockIdx.y)};
-  merge_block<kD, kWarps>(
-      parts, s_state, s_sums, kWarpFloats, columns, head_dim, shared.is_last,
-      [&](Merged whole, int column, int d) {
-        whole.add_sink(sink_log2(a.sinks, head_of(column)));
-        whole.store(a.out, int64_t{row_of(column)} * head_dim + d, head_dim - d, a.is_bf16);
-      });
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, shared.is_last,
+                          [&](Merged whole, int column, int d) {
+                            whole.add_sink(sink_log2(a.sinks, head_of(column)));
+                            whole.store(a.out, int64_t{row_of(column)} * head_dim + d, head_dim - d,
+                                        a.is_bf16);
+                          });
 }
 
 }  // namespace minfer::cuda::attention

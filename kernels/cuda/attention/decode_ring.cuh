@@ -98,8 +98,8 @@ class CacheRing {
       __syncwarp();
     }
     const int start = start_of(n_taken_ / 2);
-    return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(range_.readable - start, 0)),
-            min(kRows, range_.end - start), start, max(start - range_.readable, 0)};
+    return {slots_ + slot_ * kSlotBytes,    newest, min(kRows, max(range_.readable - start, 0)),
+            min(kRows, range_.end - start), start,  max(start - range_.readable, 0)};
   }
   // This lane's scales of the tile of keys that was taken.
   __device__ void load_scales(float (&scales)[kUnits]) const {

@@ -95,9 +95,9 @@ class RawRow {
   unsigned short a_[kD / 32], b_[kD / 32];
 };
 
-// Rounds a row as the cache holds it. Writes it to row `index` of `to` and, if `appends`, to position
-// pos of the cache. for_each(f) calls f(i, value) for each element, one lane of a warp for each, and
-// the same each time that it is called. A warp calls it.
+// Rounds a row as the cache holds it. Writes it to row `index` of `to` and, if `appends`, to
+// position pos of the cache. for_each(f) calls f(i, value) for each element, one lane of a warp for
+// each, and the same each time that it is called. A warp calls it.
 template <int kD, bool kU8, int kMost, typename ForEach>
 __device__ void put_row(const ForEach& for_each, bool is_k, NewRows<kD, kU8, kMost>& to, int index,
                         const Cache& cache, int kv_head, int pos, bool appends) {

@@ -26,8 +26,8 @@ struct alignas(16) NewRows {
 // kD elements: n_copied rows as the cache holds them, and behind these, up to n_valid, rows of this
 // step.
 struct TileRows {
-  const uint8_t* rows;   // [n_copied, row_bytes]; behind them may be anything
-  const uint4* newest;   // [.., kD] elements, finite even where they are not valid
+  const uint8_t* rows;  // [n_copied, row_bytes]; behind them may be anything
+  const uint4* newest;  // [.., kD] elements, finite even where they are not valid
   int n_copied, n_valid;
   int start;      // position of the first row
   int first_new;  // which of `newest` is row n_copied

@@ -356,9 +356,9 @@ TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
     bool has_sinks;
   };
   for (const auto& [h, n, window, has_sinks] :
-       {Case{{8, 2, 128}, 8, 0, false}, Case{{3, 1, 37}, 5, 0, true}, Case{{12, 1, 64}, 3, 100, false},
-        Case{{2, 2, 256}, 8, 7, true}, Case{{4, 4, 128}, 2, 0, false},
-        Case{{20, 2, 64}, 8, 0, false}}) {
+       {Case{{8, 2, 128}, 8, 0, false}, Case{{3, 1, 37}, 5, 0, true},
+        Case{{12, 1, 64}, 3, 100, false}, Case{{2, 2, 256}, 8, 7, true},
+        Case{{4, 4, 128}, 2, 0, false}, Case{{20, 2, 64}, 8, 0, false}}) {
     for (const DType cache_dtype : {DType::F16, DType::U8}) {
       TestCache cache(1, cache_dtype, h, kCapacity);
       const HostTensor table = angles(kCapacity, h.head_dim / 4 * 2);
@@ -375,21 +375,23 @@ TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
         const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
         std::vector<int> positions;
         for (int i = 0; i < n; ++i) positions.push_back(pos + i);
-        MINFER_CUDA_CHECK(
-            cudaMemcpy(pos_dev.view().data, positions.data(), size_t(4 * n), cudaMemcpyHostToDevice));
+        MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, positions.data(), size_t(4 * n),
+                                     cudaMemcpyHostToDevice));
         for (int64_t row = 0; row < n * h.n_kv_heads; ++row) {
           const int64_t at = cache.row(row % h.n_kv_heads, pos + row / h.n_kv_heads);
           put_row(rotated_row(k, row, h.head_dim, &table, pos + row / h.n_kv_heads), at, cache.keys,
                   cache.key_scales);
-          put_row(rotated_row(v, row, h.head_dim, nullptr, 0), at, cache.values, cache.value_scales);
+          put_row(rotated_row(v, row, h.head_dim, nullptr, 0), at, cache.values,
+                  cache.value_scales);
         }
         for (const auto& splits :
              {cuda::attention::decode_splits(1, h.n_heads, h.n_kv_heads, kCapacity, n),
-              cuda::attention::DecodeSplits{5, 256, 128}, {40, 0, 16}}) {
+              cuda::attention::DecodeSplits{5, 256, 128},
+              {40, 0, 16}}) {
           const std::string what = cat(h, ", ", cache_dtype, ", ", n, " rows at ", pos, ", ",
                                        splits.n, " splits of at least ", splits.least);
-          const int64_t n_bytes = cuda::attention::decode_workspace(
-              1, h.n_heads, h.n_kv_heads, h.head_dim, splits, n);
+          const int64_t n_bytes =
+              cuda::attention::decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, splits, n);
           const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
           MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
           const DeviceTensor out = poisoned_device(DType::F16, {n + 1, h.n_heads, h.head_dim});
@@ -417,8 +419,8 @@ TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
           }
           const HostTensor got = to_host(out);
           for (int64_t i = 0; i < h.n_heads * h.head_dim; ++i) {
-            ASSERT_EQ(static_cast<const uint16_t*>(
-                          got.view().data)[n * h.n_heads * h.head_dim + i], 0xFFFF)
+            ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[n * h.n_heads * h.head_dim + i],
+                      0xFFFF)
                 << what << ", past the end";
           }
           if (unseen < kPagePositions) {
@@ -438,7 +440,8 @@ TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
               turned.push_back(double(to_f32(to_f16(x))));
             }
             const auto seen = [&](bool is_k) {
-              return seen_rows(cache.head_values(is_k, kv_head, last + 1), h.head_dim, last, window);
+              return seen_rows(cache.head_values(is_k, kv_head, last + 1), h.head_dim, last,
+                               window);
             };
             const float64::Values keys = seen(true);
             const AttentionRow row = attention_row(
@@ -446,8 +449,8 @@ TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
                 Through::Nothing, 0, has_sinks ? std::optional(sinks.at(head)) : std::nullopt);
             std::vector<float> values;
             for (int64_t d = 0; d < h.head_dim; ++d) values.push_back(got.at(i * h.head_dim + d));
-            ASSERT_NO_FATAL_FAILURE(row.expect(
-                values.data(), cat(what, ", row ", i / h.n_heads, ", head ", head)));
+            ASSERT_NO_FATAL_FAILURE(
+                row.expect(values.data(), cat(what, ", row ", i / h.n_heads, ", head ", head)));
           }
         }
       }

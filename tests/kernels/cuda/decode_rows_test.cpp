@@ -150,12 +150,13 @@ TEST(DecodeRows, RowsOfOneSequenceAreAsStepByStep) {
           double error = 0, largest = 0;
           for (int64_t v = 0; v < kVocab; ++v) {
             const double expected = want[size_t((pos - kFirst + i) * kVocab + v)];
+            const auto found = double(logits[size_t(i * kVocab + v)]);
+            ASSERT_TRUE(std::isfinite(expected) && std::isfinite(found)) << i << " at " << pos;
             largest = std::max(largest, std::abs(expected));
-            error = std::max(error, std::abs(double(logits[size_t(i * kVocab + v)]) - expected));
+            error = std::max(error, std::abs(found - expected));
           }
-          ASSERT_LE(error, 0x1p-8 * largest)
-              << cache_dtype << ", window " << window << ", row " << i << " of " << n << " at "
-              << pos;
+          ASSERT_LE(error, 0x1p-8 * largest) << cache_dtype << ", window " << window << ", row "
+                                             << i << " of " << n << " at " << pos;
         }
       }
     }

@@ -7,9 +7,9 @@
 
 namespace minfer::cuda {
 
-// A batched decode step: one row of each of several sequences, or several rows of one, as a captured
-// graph of DecodeLayers' kernels. There is one graph of either kind for each number of rows,
-// captured when it is first needed.
+// A batched decode step: one row of each of several sequences, or several rows of one, as a
+// captured graph of DecodeLayers' kernels. There is one graph of either kind for each number of
+// rows, captured when it is first needed.
 class DecodeRows final : public RowsPlan {
  public:
   DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model);
