@@ -6,13 +6,25 @@
 #include "engine/text_generation.h"
 
 namespace minfer {
+namespace {
+
+// The first drafts are as long as this guess makes them worth, and only what was tried is measured.
+// On a card 8 rows of Llama-2-7B take as long as 1.2 steps of one in F16, 1.9 in int4.
+PassCost guessed_cost(const Backend& backend) {
+  const bool is_on_card = backend.free_device_bytes().has_value();
+  return is_on_card ? PassCost{.at_once = 1.2, .row = 0.1} : PassCost{};
+}
+
+}  // namespace
 
 int64_t most_draft_tokens(const Backend& backend) {
   return std::min(kMostDraftTokens, backend.preferred_decode_rows() - 1);
 }
 
 DraftDecoder::DraftDecoder(Session& session, std::span<const TokenId> prompt)
-    : session_(session), pos_(session.pos()) {
+    : session_(session),
+      pos_(session.pos()),
+      costs_(guessed_cost(session.executor().backend()), kMostDraftTokens) {
   MINFER_CHECK(pos_ == std::ssize(prompt), "a prompt of ", prompt.size(), " tokens, ", pos_,
                " are evaluated");
   for (const TokenId token : prompt) lookup_.push(token);

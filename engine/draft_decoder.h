@@ -56,7 +56,7 @@ class DraftDecoder {
   int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
   double pass_seconds_ = 0;                           // of one row; 0: not measured yet
   std::array<bool, kMostDraftTokens + 2> has_run_{};  // a pass of so many rows
-  PassCostFit costs_;
+  PassCostFit costs_;                                 // of passes with a draft
 };
 
 }  // namespace minfer
