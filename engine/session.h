@@ -26,9 +26,9 @@ class Session {
   // none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
-  // Evaluates a few tokens, as many as Executor::decode_rows() at most, as decode does: by a fused
-  // step where the backend has one. Returns the logits of all, [n_tokens, vocab_size] f32, valid
-  // until the next call. Throws as eval() does.
+  // As eval_all(), but by a fused step where the backend has one for so few tokens: those that
+  // Executor::decode_rows() says at most. Its logits may differ from those of eval_all() in their
+  // rounding.
   std::span<const float> decode(std::span<const TokenId> tokens);
 
   // A decode in which the backend chooses each token and evaluates it next. It must be destroyed
