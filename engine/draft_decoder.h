@@ -1,5 +1,6 @@
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <vector>
@@ -9,12 +10,18 @@
 
 namespace minfer {
 
-// The most tokens of a draft.
+// The most tokens of a draft on any backend.
 constexpr int64_t kMostDraftTokens = 15;
+
+// The most that a pass of decode on this backend takes: kMostDraftTokens or fewer.
+int64_t most_draft_tokens(const Backend& backend);
 
 // Decodes a text of one session with drafts: each pass evaluates a token and the draft of those
 // behind it. Logits of a draft that turns out wrong are dropped, so the text is that of a decode
-// token by token where the backend gives a row the same bits whatever rows stand beside it.
+// token by token where the backend gives a row the same bits whatever rows stand beside it. That is
+// so on the CPU. On a card, a pass of several rows runs other kernels than a pass of one, whose
+// logits differ by their rounding: a text may then go another way where two tokens are as good as
+// each other within that.
 class DraftDecoder {
  public:
   // The session holds all of the prompt.
@@ -47,8 +54,9 @@ class DraftDecoder {
   std::span<const float> logits_;  // of the last pass, [1 + draft_.size(), vocab_size]
   int64_t pos_;
   int64_t n_drafted_ = 0, n_accepted_ = 0, n_passes_ = 0;
-  double pass_seconds_ = 0;  // of one row; 0: not measured yet
-  PassCostFit costs_;
+  double pass_seconds_ = 0;                           // of one row; 0: not measured yet
+  std::array<bool, kMostDraftTokens + 2> has_run_{};  // a pass of so many rows
+  PassCostFit costs_;                                 // of passes with a draft
 };
 
 }  // namespace minfer

@@ -403,32 +403,41 @@ RowsPlan* Executor::rows_plan() {
 }
 
 std::span<const float> Executor::decode(std::span<const SequenceTokens> parts) {
-  std::vector<DecodeRow> rows;
+  const bool is_of_one = parts.size() == 1;
+  int64_t n_rows = 0;
   for (const SequenceTokens& part : parts) {
-    MINFER_CHECK(part.tokens.size() == 1 && part.n_logits == 1, "decode of ", part.tokens.size(),
-                 " tokens");
+    const int64_t n_tokens = std::ssize(part.tokens);
+    MINFER_CHECK((is_of_one || n_tokens == 1) && part.n_logits == n_tokens, "decode of ", n_tokens,
+                 " tokens, logits of ", part.n_logits);
     require_fitting(*part.sequence, part.tokens);
+    n_rows += n_tokens;
   }
+  std::vector<DecodeRow> rows;
   const auto as_rows = [&] {
     for (const SequenceTokens& part : parts) {
-      part.sequence->reserve(1);
-      rows.push_back({part.tokens.front(), part.sequence->pos(), part.sequence->pages()});
+      Sequence& sequence = *part.sequence;
+      sequence.reserve(std::ssize(part.tokens));
+      for (int64_t pos = sequence.pos(); const TokenId token : part.tokens) {
+        rows.push_back({token, pos++, sequence.pages()});
+      }
     }
     return std::span<const DecodeRow>(rows);
   };
   std::span<const float> logits;
-  if (parts.size() == 1 && decode_plan() != nullptr) {
+  if (n_rows == 1 && decode_plan() != nullptr) {
     logits = state_->plan->step(as_rows().front());
-  } else if (rows_plan() != nullptr && std::ssize(parts) <= state_->rows_plan->max_rows()) {
-    logits = state_->rows_plan->step(as_rows());
+  } else if (rows_plan() != nullptr && n_rows <= state_->rows_plan->max_rows()) {
+    logits = is_of_one ? state_->rows_plan->step_of_sequence(as_rows())
+                       : state_->rows_plan->step(as_rows());
   } else {
     return fetch(evaluate(parts));
   }
   if (const int64_t index = first_non_finite(logits); index >= 0) {
-    const SequenceTokens& part = parts[size_t(index / model_.spec.vocab_size)];
-    throw_non_finite(*part.sequence, part.tokens, 0);
+    const int64_t row = index / model_.spec.vocab_size;
+    const SequenceTokens& part = parts[is_of_one ? 0 : size_t(row)];
+    throw_non_finite(*part.sequence, part.tokens, is_of_one ? row : 0);
   }
-  for (const SequenceTokens& part : parts) part.sequence->advance(1);
+  for (const SequenceTokens& part : parts) part.sequence->advance(std::ssize(part.tokens));
   return logits;
 }
 

@@ -62,7 +62,7 @@ class Executor {
   Backend& backend() const { return backend_; }
   int64_t max_seq_len() const { return options_.max_seq_len; }
   int64_t prefill_chunk() const { return options_.prefill_chunk; }
-  // How many sequences decode() takes at a time.
+  // How many rows decode() takes at a time: of sequences, or of one.
   int64_t decode_rows() const {
     return std::min(backend_.preferred_decode_rows(), options_.prefill_chunk);
   }
@@ -102,8 +102,9 @@ class Executor {
 
   // The fused step, or null where the backend has none; made when first asked for.
   DecodePlan* decode_plan();
-  // Evaluates the next token of each sequence, by a fused step where the backend has one. Returns
-  // logits [n, vocab_size] in host memory, valid until the next call. Throws as evaluate() does.
+  // Evaluates the next token of each sequence, or the next few tokens of one, by a fused step where
+  // the backend has one. Returns the logits of all, [n, vocab_size] in host memory, valid until the
+  // next call. Throws as evaluate() does.
   std::span<const float> decode(std::span<const SequenceTokens> parts);
   // Runs a pass of one sequence again, which writes the same cache, and names the first position
   // and block whose result is not finite; `row` of the tokens is the first whose logits are not.

@@ -14,11 +14,12 @@ struct PassCost {
 };
 
 // A line through measured costs; old ones fade, so that what else the machine does for a while is
-// soon forgotten. Before any is measured, it is that of PassCost's guess.
+// soon forgotten. Before any is measured, it is that of a guess.
 class PassCostFit {
  public:
-  PassCostFit() {
-    for (const int64_t n_more : {1, 15}) add(n_more, PassCost().of(n_more));
+  // most: rows behind the first, 2 or more.
+  PassCostFit(const PassCost& guess, int64_t most) {
+    for (const int64_t n_more : {int64_t{1}, most}) add(n_more, guess.of(n_more));
   }
 
   // A pass of n_more rows behind the first took as long as `cost` passes of one row.

@@ -7,16 +7,18 @@ Session::Session(const Model& model, Backend& backend, const SessionOptions& opt
 
 std::span<const float> Session::eval(std::span<const TokenId> tokens) {
   executor_.require_fitting(sequence_, tokens);
-  if (tokens.size() == 1 && executor_.decode_plan() != nullptr) {
-    const SequenceTokens part{&sequence_, tokens, 1};
-    return executor_.decode({&part, 1});
-  }
+  if (tokens.size() == 1 && executor_.decode_plan() != nullptr) return decode(tokens);
   return executor_.fetch(executor_.evaluate_all(sequence_, tokens));
 }
 
 std::span<const float> Session::eval_all(std::span<const TokenId> tokens, int64_t first) {
   const Tensor logits = logits_of(tokens, first);
   return logits ? executor_.fetch(logits) : std::span<const float>();
+}
+
+std::span<const float> Session::decode(std::span<const TokenId> tokens) {
+  const SequenceTokens part{&sequence_, tokens, std::ssize(tokens)};
+  return executor_.decode({&part, 1});
 }
 
 std::span<const float> Session::eval_texts(std::span<const Text> texts) {

@@ -26,6 +26,11 @@ class Session {
   // none.
   std::span<const float> eval_all(std::span<const TokenId> tokens, int64_t first = 0);
 
+  // As eval_all(), but by a fused step where the backend has one for so few tokens: those that
+  // Executor::decode_rows() says at most. Its logits may differ from those of eval_all() in their
+  // rounding.
+  std::span<const float> decode(std::span<const TokenId> tokens);
+
   // A decode in which the backend chooses each token and evaluates it next. It must be destroyed
   // before its session.
   class TokenRun {

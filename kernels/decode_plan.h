@@ -81,14 +81,17 @@ class DecodePlan {
                                            const DecodeSampling& sampling) = 0;
 };
 
-// A batched decode step of several rows, each of another sequence: row by row it computes what
-// DecodePlan does, within the bound of the formats.
+// A batched decode step of several rows: row by row it computes what DecodePlan does, within the
+// bound of the formats.
 class RowsPlan {
  public:
   virtual ~RowsPlan() = default;
   virtual int64_t max_rows() const = 0;
-  // Logits [rows.size(), vocab_size], in host memory, valid until the next step.
+  // Evaluates rows of as many sequences. Returns their logits [rows.size(), vocab_size], in host
+  // memory, valid until the next step.
   virtual std::span<const float> step(std::span<const DecodeRow> rows) = 0;
+  // The same for rows of one sequence at consecutive positions: each sees those in front of it.
+  virtual std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) = 0;
 };
 
 }  // namespace minfer

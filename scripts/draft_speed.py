@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
-"""How much faster a CPU decodes with `--draft lookup`: texts that repeat themselves, and texts that do not.
+"""How much faster minfer decodes with `--draft lookup`: texts that repeat themselves, and texts that do not.
 
     scripts/draft_speed.py --minfer build/release/tools/minfer -m smollm2 > docs/benchmarks/cpu_drafts.csv
 
 Each text is generated with and without drafts in turns, five times each; the CSV has the median of each, the lowest and
-the highest. Exit 1 if a text differs. Measure on a machine that is idle.
+the highest. On the CPU, exit 1 if a text differs; on a card, whose passes of several tokens round otherwise, it is said on
+stderr. Measure on a machine that is idle.
 """
 import argparse
 import datetime
@@ -38,7 +39,7 @@ TURNS = 5
 
 def generate(options, prompt, sampling, draft):
     command = [options.minfer, "generate", "-m", options.model, "-n", str(options.n_predict), "--ignore-eos", "--json",
-               "--draft", draft, *sampling, prompt]
+               "--device", options.device, "--draft", draft, *sampling, prompt]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         sys.exit(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
@@ -50,6 +51,7 @@ def main():
     parser.add_argument("--minfer", required=True)
     parser.add_argument("-m", "--model", required=True)
     parser.add_argument("-n", "--n-predict", type=int, default=200)
+    parser.add_argument("--device", default="cpu", help="cpu or cuda")
     options = parser.parse_args()
     print(f"# {platform.machine()}, {datetime.date.today()}, {options.model.split('/')[-1]}, {options.n_predict} tokens")
     print("# scripts/draft_speed.py: tokens/s without and with --draft lookup, medians of five turns")
@@ -62,7 +64,10 @@ def main():
                 of_draft.append(result["timings"]["decode_tokens_per_s"])
                 texts.add(result["text"])
         if len(texts) != 1:
-            sys.exit(f"{name}: the text with drafts is another one")
+            message = f"{name}: the text with drafts is another one"
+            if options.device == "cpu":
+                sys.exit(message)
+            print(message, file=sys.stderr)
         medians = {draft: statistics.median(of_draft) for draft, of_draft in speeds.items()}
         figures = [f"{x:.1f}" for d in speeds for x in (medians[d], min(speeds[d]), max(speeds[d]))]
         print(",".join([name, *figures, f"{medians['lookup'] / medians['none']:.3f}",

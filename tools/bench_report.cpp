@@ -32,6 +32,9 @@ Json row_json(const BenchRow& row) {
       {"n_gen", row.n_gen},
       {"n_depth", row.n_depth},
       {"n_parallel", row.n_parallel},
+      {"n_draft", row.n_draft},
+      {"accepted_share", row.n_draft > 0 ? Json(row.accepted_share) : Json(nullptr)},
+      {"pass_s", row.n_draft > 0 ? Json(mean(row.pass_s)) : Json(nullptr)},
       {"test_time", row.test_time},
       {"avg_ts", mean(rates)},
       {"stddev_ts", standard_deviation(rates)},
@@ -133,6 +136,9 @@ Json rows_json(const std::vector<BenchRow>& rows) {
 std::string BenchRow::test() const {
   std::string name = n_prompt > 0 ? fmt::format("pp{}", n_prompt) : fmt::format("tg{}", n_gen);
   if (n_parallel > 1) name += fmt::format(" x {}", n_parallel);
+  if (n_draft > 0) {
+    name += fmt::format(" + {} drafted ({:.0f} % taken)", n_draft, accepted_share * 100);
+  }
   if (n_depth > 0) name += fmt::format(" @ d{}", n_depth);
   return name;
 }

@@ -9,7 +9,8 @@
 namespace minfer {
 
 // One test of `minfer bench`: n_prompt tokens of prefill or n_gen of decode, behind n_depth tokens
-// of context, of each of n_parallel sequences side by side.
+// of context, of each of n_parallel sequences side by side; or n_gen tokens of one sequence by
+// passes of a token and n_draft more, of which accepted_share are taken.
 struct BenchRow {
   std::string model;  // "llama 1.1B F16"
   int64_t model_bytes = 0, n_params = 0;
@@ -17,10 +18,12 @@ struct BenchRow {
   std::string kv_type, activations = "float", gemm = "own";
   std::string test_time;  // ISO 8601, UTC, of the first repetition
   int64_t n_threads = 0, n_batch = 0;
-  int64_t n_prompt = 0, n_gen = 0, n_depth = 0, n_parallel = 1;
+  int64_t n_prompt = 0, n_gen = 0, n_depth = 0, n_parallel = 1, n_draft = 0;
+  double accepted_share = 0;
 
   std::vector<double> samples_s;     // seconds of each repetition
   std::vector<double> step_s;        // seconds per token of a sequence, of every timed call
+  std::vector<double> pass_s;        // seconds of every timed pass with a draft
   double first_token_s = 0;          // mean time until the logits of the first new token
   int64_t bytes_per_token = 0;       // weights and cache that one token reads
   double read_bytes_per_second = 0;  // of the machine, measured in the same run
@@ -28,7 +31,10 @@ struct BenchRow {
   double flops_per_second = 0;  // of the machine; 0: not known
 
   int64_t n_tokens() const { return (n_prompt + n_gen) * n_parallel; }
-  std::string test() const;  // "pp512", "tg128 @ d4096", "tg128 x 8"
+  // Mean tokens of a pass of decode with a draft.
+  double tokens_per_pass() const { return 1 + accepted_share * double(n_draft); }
+  // "pp512", "tg128 @ d4096", "tg128 x 8", "tg128 + 7 drafted (50 % taken)"
+  std::string test() const;
   std::vector<double> samples_ts() const;
   double read_share() const;
   double arithmetic_share() const;

@@ -1,10 +1,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <cmath>
 #include <cstdlib>
 #include <ctime>
 #include <regex>
 
+#include "engine/draft_decoder.h"
 #include "engine/session.h"
 #include "models/synthetic.h"
 #include "tools/bench_report.h"
@@ -24,6 +26,8 @@ namespace {
 struct BenchOptions {
   std::vector<std::string> model_paths, synthetics;
   std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0}, n_parallel = {1};
+  std::vector<int64_t> n_draft = {0};
+  int64_t accepted_percent = 0;
   int64_t repetitions = 5;
   int64_t batch_size = 0;  // 0: the backend's own
   std::string kv_type = "f16", format = "md";
@@ -76,21 +80,30 @@ class Bench {
       : model_(model), session_(session), options_(options) {}
 
   // The share of the timed calls in which weights are read once each: one a chunk in prefill.
-  BenchRow measure(int64_t n_prompt, int64_t n_gen, int64_t n_depth) {
+  BenchRow measure(int64_t n_prompt, int64_t n_gen, int64_t n_depth, int64_t n_draft) {
     BenchRow row;
     row.n_prompt = n_prompt;
     row.n_gen = n_gen;
     row.n_depth = n_depth;
+    row.n_draft = n_draft;
+    row.accepted_share = n_draft > 0 ? accepted_share() : 0;
     row.test_time = utc_now();
     const int64_t n = n_prompt + n_gen;
-    const int64_t tokens_per_read = n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1;
-    row.bytes_per_token = (model_.bytes_per_token +
-                           kv_bytes_of_pass(session_.executor(), n, n_depth, tokens_per_read)) /
-                          tokens_per_read;
-    row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0);
+    const int64_t rows_of_pass =
+        n_prompt > 0 ? std::min(n_prompt, session_.prefill_chunk()) : 1 + n_draft;
+    const double tokens_of_pass = n_prompt > 0 ? double(rows_of_pass) : row.tokens_per_pass();
+    const int64_t bytes_of_pass =
+        model_.bytes_per_token + kv_bytes_of_pass(session_.executor(), n, n_depth, rows_of_pass);
+    row.bytes_per_token = static_cast<int64_t>(double(bytes_of_pass) / tokens_of_pass);
+    row.flops_per_token = flops_of_all_ranks(model_, n, n_depth, /*with_logits=*/n_gen > 0) *
+                          double(rows_of_pass) / tokens_of_pass;
     set_depth(n_depth);
-    if (!options_.no_warmup) run_once(n_prompt, std::min<int64_t>(n_gen, 4), n_depth, nullptr);
-    for (int64_t r = 0; r < options_.repetitions; ++r) run_once(n_prompt, n_gen, n_depth, &row);
+    const auto run_tokens = [&](int64_t n_decoded, BenchRow* timed) {
+      if (n_draft > 0) return run_drafts(n_decoded, n_depth, n_draft, timed);
+      run_once(n_prompt, n_decoded, n_depth, timed);
+    };
+    if (!options_.no_warmup) run_tokens(std::min<int64_t>(n_gen, 4), nullptr);
+    for (int64_t r = 0; r < options_.repetitions; ++r) run_tokens(n_gen, &row);
     row.first_token_s /= double(options_.repetitions);
     return row;
   }
@@ -102,6 +115,7 @@ class Bench {
   }
 
   std::vector<TokenId> tokens(int64_t n) const { return bench_tokens(n, model_.spec.vocab_size); }
+  double accepted_share() const { return double(options_.accepted_percent) / 100; }
 
   void run_once(int64_t n_prompt, int64_t n_gen, int64_t n_depth, BenchRow* row) {
     set_depth(n_depth);
@@ -138,6 +152,36 @@ class Bench {
       steps.push_back(now - before);
       before = now;
     }
+  }
+
+  // n_gen tokens by passes that each evaluate a token and a draft behind it, and take as many of
+  // the draft as the share says, on average.
+  void run_drafts(int64_t n_gen, int64_t n_depth, int64_t n_draft, BenchRow* row) {
+    set_depth(n_depth);
+    const std::vector<TokenId> ids = tokens(n_gen + n_draft);
+    const double accepted_of_pass = accepted_share() * double(n_draft);
+    const double start = now_seconds();
+    double before = start;
+    for (int64_t n_done = 0, n_passes = 0; n_done < n_gen;) {
+      throw_if_interrupted();
+      session_.decode(std::span(ids).subspan(size_t(n_done), size_t(1 + n_draft)));
+      const auto accepted_by = [&](int64_t n) {
+        return std::llround(accepted_of_pass * double(n));
+      };
+      const int64_t n_accepted = accepted_by(n_passes + 1) - accepted_by(n_passes);
+      const int64_t n_taken = std::min<int64_t>(1 + n_accepted, n_gen - n_done);
+      ++n_passes;
+      n_done += n_taken;
+      session_.truncate(n_depth + n_done);
+      const double now = now_seconds();
+      if (row != nullptr) {
+        if (before == start) row->first_token_s += now - before;
+        row->pass_s.push_back(now - before);
+        row->step_s.insert(row->step_s.end(), size_t(n_taken), (now - before) / double(n_taken));
+      }
+      before = now;
+    }
+    if (row != nullptr) row->samples_s.push_back(before - start);
   }
 
   const Model& model_;
@@ -224,7 +268,8 @@ std::vector<Subject> subjects_of(const BenchOptions& options) {
 // Tokens of context that the largest of the tests fills.
 int64_t needed_context(const BenchOptions& options) {
   return std::ranges::max(options.n_depth) +
-         std::max(std::ranges::max(options.n_prompt), std::ranges::max(options.n_gen));
+         std::max(std::ranges::max(options.n_prompt),
+                  std::ranges::max(options.n_gen) + std::ranges::max(options.n_draft));
 }
 
 SessionOptions session_options(const BenchOptions& options, const ModelSpec& spec) {
@@ -234,7 +279,8 @@ SessionOptions session_options(const BenchOptions& options, const ModelSpec& spe
   return {.max_seq_len = needed,
           .prefill_chunk = options.batch_size,
           .kv_dtype = kv_dtype_by_name(options.kv_type, options.device),
-          .n_sequences = std::ranges::max(options.n_parallel)};
+          .n_sequences = std::ranges::max(options.n_parallel),
+          .n_draft_tokens = std::ranges::max(options.n_draft)};
 }
 
 // A model and the backend that it is on.
@@ -276,17 +322,20 @@ std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model,
   Bench bench(model, session, options);
   ParallelBench parallel(session.executor(), options);
   std::vector<BenchRow> rows;
-  const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth, int64_t n_parallel) {
+  const auto run = [&](int64_t n_prompt, int64_t n_gen, int64_t n_depth, int64_t n_parallel,
+                       int64_t n_draft) {
     if (n_prompt + n_gen == 0) return;
     if (n_parallel > 1) session.truncate(0);
     rows.push_back(n_parallel > 1 ? parallel.measure(n_gen, n_depth, n_parallel)
-                                  : bench.measure(n_prompt, n_gen, n_depth));
+                                  : bench.measure(n_prompt, n_gen, n_depth, n_draft));
     log_info(fmt::format("{}: {:.2f} tok/s", rows.back().test(), mean(rows.back().samples_ts())));
   };
   for (int64_t n_depth : options.n_depth) {
-    for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth, 1);
+    for (int64_t n_prompt : options.n_prompt) run(n_prompt, 0, n_depth, 1, 0);
     for (int64_t n_gen : options.n_gen) {
-      for (int64_t n_parallel : options.n_parallel) run(0, n_gen, n_depth, n_parallel);
+      for (int64_t n_parallel : options.n_parallel) {
+        for (int64_t n_draft : options.n_draft) run(0, n_gen, n_depth, n_parallel, n_draft);
+      }
     }
   }
   return rows;
@@ -356,6 +405,9 @@ std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
 }
 
 void run_bench(const BenchOptions& options, Context& context) {
+  MINFER_REQUIRE(
+      Usage, std::ranges::max(options.n_draft) == 0 || std::ranges::max(options.n_parallel) == 1,
+      "--draft-tokens and --parallel exclude each other");
   join_mpi_ranks(options.device, context);
   kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
   std::vector<Subject> subjects = subjects_of(options);
@@ -442,6 +494,10 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_integers("-n,--n-gen", options->n_gen, 0, kMax, "Tokens of decode; 0: none");
   command.add_integers("--parallel", options->n_parallel, 1, 1024,
                        "Sequences whose tokens are decoded side by side", Show::More);
+  command.add_integers("--draft-tokens", options->n_draft, 0, kMostDraftTokens,
+                       "Tokens drafted behind each token that is decoded; 0: none", Show::More);
+  command.add_integer("--draft-accepted", options->accepted_percent, 0, 100,
+                      "Percent of them that are taken", Show::More);
   command.add_integers("-d,--n-depth", options->n_depth, 0, kMax, "Tokens of context before them");
   command.add_integer("-r,--repetitions", options->repetitions, 1, 10000,
                       "Repetitions of each test");

@@ -77,7 +77,7 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
   add_kv_type_option(command, options.kv_type);
   command.add_choice("--draft", options.draft, {"none", "lookup"},
                      "lookup: guess tokens from what stands in the text already, and evaluate "
-                     "several at once; the text stays the same (CPU)",
+                     "several at once; on the CPU the text stays the same to the bit",
                      Show::More);
   add_device_options(command, options.device);
 }
@@ -95,14 +95,11 @@ void check_generation_options(const GenerationOptions& options, bool json) {
 void use_drafts(const GenerationOptions& options, const Backend& backend, GenerateOptions& generate,
                 SessionOptions& session) {
   if (options.draft == "none") return;
-  // A pass of several tokens rounds otherwise there than the step of one.
-  MINFER_REQUIRE(Usage, !backend.free_device_bytes(), "--draft ", options.draft,
-                 " is for the CPU (--device cpu)");
   // Each rank would measure for itself what a draft costs.
   MINFER_REQUIRE(Usage, backend.n_ranks() == backend.n_ranks_here(), "--draft ", options.draft,
                  " excludes --tp mpi");
   generate.drafts = true;
-  session.n_draft_tokens = kMostDraftTokens;
+  session.n_draft_tokens = most_draft_tokens(backend);
 }
 
 GenerateOptions parsed_generate_options(const GenerationOptions& options, int64_t default_predict) {

@@ -43,7 +43,7 @@ void add_context_options(CommandNode& command, GenerationOptions& options,
 
 // Throws Usage for what cannot be, before a model is read.
 void check_generation_options(const GenerationOptions& options, bool json);
-// Sets what --draft asks for. Throws Usage on a card.
+// Sets what --draft asks for. Throws Usage with --tp mpi.
 void use_drafts(const GenerationOptions& options, const Backend& backend, GenerateOptions& generate,
                 SessionOptions& session);
 // With -n, --logit-bias and the end by Ctrl-C; throws Usage where a text is no ID=B.

@@ -225,26 +225,29 @@ void attention_prefill(cudaStream_t stream, Tensor out, Tensor q, const KvLayer&
                        const CachePlace& place, float scale, int64_t window = 0,
                        void* workspace = nullptr, float softcap = 0, Tensor sinks = {});
 
-// Attention of one query of each of n sequences, up to kMaxGemvTokens, at position pos[i] (in
-// device memory, so that a captured graph serves for every step). It rotates q and k, appends k and
-// v to the cache, splits the cache over blocks and merges their partial results in fixed order, all
-// in one launch. head_dim up to 256; scale > 0.
+// Attention of n rows, up to kMaxGemvTokens: one query of each of n sequences, or several of each
+// at consecutive positions. Row i is at position pos[i] (in device memory, so that a captured graph
+// serves for every step), and sees the rows of its sequence in front of it. It rotates q and k,
+// appends k and v to the cache, splits the cache over blocks and merges their partial results in
+// fixed order, all in one launch. head_dim up to 256; scale > 0.
 //
-// The kernel reads pos, the page tables, the rope table and the cache before pos[i] BEFORE it waits
-// for its predecessor (PDL), so that these reads overlap the predecessor's reads of weights. The
-// predecessor may itself have begun before the kernel in front of it ended, and so on, back to the
-// last operation that was not launched by launch() (a copy, an event, the start of a graph). All
-// these data must be written before such an operation. A decode step therefore is a graph of its
-// own: its position is written before the graph starts (by a copy, or by the previous step), and of
-// its kernels only this one writes a cache, at pos[i].
+// The kernel reads pos, the page tables, the rope table and the cache before a sequence's first row
+// BEFORE it waits for its predecessor (PDL), so that these reads overlap the predecessor's reads of
+// weights. The predecessor may itself have begun before the kernel in front of it ended, and so on,
+// back to the last operation that was not launched by launch() (a copy, an event, the start of a
+// graph). All these data must be written before such an operation. A decode step therefore is a
+// graph of its own: its position is written before the graph starts (by a copy, or by the previous
+// step), and of its kernels only this one writes a cache, at pos[i].
 struct AttentionDecode {
   Tensor out;      // [n, n_heads, head_dim] half
   Tensor q, k, v;  // q as out; k, v [n, n_kv_heads, head_dim]; as the projections left them
   Tensor rope;     // [max_seq_len, rotary_dim / 2, 2] F32, or null
   KvLayer* cache;
-  const int32_t* pages;  // device memory: tables [n, pages_for(max_seq_len)], valid up to pos[i]
-  const int* pos;        // [n]
-  int64_t max_seq_len;   // each pos[i] is below it
+  // Device memory: tables [n / rows_of_sequence, pages_for(max_seq_len)], valid up to the last row.
+  const int32_t* pages;
+  const int* pos;                // [n]
+  int64_t rows_of_sequence = 1;  // a divisor of n
+  int64_t max_seq_len;           // each pos[i] is below it
   float scale;
   int64_t window = 0;  // positions that a query sees, its own included; 0: all
   float softcap = 0;   // as AttentionArgs has it
@@ -254,7 +257,7 @@ struct AttentionDecode {
   float norm_eps = 0;
   void* workspace;  // attention_decode_workspace(...) bytes, zeroed once; each launch leaves it so
 };
-// Bytes of workspace for up to n sequences.
+// Bytes of workspace for up to n rows, of one sequence or of as many.
 int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t max_seq_len);
 void attention_decode(cudaStream_t stream, const AttentionDecode& a);

@@ -65,6 +65,21 @@ inline std::vector<float> all_decoded_logits(const Model& model, Backend& backen
   return all;
 }
 
+// The same by passes of up to n tokens, as drafts are decoded.
+inline std::vector<float> all_draft_logits(const Model& model, Backend& backend,
+                                           std::span<const TokenId> ids, int64_t n,
+                                           const SessionOptions& options) {
+  Session session(model, backend, options);
+  std::vector<float> all;
+  while (!ids.empty()) {
+    const auto some = ids.first(std::min(ids.size(), size_t(n)));
+    const auto logits = session.decode(some);
+    all.insert(all.end(), logits.begin(), logits.end());
+    ids = ids.subspan(some.size());
+  }
+  return all;
+}
+
 // The ids as n sequences of the same length, one after another, whose tokens go side by side.
 inline std::vector<float> all_rows_logits(const Model& model, Backend& backend,
                                           std::span<const TokenId> ids, int64_t n) {

@@ -1,10 +1,17 @@
 #include <gtest/gtest.h>
 
+#include <array>
+#include <chrono>
+#include <optional>
+#include <thread>
+#include <utility>
+
 #include "engine/draft_decoder.h"
 #include "engine/generate.h"
 #include "models/synthetic.h"
 #include "tests/engine/toy_tokenizer.h"
 #include "tests/support/fixture_models.h"
+#include "tests/support/half_backend.h"
 #include "tests/support/specs.h"
 
 namespace minfer::test {
@@ -61,7 +68,7 @@ TEST(PromptLookup, DraftsAsMuchAsPays) {
 }
 
 TEST(PassCost, IsALineThroughWhatWasMeasured) {
-  PassCostFit fit;
+  PassCostFit fit(PassCost(), 15);
   for (const int64_t n : {1, 5, 15}) EXPECT_NEAR(fit.fitted().of(n), 1 + 0.5 * double(n), 1e-9);
   EXPECT_EQ(fit.fitted().of(0), 1);
   for (int i = 0; i < 400; ++i) fit.add(1 + i % 7, 1.7 + 0.3 * (1 + i % 7));
@@ -131,6 +138,63 @@ TEST_P(Drafts, ChangeNoTextAndNoBit) {
   }
   EXPECT_GT(n_accepted, 0);
   EXPECT_GT(n_drafted, n_accepted);  // some were wrong, too
+}
+
+// A step that takes 1 ms, but 50 ms when it has so many rows for the first time, as CUDA graphs
+// that must be made. Behind token 5 comes 6, then 7, 8 and 5 again.
+struct SlowAtFirst final : RowsPlan {
+  int64_t max_rows() const override { return 8; }
+  std::span<const float> step(std::span<const DecodeRow> rows) override {
+    return step_of_sequence(rows);
+  }
+  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
+    const bool is_first = rows.size() > 1 && !std::exchange(has_run_[rows.size()], true);
+    std::this_thread::sleep_for(std::chrono::milliseconds(is_first ? 50 : 1));
+    logits_.assign(rows.size() * 16, 0.0f);
+    for (size_t i = 0; i < rows.size(); ++i) {
+      logits_[i * 16 + 5 + size_t(rows[i].token - 4) % 4] = 1;
+    }
+    return logits_;
+  }
+  std::array<bool, 9> has_run_{};
+  std::vector<float> logits_;
+};
+struct SlowAtFirstBackend final : HalfBackend {
+  SlowAtFirstBackend() : HalfBackend(DType::F16) {}
+  int64_t preferred_decode_rows() const override { return 8; }
+  std::optional<int64_t> free_device_bytes() const override { return 1 << 30; }
+  std::unique_ptr<RowsPlan> plan_rows(const DecodeModel&) override {
+    return std::make_unique<SlowAtFirst>();
+  }
+};
+
+// On a card a few passes tell that drafts cost next to nothing, however long it took to make the
+// steps. No pass has more rows than the step takes.
+TEST(DraftDecoder, DoesNotCountTheMakingOfAStep) {
+  SlowAtFirstBackend backend;
+  const ModelSpec spec = llama_spec({.dim = 32,
+                                     .ffn_dim = 32,
+                                     .n_heads = 2,
+                                     .n_kv_heads = 2,
+                                     .head_dim = 16,
+                                     .vocab_size = 16,
+                                     .trained_seq_len = 200});
+  const Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  EXPECT_EQ(most_draft_tokens(backend), 7);
+  Session session(model, backend, {});
+  const Ids prompt = {1, 2};  // nothing is drafted until the text repeats itself
+  session.eval(prompt);
+  DraftDecoder decoder(session, prompt);
+  TokenId token = 5;
+  for (int i = 0; i < 150; ++i) {
+    const auto logits = decoder.eval(token, -1);
+    const auto next = TokenId(std::ranges::max_element(logits) - logits.begin());
+    ASSERT_EQ(next, token == 8 ? 5 : token + 1);
+    token = next;
+  }
+  EXPECT_EQ(decoder.passes() + decoder.accepted(), 150);
+  EXPECT_LT(decoder.passes(), 40);
+  EXPECT_GT(decoder.accepted(), 110);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, Drafts,

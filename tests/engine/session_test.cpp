@@ -9,6 +9,7 @@
 #include "engine/scratch.h"
 #include "models/synthetic.h"
 #include "tests/support/expect_error.h"
+#include "tests/support/half_backend.h"
 #include "tests/support/specs.h"
 #include "tests/support/tensors.h"
 
@@ -122,6 +123,83 @@ TEST_P(SessionTest, SequencesOfOnePassAreEachAsAlone) {
   });
   expect_error(ErrorKind::Usage, "31 tokens after 0 do not fit the context of 30",
                [&] { together.eval_texts(std::vector<Session::Text>{{all.first(31)}}); });
+}
+
+TEST_P(SessionTest, DecodesSeveralTokensWithTheBitsOfEach) {
+  const auto backend = make_cpu_backend();
+  const Model model = make_model(*backend);
+  const std::vector<TokenId> ids = some_tokens(45);
+  for (const DType kv_dtype : {DType::F16, DType::U8}) {
+    Session session(model, *backend, {.kv_dtype = kv_dtype});
+    const std::vector<float> want = copy(session.eval_all(ids));
+    session.truncate(0);
+    std::vector<float> got;
+    for (size_t n = 1; size_t(session.pos()) < ids.size(); ++n) {
+      const auto some = std::span(ids).subspan(size_t(session.pos()), n);
+      const auto logits = session.decode(some);
+      got.insert(got.end(), logits.begin(), logits.end());
+    }
+    EXPECT_EQ(got, want);
+  }
+}
+
+// A step that a backend has for rows of one sequence or of several: here it only tells what it was
+// asked for. The logits are the row's position, or NaN at token 77.
+struct RecordingPlan final : RowsPlan {
+  explicit RecordingPlan(std::vector<std::string>& steps) : steps_(steps) {}
+  int64_t max_rows() const override { return 4; }
+  std::span<const float> step(std::span<const DecodeRow> rows) override {
+    return record("sequences", rows);
+  }
+  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
+    return record("sequence", rows);
+  }
+  std::span<const float> record(std::string what, std::span<const DecodeRow> rows) {
+    logits_.clear();
+    for (const DecodeRow& row : rows) {
+      what += cat(' ', row.token, '@', row.pos, '/', row.pages.size());
+      const float logit = row.token == 77 ? std::nanf("") : float(row.pos);
+      logits_.insert(logits_.end(), 131, logit);
+    }
+    steps_.push_back(what);
+    return logits_;
+  }
+  std::vector<std::string>& steps_;
+  std::vector<float> logits_;
+};
+struct RecordingBackend final : HalfBackend {
+  RecordingBackend() : HalfBackend(DType::F16) {}
+  std::unique_ptr<RowsPlan> plan_rows(const DecodeModel&) override {
+    return std::make_unique<RecordingPlan>(steps);
+  }
+  std::vector<std::string> steps;
+};
+
+TEST_P(SessionTest, DecodesSeveralTokensByAFusedStep) {
+  RecordingBackend backend;
+  const Model model = make_model(backend);
+  Session session(model, backend, {});
+  session.eval(some_tokens(126));
+  const std::vector<TokenId> ids = {3, 1, 4, 2, 5};
+  const auto four = std::span(ids).first(4);
+  const auto logits = session.decode(four);
+  ASSERT_EQ(logits.size(), 4u * 131);
+  for (size_t i = 0; i < 4; ++i) EXPECT_EQ(logits[i * 131 + 7], float(126 + i));
+  EXPECT_EQ(session.pos(), 130);
+  session.truncate(127);
+  session.decode(four.first(1));
+  EXPECT_EQ(session.decode(ids).size(), 5u * 131);  // more rows than the step takes
+  EXPECT_EQ(session.pos(), 133);
+  const std::vector<TokenId> bad = {3, 77, 2};
+  expect_error(ErrorKind::Numeric, "position 134: a logit is not a finite number",
+               [&] { session.decode(bad); });
+  EXPECT_EQ(session.pos(), 133);
+  EXPECT_EQ(backend.steps,
+            (std::vector<std::string>{"sequence 3@126/2 1@127/2 4@128/2 2@129/2",
+                                      "sequence 3@127/1", "sequence 3@133/2 77@134/2 2@135/2"}));
+  Session unfused(model, backend, {.fused_decode = false});
+  unfused.decode(four);
+  EXPECT_EQ(backend.steps.size(), 3u);
 }
 
 TEST_P(SessionTest, TruncatedAndEvaluatedAgainEqualsFresh) {

@@ -58,6 +58,22 @@ TEST(BenchReport, JsonHasEveryFieldOfARow) {
   EXPECT_EQ(rows[0]["gemm"], "own");
 }
 
+TEST(BenchReport, CountsTokensOfDrafts) {
+  BenchRow row = two_rows()[1];
+  row.n_draft = 6;
+  row.accepted_share = 0.5;
+  row.pass_s = {0.1, 0.3};
+  EXPECT_EQ(row.tokens_per_pass(), 4);
+  EXPECT_EQ(row.test(), "tg10 + 6 drafted (50 % taken) @ d4096");
+  const json rows = json::parse(format_rows({row, two_rows()[1]}, "json"));
+  EXPECT_EQ(rows[0]["n_draft"], 6);
+  EXPECT_EQ(rows[0]["accepted_share"], 0.5);
+  EXPECT_EQ(rows[0]["pass_s"], 0.2);
+  EXPECT_EQ(rows[1]["n_draft"], 0);
+  EXPECT_TRUE(rows[1]["accepted_share"].is_null());
+  EXPECT_TRUE(rows[1]["pass_s"].is_null());
+}
+
 // Arithmetic is what bounds a prefill that uses more of it than of the bandwidth.
 TEST(BenchReport, NamesTheLimitThatBinds) {
   std::vector<BenchRow> rows = two_rows();

@@ -128,6 +128,35 @@ TEST_F(Commands, BenchMeasuresEachTest) {
             (std::vector<std::string>{"pp4", "pp8", "tg3", "pp4 @ d5", "pp8 @ d5", "tg3 @ d5"}));
 }
 
+// 6 tokens by passes that take 1 + 50 % of 4, one after the other: 3, 3; with none taken 6 passes.
+TEST_F(Commands, BenchMeasuresDrafts) {
+  const auto results = [&](const char* percent) {
+    const ProcessResult result =
+        minfer({"bench", "-m", model_, "-q", "-p", "0", "-n", "6", "-d", "5", "-r", "2",
+                "--draft-tokens", "0,4", "--draft-accepted", percent, "--device", "cpu", "--json"});
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return json::parse(result.out)["results"];
+  };
+  const json half = results("50"), none = results("0");
+  ASSERT_EQ(half.size(), 2u);
+  EXPECT_EQ(half[0]["test"], "tg6 @ d5");
+  EXPECT_TRUE(half[0]["pass_s"].is_null());
+  EXPECT_EQ(half[1]["test"], "tg6 + 4 drafted (50 % taken) @ d5");
+  const auto passes = [](const json& row) {
+    return row["avg_ns"].get<double>() * 1e-9 / row["pass_s"].get<double>();
+  };
+  EXPECT_NEAR(passes(half[1]), 2, 1e-6);
+  EXPECT_NEAR(passes(none[1]), 6, 1e-6);
+  EXPECT_NEAR(half[1]["bytes_per_token"].get<double>(),
+              none[1]["bytes_per_token"].get<double>() / 3, 1);
+  EXPECT_NEAR(half[1]["flops_per_token"].get<double>(),
+              none[1]["flops_per_token"].get<double>() / 3, 1);
+  const ProcessResult refused =
+      minfer({"bench", "-m", model_, "--draft-tokens", "4", "--parallel", "2"});
+  EXPECT_EQ(refused.exit_code, 2);
+  EXPECT_NE(refused.err.find("--draft-tokens and --parallel"), std::string::npos) << refused.err;
+}
+
 // The shape `tiny` has a context of 512; a model read from a file keeps to its own.
 TEST_F(Commands, BenchGoesBeyondTheContextOfAShape) {
   const ProcessResult result = minfer({"bench", "--synthetic", "tiny:f16", "-q", "-p", "0", "-n",

@@ -1,6 +1,7 @@
 #include <algorithm>
 
 #include "kernels/cuda/attention/decode_kernel.cuh"
+#include "kernels/cuda/attention/prefill.h"
 #include "kernels/cuda/launch.h"
 
 namespace minfer::cuda {
@@ -11,20 +12,26 @@ constexpr int kMostSplits = 64;
 
 // Byte offsets in the workspace, and what they follow from.
 struct Layout {
-  int64_t blocks_per_kv, groups, sum_dim;  // groups of query heads that a sequence has
+  int64_t blocks_per_kv, groups, sum_dim;  // groups of columns that a sequence has
   int64_t states_at, sums_at, n_bytes;
 };
 
+// Blocks of the columns of a key/value head: query heads of each row of a sequence.
+int64_t blocks_of_columns(int64_t n_heads, int64_t n_kv_heads, int64_t rows_of_sequence) {
+  return ceil_div(rows_of_sequence * (n_heads / n_kv_heads), kMostHeads);
+}
+
 Layout layout_of(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
-                 const DecodeSplits& splits) {
+                 const DecodeSplits& splits, int64_t rows_of_sequence) {
   Layout l{};
-  l.blocks_per_kv = ceil_div(n_heads / n_kv_heads, kMostHeads);
+  l.blocks_per_kv = blocks_of_columns(n_heads, n_kv_heads, rows_of_sequence);
   l.groups = n_kv_heads * l.blocks_per_kv;
   l.sum_dim = align_up(head_dim, 4);
   const int64_t n_parts = splits.n > 1 ? n * l.groups * splits.n * kMostHeads : 0;
-  // There is room for the counters of any number of sequences, so that nothing else is ever stored
-  // there: counters must be zero between steps.
-  l.states_at = align_up(kMaxGemvTokens * l.groups * int64_t{sizeof(unsigned)}, 256);
+  // There is room for the counters of any number of rows, of one sequence or of several, so that
+  // nothing else is ever stored there: counters must be zero between steps.
+  const int64_t groups_of_row = n_kv_heads * blocks_of_columns(n_heads, n_kv_heads, 1);
+  l.states_at = align_up(kMaxGemvTokens * groups_of_row * int64_t{sizeof(unsigned)}, 256);
   l.sums_at = l.states_at + align_up(n_parts * int64_t{sizeof(float2)}, 256);
   l.n_bytes = l.sums_at + n_parts * l.sum_dim * int64_t{sizeof(float)};
   return l;
@@ -40,13 +47,14 @@ bool rows_aligned(const KvLayer& cache) {
 
 }  // namespace
 
-DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len) {
+DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t max_seq_len,
+                           int64_t rows_of_sequence) {
   int device = 0, n_sms = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_sms, cudaDevAttrMultiProcessorCount, device));
   DecodeSplits s;
   if (max_seq_len <= s.most_alone) return s;
-  const int64_t groups = n * n_kv_heads * ceil_div(n_heads / n_kv_heads, kMostHeads);
+  const int64_t groups = n * n_kv_heads * blocks_of_columns(n_heads, n_kv_heads, rows_of_sequence);
   const int64_t most = std::min<int64_t>(kMostSplits, ceil_div(max_seq_len, s.least));
   // Two blocks on each SM. The ring of one block already keeps enough copies in flight for the
   // memory, but SMs do not get the same bandwidth, and with smaller splits a slow SM has less left
@@ -57,8 +65,8 @@ DecodeSplits decode_splits(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64
 }
 
 int64_t decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
-                         const DecodeSplits& splits) {
-  return layout_of(n, n_heads, n_kv_heads, head_dim, splits).n_bytes;
+                         const DecodeSplits& splits, int64_t rows_of_sequence) {
+  return layout_of(n, n_heads, n_kv_heads, head_dim, splits, rows_of_sequence).n_bytes;
 }
 
 void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& splits) {
@@ -90,6 +98,8 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   }
   MINFER_CHECK(a.scale > 0 && a.window >= 0, "attention: a scale of ", a.scale, ", a window of ",
                a.window);
+  MINFER_CHECK(a.rows_of_sequence >= 1 && n % a.rows_of_sequence == 0, "attention: ", n,
+               " rows, of each sequence ", a.rows_of_sequence);
   MINFER_CHECK(!a.sinks || (a.sinks.dtype == DType::F32 && a.sinks.shape == Shape{n_heads}),
                "attention: sinks ", a.sinks.dtype, " ", a.sinks.shape, " of ", n_heads, " heads");
   MINFER_CHECK(a.max_seq_len * head_dim < int64_t{1} << 30, "attention: ", a.max_seq_len,
@@ -98,7 +108,9 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
   MINFER_CHECK(splits.n > 0 && splits.least > 0, "attention: ", splits.n, " splits of ",
                splits.least, " positions");
 
-  const Layout layout = layout_of(n, n_heads, n_kv_heads, head_dim, splits);
+  const int64_t n_sequences = n / a.rows_of_sequence;
+  const Layout layout =
+      layout_of(n_sequences, n_heads, n_kv_heads, head_dim, splits, a.rows_of_sequence);
   std::byte* const workspace = static_cast<std::byte*>(a.workspace);
   const DecodeArgs args{
       .out = a.out.data,
@@ -119,18 +131,20 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
       .n_heads = narrow<int>(n_heads),
       .heads_per_kv = narrow<int>(n_heads / n_kv_heads),
       .blocks_per_kv = narrow<int>(layout.blocks_per_kv),
+      .rows_of_sequence = narrow<int>(a.rows_of_sequence),
       .table_pages = narrow<int>(pages_for(a.max_seq_len)),
-      .window = narrow<int>(a.window),
+      .window = a.window > 0 ? narrow<int>(a.window) : kNoWindow,
       .splits = splits,
       .is_bf16 = dtype == DType::BF16,
       .scale_log2 = a.scale * 1.44269504088896341f,
       .cap_log2 = SoftCap::of(a.softcap, 1.44269504088896341f),
       .sinks = data_of<const float>(a.sinks),
   };
-  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n), narrow<unsigned>(n));
-  const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kWindow>() {
+  const dim3 grid(narrow<unsigned>(layout.groups), unsigned(splits.n),
+                  narrow<unsigned>(n_sequences));
+  const auto run_kind = [&]<int kD, bool kU8, bool kAligned, bool kMasked>() {
     const int n_bytes = ring_bytes(kernels_are_of_sm90());
-    const auto kernel = decode_kernel<kD, kU8, kAligned, kWindow>;
+    const auto kernel = decode_kernel<kD, kU8, kAligned, kMasked>;
     MINFER_CUDA_CHECK(
         cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, n_bytes));
     // The carve-out of the GEMVs before and after it, so that an SM can run blocks of both at once.
@@ -139,7 +153,8 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
     launch(kernel, grid, 32 * decode_warps(kD), size_t(n_bytes), stream, args);
   };
   const auto run = [&]<int kD, bool kU8, bool kAligned>() {
-    if (a.window > 0) return run_kind.template operator()<kD, kU8, kAligned, true>();
+    const bool is_masked = a.window > 0 || a.rows_of_sequence > 1;
+    if (is_masked) return run_kind.template operator()<kD, kU8, kAligned, true>();
     run_kind.template operator()<kD, kU8, kAligned, false>();
   };
   const auto run_size = [&]<bool kU8>() {
@@ -158,20 +173,29 @@ void decode(cudaStream_t stream, const AttentionDecode& a, const DecodeSplits& s
 
 int64_t attention_decode_workspace(int64_t n, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim,
                                    int64_t max_seq_len) {
-  // Fewer sequences have more splits each, and may need more memory.
+  // Fewer rows have more splits each, and may need more memory.
   int64_t most = 0;
+  const auto add = [&](int64_t n_sequences, int64_t n_rows) {
+    const auto splits =
+        attention::decode_splits(n_sequences, n_heads, n_kv_heads, max_seq_len, n_rows);
+    most = std::max(most, attention::decode_workspace(n_sequences, n_heads, n_kv_heads, head_dim,
+                                                      splits, n_rows));
+  };
   for (int64_t i = 1; i <= n; ++i) {
-    const auto splits = attention::decode_splits(i, n_heads, n_kv_heads, max_seq_len);
-    most = std::max(most, attention::decode_workspace(i, n_heads, n_kv_heads, head_dim, splits));
+    add(i, 1);
+    add(1, i);
   }
   return most;
 }
 
 void attention_decode(cudaStream_t stream, const AttentionDecode& a) {
   MINFER_CHECK(a.cache != nullptr && a.cache->n_kv_heads > 0, "attention: no cache");
-  const int64_t n_seen = a.window > 0 ? std::min(a.window, a.max_seq_len) : a.max_seq_len;
-  attention::decode(
-      stream, a, attention::decode_splits(a.q.shape[0], a.q.shape[1], a.cache->n_kv_heads, n_seen));
+  MINFER_CHECK(a.rows_of_sequence >= 1, "attention: ", a.rows_of_sequence, " rows of a sequence");
+  const int64_t n_seen =
+      a.window > 0 ? std::min(a.window + a.rows_of_sequence - 1, a.max_seq_len) : a.max_seq_len;
+  attention::decode(stream, a,
+                    attention::decode_splits(a.q.shape[0] / a.rows_of_sequence, a.q.shape[1],
+                                             a.cache->n_kv_heads, n_seen, a.rows_of_sequence));
 }
 
 }  // namespace minfer::cuda

@@ -14,15 +14,16 @@ struct DecodeArgs {
   float norm_eps;
   const float2* rope;  // [.., n_pairs]
   Cache cache;         // with the page table of the first sequence
-  const int* pos;      // [n]
+  const int* pos;      // [n], of which that of each sequence's first row is read
   // Results of each sequence, group of heads (gridDim.x in a sequence) and split. sum_dim is
   // head_dim rounded up to whole 16 bytes.
-  unsigned* counters;  // [n, groups] blocks that have stored their result
-  float2* states;      // [n, groups, splits.n, kMostHeads] maximum and sum
-  float* sums;         // [n, groups, splits.n, kMostHeads, sum_dim]
+  unsigned* counters;  // [sequences, groups] blocks that have stored their result
+  float2* states;      // [sequences, groups, splits.n, kMostHeads] maximum and sum
+  float* sums;         // [sequences, groups, splits.n, kMostHeads, sum_dim]
   int sum_dim, n_pairs, n_heads, heads_per_kv, blocks_per_kv;
-  int table_pages;  // entries of a page table
-  int window;       // positions that a query sees; kWindow
+  int rows_of_sequence;  // kMasked; else it is 1
+  int table_pages;       // entries of a page table
+  int window;            // positions that a query sees, or kNoWindow; kMasked
   DecodeSplits splits;
   bool is_bf16;
   float scale_log2;
@@ -45,39 +46,46 @@ struct KvRange {
   }
 };
 
-// For each sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= pos of the head's keys
-// and values; the last of those are k' and v, which are also written to the cache. q', k': q and k
-// normed, if there are norms, and rotated by the angles of position pos. kWindow: over the last
-// `window` of those positions. A sink of head h, if there is one, joins the softmax when all
-// positions are merged.
+// The most rows of one sequence in a step.
+constexpr int kMostNewRows = int{kMaxGemvTokens};
+
+// For each row of a sequence, out[h] = softmax_j(scale q'[h] . k[j]) v[j] over j <= its position of
+// the head's keys and values; those of the sequence's own rows in this step are k' and v, which are
+// also written to the cache. q', k': q and k normed, if there are norms, and rotated by the angles
+// of their position. kMasked: over the last `window` of those positions, and the sequence may have
+// several rows, at consecutive positions. A sink of head h, if there is one, joins the softmax when
+// all positions are merged.
 //
-//   cache     row pos is written and not read: the step's own k and v come from shared memory,
-//             rounded as the cache holds them
-//   launch    grid (key/value heads x blocks_per_kv, splits, n): a block has up to 8 query heads
-//             of one key/value head and one range of positions (KvRange). Its warps take tiles of
-//             16 or 32 positions in turn (decode_tile.cuh), each with its own softmax and its own
-//             ring (decode_ring.cuh). Ranges follow from pos; blocks without one exit at once. The
-//             last block of a group to arrive merges the splits and zeroes the counter. Two blocks,
-//             or one and a block of a GEMV, fit on an SM. Dynamic smem: ring_bytes
+//   cache     rows of this step are written and not read: a block makes those of its range itself,
+//             in shared memory, rounded as the cache holds them. So a row sees those in front of it
+//             without another kernel that appends them first
+//   launch    grid (key/value heads x blocks_per_kv, splits, sequences): a block has up to 8
+//             columns of one key/value head, that is (row, query head) pairs, row by row, and one
+//             range of positions (KvRange). Its warps take tiles of 16 or 32 positions in turn
+//             (decode_tile.cuh), each with its own softmax and its own ring (decode_ring.cuh).
+//             Ranges follow from pos; blocks without one exit at once. The last block of a group to
+//             arrive merges the splits and zeroes the counter. Two blocks, or one and a block of a
+//             GEMV, fit on an SM. Dynamic smem: ring_bytes
 //   order     pos and the cache before it are read ahead of wait_for_predecessor (launchers.h): the
 //             ring of each warp is filled before it
-//   requires  head_dim <= kD
+//   requires  head_dim <= kD; rows_of_sequence <= kMostNewRows
 //   maths     f32 rotation and softmax (ex2.approx); q rounded to F16; f16 x f16 summed in f32;
 //             weights are rounded to F16 where they multiply v, but not in their sum. U8: codes are
 //             exact in F16; k's scale multiplies the score, v's the weight, in f32. Everything is
 //             merged in a fixed order
-//   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence
+//   moves     2 n_kv_heads (pos + 1) head_dim elements of the cache of each sequence, for each of
+//             the blocks_per_kv blocks; all but the first of them may read from L2
 //   source    Dao et al. 2023, "Flash-Decoding" (splits); Milakov and Gimelshein 2018 (merge)
-template <int kD, bool kU8, bool kAligned, bool kWindow>
+template <int kD, bool kU8, bool kAligned, bool kMasked>
 __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const DecodeArgs a) {
-  using Tile = DecodeTile<kD, kU8, kWindow>;
+  using Tile = DecodeTile<kD, kU8, kMasked>;
   using Ring = CacheRing<kD, kU8, kAligned>;
   constexpr int kWarps = Ring::kWarps, kThreads = 32 * kWarps;
-  constexpr int kRows = (kMostHeads + 2 + kWarps - 1) / kWarps;  // rows of q, k and v of a warp
+  constexpr int kNewRows = kMasked ? kMostNewRows : 1;
+  constexpr int kRows = (kMostHeads + 2 * kNewRows + kWarps - 1) / kWarps;  // of q, k, v of a warp
   struct Shared {
     alignas(16) __half q[kMostHeads][kD + 8];
-    NewRow<kD> fresh;
-    float row[2][kD];
+    NewRows<kD, kU8, kNewRows> fresh;
     SoftmaxState state[kWarps][kMostHeads];
     typename Ring::Shared ring[kWarps];
     bool is_last;
@@ -85,14 +93,14 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   Shared& shared = ptx::static_shared<Shared>();
   auto& s_q = shared.q;
   auto& s_new = shared.fresh;
-  auto& s_row = shared.row;
   auto& s_state = shared.state;
   uint8_t* const s_slots = ptx::dynamic_shared<128>();  // then float [kWarps, kMostHeads, kD]
 
   ptx::let_successor_begin();
   const int sequence = int(blockIdx.z), first_group = sequence * int(gridDim.x);
-  const int pos = __ldcg(a.pos + sequence), kv_len = pos + 1;
-  const int seen_from = kWindow ? max(0, kv_len - a.window) : 0;
+  const int n_new = kMasked ? a.rows_of_sequence : 1;
+  const int pos = __ldcg(a.pos + sequence * n_new), kv_len = pos + n_new;
+  const int seen_from = kMasked ? max(0, pos + 1 - a.window) : 0;
   const KvRange range(a.splits, seen_from / Tile::kRows * Tile::kRows, kv_len, Tile::kRows);
   if (int(blockIdx.y) >= range.n_splits) return;
   const int lane = threadIdx.x % 32, warp = threadIdx.x / 32;
@@ -101,9 +109,22 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
   const int head_dim = cache.head_dim;
   const int kv_head = int(blockIdx.x) / a.blocks_per_kv;
   const int part = int(blockIdx.x) % a.blocks_per_kv;
-  const int first_head = kv_head * a.heads_per_kv + part * kMostHeads;
-  const int heads = min(kMostHeads, a.heads_per_kv - part * kMostHeads);
-  const bool has_new = range.end == kv_len;
+  const int first_column = part * kMostHeads;
+  const int columns = min(kMostHeads, n_new * a.heads_per_kv - first_column);
+  // Which of the sequence's rows a column has, and its query head.
+  const auto token_of = [&](int column) {
+    return kMasked ? (first_column + column) / a.heads_per_kv : 0;
+  };
+  const auto head_of = [&](int column) {
+    return (kv_head - token_of(column)) * a.heads_per_kv + first_column + column;
+  };
+  // Its row of q and out.
+  const auto row_of = [&](int column) {
+    return (sequence * n_new + token_of(column)) * a.n_heads + head_of(column);
+  };
+  // The new rows in this block's range.
+  const int first_new = max(range.begin - pos, 0);
+  const int n_fresh = max(range.end - pos - first_new, 0);
 
   Ring ring(s_slots, shared.ring[warp], cache, kv_head,
             {.begin = range.begin,
@@ -111,10 +132,23 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
              .end = range.end,
              .warp = warp,
              .turn = int(blockIdx.y * gridDim.x + blockIdx.x)});
-  const Angles<kD> angles(a.rope + int64_t{pos} * a.n_pairs, a.n_pairs);
+  // Rows of this warp: every kWarps-th of first the queries, then the new keys, then their values.
+  const int n_rows = columns + 2 * n_fresh;
+  const auto index_of = [&](int x) { return warp + x * kWarps; };
+  const auto is_key = [&](int r) { return r >= columns && r < columns + n_fresh; };
+  // Which of the sequence's rows a key or value is.
+  const auto new_row = [&](int r) { return kMasked ? first_new + (r - columns) % n_fresh : 0; };
   RawRow<kD> norms[2];  // of q and k
   if (a.q_norm != nullptr) norms[0].load(a.q_norm, 0, head_dim, a.n_pairs);
   if (a.k_norm != nullptr) norms[1].load(a.k_norm, 0, head_dim, a.n_pairs);
+  Angles<kD> angles[kRows];
+#pragma unroll
+  for (int x = 0; x < kRows; ++x) {
+    const int r = index_of(x);
+    if (r >= columns + n_fresh) continue;
+    const int at = pos + (r < columns ? token_of(r) : new_row(r));
+    angles[x].load(a.rope + int64_t{at} * a.n_pairs, a.n_pairs);
+  }
   for (int i = threadIdx.x; i < kMostHeads * (kD + 8); i += kThreads) (&s_q[0][0])[i] = __half(0);
   s_new.clear();
   __syncthreads();
@@ -122,60 +156,63 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
 
   // The step's own rows of q, k and v: each is read by one warp, and all reads are in flight at
   // once.
-  const int n_rows = heads + (has_new ? 2 : 0);
   RawRow<kD> raw[kRows];
 #pragma unroll
   for (int x = 0; x < kRows; ++x) {
-    const int r = warp + x * kWarps;
+    const int r = index_of(x);
     if (r >= n_rows) continue;
-    const void* const from = r < heads ? a.q : r == heads ? a.k : a.v;
-    const int row =
-        r < heads ? sequence * a.n_heads + first_head + r : sequence * cache.n_kv_heads + kv_head;
-    raw[x].load(from, row, head_dim, r <= heads ? a.n_pairs : 0);
+    if (r < columns) {
+      raw[x].load(a.q, row_of(r), head_dim, a.n_pairs);
+    } else {
+      const int row = (sequence * n_new + new_row(r)) * cache.n_kv_heads + kv_head;
+      raw[x].load(is_key(r) ? a.k : a.v, row, head_dim, is_key(r) ? a.n_pairs : 0);
+    }
   }
-  int fresh = -1;  // the new key (0) or value (1), if this warp has one; it never has both
 #pragma unroll
   for (int x = 0; x < kRows; ++x) {
-    const int r = warp + x * kWarps;
-    if (a.q_norm != nullptr && r < heads) {
+    const int r = index_of(x);
+    if (r >= n_rows) continue;
+    if (a.q_norm != nullptr && r < columns) {
       raw[x].normalize(norms[0], a.norm_eps, head_dim, a.is_bf16);
-    } else if (a.k_norm != nullptr && r == heads && has_new) {
+    } else if (a.k_norm != nullptr && is_key(r)) {
       raw[x].normalize(norms[1], a.norm_eps, head_dim, a.is_bf16);
     }
-    if (r < heads) {
-      raw[x].rotate(angles, head_dim, a.n_pairs, a.is_bf16,
-                    [&](int i, float value) { s_q[r][i] = __float2half_rn(value); });
-    } else if (r < n_rows) {
-      fresh = r - heads;
-      raw[x].rotate(angles, head_dim, fresh == 0 ? a.n_pairs : 0, a.is_bf16,
-                    [&](int i, float value) { s_row[fresh][i] = value; });
+    const int n_pairs = r < columns + n_fresh ? a.n_pairs : 0;
+    const auto for_each = [&](const auto& emit) {
+      raw[x].rotate(angles[x], head_dim, n_pairs, a.is_bf16, emit);
+    };
+    if (r < columns) {
+      for_each([&](int i, float value) { s_q[r][i] = __float2half_rn(value); });
+    } else {
+      const int i = new_row(r);
+      put_row(for_each, is_key(r), s_new, i, cache, kv_head, pos + i, part == 0);
     }
-  }
-  if (fresh >= 0) {
-    __syncwarp();
-    put_row<kU8>(s_row[fresh], fresh == 0, s_new, cache, kv_head, pos, part == 0);
   }
   __syncthreads();
 
   Tile tile(s_q[lane / 4], ring.row_bytes(), a.scale_log2, a.cap_log2);
-  if constexpr (kWindow) {
-    tile.see(0, seen_from, pos);
-    tile.see(1, seen_from, pos);
+  if constexpr (kMasked) {
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int column = lane % 4 * 2 + i;
+      const int last = column < columns ? pos + token_of(column) : pos;
+      tile.see(i, last - a.window + 1, last);
+    }
   }
   for (int i = 0; i < ring.n_tiles(); ++i) {
-    const TileRows keys = ring.take(s_new.bytes[0]);
+    const TileRows keys = ring.take(s_new.keys());
     float scales[Tile::kUnits];
     ring.load_scales(scales);
-    tile.take_keys(keys, scales, s_new.scale);
+    tile.take_keys(keys, scales, s_new.scale[0]);
     ring.refill();
-    tile.take_values(ring.take(s_new.bytes[1]));
+    tile.take_values(ring.take(s_new.values()));
     ring.refill();
   }
   // Reuses the memory of the warp's slots: no copy into them is left.
   float* const s_sums = reinterpret_cast<float*>(s_slots);
   constexpr int kWarpFloats = Ring::kWarpBytes / int{sizeof(float)};
   static_assert(kWarpFloats >= kMostHeads * kD);
-  tile.store(s_state[warp], s_sums + warp * kWarpFloats, heads);
+  tile.store(s_state[warp], s_sums + warp * kWarpFloats, columns);
   __syncthreads();
 
   const int group = first_group + int(blockIdx.x);
@@ -186,11 +223,10 @@ __global__ void __launch_bounds__(32 * decode_warps(kD), 2) decode_kernel(const 
                          .sum_dim = a.sum_dim,
                          .n_splits = range.n_splits,
                          .split = int(blockIdx.y)};
-  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, heads, head_dim, shared.is_last,
-                          [&](Merged whole, int head, int d) {
-                            const int row = sequence * a.n_heads + first_head + head;
-                            whole.add_sink(sink_log2(a.sinks, first_head + head));
-                            whole.store(a.out, int64_t{row} * head_dim + d, head_dim - d,
+  merge_block<kD, kWarps>(parts, s_state, s_sums, kWarpFloats, columns, head_dim, shared.is_last,
+                          [&](Merged whole, int column, int d) {
+                            whole.add_sink(sink_log2(a.sinks, head_of(column)));
+                            whole.store(a.out, int64_t{row_of(column)} * head_dim + d, head_dim - d,
                                         a.is_bf16);
                           });
 }

@@ -88,8 +88,8 @@ class CacheRing {
     return (cache_.head_dim * Tile::kElementBytes + 15) / 16 * 16;
   }
 
-  // Waits for the next tile, of keys or of values. `newest`: the row of a position that is not
-  // readable.
+  // Waits for the next tile, of keys or of values. `newest`: the rows of the positions from
+  // `readable` on.
   __device__ TileRows take(const uint4* newest) {
     if constexpr (kInGroups) ptx::copy_async_wait<kSlots - 1>();  // the oldest of kSlots
     if constexpr (kBulk) {
@@ -98,8 +98,8 @@ class CacheRing {
       __syncwarp();
     }
     const int start = start_of(n_taken_ / 2);
-    return {slots_ + slot_ * kSlotBytes, newest, min(kRows, max(range_.readable - start, 0)),
-            min(kRows, range_.end - start), start};
+    return {slots_ + slot_ * kSlotBytes,    newest, min(kRows, max(range_.readable - start, 0)),
+            min(kRows, range_.end - start), start,  max(start - range_.readable, 0)};
   }
   // This lane's scales of the tile of keys that was taken.
   __device__ void load_scales(float (&scales)[kUnits]) const {

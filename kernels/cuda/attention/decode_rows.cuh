@@ -30,7 +30,7 @@ __device__ inline void store_half(void* x, int64_t i, float value, bool is_bf16)
 template <int kD>
 struct Angles {
   float2 at[kD / 64];
-  __device__ Angles(const float2* angles, int n_pairs) {
+  __device__ void load(const float2* angles, int n_pairs) {
 #pragma unroll
     for (int j = 0; j < kD / 64; ++j) {
       const int i = threadIdx.x % 32 + 32 * j;
@@ -95,33 +95,35 @@ class RawRow {
   unsigned short a_[kD / 32], b_[kD / 32];
 };
 
-// Rounds `row`, f32 in shared memory, as the cache holds it. Writes it to `to` and, if `appends`,
-// to position pos of the cache. A warp calls it.
-template <bool kU8, int kD>
-__device__ void put_row(const float* row, bool is_k, NewRow<kD>& to, const Cache& cache,
-                        int kv_head, int pos, bool appends) {
-  const int lane = threadIdx.x % 32, head_dim = cache.head_dim;
-  const int64_t at = cache.row(kv_head, pos);
+// Rounds a row as the cache holds it. Writes it to row `index` of `to` and, if `appends`, to
+// position pos of the cache. for_each(f) calls f(i, value) for each element, one lane of a warp for
+// each, and the same each time that it is called. A warp calls it.
+template <int kD, bool kU8, int kMost, typename ForEach>
+__device__ void put_row(const ForEach& for_each, bool is_k, NewRows<kD, kU8, kMost>& to, int index,
+                        const Cache& cache, int kv_head, int pos, bool appends) {
+  const int lane = threadIdx.x % 32;
+  const int64_t at = cache.row(kv_head, pos), first = at * cache.head_dim;
   void* const rows = is_k ? cache.keys : cache.values;
+  void* const of_step = to.bytes[is_k ? 0 : 1][index];
   if constexpr (kU8) {
     float largest = 0;
-    for (int i = lane; i < head_dim; i += 32) largest = larger_magnitude(largest, row[i]);
+    for_each([&](int, float value) { largest = larger_magnitude(largest, value); });
     const RowScale scale = row_scale(largest);
     if (lane == 0) {
-      to.scale[is_k ? 0 : 1] = scale.step;
+      to.scale[index][is_k ? 0 : 1] = scale.step;
       if (appends) (is_k ? cache.key_scales : cache.value_scales)[at] = scale.step;
     }
-    for (int i = lane; i < head_dim; i += 32) {
-      const uint8_t code = code_of(row[i], scale);
-      to.codes(is_k)[i] = code;
-      if (appends) static_cast<uint8_t*>(rows)[at * head_dim + i] = code;
-    }
+    for_each([&](int i, float value) {
+      const uint8_t code = code_of(value, scale);
+      static_cast<uint8_t*>(of_step)[i] = code;
+      if (appends) static_cast<uint8_t*>(rows)[first + i] = code;
+    });
   } else {
-    for (int i = lane; i < head_dim; i += 32) {
-      const __half x = __float2half_rn(row[i]);
-      to.halves(is_k)[i] = x;
-      if (appends) static_cast<__half*>(rows)[at * head_dim + i] = x;
-    }
+    for_each([&](int i, float value) {
+      const __half x = __float2half_rn(value);
+      static_cast<__half*>(of_step)[i] = x;
+      if (appends) static_cast<__half*>(rows)[first + i] = x;
+    });
   }
 }
 

@@ -7,27 +7,30 @@ namespace minfer::cuda::attention {
 
 constexpr int kMostHeads = 8;  // query heads of a warp: the columns of an mma
 
-// Key and value of this step as the cache holds them, zero past head_dim; in shared memory.
-template <int kD>
-struct alignas(16) NewRow {
-  uint4 bytes[2][kD / 8];
-  float scale[2];
+// Keys and values of this step's positions, kMost at most, as the cache holds them, zero past
+// head_dim; in shared memory.
+template <int kD, bool kU8, int kMost>
+struct alignas(16) NewRows {
+  uint4 bytes[2][kMost][kD * (kU8 ? 1 : 2) / 16];
+  float scale[kMost][2];
   // All threads of the block call it.
   __device__ void clear() {
-    for (int i = threadIdx.x; i < 2 * kD / 8; i += blockDim.x) (&bytes[0][0])[i] = uint4{};
+    constexpr int kWords = sizeof(bytes) / sizeof(uint4);
+    for (int i = threadIdx.x; i < kWords; i += blockDim.x) (&bytes[0][0][0])[i] = uint4{};
   }
-  __device__ __half* halves(bool is_k) { return reinterpret_cast<__half*>(bytes[is_k ? 0 : 1]); }
-  __device__ uint8_t* codes(bool is_k) { return reinterpret_cast<uint8_t*>(bytes[is_k ? 0 : 1]); }
+  __device__ const uint4* keys() const { return bytes[0][0]; }
+  __device__ const uint4* values() const { return bytes[1][0]; }
 };
 
 // Rows of keys or of values at consecutive positions, in shared memory with room for kRows rows of
-// kD elements: n_copied rows as the cache holds them and, if n_valid is more than that, the newest
-// row.
+// kD elements: n_copied rows as the cache holds them, and behind these, up to n_valid, rows of this
+// step.
 struct TileRows {
   const uint8_t* rows;  // [n_copied, row_bytes]; behind them may be anything
-  const uint4* newest;  // [kD] elements, finite even where they are not valid
+  const uint4* newest;  // [.., kD] elements, finite even where they are not valid
   int n_copied, n_valid;
-  int start;  // position of the first row
+  int start;      // position of the first row
+  int first_new;  // which of `newest` is row n_copied
 };
 
 // Converts two codes to halves, exactly: 0x6400 with a code as its low byte is the half 1024 +
@@ -105,7 +108,7 @@ class DecodeTile {
   __device__ static bool has_key_scale() { return t() < 2; }
 
   // Computes the scores of a tile's keys, and from them the weights of its values. scales: U8 only,
-  // as above; newest_scale: [2], of key and value, for the row behind the copied ones.
+  // as above; newest_scale: [.., 2], of key and value, for the rows behind the copied ones.
   __device__ void take_keys(const TileRows& tile, const float (&scales)[kUnits],
                             const float* newest_scale) {
     float sum[kUnits][2][4] = {};  // two chains of mma each, to hide their latency
@@ -138,7 +141,8 @@ class DecodeTile {
       float scale[2] = {scale_log2_, scale_log2_};
       if constexpr (kU8) {
         const int row = u * 16 + scale_row();
-        float mine = row < tile.n_copied ? scales[u] : newest_scale[has_key_scale() ? 0 : 1];
+        const float* const of_new = newest_scale + 2 * new_index(tile, row);
+        float mine = row < tile.n_copied ? scales[u] : of_new[has_key_scale() ? 0 : 1];
         if (row >= tile.n_valid) mine = 0;
         const int first = lane() & ~3;
 #pragma unroll
@@ -243,18 +247,27 @@ class DecodeTile {
   __device__ static int t() { return lane() % 4; }
   __device__ static int score_row(int r) { return g() + 8 * r; }
   __device__ static int value_row(int r) { return 2 * t() + (r & 1) + (r >> 1) * 8; }
+  // Which new row stands behind the copied ones. Unless kMasked, there is only one.
+  __device__ static int new_index(const TileRows& tile, int row) {
+    return kMasked && row >= tile.n_copied && row < tile.n_valid
+               ? tile.first_new + row - tile.n_copied
+               : 0;
+  }
   __device__ static uint32_t word(const uint4& x, int i) {
     return i == 0 ? x.x : i == 1 ? x.y : i == 2 ? x.z : x.w;
   }
 
   // Loads piece i of a row into x[i]. Lanes read the pieces in different orders: byte at[i] has
   // piece i ^ turn, which one exchange for each bit of `turn` puts in place. For rows that are not
-  // valid it reads the newest row: their weights are zero.
+  // valid it reads a new row: their weights are zero.
   template <int n>
   __device__ void load_row(uint4 (&x)[n], const TileRows& tile, int row, const int (&at)[n],
                            int turn) const {
-    const uint8_t* const from = row < tile.n_copied ? tile.rows + row * row_bytes_
-                                                    : reinterpret_cast<const uint8_t*>(tile.newest);
+    constexpr int kNewWords = kD * kElementBytes / 16;
+    const uint8_t* const from =
+        row < tile.n_copied
+            ? tile.rows + row * row_bytes_
+            : reinterpret_cast<const uint8_t*>(tile.newest + new_index(tile, row) * kNewWords);
 #pragma unroll
     for (int i = 0; i < n; ++i) x[i] = *reinterpret_cast<const uint4*>(from + at[i]);
 #pragma unroll

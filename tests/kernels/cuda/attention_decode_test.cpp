@@ -344,6 +344,120 @@ TEST(DecodeOfSequences, EachIsAsAlone) {
   }
 }
 
+// Rows of one sequence at consecutive positions: each sees the keys and values of those in front of
+// it, which the same launch appends, and none behind it. The new rows lie in one block's range and
+// in those of two, in one tile and in two, and in two pages.
+TEST(DecodeOfSequences, RowsOfOneSeeThoseInFront) {
+  MINFER_NEEDS_CUDA();
+  constexpr int64_t kCapacity = 700, kMostRows = 8;
+  struct Case {
+    Heads heads;
+    int64_t n_rows, window;
+    bool has_sinks;
+  };
+  for (const auto& [h, n, window, has_sinks] :
+       {Case{{8, 2, 128}, 8, 0, false}, Case{{3, 1, 37}, 5, 0, true},
+        Case{{12, 1, 64}, 3, 100, false}, Case{{2, 2, 256}, 8, 7, true},
+        Case{{4, 4, 128}, 2, 0, false}, Case{{20, 2, 64}, 8, 0, false}}) {
+    for (const DType cache_dtype : {DType::F16, DType::U8}) {
+      TestCache cache(1, cache_dtype, h, kCapacity);
+      const HostTensor table = angles(kCapacity, h.head_dim / 4 * 2);
+      const DeviceTensor table_dev = to_device(table);
+      const HostTensor sinks = random_normal(4, {h.n_heads}, DType::F32, 8);
+      const DeviceTensor sinks_dev = to_device(sinks);
+      const DeviceTensor pos_dev = cuda::allocate_device(DType::F32, {kMostRows});
+      for (const int pos : {0, 27, 123, 250, 690}) {
+        const auto random = [&](uint64_t seed, int64_t n_heads, float size) {
+          return random_normal(uint64_t(pos) + seed, {n, n_heads, h.head_dim}, DType::F16, size);
+        };
+        const HostTensor q = random(7, h.n_heads, 2), k = random(8, h.n_kv_heads, 1);
+        const HostTensor v = random(9, h.n_kv_heads, 1);
+        const DeviceTensor q_dev = to_device(q), k_dev = to_device(k), v_dev = to_device(v);
+        std::vector<int> positions;
+        for (int i = 0; i < n; ++i) positions.push_back(pos + i);
+        MINFER_CUDA_CHECK(cudaMemcpy(pos_dev.view().data, positions.data(), size_t(4 * n),
+                                     cudaMemcpyHostToDevice));
+        for (int64_t row = 0; row < n * h.n_kv_heads; ++row) {
+          const int64_t at = cache.row(row % h.n_kv_heads, pos + row / h.n_kv_heads);
+          put_row(rotated_row(k, row, h.head_dim, &table, pos + row / h.n_kv_heads), at, cache.keys,
+                  cache.key_scales);
+          put_row(rotated_row(v, row, h.head_dim, nullptr, 0), at, cache.values,
+                  cache.value_scales);
+        }
+        for (const auto& splits :
+             {cuda::attention::decode_splits(1, h.n_heads, h.n_kv_heads, kCapacity, n),
+              cuda::attention::DecodeSplits{5, 256, 128},
+              {40, 0, 16}}) {
+          const std::string what = cat(h, ", ", cache_dtype, ", ", n, " rows at ", pos, ", ",
+                                       splits.n, " splits of at least ", splits.least);
+          const int64_t n_bytes =
+              cuda::attention::decode_workspace(1, h.n_heads, h.n_kv_heads, h.head_dim, splits, n);
+          const DeviceTensor workspace = cuda::allocate_device(DType::U8, {n_bytes});
+          MINFER_CUDA_CHECK(cudaMemset(workspace.view().data, 0, size_t(n_bytes)));
+          const DeviceTensor out = poisoned_device(DType::F16, {n + 1, h.n_heads, h.head_dim});
+          cache.restore();
+          cache.poison(pos);
+          const int64_t unseen = window > 0 ? std::max<int64_t>(0, pos + 1 - window) : 0;
+          cache.poison_pages_before(unseen);
+          for (int again = 0; again < 2; ++again) {  // the counters are left as they were
+            cuda::attention::decode(nullptr,
+                                    {.out = out.view().rows(0, n),
+                                     .q = q_dev,
+                                     .k = k_dev,
+                                     .v = v_dev,
+                                     .rope = table_dev,
+                                     .cache = &cache.layer,
+                                     .pages = cache.pages_on_card(),
+                                     .pos = static_cast<const int*>(pos_dev.view().data),
+                                     .rows_of_sequence = n,
+                                     .max_seq_len = kCapacity,
+                                     .scale = scale_of(h),
+                                     .window = window,
+                                     .sinks = has_sinks ? sinks_dev.view() : Tensor(),
+                                     .workspace = workspace.view().data},
+                                    splits);
+          }
+          const HostTensor got = to_host(out);
+          for (int64_t i = 0; i < h.n_heads * h.head_dim; ++i) {
+            ASSERT_EQ(static_cast<const uint16_t*>(got.view().data)[n * h.n_heads * h.head_dim + i],
+                      0xFFFF)
+                << what << ", past the end";
+          }
+          if (unseen < kPagePositions) {
+            const auto expect = [&](const DeviceTensor& part, const HostTensor& want) {
+              if (part) expect_same_bytes(part, cache.poisoned(want, pos + n), what);
+            };
+            expect(cache.layer.keys, cache.keys);
+            expect(cache.layer.values, cache.values);
+            expect(cache.layer.key_scales, cache.key_scales);
+            expect(cache.layer.value_scales, cache.value_scales);
+          }
+          for (int64_t i = 0; i < n * h.n_heads; ++i) {
+            const int64_t head = i % h.n_heads, last = pos + i / h.n_heads;
+            const int64_t kv_head = head / (h.n_heads / h.n_kv_heads);
+            float64::Values turned;
+            for (const float x : rotated_row(q, i, h.head_dim, &table, last)) {
+              turned.push_back(double(to_f32(to_f16(x))));
+            }
+            const auto seen = [&](bool is_k) {
+              return seen_rows(cache.head_values(is_k, kv_head, last + 1), h.head_dim, last,
+                               window);
+            };
+            const float64::Values keys = seen(true);
+            const AttentionRow row = attention_row(
+                turned, keys, seen(false), h, std::ssize(keys) / h.head_dim - 1, DType::F16,
+                Through::Nothing, 0, has_sinks ? std::optional(sinks.at(head)) : std::nullopt);
+            std::vector<float> values;
+            for (int64_t d = 0; d < h.head_dim; ++d) values.push_back(got.at(i * h.head_dim + d));
+            ASSERT_NO_FATAL_FAILURE(
+                row.expect(values.data(), cat(what, ", row ", i / h.n_heads, ", head ", head)));
+          }
+        }
+      }
+    }
+  }
+}
+
 // Windows in every kind of cache, whole and cut off, with splits and without. The pages before a
 // window belong to other sequences.
 TEST(DecodeOfWindows, MatchFloat64) {

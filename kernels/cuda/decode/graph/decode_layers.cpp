@@ -137,6 +137,7 @@ void DecodeLayers::launch_layer(const DecodeLayer& layer, bool behind_experts, T
                              .cache = layer.cache,
                              .pages = rows.pages,
                              .pos = rows.pos,
+                             .rows_of_sequence = rows.of_sequence,
                              .max_seq_len = model_.max_seq_len,
                              .scale = spec.score_scale(),
                              .window = spec.window,

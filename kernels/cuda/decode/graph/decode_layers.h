@@ -5,10 +5,12 @@
 
 namespace minfer::cuda {
 
-// The rows of a step, one of each sequence, in device memory.
+// The rows of a step, in device memory: one of each sequence, or several of each at consecutive
+// positions.
 struct StepRows {
   const int32_t *tokens, *pos;  // [n]
-  const int32_t* pages;         // [n, pages_for(max_seq_len)]: the page table of each row
+  const int32_t* pages;         // [n / of_sequence, pages_for(max_seq_len)]: page tables
+  int64_t of_sequence = 1;      // rows of a sequence
 };
 
 // The fused kernels of a decode step, five for each layer (two more if queries and keys are normed

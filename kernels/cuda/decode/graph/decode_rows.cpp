@@ -9,44 +9,49 @@ DecodeRows::DecodeRows(cudaStream_t stream, DType compute_type, const DecodeMode
       model_(model),
       layers_(stream, compute_type, model, kMaxGemvTokens),
       table_pages_(pages_for(model.max_seq_len)),
-      host_input_(static_cast<size_t>(n_input_words(kMaxGemvTokens))),
+      host_input_(static_cast<size_t>(n_input_words(kMaxGemvTokens, kMaxGemvTokens))),
       host_logits_(static_cast<size_t>(kMaxGemvTokens * model.output->out_dim)),
-      input_(allocate_device(DType::F32, {n_input_words(kMaxGemvTokens)})),  // 4 bytes each
+      // 4 bytes each
+      input_(allocate_device(DType::F32, {n_input_words(kMaxGemvTokens, kMaxGemvTokens)})),
       x_(allocate_device(DType::F32, {kMaxGemvTokens, model.embedding->in_dim})),
       logits_(allocate_device(DType::F32, {kMaxGemvTokens, model.output->out_dim})) {}
 
-std::span<const float> DecodeRows::step(std::span<const DecodeRow> rows) {
+std::span<const float> DecodeRows::run(std::span<const DecodeRow> rows, int64_t rows_of_sequence) {
   const int64_t n = std::ssize(rows);
   MINFER_CHECK(n >= 1 && n <= max_rows(), "a step of ", n, " rows");
   int32_t* const tokens = host_input_.data();
   int32_t* const positions = tokens + n;
   int32_t* table = positions + n;
-  for (int64_t i = 0; i < n; ++i, table += table_pages_) {
+  for (int64_t i = 0; i < n; ++i) {
     const DecodeRow& row = rows[size_t(i)];
+    const int64_t of_sequence = i % rows_of_sequence;
     MINFER_CHECK(row.pos >= 0 && row.pos < model_.max_seq_len &&
                      pages_for(row.pos + 1) <= std::ssize(row.pages) &&
-                     std::ssize(row.pages) <= table_pages_,
+                     std::ssize(row.pages) <= table_pages_ &&
+                     row.pos == rows[size_t(i - of_sequence)].pos + of_sequence,
                  "decode at position ", row.pos, " of ", model_.max_seq_len, ", ", row.pages.size(),
                  " pages");
     tokens[i] = row.token;
     positions[i] = narrow<int32_t>(row.pos);
+    if (of_sequence > 0) continue;
     std::ranges::copy(row.pages, table);
+    table += table_pages_;
   }
-  GraphExec& graph = graphs_[size_t(n)];
-  if (!graph) capture(n);
+  GraphExec& graph = (rows_of_sequence == 1 ? graphs_ : graphs_of_sequence_)[size_t(n)];
+  if (!graph) graph = captured(n, rows_of_sequence);
   MINFER_CUDA_CHECK(cudaGraphLaunch(graph.get(), stream_));
   MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_));
   return {host_logits_.data(), static_cast<size_t>(n * model_.output->out_dim)};
 }
 
-void DecodeRows::capture(int64_t n) {
+GraphExec DecodeRows::captured(int64_t n, int64_t rows_of_sequence) {
   const auto* const input = static_cast<const int32_t*>(input_.view().data);
-  const StepRows rows{input, input + n, input + 2 * n};
+  const StepRows rows{input, input + n, input + 2 * n, rows_of_sequence};
   const Tensor x = x_.view().rows(0, n), logits = logits_.view().rows(0, n);
-  graphs_[size_t(n)] = capture_graph(stream_, [&] {
+  const auto n_words = static_cast<size_t>(n_input_words(n, n / rows_of_sequence));
+  return capture_graph(stream_, [&] {
     MINFER_CUDA_CHECK(cudaMemcpyAsync(input_.view().data, host_input_.data(),
-                                      static_cast<size_t>(n_input_words(n)) * sizeof(int32_t),
-                                      cudaMemcpyHostToDevice, stream_));
+                                      n_words * sizeof(int32_t), cudaMemcpyHostToDevice, stream_));
     gather_rows(stream_, x, *model_.embedding, rows.tokens);
     layers_.launch(x, logits, rows);
     MINFER_CUDA_CHECK(cudaMemcpyAsync(host_logits_.data(), logits.data,

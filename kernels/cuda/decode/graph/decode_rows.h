@@ -7,20 +7,28 @@
 
 namespace minfer::cuda {
 
-// A batched decode step: one row of each of several sequences, as a captured graph of DecodeLayers'
-// kernels. There is one graph for each number of rows, captured when it is first needed.
+// A batched decode step: one row of each of several sequences, or several rows of one, as a
+// captured graph of DecodeLayers' kernels. There is one graph of either kind for each number of
+// rows, captured when it is first needed.
 class DecodeRows final : public RowsPlan {
  public:
   DecodeRows(cudaStream_t stream, DType compute_type, const DecodeModel& model);
 
   int64_t max_rows() const override { return kMaxGemvTokens; }
-  std::span<const float> step(std::span<const DecodeRow> rows) override;
+  std::span<const float> step(std::span<const DecodeRow> rows) override { return run(rows, 1); }
+  std::span<const float> step_of_sequence(std::span<const DecodeRow> rows) override {
+    return run(rows, std::ssize(rows));
+  }
 
  private:
   // Number of 4-byte words that a step copies from the host at once: tokens, positions, page
   // tables.
-  int64_t n_input_words(int64_t n_rows) const { return (2 + table_pages_) * n_rows; }
-  void capture(int64_t n_rows);
+  int64_t n_input_words(int64_t n_rows, int64_t n_sequences) const {
+    return 2 * n_rows + table_pages_ * n_sequences;
+  }
+  // rows_of_sequence: 1, or the number of rows.
+  std::span<const float> run(std::span<const DecodeRow> rows, int64_t rows_of_sequence);
+  GraphExec captured(int64_t n_rows, int64_t rows_of_sequence);
 
   cudaStream_t stream_;
   DecodeModel model_;
@@ -29,7 +37,8 @@ class DecodeRows final : public RowsPlan {
   PinnedArray<int32_t> host_input_;
   PinnedArray<float> host_logits_;
   DeviceTensor input_, x_, logits_;
-  std::array<GraphExec, kMaxGemvTokens + 1> graphs_;  // indexed by the number of rows
+  // Indexed by the number of rows.
+  std::array<GraphExec, kMaxGemvTokens + 1> graphs_, graphs_of_sequence_;
 };
 
 }  // namespace minfer::cuda
