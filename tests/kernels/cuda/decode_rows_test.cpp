@@ -110,12 +110,15 @@ class RowsModel {
 };
 
 // Steps of one row each, and steps of several rows of the same sequence, which see one another,
-// give the same logits within the rounding of F16, in a cache that had NaN everywhere. Rows that a
+// give the same logits within the rounding of F16, in a cache that had NaN everywhere. In an int8
+// cache that rounding can give an element the next code: 1/127 of the largest of its row, of keys
+// and of values, which with a window of five positions are not averaged away. Rows that a
 // step wrote are written again by the next one, as behind a draft that was wrong.
 TEST(DecodeRows, RowsOfOneSequenceAreAsStepByStep) {
   MINFER_NEEDS_CUDA();
   for (const DType cache_dtype : {DType::F16, DType::U8}) {
     RowsModel small(cache_dtype);
+    const double most_error = cache_dtype == DType::U8 ? 2.0 / 127 : 0x1p-8;
     for (const int64_t window : {0, 5}) {
       cuda::DecodeRows plan(stream(), DType::F16, small.model(window));
       const auto row = [](int64_t pos) {
@@ -155,8 +158,8 @@ TEST(DecodeRows, RowsOfOneSequenceAreAsStepByStep) {
             largest = std::max(largest, std::abs(expected));
             error = std::max(error, std::abs(found - expected));
           }
-          ASSERT_LE(error, 0x1p-8 * largest) << cache_dtype << ", window " << window << ", row "
-                                             << i << " of " << n << " at " << pos;
+          ASSERT_LE(error, most_error * largest) << cache_dtype << ", window " << window << ", row "
+                                                 << i << " of " << n << " at " << pos;
         }
       }
     }

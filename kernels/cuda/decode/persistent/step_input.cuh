@@ -240,11 +240,11 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const ResidualS
 template <typename Source>
 constexpr bool kIsResidual = std::is_same_v<Source, ResidualSource>;
 
-// Stages the warp's columns as f32. Those of a ResidualSource fit in one batch.
-template <bool kNorm, typename Source>
+// Stages the warp's columns as f32, kBatch words of a lane at a time. Those of a ResidualSource fit
+// in one batch.
+template <bool kNorm, int kBatch, typename Source>
 __device__ inline float stage_floats(const StepGemv& gemv, const Source& source, uint8_t* input) {
   constexpr auto kPlace = own_word<true>;
-  constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
   const int n_words = gemv.in_dim / 4;
   const auto store = [&](const StepWord(&x)[kBatch], int first) {
 #pragma unroll
@@ -290,13 +290,12 @@ __device__ inline void store_digits(uint32_t* to, int stride, const uint32_t (&b
   for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
 }
 
-// Stages the warp's columns as digits of numbers divided by `unit`, the power of two that brings
-// the largest of them into [1, 2); it is NaN if one is not finite.
-template <bool kNorm, typename Source>
+// Stages the warp's columns, up to kBatch words of a lane, as digits of numbers divided by `unit`,
+// the power of two that brings the largest of them into [1, 2); it is NaN if one is not finite.
+template <bool kNorm, int kBatch, typename Source>
 __device__ inline float stage_digits(const StepGemv& gemv, const Source& source, uint8_t* input,
                                      float& unit) {
   constexpr auto kPlace = own_word<false>;
-  constexpr int kBatch = kNorm ? kStepNormWords : kStepInputWords;
   const bool is_u4 = gemv.format == StepFormat::U4;
   const int stride = digit_stride(gemv.in_dim) / 4;
   const int n_padded = (gemv.in_dim + 63) / 64 * 16;  // missing columns are zeros
@@ -358,15 +357,21 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
 // Stages the warp's columns, and leaves the sum of their squares before the norm's weight in
 // squares_of_warps. Returns the factor of the warp's own sums.
 template <typename I, bool kNorm, typename Source>
-__device__ inline float stage_input(const StepGemv& gemv, const Source& source, uint8_t* input,
-                                    float* squares_of_warps) {
+__device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source& source,
+                                             uint8_t* input, float* squares_of_warps) {
   float unit = 1, squares = 0;
+  // One batch for the columns of most models, and one for as many as registers hold. The code runs
+  // once in a phase, so that fetching it takes longer than running it: the shorter one is faster.
+  constexpr int kFew = kStepNormWords / 2, kMany = kNorm ? kStepNormWords : kStepInputWords;
+  const bool are_few = gemv.in_dim <= 4 * kStepConsumers * kFew;
   if (gemv.format <= StepFormat::BF16) {
-    squares = stage_floats<kNorm>(gemv, source, input);
+    squares = are_few ? stage_floats<kNorm, kFew>(gemv, source, input)
+                      : stage_floats<kNorm, kMany>(gemv, source, input);
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);
   } else {
-    squares = stage_digits<kNorm>(gemv, source, input, unit);
+    squares = are_few ? stage_digits<kNorm, kFew>(gemv, source, input, unit)
+                      : stage_digits<kNorm, kMany>(gemv, source, input, unit);
   }
   if constexpr (kNorm) {
     squares = warp_reduce(squares, Sum{});
