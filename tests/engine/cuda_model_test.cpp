@@ -13,15 +13,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-class CudaModel : public testing::Test {
- protected:
-  void SetUp() override {
-    MINFER_NEEDS_CARD();
-    backend_ = make_cuda_backend();
-  }
-  std::unique_ptr<Backend> backend_;
-};
-
 std::string greedy_text(const Model& model, Backend& backend, const std::string& prompt,
                         int64_t n_predict, const SessionOptions& session_options = {}) {
   Session session(model, backend, session_options);
@@ -515,19 +506,9 @@ TEST_F(CudaModel, TakesTheMemoryThatWasSaid) {
 }
 
 TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {
-  const ModelSpec spec = llama_spec({.dim = 64,
-                                     .ffn_dim = 128,
-                                     .n_heads = 4,
-                                     .n_kv_heads = 4,
-                                     .head_dim = 16,
-                                     .vocab_size = 131,
-                                     .trained_seq_len = 64});
   for (const bool persistent : {true, false}) {
     const auto backend = make_cuda_backend({.persistent_decode = persistent});
-    Model model = make_synthetic_model(spec, DType::F16, *backend, 1);
-    HostTensor embedding = random_normal(1, {131, 64});
-    embedding.as<float>()[77 * 64 + 3] = std::nanf("");
-    model.weights.embedding = backend->pack_matrix(embedding);
+    const Model model = model_with_a_nan(*backend);
     Session session(model, *backend, {});
     session.eval(some_ids(5, 70));
     auto run = session.run_from(77, 10, {.n_tokens = 131, .banned = {}});
@@ -541,120 +522,6 @@ TEST_F(CudaModel, NamesThePositionOfARunThatIsNotFinite) {
     session.truncate(5);
     EXPECT_EQ(ids, chosen_on_host(session, 2, 3, low_ids));
   }
-}
-
-// Steps of 2 to 8 tokens of one sequence behind a prompt, after each a step of the one kernel or of
-// the graph, and the same with other tokens first, as behind a draft that was wrong: as step by
-// step.
-TEST_F(CudaModel, DecodesSeveralTokensOfOneSequence) {
-  for (const int64_t n_kv_heads : {8, 2}) {
-    for (const SyntheticType& type : {SyntheticType{DType::F16, 0}, {DType::U4, 64}}) {
-      for (const DType kv_dtype : {DType::F16, DType::U8}) {
-        for (const int64_t window : {0, 100}) {
-          for (const bool persistent : {true, false}) {
-            SCOPED_TRACE(cat("8:", n_kv_heads, ' ', type.dtype, ", cache ", kv_dtype, ", window ",
-                             window, persistent ? ", one kernel" : ", graph"));
-            ModelSpec spec = llama_spec({.dim = 256,
-                                         .ffn_dim = 512,
-                                         .n_heads = 8,
-                                         .n_kv_heads = n_kv_heads,
-                                         .head_dim = 128,
-                                         .vocab_size = 300,
-                                         .trained_seq_len = 700});
-            for (LayerSpec& layer : spec.layers) layer.window = window;
-            const auto backend = make_cuda_backend({.persistent_decode = persistent});
-            const Model model = make_synthetic_model(spec, type, *backend, 1);
-            const std::vector<TokenId> ids = some_ids(660, spec.vocab_size);
-            for (const size_t n_prompt : {110, 600}) {
-              Session session(model, *backend, {.kv_dtype = kv_dtype});
-              session.eval(std::span(ids).first(n_prompt));
-              std::vector<double> want;
-              std::vector<float> got;
-              constexpr size_t kTokens = 42;  // 1 + 2, 1 + 3, ..., 1 + 8
-              const auto text = std::span(ids).subspan(n_prompt, kTokens);
-              for (const TokenId& id : text) {
-                const auto logits = session.eval({&id, 1});
-                want.insert(want.end(), logits.begin(), logits.end());
-              }
-              session.truncate(0);
-              session.eval(std::span(ids).first(n_prompt));
-              const auto decode = [&](size_t begin, size_t n) {
-                const auto logits = session.decode(text.subspan(begin, n));
-                got.insert(got.end(), logits.begin(), logits.end());
-              };
-              for (size_t n = 2, done = 0; n <= 8; done += n, ++n) {
-                decode(done++, 1);
-                const int64_t pos = session.pos();
-                session.decode(std::span(ids).first(n));  // other tokens
-                ASSERT_EQ(session.truncate(pos), pos);
-                decode(done, n);
-              }
-              ASSERT_EQ(got.size(), want.size());
-              EXPECT_LE(relative_error(got, want), 0.01) << n_prompt;
-            }
-          }
-        }
-      }
-    }
-  }
-}
-
-// A text that repeats itself, whose tokens are all better than the next best by far more than any
-// rounding.
-TEST_F(CudaModel, DraftsChangeNoTextWhoseTokensAreFarApart) {
-  const auto path = fs::path(MINFER_FIXTURES) / "../../models/demo";
-  MINFER_NEEDS(path);
-  const Model model = load_model(path.string(), *backend_);
-  std::string text = "The cat sat on the mat. The dog sat on the log.";
-  text += ' ' + text + ' ' + text;
-  const std::vector<TokenId> prompt = model.tokenizer->encode(text, {});
-  GenerateOptions options;
-  options.n_predict = 80;
-  options.n_logprobs = 2;
-  options.sampler.temperature = 0;
-  for (const DType kv_dtype : {DType::F16, DType::U8}) {
-    const auto result = [&](bool drafts) {
-      options.drafts = drafts;
-      Session session(model, *backend_, {.kv_dtype = kv_dtype});
-      return generate(session, prompt, options, nullptr);
-    };
-    const GenerateResult want = result(false), drafted = result(true);
-    for (const GeneratedToken& token : want.steps) {
-      ASSERT_GT(token.top[0].logprob - token.top[1].logprob, 0.1);
-    }
-    EXPECT_EQ(drafted.text, want.text) << kv_dtype;
-    EXPECT_EQ(drafted.tokens, want.tokens) << kv_dtype;
-    EXPECT_GT(drafted.accepted_tokens, 20) << kv_dtype;
-    EXPECT_EQ(drafted.decoded_tokens(), want.decode_steps) << kv_dtype;
-    for (size_t i = 0; i < want.steps.size(); ++i) {
-      EXPECT_NEAR(drafted.steps[i].logprob, want.steps[i].logprob, 0.05) << kv_dtype << ", " << i;
-    }
-  }
-}
-
-TEST_F(CudaModel, NamesADraftThatIsNotFinite) {
-  const ModelSpec spec = llama_spec({.dim = 64,
-                                     .ffn_dim = 128,
-                                     .n_heads = 4,
-                                     .n_kv_heads = 4,
-                                     .head_dim = 16,
-                                     .vocab_size = 131,
-                                     .trained_seq_len = 64});
-  Model model = make_synthetic_model(spec, DType::F16, *backend_, 1);
-  HostTensor embedding = random_normal(1, {131, 64});
-  embedding.as<float>()[77 * 64 + 3] = std::nanf("");
-  model.weights.embedding = backend_->pack_matrix(embedding);
-  Session session(model, *backend_, {});
-  session.eval(some_ids(5, 70));
-  const std::vector<TokenId> good = {2, 3, 4, 5}, bad = {2, 3, 77, 5};
-  const auto first = session.decode(good);
-  const std::vector<float> want(first.begin(), first.end());
-  session.truncate(5);
-  expect_error(ErrorKind::Numeric, "not a finite number after layer 0",
-               [&] { session.decode(bad); });
-  EXPECT_EQ(session.pos(), 5);
-  const auto again = session.decode(good);
-  EXPECT_EQ(std::vector<float>(again.begin(), again.end()), want);
 }
 
 // Whoever asks for log-probabilities has tokens chosen on the host.

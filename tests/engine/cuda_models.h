@@ -4,8 +4,10 @@
 
 #include "engine/generate.h"
 #include "engine/sampler.h"
+#include "models/synthetic.h"
 #include "tests/support/float64_llama.h"
 #include "tests/support/half_backend.h"
+#include "tests/support/specs.h"
 
 // What tests of whole models on a card share: ways to run them, and how far their logits are off.
 namespace minfer::test {
@@ -13,6 +15,15 @@ namespace minfer::test {
 // First in a test that needs a card.
 #define MINFER_NEEDS_CARD() \
   if (n_cuda_devices() == 0) GTEST_SKIP() << "needs a CUDA card"
+
+class CudaModel : public testing::Test {
+ protected:
+  void SetUp() override {
+    MINFER_NEEDS_CARD();
+    backend_ = make_cuda_backend();
+  }
+  std::unique_ptr<Backend> backend_;
+};
 
 inline std::vector<TokenId> some_ids(int64_t n, int64_t vocab_size) {
   std::vector<TokenId> ids;
@@ -171,6 +182,22 @@ inline std::vector<TokenId> chosen_by_run(Session& session, TokenId token, int64
     EXPECT_EQ(session.pos(), pos + std::ssize(ids));
   }
   return ids;
+}
+
+// A small model, whose token 77 has a NaN in its embedding.
+inline Model model_with_a_nan(Backend& backend) {
+  const ModelSpec spec = llama_spec({.dim = 64,
+                                     .ffn_dim = 128,
+                                     .n_heads = 4,
+                                     .n_kv_heads = 4,
+                                     .head_dim = 16,
+                                     .vocab_size = 131,
+                                     .trained_seq_len = 64});
+  Model model = make_synthetic_model(spec, DType::F16, backend, 1);
+  HostTensor embedding = random_normal(1, {131, 64});
+  embedding.as<float>()[77 * 64 + 3] = std::nanf("");
+  model.weights.embedding = backend.pack_matrix(embedding);
+  return model;
 }
 
 }  // namespace minfer::test

@@ -91,7 +91,8 @@ class RowsModel {
     for (const KvLayer& c : caches_) {
       for (const DeviceTensor* x : {&c.keys, &c.values, &c.key_scales, &c.value_scales}) {
         if (!*x) continue;
-        MINFER_CUDA_CHECK(cudaMemset(x->view().data, 0xFF, size_t(x->view().n_bytes())));
+        MINFER_CUDA_CHECK(
+            cudaMemsetAsync(x->view().data, 0xFF, size_t(x->view().n_bytes()), stream()));
       }
     }
   }

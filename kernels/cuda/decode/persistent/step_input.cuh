@@ -363,7 +363,7 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
   // One batch for the columns of most models, and one for as many as registers hold. The code runs
   // once in a phase, so that fetching it takes longer than running it: the shorter one is faster.
   constexpr int kFew = kStepNormWords / 2, kMany = kNorm ? kStepNormWords : kStepInputWords;
-  const bool are_few = gemv.in_dim <= 4 * kStepConsumers * kFew;
+  const bool are_few = gemv.in_dim <= most_code_columns(true) / 2;
   if (gemv.format <= StepFormat::BF16) {
     squares = are_few ? stage_floats<kNorm, kFew>(gemv, source, input)
                       : stage_floats<kNorm, kMany>(gemv, source, input);
