@@ -18,6 +18,7 @@ class Mpi : public MinferProcess {
     std::vector<std::string> all = {MINFER_MPIRUN};
     all.insert(all.end(), args.begin(), args.end());
     options.environment.try_emplace("XDG_CACHE_HOME", dir_.path());
+    options.environment.try_emplace("TMPDIR", dir_.path());
     return run_process(all, options);
   }
   ProcessResult on_ranks(int n, std::vector<std::string> args,
