@@ -43,8 +43,9 @@ struct Matrix {
   DeviceTensor storage;
   DeviceTensor scales, mins;  // of quantized weights; mins: asymmetric ones only
   int64_t out_dim = 0, in_dim = 0;
-  int64_t group = 0;                  // columns that share a scale; 0: not quantized
-  DType dtype = DType::F32;           // of the stored elements: a float type, U8 or U4
+  int64_t group = 0;  // columns that share a scale; 0: not quantized
+  // Of the stored elements: a float type, U8, U4, or the Q type whose codes and scales they are.
+  DType dtype = DType::F32;
   CodeTable table = CodeTable::None;  // of U4
   bool by_rows = false;  // pack_table's layout: codes and scales lie as in QuantizedMatrix
   int64_t n_bytes = 0;   // that one GEMV reads

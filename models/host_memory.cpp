@@ -93,15 +93,15 @@ std::optional<GroupFormat> kept_groups(const TensorEntry& entry) {
 }
 
 std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry) {
-  return groups_kept_by(cuda_keeps_groups, entry);
+  const std::optional<GroupFormat> format = groups_kept_by(cuda_keeps_groups, entry);
+  return format ? std::optional(widened(*format)) : format;
 }
 
 int64_t stored_bytes(const StoredMatrix& matrix) {
   const int64_t n = checked_mul(matrix.out_dim, matrix.in_dim);
   if (!matrix.groups) return bytes_of(matrix.dtype, n);
   const GroupFormat& format = *matrix.groups;
-  const int64_t group_bytes = (format.has_mins ? 2 : 1) * info(format.scales).block_bytes;
-  return checked_add(n / 8 * format.bits, checked_mul(n / format.group, group_bytes));
+  return checked_add(n / 8 * format.bits, scale_bytes(format, n));
 }
 
 int64_t weight_memory_bytes(const TensorEntry& entry) {

@@ -9,16 +9,12 @@
 namespace minfer {
 namespace {
 
-// Where unpack() writes a block: unsigned codes with one scale and min per group, as in
-// QuantizedMatrix.
-struct Groups {
-  uint8_t* codes;
-  float *scales, *mins;  // mins are written where the format has them
-};
+// unpack() writes a block: unsigned codes, and scales whose numbers are 1 where a block has a
+// single group.
 
-void unpack(const BlockQ8_0& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  for (int i = 0; i < 32; ++i) to.codes[i] = uint8_t(b.q[i] + 128);
+void unpack(const BlockQ8_0& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  for (int i = 0; i < 32; ++i) codes[i] = uint8_t(b.q[i] + 128);
 }
 
 void unpack_nibbles(const uint8_t* q, uint8_t* codes) {  // 16 bytes
@@ -28,33 +24,32 @@ void unpack_nibbles(const uint8_t* q, uint8_t* codes) {  // 16 bytes
   }
 }
 
-void unpack(const BlockQ4_0& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  unpack_nibbles(b.q, to.codes);
+void unpack(const BlockQ4_0& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  unpack_nibbles(b.q, codes);
 }
 
-void unpack(const BlockQ4_1& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  to.mins[0] = to_f32(b.m);
-  unpack_nibbles(b.q, to.codes);
+void unpack(const BlockQ4_1& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  to.min_factor = to_f32(b.m);
+  unpack_nibbles(b.q, codes);
 }
 
 void add_fifth_bits(const uint8_t (&high)[4], uint8_t* codes) {
   for (int i = 0; i < 32; ++i) codes[i] |= uint8_t(((high[i / 8] >> (i % 8)) & 1) << 4);
 }
 
-void unpack(const BlockQ5_0& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  unpack_nibbles(b.q, to.codes);
-  add_fifth_bits(b.high, to.codes);
-  for (int i = 0; i < 32; ++i) to.codes[i] = uint8_t(to.codes[i] + 128 - 16);
+void unpack(const BlockQ5_0& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  unpack_nibbles(b.q, codes);
+  add_fifth_bits(b.high, codes);
 }
 
-void unpack(const BlockQ5_1& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  to.mins[0] = to_f32(b.m);
-  unpack_nibbles(b.q, to.codes);
-  add_fifth_bits(b.high, to.codes);
+void unpack(const BlockQ5_1& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  to.min_factor = to_f32(b.m);
+  unpack_nibbles(b.q, codes);
+  add_fifth_bits(b.high, codes);
 }
 
 struct ScaleMin {
@@ -73,22 +68,24 @@ ScaleMin scale_min(const uint8_t (&p)[12], int s) {
 // Unpacks what Q4_K and Q5_K share: scales and mins, each an f16 of the block times 6 bits of the
 // sub-block, and the low four bits of the codes.
 template <typename Block>
-void unpack_k(const Block& b, Groups to) {
+void unpack_k(const Block& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  to.min_factor = -to_f32(b.dmin);
   for (int s = 0; s < 8; ++s) {
     const ScaleMin k = scale_min(b.scales, s);
-    to.scales[s] = to_f32(b.d) * float(k.scale);
-    to.mins[s] = -(to_f32(b.dmin) * float(k.min));
+    to.scales[s] = int8_t(k.scale);
+    to.mins[s] = int8_t(k.min);
     const uint8_t* q = b.q + 32 * (s / 2);
-    for (int i = 0; i < 32; ++i) to.codes[32 * s + i] = (q[i] >> (4 * (s % 2))) & 15;
+    for (int i = 0; i < 32; ++i) codes[32 * s + i] = (q[i] >> (4 * (s % 2))) & 15;
   }
 }
 
-void unpack(const BlockQ4_K& b, Groups to) { unpack_k(b, to); }
+void unpack(const BlockQ4_K& b, uint8_t* codes, BlockScales& to) { unpack_k(b, codes, to); }
 
-void unpack(const BlockQ5_K& b, Groups to) {
-  unpack_k(b, to);
+void unpack(const BlockQ5_K& b, uint8_t* codes, BlockScales& to) {
+  unpack_k(b, codes, to);
   for (int s = 0; s < 8; ++s) {
-    for (int i = 0; i < 32; ++i) to.codes[32 * s + i] |= uint8_t(((b.high[i] >> s) & 1) << 4);
+    for (int i = 0; i < 32; ++i) codes[32 * s + i] |= uint8_t(((b.high[i] >> s) & 1) << 4);
   }
 }
 
@@ -96,15 +93,15 @@ void unpack(const BlockQ5_K& b, Groups to) {
 // the upper two bits, and 8 bytes the scales. Quarters 0 and 1 of a half take the low nibbles of
 // bytes 0..31 and 32..63, quarters 2 and 3 their high nibbles; quarter j takes bits 2j and 2j + 1
 // of the 32 bytes.
-void unpack(const BlockQ6_K& b, Groups to) {
-  const float d = to_f32(b.d);
-  for (int s = 0; s < 16; ++s) to.scales[s] = d * float(b.scales[s]);
+void unpack(const BlockQ6_K& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  std::copy_n(b.scales, 16, to.scales);
   for (int half = 0; half < 2; ++half) {
     for (int j = 0; j < 4; ++j) {
       for (int i = 0; i < 32; ++i) {
         const int low = (b.low[64 * half + 32 * (j % 2) + i] >> (4 * (j / 2))) & 15;
         const int high = (b.high[32 * half + i] >> (2 * j)) & 3;
-        to.codes[128 * half + 32 * j + i] = uint8_t((low | (high << 4)) - 32 + 128);
+        codes[128 * half + 32 * j + i] = uint8_t(low | (high << 4));
       }
     }
   }
@@ -121,25 +118,28 @@ void for_each_pair_of_bits(const uint8_t (&q)[64], F f) {
   }
 }
 
-void unpack(const BlockQ2_K& b, Groups to) {
+void unpack(const BlockQ2_K& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  to.min_factor = -to_f32(b.dmin);
   for (int s = 0; s < 16; ++s) {
-    to.scales[s] = to_f32(b.d) * float(b.scales[s] & 15);
-    to.mins[s] = -(to_f32(b.dmin) * float(b.scales[s] >> 4));
+    to.scales[s] = int8_t(b.scales[s] & 15);
+    to.mins[s] = int8_t(b.scales[s] >> 4);
   }
-  for_each_pair_of_bits(b.q, [&](int i, int code) { to.codes[i] = uint8_t(code); });
+  for_each_pair_of_bits(b.q, [&](int i, int code) { codes[i] = uint8_t(code); });
 }
 
 // Byte s % 8 holds the low four bits of scale s, in the low nibble for s < 8; byte 8 + s % 4 its
 // upper two, from bit 2 (s / 4) on.
-void unpack(const BlockQ3_K& b, Groups to) {
+void unpack(const BlockQ3_K& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
   for (int s = 0; s < 16; ++s) {
     const int low = (b.scales[s % 8] >> (4 * (s / 8))) & 15;
     const int high = (b.scales[8 + s % 4] >> (2 * (s / 4))) & 3;
-    to.scales[s] = to_f32(b.d) * float((low | high << 4) - 32);
+    to.scales[s] = int8_t((low | high << 4) - 32);
   }
   for_each_pair_of_bits(b.q, [&](int i, int code) {
     const int third = (b.high[i % 32] >> (i / 32)) & 1;
-    to.codes[i] = uint8_t((code | third << 2) - 4 + 8);
+    codes[i] = uint8_t(code | third << 2);
   });
 }
 
@@ -147,33 +147,33 @@ constexpr int8_t kIq4Table[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
                                   1,    13,   25,  38,  53,  69,  89,  113};
 constexpr int8_t kE2m1Table[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
 
-void unpack(const BlockIQ4_NL& b, Groups to) {
-  to.scales[0] = to_f32(b.d);
-  unpack_nibbles(b.q, to.codes);
+void unpack(const BlockIQ4_NL& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
+  unpack_nibbles(b.q, codes);
 }
 
-void unpack(const BlockIQ4_XS& b, Groups to) {
+void unpack(const BlockIQ4_XS& b, uint8_t* codes, BlockScales& to) {
+  to.factor = to_f32(b.d);
   for (int s = 0; s < 8; ++s) {
     const int low = (b.scales_low[s / 2] >> (4 * (s % 2))) & 15;
     const int high = (b.scales_high >> (2 * s)) & 3;
-    to.scales[s] = to_f32(b.d) * float((low | high << 4) - 32);
-    unpack_nibbles(b.q + 16 * s, to.codes + 32 * s);
+    to.scales[s] = int8_t((low | high << 4) - 32);
+    unpack_nibbles(b.q + 16 * s, codes + 32 * s);
   }
 }
 
-void unpack(const BlockMXFP4& b, Groups to) {
-  to.scales[0] = std::ldexp(1.0f, b.e - 128);
-  unpack_nibbles(b.q, to.codes);
+void unpack(const BlockMXFP4& b, uint8_t* codes, BlockScales& to) {
+  to.factor = std::ldexp(1.0f, b.e - 128);
+  unpack_nibbles(b.q, codes);
 }
 
 template <typename Block>
-void unpack_blocks(const void* in, int64_t n, int64_t group, Groups to) {
-  const char* bytes = static_cast<const char*>(in);
-  for (int64_t i = 0; i < n; i += Block::kElements, bytes += sizeof(Block)) {
-    Block block;
-    std::memcpy(&block, bytes, sizeof block);
-    unpack(block, {to.codes + i, to.scales + i / group, to.mins + i / group});
-  }
+void unpack_block(uint8_t* codes, BlockScales& scales, const void* in) {
+  Block block;
+  std::memcpy(&block, in, sizeof block);
+  scales.min_factor = 0;
+  scales.scales[0] = scales.mins[0] = 1;
+  unpack(block, codes, scales);
 }
 
 bool is_finite(f16 x) { return (x.bits & 0x7c00) != 0x7c00; }
@@ -290,30 +290,45 @@ void encode_row(void* out, const float* in, DType dtype, int64_t n) {
 }
 
 GroupFormat group_format(DType dtype) {
+  const auto one_scale = [](int bits, bool has_mins) {
+    return GroupFormat{.bits = bits, .group = 32, .has_mins = has_mins, .scales = DType::F16};
+  };
+  const auto products = [](int bits, int64_t group, bool has_mins) {
+    return GroupFormat{.bits = bits,
+                       .group = group,
+                       .has_mins = has_mins,
+                       .scales = DType::F32,
+                       .factor_columns = 256};
+  };
+  const auto with_table = [](GroupFormat format, CodeTable table) {
+    format.table = table;
+    return format;
+  };
   switch (dtype) {
     case DType::Q4_0:
-      return {.bits = 4, .group = 32, .has_mins = false, .scales = DType::F16};
+      return one_scale(4, false);
     case DType::Q4_1:
-      return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F16};
-    case DType::Q8_0:
+      return one_scale(4, true);
     case DType::Q5_0:
-      return {.bits = 8, .group = 32, .has_mins = false, .scales = DType::F16};
+      return one_scale(5, false);
     case DType::Q5_1:
-      return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F16};
+      return one_scale(5, true);
+    case DType::Q8_0:
+      return one_scale(8, false);
     case DType::Q2_K:
-      return {.bits = 4, .group = 16, .has_mins = true, .scales = DType::F32};
+      return products(2, 16, true);
     case DType::Q3_K:
-      return {.bits = 4, .group = 16, .has_mins = false, .scales = DType::F32};
+      return products(3, 16, false);
     case DType::Q4_K:
-      return {.bits = 4, .group = 32, .has_mins = true, .scales = DType::F32};
+      return products(4, 32, true);
     case DType::Q5_K:
-      return {.bits = 8, .group = 32, .has_mins = true, .scales = DType::F32};
+      return products(5, 32, true);
     case DType::Q6_K:
-      return {.bits = 8, .group = 16, .has_mins = false, .scales = DType::F32};
+      return products(6, 16, false);
     case DType::IQ4_NL:
-      return {4, 32, false, DType::F16, CodeTable::Iq4};
+      return with_table(one_scale(4, false), CodeTable::Iq4);
     case DType::IQ4_XS:
-      return {4, 32, false, DType::F32, CodeTable::Iq4};
+      return with_table(products(4, 32, false), CodeTable::Iq4);
     case DType::MXFP4:
       return {4, 32, false, DType::F32, CodeTable::E2m1};
     default:
@@ -322,13 +337,37 @@ GroupFormat group_format(DType dtype) {
   throw Error(ErrorKind::Internal, cat("group_format: ", dtype));
 }
 
+GroupFormat widened(GroupFormat format) {
+  format.bits = format.bits <= 4 ? 4 : 8;
+  format.factor_columns = 0;
+  return format;
+}
+
+int64_t scale_bytes(const GroupFormat& format, int64_t n) {
+  const int64_t with_mins = format.has_mins ? 2 : 1, n_groups = n / format.group;
+  return with_mins * (format.factor_columns == 0
+                          ? bytes_of(format.scales, n_groups)
+                          : n_groups + bytes_of(DType::F16, n / format.factor_columns));
+}
+
+void unpack_block(uint8_t* codes, BlockScales& scales, const void* block, DType dtype) {
+  visit_block(dtype, [&]<typename Block>() { return unpack_block<Block>(codes, scales, block); });
+}
+
 void unpack_groups(uint8_t* codes, float* scales, float* mins, const void* in, DType dtype,
                    int64_t n) {
-  const int64_t group = group_format(dtype).group;
-  MINFER_CHECK(n % info(dtype).block_elements == 0, n, " elements of ", dtype);
-  visit_block(dtype, [&]<typename Block>() {
-    unpack_blocks<Block>(in, n, group, {codes, scales, mins});
-  });
+  const DTypeInfo& type = info(dtype);
+  const GroupFormat format = group_format(dtype);
+  MINFER_CHECK(n % type.block_elements == 0, n, " elements of ", dtype);
+  const char* block = static_cast<const char*>(in);
+  BlockScales of;
+  for (int64_t i = 0; i < n; i += type.block_elements, block += type.block_bytes) {
+    unpack_block(codes + i, of, block, dtype);
+    for (int64_t g = 0; g < type.block_elements / format.group; ++g) {
+      *scales++ = of.factor * float(of.scales[g]);
+      if (format.has_mins) *mins++ = of.min_factor * float(of.mins[g]);
+    }
+  }
 }
 
 bool has_finite_scales(const void* in, DType dtype, int64_t n) {

@@ -39,19 +39,39 @@ class CodeValue {
   const int8_t* entries_;
 };
 
-// How a block format of GGUF reads as a QuantizedMatrix (quantized_matrix.h), which says the same,
-// value for value.
+// How the elements of a matrix are quantized: codes of some bits, and a scale for each group of
+// columns.
 struct GroupFormat {
-  int bits;       // of a code, 4 or 8
+  int bits;       // of a code
   int64_t group;  // columns that share a scale
   bool has_mins;  // else the codes' zero is 1 << (bits - 1), unless they have a table
-  DType scales;   // F16, or F32 where a scale is a product of two numbers of the file
+  DType scales;   // F16 or F32, that holds every scale exactly
   CodeTable table = CodeTable::None;
+  // Columns whose scales are whole numbers of eight bits times one number of F16 (the mins alike,
+  // times another one); 0: they are no such products.
+  int64_t factor_columns = 0;
 };
 GroupFormat group_format(DType dtype);  // of a Q type
 
-// n elements of a row in whole blocks of a Q type: codes [n], one a byte; scales and mins
-// [n / group]. mins are not touched where the format has none.
+// The same elements as a QuantizedMatrix (quantized_matrix.h) has them: codes of 4 or 8 bits, and
+// the products of factors and numbers.
+GroupFormat widened(GroupFormat format);
+
+// Bytes of the scales and mins of n elements, mins being of the scales' type.
+int64_t scale_bytes(const GroupFormat& format, int64_t n);
+
+// The groups of a block of a Q type: their scales are factor * scales[g] and their mins
+// min_factor * mins[g], each product rounded to f32.
+struct BlockScales {
+  float factor, min_factor;
+  int8_t scales[16], mins[16];  // mins: of formats that have them
+};
+
+// codes: one a byte, of the format's bits.
+void unpack_block(uint8_t* codes, BlockScales& scales, const void* block, DType dtype);
+
+// n elements of a row in whole blocks of a Q type: codes [n], one a byte, of the format's bits;
+// scales and mins [n / group]. mins are not touched where the format has none.
 void unpack_groups(uint8_t* codes, float* scales, float* mins, const void* in, DType dtype,
                    int64_t n);
 

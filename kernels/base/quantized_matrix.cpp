@@ -43,11 +43,14 @@ HostQuantizedMatrix make_quantized_matrix(DType codes, DType scales, int64_t out
 }
 
 HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
-  const GroupFormat format = group_format(host.dtype);
+  const GroupFormat stored = group_format(host.dtype), format = widened(stored);
   const int64_t out_dim = host.shape[0], in_dim = host.shape[1];
   HostQuantizedMatrix w =
       make_quantized_matrix(format.bits == 4 ? DType::U4 : DType::U8, format.scales, out_dim,
                             in_dim, format.group, format.has_mins);
+  // A code without a min or a table is a distance from the zero code.
+  const bool keeps_codes = format.has_mins || format.table != CodeTable::None;
+  const int shift = keeps_codes ? 0 : (1 << (format.bits - 1)) - (1 << (stored.bits - 1));
   w.table = format.table;
   const int64_t n_groups = in_dim / format.group;
   std::vector<uint8_t> codes(static_cast<size_t>(in_dim));
@@ -55,6 +58,7 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
   for (int64_t row = 0; row < out_dim; ++row) {
     unpack_groups(codes.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
                   in_dim);
+    for (uint8_t& code : codes) code = uint8_t(code + shift);
     store_codes(static_cast<uint8_t*>(w.codes.view().rows(row, 1).data), codes.data(), in_dim,
                 w.codes.view().dtype);
     visit_float(format.scales, [&]<typename T>() {

@@ -126,9 +126,8 @@ int64_t CpuBackend::packed_bytes(const StoredMatrix& w) const {
     return bytes_of(dtype, checked_mul(rows, w.in_dim));
   }
   const GroupFormat& format = *w.groups;
-  const int64_t n_scales = checked_mul(rows, w.in_dim / format.group) * (format.has_mins ? 2 : 1);
   return checked_add(n_panels(w.out_dim) * packed_panel_bytes(w.in_dim, format.bits),
-                     bytes_of(format.scales, n_scales));
+                     scale_bytes(format, checked_mul(rows, w.in_dim)));
 }
 
 KvLayer CpuBackend::make_kv_layer(DType dtype, int64_t n_kv_heads, int64_t head_dim,

@@ -56,7 +56,7 @@ FloatInput CpuBackend::float_input(const float* x, int64_t n_rows, int64_t in_di
     });
     input.x = padded;
   }
-  if (w.mins != nullptr) {
+  if (w.has_mins) {
     float* const sums = input_memory<float>(input_sums_, n_rows * w.n_steps);
     for_ranges(n_rows * w.n_steps, w.step, [&](int64_t begin, int64_t end) {
       for (int64_t i = begin; i < end; ++i) {
@@ -121,7 +121,7 @@ MatmulInputForm CpuBackend::matmul_input_form(const Matrix& w) const {
   if (rounded || kernels_.bytes.planes != nullptr) {
     return {Kind::Bytes, codes.step, codes.zero_code()};
   }
-  return {Kind::Codes, codes.mins != nullptr ? codes.step : 0};
+  return {Kind::Codes, codes.has_mins ? codes.step : 0};
 }
 
 MatmulInput CpuBackend::matmul_input(const MatmulInputForm& form, const float* x, int64_t n_rows,

@@ -11,6 +11,7 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/dot_avx2.h"
 #include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_steps.h"
 #include "kernels/cpu/vector_codes.h"
 #include "kernels/cpu/vector_input.h"
 #include "kernels/cpu/vector_bytes.h"

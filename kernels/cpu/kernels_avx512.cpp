@@ -10,6 +10,7 @@
 #include "kernels/cpu/simd_avx512.h"
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_steps.h"
 #include "kernels/cpu/vector_codes.h"
 #include "kernels/cpu/vector_attention.h"
 #include "kernels/cpu/vector_rows.h"

@@ -9,6 +9,7 @@
 #include "kernels/cpu/vector_math.h"
 #include "kernels/cpu/dot_avx512_vnni.h"
 #include "kernels/cpu/vector_matmul.h"
+#include "kernels/cpu/vector_steps.h"
 #include "kernels/cpu/vector_input.h"
 #include "kernels/cpu/vector_planes.h"
 #include "kernels/cpu/vector_bytes.h"

@@ -40,16 +40,48 @@ uint32_t four_bytes(const uint8_t* bytes) {
   return word;
 }
 
+// Packs bits [shift, shift + kBits) of the codes of a brick as one of its planes.
+template <int kBits>
+uint32_t* pack_plane(uint32_t* words, const uint8_t* codes, int shift) {
+  constexpr uint32_t kMask = ((1u << kBits) - 1) * 0x01010101u;
+  for (int word = 0; word < kBits; ++word, words += kPanel) {
+    *words = 0;
+    for (int field = 0; field < 8 / kBits; ++field, codes += 4) {
+      *words |= (four_bytes(codes) >> shift & kMask) << (kBits * field);
+    }
+  }
+  return words;
+}
+
 // Packs one row's codes [padded_cols(in_dim)], one per byte, into its lane of a panel: one 32-bit
 // word in every kPanel words.
 template <int kBits>
 void pack_lane(uint32_t* words, const uint8_t* codes, int64_t in_dim) {
-  constexpr int64_t kColumns = 32 / kBits;
   const uint8_t* const end = codes + padded_cols(in_dim);
-  for (; codes < end; codes += kColumns, words += kPanel) {
-    // code_shift() gives the position of each code in the word.
-    *words = kBits == 8 ? four_bytes(codes) : four_bytes(codes) | four_bytes(codes + 4) << 4;
+  for (; codes < end; codes += kBrick) {
+    words = pack_plane<low_bits(kBits)>(words, codes, 0);
+    if constexpr (high_bits(kBits) > 0) {
+      words = pack_plane<high_bits(kBits)>(words, codes, low_bits(kBits));
+    }
   }
+}
+
+void pack_lane(int bits, uint32_t* words, const uint8_t* codes, int64_t in_dim) {
+  switch (bits) {
+    case 2:
+      return pack_lane<2>(words, codes, in_dim);
+    case 3:
+      return pack_lane<3>(words, codes, in_dim);
+    case 4:
+      return pack_lane<4>(words, codes, in_dim);
+    case 5:
+      return pack_lane<5>(words, codes, in_dim);
+    case 6:
+      return pack_lane<6>(words, codes, in_dim);
+    case 8:
+      return pack_lane<8>(words, codes, in_dim);
+  }
+  throw Error(ErrorKind::Internal, cat("codes of ", bits, " bits"));
 }
 
 void pack_scales(const DeviceTensor& to, const std::vector<float>& scales, int64_t row) {
@@ -60,6 +92,23 @@ void pack_scales(const DeviceTensor& to, const std::vector<float>& scales, int64
   });
 }
 
+// The scales and mins of a row of a panel as products.
+void pack_products(const Matrix& to, const std::vector<BlockScales>& blocks, int64_t row) {
+  const PackedCodes w = packed_codes(to);
+  const int64_t n_groups = kFactorColumns / w.step, n_blocks = int64_t(blocks.size());
+  uint8_t* at = to.scales.view().as<uint8_t>() + row / kPanel * n_blocks * w.product_bytes();
+  for (const BlockScales& block : blocks) {
+    auto* const factors = reinterpret_cast<f16*>(at) + row % kPanel;
+    factors[0] = to_f16(block.factor);
+    if (w.has_mins) factors[kPanel] = to_f16(block.min_factor);
+    at += w.factor_bytes();
+    for (int64_t g = 0; g < n_groups; ++g, at += w.number_bytes()) {
+      at[row % kPanel] = uint8_t(block.scales[g]);
+      if (w.has_mins) at[kPanel + row % kPanel] = uint8_t(block.mins[g]);
+    }
+  }
+}
+
 void clear_panel(const DeviceTensor& tensor, int64_t panel) {
   const Tensor rows = tensor.view().rows(panel, 1);
   std::fill_n(static_cast<char*>(rows.data), rows.n_bytes(), char{0});
@@ -68,13 +117,15 @@ void clear_panel(const DeviceTensor& tensor, int64_t panel) {
 }  // namespace
 
 CodeRows code_rows(const QuantizedMatrix& host) {
+  const bool half_scales = fits_f16(host.scales) && fits_f16(host.mins);
   return {.out_dim = host.out_dim(),
           .in_dim = host.in_dim(),
-          .group = host.group,
-          .bits = host.bits(),
-          .with_mins = host.asymmetric(),
-          .half_scales = fits_f16(host.scales) && fits_f16(host.mins),
-          .table = host.table,
+          .dtype = host.codes.dtype,
+          .format = {.bits = host.bits(),
+                     .group = host.group,
+                     .has_mins = host.asymmetric(),
+                     .scales = half_scales ? DType::F16 : DType::F32,
+                     .table = host.table},
           .read = [host](CodeRow& to, int64_t row) {
             const auto* bytes = static_cast<const uint8_t*>(host.codes.rows(row, 1).data);
             if (host.bits() == 8) {
@@ -88,46 +139,61 @@ CodeRows code_rows(const QuantizedMatrix& host) {
 }
 
 CodeRows code_rows(const Tensor& host) {
-  const GroupFormat format = group_format(host.dtype);
   return {.out_dim = host.shape[0],
           .in_dim = host.shape[1],
-          .group = format.group,
-          .bits = format.bits,
-          .with_mins = format.has_mins,
-          .half_scales = format.scales == DType::F16,
-          .table = format.table,
+          .dtype = host.dtype,
+          .format = group_format(host.dtype),
           .read = [host](CodeRow& to, int64_t row) {
-            unpack_groups(to.codes.data(), to.scales.data(), to.mins.data(), host.rows(row, 1).data,
-                          host.dtype, host.shape[1]);
+            const auto* block = static_cast<const std::byte*>(host.rows(row, 1).data);
+            if (to.blocks.empty()) {
+              return unpack_groups(to.codes.data(), to.scales.data(), to.mins.data(), block,
+                                   host.dtype, host.shape[1]);
+            }
+            uint8_t* codes = to.codes.data();
+            for (BlockScales& scales : to.blocks) {
+              unpack_block(codes, scales, block, host.dtype);
+              codes += info(host.dtype).block_elements;
+              block += info(host.dtype).block_bytes;
+            }
           }};
 }
 
 Matrix allocate_codes(const CodeRows& rows, Backend& backend) {
+  const GroupFormat& format = rows.format;
   const int64_t panels = n_panels(rows.out_dim);
-  const Shape groups{panels, rows.in_dim / rows.group, kPanel};
-  const DType scale_type = rows.half_scales ? DType::F16 : DType::F32;
   Matrix matrix;
   matrix.out_dim = rows.out_dim;
   matrix.in_dim = rows.in_dim;
-  matrix.group = rows.group;
-  matrix.dtype = rows.bits == 4 ? DType::U4 : DType::U8;
-  matrix.table = rows.table;
+  matrix.group = format.group;
+  matrix.dtype = rows.dtype;
+  matrix.table = format.table;
   matrix.storage =
-      backend.allocate(DType::U8, {panels, packed_panel_bytes(rows.in_dim, rows.bits)});
-  matrix.scales = backend.allocate(scale_type, groups);
-  matrix.n_bytes = matrix.storage.view().n_bytes() + matrix.scales.view().n_bytes();
-  if (rows.with_mins) {
-    matrix.mins = backend.allocate(scale_type, groups);
-    matrix.n_bytes += matrix.mins.view().n_bytes();
+      backend.allocate(DType::U8, {panels, packed_panel_bytes(rows.in_dim, format.bits)});
+  const Shape groups{panels, rows.in_dim / format.group, kPanel};
+  if (format.factor_columns > 0) {
+    MINFER_CHECK(format.factor_columns == kFactorColumns && rows.in_dim % kFactorColumns == 0 &&
+                     (format.group == kBrick || format.group == kBrick / 2),
+                 "products of ", format.factor_columns, " columns by ", format.group);
+    matrix.scales =
+        backend.allocate(DType::U8, {panels, scale_bytes(format, rows.in_dim * kPanel)});
+  } else {
+    matrix.scales = backend.allocate(format.scales, groups);
+    if (format.has_mins) matrix.mins = backend.allocate(format.scales, groups);
   }
+  matrix.n_bytes = matrix.storage.view().n_bytes() + matrix.scales.view().n_bytes() +
+                   (matrix.mins ? matrix.mins.view().n_bytes() : 0);
   return matrix;
 }
 
 void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
-  const auto n_groups = size_t(rows.in_dim / rows.group);
-  CodeRow row{.codes = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),
-              .scales = std::vector<float>(n_groups),
-              .mins = std::vector<float>(rows.with_mins ? n_groups : 0)};
+  const GroupFormat& format = rows.format;
+  const bool products = format.factor_columns > 0;
+  const auto n_groups = size_t(products ? 0 : rows.in_dim / format.group);
+  CodeRow row{
+      .codes = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),
+      .scales = std::vector<float>(n_groups),
+      .mins = std::vector<float>(format.has_mins ? n_groups : 0),
+      .blocks = std::vector<BlockScales>(size_t(products ? rows.in_dim / kFactorColumns : 0))};
   const int64_t begin = panel * kPanel, n_rows = std::min(kPanel, rows.out_dim - begin);
   if (n_rows < kPanel) {
     clear_panel(to.storage, panel);
@@ -137,25 +203,31 @@ void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
   auto* const words = static_cast<uint32_t*>(to.storage.view().rows(panel, 1).data);
   for (int64_t lane = 0; lane < n_rows; ++lane) {
     rows.read(row, begin + lane);
-    if (rows.bits == 4) {
-      pack_lane<4>(words + lane, row.codes.data(), rows.in_dim);
+    pack_lane(format.bits, words + lane, row.codes.data(), rows.in_dim);
+    if (products) {
+      pack_products(to, row.blocks, begin + lane);
     } else {
-      pack_lane<8>(words + lane, row.codes.data(), rows.in_dim);
+      pack_scales(to.scales, row.scales, begin + lane);
+      if (to.mins) pack_scales(to.mins, row.mins, begin + lane);
     }
-    pack_scales(to.scales, row.scales, begin + lane);
-    if (to.mins) pack_scales(to.mins, row.mins, begin + lane);
   }
 }
 
 PackedCodes packed_codes(const Matrix& matrix) {
+  const bool is_codes = matrix.dtype == DType::U4 || matrix.dtype == DType::U8;
+  const GroupFormat stored = is_codes ? GroupFormat{.bits = matrix.dtype == DType::U4 ? 4 : 8,
+                                                    .group = matrix.group,
+                                                    .has_mins = bool(matrix.mins),
+                                                    .scales = matrix.scales.view().dtype}
+                                      : group_format(matrix.dtype);
   const int64_t step = step_columns(matrix.in_dim, matrix.group);
-  const bool has_table = matrix.table != CodeTable::None;
   return {.codes = matrix.storage.view().as<const uint8_t>(),
-          .table = has_table ? entries_of(matrix.table).data() : nullptr,
+          .table = matrix.table != CodeTable::None ? entries_of(matrix.table).data() : nullptr,
           .scales = matrix.scales.view().data,
           .mins = matrix.mins.view().data,
-          .half_scales = matrix.scales.view().dtype == DType::F16,
-          .bits = matrix.dtype == DType::U4 ? 4 : 8,
+          .scale_type = matrix.scales.view().dtype,
+          .has_mins = stored.has_mins,
+          .bits = stored.bits,
           .n_groups = matrix.in_dim / matrix.group,
           .step = step,
           .steps_per_group = ceil_div(matrix.group, step),
@@ -164,23 +236,16 @@ PackedCodes packed_codes(const Matrix& matrix) {
 
 void unpack_code_row(float* out, const Matrix& matrix, int64_t row) {
   const PackedCodes w = packed_codes(matrix);
-  const CodeValue value{w.bits, w.mins != nullptr, matrix.table};
+  const CodeValue value{w.bits, w.has_mins, matrix.table};
   const int64_t panel = row / kPanel, lane = row % kPanel;
-  const uint8_t* const codes =
-      w.codes + panel * packed_panel_bytes(matrix.in_dim, w.bits) + lane * 4;
-  const int64_t columns = 32 / w.bits, first = panel * w.n_groups * kPanel + lane;
-  visit_float(matrix.scales.view().dtype, [&]<typename T>() {
-    const auto* const scales = static_cast<const T*>(w.scales);
-    const auto* const mins = static_cast<const T*>(w.mins);
-    for (int64_t i = 0; i < matrix.in_dim; ++i) {
-      const int shift = code_shift(w.bits, int(i % columns));
-      const uint8_t byte = codes[i / columns * 4 * kPanel + shift / 8];
-      const int code = (byte >> shift % 8) & ((1 << w.bits) - 1);
-      const int64_t group = first + i / matrix.group * kPanel;
-      const float x = float(value(code)) * to_f32(scales[group]);
-      out[i] = mins == nullptr ? x : x + to_f32(mins[group]);
+  const uint8_t* const codes = w.codes + panel * packed_panel_bytes(matrix.in_dim, w.bits);
+  for (int64_t g = 0; g < w.n_groups; ++g) {
+    const auto [scale, min] = scale_at(w, panel, g, lane);
+    for (int64_t i = g * matrix.group; i < (g + 1) * matrix.group; ++i) {
+      const float x = float(value(code_at(codes, w.bits, lane, i))) * scale;
+      out[i] = w.has_mins ? x + min : x;
     }
-  });
+  }
 }
 
 }  // namespace minfer::cpu

@@ -13,15 +13,14 @@ namespace minfer::cpu {
 struct CodeRow {
   std::vector<uint8_t> codes;       // [padded_cols(in_dim)], one per byte; 0 past in_dim
   std::vector<float> scales, mins;  // [in_dim / group]; mins: may be empty
+  std::vector<BlockScales> blocks;  // [in_dim / kFactorColumns], in place of these, for products
 };
 
 // A quantized matrix to be packed, whatever its source.
 struct CodeRows {
-  int64_t out_dim, in_dim, group;
-  int bits;
-  bool with_mins;
-  bool half_scales;  // F16 holds every scale and min exactly
-  CodeTable table;
+  int64_t out_dim, in_dim;
+  DType dtype;                                      // of Matrix
+  GroupFormat format;                               // as it is kept
   std::function<void(CodeRow&, int64_t row)> read;  // called from any thread
 };
 

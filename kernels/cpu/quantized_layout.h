@@ -2,6 +2,7 @@
 
 #include <cstdint>
 
+#include "kernels/base/dtype.h"
 #include "kernels/base/half.h"
 #include "kernels/cpu/layout.h"
 
@@ -9,33 +10,57 @@ namespace minfer::cpu {
 
 // A quantized matrix is stored in the panels of layout.h too. The 32-bit lane of a row holds the
 // codes of neighbouring columns, as the instructions for int8 dot products expect them, and a
-// vector of sixteen such words is read at once:
-//   4 bits  [cols / 8][16] words; byte i: column i in the low nibble, column 4 + i in the high one
-//   8 bits  [cols / 4][16] words; byte i: column i
+// vector of sixteen such words is read at once. 32 columns of a panel are a brick of as many such
+// vectors as a code has bits. It has one or two planes, the low bits of the codes and the high
+// ones:
+//   bits of a code   2     3     4     5     6     8
+//   of the planes    2     2, 1  4     4, 1  4, 2  8
+// In a plane of L bits a word has 32 / L columns: bits [L f, L f + L) of byte i are column 4 f + i.
 // A code of 4 bits may be an index of a table.
 // Columns are padded to a multiple of kBrick; the padding is multiplied by inputs that are zero.
+//
+// Scales and mins are F16 or F32, [n_panels][n_groups][kPanel] each, or products: for every
+// kFactorColumns columns of a panel the factors F16 [kPanel] of the scales, then those of the mins
+// if there are mins; then for each group its numbers int8 [kPanel], of the scale and of the min.
 //
 // Every dot product is summed in this order: columns are taken in steps of 32 (of 16 if the group
 // is not a multiple of 32). Each step is summed from zero, for f32 inputs in column order by fused
 // multiply-adds, for int8 inputs exactly in integers. The total starts from zero; each step adds
 // scale * sum and then min * (sum of the step's inputs) to it, each by a fused multiply-add.
-constexpr int64_t kBrick = 32;
+constexpr int64_t kBrick = 32, kFactorColumns = 256;
 
-// What the words of a matrix hold: codes of 8 or of 4 bits, or of 4 bits that are indices of a
-// table with 16 entries.
-enum class CodeForm { U8, U4, Table };
-static constexpr int bits_of(CodeForm form) { return form == CodeForm::U8 ? 8 : 4; }
+// What the words of a matrix hold: codes of so many bits, or of 4 bits that are indices of a table
+// with 16 entries.
+enum class CodeForm { U2, U3, U4, U5, U6, U8, Table };
+static constexpr int bits_of(CodeForm form) {
+  constexpr int kBits[] = {2, 3, 4, 5, 6, 8, 4};
+  return kBits[int(form)];
+}
+static constexpr int low_bits(int bits) { return bits < 4 ? 2 : bits < 8 ? 4 : 8; }
+static constexpr int high_bits(int bits) { return bits - low_bits(bits); }
+// Codes of a byte or of half a byte are read as they lie, others are made bytes first.
+static constexpr bool is_plain(CodeForm form) {
+  return form == CodeForm::U8 || form == CodeForm::U4 || form == CodeForm::Table;
+}
+
+// A type of scales beside f16 and float.
+struct ScaleProduct {};
 
 struct PackedCodes {
   const uint8_t* codes;
   const int8_t* table;        // or null
-  const void *scales, *mins;  // [n_panels][n_groups][kPanel]; mins may be null
-  bool half_scales;           // scales and mins are F16, else F32
-  int bits;                   // 4 or 8
+  const void *scales, *mins;  // mins: null if there are none, or if scales are products
+  DType scale_type;           // F16, F32, or U8: products
+  bool has_mins;
+  int bits;
   int64_t n_groups, step, steps_per_group, n_steps;
 
   // An entry of a table counts as the code entry + 128.
-  int zero_code() const { return mins != nullptr ? 0 : table != nullptr ? 128 : 1 << (bits - 1); }
+  int zero_code() const { return has_mins ? 0 : table != nullptr ? 128 : 1 << (bits - 1); }
+  int64_t factor_bytes() const { return 2 * kPanel * (has_mins ? 2 : 1); }
+  int64_t number_bytes() const { return kPanel * (has_mins ? 2 : 1); }  // of a group
+  // Of kFactorColumns columns of a panel of products, whose groups are steps.
+  int64_t product_bytes() const { return factor_bytes() + kFactorColumns / step * number_bytes(); }
 };
 
 static constexpr int64_t padded_cols(int64_t cols) { return (cols + kBrick - 1) / kBrick * kBrick; }
@@ -44,28 +69,78 @@ static constexpr int64_t packed_panel_bytes(int64_t cols, int64_t bits) {
   return padded_cols(cols) * kPanel * bits / 8;
 }
 
-// Returns the bit at which the code of a word's column c begins.
-static constexpr int code_shift(int bits, int c) {
-  return bits == 8 ? 8 * c : c < 4 ? 8 * c : 8 * (c - 4) + 4;
+// The code of a row of a panel whose first brick this is.
+static inline int code_at(const uint8_t* panel, int bits, int64_t lane, int64_t column) {
+  const uint8_t* plane = panel + column / kBrick * bits * 4 * kPanel;
+  const auto bits_at = [&](int n) {
+    const int64_t word = column % kBrick / (32 / n), field = column % (32 / n) / 4;
+    return plane[(word * kPanel + lane) * 4 + column % 4] >> (n * field) & ((1 << n) - 1);
+  };
+  const int low = low_bits(bits), high = high_bits(bits);
+  const int code = bits_at(low);
+  if (high == 0) return code;
+  plane += low * 4 * kPanel;
+  return code | bits_at(high) << low;
+}
+
+// The scale of a group in a row of a panel, and its min, which is 0 if there are no mins.
+struct ScaleAndMin {
+  float scale, min;
+};
+static inline ScaleAndMin scale_at(const PackedCodes& w, int64_t panel, int64_t group,
+                                   int64_t lane) {
+  if (w.scale_type == DType::U8) {
+    const int64_t groups = kFactorColumns / w.step;
+    const uint8_t* const block =
+        static_cast<const uint8_t*>(w.scales) +
+        (panel * (w.n_groups / groups) + group / groups) * w.product_bytes();
+    const auto* const factors = reinterpret_cast<const f16*>(block) + lane;
+    const auto* const numbers = reinterpret_cast<const int8_t*>(
+        block + w.factor_bytes() + group % groups * w.number_bytes() + lane);
+    return {to_f32(factors[0]) * float(numbers[0]),
+            w.has_mins ? to_f32(factors[kPanel]) * float(numbers[kPanel]) : 0};
+  }
+  const int64_t at = (panel * w.n_groups + group) * kPanel + lane;
+  const auto value = [&](const void* p) {
+    return w.scale_type == DType::F16 ? to_f32(static_cast<const f16*>(p)[at])
+                                      : static_cast<const float*>(p)[at];
+  };
+  return {value(w.scales), w.has_mins ? value(w.mins) : 0};
 }
 
 // Calls f.operator()<form of the codes, type of scales, columns of a step>().
 template <typename F>
 static inline void visit_codes(const PackedCodes& w, F&& f) {
+  constexpr int kHalf = kBrick / 2, kWhole = kBrick;
   const auto with_step = [&]<CodeForm kCodes, typename Scale>() {
-    w.step == kBrick ? f.template operator()<kCodes, Scale, int{kBrick}>()
-                     : f.template operator()<kCodes, Scale, int{kBrick / 2}>();
+    w.step == kBrick ? f.template operator()<kCodes, Scale, kWhole>()
+                     : f.template operator()<kCodes, Scale, kHalf>();
   };
   const auto with_scale = [&]<CodeForm kCodes>() {
-    w.half_scales ? with_step.template operator()<kCodes, f16>()
-                  : with_step.template operator()<kCodes, float>();
+    w.scale_type == DType::F16 ? with_step.template operator()<kCodes, f16>()
+                               : with_step.template operator()<kCodes, float>();
   };
+  const bool products = w.scale_type == DType::U8;
   if (w.table != nullptr) {
-    with_scale.template operator()<CodeForm::Table>();
-  } else if (w.bits == 4) {
-    with_scale.template operator()<CodeForm::U4>();
-  } else {
-    with_scale.template operator()<CodeForm::U8>();
+    products ? f.template operator()<CodeForm::Table, ScaleProduct, kWhole>()
+             : with_scale.template operator()<CodeForm::Table>();
+    return;
+  }
+  switch (w.bits) {  // which of these have which scales: group_format()
+    case 2:
+      return f.template operator()<CodeForm::U2, ScaleProduct, kHalf>();
+    case 3:
+      return f.template operator()<CodeForm::U3, ScaleProduct, kHalf>();
+    case 4:
+      return products ? f.template operator()<CodeForm::U4, ScaleProduct, kWhole>()
+                      : with_scale.template operator()<CodeForm::U4>();
+    case 5:
+      return products ? f.template operator()<CodeForm::U5, ScaleProduct, kWhole>()
+                      : f.template operator()<CodeForm::U5, f16, kWhole>();
+    case 6:
+      return f.template operator()<CodeForm::U6, ScaleProduct, kHalf>();
+    default:
+      return with_scale.template operator()<CodeForm::U8>();
   }
 }
 
@@ -105,20 +180,5 @@ struct InputFormat {
 // A block whose largest magnitude is below this becomes zeros, so that the inverse of every other
 // block's scale is finite.
 constexpr float kSmallestInput = 0x1p-100f;
-
-// Follows a panel step by step and knows the group of the present step.
-struct GroupCursor {
-  explicit GroupCursor(const PackedCodes& w, int64_t step = 0)
-      : offset(step / w.steps_per_group * kPanel),
-        left(w.steps_per_group - step % w.steps_per_group),
-        steps_per_group(w.steps_per_group) {}
-  void next_step() {
-    if (--left > 0) return;
-    left = steps_per_group;
-    offset += kPanel;
-  }
-  int64_t offset;  // of the group's scales within the panel's scales
-  int64_t left, steps_per_group;
-};
 
 }  // namespace minfer::cpu

@@ -11,17 +11,12 @@
 namespace minfer::cpu {
 namespace {
 
-// The codes of one step, [step][kPanel]; for those of a table, entry + 128.
-template <CodeForm kCodes>
-void unpack_step(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_t step) {
-  constexpr int kBits = bits_of(kCodes);
-  constexpr int64_t kColumns = 32 / kBits;
-  for (int64_t k = 0; k < step; ++k) {
-    const int64_t shift = code_shift(kBits, int(k % kColumns));
+// The codes of one step of a panel, [step][kPanel]; for those of a table, entry + 128.
+void unpack_step(uint8_t* to, const PackedCodes& w, const uint8_t* panel, int64_t step) {
+  for (int64_t k = 0; k < w.step; ++k) {
     for (int64_t lane = 0; lane < kPanel; ++lane) {
-      const uint8_t byte = codes[(k / kColumns * kPanel + lane) * 4 + shift / 8];
-      const int code = (byte >> shift % 8) & ((1 << kBits) - 1);
-      to[k * kPanel + lane] = uint8_t(kCodes == CodeForm::Table ? w.table[code] + 128 : code);
+      const int code = code_at(panel, w.bits, lane, step * w.step + k);
+      to[k * kPanel + lane] = uint8_t(w.table != nullptr ? w.table[code] + 128 : code);
     }
   }
 }
@@ -30,39 +25,34 @@ void unpack_step(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_
 //   add  (total [kPanel], token, step, codes [step][kPanel], scales [kPanel], mins or null)
 template <typename Add>
 void matmul(const MatmulPiece& piece, const PackedCodes& w, Add&& add) {
-  visit_codes(w, [&]<CodeForm kCodes, typename Scale, int kStep>() {
-    constexpr int kBits = bits_of(kCodes);
-    const int64_t n_tokens = piece.token_end - piece.token_begin;
-    for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
-      float* const totals = piece.scratch;  // [n_tokens][kPanel]
-      std::fill(totals, totals + n_tokens * kPanel, 0.0f);
-      const uint8_t* const codes = w.codes + panel * packed_panel_bytes(piece.in_dim, kBits);
-      const auto* const scales = static_cast<const Scale*>(w.scales) + panel * w.n_groups * kPanel;
-      const auto* const mins = static_cast<const Scale*>(w.mins) + panel * w.n_groups * kPanel;
-      GroupCursor group(w);
-      for (int64_t step = 0; step < w.n_steps; ++step, group.next_step()) {
-        uint8_t unpacked[kStep * kPanel];
-        unpack_step<kCodes>(unpacked, w, codes + step * kStep * kPanel * kBits / 8, kStep);
-        float scale[kPanel], min[kPanel] = {};
-        for (int64_t lane = 0; lane < kPanel; ++lane) {
-          scale[lane] = to_f32(scales[group.offset + lane]);
-          if (w.mins != nullptr) min[lane] = to_f32(mins[group.offset + lane]);
-        }
-        for (int64_t t = 0; t < n_tokens; ++t) {
-          add(totals + t * kPanel, piece.token_begin + t, step, unpacked, scale,
-              w.mins != nullptr ? min : nullptr);
-        }
+  const int64_t n_tokens = piece.token_end - piece.token_begin;
+  for (int64_t panel = piece.panel_begin; panel < piece.panel_end; ++panel) {
+    float* const totals = piece.scratch;  // [n_tokens][kPanel]
+    std::fill(totals, totals + n_tokens * kPanel, 0.0f);
+    const uint8_t* const codes = w.codes + panel * packed_panel_bytes(piece.in_dim, w.bits);
+    for (int64_t step = 0; step < w.n_steps; ++step) {
+      uint8_t unpacked[kBrick * kPanel];
+      unpack_step(unpacked, w, codes, step);
+      float scale[kPanel], min[kPanel];
+      for (int64_t lane = 0; lane < kPanel; ++lane) {
+        const ScaleAndMin of = scale_at(w, panel, step / w.steps_per_group, lane);
+        scale[lane] = of.scale;
+        min[lane] = of.min;
       }
-      const int64_t n_lanes = std::min(kPanel, piece.out_dim - panel * kPanel);
       for (int64_t t = 0; t < n_tokens; ++t) {
-        float* const out = piece.out + (piece.token_begin + t) * piece.out_dim + panel * kPanel;
-        for (int64_t lane = 0; lane < n_lanes; ++lane) {
-          const float total = totals[t * kPanel + lane];
-          out[lane] = piece.accumulate ? out[lane] + total : total;
-        }
+        add(totals + t * kPanel, piece.token_begin + t, step, unpacked, scale,
+            w.has_mins ? min : nullptr);
       }
     }
-  });
+    const int64_t n_lanes = std::min(kPanel, piece.out_dim - panel * kPanel);
+    for (int64_t t = 0; t < n_tokens; ++t) {
+      float* const out = piece.out + (piece.token_begin + t) * piece.out_dim + panel * kPanel;
+      for (int64_t lane = 0; lane < n_lanes; ++lane) {
+        const float total = totals[t * kPanel + lane];
+        out[lane] = piece.accumulate ? out[lane] + total : total;
+      }
+    }
+  }
 }
 
 // The quantized form of one block: code = round(x * inverse) + zero.

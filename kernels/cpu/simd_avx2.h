@@ -43,6 +43,11 @@ inline __m256 codes_to_f32(__m128i codes) {  // of the lower eight bytes
   return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
                        _mm256_set1_ps(float(kKvZeroCode)));
 }
+inline F32x16 load(const int8_t* p) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
+  return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
+          _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
 inline F32x16 load(const uint8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {codes_to_f32(codes), codes_to_f32(_mm_srli_si128(codes, 8))};
@@ -176,6 +181,28 @@ inline U32x16 load_codes(const uint8_t* p) {
 inline void store_codes(uint8_t* p, U32x16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.lo);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), x.hi);
+}
+inline U32x16 operator|(U32x16 a, U32x16 b) {
+  return {_mm256_or_si256(a.lo, b.lo), _mm256_or_si256(a.hi, b.hi)};
+}
+inline U32x16 mask_bytes(U32x16 a, int mask) {
+  const __m256i bytes = _mm256_set1_epi8(char(mask));
+  return {_mm256_and_si256(a.lo, bytes), _mm256_and_si256(a.hi, bytes)};
+}
+inline U32x16 shift_right(U32x16 a, int n) {
+  const __m128i count = _mm_cvtsi32_si128(n);
+  return {_mm256_srl_epi32(a.lo, count), _mm256_srl_epi32(a.hi, count)};
+}
+// To the right, or to the left for negative numbers.
+template <int kShift>
+inline U32x16 shifted(U32x16 a) {
+  if constexpr (kShift == 0) return a;
+  if constexpr (kShift < 0) {
+    return {_mm256_slli_epi32(a.lo, -kShift), _mm256_slli_epi32(a.hi, -kShift)};
+  }
+  if constexpr (kShift > 0) {
+    return {_mm256_srli_epi32(a.lo, kShift), _mm256_srli_epi32(a.hi, kShift)};
+  }
 }
 inline U32x16 low_nibbles(U32x16 a) {
   const __m256i nibble = _mm256_set1_epi8(15);

@@ -33,6 +33,10 @@ inline F32x16 load(const bf16* p) {
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
 // Loads codes of a quantized cache as code - kKvZeroCode.
+inline F32x16 load(const int8_t* p) {
+  return {_mm512_cvtepi32_ps(
+      _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
+}
 inline F32x16 load(const uint8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)),
@@ -100,6 +104,18 @@ inline void store_words(uint32_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
 // Quantized codes in words: quantized_layout.h.
 inline U32x16 load_codes(const uint8_t* p) { return {_mm512_loadu_si512(p)}; }
 inline void store_codes(uint8_t* p, U32x16 x) { _mm512_storeu_si512(p, x.v); }
+inline U32x16 operator|(U32x16 a, U32x16 b) { return {_mm512_or_si512(a.v, b.v)}; }
+inline U32x16 mask_bytes(U32x16 a, int mask) {
+  return {_mm512_and_si512(a.v, _mm512_set1_epi8(char(mask)))};
+}
+inline U32x16 shift_right(U32x16 a, int n) { return {_mm512_srl_epi32(a.v, _mm_cvtsi32_si128(n))}; }
+// To the right, or to the left for negative numbers.
+template <int kShift>
+inline U32x16 shifted(U32x16 a) {
+  if constexpr (kShift == 0) return a;
+  if constexpr (kShift < 0) return {_mm512_slli_epi32(a.v, -kShift)};
+  if constexpr (kShift > 0) return {_mm512_srli_epi32(a.v, kShift)};
+}
 inline U32x16 low_nibbles(U32x16 a) {
   return {_mm512_and_si512(a.v, _mm512_set1_epi32(0x0f0f0f0f))};
 }

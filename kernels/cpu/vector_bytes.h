@@ -16,13 +16,12 @@ constexpr int kTileTokensOf = kDotRows / n_planes(kForm);
 
 static_assert(kDotRows <= kSpareInputRows);
 
-// The panels of a tile: `codes` begins at the columns of the first step, scales and mins at the
-// beginning of the panel.
-template <typename Scale>
+// The panels of a tile, from a step on: their codes, `panel_bytes` from panel to panel, and scales.
+template <typename Scale, int kStep>
 struct DotPanels {
   const uint8_t* codes;
-  const Scale *scales, *mins;  // mins may be null
-  int64_t panel_bytes, panel_scales;
+  int64_t panel_bytes;
+  ScaleCursor<Scale, kStep> scales;
 };
 
 inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in each lane
@@ -34,7 +33,7 @@ inline I32x16 splat_columns(const int8_t* codes) {  // the same four columns in 
 // totals[t][p][lane] += scaled dot products of steps [step_begin, step_end), for kTokens rows of
 // input blocks `input_stride` apart. The tile has a row of sums for each plane of a token.
 template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kTokens, int kPanels>
-[[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale> panels, const PackedCodes& w,
+[[gnu::noinline]] void dot_tile(float* totals, DotPanels<Scale, kStep> panels, const PackedCodes& w,
                                 const InputBlock* input, int64_t input_stride, int64_t step_begin,
                                 int64_t step_end) {
   constexpr int kBits = bits_of(kCodes), kColumns = 32 / kBits, kWordBytes = 4 * kPanel;
@@ -46,13 +45,13 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
     for (int p = 0; p < kPanels; ++p) total[t][p] = load(totals + (t * kPanels + p) * kPanel);
   }
   const ByteCodes<kCodes> bytes(w);
-  GroupCursor group(w, step_begin);
-  for (int64_t step = step_begin; step < step_end; ++step, group.next_step()) {
+  ScaleCursor<Scale, kStep>& scales = panels.scales;
+  for (int64_t step = step_begin; step < step_end; ++step, scales.next_step()) {
     const InputBlock* const blocks = input + step * kStep / kBrick * kPlanes;
     const auto block_of = [&](int row) -> const InputBlock& {
       return blocks[row / kPlanes * input_stride + row % kPlanes];
     };
-    const int half = kStep < kBrick ? int(step % 2) : 0;
+    const int half = half_of<kStep>(step);
     // Past the end of these panels, it prefetches the next ones.
     const int64_t ahead = kGemvPrefetchBytes +
                           (step < step_end - kStepsAhead ? 0 : (kPanels - 1) * panels.panel_bytes);
@@ -71,28 +70,40 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
         for (int p = 0; p < kPanels; ++p) code_sum[p] = add_dot(code_sum[p], codes[p], ones);
       }
     };
-    for (int c = 0; c < kStep; c += kColumns, panels.codes += kWordBytes) {
-      U32x16 words[kPanels], codes[kPanels];
+    if constexpr (is_plain(kCodes)) {
+      for (int c = 0; c < kStep; c += kColumns, panels.codes += kWordBytes) {
+        U32x16 words[kPanels], codes[kPanels];
+        for (int p = 0; p < kPanels; ++p) {
+          const uint8_t* const from = panels.codes + p * panels.panel_bytes;
+          if constexpr (kTokens == 1) prefetch_codes(from, ahead);
+          words[p] = load_codes(from);
+        }
+        if constexpr (kBits == 8) {
+          add_columns(words, c);
+        } else {
+          for (int p = 0; p < kPanels; ++p) codes[p] = bytes.low(words[p]);
+          add_columns(codes, c);
+          for (int p = 0; p < kPanels; ++p) codes[p] = bytes.high(words[p]);
+          add_columns(codes, c + 4);
+        }
+      }
+    } else {
+      const uint8_t* const brick = panels.codes + brick_bytes<kStep>(step - step_begin, kBits);
       for (int p = 0; p < kPanels; ++p) {
-        const uint8_t* const from = panels.codes + p * panels.panel_bytes;
-        if constexpr (kTokens == 1) prefetch_codes(from, ahead);
-        words[p] = load_codes(from);
+        prefetch_step<kCodes, kStep>(brick + p * panels.panel_bytes, half, ahead);
       }
-      if constexpr (kBits == 8) {
-        add_columns(words, c);
-      } else {
-        for (int p = 0; p < kPanels; ++p) codes[p] = bytes.low(words[p]);
-        add_columns(codes, c);
-        for (int p = 0; p < kPanels; ++p) codes[p] = bytes.high(words[p]);
-        add_columns(codes, c + 4);
-      }
+      unrolled<kStep / 4>([&]<int kFour>() {
+        U32x16 codes[kPanels];
+        for (int p = 0; p < kPanels; ++p) {
+          const PlaneStep<kCodes, kStep> of_step(brick + p * panels.panel_bytes, half);
+          codes[p] = of_step.template bytes<kFour>();
+        }
+        add_columns(codes, 4 * kFour);
+      });
     }
     for (int p = 0; p < kPanels; ++p) {
-      const int64_t at = p * panels.panel_scales + group.offset;
-      if constexpr (kTokens == 1) {  // prefetches the scales of the next panels
-        __builtin_prefetch(panels.scales + at + kPanels * panels.panel_scales, 0, 2);
-      }
-      const F32x16 scale = load(panels.scales + at);
+      if constexpr (kTokens == 1) scales.prefetch(p + kPanels);  // those of the next panels
+      const F32x16 scale = scales.scale(p);
       for (int r = 0; r < kRows; ++r) {
         F32x16& to = total[r / kPlanes][p];
         if constexpr (kAsymmetric) {
@@ -100,8 +111,8 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
         }
         to = fma(to_float(sum[r][p]), scale * splat(block_of(r).scale), to);
       }
-      if (panels.mins != nullptr) {
-        const F32x16 min = load(panels.mins + at);
+      if (scales.has_mins()) {
+        const F32x16 min = scales.min(p);
         for (int r = 0; r < kRows; ++r) {
           F32x16& to = total[r / kPlanes][p];
           to = fma(min, splat(block_of(r).sum[half]), to);
@@ -114,24 +125,22 @@ template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kToke
   }
 }
 
-// The panels from `panel` on, at column 0.
-template <typename Scale>
-inline DotPanels<Scale> panels_at(const MatmulPiece& piece, const PackedCodes& w, int64_t panel) {
+// The panels from `panel` on, at a step that begins a brick.
+template <typename Scale, int kStep>
+inline DotPanels<Scale, kStep> panels_at(const MatmulPiece& piece, const PackedCodes& w,
+                                         int64_t panel, int64_t step) {
   const int64_t panel_bytes = packed_panel_bytes(piece.in_dim, w.bits);
-  const int64_t panel_scales = w.n_groups * kPanel, at = panel * panel_scales;
-  return {.codes = w.codes + panel * panel_bytes,
-          .scales = static_cast<const Scale*>(w.scales) + at,
-          .mins = w.mins == nullptr ? nullptr : static_cast<const Scale*>(w.mins) + at,
+  return {.codes = w.codes + panel * panel_bytes + brick_bytes<kStep>(step, w.bits),
           .panel_bytes = panel_bytes,
-          .panel_scales = panel_scales};
+          .scales = ScaleCursor<Scale, kStep>(w, panel, step)};
 }
 
 template <CodeForm kCodes, typename Scale, int kStep, InputForm kForm, int kPanels>
 void dot_panels(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* row,
                 int64_t panel) {
   alignas(64) float totals[kPanels * kPanel] = {};
-  dot_tile<kCodes, Scale, kStep, kForm, 1, kPanels>(totals, panels_at<Scale>(piece, w, panel), w,
-                                                    row, 0, 0, w.n_steps);
+  dot_tile<kCodes, Scale, kStep, kForm, 1, kPanels>(
+      totals, panels_at<Scale, kStep>(piece, w, panel, 0), w, row, 0, 0, w.n_steps);
   for (int p = 0; p < kPanels; ++p) {
     write_outputs(piece, piece.token_begin, panel + p, load(totals + p * kPanel));
   }
@@ -150,15 +159,25 @@ void dot_gemv(const MatmulPiece& piece, const PackedCodes& w, const InputBlock* 
   }
 }
 
-// 4-bit codes as 8-bit ones.
+// Codes as 8-bit ones.
 template <CodeForm kCodes>
 void widen_codes(uint8_t* to, const PackedCodes& w, const uint8_t* codes, int64_t n_columns) {
   constexpr int64_t kWordBytes = 4 * kPanel;
-  const ByteCodes<kCodes> bytes(w);
-  for (int64_t k = 0; k < n_columns; k += 8, codes += kWordBytes, to += 2 * kWordBytes) {
-    const U32x16 words = load_codes(codes);
-    store_codes(to, bytes.low(words));
-    store_codes(to + kWordBytes, bytes.high(words));
+  if constexpr (is_plain(kCodes)) {
+    const ByteCodes<kCodes> bytes(w);
+    for (int64_t k = 0; k < n_columns; k += 8, codes += kWordBytes, to += 2 * kWordBytes) {
+      const U32x16 words = load_codes(codes);
+      store_codes(to, bytes.low(words));
+      store_codes(to + kWordBytes, bytes.high(words));
+    }
+  } else {
+    for (int64_t k = 0; k < n_columns; k += kBrick, codes += bits_of(kCodes) * kWordBytes) {
+      const PlaneStep<kCodes, kBrick> brick(codes, 0);
+      unrolled<kBrick / 4>([&]<int kFour>() {
+        store_codes(to, brick.template bytes<kFour>());
+        to += kWordBytes;
+      });
+    }
   }
 }
 
@@ -182,8 +201,7 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
     const int64_t end = smaller(w.n_steps, begin + kDotColumns / kStep);
     for (int64_t tile = 0; tile < n_tiles; ++tile) {
       const int64_t panel = tile * kDotPanels, n = smaller(kDotPanels, panels - panel);
-      DotPanels<Scale> at = panels_at<Scale>(piece, w, piece.panel_begin + panel);
-      at.codes += begin * kStep * kPanel * w.bits / 8;
+      auto at = panels_at<Scale, kStep>(piece, w, piece.panel_begin + panel, begin);
       if constexpr (kCodes != CodeForm::U8) {
         constexpr int64_t kWidenedBytes = kDotColumns * kPanel;
         for (int64_t p = 0; p < n; ++p) {
@@ -193,7 +211,7 @@ void dot_matmul(const MatmulPiece& piece, const PackedCodes& w, const InputBlock
         at.codes = widened;
         at.panel_bytes = kWidenedBytes;
       }
-      if (n < kDotPanels) at.panel_bytes = at.panel_scales = 0;
+      if (n < kDotPanels) at.panel_bytes = at.scales.stride = 0;
       for (int64_t t = 0; t < n_tokens; t += kTokens) {
         dot_tile<CodeForm::U8, Scale, kStep, kForm, kTokens, kDotPanels>(
             totals + tile * tile_totals + t * kDotPanels * kPanel, at, w, rows + t * stride, stride,

@@ -168,7 +168,7 @@ int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const {
 int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   const int64_t n = checked_mul(w.out_dim, w.in_dim);
   if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
-  const GroupFormat& format = *w.groups;
+  const GroupFormat format = widened(*w.groups);
   if (!cuda_keeps_groups(w.in_dim, format.group)) return bytes_of(DType::F32, n);
   const int64_t scale_bytes = bytes_of(format.scales, n / format.group);
   const int64_t min_bytes = format.has_mins ? bytes_of(DType::F32, n / format.group) : 0;

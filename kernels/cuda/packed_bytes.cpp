@@ -13,7 +13,7 @@ CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
   if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) {
     return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
-  const GroupFormat& format = *w.groups;
+  const GroupFormat format = widened(*w.groups);
   const cuda::PackedLayout layout =
       cuda::packed_layout(format.bits, w.out_dim, w.in_dim, format.group);
   const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);

@@ -1,9 +1,7 @@
 #include <cstring>
 
 #include "tests/support/float64_ops.h"
-#include "tests/support/quant_records.h"
 #include "tests/support/tensors.h"
-#include "tests/support/test_data.h"
 
 namespace minfer::test {
 namespace {
@@ -308,42 +306,6 @@ TEST(QuantizedPanels, EmbedGivesTheValuesThatCodesMean) {
       }
       EXPECT_EQ(values_of(*backend, out), want) << format << " by " << group;
     }
-  }
-}
-
-// GGUF's blocks give the same results, bit for bit, as the matrix that they represent, and stay
-// quantized when they are packed.
-TEST(QuantizedPanels, HoldEveryTypeOfGguf) {
-  const auto backend = make_cpu_backend({.n_threads = 2, .isa = ""});
-  int n_types = 0;
-  for (const QuantRecord& record : read_quant_records("quant_blocks.bin")) {
-    if (is_float(record.dtype)) continue;
-    ++n_types;
-    const int64_t in_dim = info(record.dtype).block_elements;
-    const int64_t out_dim = std::ssize(record.values) / in_dim;
-    const Tensor host{const_cast<char*>(record.blocks.data()), record.dtype, {out_dim, in_dim}};
-    const Matrix packed = backend->pack_matrix(host);
-    EXPECT_FALSE(is_float(packed.dtype)) << record.dtype;
-    const Matrix same = backend->pack_matrix(to_quantized_matrix(host).view());
-    const DeviceTensor x = backend->upload(random_normal(4, {3, in_dim}));
-    const DeviceTensor out = poisoned(*backend, {3, out_dim}),
-                       other = poisoned(*backend, {3, out_dim});
-    backend->matmul(out, x, packed);
-    backend->matmul(other, x, same);
-    EXPECT_EQ(values_of(*backend, out), values_of(*backend, other)) << record.dtype;
-  }
-  EXPECT_EQ(n_types, 13);
-}
-
-// Four bits and a table take no more than four bits and scales.
-TEST(QuantizedPanels, TablesTakeLittleMoreThanTheFile) {
-  const auto backend = make_cpu_backend();
-  for (const DType dtype : {DType::IQ4_NL, DType::IQ4_XS, DType::MXFP4}) {
-    const Shape shape{256, 2048};
-    const StoredMatrix w{shape[0], shape[1], DType::F32, group_format(dtype)};
-    const double in_file = double(bytes_of(dtype, shape));
-    EXPECT_LE(double(backend->packed_bytes(w)), 1.25 * in_file) << dtype;
-    EXPECT_LE(double(cuda_packed_bytes(w).sum()), 1.25 * in_file) << dtype;
   }
 }
 

@@ -242,9 +242,10 @@ TEST(WeightLayout, FindsScalesThatAreNotFiniteInEveryBlock) {
 
 TEST(HostMemory, KnowsHowAWeightIsKept) {
   TensorEntry entry = {.name = "w", .dtype = DType::Q6_K, .shape = {2, 768}};
-  EXPECT_EQ(kept_groups(entry)->bits, 8);
+  EXPECT_EQ(kept_groups(entry)->bits, 6);
   EXPECT_EQ(kept_groups(entry)->group, 16);
-  EXPECT_EQ(weight_memory_bytes(entry), 2 * (768 + 48 * 4));
+  EXPECT_EQ(weight_memory_bytes(entry), 2 * (768 * 6 / 8 + 48 + 3 * 2));
+  EXPECT_EQ(card_kept_groups(entry)->bits, 8);
   EXPECT_EQ(card_kept_groups(entry)->group, 16);
   EXPECT_EQ(card_memory_bytes(entry), 16 * (768 + 48 * 4));  // whole tiles of 16 rows
   entry.dtype = DType::U4;
