@@ -58,6 +58,7 @@ struct StoredMatrix {
   int64_t out_dim = 0, in_dim = 0;
   DType dtype = DType::F32;                // of floats
   std::optional<GroupFormat> groups = {};  // of quantized elements
+  bool of_expert = false;                  // to be packed by pack_expert
 };
 
 // A linear layer, x weightᵀ + bias: its matrix, and a vector [out] or null.
@@ -269,10 +270,12 @@ class Backend {
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. The CPU keeps every value exactly: float types stay as they are,
   // quantized ones stay codes with scales, or become F32 if it has no layout for such groups. A
-  // card keeps codes with scales too; floats, and groups that it has no layout for, become its
-  // activation type.
+  // card keeps codes with scales too (those of 2 to 8 bits as 4 or 8); floats, and groups that it
+  // has no layout for, become its activation type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
+  // The same for a matrix of an expert.
+  virtual Matrix pack_expert(const Tensor& host) { return pack_matrix(host); }
   // The same for a table that only embed() reads.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }
@@ -496,6 +499,8 @@ struct CudaMatrixBytes {
   int64_t sum() const { return codes + scales + mins; }
 };
 CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w);
+// w.groups as a card keeps it, if it does.
+GroupFormat cuda_groups(const StoredMatrix& w);
 
 // Throws Usage if the ISA is unknown or this machine does not have it.
 std::unique_ptr<Backend> make_cpu_backend(const CpuOptions& options = {});

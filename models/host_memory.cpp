@@ -73,7 +73,9 @@ int64_t available_host_bytes() {
 
 StoredMatrix stored_matrix(const TensorEntry& entry) {
   const int64_t n = entry.shape.n_elements(), in_dim = n == 0 ? 0 : entry.shape.last();
-  StoredMatrix matrix{.out_dim = in_dim == 0 ? 0 : n / in_dim, .in_dim = in_dim};
+  StoredMatrix matrix{.out_dim = in_dim == 0 ? 0 : n / in_dim,
+                      .in_dim = in_dim,
+                      .of_expert = entry.shape.rank == 3};  // GGUF stacks all of a layer
   if (is_float(entry.dtype)) {
     matrix.dtype = entry.dtype;
   } else if (entry.quant) {
@@ -93,8 +95,8 @@ std::optional<GroupFormat> kept_groups(const TensorEntry& entry) {
 }
 
 std::optional<GroupFormat> card_kept_groups(const TensorEntry& entry) {
-  const std::optional<GroupFormat> format = groups_kept_by(cuda_keeps_groups, entry);
-  return format ? std::optional(widened(*format)) : format;
+  if (!groups_kept_by(cuda_keeps_groups, entry)) return std::nullopt;
+  return cuda_groups(stored_matrix(entry));
 }
 
 int64_t stored_bytes(const StoredMatrix& matrix) {

@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Writes a GGUF file of a known mixture of experts with seeded random Q4_0 weights: one file to
-measure minfer and llama.cpp with, as fast as the disk takes it. Norms and routers are F32. Needs
-nothing but Python, so that it runs where the card is.
+"""Writes a GGUF file of a known shape with seeded random weights: one file to measure minfer and
+llama.cpp with, as fast as the disk takes it. Norms and routers are F32. Needs nothing but Python,
+so that it runs where the card is.
 
 The vocabulary is made up: text is read byte by byte, and every other token is a numbered word."""
 import argparse
+import collections
 import math
 import pathlib
 import random
 import struct
 
 SHAPES = {
+    "llama-2-7b": dict(architecture="llama", layers=32, hidden=4096, heads=32, kv_heads=32,
+                       head_dim=128, ffn=11008, vocab=32000, context=4096, norm_eps=1e-5),
     "qwen3-30b-a3b": dict(architecture="qwen3moe", layers=48, hidden=2048, heads=32, kv_heads=4,
                           head_dim=128, experts=128, used_experts=8, expert_ffn=768, ffn=6144,
                           vocab=151936, context=40960, norm_eps=1e-6),
@@ -20,14 +23,27 @@ SHAPES = {
 }
 ROPE_THETA = 1e6
 ALIGNMENT = 32  # bytes, of every tensor's data
-F32, Q4_0 = 0, 2  # ids of GGUF's tensor types
-BLOCK, BLOCK_BYTES = 32, 18  # of Q4_0: a half-precision scale and 32 codes of 4 bits
-Q4_0_FILE = 2  # general.file_type
+F32 = 0  # the id of its tensors
+
+# A type of blocks of GGUF. rms: of the values of random bytes, over d. d_at: the byte of d, an F16
+# number. min_factor: how many times d the number behind it is, so that the mean of the values is 0;
+# 0: there is none.
+Blocks = collections.namedtuple("Blocks", "id elements n_bytes rms d_at min_factor",
+                                defaults=(0, 0))
+TYPES = {
+    "q4_0": Blocks(2, 32, 18, 4.6),
+    "q4_1": Blocks(3, 32, 20, 4.6, 0, -7.5),
+    "q8_0": Blocks(8, 32, 34, 74),
+    "q4_k": Blocks(12, 256, 144, 168, 0, 7.5),
+    "q5_k": Blocks(13, 256, 176, 337, 0, 15.5),
+    "q6_k": Blocks(14, 256, 210, 1365, 208),
+}
+# general.file_type. q4_k_m: Q4_K, but for the matrices that llama.cpp makes Q6_K (of_mix).
+FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q6_k": 18}
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
 
 # A prime number of blocks or elements is repeated, so that no two rows of a tensor begin alike.
 PERIOD = 262147
-RMS_OF_CODES = math.sqrt(sum((code - 8) ** 2 for code in range(16)) / 16)
 RMS_OF_MANTISSAS = math.sqrt(7 / 3)  # of numbers that are uniform from 1 to 2
 
 
@@ -68,7 +84,7 @@ def vocabulary(n_tokens):
     }
 
 
-def metadata(name, shape):
+def metadata(name, shape, file_type):
     architecture = shape["architecture"]
     pairs = {"general.architecture": architecture, "general.type": "model", "general.name": name}
     of_model = {
@@ -83,45 +99,62 @@ def metadata(name, shape):
         "attention.layer_norm_rms_epsilon": shape["norm_eps"],
         "rope.freq_base": ROPE_THETA,
         "rope.dimension_count": shape["head_dim"],
-        "expert_count": shape["experts"],
-        "expert_used_count": shape["used_experts"],
     }
+    if "experts" in shape:
+        of_model["expert_count"] = shape["experts"]
+        of_model["expert_used_count"] = shape["used_experts"]
     if architecture == "qwen3moe":
         of_model["expert_feed_forward_length"] = shape["expert_ffn"]
     pairs.update({f"{architecture}.{key}": value for key, value in of_model.items()})
-    pairs.update({"general.quantization_version": 2, "general.file_type": Q4_0_FILE})
+    pairs.update({"general.quantization_version": 2, "general.file_type": file_type})
     pairs.update({f"tokenizer.ggml.{key}": value
                   for key, value in vocabulary(shape["vocab"]).items()})
     return b"".join(text(key) + typed(value) for key, value in pairs.items()), len(pairs)
 
 
-def tensors(shape):
+def of_mix(name, layer, n_layers):
+    """The type of a matrix in llama.cpp's Q4_K_M: the output's, and in half of the layers those of
+    values and of down."""
+    eighth = n_layers // 8
+    more = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+    return "q6_k" if name == "output" or (more and name in ("attn_v", "ffn_down")) else "q4_k"
+
+
+def tensors(shape, file_type):
     """(name, type, dims) in the order of the file; dims begin with the length of a row."""
-    hidden, ffn, experts = shape["hidden"], shape["expert_ffn"], shape["experts"]
+    hidden, layers = shape["hidden"], shape["layers"]
     q_dim, kv_dim = (shape[heads] * shape["head_dim"] for heads in ("heads", "kv_heads"))
-    yield "token_embd", Q4_0, (hidden, shape["vocab"])
+
+    def matrix(name, layer=0):
+        return TYPES[of_mix(name, layer, layers) if file_type == "q4_k_m" else file_type]
+
+    yield "token_embd", matrix("token_embd"), (hidden, shape["vocab"])
     yield "output_norm", F32, (hidden,)
-    yield "output", Q4_0, (hidden, shape["vocab"])
-    for i in range(shape["layers"]):
+    yield "output", matrix("output"), (hidden, shape["vocab"])
+    for i in range(layers):
         at = f"blk.{i}."
         yield at + "attn_norm", F32, (hidden,)
-        yield at + "attn_q", Q4_0, (hidden, q_dim)
-        yield at + "attn_k", Q4_0, (hidden, kv_dim)
-        yield at + "attn_v", Q4_0, (hidden, kv_dim)
-        yield at + "attn_output", Q4_0, (q_dim, hidden)
+        yield at + "attn_q", matrix("attn_q", i), (hidden, q_dim)
+        yield at + "attn_k", matrix("attn_k", i), (hidden, kv_dim)
+        yield at + "attn_v", matrix("attn_v", i), (hidden, kv_dim)
+        yield at + "attn_output", matrix("attn_output", i), (q_dim, hidden)
         if shape["architecture"] == "qwen3moe":
             yield at + "attn_q_norm", F32, (shape["head_dim"],)
             yield at + "attn_k_norm", F32, (shape["head_dim"],)
         yield at + "ffn_norm", F32, (hidden,)
-        yield at + "ffn_gate_inp", F32, (hidden, experts)
-        yield at + "ffn_gate_exps", Q4_0, (hidden, ffn, experts)
-        yield at + "ffn_up_exps", Q4_0, (hidden, ffn, experts)
-        yield at + "ffn_down_exps", Q4_0, (ffn, hidden, experts)
+        if "experts" in shape:
+            ffn, suffix, experts = shape["expert_ffn"], "_exps", (shape["experts"],)
+            yield at + "ffn_gate_inp", F32, (hidden, *experts)
+        else:
+            ffn, suffix, experts = shape["ffn"], "", ()
+        yield at + "ffn_gate" + suffix, matrix("ffn_gate", i), (hidden, ffn, *experts)
+        yield at + "ffn_up" + suffix, matrix("ffn_up", i), (hidden, ffn, *experts)
+        yield at + "ffn_down" + suffix, matrix("ffn_down", i), (ffn, hidden, *experts)
 
 
 def n_bytes(kind, dims):
     n_elements = math.prod(dims)
-    return 4 * n_elements if kind == F32 else n_elements // BLOCK * BLOCK_BYTES
+    return 4 * n_elements if kind == F32 else n_elements // kind.elements * kind.n_bytes
 
 
 def random_f32(rng, rms):
@@ -134,13 +167,19 @@ def random_f32(rng, rms):
     return values
 
 
-def random_q4_0(rng, rms):
-    """PERIOD blocks of random codes, with scales of random sign and mantissa and one exponent:
-    their values are about `rms` in size, and their mean is 0."""
-    exponent = round(math.log2(rms / RMS_OF_CODES / RMS_OF_MANTISSAS)) + 15
-    blocks = bytearray(rng.randbytes(BLOCK_BYTES * PERIOD))
-    blocks[1::BLOCK_BYTES] = blocks[1::BLOCK_BYTES].translate(
-        bytes(byte & 0x83 | exponent << 2 for byte in range(256)))
+def random_blocks(rng, kind, rms):
+    """PERIOD blocks of random bytes, with d of random sign and mantissa: their values are about
+    `rms` in size, and their mean is 0."""
+    size = rms / kind.rms / RMS_OF_MANTISSAS
+    blocks = bytearray(rng.randbytes(kind.n_bytes * PERIOD))
+    for at in range(kind.d_at, len(blocks), kind.n_bytes):
+        d = size * (1 + rng.random()) * rng.choice((-1, 1))
+        struct.pack_into("<e", blocks, at, d)
+        if kind.min_factor:
+            struct.pack_into("<e", blocks, at + 2, kind.min_factor * d)
+            if kind.elements == 256:  # each sub-block's min is its scale: quant_blocks.h
+                blocks[at + 8:at + 12] = blocks[at + 4:at + 8]
+                blocks[at + 12:at + 16] = bytes(byte % 16 * 17 for byte in blocks[at + 12:at + 16])
     return blocks
 
 
@@ -161,7 +200,8 @@ class RandomWeights:
         rms = 1 if name == "token_embd" else dims[0] ** -0.5
         key = kind, rms
         if key not in self.pools:
-            self.pools[key] = (random_f32 if kind == F32 else random_q4_0)(self.rng, rms)
+            self.pools[key] = (random_f32(self.rng, rms) if kind == F32 else
+                               random_blocks(self.rng, kind, rms))
         pool, at, left = memoryview(self.pools[key]), self.at.get(key, 0), n_bytes(kind, dims)
         while left > 0:
             piece = pool[at:at + left]
@@ -171,19 +211,20 @@ class RandomWeights:
         self.at[key] = at
 
 
-def write_gguf(path, name, shape, seed):
-    pairs, n_pairs = metadata(name, shape)
+def write_gguf(path, name, shape, file_type, seed):
+    pairs, n_pairs = metadata(name, shape, FILE_TYPES[file_type])
     infos, end, n_tensors = [], 0, 0
-    for tensor, kind, dims in tensors(shape):
+    for tensor, kind, dims in tensors(shape, file_type):
         end += -end % ALIGNMENT
         infos.append(text(f"{tensor}.weight") +
-                     struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, kind, end))
+                     struct.pack(f"<I{len(dims)}QIQ", len(dims), *dims, F32 if kind == F32 else kind.id,
+                                 end))
         end += n_bytes(kind, dims)
         n_tensors += 1
     weights = RandomWeights(seed)
     with open(path, "wb") as out:
         out.write(b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_pairs) + pairs + b"".join(infos))
-        for tensor, kind, dims in tensors(shape):
+        for tensor, kind, dims in tensors(shape, file_type):
             out.write(bytes(-out.tell() % ALIGNMENT))
             weights.write(out, tensor, kind, dims)
         out.write(bytes(-out.tell() % ALIGNMENT))
@@ -192,23 +233,24 @@ def write_gguf(path, name, shape, seed):
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--shape", choices=SHAPES, required=True)
+    parser.add_argument("--type", choices=FILE_TYPES, default="q4_0", help="of all matrices")
     for key in ("layers", "hidden", "heads", "kv_heads", "head_dim", "experts", "used_experts",
-                "expert_ffn", "vocab", "context"):
+                "expert_ffn", "ffn", "vocab", "context"):
         parser.add_argument("--" + key.replace("_", "-"), type=int, help="instead of the shape's")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("out", type=pathlib.Path, metavar="OUT.gguf")
     args = parser.parse_args()
 
     shape = {key: getattr(args, key, None) or value for key, value in SHAPES[args.shape].items()}
-    if shape["architecture"] == "llama":
+    if shape["architecture"] == "llama" and "experts" in shape:
         shape["ffn"] = shape["expert_ffn"]
-    rows = shape["hidden"], shape["heads"] * shape["head_dim"], shape["expert_ffn"]
-    if any(row % BLOCK for row in rows):
-        parser.error(f"rows of {', '.join(map(str, rows))} elements: each must be a multiple of "
-                     f"{BLOCK}, a block of Q4_0")
+    for _, kind, dims in tensors(shape, args.type):
+        if kind != F32 and dims[0] % kind.elements:
+            parser.error(f"rows of {dims[0]} elements: each must be a multiple of {kind.elements}, "
+                         "those of a block")
     if shape["vocab"] < len(vocabulary(0)["token_type"]):
         parser.error("the vocabulary holds 3 special tokens and 256 bytes at least")
-    write_gguf(args.out, args.shape, shape, args.seed)
+    write_gguf(args.out, args.shape, shape, args.type, args.seed)
     print(f"{args.out}: {args.out.stat().st_size / 1e9:.2f} GB")
 
 

@@ -143,7 +143,7 @@ std::string codes_text(const GroupFormat& format, const TensorEntry& entry) {
   return fmt::format("{}-bit codes{}, {}{} scales", format.bits,
                      format.table == CodeTable::None ? "" : " of a table",
                      one_a_row ? "one group a row, " : fmt::format("groups of {}, ", format.group),
-                     format.factor_columns > 0     ? "int8 x f16"
+                     format.products               ? "int8 x f16"
                      : format.scales == DType::F16 ? "f16"
                                                    : "f32");
 }

@@ -294,11 +294,8 @@ GroupFormat group_format(DType dtype) {
     return GroupFormat{.bits = bits, .group = 32, .has_mins = has_mins, .scales = DType::F16};
   };
   const auto products = [](int bits, int64_t group, bool has_mins) {
-    return GroupFormat{.bits = bits,
-                       .group = group,
-                       .has_mins = has_mins,
-                       .scales = DType::F32,
-                       .factor_columns = 256};
+    return GroupFormat{
+        .bits = bits, .group = group, .has_mins = has_mins, .scales = DType::F32, .products = true};
   };
   const auto with_table = [](GroupFormat format, CodeTable table) {
     format.table = table;
@@ -339,15 +336,14 @@ GroupFormat group_format(DType dtype) {
 
 GroupFormat widened(GroupFormat format) {
   format.bits = format.bits <= 4 ? 4 : 8;
-  format.factor_columns = 0;
+  format.products = false;
   return format;
 }
 
 int64_t scale_bytes(const GroupFormat& format, int64_t n) {
   const int64_t with_mins = format.has_mins ? 2 : 1, n_groups = n / format.group;
-  return with_mins * (format.factor_columns == 0
-                          ? bytes_of(format.scales, n_groups)
-                          : n_groups + bytes_of(DType::F16, n / format.factor_columns));
+  return with_mins * (format.products ? n_groups + bytes_of(DType::F16, n / kFactorColumns)
+                                      : bytes_of(format.scales, n_groups));
 }
 
 void unpack_block(uint8_t* codes, BlockScales& scales, const void* block, DType dtype) {

@@ -39,6 +39,8 @@ class CodeValue {
   const int8_t* entries_;
 };
 
+constexpr int64_t kFactorColumns = 256;
+
 // How the elements of a matrix are quantized: codes of some bits, and a scale for each group of
 // columns.
 struct GroupFormat {
@@ -47,9 +49,9 @@ struct GroupFormat {
   bool has_mins;  // else the codes' zero is 1 << (bits - 1), unless they have a table
   DType scales;   // F16 or F32, that holds every scale exactly
   CodeTable table = CodeTable::None;
-  // Columns whose scales are whole numbers of eight bits times one number of F16 (the mins alike,
-  // times another one); 0: they are no such products.
-  int64_t factor_columns = 0;
+  // Whether scales are whole numbers of eight bits times a factor in F16, one for kFactorColumns
+  // columns, and mins alike with another factor.
+  bool products = false;
 };
 GroupFormat group_format(DType dtype);  // of a Q type
 

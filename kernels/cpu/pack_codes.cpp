@@ -170,10 +170,10 @@ Matrix allocate_codes(const CodeRows& rows, Backend& backend) {
   matrix.storage =
       backend.allocate(DType::U8, {panels, packed_panel_bytes(rows.in_dim, format.bits)});
   const Shape groups{panels, rows.in_dim / format.group, kPanel};
-  if (format.factor_columns > 0) {
-    MINFER_CHECK(format.factor_columns == kFactorColumns && rows.in_dim % kFactorColumns == 0 &&
-                     (format.group == kBrick || format.group == kBrick / 2),
-                 "products of ", format.factor_columns, " columns by ", format.group);
+  if (format.products) {
+    MINFER_CHECK(
+        rows.in_dim % kFactorColumns == 0 && (format.group == kBrick || format.group == kBrick / 2),
+        "products of ", rows.in_dim, " columns by ", format.group);
     matrix.scales =
         backend.allocate(DType::U8, {panels, scale_bytes(format, rows.in_dim * kPanel)});
   } else {
@@ -187,7 +187,7 @@ Matrix allocate_codes(const CodeRows& rows, Backend& backend) {
 
 void pack_code_panel(const Matrix& to, const CodeRows& rows, int64_t panel) {
   const GroupFormat& format = rows.format;
-  const bool products = format.factor_columns > 0;
+  const bool products = format.products;
   const auto n_groups = size_t(products ? 0 : rows.in_dim / format.group);
   CodeRow row{
       .codes = std::vector<uint8_t>(size_t(padded_cols(rows.in_dim))),

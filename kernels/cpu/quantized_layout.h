@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "kernels/base/dtype.h"
 #include "kernels/base/half.h"
+#include "kernels/base/quant_codec.h"
 #include "kernels/cpu/layout.h"
 
 namespace minfer::cpu {
@@ -27,7 +27,7 @@ namespace minfer::cpu {
 // is not a multiple of 32). Each step is summed from zero, for f32 inputs in column order by fused
 // multiply-adds, for int8 inputs exactly in integers. The total starts from zero; each step adds
 // scale * sum and then min * (sum of the step's inputs) to it, each by a fused multiply-add.
-constexpr int64_t kBrick = 32, kFactorColumns = 256;
+constexpr int64_t kBrick = 32;
 
 // What the words of a matrix hold: codes of so many bits, or of 4 bits that are indices of a table
 // with 16 entries.

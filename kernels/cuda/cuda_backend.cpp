@@ -92,7 +92,9 @@ DeviceTensor CudaBackend::upload_vector(const Tensor& host) {
 
 Matrix CudaBackend::pack_matrix(const Tensor& host) {
   MINFER_CHECK(host.shape.rank == 2 && host.n_elements() > 0, "pack_matrix: ", host.shape);
-  if (!is_float(host.dtype)) return pack_matrix(to_quantized_matrix(host).view());
+  if (!is_float(host.dtype)) {
+    return group_format(host.dtype).products ? pack_products(host) : pack_expert(host);
+  }
   Matrix matrix;
   matrix.out_dim = host.shape[0];
   matrix.in_dim = host.shape[1];
@@ -130,8 +132,45 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
   return matrix;
 }
 
+// GGUF's blocks whose scales are products stay so: a third less memory than scales in F32.
+Matrix CudaBackend::pack_products(const Tensor& host) {
+  const HostQuantizedMatrix q = to_quantized_matrix(host);
+  Matrix matrix = allocate_codes(q.codes.view().dtype, DType::U8, bool(q.mins.view()),
+                                 host.shape[0], host.shape[1], q.group, q.table);
+  const Tensor codes = q.codes.view();
+  const Tensor staged = scratch(staging_, codes.dtype, codes.shape);
+  uploader_.copy(staged.data, codes.data, codes.n_bytes());
+  pack_product_codes(stream_.get(), matrix, staged);
+  const ScaleRecords records = packed_records(host);
+  const auto send = [&](const DeviceTensor& to, const std::vector<uint8_t>& from) {
+    if (!to) return;
+    MINFER_CHECK(to.view().n_bytes() == std::ssize(from), "records of ", from.size(), " bytes");
+    uploader_.copy(to.view().data, from.data(), std::ssize(from));
+  };
+  send(matrix.scales, records.scales);
+  send(matrix.mins, records.mins);
+  return matrix;
+}
+
+// The kernels of experts read scales of F16 or F32.
+Matrix CudaBackend::pack_expert(const Tensor& host) {
+  return is_float(host.dtype) ? pack_matrix(host) : pack_matrix(to_quantized_matrix(host).view());
+}
+
 Matrix CudaBackend::pack_table(const Tensor& host) {
-  return is_float(host.dtype) ? pack_matrix(host) : pack_table(to_quantized_matrix(host).view());
+  if (is_float(host.dtype)) return pack_matrix(host);
+  HostQuantizedMatrix q = to_quantized_matrix(host);
+  Matrix table = pack_table(q.view());
+  if (!group_format(host.dtype).products) return table;
+  ScaleRecords records = records_by_rows(host);
+  const auto sent = [&](std::vector<uint8_t>& bytes) {
+    return upload({bytes.data(), DType::U8, {std::ssize(bytes)}});
+  };
+  table.scales = sent(records.scales);
+  if (table.mins) table.mins = sent(records.mins);
+  table.n_bytes = table.storage.view().n_bytes() + table.scales.view().n_bytes() +
+                  (table.mins ? table.mins.view().n_bytes() : 0);
+  return table;
 }
 
 // A row of packed tiles lies in pieces of 64 bytes, each beside a piece of another row. In this
@@ -168,8 +207,9 @@ int64_t CudaBackend::packed_bytes(const StoredMatrix& w) const {
 int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   const int64_t n = checked_mul(w.out_dim, w.in_dim);
   if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
-  const GroupFormat format = widened(*w.groups);
+  const GroupFormat format = cuda_groups(w);
   if (!cuda_keeps_groups(w.in_dim, format.group)) return bytes_of(DType::F32, n);
+  if (format.products) return n / 8 * format.bits;
   const int64_t scale_bytes = bytes_of(format.scales, n / format.group);
   const int64_t min_bytes = format.has_mins ? bytes_of(DType::F32, n / format.group) : 0;
   return n / 8 * format.bits + scale_bytes + min_bytes + 3 * 256;

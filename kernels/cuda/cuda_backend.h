@@ -36,6 +36,7 @@ class CudaBackend final : public Backend {
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
+  Matrix pack_expert(const Tensor& host) override;
   Matrix pack_table(const Tensor& host) override;
   Matrix pack_table(const QuantizedMatrix& host) override;
   int64_t allocated_bytes(int64_t n_bytes) const override;
@@ -92,6 +93,7 @@ class CudaBackend final : public Backend {
   void synchronize() override;
 
  private:
+  Matrix pack_products(const Tensor& host);  // of a Q type with products
   void add_part(const ResidualArgs& args, Tensor part) override;
   // The steps of all ranks as one kernel each; empty if it does not support the model.
   std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);

@@ -148,9 +148,9 @@ void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const G
 
 // ---- quant/: packed codes ----------------------------------------------------------------------
 
-// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, without filling it. U4
-// without minimums may have a table. The codes lie in tiles, in the order of gemv's mma fragments
-// (quant/packed_layout.h); cuda_keeps_groups() says which groups are allowed.
+// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, or with products (U8),
+// without filling it. U4 without minimums may have a table. The codes lie in tiles, in the order of
+// gemv's mma fragments (quant/packed_layout.h); cuda_keeps_groups() says which groups are allowed.
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                       int64_t group, CodeTable table = CodeTable::None);
 
@@ -159,6 +159,16 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
 // last ones.
 void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
                 int64_t first_row);
+
+// Fills all codes of a matrix of products. codes [out, in] in device memory.
+void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes);
+
+// The products of a matrix as they lie on a card: of a packed one, or by rows (MatrixView).
+struct ScaleRecords {
+  std::vector<uint8_t> scales, mins;  // mins: of formats that have them
+};
+ScaleRecords packed_records(const Tensor& host);  // host [out, in] of a Q type with products
+ScaleRecords records_by_rows(const Tensor& host);
 
 constexpr size_t kMaxDequantizeParts = 3;
 

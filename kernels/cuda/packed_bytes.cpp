@@ -9,19 +9,32 @@ namespace minfer {
 // A scale must cover whole instructions of 16 columns, or the row.
 bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
 
+GroupFormat cuda_groups(const StoredMatrix& w) {
+  GroupFormat format = widened(*w.groups);
+  format.products = w.groups->products && !w.of_expert;
+  return format;
+}
+
 CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
   if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) {
     return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
-  const GroupFormat format = widened(*w.groups);
+  const GroupFormat format = cuda_groups(w);
   const cuda::PackedLayout layout =
-      cuda::packed_layout(format.bits, w.out_dim, w.in_dim, format.group);
+      cuda::packed_layout(format.bits, w.out_dim, w.in_dim, format.group, format.products);
   const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);
+  CudaMatrixBytes bytes{.codes = checked_mul<int64_t>(n_tiles, layout.tile_bytes())};
+  if (format.products) {
+    bytes.scales = checked_mul<int64_t>(checked_mul<int64_t>(layout.n_row_tiles, layout.n_chunks),
+                                        layout.record_bytes());
+    bytes.mins = format.has_mins ? bytes.scales : 0;
+    return bytes;
+  }
   const int64_t n_scales = checked_mul<int64_t>(
       checked_mul<int64_t>(layout.n_row_tiles, layout.n_units), cuda::kTileRows);
-  return {.codes = checked_mul<int64_t>(n_tiles, layout.tile_bytes()),
-          .scales = checked_mul<int64_t>(n_scales, info(format.scales).block_bytes),
-          .mins = format.has_mins ? checked_mul<int64_t>(n_scales, sizeof(float)) : 0};
+  bytes.scales = checked_mul<int64_t>(n_scales, info(format.scales).block_bytes);
+  bytes.mins = format.has_mins ? checked_mul<int64_t>(n_scales, sizeof(float)) : 0;
+  return bytes;
 }
 
 }  // namespace minfer

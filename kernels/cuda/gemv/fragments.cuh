@@ -85,10 +85,14 @@ __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t 
 }
 
 __host__ __device__ constexpr bool has_mins(GemvScales kind) {
-  return kind == GemvScales::F16Mins || kind == GemvScales::F32Mins;
+  return kind == GemvScales::F16Mins || kind == GemvScales::F32Mins ||
+         kind == GemvScales::ProductsMins;
 }
 __host__ __device__ constexpr bool are_f32(GemvScales kind) {
   return kind == GemvScales::F32 || kind == GemvScales::F32Mins;
+}
+__host__ __device__ constexpr bool are_products(GemvScales kind) {
+  return kind == GemvScales::Products || kind == GemvScales::ProductsMins;
 }
 
 // The scales of a chunk in its slot, as lane (g, t) reads them: those of rows g and g + 8.
@@ -97,10 +101,36 @@ struct ChunkScales {
   // log2 of the columns that a sum of activations covers
   static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
 
-  const uint8_t* scales;  // [units][8][2], from row g on
+  const uint8_t* scales;  // [units][8][2], from row g on; of products, the numbers
   const uint8_t* mins;
-  const float* sums;  // of activations: [units][tokens], from token 2 t on
+  float2 factor, min_factor;  // of products
+  const float* sums;          // of activations: [units][tokens], from token 2 t on
   int unit_shift, sum_stride;
+
+  // slot: of the chunk.
+  __device__ void set_slot(const uint8_t* slot, int g, const GemvParams& p) {
+    scales = slot + kChunkBytes;
+    mins = scales + p.scale_bytes;
+    if constexpr (are_products(kKind)) {
+      factor = __half22float2(reinterpret_cast<const __half2*>(scales)[g]);
+      scales += kTileRows * 2 + g * 2;
+      if constexpr (has_mins(kKind)) {
+        min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
+        mins += kTileRows * 2 + g * 2;
+      }
+    } else {
+      scales += g * (are_f32(kKind) ? 8 : 4);
+      mins += g * 8;
+    }
+  }
+
+  // A byte b becomes 2^23 + b, and so b - 128 without a rounding.
+  __device__ static float2 product(const uint8_t* numbers, int unit, float2 factor) {
+    constexpr float kZero = 8388608.0f + 128;
+    const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + unit * kTileRows);
+    return {(__uint_as_float(__byte_perm(two, 0x4B000000, 0x7650)) - kZero) * factor.x,
+            (__uint_as_float(__byte_perm(two, 0x4B000000, 0x7651)) - kZero) * factor.y};
+  }
 
   __device__ float2 sums_at(int column) const {
     return *reinterpret_cast<const float2*>(sums + (column >> kSumShift) * sum_stride);
@@ -112,7 +142,9 @@ struct ChunkScales {
   __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
     const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;
     float2 scale;
-    if constexpr (are_f32(kKind)) {
+    if constexpr (are_products(kKind)) {
+      scale = product(scales, unit, factor);
+    } else if constexpr (are_f32(kKind)) {
       scale = *reinterpret_cast<const float2*>(scales + unit * 64);
     } else {
       scale = __half22float2(*reinterpret_cast<const __half2*>(scales + unit * 32));
@@ -122,7 +154,12 @@ struct ChunkScales {
     total[2] += sum[2] * scale.y;
     total[3] += sum[3] * scale.y;
     if constexpr (has_mins(kKind)) {
-      float2 min = *reinterpret_cast<const float2*>(mins + unit * 64);
+      float2 min;
+      if constexpr (are_products(kKind)) {
+        min = product(mins, unit, min_factor);
+      } else {
+        min = *reinterpret_cast<const float2*>(mins + unit * 64);
+      }
       const float2 x = sums_at(column);
       min.y *= kUpper;
       total[0] += x.x * min.x;

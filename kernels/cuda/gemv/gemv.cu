@@ -44,6 +44,9 @@ constexpr int kGuestLimit = 109'824;
 
 GemvScales scales_of(const Matrix& w) {
   const bool are_f32 = is_packed(w) && w.scales.view().dtype == DType::F32;
+  if (is_packed(w) && w.scales.view().dtype == DType::U8) {
+    return w.mins ? GemvScales::ProductsMins : GemvScales::Products;
+  }
   if (w.mins) return are_f32 ? GemvScales::F32Mins : GemvScales::F16Mins;
   return are_f32 ? GemvScales::F32 : GemvScales::F16;
 }
@@ -76,6 +79,10 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
       p.unit_shift = std::countr_zero(unsigned(layout.unit));
       p.scale_bytes = chunk_columns / layout.unit * kTileRows * (p.scales_are_f32 ? 4 : 2);
       if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
+      if (layout.products) {
+        p.scale_bytes = layout.record_bytes();
+        p.min_bytes = w.mins ? p.scale_bytes : 0;
+      }
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
     const bool subtracts = half == DType::F16;  // the zero code, by means of sums: fragments.cuh
@@ -186,7 +193,21 @@ void set_shared_memory(void (*kernel)(GemvParams), const GemvParams& p) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.shared_bytes));
 }
 
+// Whether there is a kernel of products of such a format: of_products() in gemv_kernel.cuh.
+bool takes_products(const Matrix& w) {
+  const bool by_32 = layout_of(w).unit == 32;
+  switch (weights_of(w)) {
+    case GemvWeights::U4:
+      return w.mins || !by_32;
+    case GemvWeights::U8:
+      return bool(w.mins) == by_32;
+    default:
+      return by_32;
+  }
+}
+
 bool takes(const Matrix& w, DType half) {
+  if (scales_of(w) >= GemvScales::Products && !takes_products(w)) return false;
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (weights_of(w) == GemvWeights::Table && layout_of(w).unit != kTileColumns / 2) return false;
   return w.in_dim <= (1 << 20);

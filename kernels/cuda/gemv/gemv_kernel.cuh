@@ -211,8 +211,6 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   scales.sum_stride = p.sum_stride;
   const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
   const int chunk_sum_stride = (kChunkColumns >> scales.kSumShift) * p.sum_stride;
-  const int scales_at = kChunkBytes + g * (are_f32(kKind) ? 8 : 4);
-  const int mins_at = kChunkBytes + p.scale_bytes + g * 8;
 
   uint8_t* slot = ring;
   int tile = run.tile, chunk = run.chunk;
@@ -231,8 +229,7 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
       }
       __syncwarp();  // scales are copied by other lanes
       if (kPacked) {
-        scales.scales = slot + scales_at;
-        scales.mins = slot + mins_at;
+        scales.set_slot(slot, g, p);
         scales.sums = lane_sums + chunk * chunk_sum_stride;
       }
       multiply_step<T, kWeights, kScales, kKind>(total, slot, x + chunk * kChunkColumns, scales,
@@ -286,14 +283,32 @@ struct GemvKernels {
     }
   }
 
+  static Kernel of_products(GemvWeights weights, int scales_in_tile, GemvScales scales) {
+    using enum GemvScales;
+    const bool mins = has_mins(scales);
+    if (weights == GemvWeights::U4 && mins) {
+      return scales_in_tile == 2 ? gemv_kernel<T, GemvWeights::U4, 2, ProductsMins, kExperts>
+                                 : gemv_kernel<T, GemvWeights::U4, 4, ProductsMins, kExperts>;
+    }
+    if (weights == GemvWeights::U4) return gemv_kernel<T, GemvWeights::U4, 4, Products, kExperts>;
+    return mins ? gemv_kernel<T, GemvWeights::U8, 2, ProductsMins, kExperts>
+                : gemv_kernel<T, GemvWeights::U8, 4, Products, kExperts>;
+  }
+
   static Kernel of(GemvWeights weights, int scales_in_tile, GemvScales scales) {
     using enum GemvScales;
     if (weights == GemvWeights::Float) {
       return gemv_kernel<T, GemvWeights::Float, 0, F16, kExperts>;
     }
     if (weights == GemvWeights::Table) {
+      if constexpr (!kExperts) {
+        if (scales == Products) return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
+      }
       return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kExperts>
                            : gemv_kernel<T, GemvWeights::Table, 2, F16, kExperts>;
+    }
+    if constexpr (!kExperts) {
+      if (are_products(scales)) return of_products(weights, scales_in_tile, scales);
     }
     switch (scales) {
       case F16:

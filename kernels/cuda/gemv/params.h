@@ -15,7 +15,8 @@ constexpr int kMaxGemvParts = 3;
 
 enum class GemvWeights { Float, U4, U8, Table };  // Table: U4 whose codes are indices of one
 GemvWeights weights_of(const Matrix& w);
-enum class GemvScales { F16, F16Mins, F32, F32Mins };
+// Products: records of a chunk (quant/packed_layout.h), not of experts.
+enum class GemvScales { F16, F16Mins, F32, F32Mins, Products, ProductsMins };
 enum class InputNorm { None, Rms, Layer };
 
 struct GemvPartParams {
@@ -64,7 +65,7 @@ struct GemvParams {
   int tiles_of_round;    // 2 with `pairs`, n_active for the sum over experts, else 1
   int n_chunks;          // per row tile
   int row_tile_bytes;    // codes; 0 for float weights
-  int scale_bytes;       // per chunk
+  int scale_bytes;       // per chunk; of products, of a record
   int min_bytes;         // per chunk
   int unit_shift;        // log2 of the columns that a scale covers
   // Sums of activations: log2 of the columns of a sum, number of sums, floats from sum to sum.
@@ -116,7 +117,8 @@ void gemv_as(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<cons
 
 // scales_in_tile: the number of scales that a row has in 64 columns: 0 (one scale for the whole
 // row, or float weights; the row scales may be F32 even for GemvScales::F16), 1 (also if a scale
-// covers more columns), 2 or 4; Table: 2 alone, without minimums.
+// covers more columns), 2 or 4; Table: 2 alone, without minimums. Of products there is what GGUF's
+// formats need (group_format()).
 template <typename T>
 auto gemv_kernel_of(GemvWeights weights, int scales_in_tile, GemvScales scales)
     -> void (*)(GemvParams);

@@ -25,8 +25,8 @@ struct PlainParams {
 
 __device__ inline MatrixView at_place(MatrixView view, const ExpertPlace& place) {
   view.data = place.weights;
-  view.scales = place.scales;
-  view.mins = place.mins;
+  view.scales.data = place.scales;
+  view.mins.data = place.mins;
   return view;
 }
 

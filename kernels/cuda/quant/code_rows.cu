@@ -67,25 +67,16 @@ struct PackedMatrix {
   uint8_t* to;
   float* scales_to;
   const uint4* codes;
-  const void* scales;
-  const float* mins;  // or null
-  int n_rows, in_dim, n_chunks, n_column_tiles, n_units;
-  int unit_shift;  // log2 of the columns of a scale
-  int end_warp;    // the first warp of the next part
-  bool scales_are_f32;
+  ScalePairs scales, mins;
+  int n_rows, in_dim, n_chunks, n_column_tiles;
+  int unit_shift;      // log2 of the columns of a scale
+  int end_warp;        // the first warp of the next part
   float bias;          // 2^23 + the zero code: see CodeFour::centered()
   float lowest, most;  // of what a scale multiplies
   TableBytes table;
 
-  // The scales of rows g and g + 8 of a row tile.
-  __device__ float2 scales_of(int row_tile, int unit, int g) const {
-    const int64_t at = (int64_t{row_tile} * n_units + unit) * (kTileRows / 2) + g;
-    return scales_are_f32 ? static_cast<const float2*>(scales)[at]
-                          : __half22float2(static_cast<const __half2*>(scales)[at]);
-  }
   __device__ float2 mins_of(int row_tile, int unit, int g) const {
-    const int64_t at = (int64_t{row_tile} * n_units + unit) * (kTileRows / 2) + g;
-    return mins == nullptr ? float2{0, 0} : reinterpret_cast<const float2*>(mins)[at];
+    return mins.exist() ? mins.at(row_tile, unit, g) : float2{0, 0};
   }
 };
 struct PackedMatrices {
@@ -119,8 +110,8 @@ __global__ void __launch_bounds__(kThreads)
   };
   float2 most{0, 0};
 #pragma unroll 8
-  for (int unit = lane % 4; unit < p.n_units; unit += 4) {  // the scales of padding are 0
-    const float2 scale = p.scales_of(warp, unit, g), min = p.mins_of(warp, unit, g);
+  for (int unit = lane % 4; unit < p.scales.n_units; unit += 4) {  // the scales of padding are 0
+    const float2 scale = p.scales.at(warp, unit, g), min = p.mins_of(warp, unit, g);
     most = {most_of(most.x, scale.x, min.x), most_of(most.y, scale.y, min.y)};
   }
 #pragma unroll
@@ -180,7 +171,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
       for (int u = 0; u < 2; ++u) {
         const int unit = column_of(tile) >> p.unit_shift;
-        scales[tile][u] = p.scales_of(row_tile, unit, 4 * u + lane / 8);
+        scales[tile][u] = p.scales.at(row_tile, unit, 4 * u + lane / 8);
         mins[tile][u] = p.mins_of(row_tile, unit, 4 * u + lane / 8);
       }
     }
@@ -191,7 +182,7 @@ __global__ void __launch_bounds__(kThreads)
   if constexpr (kIsExact) {
     const int row = row_tile * kTileRows + lane;
     if (first_tile == 0 && lane < kTileRows && row < p.n_rows) {
-      const float2 two = p.scales_of(row_tile, 0, lane % 8);
+      const float2 two = p.scales.at(row_tile, 0, lane % 8);
       p.scales_to[row] = lane < 8 ? two.x : two.y;
     }
   } else {
@@ -232,7 +223,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
           for (int c = 0; c < 8; ++c) {
             values[c] = __fmul_rn(fours[c / 4].centered(h, c % 4, p.bias), scale);
-            if (p.mins != nullptr) values[c] = __fadd_rn(values[c], min);
+            if (p.mins.exist()) values[c] = __fadd_rn(values[c], min);
           }
           eight = make_uint2(pack_four(values, codes_of_one[u][h]),
                              pack_four(values + 4, codes_of_one[u][h]));
@@ -260,16 +251,14 @@ class PartList {
     parts_.part[n_parts_++] = {.to = data_of<uint8_t>(part.to.codes),
                                .scales_to = data_of<float>(part.to.scales),
                                .codes = data_of<const uint4>(w.storage),
-                               .scales = w.scales.view().data,
-                               .mins = data_of<const float>(w.mins),
+                               .scales = view.scales,
+                               .mins = view.mins,
                                .n_rows = narrow<int>(w.out_dim),
                                .in_dim = narrow<int>(w.in_dim),
                                .n_chunks = narrow<int>(layout.n_chunks),
                                .n_column_tiles = narrow<int>(layout.n_column_tiles),
-                               .n_units = narrow<int>(layout.n_units),
                                .unit_shift = unit_shift_of(layout.unit),
                                .end_warp = n_warps_,
-                               .scales_are_f32 = w.scales.view().dtype == DType::F32,
                                .bias = 8388608.0f + float(view.zero()),
                                .lowest = lowest,
                                .most = most,

@@ -15,15 +15,13 @@ constexpr int kWarps = kDequantizeThreads / 32;
 struct PackedRows {
   void* out;
   const uint4* codes;  // of the whole matrix, as are scales and mins
-  const void* scales;
-  const float* mins;  // or null
-  int64_t first_row_tile, n_column_tiles, n_units;
+  ScalePairs scales, mins;
+  int64_t first_row_tile, n_column_tiles;
   int64_t n_rows;
   int skipped;  // rows of the first tile in front of the first requested row
   int in_dim, n_chunks;
-  int unit_shift;  // log2 of the columns of a scale
-  int end_warp;    // the first warp of the next part
-  bool scales_are_f32;
+  int unit_shift;     // log2 of the columns of a scale
+  int end_warp;       // the first warp of the next part
   bool stores_words;  // rows of out are 16-byte aligned
   float bias;         // 2^23 + the zero code: see CodeFour::centered()
   TableBytes table;
@@ -83,19 +81,16 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   // In each tile, this lane dequantizes columns [8 octet, 8 octet + 8) of rows g and g + 8, for two
   // g.
   const int octet = lane % 8, first_column = first_tile * kTileColumns + octet * 8;
-  const bool has_mins = p.mins != nullptr;
+  const bool has_mins = p.mins.exist();
   float2 scales[kTiles][2], mins[kTiles][2] = {};
 #pragma unroll
   for (int tile = 0; tile < kTiles; ++tile) {
     const int unit = (first_column + tile * kTileColumns) >> p.unit_shift;
-    const int64_t at = ((p.first_row_tile + row_tile) * p.n_units + unit) * (kTileRows / 2);
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
-      scales[tile][u] = p.scales_are_f32
-                            ? static_cast<const float2*>(p.scales)[at + g]
-                            : __half22float2(static_cast<const __half2*>(p.scales)[at + g]);
-      if (has_mins) mins[tile][u] = reinterpret_cast<const float2*>(p.mins)[at + g];
+      scales[tile][u] = p.scales.at(p.first_row_tile + row_tile, unit, g);
+      if (has_mins) mins[tile][u] = p.mins.at(p.first_row_tile + row_tile, unit, g);
     }
   }
 
@@ -170,13 +165,11 @@ class PartList {
     p.mins = view.mins;
     p.first_row_tile = part.begin / kTileRows;
     p.n_column_tiles = layout.n_column_tiles;
-    p.n_units = layout.n_units;
     p.n_rows = n;
     p.skipped = static_cast<int>(part.begin % kTileRows);
     p.in_dim = narrow<int>(view.in_dim);
     p.n_chunks = narrow<int>(layout.n_chunks);
     p.unit_shift = unit_shift_of(layout.unit);
-    p.scales_are_f32 = view.scale_dtype == DType::F32;
     p.bias = 8388608.0f + float(view.zero());
     p.table = view.table;
     p.stores_words = view.in_dim % 8 == 0 && reinterpret_cast<uintptr_t>(part.out.data) % 16 == 0;

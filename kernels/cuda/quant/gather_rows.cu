@@ -43,8 +43,8 @@ struct Units {
   float bias;  // 2^23 + the zero code: see CodeFour::centered()
 
   Units(const MatrixView& table, int unit_shift)
-      : scales(static_cast<const Scale*>(table.scales)),
-        mins(table.mins),
+      : scales(static_cast<const Scale*>(table.scales.data)),
+        mins(static_cast<const float*>(table.mins.data)),
         shift(unit_shift),
         bias(8388608.0f + float(table.zero())) {}
 
@@ -177,7 +177,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
   };
   const int64_t unit = table.group == table.in_dim ? 0 : table.group;  // of row-major codes
   if (table.in_dim % 4 != 0 || !aligned16(out.data) || !aligned16(view.data) || view.has_table ||
-      (table.by_rows && std::popcount(uint64_t(unit)) > 1)) {
+      view.scales.dtype == DType::U8 || (table.by_rows && std::popcount(uint64_t(unit)) > 1)) {
     const unsigned n_blocks = blocks_of_row(1);
     return launch(plain_gather_rows_kernel, dim3(narrow<unsigned>(n * n_blocks)),
                   dim3(kGatherThreads), 0, stream, data_of<float>(out), view, ids, n_blocks);
@@ -190,7 +190,7 @@ void gather_rows(cudaStream_t stream, Tensor out, const Matrix& table, const int
   const auto run_codes = [&]<template <int, typename> typename Fours>(int64_t columns) {
     const int shift = unit_shift_of(columns);
     const bool is_u4 = table.dtype == DType::U4;
-    if (view.scale_dtype == DType::F16) {
+    if (view.scales.dtype == DType::F16) {
       return is_u4 ? run(Fours<4, __half>(view, shift)) : run(Fours<8, __half>(view, shift));
     }
     return is_u4 ? run(Fours<4, float>(view, shift)) : run(Fours<8, float>(view, shift));

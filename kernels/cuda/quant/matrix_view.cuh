@@ -8,34 +8,64 @@
 
 namespace minfer::cuda {
 
+// The scales of packed codes, or their mins: of rows g and g + 8 of a row tile.
+struct ScalePairs {
+  const void* data = nullptr;  // null: mins that are not there
+  DType dtype = DType::F32;    // F16, F32, or U8: products
+  int n_units = 0;             // per row
+  int units_shift = 0;         // of products: log2 of the units of a chunk
+  int record_bytes = 0;
+
+  __host__ __device__ bool exist() const { return data != nullptr; }
+  __device__ float2 at(int64_t row_tile, int unit, int g) const {
+    if (dtype == DType::U8) {
+      const int64_t record = row_tile * (n_units >> units_shift) + (unit >> units_shift);
+      const auto* const bytes = static_cast<const uint8_t*>(data) + record * record_bytes;
+      const float2 factors = __half22float2(reinterpret_cast<const __half2*>(bytes)[g]);
+      const int in_chunk = unit & ((1 << units_shift) - 1);
+      const uint8_t* const numbers = bytes + kTileRows * (2 + in_chunk) + 2 * g;
+      return {factors.x * float(numbers[0] - 128), factors.y * float(numbers[1] - 128)};
+    }
+    const int64_t i = (row_tile * n_units + unit) * (kTileRows / 2) + g;
+    return dtype == DType::F16 ? __half22float2(static_cast<const __half2*>(data)[i])
+                               : static_cast<const float2*>(data)[i];
+  }
+};
+
 // A Matrix of any type, for kernels that read single elements.
 struct MatrixView {
   const void* data;
-  const void* scales;
-  const float* mins;
-  int64_t in_dim, group;
-  DType dtype, scale_dtype;
+  ScalePairs scales, mins;
+  int64_t out_dim, in_dim, group;
+  DType dtype;
   bool by_rows;         // row-major codes [out, in], scales and minimums [out, in / group]
   PackedLayout layout;  // of packed codes; `bits` is set for row-major codes too
   bool has_table;
   TableBytes table;
 
-  __device__ float scale_at(int64_t i) const {
-    return scale_dtype == DType::F16 ? __half2float(static_cast<const __half*>(scales)[i])
-                                     : static_cast<const float*>(scales)[i];
-  }
   __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
   __host__ __device__ int zero() const {
-    return mins != nullptr ? 0 : has_table ? 128 : 1 << (layout.bits - 1);
+    return mins.exist() ? 0 : has_table ? 128 : 1 << (layout.bits - 1);
   }
 
-  // The value of a code whose scale is number `at`, with the same roundings as dequantize_row() of
-  // kernels/base.
-  __device__ float value(int code, int64_t at) const {
-    const float x = __fmul_rn(float((has_table ? table.at(code) : code) - zero()), scale_at(at));
-    return mins == nullptr ? x : __fadd_rn(x, mins[at]);
+  // The scale or the min of an element. By rows, products are the numbers + 128 [out, in / group],
+  // then the factors F16 [out, in / kFactorColumns].
+  __device__ float scale_at(const ScalePairs& from, int64_t row, int64_t column) const {
+    if (!by_rows) {
+      const int unit = layout.unit == 0 ? 0 : int(column / layout.unit);
+      const float2 pair = from.at(row / kTileRows, unit, int(row % 8));
+      return row / 8 % 2 == 0 ? pair.x : pair.y;
+    }
+    const int64_t n_groups = in_dim / group, i = row * n_groups + column / group;
+    if (from.dtype == DType::F16) return __half2float(static_cast<const __half*>(from.data)[i]);
+    if (from.dtype == DType::F32) return static_cast<const float*>(from.data)[i];
+    const auto* const numbers = static_cast<const uint8_t*>(from.data);
+    const auto* const factors = reinterpret_cast<const __half*>(numbers + out_dim * n_groups);
+    const int64_t factor = row * (in_dim / kFactorColumns) + column / kFactorColumns;
+    return __half2float(factors[factor]) * float(numbers[i] - 128);
   }
 
+  // With the same roundings as dequantize_row() of kernels/base.
   __device__ float at(int64_t row, int64_t column) const {
     const int64_t i = row * in_dim + column;
     if (dtype == DType::F16) return __half2float(static_cast<const __half*>(data)[i]);
@@ -46,8 +76,10 @@ struct MatrixView {
                                           ? PackedLayout::Place{i / 2, int(i % 2 * 4)}
                                           : PackedLayout::Place{i, 0};
     const int byte = static_cast<const uint8_t*>(data)[place.byte];
-    return value(layout.bits == 4 ? byte >> place.shift & 15 : byte,
-                 by_rows ? i / group : layout.scale_index(row, column));
+    const int code = layout.bits == 4 ? byte >> place.shift & 15 : byte;
+    const float whole = float((has_table ? table.at(code) : code) - zero());
+    const float x = __fmul_rn(whole, scale_at(scales, row, column));
+    return mins.exist() ? __fadd_rn(x, scale_at(mins, row, column)) : x;
   }
 };
 
@@ -62,7 +94,8 @@ inline bool same_format(const Matrix& a, const Matrix& b) {
 
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
-  return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group);
+  return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group,
+                       w.scales.view().dtype == DType::U8);
 }
 
 inline TableBytes table_bytes_of(const Matrix& w) {
@@ -85,17 +118,24 @@ inline CodeForm code_form_of(const Matrix& w) {
 // column unit 0.
 inline int unit_shift_of(int64_t unit) { return unit == 0 ? 31 : std::countr_zero(unsigned(unit)); }
 
+inline ScalePairs scale_pairs(const Tensor& scales, const PackedLayout& layout) {
+  ScalePairs pairs{.data = scales.data, .dtype = scales.dtype, .n_units = int(layout.n_units)};
+  if (layout.products) {
+    pairs.units_shift = std::countr_zero(unsigned(layout.units_of_chunk()));
+    pairs.record_bytes = layout.record_bytes();
+  }
+  return pairs;
+}
+
 inline MatrixView view_of(const Matrix& w) {
   MatrixView view{};
   view.data = w.storage.view().data;
+  view.out_dim = w.out_dim;
   view.in_dim = w.in_dim;
   view.dtype = w.dtype;
   view.has_table = w.table != CodeTable::None;
   view.table = table_bytes_of(w);
   if (is_packed(w)) {
-    view.scales = w.scales.view().data;
-    view.mins = static_cast<const float*>(w.mins.view().data);
-    view.scale_dtype = w.scales.view().dtype;
     view.group = w.group;
     view.by_rows = w.by_rows;
     if (w.by_rows) {
@@ -103,6 +143,8 @@ inline MatrixView view_of(const Matrix& w) {
     } else {
       view.layout = layout_of(w);
     }
+    view.scales = scale_pairs(w.scales, view.layout);
+    view.mins = scale_pairs(w.mins, view.layout);
   }
   return view;
 }

@@ -72,13 +72,27 @@ __global__ void __launch_bounds__(kPackThreads)
 
 unsigned blocks_of(int64_t n) { return narrow<unsigned>(ceil_div(n, kPackThreads)); }
 
+// The codes of rows from row tile first_tile on.
+void pack_tiles(cudaStream_t stream, const Matrix& packed, const Tensor& codes,
+                int64_t first_tile) {
+  const PackedLayout layout = layout_of(packed);
+  const int64_t n_rows = codes.shape[0];
+  const int64_t n_words = ceil_div(n_rows, kTileRows) * layout.row_tile_bytes() / 16;
+  auto* const to = static_cast<uint8_t*>(packed.storage.view().data);
+  launch(pack_codes_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
+         reinterpret_cast<uint4*>(to + first_tile * layout.row_tile_bytes()),
+         static_cast<const uint8_t*>(codes.data), layout, n_rows, packed.in_dim, n_words);
+}
+
 }  // namespace
 
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                       int64_t group, CodeTable table) {
   MINFER_CHECK((codes == DType::U4 || codes == DType::U8) &&
-                   (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
-                   group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group) &&
+                   (scales == DType::F16 || scales == DType::F32 ||
+                    (scales == DType::U8 && in_dim % kFactorColumns == 0 && group <= 32)) &&
+                   out_dim > 0 && in_dim > 0 && group > 0 && in_dim % group == 0 &&
+                   cuda_keeps_groups(in_dim, group) &&
                    (table == CodeTable::None || (codes == DType::U4 && !asymmetric)),
                "allocate_codes: ", codes, " with scales ", scales, ", [", out_dim, ", ", in_dim,
                "] in groups of ", group);
@@ -88,10 +102,13 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
   w.group = group;
   w.dtype = codes;
   w.table = table;
-  const PackedLayout layout = layout_of(w);
+  const bool products = scales == DType::U8;
+  const PackedLayout layout =
+      packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group, products);
+  const Shape shape{products ? layout.n_record_bytes() : layout.n_scales()};
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
-  w.scales = allocate_device(scales, {layout.n_scales()});
-  if (asymmetric) w.mins = allocate_device(DType::F32, {layout.n_scales()});
+  w.scales = allocate_device(scales, shape);
+  if (asymmetric) w.mins = allocate_device(products ? DType::U8 : DType::F32, shape);
   w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +
               (asymmetric ? w.mins.view().n_bytes() : 0);
   return w;
@@ -113,12 +130,7 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
   const PackedLayout layout = layout_of(packed);
   const int64_t first_tile = first_row / kTileRows, n_tiles = ceil_div(n_rows, kTileRows);
 
-  const int64_t n_words = n_tiles * layout.row_tile_bytes() / 16;
-  auto* const codes = static_cast<uint8_t*>(packed.storage.view().data);
-  launch(pack_codes_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
-         reinterpret_cast<uint4*>(codes + first_tile * layout.row_tile_bytes()),
-         static_cast<const uint8_t*>(rows.codes.data), layout, n_rows, in_dim, n_words);
-
+  pack_tiles(stream, packed, rows.codes, first_tile);
   const int64_t first = first_tile * layout.n_units * kTileRows;
   const int64_t n_scales = n_tiles * layout.n_units * kTileRows;
   const auto pack = [&]<typename S>(const Tensor& to, const Tensor& from) {
@@ -132,6 +144,14 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
     pack.operator()<float>(packed.scales.view(), rows.scales);
   }
   if (packed.mins) pack.operator()<float>(packed.mins.view(), rows.mins);
+}
+
+void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes) {
+  MINFER_CHECK(is_packed(packed) && packed.scales.view().dtype == DType::U8 &&
+                   codes.dtype == packed.dtype &&
+                   codes.shape == (Shape{packed.out_dim, packed.in_dim}),
+               "pack_product_codes: ", codes.dtype, " ", codes.shape);
+  pack_tiles(stream, packed, codes, 0);
 }
 
 }  // namespace minfer::cuda

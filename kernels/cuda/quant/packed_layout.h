@@ -23,6 +23,9 @@
 //           divides the group, at most a chunk; a group of several units repeats its scale. Order:
 //           [row tile][unit][row % 8][row / 8 % 2]. Columns are padded to whole chunks, with scales
 //           of 0. If the group is the whole row, the row has one scale. Mins are alike, F32
+//   products  scales that are whole numbers times a factor of 256 columns (GroupFormat) are records
+//           [row tile][chunk] of bytes: the factors F16 [row % 8][row / 8 % 2], then for each unit
+//           of the chunk the numbers + 128, [row % 8][row / 8 % 2]. Mins are alike
 namespace minfer::cuda {
 
 constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
@@ -46,12 +49,19 @@ struct PackedLayout {
   int unit = 0;  // columns of a scale; 0: the whole row
   int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
   int64_t n_units = 0;  // per row, padding included
+  bool products = false;
 
   MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
   MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
   MINFER_HOST_DEVICE int64_t row_tile_bytes() const { return n_column_tiles * tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_code_bytes() const { return n_row_tiles * row_tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
+  // Of products.
+  MINFER_HOST_DEVICE int units_of_chunk() const { return chunk_columns() / unit; }
+  MINFER_HOST_DEVICE int record_bytes() const { return kTileRows * (2 + units_of_chunk()); }
+  MINFER_HOST_DEVICE int64_t n_record_bytes() const {
+    return n_row_tiles * n_chunks * record_bytes();
+  }
 
   // The index of the scale of an element.
   MINFER_HOST_DEVICE int64_t scale_index(int64_t row, int64_t column) const {
@@ -78,9 +88,10 @@ struct PackedLayout {
 };
 
 MINFER_HOST_DEVICE inline PackedLayout packed_layout(int bits, int64_t out_dim, int64_t in_dim,
-                                                     int64_t group) {
+                                                     int64_t group, bool products = false) {
   PackedLayout layout;
   layout.bits = bits;
+  layout.products = products;
   layout.n_row_tiles = (out_dim + kTileRows - 1) / kTileRows;
   layout.n_column_tiles = (in_dim + kTileColumns - 1) / kTileColumns;
   const int chunk_columns = layout.chunk_columns();

@@ -174,6 +174,17 @@ TEST(CudaCodes, UnpacksMatrices) {
   }
 }
 
+TEST(CudaCodes, UnpacksProducts) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& f : product_formats()) {
+    for (const int64_t out_dim : {1, 16, 83}) {
+      const Weights w(f, out_dim, 768, 1);
+      expect_unpacked({&w});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 // One call for matrices of several formats and sizes.
 TEST(CudaCodes, UnpacksParts) {
   MINFER_NEEDS_CUDA();

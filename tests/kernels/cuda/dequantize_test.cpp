@@ -110,6 +110,18 @@ TEST_P(CudaDequantize, EveryTable) {
   }
 }
 
+TEST_P(CudaDequantize, EveryTypeOfProducts) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : product_formats()) {
+    for (const int64_t in_dim : {256, 768}) {
+      const Weights w(format, 83, in_dim, 1);
+      expect_rows(GetParam(), {{&w, 0, 83}});
+      expect_rows(GetParam(), {{&w, 7, 20}});
+      if (HasFatalFailure()) return;
+    }
+  }
+}
+
 TEST_P(CudaDequantize, RangesOfRows) {
   MINFER_NEEDS_CUDA();
   for (const DType codes : {DType::U4, DType::U8}) {
@@ -192,6 +204,16 @@ TEST(CudaGather, RowsOfTables) {
   MINFER_NEEDS_CUDA();
   for (const Format& format : kTableFormats) {
     Weights w(format, 83, 96, 1);
+    expect_gathered(w, {82, 0, 16, 5, 47});
+    w.lay_by_rows();
+    expect_gathered(w, {82, 0, 16, 5, 47});
+  }
+}
+
+TEST(CudaGather, RowsOfProducts) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : product_formats()) {
+    Weights w(format, 83, 512, 1);
     expect_gathered(w, {82, 0, 16, 5, 47});
     w.lay_by_rows();
     expect_gathered(w, {82, 0, 16, 5, 47});

@@ -256,6 +256,18 @@ TEST_P(CudaGemv, EveryTable) {
   }
 }
 
+TEST_P(CudaGemv, EveryTypeOfProducts) {
+  MINFER_NEEDS_CUDA();
+  for (const Format& format : product_formats()) {
+    for (const int64_t in_dim : {256, 1536}) {
+      for (const int64_t n_tokens : {1, 5}) {
+        expect_gemv(call_of(GetParam(), n_tokens, in_dim), format, 36);
+        if (HasFatalFailure()) return;
+      }
+    }
+  }
+}
+
 TEST_P(CudaGemv, Shapes) {
   MINFER_NEEDS_CUDA();
   const DType half = GetParam();

@@ -6,11 +6,13 @@
 
 #include "kernels/cuda/launchers.h"
 #include "tests/support/cuda_tensors.h"
+#include "tests/support/random_blocks.h"
 
 // Matrices of every type, on the host and on the card, for tests of kernels that read them.
 namespace minfer::test {
 
-// A group of 0 means floats of that type, kRow one scale per row.
+// A group of 0 means floats of that type, kRow one scale per row. `weights` may be a Q type of GGUF
+// whose scales are products: product_formats().
 constexpr int64_t kRow = -1;
 struct Format {
   DType weights = DType::F16, scales = DType::F16;
@@ -36,6 +38,17 @@ inline const Format kTableFormats[] = {
     {DType::U4, DType::F32, false, 32, CodeTable::E2m1},
     {DType::U4, DType::F32, false, 16, CodeTable::Iq4},
 };
+
+// GGUF's blocks whose scales are products.
+inline std::vector<Format> product_formats() {
+  std::vector<Format> formats;
+  for (const DType dtype :
+       {DType::Q2_K, DType::Q3_K, DType::Q4_K, DType::Q5_K, DType::Q6_K, DType::IQ4_XS}) {
+    const GroupFormat format = group_format(dtype);
+    formats.push_back({dtype, DType::U8, format.has_mins, format.group, format.table});
+  }
+  return formats;
+}
 
 inline cudaStream_t stream() {
   static const cuda::Stream stream = cuda::make_stream();
@@ -67,6 +80,31 @@ inline Matrix pack(const QuantizedMatrix& q) {
   return w;
 }
 
+inline void set_records(Matrix& w, cuda::ScaleRecords records) {
+  const auto sent = [](std::vector<uint8_t>& bytes) {
+    HostTensor host(DType::U8, {std::ssize(bytes)});
+    std::memcpy(host.view().data, bytes.data(), bytes.size());
+    return to_device(host);
+  };
+  w.scales = sent(records.scales);
+  if (!records.mins.empty()) w.mins = sent(records.mins);
+}
+
+inline Matrix pack_products(const Tensor& blocks, const QuantizedMatrix& q) {
+  Matrix w = cuda::allocate_codes(q.codes.dtype, DType::U8, q.asymmetric(), q.out_dim(), q.in_dim(),
+                                  q.group, q.table);
+  EXPECT_EQ(w.n_bytes, cuda_packed_bytes({.out_dim = q.out_dim(),
+                                          .in_dim = q.in_dim(),
+                                          .groups = group_format(blocks.dtype)})
+                           .sum());
+  cuda::pack_product_codes(stream(), w, to_device(q.codes));
+  MINFER_CUDA_CHECK(cudaDeviceSynchronize());
+  const int64_t n_bytes = w.scales.view().n_bytes();
+  set_records(w, cuda::packed_records(blocks));
+  EXPECT_EQ(w.scales.view().n_bytes(), n_bytes);
+  return w;
+}
+
 // A matrix on the host and on the card.
 struct Weights {
   Weights(const Format& f, int64_t out_dim, int64_t in_dim, uint64_t seed) : format(f) {
@@ -78,6 +116,12 @@ struct Weights {
       matrix.out_dim = out_dim;
       matrix.in_dim = in_dim;
       matrix.dtype = f.weights;
+      return;
+    }
+    if (f.scales == DType::U8) {
+      blocks = random_blocks(f.weights, {out_dim, in_dim}, 2.0f);
+      quantized = to_quantized_matrix(blocks);
+      matrix = pack_products(blocks, quantized.view());
       return;
     }
     quantized = make_quantized_matrix(f.weights, f.scales, out_dim, in_dim,
@@ -95,6 +139,7 @@ struct Weights {
   void lay_by_rows() {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
+    if (format.scales == DType::U8) return set_records(matrix, cuda::records_by_rows(blocks));
     matrix.scales = to_device(quantized.scales);
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }
@@ -122,7 +167,7 @@ struct Weights {
   }
 
   Format format;
-  HostTensor floats;
+  HostTensor floats, blocks;
   HostQuantizedMatrix quantized;
   Matrix matrix;
 };

@@ -1,0 +1,84 @@
+// The scales of GGUF's blocks that are products, in the layouts of a card.
+
+#include "kernels/base/quant_codec.h"
+#include "kernels/cuda/launchers.h"
+#include "kernels/cuda/quant/packed_layout.h"
+
+namespace minfer::cuda {
+namespace {
+
+void put_factor(std::vector<uint8_t>& to, int64_t byte, float factor) {
+  const uint16_t bits = to_f16(factor).bits;
+  to[size_t(byte)] = uint8_t(bits);
+  to[size_t(byte) + 1] = uint8_t(bits >> 8);
+}
+void put_number(std::vector<uint8_t>& to, int64_t byte, int8_t number) {
+  to[size_t(byte)] = uint8_t(number + 128);
+}
+
+// Calls f(row, block of the row, its scales).
+template <typename F>
+void for_each_block(const Tensor& host, F f) {
+  const DTypeInfo& type = info(host.dtype);
+  MINFER_CHECK(group_format(host.dtype).products && type.block_elements == kFactorColumns,
+               "products of ", host.dtype);
+  const auto* block = static_cast<const std::byte*>(host.data);
+  std::vector<uint8_t> codes(size_t(type.block_elements));
+  BlockScales scales;
+  for (int64_t row = 0; row < host.shape[0]; ++row) {
+    for (int64_t b = 0; b < host.shape[1] / kFactorColumns; ++b, block += type.block_bytes) {
+      unpack_block(codes.data(), scales, block, host.dtype);
+      f(row, b, scales);
+    }
+  }
+}
+
+}  // namespace
+
+ScaleRecords packed_records(const Tensor& host) {
+  const GroupFormat format = group_format(host.dtype);
+  const PackedLayout layout = packed_layout(widened(format).bits, host.shape[0], host.shape[1],
+                                            format.group, /*products=*/true);
+  ScaleRecords records;
+  records.scales.resize(size_t(layout.n_record_bytes()));
+  if (format.has_mins) records.mins.resize(records.scales.size());
+  const int64_t chunks_of_block = kFactorColumns / layout.chunk_columns();
+  for_each_block(host, [&](int64_t row, int64_t block, const BlockScales& scales) {
+    const int64_t in_tile = row % 8 * 2 + row / 8 % 2;
+    for (int64_t i = 0; i < chunks_of_block; ++i) {
+      const int64_t record = row / kTileRows * layout.n_chunks + block * chunks_of_block + i;
+      const int64_t at = record * layout.record_bytes();
+      put_factor(records.scales, at + 2 * in_tile, scales.factor);
+      if (format.has_mins) put_factor(records.mins, at + 2 * in_tile, scales.min_factor);
+      for (int64_t unit = 0; unit < layout.units_of_chunk(); ++unit) {
+        const int64_t byte = at + kTileRows * (2 + unit) + in_tile;
+        const int64_t group = i * layout.units_of_chunk() + unit;
+        put_number(records.scales, byte, scales.scales[group]);
+        if (format.has_mins) put_number(records.mins, byte, scales.mins[group]);
+      }
+    }
+  });
+  return records;
+}
+
+ScaleRecords records_by_rows(const Tensor& host) {
+  const GroupFormat format = group_format(host.dtype);
+  const int64_t of_block = kFactorColumns / format.group;
+  const int64_t n_blocks = host.n_elements() / kFactorColumns, n_numbers = n_blocks * of_block;
+  ScaleRecords records;
+  records.scales.resize(size_t(n_numbers + 2 * n_blocks));
+  if (format.has_mins) records.mins.resize(records.scales.size());
+  int64_t i = 0;
+  for_each_block(host, [&](int64_t, int64_t, const BlockScales& scales) {
+    put_factor(records.scales, n_numbers + 2 * i, scales.factor);
+    if (format.has_mins) put_factor(records.mins, n_numbers + 2 * i, scales.min_factor);
+    for (int64_t g = 0; g < of_block; ++g) {
+      put_number(records.scales, i * of_block + g, scales.scales[g]);
+      if (format.has_mins) put_number(records.mins, i * of_block + g, scales.mins[g]);
+    }
+    ++i;
+  });
+  return records;
+}
+
+}  // namespace minfer::cuda
