@@ -6,6 +6,7 @@
 
 #include "kernels/backend.h"
 #include "kernels/layer.h"
+#include "kernels/step_profile.h"
 
 namespace minfer {
 
@@ -79,6 +80,12 @@ class DecodePlan {
   // cannot choose tokens that way. No other step may begin until the run is destroyed.
   virtual std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                            const DecodeSampling& sampling) = 0;
+
+  // Counts from here on where the clocks of steps go, which makes them slightly slower; the results
+  // stay the same. False if the plan cannot. No run may be under way, here and at the end.
+  virtual bool start_profile() { return false; }
+  // Returns what was counted since, and stops counting.
+  virtual StepProfile end_profile() { return {}; }
 };
 
 // A batched decode step of several rows: row by row it computes what DecodePlan does, within the

@@ -18,7 +18,8 @@ KERNELS_SEEN = {  # of kernels/ outside kernels/base
     "engine": {"kernels/backend.h", "kernels/comm/rank_group.h", "kernels/decode_plan.h",
                "kernels/layer.h", "kernels/moe.h"},
     "tools": {"kernels/backend.h", "kernels/bench.h", "kernels/comm/all_reduce_cost.h",
-              "kernels/comm/mpi_comm.h", "kernels/comm/nccl_comm.h", "kernels/comm/rank_group.h"},
+              "kernels/comm/mpi_comm.h", "kernels/comm/nccl_comm.h", "kernels/comm/rank_group.h",
+              "kernels/step_profile.h"},
 }
 PACKAGES_OF_TOOLS = ("CLI/", "spdlog/")
 

@@ -2,19 +2,17 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
 #include <ctime>
 #include <regex>
 
 #include "engine/draft_decoder.h"
 #include "engine/session.h"
 #include "models/synthetic.h"
+#include "tools/bench_model.h"
 #include "tools/bench_report.h"
 #include "tools/commands.h"
 #include "tools/device.h"
 #include "tools/kernel_report.h"
-#include "tools/loading.h"
-#include "tools/model_path.h"
 #include "tools/mpi_ranks.h"
 #include "tools/process.h"
 #include "tools/progress.h"
@@ -23,32 +21,12 @@
 namespace minfer {
 namespace {
 
-struct BenchOptions {
-  std::vector<std::string> model_paths, synthetics;
-  std::vector<int64_t> n_prompt = {512}, n_gen = {128}, n_depth = {0}, n_parallel = {1};
-  std::vector<int64_t> n_draft = {0};
-  int64_t accepted_percent = 0;
-  int64_t repetitions = 5;
-  int64_t batch_size = 0;  // 0: the backend's own
-  std::string kv_type = "f16", format = "md";
-  bool no_warmup = false;
-  std::string filter;  // of `bench kernels`
-  DeviceOptions device;
-};
-
 std::string utc_now() {
   const std::time_t now = std::time(nullptr);
   std::tm utc{};
   ::gmtime_r(&now, &utc);
   char text[32];
   return {text, std::strftime(text, sizeof text, "%Y-%m-%dT%H:%M:%SZ", &utc)};
-}
-
-// Token ids that change from place to place, inside any vocabulary.
-std::vector<TokenId> bench_tokens(int64_t n, int64_t vocab_size) {
-  std::vector<TokenId> ids;
-  for (int64_t i = 0; i < n; ++i) ids.push_back(narrow<TokenId>((i * 7919 + 1) % vocab_size));
-  return ids;
 }
 
 double flops_of_all_ranks(const Model& model, int64_t n, int64_t n_depth, bool with_logits) {
@@ -244,81 +222,8 @@ class ParallelBench {
   std::vector<Sequence> sequences_;
 };
 
-// What is timed: a model's path, or the name of a shape with random weights.
-struct Subject {
-  std::string path, synthetic;
-  OpenedModel opened = {};  // of a path, until its weights are loaded
-};
-
-// MINFER_MODEL stands for a model that is not named, and so not beside a shape that is.
-std::vector<Subject> subjects_of(const BenchOptions& options) {
-  std::vector<Subject> subjects;
-  const char* const usual = std::getenv("MINFER_MODEL");
-  const bool unnamed = options.model_paths.empty() ||
-                       (usual != nullptr && options.model_paths == std::vector<std::string>{usual});
-  if (options.synthetics.empty() || !unnamed) {
-    for (const std::string& path : options.model_paths)
-      subjects.push_back({find_model(path), "", {}});
-  }
-  for (const std::string& name : options.synthetics) subjects.push_back({"", name, {}});
-  if (subjects.empty()) subjects.push_back({find_model(""), "", {}});
-  return subjects;
-}
-
-// Tokens of context that the largest of the tests fills.
-int64_t needed_context(const BenchOptions& options) {
-  return std::ranges::max(options.n_depth) +
-         std::max(std::ranges::max(options.n_prompt),
-                  std::ranges::max(options.n_gen) + std::ranges::max(options.n_draft));
-}
-
-SessionOptions session_options(const BenchOptions& options, const ModelSpec& spec) {
-  const int64_t needed = needed_context(options);
-  MINFER_REQUIRE(Usage, needed <= spec.trained_seq_len, "depth and tests need ", needed,
-                 " tokens of context, the model was trained on ", spec.trained_seq_len);
-  return {.max_seq_len = needed,
-          .prefill_chunk = options.batch_size,
-          .kv_dtype = kv_dtype_by_name(options.kv_type, options.device),
-          .n_sequences = std::ranges::max(options.n_parallel),
-          .n_draft_tokens = std::ranges::max(options.n_draft)};
-}
-
-// A model and the backend that it is on.
-struct Loaded {
-  std::unique_ptr<Backend> backend;
-  Model model;
-};
-
-Loaded load_bench_model(const BenchOptions& options, Subject& subject, const Context& context) {
-  Loaded loaded;
-  const auto memory_of_session = [&](const OpenedModel& opened) {
-    SessionMemory memory =
-        session_memory(opened, *loaded.backend, session_options(options, opened.model.spec));
-    memory.context_option = "tests (-d with -p or -n) of at most";
-    return memory;
-  };
-  if (!subject.synthetic.empty()) {
-    const std::string& name = subject.synthetic;
-    loaded.backend =
-        make_backend(options.device, name.ends_with(":bf16") ? DType::BF16 : DType::F16);
-    const int64_t n_context = needed_context(options);
-    const OpenedModel planned = open_synthetic(name, loaded.backend->n_ranks(), n_context);
-    meet_processes();  // each looks for memory before another takes any
-    loaded.model = make_synthetic_model(name, *loaded.backend, /*seed=*/1, n_context,
-                                        memory_of_session(planned));
-    loaded.model.bytes_per_token = sum_of_processes(loaded.model.bytes_per_token);
-    return loaded;
-  }
-  OpenedModel& opened = subject.opened;
-  loaded.backend = make_backend_for(options.device, opened);
-  const SessionMemory memory = memory_of_session(opened);
-  loaded.model =
-      load_with_progress(std::move(opened), *loaded.backend, memory, context.common.quiet);
-  return loaded;
-}
-
 std::vector<BenchRow> run_tests(const BenchOptions& options, const Model& model, Backend& backend) {
-  Session session(model, backend, session_options(options, model.spec));
+  Session session(model, backend, bench_session_options(options, model.spec));
   Bench bench(model, session, options);
   ParallelBench parallel(session.executor(), options);
   std::vector<BenchRow> rows;
@@ -375,7 +280,7 @@ double arithmetic_of(const MachineLimits& limits) {
   return best;
 }
 
-std::vector<BenchRow> bench_model(const BenchOptions& options, Subject& subject,
+std::vector<BenchRow> bench_model(const BenchOptions& options, BenchSubject& subject,
                                   const MachineLimits& limits, const Context& context) {
   const auto [backend, model] = load_bench_model(options, subject, context);
   log_info(model.description + " on " + backend->name_of_ranks());
@@ -410,14 +315,15 @@ void run_bench(const BenchOptions& options, Context& context) {
       "--draft-tokens and --parallel exclude each other");
   join_mpi_ranks(options.device, context);
   kv_dtype_by_name(options.kv_type, options.device);  // refused before a model is read
-  std::vector<Subject> subjects = subjects_of(options);
-  for (Subject& subject : subjects) {  // all of them, so that the last is not refused after hours
+  std::vector<BenchSubject> subjects = bench_subjects(options);
+  // All of them, so that the last is not refused after hours.
+  for (BenchSubject& subject : subjects) {
     if (subject.synthetic.empty()) subject.opened = open_model(subject.path);
   }
   make_backend(options.device);  // refuses what this build does not have
   const MachineLimits limits = measure_limits(options.device);
   std::vector<BenchRow> rows;
-  for (Subject& subject : subjects) {
+  for (BenchSubject& subject : subjects) {
     const std::vector<BenchRow> more = bench_model(options, subject, limits, context);
     rows.insert(rows.end(), more.begin(), more.end());
   }
@@ -480,6 +386,7 @@ void add_bench_command(CommandNode& root, Context& context) {
                        "  minfer bench -m model -m model-int4-g64\n"
                        "  minfer bench limits\n"
                        "  minfer bench kernels --filter gemm\n"
+                       "  minfer bench step --synthetic llama-2-7b:int4 -d 128\n"
                        "  minfer bench allreduce --tp 2",
                        [options, &context] { run_bench(*options, context); });
   command.add_repeatable("-m,--model", options->model_paths, "MODEL",
@@ -512,6 +419,7 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_command("limits", "Bandwidth and arithmetic that the machine has",
                       "  minfer bench limits --json",
                       [options, &context] { run_limits(*options, context); });
+  add_bench_step_command(command, options, context);
   add_bench_all_reduce_command(command, {options, &options->device},
                                {options, &options->repetitions}, context);
   command

@@ -9,6 +9,7 @@
 
 namespace minfer {
 
+struct BenchOptions;   // tools/bench_model.h
 struct DeviceOptions;  // tools/device.h
 
 // What every command is given.
@@ -31,6 +32,9 @@ void add_bench_command(CommandNode& root, Context& context);
 // With the options --device, --tp and -r of `bench`.
 void add_bench_all_reduce_command(CommandNode& bench, std::shared_ptr<const DeviceOptions> device,
                                   std::shared_ptr<const int64_t> repetitions, Context& context);
+// With the options of `bench`.
+void add_bench_step_command(CommandNode& bench, std::shared_ptr<const BenchOptions> options,
+                            Context& context);
 void add_completions_command(CommandNode& root, Context& context);
 void add_man_command(CommandNode& root, Context& context);
 

@@ -35,6 +35,12 @@ __device__ inline int read_thread_index() {
   asm volatile("mov.u32 %0, %%tid.x;" : "=r"(index));
   return index;
 }
+// The SM's clock; it starts again at 0 after 2^32.
+__device__ inline uint32_t read_clock() {
+  uint32_t now;
+  asm volatile("mov.u32 %0, %%clock;" : "=r"(now));
+  return now;
+}
 // A clock in nanoseconds.
 __device__ inline uint64_t global_timer() {
   uint64_t now;

@@ -32,6 +32,17 @@ TEST_F(Failures, UsageIsTwo) {
   expect_failure(generate({"--device", "tpu", "x"}), 2, "tpu");
   expect_failure(generate({"--device", "cpu", "--gemm", "cublas", "x"}), 2, "--device cuda");
   expect_failure(minfer({"bench", "kernels", "--filter", "(", "-q"}), 2, "regular expression");
+  const auto step = [&](const std::vector<std::string>& more) {
+    std::vector<std::string> args = {"bench", "step", "--device", "cuda", "-q"};
+    args.insert(args.end(), more.begin(), more.end());
+    return minfer(args);
+  };
+  expect_failure(step({"-m", model_, "--device", "cpu"}), 2, "runs on a card");
+  expect_failure(step({"-m", model_, "--tp", "2"}), 2, "one card");
+  expect_failure(step({"-m", model_, "-d", "0,8"}), 2, "one depth");
+  expect_failure(step({"-m", model_, "-n", "2,4"}), 2, "one number of tokens");
+  expect_failure(step({"-m", model_, "-n", "0"}), 2, "decodes nothing");
+  expect_failure(step({"-m", model_, "--synthetic", "tiny:f16"}), 2, "one model");
   expect_failure(minfer({"bench", "kernels", "--device", "cpu", "--filter", "warp_drive", "-q"}), 2,
                  "warp_drive");
   expect_failure(generate({"--logit-bias", "5", "x"}), 2, "--logit-bias");
@@ -114,6 +125,7 @@ TEST_F(Failures, CudaIsSix) {
   expect_failure(generate({"--device", "cuda:0,1", "x"}), 6, "cuda:0,1");
   expect_failure(minfer({"bench", "limits", "--device", "cuda", "-q"}), 6, "cuda");
   expect_failure(minfer({"bench", "kernels", "--device", "cuda", "-q"}), 6, "cuda");
+  expect_failure(minfer({"bench", "step", "-m", model_, "--device", "cuda", "-q"}), 6, "cuda");
 }
 
 using Ends = MinferProcess;

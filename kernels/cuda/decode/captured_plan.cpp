@@ -76,6 +76,16 @@ std::unique_ptr<DecodeRun> CapturedPlan::start(const DecodeRow& row, int64_t n_s
   return run;
 }
 
+bool CapturedPlan::start_profile() {
+  MINFER_CHECK(!is_running_, "a profile begins while steps run");
+  return steps_.size() == 1 && first().start_profile();
+}
+
+StepProfile CapturedPlan::end_profile() {
+  MINFER_CHECK(!is_running_ && steps_.size() == 1, "a profile ends while steps run");
+  return first().end_profile();
+}
+
 void CapturedPlan::launch(StepEnd end, int64_t pos) {
   if (first().begins_epochs()) {
     // No card may clear what another one has written for the step to come, or still writes.

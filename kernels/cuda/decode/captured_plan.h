@@ -20,6 +20,9 @@ class CapturedPlan final : public DecodePlan {
   std::span<const float> step(const DecodeRow& row) override;
   std::unique_ptr<DecodeRun> start(const DecodeRow& row, int64_t n_steps,
                                    const DecodeSampling& sampling) override;
+  // Of one rank alone.
+  bool start_profile() override;
+  StepProfile end_profile() override;
 
  private:
   class Run;

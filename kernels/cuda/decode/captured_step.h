@@ -37,6 +37,9 @@ class CapturedStep {
   // Whether the next step has epoch 1: clear_epochs() comes before it.
   bool begins_epochs() const { return epoch_ == 1; }
   virtual void clear_epochs() {}
+  // DecodePlan::start_profile and end_profile; no step is in flight.
+  virtual bool start_profile() { return false; }
+  virtual StepProfile end_profile() { return {}; }
   // Waits for all steps.
   void synchronize() { MINFER_CUDA_CHECK(cudaStreamSynchronize(stream_)); }
   // The rank for which a step has waited in vain, or -1.
@@ -63,6 +66,11 @@ class CapturedStep {
   Tensor x() const { return x_; }            // [1, dim] F32, the embedding of the input's token
   Tensor logits() const { return logits_; }  // [1, vocab_size] F32
   int* failed_peer() const { return failed_peer_.data(); }  // StepPeers::failed
+  // What the layers are launched with has changed: capture() captures them again.
+  void drop_graphs() {
+    graphs_.clear();
+    choosing_graphs_.clear();
+  }
 
  private:
   virtual int n_variants() const { return 1; }

@@ -116,6 +116,7 @@ struct Weights {
       matrix.out_dim = out_dim;
       matrix.in_dim = in_dim;
       matrix.dtype = f.weights;
+      matrix.n_bytes = floats.view().n_bytes();
       return;
     }
     if (f.scales == DType::U8) {

@@ -56,11 +56,15 @@ class PersistentStep final : public CapturedStep {
   }
   void launch_layers(int variant) override;
   void clear_epochs() override;
+  bool start_profile() override;  // step_profile.cpp
+  StepProfile end_profile() override;
+  void set_clocks(StepClocks* clocks);
 
   std::vector<Variant> variants_;  // of two, the first is for few positions
   int64_t few_positions_;
   DeviceTensor words_, layers_;        // the memory of StepParams::words and StepParams::layers
   DeviceTensor mailboxes_, arrivals_;  // of several ranks: StepPeers
+  DeviceTensor clocks_;                // of a profile: StepParams::clocks
 };
 
 }  // namespace minfer::cuda

@@ -1,5 +1,6 @@
 #pragma once
 
+#include "kernels/cuda/decode/persistent/step_clocks.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
 #include "kernels/cuda/decode/persistent/step_ring.cuh"
 #include "kernels/cuda/gemv/epilogue.cuh"
@@ -17,6 +18,7 @@ struct StepShape {
 };
 
 struct StepCursor {
+  StepClock& clock;
   int slot = 0, parity = 0;
 
   // Calls f(i, memory of the next kN stages) for i = 0 ... n_steps - 1, and releases the stages
@@ -31,10 +33,16 @@ struct StepCursor {
       const bool wraps = own >= ring.n_slots;
       if (wraps) own -= ring.n_slots;
       unsigned missing;
-      for (;; ptx::before_next_try()) {
+      const auto is_ready = [&] {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
-        if ((missing & ((1u << kN) - 1)) == 0) break;
+        return (missing & ((1u << kN) - 1)) == 0;
+      };
+      if (!is_ready()) {
+        const uint32_t began = clock.now();
+        do ptx::before_next_try();
+        while (!is_ready());
+        clock.end_wait(began);
       }
       __syncwarp();  // makes the copies that one lane has seen visible to all lanes
       // Lanes from n_wanted on test the last slot too. They may miss it although its own lane sees

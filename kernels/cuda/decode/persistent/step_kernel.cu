@@ -1,4 +1,5 @@
 #include "kernels/cuda/decode/persistent/step_attention.cuh"
+#include "kernels/cuda/decode/persistent/step_clocks.cuh"
 #include "kernels/cuda/decode/persistent/step_gemv.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
 #include "kernels/cuda/decode/persistent/step_peers.cuh"
@@ -175,6 +176,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::static_shared<StepStatic<I>>();
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
+  StepClock clock(p);
   if (thread < kStepPhases) {
     StepGemv& gemv = s_gemvs[thread] = p.gemvs[thread];
     gemv.begin = gemv.slice.begin(block);
@@ -227,8 +229,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                           s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor;
+  StepCursor cursor{.clock = clock};
   int buffer = 0;
+  clock.end(kStartRow, kInput);
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
@@ -244,6 +247,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
       attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
                 memory.scratch(0), ring, cursor, epoch);
+      clock.end_multiply(kAttentionRow);
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
@@ -284,6 +288,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
     }
     if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
+    clock.end(phase, kInput);
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
@@ -296,6 +301,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         tile = 0;
         continue;
       }
+      clock.end_multiply(phase);
       StepWord k_split_word{};
       const bool adds = tile == 0 && adds_k_splits(gemv);
       if (adds) k_split_word = load_k_splits(p, gemv);
@@ -317,11 +323,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, epoch);
       }
       finish_round<I>(p, gemv, round, memory, squares, bias, epoch);
+      clock.end(phase, kPublish);
       buffer ^= 1;
       tile += gemv.round_tiles;
       if (tile >= gemv.count) break;
     }
   }
+  clock.end_step();
   end_with_peers(p.peers, (s_first_epoch - 1) / uint32_t(p.n_layers) + 1);
 #endif
 }

@@ -175,6 +175,19 @@ struct StepPeers {
   int* failed;                         // in host memory: a rank that did not answer, plus 1
 };
 
+// Where a block's clocks go in a phase: until it has its input, staged; while it multiplies, and of
+// these while it waits for the ring; and while it adds the sums of its warps and publishes rows.
+enum StepPart : int { kInput, kMultiply, kRing, kPublish, kStepParts };
+// The rows of StepClocks::parts: the phases, then attention, which counts as multiplying, and what
+// comes before the first phase, which counts as input.
+constexpr int kAttentionRow = kStepPhases, kStartRow = kAttentionRow + 1;
+constexpr int kClockRows = kStartRow + 1;
+// What one block adds up over all layers and steps: step_clocks.cuh.
+struct StepClocks {
+  unsigned long long parts[kClockRows][kStepParts];
+  unsigned long long nanoseconds, n_steps;
+};
+
 // What may differ between two kinds of layers, as in Gemma.
 struct StepAttentionKind {
   int window;          // positions that a query sees; 0: all
@@ -232,6 +245,7 @@ struct StepParams {
   const float* x;        // [dim], the embedding
   const int32_t* pages;  // page table of the sequence, in the order of positions
   const StepInput* input;
+  StepClocks* clocks;  // [blocks]; null: clocks are not counted
   float eps;
   bool vectors_are_bf16;
   int n_slots, slot_bytes;

@@ -124,6 +124,11 @@ void mbarrier_wait(uint64_t* barrier, int parity);
 bool mbarrier_is_complete(uint32_t barrier, int parity);
 
 void before_next_try();  // lets other threads run
+// How often a clock has been read, this time included: what it shows.
+inline uint64_t count_readings() {
+  static uint64_t n = 0;
+  return ++n;
+}
 // The store becomes visible later, also to the thread itself; see ptx::store_word.
 void store_word(uint4* to, const uint4& word);
 
@@ -211,7 +216,10 @@ inline void __syncwarp() { minfer::emulated::warp_barrier(); }
 inline void __threadfence_block() {}
 inline void __trap() { std::abort(); }
 inline void __nanosleep(unsigned) { minfer::emulated::before_next_try(); }
-inline int atomicAdd(int* to, int more) { return std::exchange(*to, *to + more); }
+template <typename T>
+T atomicAdd(T* to, T more) {
+  return std::exchange(*to, *to + more);
+}
 int atomicAdd_block(int*, int);  // declared for code that only checkable builds run
 int atomicExch_block(int*, int);
 template <typename T>

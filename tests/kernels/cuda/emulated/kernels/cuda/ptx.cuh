@@ -13,7 +13,10 @@ T& static_shared() {
   return *reinterpret_cast<T*>(emulated::static_shared(sizeof(T)));
 }
 inline int read_thread_index() { return emulated::thread_index(); }
-inline uint64_t global_timer() { return 0; }  // the emulator sees a wait that never ends
+// Clocks that move on by one with each reading. No deadline passes: the emulator itself sees a wait
+// that never ends.
+inline uint32_t read_clock() { return uint32_t(emulated::count_readings()); }
+inline uint64_t global_timer() { return emulated::count_readings(); }
 inline void before_next_try() { emulated::before_next_try(); }
 inline uint32_t copied_bits(float x) { return std::bit_cast<uint32_t>(x); }
 template <uint32_t kMask>
