@@ -1,5 +1,7 @@
 #!/usr/bin/env python3
-"""What scripts/make_random_gguf.py writes is a model that runs: random_gguf_test.py MINFER"""
+"""What scripts/make_random_gguf.py writes is a model that runs, and compare_gguf_types.py compares such files:
+random_gguf_test.py MINFER"""
+import csv
 import json
 import math
 import pathlib
@@ -9,9 +11,12 @@ import tempfile
 import unittest
 
 SCRIPT = pathlib.Path(__file__).resolve().parents[2] / "scripts/make_random_gguf.py"
+COMPARE = SCRIPT.with_name("compare_gguf_types.py")
 VOCAB = 1000
 SIZES = {"--layers": 2, "--hidden": 256, "--heads": 4, "--kv-heads": 2, "--head-dim": 64, "--experts": 8,
          "--used-experts": 3, "--expert-ffn": 96, "--vocab": VOCAB}
+DENSE_SIZES = {"--layers": 8, "--hidden": 256, "--heads": 4, "--kv-heads": 2, "--head-dim": 64, "--ffn": 512,
+               "--vocab": VOCAB}
 
 
 def minfer(*args):
@@ -46,12 +51,27 @@ class RandomGguf(unittest.TestCase):
     def test_mixtral(self):
         self.check_experts("mixtral-8x7b", "llama", 3 + 2 * 10)
 
+    def test_comparison(self):
+        """With minfer in llama-bench's place, whose options and rows it has."""
+        with tempfile.TemporaryDirectory() as directory:
+            peer, out = pathlib.Path(directory) / "peer", pathlib.Path(directory) / "out.csv"
+            peer.write_text(f'#!/bin/sh\nexec "{pathlib.Path(sys.argv[1]).resolve()}" bench --device cpu "$@"\n')
+            peer.chmod(0o755)
+            make = " ".join(str(word) for pair in DENSE_SIZES.items() for word in pair)
+            subprocess.run([sys.executable, COMPARE, "--minfer", sys.argv[1], "--llama-bench", peer, "--device", "cpu",
+                            "--make", make, "--types", "q4_0,q6_k", "--prompt", "16", "--gen", "4", "--depth", "8",
+                            "--repetitions", "1", "--turns", "2", "--out", out], check=True, capture_output=True)
+            lines = [line for line in out.read_text().splitlines() if not line.startswith("#")]
+        rows = list(csv.DictReader(lines))
+        self.assertEqual([(row["type"], row["test"]) for row in rows],
+                         [(of, test) for of in ("q4_0", "q6_k") for test in ("pp16", "tg4")])
+        for row in rows:
+            self.assertAlmostEqual(float(row["ratio"]), float(row["minfer"]) / float(row["llama_cpp"]), delta=0.01)
+
     def test_types(self):
-        sizes = {"--layers": 8, "--hidden": 256, "--heads": 4, "--kv-heads": 2, "--head-dim": 64, "--ffn": 512,
-                 "--vocab": VOCAB}
         for file_type in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "q4_k_m"):
             with self.subTest(file_type):
-                types = self.check("llama-2-7b", "llama", 3 + 8 * 9, sizes, file_type)["types"]
+                types = self.check("llama-2-7b", "llama", 3 + 8 * 9, DENSE_SIZES, file_type)["types"]
                 n_of = {name: of["n_tensors"] for name, of in types.items()}
                 # Q4_K_M: of 8 layers 0, 3, 6 and 7, and the output.
                 expected = {"Q4_K": 58 - 9, "Q6_K": 9} if file_type == "q4_k_m" else {file_type.upper(): 58}

@@ -125,25 +125,27 @@ struct ChunkScales {
   }
 
   // A byte b becomes 2^23 + b, and so b - 128 without a rounding.
-  __device__ static float2 product(const uint8_t* numbers, int unit, float2 factor) {
+  __device__ static float2 numbers_at(const uint8_t* numbers, int unit) {
     constexpr float kZero = 8388608.0f + 128;
     const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + unit * kTileRows);
-    return {(__uint_as_float(__byte_perm(two, 0x4B000000, 0x7650)) - kZero) * factor.x,
-            (__uint_as_float(__byte_perm(two, 0x4B000000, 0x7651)) - kZero) * factor.y};
+    return {__uint_as_float(__byte_perm(two, 0x4B000000, 0x7650)) - kZero,
+            __uint_as_float(__byte_perm(two, 0x4B000000, 0x7651)) - kZero};
   }
 
   __device__ float2 sums_at(int column) const {
     return *reinterpret_cast<const float2*>(sums + (column >> kSumShift) * sum_stride);
   }
 
-  // total += sum * scale + min * (sum of activations), for the unit that holds `column` of the
-  // chunk. For rows g + 8 the second term is multiplied by kUpper, which `sum` already contains.
+  // total += sum * scale, and total_of_mins += min * (sum of activations), for the unit that holds
+  // `column` of the chunk. For rows g + 8 the second term is multiplied by kUpper, which `sum`
+  // already contains. Of products, both are without their factors: apply_factors().
   template <int kUpper>
-  __device__ void add(float (&total)[4], const float (&sum)[4], int column) const {
+  __device__ void add(float (&total)[4], float (&total_of_mins)[4], const float (&sum)[4],
+                      int column) const {
     const int unit = kScales == 1 ? column >> unit_shift : column >> kSumShift;
     float2 scale;
     if constexpr (are_products(kKind)) {
-      scale = product(scales, unit, factor);
+      scale = numbers_at(scales, unit);
     } else if constexpr (are_f32(kKind)) {
       scale = *reinterpret_cast<const float2*>(scales + unit * 64);
     } else {
@@ -156,16 +158,28 @@ struct ChunkScales {
     if constexpr (has_mins(kKind)) {
       float2 min;
       if constexpr (are_products(kKind)) {
-        min = product(mins, unit, min_factor);
+        min = numbers_at(mins, unit);
       } else {
         min = *reinterpret_cast<const float2*>(mins + unit * 64);
       }
       const float2 x = sums_at(column);
       min.y *= kUpper;
-      total[0] += x.x * min.x;
-      total[1] += x.y * min.x;
-      total[2] += x.x * min.y;
-      total[3] += x.y * min.y;
+      total_of_mins[0] += x.x * min.x;
+      total_of_mins[1] += x.y * min.x;
+      total_of_mins[2] += x.x * min.y;
+      total_of_mins[3] += x.y * min.y;
+    }
+  }
+
+  // total += what a chunk of products adds up to.
+  __device__ void apply_factors(float (&total)[4], const float (&of_chunk)[4],
+                                const float (&of_mins)[4]) const {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) {
+      total[i] += of_chunk[i] * (i < 2 ? factor.x : factor.y);
+      if constexpr (has_mins(kKind)) {
+        total[i] += of_mins[i] * (i < 2 ? min_factor.x : min_factor.y);
+      }
     }
   }
 };

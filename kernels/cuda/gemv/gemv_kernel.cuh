@@ -49,6 +49,11 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
     // it.
     constexpr bool kOwnSum = kScales != 0 || !kStartsWithZero;
     float sum[4] = {};
+    // Products are summed without their factors, which are those of the whole chunk.
+    constexpr bool kProducts = are_products(kKind);
+    float of_chunk[4] = {}, of_mins[4] = {};
+    float(&scaled)[4] = kProducts ? of_chunk : total[0];
+    float(&scaled_mins)[4] = kProducts ? of_mins : total[0];
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (kScales == 0 && kOwnSum && tile % 2 == 0) begin(sum, tile * kTileColumns);
@@ -75,7 +80,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
             multiply_bytes<T>(to, i == 0 ? w.x : w.z, i == 0 ? w.y : w.w, b0, b1, codes);
           }
           if (kScales == 4 || (kScales == 2 && i == 1) || (kScales == 1 && j + i == 2)) {
-            scales.template add<kUpper>(total[0], sum, column);
+            scales.template add<kUpper>(scaled, scaled_mins, sum, column);
           }
         }
       }
@@ -84,6 +89,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
         for (int i = 0; i < 4; ++i) total[0][i] += sum[i];
       }
     }
+    if constexpr (kProducts) scales.apply_factors(total[0], of_chunk, of_mins);
   }
 }
 

@@ -1,0 +1,110 @@
+#!/usr/bin/env python3
+"""Measures minfer and llama.cpp in turns on the same GGUF files, one for each type of blocks, and
+writes a CSV: tokens/s of a prompt and of decode behind it.
+
+    scripts/compare_gguf_types.py --minfer build/release/tools/minfer --llama-bench PATH \\
+        --device cuda --shape llama-2-7b --types q4_k_m,q4_0 --out docs/benchmarks/cuda_gguf_types.csv
+    scripts/compare_gguf_types.py ... --device cpu --shape llama-2-7b --make "--layers 8" --turns 5
+
+The files come from make_random_gguf.py and are deleted again. A speed is the median of the turns'
+medians, and its spread the difference between the turns over the median."""
+import argparse
+import csv
+import datetime
+import json
+import os
+import pathlib
+import platform
+import statistics
+import subprocess
+import sys
+import tempfile
+
+MAKE = pathlib.Path(__file__).resolve().parent / "make_random_gguf.py"
+
+
+def run(command):
+    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
+    if done.returncode != 0:
+        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}: {done.stderr.strip()}")
+    return done.stdout
+
+
+def rows(command, sizes):
+    """The rows of a run of minfer bench or llama-bench by test: "pp2048", "tg128"."""
+    lines = run([*command, *sizes, "-o", "jsonl"]).splitlines()
+    of = {}
+    for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
+        of[f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"] = row
+    return of
+
+
+def middle(turns, test, key):
+    values = [key(turn[test]) for turn in turns]
+    return statistics.median(values), (max(values) - min(values)) / statistics.median(values)
+
+
+def measure(args, path):
+    sizes = ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
+    ours = [args.minfer, "bench", "-m", path, "--device", args.device]
+    theirs = [args.llama_bench, "-m", path]
+    theirs += ["-t", os.cpu_count()] if args.device == "cpu" else ["-ngl", 99, "-fa", "on"]
+    turns = [(rows(ours, sizes), rows(theirs, sizes)) for _ in range(args.turns)]
+    minfer, llama = zip(*turns)
+    for test in minfer[0]:
+        speed = {name: middle(runs, test, lambda row: statistics.median(row["samples_ts"]))
+                 for name, runs in (("minfer", minfer), ("llama", llama))}
+        share, _ = middle(minfer, test, lambda row: row["limit_share"])
+        yield (test, f"{speed['minfer'][0]:.1f}", f"{speed['minfer'][1]:.3f}", f"{share:.3f}",
+               f"{speed['llama'][0]:.1f}", f"{speed['llama'][1]:.3f}",
+               f"{speed['minfer'][0] / speed['llama'][0]:.2f}")
+
+
+def machine(device):
+    if device != "cpu":
+        return run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
+    with open("/proc/cpuinfo") as info:
+        names = [line.split(":")[1].strip() for line in info if line.startswith("model name")]
+    return f"{names[0] if names else platform.machine()}, {os.cpu_count()} threads"
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__,
+                                     formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minfer", required=True)
+    parser.add_argument("--llama-bench", required=True)
+    parser.add_argument("--device", required=True, help="cpu or cuda")
+    parser.add_argument("--shape", default="llama-2-7b")
+    parser.add_argument("--make", default="", help="more arguments of make_random_gguf.py")
+    parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q6_k")
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--gen", type=int, default=128)
+    parser.add_argument("--depth", type=int, default=128)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--directory", help="of the files, of several GB")
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+
+    lines = []
+    for file_type in args.types.split(","):
+        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+            path = pathlib.Path(directory) / f"{file_type}.gguf"
+            run([sys.executable, MAKE, "--shape", args.shape, "--type", file_type,
+                 *args.make.split(), path])
+            for figures in measure(args, path):
+                lines.append((file_type, *figures))
+                print(*lines[-1], flush=True)
+    with open(args.out, "w", newline="") as out:
+        out.write(f"# {machine(args.device)}; {datetime.date.today()}; {args.shape} {args.make}; "
+                  f"{args.turns} turns of {args.repetitions} repetitions, in turns with llama-bench\n"
+                  "# scripts/compare_gguf_types.py; speeds in tokens/s; of_limit: minfer's share of the limit "
+                  "that binds it, measured in the same run; ratio: minfer over llama.cpp\n")
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("type", "test", "minfer", "minfer_spread", "of_limit", "llama_cpp",
+                         "llama_cpp_spread", "ratio"))
+        writer.writerows(lines)
+
+
+if __name__ == "__main__":
+    main()
