@@ -360,8 +360,10 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
     if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
     tune(p);
-    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           step_shared(p).total));
+    for (const auto run : {kernel.run, kernel.run_and_count}) {
+      MINFER_CUDA_CHECK(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                             step_shared(p).total));
+    }
     variants.push_back({p, kernel});
   }
   if (variants.empty()) return nullptr;
@@ -430,7 +432,8 @@ void PersistentStep::launch_layers(int variant) {
   config.stream = stream();
   config.attrs = &cooperative;
   config.numAttrs = 1;
-  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, kernel.run, p));
+  const auto run = p.clocks != nullptr ? kernel.run_and_count : kernel.run;
+  MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, run, p));
 }
 
 void PersistentStep::clear_epochs() {

@@ -294,56 +294,57 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
 }
 
 // Takes all stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
-template <typename I>
+template <typename I, typename Clock>
 __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[I::kHeadDim],
-                                   const StepRing& ring, StepCursor& cursor) {
+                                   const StepRing& ring, StepCursor<Clock>& cursor) {
   constexpr int kHeads = I::kHeads;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
   const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
   const int at = thread_index() % a.lanes * 8;
   const bool has_columns = at < a.head_dim;
   const int q_at = has_columns ? at : 0;
-  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
-    // The stages are keys, values, keys, values; a team has every n_teams-th row of both pairs.
-    const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
-    const int skipped[2] = {cache.skipped(2 * step), cache.skipped(2 * step + 1)};
+  cursor.template take<4, 4>(
+      ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+        // The stages are keys, values, keys, values; a team has every n_teams-th row of both pairs.
+        const int n_rows[2] = {cache.rows_of(2 * step), cache.rows_of(2 * step + 1)};
+        const int skipped[2] = {cache.skipped(2 * step), cache.skipped(2 * step + 1)};
 #pragma unroll 1
-    for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
-      CacheEight k[kN], v[kN];
-      bool valid[kN];
+        for (int first = 0; first < n_rows[0]; first += n_teams * (kN / 2)) {
+          CacheEight k[kN], v[kN];
+          bool valid[kN];
 #pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        const int row = first + n / 2 * n_teams + team;
-        valid[n] = row < n_rows[n % 2];
-        k[n] = v[n] = CacheEight::zeros(a.is_u8);
-        if (valid[n] && has_columns) {
-          k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
-          v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+          for (int n = 0; n < kN; ++n) {
+            const int row = first + n / 2 * n_teams + team;
+            valid[n] = row < n_rows[n % 2];
+            k[n] = v[n] = CacheEight::zeros(a.is_u8);
+            if (valid[n] && has_columns) {
+              k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
+              v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+            }
+          }
+          float weights[kHeads][kN];
+          OnlineSoftmax<I>::scores(weights, k, valid, q, q_at, a);
+          softmax.weigh(weights);
+#pragma unroll
+          for (int n = 0; n < kN; ++n) {
+            float row[8], weight[kHeads];
+            unpack(row, v[n], a.is_u8);
+#pragma unroll
+            for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
+            softmax.add(weight, row);
+          }
         }
-      }
-      float weights[kHeads][kN];
-      OnlineSoftmax<I>::scores(weights, k, valid, q, q_at, a);
-      softmax.weigh(weights);
-#pragma unroll
-      for (int n = 0; n < kN; ++n) {
-        float row[8], weight[kHeads];
-        unpack(row, v[n], a.is_u8);
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
-        softmax.add(weight, row);
-      }
-    }
-  });
+      });
 }
 
 // Computes softmax(q k^T) v of the block's heads and positions. Publishes it as `attended` if the
 // group has one split, else as a result for merge_splits. `memory`: [kStepWarps, heads_per_block,
 // head_dim] floats and behind them, at query_at, QueryCodes; `merging`: memory of merge_splits.
-template <typename I>
+template <typename I, typename Clock>
 __device__ inline void attend(const StepParams& p, const StepLayer& layer, int kind,
                               StepAttentionShared<I>& s, float* memory, float* merging,
-                              const StepRing& ring, StepCursor& cursor, uint32_t epoch) {
+                              const StepRing& ring, StepCursor<Clock>& cursor, uint32_t epoch) {
   constexpr int kHeads = I::kHeads;
   const StepAttentionSlice t = s.slices[kind];
   if (!t.takes_part) return;

@@ -72,10 +72,11 @@ struct QueryCodes {
 // Sums of (code - 128) times digit are exact: codes of the cache are 1 to 255, and 127 * 128 *
 // head_dim stays below 2^22 (multiply_codes). `memory`: the warp's own, for the output of a single
 // head.
-template <typename I>
+template <typename I, typename Clock>
 __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                     const CacheStages& cache, const QueryCodes& query,
-                                    float* memory, const StepRing& ring, StepCursor& cursor) {
+                                    float* memory, const StepRing& ring,
+                                    StepCursor<Clock>& cursor) {
   constexpr int kHeads = I::kHeads, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase
@@ -110,115 +111,116 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
   const int team = lane / a.lanes, at = lane % a.lanes * 8;
   const int stage_tiles = cache.stage_rows / 16;
   CodeValues values;
-  cursor.take<4, 4>(ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
+  cursor.template take<4, 4>(
+      ring, cache.n_stages / 2, [&](int step, const uint8_t* const(&stages)[4]) {
 #pragma unroll 1
-    for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
-      const int pair = tile >= stage_tiles ? 1 : 0, first = (tile - pair * stage_tiles) * 16;
-      const int n_rows = cache.rows_of(2 * step + pair) - first;
-      if (n_rows <= 0) continue;
-      const uint8_t* const key_stage = pair == 0 ? stages[0] : stages[2];
-      const uint8_t* const value_stage = pair == 0 ? stages[1] : stages[3];
-      const int skipped = cache.skipped(2 * step + pair);
-      const auto scales_of = [&](const uint8_t* stage) {
-        return reinterpret_cast<const float*>(stage + kStageBytes) + skipped + first;
-      };
-      const uint8_t* const rows = key_stage + (first + g) * a.head_dim + t * 16;
-      int own[kSets][4];
+        for (int tile = warp; tile < 2 * stage_tiles; tile += kStepWarps) {
+          const int pair = tile >= stage_tiles ? 1 : 0, first = (tile - pair * stage_tiles) * 16;
+          const int n_rows = cache.rows_of(2 * step + pair) - first;
+          if (n_rows <= 0) continue;
+          const uint8_t* const key_stage = pair == 0 ? stages[0] : stages[2];
+          const uint8_t* const value_stage = pair == 0 ? stages[1] : stages[3];
+          const int skipped = cache.skipped(2 * step + pair);
+          const auto scales_of = [&](const uint8_t* stage) {
+            return reinterpret_cast<const float*>(stage + kStageBytes) + skipped + first;
+          };
+          const uint8_t* const rows = key_stage + (first + g) * a.head_dim + t * 16;
+          int own[kSets][4];
 #pragma unroll
-      for (int set = 0; set < kSets; ++set)
+          for (int set = 0; set < kSets; ++set)
 #pragma unroll
-        for (int i = 0; i < 4; ++i) own[set][i] = begin[set][i];
+            for (int i = 0; i < 4; ++i) own[set][i] = begin[set][i];
 #pragma unroll
-      for (int c = 0; c < kMostChunks; ++c) {
-        if (c >= n_chunks) break;
-        const uint4 low = *reinterpret_cast<const uint4*>(rows + c * 64);
-        const uint4 high = *reinterpret_cast<const uint4*>(rows + 8 * a.head_dim + c * 64);
+          for (int c = 0; c < kMostChunks; ++c) {
+            if (c >= n_chunks) break;
+            const uint4 low = *reinterpret_cast<const uint4*>(rows + c * 64);
+            const uint4 high = *reinterpret_cast<const uint4*>(rows + 8 * a.head_dim + c * 64);
 #pragma unroll
-        for (int set = 0; set < kSets; ++set) {
-          const uint4& x = b[set][c];
-          ptx::mma_m16n8k32<true>(own[set], {low.x, high.x, low.y, high.y}, x.x, x.y, own[set]);
-          ptx::mma_m16n8k32<true>(own[set], {low.z, high.z, low.w, high.w}, x.z, x.w, own[set]);
-        }
-      }
-      const float* const key_scales = scales_of(key_stage);
-      const bool has_row[2] = {g < n_rows, g + 8 < n_rows};
-      const float scale[2] = {key_scales[g], key_scales[g + 8]};
-      float top[kHeads];
-      float score[kSets][2];
-#pragma unroll
-      for (int set = 0; set < kSets; ++set) {
-#pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          const float first_digit = __int_as_float(own[set][2 * r]) - kBase;
-          const float second_digit = __int_as_float(own[set][2 * r + 1]) - kBase;
-          float sum = fmaf(256.0f, second_digit, first_digit) * unit[set];
-          sum += __shfl_xor_sync(~0u, sum, 1);
-          score[set][r] = has_row[r] ? capped<I>(sum * scale[r], a) : -INFINITY;
-        }
-        float most = fmaxf(score[set][0], score[set][1]);
-#pragma unroll
-        for (int d = 4; d <= 16; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-        if constexpr (kHeads == 1) {
-          top[0] = most;
-        } else {
-          const float other = __shfl_xor_sync(~0u, most, 2);
-          top[2 * set] = t < 2 ? most : other;
-          top[2 * set + 1] = t < 2 ? other : most;
-        }
-      }
-      if constexpr (kHeads == 1) {
-        const float before = softmax.max[0], base = softmax.raise_max(0, top[0]);
-        const float factor = ptx::exp2_fast(before - base);
-        const float* const value_scales = scales_of(value_stage);
-        const float value_scale[2] = {has_row[0] ? value_scales[g] : 0.0f,
-                                      has_row[1] ? value_scales[g + 8] : 0.0f};
-        const float weight[2] = {ptx::exp2_fast(score[0][0] - base),
-                                 ptx::exp2_fast(score[0][1] - base)};
-        softmax.sum[0] = fmaf(softmax.sum[0], factor, weight[0] + weight[1]);
-        values.raise(factor, value_scale);
-        values.add(ptx::shared_address(value_stage + first * a.head_dim), a.head_dim, weight,
-                   value_scale);
-      } else {
-#pragma unroll
-        for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
-#pragma unroll
-        for (int set = 0; set < kSets; ++set) {
-          const float base = t < 2 ? top[2 * set] : top[2 * set + 1];
-          if (t % 2 != 0) continue;
-#pragma unroll
-          for (int r = 0; r < 2; ++r) {
-            weights[(2 * set + t / 2) * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
-          }
-        }
-        __syncwarp();
-        // Missing rows have weight 0, and any bytes in their places are valid codes.
-        const auto add_rows = [&]<int kTeams>() {
-#pragma unroll
-          for (int row = team; row < team + 16; row += kTeams) {
-            const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
-            float eight[8], weight[kHeads];
-            unpack(eight, v, true);
-            const float value_scale = row < n_rows ? v.scale : 0.0f;
-#pragma unroll
-            for (int h = 0; h < kHeads; ++h) {
-              weight[h] = weights[h * 16 + row];
-              softmax.sum[h] += weight[h];
-              weight[h] *= value_scale;
+            for (int set = 0; set < kSets; ++set) {
+              const uint4& x = b[set][c];
+              ptx::mma_m16n8k32<true>(own[set], {low.x, high.x, low.y, high.y}, x.x, x.y, own[set]);
+              ptx::mma_m16n8k32<true>(own[set], {low.z, high.z, low.w, high.w}, x.z, x.w, own[set]);
             }
-            softmax.add(weight, eight);
           }
-        };
-        if (I::kHeadDim > 128 && a.lanes == 32) {
-          add_rows.template operator()<1>();
-        } else if (a.lanes == 16) {
-          add_rows.template operator()<2>();
-        } else {
-          add_rows.template operator()<4>();
+          const float* const key_scales = scales_of(key_stage);
+          const bool has_row[2] = {g < n_rows, g + 8 < n_rows};
+          const float scale[2] = {key_scales[g], key_scales[g + 8]};
+          float top[kHeads];
+          float score[kSets][2];
+#pragma unroll
+          for (int set = 0; set < kSets; ++set) {
+#pragma unroll
+            for (int r = 0; r < 2; ++r) {
+              const float first_digit = __int_as_float(own[set][2 * r]) - kBase;
+              const float second_digit = __int_as_float(own[set][2 * r + 1]) - kBase;
+              float sum = fmaf(256.0f, second_digit, first_digit) * unit[set];
+              sum += __shfl_xor_sync(~0u, sum, 1);
+              score[set][r] = has_row[r] ? capped<I>(sum * scale[r], a) : -INFINITY;
+            }
+            float most = fmaxf(score[set][0], score[set][1]);
+#pragma unroll
+            for (int d = 4; d <= 16; d *= 2) most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+            if constexpr (kHeads == 1) {
+              top[0] = most;
+            } else {
+              const float other = __shfl_xor_sync(~0u, most, 2);
+              top[2 * set] = t < 2 ? most : other;
+              top[2 * set + 1] = t < 2 ? other : most;
+            }
+          }
+          if constexpr (kHeads == 1) {
+            const float before = softmax.max[0], base = softmax.raise_max(0, top[0]);
+            const float factor = ptx::exp2_fast(before - base);
+            const float* const value_scales = scales_of(value_stage);
+            const float value_scale[2] = {has_row[0] ? value_scales[g] : 0.0f,
+                                          has_row[1] ? value_scales[g + 8] : 0.0f};
+            const float weight[2] = {ptx::exp2_fast(score[0][0] - base),
+                                     ptx::exp2_fast(score[0][1] - base)};
+            softmax.sum[0] = fmaf(softmax.sum[0], factor, weight[0] + weight[1]);
+            values.raise(factor, value_scale);
+            values.add(ptx::shared_address(value_stage + first * a.head_dim), a.head_dim, weight,
+                       value_scale);
+          } else {
+#pragma unroll
+            for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
+#pragma unroll
+            for (int set = 0; set < kSets; ++set) {
+              const float base = t < 2 ? top[2 * set] : top[2 * set + 1];
+              if (t % 2 != 0) continue;
+#pragma unroll
+              for (int r = 0; r < 2; ++r) {
+                weights[(2 * set + t / 2) * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
+              }
+            }
+            __syncwarp();
+            // Missing rows have weight 0, and any bytes in their places are valid codes.
+            const auto add_rows = [&]<int kTeams>() {
+#pragma unroll
+              for (int row = team; row < team + 16; row += kTeams) {
+                const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
+                float eight[8], weight[kHeads];
+                unpack(eight, v, true);
+                const float value_scale = row < n_rows ? v.scale : 0.0f;
+#pragma unroll
+                for (int h = 0; h < kHeads; ++h) {
+                  weight[h] = weights[h * 16 + row];
+                  softmax.sum[h] += weight[h];
+                  weight[h] *= value_scale;
+                }
+                softmax.add(weight, eight);
+              }
+            };
+            if (I::kHeadDim > 128 && a.lanes == 32) {
+              add_rows.template operator()<1>();
+            } else if (a.lanes == 16) {
+              add_rows.template operator()<2>();
+            } else {
+              add_rows.template operator()<4>();
+            }
+            __syncwarp();  // the next weights overwrite these
+          }
         }
-        __syncwarp();  // the next weights overwrite these
-      }
-    }
-  });
+      });
   if constexpr (kHeads == 1) {  // the first team gets the sums of all rows
     values.store(memory, a.head_dim);
     float sum = softmax.sum[0];

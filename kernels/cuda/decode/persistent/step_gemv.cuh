@@ -17,8 +17,10 @@ struct StepShape {
   int in_dim, unit_shift;
 };
 
+// Clock: StepClock or NoClock.
+template <typename Clock>
 struct StepCursor {
-  StepClock& clock;
+  Clock clock;
   int slot = 0, parity = 0;
 
   // Calls f(i, memory of the next kN stages) for i = 0 ... n_steps - 1, and releases the stages
@@ -33,16 +35,16 @@ struct StepCursor {
       const bool wraps = own >= ring.n_slots;
       if (wraps) own -= ring.n_slots;
       unsigned missing;
-      const auto is_ready = [&] {
+      uint32_t began = 0;
+      for (bool waits = false;; waits = true) {
         missing = __ballot_sync(
             ~0u, !ptx::mbarrier_is_complete(ring.full + 8 * own, parity ^ int(wraps)));
-        return (missing & ((1u << kN) - 1)) == 0;
-      };
-      if (!is_ready()) {
-        const uint32_t began = clock.now();
-        do ptx::before_next_try();
-        while (!is_ready());
-        clock.end_wait(began);
+        if ((missing & ((1u << kN) - 1)) == 0) {
+          if (waits) clock.end_wait(began);
+          break;
+        }
+        if (!waits) began = clock.now();
+        ptx::before_next_try();
       }
       __syncwarp();  // makes the copies that one lane has seen visible to all lanes
       // Lanes from n_wanted on test the last slot too. They may miss it although its own lane sees
@@ -79,17 +81,17 @@ struct StepCursor {
 
 // Multiplies tiles of 4 rows of float weights, in f32. A stage is 4096 columns of one row, of which
 // each warp has 512; lane l has the 8 columns from 8 l on in each 256.
-template <bool kBf16>
+template <bool kBf16, typename Clock>
 __device__ inline void multiply_floats(const StepShape& shape, const StepRing& ring,
-                                       const uint8_t* input, float* scratch, StepCursor& cursor,
-                                       int n_tiles) {
+                                       const uint8_t* input, float* scratch,
+                                       StepCursor<Clock>& cursor, int n_tiles) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const int own_column = warp * (kStageColumns / kStepWarps) + lane * 8;
   const float* const x = reinterpret_cast<const float*>(input) + float_place(own_column);
   float* const to = scratch + warp * kStepMaxRows;
   for (int tile = 0; tile < n_tiles; ++tile) {
     float sum[kFloatRows] = {};
-    cursor.take<kFloatRows, 1>(
+    cursor.template take<kFloatRows, 1>(
         ring, shape.n_stages, [&](int stage, const uint8_t* const(&rows)[kFloatRows]) {
           const int first = stage * kStageColumns;
 #pragma unroll
@@ -163,10 +165,10 @@ struct Codes<StepFormat::U8> {
 // the B operand, so that each lane has the sums of one digit; sums of codes times digits are exact.
 // The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the float 1.5 *
 // 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536 columns.
-template <StepFormat kFormat, int kScales, int kTiles>
+template <StepFormat kFormat, int kScales, int kTiles, typename Clock>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
-                                      const uint8_t* input, float* scratch, StepCursor& cursor,
-                                      int tile, float unit) {
+                                      const uint8_t* input, float* scratch,
+                                      StepCursor<Clock>& cursor, int tile, float unit) {
   using L = Codes<kFormat>;
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
@@ -176,75 +178,77 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   const int pieces_shift = shape.unit_shift - (kFormat == StepFormat::U4 ? 6 : 5);
   float total[kTiles][2] = {};             // kScales != 0: scaled sums of rows g and g + 8
   int sums[kTiles][4] = {}, zero[4] = {};  // kScales == 0: sums of codes, and of minus zero codes
-  cursor.take<kTiles, 16 / kTiles>(ring, shape.n_stages, [&](int stage, const auto& slots) {
-    const auto piece = [&](int in_stage) {
-      uint32_t b[L::kMmas][2];
-      const uint8_t* const from = x + (stage * kStagePieces + in_stage) * kColumns;
-      if constexpr (L::kMmas == 2) {
-        const uint4 digits = *reinterpret_cast<const uint4*>(from);
-        b[0][0] = digits.x;
-        b[0][1] = digits.y;
-        b[1][0] = digits.z;
-        b[1][1] = digits.w;
-      } else {
-        const uint2 digits = *reinterpret_cast<const uint2*>(from);
-        b[0][0] = digits.x;
-        b[0][1] = digits.y;
-      }
-      constexpr int kBits = 0x4b400000;  // the bits of kBase
-      int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
-      if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
-#pragma unroll
-      for (int mma = 0; mma < L::kMmas; ++mma) {
-        int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
-        ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
-                                 b[mma][0], b[mma][1], less);
-      }
-      if constexpr (kScales != 0 && L::kUpperHoldsLower) {
-#pragma unroll
-        for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
-      }
-#pragma unroll
-      for (int j = 0; j < kTiles; ++j) {
-        const uint4 w =
-            *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
-        [[maybe_unused]] int own[kSums][4];
-#pragma unroll
-        for (int mma = 0; mma < L::kMmas; ++mma) {
-          uint32_t a[4];
-          L::get(a, w, mma);
-          if constexpr (kScales == 0) {
-            ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
+  cursor.template take<kTiles, 16 / kTiles>(
+      ring, shape.n_stages, [&](int stage, const auto& slots) {
+        const auto piece = [&](int in_stage) {
+          uint32_t b[L::kMmas][2];
+          const uint8_t* const from = x + (stage * kStagePieces + in_stage) * kColumns;
+          if constexpr (L::kMmas == 2) {
+            const uint4 digits = *reinterpret_cast<const uint4*>(from);
+            b[0][0] = digits.x;
+            b[0][1] = digits.y;
+            b[1][0] = digits.z;
+            b[1][1] = digits.w;
           } else {
-            int(&to)[4] = own[mma % kSums];
-            const bool is_first = mma < kSums;
-            ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1],
-                                    is_first ? begin[mma % kSums] : to);
+            const uint2 digits = *reinterpret_cast<const uint2*>(from);
+            b[0][0] = digits.x;
+            b[0][1] = digits.y;
           }
-        }
-        if constexpr (kScales != 0) {
-          const auto* const scales = reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+          constexpr int kBits = 0x4b400000;  // the bits of kBase
+          int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
+          if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
 #pragma unroll
-          for (int i = 0; i < kSums; ++i) {
-            const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
-            const float2 f = __half22float2(scales[unit * 8]);
-            const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
-            total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
-            total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
+          for (int mma = 0; mma < L::kMmas; ++mma) {
+            int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
+            ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                     b[mma][0], b[mma][1], less);
           }
-        }
-      }
-    };
-    constexpr int kOwn = kStagePieces / kStepWarps;
-    const int n_here = shape.n_pieces - stage * kStagePieces;
-    if (n_here >= kStagePieces) {
+          if constexpr (kScales != 0 && L::kUpperHoldsLower) {
 #pragma unroll
-      for (int k = 0; k < kOwn; ++k) piece(warp * kOwn + k);
-    } else {
+            for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
+          }
+#pragma unroll
+          for (int j = 0; j < kTiles; ++j) {
+            const uint4 w =
+                *reinterpret_cast<const uint4*>(slots[j] + in_stage * kPieceBytes + lane * 16);
+            [[maybe_unused]] int own[kSums][4];
+#pragma unroll
+            for (int mma = 0; mma < L::kMmas; ++mma) {
+              uint32_t a[4];
+              L::get(a, w, mma);
+              if constexpr (kScales == 0) {
+                ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
+              } else {
+                int(&to)[4] = own[mma % kSums];
+                const bool is_first = mma < kSums;
+                ptx::mma_m16n8k32<true>(to, a, b[mma][0], b[mma][1],
+                                        is_first ? begin[mma % kSums] : to);
+              }
+            }
+            if constexpr (kScales != 0) {
+              const auto* const scales =
+                  reinterpret_cast<const __half2*>(slots[j] + kStageBytes) + g;
+#pragma unroll
+              for (int i = 0; i < kSums; ++i) {
+                const int unit = kScales == 2 ? 2 * in_stage + i : in_stage >> pieces_shift;
+                const float2 f = __half22float2(scales[unit * 8]);
+                const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
+                total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
+                total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
+              }
+            }
+          }
+        };
+        constexpr int kOwn = kStagePieces / kStepWarps;
+        const int n_here = shape.n_pieces - stage * kStagePieces;
+        if (n_here >= kStagePieces) {
+#pragma unroll
+          for (int k = 0; k < kOwn; ++k) piece(warp * kOwn + k);
+        } else {
 #pragma unroll 1
-      for (int k = warp * kOwn; k < min(n_here, (warp + 1) * kOwn); ++k) piece(k);
-    }
-  });
+          for (int k = warp * kOwn; k < min(n_here, (warp + 1) * kOwn); ++k) piece(k);
+        }
+      });
   // Adds the digits: the four lanes of a quad add theirs, and two of them keep each row.
   const float digit = __uint_as_float(uint32_t(127 + 8 * t) << 23) * kDigitUnit * unit;
   float* const to = scratch + warp * kStepMaxRows + tile * kTileRows + g;
@@ -276,8 +280,9 @@ __device__ inline void each_group(int n_tiles, F f) {
 }
 
 // `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
+template <typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
-                                float* scratch, StepCursor& cursor, int n_tiles, float unit,
+                                float* scratch, StepCursor<Clock>& cursor, int n_tiles, float unit,
                                 const StepStages& stages) {
   const StepShape shape{stages.begin, stages.end - stages.begin,
                         gemv.n_pieces - stages.begin * kStagePieces, gemv.in_dim, gemv.unit_shift};

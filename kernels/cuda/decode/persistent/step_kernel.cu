@@ -36,9 +36,10 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
+template <typename Clock>
 __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& layer,
                                       const StepRound& at, const StepMemory& memory,
-                                      const StepRing& ring, StepCursor& cursor, float unit) {
+                                      const StepRing& ring, StepCursor<Clock>& cursor, float unit) {
   const int halves_log = at.phase == kGateUp ? 1 : 0;
   const bool is_k_split = at.tile < 0;
   float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
@@ -176,7 +177,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::static_shared<StepStatic<I>>();
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
-  StepClock clock(p);
+  const std::conditional_t<I::kCounts, StepClock, NoClock> clock(p);
   if (thread < kStepPhases) {
     StepGemv& gemv = s_gemvs[thread] = p.gemvs[thread];
     gemv.begin = gemv.slice.begin(block);
@@ -229,9 +230,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                           s_residual};
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
-  StepCursor cursor{.clock = clock};
+  StepCursor cursor{clock};
   int buffer = 0;
-  clock.end(kStartRow, kInput);
+  cursor.clock.end(kStartRow, kInput);
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
@@ -247,7 +248,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
       attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
                 memory.scratch(0), ring, cursor, epoch);
-      clock.end_multiply(kAttentionRow);
+      cursor.clock.end_multiply(kAttentionRow);
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
@@ -288,7 +289,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
     }
     if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
-    clock.end(phase, kInput);
+    cursor.clock.end(phase, kInput);
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
@@ -301,7 +302,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         tile = 0;
         continue;
       }
-      clock.end_multiply(phase);
+      cursor.clock.end_multiply(phase);
       StepWord k_split_word{};
       const bool adds = tile == 0 && adds_k_splits(gemv);
       if (adds) k_split_word = load_k_splits(p, gemv);
@@ -323,29 +324,32 @@ __global__ void __launch_bounds__(kStepThreads, 1)
         add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, epoch);
       }
       finish_round<I>(p, gemv, round, memory, squares, bias, epoch);
-      clock.end(phase, kPublish);
+      cursor.clock.end(phase, kPublish);
       buffer ^= 1;
       tile += gemv.round_tiles;
       if (tile >= gemv.count) break;
     }
   }
-  clock.end_step();
+  cursor.clock.end_step();
   end_with_peers(p.peers, (s_first_epoch - 1) / uint32_t(p.n_layers) + 1);
 #endif
+}
+
+template <int kHeads, int kHeadDim, bool kIsPlain>
+StepKernel kernel_of() {
+  return {decode_step_kernel<StepInstance<kHeads, kHeadDim, kIsPlain, false>>,
+          decode_step_kernel<StepInstance<kHeads, kHeadDim, kIsPlain, true>>, kHeads, kIsPlain};
 }
 
 }  // namespace
 
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
-  constexpr auto of = []<typename I>(I) {
-    return StepKernel{decode_step_kernel<I>, I::kHeads, I::kIsPlain};
-  };
   constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
-  if (head_dim > 128) return of(StepInstance<step_most_heads(kLarge), kLarge, false>());
+  if (head_dim > 128) return kernel_of<step_most_heads(kLarge), kLarge, false>();
   if (heads_per_block == 1) {
-    return is_plain ? of(StepInstance<1, 128, true>()) : of(StepInstance<1, 128, false>());
+    return is_plain ? kernel_of<1, 128, true>() : kernel_of<1, 128, false>();
   }
-  return is_plain ? of(StepInstance<kMost, 128, true>()) : of(StepInstance<kMost, 128, false>());
+  return is_plain ? kernel_of<kMost, 128, true>() : kernel_of<kMost, 128, false>();
 }
 
 }  // namespace minfer::cuda

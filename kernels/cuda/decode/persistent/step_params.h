@@ -45,10 +45,11 @@ constexpr int kStepMostLayers = 128;
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
-template <int kHeads_, int kHeadDim_, bool kIsPlain_>
+// kCounts: clocks (step_clocks.cuh).
+template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kCounts_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
-  static constexpr bool kIsPlain = kIsPlain_;
+  static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
 
@@ -245,7 +246,7 @@ struct StepParams {
   const float* x;        // [dim], the embedding
   const int32_t* pages;  // page table of the sequence, in the order of positions
   const StepInput* input;
-  StepClocks* clocks;  // [blocks]; null: clocks are not counted
+  StepClocks* clocks;  // [blocks], of an instance that counts; else null
   float eps;
   bool vectors_are_bf16;
   int n_slots, slot_bytes;
@@ -282,6 +283,7 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
 // format: at most most_code_columns(true) columns.
 struct StepKernel {
   void (*run)(StepParams);
+  void (*run_and_count)(StepParams);  // the same with clocks
   int heads;
   bool is_plain;
 };
