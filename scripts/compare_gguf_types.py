@@ -96,8 +96,10 @@ def main():
                 lines.append((file_type, *figures))
                 print(*lines[-1], flush=True)
     with open(args.out, "w", newline="") as out:
-        out.write(f"# {machine(args.device)}; {datetime.date.today()}; {args.shape} {args.make}; "
-                  f"{args.turns} turns of {args.repetitions} repetitions, in turns with llama-bench\n"
+        shape = " ".join([args.shape, *args.make.split()])
+        out.write(f"# {machine(args.device)}; {datetime.date.today()}; {shape}; {args.turns} turns of "
+                  f"{args.repetitions} repetitions, in turns with llama-bench; both behind {args.depth} "
+                  "tokens\n"
                   "# scripts/compare_gguf_types.py; speeds in tokens/s; of_limit: minfer's share of the limit "
                   "that binds it, measured in the same run; ratio: minfer over llama.cpp\n")
         writer = csv.writer(out, lineterminator="\n")
