@@ -41,14 +41,14 @@ class DeviceTensor {
 // matmul and embed of the same backend, pack_table for embed only. Rows are the `out` features.
 struct Matrix {
   DeviceTensor storage;
-  DeviceTensor scales, mins;  // of quantized weights; mins: asymmetric ones only
+  DeviceTensor scales, mins;  // of quantized weights; mins: unless they lie with the scales
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;  // columns that share a scale; 0: not quantized
   // Of the stored elements: a float type, U8, U4, or the Q type whose codes and scales they are.
   DType dtype = DType::F32;
-  CodeTable table = CodeTable::None;  // of U4
-  bool by_rows = false;  // pack_table's layout: codes and scales lie as in QuantizedMatrix
-  int64_t n_bytes = 0;   // that one GEMV reads
+  CodeTable table = CodeTable::None;  // of codes of four bits
+  bool by_rows = false;               // pack_table's layout: rows of codes are contiguous
+  int64_t n_bytes = 0;                // that one GEMV reads
 
   explicit operator bool() const { return bool(storage); }
 };

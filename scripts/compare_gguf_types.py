@@ -62,7 +62,7 @@ def measure(args, path):
 
 def machine(device):
     if device != "cpu":
-        return run(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
+        return run(["nvidia-smi", "--id=0", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
     with open("/proc/cpuinfo") as info:
         names = [line.split(":")[1].strip() for line in info if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} threads"
@@ -86,15 +86,6 @@ def main():
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
 
-    lines = []
-    for file_type in args.types.split(","):
-        with tempfile.TemporaryDirectory(dir=args.directory) as directory:
-            path = pathlib.Path(directory) / f"{file_type}.gguf"
-            run([sys.executable, MAKE, "--shape", args.shape, "--type", file_type,
-                 *args.make.split(), path])
-            for figures in measure(args, path):
-                lines.append((file_type, *figures))
-                print(*lines[-1], flush=True)
     with open(args.out, "w", newline="") as out:
         shape = " ".join([args.shape, *args.make.split()])
         out.write(f"# {machine(args.device)}; {datetime.date.today()}; {shape}; {args.turns} turns of "
@@ -105,7 +96,15 @@ def main():
         writer = csv.writer(out, lineterminator="\n")
         writer.writerow(("type", "test", "minfer", "minfer_spread", "of_limit", "llama_cpp",
                          "llama_cpp_spread", "ratio"))
-        writer.writerows(lines)
+        for file_type in args.types.split(","):
+            with tempfile.TemporaryDirectory(dir=args.directory) as directory:
+                path = pathlib.Path(directory) / f"{file_type}.gguf"
+                run([sys.executable, MAKE, "--shape", args.shape, "--type", file_type,
+                     *args.make.split(), path])
+                for figures in measure(args, path):
+                    writer.writerow((file_type, *figures))
+                    print(file_type, *figures, flush=True)
+            out.flush()
 
 
 if __name__ == "__main__":

@@ -116,7 +116,7 @@ def of_mix(name, layer, n_layers):
     """The type of a matrix in llama.cpp's Q4_K_M: the output's, and in half of the layers those of
     values and of down."""
     eighth = n_layers // 8
-    more = layer < eighth or layer >= 7 * eighth or (layer - eighth) % 3 == 2
+    more = layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
     return "q6_k" if name == "output" or (more and name in ("attn_v", "ffn_down")) else "q4_k"
 
 

@@ -3,8 +3,13 @@
 #include <algorithm>
 #include <vector>
 
+#include "kernels/base/math.h"
+#include "kernels/base/parallel.h"
+
 namespace minfer {
 namespace {
+
+constexpr int64_t kPieceElements = 1 << 18;  // of a thread: a fraction of a millisecond
 
 // codes [n], one a byte, as U4 or U8.
 void store_codes(uint8_t* out, const uint8_t* codes, int64_t n, DType dtype) {
@@ -42,7 +47,7 @@ HostQuantizedMatrix make_quantized_matrix(DType codes, DType scales, int64_t out
   return w;
 }
 
-HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
+HostQuantizedMatrix to_quantized_matrix(const Tensor& host, int n_threads) {
   const GroupFormat stored = group_format(host.dtype), format = widened(stored);
   const int64_t out_dim = host.shape[0], in_dim = host.shape[1];
   HostQuantizedMatrix w =
@@ -53,22 +58,28 @@ HostQuantizedMatrix to_quantized_matrix(const Tensor& host) {
   const int shift = keeps_codes ? 0 : (1 << (format.bits - 1)) - (1 << (stored.bits - 1));
   w.table = format.table;
   const int64_t n_groups = in_dim / format.group;
-  std::vector<uint8_t> codes(static_cast<size_t>(in_dim));
-  std::vector<float> scales(static_cast<size_t>(n_groups)), mins(scales);
-  for (int64_t row = 0; row < out_dim; ++row) {
-    unpack_groups(codes.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
-                  in_dim);
-    for (uint8_t& code : codes) code = uint8_t(code + shift);
-    store_codes(static_cast<uint8_t*>(w.codes.view().rows(row, 1).data), codes.data(), in_dim,
-                w.codes.view().dtype);
-    visit_float(format.scales, [&]<typename T>() {
-      T* const to = w.scales.as<T>() + row * n_groups;
-      for (int64_t g = 0; g < n_groups; ++g) to[g] = from_f32<T>(scales[static_cast<size_t>(g)]);
-    });
-    if (format.has_mins) {
-      std::copy(mins.begin(), mins.end(), w.mins.as<float>() + row * n_groups);
+  const auto convert = [&](int64_t begin, int64_t end) {
+    std::vector<uint8_t> codes(static_cast<size_t>(in_dim));
+    std::vector<float> scales(static_cast<size_t>(n_groups)), mins(scales);
+    for (int64_t row = begin; row < end; ++row) {
+      unpack_groups(codes.data(), scales.data(), mins.data(), host.rows(row, 1).data, host.dtype,
+                    in_dim);
+      for (uint8_t& code : codes) code = uint8_t(code + shift);
+      store_codes(static_cast<uint8_t*>(w.codes.view().rows(row, 1).data), codes.data(), in_dim,
+                  w.codes.view().dtype);
+      visit_float(format.scales, [&]<typename T>() {
+        T* const to = w.scales.as<T>() + row * n_groups;
+        for (int64_t g = 0; g < n_groups; ++g) to[g] = from_f32<T>(scales[static_cast<size_t>(g)]);
+      });
+      if (format.has_mins) {
+        std::copy(mins.begin(), mins.end(), w.mins.as<float>() + row * n_groups);
+      }
     }
-  }
+  };
+  const int64_t rows_of_piece = std::max<int64_t>(1, kPieceElements / in_dim);
+  parallel_for(n_threads, ceil_div(out_dim, rows_of_piece), [&](int64_t piece) {
+    convert(piece * rows_of_piece, std::min(out_dim, (piece + 1) * rows_of_piece));
+  });
   return w;
 }
 

@@ -56,8 +56,8 @@ struct HostQuantizedMatrix {
 HostQuantizedMatrix make_quantized_matrix(DType codes, DType scales, int64_t out_dim,
                                           int64_t in_dim, int64_t group, bool asymmetric);
 
-// Converts host [out, in], which has one of GGUF's Q types.
-HostQuantizedMatrix to_quantized_matrix(const Tensor& host);
+// Converts host [out, in], which has one of GGUF's Q types, on up to n_threads threads.
+HostQuantizedMatrix to_quantized_matrix(const Tensor& host, int n_threads = 1);
 
 // out[i] = w[row][i], i < in_dim.
 void dequantize_row(float* out, const QuantizedMatrix& w, int64_t row);

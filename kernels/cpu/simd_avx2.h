@@ -38,15 +38,15 @@ inline F32x16 load(const bf16* p) {
   const auto* halves = reinterpret_cast<const __m128i*>(p);
   return {bf16_to_f32(_mm_loadu_si128(halves)), bf16_to_f32(_mm_loadu_si128(halves + 1))};
 }
-// Loads codes of a quantized cache as code - kKvZeroCode.
-inline __m256 codes_to_f32(__m128i codes) {  // of the lower eight bytes
-  return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
-                       _mm256_set1_ps(float(kKvZeroCode)));
-}
 inline F32x16 load(const int8_t* p) {
   const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(bytes)),
           _mm256_cvtepi32_ps(_mm256_cvtepi8_epi32(_mm_srli_si128(bytes, 8)))};
+}
+// Loads codes of a quantized cache as code - kKvZeroCode.
+inline __m256 codes_to_f32(__m128i codes) {  // of the lower eight bytes
+  return _mm256_sub_ps(_mm256_cvtepi32_ps(_mm256_cvtepu8_epi32(codes)),
+                       _mm256_set1_ps(float(kKvZeroCode)));
 }
 inline F32x16 load(const uint8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));

@@ -32,11 +32,11 @@ inline F32x16 load(const bf16* p) {
   const __m256i bits = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(p));
   return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_cvtepu16_epi32(bits), 16))};
 }
-// Loads codes of a quantized cache as code - kKvZeroCode.
 inline F32x16 load(const int8_t* p) {
   return {_mm512_cvtepi32_ps(
       _mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))))};
 }
+// Loads codes of a quantized cache as code - kKvZeroCode.
 inline F32x16 load(const uint8_t* p) {
   const __m128i codes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
   return {_mm512_sub_ps(_mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(codes)),

@@ -4,6 +4,7 @@
 #include <array>
 #include <iterator>
 
+#include "kernels/base/usable_cores.h"
 #include "kernels/comm/communicator.h"
 #include "kernels/comm/rank_group.h"
 #include "kernels/cuda/decode/captured_plan.h"
@@ -15,6 +16,13 @@
 
 namespace minfer {
 namespace cuda {
+namespace {
+
+HostQuantizedMatrix quantized(const Tensor& host) {
+  return to_quantized_matrix(host, usable_cores());
+}
+
+}  // namespace
 
 CudaBackend::CudaBackend(const CudaOptions& options)
     : device_(use_device(options.device)),
@@ -93,7 +101,8 @@ DeviceTensor CudaBackend::upload_vector(const Tensor& host) {
 Matrix CudaBackend::pack_matrix(const Tensor& host) {
   MINFER_CHECK(host.shape.rank == 2 && host.n_elements() > 0, "pack_matrix: ", host.shape);
   if (!is_float(host.dtype)) {
-    return group_format(host.dtype).products ? pack_products(host) : pack_expert(host);
+    return group_format(host.dtype).products ? pack_products(host)
+                                             : pack_matrix(quantized(host).view());
   }
   Matrix matrix;
   matrix.out_dim = host.shape[0];
@@ -132,9 +141,9 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
   return matrix;
 }
 
-// GGUF's blocks whose scales are products stay so: a third less memory than scales in F32.
+// GGUF's blocks whose scales are products stay so: Q4_K takes 4.6 bits in place of 6.
 Matrix CudaBackend::pack_products(const Tensor& host) {
-  const HostQuantizedMatrix q = to_quantized_matrix(host);
+  const HostQuantizedMatrix q = quantized(host);
   Matrix matrix = allocate_codes(q.codes.view().dtype, DType::U8, bool(q.mins.view()),
                                  host.shape[0], host.shape[1], q.group, q.table);
   const Tensor codes = q.codes.view();
@@ -154,29 +163,30 @@ Matrix CudaBackend::pack_products(const Tensor& host) {
 
 // The kernels of experts read scales of F16 or F32.
 Matrix CudaBackend::pack_expert(const Tensor& host) {
-  return is_float(host.dtype) ? pack_matrix(host) : pack_matrix(to_quantized_matrix(host).view());
+  return is_float(host.dtype) ? pack_matrix(host) : pack_matrix(quantized(host).view());
 }
 
 Matrix CudaBackend::pack_table(const Tensor& host) {
   if (is_float(host.dtype)) return pack_matrix(host);
-  HostQuantizedMatrix q = to_quantized_matrix(host);
-  Matrix table = pack_table(q.view());
-  if (!group_format(host.dtype).products) return table;
+  const HostQuantizedMatrix q = quantized(host);
+  if (!group_format(host.dtype).products) return pack_table(q.view());
   ScaleRecords records = records_by_rows(host);
   const auto sent = [&](std::vector<uint8_t>& bytes) {
+    if (bytes.empty()) return DeviceTensor();
     return upload({bytes.data(), DType::U8, {std::ssize(bytes)}});
   };
-  table.scales = sent(records.scales);
-  if (table.mins) table.mins = sent(records.mins);
-  table.n_bytes = table.storage.view().n_bytes() + table.scales.view().n_bytes() +
-                  (table.mins ? table.mins.view().n_bytes() : 0);
-  return table;
+  return table_by_rows(q.view(), sent(records.scales), sent(records.mins));
 }
 
 // A row of packed tiles lies in pieces of 64 bytes, each beside a piece of another row. In this
 // layout a row is contiguous, so that a lookup reads that row only.
 Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   if (!cuda_keeps_groups(host.in_dim(), host.group)) return pack_matrix(host);
+  return table_by_rows(host, upload(host.scales), host.mins ? upload(host.mins) : DeviceTensor());
+}
+
+Matrix CudaBackend::table_by_rows(const QuantizedMatrix& host, DeviceTensor scales,
+                                  DeviceTensor mins) {
   Matrix table;
   table.out_dim = host.out_dim();
   table.in_dim = host.in_dim();
@@ -185,9 +195,10 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   table.table = host.table;
   table.by_rows = true;
   table.storage = upload(host.codes);
-  table.scales = upload(host.scales);
-  if (host.mins) table.mins = upload(host.mins);
-  table.n_bytes = host.n_bytes();
+  table.scales = std::move(scales);
+  table.mins = std::move(mins);
+  table.n_bytes = table.storage.view().n_bytes() + table.scales.view().n_bytes() +
+                  (table.mins ? table.mins.view().n_bytes() : 0);
   return table;
 }
 
@@ -209,7 +220,7 @@ int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
   const GroupFormat format = cuda_groups(w);
   if (!cuda_keeps_groups(w.in_dim, format.group)) return bytes_of(DType::F32, n);
-  if (format.products) return n / 8 * format.bits;
+  if (format.products) return n / 8 * format.bits + 256;
   const int64_t scale_bytes = bytes_of(format.scales, n / format.group);
   const int64_t min_bytes = format.has_mins ? bytes_of(DType::F32, n / format.group) : 0;
   return n / 8 * format.bits + scale_bytes + min_bytes + 3 * 256;

@@ -148,8 +148,11 @@ TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
       {7, "Q5_1", "8-bit codes, groups of 32, f16 scales, f32 mins", 24, 32, 4096 + 128 * 6},
       // A factor of F16 for each chunk of 256 codes of four bits, or 128 of eight, and a byte a
       // scale.
-      {12, "Q4_K", "4-bit codes, groups of 32, int8 x f16 scales and mins", 144, 256,
-       2048 + 16 * 2 * (2 + 8)},
+      {12, "Q4_K",
+       "4-bit codes, groups of 32, int8 x f16 scales and mins; of experts 4-bit codes, groups of "
+       "32, "
+       "f32 scales and mins",
+       144, 256, 2048 + 16 * 2 * (2 + 8) + 2048 + 128 * 8},
       {13, "Q5_K", "8-bit codes, groups of 32, int8 x f16 scales and mins", 176, 256,
        4096 + 16 * 2 * (4 + 8)},
       {14, "Q6_K", "8-bit codes, groups of 16, int8 x f16 scales", 210, 256, 4096 + 16 * (4 + 16)},
@@ -164,6 +167,7 @@ TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
                  c.type,
                  std::string(size_t(n / c.block_elements * c.block_bytes), '\0')});
   }
+  gguf.tensor({"two experts", {uint64_t{kColumns}, 8, 2}, 12, std::string(16 * 144, '\0')});
   const std::string path = dir_.write("types.gguf", gguf.build());
   const ProcessResult result = minfer({"inspect", path, "--json"});
   EXPECT_EQ(result.exit_code, 3) << result.err;

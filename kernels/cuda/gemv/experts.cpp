@@ -7,10 +7,9 @@ namespace {
 
 constexpr Linear Expert::*kParts[] = {&Expert::w_gate, &Expert::w_up, &Expert::w_down};
 
+DType scales_of(const Matrix& w) { return w.scales ? w.scales.view().dtype : DType::F32; }
+
 bool are_alike(const Matrix& a, const Matrix& b) {
-  const auto scales_of = [](const Matrix& w) {
-    return w.scales ? w.scales.view().dtype : DType::F32;
-  };
   return a.dtype == b.dtype && a.table == b.table && a.out_dim == b.out_dim &&
          a.in_dim == b.in_dim && a.group == b.group && bool(a.mins) == bool(b.mins) &&
          scales_of(a) == scales_of(b);
@@ -31,6 +30,7 @@ std::vector<ExpertPlace> expert_places(const MoeWeights& weights) {
                      w.in_dim, "] of ", w.dtype, " in groups of ", w.group, ", expert 0 one [",
                      first.out_dim, ", ", first.in_dim, "] of ", first.dtype, " in groups of ",
                      first.group, ": not supported on a card");
+      MINFER_CHECK(scales_of(w) != DType::U8, "an expert's scales are products");
       places.push_back({w.storage.view().data, w.scales.view().data,
                         static_cast<const float*>(w.mins.view().data), linear.bias.view().data});
     }

@@ -1,6 +1,11 @@
 // The scales of GGUF's blocks that are products, in the layouts of a card.
 
+#include <algorithm>
+
+#include "kernels/base/math.h"
+#include "kernels/base/parallel.h"
 #include "kernels/base/quant_codec.h"
+#include "kernels/base/usable_cores.h"
 #include "kernels/cuda/launchers.h"
 #include "kernels/cuda/quant/packed_layout.h"
 
@@ -16,21 +21,26 @@ void put_number(std::vector<uint8_t>& to, int64_t byte, int8_t number) {
   to[size_t(byte)] = uint8_t(number + 128);
 }
 
-// Calls f(row, block of the row, its scales).
+// Calls f(row, block of the row, its scales) from several threads, each with rows of its own.
 template <typename F>
 void for_each_block(const Tensor& host, F f) {
+  constexpr int64_t kRowsOfPiece = 64;
   const DTypeInfo& type = info(host.dtype);
   MINFER_CHECK(group_format(host.dtype).products && type.block_elements == kFactorColumns,
                "products of ", host.dtype);
-  const auto* block = static_cast<const std::byte*>(host.data);
-  std::vector<uint8_t> codes(size_t(type.block_elements));
-  BlockScales scales;
-  for (int64_t row = 0; row < host.shape[0]; ++row) {
-    for (int64_t b = 0; b < host.shape[1] / kFactorColumns; ++b, block += type.block_bytes) {
-      unpack_block(codes.data(), scales, block, host.dtype);
-      f(row, b, scales);
+  const int64_t n_rows = host.shape[0];
+  parallel_for(usable_cores(), ceil_div(n_rows, kRowsOfPiece), [&](int64_t piece) {
+    std::vector<uint8_t> codes(size_t(type.block_elements));
+    BlockScales scales;
+    const int64_t begin = piece * kRowsOfPiece, end = std::min(n_rows, begin + kRowsOfPiece);
+    for (int64_t row = begin; row < end; ++row) {
+      const auto* block = static_cast<const std::byte*>(host.rows(row, 1).data);
+      for (int64_t b = 0; b < host.shape[1] / kFactorColumns; ++b, block += type.block_bytes) {
+        unpack_block(codes.data(), scales, block, host.dtype);
+        f(row, b, scales);
+      }
     }
-  }
+  });
 }
 
 }  // namespace
@@ -68,15 +78,14 @@ ScaleRecords records_by_rows(const Tensor& host) {
   ScaleRecords records;
   records.scales.resize(size_t(n_numbers + 2 * n_blocks));
   if (format.has_mins) records.mins.resize(records.scales.size());
-  int64_t i = 0;
-  for_each_block(host, [&](int64_t, int64_t, const BlockScales& scales) {
+  for_each_block(host, [&](int64_t row, int64_t block, const BlockScales& scales) {
+    const int64_t i = row * (host.shape[1] / kFactorColumns) + block;
     put_factor(records.scales, n_numbers + 2 * i, scales.factor);
     if (format.has_mins) put_factor(records.mins, n_numbers + 2 * i, scales.min_factor);
     for (int64_t g = 0; g < of_block; ++g) {
       put_number(records.scales, i * of_block + g, scales.scales[g]);
       if (format.has_mins) put_number(records.mins, i * of_block + g, scales.mins[g]);
     }
-    ++i;
   });
   return records;
 }

@@ -360,10 +360,8 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
     if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
     tune(p);
-    for (const auto run : {kernel.run, kernel.run_and_count}) {
-      MINFER_CUDA_CHECK(cudaFuncSetAttribute(run, cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                             step_shared(p).total));
-    }
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           step_shared(p).total));
     variants.push_back({p, kernel});
   }
   if (variants.empty()) return nullptr;

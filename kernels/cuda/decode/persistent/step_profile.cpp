@@ -41,7 +41,12 @@ static_assert(std::size(kRowsInOrder) == kClockRows);
 }  // namespace
 
 void PersistentStep::set_clocks(StepClocks* clocks) {
-  for (Variant& variant : variants_) variant.params.clocks = clocks;
+  for (auto& [params, kernel] : variants_) {
+    params.clocks = clocks;
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run_and_count,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           step_shared(params).total));
+  }
   drop_graphs();
 }
 
