@@ -434,6 +434,16 @@ void PersistentStep::launch_layers(int variant) {
   MINFER_CUDA_CHECK(cudaLaunchKernelEx(&config, run, p));
 }
 
+void PersistentStep::set_clocks(StepClocks* clocks) {
+  for (auto& [params, kernel] : variants_) {
+    params.clocks = clocks;
+    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run_and_count,
+                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
+                                           step_shared(params).total));
+  }
+  drop_graphs();
+}
+
 void PersistentStep::clear_epochs() {
   for (const DeviceTensor* memory : {&words_, &mailboxes_, &arrivals_}) {
     if (!*memory) continue;

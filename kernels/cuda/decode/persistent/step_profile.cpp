@@ -40,16 +40,6 @@ static_assert(std::size(kRowsInOrder) == kClockRows);
 
 }  // namespace
 
-void PersistentStep::set_clocks(StepClocks* clocks) {
-  for (auto& [params, kernel] : variants_) {
-    params.clocks = clocks;
-    MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run_and_count,
-                                           cudaFuncAttributeMaxDynamicSharedMemorySize,
-                                           step_shared(params).total));
-  }
-  drop_graphs();
-}
-
 bool PersistentStep::start_profile() {
   const int64_t n_blocks = params().gemvs[kHead].slice.n_blocks;
   clocks_ = allocate_device(DType::U8, {n_blocks * int64_t{sizeof(StepClocks)}});
