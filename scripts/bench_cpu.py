@@ -22,12 +22,7 @@ import statistics
 import subprocess
 import sys
 
-
-def run(command, env=None):
-    done = subprocess.run(command, capture_output=True, text=True, env=env)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(command)}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
+from run_command import run
 
 
 @contextlib.contextmanager

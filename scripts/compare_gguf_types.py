@@ -16,18 +16,12 @@ import os
 import pathlib
 import platform
 import statistics
-import subprocess
 import sys
 import tempfile
 
+from run_command import run
+
 MAKE = pathlib.Path(__file__).resolve().parent / "make_random_gguf.py"
-
-
-def run(command):
-    done = subprocess.run([str(word) for word in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def rows(command, sizes):

@@ -25,9 +25,9 @@ ROPE_THETA = 1e6
 ALIGNMENT = 32  # bytes, of every tensor's data
 F32 = 0  # the id of its tensors
 
-# A type of blocks of GGUF. rms: of the values of random bytes, over d. d_at: the byte of d, an F16
-# number. min_factor: how many times d the number behind it is, so that the mean of the values is 0;
-# 0: there is none.
+# GGUF stores weights in blocks of `elements` in `n_bytes`. A block multiplies its codes by an F16
+# number d, at byte d_at. With random codes the weights have `rms` times d as root mean square. Where
+# a second F16 number follows d, it is min_factor times d, which makes the mean of the weights 0.
 Blocks = collections.namedtuple("Blocks", "id elements n_bytes rms d_at min_factor",
                                 defaults=(0, 0))
 TYPES = {

@@ -22,9 +22,9 @@ import math
 import os
 import pathlib
 import platform
-import subprocess
-import sys
 import tempfile
+
+from run_command import run
 
 GROUPS = (32, 64, 128)
 METHODS = ("rtn", "rtn16", "mse", "asymmetric mse", "gptq")
@@ -55,12 +55,6 @@ perplexity, and only the KL divergence puts the methods in order.
 `scripts/quantization_table.py` makes this page. Every figure and command is in [quantization.json](quantization.json).
 """
 
-
-def run(command):
-    done = subprocess.run([str(part) for part in command], capture_output=True, text=True)
-    if done.returncode != 0:
-        sys.exit(f"{' '.join(map(str, command))}: exit {done.returncode}: {done.stderr.strip()}")
-    return done.stdout
 
 
 def is_linear(name, shape):

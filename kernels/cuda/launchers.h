@@ -163,7 +163,9 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
 // Fills all codes of a matrix of products. codes [out, in] in device memory.
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes);
 
-// The products of a matrix as they lie on a card: of a packed one, or by rows (MatrixView).
+// The factors and bytes of scales that are products (GroupFormat), and of mins, as a card stores
+// them: packed_records() for a packed matrix (quant/packed_layout.h), records_by_rows() for a table
+// (MatrixView::scale_at).
 struct ScaleRecords {
   std::vector<uint8_t> scales, mins;  // mins: of formats that have them
 };

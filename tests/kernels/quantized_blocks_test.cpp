@@ -98,7 +98,8 @@ TEST(QuantizedBlocksOfFiles, TakeLittleMoreMemoryThanTheFile) {
     const GroupFormat format = group_format(dtype);
     const StoredMatrix w{shape[0], shape[1], DType::F32, format};
     const double in_file = double(bytes_of(dtype, shape));
-    EXPECT_LE(double(backend->packed_bytes(w)), 1.25 * in_file) << dtype;
+    const double most = dtype == DType::Q2_K ? 1.20 : dtype == DType::MXFP4 ? 1.18 : 1.04;
+    EXPECT_LE(double(backend->packed_bytes(w)), most * in_file) << dtype;
     const HostTensor blocks = random_blocks(dtype, shape, kLimit);
     EXPECT_EQ(backend->pack_matrix(blocks.view()).n_bytes, backend->packed_bytes(w)) << dtype;
     const double widened_codes = double(shape.n_elements()) / 8 * widened(format).bits;

@@ -169,8 +169,8 @@ struct GemvFetch {
       words += stride * kChunkBytes;
       if (kScales != 0) {
         if (lane * 16 < p.scale_bytes) ptx::copy_async_16(to + kChunkBytes, scales);
-        if (are_f32(kKind) &&
-            lane * 16 + 512 < p.scale_bytes) {  // F16 and records: at most 512, F32: 1024
+        // Those of F16, and records, are at most 512 bytes; those of F32 1024.
+        if (are_f32(kKind) && lane * 16 + 512 < p.scale_bytes) {
           ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
         }
         if (has_mins(kKind)) {

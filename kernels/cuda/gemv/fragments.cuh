@@ -107,7 +107,7 @@ struct ChunkScales {
   const float* sums;          // of activations: [units][tokens], from token 2 t on
   int unit_shift, sum_stride;
 
-  // slot: of the chunk.
+  // Points to the scales and mins behind the codes of the chunk in `slot`.
   __device__ void set_slot(const uint8_t* slot, int g, const GemvParams& p) {
     scales = slot + kChunkBytes;
     mins = scales + p.scale_bytes;

@@ -437,6 +437,7 @@ void PersistentStep::launch_layers(int variant) {
 void PersistentStep::set_clocks(StepClocks* clocks) {
   for (auto& [params, kernel] : variants_) {
     params.clocks = clocks;
+    if (clocks == nullptr) continue;
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run_and_count,
                                            cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            step_shared(params).total));

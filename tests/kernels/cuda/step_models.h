@@ -1,0 +1,481 @@
+#pragma once
+
+#include <array>
+
+#include "kernels/comm/ring.h"
+#include "kernels/cuda/decode/captured_plan.h"
+#include "kernels/cuda/decode/persistent/persistent_step.h"
+#include "models/weight_slice.h"
+#include "tests/kernels/cuda/emulated/emulator.h"
+#include "tests/kernels/cuda/weights.h"
+#include "tests/support/float64_ops.h"
+
+// Small models for tests of the persistent decode kernel, and what they compute in float64.
+namespace minfer::test {
+
+struct StepCase {
+  const char* name;
+  Format format;
+  DType cache;
+  int64_t dim, ffn_dim, n_heads, n_kv_heads, head_dim;
+  int64_t pos;  // position of the first step; the cache is random before it
+  // Sets what is not neutral in a layer, or before and after all.
+  void (*change)(int layer, LayerSpec& spec, EdgeSpec& edges) = nullptr;
+};
+inline std::ostream& operator<<(std::ostream& out, const StepCase& c) { return out << c.name; }
+
+constexpr int64_t kLayers = 2, kVocab = 200;
+constexpr float kEps = 1e-5f;
+constexpr int32_t kPages[] = {2, 0, 1};
+constexpr int64_t kContext = std::size(kPages) * kPagePositions;
+// A step loses most where blocks exchange numbers, whose last four bits hold the epoch: 2^-19 of
+// each number at most, in seven vectors a layer. The bound allows each of these losses to count
+// twice.
+constexpr double kMostError = 2.0 * 7 * kLayers * 0x1p-19;
+
+// A small model with random weights, on the card and in float64.
+class SmallModel {
+ public:
+  explicit SmallModel(const StepCase& c) : c_(c) {
+    const int64_t q_dim = c.n_heads * c.head_dim, kv_dim = c.n_kv_heads * c.head_dim;
+    uint64_t seed = 1;
+    const auto matrix = [&](Linear& to, float64::Values& values, int64_t out_dim, int64_t in_dim) {
+      Weights& w =
+          weights_.emplace(&to, Weights(c.format, out_dim, in_dim, seed += 10)).first->second;
+      values = values_of(w, out_dim);
+      to.weight = std::move(w.matrix);
+    };
+    const auto vector = [&](DeviceTensor& to, float64::Values& values, int64_t n) {
+      const HostTensor weight = random_normal(seed += 10, {n}, DType::F16);
+      values = doubles(weight);
+      to = to_device(weight);
+    };
+    edges_.output_norm_eps = kEps;
+    for (int i = 0; i < kLayers; ++i) {
+      Layer& l = layers_[size_t(i)];
+      LayerSpec& spec = l.spec;
+      spec = {.n_heads = c.n_heads,
+              .n_kv_heads = c.n_kv_heads,
+              .head_dim = c.head_dim,
+              .ffn_dim = c.ffn_dim,
+              .norm_eps = kEps};
+      spec.rope = 0;
+      if (c.change != nullptr) c.change(i, spec, edges_);
+      LayerWeights& w = l.on_card;
+      const auto linear = [&](Linear& to, Values& of, int64_t out_dim, int64_t in_dim,
+                              bool biased) {
+        matrix(to, of.weight, out_dim, in_dim);
+        if (biased) vector(to.bias, of.bias, out_dim);
+      };
+      const auto norm = [&](Norm& to, Values& of, bool exists) {
+        if (exists) vector(to.weight, of.weight, c.dim);
+      };
+      const bool before = spec.norm_places != NormPlaces::Behind;
+      const bool behind = spec.norm_places != NormPlaces::Before;
+      norm(w.attn_norm, l.attn_norm, before);
+      linear(w.wq, l.wq, q_dim, c.dim, spec.qkv_bias);
+      linear(w.wk, l.wk, kv_dim, c.dim, spec.qkv_bias);
+      linear(w.wv, l.wv, kv_dim, c.dim, spec.qkv_bias);
+      linear(w.wo, l.wo, c.dim, q_dim, spec.attn_out_bias);
+      norm(w.ffn_norm, l.ffn_norm, before);
+      linear(w.w_gate, l.w_gate, c.ffn_dim, c.dim, spec.ffn_bias);
+      linear(w.w_up, l.w_up, c.ffn_dim, c.dim, spec.ffn_bias);
+      linear(w.w_down, l.w_down, c.dim, c.ffn_dim, spec.ffn_bias);
+      fill_cache(l.cache, seed += 10);
+      norm(w.attn_post_norm, l.attn_post_norm, behind);
+      norm(w.ffn_post_norm, l.ffn_post_norm, behind);
+      if (spec.qk_norm == QkNorm::None) continue;
+      const bool is_whole = spec.qk_norm == QkNorm::WholeWidth;
+      vector(w.q_norm.weight, l.q_norm.weight, is_whole ? q_dim : c.head_dim);
+      vector(w.k_norm.weight, l.k_norm.weight, is_whole ? kv_dim : c.head_dim);
+    }
+    vector(output_norm_on_card_.weight, output_norm_, c.dim);
+    matrix(output_on_card_, output_, kVocab, c.dim);
+    Weights table({}, kVocab, c.dim, seed += 10);
+    embedding_ = values_of(table, kVocab);
+    embedding_on_card_ = std::move(table.matrix);
+    const int64_t n_pairs = c.head_dim / 2;
+    for (size_t table = 0; table < ropes_.size(); ++table) {
+      HostTensor rope(DType::F32, {kContext, n_pairs, 2});
+      for (int64_t i = 0; i < kContext * n_pairs; ++i) {
+        const int64_t pos = i / n_pairs, pair = i % n_pairs;
+        const double theta = table == 0 ? 1e4 : 1e6;
+        const double angle = double(pos) * std::pow(theta, -double(pair) / double(n_pairs));
+        rope.as<float>()[2 * i] = float(std::cos(angle));
+        rope.as<float>()[2 * i + 1] = float(std::sin(angle));
+      }
+      ropes_[table] = doubles(rope);
+      ropes_on_card_[table] = to_device(rope);
+    }
+  }
+
+  DecodeModel model() {
+    DecodeModel model;
+    model.max_seq_len = kContext;
+    model.embedding = &embedding_on_card_;
+    model.rope_tables = {ropes_on_card_[0], ropes_on_card_[1]};
+    for (Layer& l : layers_) model.layers.push_back({l.spec, &l.on_card, &l.cache});
+    model.edges = edges_;
+    model.output_norm = &output_norm_on_card_;
+    model.output = &output_on_card_.weight;
+    model.vocab_size = kVocab;
+    return model;
+  }
+
+  // What a rank of several has of the model: its rows of the output layer, or all of them, whose
+  // logits then follow those of the rank before.
+  struct Rank {
+    std::array<LayerWeights, kLayers> layers;
+    std::array<KvLayer, kLayers> caches;
+    Linear output;
+    DecodeModel model;
+  };
+  std::unique_ptr<Rank> rank(int index, int n_ranks, bool cuts_output) {
+    auto rank = std::make_unique<Rank>();
+    const int64_t unit = std::max<int64_t>(c_.format.group, 16), kv_heads = c_.n_kv_heads;
+    const auto part = [&](int64_t n, int64_t of) {
+      const int64_t begin = chunk_begin(n / of, n_ranks, index) * of;
+      return ShardRange{begin, chunk_begin(n / of, n_ranks, index + 1) * of - begin};
+    };
+    const ShardRange kv = part(kv_heads, 1), ffn = part(c_.ffn_dim, unit);
+    const auto times = [](const ShardRange& range, int64_t n) {
+      return ShardRange{range.begin * n, range.n * n};
+    };
+    const int64_t group = c_.n_heads / kv_heads;
+    const ShardRange kv_rows = times(kv, c_.head_dim), q_rows = times(kv_rows, group);
+    rank->model = model();
+    for (size_t i = 0; i < kLayers; ++i) {
+      const Layer& whole = layers_[i];
+      LayerWeights& own = rank->layers[i];
+      for (Norm LayerWeights::*norm :
+           {&LayerWeights::attn_norm, &LayerWeights::attn_post_norm, &LayerWeights::ffn_norm,
+            &LayerWeights::ffn_post_norm, &LayerWeights::q_norm, &LayerWeights::k_norm}) {
+        const DeviceTensor& weight = (whole.on_card.*norm).weight;
+        if (weight) (own.*norm).weight = to_device(to_host(weight));
+      }
+      cut_rows(own.wq, whole.on_card.wq, q_rows);
+      cut_rows(own.wk, whole.on_card.wk, kv_rows);
+      cut_rows(own.wv, whole.on_card.wv, kv_rows);
+      cut_columns(own.wo, whole.on_card.wo, q_rows);
+      cut_rows(own.w_gate, whole.on_card.w_gate, ffn);
+      cut_rows(own.w_up, whole.on_card.w_up, ffn);
+      cut_columns(own.w_down, whole.on_card.w_down, ffn);
+      rank->caches[i] = cache_of_heads(whole.cache, kv);
+      DecodeLayer& layer = rank->model.layers[i];
+      layer.weights = &own;
+      layer.cache = &rank->caches[i];
+      layer.spec.n_heads = kv.n * group;
+      layer.spec.n_kv_heads = kv.n;
+      layer.spec.ffn_dim = ffn.n;
+    }
+    if (cuts_output) {
+      const ShardRange rows = part(kVocab, 1);
+      cut_rows(rank->output, output_on_card_, rows);
+      rank->model.output = &rank->output.weight;
+      rank->model.logits_begin = rows.begin;
+    } else {
+      rank->model.vocab_size = n_ranks * kVocab;
+      rank->model.logits_begin = index * kVocab;
+    }
+    kv_of_ranks_.push_back(kv);
+    return rank;
+  }
+  // Copies to the whole cache what a rank's has.
+  void take_cache(int index, const Rank& rank) {
+    for (size_t i = 0; i < kLayers; ++i) {
+      copy_heads(layers_[i].cache, rank.caches[i], kv_of_ranks_[size_t(index)], false);
+    }
+  }
+
+  // The logits of a step that the card has done, in float64. Attention reads the cache as the card
+  // left it, after its new rows are compared with those of float64.
+  float64::Values logits(TokenId token, int64_t pos) const {
+    const auto row = embedding_.begin() + token * c_.dim;
+    float64::Values x(row, row + c_.dim);
+    for (double& value : x) value *= double(edges_.embedding_scale);
+    const auto normed = [](const float64::Values& of, const Values& norm) {
+      return norm.weight.empty() ? of : float64::rms_norm(of, norm.weight, double(kEps));
+    };
+    const auto linear = [](const float64::Values& of, const Values& w) {
+      float64::Values y = float64::matmul(of, w.weight, std::ssize(of));
+      for (size_t i = 0; i < w.bias.size(); ++i) y[i] += w.bias[i];
+      return y;
+    };
+    for (const Layer& l : layers_) {
+      const LayerSpec& spec = l.spec;
+      const auto add = [&](const float64::Values& more) {
+        for (size_t i = 0; i < x.size(); ++i) x[i] += more[i] * double(spec.residual_scale);
+      };
+      float64::Values y = normed(x, l.attn_norm);
+      const auto turned = [&](const Values& w, const Values& norm, int64_t n_heads) {
+        float64::Values heads = normed(linear(y, w), norm);
+        if (spec.rope < 0) return heads;
+        return float64::rope(std::move(heads), ropes_[size_t(spec.rope)], n_heads, c_.head_dim,
+                             c_.head_dim, pos);
+      };
+      const float64::Values q = turned(l.wq, l.q_norm, c_.n_heads);
+      const float64::Values keys = rows(l.cache, 0, pos + 1), values = rows(l.cache, 1, pos + 1);
+      expect_rounded(keys, turned(l.wk, l.k_norm, c_.n_kv_heads));
+      expect_rounded(values, linear(y, l.wv));
+      const auto attended =
+          float64::attention(q, keys, values, c_.n_heads, c_.n_kv_heads, c_.head_dim, pos,
+                             double(spec.score_scale()), spec.window, double(spec.attn_softcap));
+      add(normed(linear(attended.out, l.wo), l.attn_post_norm));
+      y = normed(x, l.ffn_norm);
+      float64::Values hidden = linear(y, l.w_gate);
+      const float64::Values up = linear(y, l.w_up);
+      for (size_t i = 0; i < hidden.size(); ++i) {
+        hidden[i] = float64::activated(hidden[i], spec.activation) * up[i];
+      }
+      add(normed(linear(hidden, l.w_down), l.ffn_post_norm));
+    }
+    float64::Values logits = linear(normed(x, {output_norm_, {}}), {output_, {}});
+    for (double& logit : logits) {
+      logit = float64::capped(logit * double(edges_.logit_scale), double(edges_.logit_softcap));
+    }
+    return logits;
+  }
+
+ private:
+  struct Values {
+    float64::Values weight, bias;  // empty: there is none
+  };
+  struct Layer {
+    LayerSpec spec;
+    LayerWeights on_card;
+    KvLayer cache;
+    Values attn_norm, wq, wk, wv, q_norm, k_norm, wo, attn_post_norm;
+    Values ffn_norm, w_gate, w_up, w_down, ffn_post_norm;
+  };
+
+  const Weights& weights_of(const Linear& linear) const { return weights_.at(&linear); }
+  static void set(Linear& to, HostTensor floats) {
+    to.weight.storage = to_device(floats);
+    to.weight.out_dim = floats.view().shape[0];
+    to.weight.in_dim = floats.view().shape[1];
+    to.weight.dtype = floats.view().dtype;
+  }
+  void cut_rows(Linear& to, const Linear& whole, const ShardRange& rows) const {
+    const Weights& w = weights_of(whole);
+    if (whole.bias) {
+      const HostTensor bias = to_host(whole.bias);
+      HostTensor part(DType::F16, {rows.n});
+      std::copy_n(bias.as<f16>() + rows.begin, rows.n, part.as<f16>());
+      to.bias = to_device(part);
+    }
+    if (w.format.group == 0) return set(to, take_rows(w.floats.view(), {&rows, 1}));
+    to.weight = pack(take_rows(w.quantized.view(), {&rows, 1}).view());
+  }
+  void cut_columns(Linear& to, const Linear& whole, const ShardRange& columns) const {
+    const Weights& w = weights_of(whole);
+    if (whole.bias) to.bias = to_device(to_host(whole.bias));
+    if (w.format.group == 0) return set(to, take_columns(w.floats.view(), {&columns, 1}));
+    to.weight = pack(take_columns(w.quantized.view(), {&columns, 1}).view());
+  }
+
+  // Copies `heads` of a whole cache to one that has only these, or back.
+  static void copy_heads(const KvLayer& whole, const KvLayer& part, const ShardRange& heads,
+                         bool to_part) {
+    const auto bytes_at = [](const DeviceTensor& x) {
+      return static_cast<uint8_t*>(x.view().data);
+    };
+    const auto copy = [&](const DeviceTensor& all, const DeviceTensor& some, int64_t row_bytes) {
+      const int64_t n_bytes = kPagePositions * row_bytes;
+      for (int64_t page = 0; page < whole.n_pages; ++page) {
+        for (int64_t head = 0; head < heads.n; ++head) {
+          auto* const a = bytes_at(all) + (page * whole.n_kv_heads + heads.begin + head) * n_bytes;
+          auto* const b = bytes_at(some) + (page * heads.n + head) * n_bytes;
+          std::memcpy(to_part ? b : a, to_part ? a : b, size_t(n_bytes));
+        }
+      }
+    };
+    const bool is_u8 = whole.dtype == DType::U8;
+    const int64_t row_bytes = whole.head_dim * (is_u8 ? 1 : 2);
+    copy(whole.keys, part.keys, row_bytes);
+    copy(whole.values, part.values, row_bytes);
+    if (!is_u8) return;
+    copy(whole.key_scales, part.key_scales, 4);
+    copy(whole.value_scales, part.value_scales, 4);
+  }
+  static KvLayer cache_of_heads(const KvLayer& whole, const ShardRange& heads) {
+    KvLayer part;
+    part.n_kv_heads = heads.n;
+    part.head_dim = whole.head_dim;
+    part.n_pages = whole.n_pages;
+    part.dtype = whole.dtype;
+    const Shape shape{whole.n_pages, heads.n, kPagePositions, whole.head_dim};
+    part.keys = cuda::allocate_device(whole.dtype, shape);
+    part.values = cuda::allocate_device(whole.dtype, shape);
+    if (whole.dtype == DType::U8) {
+      const Shape rows{whole.n_pages, heads.n, kPagePositions};
+      part.key_scales = cuda::allocate_device(DType::F32, rows);
+      part.value_scales = cuda::allocate_device(DType::F32, rows);
+    }
+    copy_heads(whole, part, heads, true);
+    return part;
+  }
+
+  static float64::Values values_of(const Weights& w, int64_t out_dim) {
+    float64::Values values;
+    for (int64_t i = 0; i < out_dim * w.matrix.in_dim; ++i) {
+      values.push_back(w.at(i / w.matrix.in_dim, i % w.matrix.in_dim).first);
+    }
+    return values;
+  }
+
+  void fill_cache(KvLayer& cache, uint64_t seed) const {
+    const int64_t n_pages = std::size(kPages);
+    const Shape shape{n_pages, c_.n_kv_heads, kPagePositions, c_.head_dim};
+    std::mt19937_64 engine(seed);
+    const auto fill = [&](DeviceTensor& rows, DeviceTensor& scales_of_rows) {
+      if (c_.cache == DType::F16) {
+        rows = to_device(random_normal(engine(), shape, DType::F16));
+        return;
+      }
+      HostTensor codes(DType::U8, shape);
+      HostTensor scales(DType::F32, {n_pages, c_.n_kv_heads, kPagePositions});
+      for (int64_t i = 0; i < shape.n_elements(); ++i) {
+        codes.as<uint8_t>()[i] = uint8_t(1 + engine() % 255);
+        scales.as<float>()[i / c_.head_dim] = float(engine() % 1000 + 500) / 1e5f;
+      }
+      rows = to_device(codes);
+      scales_of_rows = to_device(scales);
+    };
+    fill(cache.keys, cache.key_scales);
+    fill(cache.values, cache.value_scales);
+    cache.n_kv_heads = c_.n_kv_heads;
+    cache.head_dim = c_.head_dim;
+    cache.n_pages = n_pages;
+    cache.dtype = c_.cache;
+  }
+
+  // Keys (0) or values (1) of the first n positions, [n, n_kv_heads, head_dim].
+  float64::Values rows(const KvLayer& cache, int which, int64_t n) const {
+    const HostTensor all = to_host(which == 0 ? cache.keys : cache.values);
+    const bool is_u8 = c_.cache == DType::U8;
+    const HostTensor scales =
+        is_u8 ? to_host(which == 0 ? cache.key_scales : cache.value_scales) : HostTensor();
+    float64::Values values;
+    for (int64_t row = 0; row < n * c_.n_kv_heads; ++row) {
+      const int64_t pos = row / c_.n_kv_heads, page = kPages[pos / kPagePositions];
+      const int64_t at =
+          (page * c_.n_kv_heads + row % c_.n_kv_heads) * kPagePositions + pos % kPagePositions;
+      for (int64_t i = at * c_.head_dim; i < (at + 1) * c_.head_dim; ++i) {
+        values.push_back(is_u8 ? (double(all.as<const uint8_t>()[i]) - 128) * double(scales.at(at))
+                               : double(all.at(i)));
+      }
+    }
+    return values;
+  }
+
+  // Compares the last rows with what they were rounded from: an element may be off by half a step
+  // of the type and by 2^-15 of the head's largest element, for f32 sums and flagged words.
+  void expect_rounded(const float64::Values& got, const float64::Values& want) const {
+    const size_t head_dim = size_t(c_.head_dim), first = got.size() - want.size();
+    for (size_t head = 0; head < want.size(); head += head_dim) {
+      double largest = 0;
+      for (size_t i = 0; i < head_dim; ++i) largest = std::max(largest, std::abs(want[head + i]));
+      const double step = c_.cache == DType::U8 ? 1 / 127.0 : 0x1p-10;
+      for (size_t i = head; i < head + head_dim; ++i) {
+        EXPECT_NEAR(got[first + i], want[i], largest * (step / 2 + 0x1p-15)) << "element " << i;
+      }
+    }
+  }
+
+  StepCase c_;
+  std::array<Layer, kLayers> layers_;
+  std::map<const Linear*, Weights> weights_;
+  std::vector<ShardRange> kv_of_ranks_;
+  EdgeSpec edges_;
+  float64::Values embedding_, output_norm_, output_;
+  std::array<float64::Values, 2> ropes_;
+  Matrix embedding_on_card_;
+  Norm output_norm_on_card_;
+  Linear output_on_card_;
+  std::array<DeviceTensor, 2> ropes_on_card_;
+};
+
+inline double error_of(const std::vector<float>& logits, const float64::Values& want) {
+  double error = 0, size = 0;
+  for (size_t k = 0; k < want.size(); ++k) {
+    error += std::pow(double(logits[k]) - want[k], 2);
+    size += want[k] * want[k];
+  }
+  return std::sqrt(error / size);
+}
+
+inline std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model, int64_t few_positions) {
+  std::vector<std::unique_ptr<cuda::CapturedStep>> steps;
+  steps.push_back(cuda::PersistentStep::make(stream(), DType::F16, model, few_positions));
+  if (!steps.front()) return nullptr;
+  return std::make_unique<cuda::CapturedPlan>(std::move(steps));
+}
+
+inline void like_gemma_2(int layer, LayerSpec& spec, EdgeSpec& edges) {
+  spec.norm_places = NormPlaces::Both;
+  spec.activation = Activation::GeluTanh;
+  spec.attn_scale = 0.1f;
+  spec.attn_softcap = 1.5f;
+  spec.window = layer == 0 ? 50 : 0;
+  edges.embedding_scale = 8;
+  edges.logit_softcap = 2;
+}
+inline void like_gemma_3(int layer, LayerSpec& spec, EdgeSpec& edges) {
+  spec.norm_places = NormPlaces::Both;
+  spec.activation = Activation::GeluTanh;
+  spec.qk_norm = QkNorm::PerHead;
+  spec.window = layer == 0 ? 150 : 0;
+  spec.rope = layer;
+  spec.residual_scale = 0.7f;
+  edges.embedding_scale = 8;
+}
+// And a layer without rotation.
+inline void like_olmo_2(int layer, LayerSpec& spec, EdgeSpec&) {
+  spec.norm_places = NormPlaces::Behind;
+  spec.qk_norm = QkNorm::WholeWidth;
+  spec.rope = layer == 0 ? -1 : 0;
+}
+inline void like_granite(int, LayerSpec& spec, EdgeSpec& edges) {
+  spec.attn_scale = 0.03f;
+  spec.residual_scale = 0.22f;
+  edges.embedding_scale = 12;
+  edges.logit_scale = 0.0625f;
+}
+inline void with_biases(int, LayerSpec& spec, EdgeSpec&) {
+  spec.qkv_bias = spec.attn_out_bias = spec.ffn_bias = true;
+  spec.qk_norm = QkNorm::PerHead;
+  spec.activation = Activation::GeluErf;
+}
+
+inline const StepCase kCases[] = {
+    {"F16", {}, DType::F16, 64, 96, 4, 2, 32, 2},
+    {"F16OverTwoPages", {}, DType::F16, 64, 96, 6, 2, 64, 254},
+    {"U4", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 64, 200},
+    {"FewRows", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 16, 16, 1, 1, 16, 2},
+    {"U4InParts", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127},
+    {"U8InParts", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 576, 128, 2, 2, 128,
+     126},
+    {"F16InRounds", {}, DType::F16, 64, 800, 2, 2, 32, 2},
+    {"U4QkvInRounds", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 96, 6, 6, 96, 2},
+    // Gate and up in two rounds, the first with K splits of a pair; more columns of down than
+    // registers hold.
+    {"U8InRounds", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 576, 800, 2, 2, 64, 2},
+    {"U4ManyColumns", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 16480, 2, 2, 32,
+     2},
+    {"Gemma2", of_group(DType::U4, DType::F16, false, 32), DType::F16, 96, 128, 2, 1, 256, 200,
+     like_gemma_2},
+    {"Gemma2Codes", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 96, 128, 4, 2, 128,
+     140, like_gemma_2},
+    {"Gemma3", {}, DType::U8, 64, 96, 2, 1, 256, 200, like_gemma_3},
+    {"HeadsOf192", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 64, 96, 2, 2, 192, 130},
+    // Fewer tiles of q, k and v than blocks.
+    {"NormsBehindFewRows", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 64, 96, 1, 1,
+     16, 2, like_gemma_2},
+    {"Olmo2", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 128, 130,
+     like_olmo_2},
+    {"Granite", {}, DType::F16, 64, 96, 4, 1, 32, 150, like_granite},
+    {"Qwen", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127,
+     with_biases},
+};
+
+}  // namespace minfer::test
