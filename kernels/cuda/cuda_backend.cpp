@@ -150,14 +150,10 @@ Matrix CudaBackend::pack_products(const Tensor& host) {
   const Tensor staged = scratch(staging_, codes.dtype, codes.shape);
   uploader_.copy(staged.data, codes.data, codes.n_bytes());
   pack_product_codes(stream_.get(), matrix, staged);
-  const ScaleRecords records = packed_records(host);
-  const auto send = [&](const DeviceTensor& to, const std::vector<uint8_t>& from) {
-    if (!to) return;
-    MINFER_CHECK(to.view().n_bytes() == std::ssize(from), "records of ", from.size(), " bytes");
-    uploader_.copy(to.view().data, from.data(), std::ssize(from));
-  };
-  send(matrix.scales, records.scales);
-  send(matrix.mins, records.mins);
+  const std::vector<uint8_t> records = packed_records(host);
+  const Tensor to = matrix.scales;
+  MINFER_CHECK(to.n_bytes() == std::ssize(records), "records of ", records.size(), " bytes");
+  uploader_.copy(to.data, records.data(), std::ssize(records));
   return matrix;
 }
 
@@ -170,7 +166,7 @@ Matrix CudaBackend::pack_table(const Tensor& host) {
   if (is_float(host.dtype)) return pack_matrix(host);
   const HostQuantizedMatrix q = quantized(host);
   if (!group_format(host.dtype).products) return pack_table(q.view());
-  ScaleRecords records = records_by_rows(host);
+  ProductRows records = products_by_rows(host);
   const auto sent = [&](std::vector<uint8_t>& bytes) {
     if (bytes.empty()) return DeviceTensor();
     return upload({bytes.data(), DType::U8, {std::ssize(bytes)}});

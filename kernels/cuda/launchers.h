@@ -163,14 +163,14 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
 // Fills all codes of a matrix of products. codes [out, in] in device memory.
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes);
 
-// The factors and bytes of scales that are products (GroupFormat), and of mins, as a card stores
-// them: packed_records() for a packed matrix (quant/packed_layout.h), records_by_rows() for a table
+// Scales that are products (GroupFormat), and mins, of host [out, in], a Q type, as a card stores
+// them: the records of a packed matrix (quant/packed_layout.h), and those of a table
 // (MatrixView::scale_at).
-struct ScaleRecords {
+std::vector<uint8_t> packed_records(const Tensor& host);
+struct ProductRows {
   std::vector<uint8_t> scales, mins;  // mins: of formats that have them
 };
-ScaleRecords packed_records(const Tensor& host);  // host [out, in] of a Q type with products
-ScaleRecords records_by_rows(const Tensor& host);
+ProductRows products_by_rows(const Tensor& host);
 
 constexpr size_t kMaxDequantizeParts = 3;
 

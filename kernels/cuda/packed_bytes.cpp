@@ -20,15 +20,14 @@ CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
     return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
   const GroupFormat format = cuda_groups(w);
-  const cuda::PackedLayout layout =
-      cuda::packed_layout(format.bits, w.out_dim, w.in_dim, format.group, format.products);
+  const cuda::PackedLayout layout = cuda::packed_layout(
+      format.bits, w.out_dim, w.in_dim, format.group, format.products, format.has_mins);
   const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);
   CudaMatrixBytes bytes{.codes = checked_mul<int64_t>(n_tiles, layout.tile_bytes())};
   if (format.products) {
     bytes.scales = checked_mul<int64_t>(checked_mul<int64_t>(layout.n_row_tiles, layout.n_chunks),
                                         layout.record_bytes());
-    bytes.mins = format.has_mins ? bytes.scales : 0;
-    return bytes;
+    return bytes;  // mins lie with the scales
   }
   const int64_t n_scales = checked_mul<int64_t>(
       checked_mul<int64_t>(layout.n_row_tiles, layout.n_units), cuda::kTileRows);

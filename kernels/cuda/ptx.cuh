@@ -272,6 +272,24 @@ __device__ inline void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_
   }
 }
 
+// The same, 16 x 8 x 16, of signed a or, with kUnsigned, unsigned. A register holds four columns,
+// from 4t on.
+template <bool kUnsigned>
+__device__ inline void mma_m16n8k16(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b,
+                                    const int (&c)[4]) {
+  if constexpr (kUnsigned) {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.u8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+  } else {
+    asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+        "{%7, %8, %9, %10};"
+        : "=r"(d[0]), "=r"(d[1]), "=r"(d[2]), "=r"(d[3])
+        : "r"(a0), "r"(a1), "r"(b), "r"(c[0]), "r"(c[1]), "r"(c[2]), "r"(c[3]));
+  }
+}
+
 // ---- barriers of some of a block's threads ------------------------------------------------------
 
 // Barrier kId, 1 to 15, of kThreads threads.

@@ -101,7 +101,7 @@ struct ChunkScales {
   // log2 of the columns that a sum of activations covers
   static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
 
-  const uint8_t* scales;  // [units][8][2], from row g on; of products, the numbers
+  const uint8_t* scales;  // [units][8][2], from row g on; of products, the numbers as in the record
   const uint8_t* mins;
   float2 factor, min_factor;  // of products
   const float* sums;          // of activations: [units][tokens], from token 2 t on
@@ -112,11 +112,12 @@ struct ChunkScales {
     scales = slot + kChunkBytes;
     mins = scales + p.scale_bytes;
     if constexpr (are_products(kKind)) {
+      mins = scales + p.scale_bytes / 2;
       factor = __half22float2(reinterpret_cast<const __half2*>(scales)[g]);
-      scales += kTileRows * 2 + g * 2;
+      scales += kTileRows * 2 + g * 8;
       if constexpr (has_mins(kKind)) {
         min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
-        mins += kTileRows * 2 + g * 2;
+        mins += kTileRows * 2 + g * 8;
       }
     } else {
       scales += g * (are_f32(kKind) ? 8 : 4);
@@ -127,9 +128,10 @@ struct ChunkScales {
   // A byte b becomes 2^23 + b, and so b - 128 without a rounding.
   __device__ static float2 numbers_at(const uint8_t* numbers, int unit) {
     constexpr float kZero = 8388608.0f + 128;
-    const uint32_t two = *reinterpret_cast<const uint16_t*>(numbers + unit * kTileRows);
-    return {__uint_as_float(__byte_perm(two, 0x4B000000, 0x7650)) - kZero,
-            __uint_as_float(__byte_perm(two, 0x4B000000, 0x7651)) - kZero};
+    const uint2 four = *reinterpret_cast<const uint2*>(numbers + unit / 4 * (4 * kTileRows));
+    const uint32_t order = 0x7650 + uint32_t(unit % 4);
+    return {__uint_as_float(__byte_perm(four.x, 0x4B000000, order)) - kZero,
+            __uint_as_float(__byte_perm(four.y, 0x4B000000, order)) - kZero};
   }
 
   __device__ float2 sums_at(int column) const {

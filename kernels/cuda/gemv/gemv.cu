@@ -81,7 +81,7 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
       if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
       if (layout.products) {
         p.scale_bytes = layout.record_bytes();
-        p.min_bytes = w.mins ? p.scale_bytes : 0;
+        p.min_bytes = 0;
       }
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }

@@ -65,8 +65,8 @@ struct GemvParams {
   int tiles_of_round;    // 2 with `pairs`, n_active for the sum over experts, else 1
   int n_chunks;          // per row tile
   int row_tile_bytes;    // codes; 0 for float weights
-  int scale_bytes;       // per chunk; of products, of a record
-  int min_bytes;         // per chunk
+  int scale_bytes;       // per chunk; of products, of a record, with its mins
+  int min_bytes;         // per chunk, if they do not lie with the scales
   int unit_shift;        // log2 of the columns that a scale covers
   // Sums of activations: log2 of the columns of a sum, number of sums, floats from sum to sum.
   int sum_shift, n_sums, sum_stride;

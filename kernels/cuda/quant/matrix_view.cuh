@@ -23,8 +23,8 @@ struct ScalePairs {
       const auto* const bytes = static_cast<const uint8_t*>(data) + record * record_bytes;
       const float2 factors = __half22float2(reinterpret_cast<const __half2*>(bytes)[g]);
       const int in_chunk = unit & ((1 << units_shift) - 1);
-      const uint8_t* const numbers = bytes + kTileRows * (2 + in_chunk) + 2 * g;
-      return {factors.x * float(numbers[0] - 128), factors.y * float(numbers[1] - 128)};
+      const uint8_t* const numbers = bytes + PackedLayout::number_place(g, in_chunk);
+      return {factors.x * float(numbers[0] - 128), factors.y * float(numbers[4] - 128)};
     }
     const int64_t i = (row_tile * n_units + unit) * (kTileRows / 2) + g;
     return dtype == DType::F16 ? __half22float2(static_cast<const __half2*>(data)[i])
@@ -95,7 +95,7 @@ inline bool same_format(const Matrix& a, const Matrix& b) {
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
   return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group,
-                       w.scales.view().dtype == DType::U8);
+                       w.scales.view().dtype == DType::U8, bool(w.mins));
 }
 
 inline TableBytes table_bytes_of(const Matrix& w) {

@@ -104,13 +104,19 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
   w.table = table;
   const bool products = scales == DType::U8;
   const PackedLayout layout =
-      packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group, products);
-  const Shape shape{products ? layout.n_record_bytes() : layout.n_scales()};
+      packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group, products, asymmetric);
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
-  w.scales = allocate_device(scales, shape);
-  if (asymmetric) w.mins = allocate_device(products ? DType::U8 : DType::F32, shape);
-  w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +
-              (asymmetric ? w.mins.view().n_bytes() : 0);
+  w.scales = allocate_device(scales, {products ? layout.n_record_bytes() : layout.n_scales()});
+  w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes();
+  if (asymmetric && products) {  // a view into the records
+    const Tensor records = w.scales;
+    const int64_t skipped = layout.record_scale_bytes();
+    uint8_t* const first = static_cast<uint8_t*>(records.data) + skipped;
+    w.mins = {{first, DType::U8, {records.n_bytes() - skipped}}, [](void*) {}};
+  } else if (asymmetric) {
+    w.mins = allocate_device(DType::F32, {layout.n_scales()});
+    w.n_bytes += w.mins.view().n_bytes();
+  }
   return w;
 }
 

@@ -24,8 +24,9 @@
 //           [row tile][unit][row % 8][row / 8 % 2]. Columns are padded to whole chunks, with scales
 //           of 0. If the group is the whole row, the row has one scale. Mins are alike, F32
 //   products  scales that are whole numbers times a factor of 256 columns (GroupFormat) are records
-//           [row tile][chunk] of bytes: the factors F16 [row % 8][row / 8 % 2], then for each unit
-//           of the chunk the numbers + 128, [row % 8][row / 8 % 2]. Mins are alike
+//           [row tile][chunk] of bytes: the factors F16 [row % 8][row / 8 % 2], then the numbers +
+//           128 of the chunk's units, [unit / 4][row % 8][row / 8 % 2][unit % 4]. Mins are alike,
+//           behind the scales of the same record
 namespace minfer::cuda {
 
 constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
@@ -49,7 +50,7 @@ struct PackedLayout {
   int unit = 0;  // columns of a scale; 0: the whole row
   int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
   int64_t n_units = 0;  // per row, padding included
-  bool products = false;
+  bool products = false, product_mins = false;
 
   MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
   MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
@@ -58,9 +59,18 @@ struct PackedLayout {
   MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
   // Of products.
   MINFER_HOST_DEVICE int units_of_chunk() const { return chunk_columns() / unit; }
-  MINFER_HOST_DEVICE int record_bytes() const { return kTileRows * (2 + units_of_chunk()); }
+  MINFER_HOST_DEVICE int record_scale_bytes() const { return kTileRows * (2 + units_of_chunk()); }
+  MINFER_HOST_DEVICE int record_bytes() const {
+    return record_scale_bytes() * (product_mins ? 2 : 1);
+  }
   MINFER_HOST_DEVICE int64_t n_record_bytes() const {
     return n_row_tiles * n_chunks * record_bytes();
+  }
+
+  // The byte of a number in a record's scales or mins.
+  MINFER_HOST_DEVICE static int number_place(int64_t row, int unit_of_chunk) {
+    const int in_tile = int(row % 8 * 2 + row / 8 % 2);
+    return kTileRows * (2 + unit_of_chunk / 4 * 4) + in_tile * 4 + unit_of_chunk % 4;
   }
 
   // The index of the scale of an element.
@@ -88,10 +98,12 @@ struct PackedLayout {
 };
 
 MINFER_HOST_DEVICE inline PackedLayout packed_layout(int bits, int64_t out_dim, int64_t in_dim,
-                                                     int64_t group, bool products = false) {
+                                                     int64_t group, bool products = false,
+                                                     bool has_mins = false) {
   PackedLayout layout;
   layout.bits = bits;
   layout.products = products;
+  layout.product_mins = products && has_mins;
   layout.n_row_tiles = (out_dim + kTileRows - 1) / kTileRows;
   layout.n_column_tiles = (in_dim + kTileColumns - 1) / kTileColumns;
   const int chunk_columns = layout.chunk_columns();

@@ -45,37 +45,35 @@ void for_each_block(const Tensor& host, F f) {
 
 }  // namespace
 
-ScaleRecords packed_records(const Tensor& host) {
+std::vector<uint8_t> packed_records(const Tensor& host) {
   const GroupFormat format = group_format(host.dtype);
   const PackedLayout layout = packed_layout(widened(format).bits, host.shape[0], host.shape[1],
-                                            format.group, /*products=*/true);
-  ScaleRecords records;
-  records.scales.resize(size_t(layout.n_record_bytes()));
-  if (format.has_mins) records.mins.resize(records.scales.size());
+                                            format.group, /*products=*/true, format.has_mins);
+  std::vector<uint8_t> records(size_t(layout.n_record_bytes()));
   const int64_t chunks_of_block = kFactorColumns / layout.chunk_columns();
   for_each_block(host, [&](int64_t row, int64_t block, const BlockScales& scales) {
     const int64_t in_tile = row % 8 * 2 + row / 8 % 2;
     for (int64_t i = 0; i < chunks_of_block; ++i) {
       const int64_t record = row / kTileRows * layout.n_chunks + block * chunks_of_block + i;
-      const int64_t at = record * layout.record_bytes();
-      put_factor(records.scales, at + 2 * in_tile, scales.factor);
-      if (format.has_mins) put_factor(records.mins, at + 2 * in_tile, scales.min_factor);
-      for (int64_t unit = 0; unit < layout.units_of_chunk(); ++unit) {
-        const int64_t byte = at + kTileRows * (2 + unit) + in_tile;
+      const int64_t at = record * layout.record_bytes(), mins_at = at + layout.record_scale_bytes();
+      put_factor(records, at + 2 * in_tile, scales.factor);
+      if (format.has_mins) put_factor(records, mins_at + 2 * in_tile, scales.min_factor);
+      for (int unit = 0; unit < layout.units_of_chunk(); ++unit) {
+        const int64_t byte = PackedLayout::number_place(row, unit);
         const int64_t group = i * layout.units_of_chunk() + unit;
-        put_number(records.scales, byte, scales.scales[group]);
-        if (format.has_mins) put_number(records.mins, byte, scales.mins[group]);
+        put_number(records, at + byte, scales.scales[group]);
+        if (format.has_mins) put_number(records, mins_at + byte, scales.mins[group]);
       }
     }
   });
   return records;
 }
 
-ScaleRecords records_by_rows(const Tensor& host) {
+ProductRows products_by_rows(const Tensor& host) {
   const GroupFormat format = group_format(host.dtype);
   const int64_t of_block = kFactorColumns / format.group;
   const int64_t n_blocks = host.n_elements() / kFactorColumns, n_numbers = n_blocks * of_block;
-  ScaleRecords records;
+  ProductRows records;
   records.scales.resize(size_t(n_numbers + 2 * n_blocks));
   if (format.has_mins) records.mins.resize(records.scales.size());
   for_each_block(host, [&](int64_t row, int64_t block, const BlockScales& scales) {

@@ -13,6 +13,7 @@
 // Small models for tests of the persistent decode kernel, and what they compute in float64.
 namespace minfer::test {
 
+enum class StepWeight { Qk, V, O, GateUp, Down, Output };
 struct StepCase {
   const char* name;
   Format format;
@@ -21,6 +22,12 @@ struct StepCase {
   int64_t pos;  // position of the first step; the cache is random before it
   // Sets what is not neutral in a layer, or before and after all.
   void (*change)(int layer, LayerSpec& spec, EdgeSpec& edges) = nullptr;
+  // The format of each matrix, where they differ.
+  Format (*mix)(int layer, StepWeight weight) = nullptr;
+
+  Format format_of(int layer, StepWeight weight) const {
+    return mix == nullptr ? format : mix(layer, weight);
+  }
 };
 inline std::ostream& operator<<(std::ostream& out, const StepCase& c) { return out << c.name; }
 
@@ -39,9 +46,10 @@ class SmallModel {
   explicit SmallModel(const StepCase& c) : c_(c) {
     const int64_t q_dim = c.n_heads * c.head_dim, kv_dim = c.n_kv_heads * c.head_dim;
     uint64_t seed = 1;
-    const auto matrix = [&](Linear& to, float64::Values& values, int64_t out_dim, int64_t in_dim) {
+    const auto matrix = [&](Linear& to, float64::Values& values, const Format& format,
+                            int64_t out_dim, int64_t in_dim) {
       Weights& w =
-          weights_.emplace(&to, Weights(c.format, out_dim, in_dim, seed += 10)).first->second;
+          weights_.emplace(&to, Weights(format, out_dim, in_dim, seed += 10)).first->second;
       values = values_of(w, out_dim);
       to.weight = std::move(w.matrix);
     };
@@ -62,9 +70,9 @@ class SmallModel {
       spec.rope = 0;
       if (c.change != nullptr) c.change(i, spec, edges_);
       LayerWeights& w = l.on_card;
-      const auto linear = [&](Linear& to, Values& of, int64_t out_dim, int64_t in_dim,
-                              bool biased) {
-        matrix(to, of.weight, out_dim, in_dim);
+      const auto linear = [&](StepWeight weight, Linear& to, Values& of, int64_t out_dim,
+                              int64_t in_dim, bool biased) {
+        matrix(to, of.weight, c.format_of(i, weight), out_dim, in_dim);
         if (biased) vector(to.bias, of.bias, out_dim);
       };
       const auto norm = [&](Norm& to, Values& of, bool exists) {
@@ -73,14 +81,14 @@ class SmallModel {
       const bool before = spec.norm_places != NormPlaces::Behind;
       const bool behind = spec.norm_places != NormPlaces::Before;
       norm(w.attn_norm, l.attn_norm, before);
-      linear(w.wq, l.wq, q_dim, c.dim, spec.qkv_bias);
-      linear(w.wk, l.wk, kv_dim, c.dim, spec.qkv_bias);
-      linear(w.wv, l.wv, kv_dim, c.dim, spec.qkv_bias);
-      linear(w.wo, l.wo, c.dim, q_dim, spec.attn_out_bias);
+      linear(StepWeight::Qk, w.wq, l.wq, q_dim, c.dim, spec.qkv_bias);
+      linear(StepWeight::Qk, w.wk, l.wk, kv_dim, c.dim, spec.qkv_bias);
+      linear(StepWeight::V, w.wv, l.wv, kv_dim, c.dim, spec.qkv_bias);
+      linear(StepWeight::O, w.wo, l.wo, c.dim, q_dim, spec.attn_out_bias);
       norm(w.ffn_norm, l.ffn_norm, before);
-      linear(w.w_gate, l.w_gate, c.ffn_dim, c.dim, spec.ffn_bias);
-      linear(w.w_up, l.w_up, c.ffn_dim, c.dim, spec.ffn_bias);
-      linear(w.w_down, l.w_down, c.dim, c.ffn_dim, spec.ffn_bias);
+      linear(StepWeight::GateUp, w.w_gate, l.w_gate, c.ffn_dim, c.dim, spec.ffn_bias);
+      linear(StepWeight::GateUp, w.w_up, l.w_up, c.ffn_dim, c.dim, spec.ffn_bias);
+      linear(StepWeight::Down, w.w_down, l.w_down, c.dim, c.ffn_dim, spec.ffn_bias);
       fill_cache(l.cache, seed += 10);
       norm(w.attn_post_norm, l.attn_post_norm, behind);
       norm(w.ffn_post_norm, l.ffn_post_norm, behind);
@@ -90,7 +98,7 @@ class SmallModel {
       vector(w.k_norm.weight, l.k_norm.weight, is_whole ? kv_dim : c.head_dim);
     }
     vector(output_norm_on_card_.weight, output_norm_, c.dim);
-    matrix(output_on_card_, output_, kVocab, c.dim);
+    matrix(output_on_card_, output_, c.format_of(kLayers, StepWeight::Output), kVocab, c.dim);
     Weights table({}, kVocab, c.dim, seed += 10);
     embedding_ = values_of(table, kVocab);
     embedding_on_card_ = std::move(table.matrix);
@@ -447,6 +455,26 @@ inline void with_biases(int, LayerSpec& spec, EdgeSpec&) {
   spec.activation = Activation::GeluErf;
 }
 
+// GGUF's mixes of K-quants.
+inline Format of_products(DType dtype) {
+  for (const Format& format : product_formats()) {
+    if (format.weights == dtype) return format;
+  }
+  throw Error(ErrorKind::Internal, cat("products of ", dtype));
+}
+inline Format like_q4_k_m(int layer, StepWeight weight) {
+  const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
+  const bool is_q6 = weight == StepWeight::Output || (has_more_bits && layer == 1);
+  return of_products(is_q6 ? DType::Q6_K : DType::Q4_K);
+}
+inline Format like_q3_k_m(int layer, StepWeight weight) {
+  if (weight == StepWeight::Output) return of_products(DType::Q6_K);
+  if (weight == StepWeight::V || weight == StepWeight::Down) {
+    return of_products(layer == 0 ? DType::Q5_K : DType::Q4_K);
+  }
+  return of_products(weight == StepWeight::O ? DType::Q4_K : DType::Q3_K);
+}
+
 inline const StepCase kCases[] = {
     {"F16", {}, DType::F16, 64, 96, 4, 2, 32, 2},
     {"F16OverTwoPages", {}, DType::F16, 64, 96, 6, 2, 64, 254},
@@ -476,6 +504,9 @@ inline const StepCase kCases[] = {
     {"Granite", {}, DType::F16, 64, 96, 4, 1, 32, 150, like_granite},
     {"Qwen", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127,
      with_biases},
+    {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
+    {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
+    {"Q4KMGemma", {}, DType::F16, 256, 768, 2, 2, 128, 140, like_gemma_2, like_q4_k_m},
 };
 
 }  // namespace minfer::test

@@ -80,14 +80,10 @@ inline Matrix pack(const QuantizedMatrix& q) {
   return w;
 }
 
-inline void set_records(Matrix& w, cuda::ScaleRecords records) {
-  const auto sent = [](std::vector<uint8_t>& bytes) {
-    HostTensor host(DType::U8, {std::ssize(bytes)});
-    std::memcpy(host.view().data, bytes.data(), bytes.size());
-    return to_device(host);
-  };
-  w.scales = sent(records.scales);
-  if (!records.mins.empty()) w.mins = sent(records.mins);
+inline HostTensor tensor_of(const std::vector<uint8_t>& bytes) {
+  HostTensor host(DType::U8, {std::ssize(bytes)});
+  std::memcpy(host.view().data, bytes.data(), bytes.size());
+  return host;
 }
 
 inline Matrix pack_products(const Tensor& blocks, const QuantizedMatrix& q) {
@@ -99,9 +95,11 @@ inline Matrix pack_products(const Tensor& blocks, const QuantizedMatrix& q) {
                            .sum());
   cuda::pack_product_codes(stream(), w, to_device(q.codes));
   MINFER_CUDA_CHECK(cudaDeviceSynchronize());
-  const int64_t n_bytes = w.scales.view().n_bytes();
-  set_records(w, cuda::packed_records(blocks));
-  EXPECT_EQ(w.scales.view().n_bytes(), n_bytes);
+  const HostTensor records = tensor_of(cuda::packed_records(blocks));
+  const Tensor to = w.scales;
+  EXPECT_EQ(to.n_bytes(), records.view().n_bytes());
+  MINFER_CUDA_CHECK(
+      cudaMemcpy(to.data, records.view().data, size_t(to.n_bytes()), cudaMemcpyHostToDevice));
   return w;
 }
 
@@ -140,7 +138,13 @@ struct Weights {
   void lay_by_rows() {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
-    if (format.scales == DType::U8) return set_records(matrix, cuda::records_by_rows(blocks));
+    if (format.scales == DType::U8) {
+      const cuda::ProductRows rows = cuda::products_by_rows(blocks);
+      matrix.mins = {};  // before the records that it is a view of
+      matrix.scales = to_device(tensor_of(rows.scales));
+      if (!rows.mins.empty()) matrix.mins = to_device(tensor_of(rows.mins));
+      return;
+    }
     matrix.scales = to_device(quantized.scales);
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }

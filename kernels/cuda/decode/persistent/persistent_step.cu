@@ -16,11 +16,25 @@ namespace {
 std::optional<StepFormat> format_of(const Matrix& w) {
   if (w.dtype == DType::F16) return StepFormat::F16;
   if (w.dtype == DType::BF16) return StepFormat::BF16;
-  if (!is_packed(w) || w.mins || w.scales.view().dtype != DType::F16 ||
-      w.table != CodeTable::None) {
-    return std::nullopt;
-  }
+  if (!is_packed(w) || w.table != CodeTable::None) return std::nullopt;
   return w.dtype == DType::U4 ? StepFormat::U4 : StepFormat::U8;
+}
+
+// Of packed codes, with `piece_columns` in a piece. Null if the kernel has no code for them.
+std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
+                                    int piece_columns) {
+  const DType dtype = w.scales.view().dtype;
+  if (dtype == DType::U8) {
+    if (layout.unit != (w.mins ? 32 : 16)) return std::nullopt;
+    return w.mins ? StepScales::ProductsMins : StepScales::Products;
+  }
+  if (dtype != DType::F16 || w.mins) return std::nullopt;
+  if (layout.unit == 0) {
+    if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
+    return StepScales::OfRow;
+  }
+  if (layout.unit < 32) return std::nullopt;
+  return layout.unit < piece_columns ? StepScales::OfHalfPiece : StepScales::OfPiece;
 }
 
 // Deals the tiles to the blocks. Left-over gate/up tile pairs of quantized weights are split along
@@ -35,7 +49,7 @@ void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shi
     }
   }
   const int n_longer = n_left - p.n_left;
-  p.slice = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks};
+  p.slice = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks, 0, 0, n_blocks};
   shift = (shift + n_longer) % n_blocks;
 }
 
@@ -85,12 +99,14 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     p.code_bytes = narrow<int>(layout.row_tile_bytes());
     p.n_pieces = p.code_bytes / kPieceBytes;
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, kStagePieces));
-    if (layout.unit == 0) {
-      if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
-    } else {
-      if (layout.unit < 32) return std::nullopt;
-      p.scales_per_piece = layout.unit < piece_columns ? 2 : 1;
-      p.unit_shift = std::countr_zero(unsigned(layout.unit));
+    const std::optional<StepScales> scales = scales_of(w, layout, piece_columns);
+    if (!scales) return std::nullopt;
+    p.scales = *scales;
+    p.unit_shift = unit_shift_of(layout.unit);
+    if (layout.products) {
+      p.tile_scale_bytes = narrow<int>(layout.n_chunks) * layout.record_bytes();
+      p.stage_scale_bytes = kStageBytes / kChunkBytes * layout.record_bytes();
+    } else if (layout.unit != 0) {
       p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
       p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
@@ -201,41 +217,117 @@ std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
   return variants;
 }
 
-// Whether the weights of all layers have the formats of the first layer: the kernel runs the same
-// code for each.
-bool layers_are_alike(const DecodeModel& model) {
-  const auto of_first = linears_of(*model.layers.front().weights);
-  return std::all_of(model.layers.begin(), model.layers.end(), [&](const DecodeLayer& layer) {
-    return std::ranges::equal(
-        linears_of(*layer.weights), of_first,
-        [](const Linear* a, const Linear* b) { return same_format(a->weight, b->weight); });
+bool are_alike(const LayerWeights& a, const LayerWeights& b) {
+  return std::ranges::equal(linears_of(a), linears_of(b), [](const Linear* x, const Linear* y) {
+    return same_format(x->weight, y->weight);
   });
 }
 
-using StepGemvs = std::array<StepGemv, kStepPhases>;
+// The linear phases of a mix, and v if it is apart: else without tiles.
+struct StepGemvs {
+  std::array<StepGemv, kStepPhases> phases;
+  StepGemv values;
+};
+
+// Deals q and k to the first blocks and v, of another format, to the last ones, so that the longest
+// block has as few bytes as possible.
+bool share_blocks(StepGemv& qk, StepGemv& v, int n_blocks) {
+  const auto tile_bytes = [](const StepGemv& p) { return p.code_bytes + p.tile_scale_bytes; };
+  const int n_tiles = qk.slice.n_tiles;
+  const auto longest = [&](int n_of_v) {
+    return std::max(ceil_div(n_tiles, n_blocks - n_of_v) * tile_bytes(qk),
+                    ceil_div(v.slice.n_tiles, n_of_v) * tile_bytes(v));
+  };
+  if (n_blocks < 2) return false;
+  int best = 1;
+  for (int n = 2; n < n_blocks; ++n) {
+    if (longest(n) < longest(best)) best = n;
+  }
+  const auto share = [&](StepGemv& p, int first_tile, int first, int n) {
+    const int tiles = p.slice.n_tiles;
+    p.slice = {tiles, tiles / n, tiles % n, p.slice.shift, n_blocks, first_tile, first, n};
+    p.round_tiles = round_tiles_of(p, false);
+  };
+  share(qk, 0, 0, n_blocks - best);
+  share(v, n_tiles, n_blocks - best, best);
+  v.ends[0] = qk.ends[0];
+  v.ends[1] = n_tiles;
+  return true;
+}
+
+// q, k and v, with v apart if its format is another one. False if the kernel has no code for them.
+bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, int n_blocks, int& shift) {
+  const Matrix &q = w.wq.weight, &k = w.wk.weight, &v = w.wv.weight;
+  if (same_format(q, v)) {
+    const auto qkv = gemv_of({&q, &k, &v}, false, n_blocks, shift);
+    if (qkv) gemvs.phases[kQkv] = *qkv;
+    return qkv.has_value();
+  }
+  int shift_of_v = shift;
+  const auto of_qk = gemv_of({&q, &k}, false, n_blocks, shift);
+  const auto of_v = gemv_of({&v}, false, n_blocks, shift_of_v);
+  if (!of_qk || !of_v || of_qk->rows_log != of_v->rows_log || !has_whole_tiles(*of_v)) return false;
+  gemvs.phases[kQkv] = *of_qk;
+  gemvs.values = *of_v;
+  return can_stage(*of_v, true) && share_blocks(gemvs.phases[kQkv], gemvs.values, n_blocks);
+}
 
 // The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if
 // the kernel has no code or no room for one of them.
-std::optional<StepGemvs> gemvs_of(const DecodeModel& model, int n_blocks) {
-  const LayerWeights& w = *model.layers.front().weights;
+std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& w, int n_blocks) {
+  StepGemvs gemvs{};
   int shift = 0;
-  const auto qkv = gemv_of({&w.wq.weight, &w.wk.weight, &w.wv.weight}, false, n_blocks, shift);
+  if (!set_qkv(gemvs, w, n_blocks, shift)) return std::nullopt;
+  const StepGemv& qkv = gemvs.phases[kQkv];
   const auto wo = gemv_of({&w.wo.weight}, false, n_blocks, shift);
   const auto gate_up = gemv_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
   auto down = gemv_of({&w.w_down.weight}, false, n_blocks, shift);
   const auto head = gemv_of({model.output}, false, n_blocks, shift);
-  if (!qkv || !wo || !gate_up || !down || !head) return std::nullopt;
+  if (!wo || !gate_up || !down || !head) return std::nullopt;
   if (wo->rows_log != down->rows_log) return std::nullopt;
   down->slice = wo->slice;  // a block adds to the same rows of the residual stream in both
   down->round_tiles = wo->round_tiles;
-  for (const auto& gemv : {qkv, wo, gate_up, down}) {
-    if (!has_whole_tiles(*gemv)) return std::nullopt;
+  for (const StepGemv& gemv : {qkv, *wo, *gate_up, *down}) {
+    if (!has_whole_tiles(gemv)) return std::nullopt;
   }
-  if (!is_one_round(*wo) || !can_stage(*qkv, true) || !can_stage(*gate_up, true) ||
+  if (!is_one_round(*wo) || !can_stage(qkv, true) || !can_stage(*gate_up, true) ||
       !can_stage(*head, true)) {
     return std::nullopt;
   }
-  return StepGemvs{*qkv, *wo, *gate_up, *down, *head};
+  gemvs.phases = {qkv, *wo, *gate_up, *down, *head};
+  return gemvs;
+}
+
+// The gemvs of each mix, and the mix of each layer. A block adds to the same rows of the residual
+// stream in all layers. Null if there are too many mixes, or the kernel cannot do one.
+struct StepMixed {
+  std::vector<StepGemvs> mixes;
+  std::vector<uint8_t> of_layer;
+};
+std::optional<StepMixed> mixes_of(const DecodeModel& model, int n_blocks) {
+  StepMixed mixed;
+  std::vector<const LayerWeights*> firsts;  // of each mix
+  for (const DecodeLayer& layer : model.layers) {
+    const auto same = std::ranges::find_if(
+        firsts, [&](const LayerWeights* w) { return are_alike(*w, *layer.weights); });
+    mixed.of_layer.push_back(uint8_t(same - firsts.begin()));
+    if (same != firsts.end()) continue;
+    auto gemvs = gemvs_of(model, *layer.weights, n_blocks);
+    if (!gemvs || firsts.size() == kStepMixes) return std::nullopt;
+    if (!firsts.empty()) {
+      const StepGemv& wo = mixed.mixes.front().phases[kWo];
+      for (const StepPhase phase : {kWo, kDown}) {
+        StepGemv& own = gemvs->phases[phase];
+        if (own.rows_log != wo.rows_log) return std::nullopt;
+        own.slice = wo.slice;
+        own.round_tiles = wo.round_tiles;
+      }
+    }
+    firsts.push_back(layer.weights);
+    mixed.mixes.push_back(*gemvs);
+  }
+  mixed.of_layer.push_back(0);  // the output
+  return mixed;
 }
 
 // Lays out the `room` bytes of shared memory that a block has: staged activations, in memory that
@@ -243,10 +335,14 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, int n_blocks) {
 bool lay_out(StepParams& p, int kernel_heads, int room) {
   StepAttention& a = p.attention;
   int scale_bytes = a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0;
-  for (const StepGemv& gemv : p.gemvs) {
+  const auto make_room = [&](const StepGemv& gemv) {
     scale_bytes = std::max(scale_bytes, gemv.stage_scale_bytes);
     const bool is_float = gemv.format <= StepFormat::BF16;
     p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
+  };
+  for (int mix = 0; mix < p.n_mixes; ++mix) {
+    for (const StepGemv& gemv : p.gemvs[mix]) make_room(gemv);
+    make_room(p.values[mix]);
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
   const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
@@ -269,7 +365,7 @@ StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
 }
 
 // Whether the blocks are those of Llama, all alike, so that the instances for these suffice.
-bool is_plain(const DecodeModel& model, const StepGemvs& gemvs) {
+bool is_plain(const DecodeModel& model, const StepMixed& mixed) {
   const LayerSpec& s = model.layers.front().spec;
   const LayerSpec llama = {.n_heads = s.n_heads,
                            .n_kv_heads = s.n_kv_heads,
@@ -279,8 +375,10 @@ bool is_plain(const DecodeModel& model, const StepGemvs& gemvs) {
                            .rope = s.rope,
                            .attn_scale = s.attn_scale};
   return std::ranges::all_of(model.layers, [&](const DecodeLayer& l) { return l.spec == llama; }) &&
-         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} && can_stage(gemvs[kWo], false) &&
-         can_stage(gemvs[kDown], false);
+         model.edges == EdgeSpec{.output_norm_eps = s.norm_eps} &&
+         std::ranges::all_of(mixed.mixes, [](const StepGemvs& mix) {
+           return can_stage(mix.phases[kWo], false) && can_stage(mix.phases[kDown], false);
+         });
 }
 
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
@@ -288,7 +386,7 @@ bool is_plain(const DecodeModel& model, const StepGemvs& gemvs) {
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
 // 307, 304, 303.
 void tune(StepParams& p) {
-  const StepFormat format = p.gemvs[kWo].format;
+  const StepFormat format = p.gemvs[0][kWo].format;
   p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
   p.copies_of_gemv = format == StepFormat::U4 ? 5 : 6;
 }
@@ -329,29 +427,38 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                      const DecodeModel& model,
                                                      int64_t few_positions) {
-  if (!can_compute(model) || !layers_are_alike(model)) return nullptr;
+  if (!can_compute(model)) return nullptr;
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto gemvs = gemvs_of(model, n_blocks);
-  if (!gemvs) return nullptr;
+  const auto mixed = mixes_of(model, n_blocks);
+  if (!mixed) return nullptr;
   const LayerSpec& spec = model.layers.front().spec;
   const StepBlock block = block_of(spec, model.edges);
   // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
-  if (block.has_post_norms() && (*gemvs)[kGateUp].slice.rounds == 0) return nullptr;
+  if (block.has_post_norms() && std::ranges::any_of(mixed->mixes, [](const StepGemvs& mix) {
+        return mix.phases[kGateUp].slice.rounds == 0;
+      })) {
+    return nullptr;
+  }
 
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
     const StepKernel kernel =
-        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *gemvs));
+        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
     StepParams p{};
     p.n_layers = narrow<int>(std::ssize(model.layers));
     p.dim = narrow<int>(model.embedding->in_dim);
-    std::ranges::copy(*gemvs, p.gemvs);
+    p.n_mixes = narrow<int>(std::ssize(mixed->mixes));
+    for (int mix = 0; mix < p.n_mixes; ++mix) {
+      std::ranges::copy(mixed->mixes[size_t(mix)].phases, p.gemvs[mix]);
+      p.values[mix] = mixed->mixes[size_t(mix)].values;
+    }
+    std::ranges::copy(mixed->of_layer, p.mix_of_layer);
     p.attention = attention;
     p.eps = spec.norm_eps;
     p.block = block;
@@ -380,7 +487,7 @@ void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ra
     const StepParams &own = step.params(), &first = ranks[0]->params();
     // Blocks of a rank are counted by the others.
     MINFER_CHECK(own.dim == first.dim && own.n_layers == first.n_layers &&
-                     own.gemvs[kHead].slice.n_blocks == first.gemvs[kHead].slice.n_blocks,
+                     own.n_blocks() == first.n_blocks(),
                  "ranks of different models or cards");
     change.to(step.card());
     step.allocate_mailboxes(n_ranks);
@@ -424,7 +531,7 @@ void PersistentStep::launch_layers(int variant) {
   cooperative.id = cudaLaunchAttributeCooperative;
   cooperative.val.cooperative = 1;
   cudaLaunchConfig_t config{};
-  config.gridDim = dim3(unsigned(p.gemvs[kHead].slice.n_blocks));
+  config.gridDim = dim3(unsigned(p.n_blocks()));
   config.blockDim = dim3(kStepThreads);
   config.dynamicSmemBytes = size_t(step_shared(p).total);
   config.stream = stream();
@@ -470,10 +577,13 @@ void PersistentStep::allocate_words() {
         n_split_results, int64_t{a.n_groups} * a.n_splits * (a.heads_per_block + a.group_words));
   }
   const int64_t n_attended = spec.q_dim() / 4;
-  const int64_t n_hidden = p.gemvs[kDown].in_dim / 4;
-  const StepGemv& gate_up = p.gemvs[kGateUp];
-  const int64_t n_gate_up_splits =
-      int64_t{gate_up.n_left} * std::max(gate_up.n_k_splits - 1, 0) * kKSplitWords;
+  const int64_t n_hidden = p.gemvs[0][kDown].in_dim / 4;
+  int64_t n_gate_up_splits = 0;
+  for (int mix = 0; mix < p.n_mixes; ++mix) {
+    const StepGemv& gate_up = p.gemvs[mix][kGateUp];
+    const int64_t n = int64_t{gate_up.n_left} * std::max(gate_up.n_k_splits - 1, 0) * kKSplitWords;
+    n_gate_up_splits = std::max(n_gate_up_splits, n);
+  }
   words_ = allocate_device(
       DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden + n_gate_up_splits) *
                   int64_t{sizeof(uint4)}});

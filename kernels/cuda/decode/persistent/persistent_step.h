@@ -12,7 +12,7 @@
 
 namespace minfer::cuda {
 
-// A decode step as one persistent kernel that runs all layers: step_kernel.cu. It takes models
+// A decode step as one persistent kernel that runs all layers: step_kernel.cuh. It takes models
 // whose blocks, shapes and formats fit it; DecodeGraph takes some of the others.
 //
 // Where several query heads share a head of keys and values, there are two variants. For few

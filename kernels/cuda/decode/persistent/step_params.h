@@ -9,7 +9,7 @@
 #include "kernels/cuda/step_input.h"
 #include "kernels/layer.h"
 
-// What persistent_step.cu prepares and the kernel of step_kernel.cu reads.
+// What persistent_step.cu prepares and the kernel of step_kernel.cuh reads.
 namespace minfer::cuda {
 
 constexpr int kStepWarps = 8;      // consumer warps, which multiply
@@ -42,6 +42,9 @@ constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
 __host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 2; }
 constexpr int kStepMostHeadDim = 256;
 constexpr int kStepMostLayers = 128;
+// Layers whose matrices have the same formats are of one mix. As many as GGUF's mixes of K-quants
+// have, such as Q4_K_M, where v and down of every other layer are Q6_K.
+constexpr int kStepMixes = 3;
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
@@ -54,6 +57,9 @@ struct StepInstance {
 };
 
 enum class StepFormat : int { F16, BF16, U4, U8 };
+// What the scales of packed codes belong to. Products: records (quant/packed_layout.h), without
+// mins of units of 16 columns, with mins of 32.
+enum class StepScales : int { OfRow, OfPiece, OfHalfPiece, Products, ProductsMins };
 
 // The linear phases of a layer, in their order, and the output matrix.
 enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
@@ -65,12 +71,19 @@ enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
 // reading at strides of powers of two cost F16 5 %.
 struct StepSlice {
   int n_tiles, rounds, n_longer, shift, n_blocks;
+  int first_tile, first_index, n_sharing;  // the blocks whose index - first_index is in [0,
+                                           // n_sharing) share the tiles from first_tile on
   __host__ __device__ int begin(int block) const {
-    const int i = index(block);
-    return i * rounds + (i < n_longer ? i : n_longer);
+    const int i = index(block) - first_index;
+    return first_tile + i * rounds + (i < n_longer ? i : n_longer);
   }
   __host__ __device__ int count(int block) const {
-    return rounds + (index(block) < n_longer ? 1 : 0);
+    const int i = index(block) - first_index;
+    return shares(block) ? rounds + (i < n_longer ? 1 : 0) : 0;
+  }
+  __host__ __device__ bool shares(int block) const {
+    const int i = index(block) - first_index;
+    return i >= 0 && i < n_sharing;
   }
   // Index of a block in the order of the tiles.
   __host__ __device__ int index(int block) const {
@@ -92,10 +105,11 @@ struct KSplit {
   __host__ __device__ bool exists() const { return stages.begin < stages.end; }
 };
 
-// One linear phase, the same in all layers. Its tiles are those of its matrices, one after the
-// other. Gate and up tiles are paired instead: a tile of `slice` is then one of each.
+// One linear phase, the same in all layers of a mix. Its tiles are those of its matrices, one after
+// the other. Gate and up tiles are paired instead: a tile of `slice` is then one of each.
 struct StepGemv {
   StepFormat format;
+  StepScales scales;
   StepSlice slice;
   int n_left, n_k_splits;  // kGateUp: left-over pairs after those of `slice`, and K splits of each
   int round_tiles;         // most tiles, or pairs, of a round: StepRound
@@ -108,13 +122,12 @@ struct StepGemv {
   int n_pieces;            // packed codes: pieces of a tile; one has 64 columns of U4, 32 of U8
   int n_stages;            // in a tile of codes, or in a row of floats
   int code_bytes;          // in a tile of codes, or in a row of floats
-  int scales_per_piece;    // scales of a row in a piece: 1 or 2; 0: the row has one
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
   __host__ __device__ bool has_row_scales() const {
-    return format >= StepFormat::U4 && scales_per_piece == 0;
+    return format >= StepFormat::U4 && scales == StepScales::OfRow;
   }
 
   // A block has at most one K split: there are n_left * n_k_splits of them, no more than blocks.
@@ -239,7 +252,10 @@ struct StepParams {
   const StepLayer* layers;
   int n_layers, dim;
   StepBlock block;
-  StepGemv gemvs[kStepPhases];
+  int n_mixes;
+  StepGemv gemvs[kStepMixes][kStepPhases];  // the head: in the first mix
+  StepGemv values[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
+  uint8_t mix_of_layer[kStepMostLayers + 1];
   StepAttention attention;
   StepWords words;
   StepPeers peers;
@@ -255,6 +271,8 @@ struct StepParams {
   int copies_of_exchange, copies_of_gemv;
   int input_bytes;     // of shared memory for staged activations; attention uses the same memory
   int residual_bytes;  // of the block's own residual stream, if it has one
+
+  int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }
 };
 
 // Activations are staged in shared memory as f32 or, for quantized weights, as four 8-bit digits
@@ -281,14 +299,15 @@ __host__ __device__ inline StepShared step_shared(const StepParams& p) {
 
 // An instance of the kernel. One that is not plain stages the residual stream at once, whatever the
 // format: at most most_code_columns(true) columns.
+using StepFunction = void (*)(StepParams);
 struct StepKernel {
-  void (*run)(StepParams);
-  void (*run_and_count)(StepParams);  // the same with clocks
+  StepFunction run, run_and_count;  // the second with clocks
   int heads;
   bool is_plain;
 };
 // The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
 // there is none for large heads.
 StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
+StepFunction counting_step_function(int heads, int head_dim, bool is_plain);
 
 }  // namespace minfer::cuda

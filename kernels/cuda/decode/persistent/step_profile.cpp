@@ -12,23 +12,30 @@ PhaseClocks clocks_of(const unsigned long long (&parts)[kStepParts]) {
           .publish = double(parts[kPublish])};
 }
 
-// A phase with its row of StepClocks::parts; all layers have matrices of the same formats and
-// shapes.
+// A phase with its row of StepClocks::parts, and the bytes that it reads in a layer, on average.
 PhaseProfile phase_of(const DecodeModel& model, int row) {
-  const LayerWeights& w = *model.layers.front().weights;
   const int64_t n_layers = std::ssize(model.layers);
+  const auto phase = [&](const char* name, std::initializer_list<Linear LayerWeights::*> linears) {
+    int64_t n_bytes = 0;
+    for (const DecodeLayer& layer : model.layers) {
+      for (Linear LayerWeights::*linear : linears) {
+        n_bytes += (layer.weights->*linear).weight.n_bytes;
+      }
+    }
+    return PhaseProfile{name, n_layers, n_bytes / n_layers, {}};
+  };
+  using W = LayerWeights;
   switch (row) {
     case kQkv:
-      return {
-          "q k v", n_layers, w.wq.weight.n_bytes + w.wk.weight.n_bytes + w.wv.weight.n_bytes, {}};
+      return phase("q k v", {&W::wq, &W::wk, &W::wv});
     case kAttentionRow:
-      return {"attention", n_layers, 0, {}};
+      return phase("attention", {});
     case kWo:
-      return {"wo", n_layers, w.wo.weight.n_bytes, {}};
+      return phase("wo", {&W::wo});
     case kGateUp:
-      return {"gate up", n_layers, w.w_gate.weight.n_bytes + w.w_up.weight.n_bytes, {}};
+      return phase("gate up", {&W::w_gate, &W::w_up});
     case kDown:
-      return {"down", n_layers, w.w_down.weight.n_bytes, {}};
+      return phase("down", {&W::w_down});
     case kHead:
       return {"head", 1, model.output->n_bytes, {}};
     default:
@@ -41,7 +48,7 @@ static_assert(std::size(kRowsInOrder) == kClockRows);
 }  // namespace
 
 bool PersistentStep::start_profile() {
-  const int64_t n_blocks = params().gemvs[kHead].slice.n_blocks;
+  const int64_t n_blocks = params().n_blocks();
   clocks_ = allocate_device(DType::U8, {n_blocks * int64_t{sizeof(StepClocks)}});
   MINFER_CUDA_CHECK(cudaMemsetAsync(clocks_.view().data, 0,
                                     static_cast<size_t>(clocks_.view().n_bytes()), stream()));
@@ -51,7 +58,7 @@ bool PersistentStep::start_profile() {
 
 StepProfile PersistentStep::end_profile() {
   MINFER_CHECK(clocks_, "the end of a profile that has not begun");
-  std::vector<StepClocks> blocks(size_t(params().gemvs[kHead].slice.n_blocks));
+  std::vector<StepClocks> blocks(size_t(params().n_blocks()));
   MINFER_CUDA_CHECK(cudaMemcpyAsync(blocks.data(), clocks_.view().data,
                                     blocks.size() * sizeof(StepClocks), cudaMemcpyDeviceToHost,
                                     stream()));

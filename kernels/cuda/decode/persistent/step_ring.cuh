@@ -151,8 +151,8 @@ class RingProducer {
 
 // Fills the ring through the whole step, as warp `producer`.
 template <typename I>
-__device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, const StepRing& ring,
-                                 int producer) {
+__device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kStepPhases],
+                                 const StepRing& ring, int producer) {
   const int lane = int(threadIdx.x) % 32;
   RingProducer ring_producer(ring, producer);
   const int pos = p.input->pos;
@@ -200,7 +200,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv* gemvs, con
         return StageCopy{part_of(first, n_first), part_of(first + n_first, n_rows - n_first)};
       });
     }
-    const StepGemv& gemv = gemvs[phase];
+    const StepGemv& gemv = gemvs[p.mix_of_layer[layer]][phase];
     const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = gemv.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;

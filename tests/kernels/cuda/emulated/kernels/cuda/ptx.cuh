@@ -125,5 +125,9 @@ void mma_m16n8k32(int (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1,
   const uint32_t b[] = {b0, b1};
   emulated::multiply_16x8x32(d, a, b, c, kUnsigned);
 }
+template <bool kUnsigned>
+void mma_m16n8k16(int (&d)[4], uint32_t a0, uint32_t a1, uint32_t b, const int (&c)[4]) {
+  mma_m16n8k32<kUnsigned>(d, {a0, a1, 0, 0}, b, 0, c);
+}
 
 }  // namespace minfer::cuda::ptx

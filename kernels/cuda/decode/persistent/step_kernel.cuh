@@ -1,0 +1,356 @@
+#pragma once
+
+#include "kernels/cuda/decode/persistent/step_attention.cuh"
+#include "kernels/cuda/decode/persistent/step_clocks.cuh"
+#include "kernels/cuda/decode/persistent/step_gemv.cuh"
+#include "kernels/cuda/decode/persistent/step_input.cuh"
+#include "kernels/cuda/decode/persistent/step_peers.cuh"
+#include "kernels/cuda/decode/persistent/step_ring.cuh"
+#include "kernels/cuda/decode/persistent/step_split_k.cuh"
+
+namespace minfer::cuda {
+
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+// One round of a linear phase: the tiles from `tile` on whose sums a block adds together; at -1,
+// the block's K split of a pair.
+struct StepRound {
+  int phase, tile;
+  int buffer;  // of two: a warp that is done with a round may be a barrier ahead of warps that
+               // still read its sums
+};
+// The block's shared memory without the ring. `scales` holds the scales of a round's rows,
+// `residual` the row of the residual stream that each thread adds to.
+struct StepMemory {
+  uint8_t* input;
+  float* first_scratch;
+  __half (*scales)[kStepMaxRows];
+  float* residual;
+  __device__ float* scratch(int buffer) const { return first_scratch + buffer * kScratchFloats; }
+};
+__device__ inline int phase_of(const StepParams& p, int step) {
+  return step == 4 * p.n_layers ? int(kHead) : step % 4;
+}
+
+// The first row of scratch for the sums of the block's K split: behind those of whole pairs.
+__device__ inline int k_split_row(const StepGemv& gemv) {
+  return min(gemv.count, gemv.round_tiles) << (gemv.rows_log + 1);
+}
+
+// Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
+template <typename Clock>
+__device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& layer,
+                                      const StepRound& at, const StepMemory& memory,
+                                      const StepRing& ring, StepCursor<Clock>& cursor, float unit) {
+  const int halves_log = at.phase == kGateUp ? 1 : 0;
+  const bool is_k_split = at.tile < 0;
+  float* const scratch = memory.scratch(at.buffer) + (is_k_split ? k_split_row(gemv) : 0);
+  const int n_tiles = is_k_split ? 1 : min(gemv.round_tiles, gemv.count - at.tile);
+  if (gemv.has_row_scales() && !is_k_split) {
+    fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
+    ptx::copy_async_commit();
+  }
+  multiply(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
+           is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+}
+
+// The biases of the row that a thread has in a round, or of its row of gate and of up.
+struct StepBias {
+  float of_row, of_up;
+};
+template <typename I>
+__device__ inline StepBias load_bias(const StepParams& p, const StepGemv& gemv,
+                                     const StepLayer& layer, const StepRound& at) {
+  if (I::kIsPlain || !p.block.has_biases || at.phase == kHead || at.tile < 0) return {};
+  const int in_round = thread_index() >> gemv.rows_log, tile = at.tile + in_round;
+  if (in_round >= gemv.round_tiles || tile >= gemv.count) return {};
+  const int row = thread_index() & (gemv.tile_rows() - 1);
+  const auto bias = [&](int half) {
+    return bias_of(p, gemv, layer, at.phase, gemv.begin + tile, half, row);
+  };
+  return {bias(0), at.phase == kGateUp ? bias(1) : 0.0f};
+}
+
+__device__ inline float logit_of(const StepBlock& block, float sum) {
+  const float logit = sum * block.logit_scale, cap = block.logit_softcap;
+  return cap == 0 ? logit : cap * tanhf(logit / cap);
+}
+
+// Adds the sums of all warps of a round, and publishes the rows or stores them as logits.
+template <typename I>
+__device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, const StepRound& at,
+                                    const StepMemory& memory, const float* squares,
+                                    const StepBias& bias, uint32_t epoch) {
+  const int thread = thread_index(), phase = at.phase;
+  const int halves_log = phase == kGateUp ? 1 : 0, rows_log = gemv.rows_log;
+  const int n_rows = min(gemv.round_tiles, gemv.count - at.tile) << rows_log;
+  const bool has_row = thread < n_rows;
+  const int first_row = (gemv.begin + at.tile) << rows_log;
+  float value = 0;
+  if (has_row) {
+    const bool has_norm =
+        I::kIsPlain ? phase != kWo && phase != kDown : p.block.has_norm_before(phase);
+    const float factor = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
+    const float* const scratch = memory.scratch(at.buffer);
+    const __half* const scales = memory.scales[at.buffer];
+    const auto sum_of_row = [&](int row) {
+      const float sum = sum_of_warps(scratch, row) * factor;
+      return gemv.has_row_scales() ? sum * __half2float(scales[scale_place(row)]) : sum;
+    };
+    const int in_tile = thread & (gemv.tile_rows() - 1);
+    const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
+    value = sum_of_row(row);
+    const bool is_sum_of_ranks = phase == kWo || phase == kDown;  // which then gets the bias
+    if (!I::kIsPlain && !is_sum_of_ranks) value += bias.of_row;
+    if (phase == kGateUp) {
+      const float up = sum_of_row(row + gemv.tile_rows());
+      value = activated<I>(p, value) * (I::kIsPlain ? up : up + bias.of_up);
+    }
+  }
+  if (phase == kHead) {
+    if (!has_row || first_row + thread >= gemv.out_dim) return;
+    if (!I::kIsPlain) value = logit_of(p.block, value);
+    for (int rank = 0; rank < p.peers.n_ranks; ++rank) {
+      p.peers.logits[rank][p.peers.logits_begin + first_row + thread] = value;
+    }
+    return;
+  }
+  uint4* words = p.words.qkv;
+  if (phase == kGateUp) {
+    words = p.words.hidden;
+  } else if (phase != kQkv) {
+    if (p.peers.n_ranks > 1) {
+      value = sum_over_ranks(p.peers, phase == kWo ? 0 : 1, first_row, n_rows, value, epoch);
+    }
+    if (!I::kIsPlain) value += bias.of_row;
+    if (I::kIsPlain || !p.block.has_post_norms()) {
+      if (!I::kIsPlain) value *= p.block.residual_scale;
+      value += memory.residual[thread];
+      memory.residual[thread] = value;
+    }
+    words = phase == kWo ? p.words.after_attention : p.words.after_ffn;
+  }
+  publish(words + first_row / 4, 0, n_rows, value, epoch);
+}
+
+// The static shared memory of a block.
+template <typename I>
+struct StepStatic {
+  uint64_t full[kStepMaxSlots], empty[kStepMaxSlots];
+  float squares[2][kStepWarps], post_squares[kStepWarps];
+  uint32_t first_epoch;
+  int most_copies;
+  int k_splits_came;
+  float residual[kStepConsumers];  // a row for each thread
+  alignas(16) __half scales[2][kStepMaxRows];
+  alignas(16) StepAttentionShared<I> attention;
+  StepGemv gemvs[kStepMixes][kStepPhases];
+  alignas(16) StepLayer layers[2];  // this layer and the next
+};
+#endif
+
+// One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
+// wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32. With several ranks each has a slice of the
+// weights and runs this kernel at the same time; every rank gets all logits. Instances that are not
+// plain compute what StepBlock says.
+//
+//   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
+//   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
+//              the ring. A block owns rows of every matrix and of the residual stream, and K splits
+//              of left-over gate/up tile pairs: step_split_k.cuh
+//   exchange   six vectors a layer and the sums of K splits: step_exchange.cuh; the sums of wo and
+//              down over the ranks: step_peers.cuh
+//   maths      activations are f32. Float weights are multiplied in f32. Codes are multiplied by x
+//              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
+//              which scales are applied in f32. q . k of an int8 cache is computed alike if
+//              head_dim is 64 or 128 (step_codes.cuh), else in f32; weights . v of one such head
+//              on F16 tensor cores, a weight being two halves (step_values.cuh), else in f32.
+//              Everything is summed in one order: same input, same bits
+//   moves      every weight and the cache once from memory; the exchanged vectors once for each
+//              block (132 on an H200) from L2
+//   source     the one-kernel decoders calm (Kuznetsov 2023) and Megakernels (HazyResearch 2025)
+template <typename I>
+__global__ void __launch_bounds__(kStepThreads, 1)
+    decode_step_kernel(const __grid_constant__ StepParams p) {
+#if defined(__CUDA_ARCH_FEAT_SM90_ALL)
+  uint8_t* const shared = ptx::dynamic_shared<128>();
+  auto& [s_full, s_empty, s_squares, s_post_squares, s_first_epoch, s_most_copies, s_k_splits_came,
+         s_residual, s_scales, s_attention, s_gemvs, s_layers] =
+      ptx::static_shared<StepStatic<I>>();
+
+  const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
+  const std::conditional_t<I::kCounts, StepClock, NoClock> clock(p);
+  if (thread < p.n_mixes * kStepPhases) {
+    const int mix = thread / kStepPhases, phase = thread % kStepPhases;
+    StepGemv& gemv = s_gemvs[mix][phase];
+    gemv = phase == kQkv && p.values[mix].slice.shares(block) ? p.values[mix] : p.gemvs[mix][phase];
+    gemv.begin = gemv.slice.begin(block);
+    gemv.count = gemv.slice.count(block);
+    gemv.k_split = gemv.k_split_of(block);
+  }
+  const auto fetch_layer = [&](int layer) {
+    static_assert(sizeof(StepLayer) % 16 == 0);
+    if (thread < int(sizeof(StepLayer) / 16)) {
+      ptx::copy_async_16(ptx::shared_address(s_layers + layer % 2) + 16 * thread,
+                         reinterpret_cast<const uint4*>(p.layers + layer) + thread);
+    }
+    ptx::copy_async_commit();
+  };
+  fetch_layer(0);
+  ptx::copy_async_wait<0>();
+  if (thread == 0) {
+    for (int i = 0; i < p.n_slots; ++i) {
+      ptx::mbarrier_init(s_full + i, 1);
+      ptx::mbarrier_init(s_empty + i, kArrivalsOfEmpty);
+    }
+    ptx::mbarrier_init_fence();
+    s_most_copies = p.copies_of_gemv;
+    s_k_splits_came = 0;
+  }
+  __syncthreads();
+  const StepRing ring{shared,
+                      ptx::shared_address(s_full),
+                      ptx::shared_address(s_empty),
+                      p.n_slots,
+                      p.slot_bytes,
+                      &s_most_copies};
+  if (warp >= kStepWarps) {
+    fill_ring<I>(p, s_gemvs, ring, warp - kStepWarps);
+    return;
+  }
+
+  if (thread == 0) s_first_epoch = p.input->epoch;
+  prepare_attention<I>(p, s_attention, p.input->pos);
+  {
+    const StepGemv& wo = s_gemvs[0][kWo];  // its slice is that of all mixes
+    const int row = (wo.begin << wo.rows_log) + thread;
+    s_residual[thread] = row < p.dim ? __ldcg(p.x + row) : 0.0f;
+    if (!I::kIsPlain) s_residual[thread] *= p.block.embedding_scale;
+  }
+
+  consumers_sync();
+  const StepMemory memory{shared + step_shared(p).input,
+                          reinterpret_cast<float*>(shared + step_shared(p).scratch), s_scales,
+                          s_residual};
+  float* const own_residual =  // with norms behind
+      p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
+  StepCursor cursor{clock};
+  int buffer = 0;
+  cursor.clock.end(kStartRow, kInput);
+  for (int step = 0; step <= 4 * p.n_layers; ++step) {
+    const int layer_index = step / 4, phase = phase_of(p, step);
+    const StepLayer& layer = s_layers[layer_index % 2];
+    const StepGemv& gemv = s_gemvs[p.mix_of_layer[layer_index]][phase];
+    const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
+
+    float* const squares = s_squares[step % 2];
+    float unit = 1;
+    if (thread_index() == 0) {
+      allow_copies(&s_most_copies, phase == kWo ? p.copies_of_gemv : p.copies_of_exchange);
+    }
+    if (phase == kWo) {
+      const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
+      attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
+                memory.scratch(0), ring, cursor, epoch);
+      cursor.clock.end_multiply(kAttentionRow);
+      if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
+    }
+    // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
+    // keeps its own residual stream.
+    const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
+    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual) {
+      StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
+      source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
+      if (phase == kWo || phase == kDown) {
+        source.words = phase == kWo ? p.words.attended : p.words.hidden;
+        unit = stage_input<I, false>(gemv, source, memory.input, squares);
+      } else {
+        source.words = phase == kGateUp ? p.words.after_attention : p.words.after_ffn;
+        source.norm_weight = phase == kGateUp ? layer.ffn_norm : layer.attn_norm;
+        source.plain = layer_index == 0 && phase == kQkv ? p.x : nullptr;
+        if constexpr (I::kIsPlain) {
+          unit = stage_input<I, true>(gemv, source, memory.input, squares);
+        } else {
+          const ResidualSource of_residual{source,
+                                           layer.post_norms[phase == kGateUp ? 1 : 0],
+                                           own_residual,
+                                           s_post_squares,
+                                           p.block.embedding_scale,
+                                           p.block.residual_scale,
+                                           p.eps};
+          unit = stage_input<I, true>(gemv, of_residual, memory.input, squares);
+        }
+      }
+    }
+
+    if (phase == kQkv) fetch_layer(layer_index + 1);
+    if ((phase == kWo || phase == kDown) && thread == 0) {  // prefetch the weight of the next norm
+      const StepLayer& next = s_layers[(layer_index + (phase == kDown ? 1 : 0)) % 2];
+      const auto prefetch = [&](const void* weight) {
+        if (I::kIsPlain || weight != nullptr) ptx::prefetch_l2(weight, 2 * p.dim & ~15);
+      };
+      prefetch(phase == kWo ? next.ffn_norm : next.attn_norm);
+      if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
+    }
+    if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
+    cursor.clock.end(phase, kInput);
+    for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
+      const StepRound round{phase, tile, buffer};
+      const StepBias bias = load_bias<I>(p, gemv, layer, round);
+      multiply_round(gemv, layer, round, memory, ring, cursor, unit);
+      float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
+      if (tile < 0) {
+        if (gemv.k_split.index != 0) {
+          send_k_split(p, gemv, k_split_scratch, &s_k_splits_came, epoch);
+        }
+        tile = 0;
+        continue;
+      }
+      cursor.clock.end_multiply(phase);
+      StepWord k_split_word{};
+      const bool adds = tile == 0 && adds_k_splits(gemv);
+      if (adds) k_split_word = load_k_splits(p, gemv);
+      ptx::copy_async_wait<0>();
+      consumers_sync();
+      if (adds) {
+        const bool has_norm = I::kIsPlain || p.block.has_norm_before(phase);
+        float scale = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
+        const int row = k_split_row(gemv) + thread_index() % 32;
+        if (gemv.has_row_scales()) {
+          scale *= __half2float(s_scales[round.buffer][scale_place(row)]);
+        }
+        float its_bias = 0;
+        if (!I::kIsPlain && p.block.has_biases) {
+          const int lane = thread_index() % 32;
+          its_bias =
+              bias_of(p, gemv, layer, phase, gemv.k_split.tile, lane / kTileRows, lane % kTileRows);
+        }
+        add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, epoch);
+      }
+      finish_round<I>(p, gemv, round, memory, squares, bias, epoch);
+      cursor.clock.end(phase, kPublish);
+      buffer ^= 1;
+      tile += gemv.round_tiles;
+      if (tile >= gemv.count) break;
+    }
+  }
+  cursor.clock.end_step();
+  end_with_peers(p.peers, (s_first_epoch - 1) / uint32_t(p.n_layers) + 1);
+#endif
+}
+
+// The instance for up to `heads` query heads in a block.
+template <bool kCounts>
+StepFunction step_function(int heads, int head_dim, bool is_plain) {
+  constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
+  if (head_dim > 128) {
+    return decode_step_kernel<StepInstance<step_most_heads(kLarge), kLarge, false, kCounts>>;
+  }
+  if (heads == 1) {
+    return is_plain ? decode_step_kernel<StepInstance<1, 128, true, kCounts>>
+                    : decode_step_kernel<StepInstance<1, 128, false, kCounts>>;
+  }
+  return is_plain ? decode_step_kernel<StepInstance<kMost, 128, true, kCounts>>
+                  : decode_step_kernel<StepInstance<kMost, 128, false, kCounts>>;
+}
+
+}  // namespace minfer::cuda
