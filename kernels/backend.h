@@ -41,24 +41,29 @@ class DeviceTensor {
 // matmul and embed of the same backend, pack_table for embed only. Rows are the `out` features.
 struct Matrix {
   DeviceTensor storage;
-  DeviceTensor scales, mins;  // of quantized weights; mins: unless they lie with the scales
+  // Of quantized weights. mins: null if the format has none, or if the blocks of a Q type hold
+  // them. Those of a card's records are a view into scales, which must outlive it.
+  DeviceTensor scales, mins;
   int64_t out_dim = 0, in_dim = 0;
   int64_t group = 0;  // columns that share a scale; 0: not quantized
   // Of the stored elements: a float type, U8, U4, or the Q type whose codes and scales they are.
   DType dtype = DType::F32;
   CodeTable table = CodeTable::None;  // of codes of four bits
+  int high_bits = 0;                  // of codes of five or six bits, which lie with the scales
   bool by_rows = false;               // pack_table's layout: rows of codes are contiguous
   int64_t n_bytes = 0;                // that one GEMV reads
 
   explicit operator bool() const { return bool(storage); }
 };
 
+// By which function of a backend a matrix is packed: pack_matrix, pack_table or pack_expert.
+enum class MatrixUse { Matmul, Table, Expert };
 // The shape and the format of a weight matrix before it is packed.
 struct StoredMatrix {
   int64_t out_dim = 0, in_dim = 0;
   DType dtype = DType::F32;                // of floats
   std::optional<GroupFormat> groups = {};  // of quantized elements
-  bool of_expert = false;                  // to be packed by pack_expert
+  MatrixUse use = MatrixUse::Matmul;
 };
 
 // A linear layer, x weightᵀ + bias: its matrix, and a vector [out] or null.

@@ -70,7 +70,7 @@ def main():
     parser.add_argument("--device", required=True, help="cpu or cuda")
     parser.add_argument("--shape", default="llama-2-7b")
     parser.add_argument("--make", default="", help="more arguments of make_random_gguf.py")
-    parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q6_k")
+    parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q5_k_m,q6_k,iq4_xs")
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--gen", type=int, default=128)
     parser.add_argument("--depth", type=int, default=128)

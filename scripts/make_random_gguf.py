@@ -37,9 +37,13 @@ TYPES = {
     "q4_k": Blocks(12, 256, 144, 168, 0, 7.5),
     "q5_k": Blocks(13, 256, 176, 337, 0, 15.5),
     "q6_k": Blocks(14, 256, 210, 1365, 208),
+    "iq4_xs": Blocks(23, 256, 136, 1246),
 }
-# general.file_type. q4_k_m: Q4_K, but for the matrices that llama.cpp makes Q6_K (of_mix).
-FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q6_k": 18}
+# general.file_type. The mixes are Q4_K and Q5_K, but for the matrices that llama.cpp makes Q6_K
+# (of_mix).
+FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
+              "q6_k": 18, "iq4_xs": 30}
+MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k"}
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
 
 # A prime number of blocks or elements is repeated, so that no two rows of a tensor begin alike.
@@ -112,12 +116,12 @@ def metadata(name, shape, file_type):
     return b"".join(text(key) + typed(value) for key, value in pairs.items()), len(pairs)
 
 
-def of_mix(name, layer, n_layers):
-    """The type of a matrix in llama.cpp's Q4_K_M: the output's, and in half of the layers those of
-    values and of down."""
+def of_mix(base, name, layer, n_layers):
+    """The type of a matrix in llama.cpp's Q4_K_M and Q5_K_M: the base, but for the output and, in
+    half of the layers, values and down."""
     eighth = n_layers // 8
     more = layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
-    return "q6_k" if name == "output" or (more and name in ("attn_v", "ffn_down")) else "q4_k"
+    return "q6_k" if name == "output" or (more and name in ("attn_v", "ffn_down")) else base
 
 
 def tensors(shape, file_type):
@@ -126,7 +130,8 @@ def tensors(shape, file_type):
     q_dim, kv_dim = (shape[heads] * shape["head_dim"] for heads in ("heads", "kv_heads"))
 
     def matrix(name, layer=0):
-        return TYPES[of_mix(name, layer, layers) if file_type == "q4_k_m" else file_type]
+        base = MIXES.get(file_type)
+        return TYPES[of_mix(base, name, layer, layers) if base else file_type]
 
     yield "token_embd", matrix("token_embd"), (hidden, shape["vocab"])
     yield "output_norm", F32, (hidden,)

@@ -144,8 +144,7 @@ Matrix CudaBackend::pack_matrix(const QuantizedMatrix& host) {
 // GGUF's blocks whose scales are products stay so: Q4_K takes 4.6 bits in place of 6.
 Matrix CudaBackend::pack_products(const Tensor& host) {
   const HostQuantizedMatrix q = quantized(host);
-  Matrix matrix = allocate_codes(q.codes.view().dtype, DType::U8, bool(q.mins.view()),
-                                 host.shape[0], host.shape[1], q.group, q.table);
+  Matrix matrix = allocate_products(host.shape[0], host.shape[1], group_format(host.dtype));
   const Tensor codes = q.codes.view();
   const Tensor staged = scratch(staging_, codes.dtype, codes.shape);
   uploader_.copy(staged.data, codes.data, codes.n_bytes());
@@ -216,7 +215,7 @@ int64_t CudaBackend::packing_workspace_bytes(const StoredMatrix& w) const {
   if (!w.groups) return w.dtype == type_ ? 0 : bytes_of(w.dtype, n);
   const GroupFormat format = cuda_groups(w);
   if (!cuda_keeps_groups(w.in_dim, format.group)) return bytes_of(DType::F32, n);
-  if (format.products) return n / 8 * format.bits + 256;
+  if (format.products) return n / 8 * widened(format).bits + 256;
   const int64_t scale_bytes = bytes_of(format.scales, n / format.group);
   const int64_t min_bytes = format.has_mins ? bytes_of(DType::F32, n / format.group) : 0;
   return n / 8 * format.bits + scale_bytes + min_bytes + 3 * 256;

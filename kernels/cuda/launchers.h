@@ -148,9 +148,9 @@ void gemv(cudaStream_t stream, Tensor x, const GemvNorm* norm, std::span<const G
 
 // ---- quant/: packed codes ----------------------------------------------------------------------
 
-// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, or with products (U8),
-// without filling it. U4 without minimums may have a table. The codes lie in tiles, in the order of
-// gemv's mma fragments (quant/packed_layout.h); cuda_keeps_groups() says which groups are allowed.
+// Allocates a matrix of packed U8 or U4 codes with F16 or F32 scales, without filling it. U4
+// without minimums may have a table. The codes lie in tiles, in the order of gemv's mma fragments
+// (quant/packed_layout.h); cuda_keeps_groups() says which groups are allowed.
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                       int64_t group, CodeTable table = CodeTable::None);
 
@@ -160,7 +160,10 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
 void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
                 int64_t first_row);
 
-// Fills all codes of a matrix of products. codes [out, in] in device memory.
+// The same of a format of products. Its codes of five or six bits lie apart: packed_layout.h.
+Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& format);
+// Fills all codes of such a matrix, of five or six bits only the lower four; the records have the
+// others. codes [out, in] U4 or U8 in device memory.
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes);
 
 // Scales that are products (GroupFormat), and mins, of host [out, in], a Q type, as a card stores

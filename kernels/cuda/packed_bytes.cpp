@@ -1,5 +1,7 @@
 // Sizes of packed matrices on a card, also in builds without CUDA.
 
+#include <algorithm>
+
 #include "kernels/backend.h"
 #include "kernels/base/math.h"
 #include "kernels/cuda/quant/packed_layout.h"
@@ -11,15 +13,36 @@ bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim |
 
 GroupFormat cuda_groups(const StoredMatrix& w) {
   GroupFormat format = widened(*w.groups);
-  format.products = w.groups->products && !w.of_expert;
+  format.products = w.groups->products && w.use != MatrixUse::Expert;
+  const bool has_high_bits = format.products && w.use == MatrixUse::Matmul;
+  if (has_high_bits) format.bits = std::max(w.groups->bits, 4);
   return format;
 }
+
+namespace {
+
+// Of pack_table, row by row without padding.
+CudaMatrixBytes table_bytes(const StoredMatrix& w, const GroupFormat& format) {
+  const int64_t n = checked_mul(w.out_dim, w.in_dim), n_groups = n / format.group;
+  CudaMatrixBytes bytes{.codes = n / 8 * format.bits};
+  if (format.products) {
+    bytes.scales = n_groups + bytes_of(DType::F16, n / kFactorColumns);
+    bytes.mins = format.has_mins ? bytes.scales : 0;
+  } else {
+    bytes.scales = bytes_of(format.scales, n_groups);
+    bytes.mins = format.has_mins ? bytes_of(DType::F32, n_groups) : 0;
+  }
+  return bytes;
+}
+
+}  // namespace
 
 CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
   if (!w.groups || !cuda_keeps_groups(w.in_dim, w.groups->group)) {
     return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
   const GroupFormat format = cuda_groups(w);
+  if (w.use == MatrixUse::Table) return table_bytes(w, format);
   const cuda::PackedLayout layout = cuda::packed_layout(
       format.bits, w.out_dim, w.in_dim, format.group, format.products, format.has_mins);
   const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);

@@ -69,12 +69,13 @@ class RandomGguf(unittest.TestCase):
             self.assertAlmostEqual(float(row["ratio"]), float(row["minfer"]) / float(row["llama_cpp"]), delta=0.01)
 
     def test_types(self):
-        for file_type in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "q4_k_m"):
+        for file_type in ("q4_0", "q4_1", "q8_0", "q4_k", "q5_k", "q6_k", "iq4_xs", "q4_k_m", "q5_k_m"):
             with self.subTest(file_type):
                 types = self.check("llama-2-7b", "llama", 3 + 8 * 9, DENSE_SIZES, file_type)["types"]
                 n_of = {name: of["n_tensors"] for name, of in types.items()}
-                # Q4_K_M: of 8 layers 0, 3, 6 and 7, and the output.
-                expected = {"Q4_K": 58 - 9, "Q6_K": 9} if file_type == "q4_k_m" else {file_type.upper(): 58}
+                # Of the mixes: of 8 layers 0, 3, 6 and 7, and the output.
+                base = file_type.upper().removesuffix("_M")
+                expected = {base: 58 - 9, "Q6_K": 9} if file_type.endswith("_m") else {base: 58}
                 self.assertEqual(n_of, {"F32": 17, **expected})
 
 

@@ -128,7 +128,7 @@ struct GemvFetch {
       if (kScales != 0) {
         const int64_t index = int64_t{row_tile} * p.n_chunks + chunk;
         scales = static_cast<const uint8_t*>(part.scales) + index * p.scale_bytes + lane * 16;
-        if (has_mins(kKind)) {
+        if (has_mins(kKind) && !are_products(kKind)) {
           mins = reinterpret_cast<const uint8_t*>(part.mins) + index * p.min_bytes + lane * 16;
         }
       }
@@ -168,12 +168,15 @@ struct GemvFetch {
       }
       words += stride * kChunkBytes;
       if (kScales != 0) {
-        if (lane * 16 < p.scale_bytes) ptx::copy_async_16(to + kChunkBytes, scales);
-        // Those of F16, and records, are at most 512 bytes; those of F32 1024.
-        if (are_f32(kKind) && lane * 16 + 512 < p.scale_bytes) {
-          ptx::copy_async_16(to + kChunkBytes + 512, scales + 512);
+        // Those of F16 are at most 512 bytes, those of F32 1024, records 1312.
+        constexpr int kMost = are_products(kKind) ? 1536 : are_f32(kKind) ? 1024 : 512;
+#pragma unroll
+        for (int i = 0; i < kMost; i += 512) {
+          if (lane * 16 + i < p.scale_bytes) {
+            ptx::copy_async_16(to + uint32_t(kChunkBytes + i), scales + i);
+          }
         }
-        if (has_mins(kKind)) {
+        if (has_mins(kKind) && !are_products(kKind)) {
 #pragma unroll
           for (int i = 0; i < 1024; i += 512) {
             if (lane * 16 + i < p.min_bytes) {

@@ -3,6 +3,7 @@
 #include "kernels/cuda/gemv/params.h"
 #include "kernels/cuda/numbers.cuh"
 #include "kernels/cuda/ptx.cuh"
+#include "kernels/cuda/quant/code_four.cuh"
 
 // Unpacks packed codes (quant/packed_layout.h) into operands of mma.m16n8k16, exactly.
 namespace minfer::cuda {
@@ -38,19 +39,21 @@ struct Codes<__half> {
   __device__ explicit Codes(int) {}
   __device__ uint32_t low_nibbles(uint32_t word) const { return word & 0x000F000F; }
   __device__ uint32_t high_nibbles(uint32_t word) const { return word & 0x00F000F0; }
+  __device__ uint32_t wide(uint32_t halves) const { return halves; }
   template <int kByte>  // bytes kByte and kByte + 1
   __device__ uint32_t bytes(uint32_t word) const {
     return __byte_perm(word, 0, kByte == 0 ? 0x4140 : 0x4342);
   }
 };
 
-// A bf16 has 8 significant bits: 128 + q can hold a nibble q, and a byte is converted through f32.
+// A bf16 has 8 significant bits: 128 + q can hold a q of up to 7 bits, and a byte is converted
+// through f32.
 template <>
 struct Codes<__nv_bfloat16> {
   static constexpr bool kSubtracts = true;
   static constexpr float kFactor = 1, kHighFactor = 1;
 
-  __nv_bfloat162 low;  // 128 + zero; for nibbles only
+  __nv_bfloat162 low;  // 128 + zero; for nibbles and wide codes
   float byte;          // 2^23 + zero
 
   __device__ explicit Codes(int zero)
@@ -60,6 +63,9 @@ struct Codes<__nv_bfloat16> {
     return bits_of(__hsub2(pair_of<__nv_bfloat162>(mask_or<0x000F000F, 0x43004300>(word)), low));
   }
   __device__ uint32_t high_nibbles(uint32_t word) const { return low_nibbles(word >> 4); }
+  __device__ uint32_t wide(uint32_t halves) const {
+    return bits_of(__hsub2(pair_of<__nv_bfloat162>(halves | 0x43004300), low));
+  }
   template <int kByte>
   __device__ uint32_t bytes(uint32_t word) const {
     const float first = __uint_as_float(__byte_perm(word, 0x4B000000, 0x7650 + kByte)) - byte;
@@ -76,6 +82,15 @@ __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t
   const uint32_t upper = word >> 8;
   ptx::mma_m16n8k16<T>(sum, codes.low_nibbles(word), codes.high_nibbles(word),
                        codes.low_nibbles(upper), codes.high_nibbles(upper), b0, b1);
+}
+// The same of codes of U5 and U6, whose upper rows have no factor of their own.
+template <typename T>
+__device__ inline void multiply_wide(float (&sum)[4], const WideCodes& wide, uint32_t b0,
+                                     uint32_t b1, const Codes<T>& codes) {
+  constexpr uint32_t kEven = 0x00FF00FF;
+  const uint32_t low = wide.low_row, high = wide.high_row;
+  ptx::mma_m16n8k16<T>(sum, codes.wide(low & kEven), codes.wide(high & kEven),
+                       codes.wide(low >> 8 & kEven), codes.wide(high >> 8 & kEven), b0, b1);
 }
 template <typename T>
 __device__ inline void multiply_bytes(float (&sum)[4], uint32_t first, uint32_t second, uint32_t b0,
@@ -103,16 +118,23 @@ struct ChunkScales {
 
   const uint8_t* scales;  // [units][8][2], from row g on; of products, the numbers as in the record
   const uint8_t* mins;
+  const uint8_t* record_end;  // of products
   float2 factor, min_factor;  // of products
   const float* sums;          // of activations: [units][tokens], from token 2 t on
   int unit_shift, sum_stride;
+
+  // The upper bits of U5 and U6, at the end of the record. set_slot() has been called.
+  __device__ const uint8_t* upper_bits(int high_bits) const {
+    return record_end - high_chunk_bytes(high_bits);
+  }
 
   // Points to the scales and mins behind the codes of the chunk in `slot`.
   __device__ void set_slot(const uint8_t* slot, int g, const GemvParams& p) {
     scales = slot + kChunkBytes;
     mins = scales + p.scale_bytes;
     if constexpr (are_products(kKind)) {
-      mins = scales + p.scale_bytes / 2;
+      record_end = scales + p.scale_bytes;
+      mins = scales + kTileRows * (2 + 4 * kScales);  // a chunk has four tiles
       factor = __half22float2(reinterpret_cast<const __half2*>(scales)[g]);
       scales += kTileRows * 2 + g * 8;
       if constexpr (has_mins(kKind)) {

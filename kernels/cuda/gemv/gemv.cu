@@ -16,6 +16,10 @@ GemvWeights weights_of(const Matrix& w) {
   switch (code_form_of(w)) {
     case CodeForm::U4:
       return GemvWeights::U4;
+    case CodeForm::U5:
+      return GemvWeights::U5;
+    case CodeForm::U6:
+      return GemvWeights::U6;
     case CodeForm::U8:
       return GemvWeights::U8;
     case CodeForm::Table:
@@ -78,10 +82,10 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
     if (layout.unit != 0) {
       p.unit_shift = std::countr_zero(unsigned(layout.unit));
       p.scale_bytes = chunk_columns / layout.unit * kTileRows * (p.scales_are_f32 ? 4 : 2);
-      if (w.mins) p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
       if (layout.products) {
         p.scale_bytes = layout.record_bytes();
-        p.min_bytes = 0;
+      } else if (w.mins) {
+        p.min_bytes = chunk_columns / layout.unit * kTileRows * 4;
       }
       p.slot_bytes += p.scale_bytes + p.min_bytes;
     }
@@ -199,10 +203,14 @@ bool takes_products(const Matrix& w) {
   switch (weights_of(w)) {
     case GemvWeights::U4:
       return w.mins || !by_32;
-    case GemvWeights::U8:
-      return bool(w.mins) == by_32;
-    default:
+    case GemvWeights::U5:
+      return w.mins && by_32;
+    case GemvWeights::U6:
+      return !w.mins && !by_32;
+    case GemvWeights::Table:
       return by_32;
+    default:
+      return false;
   }
 }
 

@@ -30,10 +30,12 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       ptx::mma_m16n8k16<T>(total[1], a.z, b.z, a.w, b.w, v.z, v.w);
     }
   } else {
-    constexpr bool kNibbles = kWeights != GemvWeights::U8;  // four bits a code in memory
+    constexpr bool kNibbles = kWeights != GemvWeights::U8;  // four bits a code in the tiles
     constexpr bool kHasTable = kWeights == GemvWeights::Table;
+    constexpr int kHighBits = high_bits_of(kWeights);
     constexpr int kUpper =
-        kNibbles && !kHasTable ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
+        kWeights == GemvWeights::U4 ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
+    [[maybe_unused]] const uint8_t* const upper_bits = scales.upper_bits(kHighBits);
     constexpr int kTiles = kNibbles ? 4 : 2;
     constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
     // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
@@ -57,6 +59,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
 #pragma unroll
     for (int tile = 0; tile < kTiles; ++tile) {
       if (kScales == 0 && kOwnSum && tile % 2 == 0) begin(sum, tile * kTileColumns);
+      const HighWords<kHighBits> high(upper_bits + tile * high_tile_bytes(kHighBits),
+                                      int(threadIdx.x) % 32);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
         const uint4 w = words(kNibbles ? tile : 2 * tile + j), v = activations(tile, j);
@@ -73,6 +77,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
             if constexpr (kHasTable) {
               const uint2 bytes = look_up(table, word);
               multiply_bytes<T>(to, bytes.x, bytes.y, b0, b1, codes);
+            } else if constexpr (kHighBits != 0) {
+              multiply_wide<T>(to, wide_codes<kHighBits>(word, high.of(2 * j + i)), b0, b1, codes);
             } else {
               multiply_nibbles<T>(to, word, b0, b1, codes);
             }
@@ -211,7 +217,10 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Codes<T> codes(has_mins(kKind) ? 0 : kWeights == GemvWeights::U4 ? 8 : 128);
+  const Codes<T> codes(has_mins(kKind)               ? 0
+                       : kWeights == GemvWeights::U4 ? 8
+                       : kWeights == GemvWeights::U6 ? 32
+                                                     : 128);
   ChunkScales<kScales, kKind> scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;
@@ -297,8 +306,8 @@ struct GemvKernels {
                                  : gemv_kernel<T, GemvWeights::U4, 4, ProductsMins, kExperts>;
     }
     if (weights == GemvWeights::U4) return gemv_kernel<T, GemvWeights::U4, 4, Products, kExperts>;
-    return mins ? gemv_kernel<T, GemvWeights::U8, 2, ProductsMins, kExperts>
-                : gemv_kernel<T, GemvWeights::U8, 4, Products, kExperts>;
+    return mins ? gemv_kernel<T, GemvWeights::U5, 2, ProductsMins, kExperts>
+                : gemv_kernel<T, GemvWeights::U6, 4, Products, kExperts>;
   }
 
   static Kernel of(GemvWeights weights, int scales_in_tile, GemvScales scales) {

@@ -13,8 +13,18 @@ constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 constexpr int kMaxGemvParts = 3;
 
-enum class GemvWeights { Float, U4, U8, Table };  // Table: U4 whose codes are indices of one
+enum class GemvWeights {
+  Float,
+  U4,
+  U5,
+  U6,
+  U8,
+  Table
+};  // Table: U4 whose codes are indices of one
 GemvWeights weights_of(const Matrix& w);
+__host__ __device__ constexpr int high_bits_of(GemvWeights weights) {
+  return weights == GemvWeights::U5 ? 1 : weights == GemvWeights::U6 ? 2 : 0;
+}
 // Products: records of a chunk (quant/packed_layout.h), not of experts.
 enum class GemvScales { F16, F16Mins, F32, F32Mins, Products, ProductsMins };
 enum class InputNorm { None, Rms, Layer };

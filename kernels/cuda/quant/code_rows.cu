@@ -139,9 +139,9 @@ __global__ void __launch_bounds__(kThreads)
 template <CodeForm kCodes, bool kIsExact>
 __global__ void __launch_bounds__(kThreads)
     unpack_codes_kernel(const __grid_constant__ PackedMatrices parts, int n_warps) {
-  constexpr int kBits = bits_of(kCodes);
-  static_assert(!kIsExact || kBits == 8);
-  constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
+  static_assert(!kIsExact || kCodes == CodeForm::U8);
+  using Chunk = StagedChunk<kCodes>;
+  constexpr int kTiles = Chunk::kTiles;
   ptx::let_successor_begin();
   const int lane = int(threadIdx.x) % 32;
   int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
@@ -150,16 +150,10 @@ __global__ void __launch_bounds__(kThreads)
   const int row_tile = warp / p.n_chunks, first_tile = warp % p.n_chunks * kTiles;
   const int n_tiles = min(p.n_column_tiles - first_tile, kTiles);
 
-  auto* const chunk =
-      reinterpret_cast<uint4*>(ptx::dynamic_shared() + threadIdx.x / 32 * kChunkBytes);
-  const uint4* const from =
-      p.codes + (int64_t{row_tile} * p.n_column_tiles + first_tile) * kTileWords + lane;
-  const uint32_t to = ptx::shared_address(chunk + lane);
-#pragma unroll
-  for (int i = 0; i < kChunkBytes; i += 512) {
-    if (i < n_tiles * kTileWords * 16) ptx::copy_async_16(to + i, from + i / 16);
-  }
-  ptx::copy_async_commit();
+  const Chunk chunk{ptx::dynamic_shared() + threadIdx.x / 32 * Chunk::kBytes};
+  const int64_t tiles_before = int64_t{row_tile} * p.n_column_tiles + first_tile;
+  chunk.fetch(p.codes + tiles_before * Chunk::kTileWords, n_tiles, p.scales,
+              int64_t{row_tile} * p.n_chunks + warp % p.n_chunks);
 
   // In each tile, this lane unpacks columns [8 octet, 8 octet + 8) of rows g and g + 8, for two g.
   const int octet = lane % 8;
@@ -206,8 +200,7 @@ __global__ void __launch_bounds__(kThreads)
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
-      const uint4* const words = chunk + tile * kTileWords;
-      const auto four = [&](int i) { return code_four<kCodes>(words, g, 2 * octet + i, p.table); };
+      const auto four = [&](int i) { return chunk.four(tile, g, 2 * octet + i, p.table); };
       const decltype(four(0)) fours[2] = {four(0), four(1)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -241,7 +234,8 @@ class PartList {
     const Matrix& w = *part.w;
     const PackedLayout layout = layout_of(w);
     const MatrixView view = view_of(w);
-    float lowest = float(-view.zero()), most = float((1 << layout.bits) - 1 - view.zero());
+    float lowest = float(-view.zero());
+    float most = float((1 << (layout.bits + layout.high_bits)) - 1 - view.zero());
     if (w.table != CodeTable::None) {
       const auto entries = std::ranges::minmax(entries_of(w.table));
       lowest = float(entries.min);
@@ -264,10 +258,14 @@ class PartList {
                                .most = most,
                                .table = view.table};
   }
-  void run(void (*kernel)(PackedMatrices, int), cudaStream_t stream) const {
+  void run(void (*kernel)(PackedMatrices, int), int shared_of_warp, cudaStream_t stream) const {
     if (n_parts_ == 0) return;
     launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kThreads),
-           kWarps * kChunkBytes, stream, parts_, n_warps_);
+           kWarps * shared_of_warp, stream, parts_, n_warps_);
+  }
+  template <CodeForm kCodes, bool kIsExact>
+  void unpack(cudaStream_t stream) const {
+    run(unpack_codes_kernel<kCodes, kIsExact>, StagedChunk<kCodes>::kBytes, stream);
   }
 
  private:
@@ -310,7 +308,7 @@ bool fits_code_rows(const Matrix& w) {
 void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts) {
   MINFER_CHECK(!parts.empty() && parts.size() <= kMaxDequantizeParts,
                "unpack_codes: ", parts.size(), " parts");
-  PartList exact, rows, u4, u8, tables;
+  PartList exact, rows, of_form[kCodeForms];
   for (const UnpackPart& part : parts) {
     const Matrix& w = *part.w;
     MINFER_CHECK(fits_code_rows(w), "unpack_codes: ", w.dtype, ", rows of ", w.in_dim);
@@ -320,16 +318,14 @@ void unpack_codes(cudaStream_t stream, std::span<const UnpackPart> parts) {
     if (has_code_rows(w)) {
       exact.add(part, n_chunks);
     } else {
-      const CodeForm form = code_form_of(w);
       rows.add(part, layout.n_row_tiles);
-      (form == CodeForm::U4 ? u4 : form == CodeForm::U8 ? u8 : tables).add(part, n_chunks);
+      of_form[size_t(code_form_of(w))].add(part, n_chunks);
     }
   }
-  exact.run(unpack_codes_kernel<CodeForm::U8, true>, stream);
-  rows.run(row_scales_kernel, stream);
-  u4.run(unpack_codes_kernel<CodeForm::U4, false>, stream);
-  u8.run(unpack_codes_kernel<CodeForm::U8, false>, stream);
-  tables.run(unpack_codes_kernel<CodeForm::Table, false>, stream);
+  exact.unpack<CodeForm::U8, true>(stream);
+  rows.run(row_scales_kernel, 0, stream);
+  for_each_form(
+      [&]<CodeForm kCodes>() { of_form[size_t(kCodes)].template unpack<kCodes, false>(stream); });
 }
 
 }  // namespace minfer::cuda

@@ -54,8 +54,8 @@ __device__ inline uint32_t round_pair(float first, float second) {
 template <typename T, CodeForm kCodes>
 __global__ void __launch_bounds__(kDequantizeThreads)
     dequantize_packed_kernel(const __grid_constant__ PackedParts parts, int n_warps) {
-  constexpr int kBits = bits_of(kCodes);
-  constexpr int kTileWords = 8 * kBits, kTiles = kChunkBytes / 16 / kTileWords;
+  using Chunk = StagedChunk<kCodes>;
+  constexpr int kTiles = Chunk::kTiles;
   ptx::let_successor_begin();
   const int lane = int(threadIdx.x) % 32;
   const int warp = int(gridDim.x - 1 - blockIdx.x) * kWarps + int(threadIdx.x) / 32;
@@ -64,19 +64,13 @@ __global__ void __launch_bounds__(kDequantizeThreads)
   while (warp >= parts.part[part].end_warp) first_warp = parts.part[part++].end_warp;
   const PackedRows& p = parts.part[part];
   const int row_tile = (warp - first_warp) / p.n_chunks;  // among the requested rows
-  const int first_tile = (warp - first_warp) % p.n_chunks * kTiles;
+  const int chunk_index = (warp - first_warp) % p.n_chunks, first_tile = chunk_index * kTiles;
   const int64_t tiles_before = (p.first_row_tile + row_tile) * p.n_column_tiles + first_tile;
   const int n_tiles = int(min(p.n_column_tiles - first_tile, int64_t{kTiles}));
 
-  auto* const chunk =
-      reinterpret_cast<uint4*>(ptx::dynamic_shared() + threadIdx.x / 32 * kChunkBytes);
-  const uint4* const from = p.codes + tiles_before * kTileWords + lane;
-  const uint32_t to = ptx::shared_address(chunk + lane);
-#pragma unroll
-  for (int i = 0; i < kChunkBytes; i += 512) {
-    if (i < n_tiles * kTileWords * 16) ptx::copy_async_16(to + i, from + i / 16);
-  }
-  ptx::copy_async_commit();
+  const Chunk chunk{ptx::dynamic_shared() + threadIdx.x / 32 * Chunk::kBytes};
+  chunk.fetch(p.codes + tiles_before * Chunk::kTileWords, n_tiles, p.scales,
+              (p.first_row_tile + row_tile) * p.n_chunks + chunk_index);
 
   // In each tile, this lane dequantizes columns [8 octet, 8 octet + 8) of rows g and g + 8, for two
   // g.
@@ -105,8 +99,7 @@ __global__ void __launch_bounds__(kDequantizeThreads)
 #pragma unroll
     for (int u = 0; u < 2; ++u) {
       const int g = 4 * u + lane / 8;
-      const uint4* const words = chunk + tile * kTileWords;
-      const auto four = [&](int i) { return code_four<kCodes>(words, g, 2 * octet + i, p.table); };
+      const auto four = [&](int i) { return chunk.four(tile, g, 2 * octet + i, p.table); };
       const decltype(four(0)) codes[2] = {four(0), four(1)};
 #pragma unroll
       for (int h = 0; h < 2; ++h) {
@@ -179,10 +172,12 @@ class PartList {
     parts_.part[n_parts_++] = p;
   }
 
-  void run(void (*kernel)(PackedParts, int), cudaStream_t stream) const {
+  template <typename T, CodeForm kCodes>
+  void run(cudaStream_t stream) const {
     if (n_parts_ == 0) return;
-    launch(kernel, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))), dim3(kDequantizeThreads),
-           kWarps * kChunkBytes, stream, parts_, n_warps_);
+    launch(dequantize_packed_kernel<T, kCodes>, dim3(narrow<unsigned>(ceil_div(n_warps_, kWarps))),
+           dim3(kDequantizeThreads), kWarps * StagedChunk<kCodes>::kBytes, stream, parts_,
+           n_warps_);
   }
 
  private:
@@ -198,7 +193,7 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
                "dequantize_rows: ", parts.size(), " parts");
   const DType half = parts[0].out.dtype;
   visit_half(half, [&]<typename T>() {
-    PartList u4, u8, tables;
+    PartList of_form[kCodeForms];
     for (const DequantizePart& part : parts) {
       const Matrix& w = *part.w;
       const int64_t n = part.out.shape[0], begin = part.begin;
@@ -208,16 +203,14 @@ void dequantize_rows(cudaStream_t stream, std::span<const DequantizePart> parts)
                    " of [", w.out_dim, ", ", w.in_dim, "]");
       if (n == 0) continue;
       if (is_packed(w)) {
-        const CodeForm form = code_form_of(w);
-        (form == CodeForm::U4 ? u4 : form == CodeForm::U8 ? u8 : tables).add(part);
+        of_form[size_t(code_form_of(w))].add(part);
       } else {
         launch(convert_rows_kernel<T>, dim3(blocks_of(n * w.in_dim)), dim3(kDequantizeThreads), 0,
                stream, data_of<T>(part.out), view_of(w), begin, n * w.in_dim);
       }
     }
-    u4.run(dequantize_packed_kernel<T, CodeForm::U4>, stream);
-    u8.run(dequantize_packed_kernel<T, CodeForm::U8>, stream);
-    tables.run(dequantize_packed_kernel<T, CodeForm::Table>, stream);
+    for_each_form(
+        [&]<CodeForm kCodes>() { of_form[size_t(kCodes)].template run<T, kCodes>(stream); });
   });
 }
 

@@ -45,7 +45,7 @@ struct MatrixView {
 
   __device__ bool is_float() const { return dtype != DType::U4 && dtype != DType::U8; }
   __host__ __device__ int zero() const {
-    return mins.exist() ? 0 : has_table ? 128 : 1 << (layout.bits - 1);
+    return mins.exist() ? 0 : has_table ? 128 : 1 << (layout.bits + layout.high_bits - 1);
   }
 
   // The scale or the min of an element. By rows, products are the numbers + 128 [out, in / group],
@@ -76,7 +76,12 @@ struct MatrixView {
                                           ? PackedLayout::Place{i / 2, int(i % 2 * 4)}
                                           : PackedLayout::Place{i, 0};
     const int byte = static_cast<const uint8_t*>(data)[place.byte];
-    const int code = layout.bits == 4 ? byte >> place.shift & 15 : byte;
+    int code = layout.bits == 4 ? byte >> place.shift & 15 : byte;
+    if (layout.high_bits != 0) {
+      const PackedLayout::Place above = layout.high_place(row, column);
+      const int bits = static_cast<const uint8_t*>(scales.data)[above.byte] >> above.shift;
+      code |= (bits & ((1 << layout.high_bits) - 1)) << 4;
+    }
     const float whole = float((has_table ? table.at(code) : code) - zero());
     const float x = __fmul_rn(whole, scale_at(scales, row, column));
     return mins.exist() ? __fadd_rn(x, scale_at(mins, row, column)) : x;
@@ -88,13 +93,13 @@ inline bool is_packed(const Matrix& w) { return w.dtype == DType::U4 || w.dtype 
 // Whether one launch can read both.
 inline bool same_format(const Matrix& a, const Matrix& b) {
   return a.dtype == b.dtype && a.table == b.table && a.group == b.group && a.in_dim == b.in_dim &&
-         bool(a.mins) == bool(b.mins) &&
+         bool(a.mins) == bool(b.mins) && a.high_bits == b.high_bits &&
          (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
 }
 
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
-  return packed_layout(w.dtype == DType::U4 ? 4 : 8, w.out_dim, w.in_dim, w.group,
+  return packed_layout(w.dtype == DType::U4 ? 4 + w.high_bits : 8, w.out_dim, w.in_dim, w.group,
                        w.scales.view().dtype == DType::U8, bool(w.mins));
 }
 
@@ -109,9 +114,9 @@ inline TableBytes table_bytes_of(const Matrix& w) {
 }
 
 inline CodeForm code_form_of(const Matrix& w) {
-  return w.table != CodeTable::None ? CodeForm::Table
-         : w.dtype == DType::U4     ? CodeForm::U4
-                                    : CodeForm::U8;
+  if (w.table != CodeTable::None) return CodeForm::Table;
+  if (w.dtype == DType::U8) return CodeForm::U8;
+  return w.high_bits == 0 ? CodeForm::U4 : w.high_bits == 1 ? CodeForm::U5 : CodeForm::U6;
 }
 
 // log2 of the columns of a unit, a power of two. For 0 (the whole row), a shift that gives every

@@ -8,19 +8,21 @@ namespace {
 
 constexpr int kPackThreads = 256;
 
-__device__ inline uint32_t code_at(const uint8_t* codes, int bits, int64_t i) {
-  return bits == 4 ? codes[i / 2] >> (i % 2 * 4) & 15u : codes[i];
+// is_u4: of the stored codes. bits: of those that are packed.
+__device__ inline uint32_t code_at(const uint8_t* codes, bool is_u4, int bits, int64_t i) {
+  const uint32_t code = is_u4 ? codes[i / 2] >> (i % 2 * 4) : codes[i];
+  return bits == 4 ? code & 15u : code;
 }
 
 // packed[tile][lane word] = codes, in the order of packed_layout.h
 //
 //   packed    whole tiles of 16 rows from first_tile on, 16-byte words
-//   codes     [n_rows, in_dim] U4 or U8, row-major
+//   codes     [n_rows, in_dim] U4 or U8, row-major; U8 may be packed as U4, its lower bits
 //   launch    a thread writes one 16-byte word; padding rows and columns get the zero code
 //   moves     each code read and written once
 __global__ void __launch_bounds__(kPackThreads)
-    pack_codes_kernel(uint4* packed, const uint8_t* codes, PackedLayout layout, int64_t n_rows,
-                      int64_t in_dim, int64_t n_words) {
+    pack_codes_kernel(uint4* packed, const uint8_t* codes, bool is_u4, PackedLayout layout,
+                      int64_t n_rows, int64_t in_dim, int64_t n_words) {
   ptx::let_successor_begin();
   ptx::wait_for_predecessor();
   const int64_t word = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
@@ -44,7 +46,8 @@ __global__ void __launch_bounds__(kPackThreads)
       const int b = bits == 4 ? v / 4 : v % 2;
       const int64_t row = row0 + 8 * h, column = column0 + 16 * s + 2 * a + b;
       const bool inside = row < n_rows && column < in_dim;
-      words[i] |= (inside ? code_at(codes, bits, row * in_dim + column) : zero) << (v * bits);
+      words[i] |= (inside ? code_at(codes, is_u4, bits, row * in_dim + column) : zero)
+                  << (v * bits);
     }
   }
   packed[word] = make_uint4(words[0], words[1], words[2], words[3]);
@@ -81,7 +84,8 @@ void pack_tiles(cudaStream_t stream, const Matrix& packed, const Tensor& codes,
   auto* const to = static_cast<uint8_t*>(packed.storage.view().data);
   launch(pack_codes_kernel, dim3(blocks_of(n_words)), dim3(kPackThreads), 0, stream,
          reinterpret_cast<uint4*>(to + first_tile * layout.row_tile_bytes()),
-         static_cast<const uint8_t*>(codes.data), layout, n_rows, packed.in_dim, n_words);
+         static_cast<const uint8_t*>(codes.data), codes.dtype == DType::U4, layout, n_rows,
+         packed.in_dim, n_words);
 }
 
 }  // namespace
@@ -89,10 +93,8 @@ void pack_tiles(cudaStream_t stream, const Matrix& packed, const Tensor& codes,
 Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_dim, int64_t in_dim,
                       int64_t group, CodeTable table) {
   MINFER_CHECK((codes == DType::U4 || codes == DType::U8) &&
-                   (scales == DType::F16 || scales == DType::F32 ||
-                    (scales == DType::U8 && in_dim % kFactorColumns == 0 && group <= 32)) &&
-                   out_dim > 0 && in_dim > 0 && group > 0 && in_dim % group == 0 &&
-                   cuda_keeps_groups(in_dim, group) &&
+                   (scales == DType::F16 || scales == DType::F32) && out_dim > 0 && in_dim > 0 &&
+                   group > 0 && in_dim % group == 0 && cuda_keeps_groups(in_dim, group) &&
                    (table == CodeTable::None || (codes == DType::U4 && !asymmetric)),
                "allocate_codes: ", codes, " with scales ", scales, ", [", out_dim, ", ", in_dim,
                "] in groups of ", group);
@@ -102,20 +104,37 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
   w.group = group;
   w.dtype = codes;
   w.table = table;
-  const bool products = scales == DType::U8;
-  const PackedLayout layout =
-      packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group, products, asymmetric);
+  const PackedLayout layout = packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group);
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
-  w.scales = allocate_device(scales, {products ? layout.n_record_bytes() : layout.n_scales()});
+  w.scales = allocate_device(scales, {layout.n_scales()});
+  if (asymmetric) w.mins = allocate_device(DType::F32, {layout.n_scales()});
+  w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes() +
+              (asymmetric ? w.mins.view().n_bytes() : 0);
+  return w;
+}
+
+Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& format) {
+  MINFER_CHECK(format.products && out_dim > 0 && in_dim > 0 && in_dim % kFactorColumns == 0 &&
+                   format.bits <= 6 && (format.group == 16 || format.group == 32),
+               "allocate_products: [", out_dim, ", ", in_dim, "] of ", format.bits,
+               " bits in groups of ", format.group);
+  Matrix w;
+  w.out_dim = out_dim;
+  w.in_dim = in_dim;
+  w.group = format.group;
+  w.dtype = DType::U4;
+  w.table = format.table;
+  w.high_bits = std::max(format.bits, 4) - 4;
+  const PackedLayout layout = packed_layout(4 + w.high_bits, out_dim, in_dim, format.group,
+                                            /*products=*/true, format.has_mins);
+  w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
+  w.scales = allocate_device(DType::U8, {layout.n_record_bytes()});
   w.n_bytes = w.storage.view().n_bytes() + w.scales.view().n_bytes();
-  if (asymmetric && products) {  // a view into the records
+  if (format.has_mins) {  // a view into the records
     const Tensor records = w.scales;
     const int64_t skipped = layout.record_scale_bytes();
     uint8_t* const first = static_cast<uint8_t*>(records.data) + skipped;
     w.mins = {{first, DType::U8, {records.n_bytes() - skipped}}, [](void*) {}};
-  } else if (asymmetric) {
-    w.mins = allocate_device(DType::F32, {layout.n_scales()});
-    w.n_bytes += w.mins.view().n_bytes();
   }
   return w;
 }
@@ -154,7 +173,7 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
 
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes) {
   MINFER_CHECK(is_packed(packed) && packed.scales.view().dtype == DType::U8 &&
-                   codes.dtype == packed.dtype &&
+                   codes.dtype == (packed.high_bits != 0 ? DType::U8 : packed.dtype) &&
                    codes.shape == (Shape{packed.out_dim, packed.in_dim}),
                "pack_product_codes: ", codes.dtype, " ", codes.shape);
   pack_tiles(stream, packed, codes, 0);

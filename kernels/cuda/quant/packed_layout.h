@@ -27,13 +27,33 @@
 //           [row tile][chunk] of bytes: the factors F16 [row % 8][row / 8 % 2], then the numbers +
 //           128 of the chunk's units, [unit / 4][row % 8][row / 8 % 2][unit % 4]. Mins are alike,
 //           behind the scales of the same record
+//   U5, U6  codes of products: their lower four bits are U4, and their upper ones end the record of
+//           their chunk: for each tile 32 lanes of 4 bytes each bit. Byte 2 b + a of a lane holds
+//           those of columns 16 s + 4 t + 2 a + b: of U5 the bit of row g + 8 h at 2 s + h; of U6,
+//           in the word of s / 2, the two bits at 4 (s % 2) + 2 h
 namespace minfer::cuda {
 
 constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
 
 // What the words of a packed matrix hold. Table: codes of four bits that are indices of one.
-enum class CodeForm { U4, U8, Table };
+enum class CodeForm { U4, U5, U6, U8, Table };
+constexpr int kCodeForms = 5;
+template <typename F>
+void for_each_form(F f) {
+  f.template operator()<CodeForm::U4>();
+  f.template operator()<CodeForm::U5>();
+  f.template operator()<CodeForm::U6>();
+  f.template operator()<CodeForm::U8>();
+  f.template operator()<CodeForm::Table>();
+}
+// The bits of a code in the tiles, and those in the records.
 MINFER_HOST_DEVICE constexpr int bits_of(CodeForm form) { return form == CodeForm::U8 ? 8 : 4; }
+MINFER_HOST_DEVICE constexpr int high_bits_of(CodeForm form) {
+  return form == CodeForm::U5 ? 1 : form == CodeForm::U6 ? 2 : 0;
+}
+// Of a chunk, or of a tile, of codes with so many bits in the records.
+MINFER_HOST_DEVICE constexpr int high_chunk_bytes(int high_bits) { return 512 * high_bits; }
+MINFER_HOST_DEVICE constexpr int high_tile_bytes(int high_bits) { return 128 * high_bits; }
 
 // The sixteen entries of a table (CodeTable) + 128, a byte each: so a code that is an index becomes
 // a code of U8, whose zero code is 128.
@@ -46,8 +66,9 @@ struct TableBytes {
 };
 
 struct PackedLayout {
-  int bits = 4;
-  int unit = 0;  // columns of a scale; 0: the whole row
+  int bits = 4;       // of a code in the tiles
+  int high_bits = 0;  // of U5 and U6 in the records
+  int unit = 0;       // columns of a scale; 0: the whole row
   int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
   int64_t n_units = 0;  // per row, padding included
   bool products = false, product_mins = false;
@@ -61,7 +82,7 @@ struct PackedLayout {
   MINFER_HOST_DEVICE int units_of_chunk() const { return chunk_columns() / unit; }
   MINFER_HOST_DEVICE int record_scale_bytes() const { return kTileRows * (2 + units_of_chunk()); }
   MINFER_HOST_DEVICE int record_bytes() const {
-    return record_scale_bytes() * (product_mins ? 2 : 1);
+    return record_scale_bytes() * (product_mins ? 2 : 1) + high_chunk_bytes(high_bits);
   }
   MINFER_HOST_DEVICE int64_t n_record_bytes() const {
     return n_row_tiles * n_chunks * record_bytes();
@@ -73,17 +94,29 @@ struct PackedLayout {
     return kTileRows * (2 + unit_of_chunk / 4 * 4) + in_tile * 4 + unit_of_chunk % 4;
   }
 
+  // Where the upper bits of a code of U5 or U6 are in the records.
+  struct Place {
+    int64_t byte;
+    int shift;
+  };
+  MINFER_HOST_DEVICE Place high_place(int64_t row, int64_t column) const {
+    const int64_t record = row / kTileRows * n_chunks + column / chunk_columns();
+    const int in_chunk = int(column % chunk_columns()), c = in_chunk % kTileColumns;
+    const int s = c / 16, t = c / 4 % 4, a = c / 2 % 2, b = c % 2;
+    const int lane = int(row % 8) * 4 + t, h = int(row / 8 % 2);
+    const int in_lane = (high_bits == 2 ? s / 2 * 4 : 0) + 2 * b + a;
+    const int at = in_chunk / kTileColumns * high_tile_bytes(high_bits) + lane * 4 * high_bits;
+    return {(record + 1) * record_bytes() - high_chunk_bytes(high_bits) + at + in_lane,
+            high_bits == 2 ? 4 * (s % 2) + 2 * h : 2 * s + h};
+  }
+
   // The index of the scale of an element.
   MINFER_HOST_DEVICE int64_t scale_index(int64_t row, int64_t column) const {
     const int64_t at = row / kTileRows * n_units + (unit == 0 ? 0 : column / unit);
     return at * kTileRows + row % 8 * 2 + row / 8 % 2;
   }
 
-  // The byte that holds a code, and the shift of the code in it.
-  struct Place {
-    int64_t byte;
-    int shift;
-  };
+  // The byte that holds a code, or its lower four bits, and the shift of the code in it.
   MINFER_HOST_DEVICE Place place(int64_t row, int64_t column) const {
     const int64_t tile = row / kTileRows * n_column_tiles + column / kTileColumns;
     const int c = int(column % kTileColumns);
@@ -97,11 +130,13 @@ struct PackedLayout {
   }
 };
 
+// bits: 4, 8, or of products 5 or 6.
 MINFER_HOST_DEVICE inline PackedLayout packed_layout(int bits, int64_t out_dim, int64_t in_dim,
                                                      int64_t group, bool products = false,
                                                      bool has_mins = false) {
   PackedLayout layout;
-  layout.bits = bits;
+  layout.bits = bits == 8 ? 8 : 4;
+  layout.high_bits = bits == 8 ? 0 : bits - 4;
   layout.products = products;
   layout.product_mins = products && has_mins;
   layout.n_row_tiles = (out_dim + kTileRows - 1) / kTileRows;

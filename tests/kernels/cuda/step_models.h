@@ -140,7 +140,8 @@ class SmallModel {
   };
   std::unique_ptr<Rank> rank(int index, int n_ranks, bool cuts_output) {
     auto rank = std::make_unique<Rank>();
-    const int64_t unit = std::max<int64_t>(c_.format.group, 16), kv_heads = c_.n_kv_heads;
+    const int64_t group = c_.mix != nullptr ? kFactorColumns : c_.format.group;
+    const int64_t unit = std::max<int64_t>(group, 16), kv_heads = c_.n_kv_heads;
     const auto part = [&](int64_t n, int64_t of) {
       const int64_t begin = chunk_begin(n / of, n_ranks, index) * of;
       return ShardRange{begin, chunk_begin(n / of, n_ranks, index + 1) * of - begin};
@@ -149,8 +150,8 @@ class SmallModel {
     const auto times = [](const ShardRange& range, int64_t n) {
       return ShardRange{range.begin * n, range.n * n};
     };
-    const int64_t group = c_.n_heads / kv_heads;
-    const ShardRange kv_rows = times(kv, c_.head_dim), q_rows = times(kv_rows, group);
+    const int64_t heads_of_kv = c_.n_heads / kv_heads;
+    const ShardRange kv_rows = times(kv, c_.head_dim), q_rows = times(kv_rows, heads_of_kv);
     rank->model = model();
     for (size_t i = 0; i < kLayers; ++i) {
       const Layer& whole = layers_[i];
@@ -172,7 +173,7 @@ class SmallModel {
       DecodeLayer& layer = rank->model.layers[i];
       layer.weights = &own;
       layer.cache = &rank->caches[i];
-      layer.spec.n_heads = kv.n * group;
+      layer.spec.n_heads = kv.n * heads_of_kv;
       layer.spec.n_kv_heads = kv.n;
       layer.spec.ffn_dim = ffn.n;
     }
@@ -263,6 +264,9 @@ class SmallModel {
     to.weight.in_dim = floats.view().shape[1];
     to.weight.dtype = floats.view().dtype;
   }
+  static void set_blocks(Linear& to, const HostTensor& blocks) {
+    to.weight = pack_products(blocks, to_quantized_matrix(blocks).view());
+  }
   void cut_rows(Linear& to, const Linear& whole, const ShardRange& rows) const {
     const Weights& w = weights_of(whole);
     if (whole.bias) {
@@ -272,12 +276,14 @@ class SmallModel {
       to.bias = to_device(part);
     }
     if (w.format.group == 0) return set(to, take_rows(w.floats.view(), {&rows, 1}));
+    if (w.blocks.view()) return set_blocks(to, take_rows(w.blocks.view(), {&rows, 1}));
     to.weight = pack(take_rows(w.quantized.view(), {&rows, 1}).view());
   }
   void cut_columns(Linear& to, const Linear& whole, const ShardRange& columns) const {
     const Weights& w = weights_of(whole);
     if (whole.bias) to.bias = to_device(to_host(whole.bias));
     if (w.format.group == 0) return set(to, take_columns(w.floats.view(), {&columns, 1}));
+    if (w.blocks.view()) return set_blocks(to, take_columns(w.blocks.view(), {&columns, 1}));
     to.weight = pack(take_columns(w.quantized.view(), {&columns, 1}).view());
   }
 
@@ -474,6 +480,11 @@ inline Format like_q3_k_m(int layer, StepWeight weight) {
   }
   return of_products(weight == StepWeight::O ? DType::Q4_K : DType::Q3_K);
 }
+inline Format like_iq4_xs(int layer, StepWeight weight) {
+  if (weight == StepWeight::Output) return of_products(DType::Q6_K);
+  const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
+  return of_products(has_more_bits && layer == 0 ? DType::Q5_K : DType::IQ4_XS);
+}
 
 inline const StepCase kCases[] = {
     {"F16", {}, DType::F16, 64, 96, 4, 2, 32, 2},
@@ -506,6 +517,7 @@ inline const StepCase kCases[] = {
      with_biases},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
+    {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},
     {"Q4KMGemma", {}, DType::F16, 256, 768, 2, 2, 128, 140, like_gemma_2, like_q4_k_m},
 };
 

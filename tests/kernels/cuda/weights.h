@@ -87,8 +87,7 @@ inline HostTensor tensor_of(const std::vector<uint8_t>& bytes) {
 }
 
 inline Matrix pack_products(const Tensor& blocks, const QuantizedMatrix& q) {
-  Matrix w = cuda::allocate_codes(q.codes.dtype, DType::U8, q.asymmetric(), q.out_dim(), q.in_dim(),
-                                  q.group, q.table);
+  Matrix w = cuda::allocate_products(q.out_dim(), q.in_dim(), group_format(blocks.dtype));
   EXPECT_EQ(w.n_bytes, cuda_packed_bytes({.out_dim = q.out_dim(),
                                           .in_dim = q.in_dim(),
                                           .groups = group_format(blocks.dtype)})
@@ -138,6 +137,8 @@ struct Weights {
   void lay_by_rows() {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
+    matrix.dtype = quantized.codes.view().dtype;
+    matrix.high_bits = 0;
     if (format.scales == DType::U8) {
       const cuda::ProductRows rows = cuda::products_by_rows(blocks);
       matrix.mins = {};  // before the records that it is a view of

@@ -8,34 +8,24 @@
 // same columns of every stage, and leaves its sum of a row in scratch[warp][row].
 namespace minfer::cuda {
 
-// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring.
-template <typename F>
-__device__ inline void each_group(int n_tiles, F f) {
-  for (int tile = 0, n; tile < n_tiles; tile += n) {
-    n = stream_group(n_tiles - tile);
-    if (n == 4) f.template operator()<4>(tile);
-    if (n == 2) f.template operator()<2>(tile);
-    if (n == 1) f.template operator()<1>(tile);
-  }
-}
-
 // `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
-template <typename Clock>
+template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 float* scratch, StepCursor<Clock>& cursor, int n_tiles, float unit,
                                 const StepStages& stages) {
   const StepShape shape{stages.begin, stages.end - stages.begin,
-                        gemv.n_pieces - stages.begin * kStagePieces, gemv.in_dim, gemv.unit_shift};
+                        gemv.n_pieces - stages.begin * stage_pieces(gemv.format), gemv.in_dim,
+                        gemv.unit_shift};
   const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
   };
-  const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
-    each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_products<kFormat, kUnit, kMins, kTiles>(shape, ring, input, scratch, cursor, tile,
-                                                       unit);
-    });
+  [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
+    const uint8_t* const memory = ptx::dynamic_shared<128>();
+    const auto scratch_at = int(reinterpret_cast<uint8_t*>(scratch) - memory);
+    cursor = multiply_products<kFormat, kUnit, kMins>(shape, ring, int(input - memory), scratch_at,
+                                                      cursor, gemv.table, n_tiles, unit);
   };
   using enum StepScales;
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
@@ -48,13 +38,25 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
       if (gemv.scales == OfRow) return codes.template operator()<kU4, 0>();
       if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
       if (gemv.scales == OfHalfPiece) return codes.template operator()<kU4, 2>();
-      if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
-      return products.template operator()<kU4, 32, true>();
+      if constexpr (I::kIsMixed) {
+        if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
+        return products.template operator()<kU4, 32, true>();
+      }
+      return;  // is_mixed() lets no products come here
     case kU8:
       if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
-      if (gemv.scales == OfPiece) return codes.template operator()<kU8, 1>();
-      if (gemv.scales == Products) return products.template operator()<kU8, 16, false>();
-      return products.template operator()<kU8, 32, true>();
+      return codes.template operator()<kU8, 1>();
+    default:
+      break;
+  }
+  if constexpr (I::kIsMixed) {
+    if (gemv.format == StepFormat::U5) {
+      return products.template operator()<StepFormat::U5, 32, true>();
+    }
+    if (gemv.format == StepFormat::U6) {
+      return products.template operator()<StepFormat::U6, 16, false>();
+    }
+    return products.template operator()<StepFormat::Table, 32, false>();
   }
 }
 

@@ -2,16 +2,12 @@
 
 namespace minfer::cuda {
 
-StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
-  const bool is_large = head_dim > 128;
-  StepKernel kernel{};
-  kernel.heads = is_large               ? step_most_heads(head_dim)
-                 : heads_per_block == 1 ? 1
-                                        : step_most_heads(128);
-  kernel.is_plain = is_plain && !is_large;
-  kernel.run = step_function<false>(kernel.heads, head_dim, kernel.is_plain);
-  kernel.run_and_count = counting_step_function(kernel.heads, head_dim, kernel.is_plain);
-  return kernel;
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain, bool is_mixed) {
+  StepChoice choice{.is_large = head_dim > 128, .is_mixed = is_mixed};
+  choice.heads = choice.is_large || heads_per_block > 1 ? step_most_heads(head_dim) : 1;
+  choice.is_plain = is_plain && !choice.is_large;
+  return {step_function<false>(choice), counting_step_function(choice), choice.heads,
+          choice.is_plain};
 }
 
 }  // namespace minfer::cuda

@@ -37,7 +37,7 @@ __device__ inline int k_split_row(const StepGemv& gemv) {
 }
 
 // Leaves the warp's sums of a round in scratch. `unit`: their factor, from stage_input.
-template <typename Clock>
+template <typename I, typename Clock>
 __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& layer,
                                       const StepRound& at, const StepMemory& memory,
                                       const StepRing& ring, StepCursor<Clock>& cursor, float unit) {
@@ -49,8 +49,8 @@ __device__ inline void multiply_round(const StepGemv& gemv, const StepLayer& lay
     fetch_row_scales(gemv, layer, at.phase, at.tile, n_tiles, memory.scales[at.buffer]);
     ptx::copy_async_commit();
   }
-  multiply(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
-           is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
+  multiply<I>(gemv, ring, memory.input, scratch, cursor, n_tiles << halves_log, unit,
+              is_k_split ? gemv.k_split.stages : StepStages{0, gemv.n_stages});
 }
 
 // The biases of the row that a thread has in a round, or of its row of gate and of up.
@@ -143,7 +143,7 @@ struct StepStatic {
   float residual[kStepConsumers];  // a row for each thread
   alignas(16) __half scales[2][kStepMaxRows];
   alignas(16) StepAttentionShared<I> attention;
-  StepGemv gemvs[kStepMixes][kStepPhases];
+  StepGemv gemvs[I::kMixes][kStepPhases];
   alignas(16) StepLayer layers[2];  // this layer and the next
 };
 #endif
@@ -151,7 +151,7 @@ struct StepStatic {
 // One token through all layers and the output matrix: RMSNorm, q k v, RoPE, KV append, attention,
 // wo, RMSNorm, SwiGLU, down; logits [vocab_size] F32. With several ranks each has a slice of the
 // weights and runs this kernel at the same time; every rank gets all logits. Instances that are not
-// plain compute what StepBlock says.
+// plain compute what StepBlock says, and mixed ones what GGUF's mixes of K-quants need.
 //
 //   x, cache   as in DecodeModel; x [dim] F32 the token's embedding
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
@@ -161,7 +161,8 @@ struct StepStatic {
 //              down over the ranks: step_peers.cuh
 //   maths      activations are f32. Float weights are multiplied in f32. Codes are multiplied by x
 //              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
-//              which scales are applied in f32. q . k of an int8 cache is computed alike if
+//              which scales are applied in f32; whole numbers of scales that are products as
+//              integers (multiply_products). q . k of an int8 cache is computed alike if
 //              head_dim is 64 or 128 (step_codes.cuh), else in f32; weights . v of one such head
 //              on F16 tensor cores, a weight being two halves (step_values.cuh), else in f32.
 //              Everything is summed in one order: same input, same bits
@@ -179,10 +180,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
   const std::conditional_t<I::kCounts, StepClock, NoClock> clock(p);
-  if (thread < p.n_mixes * kStepPhases) {
+  if (thread < (I::kIsMixed ? p.n_mixes : 1) * kStepPhases) {
     const int mix = thread / kStepPhases, phase = thread % kStepPhases;
     StepGemv& gemv = s_gemvs[mix][phase];
-    gemv = phase == kQkv && p.values[mix].slice.shares(block) ? p.values[mix] : p.gemvs[mix][phase];
+    gemv = p.gemvs[mix][phase];
+    if (I::kIsMixed && phase == kQkv && p.values[mix].slice.shares(block)) gemv = p.values[mix];
     gemv.begin = gemv.slice.begin(block);
     gemv.count = gemv.slice.count(block);
     gemv.k_split = gemv.k_split_of(block);
@@ -239,7 +241,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
-    const StepGemv& gemv = s_gemvs[p.mix_of_layer[layer_index]][phase];
+    const StepGemv& gemv = s_gemvs[I::kIsMixed ? p.mix_of_layer[layer_index] : 0][phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
     float* const squares = s_squares[step % 2];
@@ -296,7 +298,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     for (int tile = gemv.k_split.exists() ? -1 : 0;;) {
       const StepRound round{phase, tile, buffer};
       const StepBias bias = load_bias<I>(p, gemv, layer, round);
-      multiply_round(gemv, layer, round, memory, ring, cursor, unit);
+      multiply_round<I>(gemv, layer, round, memory, ring, cursor, unit);
       float* const k_split_scratch = memory.scratch(round.buffer) + k_split_row(gemv);
       if (tile < 0) {
         if (gemv.k_split.index != 0) {
@@ -338,19 +340,25 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 #endif
 }
 
-// The instance for up to `heads` query heads in a block.
-template <bool kCounts>
-StepFunction step_function(int heads, int head_dim, bool is_plain) {
+// The instance of a StepKernel's choice.
+template <bool kIsMixed, bool kCounts>
+StepFunction step_function(const StepChoice& choice) {
   constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
-  if (head_dim > 128) {
-    return decode_step_kernel<StepInstance<step_most_heads(kLarge), kLarge, false, kCounts>>;
+  if (choice.is_large) {
+    return decode_step_kernel<
+        StepInstance<step_most_heads(kLarge), kLarge, false, kIsMixed, kCounts>>;
   }
-  if (heads == 1) {
-    return is_plain ? decode_step_kernel<StepInstance<1, 128, true, kCounts>>
-                    : decode_step_kernel<StepInstance<1, 128, false, kCounts>>;
+  if (choice.heads == 1) {
+    return choice.is_plain ? decode_step_kernel<StepInstance<1, 128, true, kIsMixed, kCounts>>
+                           : decode_step_kernel<StepInstance<1, 128, false, kIsMixed, kCounts>>;
   }
-  return is_plain ? decode_step_kernel<StepInstance<kMost, 128, true, kCounts>>
-                  : decode_step_kernel<StepInstance<kMost, 128, false, kCounts>>;
+  return choice.is_plain ? decode_step_kernel<StepInstance<kMost, 128, true, kIsMixed, kCounts>>
+                         : decode_step_kernel<StepInstance<kMost, 128, false, kIsMixed, kCounts>>;
+}
+template <bool kCounts>
+StepFunction step_function(const StepChoice& choice) {
+  return choice.is_mixed ? step_function<true, kCounts>(choice)
+                         : step_function<false, kCounts>(choice);
 }
 
 }  // namespace minfer::cuda

@@ -3,8 +3,8 @@
 // The instances with clocks, in a file of their own, which compiles beside the others.
 namespace minfer::cuda {
 
-StepFunction counting_step_function(int heads, int head_dim, bool is_plain) {
-  return step_function<true>(heads, head_dim, is_plain);
+StepFunction counting_step_function(const StepChoice& choice) {
+  return step_function<true>(choice);
 }
 
 }  // namespace minfer::cuda

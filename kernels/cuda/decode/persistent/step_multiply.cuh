@@ -2,7 +2,7 @@
 
 #include "kernels/cuda/decode/persistent/step_cursor.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
-#include "kernels/cuda/quant/packed_layout.h"
+#include "kernels/cuda/quant/code_four.cuh"
 
 // The inner loops of a GEMV: a warp multiplies the staged input by tiles of floats, or of codes
 // with scales of rows or units. It leaves its sum of a row in scratch[warp][row].
@@ -57,6 +57,17 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
   }
 }
 
+// Calls f<number of tiles>(first tile) for each group of tiles, grouped as in the ring.
+template <typename F>
+__device__ inline void each_group(int n_tiles, F f) {
+  for (int tile = 0, n; tile < n_tiles; tile += n) {
+    n = stream_group(n_tiles - tile);
+    if (n == 4) f.template operator()<4>(tile);
+    if (n == 2) f.template operator()<2>(tile);
+    if (n == 1) f.template operator()<1>(tile);
+  }
+}
+
 // How lane (g, t) of mma.m16n8k32 unpacks a piece into A fragments of rows g and g + 8, for each of
 // the kMmas instructions of a piece. Codes of row g + 8 come times kUpperUnit and, with
 // kUpperHoldsLower, plus those of row g. kZero and kUpperZero are minus the zero codes of both
@@ -66,8 +77,10 @@ struct Codes;
 template <>
 struct Codes<StepFormat::U4> {
   static constexpr int kMmas = 2, kUpperUnit = 16;
+  static constexpr int kPieces = stage_pieces(StepFormat::U4);
   static constexpr bool kUpperHoldsLower = true;  // the whole byte is taken, without a mask
   static constexpr uint32_t kZero = 0xf8f8f8f8, kUpperZero = 0x80808080;
+  static constexpr int kHighBits = 0;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma) {
     const uint32_t first = mma == 0 ? w.x : w.z, second = mma == 0 ? w.y : w.w;
     a[0] = first & 0x0f0f0f0f;
@@ -76,9 +89,50 @@ struct Codes<StepFormat::U4> {
     a[3] = second;
   }
 };
+// The entries of a table for the codes, as U8.
+template <>
+struct Codes<StepFormat::Table> {
+  static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = 0;
+  static constexpr int kPieces = stage_pieces(StepFormat::Table);
+  static constexpr bool kUpperHoldsLower = false;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma, const TableBytes& table) {
+    const uint32_t words[] = {mma == 0 ? w.x : w.z, mma == 0 ? w.y : w.w};
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const uint32_t low = look_up_four(table, words[i]);
+      const uint32_t high = look_up_four(table, words[i] >> 16);
+      a[2 * i] = __byte_perm(low, high, 0x6420);
+      a[2 * i + 1] = __byte_perm(low, high, 0x7531);
+    }
+  }
+};
+// U5 and U6, without a zero code; `high`: the upper bits of the piece.
+template <int kHighBits_>
+struct CodesOfWide {
+  static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = kHighBits_;
+  static constexpr bool kUpperHoldsLower = false;
+  static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma,
+                             const HighWords<kHighBits>& high) {
+    const WideCodes first = wide_codes<kHighBits>(mma == 0 ? w.x : w.z, high.of(2 * mma));
+    const WideCodes second = wide_codes<kHighBits>(mma == 0 ? w.y : w.w, high.of(2 * mma + 1));
+    a[0] = first.low_row;
+    a[1] = first.high_row;
+    a[2] = second.low_row;
+    a[3] = second.high_row;
+  }
+};
+template <>
+struct Codes<StepFormat::U5> : CodesOfWide<1> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U5);
+};
+template <>
+struct Codes<StepFormat::U6> : CodesOfWide<2> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U6);
+};
 template <>
 struct Codes<StepFormat::U8> {
   static constexpr int kMmas = 1, kUpperUnit = 1;
+  static constexpr int kPieces = stage_pieces(StepFormat::U8);
   static constexpr bool kUpperHoldsLower = false;
   static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int) {
@@ -95,7 +149,7 @@ template <typename L>
 __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
   return input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kMmas) +
-         shape.first_stage * (kStagePieces * 32 * L::kMmas);
+         shape.first_stage * (L::kPieces * 32 * L::kMmas);
 }
 // The lane's B operands of a piece.
 template <int kMmas>

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/quant/packed_layout.h"
 #include "kernels/cuda/step_input.h"
 #include "kernels/layer.h"
 
@@ -17,10 +18,24 @@ constexpr int kStepProducers = 4;  // producer warps, which keep the ring of wei
 constexpr int kStepConsumers = 32 * kStepWarps;
 constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 
+enum class StepFormat : int { F16, BF16, U4, U5, U6, Table, U8 };
+// Whether codes lie in the order of U4, with 64 columns in a piece.
+__host__ __device__ constexpr bool has_nibbles(StepFormat format) {
+  return format >= StepFormat::U4 && format <= StepFormat::Table;
+}
+
 // A stage of the ring. With packed codes it holds pieces of 512 bytes, two for each consumer warp,
-// and after them the scales of their columns; with float weights, 4096 columns of one row.
+// and after them the scales of their columns, or their records; with float weights, 4096 columns of
+// one row.
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
-constexpr int kStageColumns = kStageBytes / 2;                     // float weights
+constexpr int kStageColumns = kStageBytes / 2;  // float weights
+// U6 has half as many pieces in a stage: with the upper bits it is then about as large as others.
+__host__ __device__ constexpr int stage_pieces(StepFormat format) {
+  return format == StepFormat::U6 ? kStagePieces / 2 : kStagePieces;
+}
+__host__ __device__ constexpr int stage_bytes(StepFormat format) {
+  return stage_pieces(format) * kPieceBytes;
+}
 constexpr int kFloatRowsLog = 2, kFloatRows = 1 << kFloatRowsLog;  // of a tile of float weights
 constexpr int kStepMaxSlots = 20;  // more were no faster: copies in flight delay the exchange
 
@@ -42,23 +57,25 @@ constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
 __host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 2; }
 constexpr int kStepMostHeadDim = 256;
 constexpr int kStepMostLayers = 128;
+
 // Layers whose matrices have the same formats are of one mix. As many as GGUF's mixes of K-quants
-// have, such as Q4_K_M, where v and down of every other layer are Q6_K.
+// have: in Q4_K_M v and down of half of the layers are Q6_K, and Q3_K_M has three.
 constexpr int kStepMixes = 3;
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
-// kCounts: clocks (step_clocks.cuh).
-template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kCounts_>
+// The mixed ones have code for scales that are products, for several mixes, and for v apart, which
+// cost others 1 %, and small models 4 %. kCounts: clocks (step_clocks.cuh).
+template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kIsMixed_, bool kCounts_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
-  static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
+  static constexpr bool kIsPlain = kIsPlain_, kIsMixed = kIsMixed_, kCounts = kCounts_;
+  static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
 
-enum class StepFormat : int { F16, BF16, U4, U8 };
-// What the scales of packed codes belong to. Products: records (quant/packed_layout.h), without
-// mins of units of 16 columns, with mins of 32.
+// What the scales of packed codes belong to. Products: records (quant/packed_layout.h), of U4 and
+// U6 without mins for units of 16 columns, of a table for units of 32, as of U4 and U5 with mins.
 enum class StepScales : int { OfRow, OfPiece, OfHalfPiece, Products, ProductsMins };
 
 // The linear phases of a layer, in their order, and the output matrix.
@@ -119,11 +136,12 @@ struct StepGemv {
   int out_dim, in_dim;     // rows of the largest matrix
   float per_column;        // 1 / in_dim
   int ends[2];             // tiles of the first matrix, and of the first two
-  int n_pieces;            // packed codes: pieces of a tile; one has 64 columns of U4, 32 of U8
+  int n_pieces;            // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
   int n_stages;            // in a tile of codes, or in a row of floats
-  int code_bytes;          // in a tile of codes, or in a row of floats
+  int code_bytes;          // in a tile of codes, without upper bits, or in a row of floats
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
+  TableBytes table;  // of StepFormat::Table
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
   __host__ __device__ bool has_row_scales() const {
@@ -252,10 +270,6 @@ struct StepParams {
   const StepLayer* layers;
   int n_layers, dim;
   StepBlock block;
-  int n_mixes;
-  StepGemv gemvs[kStepMixes][kStepPhases];  // the head: in the first mix
-  StepGemv values[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
-  uint8_t mix_of_layer[kStepMostLayers + 1];
   StepAttention attention;
   StepWords words;
   StepPeers peers;
@@ -271,9 +285,14 @@ struct StepParams {
   int copies_of_exchange, copies_of_gemv;
   int input_bytes;     // of shared memory for staged activations; attention uses the same memory
   int residual_bytes;  // of the block's own residual stream, if it has one
+  int n_mixes;
+  StepGemv gemvs[kStepMixes][kStepPhases];  // the head: in the first mix
+  StepGemv values[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
+  uint8_t mix_of_layer[kStepMostLayers + 1];
 
   int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }
 };
+static_assert(sizeof(StepParams) <= 4096, "the arguments of a kernel");
 
 // Activations are staged in shared memory as f32 or, for quantized weights, as four 8-bit digits
 // each (step_input.cuh). All digits of one place lie together; digit_stride is the number of bytes
@@ -307,7 +326,11 @@ struct StepKernel {
 };
 // The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
 // there is none for large heads.
-StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
-StepFunction counting_step_function(int heads, int head_dim, bool is_plain);
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain, bool is_mixed);
+struct StepChoice {
+  int heads;
+  bool is_large, is_plain, is_mixed;
+};
+StepFunction counting_step_function(const StepChoice& choice);
 
 }  // namespace minfer::cuda

@@ -24,10 +24,10 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
 
 // Multiplies kTiles tiles of 16 rows of codes whose scales, and minimums with kMins, are products
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
-// as in multiply_codes. A warp has 4 units of a stage, 2 of U8 with 32 columns or 8 of U4 with 16,
-// all of one record: sums of codes times digits, times the whole numbers of their units, are added
-// as exact integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32,
-// is below 2^28 with the 6 bits that GGUF's numbers have there.
+// as in multiply_codes. A warp has 4 units of a stage, or 8 of U4 with 16 columns, all of one
+// record: sums of codes times digits, times the whole numbers of their units, are added as exact
+// integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is below
+// 2^28 with the 6 bits that GGUF's numbers have there.
 //
 // The minimums of the warp's units are multiplied by the sums of x over these units: they are row g
 // of an A operand, the same in all lanes of a quad, and those sums, split in two bytes, columns 2 d
@@ -36,39 +36,42 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
 template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, typename Clock>
 __device__ inline void multiply_products(const StepShape& shape, const StepRing& ring,
                                          const uint8_t* input, float* scratch,
-                                         StepCursor<Clock>& cursor, int tile, float unit) {
+                                         StepCursor<Clock>& cursor, const TableBytes& table,
+                                         int tile, float unit) {
   using L = Codes<kFormat>;
-  constexpr int kColumns = 32 * L::kMmas, kOwn = kStagePieces / kStepWarps;
+  constexpr int kColumns = 32 * L::kMmas, kOwn = L::kPieces / kStepWarps;
   constexpr int kUnitsOfPiece = kColumns / kUnit, kUnits = kOwn * kUnitsOfPiece;
   constexpr int kUnitsOfChunk = kChunkBytes / kPieceBytes * kUnitsOfPiece;
-  constexpr int kWarpsOfChunk = kUnitsOfChunk / kUnits, kQuads = (kUnits + 3) / 4;
+  constexpr int kWarpsOfChunk = kUnitsOfChunk / kUnits;
   constexpr int kScaleBytes = kTileRows * (2 + kUnitsOfChunk);
-  constexpr int kRecordBytes = kScaleBytes * (kMins ? 2 : 1);
-  constexpr int kZero = kMins ? 0 : kFormat == StepFormat::U4 ? 8 : 128;
-  static_assert(kUnit == 32 || kUnit == 16);
-  static_assert(!kMins || kQuads == 1, "the minimums of a warp are one A operand");
+  constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
+  constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
+  constexpr int kZero = kMins                          ? 0
+                        : kFormat == StepFormat::U4    ? 8
+                        : kFormat == StepFormat::Table ? 128
+                                                       : 32;
+  static_assert(has_nibbles(kFormat) && (kUnit == 32 || kUnit == 16));
+  static_assert(!kMins || kUnits == 4, "the minimums of a warp are one A operand");
 
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
-  const uint8_t* const x =
-      digits_of_lane<L>(shape, input) + warp * kOwn * kColumns;
-  // The record of the warp's chunk, and where the four numbers of row g are in it that begin with
-  // the warp's first unit, or with the two before it.
-  const int record_at = kStageBytes + warp / kWarpsOfChunk * kRecordBytes;
-  const int first_unit = warp % kWarpsOfChunk * kUnits;
-  const int numbers_at = PackedLayout::number_place(g, first_unit / 4 * 4);
-  const int shift = first_unit % 4 * 8;
+  const uint8_t* const x = digits_of_lane<L>(shape, input) + warp * kOwn * kColumns;
+  // The record of the warp's chunk, and where the numbers of row g for the warp's first four units
+  // are in it.
+  const int record_at = L::kPieces * kPieceBytes + warp / kWarpsOfChunk * kRecordBytes;
+  const int in_chunk = warp % kWarpsOfChunk;
+  const int numbers_at = PackedLayout::number_place(g, in_chunk * kUnits);
   const int high_byte = g % 2 * 8;  // the lane's half of the sums of x
   const bool has_sums = t == g / 2;
 
   float total[kTiles][2] = {};
   cursor.template take<kTiles, 16 / kTiles>(
       ring, shape.n_stages, [&](int stage, const auto& slots) {
-        if (stage * kStagePieces + warp * kOwn >= shape.n_pieces) return;
+        if (stage * L::kPieces + warp * kOwn >= shape.n_pieces) return;
         uint32_t b[kOwn][L::kMmas][2];
         int of_units[kOwn][kUnitsOfPiece];  // minus the zero codes times x, or sums of x
 #pragma unroll
         for (int k = 0; k < kOwn; ++k) {
-          load_digits(b[k], x + (stage * kStagePieces + k) * kColumns);
+          load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
           sum_units<kUnit, L::kMmas>(of_units[k], b[k], kMins && high_byte != 0 ? 128 : 0);
         }
         [[maybe_unused]] uint32_t sums_of_x = 0;
@@ -78,27 +81,36 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
             const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
             sums_of_x |= (uint32_t(sum) >> high_byte & 0xff) << (8 * i);
           }
-          sums_of_x = has_sums ? sums_of_x << shift : 0;
+          if (!has_sums) sums_of_x = 0;
         }
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) {
           const uint8_t* const record = slots[j] + record_at;
           const float2 factor = __half22float2(reinterpret_cast<const __half2*>(record)[g]);
-          int low = 0, high = 0;
+          int low_row = 0, high_row = 0;
           uint2 numbers{};
 #pragma unroll
           for (int k = 0; k < kOwn; ++k) {
             const uint4 w = *reinterpret_cast<const uint4*>(
                 slots[j] + (warp * kOwn + k) * kPieceBytes + lane * 16);
+            [[maybe_unused]] const HighWords<L::kHighBits> high(
+                record + kUpperBitsAt + (in_chunk * kOwn + k) * high_tile_bytes(L::kHighBits),
+                lane);
 #pragma unroll
             for (int i = 0; i < kUnitsOfPiece; ++i) {
               const int at = k * kUnitsOfPiece + i, m = i * kUnit / 32;
               if (at % 4 == 0) {
                 numbers = *reinterpret_cast<const uint2*>(record + numbers_at + at * kTileRows);
-                numbers = {(numbers.x ^ 0x80808080) >> shift, (numbers.y ^ 0x80808080) >> shift};
+                numbers = {numbers.x ^ 0x80808080, numbers.y ^ 0x80808080};
               }
               uint32_t a[4];
-              L::get(a, w, m);
+              if constexpr (kFormat == StepFormat::Table) {
+                L::get(a, w, m, table);
+              } else if constexpr (L::kHighBits == 0) {
+                L::get(a, w, m);
+              } else {
+                L::get(a, w, m, high);
+              }
               const int zero = kMins ? 0 : -kZero * of_units[k][i];
               const int zero_above = L::kUpperHoldsLower ? zero * (L::kUpperUnit + 1) : zero;
               int sum[4] = {zero, zero, zero_above, zero_above};
@@ -109,13 +121,13 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                 ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
               }
               const int shift_of_unit = 8 * (at % 4);
-              low += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
-              high += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
-                      int(int8_t(numbers.y >> shift_of_unit));
+              low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
+              high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
+                          int(int8_t(numbers.y >> shift_of_unit));
             }
           }
-          total[j][0] = fmaf(float(low), factor.x, total[j][0]);
-          total[j][1] = fmaf(float(high), factor.y, total[j][1]);
+          total[j][0] = fmaf(float(low_row), factor.x, total[j][0]);
+          total[j][1] = fmaf(float(high_row), factor.y, total[j][1]);
           if constexpr (kMins) {
             const uint8_t* const mins = record + kScaleBytes;
             const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
@@ -123,12 +135,30 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
             int sum[4] = {};
             ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x, sum);
             total[j][0] = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, total[j][0]);
-            total[j][1] = fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit,
-                               total[j][1]);
+            total[j][1] =
+                fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, total[j][1]);
           }
         }
       });
   add_digits<L::kUpperUnit>(total, scratch + tile * kTileRows, unit);
+}
+
+// The same for all tiles of a round, as a function of its own with copies of what the kernel keeps
+// in registers: inlined, it takes long to compile in each instance, and leaves those with clocks no
+// registers. Measured: it costs Q4_K_M 2 %. input_at, scratch_at: in dynamic shared memory, so that
+// the compiler knows where they point.
+template <StepFormat kFormat, int kUnit, bool kMins, typename Clock>
+__device__ __attribute__((noinline)) StepCursor<Clock> multiply_products(
+    StepShape shape, StepRing ring, int input_at, int scratch_at, StepCursor<Clock> cursor,
+    TableBytes table, int n_tiles, float unit) {
+  uint8_t* const memory = ptx::dynamic_shared<128>();
+  ring.slots = memory;
+  float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
+  each_group(n_tiles, [&]<int kTiles>(int tile) {
+    multiply_products<kFormat, kUnit, kMins, kTiles>(shape, ring, memory + input_at, scratch,
+                                                     cursor, table, tile, unit);
+  });
+  return cursor;
 }
 
 }  // namespace minfer::cuda

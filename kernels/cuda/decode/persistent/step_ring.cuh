@@ -75,6 +75,7 @@ struct StagePart {
 };
 struct StageCopy {
   StagePart first, rest;  // rest: rows of the cache that lie in the next page, or nothing
+  int scales_at;          // offset of the scales in the slot
 };
 
 // Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
@@ -129,9 +130,10 @@ class RingProducer {
     const StagePart &first = copy.first, &rest = copy.rest;
     ptx::mbarrier_expect(barrier,
                          first.n_bytes + first.n_scale_bytes + rest.n_bytes + rest.n_scale_bytes);
-    put_part(to, to + kStageBytes, first, barrier);
+    uint8_t* const scales = to + copy.scales_at;
+    put_part(to, scales, first, barrier);
     if (rest.n_bytes != 0) {
-      put_part(to + first.n_bytes, to + kStageBytes + first.n_scale_bytes, rest, barrier);
+      put_part(to + first.n_bytes, scales + first.n_scale_bytes, rest, barrier);
     }
   }
   __device__ void put_part(uint8_t* to, uint8_t* scales, const StagePart& part,
@@ -197,10 +199,11 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
                            p.attention.is_u8 ? cache.scale_bytes(first_pos, n) : 0};
         };
         const int n_first = min(n_rows, int{kPagePositions} - first % int{kPagePositions});
-        return StageCopy{part_of(first, n_first), part_of(first + n_first, n_rows - n_first)};
+        return StageCopy{part_of(first, n_first), part_of(first + n_first, n_rows - n_first),
+                         kStageBytes};
       });
     }
-    const StepGemv& gemv = gemvs[p.mix_of_layer[layer]][phase];
+    const StepGemv& gemv = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0][phase];
     const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = gemv.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
@@ -215,13 +218,15 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       const StepTile tile = step_tile(gemv, phase, its_tile, tile_index & ((1 << half_shift) - 1));
       const int matrix = first_matrix(phase) + tile.matrix;
       const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
-      const int from = stage * kStageBytes, scales_from = stage * gemv.stage_scale_bytes;
+      const int n_bytes = I::kIsMixed ? stage_bytes(gemv.format) : kStageBytes;
+      const int from = stage * n_bytes, scales_from = stage * gemv.stage_scale_bytes;
       return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
                         pointer(pointers.scales, matrix) +
                             int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
-                        min(kStageBytes, gemv.code_bytes - from),
+                        min(n_bytes, gemv.code_bytes - from),
                         min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)},
-                       {}};
+                       {},
+                       n_bytes};
     });
   }
 }

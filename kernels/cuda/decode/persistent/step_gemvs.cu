@@ -1,0 +1,248 @@
+#include <algorithm>
+#include <bit>
+#include <limits>
+
+#include "kernels/cuda/decode/persistent/step_gemvs.h"
+#include "kernels/cuda/quant/matrix_view.cuh"
+
+namespace minfer::cuda {
+namespace {
+
+std::optional<StepFormat> format_of(const Matrix& w) {
+  if (w.dtype == DType::F16) return StepFormat::F16;
+  if (w.dtype == DType::BF16) return StepFormat::BF16;
+  if (!is_packed(w)) return std::nullopt;
+  switch (code_form_of(w)) {
+    case CodeForm::U4:
+      return StepFormat::U4;
+    case CodeForm::U5:
+      return StepFormat::U5;
+    case CodeForm::U6:
+      return StepFormat::U6;
+    case CodeForm::U8:
+      return StepFormat::U8;
+    case CodeForm::Table:
+      return StepFormat::Table;
+  }
+  throw Error(ErrorKind::Internal, "codes of an unknown form");
+}
+
+// Of packed codes, with `piece_columns` in a piece. Null if the kernel has no code for them.
+std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
+                                    int piece_columns) {
+  const DType dtype = w.scales.view().dtype;
+  if (dtype == DType::U8) {
+    const bool by_32 = w.mins || w.table != CodeTable::None;
+    const bool has_code = w.mins ? layout.high_bits <= 1 : layout.high_bits != 1;
+    if (!has_code || layout.unit != (by_32 ? 32 : 16)) return std::nullopt;
+    return w.mins ? StepScales::ProductsMins : StepScales::Products;
+  }
+  if (dtype != DType::F16 || w.mins || w.table != CodeTable::None) return std::nullopt;
+  if (layout.unit == 0) {
+    if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
+    return StepScales::OfRow;
+  }
+  if (layout.unit < 32) return std::nullopt;
+  return layout.unit < piece_columns ? StepScales::OfHalfPiece : StepScales::OfPiece;
+}
+
+// Deals the tiles to the blocks. Left-over gate/up tile pairs of quantized weights are split along
+// K over two or more blocks each, if there are enough blocks, so that no block gets an extra pair.
+void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
+  const int n_left = n_tiles % n_blocks;
+  if (in_pairs && p.format >= StepFormat::U4 && n_left != 0) {
+    const int n_k_splits = std::min({n_blocks / n_left, p.n_stages, kStepMaxKSplits});
+    if (n_k_splits >= 2) {
+      p.n_left = n_left;
+      p.n_k_splits = n_k_splits;
+    }
+  }
+  const int n_longer = n_left - p.n_left;
+  p.slice = {n_tiles - p.n_left, n_tiles / n_blocks, n_longer, shift, n_blocks, 0, 0, n_blocks};
+  shift = (shift + n_longer) % n_blocks;
+}
+
+int most_tiles(const StepGemv& p) { return p.slice.rounds + int(p.slice.n_longer != 0); }
+
+// Most tiles, or gate/up pairs, of a round: all if shared memory has room for the sums of their
+// rows and those of a K split. Else whole groups of four streams, which the ring does not cut.
+int round_tiles_of(const StepGemv& p, bool in_pairs) {
+  const int most = kStepMaxRows / p.tile_rows() / (in_pairs ? 2 : 1);
+  const int with_k_split = most - (p.n_left != 0 ? 1 : 0);
+  return most_tiles(p) <= with_k_split ? with_k_split : with_k_split & ~1;
+}
+
+// The linear phase of matrices whose tiles follow one another, or are paired (gate and up). Null if
+// the kernel has no code for it.
+std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
+                                int n_blocks, int& shift) {
+  const Matrix& w = **matrices.begin();
+  const std::optional<StepFormat> format = format_of(w);
+  if (!format) return std::nullopt;
+  StepGemv p{};
+  p.format = *format;
+  p.in_dim = narrow<int>(w.in_dim);
+  p.per_column = 1 / float(w.in_dim);
+  const bool is_float = *format <= StepFormat::BF16;
+  p.rows_log = is_float ? kFloatRowsLog : 4;
+  const int tile_rows = p.tile_rows();
+  std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
+  int n_tiles = 0;
+  for (size_t i = 0; i < matrices.size(); ++i) {
+    const Matrix& m = **(matrices.begin() + i);
+    if (!same_format(w, m)) return std::nullopt;
+    const bool is_last = i + 1 == matrices.size();
+    if (!is_last && m.out_dim % tile_rows != 0) return std::nullopt;
+    const int tiles = narrow<int>(ceil_div(m.out_dim, tile_rows));
+    n_tiles = in_pairs ? tiles : n_tiles + tiles;
+    if (!is_last && !in_pairs) p.ends[i] = n_tiles;
+    p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
+  }
+  if (is_float) {
+    if (w.in_dim % 8 != 0) return std::nullopt;
+    p.code_bytes = 2 * p.in_dim;
+    p.n_stages = narrow<int>(ceil_div(w.in_dim, kStageColumns));
+  } else {
+    const PackedLayout layout = layout_of(w);
+    const int piece_columns = has_nibbles(*format) ? 64 : 32;
+    p.code_bytes = narrow<int>(layout.row_tile_bytes());
+    p.n_pieces = p.code_bytes / kPieceBytes;
+    p.n_stages = narrow<int>(ceil_div(p.n_pieces, stage_pieces(*format)));
+    const std::optional<StepScales> scales = scales_of(w, layout, piece_columns);
+    if (!scales) return std::nullopt;
+    p.scales = *scales;
+    p.unit_shift = unit_shift_of(layout.unit);
+    p.table = table_bytes_of(w);
+    if (layout.products) {
+      p.tile_scale_bytes = narrow<int>(layout.n_chunks) * layout.record_bytes();
+      p.stage_scale_bytes = stage_bytes(*format) / kChunkBytes * layout.record_bytes();
+    } else if (layout.unit != 0) {
+      p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
+      p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
+    }
+  }
+  slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
+  p.round_tiles = round_tiles_of(p, in_pairs);
+  return p;
+}
+
+bool has_whole_tiles(const StepGemv& p) { return p.out_dim % p.tile_rows() == 0; }
+
+// Whether a block computes all its rows in one round: a thread keeps the row of the residual stream
+// that it adds to.
+bool is_one_round(const StepGemv& p) { return most_tiles(p) <= p.round_tiles; }
+
+bool are_alike(const LayerWeights& a, const LayerWeights& b) {
+  return std::ranges::equal(linears_of(a), linears_of(b), [](const Linear* x, const Linear* y) {
+    return same_format(x->weight, y->weight);
+  });
+}
+
+// Deals q and k to the first blocks and v, of another format, to the last ones, so that the longest
+// block has as few bytes as possible.
+bool share_blocks(StepGemv& qk, StepGemv& v, int n_blocks) {
+  const auto tile_bytes = [](const StepGemv& p) { return p.code_bytes + p.tile_scale_bytes; };
+  const int n_tiles = qk.slice.n_tiles;
+  const auto longest = [&](int n_of_v) {
+    return std::max(ceil_div(n_tiles, n_blocks - n_of_v) * tile_bytes(qk),
+                    ceil_div(v.slice.n_tiles, n_of_v) * tile_bytes(v));
+  };
+  if (n_blocks < 2) return false;
+  int best = 1;
+  for (int n = 2; n < n_blocks; ++n) {
+    if (longest(n) < longest(best)) best = n;
+  }
+  const auto share = [&](StepGemv& p, int first_tile, int first, int n) {
+    const int tiles = p.slice.n_tiles;
+    p.slice = {tiles, tiles / n, tiles % n, p.slice.shift, n_blocks, first_tile, first, n};
+    p.round_tiles = round_tiles_of(p, false);
+  };
+  share(qk, 0, 0, n_blocks - best);
+  share(v, n_tiles, n_blocks - best, best);
+  v.ends[0] = qk.ends[0];
+  v.ends[1] = n_tiles;
+  return true;
+}
+
+// q, k and v, with v apart if its format is another one. False if the kernel has no code for them.
+bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, int n_blocks, int& shift) {
+  const Matrix &q = w.wq.weight, &k = w.wk.weight, &v = w.wv.weight;
+  if (same_format(q, v)) {
+    const auto qkv = gemv_of({&q, &k, &v}, false, n_blocks, shift);
+    if (qkv) gemvs.phases[kQkv] = *qkv;
+    return qkv.has_value();
+  }
+  int shift_of_v = shift;
+  const auto of_qk = gemv_of({&q, &k}, false, n_blocks, shift);
+  const auto of_v = gemv_of({&v}, false, n_blocks, shift_of_v);
+  if (!of_qk || !of_v || of_qk->rows_log != of_v->rows_log || !has_whole_tiles(*of_v)) return false;
+  gemvs.phases[kQkv] = *of_qk;
+  gemvs.values = *of_v;
+  return can_stage(*of_v, true) && share_blocks(gemvs.phases[kQkv], gemvs.values, n_blocks);
+}
+
+// The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if
+// the kernel has no code or no room for one of them.
+std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& w, int n_blocks) {
+  StepGemvs gemvs{};
+  int shift = 0;
+  if (!set_qkv(gemvs, w, n_blocks, shift)) return std::nullopt;
+  const StepGemv& qkv = gemvs.phases[kQkv];
+  const auto wo = gemv_of({&w.wo.weight}, false, n_blocks, shift);
+  const auto gate_up = gemv_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
+  auto down = gemv_of({&w.w_down.weight}, false, n_blocks, shift);
+  const auto head = gemv_of({model.output}, false, n_blocks, shift);
+  if (!wo || !gate_up || !down || !head) return std::nullopt;
+  if (wo->rows_log != down->rows_log) return std::nullopt;
+  down->slice = wo->slice;  // a block adds to the same rows of the residual stream in both
+  down->round_tiles = wo->round_tiles;
+  for (const StepGemv& gemv : {qkv, *wo, *gate_up, *down}) {
+    if (!has_whole_tiles(gemv)) return std::nullopt;
+  }
+  if (!is_one_round(*wo) || !can_stage(qkv, true) || !can_stage(*gate_up, true) ||
+      !can_stage(*head, true)) {
+    return std::nullopt;
+  }
+  gemvs.phases = {qkv, *wo, *gate_up, *down, *head};
+  return gemvs;
+}
+
+}  // namespace
+
+std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
+  return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
+}
+
+bool is_mixed(const StepMixed& mixed) {
+  const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
+  return mixed.mixes.size() > 1 || mixed.mixes.front().values.slice.n_tiles != 0 ||
+         std::ranges::any_of(mixed.mixes.front().phases, has_products);
+}
+
+std::optional<StepMixed> mixes_of(const DecodeModel& model, int n_blocks) {
+  StepMixed mixed;
+  std::vector<const LayerWeights*> firsts;  // of each mix
+  for (const DecodeLayer& layer : model.layers) {
+    const auto same = std::ranges::find_if(
+        firsts, [&](const LayerWeights* w) { return are_alike(*w, *layer.weights); });
+    mixed.of_layer.push_back(uint8_t(same - firsts.begin()));
+    if (same != firsts.end()) continue;
+    auto gemvs = gemvs_of(model, *layer.weights, n_blocks);
+    if (!gemvs || firsts.size() == kStepMixes) return std::nullopt;
+    if (!firsts.empty()) {
+      const StepGemv& wo = mixed.mixes.front().phases[kWo];
+      for (const StepPhase phase : {kWo, kDown}) {
+        StepGemv& own = gemvs->phases[phase];
+        if (own.rows_log != wo.rows_log) return std::nullopt;
+        own.slice = wo.slice;
+        own.round_tiles = wo.round_tiles;
+      }
+    }
+    firsts.push_back(layer.weights);
+    mixed.mixes.push_back(*gemvs);
+  }
+  mixed.of_layer.push_back(0);  // the output
+  return mixed;
+}
+
+}  // namespace minfer::cuda

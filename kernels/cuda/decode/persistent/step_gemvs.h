@@ -1,0 +1,39 @@
+#pragma once
+
+#include <array>
+#include <optional>
+#include <vector>
+
+#include "kernels/cuda/decode/persistent/step_params.h"
+#include "kernels/decode_plan.h"
+
+// The linear phases of a model, with their tiles dealt to the blocks of the persistent kernel.
+namespace minfer::cuda {
+
+// The linear phases of a mix, and v if it is apart: else without tiles.
+struct StepGemvs {
+  std::array<StepGemv, kStepPhases> phases;
+  StepGemv values;
+};
+
+// The gemvs of each mix, and the mix of each layer. A block adds to the same rows of the residual
+// stream in all layers.
+struct StepMixed {
+  std::vector<StepGemvs> mixes;
+  std::vector<uint8_t> of_layer;
+};
+
+// Whether only a mixed instance of the kernel can do it.
+bool is_mixed(const StepMixed& mixed);
+// Null if there are too many mixes, or the kernel has no code or no room for a phase of one.
+std::optional<StepMixed> mixes_of(const DecodeModel& model, int n_blocks);
+
+// The linear layers of a block in the order of StepLayer::matrices.
+std::array<const Linear*, 7> linears_of(const LayerWeights& w);
+
+// Whether the registers of the consumer threads hold the input while they stage it.
+inline bool can_stage(const StepGemv& p, bool has_norm) {
+  return p.format <= StepFormat::BF16 || p.in_dim <= most_code_columns(has_norm);
+}
+
+}  // namespace minfer::cuda
