@@ -245,10 +245,10 @@ TEST(HostMemory, KnowsHowAWeightIsKept) {
   EXPECT_EQ(kept_groups(entry)->bits, 6);
   EXPECT_EQ(kept_groups(entry)->group, 16);
   EXPECT_EQ(weight_memory_bytes(entry), 2 * (768 * 6 / 8 + 48 + 3 * 2));
-  EXPECT_EQ(card_kept_groups(entry)->bits, 8);
+  EXPECT_EQ(card_kept_groups(entry)->bits, 6);
   EXPECT_EQ(card_kept_groups(entry)->group, 16);
-  // Whole tiles of 16 rows, and the factors of 128 columns.
-  EXPECT_EQ(card_memory_bytes(entry), 16 * (768 + 48 + 6 * 2));
+  // Whole tiles of 16 rows.
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (768 * 6 / 8 + 48 + 3 * 2));
   entry.shape = {3, 2, 768};  // experts
   EXPECT_EQ(card_memory_bytes(entry), 16 * (768 + 48 * 4));
   entry.shape = {2, 768};
