@@ -93,7 +93,8 @@ struct CodeFour {
   }
 };
 
-// The same of any form; codes of a table, and those with upper bits, as U8. high: of the tile.
+// The same for codes of any form. Those of a table, and those that have upper bits, are returned as
+// codes of U8. high: the upper bits of the tile.
 template <CodeForm kCodes>
 __device__ inline auto code_four(const uint4* tile, const uint8_t* high, int g, int four,
                                  const TableBytes& table) {

@@ -8,7 +8,7 @@ namespace {
 
 constexpr int kPackThreads = 256;
 
-// is_u4: of the stored codes. bits: of those that are packed.
+// Reads code i of a row-major matrix, U4 or U8 as is_u4 says, and keeps its lower `bits` bits.
 __device__ inline uint32_t code_at(const uint8_t* codes, bool is_u4, int bits, int64_t i) {
   const uint32_t code = is_u4 ? codes[i / 2] >> (i % 2 * 4) : codes[i];
   return bits == 4 ? code & 15u : code;

@@ -108,7 +108,7 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   };
   for (int mix = 0; mix < p.n_mixes; ++mix) {
     for (const StepGemv& gemv : p.gemvs[mix]) make_room(gemv);
-    make_room(p.values[mix]);
+    make_room(p.v_apart[mix]);
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
   const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
@@ -130,7 +130,7 @@ StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
 }
 
 // Whether the blocks are those of Llama, all alike, so that the instances for these suffice.
-bool is_plain(const DecodeModel& model, const StepMixed& mixed) {
+bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
   const LayerSpec& s = model.layers.front().spec;
   const LayerSpec llama = {.n_heads = s.n_heads,
                            .n_kv_heads = s.n_kv_heads,
@@ -212,7 +212,7 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
     const StepKernel kernel = step_kernel_of(attention.heads_per_block, attention.head_dim,
-                                             is_plain(model, *mixed), is_mixed(*mixed));
+                                             is_plain(model, *mixed), needs_mixed_kernel(*mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
     StepParams p{};
@@ -221,7 +221,7 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     p.n_mixes = narrow<int>(std::ssize(mixed->mixes));
     for (int mix = 0; mix < p.n_mixes; ++mix) {
       std::ranges::copy(mixed->mixes[size_t(mix)].phases, p.gemvs[mix]);
-      p.values[mix] = mixed->mixes[size_t(mix)].values;
+      p.v_apart[mix] = mixed->mixes[size_t(mix)].v_apart;
     }
     std::ranges::copy(mixed->of_layer, p.mix_of_layer);
     p.attention = attention;

@@ -42,7 +42,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
         if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
         return products.template operator()<kU4, 32, true>();
       }
-      return;  // is_mixed() lets no products come here
+      return;  // needs_mixed_kernel() lets no products come here
     case kU8:
       if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
       return codes.template operator()<kU8, 1>();

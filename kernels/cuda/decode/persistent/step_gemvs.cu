@@ -177,8 +177,8 @@ bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, int n_blocks, int& shift) 
   const auto of_v = gemv_of({&v}, false, n_blocks, shift_of_v);
   if (!of_qk || !of_v || of_qk->rows_log != of_v->rows_log || !has_whole_tiles(*of_v)) return false;
   gemvs.phases[kQkv] = *of_qk;
-  gemvs.values = *of_v;
-  return can_stage(*of_v, true) && share_blocks(gemvs.phases[kQkv], gemvs.values, n_blocks);
+  gemvs.v_apart = *of_v;
+  return can_stage(*of_v, true) && share_blocks(gemvs.phases[kQkv], gemvs.v_apart, n_blocks);
 }
 
 // The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if
@@ -213,14 +213,14 @@ std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
   return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
 }
 
-bool is_mixed(const StepMixed& mixed) {
+bool needs_mixed_kernel(const StepMixes& mixed) {
   const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
-  return mixed.mixes.size() > 1 || mixed.mixes.front().values.slice.n_tiles != 0 ||
+  return mixed.mixes.size() > 1 || mixed.mixes.front().v_apart.slice.n_tiles != 0 ||
          std::ranges::any_of(mixed.mixes.front().phases, has_products);
 }
 
-std::optional<StepMixed> mixes_of(const DecodeModel& model, int n_blocks) {
-  StepMixed mixed;
+std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks) {
+  StepMixes mixed;
   std::vector<const LayerWeights*> firsts;  // of each mix
   for (const DecodeLayer& layer : model.layers) {
     const auto same = std::ranges::find_if(

@@ -13,20 +13,20 @@ namespace minfer::cuda {
 // The linear phases of a mix, and v if it is apart: else without tiles.
 struct StepGemvs {
   std::array<StepGemv, kStepPhases> phases;
-  StepGemv values;
+  StepGemv v_apart;
 };
 
 // The gemvs of each mix, and the mix of each layer. A block adds to the same rows of the residual
 // stream in all layers.
-struct StepMixed {
+struct StepMixes {
   std::vector<StepGemvs> mixes;
   std::vector<uint8_t> of_layer;
 };
 
 // Whether only a mixed instance of the kernel can do it.
-bool is_mixed(const StepMixed& mixed);
+bool needs_mixed_kernel(const StepMixes& mixed);
 // Null if there are too many mixes, or the kernel has no code or no room for a phase of one.
-std::optional<StepMixed> mixes_of(const DecodeModel& model, int n_blocks);
+std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks);
 
 // The linear layers of a block in the order of StepLayer::matrices.
 std::array<const Linear*, 7> linears_of(const LayerWeights& w);

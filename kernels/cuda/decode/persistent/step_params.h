@@ -287,7 +287,7 @@ struct StepParams {
   int residual_bytes;  // of the block's own residual stream, if it has one
   int n_mixes;
   StepGemv gemvs[kStepMixes][kStepPhases];  // the head: in the first mix
-  StepGemv values[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
+  StepGemv v_apart[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
   uint8_t mix_of_layer[kStepMostLayers + 1];
 
   int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }
