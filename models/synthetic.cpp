@@ -207,24 +207,14 @@ ModelSpec to_spec(const KnownShape& shape) {
 // the order of work changes them.
 class WeightMaker {
  public:
-  WeightMaker(const SyntheticType& type, Backend& backend, uint64_t seed)
-      : type_(type), backend_(backend), seed_(seed) {}
+  WeightMaker(Backend& backend, uint64_t seed) : backend_(backend), seed_(seed) {}
 
   // Uniform with variance 1 / in_dim.
-  Matrix matrix(int64_t out_dim, int64_t in_dim, bool is_table = false) {
+  Matrix matrix(const StoredMatrix& stored, bool is_table) {
     stream_ = mix64(seed_ ^ mix64(n_tensors_++));
-    if (is_float(type_.dtype)) return float_matrix(out_dim, in_dim, is_table);
-    const bool groups = type_.dtype == DType::U4 && in_dim % type_.group == 0;
-    return quantized_matrix(groups ? DType::U4 : DType::U8, out_dim, in_dim,
-                            groups ? type_.group : in_dim, is_table);
-  }
-  // The embedding and the output layer: int8 where other matrices are int4.
-  Matrix token_matrix(int64_t out_dim, int64_t in_dim, bool is_table) {
-    if (type_.dtype != DType::U4) return matrix(out_dim, in_dim, is_table);
-    const SyntheticType others = std::exchange(type_, {DType::U8, 0});
-    Matrix result = matrix(out_dim, in_dim, is_table);
-    type_ = others;
-    return result;
+    if (!stored.groups) return float_matrix(stored.dtype, stored.out_dim, stored.in_dim, is_table);
+    const DType codes = stored.groups->bits == 4 ? DType::U4 : DType::U8;
+    return quantized_matrix(codes, stored.out_dim, stored.in_dim, stored.groups->group, is_table);
   }
 
   DeviceTensor vector(int64_t n, float value, bool is_f32) {
@@ -244,9 +234,9 @@ class WeightMaker {
   }
 
   // In steps of 1 / 2048 of the range.
-  Matrix float_matrix(int64_t out_dim, int64_t in_dim, bool is_table) {
-    HostTensor tensor(type_.dtype, {out_dim, in_dim});
-    visit_float(type_.dtype, [&]<typename T>() {
+  Matrix float_matrix(DType dtype, int64_t out_dim, int64_t in_dim, bool is_table) {
+    HostTensor tensor(dtype, {out_dim, in_dim});
+    visit_float(dtype, [&]<typename T>() {
       std::array<T, kValues> values;
       for (size_t i = 0; i < kValues; ++i) {
         const double unit = (2 * static_cast<double>(i) + 1) / kValues - 1;
@@ -301,12 +291,30 @@ class WeightMaker {
     });
   }
 
-  SyntheticType type_;
   Backend& backend_;
   uint64_t seed_, n_tensors_ = 0, stream_ = 0;
 };
 
-Weights make_weights(const ModelSpec& spec, WeightMaker& make, int rank) {
+// A matrix of such a model. As `quantize` has it, the embedding and the output layer are int8 where
+// other matrices are int4, and routers are floats.
+StoredMatrix stored_matrix(const SyntheticType& type, const WeightInfo& weight) {
+  StoredMatrix matrix{.out_dim = weight.shape[0], .in_dim = weight.shape[1], .dtype = type.dtype};
+  if (is_float(type.dtype)) return matrix;
+  if (weight.is_router()) {
+    matrix.dtype = DType::F16;
+    return matrix;
+  }
+  const bool has_groups =
+      type.dtype == DType::U4 && !weight.is_of_tokens() && matrix.in_dim % type.group == 0;
+  matrix.groups = {.bits = has_groups ? 4 : 8,
+                   .group = has_groups ? type.group : matrix.in_dim,
+                   .has_mins = false,
+                   .scales = DType::F16};
+  return matrix;
+}
+
+Weights make_weights(const ModelSpec& spec, const SyntheticType& type, WeightMaker& make,
+                     int rank) {
   Weights weights = empty_weights(spec);
   for_each_weight(spec, [&](const WeightInfo& weight) {
     if (!weight.is_matrix()) {
@@ -315,10 +323,7 @@ Weights make_weights(const ModelSpec& spec, WeightMaker& make, int rank) {
           make.vector(weight.shape[0], weight.is_bias ? 0.01f : 1.0f, weight.is_f32());
       return;
     }
-    const int64_t out_dim = weight.shape[0], in_dim = weight.shape[1];
-    matrix_of(weights, weight) = weight.is_of_tokens()
-                                     ? make.token_matrix(out_dim, in_dim, weight.is_table)
-                                     : make.matrix(out_dim, in_dim, weight.is_table);
+    matrix_of(weights, weight) = make.matrix(stored_matrix(type, weight), weight.is_table);
   });
   return weights;
 }
@@ -349,19 +354,6 @@ SyntheticType parse_type(const std::string& text) {
 SyntheticType type_of(const std::string& text) {
   const std::string name = shape_name(text);
   return parse_type(name.size() == text.size() ? "f16" : text.substr(name.size() + 1));
-}
-
-// A matrix as WeightMaker makes it.
-StoredMatrix stored_matrix(const SyntheticType& type, const WeightInfo& weight) {
-  StoredMatrix matrix{.out_dim = weight.shape[0], .in_dim = weight.shape[1], .dtype = type.dtype};
-  if (is_float(type.dtype)) return matrix;
-  const bool has_groups =
-      type.dtype == DType::U4 && !weight.is_of_tokens() && matrix.in_dim % type.group == 0;
-  matrix.groups = {.bits = has_groups ? 4 : 8,
-                   .group = has_groups ? type.group : matrix.in_dim,
-                   .has_mins = false,
-                   .scales = DType::F16};
-  return matrix;
 }
 
 // How such a model is cut; null: it is not.
@@ -423,8 +415,8 @@ Model make_synthetic_model(const ModelSpec& spec, const SyntheticType& type, Bac
     Model& model = models[static_cast<size_t>(i)];
     model.spec = shards ? shards->spec(backend.rank() + i) : spec;
     // The same seed for all: the embedding and the norms are the same on every rank.
-    WeightMaker make(type, own, seed);
-    model.weights = make_weights(model.spec, make, own.rank());
+    WeightMaker make(own, seed);
+    model.weights = make_weights(model.spec, type, make, own.rank());
     index_experts(model.weights, own);
   });
   Model model = std::move(models.front());

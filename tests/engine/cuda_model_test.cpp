@@ -428,8 +428,9 @@ TEST_F(CudaModel, FusedStepsComputeEveryFieldThatTheyTake) {
 // every format: the logits are near those of the step operation by operation. A shape whose blocks
 // the session refuses is skipped.
 TEST_F(CudaModel, FusedStepsComputeTheBlocksOfFamilies) {
-  for (const char* name : {"mistral-7b", "qwen3-8b", "olmo-2-7b", "granite-3-8b", "gemma-2-9b",
-                           "gemma-3-12b", "gemma-3-27b", "gpt-oss-20b"}) {
+  for (const char* name :
+       {"mistral-7b", "qwen3-8b", "olmo-2-7b", "granite-3-8b", "gemma-2-9b", "gemma-3-12b",
+        "gemma-3-27b", "gpt-oss-20b", "mixtral-8x7b", "qwen3-30b-a3b"}) {
     SCOPED_TRACE(name);
     ModelSpec spec = synthetic_spec(name);
     // The first and the last of its blocks, which are of both kinds, and fewer tokens. Windows end

@@ -56,6 +56,13 @@ constexpr RouteCase kRouteCases[] = {
     {5, 40, 3, RouterScore::Sigmoid, false, true, 1, true},
 };
 
+// The scores of one row's logits, to which the bias has been added.
+inline float64::Values router_scores(float64::Values logits, const LayerSpec& spec) {
+  if (spec.router_score == RouterScore::Softmax) return float64::softmax(logits, logits.size());
+  for (double& s : logits) s = 1 / (1 + std::exp(-s));
+  return logits;
+}
+
 // Compares a routing in host memory with its definition. Where two scores are closer than their
 // roundings, either is right.
 inline void expect_routed(const Routing& r, const HostTensor& logits, const HostTensor& bias,
@@ -67,11 +74,7 @@ inline void expect_routed(const Routing& r, const HostTensor& logits, const Host
       const double logit = logits.at(t * n + e);
       scores.push_back(spec.router_bias ? logit + double(bias.at(e)) : logit);
     }
-    if (spec.router_score == RouterScore::Softmax) {
-      scores = float64::softmax(scores, scores.size());
-    } else {
-      for (double& s : scores) s = 1 / (1 + std::exp(-s));
-    }
+    scores = router_scores(std::move(scores), spec);
     const auto rank = [&](int64_t e) {
       return scores[size_t(e)] + (spec.router_correction ? double(correction.at(e)) : 0);
     };

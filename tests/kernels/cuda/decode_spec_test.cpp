@@ -102,6 +102,18 @@ TEST(DecodeSpec, TheOneKernelTakesWhatItComputesAndNothingElse) {
                                    "residual_scale", "rope", "window"}));
 }
 
+// A mixture of experts without biases and without a shared expert.
+TEST(DecodeSpec, TheOneKernelTakesExperts) {
+  LayerSpec moe = plain_model().layers[0].spec;
+  moe.n_experts = 6;
+  moe.n_active_experts = 2;
+  EXPECT_EQ(fields_taken(cuda::PersistentStep::can_compute, moe),
+            (std::set<std::string>{"activation", "attn_out_bias", "attn_scale", "attn_softcap",
+                                   "n_active_experts", "n_experts", "qk_norm", "qkv_bias",
+                                   "renormalizes_experts", "residual_scale", "rope", "router_bias",
+                                   "router_correction", "router_scale", "router_score", "window"}));
+}
+
 TEST(DecodeSpec, NoneTakesLayerNormsOfEachHead) {
   DecodeModel model = plain_model();
   for (DecodeLayer& layer : model.layers) layer.spec.qk_norm = QkNorm::LayerOfEachHead;

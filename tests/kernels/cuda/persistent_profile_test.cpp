@@ -69,6 +69,13 @@ TEST_P(PersistentProfile, KnowsTheWeightsOfEveryPhase) {
     for (const Linear* linear : {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down}) {
       all += linear->weight.n_bytes;
     }
+    all += w.moe.router.n_bytes;
+    for (int64_t i = 0; i < layer.spec.n_active_experts; ++i) {
+      const Expert& expert = w.moe.experts[size_t(i)];  // they are alike
+      for (const Linear* linear : {&expert.w_gate, &expert.w_up, &expert.w_down}) {
+        all += linear->weight.n_bytes;
+      }
+    }
   }
   EXPECT_EQ(n_bytes, all);
 }
@@ -77,7 +84,8 @@ std::vector<StepCase> cases_to_profile() {
   std::vector<StepCase> cases;
   for (const StepCase& c : kCases) {
     const std::string_view name = c.name;
-    if (name == "F16" || name == "FewRows" || name == "U8InRounds" || name == "Gemma2Codes") {
+    if (name == "F16" || name == "FewRows" || name == "U8InRounds" || name == "Gemma2Codes" ||
+        name == "Qwen3Moe") {
       cases.push_back(c);
     }
   }

@@ -9,6 +9,7 @@
 #include "tests/kernels/cuda/emulated/emulator.h"
 #include "tests/kernels/cuda/weights.h"
 #include "tests/support/float64_ops.h"
+#include "tests/support/moe_cases.h"
 
 // Small models for tests of the persistent decode kernel, and what they compute in float64.
 namespace minfer::test {
@@ -86,9 +87,32 @@ class SmallModel {
       linear(StepWeight::V, w.wv, l.wv, kv_dim, c.dim, spec.qkv_bias);
       linear(StepWeight::O, w.wo, l.wo, c.dim, q_dim, spec.attn_out_bias);
       norm(w.ffn_norm, l.ffn_norm, before);
-      linear(StepWeight::GateUp, w.w_gate, l.w_gate, c.ffn_dim, c.dim, spec.ffn_bias);
-      linear(StepWeight::GateUp, w.w_up, l.w_up, c.ffn_dim, c.dim, spec.ffn_bias);
-      linear(StepWeight::Down, w.w_down, l.w_down, c.dim, c.ffn_dim, spec.ffn_bias);
+      const auto ffn = [&](Linear& gate, Linear& up, Linear& down, FfnValues& of) {
+        linear(StepWeight::GateUp, gate, of.gate, c.ffn_dim, c.dim, spec.ffn_bias);
+        linear(StepWeight::GateUp, up, of.up, c.ffn_dim, c.dim, spec.ffn_bias);
+        linear(StepWeight::Down, down, of.down, c.dim, c.ffn_dim, spec.ffn_bias);
+      };
+      if (spec.has_experts()) {
+        w.moe.experts.resize(size_t(spec.n_experts));
+        l.ffns.resize(w.moe.experts.size());
+        for (size_t e = 0; e < l.ffns.size(); ++e) {
+          Expert& expert = w.moe.experts[e];
+          ffn(expert.w_gate, expert.w_up, expert.w_down, l.ffns[e]);
+        }
+        matrix(l.router, l.router_values, {}, spec.n_experts, c.dim);
+        w.moe.router = std::move(l.router.weight);
+        const auto floats = [&](DeviceTensor& to, float64::Values& values) {
+          const HostTensor host = random_normal(seed += 10, {spec.n_experts}, DType::F32, 0.3f);
+          values = doubles(host);
+          to = to_device(host);
+        };
+        if (spec.router_bias) floats(w.moe.router_bias, l.router_bias);
+        if (spec.router_correction) floats(w.moe.router_correction, l.router_correction);
+        w.moe.index = index_of(w.moe);
+      } else {
+        l.ffns.resize(1);
+        ffn(w.w_gate, w.w_up, w.w_down, l.ffns.front());
+      }
       fill_cache(l.cache, seed += 10);
       norm(w.attn_post_norm, l.attn_post_norm, behind);
       norm(w.ffn_post_norm, l.ffn_post_norm, behind);
@@ -166,9 +190,22 @@ class SmallModel {
       cut_rows(own.wk, whole.on_card.wk, kv_rows);
       cut_rows(own.wv, whole.on_card.wv, kv_rows);
       cut_columns(own.wo, whole.on_card.wo, q_rows);
-      cut_rows(own.w_gate, whole.on_card.w_gate, ffn);
-      cut_rows(own.w_up, whole.on_card.w_up, ffn);
-      cut_columns(own.w_down, whole.on_card.w_down, ffn);
+      const auto cut_ffn = [&](auto& to, const auto& of) {
+        cut_rows(to.w_gate, of.w_gate, ffn);
+        cut_rows(to.w_up, of.w_up, ffn);
+        cut_columns(to.w_down, of.w_down, ffn);
+      };
+      if (whole.spec.has_experts()) {
+        const MoeWeights& of = whole.on_card.moe;
+        Linear router;
+        set(router, weights_of(whole.router).floats);
+        own.moe.router = std::move(router.weight);
+        own.moe.experts.resize(of.experts.size());
+        for (size_t e = 0; e < of.experts.size(); ++e) cut_ffn(own.moe.experts[e], of.experts[e]);
+        own.moe.index = index_of(own.moe);
+      } else {
+        cut_ffn(own, whole.on_card);
+      }
       rank->caches[i] = cache_of_heads(whole.cache, kv);
       DecodeLayer& layer = rank->model.layers[i];
       layer.weights = &own;
@@ -231,12 +268,25 @@ class SmallModel {
                              double(spec.score_scale()), spec.window, double(spec.attn_softcap));
       add(normed(linear(attended.out, l.wo), l.attn_post_norm));
       y = normed(x, l.ffn_norm);
-      float64::Values hidden = linear(y, l.w_gate);
-      const float64::Values up = linear(y, l.w_up);
-      for (size_t i = 0; i < hidden.size(); ++i) {
-        hidden[i] = float64::activated(hidden[i], spec.activation) * up[i];
+      const auto ffn = [&](const FfnValues& w) {
+        float64::Values hidden = linear(y, w.gate);
+        const float64::Values up = linear(y, w.up);
+        for (size_t i = 0; i < hidden.size(); ++i) {
+          hidden[i] = float64::activated(hidden[i], spec.activation) * up[i];
+        }
+        return linear(hidden, w.down);
+      };
+      if (!spec.has_experts()) {
+        add(normed(ffn(l.ffns.front()), l.ffn_post_norm));
+        continue;
       }
-      add(normed(linear(hidden, l.w_down), l.ffn_post_norm));
+      float64::Values sum(x.size(), 0.0);
+      for (const auto& [expert, weight] :
+           chosen_experts(linear(y, {l.router_values, l.router_bias}), l.router_correction, spec)) {
+        const float64::Values out = ffn(l.ffns[expert]);
+        for (size_t i = 0; i < sum.size(); ++i) sum[i] += weight * out[i];
+      }
+      add(normed(sum, l.ffn_post_norm));
     }
     float64::Values logits = linear(normed(x, {output_norm_, {}}), {output_, {}});
     for (double& logit : logits) {
@@ -249,16 +299,49 @@ class SmallModel {
   struct Values {
     float64::Values weight, bias;  // empty: there is none
   };
+  struct FfnValues {
+    Values gate, up, down;
+  };
   struct Layer {
     LayerSpec spec;
     LayerWeights on_card;
     KvLayer cache;
-    Values attn_norm, wq, wk, wv, q_norm, k_norm, wo, attn_post_norm;
-    Values ffn_norm, w_gate, w_up, w_down, ffn_post_norm;
+    Values attn_norm, wq, wk, wv, q_norm, k_norm, wo, attn_post_norm, ffn_norm, ffn_post_norm;
+    std::vector<FfnValues> ffns;  // one, or the experts
+    Linear router;
+    float64::Values router_values, router_bias, router_correction;
   };
 
+  static DeviceTensor index_of(const MoeWeights& moe) {
+    const std::vector<cuda::ExpertPlace> places = cuda::expert_places(moe);
+    HostTensor bytes(DType::U8, {int64_t(places.size() * sizeof(cuda::ExpertPlace))});
+    std::memcpy(bytes.view().data, places.data(), size_t(bytes.view().n_bytes()));
+    return to_device(bytes);
+  }
+  struct Chosen {
+    size_t expert;
+    double weight;
+  };
+  static std::vector<Chosen> chosen_experts(float64::Values logits,
+                                            const float64::Values& correction,
+                                            const LayerSpec& spec) {
+    const float64::Values scores = router_scores(std::move(logits), spec);
+    std::vector<Chosen> order;
+    for (size_t e = 0; e < scores.size(); ++e) order.push_back({e, scores[e]});
+    std::ranges::stable_sort(order, std::greater(), [&](const Chosen& c) {
+      return c.weight + (correction.empty() ? 0 : correction[c.expert]);
+    });
+    order.resize(size_t(spec.n_active_experts));
+    double sum = 0;
+    for (const Chosen& c : order) sum += c.weight;
+    for (Chosen& c : order) {
+      c.weight *= double(spec.router_scale) / (spec.renormalizes_experts ? sum : 1);
+    }
+    return order;
+  }
+
   const Weights& weights_of(const Linear& linear) const { return weights_.at(&linear); }
-  static void set(Linear& to, HostTensor floats) {
+  static void set(Linear& to, const HostTensor& floats) {
     to.weight.storage = to_device(floats);
     to.weight.out_dim = floats.view().shape[0];
     to.weight.in_dim = floats.view().shape[1];
@@ -461,6 +544,36 @@ inline void with_biases(int, LayerSpec& spec, EdgeSpec&) {
   spec.activation = Activation::GeluErf;
 }
 
+inline void like_mixtral(int, LayerSpec& spec, EdgeSpec&) {
+  spec.n_experts = 3;
+  spec.n_active_experts = 2;
+  spec.renormalizes_experts = true;
+}
+inline void with_norms_around_experts(int layer, LayerSpec& spec, EdgeSpec& edges) {
+  like_mixtral(layer, spec, edges);
+  spec.norm_places = NormPlaces::Both;
+}
+inline void like_qwen3_moe(int, LayerSpec& spec, EdgeSpec&) {
+  spec.qk_norm = QkNorm::PerHead;
+  spec.n_experts = 12;
+  spec.n_active_experts = 3;
+  spec.renormalizes_experts = true;
+}
+// Weights that do not sum to 1.
+inline void like_olmoe(int, LayerSpec& spec, EdgeSpec&) {
+  spec.qk_norm = QkNorm::WholeWidth;
+  spec.n_experts = 7;
+  spec.n_active_experts = 3;
+}
+// Sigmoid scores with a correction, and more logits than a warp has lanes.
+inline void like_glm_4(int, LayerSpec& spec, EdgeSpec&) {
+  spec.n_experts = 33;
+  spec.n_active_experts = 5;
+  spec.router_score = RouterScore::Sigmoid;
+  spec.router_bias = spec.router_correction = spec.renormalizes_experts = true;
+  spec.router_scale = 1.5f;
+}
+
 // GGUF's mixes of K-quants.
 inline Format of_products(DType dtype) {
   for (const Format& format : product_formats()) {
@@ -515,6 +628,16 @@ inline const StepCase kCases[] = {
     {"Granite", {}, DType::F16, 64, 96, 4, 1, 32, 150, like_granite},
     {"Qwen", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127,
      with_biases},
+    // A stage of down ends one expert and begins the next, or holds whole ones.
+    {"Qwen3Moe", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 768, 4, 2, 64, 130,
+     like_qwen3_moe},
+    {"SmallExperts", of_group(DType::U4, DType::F16, false, 64), DType::U8, 128, 512, 1, 1, 64, 2,
+     like_glm_4},
+    {"FloatExperts", {}, DType::F16, 64, 96, 2, 1, 32, 2, with_norms_around_experts},
+    {"Olmoe", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 576, 2, 2, 64, 2,
+     like_olmoe},
+    {"U8Experts", of_group(DType::U8, DType::F16, false, 32), DType::F16, 128, 576, 2, 2, 64, 2,
+     like_mixtral},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},

@@ -119,6 +119,27 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   return p.n_slots >= 2 * kStepProducers;
 }
 
+// The router of all layers, or none. Null if the kernel cannot do it.
+std::optional<StepRouter> step_router_of(const DecodeModel& model, int n_blocks) {
+  const LayerSpec& spec = model.layers.front().spec;
+  if (!spec.has_experts()) return StepRouter{};
+  StepRouter router{router_of(spec, {}, {}), false};
+  const DType dtype = model.layers.front().weights->moe.router.dtype;
+  router.is_bf16 = dtype == DType::BF16;
+  const bool are_halves = std::ranges::all_of(model.layers, [&](const DecodeLayer& l) {
+    const Matrix& w = l.weights->moe.router;
+    return w.dtype == dtype && (dtype == DType::F16 || dtype == DType::BF16);
+  });
+  const bool keeps_order =
+      spec.router_score == RouterScore::Sigmoid || !spec.router_correction;  // choose_in_block
+  if (!are_halves || !keeps_order || spec.n_active_experts > kStepMostExperts ||
+      spec.n_experts > kStepConsumers ||
+      ceil_div(spec.n_experts, int64_t{n_blocks}) > kStepMostRouterRows) {
+    return std::nullopt;
+  }
+  return router;
+}
+
 StepBlock block_of(const LayerSpec& spec, const EdgeSpec& edges) {
   return {.activation = spec.activation,
           .norm_places = spec.norm_places,
@@ -160,6 +181,10 @@ void tune(StepParams& p) {
 
 bool PersistentStep::can_compute(const DecodeModel& model) {
   const LayerSpec& s = model.layers.front().spec;
+  if (s.has_experts() && (s.n_active_experts < 1 || s.ffn_bias || s.shared_ffn_dim > 0 ||
+                          !s.has_norm_before() || s.activation == Activation::ClampedSwiGlu)) {
+    return false;
+  }
   // The neutral spec with the fields that are handled here: a layer differs if it sets any other.
   // All layers have those of the first one, except for their window and rotation.
   LayerSpec handled = {.n_heads = s.n_heads,
@@ -176,6 +201,7 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
                        .attn_scale = s.attn_scale,
                        .attn_softcap = s.attn_softcap,
                        .activation = s.activation};
+  handled.take_experts_of(s);
   const EdgeSpec& e = model.edges;
   return std::all_of(model.layers.begin(), model.layers.end(),
                      [&](const DecodeLayer& l) {
@@ -200,6 +226,8 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
   const auto mixed = mixes_of(model, n_blocks);
   if (!mixed) return nullptr;
+  const auto router = step_router_of(model, n_blocks);
+  if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return nullptr;
   const LayerSpec& spec = model.layers.front().spec;
   const StepBlock block = block_of(spec, model.edges);
   // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
@@ -211,8 +239,9 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
 
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
-    const StepKernel kernel = step_kernel_of(attention.heads_per_block, attention.head_dim,
-                                             is_plain(model, *mixed), needs_mixed_kernel(*mixed));
+    const StepKernel kernel =
+        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *mixed),
+                       needs_mixed_kernel(*mixed) || router->exists());
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
     StepParams p{};
@@ -225,6 +254,7 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     }
     std::ranges::copy(mixed->of_layer, p.mix_of_layer);
     p.attention = attention;
+    p.router = *router;
     p.eps = spec.norm_eps;
     p.block = block;
     p.vectors_are_bf16 = compute_type == DType::BF16;
@@ -349,9 +379,10 @@ void PersistentStep::allocate_words() {
     const int64_t n = int64_t{gate_up.n_left} * std::max(gate_up.n_k_splits - 1, 0) * kKSplitWords;
     n_gate_up_splits = std::max(n_gate_up_splits, n);
   }
-  words_ = allocate_device(
-      DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden + n_gate_up_splits) *
-                  int64_t{sizeof(uint4)}});
+  const int64_t n_logits = p.router.choice.n_experts;
+  words_ = allocate_device(DType::U8, {(n_qkv + n_split_results + n_attended + 2 * n_x + n_hidden +
+                                        n_gate_up_splits + n_logits) *
+                                       int64_t{sizeof(uint4)}});
   StepWords words{};
   words.qkv = static_cast<uint4*>(words_.view().data);
   words.split_results = words.qkv + n_qkv;
@@ -360,6 +391,7 @@ void PersistentStep::allocate_words() {
   words.after_ffn = words.after_attention + n_x;
   words.hidden = words.after_ffn + n_x;
   words.gate_up_splits = words.hidden + n_hidden;
+  words.router_logits = words.gate_up_splits + n_gate_up_splits;
   for (Variant& variant : variants_) variant.params.words = words;
 }
 
@@ -389,6 +421,12 @@ void PersistentStep::make_layers() {
     to.values = l.cache->values.view().data;
     to.key_scales = data_of<float>(l.cache->key_scales);
     to.value_scales = data_of<float>(l.cache->value_scales);
+    if (l.spec.has_experts()) {
+      to.router = w.moe.router.storage.view().data;
+      to.experts = matrices_of(w.moe, ExpertPart::Gate).places;
+      to.router_bias = data_of<const float>(w.moe.router_bias);
+      to.router_correction = data_of<const float>(w.moe.router_correction);
+    }
     layers.push_back(to);
   }
   StepLayer output{};

@@ -124,29 +124,42 @@ __device__ inline float squares_of_words(const StepParams& p, int first, int n, 
   return warp_reduce(squares, Sum{});
 }
 
+// Whether a pair is one of q or of k, which norms of heads are for.
+__device__ inline bool is_normed(const StepAttention& a, const StepAttentionSlice& t,
+                                 const StepPair& x) {
+  return x.row >= 0 && x.row < a.heads_per_block + int(t.has_new);
+}
+
+// Loads the weights of norm_heads. It does not wait for them, so it is called before the pairs are
+// awaited.
+template <typename I, int kPairs>
+__device__ inline void load_norm_weights(float (&weights)[kPairs][2], const StepParams& p,
+                                         const StepLayer& layer, const StepAttentionSlice& t,
+                                         const StepAttentionShared<I>& s) {
+  const StepAttention& a = p.attention;
+#pragma unroll
+  for (int k = 0; k < kPairs; ++k) {
+    const StepPair x = s.pairs[k][thread_index()];
+    const bool is_key = x.row == a.heads_per_block;
+    const int first_of_keys = is_key ? a.n_heads * a.head_dim : 0;
+#pragma unroll
+    for (int i = 0; i < 2; ++i) {
+      const int at = a.qk_norm == QkNorm::WholeWidth ? x.source[i] - first_of_keys : x.element[i];
+      weights[k][i] =
+          is_normed(a, t, x) ? element(p, is_key ? layer.k_norm : layer.q_norm, at) : 0.0f;
+    }
+  }
+}
+
 // RMSNorm of the heads of q and k that this block computes: each head by itself, or all heads
 // together. `values` holds their pairs; a warp holds 32 pairs of one head.
 template <typename I, int kPairs>
-__device__ inline void norm_heads(float (&values)[kPairs][2], const StepParams& p,
-                                  const StepLayer& layer, const StepAttentionSlice& t,
+__device__ inline void norm_heads(float (&values)[kPairs][2], const float (&weights)[kPairs][2],
+                                  const StepParams& p, const StepAttentionSlice& t,
                                   StepAttentionShared<I>& s, uint32_t epoch) {
   const StepAttention& a = p.attention;
   const bool is_whole = a.qk_norm == QkNorm::WholeWidth;
   const int thread = thread_index(), warp = thread / 32, q_dim = a.n_heads * a.head_dim;
-  const auto is_normed = [&](const StepPair& x) {
-    return x.row >= 0 && x.row < a.heads_per_block + int(t.has_new);
-  };
-  float weight[kPairs][2];
-#pragma unroll
-  for (int k = 0; k < kPairs; ++k) {
-    const StepPair x = s.pairs[k][thread];
-    const bool is_key = x.row == a.heads_per_block;
-#pragma unroll
-    for (int i = 0; i < 2; ++i) {
-      const int at = !is_whole ? x.element[i] : x.source[i] - (is_key ? q_dim : 0);
-      weight[k][i] = is_normed(x) ? element(p, is_key ? layer.k_norm : layer.q_norm, at) : 0.0f;
-    }
-  }
   if (is_whole) {
     const int kv_dim = a.n_kv_heads * a.head_dim;
     const float q_squares = squares_of_words(p, 0, q_dim, epoch);
@@ -167,7 +180,7 @@ __device__ inline void norm_heads(float (&values)[kPairs][2], const StepParams& 
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
     const StepPair x = s.pairs[k][thread];
-    if (!is_normed(x)) continue;
+    if (!is_normed(a, t, x)) continue;
     const bool is_key = x.row == a.heads_per_block;
     const int warps_of_head = a.head_dim / 64;
     const int first = is_whole ? (is_key ? kStepWarps : 0) : x.row * warps_of_head;
@@ -177,7 +190,7 @@ __device__ inline void norm_heads(float (&values)[kPairs][2], const StepParams& 
     for (int i = first; i < first + n_warps; ++i) sum += s.squares[i / kStepWarps][i % kStepWarps];
     const float factor = rsqrtf(sum / float(n) + p.eps);
 #pragma unroll
-    for (int i = 0; i < 2; ++i) values[k][i] *= factor * weight[k][i];
+    for (int i = 0; i < 2; ++i) values[k][i] *= factor * weights[k][i];
   }
 }
 
@@ -192,6 +205,10 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
   const StepAttention& a = p.attention;
   const int64_t at_row = cache_row(p, t.kv_head, t.pos);
   const int n_rows = a.heads_per_block + (t.has_new ? 2 : 0), thread = thread_index();
+  [[maybe_unused]] float norm_weights[kPairs][2];
+  if constexpr (!I::kIsPlain) {
+    if (a.qk_norm != QkNorm::None) load_norm_weights<I>(norm_weights, p, layer, t, s);
+  }
   float values[kPairs][2] = {};
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {
@@ -199,7 +216,7 @@ __device__ inline void take_new_rows(const StepParams& p, const StepLayer& layer
     if (x.row >= 0 && x.row < n_rows) await_pair(values[k], p, x, epoch);
   }
   if constexpr (!I::kIsPlain) {
-    if (a.qk_norm != QkNorm::None) norm_heads<I>(values, p, layer, t, s, epoch);
+    if (a.qk_norm != QkNorm::None) norm_heads<I>(values, norm_weights, p, t, s, epoch);
   }
 #pragma unroll
   for (int k = 0; k < kPairs; ++k) {

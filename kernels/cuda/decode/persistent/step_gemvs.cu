@@ -72,11 +72,23 @@ int round_tiles_of(const StepGemv& p, bool in_pairs) {
   return most_tiles(p) <= with_k_split ? with_k_split : with_k_split & ~1;
 }
 
+// Whether no stage has columns of more than two experts: expert_copy.
+bool stages_fit(const StepGemv& p, int n_active) {
+  const int n_bytes = stage_bytes(p.format), all = n_active * p.code_bytes;
+  for (int begin = 0; begin < all; begin += n_bytes) {
+    const int last = std::min(begin + n_bytes, all) - 1;
+    if (last / p.code_bytes - begin / p.code_bytes > 1) return false;
+  }
+  return true;
+}
+
 // The linear phase of matrices whose tiles follow one another, or are paired (gate and up). Null if
-// the kernel has no code for it.
+// the kernel has no code for it. n_active: of so many chosen experts with matrices like these,
+// whose pairs, or whose columns, follow one another; 0: of no experts.
 std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
-                                int n_blocks, int& shift) {
+                                int n_blocks, int& shift, int n_active = 0) {
   const Matrix& w = **matrices.begin();
+  const int n_alike = std::max(n_active, 1);
   const std::optional<StepFormat> format = format_of(w);
   if (!format) return std::nullopt;
   StepGemv p{};
@@ -98,19 +110,29 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     if (!is_last && !in_pairs) p.ends[i] = n_tiles;
     p.out_dim = std::max(p.out_dim, narrow<int>(m.out_dim));
   }
+  if (in_pairs) {
+    p.expert_pairs = n_tiles;
+    n_tiles *= n_alike;
+  } else {
+    p.in_dim *= n_alike;
+  }
   if (is_float) {
     if (w.in_dim % 8 != 0) return std::nullopt;
-    p.code_bytes = 2 * p.in_dim;
-    p.n_stages = narrow<int>(ceil_div(w.in_dim, kStageColumns));
+    p.code_bytes = narrow<int>(2 * w.in_dim);
+    p.n_stages = narrow<int>(ceil_div(p.in_dim, kStageColumns));
   } else {
     const PackedLayout layout = layout_of(w);
     const int piece_columns = has_nibbles(*format) ? 64 : 32;
     p.code_bytes = narrow<int>(layout.row_tile_bytes());
-    p.n_pieces = p.code_bytes / kPieceBytes;
+    p.n_pieces = p.code_bytes / kPieceBytes * (in_pairs ? 1 : n_alike);
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, stage_pieces(*format)));
     const std::optional<StepScales> scales = scales_of(w, layout, piece_columns);
     if (!scales) return std::nullopt;
     p.scales = *scales;
+    // Scales of rows are fetched by the pointers of a layer, which experts are not among, and the
+    // columns of experts follow one another without a gap.
+    const bool is_whole = w.in_dim % kTileColumns == 0;
+    if (n_active != 0 && (p.has_row_scales() || layout.products || !is_whole)) return std::nullopt;
     p.unit_shift = unit_shift_of(layout.unit);
     p.table = table_bytes_of(w);
     if (layout.products) {
@@ -118,9 +140,11 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
       p.stage_scale_bytes = stage_bytes(*format) / kChunkBytes * layout.record_bytes();
     } else if (layout.unit != 0) {
       p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
+      p.expert_scale_bytes = narrow<int>(w.in_dim) / layout.unit * kTileRows * 2;
       p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
     }
   }
+  if (n_active != 0 && !in_pairs && !stages_fit(p, n_active)) return std::nullopt;
   slice_tiles(p, n_tiles, in_pairs, n_blocks, shift);
   p.round_tiles = round_tiles_of(p, in_pairs);
   return p;
@@ -185,12 +209,16 @@ bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, int n_blocks, int& shift) 
 // the kernel has no code or no room for one of them.
 std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& w, int n_blocks) {
   StepGemvs gemvs{};
+  const LayerSpec& spec = model.layers.front().spec;
+  const int n_active = spec.has_experts() ? narrow<int>(spec.n_active_experts) : 0;
+  const auto linears = linears_of(w);
+  const auto matrix = [&](int i) { return &linears[size_t(i)]->weight; };
   int shift = 0;
   if (!set_qkv(gemvs, w, n_blocks, shift)) return std::nullopt;
   const StepGemv& qkv = gemvs.phases[kQkv];
   const auto wo = gemv_of({&w.wo.weight}, false, n_blocks, shift);
-  const auto gate_up = gemv_of({&w.w_gate.weight, &w.w_up.weight}, true, n_blocks, shift);
-  auto down = gemv_of({&w.w_down.weight}, false, n_blocks, shift);
+  const auto gate_up = gemv_of({matrix(4), matrix(5)}, true, n_blocks, shift, n_active);
+  auto down = gemv_of({matrix(6)}, false, n_blocks, shift, n_active);
   const auto head = gemv_of({model.output}, false, n_blocks, shift);
   if (!wo || !gate_up || !down || !head) return std::nullopt;
   if (wo->rows_log != down->rows_log) return std::nullopt;
@@ -210,13 +238,32 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& 
 }  // namespace
 
 std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
-  return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
+  if (w.moe.experts.empty()) return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
+  const Expert& first = w.moe.experts.front();
+  return {&w.wq, &w.wk, &w.wv, &w.wo, &first.w_gate, &first.w_up, &first.w_down};
 }
 
 bool needs_mixed_kernel(const StepMixes& mixed) {
   const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
   return mixed.mixes.size() > 1 || mixed.mixes.front().v_apart.slice.n_tiles != 0 ||
          std::ranges::any_of(mixed.mixes.front().phases, has_products);
+}
+
+bool gives_stages_to_all_producers(const StepMixes& mixed) {
+  const int n_blocks = mixed.mixes.front().phases[kHead].slice.n_blocks;
+  for (int block = 0; block < n_blocks; ++block) {
+    int n_stages = 0;
+    for (const StepPhase phase : {kQkv, kWo, kGateUp, kDown}) {
+      int fewest = std::numeric_limits<int>::max();
+      for (const StepGemvs& mix : mixed.mixes) {
+        const StepGemv& p = mix.phases[phase];
+        fewest = std::min(fewest, p.slice.count(block) * p.n_stages);
+      }
+      n_stages += fewest;
+    }
+    if (n_stages < kStepProducers) return false;
+  }
+  return true;
 }
 
 std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks) {

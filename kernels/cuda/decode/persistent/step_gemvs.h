@@ -25,10 +25,14 @@ struct StepMixes {
 
 // Whether only a mixed instance of the kernel can do it.
 bool needs_mixed_kernel(const StepMixes& mixed);
+// Whether each block has a stage in every layer for each of its producers, which experts need:
+// StepExperts::arrivals.
+bool gives_stages_to_all_producers(const StepMixes& mixed);
 // Null if there are too many mixes, or the kernel has no code or no room for a phase of one.
 std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks);
 
-// The linear layers of a block in the order of StepLayer::matrices.
+// The linear layers of a block in the order of StepLayer::matrices; with experts, gate, up and down
+// are those of the first one.
 std::array<const Linear*, 7> linears_of(const LayerWeights& w);
 
 // Whether the registers of the consumer threads hold the input while they stage it.

@@ -83,6 +83,20 @@ struct ResidualSource : StepSource {
   float plain_scale, scale, eps;
 };
 
+// And the router, where the input is that of gate and up: step_experts.cuh.
+struct RouterSource : ResidualSource {
+  const void* router_rows;  // of the block; null: none
+  int n_router_rows;
+  bool router_is_bf16;
+  uint4* logits;                    // flagged words, one for each row
+  float (*logit_sums)[kStepWarps];  // [n_router_rows], in shared memory
+  float* squares;                   // [kStepWarps], there too: those of stage_input
+};
+template <typename Source>
+constexpr bool kIsResidual = std::is_base_of_v<ResidualSource, Source>;
+template <typename Source>
+constexpr bool kHasRouter = std::is_base_of_v<RouterSource, Source>;
+
 // 1 / rms from the sums of squares of all warps, added in one order.
 __device__ inline float norm_factor(const float* squares, const StepGemv& gemv, float eps) {
   float sum = 0;
@@ -152,10 +166,26 @@ __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& 
   return squares;
 }
 
-// The same of the residual stream, in the instances that are not plain. All warps call it: with a
-// norm behind they wait for each other.
-template <bool kFloat, int kBatch>
-__device__ inline float take_residual(StepWord (&words)[kBatch], const ResidualSource& source,
+// Adds the shares that all warps have of the block's logits, and publishes them before the input is
+// staged: so they travel meanwhile.
+__device__ inline void publish_logits(const RouterSource& source, const StepGemv& gemv,
+                                      float squares) {
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  squares = warp_reduce(squares, Sum{});
+  if (lane == 0) source.squares[warp] = squares;
+  consumers_sync();
+  if (warp != 0 || lane >= source.n_router_rows) return;
+  float sum = 0;
+#pragma unroll
+  for (int w = 0; w < kStepWarps; ++w) sum += source.logit_sums[lane][w];
+  const float factor = norm_factor(source.squares, gemv, source.eps);
+  store_word(source.logits + lane, sum * factor, 0, 0, 0, source.epoch);
+}
+
+// The same as take_words of the residual stream, in the instances that are not plain. All warps
+// call it: with a norm behind they wait for each other.
+template <bool kFloat, int kBatch, typename Source>
+__device__ inline float take_residual(StepWord (&words)[kBatch], const Source& source,
                                       const StepGemv& gemv, int first, int n_words) {
   constexpr auto kPlace = own_word<kFloat>;
   const int n_left = n_words - first;
@@ -181,6 +211,8 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const ResidualS
   uint2 weight[kBatch], post_weight[kBatch];
   load_weight(weight, source.norm_weight);
   load_weight(post_weight, source.post_norm_weight);
+  [[maybe_unused]] uint2 router[kBatch];
+  if constexpr (kHasRouter<Source>) load_weight(router, source.router_rows);
   float4* const residual = reinterpret_cast<float4*>(source.residual) + first;
   if (source.plain != nullptr) {
 #pragma unroll
@@ -235,11 +267,30 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const ResidualS
       return x * w;
     });
   }
+  if constexpr (kHasRouter<Source>) {
+    if (source.n_router_rows == 0) return squares;
+#pragma unroll 1
+    for (int row = 0; row < source.n_router_rows; ++row) {
+      float sum = 0;
+#pragma unroll
+      for (int k = 0; k < kBatch; ++k) {
+        const float2 low = floats_of(router[k].x, source.router_is_bf16);
+        const float2 high = floats_of(router[k].y, source.router_is_bf16);
+        const float of_column[4] = {low.x, low.y, high.x, high.y};
+#pragma unroll
+        for (int i = 0; i < 4; ++i) {
+          sum = fmaf(__uint_as_float(words[k].bits[i]), of_column[i], sum);
+        }
+      }
+      sum = warp_reduce(sum, Sum{});
+      if (thread_index() % 32 == 0) source.logit_sums[row][thread_index() / 32] = sum;
+      const auto* const rows = static_cast<const uint2*>(source.router_rows);
+      if (row + 1 < source.n_router_rows) load_weight(router, rows + (row + 1) * n_words);
+    }
+    publish_logits(source, gemv, squares);
+  }
   return squares;
 }
-
-template <typename Source>
-constexpr bool kIsResidual = std::is_same_v<Source, ResidualSource>;
 
 // Stages the warp's columns as f32, kBatch words of a lane at a time. Those of a ResidualSource fit
 // in one batch.
@@ -374,7 +425,9 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     squares = are_few ? stage_digits<kNorm, kFew>(gemv, source, input, unit)
                       : stage_digits<kNorm, kMany>(gemv, source, input, unit);
   }
-  if constexpr (kNorm) {
+  bool has_squares = false;  // publish_logits has left them
+  if constexpr (kHasRouter<Source>) has_squares = source.n_router_rows != 0;
+  if (kNorm && !has_squares) {
     squares = warp_reduce(squares, Sum{});
     if (thread_index() % 32 == 0) squares_of_warps[thread_index() / 32] = squares;
   }

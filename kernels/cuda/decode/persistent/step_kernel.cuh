@@ -2,6 +2,7 @@
 
 #include "kernels/cuda/decode/persistent/step_attention.cuh"
 #include "kernels/cuda/decode/persistent/step_clocks.cuh"
+#include "kernels/cuda/decode/persistent/step_experts.cuh"
 #include "kernels/cuda/decode/persistent/step_gemv.cuh"
 #include "kernels/cuda/decode/persistent/step_input.cuh"
 #include "kernels/cuda/decode/persistent/step_peers.cuh"
@@ -78,8 +79,8 @@ __device__ inline float logit_of(const StepBlock& block, float sum) {
 // Adds the sums of all warps of a round, and publishes the rows or stores them as logits.
 template <typename I>
 __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, const StepRound& at,
-                                    const StepMemory& memory, const float* squares,
-                                    const StepBias& bias, uint32_t epoch) {
+                                    const StepMemory& memory, const StepExperts<I>& experts,
+                                    const float* squares, const StepBias& bias, uint32_t epoch) {
   const int thread = thread_index(), phase = at.phase;
   const int halves_log = phase == kGateUp ? 1 : 0, rows_log = gemv.rows_log;
   const int n_rows = min(gemv.round_tiles, gemv.count - at.tile) << rows_log;
@@ -104,6 +105,9 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     if (phase == kGateUp) {
       const float up = sum_of_row(row + gemv.tile_rows());
       value = activated<I>(p, value) * (I::kIsPlain ? up : up + bias.of_up);
+      if constexpr (I::kHasExperts) {
+        value *= expert_weight(p, gemv, experts, gemv.begin + at.tile + (thread >> rows_log));
+      }
     }
   }
   if (phase == kHead) {
@@ -145,6 +149,7 @@ struct StepStatic {
   alignas(16) StepAttentionShared<I> attention;
   StepGemv gemvs[I::kMixes][kStepPhases];
   alignas(16) StepLayer layers[2];  // this layer and the next
+  alignas(16) StepExperts<I> experts;
 };
 #endif
 
@@ -157,8 +162,8 @@ struct StepStatic {
 //   launch     cooperative, one block on each SM; 8 consumer warps multiply, 4 producer warps fill
 //              the ring. A block owns rows of every matrix and of the residual stream, and K splits
 //              of left-over gate/up tile pairs: step_split_k.cuh
-//   exchange   six vectors a layer and the sums of K splits: step_exchange.cuh; the sums of wo and
-//              down over the ranks: step_peers.cuh
+//   exchange   six vectors a layer, the logits of a router and the sums of K splits:
+//              step_exchange.cuh; the sums of wo and down over the ranks: step_peers.cuh
 //   maths      activations are f32. Float weights are multiplied in f32. Codes are multiplied by x
 //              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
 //              which scales are applied in f32; whole numbers of scales that are products as
@@ -175,7 +180,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
   uint8_t* const shared = ptx::dynamic_shared<128>();
   auto& [s_full, s_empty, s_squares, s_post_squares, s_first_epoch, s_most_copies, s_k_splits_came,
-         s_residual, s_scales, s_attention, s_gemvs, s_layers] =
+         s_residual, s_scales, s_attention, s_gemvs, s_layers, s_experts] =
       ptx::static_shared<StepStatic<I>>();
 
   const int thread = int(threadIdx.x), warp = thread / 32, block = int(blockIdx.x);
@@ -204,6 +209,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       ptx::mbarrier_init(s_full + i, 1);
       ptx::mbarrier_init(s_empty + i, kArrivalsOfEmpty);
     }
+    if (I::kHasExperts && p.router.exists()) {
+      ptx::mbarrier_init(&s_experts.arrivals, p.router.choice.n_active);
+    }
     ptx::mbarrier_init_fence();
     s_most_copies = p.copies_of_gemv;
     s_k_splits_came = 0;
@@ -216,7 +224,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                       p.slot_bytes,
                       &s_most_copies};
   if (warp >= kStepWarps) {
-    fill_ring<I>(p, s_gemvs, ring, warp - kStepWarps);
+    fill_ring<I>(p, s_gemvs, s_experts, ring, warp - kStepWarps);
     return;
   }
 
@@ -236,12 +244,19 @@ __global__ void __launch_bounds__(kStepThreads, 1)
   float* const own_residual =  // with norms behind
       p.residual_bytes != 0 ? reinterpret_cast<float*>(shared + step_shared(p).residual) : nullptr;
   StepCursor cursor{clock};
+  // The block's rows of the router.
+  const int first_router_row = p.router.first_row(block, p.n_blocks());
+  const int n_router_rows = p.router.first_row(block + 1, p.n_blocks()) - first_router_row;
+  [[maybe_unused]] const auto router_rows = [&](const StepLayer& layer) {
+    return static_cast<const uint8_t*>(layer.router) + int64_t{2} * p.dim * first_router_row;
+  };
   int buffer = 0;
   cursor.clock.end(kStartRow, kInput);
   for (int step = 0; step <= 4 * p.n_layers; ++step) {
     const int layer_index = step / 4, phase = phase_of(p, step);
     const StepLayer& layer = s_layers[layer_index % 2];
-    const StepGemv& gemv = s_gemvs[I::kIsMixed ? p.mix_of_layer[layer_index] : 0][phase];
+    const StepGemv* const phases = s_gemvs[I::kIsMixed ? p.mix_of_layer[layer_index] : 0];
+    const StepGemv& gemv = phases[phase];
     const uint32_t epoch = s_first_epoch + uint32_t(layer_index);
 
     float* const squares = s_squares[step % 2];
@@ -257,9 +272,11 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it
-    // keeps its own residual stream.
+    // keeps its own residual stream, or has rows of the router. A block with rows of gate and up or
+    // of down waits for all logits, so that whoever reads them contributes to what follows.
     const bool keeps_residual = !I::kIsPlain && own_residual != nullptr && phase == kQkv;
-    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual) {
+    const bool routes = I::kHasExperts && phase == kGateUp && n_router_rows != 0;
+    if (gemv.count != 0 || gemv.k_split.exists() || keeps_residual || routes) {
       StepSource source{.norm_is_bf16 = p.vectors_are_bf16};
       source.epoch = phase == kQkv || phase == kHead ? epoch - 1 : epoch;  // of the layer before
       if (phase == kWo || phase == kDown) {
@@ -279,9 +296,24 @@ __global__ void __launch_bounds__(kStepThreads, 1)
                                            p.block.embedding_scale,
                                            p.block.residual_scale,
                                            p.eps};
-          unit = stage_input<I, true>(gemv, of_residual, memory.input, squares);
+          if constexpr (I::kHasExperts) {
+            const RouterSource of_router{of_residual,
+                                         routes ? router_rows(layer) : nullptr,
+                                         routes ? n_router_rows : 0,
+                                         p.router.is_bf16,
+                                         p.words.router_logits + first_router_row,
+                                         s_experts.logit_sums,
+                                         squares};
+            unit = stage_input<I, true>(gemv, of_router, memory.input, squares);
+          } else {
+            unit = stage_input<I, true>(gemv, of_residual, memory.input, squares);
+          }
         }
       }
+    }
+    if constexpr (I::kHasExperts) {
+      const bool chooses = phase == kGateUp && p.router.exists() && reads_experts(phases);
+      if (chooses) choose_in_block(p, layer, s_experts, epoch);
     }
 
     if (phase == kQkv) fetch_layer(layer_index + 1);
@@ -292,6 +324,9 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       };
       prefetch(phase == kWo ? next.ffn_norm : next.attn_norm);
       if (!I::kIsPlain) prefetch(next.post_norms[phase == kWo ? 1 : 0]);
+      if (I::kHasExperts && phase == kWo && n_router_rows != 0) {
+        ptx::prefetch_l2(router_rows(layer), 2 * p.dim * n_router_rows & ~15);
+      }
     }
     if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_gemv);
     cursor.clock.end(phase, kInput);
@@ -326,9 +361,13 @@ __global__ void __launch_bounds__(kStepThreads, 1)
           its_bias =
               bias_of(p, gemv, layer, phase, gemv.k_split.tile, lane / kTileRows, lane % kTileRows);
         }
-        add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, epoch);
+        float factor = 1;  // of act(gate) * up
+        if constexpr (I::kHasExperts) {
+          factor = expert_weight(p, gemv, s_experts, gemv.k_split.tile);
+        }
+        add_k_splits<I>(p, gemv, k_split_scratch, k_split_word, scale, its_bias, factor, epoch);
       }
-      finish_round<I>(p, gemv, round, memory, squares, bias, epoch);
+      finish_round<I>(p, gemv, round, memory, s_experts, squares, bias, epoch);
       cursor.clock.end(phase, kPublish);
       buffer ^= 1;
       tile += gemv.round_tiles;

@@ -6,6 +6,7 @@
 #include <cstdint>
 
 #include "kernels/backend.h"
+#include "kernels/cuda/gemv/experts.h"
 #include "kernels/cuda/quant/packed_layout.h"
 #include "kernels/cuda/step_input.h"
 #include "kernels/layer.h"
@@ -57,6 +58,7 @@ constexpr int kStepMaxKSplits = 5, kKSplitWords = 8;
 __host__ __device__ constexpr int step_most_heads(int head_dim) { return head_dim <= 128 ? 4 : 2; }
 constexpr int kStepMostHeadDim = 256;
 constexpr int kStepMostLayers = 128;
+constexpr int kStepMostExperts = 16;  // chosen ones of a layer
 
 // Layers whose matrices have the same formats are of one mix. As many as GGUF's mixes of K-quants
 // have: in Q4_K_M v and down of half of the layers are Q6_K, and Q3_K_M has three.
@@ -65,11 +67,13 @@ constexpr int kStepMixes = 3;
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
 // The mixed ones have code for scales that are products, for several mixes, and for v apart, which
-// cost others 1 %, and small models 4 %. kCounts: clocks (step_clocks.cuh).
+// cost others 1 %, and small models 4 %. Those that are mixed and not plain compute mixtures of
+// experts, too. kCounts: clocks (step_clocks.cuh).
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kIsMixed_, bool kCounts_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
   static constexpr bool kIsPlain = kIsPlain_, kIsMixed = kIsMixed_, kCounts = kCounts_;
+  static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
@@ -123,7 +127,9 @@ struct KSplit {
 };
 
 // One linear phase, the same in all layers of a mix. Its tiles are those of its matrices, one after
-// the other. Gate and up tiles are paired instead: a tile of `slice` is then one of each.
+// the other. Gate and up tiles are paired instead: a tile of `slice` is then one of each. With
+// experts the pairs of the first chosen one are followed by those of the second, and so on, and
+// down has the columns of all of them, one after the other: the elements of `hidden`.
 struct StepGemv {
   StepFormat format;
   StepScales scales;
@@ -136,12 +142,14 @@ struct StepGemv {
   int out_dim, in_dim;     // rows of the largest matrix
   float per_column;        // 1 / in_dim
   int ends[2];             // tiles of the first matrix, and of the first two
+  int expert_pairs;        // kGateUp with experts: pairs of one
   int n_pieces;            // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
   int n_stages;            // in a tile of codes, or in a row of floats
   int code_bytes;          // in a tile of codes, without upper bits, or in a row of floats
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
-  TableBytes table;  // of StepFormat::Table
+  int expert_scale_bytes;  // of the columns that there are in a tile of one expert's down
+  TableBytes table;        // of StepFormat::Table
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
   __host__ __device__ bool has_row_scales() const {
@@ -175,6 +183,9 @@ struct StepLayer {
   const void* post_norms[2];  // norms behind: the FFN of the layer before; this one's attention
   const void *q_norm, *k_norm;
   const void* biases[8];  // of the matrices; null: none
+  const void* router;     // [n_experts, dim], half or bfloat16
+  const ExpertPlace* experts;
+  const float *router_bias, *router_correction;  // [n_experts]; null: none
 };
 // A StepLayer can be read as pairs of pointers, 16 bytes each: the matrices, the norms, keys and
 // values, their scales, then what the plain instances do not read.
@@ -189,8 +200,10 @@ __host__ __device__ constexpr int first_matrix(int phase) {
 
 // The flagged words of the vectors that blocks exchange (step_exchange.cuh). `split_results`: the
 // results of attention splits; `gate_up_splits`: the partial sums of K splits.
+// `router_logits`: a word for each.
 struct StepWords {
   uint4 *qkv, *split_results, *attended, *after_attention, *gate_up_splits, *hidden, *after_ffn;
+  uint4* router_logits;
 };
 
 constexpr int kStepMostRanks = 8;
@@ -250,6 +263,41 @@ struct StepAttention {
   __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
 };
 
+// The router of every layer; n_experts 0: there are none.
+struct StepRouter {
+  Router choice;  // its pointers are those of a StepLayer
+  bool is_bf16;
+
+  __host__ __device__ bool exists() const { return choice.n_experts != 0; }
+  // The first logit that a block computes; it computes those up to the first one of the next block.
+  __host__ __device__ int first_row(int block, int n_blocks) const {
+    return choice.n_experts * block / n_blocks;
+  }
+};
+constexpr int kStepMostRouterRows = 16;  // of a block; a lane publishes one
+
+// What a block knows of the experts of a layer, in shared memory. The producers read `matrices`
+// when `arrivals` is complete, and the consumers the rest. A layer overwrites the matrices of the
+// one before it when the consumers have taken all stages of that one. Then its producers have read
+// them, and none can miss two completions of `arrivals`: each has a stage in every layer.
+template <typename I>
+struct StepExperts {
+  static constexpr int kMost = I::kHasExperts ? kStepMostExperts : 1;
+  static constexpr int kAll = I::kHasExperts ? kStepConsumers : 4;
+  static constexpr int kRows = I::kHasExperts ? kStepMostRouterRows : 1;
+  StepMatrix matrices[3][kMost];  // gate, up and down of the chosen ones
+  uint64_t arrivals;              // an mbarrier, complete once a layer: all matrices have been set
+  alignas(16) uint32_t keys[kAll];  // in whose order they are chosen
+  float scores[kAll];               // of softmax, the logits
+  int chosen[kMost];
+  float weights[kMost];
+  float logit_sums[kRows][kStepWarps];  // of the block's rows of the router
+};
+// Whether a block, whose linear phases of a layer these are, has tiles of experts.
+__host__ __device__ inline bool reads_experts(const StepGemv* phases) {
+  return phases[kGateUp].count != 0 || phases[kGateUp].k_split.exists() || phases[kDown].count != 0;
+}
+
 // The fields of LayerSpec and EdgeSpec that the plain instances do not have.
 struct StepBlock {
   Activation activation;
@@ -271,6 +319,7 @@ struct StepParams {
   int n_layers, dim;
   StepBlock block;
   StepAttention attention;
+  StepRouter router;
   StepWords words;
   StepPeers peers;
   const float* x;        // [dim], the embedding
@@ -290,7 +339,7 @@ struct StepParams {
   StepGemv v_apart[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
   uint8_t mix_of_layer[kStepMostLayers + 1];
 
-  int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }
+  __host__ __device__ int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }
 };
 static_assert(sizeof(StepParams) <= 4096, "the arguments of a kernel");
 

@@ -1,6 +1,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode/persistent/persistent_step.h"
+#include "kernels/cuda/decode/persistent/step_gemvs.h"
 
 namespace minfer::cuda {
 namespace {
@@ -12,30 +13,33 @@ PhaseClocks clocks_of(const unsigned long long (&parts)[kStepParts]) {
           .publish = double(parts[kPublish])};
 }
 
-// A phase with its row of StepClocks::parts, and the bytes that it reads in a layer, on average.
+// A phase with its row of StepClocks::parts, and the bytes that it reads in a layer, on average: of
+// experts those of the chosen ones, and of their router.
 PhaseProfile phase_of(const DecodeModel& model, int row) {
   const int64_t n_layers = std::ssize(model.layers);
-  const auto phase = [&](const char* name, std::initializer_list<Linear LayerWeights::*> linears) {
+  const auto phase = [&](const char* name, size_t first, size_t n_matrices) {
     int64_t n_bytes = 0;
     for (const DecodeLayer& layer : model.layers) {
-      for (Linear LayerWeights::*linear : linears) {
-        n_bytes += (layer.weights->*linear).weight.n_bytes;
+      const bool is_of_experts = layer.spec.has_experts() && first >= size_t(first_matrix(kGateUp));
+      for (size_t i = first; i < first + n_matrices; ++i) {
+        n_bytes += linears_of(*layer.weights)[i]->weight.n_bytes *
+                   (is_of_experts ? layer.spec.n_active_experts : 1);
       }
+      if (is_of_experts && row == kGateUp) n_bytes += layer.weights->moe.router.n_bytes;
     }
     return PhaseProfile{name, n_layers, n_bytes / n_layers, {}};
   };
-  using W = LayerWeights;
   switch (row) {
     case kQkv:
-      return phase("q k v", {&W::wq, &W::wk, &W::wv});
+      return phase("q k v", 0, 3);
     case kAttentionRow:
-      return phase("attention", {});
+      return phase("attention", 0, 0);
     case kWo:
-      return phase("wo", {&W::wo});
+      return phase("wo", 3, 1);
     case kGateUp:
-      return phase("gate up", {&W::w_gate, &W::w_up});
+      return phase("gate up", 4, 2);
     case kDown:
-      return phase("down", {&W::w_down});
+      return phase("down", 6, 1);
     case kHead:
       return {"head", 1, model.output->n_bytes, {}};
     default:

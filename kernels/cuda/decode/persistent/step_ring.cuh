@@ -151,10 +151,48 @@ class RingProducer {
   unsigned n_put_ = 0;     // stages put by all producers
 };
 
+// The copy of a stage of the chosen experts, of a row of weights in a tile. A stage of down may
+// begin with the last columns of one expert and end with the first ones of the next.
+template <typename I>
+__device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<I>& experts,
+                                        int n_active, int phase, StepTile tile, int row_in_tile,
+                                        int stage, int n_bytes) {
+  const int row_shift = gemv.format <= StepFormat::BF16 ? kFloatRowsLog : 0;
+  const int scale_bytes = phase == kDown ? gemv.expert_scale_bytes : gemv.tile_scale_bytes;
+  // Up to `most` and `most_scales` bytes, from these offsets on in the tile of one expert.
+  const auto part_of = [&](int matrix, int slot, int from, int scales_from, int most,
+                           int most_scales) {
+    const StepMatrix& w = experts.matrices[matrix][slot];
+    const int64_t row = (int64_t{tile.row_tile} << row_shift) + row_in_tile;
+    return StagePart{w.weights + row * gemv.code_bytes + from,
+                     w.scales + int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
+                     min(most, gemv.code_bytes - from),
+                     min(most_scales, scale_bytes - scales_from)};
+  };
+  int from = stage * n_bytes, scales_from = stage * gemv.stage_scale_bytes, slot;
+  if (phase == kGateUp) {
+    slot = tile.row_tile / gemv.expert_pairs;
+    tile.row_tile -= slot * gemv.expert_pairs;
+    return {part_of(tile.matrix, slot, from, scales_from, n_bytes, gemv.stage_scale_bytes),
+            {},
+            n_bytes};
+  }
+  slot = from / gemv.code_bytes;
+  from -= slot * gemv.code_bytes;
+  scales_from -= slot * scale_bytes;
+  const StagePart first = part_of(2, slot, from, scales_from, n_bytes, gemv.stage_scale_bytes);
+  if (first.n_bytes == n_bytes || slot + 1 == n_active) return {first, {}, n_bytes};
+  return {first,
+          part_of(2, slot + 1, 0, 0, n_bytes - first.n_bytes,
+                  gemv.stage_scale_bytes - first.n_scale_bytes),
+          n_bytes};
+}
+
 // Fills the ring through the whole step, as warp `producer`.
 template <typename I>
 __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kStepPhases],
-                                 const StepRing& ring, int producer) {
+                                 const StepExperts<I>& experts, const StepRing& ring,
+                                 int producer) {
   const int lane = int(threadIdx.x) % 32;
   RingProducer ring_producer(ring, producer);
   const int pos = p.input->pos;
@@ -167,6 +205,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
                                                      : StepMatrix{};
   };
   StepMatrix pointers{}, next = pointers_of(0);
+  [[maybe_unused]] int chosen_parity = 0;
   const auto pointer = [&](const uint8_t* of_lane, int i) {
     return reinterpret_cast<const uint8_t*>(
         __shfl_sync(~0u, reinterpret_cast<unsigned long long>(of_lane), i));
@@ -203,7 +242,15 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
                          kStageBytes};
       });
     }
-    const StepGemv& gemv = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0][phase];
+    const StepGemv* const phases = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0];
+    const StepGemv& gemv = phases[phase];
+    const bool is_of_experts =
+        I::kHasExperts && p.router.exists() && (phase == kGateUp || phase == kDown);
+    if (is_of_experts && phase == kGateUp && reads_experts(phases)) {
+      const uint32_t chosen = ptx::shared_address(const_cast<uint64_t*>(&experts.arrivals));
+      while (!ptx::mbarrier_is_complete(chosen, chosen_parity)) __nanosleep(kRingSleep);
+      chosen_parity ^= 1;
+    }
     const int half_shift = phase == kGateUp ? 1 : 0;
     const bool is_float = gemv.format <= StepFormat::BF16;
     const int row_shift = is_float ? kFloatRowsLog : 0;
@@ -217,8 +264,15 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       const int its_tile = stream < 0 ? gemv.k_split.tile : gemv.begin + (tile_index >> half_shift);
       const StepTile tile = step_tile(gemv, phase, its_tile, tile_index & ((1 << half_shift) - 1));
       const int matrix = first_matrix(phase) + tile.matrix;
-      const int row = min((tile.row_tile << row_shift) + (stream & ((1 << row_shift) - 1)), last);
+      const int row_in_tile = stream & ((1 << row_shift) - 1);
+      const int row = min((tile.row_tile << row_shift) + row_in_tile, last);
       const int n_bytes = I::kIsMixed ? stage_bytes(gemv.format) : kStageBytes;
+      if constexpr (I::kHasExperts) {
+        if (is_of_experts) {
+          return expert_copy(gemv, experts, p.router.choice.n_active, phase, tile, row_in_tile,
+                             stage, n_bytes);
+        }
+      }
       const int from = stage * n_bytes, scales_from = stage * gemv.stage_scale_bytes;
       return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
                         pointer(pointers.scales, matrix) +

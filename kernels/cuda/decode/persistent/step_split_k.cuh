@@ -56,10 +56,12 @@ __device__ inline StepWord load_k_splits(const StepParams& p, const StepGemv& ge
 
 // Adds the other K splits to the first and publishes the pair's rows of act(gate) * up. It is
 // called after consumers_sync. `word` comes from load_k_splits; `scale` and `bias` are those of the
-// lane's row; `scratch` holds the sums of the warps, then those of the other K splits.
+// lane's row, `factor` that of the results; `scratch` holds the sums of the warps, then those of
+// the other K splits.
 template <typename I>
 __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, float* scratch,
-                                    StepWord word, float scale, float bias, uint32_t epoch) {
+                                    StepWord word, float scale, float bias, float factor,
+                                    uint32_t epoch) {
   const int lane = thread_index() % 32;
   float sum = sum_of_warps(scratch, lane);
   __syncwarp();
@@ -77,7 +79,7 @@ __device__ inline void add_k_splits(const StepParams& p, const StepGemv& gemv, f
   sum = fmaf(sum, scale, bias);
   const float up = __shfl_down_sync(~0u, sum, kTileRows);
   publish(p.words.hidden + gemv.k_split.tile * (kTileRows / 4), -32 * kKSplitWarp, kTileRows,
-          activated<I>(p, sum) * up, epoch);
+          activated<I>(p, sum) * up * factor, epoch);
 }
 
 }  // namespace minfer::cuda
