@@ -1,16 +1,19 @@
 #!/usr/bin/env python3
-"""Measures minfer and llama.cpp in turns on the same GGUF files, one for each type of blocks, and
-writes a CSV: tokens/s of a prompt and of decode behind it.
+"""Measures minfer and llama.cpp in turns on the same GGUF files, one for each type of blocks or for
+each of several shapes of one type, and writes a CSV: tokens/s of a prompt and of decode behind it.
 
     scripts/compare_gguf_types.py --minfer build/release/tools/minfer --llama-bench PATH \\
         --device cuda --shape llama-2-7b --types q4_k_m,q4_0 --out docs/benchmarks/cuda_gguf_types.csv
     scripts/compare_gguf_types.py ... --device cpu --shape llama-2-7b --make "--layers 8" --turns 5
+    scripts/compare_gguf_types.py ... --device cuda --shape mixtral-8x7b,qwen3-30b-a3b --types q4_0
 
 The files come from make_random_gguf.py and are deleted again. A speed is the median of the turns'
-medians, and its spread the difference between the turns over the median."""
+medians, and its spread the difference between the turns over the median. Of several sizes of
+llama.cpp's physical batch the fastest counts."""
 import argparse
 import csv
 import datetime
+import itertools
 import json
 import os
 import pathlib
@@ -25,12 +28,17 @@ MAKE = pathlib.Path(__file__).resolve().parent / "make_random_gguf.py"
 
 
 def rows(command, sizes):
-    """The rows of a run of minfer bench or llama-bench by test: "pp2048", "tg128"."""
+    """The fastest row of each test of a run of minfer bench or llama-bench: "pp2048", "tg128"."""
     lines = run([*command, *sizes, "-o", "jsonl"]).splitlines()
     of = {}
     for row in map(json.loads, filter(lambda line: line.startswith("{"), lines)):
-        of[f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"] = row
+        test = f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}"
+        of[test] = max(of.get(test, row), row, key=speed_of)
     return of
+
+
+def speed_of(row):
+    return statistics.median(row["samples_ts"])
 
 
 def middle(turns, test, key):
@@ -43,11 +51,11 @@ def measure(args, path):
     ours = [args.minfer, "bench", "-m", path, "--device", args.device]
     theirs = [args.llama_bench, "-m", path]
     theirs += ["-t", os.cpu_count()] if args.device == "cpu" else ["-ngl", 99, "-fa", "on"]
+    theirs += ["-ub", args.batch] if args.batch else []
     turns = [(rows(ours, sizes), rows(theirs, sizes)) for _ in range(args.turns)]
     minfer, llama = zip(*turns)
     for test in minfer[0]:
-        speed = {name: middle(runs, test, lambda row: statistics.median(row["samples_ts"]))
-                 for name, runs in (("minfer", minfer), ("llama", llama))}
+        speed = {name: middle(runs, test, speed_of) for name, runs in (("minfer", minfer), ("llama", llama))}
         share, _ = middle(minfer, test, lambda row: row["limit_share"])
         yield (test, f"{speed['minfer'][0]:.1f}", f"{speed['minfer'][1]:.3f}", f"{share:.3f}",
                f"{speed['llama'][0]:.1f}", f"{speed['llama'][1]:.3f}",
@@ -68,36 +76,42 @@ def main():
     parser.add_argument("--minfer", required=True)
     parser.add_argument("--llama-bench", required=True)
     parser.add_argument("--device", required=True, help="cpu or cuda")
-    parser.add_argument("--shape", default="llama-2-7b")
+    parser.add_argument("--shape", default="llama-2-7b", help="or several, of one type")
     parser.add_argument("--make", default="", help="more arguments of make_random_gguf.py")
     parser.add_argument("--types", default="q4_0,q4_1,q8_0,q4_k,q4_k_m,q5_k,q5_k_m,q6_k,iq4_xs")
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--gen", type=int, default=128)
     parser.add_argument("--depth", type=int, default=128)
+    parser.add_argument("--batch", help="-ub of llama-bench: one size or several, 512,2048")
     parser.add_argument("--repetitions", type=int, default=3)
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--directory", help="of the files, of several GB")
     parser.add_argument("--out", type=pathlib.Path, required=True)
     args = parser.parse_args()
+    shapes, types = args.shape.split(","), args.types.split(",")
+    if len(shapes) > 1 and len(types) > 1:
+        parser.error("several shapes of several types")
 
     with open(args.out, "w", newline="") as out:
         shape = " ".join([args.shape, *args.make.split()])
         out.write(f"# {machine(args.device)}; {datetime.date.today()}; {shape}; {args.turns} turns of "
-                  f"{args.repetitions} repetitions, in turns with llama-bench; both behind {args.depth} "
-                  "tokens\n"
+                  f"{args.repetitions} repetitions, in turns with llama-bench"
+                  f"{f' -ub {args.batch}' if args.batch else ''}; both behind {args.depth} tokens\n"
                   "# scripts/compare_gguf_types.py; speeds in tokens/s; of_limit: minfer's share of the limit "
                   "that binds it, measured in the same run; ratio: minfer over llama.cpp\n")
         writer = csv.writer(out, lineterminator="\n")
-        writer.writerow(("type", "test", "minfer", "minfer_spread", "of_limit", "llama_cpp",
+        by_shape = len(shapes) > 1
+        writer.writerow(("shape" if by_shape else "type", "test", "minfer", "minfer_spread", "of_limit", "llama_cpp",
                          "llama_cpp_spread", "ratio"))
-        for file_type in args.types.split(","):
+        for shape, file_type in itertools.product(shapes, types):
             with tempfile.TemporaryDirectory(dir=args.directory) as directory:
                 path = pathlib.Path(directory) / f"{file_type}.gguf"
-                run([sys.executable, MAKE, "--shape", args.shape, "--type", file_type,
+                run([sys.executable, MAKE, "--shape", shape, "--type", file_type,
                      *args.make.split(), path])
+                name = shape if by_shape else file_type
                 for figures in measure(args, path):
-                    writer.writerow((file_type, *figures))
-                    print(file_type, *figures, flush=True)
+                    writer.writerow((name, *figures))
+                    print(name, *figures, flush=True)
             out.flush()
 
 

@@ -1,0 +1,70 @@
+#!/usr/bin/env python3
+"""Measures synthetic models of several shapes, and writes a CSV: tokens/s of a prompt and of decode,
+with the share of the limit that binds each, measured in the same run.
+
+    scripts/bench_shapes.py --minfer build/release/tools/minfer --device cuda \\
+        --shapes mixtral-8x7b:int4,qwen3-30b-a3b:int4 --out docs/benchmarks/cuda_moe.csv
+    scripts/bench_shapes.py ... --before PATH    in turns with another minfer, and the ratio to it
+
+A speed is the median of the turns' medians, and its spread the difference between the turns over
+the median."""
+import argparse
+import csv
+import datetime
+import json
+import pathlib
+import statistics
+
+from compare_gguf_types import machine, middle, speed_of
+from run_command import run
+
+
+def rows(minfer, shape, args):
+    """The rows of a run of minfer bench by test."""
+    sizes = ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
+    lines = run([minfer, "bench", "--synthetic", shape, "--device", args.device, *sizes, "-o", "jsonl"])
+    return {f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}": row
+            for row in map(json.loads, lines.splitlines())}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--minfer", required=True)
+    parser.add_argument("--before", help="another minfer")
+    parser.add_argument("--device", required=True, help="cpu or cuda")
+    parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...")
+    parser.add_argument("--prompt", type=int, default=2048)
+    parser.add_argument("--gen", type=int, default=64)
+    parser.add_argument("--depth", type=int, default=128)
+    parser.add_argument("--repetitions", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    args = parser.parse_args()
+
+    with open(args.out, "w", newline="") as out:
+        out.write(f"# {machine(args.device)}; {datetime.date.today()}; {args.turns} turns of {args.repetitions} "
+                  f"repetitions; all behind {args.depth} tokens\n"
+                  "# scripts/bench_shapes.py; speeds in tokens/s; of_limit: the share of the limit that binds, bytes "
+                  "read or arithmetic, measured in the same run"
+                  + ("; before: an earlier minfer in turns with this one\n" if args.before else "\n"))
+        writer = csv.writer(out, lineterminator="\n")
+        writer.writerow(("shape", "weights", "test", "tokens_per_s", "spread", "of_limit")
+                        + (("before", "ratio") if args.before else ()))
+        for shape in args.shapes.split(","):
+            programs = [args.before, args.minfer] if args.before else [args.minfer]
+            turns = [[rows(program, shape, args) for program in programs] for _ in range(args.turns)]
+            *before, own = zip(*turns)
+            for test in own[0]:
+                speed, spread = middle(own, test, speed_of)
+                share, _ = middle(own, test, lambda row: row["limit_share"])
+                figures = [f"{speed:.1f}", f"{spread:.3f}", f"{share:.3f}"]
+                for other in before:
+                    theirs, _ = middle(other, test, speed_of)
+                    figures += [f"{theirs:.1f}", f"{speed / theirs:.2f}"]
+                writer.writerow((*[*shape.split(":"), "f16"][:2], test, *figures))
+                print(shape, test, *figures, flush=True)
+            out.flush()
+
+
+if __name__ == "__main__":
+    main()
