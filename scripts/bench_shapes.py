@@ -11,20 +11,9 @@ the median."""
 import argparse
 import csv
 import datetime
-import json
 import pathlib
-import statistics
 
-from compare_gguf_types import machine, middle, speed_of
-from run_command import run
-
-
-def rows(minfer, shape, args):
-    """The rows of a run of minfer bench by test."""
-    sizes = ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
-    lines = run([minfer, "bench", "--synthetic", shape, "--device", args.device, *sizes, "-o", "jsonl"])
-    return {f"pp{row['n_prompt']}" if row["n_prompt"] else f"tg{row['n_gen']}": row
-            for row in map(json.loads, lines.splitlines())}
+from compare_gguf_types import machine, middle, rows, sizes_of, speed_of
 
 
 def main():
@@ -52,7 +41,8 @@ def main():
                         + (("before", "ratio") if args.before else ()))
         for shape in args.shapes.split(","):
             programs = [args.before, args.minfer] if args.before else [args.minfer]
-            turns = [[rows(program, shape, args) for program in programs] for _ in range(args.turns)]
+            turns = [[rows([program, "bench", "--synthetic", shape, "--device", args.device], sizes_of(args))
+                      for program in programs] for _ in range(args.turns)]
             *before, own = zip(*turns)
             for test in own[0]:
                 speed, spread = middle(own, test, speed_of)

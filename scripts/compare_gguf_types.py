@@ -46,8 +46,12 @@ def middle(turns, test, key):
     return statistics.median(values), (max(values) - min(values)) / statistics.median(values)
 
 
+def sizes_of(args):
+    return ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
+
+
 def measure(args, path):
-    sizes = ["-p", args.prompt, "-n", args.gen, "-d", args.depth, "-r", args.repetitions]
+    sizes = sizes_of(args)
     ours = [args.minfer, "bench", "-m", path, "--device", args.device]
     theirs = [args.llama_bench, "-m", path]
     theirs += ["-t", os.cpu_count()] if args.device == "cpu" else ["-ngl", 99, "-fa", "on"]
@@ -64,7 +68,8 @@ def measure(args, path):
 
 def machine(device):
     if device != "cpu":
-        return run(["nvidia-smi", "--id=0", "--query-gpu=name,driver_version", "--format=csv,noheader"]).strip()
+        card = run(["nvidia-smi", "--id=0", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+        return card.strip().replace(", ", ", driver ")
     with open("/proc/cpuinfo") as info:
         names = [line.split(":")[1].strip() for line in info if line.startswith("model name")]
     return f"{names[0] if names else platform.machine()}, {os.cpu_count()} threads"

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <numeric>
 #include <vector>
 
@@ -61,6 +62,29 @@ inline float64::Values router_scores(float64::Values logits, const LayerSpec& sp
   if (spec.router_score == RouterScore::Softmax) return float64::softmax(logits, logits.size());
   for (double& s : logits) s = 1 / (1 + std::exp(-s));
   return logits;
+}
+
+// The experts of one row in the order in which they are chosen, and their weights.
+struct ChosenExpert {
+  size_t expert;
+  double weight;
+};
+inline std::vector<ChosenExpert> chosen_experts(float64::Values logits,
+                                                const float64::Values& correction,
+                                                const LayerSpec& spec) {
+  const float64::Values scores = router_scores(std::move(logits), spec);
+  std::vector<ChosenExpert> order;
+  for (size_t e = 0; e < scores.size(); ++e) order.push_back({e, scores[e]});
+  std::ranges::stable_sort(order, std::greater(), [&](const ChosenExpert& c) {
+    return c.weight + (correction.empty() ? 0 : correction[c.expert]);
+  });
+  order.resize(size_t(spec.n_active_experts));
+  double sum = 0;
+  for (const ChosenExpert& c : order) sum += c.weight;
+  for (ChosenExpert& c : order) {
+    c.weight *= double(spec.router_scale) / (spec.renormalizes_experts ? sum : 1);
+  }
+  return order;
 }
 
 // Compares a routing in host memory with its definition. Where two scores are closer than their

@@ -36,6 +36,17 @@ TEST_P(PersistentStep, ComputesTheModel) {
 INSTANTIATE_TEST_SUITE_P(, PersistentStep, testing::ValuesIn(kCases),
                          [](const auto& info) { return info.param.name; });
 
+// Several query heads in a block at every position.
+TEST(PersistentVariants, OneIsEnough) {
+  for (const StepCase& c : kCases) {
+    const std::string_view name = c.name;
+    if (name != "F16" && name != "Gemma2" && name != "Qwen3Moe") continue;
+    SCOPED_TRACE(name);
+    ASSERT_GT(c.n_heads, c.n_kv_heads);
+    expect_steps(c, 0);
+  }
+}
+
 // Their scales would be those of the layer's first expert.
 TEST(PersistentExperts, HaveNoScalesOfRows) {
   const auto one_of_two = [](int, LayerSpec& spec, EdgeSpec&) {
