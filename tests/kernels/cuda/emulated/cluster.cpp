@@ -24,37 +24,52 @@ void switch_context(Context& from, Context& to) {
   setcontext(&to.start);
 }
 
+// Runs one kernel after the other: a thread that has ended is that of a later cluster too.
 void enter_thread() {
-  (*own_block().kernel)();
-  require(self().stores.are_done() && self().copies.are_done(),
-          "a thread ends with copies under way");
-  self().is_done = true;
-  switch_context(self().context, g_cluster.scheduler);
+  for (;;) {
+    (*own_block().kernel)();
+    require(self().stores.are_done() && self().copies.are_done(),
+            "a thread ends with copies under way");
+    self().is_done = true;
+    switch_context(self().context, g_cluster.scheduler);
+  }
 }
 
-// The stack is kept for the next cluster, as is the shared memory of a block.
-std::unique_ptr<Thread> make_thread(Block& block, int index, int n_registers, uint8_t* stack) {
+std::unique_ptr<Thread> make_thread() {
   auto thread = std::make_unique<Thread>();
-  thread->block = &block;
-  thread->index = index;
-  thread->n_registers = n_registers;
-  const unsigned begin = later_round();
-  thread->may_go_on = [begin] { return g_cluster.round >= begin; };
+  thread->stack = std::make_unique_for_overwrite<uint8_t[]>(kStackBytes);
   getcontext(&thread->context.start);
-  thread->context.start.uc_stack.ss_sp = stack;
+  thread->context.start.uc_stack.ss_sp = thread->stack.get();
   thread->context.start.uc_stack.ss_size = kStackBytes;
   makecontext(&thread->context.start, enter_thread, 0);
   return thread;
 }
+void begin_thread(Thread& thread, Block& block, int index, int n_registers) {
+  thread.block = &block;
+  thread.index = index;
+  thread.n_registers = n_registers;
+  thread.is_done = false;
+  thread.meeting = nullptr;
+  thread.stores = {};
+  thread.copies = {};
+  thread.n_mmas = 0;
+  thread.committed_mmas.clear();
+  const unsigned begin = later_round();
+  thread.may_go_on = [begin] { return g_cluster.round >= begin; };
+}
+// Threads are kept for the next cluster, as is the shared memory of a block.
 std::unique_ptr<Block> make_block(const Grid& grid, int index, int rank) {
   static std::vector<std::unique_ptr<uint8_t, FreeMemory>> memories;
-  static std::vector<std::unique_ptr<uint8_t[]>> stacks;
+  static std::vector<std::unique_ptr<Thread>> threads;
   auto block = std::make_unique<Block>();
   const auto at = static_cast<size_t>(rank), n = static_cast<size_t>(grid.n_threads);
   while (memories.size() <= at) {
     memories.emplace_back(static_cast<uint8_t*>(std::aligned_alloc(1024, kAllSharedBytes)));
   }
-  block->index = index;
+  const auto i_block = static_cast<unsigned>(index);
+  const dim3 of_grid = grid.blocks;
+  block->index = {i_block % of_grid.x, i_block / of_grid.x % of_grid.y,
+                  i_block / of_grid.x / of_grid.y};
   block->rank = rank;
   block->kernel = &grid.kernel;
   block->n_left = grid.n_threads;
@@ -62,13 +77,11 @@ std::unique_ptr<Block> make_block(const Grid& grid, int index, int rank) {
   std::memset(block->shared, 0xFF, kAllSharedBytes);
   block->warps.resize(n / kWarp);
   block->warpgroups.resize((n + kWarpgroup - 1) / kWarpgroup);
-  while (stacks.size() < (at + 1) * n) {
-    stacks.push_back(std::make_unique_for_overwrite<uint8_t[]>(kStackBytes));
-  }
+  while (threads.size() < (at + 1) * n) threads.push_back(make_thread());
   const int n_registers = std::min(kRegisters / grid.n_threads / 8 * 8, 248);
   for (size_t i = 0; i < n; ++i) {
-    block->threads.push_back(
-        make_thread(*block, static_cast<int>(i), n_registers, stacks[at * n + i].get()));
+    block->threads.push_back(threads[at * n + i].get());
+    begin_thread(*block->threads.back(), *block, static_cast<int>(i), n_registers);
   }
   return block;
 }
@@ -85,15 +98,18 @@ void stall_some(size_t n_threads) {
 bool run_round(const std::vector<Thread*>& threads) {
   if (g_cluster.round % 128 == 0 && g_cluster.random() % 2 == 0) stall_some(threads.size());
   constexpr size_t kSteps[] = {1, 5, 7, 11, 131, 383};
-  const size_t first = g_cluster.random() % threads.size();
-  size_t step = kSteps[g_cluster.random() % std::size(kSteps)];
+  size_t at = g_cluster.random() % threads.size();
+  size_t step = kSteps[g_cluster.random() % std::size(kSteps)] % threads.size();
   if (std::gcd(step, threads.size()) != 1) step = 1;  // or some threads would not run
   bool moved = false;
   for (size_t i = 0; i < threads.size(); ++i) {
-    const size_t at = (first + i * step) % threads.size();
+    at += step;
+    if (at >= threads.size()) at -= threads.size();
     if (at >= g_cluster.stalled_begin && at < g_cluster.stalled_end) continue;
     Thread* const thread = threads[at];
-    if (thread->is_done || (thread->may_go_on && !thread->may_go_on())) continue;
+    if (thread->is_done || (thread->meeting && thread->meeting->round == thread->round)) continue;
+    if (thread->may_go_on && !thread->may_go_on()) continue;
+    thread->meeting = nullptr;
     thread->may_go_on = nullptr;
     g_cluster.self = thread;
     switch_context(g_cluster.scheduler, thread->context);
@@ -132,7 +148,7 @@ void land_load() {
 void run_cluster() {
   std::vector<Thread*> threads;
   for (const auto& block : g_cluster.blocks) {
-    for (const auto& thread : block->threads) threads.push_back(thread.get());
+    threads.insert(threads.end(), block->threads.begin(), block->threads.end());
   }
   const auto is_done = [](const Thread* thread) { return thread->is_done; };
   const bool loads_are_late = g_cluster.random() % 2 != 0;
@@ -159,9 +175,12 @@ Cluster g_cluster;
 
 void require(bool holds, const char* what) {
   if (holds) return;
-  const Thread* const thread = g_cluster.self;
-  std::fprintf(stderr, "emulated kernel: %s; block %d, thread %d\n", what,
-               thread ? thread->block->index : -1, thread ? thread->index : -1);
+  std::fprintf(stderr, "emulated kernel: %s", what);
+  if (const Thread* const thread = g_cluster.self) {
+    const dim3 block = thread->block->index;
+    std::fprintf(stderr, "; block %u %u %u, thread %d", block.x, block.y, block.z, thread->index);
+  }
+  std::fputc('\n', stderr);
   std::abort();
 }
 
@@ -187,9 +206,10 @@ static bool arrive(Meeting& meeting, int n_threads) {
 }
 void meet(Meeting& meeting, int n_threads) {
   const unsigned round = meeting.round;
-  if (!arrive(meeting, n_threads)) {
-    wait_until([&meeting, round] { return meeting.round != round; });
-  }
+  if (arrive(meeting, n_threads)) return;
+  self().meeting = &meeting;
+  self().round = round;
+  switch_context(self().context, g_cluster.scheduler);
 }
 
 Block& block_of(int rank) {
@@ -252,11 +272,7 @@ void run_together(const std::vector<Grid>& grids) {
 }
 
 int thread_index() { return self().index; }
-dim3 block_index() {
-  const auto index = static_cast<unsigned>(own_block().index);
-  const dim3 n = n_blocks();
-  return {index % n.x, index / n.x % n.y, index / n.x / n.y};
-}
+dim3 block_index() { return own_block().index; }
 dim3 n_blocks() { return g_cluster.blocks_of_grid; }
 int n_threads() { return g_cluster.n_threads; }
 int cluster_rank() { return own_block().rank; }

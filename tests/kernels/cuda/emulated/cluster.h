@@ -101,22 +101,26 @@ struct Context {
 struct Block;
 struct Thread {
   Context context;
+  std::unique_ptr<uint8_t[]> stack;
   Block* block = nullptr;
   int index = 0;
   int n_registers = 0;
   bool is_done = false;
-  std::function<bool()> may_go_on;  // if null, it may
+  std::function<bool()> may_go_on;   // if null, it may
+  const Meeting* meeting = nullptr;  // unless null, it waits for the end of `round` of it
+  unsigned round = 0;
   Groups<BoxStore> stores;
   Groups<AsyncCopy> copies;
   size_t n_mmas = 0;                  // issued
   std::deque<size_t> committed_mmas;  // n_mmas at each commit
 };
 struct Block {
-  int index = 0, rank = 0, n_left = 0;
+  dim3 index{0, 0, 0};
+  int rank = 0, n_left = 0;
   const std::function<void()>* kernel = nullptr;
   int free_registers = 0;
   uint8_t* shared = nullptr;
-  std::vector<std::unique_ptr<Thread>> threads;
+  std::vector<Thread*> threads;
   std::vector<Warp> warps;
   std::vector<Warpgroup> warpgroups;
   std::map<uint32_t, Mbarrier> mbarriers;

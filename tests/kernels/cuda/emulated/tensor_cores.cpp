@@ -39,21 +39,36 @@ void add_sums(const WarpgroupMma& mma, const Sum (&sums)[kRows][kMaxColumns]) {
   }
 }
 
-void perform_of_codes(const Block& block, const WarpgroupMma& mma) {
-  constexpr int kDepth = 32;
-  static int sums[kRows][kMaxColumns];
+// sums = a b, in the order of b's rows.
+template <typename T, size_t kDepth>
+[[gnu::always_inline]] inline void multiply(const T (&a)[kRows][kDepth], const T (&b)[kDepth][kMaxColumns], int n_columns,
+              T (&sums)[kRows][kMaxColumns]) {
   for (int row = 0; row < kRows; ++row) {
-    for (int column = 0; column < mma.n_sums * 2; ++column) {
-      int& sum = sums[row][column] = 0;
-      for (int k = 0; k < kDepth; ++k) {
-        sum +=
-            element_of<int8_t>(block, mma.a, row, k) * element_of<int8_t>(block, mma.b, column, k);
+    std::fill_n(sums[row], n_columns, T{});
+    for (size_t k = 0; k < kDepth; ++k) {
+      for (int column = 0; column < n_columns; ++column) {
+        sums[row][column] += a[row][k] * b[k][column];
       }
     }
   }
+}
+
+[[gnu::target_clones("avx2", "default")]]
+void perform_of_codes(const Block& block, const WarpgroupMma& mma) {
+  constexpr int kDepth = 32;
+  static int a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
+  const int n_columns = mma.n_sums * 2;
+  for (int k = 0; k < kDepth; ++k) {
+    for (int row = 0; row < kRows; ++row) a[row][k] = element_of<int8_t>(block, mma.a, row, k);
+    for (int column = 0; column < n_columns; ++column) {
+      b[k][column] = element_of<int8_t>(block, mma.b, column, k);
+    }
+  }
+  multiply(a, b, n_columns, sums);
   add_sums(mma, sums);
 }
 
+[[gnu::target_clones("avx2", "default")]]
 void perform(const Block& block, const WarpgroupMma& mma) {
   if (mma.type == Half::TwoCodes) return perform_of_codes(block, mma);
   constexpr int kDepth = 16;
@@ -77,14 +92,7 @@ void perform(const Block& block, const WarpgroupMma& mma) {
                                : element(mma.b, k, column / 64 * lead + column % 64 * 2);
     }
   }
-  for (int row = 0; row < kRows; ++row) {
-    std::fill_n(sums[row], n_columns, 0.0f);
-    for (int k = 0; k < kDepth; ++k) {
-      for (int column = 0; column < n_columns; ++column) {
-        sums[row][column] += a[row][k] * b[k][column];
-      }
-    }
-  }
+  multiply(a, b, n_columns, sums);
   add_sums(mma, sums);
 }
 
