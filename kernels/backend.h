@@ -56,8 +56,8 @@ struct Matrix {
   explicit operator bool() const { return bool(storage); }
 };
 
-// By which function of a backend a matrix is packed: pack_matrix, pack_table or pack_expert.
-enum class MatrixUse { Matmul, Table, Expert };
+// By which function of a backend a matrix is packed: pack_matrix or pack_table.
+enum class MatrixUse { Matmul, Table };
 // The shape and the format of a weight matrix before it is packed.
 struct StoredMatrix {
   int64_t out_dim = 0, in_dim = 0;
@@ -279,8 +279,6 @@ class Backend {
   // has no layout for, become its activation type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
-  // The same for a matrix of an expert.
-  virtual Matrix pack_expert(const Tensor& host) { return pack_matrix(host); }
   // The same for a table that only embed() reads.
   virtual Matrix pack_table(const Tensor& host) { return pack_matrix(host); }
   virtual Matrix pack_table(const QuantizedMatrix& host) { return pack_matrix(host); }

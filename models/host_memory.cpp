@@ -74,7 +74,6 @@ int64_t available_host_bytes() {
 StoredMatrix stored_matrix(const TensorEntry& entry) {
   const int64_t n = entry.shape.n_elements(), in_dim = n == 0 ? 0 : entry.shape.last();
   StoredMatrix matrix{.out_dim = in_dim == 0 ? 0 : n / in_dim, .in_dim = in_dim};
-  if (entry.shape.rank == 3) matrix.use = MatrixUse::Expert;  // GGUF stacks all of a layer
   if (is_float(entry.dtype)) {
     matrix.dtype = entry.dtype;
   } else if (entry.quant) {

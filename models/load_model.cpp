@@ -218,9 +218,7 @@ void place(const WeightBinding& binding, Tensor tensor, bool is_cut, const RankL
       rows = halves;
     }
     if (part.matrix != nullptr) {
-      *part.matrix = part.is_table                ? backend.pack_table(rows)
-                     : part.weight.is_of_expert() ? backend.pack_expert(rows)
-                                                  : backend.pack_matrix(rows);
+      *part.matrix = part.is_table ? backend.pack_table(rows) : backend.pack_matrix(rows);
     } else if (part.weight.is_of_first_rank() && load.rank > 0) {
       continue;
     } else if (part.weight.is_f32()) {

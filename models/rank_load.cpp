@@ -74,9 +74,7 @@ StoredMatrix RankLoad::stored(const WeightInfo& weight) const {
   matrix.out_dim = weight.shape[0];  // of a part or a slice, or stored the other way round
   matrix.in_dim = weight.shape[1];
   if (has_row_scales) matrix.groups->group = matrix.in_dim;
-  matrix.use = weight.is_of_expert() ? MatrixUse::Expert
-               : weight.is_table     ? MatrixUse::Table
-                                     : MatrixUse::Matmul;
+  matrix.use = weight.is_table ? MatrixUse::Table : MatrixUse::Matmul;
   return matrix;
 }
 

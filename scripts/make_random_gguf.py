@@ -39,7 +39,7 @@ TYPES = {
     "q6_k": Blocks(14, 256, 210, 1365, 208),
     "iq4_xs": Blocks(23, 256, 136, 1246),
 }
-# general.file_type. The mixes are Q4_K and Q5_K, but for the matrices that llama.cpp makes Q6_K
+# general.file_type. The mixes are Q4_K and Q5_K, but for the matrices that llama.cpp makes others
 # (of_mix).
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
               "q6_k": 18, "iq4_xs": 30}
@@ -116,9 +116,12 @@ def metadata(name, shape, file_type):
     return b"".join(text(key) + typed(value) for key, value in pairs.items()), len(pairs)
 
 
-def of_mix(base, name, layer, n_layers):
+def of_mix(base, name, layer, n_layers, n_experts):
     """The type of a matrix in llama.cpp's Q4_K_M and Q5_K_M: the base, but for the output and, in
-    half of the layers, values and down."""
+    half of the layers, values and down; with eight experts, for what all of them share."""
+    of_eight = {"attn_k": "q8_0", "attn_v": "q8_0", "attn_output": "q5_k"}
+    if n_experts == 8 and name in of_eight:
+        return of_eight[name]
     eighth = n_layers // 8
     more = layer < eighth or layer >= 7 * n_layers // 8 or (layer - eighth) % 3 == 2
     return "q6_k" if name == "output" or (more and name in ("attn_v", "ffn_down")) else base
@@ -131,7 +134,7 @@ def tensors(shape, file_type):
 
     def matrix(name, layer=0):
         base = MIXES.get(file_type)
-        return TYPES[of_mix(base, name, layer, layers) if base else file_type]
+        return TYPES[of_mix(base, name, layer, layers, shape.get("experts")) if base else file_type]
 
     yield "token_embd", matrix("token_embd"), (hidden, shape["vocab"])
     yield "output_norm", F32, (hidden,)

@@ -215,7 +215,6 @@ Inspection inspect(const TensorSource& source, int64_t ctx, int n_ranks) {
         cat(source.unusable.size() - kNamed, " more tensors that cannot be read"));
   }
   const DType compute_dtype = float_type_of(source);
-  std::map<std::string, std::string> of_experts;  // how a card keeps them, by type
   for (const TensorEntry& entry : source.tensors) {
     Inspection::TypeCount& type = result.types[type_text(entry)];
     ++type.n_tensors;
@@ -223,20 +222,13 @@ Inspection inspect(const TensorSource& source, int64_t ctx, int n_ranks) {
     type.file_bytes += entry.file_bytes;
     type.kept = kept_text(entry);
     const int64_t card_bytes = card_memory_bytes(entry);
-    const bool is_of_experts = entry.shape.rank == 3;
-    (is_of_experts ? of_experts[type_text(entry)] : type.card_kept) =
-        card_kept_text(entry, compute_dtype);
+    type.card_kept = card_kept_text(entry, compute_dtype);
     type.card_bytes += card_bytes;
     ++result.n_tensors;
     result.n_params += entry.shape.n_elements();
     result.file_bytes += entry.file_bytes;
     result.weight_memory_bytes += weight_memory_bytes(entry);
     result.card_weight_bytes += card_bytes;
-  }
-  for (const auto& [name, text] : of_experts) {
-    std::string& kept = result.types[name].card_kept;
-    if (!kept.empty() && kept != text) kept += "; of experts ";
-    if (kept != text) kept += text;
   }
   try {
     result.spec = check_model(source);

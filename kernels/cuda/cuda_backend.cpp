@@ -156,11 +156,6 @@ Matrix CudaBackend::pack_products(const Tensor& host) {
   return matrix;
 }
 
-// The kernels of experts read scales of F16 or F32.
-Matrix CudaBackend::pack_expert(const Tensor& host) {
-  return is_float(host.dtype) ? pack_matrix(host) : pack_matrix(quantized(host).view());
-}
-
 Matrix CudaBackend::pack_table(const Tensor& host) {
   if (is_float(host.dtype)) return pack_matrix(host);
   const HostQuantizedMatrix q = quantized(host);

@@ -36,7 +36,6 @@ class CudaBackend final : public Backend {
   DeviceTensor upload_vector(const Tensor& host) override;
   Matrix pack_matrix(const Tensor& host) override;
   Matrix pack_matrix(const QuantizedMatrix& host) override;
-  Matrix pack_expert(const Tensor& host) override;
   Matrix pack_table(const Tensor& host) override;
   Matrix pack_table(const QuantizedMatrix& host) override;
   int64_t allocated_bytes(int64_t n_bytes) const override;

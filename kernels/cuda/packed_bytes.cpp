@@ -13,7 +13,7 @@ bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim |
 
 GroupFormat cuda_groups(const StoredMatrix& w) {
   GroupFormat format = widened(*w.groups);
-  format.products = w.groups->products && w.use != MatrixUse::Expert;
+  format.products = w.groups->products;
   const bool has_high_bits = format.products && w.use == MatrixUse::Matmul;
   if (has_high_bits) format.bits = std::max(w.groups->bits, 4);
   return format;

@@ -209,29 +209,32 @@ HostTensor random_blocks(uint64_t seed, DType dtype, const Shape& shape) {
   return tensor;
 }
 
-// All matrices of one type; with Q4_K, those that llama.cpp's Q4_K_M makes Q6_K are Q6_K. The
-// embedding is a table alone, or the output matrix too.
+// All matrices of one type but routers; with Q4_K, those that llama.cpp's Q4_K_M makes Q6_K are
+// Q6_K. The embedding is a table alone, or the output matrix too.
 TEST(CudaBlocks, HaveTheLogitsOfTheCpu) {
   MINFER_NEEDS_CARD();
-  for (const DType dtype : {DType::Q8_0, DType::Q4_0, DType::Q4_1, DType::Q4_K, DType::Q6_K}) {
+  const std::pair<DType, int64_t> cases[] = {{DType::Q8_0, 0}, {DType::Q4_0, 0}, {DType::Q4_1, 0},
+                                             {DType::Q4_K, 0}, {DType::Q6_K, 0}, {DType::Q4_K, 4}};
+  for (const auto& [dtype, n_experts] : cases) {
     const bool is_tied = dtype == DType::Q6_K || dtype == DType::Q8_0;
-    SCOPED_TRACE(cat(dtype));
+    SCOPED_TRACE(cat(dtype, ", ", n_experts, " experts"));
     MemorySource source = small_gguf_llama({.dim = 512,
                                             .ffn_dim = 1536,
                                             .n_heads = 8,
                                             .n_kv_heads = 4,
                                             .vocab_size = 300,
-                                            .context = 512});
+                                            .context = 512,
+                                            .n_experts = n_experts});
     if (!is_tied) add_random(source, "output.weight", {300, 512});
     uint64_t seed = 0;
     for (const TensorEntry& entry : std::vector(source.tensors)) {
-      if (entry.shape.rank == 1) {
+      if (entry.shape.rank == 1 || entry.name.ends_with("ffn_gate_inp.weight")) {
         source.add(entry.name, random_normal(++seed, entry.shape));
         continue;
       }
-      const bool is_larger = entry.name == "token_embd.weight" ||
-                             entry.name.ends_with("attn_v.weight") ||
-                             entry.name.ends_with("ffn_down.weight");
+      const bool is_larger =
+          entry.name == "token_embd.weight" || entry.name.ends_with("attn_v.weight") ||
+          entry.name.ends_with("ffn_down.weight") || entry.name.ends_with("ffn_down_exps.weight");
       const DType its_type = is_larger && dtype == DType::Q4_K ? DType::Q6_K : dtype;
       source.add(entry.name, random_blocks(++seed, its_type, entry.shape));
     }

@@ -9,6 +9,7 @@
 
 #include "kernels/moe.h"
 #include "tests/support/float64_ops.h"
+#include "tests/support/random_blocks.h"
 #include "tests/support/tensors.h"
 
 // Cases of mixtures of experts for every backend, and what they are in float64.
@@ -159,7 +160,8 @@ inline const TieCase kTieCases[] = {
     {"all no numbers", {NAN, NAN, NAN}, {0, 1}},
 };
 
-// Elements of the experts' matrices: floats, or codes whose groups have scales of this type.
+// Elements of the experts' matrices: floats, codes whose groups have scales of this type, or one of
+// GGUF's Q types.
 struct ExpertsCase {
   int64_t n_rows, n_experts, n_active, dim, ffn_dim;
   DType dtype = DType::F32;
@@ -170,6 +172,7 @@ struct ExpertsCase {
   bool has_bias = false;
   SwiGluClamp clamp = {};
 
+  bool has_blocks() const { return dtype != DType::U4 && dtype != DType::U8 && !is_float(dtype); }
   LayerSpec spec() const {
     LayerSpec spec;
     spec.ffn_dim = ffn_dim;
@@ -214,6 +217,8 @@ constexpr ExpertsCase kExpertsCases[] = {
     {1, 6, 3, 96, 64, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
     {90, 4, 2, 64, 96, DType::U4, 32, DType::F32, false, CodeTable::E2m1, true, {1.4f, 0.5f}},
     {60, 4, 2, 96, 64, DType::U8, 0, DType::F16, false, CodeTable::None, false, {2, 0.3f}},
+    {2, 3, 2, 256, 512, DType::Q4_K},
+    {40, 3, 2, 512, 256, DType::Q6_K},
 };
 
 // Seeded weights and inputs of a case, and what they are in float64.
@@ -227,11 +232,17 @@ struct ExpertsData {
       const bool is_down = i % 3 == 2;
       const int64_t out = is_down ? of.dim : of.ffn_dim, in = is_down ? of.ffn_dim : of.dim;
       const float size = 1 / std::sqrt(float(in));
+      blocks.emplace_back();
       if (is_float(of.dtype)) {
         floats.push_back(random_normal(uint64_t(100 + i), {out, in}, of.dtype, size));
         values.push_back(doubles(floats.back()));
       } else {
-        codes.push_back(random_codes(uint64_t(100 + i), out, in, size));
+        if (of.has_blocks()) {
+          blocks.back() = random_blocks(of.dtype, {out, in}, 2.0f, uint64_t(100 + i));
+          codes.push_back(to_quantized_matrix(blocks.back()));
+        } else {
+          codes.push_back(random_codes(uint64_t(100 + i), out, in, size));
+        }
         float64::Values rows;
         std::vector<float> row(static_cast<size_t>(in));
         for (int64_t j = 0; j < out; ++j) {
@@ -251,6 +262,7 @@ struct ExpertsData {
     weights.experts.resize(size_t(c.n_experts));
     const auto matrix = [&](size_t i) {
       return is_float(c.dtype) ? backend.pack_matrix(floats[i].view())
+             : c.has_blocks()  ? backend.pack_matrix(blocks[i].view())
                                : backend.pack_matrix(codes[i].view());
     };
     const auto linear = [&](size_t i) {
@@ -321,6 +333,7 @@ struct ExpertsData {
   HostTensor x, logits, router;
   std::vector<HostTensor> floats;          // gate, up and down of each expert
   std::vector<HostQuantizedMatrix> codes;  // the same
+  std::vector<HostTensor> blocks;          // the same, of Q types
   std::vector<float64::Values> values;
   std::vector<HostTensor> biases;  // the same; zeros where the case has none
 

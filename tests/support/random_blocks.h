@@ -11,10 +11,10 @@
 namespace minfer::test {
 
 // Random blocks of a Q type, of values below `limit` in size; most are much smaller.
-inline HostTensor random_blocks(DType dtype, const Shape& shape, float limit) {
+inline HostTensor random_blocks(DType dtype, const Shape& shape, float limit, uint64_t seed = 1) {
   HostTensor blocks(dtype, shape);
   const DTypeInfo& type = info(dtype);
-  std::mt19937_64 engine(uint64_t(dtype) + 1);
+  std::mt19937_64 engine(uint64_t(dtype) + seed);
   std::vector<float> values(size_t(type.block_elements));
   auto* const bytes = static_cast<uint8_t*>(blocks.view().data);
   for (int64_t at = 0; at < blocks.view().n_bytes(); at += type.block_bytes) {

@@ -85,6 +85,7 @@ inline MemorySource small_hf_gpt2(const Gpt2Sizes& c = {}) {
 
 struct LlamaSizes {
   int64_t dim = 16, ffn_dim = 24, n_heads = 4, n_kv_heads = 2, vocab_size = 40, context = 64;
+  int64_t n_experts = 0;  // of which a token goes through two
 };
 
 // As small_hf_llama, with tied embeddings.
@@ -99,6 +100,10 @@ inline MemorySource small_gguf_llama(const LlamaSizes& c = {}) {
   m.set("llama.attention.head_count_kv", uint64_t(c.n_kv_heads));
   m.set("llama.context_length", uint64_t(c.context));
   m.set("llama.attention.layer_norm_rms_epsilon", 1e-5);
+  if (c.n_experts != 0) {
+    m.set("llama.expert_count", uint64_t(c.n_experts));
+    m.set("llama.expert_used_count", uint64_t{2});
+  }
   const int64_t kv_dim = c.dim / c.n_heads * c.n_kv_heads;
   add_random(source, "token_embd.weight", {c.vocab_size, c.dim});
   for (int i = 0; i < 2; ++i) {
@@ -109,9 +114,16 @@ inline MemorySource small_gguf_llama(const LlamaSizes& c = {}) {
     add_random(source, at + "attn_v.weight", {kv_dim, c.dim});
     add_random(source, at + "attn_output.weight", {c.dim, c.dim});
     add_random(source, at + "ffn_norm.weight", {c.dim});
-    add_random(source, at + "ffn_gate.weight", {c.ffn_dim, c.dim});
-    add_random(source, at + "ffn_up.weight", {c.ffn_dim, c.dim});
-    add_random(source, at + "ffn_down.weight", {c.dim, c.ffn_dim});
+    if (c.n_experts == 0) {
+      add_random(source, at + "ffn_gate.weight", {c.ffn_dim, c.dim});
+      add_random(source, at + "ffn_up.weight", {c.ffn_dim, c.dim});
+      add_random(source, at + "ffn_down.weight", {c.dim, c.ffn_dim});
+    } else {
+      add_random(source, at + "ffn_gate_inp.weight", {c.n_experts, c.dim});
+      add_random(source, at + "ffn_gate_exps.weight", {c.n_experts, c.ffn_dim, c.dim});
+      add_random(source, at + "ffn_up_exps.weight", {c.n_experts, c.ffn_dim, c.dim});
+      add_random(source, at + "ffn_down_exps.weight", {c.n_experts, c.dim, c.ffn_dim});
+    }
   }
   add_random(source, "output_norm.weight", {c.dim});
   return source;

@@ -147,11 +147,8 @@ TEST_F(MinferProcess, InspectSaysHowACardKeepsEachType) {
       {6, "Q5_0", "8-bit codes, groups of 32, f16 scales", 22, 32, 4096 + 128 * 2},
       {7, "Q5_1", "8-bit codes, groups of 32, f16 scales, f32 mins", 24, 32, 4096 + 128 * 6},
       // A factor of F16 for each chunk of 256 codes, and a byte a scale.
-      {12, "Q4_K",
-       "4-bit codes, groups of 32, int8 x f16 scales and mins; of experts 4-bit codes, groups of "
-       "32, "
-       "f32 scales and mins",
-       144, 256, 2048 + 16 * 2 * (2 + 8) + 2048 + 128 * 8},
+      {12, "Q4_K", "4-bit codes, groups of 32, int8 x f16 scales and mins", 144, 256,
+       2 * (2048 + 16 * 2 * (2 + 8))},
       {13, "Q5_K", "5-bit codes, groups of 32, int8 x f16 scales and mins", 176, 256,
        2560 + 16 * 2 * (2 + 8)},
       {14, "Q6_K", "6-bit codes, groups of 16, int8 x f16 scales", 210, 256, 3072 + 16 * (2 + 16)},

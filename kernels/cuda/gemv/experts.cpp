@@ -11,8 +11,8 @@ DType scales_of(const Matrix& w) { return w.scales ? w.scales.view().dtype : DTy
 
 bool are_alike(const Matrix& a, const Matrix& b) {
   return a.dtype == b.dtype && a.table == b.table && a.out_dim == b.out_dim &&
-         a.in_dim == b.in_dim && a.group == b.group && bool(a.mins) == bool(b.mins) &&
-         scales_of(a) == scales_of(b);
+         a.in_dim == b.in_dim && a.group == b.group && a.high_bits == b.high_bits &&
+         bool(a.mins) == bool(b.mins) && scales_of(a) == scales_of(b);
 }
 
 }  // namespace
@@ -30,7 +30,6 @@ std::vector<ExpertPlace> expert_places(const MoeWeights& weights) {
                      w.in_dim, "] of ", w.dtype, " in groups of ", w.group, ", expert 0 one [",
                      first.out_dim, ", ", first.in_dim, "] of ", first.dtype, " in groups of ",
                      first.group, ": not supported on a card");
-      MINFER_CHECK(scales_of(w) != DType::U8, "an expert's scales are products");
       places.push_back({w.storage.view().data, w.scales.view().data,
                         static_cast<const float*>(w.mins.view().data), linear.bias.view().data});
     }

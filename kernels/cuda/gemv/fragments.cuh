@@ -110,6 +110,16 @@ __host__ __device__ constexpr bool are_products(GemvScales kind) {
   return kind == GemvScales::Products || kind == GemvScales::ProductsMins;
 }
 
+// The numbers of rows g and g + 8 for a unit. `numbers`: of row g, as in a record. A byte b becomes
+// 2^23 + b, and so b - 128 without a rounding.
+__device__ inline float2 numbers_at(const uint8_t* numbers, int unit) {
+  constexpr float kZero = 8388608.0f + 128;
+  const uint2 four = *reinterpret_cast<const uint2*>(numbers + unit / 4 * (4 * kTileRows));
+  const uint32_t order = 0x7650 + uint32_t(unit % 4);
+  return {__uint_as_float(__byte_perm(four.x, 0x4B000000, order)) - kZero,
+          __uint_as_float(__byte_perm(four.y, 0x4B000000, order)) - kZero};
+}
+
 // The scales of a chunk in its slot, as lane (g, t) reads them: those of rows g and g + 8.
 template <int kScales, GemvScales kKind>
 struct ChunkScales {
@@ -145,15 +155,6 @@ struct ChunkScales {
       scales += g * (are_f32(kKind) ? 8 : 4);
       mins += g * 8;
     }
-  }
-
-  // A byte b becomes 2^23 + b, and so b - 128 without a rounding.
-  __device__ static float2 numbers_at(const uint8_t* numbers, int unit) {
-    constexpr float kZero = 8388608.0f + 128;
-    const uint2 four = *reinterpret_cast<const uint2*>(numbers + unit / 4 * (4 * kTileRows));
-    const uint32_t order = 0x7650 + uint32_t(unit % 4);
-    return {__uint_as_float(__byte_perm(four.x, 0x4B000000, order)) - kZero,
-            __uint_as_float(__byte_perm(four.y, 0x4B000000, order)) - kZero};
   }
 
   __device__ float2 sums_at(int column) const {

@@ -316,15 +316,11 @@ struct GemvKernels {
       return gemv_kernel<T, GemvWeights::Float, 0, F16, kExperts>;
     }
     if (weights == GemvWeights::Table) {
-      if constexpr (!kExperts) {
-        if (scales == Products) return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
-      }
+      if (scales == Products) return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
       return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kExperts>
                            : gemv_kernel<T, GemvWeights::Table, 2, F16, kExperts>;
     }
-    if constexpr (!kExperts) {
-      if (are_products(scales)) return of_products(weights, scales_in_tile, scales);
-    }
+    if (are_products(scales)) return of_products(weights, scales_in_tile, scales);
     switch (scales) {
       case F16:
         return of<F16>(weights, scales_in_tile);

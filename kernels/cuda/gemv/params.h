@@ -25,7 +25,7 @@ GemvWeights weights_of(const Matrix& w);
 __host__ __device__ constexpr int high_bits_of(GemvWeights weights) {
   return weights == GemvWeights::U5 ? 1 : weights == GemvWeights::U6 ? 2 : 0;
 }
-// Products: records of a chunk (quant/packed_layout.h), not of experts.
+// Products: records of a chunk (quant/packed_layout.h).
 enum class GemvScales { F16, F16Mins, F32, F32Mins, Products, ProductsMins };
 enum class InputNorm { None, Rms, Layer };
 

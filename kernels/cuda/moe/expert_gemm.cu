@@ -11,7 +11,7 @@ bool expert_gemm(cudaStream_t stream, const ExpertCall& call) {
   ExpertGemmParams p;
   if (!set_params(p, call)) return false;
   const ExpertGemmKernel kernel = visit_half(call.x.dtype, [&]<typename T>() {
-    return expert_gemm_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
+    return expert_gemm_kernel_of<T>(format_of(*call.w.first), call.up != nullptr);
   });
   if (!fits_card(kernel, call.routing.n_experts)) return false;
   launch_expert_gemm(stream, kernel, p, call.routing);
@@ -24,6 +24,27 @@ int64_t shared_bytes_of(const ExpertGemmKernel& kernel, int64_t n_experts) {
 bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts) {
   return shared_bytes_of(kernel, n_experts) <=
          card_attribute(cudaDevAttrMaxSharedMemoryPerBlockOptin);
+}
+
+ExpertFormat format_of(const Matrix& w) {
+  const int unit = is_packed(w) && layout_of(w).products ? layout_of(w).unit : 0;
+  switch (weights_of(w)) {
+    case GemvWeights::Float:
+      return ExpertFormat::Float;
+    case GemvWeights::U4:
+      return unit == 0    ? ExpertFormat::U4
+             : unit == 16 ? ExpertFormat::U4Products16
+                          : ExpertFormat::U4Products32;
+    case GemvWeights::U5:
+      return ExpertFormat::U5Products;
+    case GemvWeights::U6:
+      return ExpertFormat::U6Products;
+    case GemvWeights::U8:
+      return ExpertFormat::U8;
+    case GemvWeights::Table:
+      return unit != 0 ? ExpertFormat::TableProducts : ExpertFormat::Table;
+  }
+  throw Error(ErrorKind::Internal, "experts of an unknown format");
 }
 
 bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
@@ -61,6 +82,10 @@ bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
     p.step_shift = layout.unit == 0 ? 31 : unit_shift_of(layout.unit / of_step);
     p.scales_are_f32 = w.scales.view().dtype == DType::F32;
     p.has_mins = bool(w.mins);
+    if (layout.products) {
+      p.record_bytes = layout.record_bytes();
+      p.record_scale_bytes = layout.record_scale_bytes();
+    }
     p.table = table_bytes_of(w);
   }
   return true;

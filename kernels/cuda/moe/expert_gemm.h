@@ -10,6 +10,34 @@ constexpr int kExpertWarps = 8, kExpertThreads = 32 * kExpertWarps;
 constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
+// What a kernel is compiled for. Products: scales that are such (quant/packed_layout.h), of U4 for
+// units of 16 or 32 columns.
+enum class ExpertFormat {
+  Float,
+  U4,
+  U8,
+  Table,
+  U4Products16,
+  U4Products32,
+  U5Products,
+  U6Products,
+  TableProducts
+};
+ExpertFormat format_of(const Matrix& w);
+__host__ __device__ constexpr bool are_products(ExpertFormat format) {
+  return format >= ExpertFormat::U4Products16;
+}
+// The columns of a unit of products.
+__host__ __device__ constexpr int unit_of(ExpertFormat format) {
+  return format == ExpertFormat::U4Products16 || format == ExpertFormat::U6Products ? 16 : 32;
+}
+__host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
+  constexpr GemvWeights kWeights[] = {GemvWeights::Float, GemvWeights::U4, GemvWeights::U8,
+                                      GemvWeights::Table, GemvWeights::U4, GemvWeights::U4,
+                                      GemvWeights::U5,    GemvWeights::U6, GemvWeights::Table};
+  return kWeights[int(format)];
+}
+
 struct ExpertGemmParams {
   const void* x;
   void* out;                              // [n_pairs, out_dim]
@@ -28,7 +56,8 @@ struct ExpertGemmParams {
   int unit_shift;  // log2 of the columns of a unit, at most 64: those of one step
   int step_shift;  // log2 of the steps that a unit covers; for row scales, a shift to 0
   bool scales_are_f32, has_mins;
-  TableBytes table;  // of GemvWeights::Table
+  int record_bytes, record_scale_bytes;  // of products
+  TableBytes table;                      // of GemvWeights::Table
 };
 
 // The kernel and its shared memory without the counts of the experts' tiles.
@@ -38,10 +67,10 @@ struct ExpertGemmKernel {
   int rows_of_tile;  // of x, at most
 };
 template <typename T>
-ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu);
+ExpertGemmKernel expert_gemm_kernel_of(ExpertFormat format, bool is_swiglu);
 // The same by wgmma.
 template <typename T>
-ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu);
+ExpertGemmKernel expert_wgmma_kernel_of(ExpertFormat format, bool is_swiglu);
 
 // The shared memory of a block with the counts of the experts' tiles, and whether the card has it.
 int64_t shared_bytes_of(const ExpertGemmKernel& kernel, int64_t n_experts);
@@ -50,5 +79,32 @@ bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts);
 bool set_params(ExpertGemmParams& params, const ExpertCall& call);
 void launch_expert_gemm(cudaStream_t stream, const ExpertGemmKernel& kernel,
                         const ExpertGemmParams& params, const Routing& routing);
+
+// make.operator()<F>(), with F = format known at compile time.
+template <typename Make>
+ExpertGemmKernel with_format(ExpertFormat format, const Make& make) {
+  using enum ExpertFormat;
+  switch (format) {
+    case Float:
+      return make.template operator()<Float>();
+    case U4:
+      return make.template operator()<U4>();
+    case U8:
+      return make.template operator()<U8>();
+    case Table:
+      return make.template operator()<Table>();
+    case U4Products16:
+      return make.template operator()<U4Products16>();
+    case U4Products32:
+      return make.template operator()<U4Products32>();
+    case U5Products:
+      return make.template operator()<U5Products>();
+    case U6Products:
+      return make.template operator()<U6Products>();
+    case TableProducts:
+      return make.template operator()<TableProducts>();
+  }
+  throw Error(ErrorKind::Internal, "experts of an unknown format");
+}
 
 }  // namespace minfer::cuda

@@ -2,6 +2,6 @@
 
 namespace minfer::cuda {
 
-template ExpertGemmKernel expert_gemm_kernel_of<__nv_bfloat16>(GemvWeights weights, bool is_swiglu);
+template ExpertGemmKernel expert_gemm_kernel_of<__nv_bfloat16>(ExpertFormat format, bool is_swiglu);
 
 }  // namespace minfer::cuda

@@ -5,13 +5,13 @@
 namespace minfer::cuda {
 
 template <typename T>
-ExpertGemmKernel expert_gemm_kernel_of(GemvWeights weights, bool is_swiglu) {
-  const auto make = [&]<GemvWeights kWeights>() {
+ExpertGemmKernel expert_gemm_kernel_of(ExpertFormat format, bool is_swiglu) {
+  const auto make = [&]<ExpertFormat kFormat>() {
     return ExpertGemmKernel{
-        is_swiglu ? expert_gemm_kernel<T, kWeights, true> : expert_gemm_kernel<T, kWeights, false>,
-        kExpertStages * ExpertStage<kWeights>::kBytes, kExpertThreads, kExpertRows};
+        is_swiglu ? expert_gemm_kernel<T, kFormat, true> : expert_gemm_kernel<T, kFormat, false>,
+        kExpertStages * ExpertStage<kFormat>::kBytes, kExpertThreads, kExpertRows};
   };
-  return with_weights(weights, make);
+  return with_format(format, make);
 }
 
 }  // namespace minfer::cuda

@@ -54,7 +54,7 @@ bool experts_by_wgmma_always(cudaStream_t stream, const ExpertsArgs& args) {
   if (!set_params(of_first, first) || !set_params(of_second, second)) return false;
   const auto kernel_of = [&](const ExpertCall& call) {
     return visit_half(half, [&]<typename T>() {
-      return expert_wgmma_kernel_of<T>(weights_of(*call.w.first), call.up != nullptr);
+      return expert_wgmma_kernel_of<T>(format_of(*call.w.first), call.up != nullptr);
     });
   };
   const ExpertGemmKernel of_gate = kernel_of(first), of_down = kernel_of(second);

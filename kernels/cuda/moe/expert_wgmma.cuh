@@ -1,9 +1,10 @@
 #pragma once
 
+#include "kernels/cuda/elementwise/activations.cuh"
 #include "kernels/cuda/gemm/hgemm_out.cuh"
 #include "kernels/cuda/gemm/wgmma.cuh"
 #include "kernels/cuda/moe/expert_columns.cuh"
-#include "kernels/cuda/moe/expert_gemm.cuh"
+#include "kernels/cuda/moe/expert_fetch.cuh"
 
 namespace minfer::cuda {
 
@@ -15,14 +16,14 @@ constexpr int kWgmmaRows = 256;    // rows of weights in a tile; with SwiGlu, ha
 constexpr int kStagedTokens = 72;  // rows of out that a consumer stages at once
 
 // Shared memory of the kernel, in front of where the tiles of each expert begin.
-template <GemvWeights kWeights>
+template <ExpertFormat kFormat>
 struct alignas(1024) WgmmaShared {
-  static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
-  static constexpr int kStages = kIsFloat ? 4 : kWeights == GemvWeights::U8 ? 5 : 6;
+  static constexpr bool kIsFloat = weights_of(kFormat) == GemvWeights::Float;
+  static constexpr int kStages = kIsFloat ? 4 : weights_of(kFormat) == GemvWeights::U8 ? 5 : 6;
   // Floats: rows of 64 columns, 128 bytes, with the 128-byte swizzle that wgmma reads, as those of
   // x. Codes: as they are packed, with their scales and mins.
   static constexpr int kWBytes =
-      kIsFloat ? kWgmmaRows * 128 : kWgmmaRows / kTileRows * ExpertStage<kWeights>::kTileBytes;
+      kIsFloat ? kWgmmaRows * 128 : kWgmmaRows / kTileRows * ExpertStage<kFormat>::kTileBytes;
   uint8_t w[kStages][kWBytes];
   uint8_t x[kStages][kWgmmaTokens * 128];
   uint8_t staging[kWgmmaConsumers / 128][kStagedTokens * 128];
@@ -46,10 +47,10 @@ struct WgmmaPlace {
 
 // The producers, 4 warps, which copy by cp.async, 16 bytes a thread. They have few instructions for
 // each step, since a warp issues one at a time: pointers that advance, and no waits for copies.
-template <typename T, GemvWeights kWeights, bool kSwiGlu>
+template <typename T, ExpertFormat kFormat, bool kSwiGlu>
 class WgmmaProducer {
  public:
-  using Shared = WgmmaShared<kWeights>;
+  using Shared = WgmmaShared<kFormat>;
 
   // Floats have no scales: their pieces are never copied.
   __device__ WgmmaProducer(Shared& s, const ExpertGemmParams& p)
@@ -87,7 +88,7 @@ class WgmmaProducer {
   }
 
  private:
-  using Stage = ExpertStage<kWeights>;
+  using Stage = ExpertStage<kFormat>;
   static constexpr bool kIsFloat = Shared::kIsFloat;
   static constexpr int kStep = kWgmmaProducers / 8;                 // rows that are copied at once
   static constexpr int kRows = (kWgmmaTokens + kStep - 1) / kStep;  // of x, for each thread
@@ -155,6 +156,12 @@ class WgmmaProducer {
       w_[r] = static_cast<const uint8_t*>(place_of(row_tile).weights) +
               in_matrix(row_tile) * p_.row_tile_bytes + thread % 32 * 16;
     }
+    if constexpr (are_products(kFormat)) {  // eight threads for each row tile
+      static_assert(kWgmmaProducers == 8 * kRowTiles);
+      records_ = static_cast<const uint8_t*>(place_of(thread / 8).scales) +
+                 in_matrix(thread / 8) * (p_.n_steps / 4) * p_.record_bytes;
+      return;
+    }
     const int64_t n_scales = int64_t{p_.n_units} * kTileRows;  // of a row tile
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -198,15 +205,20 @@ class WgmmaProducer {
       }
       w_[r] += Stage::kWordBytes;
     }
+    if constexpr (are_products(kFormat)) {
+      const uint32_t row_tile = to + threadIdx.x / 8 * uint32_t(Stage::kTileBytes);
+      return copy_of_record<kFormat>(row_tile, records_, int(threadIdx.x) % 8, step, p_);
+    }
     const int unit = step * p_.units_of_step >> p_.step_shift;
     scales_.copy(to + Stage::kWordBytes, unit * unit_bytes_);
-    if (p_.has_mins) mins_.copy(to + Stage::kWordBytes + Stage::kScaleBytes, unit * 64);
+    if (p_.has_mins) mins_.copy(to + Stage::kMinsAt, unit * 64);
   }
 
   Shared& s_;
   const ExpertGemmParams& p_;
   int unit_bytes_;  // of the scales of a row tile
   Pieces scales_, mins_;
+  const uint8_t* records_ = nullptr;  // of products, in their place
   WgmmaPlace<Shared::kStages> next_;
   // Where the thread reads 16 bytes in the next step. x_: in each of its rows of x. w_: in each of
   // its row tiles of codes; of floats, in the first of its rows of gate and of up.
@@ -215,10 +227,10 @@ class WgmmaProducer {
 
 // A warpgroup of the two that multiply: two blocks of 64 rows of weights, kWgmmaRows / 2 rows
 // apart, by all rows of x in the tile. With SwiGlu, the first are of gate, the others of up.
-template <typename T, GemvWeights kWeights, bool kSwiGlu>
+template <typename T, ExpertFormat kFormat, bool kSwiGlu>
 class WgmmaConsumer {
  public:
-  using Shared = WgmmaShared<kWeights>;
+  using Shared = WgmmaShared<kFormat>;
 
   __device__ WgmmaConsumer(Shared& s, const ExpertGemmParams& p, int consumer)
       : s_(s), p_(p), consumer_(consumer) {}
@@ -280,8 +292,8 @@ class WgmmaConsumer {
         for (int at = 0; at < 4; ++at) {
           const int half = at / 2, b = at % 2;
           const uint8_t* const codes =
-              w + (b * 8 + consumer_ * 4 + warp()) * ExpertStage<kWeights>::kTileBytes;
-          StagedWeights<T, kWeights>{codes}.load(a[at], half, p_);
+              w + (b * 8 + consumer_ * 4 + warp()) * ExpertStage<kFormat>::kTileBytes;
+          StagedWeights<T, kFormat>{codes, step}.load(a[at], half, p_);
           ptx::wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -375,11 +387,11 @@ class WgmmaConsumer {
 //             with instructions of 136 or 72 columns; a third size would not get its registers
 //   maths     as there: weights are operand A, and codes are dequantized in registers
 //   moves     as there, with kWgmmaTokens for kExpertRows; bound by its 2 m n k flops
-template <typename T, GemvWeights kWeights, bool kSwiGlu>
+template <typename T, ExpertFormat kFormat, bool kSwiGlu>
 __global__ void __launch_bounds__(kWgmmaThreads, 1)
     expert_wgmma_kernel(const __grid_constant__ ExpertGemmParams p) {
 #if defined(__CUDA_ARCH_FEAT_SM90_ALL)
-  using Shared = WgmmaShared<kWeights>;
+  using Shared = WgmmaShared<kFormat>;
   uint8_t* const raw = ptx::dynamic_shared();
   auto& s = *reinterpret_cast<Shared*>(raw);
   int* const tile_begins = reinterpret_cast<int*>(raw + sizeof(Shared));
@@ -398,7 +410,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
 
   if (warpgroup == 0) {
     ptx::shrink_registers<Shared::kIsFloat ? 88 : 56>();
-    WgmmaProducer<T, kWeights, kSwiGlu> producer(s, p);
+    WgmmaProducer<T, kFormat, kSwiGlu> producer(s, p);
     for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
       producer.load(tile_at<kWgmmaTokens, kFewTokens>(at, tile_begins, p));
     }
@@ -407,7 +419,7 @@ __global__ void __launch_bounds__(kWgmmaThreads, 1)
     return;
   }
   ptx::grow_registers<Shared::kIsFloat ? 208 : 224>();
-  WgmmaConsumer<T, kWeights, kSwiGlu> consumer(s, p, warpgroup - 1);
+  WgmmaConsumer<T, kFormat, kSwiGlu> consumer(s, p, warpgroup - 1);
   for (int at = int(blockIdx.x); at < n_tiles; at += int(gridDim.x)) {
     const ExpertTile tile = tile_at<kWgmmaTokens, kFewTokens>(at, tile_begins, p);
     if (tile.end - tile.place > kFewTokens) {

@@ -2,7 +2,7 @@
 
 namespace minfer::cuda {
 
-template ExpertGemmKernel expert_wgmma_kernel_of<__nv_bfloat16>(GemvWeights weights,
+template ExpertGemmKernel expert_wgmma_kernel_of<__nv_bfloat16>(ExpertFormat format,
                                                                 bool is_swiglu);
 
 }  // namespace minfer::cuda

@@ -5,13 +5,13 @@
 namespace minfer::cuda {
 
 template <typename T>
-ExpertGemmKernel expert_wgmma_kernel_of(GemvWeights weights, bool is_swiglu) {
-  const auto make = [&]<GemvWeights kWeights>() {
-    return ExpertGemmKernel{is_swiglu ? expert_wgmma_kernel<T, kWeights, true>
-                                      : expert_wgmma_kernel<T, kWeights, false>,
-                            int(sizeof(WgmmaShared<kWeights>)), kWgmmaThreads, kWgmmaTokens};
+ExpertGemmKernel expert_wgmma_kernel_of(ExpertFormat format, bool is_swiglu) {
+  const auto make = [&]<ExpertFormat kFormat>() {
+    return ExpertGemmKernel{
+        is_swiglu ? expert_wgmma_kernel<T, kFormat, true> : expert_wgmma_kernel<T, kFormat, false>,
+        int(sizeof(WgmmaShared<kFormat>)), kWgmmaThreads, kWgmmaTokens};
   };
-  return with_weights(weights, make);
+  return with_format(format, make);
 }
 
 }  // namespace minfer::cuda

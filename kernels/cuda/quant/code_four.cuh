@@ -19,15 +19,15 @@ __device__ inline uint2 look_up(const TableBytes& table, uint32_t word) {
   return {__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362)};
 }
 
-// The four codes of U5 or U6 of rows g and g + 8 that a word of U4 has the lower bits of: a byte
-// each, in the order of that word's bytes. high: the upper ones, from the lowest bit of each byte
-// on (packed_layout.h).
+// The four codes of U4, U5 or U6 of rows g and g + 8 that a word of U4 has the lower bits of: a
+// byte each, in the order of that word's bytes. high: the upper ones, from the lowest bit of each
+// byte on (packed_layout.h).
 struct WideCodes {
   uint32_t low_row, high_row;
 };
 template <int kHighBits>
 __device__ inline WideCodes wide_codes(uint32_t word, uint32_t high) {
-  constexpr uint32_t kUpper = kHighBits == 1 ? 0x10101010 : 0x30303030;
+  constexpr uint32_t kUpper = kHighBits == 0 ? 0 : kHighBits == 1 ? 0x10101010 : 0x30303030;
   return {(word & 0x0F0F0F0F) | (high << 4 & kUpper),
           (word >> 4 & 0x0F0F0F0F) | (high << (4 - kHighBits) & kUpper)};
 }

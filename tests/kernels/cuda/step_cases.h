@@ -8,7 +8,7 @@
 // The shapes, fields and formats of the small models of step_models.h.
 namespace minfer::test {
 
-enum class StepWeight { Qk, V, O, GateUp, Down, Output };
+enum class StepWeight { Q, K, V, O, GateUp, Down, Output };
 struct StepCase {
   const char* name;
   Format format;
@@ -111,6 +111,13 @@ inline Format like_q3_k_m(int layer, StepWeight weight) {
   }
   return of_products(weight == StepWeight::O ? DType::Q4_K : DType::Q3_K);
 }
+// Of eight experts.
+inline Format like_q4_k_m_of_mixtral(int layer, StepWeight weight) {
+  if (weight == StepWeight::K || weight == StepWeight::V) {
+    return of_group(DType::U8, DType::F16, false, 32);
+  }
+  return weight == StepWeight::O ? of_products(DType::Q5_K) : like_q4_k_m(layer, weight);
+}
 inline Format like_iq4_xs(int layer, StepWeight weight) {
   if (weight == StepWeight::Output) return of_products(DType::Q6_K);
   const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
@@ -156,6 +163,9 @@ inline const StepCase kCases[] = {
      like_olmoe},
     {"U8Experts", of_group(DType::U8, DType::F16, false, 32), DType::F16, 128, 576, 2, 2, 64, 2,
      like_mixtral},
+    {"Q4KMExperts", {}, DType::F16, 256, 768, 4, 1, 64, 2, like_qwen3_moe, like_q4_k_m},
+    {"Q4KMMixtral", {}, DType::F16, 256, 512, 4, 2, 64, 2, like_mixtral, like_q4_k_m_of_mixtral},
+    {"Iq4XsExperts", {}, DType::U8, 256, 512, 4, 1, 64, 2, like_olmoe, like_iq4_xs},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},

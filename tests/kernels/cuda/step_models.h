@@ -64,8 +64,8 @@ class SmallModel {
       const bool before = spec.norm_places != NormPlaces::Behind;
       const bool behind = spec.norm_places != NormPlaces::Before;
       norm(w.attn_norm, l.attn_norm, before);
-      linear(StepWeight::Qk, w.wq, l.wq, q_dim, c.dim, spec.qkv_bias);
-      linear(StepWeight::Qk, w.wk, l.wk, kv_dim, c.dim, spec.qkv_bias);
+      linear(StepWeight::Q, w.wq, l.wq, q_dim, c.dim, spec.qkv_bias);
+      linear(StepWeight::K, w.wk, l.wk, kv_dim, c.dim, spec.qkv_bias);
       linear(StepWeight::V, w.wv, l.wv, kv_dim, c.dim, spec.qkv_bias);
       linear(StepWeight::O, w.wo, l.wo, c.dim, q_dim, spec.attn_out_bias);
       norm(w.ffn_norm, l.ffn_norm, before);

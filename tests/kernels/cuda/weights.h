@@ -117,7 +117,7 @@ struct Weights {
       return;
     }
     if (f.scales == DType::U8) {
-      blocks = random_blocks(f.weights, {out_dim, in_dim}, 2.0f);
+      blocks = random_blocks(f.weights, {out_dim, in_dim}, 2.0f, seed);
       quantized = to_quantized_matrix(blocks);
       matrix = pack_products(blocks, quantized.view());
       return;

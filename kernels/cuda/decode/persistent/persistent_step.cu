@@ -108,7 +108,7 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   };
   for (int mix = 0; mix < p.n_mixes; ++mix) {
     for (const StepGemv& gemv : p.gemvs[mix]) make_room(gemv);
-    make_room(p.v_apart[mix]);
+    make_room(p.qkv_rest[mix]);
   }
   a.query_at = kStepWarps * a.heads_per_block * a.head_dim * int{sizeof(float)};
   const int query_bytes = a.multiplies_codes ? QueryCodes::bytes(kernel_heads, a.head_dim) : 0;
@@ -215,26 +215,26 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
                        .logit_softcap = e.logit_softcap};
 }
 
-std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
-                                                     const DecodeModel& model,
-                                                     int64_t few_positions) {
-  if (!can_compute(model)) return nullptr;
+std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_type,
+                                                                 const DecodeModel& model,
+                                                                 int64_t few_positions,
+                                                                 StageLength stages) {
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto mixed = mixes_of(model, n_blocks);
-  if (!mixed) return nullptr;
+  const auto mixed = mixes_of(model, {n_blocks, stages});
+  if (!mixed) return {};
   const auto router = step_router_of(model, n_blocks);
-  if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return nullptr;
+  if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return {};
   const LayerSpec& spec = model.layers.front().spec;
   const StepBlock block = block_of(spec, model.edges);
   // Blocks that keep a residual stream of their own all have rows of `hidden`: step_exchange.cuh.
   if (block.has_post_norms() && std::ranges::any_of(mixed->mixes, [](const StepGemvs& mix) {
         return mix.phases[kGateUp].slice.rounds == 0;
       })) {
-    return nullptr;
+    return {};
   }
 
   std::vector<Variant> variants;
@@ -242,15 +242,15 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     const StepKernel kernel =
         step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *mixed),
                        needs_mixed_kernel(*mixed) || router->exists());
-    if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return nullptr;
-    if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return nullptr;
+    if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
+    if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
     StepParams p{};
     p.n_layers = narrow<int>(std::ssize(model.layers));
     p.dim = narrow<int>(model.embedding->in_dim);
     p.n_mixes = narrow<int>(std::ssize(mixed->mixes));
     for (int mix = 0; mix < p.n_mixes; ++mix) {
       std::ranges::copy(mixed->mixes[size_t(mix)].phases, p.gemvs[mix]);
-      p.v_apart[mix] = mixed->mixes[size_t(mix)].v_apart;
+      p.qkv_rest[mix] = mixed->mixes[size_t(mix)].qkv_rest;
     }
     std::ranges::copy(mixed->of_layer, p.mix_of_layer);
     p.attention = attention;
@@ -260,15 +260,26 @@ std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType 
     p.vectors_are_bf16 = compute_type == DType::BF16;
     cudaFuncAttributes attributes{};
     MINFER_CUDA_CHECK(cudaFuncGetAttributes(&attributes, kernel.run));
-    if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return nullptr;
+    if (!lay_out(p, kernel.heads, shared_limit - int(attributes.sharedSizeBytes))) return {};
     tune(p);
     MINFER_CUDA_CHECK(cudaFuncSetAttribute(kernel.run, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            step_shared(p).total));
     variants.push_back({p, kernel});
   }
-  if (variants.empty()) return nullptr;
-  return std::unique_ptr<PersistentStep>(
-      new PersistentStep(stream, model, std::move(variants), few_positions));
+  return variants;
+}
+
+std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
+                                                     const DecodeModel& model,
+                                                     int64_t few_positions) {
+  if (!can_compute(model)) return nullptr;
+  for (const StageLength stages : {StageLength::Whole, StageLength::Short}) {
+    auto variants = variants_of(compute_type, model, few_positions, stages);
+    if (variants.empty()) continue;
+    return std::unique_ptr<PersistentStep>(
+        new PersistentStep(stream, model, std::move(variants), few_positions));
+  }
+  return nullptr;
 }
 
 void PersistentStep::connect(std::span<const std::unique_ptr<PersistentStep>> ranks) {

@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "kernels/cuda/decode/captured_step.h"
+#include "kernels/cuda/decode/persistent/step_gemvs.h"
 #include "kernels/cuda/decode/persistent/step_params.h"
 #include "kernels/cuda/device.h"
 #include "kernels/cuda/launchers.h"
@@ -46,6 +47,9 @@ class PersistentStep final : public CapturedStep {
 
   PersistentStep(cudaStream_t stream, const DecodeModel& model, std::vector<Variant> variants,
                  int64_t few_positions);
+  // None if the kernel does not support the model or the card.
+  static std::vector<Variant> variants_of(DType compute_type, const DecodeModel& model,
+                                          int64_t few_positions, StageLength stages);
   const StepParams& params() const { return variants_.front().params; }  // what both have
   void allocate_words();
   void allocate_mailboxes(int n_ranks);

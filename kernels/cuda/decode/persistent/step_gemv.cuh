@@ -53,6 +53,9 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     if (gemv.format == StepFormat::U5) {
       return products.template operator()<StepFormat::U5, 32, true>();
     }
+    if (gemv.format == StepFormat::U5Short) {
+      return products.template operator()<StepFormat::U5Short, 32, true>();
+    }
     if (gemv.format == StepFormat::U6) {
       return products.template operator()<StepFormat::U6, 16, false>();
     }

@@ -8,7 +8,7 @@
 namespace minfer::cuda {
 namespace {
 
-std::optional<StepFormat> format_of(const Matrix& w) {
+std::optional<StepFormat> format_of(const Matrix& w, StageLength length) {
   if (w.dtype == DType::F16) return StepFormat::F16;
   if (w.dtype == DType::BF16) return StepFormat::BF16;
   if (!is_packed(w)) return std::nullopt;
@@ -16,7 +16,7 @@ std::optional<StepFormat> format_of(const Matrix& w) {
     case CodeForm::U4:
       return StepFormat::U4;
     case CodeForm::U5:
-      return StepFormat::U5;
+      return length == StageLength::Short ? StepFormat::U5Short : StepFormat::U5;
     case CodeForm::U6:
       return StepFormat::U6;
     case CodeForm::U8:
@@ -86,10 +86,11 @@ bool stages_fit(const StepGemv& p, int n_active) {
 // the kernel has no code for it. n_active: of so many chosen experts with matrices like these,
 // whose pairs, or whose columns, follow one another; 0: of no experts.
 std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, bool in_pairs,
-                                int n_blocks, int& shift, int n_active = 0) {
+                                const StepGrid& grid, int& shift, int n_active = 0) {
+  const int n_blocks = grid.n_blocks;
   const Matrix& w = **matrices.begin();
   const int n_alike = std::max(n_active, 1);
-  const std::optional<StepFormat> format = format_of(w);
+  const std::optional<StepFormat> format = format_of(w, grid.stages);
   if (!format) return std::nullopt;
   StepGemv p{};
   p.format = *format;
@@ -132,11 +133,12 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     // Scales of rows are fetched by the pointers of a layer, which experts are not among, and the
     // columns of experts follow one another without a gap.
     const bool is_whole = w.in_dim % kTileColumns == 0;
-    if (n_active != 0 && (p.has_row_scales() || layout.products || !is_whole)) return std::nullopt;
+    if (n_active != 0 && (p.has_row_scales() || !is_whole)) return std::nullopt;
     p.unit_shift = unit_shift_of(layout.unit);
     p.table = table_bytes_of(w);
     if (layout.products) {
       p.tile_scale_bytes = narrow<int>(layout.n_chunks) * layout.record_bytes();
+      p.expert_scale_bytes = p.tile_scale_bytes;
       p.stage_scale_bytes = stage_bytes(*format) / kChunkBytes * layout.record_bytes();
     } else if (layout.unit != 0) {
       p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
@@ -162,64 +164,71 @@ bool are_alike(const LayerWeights& a, const LayerWeights& b) {
   });
 }
 
-// Deals q and k to the first blocks and v, of another format, to the last ones, so that the longest
-// block has as few bytes as possible.
-bool share_blocks(StepGemv& qk, StepGemv& v, int n_blocks) {
+// Deals the first matrices of q, k and v to the first blocks and the rest, of another format, to
+// the last ones, so that the longest block has as few bytes as possible.
+bool share_blocks(StepGemv& first, StepGemv& rest, int n_blocks) {
   const auto tile_bytes = [](const StepGemv& p) { return p.code_bytes + p.tile_scale_bytes; };
-  const int n_tiles = qk.slice.n_tiles;
-  const auto longest = [&](int n_of_v) {
-    return std::max(ceil_div(n_tiles, n_blocks - n_of_v) * tile_bytes(qk),
-                    ceil_div(v.slice.n_tiles, n_of_v) * tile_bytes(v));
+  const int n_tiles = first.slice.n_tiles;
+  const auto longest = [&](int n_of_rest) {
+    return std::max(ceil_div(n_tiles, n_blocks - n_of_rest) * tile_bytes(first),
+                    ceil_div(rest.slice.n_tiles, n_of_rest) * tile_bytes(rest));
   };
   if (n_blocks < 2) return false;
   int best = 1;
   for (int n = 2; n < n_blocks; ++n) {
     if (longest(n) < longest(best)) best = n;
   }
-  const auto share = [&](StepGemv& p, int first_tile, int first, int n) {
+  const auto share = [&](StepGemv& p, int first_tile, int first_block, int n) {
     const int tiles = p.slice.n_tiles;
-    p.slice = {tiles, tiles / n, tiles % n, p.slice.shift, n_blocks, first_tile, first, n};
+    p.slice = {tiles, tiles / n, tiles % n, p.slice.shift, n_blocks, first_tile, first_block, n};
     p.round_tiles = round_tiles_of(p, false);
   };
-  share(qk, 0, 0, n_blocks - best);
-  share(v, n_tiles, n_blocks - best, best);
-  v.ends[0] = qk.ends[0];
-  v.ends[1] = n_tiles;
+  share(first, 0, 0, n_blocks - best);
+  share(rest, n_tiles, n_blocks - best, best);
   return true;
 }
 
-// q, k and v, with v apart if its format is another one. False if the kernel has no code for them.
-bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, int n_blocks, int& shift) {
+// q, k and v: together, or v apart if its format is another one, or k and v, as in Q4_K_M files of
+// Mixtral. False if the kernel has no code for them.
+bool set_qkv(StepGemvs& gemvs, const LayerWeights& w, const StepGrid& grid, int& shift) {
   const Matrix &q = w.wq.weight, &k = w.wk.weight, &v = w.wv.weight;
-  if (same_format(q, v)) {
-    const auto qkv = gemv_of({&q, &k, &v}, false, n_blocks, shift);
+  if (same_format(q, k) && same_format(q, v)) {
+    const auto qkv = gemv_of({&q, &k, &v}, false, grid, shift);
     if (qkv) gemvs.phases[kQkv] = *qkv;
     return qkv.has_value();
   }
-  int shift_of_v = shift;
-  const auto of_qk = gemv_of({&q, &k}, false, n_blocks, shift);
-  const auto of_v = gemv_of({&v}, false, n_blocks, shift_of_v);
-  if (!of_qk || !of_v || of_qk->rows_log != of_v->rows_log || !has_whole_tiles(*of_v)) return false;
-  gemvs.phases[kQkv] = *of_qk;
-  gemvs.v_apart = *of_v;
-  return can_stage(*of_v, true) && share_blocks(gemvs.phases[kQkv], gemvs.v_apart, n_blocks);
+  const bool k_is_apart = !same_format(q, k);
+  int shift_of_rest = shift;
+  const auto first =
+      k_is_apart ? gemv_of({&q}, false, grid, shift) : gemv_of({&q, &k}, false, grid, shift);
+  auto rest = k_is_apart ? gemv_of({&k, &v}, false, grid, shift_of_rest)
+                         : gemv_of({&v}, false, grid, shift_of_rest);
+  if (!first || !rest || first->rows_log != rest->rows_log || !has_whole_tiles(*rest)) return false;
+  // Tiles are counted from the first one of q on.
+  const int n_first = first->slice.n_tiles;
+  rest->ends[1] = k_is_apart ? n_first + rest->ends[0] : n_first;
+  rest->ends[0] = k_is_apart ? n_first : first->ends[0];
+  gemvs.phases[kQkv] = *first;
+  gemvs.qkv_rest = *rest;
+  return can_stage(*rest, true) && share_blocks(gemvs.phases[kQkv], gemvs.qkv_rest, grid.n_blocks);
 }
 
 // The linear phases of a layer and the output matrix, with their tiles dealt to the blocks. Null if
 // the kernel has no code or no room for one of them.
-std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& w, int n_blocks) {
+std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& w,
+                                  const StepGrid& grid) {
   StepGemvs gemvs{};
   const LayerSpec& spec = model.layers.front().spec;
   const int n_active = spec.has_experts() ? narrow<int>(spec.n_active_experts) : 0;
   const auto linears = linears_of(w);
   const auto matrix = [&](int i) { return &linears[size_t(i)]->weight; };
   int shift = 0;
-  if (!set_qkv(gemvs, w, n_blocks, shift)) return std::nullopt;
+  if (!set_qkv(gemvs, w, grid, shift)) return std::nullopt;
   const StepGemv& qkv = gemvs.phases[kQkv];
-  const auto wo = gemv_of({&w.wo.weight}, false, n_blocks, shift);
-  const auto gate_up = gemv_of({matrix(4), matrix(5)}, true, n_blocks, shift, n_active);
-  auto down = gemv_of({matrix(6)}, false, n_blocks, shift, n_active);
-  const auto head = gemv_of({model.output}, false, n_blocks, shift);
+  const auto wo = gemv_of({&w.wo.weight}, false, grid, shift);
+  const auto gate_up = gemv_of({matrix(4), matrix(5)}, true, grid, shift, n_active);
+  auto down = gemv_of({matrix(6)}, false, grid, shift, n_active);
+  const auto head = gemv_of({model.output}, false, grid, shift);
   if (!wo || !gate_up || !down || !head) return std::nullopt;
   if (wo->rows_log != down->rows_log) return std::nullopt;
   down->slice = wo->slice;  // a block adds to the same rows of the residual stream in both
@@ -245,7 +254,7 @@ std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
 
 bool needs_mixed_kernel(const StepMixes& mixed) {
   const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
-  return mixed.mixes.size() > 1 || mixed.mixes.front().v_apart.slice.n_tiles != 0 ||
+  return mixed.mixes.size() > 1 || mixed.mixes.front().qkv_rest.slice.n_tiles != 0 ||
          std::ranges::any_of(mixed.mixes.front().phases, has_products);
 }
 
@@ -266,7 +275,7 @@ bool gives_stages_to_all_producers(const StepMixes& mixed) {
   return true;
 }
 
-std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks) {
+std::optional<StepMixes> mixes_of(const DecodeModel& model, const StepGrid& grid) {
   StepMixes mixed;
   std::vector<const LayerWeights*> firsts;  // of each mix
   for (const DecodeLayer& layer : model.layers) {
@@ -274,7 +283,7 @@ std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks) {
         firsts, [&](const LayerWeights* w) { return are_alike(*w, *layer.weights); });
     mixed.of_layer.push_back(uint8_t(same - firsts.begin()));
     if (same != firsts.end()) continue;
-    auto gemvs = gemvs_of(model, *layer.weights, n_blocks);
+    auto gemvs = gemvs_of(model, *layer.weights, grid);
     if (!gemvs || firsts.size() == kStepMixes) return std::nullopt;
     if (!firsts.empty()) {
       const StepGemv& wo = mixed.mixes.front().phases[kWo];

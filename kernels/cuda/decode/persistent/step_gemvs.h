@@ -10,10 +10,18 @@
 // The linear phases of a model, with their tiles dealt to the blocks of the persistent kernel.
 namespace minfer::cuda {
 
-// The linear phases of a mix, and v if it is apart: else without tiles.
+// Stages with upper bits of codes may be short: stage_pieces().
+enum class StageLength { Whole, Short };
+// What the linear phases are dealt to.
+struct StepGrid {
+  int n_blocks;
+  StageLength stages;
+};
+
+// The linear phases of a mix; and v, or k and v, where they are apart: else without tiles.
 struct StepGemvs {
   std::array<StepGemv, kStepPhases> phases;
-  StepGemv v_apart;
+  StepGemv qkv_rest;
 };
 
 // The gemvs of each mix, and the mix of each layer. A block adds to the same rows of the residual
@@ -29,7 +37,7 @@ bool needs_mixed_kernel(const StepMixes& mixed);
 // StepExperts::arrivals.
 bool gives_stages_to_all_producers(const StepMixes& mixed);
 // Null if there are too many mixes, or the kernel has no code or no room for a phase of one.
-std::optional<StepMixes> mixes_of(const DecodeModel& model, int n_blocks);
+std::optional<StepMixes> mixes_of(const DecodeModel& model, const StepGrid& grid);
 
 // The linear layers of a block in the order of StepLayer::matrices; with experts, gate, up and down
 // are those of the first one.

@@ -189,7 +189,7 @@ __global__ void __launch_bounds__(kStepThreads, 1)
     const int mix = thread / kStepPhases, phase = thread % kStepPhases;
     StepGemv& gemv = s_gemvs[mix][phase];
     gemv = p.gemvs[mix][phase];
-    if (I::kIsMixed && phase == kQkv && p.v_apart[mix].slice.shares(block)) gemv = p.v_apart[mix];
+    if (I::kIsMixed && phase == kQkv && p.qkv_rest[mix].slice.shares(block)) gemv = p.qkv_rest[mix];
     gemv.begin = gemv.slice.begin(block);
     gemv.count = gemv.slice.count(block);
     gemv.k_split = gemv.k_split_of(block);

@@ -126,6 +126,10 @@ struct Codes<StepFormat::U5> : CodesOfWide<1> {
   static constexpr int kPieces = stage_pieces(StepFormat::U5);
 };
 template <>
+struct Codes<StepFormat::U5Short> : CodesOfWide<1> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U5Short);
+};
+template <>
 struct Codes<StepFormat::U6> : CodesOfWide<2> {
   static constexpr int kPieces = stage_pieces(StepFormat::U6);
 };

@@ -19,7 +19,8 @@ constexpr int kStepProducers = 4;  // producer warps, which keep the ring of wei
 constexpr int kStepConsumers = 32 * kStepWarps;
 constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 
-enum class StepFormat : int { F16, BF16, U4, U5, U6, Table, U8 };
+// U5Short: U5 in shorter stages.
+enum class StepFormat : int { F16, BF16, U4, U5, U5Short, U6, Table, U8 };
 // Whether codes lie in the order of U4, with 64 columns in a piece.
 __host__ __device__ constexpr bool has_nibbles(StepFormat format) {
   return format >= StepFormat::U4 && format <= StepFormat::Table;
@@ -31,8 +32,10 @@ __host__ __device__ constexpr bool has_nibbles(StepFormat format) {
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
 constexpr int kStageColumns = kStageBytes / 2;  // float weights
 // U6 has half as many pieces in a stage: with the upper bits it is then about as large as others.
+// So has U5 where shared memory has no room for enough of its stages: whole ones are 4 % faster.
 __host__ __device__ constexpr int stage_pieces(StepFormat format) {
-  return format == StepFormat::U6 ? kStagePieces / 2 : kStagePieces;
+  const bool is_short = format == StepFormat::U5Short || format == StepFormat::U6;
+  return is_short ? kStagePieces / 2 : kStagePieces;
 }
 __host__ __device__ constexpr int stage_bytes(StepFormat format) {
   return stage_pieces(format) * kPieceBytes;
@@ -336,7 +339,7 @@ struct StepParams {
   int residual_bytes;  // of the block's own residual stream, if it has one
   int n_mixes;
   StepGemv gemvs[kStepMixes][kStepPhases];  // the head: in the first mix
-  StepGemv v_apart[kStepMixes];  // v, if its format is not that of q and k: of blocks of its own
+  StepGemv qkv_rest[kStepMixes];  // v, or k and v, of another format than q: of blocks of their own
   uint8_t mix_of_layer[kStepMostLayers + 1];
 
   __host__ __device__ int n_blocks() const { return gemvs[0][kHead].slice.n_blocks; }

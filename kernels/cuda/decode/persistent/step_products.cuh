@@ -24,10 +24,10 @@ __device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t
 
 // Multiplies kTiles tiles of 16 rows of codes whose scales, and minimums with kMins, are products
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
-// as in multiply_codes. A warp has 4 units of a stage, or 8 of U4 with 16 columns, all of one
-// record: sums of codes times digits, times the whole numbers of their units, are added as exact
-// integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is below
-// 2^28 with the 6 bits that GGUF's numbers have there.
+// as in multiply_codes. A warp has 4 units of a stage, 8 of U4 with 16 columns, 2 of U5Short, all
+// of one record: sums of codes times digits, times the whole numbers of their units, are added as
+// exact integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is
+// below 2^28 with the 6 bits that GGUF's numbers have there.
 //
 // The minimums of the warp's units are multiplied by the sums of x over these units: they are row g
 // of an A operand, the same in all lanes of a quad, and those sums, split in two bytes, columns 2 d
@@ -51,15 +51,16 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                         : kFormat == StepFormat::Table ? 128
                                                        : 32;
   static_assert(has_nibbles(kFormat) && (kUnit == 32 || kUnit == 16));
-  static_assert(!kMins || kUnits == 4, "the minimums of a warp are one A operand");
+  static_assert(!kMins || kUnits <= 4, "the minimums of a warp are one A operand");
 
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const uint8_t* const x = digits_of_lane<L>(shape, input) + warp * kOwn * kColumns;
-  // The record of the warp's chunk, and where the numbers of row g for the warp's first four units
-  // are in it.
+  // The record of the warp's chunk, where the numbers of row g for four units are in it, and the
+  // bits before those of the warp's first unit.
   const int record_at = L::kPieces * kPieceBytes + warp / kWarpsOfChunk * kRecordBytes;
   const int in_chunk = warp % kWarpsOfChunk;
-  const int numbers_at = PackedLayout::number_place(g, in_chunk * kUnits);
+  const int numbers_at = PackedLayout::number_place(g, in_chunk * kUnits / 4 * 4);
+  const int first_bit = kUnits % 4 == 0 ? 0 : in_chunk * kUnits % 4 * 8;
   const int high_byte = g % 2 * 8;  // the lane's half of the sums of x
   const bool has_sums = t == g / 2;
 
@@ -79,7 +80,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
             const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
-            sums_of_x |= (uint32_t(sum) >> high_byte & 0xff) << (8 * i);
+            sums_of_x |= (uint32_t(sum) >> high_byte & 0xff) << (8 * i + first_bit);
           }
           if (!has_sums) sums_of_x = 0;
         }
@@ -120,7 +121,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                 const int half = i % 2;
                 ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
               }
-              const int shift_of_unit = 8 * (at % 4);
+              const int shift_of_unit = 8 * (at % 4) + first_bit;
               low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
               high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
                           int(int8_t(numbers.y >> shift_of_unit));
