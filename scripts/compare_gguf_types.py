@@ -51,6 +51,7 @@ def sizes_of(args):
 
 
 def measure(args, path):
+    """The rows of a file, and the version of llama.cpp."""
     sizes = sizes_of(args)
     ours = [args.minfer, "bench", "-m", path, "--device", args.device]
     theirs = [args.llama_bench, "-m", path]
@@ -58,12 +59,14 @@ def measure(args, path):
     theirs += ["-ub", args.batch] if args.batch else []
     turns = [(rows(ours, sizes), rows(theirs, sizes)) for _ in range(args.turns)]
     minfer, llama = zip(*turns)
+    figures = []
     for test in minfer[0]:
         speed = {name: middle(runs, test, speed_of) for name, runs in (("minfer", minfer), ("llama", llama))}
         share, _ = middle(minfer, test, lambda row: row["limit_share"])
-        yield (test, f"{speed['minfer'][0]:.1f}", f"{speed['minfer'][1]:.3f}", f"{share:.3f}",
-               f"{speed['llama'][0]:.1f}", f"{speed['llama'][1]:.3f}",
-               f"{speed['minfer'][0] / speed['llama'][0]:.2f}")
+        figures.append((test, f"{speed['minfer'][0]:.1f}", f"{speed['minfer'][1]:.3f}", f"{share:.3f}",
+                        f"{speed['llama'][0]:.1f}", f"{speed['llama'][1]:.3f}",
+                        f"{speed['minfer'][0] / speed['llama'][0]:.2f}"))
+    return figures, next(iter(llama[0].values())).get("build_commit", "of an unknown version")
 
 
 def machine(device):
@@ -95,26 +98,32 @@ def main():
     args = parser.parse_args()
     shapes, types = args.shape.split(","), args.types.split(",")
 
-    with open(args.out, "w", newline="") as out:
+    by_shape = len(shapes) > 1
+
+    def write_head(out, writer, version):
         shape = " ".join([args.shape, *args.make.split()])
         out.write(f"# {machine(args.device)}; {datetime.date.today()}; {shape}; {args.turns} turns of "
                   f"{args.repetitions} repetitions, in turns with llama-bench"
-                  f"{f' -ub {args.batch}' if args.batch else ''}; both behind {args.depth} tokens\n"
-                  "# scripts/compare_gguf_types.py; speeds in tokens/s; of_limit: minfer's share of the limit "
-                  "that binds it, measured in the same run; ratio: minfer over llama.cpp\n")
+                  f"{f' -ub {args.batch}' if args.batch else ''} (llama.cpp {version}); both behind {args.depth} "
+                  "tokens\n# scripts/compare_gguf_types.py; speeds in tokens/s; of_limit: minfer's share of the "
+                  "limit that binds it, measured in the same run; ratio: minfer over llama.cpp\n")
+        writer.writerow((*(["shape"] if by_shape else []), "type", "test", "minfer", "minfer_spread", "of_limit",
+                         "llama_cpp", "llama_cpp_spread", "ratio"))
+
+    with open(args.out, "w", newline="") as out:
         writer = csv.writer(out, lineterminator="\n")
-        by_shape = len(shapes) > 1
-        writer.writerow((*(["shape"] if by_shape else []), "type", "test", "minfer", "minfer_spread", "of_limit", "llama_cpp",
-                         "llama_cpp_spread", "ratio"))
         for shape, file_type in itertools.product(shapes, types):
             with tempfile.TemporaryDirectory(dir=args.directory) as directory:
                 path = pathlib.Path(directory) / f"{file_type}.gguf"
                 run([sys.executable, MAKE, "--shape", shape, "--type", file_type,
                      *args.make.split(), path])
-                name = [shape, file_type] if by_shape else [file_type]
-                for figures in measure(args, path):
-                    writer.writerow((*name, *figures))
-                    print(*name, *figures, flush=True)
+                figures, version = measure(args, path)
+            if out.tell() == 0:
+                write_head(out, writer, version)
+            for row in figures:
+                row = (*([shape] if by_shape else []), file_type, *row)
+                writer.writerow(row)
+                print(*row, flush=True)
             out.flush()
 
 

@@ -40,6 +40,9 @@ class RandomGguf(unittest.TestCase):
         self.assertTrue(0.25 - 0.1 < nats < 1 + 0.1, nats)
         return inspected
 
+    def types_of(self, *args):
+        return {name: of["n_tensors"] for name, of in self.check(*args)["types"].items()}
+
     def check_experts(self, shape, family, n_tensors):
         config = self.check(shape, family, n_tensors)["config"]
         self.assertEqual((config["n_layers"], config["ffn_dim"], config["n_experts"], config["n_active_experts"]),
@@ -50,6 +53,11 @@ class RandomGguf(unittest.TestCase):
 
     def test_mixtral(self):
         self.check_experts("mixtral-8x7b", "llama", 3 + 2 * 10)
+
+    def test_mix_of_eight_experts(self):
+        n_of = self.types_of("mixtral-8x7b", "llama", 3 + 2 * 10, {**SIZES, "--expert-ffn": 256}, "q4_k_m")
+        # Down of layer 1 and the output are Q6_K, k and v Q8_0, wo Q5_K.
+        self.assertEqual(n_of, {"F32": 1 + 2 * 3, "Q4_K": 8, "Q5_K": 2, "Q6_K": 2, "Q8_0": 4})
 
     def test_comparison(self):
         """With minfer in llama-bench's place, whose options and rows it has."""
@@ -71,8 +79,7 @@ class RandomGguf(unittest.TestCase):
     def test_types(self):
         for file_type in ("q4_0", "q4_1", "q8_0", "iq4_xs", "q4_k_m", "q5_k_m"):  # with q4_k, q5_k and q6_k in the mixes
             with self.subTest(file_type):
-                types = self.check("llama-2-7b", "llama", 3 + 8 * 9, DENSE_SIZES, file_type)["types"]
-                n_of = {name: of["n_tensors"] for name, of in types.items()}
+                n_of = self.types_of("llama-2-7b", "llama", 3 + 8 * 9, DENSE_SIZES, file_type)
                 # Of the mixes: of 8 layers 0, 3, 6 and 7, and the output.
                 base = file_type.upper().removesuffix("_M")
                 expected = {base: 58 - 9, "Q6_K": 9} if file_type.endswith("_m") else {base: 58}
