@@ -118,7 +118,7 @@ def metadata(name, shape, file_type):
 
 def of_mix(base, name, layer, n_layers, n_experts):
     """The type of a matrix in llama.cpp's Q4_K_M and Q5_K_M: the base, but for the output and, in
-    half of the layers, values and down; with eight experts, for what all of them share."""
+    half of the layers, values and down; with eight experts, for keys, values and the output of attention."""
     of_eight = {"attn_k": "q8_0", "attn_v": "q8_0", "attn_output": "q5_k"}
     if n_experts == 8 and name in of_eight:
         return of_eight[name]

@@ -161,7 +161,7 @@ inline const TieCase kTieCases[] = {
 };
 
 // Elements of the experts' matrices: floats, codes whose groups have scales of this type, or one of
-// GGUF's Q types.
+// GGUF's Q types. Rows of down that are not whole blocks of these are U8 with a scale each.
 struct ExpertsCase {
   int64_t n_rows, n_experts, n_active, dim, ffn_dim;
   DType dtype = DType::F32;
@@ -237,7 +237,7 @@ struct ExpertsData {
         floats.push_back(random_normal(uint64_t(100 + i), {out, in}, of.dtype, size));
         values.push_back(doubles(floats.back()));
       } else {
-        if (of.has_blocks()) {
+        if (of.has_blocks() && in % info(of.dtype).block_elements == 0) {
           blocks.back() = random_blocks(of.dtype, {out, in}, 2.0f, uint64_t(100 + i));
           codes.push_back(to_quantized_matrix(blocks.back()));
         } else {
@@ -261,9 +261,9 @@ struct ExpertsData {
     weights.router = backend.pack_matrix(router);
     weights.experts.resize(size_t(c.n_experts));
     const auto matrix = [&](size_t i) {
-      return is_float(c.dtype) ? backend.pack_matrix(floats[i].view())
-             : c.has_blocks()  ? backend.pack_matrix(blocks[i].view())
-                               : backend.pack_matrix(codes[i].view());
+      return is_float(c.dtype)  ? backend.pack_matrix(floats[i].view())
+             : blocks[i].view() ? backend.pack_matrix(blocks[i].view())
+                                : backend.pack_matrix(codes[i].view());
     };
     const auto linear = [&](size_t i) {
       Linear made{matrix(i), {}};
@@ -357,12 +357,13 @@ struct ExpertsData {
   HostQuantizedMatrix random_codes(uint64_t seed, int64_t out, int64_t in, float size) const {
     const int64_t group = c.group == 0 ? in : c.group;
     const bool has_table = c.table != CodeTable::None;
-    HostQuantizedMatrix w = make_quantized_matrix(c.dtype, c.scales, out, in, group, c.with_mins);
+    const DType dtype = c.has_blocks() ? DType::U8 : c.dtype;
+    HostQuantizedMatrix w = make_quantized_matrix(dtype, c.scales, out, in, group, c.with_mins);
     w.table = c.table;
     std::mt19937_64 engine(seed);
     auto* const bytes = static_cast<uint8_t*>(w.codes.view().data);
     for (int64_t i = 0; i < w.codes.view().n_bytes(); ++i) bytes[i] = uint8_t(engine());
-    const float step = size / (c.dtype == DType::U4 && !has_table ? 5.0f : 80.0f);
+    const float step = size / (dtype == DType::U4 && !has_table ? 5.0f : 80.0f);
     const HostTensor scales = random_normal(seed + 1, w.scales.view().shape, DType::F16, step);
     visit_float(c.scales, [&]<typename T>() {
       for (int64_t i = 0; i < scales.view().n_elements(); ++i) {

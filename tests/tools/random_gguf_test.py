@@ -69,8 +69,9 @@ class RandomGguf(unittest.TestCase):
             subprocess.run([sys.executable, COMPARE, "--minfer", sys.argv[1], "--llama-bench", peer, "--device", "cpu",
                             "--make", make, "--types", "q4_0,q6_k", "--prompt", "16", "--gen", "4", "--depth", "8",
                             "--repetitions", "1", "--turns", "2", "--out", out], check=True, capture_output=True)
-            lines = [line for line in out.read_text().splitlines() if not line.startswith("#")]
-        rows = list(csv.DictReader(lines))
+            written = out.read_text().splitlines()
+        self.assertRegex(written[0], r"^# .*\(llama\.cpp .+\); both behind 8 tokens$")
+        rows = list(csv.DictReader(line for line in written if not line.startswith("#")))
         self.assertEqual([(row["type"], row["test"]) for row in rows],
                          [(of, test) for of in ("q4_0", "q6_k") for test in ("pp16", "tg4")])
         for row in rows:

@@ -14,7 +14,7 @@ constexpr int64_t kMaxCardExperts = 512;  // of a layer: choose.cuh
 struct ExpertPlace {
   const void* weights;
   const void* scales;
-  const float* mins;  // of products: the bytes in the first record
+  const float* mins;  // of products no floats, but where those of the first record are
   const void* bias;
 };
 

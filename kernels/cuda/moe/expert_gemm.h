@@ -11,7 +11,7 @@ constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
 // What a kernel is compiled for. Products: scales that are such (quant/packed_layout.h), of U4 for
-// units of 16 or 32 columns.
+// units of 16 or 32 columns; they come last.
 enum class ExpertFormat {
   Float,
   U4,
@@ -32,10 +32,24 @@ __host__ __device__ constexpr int unit_of(ExpertFormat format) {
   return format == ExpertFormat::U4Products16 || format == ExpertFormat::U6Products ? 16 : 32;
 }
 __host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
-  constexpr GemvWeights kWeights[] = {GemvWeights::Float, GemvWeights::U4, GemvWeights::U8,
-                                      GemvWeights::Table, GemvWeights::U4, GemvWeights::U4,
-                                      GemvWeights::U5,    GemvWeights::U6, GemvWeights::Table};
-  return kWeights[int(format)];
+  switch (format) {
+    case ExpertFormat::Float:
+      return GemvWeights::Float;
+    case ExpertFormat::U4:
+    case ExpertFormat::U4Products16:
+    case ExpertFormat::U4Products32:
+      return GemvWeights::U4;
+    case ExpertFormat::U5Products:
+      return GemvWeights::U5;
+    case ExpertFormat::U6Products:
+      return GemvWeights::U6;
+    case ExpertFormat::U8:
+      return GemvWeights::U8;
+    case ExpertFormat::Table:
+    case ExpertFormat::TableProducts:
+      return GemvWeights::Table;
+  }
+  return GemvWeights::Float;
 }
 
 struct ExpertGemmParams {

@@ -186,8 +186,13 @@ struct StagedWeights {
           }
         }
       }
-      // A branch, not a predicate for each code: behind those ptxas serializes wgmma (C7513).
-      p.has_mins ? load_floats<true>(a, w, half, p) : load_floats<false>(a, w, half, p);
+      // A branch, also where a format always has minimums: without one, or with a predicate for
+      // each code, ptxas serializes wgmma (C7513).
+      if (p.has_mins) {
+        load_floats<true>(a, w, half, p);
+      } else {
+        load_floats<false>(a, w, half, p);
+      }
     }
   }
 

@@ -21,7 +21,7 @@ struct alignas(1024) WgmmaShared {
   static constexpr bool kIsFloat = weights_of(kFormat) == GemvWeights::Float;
   static constexpr int kStages = kIsFloat ? 4 : weights_of(kFormat) == GemvWeights::U8 ? 5 : 6;
   // Floats: rows of 64 columns, 128 bytes, with the 128-byte swizzle that wgmma reads, as those of
-  // x. Codes: as they are packed, with their scales and mins.
+  // x. Codes: as they are packed, with their scales, mins and upper bits (ExpertStage).
   static constexpr int kWBytes =
       kIsFloat ? kWgmmaRows * 128 : kWgmmaRows / kTileRows * ExpertStage<kFormat>::kTileBytes;
   uint8_t w[kStages][kWBytes];

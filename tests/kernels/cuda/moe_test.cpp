@@ -112,10 +112,14 @@ constexpr ExpertsCase kCardCases[] = {
     {3, 4, 2, 128, 64, DType::U4, 64, DType::F16, false, CodeTable::None, true},
     {70, 4, 2, 96, 64, DType::U8, 0, DType::F16, false, CodeTable::None, false, {2, 0.3f}},
     {1, 4, 2, 256, 512, DType::Q2_K},
+    {2, 3, 2, 256, 256, DType::Q3_K},
     {30, 2, 1, 256, 256, DType::Q3_K},
     {2, 4, 3, 512, 256, DType::Q4_K},
     {150, 2, 1, 256, 256, DType::Q4_K},
+    {2, 3, 2, 256, 512, DType::Q5_K},
     {40, 2, 1, 256, 512, DType::Q5_K},
+    {2, 3, 2, 256, 80, DType::Q4_K},  // a last tile of few rows, and down as U8
+    {40, 2, 1, 512, 176, DType::Q6_K},
     {3, 4, 2, 256, 256, DType::Q6_K, 0, DType::F16, false, CodeTable::None, true},
     {20, 3, 2, 512, 256, DType::Q6_K},
     {3, 3, 2, 256, 256, DType::IQ4_XS},
@@ -127,7 +131,7 @@ struct CardExperts {
   CardExperts(const ExpertsCase& c, DType half) : data(c, half) {
     moe.experts.resize(size_t(c.n_experts));
     const auto matrix = [&](size_t i, int64_t out, int64_t in) {
-      if (c.has_blocks()) return pack_products(data.blocks[i], data.codes[i].view());
+      if (data.blocks[i].view()) return pack_products(data.blocks[i], data.codes[i].view());
       if (!is_float(c.dtype)) return pack(data.codes[i].view());
       Matrix w;
       w.storage = to_device(data.floats[i]);

@@ -118,6 +118,9 @@ inline Format like_q4_k_m_of_mixtral(int layer, StepWeight weight) {
   }
   return weight == StepWeight::O ? of_products(DType::Q5_K) : like_q4_k_m(layer, weight);
 }
+inline Format like_q5_k(int, StepWeight weight) {
+  return of_products(weight == StepWeight::Output ? DType::Q6_K : DType::Q5_K);
+}
 inline Format like_iq4_xs(int layer, StepWeight weight) {
   if (weight == StepWeight::Output) return of_products(DType::Q6_K);
   const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
@@ -165,6 +168,7 @@ inline const StepCase kCases[] = {
      like_mixtral},
     {"Q4KMExperts", {}, DType::F16, 256, 768, 4, 1, 64, 2, like_qwen3_moe, like_q4_k_m},
     {"Q4KMMixtral", {}, DType::F16, 256, 512, 4, 2, 64, 2, like_mixtral, like_q4_k_m_of_mixtral},
+    {"Q4KMBiases", {}, DType::F16, 256, 512, 4, 2, 64, 2, with_biases, like_q4_k_m_of_mixtral},
     {"Iq4XsExperts", {}, DType::U8, 256, 512, 4, 1, 64, 2, like_olmoe, like_iq4_xs},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},

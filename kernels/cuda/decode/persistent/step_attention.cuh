@@ -373,6 +373,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
                                             : nullptr};
   take_new_rows<I>(p, layer, kind, t, s, query, epoch);
+  cursor.clock.end(kAttentionRow, kInput);
 
   OnlineSoftmax<I> softmax;
   const CacheStages cache = cache_stages(a, t);
@@ -402,6 +403,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
     for (int h = 0; h < kHeads; ++h) weight[h] = own_score[h][0];
     softmax.add(weight, row);
   }
+
+  cursor.clock.end_multiply(kAttentionRow);
 
   if (a.lanes == 8) softmax.merge(8);
   if (I::kHeadDim <= 128 || a.lanes <= 16) softmax.merge(16);
@@ -451,6 +454,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   }
   if (t.splits > 1) merge_splits<I>(p, t, merging, epoch);
   consumers_sync();  // `memory` and `merging` are free again
+  cursor.clock.end(kAttentionRow, kPublish);
 }
 
 }  // namespace minfer::cuda

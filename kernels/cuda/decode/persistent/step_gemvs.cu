@@ -261,16 +261,16 @@ bool needs_mixed_kernel(const StepMixes& mixed) {
 bool gives_stages_to_all_producers(const StepMixes& mixed) {
   const int n_blocks = mixed.mixes.front().phases[kHead].slice.n_blocks;
   for (int block = 0; block < n_blocks; ++block) {
-    int n_stages = 0;
-    for (const StepPhase phase : {kQkv, kWo, kGateUp, kDown}) {
-      int fewest = std::numeric_limits<int>::max();
-      for (const StepGemvs& mix : mixed.mixes) {
-        const StepGemv& p = mix.phases[phase];
-        fewest = std::min(fewest, p.slice.count(block) * p.n_stages);
-      }
-      n_stages += fewest;
+    const auto stages_of = [&](const StepGemv& p, int streams) {
+      return p.slice.count(block) * p.n_stages * streams;
+    };
+    for (const StepGemvs& mix : mixed.mixes) {
+      const auto& phases = mix.phases;
+      const int n_stages = stages_of(phases[kQkv], 1) + stages_of(mix.qkv_rest, 1) +
+                           stages_of(phases[kWo], 1) + stages_of(phases[kGateUp], 2) +
+                           stages_of(phases[kDown], 1);
+      if (n_stages < kStepProducers) return false;
     }
-    if (n_stages < kStepProducers) return false;
   }
   return true;
 }

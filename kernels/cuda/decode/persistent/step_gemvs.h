@@ -10,7 +10,7 @@
 // The linear phases of a model, with their tiles dealt to the blocks of the persistent kernel.
 namespace minfer::cuda {
 
-// Stages with upper bits of codes may be short: stage_pieces().
+// Short: stages of U5 are half as long, as those of U6 always are: stage_pieces().
 enum class StageLength { Whole, Short };
 // What the linear phases are dealt to.
 struct StepGrid {

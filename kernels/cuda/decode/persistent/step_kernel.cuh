@@ -268,7 +268,6 @@ __global__ void __launch_bounds__(kStepThreads, 1)
       const int kind = I::kIsPlain ? 0 : p.attention.kind(layer_index);
       attend<I>(p, layer, kind, s_attention, reinterpret_cast<float*>(memory.input),
                 memory.scratch(0), ring, cursor, epoch);
-      cursor.clock.end_multiply(kAttentionRow);
       if (thread_index() == 0) allow_copies(&s_most_copies, p.copies_of_exchange);
     }
     // A block without rows in this phase does not wait for its input (step_exchange.cuh), unless it

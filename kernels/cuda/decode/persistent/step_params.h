@@ -69,9 +69,9 @@ constexpr int kStepMixes = 3;
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone, which the fields of others then cost nothing.
-// The mixed ones have code for scales that are products, for several mixes, and for v apart, which
-// cost others 1 %, and small models 4 %. Those that are mixed and not plain compute mixtures of
-// experts, too. kCounts: clocks (step_clocks.cuh).
+// The mixed ones have code for scales that are products, for several mixes, and for v, or k and v,
+// apart, which cost others 1 %, and small models 4 %. Those that are mixed and not plain compute
+// mixtures of experts, too. kCounts: clocks (step_clocks.cuh).
 template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kIsMixed_, bool kCounts_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
@@ -226,8 +226,8 @@ struct StepPeers {
 // Where a block's clocks go in a phase: until it has its input, staged; while it multiplies, and of
 // these while it waits for the ring; and while it adds the sums of its warps and publishes rows.
 enum StepPart : int { kInput, kMultiply, kRing, kPublish, kStepParts };
-// The rows of StepClocks::parts: the phases, then attention, which counts as multiplying, and what
-// comes before the first phase, which counts as input.
+// The rows of StepClocks::parts: the phases, then attention, whose merge counts as publishing, and
+// what comes before the first phase, which counts as input.
 constexpr int kAttentionRow = kStepPhases, kStartRow = kAttentionRow + 1;
 constexpr int kClockRows = kStartRow + 1;
 // What one block adds up over all layers and steps: step_clocks.cuh.
