@@ -249,8 +249,8 @@ TEST(HostMemory, KnowsHowAWeightIsKept) {
   EXPECT_EQ(card_kept_groups(entry)->group, 16);
   // Whole tiles of 16 rows.
   EXPECT_EQ(card_memory_bytes(entry), 16 * (768 * 6 / 8 + 48 + 3 * 2));
-  entry.shape = {3, 2, 768};  // experts
-  EXPECT_EQ(card_memory_bytes(entry), 16 * (768 + 48 * 4));
+  entry.shape = {3, 2, 768};  // experts, as others
+  EXPECT_EQ(card_memory_bytes(entry), 16 * (768 * 6 / 8 + 48 + 3 * 2));
   entry.shape = {2, 768};
   entry.dtype = DType::U4;
   entry.quant = {.scales = DType::F16, .group = 64, .asymmetric = true};

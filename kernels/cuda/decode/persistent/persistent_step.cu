@@ -53,9 +53,9 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   }
   a.blocks_per_kv = narrow<int>(heads_per_kv) / a.heads_per_block;
   a.n_groups = a.n_heads / a.heads_per_block;
-  a.lanes = a.head_dim <= 64 ? 8 : a.head_dim <= 128 ? 16 : 32;
+  a.lanes_log = a.head_dim <= 64 ? 3 : a.head_dim <= 128 ? 4 : 5;
   a.is_u8 = cache_dtype == DType::U8;
-  const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes;
+  const int row_bytes = a.row_bytes(), n_teams = kStepConsumers / a.lanes();
   a.stage_rows = std::min(kStageBytes / row_bytes, 4 * n_teams) / n_teams * n_teams;
   a.multiplies_codes = a.is_u8 && a.head_dim % 64 == 0;
   constexpr float kLog2E = 1.44269504088896341f;

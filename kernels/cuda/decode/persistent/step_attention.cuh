@@ -34,6 +34,7 @@ struct StepAttentionShared {
   StepPair pairs[kOwnPairs][kStepConsumers];
   float2 angles[I::kKinds][kOwnPairs][kStepConsumers];
   StepAttentionSlice slices[I::kKinds];
+  CacheStages caches[I::kKinds];
   float squares[I::kIsPlain ? 1 : 2][kStepWarps];  // of q and k, for their norms
 };
 
@@ -76,7 +77,10 @@ __device__ inline void prepare_attention(const StepParams& p, StepAttentionShare
   for (int kind = 0; kind < I::kKinds; ++kind) {
     const int window = I::kIsPlain ? 0 : a.kinds[kind].window;
     const StepAttentionSlice slice = attention_slice(a, pos, window);
-    if (thread == 0) s.slices[kind] = slice;
+    if (thread == 0) {
+      s.slices[kind] = slice;
+      s.caches[kind] = cache_stages(a, slice);
+    }
 #pragma unroll
     for (int k = 0; k < s.kOwnPairs; ++k) {
       const int index = thread + k * kStepConsumers;
@@ -310,15 +314,15 @@ __device__ inline void merge_splits(const StepParams& p, const StepAttentionSlic
   }
 }
 
-// Takes all stages of the cache, in f32: teams of a.lanes lanes take rows in turns.
-template <typename I, typename Clock>
+// Takes all stages of the cache, in f32: teams of a.lanes() lanes take rows in turns.
+template <typename I, bool kIsU8, typename Clock>
 __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttention& a,
                                    const CacheStages& cache, const float (*q)[I::kHeadDim],
                                    const StepRing& ring, StepCursor<Clock>& cursor) {
   constexpr int kHeads = I::kHeads;
   constexpr int kN = kHeads == 1 ? 4 : 2;  // rows of a team at a time
-  const int n_teams = kStepConsumers / a.lanes, team = thread_index() / a.lanes;
-  const int at = thread_index() % a.lanes * 8;
+  const int n_teams = kStepConsumers >> a.lanes_log, team = thread_index() >> a.lanes_log;
+  const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
   const int q_at = has_columns ? at : 0;
   cursor.template take<4, 4>(
@@ -334,19 +338,19 @@ __device__ inline void attend_rows(OnlineSoftmax<I>& softmax, const StepAttentio
           for (int n = 0; n < kN; ++n) {
             const int row = first + n / 2 * n_teams + team;
             valid[n] = row < n_rows[n % 2];
-            k[n] = v[n] = CacheEight::zeros(a.is_u8);
+            k[n] = v[n] = CacheEight::zeros<kIsU8>();
             if (valid[n] && has_columns) {
-              k[n] = load_eight(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
-              v[n] = load_eight(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
+              k[n] = load_eight<kIsU8>(a, stages[n % 2 * 2], row, at, skipped[n % 2]);
+              v[n] = load_eight<kIsU8>(a, stages[n % 2 * 2 + 1], row, at, skipped[n % 2]);
             }
           }
           float weights[kHeads][kN];
-          OnlineSoftmax<I>::scores(weights, k, valid, q, q_at, a);
+          OnlineSoftmax<I>::template scores<kIsU8>(weights, k, valid, q, q_at, a);
           softmax.weigh(weights);
 #pragma unroll
           for (int n = 0; n < kN; ++n) {
             float row[8], weight[kHeads];
-            unpack(row, v[n], a.is_u8);
+            unpack<kIsU8>(row, v[n]);
 #pragma unroll
             for (int h = 0; h < kHeads; ++h) weight[h] = weights[h][n] * v[n].scale;
             softmax.add(weight, row);
@@ -367,8 +371,8 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   if (!t.takes_part) return;
   const StepAttention& a = p.attention;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
-  const int team = thread_index() / a.lanes;
-  const int at = thread_index() % a.lanes * 8;
+  const int team = thread_index() >> a.lanes_log;
+  const int at = (thread_index() & (a.lanes() - 1)) * 8;
   const bool has_columns = at < a.head_dim;
   const QueryCodes query{a.multiplies_codes ? reinterpret_cast<uint8_t*>(memory) + a.query_at
                                             : nullptr};
@@ -376,12 +380,14 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
   cursor.clock.end(kAttentionRow, kInput);
 
   OnlineSoftmax<I> softmax;
-  const CacheStages cache = cache_stages(a, t);
+  const CacheStages cache = s.caches[kind];
   if (query.digits != nullptr) {
     attend_codes<I>(softmax, a, cache, query, memory + warp * a.heads_per_block * a.head_dim, ring,
                     cursor);
+  } else if (a.is_u8) {
+    attend_rows<I, true>(softmax, a, cache, s.q, ring, cursor);
   } else {
-    attend_rows<I>(softmax, a, cache, s.q, ring, cursor);
+    attend_rows<I, false>(softmax, a, cache, s.q, ring, cursor);
   }
   if (t.has_new && warp == 0) {  // the first team takes the step's own position
     float own_score[kHeads][1];
@@ -392,7 +398,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
 #pragma unroll
       for (int i = 0; i < 8; ++i)
         if (has_columns) sum = fmaf(s.q[h][at + i], s.new_row[0][at + i], sum);
-      sum = team_sum<I>(sum, a.lanes);
+      sum = team_sum<I>(sum, a.lanes());
       own_score[h][0] = has_row ? capped<I>(sum, a) : -INFINITY;
     }
     softmax.weigh(own_score);
@@ -406,10 +412,10 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
 
   cursor.clock.end_multiply(kAttentionRow);
 
-  if (a.lanes == 8) softmax.merge(8);
-  if (I::kHeadDim <= 128 || a.lanes <= 16) softmax.merge(16);
+  if (a.lanes() == 8) softmax.merge(8);
+  if (I::kHeadDim <= 128 || a.lanes() <= 16) softmax.merge(16);
   const int heads = a.heads_per_block, n_elements = heads * a.head_dim;
-  if (lane < a.lanes) {
+  if (lane < a.lanes()) {
 #pragma unroll
     for (int h = 0; h < kHeads; ++h) {
       if (h >= heads) break;
@@ -445,7 +451,7 @@ __device__ inline void attend(const StepParams& p, const StepLayer& layer, int k
       }
       if (t.splits == 1) {
         value = __fdividef(value, sum);
-      } else if (e % a.head_dim == 0) {
+      } else if (e == head * a.head_dim) {
         store_word(part + head, top, sum, 0, 0, epoch);
       }
     }

@@ -108,7 +108,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
       ptx::mma_m16n8k32<false>(begin[set], {kZero, kZero, kZero, kZero}, x.z, x.w, begin[set]);
     }
   }
-  const int team = lane / a.lanes, at = lane % a.lanes * 8;
+  const int team = lane >> a.lanes_log, at = (lane & (a.lanes() - 1)) * 8;
   const int stage_tiles = cache.stage_rows / 16;
   CodeValues values;
   cursor.template take<4, 4>(
@@ -197,9 +197,9 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
             const auto add_rows = [&]<int kTeams>() {
 #pragma unroll
               for (int row = team; row < team + 16; row += kTeams) {
-                const CacheEight v = load_eight(a, value_stage, first + row, at, skipped);
+                const CacheEight v = load_eight<true>(a, value_stage, first + row, at, skipped);
                 float eight[8], weight[kHeads];
-                unpack(eight, v, true);
+                unpack<true>(eight, v);
                 const float value_scale = row < n_rows ? v.scale : 0.0f;
 #pragma unroll
                 for (int h = 0; h < kHeads; ++h) {
@@ -210,9 +210,9 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                 softmax.add(weight, eight);
               }
             };
-            if (I::kHeadDim > 128 && a.lanes == 32) {
+            if (I::kHeadDim > 128 && a.lanes() == 32) {
               add_rows.template operator()<1>();
-            } else if (a.lanes == 16) {
+            } else if (a.lanes() == 16) {
               add_rows.template operator()<2>();
             } else {
               add_rows.template operator()<4>();

@@ -252,7 +252,7 @@ struct StepAttention {
   int group_words;         // words of a group's output, four elements each
   int split_words;         // of those, the words that one block merges
   int most_alone;          // up to so many positions, one block takes a group without merging
-  int lanes;               // lanes that read a row of the cache together: 8, 16 or 32
+  int lanes_log;           // log2 of the lanes that read a row of the cache together: 8, 16 or 32
   int stage_rows;          // rows of the cache in a stage of the ring
   bool is_u8;
   bool multiplies_codes;  // q . k uses the int8 tensor cores: step_codes.cuh
@@ -263,6 +263,7 @@ struct StepAttention {
   __host__ __device__ int kind(int layer) const {
     return int(second_kind[layer / 32] >> layer % 32 & 1);
   }
+  __host__ __device__ int lanes() const { return 1 << lanes_log; }
   __host__ __device__ int row_bytes() const { return head_dim * (is_u8 ? 1 : 2); }  // of the cache
 };
 

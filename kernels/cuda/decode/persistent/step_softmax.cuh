@@ -7,23 +7,26 @@
 // The online softmax of attention within the step, and loads of rows of the cache.
 namespace minfer::cuda {
 
-// Eight elements of a row of the cache, not converted.
+// Eight elements of a row of the cache, not converted. What kind of cache it is, kIsU8, is known to
+// the compiler: instructions for the other one would be fetched in each layer, too.
 struct CacheEight {
   uint4 raw;
   float scale;
 
   // For missing rows and columns: the zero code is 128.
-  __device__ static CacheEight zeros(bool is_u8) {
-    const uint32_t zero = is_u8 ? 0x80808080 : 0;
-    return {{zero, zero, zero, zero}, 0};
+  template <bool kIsU8>
+  __device__ static CacheEight zeros() {
+    constexpr uint32_t kZero = kIsU8 ? 0x80808080 : 0;
+    return {{kZero, kZero, kZero, kZero}, 0};
   }
 };
 // Loads from a stage of the ring, whose scales begin `skipped` places behind the first that was
 // copied.
+template <bool kIsU8>
 __device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* stage, int row,
                                         int at, int skipped) {
   CacheEight x;
-  if (a.is_u8) {
+  if constexpr (kIsU8) {
     const uint2 raw = *reinterpret_cast<const uint2*>(stage + row * a.head_dim + at);
     x.raw = {raw.x, raw.y, 0, 0};
     x.scale = reinterpret_cast<const float*>(stage + kStageBytes)[skipped + row];
@@ -33,12 +36,13 @@ __device__ inline CacheEight load_eight(const StepAttention& a, const uint8_t* s
   }
   return x;
 }
-__device__ inline void unpack(float (&to)[8], const CacheEight& x, bool is_u8) {
+template <bool kIsU8>
+__device__ inline void unpack(float (&to)[8], const CacheEight& x) {
   const uint32_t words[4] = {x.raw.x, x.raw.y, x.raw.z, x.raw.w};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
     uint32_t two = words[i];
-    if (is_u8) {  // codes less 128, exact
+    if constexpr (kIsU8) {  // codes less 128, exact
       const uint32_t biased = __byte_perm(words[i / 2], 0x64646464, i % 2 == 0 ? 0x4140 : 0x4342);
       const __half2 code =
           __hsub2(*reinterpret_cast<const __half2*>(&biased), __half2half2(__half(1152)));
@@ -87,14 +91,14 @@ struct OnlineSoftmax {
 
   // Computes the scores of kN positions, -infinity for those that are not valid; all lanes of the
   // warp call it.
-  template <int kN>
+  template <bool kIsU8, int kN>
   __device__ static void scores(float (&to)[kHeads][kN], const CacheEight (&k)[kN],
                                 const bool (&valid)[kN], const float (*q)[I::kHeadDim], int at,
                                 const StepAttention& a) {
 #pragma unroll
     for (int n = 0; n < kN; ++n) {
       float row[8];
-      unpack(row, k[n], a.is_u8);
+      unpack<kIsU8>(row, k[n]);
 #pragma unroll
       for (int h = 0; h < kHeads; ++h) {
         const float4 low = *reinterpret_cast<const float4*>(q[h] + at);
@@ -112,7 +116,7 @@ struct OnlineSoftmax {
     }
 #pragma unroll
     for (int d = 1; d < I::kHeadDim / 8; d *= 2) {
-      if (d >= a.lanes) break;
+      if (d >= a.lanes()) break;
 #pragma unroll
       for (int h = 0; h < kHeads; ++h)
 #pragma unroll

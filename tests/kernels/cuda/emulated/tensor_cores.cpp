@@ -41,9 +41,8 @@ void add_sums(const WarpgroupMma& mma, const Sum (&sums)[kRows][kMaxColumns]) {
 
 // sums = a b, in the order of b's rows.
 template <typename T, size_t kDepth>
-[[gnu::always_inline]] inline void multiply(const T (&a)[kRows][kDepth],
-                                            const T (&b)[kDepth][kMaxColumns], int n_columns,
-                                            T (&sums)[kRows][kMaxColumns]) {
+void multiply(const T (&a)[kRows][kDepth], const T (&b)[kDepth][kMaxColumns], int n_columns,
+              T (&sums)[kRows][kMaxColumns]) {
   for (int row = 0; row < kRows; ++row) {
     std::fill_n(sums[row], n_columns, T{});
     for (size_t k = 0; k < kDepth; ++k) {
@@ -54,8 +53,7 @@ template <typename T, size_t kDepth>
   }
 }
 
-[[gnu::target_clones("avx2", "default")]] void perform_of_codes(const Block& block,
-                                                                const WarpgroupMma& mma) {
+void perform_of_codes(const Block& block, const WarpgroupMma& mma) {
   constexpr int kDepth = 32;
   static int a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
   const int n_columns = mma.n_sums * 2;
@@ -69,8 +67,7 @@ template <typename T, size_t kDepth>
   add_sums(mma, sums);
 }
 
-[[gnu::target_clones("avx2", "default")]] void perform(const Block& block,
-                                                       const WarpgroupMma& mma) {
+void perform(const Block& block, const WarpgroupMma& mma) {
   if (mma.type == Half::TwoCodes) return perform_of_codes(block, mma);
   constexpr int kDepth = 16;
   static float a[kRows][kDepth], b[kDepth][kMaxColumns], sums[kRows][kMaxColumns];
