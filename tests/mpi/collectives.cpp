@@ -72,7 +72,7 @@ class Collectives {
 };
 
 void run(MpiProcess& process) {
-  const int n_runs = std::getenv("MINFER_LONG_TESTS") != nullptr ? 100'000 : 2000;
+  const int n_runs = std::getenv("MINFER_LONG_TESTS") != nullptr ? 100'000 : 600;
   Collectives collectives(process.communicator());
   for (int i = 0; i < n_runs; ++i) {
     collectives.all_reduce();

@@ -372,12 +372,16 @@ class CudaCodesGemm : public testing::Test {
 };
 
 // Numbers of rows of x and w that leave some warpgroups without rows.
-TEST_F(CudaCodesGemm, EveryEpilogueInEveryTile) {
-  for (const DType half : {DType::F16, DType::BF16}) {
-    for (const GemmCase& c : with_code_epilogues({.dtype = half, .m = 130, .k = 528, .n = {264}})) {
-      check_all_plans(c);
-      if (HasFatalFailure()) return;
-    }
+struct CudaCodesGemmOfHalves : CudaCodesGemm, testing::WithParamInterface<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(Halves, CudaCodesGemmOfHalves, testing::Values(DType::F16, DType::BF16),
+                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+
+TEST_P(CudaCodesGemmOfHalves, EveryEpilogueInEveryTile) {
+  for (const GemmCase& c :
+       with_code_epilogues({.dtype = GetParam(), .m = 130, .k = 528, .n = {264}})) {
+    check_all_plans(c);
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -146,6 +146,16 @@ TEST_P(CudaElementwise, SumsAndProductsMatchFloat64) {
   }
 }
 
+HostTensor row_of(const HostTensor& x, int64_t row) {
+  const Tensor from = x.view().rows(row, 1);
+  HostTensor to(from.dtype, {from.shape.last()});
+  std::memcpy(to.view().data, from.data, size_t(from.n_bytes()));
+  return to;
+}
+void append(float64::Values& to, const float64::Values& from) {
+  to.insert(to.end(), from.begin(), from.end());
+}
+
 class CudaNorm : public testing::TestWithParam<std::tuple<DType, DType, int64_t, int64_t>> {};
 
 // A sum of dim squares has an error of at most dim u in any order; scale, multiplications and bias
@@ -179,6 +189,18 @@ TEST_P(CudaNorm, MatchesFloat64) {
   check([&](Tensor out) { cuda::rms_norm(nullptr, out, x_dev, w, kEps); },
         float64::rms_norm(doubles(x), doubles(weight), double(kEps)), 0,
         plain::rms_norm(x, weight, kEps));
+  if (n_rows % 2 == 0) {  // weights of their own for each of two heads
+    const HostTensor weights = random_normal(5, {2, dim}, dtype);
+    float64::Values want, plain_want;
+    for (int64_t row = 0; row < n_rows; ++row) {
+      const HostTensor x_row = row_of(x, row), weight_row = row_of(weights, row % 2);
+      append(want, float64::rms_norm(doubles(x_row), doubles(weight_row), double(kEps)));
+      append(plain_want, plain::rms_norm(x_row, weight_row, kEps));
+    }
+    const DeviceTensor both = to_device(weights);
+    check([&](Tensor out) { cuda::rms_norm(nullptr, out, x_dev, both, kEps); }, want, 0,
+          plain_want);
+  }
   if (dim > 1) {  // with one element, the deviation is only rounding
     for (const bool with_bias : {false, true}) {
       const Tensor or_null = with_bias ? b.view() : Tensor{};
@@ -334,8 +356,8 @@ INSTANTIATE_TEST_SUITE_P(Shapes, CudaNorm,
                          testing::Combine(testing::Values(DType::F16, DType::BF16),
                                           testing::Values(DType::F32, DType::F16, DType::BF16),
                                           testing::Values(1, 3, 40),
-                                          testing::Values(1, 8, 37, 264, 4096, 11008, 16384,
-                                                          20000)));
+                                          testing::Values(1, 8, 37, 128, 200, 264, 4096, 11008,
+                                                          16384, 20000)));
 
 TEST(CudaFinite, FindsTheFirstThatIsNot) {
   MINFER_NEEDS_CUDA();

@@ -57,24 +57,25 @@ class CudaGemm : public testing::Test {
   cuda::Stream stream_;
 };
 
-TEST_F(CudaGemm, EveryEpilogueInEveryTile) {
-  for (DType dtype : {DType::F16, DType::BF16}) {
-    for (const GemmCase& c : with_epilogues({.dtype = dtype, .m = 130, .k = 264, .n = {264}})) {
-      check_all_plans(c);
-      check(c, gemm_mma());
-      if (HasFatalFailure()) return;
-    }
+struct CudaGemmOfHalves : CudaGemm, testing::WithParamInterface<DType> {};
+
+INSTANTIATE_TEST_SUITE_P(Halves, CudaGemmOfHalves, testing::Values(DType::F16, DType::BF16),
+                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+
+TEST_P(CudaGemmOfHalves, EveryEpilogueInEveryTile) {
+  for (const GemmCase& c : with_epilogues({.dtype = GetParam(), .m = 130, .k = 264, .n = {264}})) {
+    check_all_plans(c);
+    check(c, gemm_mma());
+    if (HasFatalFailure()) return;
   }
 }
 
 // TMA cannot store rows of out that are not 16-byte aligned.
-TEST_F(CudaGemm, OddRowsOfOut) {
-  for (DType dtype : {DType::F16, DType::BF16}) {
-    for (const GemmCase& c : with_epilogues({.dtype = dtype, .m = 67, .k = 136, .n = {131}})) {
-      check_all_plans(c);
-      check(c, gemm_mma());
-      if (HasFatalFailure()) return;
-    }
+TEST_P(CudaGemmOfHalves, OddRowsOfOut) {
+  for (const GemmCase& c : with_epilogues({.dtype = GetParam(), .m = 67, .k = 136, .n = {131}})) {
+    check_all_plans(c);
+    check(c, gemm_mma());
+    if (HasFatalFailure()) return;
   }
 }
 
@@ -93,13 +94,14 @@ TEST_F(CudaGemm, EveryLengthOfK) {
 // during the K loop of the next tile.
 TEST_F(CudaGemm, SumsLeaveUnderTheNextTile) {
   if (!has_wgmma()) GTEST_SKIP() << "no wgmma in this binary or on this card";
-  const GemmCase base{.m = 72, .k = 392, .n = {34000}};
+  const int64_t n = cuda::use_device(0).n_sms * 256 + 208;
+  const GemmCase base{.m = 72, .k = 392, .n = {n}};
   GemmCase sums = base, added = base, gated = base, parts = base;
-  parts.n = {20000, 40, 14000};
+  parts.n = {n - 1040, 40, 1000};
   sums.out_is_f32 = added.out_is_f32 = true;
   added.epilogue = Epilogue::Accumulate;
   gated.epilogue = Epilogue::SwiGlu;
-  gated.n = {34000, 34000};
+  gated.n = {n, n};
   GemmCase sums_of_parts = parts;
   sums_of_parts.out_is_f32 = true;
   for (const GemmCase& c : {base, sums, added, gated, parts, sums_of_parts}) {

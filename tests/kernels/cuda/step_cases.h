@@ -136,6 +136,9 @@ inline const StepCase kCases[] = {
     {"U8InParts", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 576, 128, 2, 2, 128,
      126},
     {"F16InRounds", {}, DType::F16, 64, 800, 2, 2, 32, 2},
+    // Two rows in a stage, and parts of one; gate and up of FloatExperts have parts too.
+    {"F16InPairs", {}, DType::F16, 1048, 96, 2, 2, 32, 2},
+    {"F16InParts", {}, DType::F16, 64, 2144, 2, 2, 32, 2},
     {"U4QkvInRounds", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 96, 6, 6, 96, 2},
     // Gate and up in two rounds, the first with K splits of a pair; more columns of down than
     // registers hold.

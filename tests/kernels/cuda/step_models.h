@@ -14,7 +14,7 @@
 // Small models for tests of the persistent decode kernel, and what they compute in float64.
 namespace minfer::test {
 
-constexpr int64_t kLayers = 2, kVocab = 200;
+constexpr int64_t kLayers = 2, kVocab = 203;
 constexpr float kEps = 1e-5f;
 constexpr int32_t kPages[] = {2, 0, 1};
 constexpr int64_t kContext = std::size(kPages) * kPagePositions;

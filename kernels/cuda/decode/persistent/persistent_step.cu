@@ -170,11 +170,30 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
-// 307, 304, 303.
+// 307, 304, 303. Stages of whole rows are smaller, and so many more.
 void tune(StepParams& p) {
+  const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;
   p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
   p.copies_of_gemv = format == StepFormat::U4 ? 5 : 6;
+  if (gemv.has_whole_rows()) {
+    const int copies = p.copies_of_gemv * kStageBytes / gemv.code_bytes;
+    p.copies_of_exchange = p.copies_of_gemv = std::min(copies, p.n_slots);
+  }
+}
+
+StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain) {
+  switch (weights) {
+    case StepWeights::Floats:
+      return step_kernel_of<StepWeights::Floats>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Nibbles:
+      return step_kernel_of<StepWeights::Nibbles>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Codes:
+      return step_kernel_of<StepWeights::Codes>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Mixed:
+      return step_kernel_of<StepWeights::Mixed>(a.heads_per_block, a.head_dim, is_plain);
+  }
+  throw Error(ErrorKind::Internal, "weights of an unknown kind");
 }
 
 }  // namespace
@@ -239,9 +258,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
 
   std::vector<Variant> variants;
   for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
-    const StepKernel kernel =
-        step_kernel_of(attention.heads_per_block, attention.head_dim, is_plain(model, *mixed),
-                       needs_mixed_kernel(*mixed) || router->exists());
+    const StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
     StepParams p{};

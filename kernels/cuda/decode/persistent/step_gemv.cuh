@@ -16,7 +16,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   const StepShape shape{stages.begin, stages.end - stages.begin,
                         gemv.n_pieces - stages.begin * stage_pieces(gemv.format), gemv.in_dim,
                         gemv.unit_shift};
-  const auto codes = [&]<StepFormat kFormat, int kScales>() {
+  [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
       multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
     });
@@ -27,27 +27,48 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     cursor = multiply_products<kFormat, kUnit, kMins>(shape, ring, int(input - memory), scratch_at,
                                                       cursor, gemv.table, n_tiles, unit);
   };
+  [[maybe_unused]] const auto floats = [&]<bool kBf16>() {
+    if (I::kIsFloat && gemv.stage_rows_log == kFloatRowsLog) {
+      multiply_rows<kBf16, kFloatRows>(gemv.in_dim, ring, input, scratch, cursor, n_tiles);
+    } else if (I::kIsFloat && gemv.has_whole_rows()) {
+      multiply_rows<kBf16, 2>(gemv.in_dim, ring, input, scratch, cursor, 2 * n_tiles);
+    } else {
+      multiply_floats<kBf16>(shape, ring, input, scratch, cursor, n_tiles);
+    }
+  };
   using enum StepScales;
   constexpr auto kU4 = StepFormat::U4, kU8 = StepFormat::U8;
-  switch (gemv.format) {
-    case StepFormat::F16:
-      return multiply_floats<false>(shape, ring, input, scratch, cursor, n_tiles);
-    case StepFormat::BF16:
-      return multiply_floats<true>(shape, ring, input, scratch, cursor, n_tiles);
-    case kU4:
-      if (gemv.scales == OfRow) return codes.template operator()<kU4, 0>();
+  if constexpr (I::kIsFloat) {
+    if (gemv.format == StepFormat::F16) return floats.template operator()<false>();
+    return floats.template operator()<true>();
+  } else if constexpr (I::kIsNibbles) {
+    if (gemv.format == kU4) {
       if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
-      if (gemv.scales == OfHalfPiece) return codes.template operator()<kU4, 2>();
-      if constexpr (I::kIsMixed) {
-        if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
-        return products.template operator()<kU4, 32, true>();
-      }
-      return;  // needs_mixed_kernel() lets no products come here
-    case kU8:
-      if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
-      return codes.template operator()<kU8, 1>();
-    default:
-      break;
+      return codes.template operator()<kU4, 2>();
+    }
+    if (gemv.scales == OfPiece) return codes.template operator()<kU8, 1>();
+    return codes.template operator()<kU8, 0>();
+  } else {
+    switch (gemv.format) {
+      case StepFormat::F16:
+        return floats.template operator()<false>();
+      case StepFormat::BF16:
+        return floats.template operator()<true>();
+      case kU4:
+        if (gemv.scales == OfRow) return codes.template operator()<kU4, 0>();
+        if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
+        if (gemv.scales == OfHalfPiece) return codes.template operator()<kU4, 2>();
+        if constexpr (I::kIsMixed) {
+          if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
+          return products.template operator()<kU4, 32, true>();
+        }
+        return;  // StepWeights::Mixed has them
+      case kU8:
+        if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
+        return codes.template operator()<kU8, 1>();
+      default:
+        break;
+    }
   }
   if constexpr (I::kIsMixed) {
     if (gemv.format == StepFormat::U5) {
@@ -112,6 +133,13 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
 #pragma unroll
   for (int w = 0; w < kStepWarps; ++w) sum += scratch[w * kStepMaxRows + row];
   return sum;
+}
+template <typename I>
+__device__ inline float sum_of_row(const StepGemv& gemv, const float* scratch, int row) {
+  if (!I::kIsFloat || !gemv.has_whole_rows()) return sum_of_warps(scratch, row);
+  const auto of_warp = [&](int w) { return scratch[w * kStepMaxRows + row]; };
+  const float sum = of_warp(0) + of_warp(1);
+  return gemv.stage_rows_log == kFloatRowsLog ? sum : sum + of_warp(2) + of_warp(3);
 }
 
 }  // namespace minfer::cuda

@@ -244,18 +244,39 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& 
   return gemvs;
 }
 
+StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
+  const StepGemvs& first = mixed.mixes.front();
+  const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
+  const auto is_float = [](const StepGemv& p) { return p.format <= StepFormat::BF16; };
+  if (has_experts || mixed.mixes.size() > 1 || first.qkv_rest.slice.n_tiles != 0 ||
+      std::ranges::any_of(first.phases, has_products)) {
+    return StepWeights::Mixed;
+  }
+  if (std::ranges::all_of(first.phases, is_float)) return StepWeights::Floats;
+  const auto is_nibbles = [](const StepGemv& p) {
+    return p.format == StepFormat::U4 && p.scales != StepScales::OfRow;
+  };
+  const StepGemv& head = first.phases[kHead];
+  const bool are_nibbles =
+      std::all_of(first.phases.begin(), first.phases.begin() + kHead, is_nibbles) &&
+      (is_nibbles(head) || head.format == StepFormat::U8);
+  return are_nibbles ? StepWeights::Nibbles : StepWeights::Codes;
+}
+
+// Puts four or two whole rows of floats in a stage, if so many fit.
+void put_rows_in_stages(StepGemv& p) {
+  while (p.stage_rows_log < kFloatRowsLog && 2 * p.code_bytes <= kStageBytes) {
+    p.code_bytes *= 2;
+    ++p.stage_rows_log;
+  }
+}
+
 }  // namespace
 
 std::array<const Linear*, 7> linears_of(const LayerWeights& w) {
   if (w.moe.experts.empty()) return {&w.wq, &w.wk, &w.wv, &w.wo, &w.w_gate, &w.w_up, &w.w_down};
   const Expert& first = w.moe.experts.front();
   return {&w.wq, &w.wk, &w.wv, &w.wo, &first.w_gate, &first.w_up, &first.w_down};
-}
-
-bool needs_mixed_kernel(const StepMixes& mixed) {
-  const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
-  return mixed.mixes.size() > 1 || mixed.mixes.front().qkv_rest.slice.n_tiles != 0 ||
-         std::ranges::any_of(mixed.mixes.front().phases, has_products);
 }
 
 bool gives_stages_to_all_producers(const StepMixes& mixed) {
@@ -298,6 +319,10 @@ std::optional<StepMixes> mixes_of(const DecodeModel& model, const StepGrid& grid
     mixed.mixes.push_back(*gemvs);
   }
   mixed.of_layer.push_back(0);  // the output
+  mixed.weights = weights_of(mixed, model.layers.front().spec.has_experts());
+  if (mixed.weights == StepWeights::Floats) {
+    std::ranges::for_each(mixed.mixes.front().phases, put_rows_in_stages);
+  }
   return mixed;
 }
 

@@ -29,10 +29,9 @@ struct StepGemvs {
 struct StepMixes {
   std::vector<StepGemvs> mixes;
   std::vector<uint8_t> of_layer;
+  StepWeights weights;
 };
 
-// Whether only a mixed instance of the kernel can do it.
-bool needs_mixed_kernel(const StepMixes& mixed);
 // Whether each block has a stage in every layer for each of its producers, which experts need:
 // StepExperts::arrivals.
 bool gives_stages_to_all_producers(const StepMixes& mixed);

@@ -8,7 +8,8 @@
 #include "kernels/cuda/reduce.cuh"
 
 // Stages the input of a linear layer in shared memory: each warp waits for the columns that it
-// multiplies, and for no others.
+// multiplies, and for no others. Only where each multiplies all, as in whole rows of floats, do the
+// warps wait for each other.
 namespace minfer::cuda {
 
 // The place of a column that is staged as f32, for float weights. In each 64 columns the first four
@@ -105,12 +106,12 @@ __device__ inline float norm_factor(const float* squares, const StepGemv& gemv, 
   return rsqrtf(fmaf(sum, gemv.per_column, eps));
 }
 
-// The offset of the k-th word that a lane has of a vector from its first one. For float weights a
-// warp has 512 columns of each 4096; for codes, those of its pieces of a stage (multiply_codes), of
-// two stages of U8 at a time.
-template <bool kFloat>
+// The offset of the k-th word that a lane has of a vector from its first one. For parts of rows of
+// floats a warp has 512 columns of each 4096; for codes, those of its pieces of a stage
+// (multiply_codes), of two stages of U8 at a time. For whole rows all threads take turns.
+template <bool kParts>
 __host__ __device__ constexpr int own_word(int k) {
-  return kFloat ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
+  return kParts ? k / 4 * (kStageColumns / 4) + k % 4 * 32 : k * kStepConsumers;
 }
 __device__ inline int first_own_word(StepFormat format) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
@@ -122,10 +123,10 @@ __device__ inline int first_own_word(StepFormat format) {
 
 // Reads the lane's words first + own_word(0 ... kBatch - 1), zeros from n_words on, and multiplies
 // them by the norm's weight, if there is a norm; returns the sum of their squares before that.
-template <bool kNorm, bool kFloat, int kBatch>
+template <bool kNorm, bool kParts, int kBatch>
 __device__ inline float take_words(StepWord (&words)[kBatch], const StepSource& source, int first,
                                    int n_words) {
-  constexpr auto kPlace = own_word<kFloat>;
+  constexpr auto kPlace = own_word<kParts>;
   const int n_left = n_words - first;
   uint2 weight[kNorm ? kBatch : 1];
   if constexpr (kNorm) {
@@ -184,10 +185,10 @@ __device__ inline void publish_logits(const RouterSource& source, const StepGemv
 
 // The same as take_words of the residual stream, in the instances that are not plain. All warps
 // call it: with a norm behind they wait for each other.
-template <bool kFloat, int kBatch, typename Source>
+template <bool kParts, int kBatch, typename Source>
 __device__ inline float take_residual(StepWord (&words)[kBatch], const Source& source,
                                       const StepGemv& gemv, int first, int n_words) {
-  constexpr auto kPlace = own_word<kFloat>;
+  constexpr auto kPlace = own_word<kParts>;
   const int n_left = n_words - first;
   const auto load_weight = [&](uint2(&to)[kBatch], const void* vector) {
 #pragma unroll
@@ -294,9 +295,9 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const Source& s
 
 // Stages the warp's columns as f32, kBatch words of a lane at a time. Those of a ResidualSource fit
 // in one batch.
-template <bool kNorm, int kBatch, typename Source>
+template <bool kNorm, bool kParts, int kBatch, typename Source>
 __device__ inline float stage_floats(const StepGemv& gemv, const Source& source, uint8_t* input) {
-  constexpr auto kPlace = own_word<true>;
+  constexpr auto kPlace = own_word<kParts>;
   const int n_words = gemv.in_dim / 4;
   const auto store = [&](const StepWord(&x)[kBatch], int first) {
 #pragma unroll
@@ -309,16 +310,16 @@ __device__ inline float stage_floats(const StepGemv& gemv, const Source& source,
     }
   };
   float squares = 0;
+  int first = kParts ? first_own_word(gemv.format) : thread_index();
   if constexpr (kIsResidual<Source>) {
-    const int first = first_own_word(gemv.format);
     StepWord x[kBatch];
-    squares = take_residual<true>(x, source, gemv, first, n_words);
+    squares = take_residual<kParts>(x, source, gemv, first, n_words);
     store(x, first);
   } else {
 #pragma unroll 1
-    for (int first = first_own_word(gemv.format); first < n_words; first += kPlace(kBatch)) {
+    for (; first < n_words; first += kPlace(kBatch)) {
       StepWord x[kBatch];
-      squares += take_words<kNorm, true>(x, source, first, n_words);
+      squares += take_words<kNorm, kParts>(x, source, first, n_words);
       store(x, first);
     }
   }
@@ -416,9 +417,16 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
   // once in a phase, so that fetching it takes longer than running it: the shorter one is faster.
   constexpr int kFew = kStepNormWords / 2, kMany = kNorm ? kStepNormWords : kStepInputWords;
   const bool are_few = gemv.in_dim <= most_code_columns(true) / 2;
-  if (gemv.format <= StepFormat::BF16) {
-    squares = are_few ? stage_floats<kNorm, kFew>(gemv, source, input)
-                      : stage_floats<kNorm, kMany>(gemv, source, input);
+  [[maybe_unused]] const auto floats = [&] {
+    return are_few ? stage_floats<kNorm, true, kFew>(gemv, source, input)
+                   : stage_floats<kNorm, true, kMany>(gemv, source, input);
+  };
+  if constexpr (I::kIsFloat) {
+    constexpr int kAll = kStageColumns / 2 / 4 / kStepConsumers;
+    squares =
+        gemv.has_whole_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
+  } else if (!I::kIsNibbles && gemv.format <= StepFormat::BF16) {
+    squares = floats();
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);
   } else {
@@ -431,7 +439,7 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     squares = warp_reduce(squares, Sum{});
     if (thread_index() % 32 == 0) squares_of_warps[thread_index() / 32] = squares;
   }
-  __syncwarp();
+  I::kIsFloat&& gemv.has_whole_rows() ? consumers_sync() : __syncwarp();
   return unit;
 }
 

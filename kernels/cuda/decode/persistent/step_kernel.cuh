@@ -93,17 +93,17 @@ __device__ inline void finish_round(const StepParams& p, const StepGemv& gemv, c
     const float factor = has_norm ? norm_factor(squares, gemv, p.eps) : 1.0f;
     const float* const scratch = memory.scratch(at.buffer);
     const __half* const scales = memory.scales[at.buffer];
-    const auto sum_of_row = [&](int row) {
-      const float sum = sum_of_warps(scratch, row) * factor;
+    const auto scaled_sum = [&](int row) {
+      const float sum = sum_of_row<I>(gemv, scratch, row) * factor;
       return gemv.has_row_scales() ? sum * __half2float(scales[scale_place(row)]) : sum;
     };
     const int in_tile = thread & (gemv.tile_rows() - 1);
     const int row = (thread >> rows_log << (halves_log + rows_log)) + in_tile;
-    value = sum_of_row(row);
+    value = scaled_sum(row);
     const bool is_sum_of_ranks = phase == kWo || phase == kDown;  // which then gets the bias
     if (!I::kIsPlain && !is_sum_of_ranks) value += bias.of_row;
     if (phase == kGateUp) {
-      const float up = sum_of_row(row + gemv.tile_rows());
+      const float up = scaled_sum(row + gemv.tile_rows());
       value = activated<I>(p, value) * (I::kIsPlain ? up : up + bias.of_up);
       if constexpr (I::kHasExperts) {
         value *= expert_weight(p, gemv, experts, gemv.begin + at.tile + (thread >> rows_log));
@@ -378,25 +378,23 @@ __global__ void __launch_bounds__(kStepThreads, 1)
 #endif
 }
 
-// The instance of a StepKernel's choice.
-template <bool kIsMixed, bool kCounts>
-StepFunction step_function(const StepChoice& choice) {
+template <StepWeights kWeights>
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain) {
+  const auto kernel = [&]<int kHeads, int kHeadDim, bool kIsPlain>() {
+    return StepKernel{decode_step_kernel<StepInstance<kHeads, kHeadDim, kIsPlain, kWeights, false>>,
+                      decode_step_kernel<StepInstance<kHeads, kHeadDim, kIsPlain, kWeights, true>>,
+                      kHeads, kIsPlain};
+  };
   constexpr int kLarge = kStepMostHeadDim, kMost = step_most_heads(128);
-  if (choice.is_large) {
-    return decode_step_kernel<
-        StepInstance<step_most_heads(kLarge), kLarge, false, kIsMixed, kCounts>>;
+  if (head_dim > 128) {
+    return kernel.template operator()<step_most_heads(kLarge), kLarge, false>();
   }
-  if (choice.heads == 1) {
-    return choice.is_plain ? decode_step_kernel<StepInstance<1, 128, true, kIsMixed, kCounts>>
-                           : decode_step_kernel<StepInstance<1, 128, false, kIsMixed, kCounts>>;
+  if (heads_per_block == 1) {
+    return is_plain ? kernel.template operator()<1, 128, true>()
+                    : kernel.template operator()<1, 128, false>();
   }
-  return choice.is_plain ? decode_step_kernel<StepInstance<kMost, 128, true, kIsMixed, kCounts>>
-                         : decode_step_kernel<StepInstance<kMost, 128, false, kIsMixed, kCounts>>;
-}
-template <bool kCounts>
-StepFunction step_function(const StepChoice& choice) {
-  return choice.is_mixed ? step_function<true, kCounts>(choice)
-                         : step_function<false, kCounts>(choice);
+  return is_plain ? kernel.template operator()<kMost, 128, true>()
+                  : kernel.template operator()<kMost, 128, false>();
 }
 
 }  // namespace minfer::cuda

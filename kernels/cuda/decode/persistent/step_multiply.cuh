@@ -8,6 +8,83 @@
 // with scales of rows or units. It leaves its sum of a row in scratch[warp][row].
 namespace minfer::cuda {
 
+// Adds to the sums of kRows rows of float weights the products of eight columns, from `column` on,
+// and of x, staged from float_place(column) on.
+template <bool kBf16, int kRows>
+__device__ inline void add_eight(float (&sum)[kRows], const uint8_t* const (&rows)[kRows],
+                                 int column, const float* x) {
+  const float4 low = *reinterpret_cast<const float4*>(x);
+  const float4 high = *reinterpret_cast<const float4*>(x + 32);
+#pragma unroll
+  for (int r = 0; r < kRows; ++r) {
+    const uint4 w = *reinterpret_cast<const uint4*>(rows[r] + 2 * column);
+    const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
+    const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
+    sum[r] = fmaf(w0.x, low.x, sum[r]);
+    sum[r] = fmaf(w0.y, low.y, sum[r]);
+    sum[r] = fmaf(w1.x, low.z, sum[r]);
+    sum[r] = fmaf(w1.y, low.w, sum[r]);
+    sum[r] = fmaf(w2.x, high.x, sum[r]);
+    sum[r] = fmaf(w2.y, high.y, sum[r]);
+    sum[r] = fmaf(w3.x, high.z, sum[r]);
+    sum[r] = fmaf(w3.y, high.w, sum[r]);
+  }
+}
+
+// Adds the sums of all lanes of four rows: each eight lanes get that of one row, in their order.
+__device__ inline float sums_of_lanes(const float (&sum)[kFloatRows]) {
+  // Halves and then quarters of the warp exchange the rows that the other one keeps.
+  const bool upper = thread_index() & 16, odd = thread_index() & 8;
+  const float a = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(~0u, upper ? sum[0] : sum[2], 16);
+  const float b = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(~0u, upper ? sum[1] : sum[3], 16);
+  float total = (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 8);
+#pragma unroll
+  for (int d = 4; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d);
+  return total;
+}
+
+// Multiplies stages of kRows whole rows of float weights, in f32. Of few stages, all warps have a
+// share: n warps share a row, of which each takes every n-th 256 columns. Of more, each warp has
+// every eighth stage, and adds the lanes' sums of all its rows at once. The sums of a row are in
+// scratch[0 ... n - 1][row] either way.
+template <bool kBf16, int kRows, typename Clock>
+__device__ inline void multiply_rows(int in_dim, const StepRing& ring, const uint8_t* input,
+                                     float* scratch, StepCursor<Clock>& cursor, int n_stages) {
+  constexpr int kSharing = kStepWarps / kRows, kFew = 3;
+  const int lane = thread_index() % 32, warp = thread_index() / 32;
+  const float* const x = reinterpret_cast<const float*>(input) + float_place(lane * 8);
+  if (n_stages <= kFew) {
+    const int row = warp % kRows, share = warp / kRows;
+    cursor.template take<1, kFew>(ring, n_stages, [&](int stage, const uint8_t* const(&memory)[1]) {
+      const uint8_t* const rows[1] = {memory[0] + row * 2 * in_dim};
+      float sum[1] = {};
+      for (int at = 256 * share; at + lane * 8 < in_dim; at += 256 * kSharing) {
+        add_eight<kBf16>(sum, rows, at + lane * 8, x + at);
+      }
+      __syncwarp();
+      const float total = warp_reduce(sum[0], Sum{});
+      if (lane == 0) scratch[share * kStepMaxRows + stage * kRows + row] = total;
+    });
+    return;
+  }
+  cursor.template take<1, 16>(ring, n_stages, [&](int stage, const uint8_t* const(&memory)[1]) {
+    if (stage % kStepWarps != warp) return;
+    const uint8_t* rows[kRows];
+#pragma unroll
+    for (int r = 0; r < kRows; ++r) rows[r] = memory[0] + r * 2 * in_dim;
+    float sum[kRows] = {};
+    for (int at = 0; at + lane * 8 < in_dim; at += 256) {
+      add_eight<kBf16>(sum, rows, at + lane * 8, x + at);
+    }
+    __syncwarp();
+    const auto of_row = [&](int r) { return r < kRows ? sum[r % kRows] : 0.0f; };
+    const float total = sums_of_lanes({of_row(0), of_row(1), of_row(2), of_row(3)});
+    const int row = lane / 8, share = lane % 8;
+    if (row >= kRows || share >= kSharing) return;
+    scratch[share * kStepMaxRows + stage * kRows + row] = share == 0 ? total : 0.0f;
+  });
+}
+
 // Multiplies tiles of 4 rows of float weights, in f32. A stage is 4096 columns of one row, of which
 // each warp has 512; lane l has the 8 columns from 8 l on in each 256.
 template <bool kBf16, typename Clock>
@@ -27,32 +104,10 @@ __device__ inline void multiply_floats(const StepShape& shape, const StepRing& r
           for (int k = 0; k < kStageColumns / kStepWarps / 256; ++k) {
             const int column = own_column + k * 256;
             if (first + column >= shape.in_dim) break;
-            const float4 low = *reinterpret_cast<const float4*>(x + first + k * 256);
-            const float4 high = *reinterpret_cast<const float4*>(x + first + k * 256 + 32);
-#pragma unroll
-            for (int r = 0; r < kFloatRows; ++r) {
-              const uint4 w = *reinterpret_cast<const uint4*>(rows[r] + 2 * column);
-              const float2 w0 = floats_of(w.x, kBf16), w1 = floats_of(w.y, kBf16);
-              const float2 w2 = floats_of(w.z, kBf16), w3 = floats_of(w.w, kBf16);
-              sum[r] = fmaf(w0.x, low.x, sum[r]);
-              sum[r] = fmaf(w0.y, low.y, sum[r]);
-              sum[r] = fmaf(w1.x, low.z, sum[r]);
-              sum[r] = fmaf(w1.y, low.w, sum[r]);
-              sum[r] = fmaf(w2.x, high.x, sum[r]);
-              sum[r] = fmaf(w2.y, high.y, sum[r]);
-              sum[r] = fmaf(w3.x, high.z, sum[r]);
-              sum[r] = fmaf(w3.y, high.w, sum[r]);
-            }
+            add_eight<kBf16>(sum, rows, column, x + first + k * 256);
           }
         });
-    // Each eight lanes end with the sum of one row: halves and then quarters of the warp exchange
-    // the rows that the other one keeps.
-    const bool upper = lane & 16, odd = lane & 8;
-    const float a = (upper ? sum[2] : sum[0]) + __shfl_xor_sync(~0u, upper ? sum[0] : sum[2], 16);
-    const float b = (upper ? sum[3] : sum[1]) + __shfl_xor_sync(~0u, upper ? sum[1] : sum[3], 16);
-    float total = (odd ? b : a) + __shfl_xor_sync(~0u, odd ? a : b, 8);
-#pragma unroll
-    for (int d = 4; d > 0; d /= 2) total += __shfl_xor_sync(~0u, total, d);
+    const float total = sums_of_lanes(sum);
     if (lane % 8 == 0) to[tile * kFloatRows + lane / 8] = total;
   }
 }

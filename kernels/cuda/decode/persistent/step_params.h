@@ -28,7 +28,7 @@ __host__ __device__ constexpr bool has_nibbles(StepFormat format) {
 
 // A stage of the ring. With packed codes it holds pieces of 512 bytes, two for each consumer warp,
 // and after them the scales of their columns, or their records; with float weights, 4096 columns of
-// one row.
+// one row, or two or four whole rows (StepGemv::stage_rows_log).
 constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
 constexpr int kStageColumns = kStageBytes / 2;  // float weights
 // U6 has half as many pieces in a stage: with the upper bits it is then about as large as others.
@@ -67,15 +67,22 @@ constexpr int kStepMostExperts = 16;  // chosen ones of a layer
 // have: in Q4_K_M v and down of half of the layers are Q6_K, and Q3_K_M has three.
 constexpr int kStepMixes = 3;
 
+// What the matrices of a model are: all floats; U4 with scales of groups, but for the output, which
+// may be U8; other codes, or codes and floats; or more than these: scales that are products,
+// several mixes, v, or k and v, apart, experts.
+enum class StepWeights { Floats, Nibbles, Codes, Mixed };
+
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
-// The plain instances compute Llama's block alone, which the fields of others then cost nothing.
-// The mixed ones have code for scales that are products, for several mixes, and for v, or k and v,
-// apart, which cost others 1 %, and small models 4 %. Those that are mixed and not plain compute
-// mixtures of experts, too. kCounts: clocks (step_clocks.cuh).
-template <int kHeads_, int kHeadDim_, bool kIsPlain_, bool kIsMixed_, bool kCounts_>
+// The plain instances compute Llama's block alone. Those that are mixed and not plain compute
+// mixtures of experts, too. kCounts: clocks (step_clocks.cuh). There are so many because code costs
+// time even where it does not run, small models most: docs/lab/decode-2026-11.md.
+template <int kHeads_, int kHeadDim_, bool kIsPlain_, StepWeights kWeights, bool kCounts_>
 struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
-  static constexpr bool kIsPlain = kIsPlain_, kIsMixed = kIsMixed_, kCounts = kCounts_;
+  static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
+  static constexpr bool kIsFloat = kWeights == StepWeights::Floats;
+  static constexpr bool kIsNibbles = kWeights == StepWeights::Nibbles;
+  static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
@@ -142,19 +149,22 @@ struct StepGemv {
   int begin, count;        // of this block, from `slice`; the kernel sets them
   KSplit k_split;          // of this block; the kernel sets it
   int rows_log;            // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
+  int stage_rows_log;      // floats, log2 of: 4 or 2 whole rows in a stage, 1: up to 4096 columns
   int out_dim, in_dim;     // rows of the largest matrix
   float per_column;        // 1 / in_dim
   int ends[2];             // tiles of the first matrix, and of the first two
   int expert_pairs;        // kGateUp with experts: pairs of one
   int n_pieces;            // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
   int n_stages;            // in a tile of codes, or in a row of floats
-  int code_bytes;          // in a tile of codes, without upper bits, or in a row of floats
+  int code_bytes;          // in a tile of codes, without upper bits, or in the rows of a stage
   int unit_shift;          // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
   int expert_scale_bytes;  // of the columns that there are in a tile of one expert's down
   TableBytes table;        // of StepFormat::Table
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
+  // In the instances for floats, if rows are short.
+  __host__ __device__ bool has_whole_rows() const { return stage_rows_log != 0; }
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales == StepScales::OfRow;
   }
@@ -378,12 +388,8 @@ struct StepKernel {
   bool is_plain;
 };
 // The instance for so many query heads in a block of the grid. `is_plain`: a plain one would do;
-// there is none for large heads.
-StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain, bool is_mixed);
-struct StepChoice {
-  int heads;
-  bool is_large, is_plain, is_mixed;
-};
-StepFunction counting_step_function(const StepChoice& choice);
+// there is none for large heads. Each kind of weights has a file of its own: they compile at once.
+template <StepWeights kWeights>
+StepKernel step_kernel_of(int heads_per_block, int head_dim, bool is_plain);
 
 }  // namespace minfer::cuda

@@ -30,10 +30,10 @@ __device__ inline int copies_allowed(int* most_copies) {
   return kIsCheckable ? atomicAdd_block(most_copies, 0) : *static_cast<volatile int*>(most_copies);
 }
 
-// A stream is a row of float weights or 16 rows of codes. Streams come in groups of 4, 2 or 1: the
-// ring holds one stage of each stream of a group, then the next stage of each, so that the staged
-// input is read once for the whole group. A block's K split of a tile pair is a group of its own,
-// in front of the others.
+// A stream is the rows that a stage of float weights has, or 16 rows of codes. Streams come in
+// groups of 4, 2 or 1: the ring holds one stage of each stream of a group, then the next stage of
+// each, so that the staged input is read once for the whole group. A block's K split of a tile pair
+// is a group of its own, in front of the others.
 __device__ inline int stream_group(int n_left) { return n_left >= 4 ? 4 : n_left >= 2 ? 2 : 1; }
 
 // The i-th stage that a block reads in a linear phase, where its own tiles have n_streams streams.
@@ -252,11 +252,12 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       chosen_parity ^= 1;
     }
     const int half_shift = phase == kGateUp ? 1 : 0;
-    const bool is_float = gemv.format <= StepFormat::BF16;
-    const int row_shift = is_float ? kFloatRowsLog : 0;
+    const bool is_float = I::kIsFloat || gemv.format <= StepFormat::BF16;
+    const int stage_rows_log = I::kIsFloat ? gemv.stage_rows_log : 0;
+    const int row_shift = is_float ? kFloatRowsLog - stage_rows_log : 0;
     const int n_streams = gemv.count << (half_shift + row_shift);
-    // Past the last row of float weights, the last row is read again; its sums are not stored.
-    const int last = is_float ? gemv.out_dim - 1 : INT_MAX;
+    // Past the last rows of float weights, these are read again; their sums are not stored.
+    const int last = is_float ? (gemv.out_dim - 1) >> stage_rows_log : INT_MAX;
     const StepStages& part = gemv.k_split.stages;
     ring_producer.put(2 * (part.end - part.begin) + n_streams * gemv.n_stages, [&](int i) {
       const auto [stream, stage] = stream_stage(gemv, n_streams, i);
@@ -267,6 +268,11 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       const int row_in_tile = stream & ((1 << row_shift) - 1);
       const int row = min((tile.row_tile << row_shift) + row_in_tile, last);
       const int n_bytes = I::kIsMixed ? stage_bytes(gemv.format) : kStageBytes;
+      int n_in_stream = gemv.code_bytes;
+      if (I::kIsFloat && stage_rows_log != 0) {
+        const int n_left = gemv.out_dim - (row << stage_rows_log);
+        n_in_stream = min(n_in_stream, 2 * gemv.in_dim * min(n_left, kFloatRows));
+      }
       if constexpr (I::kHasExperts) {
         if (is_of_experts) {
           return expert_copy(gemv, experts, p.router.choice.n_active, phase, tile, row_in_tile,
@@ -277,7 +283,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
                         pointer(pointers.scales, matrix) +
                             int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
-                        min(n_bytes, gemv.code_bytes - from),
+                        min(n_bytes, n_in_stream - from),
                         min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)},
                        {},
                        n_bytes};
