@@ -8,7 +8,7 @@ class PersistentProfile : public testing::TestWithParam<StepCase> {};
 TEST_P(PersistentProfile, CountsTheClocksOfEveryBlock) {
   SmallModel small(GetParam());
   emulated::g_static_shared_bytes = emulated::kStaticSharedBytes;
-  const auto plan = plan_of(small.model(), 0);
+  const auto plan = plan_of(small.model(), {.few_positions = 0});
   ASSERT_TRUE(plan);
   const DecodeRow row{67, GetParam().pos, kPages};
   const auto step = [&] {
@@ -60,7 +60,7 @@ TEST_P(PersistentProfile, KnowsTheWeightsOfEveryPhase) {
   SmallModel small(GetParam());
   const DecodeModel model = small.model();
   emulated::g_static_shared_bytes = emulated::kStaticSharedBytes;
-  const auto plan = plan_of(model, 0);
+  const auto plan = plan_of(model, {.few_positions = 0});
   ASSERT_TRUE(plan && plan->start_profile());
   plan->step({67, GetParam().pos, kPages});
   int64_t n_bytes = 0, all = model.output->n_bytes;

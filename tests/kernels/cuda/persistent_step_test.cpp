@@ -6,10 +6,10 @@ namespace {
 class PersistentStep : public testing::TestWithParam<StepCase> {};
 
 // Every step is repeated, with other turns of the threads, and must give the same bits.
-void expect_steps(const StepCase& c, int64_t few_positions, bool has_room) {
+void expect_steps(const StepCase& c, const cuda::PersistentStep::Tuning& tuning, bool has_room) {
   SmallModel small(c);
   emulated::g_static_shared_bytes = has_room ? 32 << 10 : emulated::kStaticSharedBytes;
-  const auto plan = plan_of(small.model(), few_positions);
+  const auto plan = plan_of(small.model(), tuning);
   ASSERT_TRUE(plan);
   for (int64_t i = 0; i < 3; ++i) {
     const auto token = TokenId(i * 67 % kVocab);
@@ -30,7 +30,7 @@ TEST_P(PersistentStep, ComputesTheModel) {
   const StepCase& c = GetParam();
   // The staged input of a wide down, and stages with upper bits of codes, leave little room.
   const bool needs_room = c.ffn_dim > 4096 || c.mix != nullptr;
-  expect_steps(c, c.n_heads > c.n_kv_heads ? c.pos + 1 : 0, needs_room);
+  expect_steps(c, {.few_positions = c.n_heads > c.n_kv_heads ? c.pos + 1 : 0}, needs_room);
 }
 
 INSTANTIATE_TEST_SUITE_P(, PersistentStep, testing::ValuesIn(kCases),
@@ -43,7 +43,7 @@ TEST(PersistentVariants, OneIsEnough) {
     if (name != "F16" && name != "Gemma2" && name != "Qwen3Moe") continue;
     SCOPED_TRACE(name);
     ASSERT_GT(c.n_heads, c.n_kv_heads);
-    expect_steps(c, 0, false);
+    expect_steps(c, {.few_positions = 0}, false);
   }
 }
 
@@ -59,7 +59,17 @@ TEST(PersistentStages, AreShortWhereMemoryIsShort) {
           cuda::staged_bytes(int(c.dim), /*is_float=*/false);
   const int records = cuda::packed_layout(5, 16, 1024, 32, true, true).record_bytes() * 4;
   ASSERT_LT(room / (cuda::stage_bytes(cuda::StepFormat::U5) + records), 2 * cuda::kStepProducers);
-  expect_steps(c, 0, false);
+  expect_steps(c, {.few_positions = 0}, false);
+}
+
+// As of rows with more columns than the emulator has rows of wo: all phases take parts of rows.
+TEST(PersistentStages, HavePartsOfLongRows) {
+  for (const StepCase& c : kCases) {
+    const std::string_view name = c.name;
+    if (name != "F16" && name != "F16InRounds" && name != "Granite") continue;
+    SCOPED_TRACE(name);
+    expect_steps(c, {.few_positions = 0, .short_columns = 0}, false);
+  }
 }
 
 // Their scales would be those of the layer's first expert.
@@ -72,7 +82,7 @@ TEST(PersistentExperts, HaveNoScalesOfRows) {
   for (const int64_t group : {int64_t{32}, kRow}) {
     SmallModel small({"OneOfTwo", of_group(DType::U8, DType::F16, false, group), DType::F16, 64,
                       128, 1, 1, 64, 2, one_of_two});
-    EXPECT_EQ(plan_of(small.model(), 0) != nullptr, group != kRow) << group;
+    EXPECT_EQ(plan_of(small.model(), {.few_positions = 0}) != nullptr, group != kRow) << group;
   }
 }
 

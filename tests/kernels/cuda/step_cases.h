@@ -127,17 +127,29 @@ inline Format like_iq4_xs(int layer, StepWeight weight) {
   return of_products(has_more_bits && layer == 0 ? DType::Q5_K : DType::IQ4_XS);
 }
 
+// As `minfer quantize` makes them.
+inline Format int4_with_u8_output(int, StepWeight weight) {
+  return weight == StepWeight::Output ? of_group(DType::U8, DType::F16, false, kRow)
+                                      : of_group(DType::U4, DType::F16, false, 64);
+}
+inline Format int8_with_f16_output(int, StepWeight weight) {
+  return weight == StepWeight::Output ? Format{} : of_group(DType::U8, DType::F16, false, 32);
+}
+
 inline const StepCase kCases[] = {
     {"F16", {}, DType::F16, 64, 96, 4, 2, 32, 2},
     {"F16OverTwoPages", {}, DType::F16, 64, 96, 6, 2, 64, 254},
     {"U4", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 64, 200},
     {"FewRows", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 16, 16, 1, 1, 16, 2},
+    {"Int4U8Output", {}, DType::F16, 64, 192, 2, 2, 64, 2, nullptr, int4_with_u8_output},
+    {"U8F16Output", {}, DType::F16, 64, 192, 2, 2, 64, 2, nullptr, int8_with_f16_output},
     {"U4InParts", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127},
     {"U8InParts", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 576, 128, 2, 2, 128,
      126},
     {"F16InRounds", {}, DType::F16, 64, 800, 2, 2, 32, 2},
-    // Two rows in a stage, and parts of one; gate and up of FloatExperts have parts too.
+    // Two rows in a stage, many stages of a block, and two in down; parts of a row in down.
     {"F16InPairs", {}, DType::F16, 1048, 96, 2, 2, 32, 2},
+    {"F16FewPairs", {}, DType::F16, 16, 1048, 1, 1, 16, 2},
     {"F16InParts", {}, DType::F16, 64, 2144, 2, 2, 32, 2},
     {"U4QkvInRounds", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 96, 6, 6, 96, 2},
     // Gate and up in two rounds, the first with K splits of a pair; more columns of down than

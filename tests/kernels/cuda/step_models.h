@@ -14,7 +14,7 @@
 // Small models for tests of the persistent decode kernel, and what they compute in float64.
 namespace minfer::test {
 
-constexpr int64_t kLayers = 2, kVocab = 203;
+constexpr int64_t kLayers = 2, kVocab = 201;
 constexpr float kEps = 1e-5f;
 constexpr int32_t kPages[] = {2, 0, 1};
 constexpr int64_t kContext = std::size(kPages) * kPagePositions;
@@ -462,9 +462,10 @@ inline double error_of(const std::vector<float>& logits, const float64::Values& 
   return std::sqrt(error / size);
 }
 
-inline std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model, int64_t few_positions) {
+inline std::unique_ptr<DecodePlan> plan_of(const DecodeModel& model,
+                                           const cuda::PersistentStep::Tuning& tuning) {
   std::vector<std::unique_ptr<cuda::CapturedStep>> steps;
-  steps.push_back(cuda::PersistentStep::make(stream(), DType::F16, model, few_positions));
+  steps.push_back(cuda::PersistentStep::make(stream(), DType::F16, model, tuning));
   if (!steps.front()) return nullptr;
   return std::make_unique<cuda::CapturedPlan>(std::move(steps));
 }

@@ -170,13 +170,14 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
-// 307, 304, 303. Stages of whole rows are smaller, and so many more.
+// 307, 304, 303. If stages have several rows, there are as many more as these are smaller: with 6
+// of SmolLM2's the output was read at 1 TB/s, with 10 at 3.
 void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;
   p.copies_of_exchange = format <= StepFormat::BF16 ? 6 : 4;
   p.copies_of_gemv = format == StepFormat::U4 ? 5 : 6;
-  if (gemv.has_whole_rows()) {
+  if (gemv.has_several_rows()) {
     const int copies = p.copies_of_gemv * kStageBytes / gemv.code_bytes;
     p.copies_of_exchange = p.copies_of_gemv = std::min(copies, p.n_slots);
   }
@@ -186,8 +187,8 @@ StepKernel kernel_for(StepWeights weights, const StepAttention& a, bool is_plain
   switch (weights) {
     case StepWeights::Floats:
       return step_kernel_of<StepWeights::Floats>(a.heads_per_block, a.head_dim, is_plain);
-    case StepWeights::Nibbles:
-      return step_kernel_of<StepWeights::Nibbles>(a.heads_per_block, a.head_dim, is_plain);
+    case StepWeights::Int4:
+      return step_kernel_of<StepWeights::Int4>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Codes:
       return step_kernel_of<StepWeights::Codes>(a.heads_per_block, a.head_dim, is_plain);
     case StepWeights::Mixed:
@@ -236,14 +237,14 @@ bool PersistentStep::can_compute(const DecodeModel& model) {
 
 std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_type,
                                                                  const DecodeModel& model,
-                                                                 int64_t few_positions,
+                                                                 const Tuning& tuning,
                                                                  StageLength stages) {
   int device = 0, n_blocks = 0, shared_limit = 0;
   MINFER_CUDA_CHECK(cudaGetDevice(&device));
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto mixed = mixes_of(model, {n_blocks, stages});
+  const auto mixed = mixes_of(model, {n_blocks, stages, tuning.short_columns});
   if (!mixed) return {};
   const auto router = step_router_of(model, n_blocks);
   if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return {};
@@ -257,7 +258,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   }
 
   std::vector<Variant> variants;
-  for (const StepAttention& attention : attentions_of(model, n_blocks, few_positions)) {
+  for (const StepAttention& attention : attentions_of(model, n_blocks, tuning.few_positions)) {
     const StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
@@ -288,13 +289,13 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
 
 std::unique_ptr<PersistentStep> PersistentStep::make(cudaStream_t stream, DType compute_type,
                                                      const DecodeModel& model,
-                                                     int64_t few_positions) {
+                                                     const Tuning& tuning) {
   if (!can_compute(model)) return nullptr;
   for (const StageLength stages : {StageLength::Whole, StageLength::Short}) {
-    auto variants = variants_of(compute_type, model, few_positions, stages);
+    auto variants = variants_of(compute_type, model, tuning, stages);
     if (variants.empty()) continue;
     return std::unique_ptr<PersistentStep>(
-        new PersistentStep(stream, model, std::move(variants), few_positions));
+        new PersistentStep(stream, model, std::move(variants), tuning.few_positions));
   }
   return nullptr;
 }

@@ -26,15 +26,23 @@ class PersistentStep final : public CapturedStep {
   // shapes and formats.
   static bool can_compute(const DecodeModel& model);
 
-  // Positions below this are few. Measured with Llama-3-8B's and Qwen3-8B's shape, INT4 on an H100:
-  // one head in a block is 4 and 8 % faster at 128 positions, 3 % slower and 1 % faster at 2000, 7
-  // and 5 % slower at 4000.
-  static constexpr int64_t kFewPositions = 1536;
+  // What tests set, to have both sides of it in small models.
+  struct Tuning {
+    // Positions below this are few. Measured with Llama-3-8B's and Qwen3-8B's shape, INT4 on an
+    // H100: one head in a block is 4 and 8 % faster at 128 positions, 3 % slower and 1 % faster at
+    // 2000, 7 and 5 % slower at 4000.
+    int64_t few_positions = 1536;
+    // In a model of floats, a stage has several rows of up to so many columns.
+    int short_columns = kStageColumns / 2;
+  };
 
   // A step on the current card. Null if the kernel does not support the model or the card.
   static std::unique_ptr<PersistentStep> make(cudaStream_t stream, DType compute_type,
-                                              const DecodeModel& model,
-                                              int64_t few_positions = kFewPositions);
+                                              const DecodeModel& model, const Tuning& tuning);
+  static std::unique_ptr<PersistentStep> make(cudaStream_t stream, DType compute_type,
+                                              const DecodeModel& model) {
+    return make(stream, compute_type, model, Tuning{});
+  }
   // Makes the steps of all ranks that share a model, by rank, sum and gather over each other. At
   // most kStepMostRanks.
   static void connect(std::span<const std::unique_ptr<PersistentStep>> ranks);
@@ -49,7 +57,7 @@ class PersistentStep final : public CapturedStep {
                  int64_t few_positions);
   // None if the kernel does not support the model or the card.
   static std::vector<Variant> variants_of(DType compute_type, const DecodeModel& model,
-                                          int64_t few_positions, StageLength stages);
+                                          const Tuning& tuning, StageLength stages);
   const StepParams& params() const { return variants_.front().params; }  // what both have
   void allocate_words();
   void allocate_mailboxes(int n_ranks);

@@ -5,7 +5,8 @@
 #include "kernels/cuda/gemv/epilogue.cuh"
 
 // Multiplies the staged input by tiles of weights as they come through the ring. Each warp has the
-// same columns of every stage, and leaves its sum of a row in scratch[warp][row].
+// same columns of every stage, and leaves its sum of a row in scratch[warp][row]; of whole rows of
+// floats see multiply_rows.
 namespace minfer::cuda {
 
 // `unit`: the factor of the warp's sums. Float weights take all stages, not only `stages`.
@@ -30,7 +31,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   [[maybe_unused]] const auto floats = [&]<bool kBf16>() {
     if (I::kIsFloat && gemv.stage_rows_log == kFloatRowsLog) {
       multiply_rows<kBf16, kFloatRows>(gemv.in_dim, ring, input, scratch, cursor, n_tiles);
-    } else if (I::kIsFloat && gemv.has_whole_rows()) {
+    } else if (I::kIsFloat && gemv.has_several_rows()) {
       multiply_rows<kBf16, 2>(gemv.in_dim, ring, input, scratch, cursor, 2 * n_tiles);
     } else {
       multiply_floats<kBf16>(shape, ring, input, scratch, cursor, n_tiles);
@@ -41,7 +42,7 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
   if constexpr (I::kIsFloat) {
     if (gemv.format == StepFormat::F16) return floats.template operator()<false>();
     return floats.template operator()<true>();
-  } else if constexpr (I::kIsNibbles) {
+  } else if constexpr (I::kIsInt4) {
     if (gemv.format == kU4) {
       if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
       return codes.template operator()<kU4, 2>();
@@ -134,12 +135,14 @@ __device__ inline float sum_of_warps(const float* scratch, int row) {
   for (int w = 0; w < kStepWarps; ++w) sum += scratch[w * kStepMaxRows + row];
   return sum;
 }
+// The same for sums that may be those of multiply_rows.
 template <typename I>
 __device__ inline float sum_of_row(const StepGemv& gemv, const float* scratch, int row) {
-  if (!I::kIsFloat || !gemv.has_whole_rows()) return sum_of_warps(scratch, row);
-  const auto of_warp = [&](int w) { return scratch[w * kStepMaxRows + row]; };
-  const float sum = of_warp(0) + of_warp(1);
-  return gemv.stage_rows_log == kFloatRowsLog ? sum : sum + of_warp(2) + of_warp(3);
+  if (!I::kIsFloat || !gemv.has_several_rows()) return sum_of_warps(scratch, row);
+  static_assert(row_slices(kFloatRows) == 2 && row_slices(2) == 4);
+  const auto slice = [&](int i) { return scratch[i * kStepMaxRows + row]; };
+  const float sum = slice(0) + slice(1);
+  return gemv.stage_rows_log == kFloatRowsLog ? sum : sum + slice(2) + slice(3);
 }
 
 }  // namespace minfer::cuda

@@ -253,14 +253,13 @@ StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
     return StepWeights::Mixed;
   }
   if (std::ranges::all_of(first.phases, is_float)) return StepWeights::Floats;
-  const auto is_nibbles = [](const StepGemv& p) {
+  const auto is_int4 = [](const StepGemv& p) {
     return p.format == StepFormat::U4 && p.scales != StepScales::OfRow;
   };
   const StepGemv& head = first.phases[kHead];
-  const bool are_nibbles =
-      std::all_of(first.phases.begin(), first.phases.begin() + kHead, is_nibbles) &&
-      (is_nibbles(head) || head.format == StepFormat::U8);
-  return are_nibbles ? StepWeights::Nibbles : StepWeights::Codes;
+  const bool are_int4 = std::all_of(first.phases.begin(), first.phases.begin() + kHead, is_int4) &&
+                        (is_int4(head) || head.format == StepFormat::U8);
+  return are_int4 ? StepWeights::Int4 : StepWeights::Codes;
 }
 
 // Puts four or two whole rows of floats in a stage, if so many fit.
@@ -321,7 +320,9 @@ std::optional<StepMixes> mixes_of(const DecodeModel& model, const StepGrid& grid
   mixed.of_layer.push_back(0);  // the output
   mixed.weights = weights_of(mixed, model.layers.front().spec.has_experts());
   if (mixed.weights == StepWeights::Floats) {
-    std::ranges::for_each(mixed.mixes.front().phases, put_rows_in_stages);
+    for (StepGemv& gemv : mixed.mixes.front().phases) {
+      if (gemv.in_dim <= grid.short_columns) put_rows_in_stages(gemv);
+    }
   }
   return mixed;
 }

@@ -293,8 +293,8 @@ __device__ inline float take_residual(StepWord (&words)[kBatch], const Source& s
   return squares;
 }
 
-// Stages the warp's columns as f32, kBatch words of a lane at a time. Those of a ResidualSource fit
-// in one batch.
+// Stages the warp's columns, or the thread's turns of whole rows, as f32, kBatch words at a time.
+// Those of a ResidualSource fit in one batch.
 template <bool kNorm, bool kParts, int kBatch, typename Source>
 __device__ inline float stage_floats(const StepGemv& gemv, const Source& source, uint8_t* input) {
   constexpr auto kPlace = own_word<kParts>;
@@ -424,8 +424,8 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
   if constexpr (I::kIsFloat) {
     constexpr int kAll = kStageColumns / 2 / 4 / kStepConsumers;
     squares =
-        gemv.has_whole_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
-  } else if (!I::kIsNibbles && gemv.format <= StepFormat::BF16) {
+        gemv.has_several_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
+  } else if (!I::kIsInt4 && gemv.format <= StepFormat::BF16) {
     squares = floats();
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);
@@ -439,7 +439,11 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     squares = warp_reduce(squares, Sum{});
     if (thread_index() % 32 == 0) squares_of_warps[thread_index() / 32] = squares;
   }
-  I::kIsFloat&& gemv.has_whole_rows() ? consumers_sync() : __syncwarp();
+  if (I::kIsFloat && gemv.has_several_rows()) {
+    consumers_sync();
+  } else {
+    __syncwarp();
+  }
   return unit;
 }
 

@@ -5,7 +5,8 @@
 #include "kernels/cuda/quant/code_four.cuh"
 
 // The inner loops of a GEMV: a warp multiplies the staged input by tiles of floats, or of codes
-// with scales of rows or units. It leaves its sum of a row in scratch[warp][row].
+// with scales of rows or units. It leaves its sum of a row in scratch[warp][row], unless another
+// place is named.
 namespace minfer::cuda {
 
 // Adds to the sums of kRows rows of float weights the products of eight columns, from `column` on,
@@ -43,27 +44,30 @@ __device__ inline float sums_of_lanes(const float (&sum)[kFloatRows]) {
   return total;
 }
 
-// Multiplies stages of kRows whole rows of float weights, in f32. Of few stages, all warps have a
-// share: n warps share a row, of which each takes every n-th 256 columns. Of more, each warp has
-// every eighth stage, and adds the lanes' sums of all its rows at once. The sums of a row are in
-// scratch[0 ... n - 1][row] either way.
+// The slices of a row that warps multiply, where a stage has n_rows whole rows.
+__host__ __device__ constexpr int row_slices(int n_rows) { return kStepWarps / n_rows; }
+
+// Multiplies stages of kRows whole rows of float weights, in f32. If there are few stages, each
+// warp has a slice of one row of each, every row_slices()-th 256 columns. Else it has every eighth
+// stage, and adds the lanes' sums of all its rows at once: three stages take as long either way.
+// The sums of a row are in scratch[0 ... row_slices() - 1][row].
 template <bool kBf16, int kRows, typename Clock>
 __device__ inline void multiply_rows(int in_dim, const StepRing& ring, const uint8_t* input,
                                      float* scratch, StepCursor<Clock>& cursor, int n_stages) {
-  constexpr int kSharing = kStepWarps / kRows, kFew = 3;
+  constexpr int kSlices = row_slices(kRows), kFew = 3;
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   const float* const x = reinterpret_cast<const float*>(input) + float_place(lane * 8);
   if (n_stages <= kFew) {
-    const int row = warp % kRows, share = warp / kRows;
+    const int row = warp % kRows, slice = warp / kRows;
     cursor.template take<1, kFew>(ring, n_stages, [&](int stage, const uint8_t* const(&memory)[1]) {
       const uint8_t* const rows[1] = {memory[0] + row * 2 * in_dim};
       float sum[1] = {};
-      for (int at = 256 * share; at + lane * 8 < in_dim; at += 256 * kSharing) {
+      for (int at = 256 * slice; at + lane * 8 < in_dim; at += 256 * kSlices) {
         add_eight<kBf16>(sum, rows, at + lane * 8, x + at);
       }
       __syncwarp();
       const float total = warp_reduce(sum[0], Sum{});
-      if (lane == 0) scratch[share * kStepMaxRows + stage * kRows + row] = total;
+      if (lane == 0) scratch[slice * kStepMaxRows + stage * kRows + row] = total;
     });
     return;
   }
@@ -79,9 +83,9 @@ __device__ inline void multiply_rows(int in_dim, const StepRing& ring, const uin
     __syncwarp();
     const auto of_row = [&](int r) { return r < kRows ? sum[r % kRows] : 0.0f; };
     const float total = sums_of_lanes({of_row(0), of_row(1), of_row(2), of_row(3)});
-    const int row = lane / 8, share = lane % 8;
-    if (row >= kRows || share >= kSharing) return;
-    scratch[share * kStepMaxRows + stage * kRows + row] = share == 0 ? total : 0.0f;
+    const int row = lane / 8, slice = lane % 8;
+    if (row >= kRows || slice >= kSlices) return;
+    scratch[slice * kStepMaxRows + stage * kRows + row] = slice == 0 ? total : 0.0f;
   });
 }
 

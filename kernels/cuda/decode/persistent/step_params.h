@@ -67,10 +67,10 @@ constexpr int kStepMostExperts = 16;  // chosen ones of a layer
 // have: in Q4_K_M v and down of half of the layers are Q6_K, and Q3_K_M has three.
 constexpr int kStepMixes = 3;
 
-// What the matrices of a model are: all floats; U4 with scales of groups, but for the output, which
-// may be U8; other codes, or codes and floats; or more than these: scales that are products,
-// several mixes, v, or k and v, apart, experts.
-enum class StepWeights { Floats, Nibbles, Codes, Mixed };
+// What the matrices of a model are. Floats: all of them. Int4: U4 with scales of groups in the
+// layers, U4 or U8 in the output. Codes: other codes, or codes and floats. Mixed: with more, scales
+// that are products, several mixes, v, or k and v, apart, experts.
+enum class StepWeights { Floats, Int4, Codes, Mixed };
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
 // The plain instances compute Llama's block alone. Those that are mixed and not plain compute
@@ -81,7 +81,7 @@ struct StepInstance {
   static constexpr int kHeads = kHeads_, kHeadDim = kHeadDim_;
   static constexpr bool kIsPlain = kIsPlain_, kCounts = kCounts_;
   static constexpr bool kIsFloat = kWeights == StepWeights::Floats;
-  static constexpr bool kIsNibbles = kWeights == StepWeights::Nibbles;
+  static constexpr bool kIsInt4 = kWeights == StepWeights::Int4;
   static constexpr bool kIsMixed = kWeights == StepWeights::Mixed;
   static constexpr bool kHasExperts = kIsMixed && !kIsPlain;
   static constexpr int kMixes = kIsMixed ? kStepMixes : 1;
@@ -149,22 +149,22 @@ struct StepGemv {
   int begin, count;        // of this block, from `slice`; the kernel sets them
   KSplit k_split;          // of this block; the kernel sets it
   int rows_log;            // log2 of a tile's rows: 16 of packed codes, kFloatRows of floats
-  int stage_rows_log;      // floats, log2 of: 4 or 2 whole rows in a stage, 1: up to 4096 columns
-  int out_dim, in_dim;     // rows of the largest matrix
-  float per_column;        // 1 / in_dim
-  int ends[2];             // tiles of the first matrix, and of the first two
-  int expert_pairs;        // kGateUp with experts: pairs of one
-  int n_pieces;            // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
-  int n_stages;            // in a tile of codes, or in a row of floats
-  int code_bytes;          // in a tile of codes, without upper bits, or in the rows of a stage
-  int unit_shift;          // log2 of the columns of a scale
+  int stage_rows_log;   // floats: log2 of the rows of a stage, 4, 2 or 1; at 1 up to 4096 columns
+  int out_dim, in_dim;  // rows of the largest matrix
+  float per_column;     // 1 / in_dim
+  int ends[2];          // tiles of the first matrix, and of the first two
+  int expert_pairs;     // kGateUp with experts: pairs of one
+  int n_pieces;         // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
+  int n_stages;         // in a tile of codes, or in a row of floats
+  int code_bytes;       // in a tile of codes, without upper bits, or in 1 << stage_rows_log rows
+  int unit_shift;       // log2 of the columns of a scale
   int tile_scale_bytes, stage_scale_bytes;
   int expert_scale_bytes;  // of the columns that there are in a tile of one expert's down
   TableBytes table;        // of StepFormat::Table
 
   __host__ __device__ int tile_rows() const { return 1 << rows_log; }
-  // In the instances for floats, if rows are short.
-  __host__ __device__ bool has_whole_rows() const { return stage_rows_log != 0; }
+  // Whole rows, in the instances for floats, if they are short.
+  __host__ __device__ bool has_several_rows() const { return stage_rows_log != 0; }
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales == StepScales::OfRow;
   }

@@ -269,7 +269,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       const int row = min((tile.row_tile << row_shift) + row_in_tile, last);
       const int n_bytes = I::kIsMixed ? stage_bytes(gemv.format) : kStageBytes;
       int n_in_stream = gemv.code_bytes;
-      if (I::kIsFloat && stage_rows_log != 0) {
+      if (stage_rows_log != 0) {
         const int n_left = gemv.out_dim - (row << stage_rows_log);
         n_in_stream = min(n_in_stream, 2 * gemv.in_dim * min(n_left, kFloatRows));
       }
