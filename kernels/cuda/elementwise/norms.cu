@@ -86,6 +86,18 @@ __global__ void __maxnreg__(40)
   });
 }
 
+// The elements v, normed, times weights, plus biases.
+template <NormKind kKind, typename T>
+__device__ Vec<T> normed(Vec<T> v, const Vec<T>& weight, const Vec<T>& bias, float mean,
+                         float scale) {
+#pragma unroll
+  for (int i = 0; i < Vec<T>::kSize; ++i) {
+    const float x = (to_float(v[i]) - mean) * scale;
+    v[i] = from_float<T>(finish<kKind>(fmaf(x, to_float(weight[i]), to_float(bias[i]))));
+  }
+  return v;
+}
+
 constexpr int kPackedNormVecs = 4;  // of a thread
 
 // The same for x [n_tokens, dim] T, which may be out and has no addends
@@ -124,12 +136,7 @@ __global__ void __maxnreg__(40)
     const V w = reinterpret_cast<const V*>(weight)[at];
     V b{};
     if (kKind != NormKind::Rms && bias) b = reinterpret_cast<const V*>(bias)[at];
-#pragma unroll
-    for (int i = 0; i < V::kSize; ++i) {
-      const float normed = fmaf((to_float(v[i]) - mean) * scale, to_float(w[i]), to_float(b[i]));
-      v[i] = from_float<T>(finish<kKind>(normed));
-    }
-    reinterpret_cast<V*>(out + first)[at] = v;
+    reinterpret_cast<V*>(out + first)[at] = normed<kKind>(v, w, b, mean, scale);
   });
 }
 
@@ -173,12 +180,7 @@ __global__ void __launch_bounds__(kShortNormThreads)
       weight)[unsigned(row) % n_weights * (dim / V::kSize) + unsigned(lane)];
   V b{};
   if (kKind != NormKind::Rms && bias) b = reinterpret_cast<const V*>(bias)[lane];
-#pragma unroll
-  for (int i = 0; i < V::kSize; ++i) {
-    const float normed = fmaf((to_float(v[i]) - mean) * scale, to_float(w[i]), to_float(b[i]));
-    v[i] = from_float<T>(finish<kKind>(normed));
-  }
-  reinterpret_cast<V*>(out)[at] = v;
+  reinterpret_cast<V*>(out)[at] = normed<kKind>(v, w, b, mean, scale);
 }
 
 // The same for any type of x, dim and alignment

@@ -375,7 +375,7 @@ class CudaCodesGemm : public testing::Test {
 struct CudaCodesGemmOfHalves : CudaCodesGemm, testing::WithParamInterface<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(Halves, CudaCodesGemmOfHalves, testing::Values(DType::F16, DType::BF16),
-                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+                         testing::PrintToStringParamName());
 
 TEST_P(CudaCodesGemmOfHalves, EveryEpilogueInEveryTile) {
   for (const GemmCase& c :

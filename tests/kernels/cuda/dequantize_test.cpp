@@ -173,7 +173,7 @@ TEST_P(CudaDequantize, Floats) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Halves, CudaDequantize, testing::Values(DType::F16, DType::BF16),
-                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+                         testing::PrintToStringParamName());
 
 TEST(CudaGather, RowsOfEveryType) {
   MINFER_NEEDS_CUDA();

@@ -60,7 +60,7 @@ class CudaGemm : public testing::Test {
 struct CudaGemmOfHalves : CudaGemm, testing::WithParamInterface<DType> {};
 
 INSTANTIATE_TEST_SUITE_P(Halves, CudaGemmOfHalves, testing::Values(DType::F16, DType::BF16),
-                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+                         testing::PrintToStringParamName());
 
 TEST_P(CudaGemmOfHalves, EveryEpilogueInEveryTile) {
   for (const GemmCase& c : with_epilogues({.dtype = GetParam(), .m = 130, .k = 264, .n = {264}})) {

@@ -400,7 +400,7 @@ TEST_P(CudaGemv, Deterministic) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Halves, CudaGemv, testing::Values(DType::F16, DType::BF16),
-                         [](const auto& i) { return std::string(minfer::info(i.param).name); });
+                         testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace minfer::test

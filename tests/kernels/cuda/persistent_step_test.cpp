@@ -68,7 +68,7 @@ TEST(PersistentStages, HavePartsOfLongRows) {
     const std::string_view name = c.name;
     if (name != "F16" && name != "F16InRounds" && name != "Granite") continue;
     SCOPED_TRACE(name);
-    expect_steps(c, {.few_positions = 0, .short_columns = 0}, false);
+    expect_steps(c, {.few_positions = 0, .has_several_rows = false}, false);
   }
 }
 

@@ -170,8 +170,8 @@ bool is_plain(const DecodeModel& model, const StepMixes& mixed) {
 // Copies in flight delay the exchange. Measured on Llama-2-7B, tokens/s by the number of stages in
 // flight while a block multiplies: INT4 with 4, 5, 6, 8 and no limit 807, 815, 805, 770, 740; INT8
 // with 6, 8, 10 and no limit 526, 517, 507, 493; F16 with 6, 8 and 12, the same while it waits,
-// 307, 304, 303. If stages have several rows, there are as many more as these are smaller: with 6
-// of SmolLM2's the output was read at 1 TB/s, with 10 at 3.
+// 307, 304, 303. Stages of several rows are smaller than those, and as many more are in flight: not
+// measured apart from such stages themselves.
 void tune(StepParams& p) {
   const StepGemv& gemv = p.gemvs[0][kGateUp];
   const StepFormat format = p.gemvs[0][kWo].format;
@@ -244,7 +244,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   MINFER_CUDA_CHECK(cudaDeviceGetAttribute(&n_blocks, cudaDevAttrMultiProcessorCount, device));
   MINFER_CUDA_CHECK(
       cudaDeviceGetAttribute(&shared_limit, cudaDevAttrMaxSharedMemoryPerBlockOptin, device));
-  const auto mixed = mixes_of(model, {n_blocks, stages, tuning.short_columns});
+  const auto mixed = mixes_of(model, {n_blocks, stages, tuning.has_several_rows});
   if (!mixed) return {};
   const auto router = step_router_of(model, n_blocks);
   if (!router || (router->exists() && !gives_stages_to_all_producers(*mixed))) return {};

@@ -32,8 +32,8 @@ class PersistentStep final : public CapturedStep {
     // H100: one head in a block is 4 and 8 % faster at 128 positions, 3 % slower and 1 % faster at
     // 2000, 7 and 5 % slower at 4000.
     int64_t few_positions = 1536;
-    // In a model of floats, a stage has several rows of up to so many columns.
-    int short_columns = kStageColumns / 2;
+    // Whether stages of a model of floats have several rows, where these are short.
+    bool has_several_rows = true;
   };
 
   // A step on the current card. Null if the kernel does not support the model or the card.

@@ -319,10 +319,8 @@ std::optional<StepMixes> mixes_of(const DecodeModel& model, const StepGrid& grid
   }
   mixed.of_layer.push_back(0);  // the output
   mixed.weights = weights_of(mixed, model.layers.front().spec.has_experts());
-  if (mixed.weights == StepWeights::Floats) {
-    for (StepGemv& gemv : mixed.mixes.front().phases) {
-      if (gemv.in_dim <= grid.short_columns) put_rows_in_stages(gemv);
-    }
+  if (mixed.weights == StepWeights::Floats && grid.has_several_rows) {
+    std::ranges::for_each(mixed.mixes.front().phases, put_rows_in_stages);
   }
   return mixed;
 }

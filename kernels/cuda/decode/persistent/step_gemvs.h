@@ -16,7 +16,7 @@ enum class StageLength { Whole, Short };
 struct StepGrid {
   int n_blocks;
   StageLength stages;
-  int short_columns;  // of rows of floats that may come several in a stage
+  bool has_several_rows;  // in a stage of floats, where they are short
 };
 
 // The linear phases of a mix; and v, or k and v, where they are apart: else without tiles.
