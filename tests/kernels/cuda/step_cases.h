@@ -127,10 +127,10 @@ inline Format like_iq4_xs(int layer, StepWeight weight) {
   return of_products(has_more_bits && layer == 0 ? DType::Q5_K : DType::IQ4_XS);
 }
 
-// As `minfer quantize` makes them.
+// As `minfer quantize` makes them; a group of 64 would be a whole row of these models.
 inline Format int4_with_u8_output(int, StepWeight weight) {
   return weight == StepWeight::Output ? of_group(DType::U8, DType::F16, false, kRow)
-                                      : of_group(DType::U4, DType::F16, false, 64);
+                                      : of_group(DType::U4, DType::F16, false, 32);
 }
 inline Format int8_with_f16_output(int, StepWeight weight) {
   return weight == StepWeight::Output ? Format{} : of_group(DType::U8, DType::F16, false, 32);
