@@ -172,72 +172,72 @@ ExpertsData::Roundoff roundoff_of(const ExpertsCase& c, DType half, bool rounds_
 }
 
 enum class Way { Plain, Mma, Wgmma };
-struct CudaExperts : testing::TestWithParam<Way> {};
+struct CudaExperts : testing::TestWithParam<std::tuple<Way, DType>> {};
 
 TEST_P(CudaExperts, ComputeTheChosenOnesAsInFloat64) {
   MINFER_NEEDS_CUDA();
-  if (GetParam() == Way::Wgmma && !cuda::has_hgemm()) GTEST_SKIP() << "needs a Hopper card";
+  const auto [way, half] = GetParam();
+  if (way == Way::Wgmma && !cuda::has_hgemm()) GTEST_SKIP() << "needs a Hopper card";
   for (const ExpertsCase& c : kCardCases) {
-    for (const DType half : {DType::F16, DType::BF16}) {
-      if (is_float(c.dtype) && c.dtype != half) continue;
-      if (GetParam() == Way::Plain && c.n_rows > 10) continue;  // it takes row by row
-      SCOPED_TRACE(cat(half));
-      SCOPED_TRACE(c);
-      const CardExperts experts(c, half);
-      const LayerSpec spec = c.spec();
-      CardRouting routing(c.n_rows, spec);
-      const DeviceTensor logits = to_device(experts.data.logits), x = to_device(experts.data.x);
-      cuda::route(stream(), {routing.on_card, logits, {}, {}, spec});
-      const int64_t n_pairs = c.n_rows * c.n_active;
-      // One row more than asked for: it must stay poisoned.
-      const DeviceTensor hidden = poisoned_device(half, {n_pairs + 1, c.ffn_dim});
-      const DeviceTensor out = poisoned_device(half, {n_pairs + 1, c.dim});
-      const Tensor hiddens_of = hidden.view().rows(0, n_pairs),
-                   outs_of = out.view().rows(0, n_pairs);
-      if (GetParam() == Way::Wgmma) {
-        const bool is_taken = cuda::experts_by_wgmma_always(
-            stream(), {outs_of, x, hiddens_of, routing.on_card, experts.moe, spec});
-        const int64_t multiple = is_float(c.dtype) ? 8 : 16;
-        EXPECT_EQ(is_taken, c.dim % multiple == 0 && c.ffn_dim % multiple == 0);
-        if (!is_taken) continue;
-      } else {
-        const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
-        const auto run = [&](const cuda::ExpertCall& call) {
-          if (GetParam() == Way::Plain) return expert_plain(stream(), call);
-          const bool is_taken = expert_gemm(stream(), call);
-          EXPECT_EQ(is_taken, call.w.first->in_dim % 8 == 0);
-          if (!is_taken) expert_plain(stream(), call);
-        };
-        run({.out = hiddens_of,
-             .x = x,
-             .routing = routing.on_card,
-             .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
-             .up = &up,
-             .clamp = c.clamp});
-        run({.out = outs_of,
-             .x = hiddens_of,
-             .x_by_place = true,
-             .routing = routing.on_card,
-             .w = matrices_of(experts.moe, cuda::ExpertPart::Down)});
-      }
-      const HostTensor outs = to_host(out), hiddens = to_host(hidden);
-      routing.fetch();
-      experts.data.expect_outputs([&](int64_t i) { return outs.at(i); }, routing.on_host,
-                                  roundoff_of(c, half, GetParam() != Way::Plain));
-      for (int64_t i = 0; i < c.dim; ++i) EXPECT_TRUE(std::isnan(outs.at(n_pairs * c.dim + i)));
-      for (int64_t i = 0; i < c.ffn_dim; ++i) {
-        EXPECT_TRUE(std::isnan(hiddens.at(n_pairs * c.ffn_dim + i)));
-      }
+    if (is_float(c.dtype) && c.dtype != half) continue;
+    if (way == Way::Plain && c.n_rows > 10) continue;  // it takes row by row
+    SCOPED_TRACE(c);
+    const CardExperts experts(c, half);
+    const LayerSpec spec = c.spec();
+    CardRouting routing(c.n_rows, spec);
+    const DeviceTensor logits = to_device(experts.data.logits), x = to_device(experts.data.x);
+    cuda::route(stream(), {routing.on_card, logits, {}, {}, spec});
+    const int64_t n_pairs = c.n_rows * c.n_active;
+    // One row more than asked for: it must stay poisoned.
+    const DeviceTensor hidden = poisoned_device(half, {n_pairs + 1, c.ffn_dim});
+    const DeviceTensor out = poisoned_device(half, {n_pairs + 1, c.dim});
+    const Tensor hiddens_of = hidden.view().rows(0, n_pairs), outs_of = out.view().rows(0, n_pairs);
+    if (way == Way::Wgmma) {
+      const bool is_taken = cuda::experts_by_wgmma_always(
+          stream(), {outs_of, x, hiddens_of, routing.on_card, experts.moe, spec});
+      const int64_t multiple = is_float(c.dtype) ? 8 : 16;
+      EXPECT_EQ(is_taken, c.dim % multiple == 0 && c.ffn_dim % multiple == 0);
+      if (!is_taken) continue;
+    } else {
+      const cuda::ExpertMatrices up = matrices_of(experts.moe, cuda::ExpertPart::Up);
+      const auto run = [&](const cuda::ExpertCall& call) {
+        if (way == Way::Plain) return expert_plain(stream(), call);
+        const bool is_taken = expert_gemm(stream(), call);
+        EXPECT_EQ(is_taken, call.w.first->in_dim % 8 == 0);
+        if (!is_taken) expert_plain(stream(), call);
+      };
+      run({.out = hiddens_of,
+           .x = x,
+           .routing = routing.on_card,
+           .w = matrices_of(experts.moe, cuda::ExpertPart::Gate),
+           .up = &up,
+           .clamp = c.clamp});
+      run({.out = outs_of,
+           .x = hiddens_of,
+           .x_by_place = true,
+           .routing = routing.on_card,
+           .w = matrices_of(experts.moe, cuda::ExpertPart::Down)});
+    }
+    const HostTensor outs = to_host(out), hiddens = to_host(hidden);
+    routing.fetch();
+    experts.data.expect_outputs([&](int64_t i) { return outs.at(i); }, routing.on_host,
+                                roundoff_of(c, half, way != Way::Plain));
+    for (int64_t i = 0; i < c.dim; ++i) EXPECT_TRUE(std::isnan(outs.at(n_pairs * c.dim + i)));
+    for (int64_t i = 0; i < c.ffn_dim; ++i) {
+      EXPECT_TRUE(std::isnan(hiddens.at(n_pairs * c.ffn_dim + i)));
     }
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Ways, CudaExperts, testing::Values(Way::Plain, Way::Mma, Way::Wgmma),
-                         [](const auto& info) {
-                           return std::string(info.param == Way::Plain ? "Plain"
-                                              : info.param == Way::Mma ? "Mma"
-                                                                       : "Wgmma");
-                         });
+std::string name_of(const testing::TestParamInfo<std::tuple<Way, DType>>& info) {
+  const auto [way, half] = info.param;
+  const char* const name = way == Way::Plain ? "Plain" : way == Way::Mma ? "Mma" : "Wgmma";
+  return std::string(name) + (half == DType::F16 ? "F16" : "BF16");
+}
+INSTANTIATE_TEST_SUITE_P(Ways, CudaExperts,
+                         testing::Combine(testing::Values(Way::Plain, Way::Mma, Way::Wgmma),
+                                          testing::Values(DType::F16, DType::BF16)),
+                         name_of);
 
 // The GEMVs of a decode step: they choose by the logits, and add to the residual stream.
 TEST(CudaMoe, GemvsOfTheChosenExpertsAreAsInFloat64) {

@@ -127,6 +127,21 @@ inline Format like_iq4_xs(int layer, StepWeight weight) {
   return of_products(has_more_bits && layer == 0 ? DType::Q5_K : DType::IQ4_XS);
 }
 
+// Formats with minimums in F32: GGUF's Q4_1 and Q5_1, and AWQ's, whose groups are several pieces.
+inline Format like_q4_1(int layer, StepWeight weight) {
+  if (weight == StepWeight::Output) return of_group(DType::U8, DType::F16, false, 32);
+  const bool is_q5 = weight == StepWeight::Down && layer == 1;
+  return of_group(is_q5 ? DType::U8 : DType::U4, DType::F16, true, 32);
+}
+inline Format like_awq(int, StepWeight weight) {
+  return weight == StepWeight::Output ? Format{} : of_group(DType::U4, DType::F16, true, 128);
+}
+inline Format like_iq4_nl(int layer, StepWeight weight) {
+  if (weight == StepWeight::Output) return of_products(DType::Q6_K);
+  const bool has_more_bits = weight == StepWeight::V && layer == 0;
+  return has_more_bits ? of_products(DType::Q5_K) : kTableFormats[0];
+}
+
 // As `minfer quantize` makes them; a group of 64 would be a whole row of these models.
 inline Format int4_with_u8_output(int, StepWeight weight) {
   return weight == StepWeight::Output ? of_group(DType::U8, DType::F16, false, kRow)
@@ -138,14 +153,14 @@ inline Format int8_with_f16_output(int, StepWeight weight) {
 
 inline const StepCase kCases[] = {
     {"F16", {}, DType::F16, 64, 96, 4, 2, 32, 2},
-    {"F16OverTwoPages", {}, DType::F16, 64, 96, 6, 2, 64, 254},
+    {"F16OverTwoPages", {}, DType::F16, 64, 96, 6, 2, 64, 255},
     {"U4", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 64, 200},
     {"FewRows", of_group(DType::U8, DType::F16, false, kRow), DType::F16, 16, 16, 1, 1, 16, 2},
     {"Int4U8Output", {}, DType::F16, 64, 192, 2, 2, 64, 2, nullptr, int4_with_u8_output},
     {"U8F16Output", {}, DType::F16, 64, 192, 2, 2, 64, 2, nullptr, int8_with_f16_output},
     {"U4InParts", of_group(DType::U4, DType::F16, false, 64), DType::U8, 1088, 128, 4, 2, 64, 127},
     {"U8InParts", of_group(DType::U8, DType::F16, false, kRow), DType::U8, 576, 128, 2, 2, 128,
-     126},
+     127},
     {"F16InRounds", {}, DType::F16, 64, 800, 2, 2, 32, 2},
     // Two rows in a stage, many stages of a block, and two in down; parts of a row in down.
     {"F16InPairs", {}, DType::F16, 1048, 96, 2, 2, 32, 2},
@@ -188,6 +203,9 @@ inline const StepCase kCases[] = {
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},
+    {"Q41", {}, DType::F16, 576, 1120, 3, 1, 64, 2, nullptr, like_q4_1},
+    {"AwqBiases", {}, DType::U8, 1280, 384, 4, 2, 64, 130, with_biases, like_awq},
+    {"Iq4Nl", {}, DType::F16, 256, 544, 4, 2, 64, 2, nullptr, like_iq4_nl},
     {"Q4KMGemma", {}, DType::F16, 256, 768, 2, 2, 128, 140, like_gemma_2, like_q4_k_m},
 };
 

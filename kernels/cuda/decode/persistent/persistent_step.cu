@@ -102,7 +102,8 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   StepAttention& a = p.attention;
   p.slot_bytes = kStageBytes + (a.is_u8 ? CacheStages::scale_bytes(3, a.stage_rows) : 0);
   const auto make_room = [&](const StepGemv& gemv) {
-    p.slot_bytes = std::max(p.slot_bytes, stage_bytes(gemv.format) + gemv.stage_scale_bytes);
+    p.slot_bytes = std::max(
+        p.slot_bytes, stage_bytes(gemv.format) + gemv.stage_scale_bytes + gemv.stage_min_bytes());
     const bool is_float = gemv.format <= StepFormat::BF16;
     p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
   };
@@ -437,6 +438,7 @@ void PersistentStep::make_layers() {
     const auto linears = linears_of(w);
     for (size_t i = 0; i < linears.size(); ++i) {
       to.matrices[i] = matrix(linears[i]->weight);
+      to.mins[i] = data_of<const uint8_t>(linears[i]->weight.mins);
       to.biases[i] = vector(linears[i]->bias);
     }
     to.attn_norm = vector(w.attn_norm.weight);
@@ -460,6 +462,7 @@ void PersistentStep::make_layers() {
   }
   StepLayer output{};
   output.matrices[0] = matrix(*model().output);
+  output.mins[0] = data_of<const uint8_t>(model().output->mins);
   output.attn_norm = vector(model().output_norm->weight);
   output.post_norms[0] = post_norm_of_last;
   layers.push_back(output);

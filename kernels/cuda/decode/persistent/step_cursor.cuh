@@ -13,6 +13,7 @@ struct StepShape {
   int first_stage, n_stages;
   int n_pieces;  // from the first stage on
   int in_dim, unit_shift;
+  int stage_scale_bytes;  // behind which the minimums of a stage lie
 };
 
 // Clock: StepClock or NoClock.

@@ -14,19 +14,29 @@ template <typename I, typename Clock>
 __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, const uint8_t* input,
                                 float* scratch, StepCursor<Clock>& cursor, int n_tiles, float unit,
                                 const StepStages& stages) {
-  const StepShape shape{stages.begin, stages.end - stages.begin,
-                        gemv.n_pieces - stages.begin * stage_pieces(gemv.format), gemv.in_dim,
-                        gemv.unit_shift};
+  const StepShape shape{stages.begin,
+                        stages.end - stages.begin,
+                        gemv.n_pieces - stages.begin * stage_pieces(gemv.format),
+                        gemv.in_dim,
+                        gemv.unit_shift,
+                        gemv.stage_scale_bytes};
   [[maybe_unused]] const auto codes = [&]<StepFormat kFormat, int kScales>() {
     each_group(n_tiles, [&]<int kTiles>(int tile) {
-      multiply_codes<kFormat, kScales, kTiles>(shape, ring, input, scratch, cursor, tile, unit);
+      multiply_codes<kFormat, kScales, false, kTiles>(shape, ring, input, scratch, cursor, {}, tile,
+                                                      unit);
     });
   };
-  [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
+  [[maybe_unused]] const auto apart = [&]<typename Loop>() {
     const uint8_t* const memory = ptx::dynamic_shared<128>();
     const auto scratch_at = int(reinterpret_cast<uint8_t*>(scratch) - memory);
-    cursor = multiply_products<kFormat, kUnit, kMins>(shape, ring, int(input - memory), scratch_at,
-                                                      cursor, gemv.table, n_tiles, unit);
+    cursor = multiply_apart<Loop>(shape, ring, int(input - memory), scratch_at, cursor, gemv.table,
+                                  n_tiles, unit);
+  };
+  [[maybe_unused]] const auto products = [&]<StepFormat kFormat, int kUnit, bool kMins>() {
+    apart.template operator()<ProductsLoop<kFormat, kUnit, kMins>>();
+  };
+  [[maybe_unused]] const auto codes_apart = [&]<StepFormat kFormat, int kScales, bool kMins>() {
+    apart.template operator()<CodesLoop<kFormat, kScales, kMins>>();
   };
   [[maybe_unused]] const auto floats = [&]<bool kBf16>() {
     if (I::kIsFloat && gemv.stage_rows_log == kFloatRowsLog) {
@@ -61,11 +71,16 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
         if (gemv.scales == OfHalfPiece) return codes.template operator()<kU4, 2>();
         if constexpr (I::kIsMixed) {
           if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
-          return products.template operator()<kU4, 32, true>();
+          if (gemv.scales == ProductsMins) return products.template operator()<kU4, 32, true>();
+          if (gemv.scales == OfPieceMins) return codes_apart.template operator()<kU4, 1, true>();
+          return codes_apart.template operator()<kU4, 2, true>();
         }
         return;  // StepWeights::Mixed has them
       case kU8:
         if (gemv.scales == OfRow) return codes.template operator()<kU8, 0>();
+        if constexpr (I::kIsMixed) {
+          if (gemv.has_mins()) return codes_apart.template operator()<kU8, 1, true>();
+        }
         return codes.template operator()<kU8, 1>();
       default:
         break;
@@ -80,6 +95,9 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     }
     if (gemv.format == StepFormat::U6) {
       return products.template operator()<StepFormat::U6, 16, false>();
+    }
+    if (gemv.scales == OfHalfPiece) {
+      return codes_apart.template operator()<StepFormat::Table, 2, false>();
     }
     return products.template operator()<StepFormat::Table, 32, false>();
   }

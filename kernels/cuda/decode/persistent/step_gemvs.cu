@@ -37,13 +37,17 @@ std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
     if (!has_code || layout.unit != (by_32 ? 32 : 16)) return std::nullopt;
     return w.mins ? StepScales::ProductsMins : StepScales::Products;
   }
-  if (dtype != DType::F16 || w.mins || w.table != CodeTable::None) return std::nullopt;
+  if (dtype != DType::F16) return std::nullopt;
   if (layout.unit == 0) {
-    if (w.in_dim > 65536) return std::nullopt;  // an int32 sum could overflow: multiply_codes
+    // An int32 sum of more columns could overflow: multiply_codes.
+    if (w.in_dim > 65536 || w.mins || w.table != CodeTable::None) return std::nullopt;
     return StepScales::OfRow;
   }
   if (layout.unit < 32) return std::nullopt;
-  return layout.unit < piece_columns ? StepScales::OfHalfPiece : StepScales::OfPiece;
+  const bool is_half = layout.unit < piece_columns;
+  if (w.table != CodeTable::None && !is_half) return std::nullopt;  // of no file
+  if (w.mins) return is_half ? StepScales::OfHalfPieceMins : StepScales::OfPieceMins;
+  return is_half ? StepScales::OfHalfPiece : StepScales::OfPiece;
 }
 
 // Deals the tiles to the blocks. Left-over gate/up tile pairs of quantized weights are split along
@@ -130,10 +134,11 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     const std::optional<StepScales> scales = scales_of(w, layout, piece_columns);
     if (!scales) return std::nullopt;
     p.scales = *scales;
-    // Scales of rows are fetched by the pointers of a layer, which experts are not among, and the
-    // columns of experts follow one another without a gap.
+    // Scales of rows, and minimums, are fetched by the pointers of a layer, which experts are not
+    // among, and the columns of experts follow one another without a gap.
+    const bool by_layer = p.has_row_scales() || p.has_mins();
     const bool is_whole = w.in_dim % kTileColumns == 0;
-    if (n_active != 0 && (p.has_row_scales() || !is_whole)) return std::nullopt;
+    if (n_active != 0 && (by_layer || !is_whole)) return std::nullopt;
     p.unit_shift = unit_shift_of(layout.unit);
     p.table = table_bytes_of(w);
     if (layout.products) {
@@ -167,7 +172,9 @@ bool are_alike(const LayerWeights& a, const LayerWeights& b) {
 // Deals the first matrices of q, k and v to the first blocks and the rest, of another format, to
 // the last ones, so that the longest block has as few bytes as possible.
 bool share_blocks(StepGemv& first, StepGemv& rest, int n_blocks) {
-  const auto tile_bytes = [](const StepGemv& p) { return p.code_bytes + p.tile_scale_bytes; };
+  const auto tile_bytes = [](const StepGemv& p) {
+    return p.code_bytes + p.tile_scale_bytes * (p.has_mins() ? 3 : 1);
+  };
   const int n_tiles = first.slice.n_tiles;
   const auto longest = [&](int n_of_rest) {
     return std::max(ceil_div(n_tiles, n_blocks - n_of_rest) * tile_bytes(first),
@@ -246,10 +253,12 @@ std::optional<StepGemvs> gemvs_of(const DecodeModel& model, const LayerWeights& 
 
 StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
   const StepGemvs& first = mixed.mixes.front();
-  const auto has_products = [](const StepGemv& p) { return p.scales >= StepScales::Products; };
+  const auto is_mixed = [](const StepGemv& p) {
+    return p.scales >= StepScales::OfPieceMins || p.format == StepFormat::Table;
+  };
   const auto is_float = [](const StepGemv& p) { return p.format <= StepFormat::BF16; };
   if (has_experts || mixed.mixes.size() > 1 || first.qkv_rest.slice.n_tiles != 0 ||
-      std::ranges::any_of(first.phases, has_products)) {
+      std::ranges::any_of(first.phases, is_mixed)) {
     return StepWeights::Mixed;
   }
   if (std::ranges::all_of(first.phases, is_float)) return StepWeights::Floats;

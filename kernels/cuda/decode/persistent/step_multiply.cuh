@@ -154,6 +154,7 @@ struct Codes<StepFormat::Table> {
   static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = 0;
   static constexpr int kPieces = stage_pieces(StepFormat::Table);
   static constexpr bool kUpperHoldsLower = false;
+  static constexpr uint32_t kZero = 0x80808080, kUpperZero = 0x80808080;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma, const TableBytes& table) {
     const uint32_t words[] = {mma == 0 ? w.x : w.z, mma == 0 ? w.y : w.w};
 #pragma unroll
@@ -248,15 +249,19 @@ __device__ inline void add_digits(const float (&total)[kTiles][2], float* scratc
 }
 
 // Multiplies kTiles tiles of 16 rows of codes. A scale is that of a row (kScales = 0), of one or
-// several pieces (1), or of half a piece of U4 (2). The digits of x are columns 0, 2, 4 and 6 of
-// the B operand, so that each lane has the sums of one digit; sums of codes times digits are exact.
-// The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the float 1.5 *
-// 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536 columns.
-template <StepFormat kFormat, int kScales, int kTiles, typename Clock>
+// several pieces (1), or of half a piece of U4 or of a table (2). The digits of x are columns 0, 2,
+// 4 and 6 of the B operand, so that each lane has the sums of one digit; sums of codes times digits
+// are exact. The sum of a piece stays below 2^22 in magnitude, so that added to the bits of the
+// float 1.5 * 2^23 it gives that float plus the sum. The int32 sum of a row has room for 65536
+// columns. With kMins the codes have no zero code, and the minimum of a scale's columns is
+// multiplied by the sum of x over them.
+template <StepFormat kFormat, int kScales, bool kMins, int kTiles, typename Clock>
 __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ring,
                                       const uint8_t* input, float* scratch,
-                                      StepCursor<Clock>& cursor, int tile, float unit) {
+                                      StepCursor<Clock>& cursor, const TableBytes& table, int tile,
+                                      float unit) {
   using L = Codes<kFormat>;
+  static_assert(!kMins || kScales != 0);
   constexpr int kColumns = 32 * L::kMmas, kSums = kScales == 2 ? 2 : 1;
   constexpr float kBase = 0x1.8p23f;
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4;
@@ -272,15 +277,28 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
           constexpr int kBits = 0x4b400000;  // the bits of kBase
           int begin[kSums][4] = {{kBits, kBits, kBits, kBits}};
           if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
+          [[maybe_unused]] float sum_of_x[kSums];
+          if constexpr (kMins) {
+            int of_digits[kSums][4] = {};
+            constexpr uint32_t kOnes = 0x01010101;
 #pragma unroll
-          for (int mma = 0; mma < L::kMmas; ++mma) {
-            int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
-            ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
-                                     b[mma][0], b[mma][1], less);
-          }
-          if constexpr (kScales != 0 && L::kUpperHoldsLower) {
+            for (int mma = 0; mma < L::kMmas; ++mma) {
+              ptx::mma_m16n8k32<true>(of_digits[mma % kSums], {kOnes, kOnes, kOnes, kOnes},
+                                      b[mma][0], b[mma][1], of_digits[mma % kSums]);
+            }
 #pragma unroll
-            for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
+            for (int i = 0; i < kSums; ++i) sum_of_x[i] = float(of_digits[i][0]);
+          } else {
+#pragma unroll
+            for (int mma = 0; mma < L::kMmas; ++mma) {
+              int(&less)[4] = kScales == 0 ? zero : begin[mma % kSums];
+              ptx::mma_m16n8k32<false>(less, {L::kZero, L::kUpperZero, L::kZero, L::kUpperZero},
+                                       b[mma][0], b[mma][1], less);
+            }
+            if constexpr (kScales != 0 && L::kUpperHoldsLower) {
+#pragma unroll
+              for (int i = 0; i < kSums; ++i) begin[i][2] += begin[i][0] - kBits;
+            }
           }
 #pragma unroll
           for (int j = 0; j < kTiles; ++j) {
@@ -290,7 +308,11 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
 #pragma unroll
             for (int mma = 0; mma < L::kMmas; ++mma) {
               uint32_t a[4];
-              L::get(a, w, mma);
+              if constexpr (kFormat == StepFormat::Table) {
+                L::get(a, w, mma, table);
+              } else {
+                L::get(a, w, mma);
+              }
               if constexpr (kScales == 0) {
                 ptx::mma_m16n8k32<true>(sums[j], a, b[mma][0], b[mma][1], sums[j]);
               } else {
@@ -310,6 +332,13 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
                 const float low = __int_as_float(own[i][0]), high = __int_as_float(own[i][2]);
                 total[j][0] = fmaf(low - kBase, f.x, total[j][0]);
                 total[j][1] = fmaf(high - (L::kUpperHoldsLower ? low : kBase), f.y, total[j][1]);
+                if constexpr (kMins) {
+                  const auto* const mins = reinterpret_cast<const float2*>(slots[j] + kStageBytes +
+                                                                           shape.stage_scale_bytes);
+                  const float2 min = mins[unit * 8 + g];
+                  total[j][0] = fmaf(sum_of_x[i], min.x, total[j][0]);
+                  total[j][1] = fmaf(sum_of_x[i], min.y * L::kUpperUnit, total[j][1]);
+                }
               }
             }
           }
@@ -333,5 +362,31 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
   }
   add_digits<L::kUpperUnit>(total, scratch + tile * kTileRows, unit);
 }
+
+// Calls Loop::run<number of tiles> for all tiles of a round, as a function of its own with copies
+// of what the kernel keeps in registers: inlined, loops beside those of the commonest formats take
+// long to compile in each instance, and leave those with clocks no registers. Measured: it costs
+// Q4_K_M 2 %. input_at, scratch_at: in dynamic shared memory, so that the compiler knows where they
+// point.
+template <typename Loop, typename Clock>
+__device__ __attribute__((noinline)) StepCursor<Clock> multiply_apart(
+    StepShape shape, StepRing ring, int input_at, int scratch_at, StepCursor<Clock> cursor,
+    TableBytes table, int n_tiles, float unit) {
+  uint8_t* const memory = ptx::dynamic_shared<128>();
+  ring.slots = memory;
+  float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
+  each_group(n_tiles, [&]<int kTiles>(int tile) {
+    Loop::template run<kTiles>(shape, ring, memory + input_at, scratch, cursor, table, tile, unit);
+  });
+  return cursor;
+}
+
+template <StepFormat kFormat, int kScales, bool kMins>
+struct CodesLoop {
+  template <int kTiles, typename... Args>
+  static __device__ void run(Args&&... args) {
+    multiply_codes<kFormat, kScales, kMins, kTiles>(args...);
+  }
+};
 
 }  // namespace minfer::cuda

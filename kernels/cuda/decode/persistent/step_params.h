@@ -68,8 +68,8 @@ constexpr int kStepMostExperts = 16;  // chosen ones of a layer
 constexpr int kStepMixes = 3;
 
 // What the matrices of a model are. Floats: all of them. Int4: U4 with scales of groups in the
-// layers, U4 or U8 in the output. Codes: other codes, or codes and floats. Mixed: with more, scales
-// that are products, several mixes, v, or k and v, apart, experts.
+// layers, U4 or U8 in the output. Codes: other codes, or codes and floats. Mixed: with more,
+// minimums, tables, scales that are products, several mixes, v, or k and v, apart, experts.
 enum class StepWeights { Floats, Int4, Codes, Mixed };
 
 // What the kernel is compiled for: up to so many query heads in a block, of up to so many elements.
@@ -88,9 +88,18 @@ struct StepInstance {
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
 
-// What the scales of packed codes belong to. Products: records (quant/packed_layout.h), of U4 and
-// U6 without mins for units of 16 columns, of a table for units of 32, as of U4 and U5 with mins.
-enum class StepScales : int { OfRow, OfPiece, OfHalfPiece, Products, ProductsMins };
+// What the scales of packed codes belong to, and whether minimums in F32 come with them. Products:
+// records (quant/packed_layout.h), of U4 and U6 without mins for units of 16 columns, of a table
+// for units of 32, as of U4 and U5 with mins.
+enum class StepScales : int {
+  OfRow,
+  OfPiece,
+  OfHalfPiece,
+  OfPieceMins,
+  OfHalfPieceMins,
+  Products,
+  ProductsMins
+};
 
 // The linear phases of a layer, in their order, and the output matrix.
 enum StepPhase : int { kQkv, kWo, kGateUp, kDown, kHead, kStepPhases };
@@ -168,6 +177,11 @@ struct StepGemv {
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales == StepScales::OfRow;
   }
+  // In arrays of their own, twice as long as those of the scales.
+  __host__ __device__ bool has_mins() const {
+    return scales == StepScales::OfPieceMins || scales == StepScales::OfHalfPieceMins;
+  }
+  __host__ __device__ int stage_min_bytes() const { return has_mins() ? 2 * stage_scale_bytes : 0; }
 
   // A block has at most one K split: there are n_left * n_k_splits of them, no more than blocks.
   __host__ __device__ KSplit k_split_of(int block) const {
@@ -199,11 +213,14 @@ struct StepLayer {
   const void* router;     // [n_experts, dim], half or bfloat16
   const ExpertPlace* experts;
   const float *router_bias, *router_correction;  // [n_experts]; null: none
+  const uint8_t* mins[8];                        // of the matrices; null: none
 };
 // A StepLayer can be read as pairs of pointers, 16 bytes each: the matrices, the norms, keys and
-// values, their scales, then what the plain instances do not read.
+// values, their scales, then what not all instances read.
 constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
+constexpr int kMinsPair = kLayerPairs - 4;
 static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
+static_assert(offsetof(StepLayer, mins) == kMinsPair * sizeof(StepMatrix));
 __host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
   return reinterpret_cast<const StepMatrix*>(&layer)[i];
 }

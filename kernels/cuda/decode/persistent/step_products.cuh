@@ -144,22 +144,12 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   add_digits<L::kUpperUnit>(total, scratch + tile * kTileRows, unit);
 }
 
-// The same for all tiles of a round, as a function of its own with copies of what the kernel keeps
-// in registers: inlined, it takes long to compile in each instance, and leaves those with clocks no
-// registers. Measured: it costs Q4_K_M 2 %. input_at, scratch_at: in dynamic shared memory, so that
-// the compiler knows where they point.
-template <StepFormat kFormat, int kUnit, bool kMins, typename Clock>
-__device__ __attribute__((noinline)) StepCursor<Clock> multiply_products(
-    StepShape shape, StepRing ring, int input_at, int scratch_at, StepCursor<Clock> cursor,
-    TableBytes table, int n_tiles, float unit) {
-  uint8_t* const memory = ptx::dynamic_shared<128>();
-  ring.slots = memory;
-  float* const scratch = reinterpret_cast<float*>(memory + scratch_at);
-  each_group(n_tiles, [&]<int kTiles>(int tile) {
-    multiply_products<kFormat, kUnit, kMins, kTiles>(shape, ring, memory + input_at, scratch,
-                                                     cursor, table, tile, unit);
-  });
-  return cursor;
-}
+template <StepFormat kFormat, int kUnit, bool kMins>
+struct ProductsLoop {
+  template <int kTiles, typename... Args>
+  static __device__ void run(Args&&... args) {
+    multiply_products<kFormat, kUnit, kMins, kTiles>(args...);
+  }
+};
 
 }  // namespace minfer::cuda

@@ -74,8 +74,10 @@ struct StagePart {
   int n_bytes, n_scale_bytes;
 };
 struct StageCopy {
-  StagePart first, rest;  // rest: rows of the cache that lie in the next page, or nothing
+  StagePart first, rest;  // rest: rows of the cache that lie in the next page, columns of the next
+                          // expert, or as its scales the minimums of the first part; or nothing
   int scales_at;          // offset of the scales in the slot
+  int rest_scales_at;     // and of those of the rest
 };
 
 // Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
@@ -130,10 +132,9 @@ class RingProducer {
     const StagePart &first = copy.first, &rest = copy.rest;
     ptx::mbarrier_expect(barrier,
                          first.n_bytes + first.n_scale_bytes + rest.n_bytes + rest.n_scale_bytes);
-    uint8_t* const scales = to + copy.scales_at;
-    put_part(to, scales, first, barrier);
-    if (rest.n_bytes != 0) {
-      put_part(to + first.n_bytes, scales + first.n_scale_bytes, rest, barrier);
+    put_part(to, to + copy.scales_at, first, barrier);
+    if (rest.n_bytes + rest.n_scale_bytes != 0) {
+      put_part(to + first.n_bytes, to + copy.rest_scales_at, rest, barrier);
     }
   }
   __device__ void put_part(uint8_t* to, uint8_t* scales, const StagePart& part,
@@ -181,11 +182,11 @@ __device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<
   from -= slot * gemv.code_bytes;
   scales_from -= slot * scale_bytes;
   const StagePart first = part_of(2, slot, from, scales_from, n_bytes, gemv.stage_scale_bytes);
-  if (first.n_bytes == n_bytes || slot + 1 == n_active) return {first, {}, n_bytes};
+  if (first.n_bytes == n_bytes || slot + 1 == n_active) return {first, {}, n_bytes, n_bytes};
   return {first,
           part_of(2, slot + 1, 0, 0, n_bytes - first.n_bytes,
                   gemv.stage_scale_bytes - first.n_scale_bytes),
-          n_bytes};
+          n_bytes, n_bytes + first.n_scale_bytes};
 }
 
 // Fills the ring through the whole step, as warp `producer`.
@@ -237,9 +238,10 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
                            n * cache.row_bytes,
                            p.attention.is_u8 ? cache.scale_bytes(first_pos, n) : 0};
         };
-        const int n_first = min(n_rows, int{kPagePositions} - first % int{kPagePositions});
-        return StageCopy{part_of(first, n_first), part_of(first + n_first, n_rows - n_first),
-                         kStageBytes};
+        const int n_of_page = min(n_rows, int{kPagePositions} - first % int{kPagePositions});
+        const StagePart in_page = part_of(first, n_of_page);
+        return StageCopy{in_page, part_of(first + n_of_page, n_rows - n_of_page), kStageBytes,
+                         kStageBytes + in_page.n_scale_bytes};
       });
     }
     const StepGemv* const phases = gemvs[I::kIsMixed ? p.mix_of_layer[layer] : 0];
@@ -280,13 +282,21 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
         }
       }
       const int from = stage * n_bytes, scales_from = stage * gemv.stage_scale_bytes;
-      return StageCopy{{pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
-                        pointer(pointers.scales, matrix) +
-                            int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from,
-                        min(n_bytes, n_in_stream - from),
-                        min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)},
-                       {},
-                       n_bytes};
+      const int64_t scales_of_tile = int64_t{tile.row_tile} * gemv.tile_scale_bytes + scales_from;
+      const StagePart part{
+          pointer(pointers.weights, matrix) + int64_t{row} * gemv.code_bytes + from,
+          pointer(pointers.scales, matrix) + scales_of_tile, min(n_bytes, n_in_stream - from),
+          min(gemv.stage_scale_bytes, gemv.tile_scale_bytes - scales_from)};
+      StagePart mins{};
+      if constexpr (I::kIsMixed) {
+        if (gemv.has_mins()) {
+          const uint8_t* const even = pointer(pointers.weights, kMinsPair + matrix / 2);
+          const uint8_t* const odd = pointer(pointers.scales, kMinsPair + matrix / 2);
+          mins = {nullptr, (matrix % 2 == 0 ? even : odd) + 2 * scales_of_tile, 0,
+                  2 * part.n_scale_bytes};
+        }
+      }
+      return StageCopy{part, mins, n_bytes, n_bytes + gemv.stage_scale_bytes};
     });
   }
 }
