@@ -4,7 +4,11 @@
 //           one GEMM at a time; else many in a row, as in a model (GemmTimer::Way)
 //   plans   every tile and split at the shapes of Llama-2-7B, with the plan that the model in
 //           gemm.cpp picks marked
+//   MxNxK   this shape alone, as in 2048x5120x2048
+#include <array>
 #include <cstdio>
+#include <optional>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -77,9 +81,30 @@ class Bench {
   cuda::GemmTimer timer_{stream_.get(), &cublas_};
 };
 
-void run(bool all_plans, cuda::GemmTimer::Way way) {
+// The shape that a word names, if it does.
+std::optional<Case> shape_of(std::string_view word) {
+  std::array<long, 3> sizes{};
+  int n_read = 0;
+  const int n_found = std::sscanf(std::string(word).c_str(), "%ldx%ldx%ld%n", &sizes[0], &sizes[1],
+                                  &sizes[2], &n_read);
+  if (n_found != 3 || size_t(n_read) != word.size()) return std::nullopt;
+  for (const long size : sizes) {
+    if (size <= 0 || size > 1 << 20) return std::nullopt;
+  }
+  return Case{sizes[0], sizes[1], sizes[2]};
+}
+
+void run(bool all_plans, const std::vector<Case>& shapes, cuda::GemmTimer::Way way) {
   cuda::use_device(0);
   Bench bench(way);
+  for (const Case& shape : shapes) {
+    if (all_plans) {
+      bench.compare_plans(shape);
+    } else {
+      bench.compare(shape);
+    }
+  }
+  if (!shapes.empty()) return;
   const int64_t layers[][2] = {{12288, 4096}, {4096, 4096}, {22016, 4096}, {4096, 11008}};
   const Case odd_shapes[] = {{2000, 12000, 4104}, {1000, 4000, 4000}, {300, 4096, 4096},
                              {300, 12000, 4104},  {777, 11008, 4096}, {2000, 4001, 4096}};
@@ -116,17 +141,20 @@ int main(int argc, char** argv) {
     using Way = minfer::cuda::GemmTimer::Way;
     bool all_plans = false;
     Way way = Way::InARow;
+    std::vector<minfer::Case> shapes;
     for (const std::string_view word : std::vector<std::string_view>(argv + 1, argv + argc)) {
       if (word == "plans") {
         all_plans = true;
       } else if (word == "alone" || word == "called") {
         way = word == "alone" ? Way::Alone : Way::Called;
+      } else if (const auto shape = minfer::shape_of(word)) {
+        shapes.push_back(*shape);
       } else {
-        std::fprintf(stderr, "usage: cuda_gemm_bench [plans] [alone | called]\n");
+        std::fprintf(stderr, "usage: cuda_gemm_bench [plans] [alone | called] [MxNxK ...]\n");
         return 2;
       }
     }
-    minfer::run(all_plans, way);
+    minfer::run(all_plans, shapes, way);
   } catch (const minfer::Error& e) {
     std::fprintf(stderr, "%s\n", e.what());
     return int(e.kind());

@@ -22,7 +22,8 @@ __device__ inline void copy_of_record(uint32_t tile, const uint8_t* records, int
     const uint8_t* const from = record + i * 16 + (i * 16 < kFactorBytes ? 0 : numbers);
     const uint32_t to = tile + uint32_t(Stage::kWordBytes + i * 16);
     ptx::copy_async_16(to, from);
-    if (p.has_mins) ptx::copy_async_16(to + Stage::kScaleBytes, from + p.record_scale_bytes);
+    if (has_mins<kFormat>(p))
+      ptx::copy_async_16(to + Stage::kScaleBytes, from + p.record_scale_bytes);
   }
   if constexpr (Stage::kHighBits != 0) {
     const uint8_t* const from =
@@ -52,11 +53,11 @@ __device__ inline void copy_code_tile(uint8_t* tile, const uint8_t* words, const
     return;
   }
   const int unit = step * p.units_of_step >> p.step_shift;
-  const int scale_bytes = p.scales_are_f32 ? 64 : 32;  // of a unit
+  const int scale_bytes = scales_are_f32<kFormat>(p) ? 64 : 32;  // of a unit
   if (lane * 16 < p.units_of_step * scale_bytes) {
     ptx::copy_async_16(to + Stage::kWordBytes, scales + unit * scale_bytes);
   }
-  if (p.has_mins && lane * 16 < p.units_of_step * 64) {
+  if (has_mins<kFormat>(p) && lane * 16 < p.units_of_step * 64) {
     ptx::copy_async_16(to + Stage::kMinsAt, mins + unit * 16);
   }
 }
@@ -106,9 +107,9 @@ struct ExpertFetch {
           continue;
         }
         const int64_t scale = int64_t{row_tile} * p.n_units * kTileRows;
-        scales[r] =
-            static_cast<const uint8_t*>(at.scales) + scale * (p.scales_are_f32 ? 4 : 2) + lane * 16;
-        if (p.has_mins) mins[r] = at.mins + scale + lane * 4;
+        scales[r] = static_cast<const uint8_t*>(at.scales) +
+                    scale * (scales_are_f32<kFormat>(p) ? 4 : 2) + lane * 16;
+        if (has_mins<kFormat>(p)) mins[r] = at.mins + scale + lane * 4;
       }
     }
   }

@@ -28,19 +28,19 @@ bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts) {
 
 ExpertFormat format_of(const Matrix& w) {
   const int unit = is_packed(w) && layout_of(w).products ? layout_of(w).unit : 0;
+  const bool is_plain = w.scales && w.scales.view().dtype == DType::F16 && !w.mins;
   switch (weights_of(w)) {
     case GemvWeights::Float:
       return ExpertFormat::Float;
     case GemvWeights::U4:
-      return unit == 0    ? ExpertFormat::U4
-             : unit == 16 ? ExpertFormat::U4Products16
-                          : ExpertFormat::U4Products32;
+      if (unit != 0) return unit == 16 ? ExpertFormat::U4Products16 : ExpertFormat::U4Products32;
+      return is_plain ? ExpertFormat::U4Plain : ExpertFormat::U4;
     case GemvWeights::U5:
       return ExpertFormat::U5Products;
     case GemvWeights::U6:
       return ExpertFormat::U6Products;
     case GemvWeights::U8:
-      return ExpertFormat::U8;
+      return is_plain ? ExpertFormat::U8Plain : ExpertFormat::U8;
     case GemvWeights::Table:
       return unit != 0 ? ExpertFormat::TableProducts : ExpertFormat::Table;
   }

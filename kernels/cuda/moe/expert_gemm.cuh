@@ -50,13 +50,13 @@ __global__ void __launch_bounds__(kExpertThreads, 1)
       ptx::copy_async_commit();
       const uint8_t* const stage = ring + step % kExpertStages * Stage::kBytes;
       const uint8_t* const own = stage + Stage::kXBytes + warp * 2 * Stage::kTileBytes;
+      const StagedWeights<T, kFormat> weights[] = {{own, step, p},
+                                                   {own + Stage::kTileBytes, step, p}};
 #pragma unroll
       for (int half = 0; half < 2; ++half) {
         Fragments a[2];
 #pragma unroll
-        for (int r = 0; r < 2; ++r) {
-          StagedWeights<T, kFormat>{own + r * Stage::kTileBytes, step}.load(a[r], half, p);
-        }
+        for (int r = 0; r < 2; ++r) weights[r].load(a[r], half, p);
         const uint8_t* const x = stage + g * Stage::kRowBytes + half * 64 + t * 16;
 #pragma unroll
         for (int n = 0; n < kTokenTiles; ++n) {

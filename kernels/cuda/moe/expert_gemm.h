@@ -10,10 +10,13 @@ constexpr int kExpertWarps = 8, kExpertThreads = 32 * kExpertWarps;
 constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
-// What a kernel is compiled for. Products: scales that are such (quant/packed_layout.h), of U4 for
-// units of 16 or 32 columns; they come last.
+// What a kernel is compiled for. U4Plain and U8Plain: F16 scales and no minimums, which U4 and U8
+// find out in their loops. Products: scales that are such (quant/packed_layout.h), of U4 for units
+// of 16 or 32 columns; they come last.
 enum class ExpertFormat {
   Float,
+  U4Plain,
+  U8Plain,
   U4,
   U8,
   Table,
@@ -27,6 +30,9 @@ ExpertFormat format_of(const Matrix& w);
 __host__ __device__ constexpr bool are_products(ExpertFormat format) {
   return format >= ExpertFormat::U4Products16;
 }
+__host__ __device__ constexpr bool has_plain_scales(ExpertFormat format) {
+  return format == ExpertFormat::U4Plain || format == ExpertFormat::U8Plain;
+}
 // The columns of a unit of products.
 __host__ __device__ constexpr int unit_of(ExpertFormat format) {
   return format == ExpertFormat::U4Products16 || format == ExpertFormat::U6Products ? 16 : 32;
@@ -35,6 +41,7 @@ __host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
   switch (format) {
     case ExpertFormat::Float:
       return GemvWeights::Float;
+    case ExpertFormat::U4Plain:
     case ExpertFormat::U4:
     case ExpertFormat::U4Products16:
     case ExpertFormat::U4Products32:
@@ -43,6 +50,7 @@ __host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
       return GemvWeights::U5;
     case ExpertFormat::U6Products:
       return GemvWeights::U6;
+    case ExpertFormat::U8Plain:
     case ExpertFormat::U8:
       return GemvWeights::U8;
     case ExpertFormat::Table:
@@ -101,6 +109,10 @@ ExpertGemmKernel with_format(ExpertFormat format, const Make& make) {
   switch (format) {
     case Float:
       return make.template operator()<Float>();
+    case U4Plain:
+      return make.template operator()<U4Plain>();
+    case U8Plain:
+      return make.template operator()<U8Plain>();
     case U4:
       return make.template operator()<U4>();
     case U8:

@@ -25,8 +25,10 @@ struct ExpertStage {
                                                                    : 512;
   static constexpr int kScaleBytes = kWeights == GemvWeights::Float ? 0
                                      : are_products(kFormat)        ? kTileRows * 6
+                                     : has_plain_scales(kFormat)    ? 128
                                                                     : 256;
-  static constexpr int kMinsAt = kWordBytes + kScaleBytes, kHighAt = kMinsAt + kScaleBytes;
+  static constexpr int kMinBytes = has_plain_scales(kFormat) ? 0 : kScaleBytes;
+  static constexpr int kMinsAt = kWordBytes + kScaleBytes, kHighAt = kMinsAt + kMinBytes;
   static constexpr int kHighBytes = high_tile_bytes(kHighBits);
   static constexpr int kTileBytes = kHighAt + kHighBytes;
   // Rows of x are 192 bytes apart, 128 of them used: 16-byte reads of 2 rows by 4 lanes have no
@@ -34,6 +36,19 @@ struct ExpertStage {
   static constexpr int kRowBytes = 192, kXBytes = kExpertRows * kRowBytes;
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
+
+// What most formats need not ask: branches in the loop over k cost much.
+template <ExpertFormat kFormat>
+__device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
+  return !has_plain_scales(kFormat) && p.scales_are_f32;
+}
+template <ExpertFormat kFormat>
+__device__ inline bool has_mins(const ExpertGemmParams& p) {
+  using enum ExpertFormat;
+  if (kFormat == U4Products32 || kFormat == U5Products) return true;
+  if (kFormat == U6Products || kFormat == TableProducts) return false;
+  return !has_plain_scales(kFormat) && p.has_mins;
+}
 
 // A lane's A fragments of one row tile and 32 columns: for instruction i, rows g and g + 8 of its
 // columns 4 t to 4 t + 3 (of floats: 8 t + 4 i to 8 t + 4 i + 3).
@@ -64,16 +79,34 @@ __device__ inline uint32_t dequantize_pair(uint32_t word, int first_byte, int se
   return pack_pair(value_of(first_byte), value_of(second_byte), T{});
 }
 
-// The weights of one row tile in a stage, as a lane reads them.
+// The weights of one row tile in a stage, as a lane reads them. Of plain formats it reads them all
+// at once, since each read that a group of wgmma waits for costs the latency of shared memory.
 template <typename T, ExpertFormat kFormat>
 struct StagedWeights {
   using Stage = ExpertStage<kFormat>;
   static constexpr GemvWeights kWeights = weights_of(kFormat);
+  static constexpr bool kReadsAll = has_plain_scales(kFormat) && std::is_same_v<T, __half>;
   const uint8_t* tile;
   int step;
+  uint4 all_words[kReadsAll ? Stage::kWordBytes / 512 : 1];
+  __half2 all_scales[kReadsAll ? 4 : 1];
 
-  __device__ uint4 words(int piece) const {
+  __device__ StagedWeights(const uint8_t* tile, int step, const ExpertGemmParams& p)
+      : tile(tile), step(step) {
+    if constexpr (kReadsAll) {
+#pragma unroll
+      for (int i = 0; i < Stage::kWordBytes / 512; ++i) all_words[i] = read_words(i);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) half_scales_of(all_scales[i], i, p);
+    }
+  }
+
+  __device__ uint4 read_words(int piece) const {
     return *reinterpret_cast<const uint4*>(tile + piece * 512 + threadIdx.x % 32 * 16);
+  }
+  __device__ uint4 words(int piece) const {
+    if constexpr (kReadsAll) return all_words[piece];
+    return read_words(piece);
   }
   // Where the scales of rows g and g + 8 are, for instruction `at` of the four of a tile.
   __device__ static int pair_of_scales(int at, const ExpertGemmParams& p) {
@@ -95,7 +128,7 @@ struct StagedWeights {
     if constexpr (are_products(kFormat)) {
       scale = products_at(scales, at);
       if constexpr (kMins) min = products_at(tile + Stage::kMinsAt, at);
-    } else if (p.scales_are_f32) {
+    } else if (scales_are_f32<kFormat>(p)) {
       scale = *reinterpret_cast<const float2*>(scales + pair * 8);
     } else {
       scale = __half22float2(*reinterpret_cast<const __half2*>(scales + pair * 4));
@@ -120,7 +153,7 @@ struct StagedWeights {
   __device__ bool half_scales_of(__half2& scales, int at, const ExpertGemmParams& p) const {
     const uint8_t* const from = tile + Stage::kWordBytes;
     const int pair = pair_of_scales(at, p);
-    if (!p.scales_are_f32) {
+    if (!scales_are_f32<kFormat>(p)) {
       scales = *reinterpret_cast<const __half2*>(from + pair * 4);
       return true;
     }
@@ -177,8 +210,11 @@ struct StagedWeights {
       a[1][3] = lower.w;
     } else {
       const uint4 w = words(kWeights == GemvWeights::U8 ? half : 0);
+      if constexpr (kReadsAll) {
+        return load_halves(a, w, half, {all_scales[2 * half], all_scales[2 * half + 1]}, p);
+      }
       if constexpr (std::is_same_v<T, __half> && !are_products(kFormat)) {
-        if (!p.has_mins) {
+        if (!has_mins<kFormat>(p)) {
           __half2 scales[2];
           const bool are_halves = half_scales_of(scales[0], half * 2, p);
           if (half_scales_of(scales[1], half * 2 + 1, p) && are_halves) {
@@ -186,9 +222,8 @@ struct StagedWeights {
           }
         }
       }
-      // A branch, also where a format always has minimums: without one, or with a predicate for
-      // each code, ptxas serializes wgmma (C7513).
-      if (p.has_mins) {
+      // A branch around all: with a predicate for each code, ptxas serializes wgmma (C7513).
+      if (has_mins<kFormat>(p)) {
         load_floats<true>(a, w, half, p);
       } else {
         load_floats<false>(a, w, half, p);

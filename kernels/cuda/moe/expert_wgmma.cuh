@@ -19,7 +19,10 @@ constexpr int kStagedTokens = 72;  // rows of out that a consumer stages at once
 template <ExpertFormat kFormat>
 struct alignas(1024) WgmmaShared {
   static constexpr bool kIsFloat = weights_of(kFormat) == GemvWeights::Float;
-  static constexpr int kStages = kIsFloat ? 4 : weights_of(kFormat) == GemvWeights::U8 ? 5 : 6;
+  static constexpr int kStages = kIsFloat                                 ? 4
+                                 : weights_of(kFormat) == GemvWeights::U8 ? 5
+                                 : has_plain_scales(kFormat)              ? 7
+                                                                          : 6;
   // Floats: rows of 64 columns, 128 bytes, with the 128-byte swizzle that wgmma reads, as those of
   // x. Codes: as they are packed, with their scales, mins and upper bits (ExpertStage).
   static constexpr int kWBytes =
@@ -56,7 +59,7 @@ class WgmmaProducer {
   __device__ WgmmaProducer(Shared& s, const ExpertGemmParams& p)
       : s_(s),
         p_(p),
-        unit_bytes_(p.scales_are_f32 ? 64 : 32),
+        unit_bytes_(scales_are_f32<kFormat>(p) ? 64 : 32),
         scales_(kIsFloat ? 16 : p.units_of_step * unit_bytes_),
         mins_(kIsFloat ? 16 : p.units_of_step * 64) {}
 
@@ -168,10 +171,9 @@ class WgmmaProducer {
       if (scales_.is_there(i)) {
         const int row_tile = scales_.tile + i * kRowTiles / 2;
         scales_.from[i] = static_cast<const uint8_t*>(place_of(row_tile).scales) +
-                          in_matrix(row_tile) * n_scales * (p_.scales_are_f32 ? 4 : 2) +
-                          scales_.byte;
+                          in_matrix(row_tile) * n_scales * (unit_bytes_ / kTileRows) + scales_.byte;
       }
-      if (p_.has_mins && mins_.is_there(i)) {
+      if (has_mins<kFormat>(p_) && mins_.is_there(i)) {
         const int row_tile = mins_.tile + i * kRowTiles / 2;
         mins_.from[i] = reinterpret_cast<const uint8_t*>(place_of(row_tile).mins +
                                                          in_matrix(row_tile) * n_scales) +
@@ -211,7 +213,7 @@ class WgmmaProducer {
     }
     const int unit = step * p_.units_of_step >> p_.step_shift;
     scales_.copy(to + Stage::kWordBytes, unit * unit_bytes_);
-    if (p_.has_mins) mins_.copy(to + Stage::kMinsAt, unit * 64);
+    if (has_mins<kFormat>(p_)) mins_.copy(to + Stage::kMinsAt, unit * 64);
   }
 
   Shared& s_;
@@ -248,8 +250,15 @@ class WgmmaConsumer {
       add_bias(d[b], places[tile.expert], first + (kSwiGlu ? 0 : b * kWgmmaRows / 2));
     }
     if constexpr (kSwiGlu) {
+      const auto activate = [&](const SwiGluClamp& clamp) {
 #pragma unroll
-      for (int j = 0; j < kTokens / 2; ++j) d[0][j] = swiglu(d[0][j], d[1][j], p_.clamp);
+        for (int j = 0; j < kTokens / 2; ++j) d[0][j] = swiglu(d[0][j], d[1][j], clamp);
+      };
+      if (p_.clamp.limit == 0) {  // not a branch for each element
+        activate({});
+      } else {
+        activate(p_.clamp);
+      }
     }
 #pragma unroll
     for (int b = 0; b < kBlocks; ++b) store<kTokens>(d[b], tile, first + b * kWgmmaRows / 2);
@@ -282,18 +291,20 @@ class WgmmaConsumer {
         }
         ptx::wgmma_commit();
         ptx::wgmma_wait<1>();  // the step before has read its stage
-        if (previous >= 0) release(previous);
+        release(previous, previous >= 0);
       } else {
         // Four groups of instructions: for two blocks of rows, by halves of 32 columns. Two of them
         // are under way while the codes of the next one are dequantized. So when a[at] is written,
         // the group of the step before has read it; and behind the second group, all groups of that
         // step have read their stage.
+        constexpr int kTileBytes = ExpertStage<kFormat>::kTileBytes;
+        const uint8_t* const codes = w + (consumer_ * 4 + warp()) * kTileBytes;
+        const StagedWeights<T, kFormat> weights[] = {{codes, step, p_},
+                                                     {codes + 8 * kTileBytes, step, p_}};
 #pragma unroll
         for (int at = 0; at < 4; ++at) {
           const int half = at / 2, b = at % 2;
-          const uint8_t* const codes =
-              w + (b * 8 + consumer_ * 4 + warp()) * ExpertStage<kFormat>::kTileBytes;
-          StagedWeights<T, kFormat>{codes, step}.load(a[at], half, p_);
+          weights[b].load(a[at], half, p_);
           ptx::wgmma_fence();
 #pragma unroll
           for (int i = 0; i < 2; ++i) {
@@ -301,18 +312,21 @@ class WgmmaConsumer {
           }
           ptx::wgmma_commit();
           ptx::wgmma_wait<2>();
-          if (at == 1 && previous >= 0) release(previous);
+          if (at == 1) release(previous, previous >= 0);
         }
       }
       previous = at_.slot;
       at_.advance();
     }
     ptx::wgmma_wait<0>();
-    release(previous);
+    release(previous, true);
   }
-  __device__ void release(int slot) const {
+  // Without a branch: between two groups of wgmma under way, one would make ptxas wait for each
+  // instruction before the next one (C7513).
+  __device__ void release(int slot, bool is_there) const {
     __syncwarp();
-    if (threadIdx.x % 32 == 0) ptx::mbarrier_arrive(s_.empty + slot);
+    const uint32_t barrier = ptx::shared_address(s_.empty) + uint32_t(slot * 8);
+    ptx::mbarrier_arrive_if(is_there && threadIdx.x % 32 == 0, barrier);
   }
 
   // d[4 j + 2 h + i]: row 16 warp + lane / 4 + 8 h of the weights, row 8 j + 2 (lane % 4) + i of x.
