@@ -49,7 +49,8 @@ struct WgmmaPlace {
 };
 
 // The producers, 4 warps, which copy by cp.async, 16 bytes a thread. They have few instructions for
-// each step, since a warp issues one at a time: pointers that advance, and no waits for copies.
+// each step, since a warp issues one at a time: one to add the offset of a row, in 16 bytes, to a
+// pointer that advances, and one to copy; and no waits for copies.
 template <typename T, ExpertFormat kFormat, bool kSwiGlu>
 class WgmmaProducer {
  public:
@@ -68,6 +69,7 @@ class WgmmaProducer {
     set_x(tile);
     set_weights(tile);
     const int chunk = int(threadIdx.x) % 8;
+    const auto* x_of_step = static_cast<const uint8_t*>(p_.x) + chunk * 16;
     const uint32_t in_stage = uint32_t(staged_at<128>(int(threadIdx.x) / 8, chunk));
     for (int step = 0; step < p_.n_steps; ++step) {
       ptx::mbarrier_wait(s_.empty + next_.slot, next_.parity ^ 1);
@@ -76,9 +78,9 @@ class WgmmaProducer {
 #pragma unroll
       for (int i = 0; i < kRows; ++i) {
         if (int(threadIdx.x) / 8 + i * kStep >= kWgmmaTokens) continue;
-        ptx::copy_async_16(x + i * kStep * 128, x_[i], n_bytes);
-        x_[i] += n_bytes * 8;
+        ptx::copy_async_16(x + i * kStep * 128, x_of_step + uint64_t{x_[i]} * 16, n_bytes);
       }
+      x_of_step += 128;
       const uint32_t w = ptx::shared_address(s_.w[next_.slot]);
       if constexpr (kIsFloat) {
         copy_floats(w + in_stage, p_.out_dim - 1 - tile.column_block * kOut, n_bytes);
@@ -131,7 +133,7 @@ class WgmmaProducer {
     for (int i = 0; i < kRows; ++i) {
       const int place = min(tile.place + thread / 8 + i * kStep, tile.end - 1);
       const int row = p_.x_by_place ? place : p_.pairs[place] / p_.n_active;
-      x_[i] = static_cast<const uint8_t*>(p_.x) + (int64_t{row} * p_.in_dim + thread % 8 * 8) * 2;
+      x_[i] = uint32_t(int64_t{row} * p_.in_dim / 8);
     }
   }
 
@@ -153,11 +155,11 @@ class WgmmaProducer {
       const int row = first_row + row_tile * kTileRows - (is_up(row_tile) ? kOut : 0);
       return min(row / kTileRows, p_.n_row_tiles - 1);
     };
+    const int first_tile = thread / 32 * kTilesOfWarp;  // a warp has tiles of one matrix
+    w_[0] = static_cast<const uint8_t*>(place_of(first_tile).weights) + thread % 32 * 16;
 #pragma unroll
     for (int r = 0; r < kTilesOfWarp; ++r) {
-      const int row_tile = thread / 32 * kTilesOfWarp + r;
-      w_[r] = static_cast<const uint8_t*>(place_of(row_tile).weights) +
-              in_matrix(row_tile) * p_.row_tile_bytes + thread % 32 * 16;
+      tiles_[r] = uint32_t(in_matrix(first_tile + r) * p_.row_tile_bytes / 16);
     }
     if constexpr (are_products(kFormat)) {  // eight threads for each row tile
       static_assert(kWgmmaProducers == 8 * kRowTiles);
@@ -203,10 +205,11 @@ class WgmmaProducer {
     for (int r = 0; r < kTilesOfWarp; ++r) {
 #pragma unroll
       for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
-        ptx::copy_async_16(to + own + uint32_t(r * Stage::kTileBytes + piece), w_[r] + piece);
+        ptx::copy_async_16(to + own + uint32_t(r * Stage::kTileBytes + piece),
+                           w_[0] + uint64_t{tiles_[r]} * 16 + piece);
       }
-      w_[r] += Stage::kWordBytes;
     }
+    w_[0] += Stage::kWordBytes;
     if constexpr (are_products(kFormat)) {
       const uint32_t row_tile = to + threadIdx.x / 8 * uint32_t(Stage::kTileBytes);
       return copy_of_record<kFormat>(row_tile, records_, int(threadIdx.x) % 8, step, p_);
@@ -222,9 +225,11 @@ class WgmmaProducer {
   Pieces scales_, mins_;
   const uint8_t* records_ = nullptr;  // of products, in their place
   WgmmaPlace<Shared::kStages> next_;
-  // Where the thread reads 16 bytes in the next step. x_: in each of its rows of x. w_: in each of
-  // its row tiles of codes; of floats, in the first of its rows of gate and of up.
-  const uint8_t *x_[kRows], *w_[kIsFloat ? 2 : kTilesOfWarp];
+  // Where the thread's rows of x begin, in 16 bytes, and where it reads weights in the next step:
+  // of floats, in the first of its rows of gate and of up; of codes, in a matrix, whose row tiles
+  // are at tiles_, in 16 bytes.
+  uint32_t x_[kRows], tiles_[kIsFloat ? 1 : kTilesOfWarp];
+  const uint8_t* w_[kIsFloat ? 2 : 1];
 };
 
 // A warpgroup of the two that multiply: two blocks of 64 rows of weights, kWgmmaRows / 2 rows
@@ -270,56 +275,75 @@ class WgmmaConsumer {
   // All K steps.
   template <int kTokens>
   __device__ __forceinline__ void multiply(float (&d)[2][kTokens / 2]) {
+    if constexpr (Shared::kIsFloat) {
+      multiply_floats(d);
+    } else {
+      multiply_codes(d);
+    }
+  }
+  template <int kSums>
+  __device__ __forceinline__ void multiply_floats(float (&d)[2][kSums]) {
+    int previous = -1;
+    for (int step = 0; step < p_.n_steps; ++step) {
+      wait_for_stage();
+      const uint64_t x_tile = ptx::wgmma_tile(s_.x[at_.slot]);
+      const uint64_t w_tile = ptx::wgmma_tile(s_.w[at_.slot] + consumer_ * 64 * 128);
+      ptx::wgmma_fence();
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+#pragma unroll
+        for (int b = 0; b < 2; ++b) {
+          ptx::wgmma(d[b], w_tile + b * 128 * 128 / 16 + 2 * i, x_tile + 2 * i, true, T{});
+        }
+      }
+      ptx::wgmma_commit();
+      ptx::wgmma_wait<1>();  // the step before has read its stage
+      release(previous, previous >= 0);
+      previous = at_.slot;
+      at_.advance();
+    }
+    ptx::wgmma_wait<0>();
+    release(previous, true);
+  }
+  // A step has four groups of instructions: for two blocks of rows, by halves of 32 columns. Two of
+  // them are under way while the codes of the next one are dequantized. So when a[at] is written,
+  // the group of the step before has read it; and behind the second group, all groups of that step
+  // have read their stage.
+  template <int kSums>
+  __device__ __forceinline__ void multiply_codes(float (&d)[2][kSums]) {
     Fragments a[4];
     int previous = -1;
     for (int step = 0; step < p_.n_steps; ++step) {
-      ptx::mbarrier_wait(s_.full + at_.slot, at_.parity);
-      // wgmma reads as TMA does. Consumers execute the fence: it would make producers wait for all
-      // of their copies.
-      ptx::fence_for_copy_engine();
+      wait_for_stage();
       const uint64_t x_tile = ptx::wgmma_tile(s_.x[at_.slot]);
-      const uint8_t* const w = s_.w[at_.slot];
-      if constexpr (Shared::kIsFloat) {
-        const uint64_t w_tile = ptx::wgmma_tile(w + consumer_ * 64 * 128);
+      constexpr int kTileBytes = ExpertStage<kFormat>::kTileBytes;
+      const uint8_t* const codes = s_.w[at_.slot] + (consumer_ * 4 + warp()) * kTileBytes;
+      const StagedWeights<T, kFormat> weights[] = {{codes, step, p_},
+                                                   {codes + 8 * kTileBytes, step, p_}};
+#pragma unroll
+      for (int at = 0; at < 4; ++at) {
+        const int half = at / 2, b = at % 2;
+        weights[b].load(a[at], half, p_);
         ptx::wgmma_fence();
 #pragma unroll
-        for (int i = 0; i < 4; ++i) {
-#pragma unroll
-          for (int b = 0; b < 2; ++b) {
-            ptx::wgmma(d[b], w_tile + b * 128 * 128 / 16 + 2 * i, x_tile + 2 * i, true, T{});
-          }
+        for (int i = 0; i < 2; ++i) {
+          ptx::wgmma(d[b], a[at][i], x_tile + 4 * half + 2 * i, true, T{});
         }
         ptx::wgmma_commit();
-        ptx::wgmma_wait<1>();  // the step before has read its stage
-        release(previous, previous >= 0);
-      } else {
-        // Four groups of instructions: for two blocks of rows, by halves of 32 columns. Two of them
-        // are under way while the codes of the next one are dequantized. So when a[at] is written,
-        // the group of the step before has read it; and behind the second group, all groups of that
-        // step have read their stage.
-        constexpr int kTileBytes = ExpertStage<kFormat>::kTileBytes;
-        const uint8_t* const codes = w + (consumer_ * 4 + warp()) * kTileBytes;
-        const StagedWeights<T, kFormat> weights[] = {{codes, step, p_},
-                                                     {codes + 8 * kTileBytes, step, p_}};
-#pragma unroll
-        for (int at = 0; at < 4; ++at) {
-          const int half = at / 2, b = at % 2;
-          weights[b].load(a[at], half, p_);
-          ptx::wgmma_fence();
-#pragma unroll
-          for (int i = 0; i < 2; ++i) {
-            ptx::wgmma(d[b], a[at][i], x_tile + 4 * half + 2 * i, true, T{});
-          }
-          ptx::wgmma_commit();
-          ptx::wgmma_wait<2>();
-          if (at == 1) release(previous, previous >= 0);
-        }
+        ptx::wgmma_wait<2>();
+        if (at == 1) release(previous, previous >= 0);
       }
       previous = at_.slot;
       at_.advance();
     }
     ptx::wgmma_wait<0>();
     release(previous, true);
+  }
+  __device__ void wait_for_stage() const {
+    ptx::mbarrier_wait(s_.full + at_.slot, at_.parity);
+    // wgmma reads as TMA does. Consumers execute the fence: it would make producers wait for all
+    // of their copies.
+    ptx::fence_for_copy_engine();
   }
   // Without a branch: between two groups of wgmma under way, one would make ptxas wait for each
   // instruction before the next one (C7513).
