@@ -78,7 +78,7 @@ class RandomGguf(unittest.TestCase):
             self.assertAlmostEqual(float(row["ratio"]), float(row["minfer"]) / float(row["llama_cpp"]), delta=0.01)
 
     def test_types(self):
-        for file_type in ("q4_0", "q4_1", "q8_0", "iq4_xs", "q4_k_m", "q5_k_m"):  # with q4_k, q5_k and q6_k in the mixes
+        for file_type in ("q4_1", "q5_1", "q8_0", "iq4_nl", "iq4_xs", "q4_k_m", "q5_k_m"):  # with q4_k, q5_k and q6_k in the mixes
             with self.subTest(file_type):
                 n_of = self.types_of("llama-2-7b", "llama", 3 + 8 * 9, DENSE_SIZES, file_type)
                 # Of the mixes: of 8 layers 0, 3, 6 and 7, and the output.
