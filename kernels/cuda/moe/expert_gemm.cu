@@ -85,6 +85,8 @@ bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
     if (layout.products) {
       p.record_bytes = layout.record_bytes();
       p.record_scale_bytes = layout.record_scale_bytes();
+      const bool by_32 = layout.unit == 32 && w.table == CodeTable::None;
+      MINFER_CHECK(layout.unit == 16 || p.has_mins == by_32, "products that no type of GGUF has");
     }
     p.table = table_bytes_of(w);
   }

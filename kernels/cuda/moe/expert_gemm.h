@@ -10,9 +10,9 @@ constexpr int kExpertWarps = 8, kExpertThreads = 32 * kExpertWarps;
 constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
-// What a kernel is compiled for. U4Plain and U8Plain: F16 scales and no minimums, which U4 and U8
-// find out in their loops. Products: scales that are such (quant/packed_layout.h), of U4 for units
-// of 16 or 32 columns; they come last.
+// What a kernel is compiled for. U4Plain and U8Plain: F16 scales and no minimums; U4 and U8: all
+// other scales of groups, which ask in their loops. Products: scales that are such
+// (quant/packed_layout.h), of U4 for units of 16 or 32 columns; they come last.
 enum class ExpertFormat {
   Float,
   U4Plain,

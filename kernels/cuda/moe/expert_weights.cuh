@@ -37,7 +37,7 @@ struct ExpertStage {
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
 
-// What most formats need not ask: branches in the loop over k cost much.
+// Known when plain formats and most products are compiled: branches in the loop over k cost much.
 template <ExpertFormat kFormat>
 __device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
   return !has_plain_scales(kFormat) && p.scales_are_f32;
@@ -79,8 +79,9 @@ __device__ inline uint32_t dequantize_pair(uint32_t word, int first_byte, int se
   return pack_pair(value_of(first_byte), value_of(second_byte), T{});
 }
 
-// The weights of one row tile in a stage, as a lane reads them. Of plain formats it reads them all
-// at once, since each read that a group of wgmma waits for costs the latency of shared memory.
+// The weights of one row tile in a stage, as a lane reads them. Plain formats with F16 activations
+// are read all at once, since each read that a group of wgmma waits for costs the latency of shared
+// memory.
 template <typename T, ExpertFormat kFormat>
 struct StagedWeights {
   using Stage = ExpertStage<kFormat>;
@@ -222,7 +223,8 @@ struct StagedWeights {
           }
         }
       }
-      // A branch around all: with a predicate for each code, ptxas serializes wgmma (C7513).
+      // One branch around the whole load: with a predicate for each code, ptxas serializes wgmma
+      // (C7513).
       if (has_mins<kFormat>(p)) {
         load_floats<true>(a, w, half, p);
       } else {

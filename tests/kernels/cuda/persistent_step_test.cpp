@@ -75,18 +75,20 @@ TEST(PersistentStages, HavePartsOfLongRows) {
   }
 }
 
-// Their scales would be those of the layer's first expert.
-TEST(PersistentExperts, HaveNoScalesOfRows) {
+// Their scales, or minimums, would be those of the layer's first expert.
+TEST(PersistentExperts, HaveNoScalesOfRowsAndNoMinimums) {
   const auto one_of_two = [](int, LayerSpec& spec, EdgeSpec&) {
     spec.n_experts = 2;
     spec.n_active_experts = 1;
   };
   emulated::g_static_shared_bytes = emulated::kStaticSharedBytes;
-  for (const int64_t group : {int64_t{32}, kRow}) {
-    SmallModel small({"OneOfTwo", of_group(DType::U8, DType::F16, false, group), DType::F16, 64,
-                      128, 1, 1, 64, 2, one_of_two});
-    EXPECT_EQ(plan_of(small.model(), {.few_positions = 0}) != nullptr, group != kRow) << group;
-  }
+  const auto has_plan = [&](const Format& format) {
+    SmallModel small({"OneOfTwo", format, DType::F16, 64, 128, 1, 1, 64, 2, one_of_two});
+    return plan_of(small.model(), {.few_positions = 0}) != nullptr;
+  };
+  EXPECT_TRUE(has_plan(of_group(DType::U8, DType::F16, false, 32)));
+  EXPECT_FALSE(has_plan(of_group(DType::U8, DType::F16, false, kRow)));
+  EXPECT_FALSE(has_plan(of_group(DType::U8, DType::F16, true, 32)));
 }
 
 // Ranks that share the model, all at once. They may have unequal slices.
@@ -161,6 +163,7 @@ const RanksCase kRanksCases[] = {
     {{"Q4KMExperts", {}, DType::F16, 256, 1024, 8, 4, 64, 2, like_mixtral, like_q4_k_m_of_mixtral},
      2,
      true},
+    {{"Q41", {}, DType::F16, 64, 512, 2, 2, 64, 2, nullptr, like_q4_1}, 2, false},
     {{"Biases", {}, DType::F16, 64, 96, 4, 2, 64, 2, with_biases}, 2, true},
 };
 INSTANTIATE_TEST_SUITE_P(, PersistentRanks, testing::ValuesIn(kRanksCases),

@@ -130,7 +130,8 @@ inline Format like_iq4_xs(int layer, StepWeight weight) {
 // Formats with minimums in F32: GGUF's Q4_1 and Q5_1, and AWQ's, whose groups are several pieces.
 inline Format like_q4_1(int layer, StepWeight weight) {
   if (weight == StepWeight::Output) return of_group(DType::U8, DType::F16, false, 32);
-  const bool is_q5 = weight == StepWeight::Down && layer == 1;
+  const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
+  const bool is_q5 = has_more_bits && layer == 1;
   return of_group(is_q5 ? DType::U8 : DType::U4, DType::F16, true, 32);
 }
 inline Format like_awq(int, StepWeight weight) {
@@ -204,8 +205,8 @@ inline const StepCase kCases[] = {
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},
     {"Q41", {}, DType::F16, 576, 1120, 3, 1, 64, 2, nullptr, like_q4_1},
-    {"AwqBiases", {}, DType::U8, 1280, 384, 4, 2, 64, 130, with_biases, like_awq},
-    {"Iq4Nl", {}, DType::F16, 256, 544, 4, 2, 64, 2, nullptr, like_iq4_nl},
+    {"AwqBiases", {}, DType::U8, 1280, 512, 4, 2, 64, 130, with_biases, like_awq},
+    {"Iq4Nl", {}, DType::F16, 256, 1088, 4, 2, 64, 2, nullptr, like_iq4_nl},
     {"Q4KMGemma", {}, DType::F16, 256, 768, 2, 2, 128, 140, like_gemma_2, like_q4_k_m},
 };
 

@@ -45,7 +45,7 @@ std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
   }
   if (layout.unit < 32) return std::nullopt;
   const bool is_half = layout.unit < piece_columns;
-  if (w.table != CodeTable::None && !is_half) return std::nullopt;  // of no file
+  if (w.table != CodeTable::None && (!is_half || w.mins)) return std::nullopt;  // of no file
   if (w.mins) return is_half ? StepScales::OfHalfPieceMins : StepScales::OfPieceMins;
   return is_half ? StepScales::OfHalfPiece : StepScales::OfPiece;
 }

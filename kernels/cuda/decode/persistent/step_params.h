@@ -219,6 +219,7 @@ struct StepLayer {
 // values, their scales, then what not all instances read.
 constexpr int kLayerPairs = int(sizeof(StepLayer) / sizeof(StepMatrix)), kCachePair = 8;
 constexpr int kMinsPair = kLayerPairs - 4;
+static_assert(kLayerPairs <= 32, "a lane holds each: fill_ring");
 static_assert(offsetof(StepLayer, keys) == kCachePair * sizeof(StepMatrix));
 static_assert(offsetof(StepLayer, mins) == kMinsPair * sizeof(StepMatrix));
 __host__ __device__ inline const StepMatrix& pointer_pair(const StepLayer& layer, int i) {
