@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Measures synthetic models of several shapes, and writes a CSV: tokens/s of a prompt and of decode,
+"""Measures synthetic models of several shapes, or GGUF files, and writes a CSV: tokens/s of a prompt and of decode,
 with the share of the limit that binds each, measured in the same run.
 
     scripts/bench_shapes.py --minfer build/release/tools/minfer --device cuda \\
@@ -21,7 +21,7 @@ def main():
     parser.add_argument("--minfer", required=True)
     parser.add_argument("--before", help="another minfer")
     parser.add_argument("--device", required=True, help="cpu or cuda")
-    parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...")
+    parser.add_argument("--shapes", required=True, help="of minfer bench --synthetic: SHAPE:TYPE,...; or FILE.gguf")
     parser.add_argument("--prompt", type=int, default=2048)
     parser.add_argument("--gen", type=int, default=64)
     parser.add_argument("--depth", type=int, default=128)
@@ -41,7 +41,10 @@ def main():
                         + (("before", "ratio") if args.before else ()))
         for shape in args.shapes.split(","):
             programs = [args.before, args.minfer] if args.before else [args.minfer]
-            turns = [[rows([program, "bench", "--synthetic", shape, "--device", args.device], sizes_of(args))
+            is_file = shape.endswith(".gguf")
+            model = ["-m" if is_file else "--synthetic", shape]
+            name = [pathlib.Path(shape).stem, "gguf"] if is_file else [*shape.split(":"), "f16"][:2]
+            turns = [[rows([program, "bench", *model, "--device", args.device], sizes_of(args))
                       for program in programs] for _ in range(args.turns)]
             *before, own = zip(*turns)
             for test in own[0]:
@@ -51,7 +54,7 @@ def main():
                 for other in before:
                     theirs, _ = middle(other, test, speed_of)
                     figures += [f"{theirs:.1f}", f"{speed / theirs:.2f}"]
-                writer.writerow((*[*shape.split(":"), "f16"][:2], test, *figures))
+                writer.writerow((*name, test, *figures))
                 print(shape, test, *figures, flush=True)
             out.flush()
 

@@ -22,8 +22,9 @@ __device__ inline void copy_of_record(uint32_t tile, const uint8_t* records, int
     const uint8_t* const from = record + i * 16 + (i * 16 < kFactorBytes ? 0 : numbers);
     const uint32_t to = tile + uint32_t(Stage::kWordBytes + i * 16);
     ptx::copy_async_16(to, from);
-    if (has_mins<kFormat>(p))
+    if (has_mins<kFormat>(p)) {
       ptx::copy_async_16(to + Stage::kScaleBytes, from + p.record_scale_bytes);
+    }
   }
   if constexpr (Stage::kHighBits != 0) {
     const uint8_t* const from =

@@ -246,7 +246,11 @@ class WgmmaConsumer {
   template <int kTokens>
   __device__ __forceinline__ void compute(const ExpertTile& tile) {
     float d[2][kTokens / 2] = {};  // not left to the first step: registers of one case at a time
-    multiply<kTokens>(d);
+    if constexpr (Shared::kIsFloat) {
+      multiply_floats(d);
+    } else {
+      multiply_codes(d);
+    }
     constexpr int kBlocks = kSwiGlu ? 1 : 2;
     const int first = tile.column_block * (kSwiGlu ? kWgmmaRows / 2 : kWgmmaRows) + consumer_ * 64;
 #pragma unroll
@@ -273,14 +277,6 @@ class WgmmaConsumer {
   __device__ int warp() const { return int(threadIdx.x) % 128 / 32; }
 
   // All K steps.
-  template <int kTokens>
-  __device__ __forceinline__ void multiply(float (&d)[2][kTokens / 2]) {
-    if constexpr (Shared::kIsFloat) {
-      multiply_floats(d);
-    } else {
-      multiply_codes(d);
-    }
-  }
   template <int kSums>
   __device__ __forceinline__ void multiply_floats(float (&d)[2][kSums]) {
     int previous = -1;
@@ -305,10 +301,10 @@ class WgmmaConsumer {
     ptx::wgmma_wait<0>();
     release(previous, true);
   }
-  // A step has four groups of instructions: for two blocks of rows, by halves of 32 columns. Two of
-  // them are under way while the codes of the next one are dequantized. So when a[at] is written,
-  // the group of the step before has read it; and behind the second group, all groups of that step
-  // have read their stage.
+  // All K steps. A step has four groups of instructions: for two blocks of rows, by halves of 32
+  // columns. Two of them are under way while the codes of the next one are dequantized. So when
+  // a[at] is written, the group of the step before has read it; and behind the second group, all
+  // groups of that step have read their stage.
   template <int kSums>
   __device__ __forceinline__ void multiply_codes(float (&d)[2][kSums]) {
     Fragments a[4];

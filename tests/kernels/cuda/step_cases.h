@@ -195,6 +195,7 @@ inline const StepCase kCases[] = {
     {"FloatExperts", {}, DType::F16, 64, 96, 2, 1, 32, 2, with_norms_around_experts},
     {"Olmoe", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 576, 2, 2, 64, 2,
      like_olmoe},
+    {"Iq4NlExperts", kTableFormats[0], DType::F16, 64, 576, 2, 2, 64, 2, like_olmoe},
     {"U8Experts", of_group(DType::U8, DType::F16, false, 32), DType::F16, 128, 576, 2, 2, 64, 2,
      like_mixtral},
     {"Q4KMExperts", {}, DType::F16, 256, 768, 4, 1, 64, 2, like_qwen3_moe, like_q4_k_m},

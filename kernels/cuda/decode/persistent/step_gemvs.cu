@@ -173,7 +173,7 @@ bool are_alike(const LayerWeights& a, const LayerWeights& b) {
 // the last ones, so that the longest block has as few bytes as possible.
 bool share_blocks(StepGemv& first, StepGemv& rest, int n_blocks) {
   const auto tile_bytes = [](const StepGemv& p) {
-    return p.code_bytes + p.tile_scale_bytes * (p.has_mins() ? 3 : 1);
+    return p.code_bytes + p.tile_scale_bytes + p.tile_min_bytes();
   };
   const int n_tiles = first.slice.n_tiles;
   const auto longest = [&](int n_of_rest) {

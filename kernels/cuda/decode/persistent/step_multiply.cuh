@@ -231,6 +231,24 @@ __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from)
   }
 }
 
+// The sums over each unit of a piece's columns that the four digits of x have; lane (g, t) gets
+// those of digit t, plus `first`. b: the B operands of the piece.
+template <int kUnit, int kMmas>
+__device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2],
+                                 int first) {
+  constexpr uint32_t kOnes = 0x01010101;
+#pragma unroll
+  for (int i = 0; i < 32 * kMmas / kUnit; ++i) {
+    int sum[4] = {first, first, first, first};
+    if constexpr (kUnit == 32) {
+      ptx::mma_m16n8k32<true>(sum, {kOnes, kOnes, kOnes, kOnes}, b[i][0], b[i][1], sum);
+    } else {
+      ptx::mma_m16n8k16<true>(sum, kOnes, kOnes, b[i / 2][i % 2], sum);
+    }
+    sums[i] = sum[0];
+  }
+}
+
 // Adds the digits of x: lane (g, t) has the sums of digit t for rows g and g + 8 of each tile, the
 // latter times kUpperUnit; the four lanes of a quad add theirs, and two of them keep each row.
 template <int kUpperUnit, int kTiles>
@@ -279,15 +297,12 @@ __device__ inline void multiply_codes(const StepShape& shape, const StepRing& ri
           if constexpr (kSums == 2) begin[1][0] = begin[1][1] = begin[1][2] = begin[1][3] = kBits;
           [[maybe_unused]] float sum_of_x[kSums];
           if constexpr (kMins) {
-            int of_digits[kSums][4] = {};
-            constexpr uint32_t kOnes = 0x01010101;
+            int of_mmas[L::kMmas];
+            sum_units<32, L::kMmas>(of_mmas, b, 0);
 #pragma unroll
-            for (int mma = 0; mma < L::kMmas; ++mma) {
-              ptx::mma_m16n8k32<true>(of_digits[mma % kSums], {kOnes, kOnes, kOnes, kOnes},
-                                      b[mma][0], b[mma][1], of_digits[mma % kSums]);
+            for (int i = 0; i < kSums; ++i) {
+              sum_of_x[i] = float(kSums == L::kMmas ? of_mmas[i] : of_mmas[0] + of_mmas[1]);
             }
-#pragma unroll
-            for (int i = 0; i < kSums; ++i) sum_of_x[i] = float(of_digits[i][0]);
           } else {
 #pragma unroll
             for (int mma = 0; mma < L::kMmas; ++mma) {

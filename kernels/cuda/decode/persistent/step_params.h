@@ -91,6 +91,7 @@ struct StepInstance {
 // What the scales of packed codes belong to, and whether minimums in F32 come with them. Products:
 // records (quant/packed_layout.h), of U4 and U6 without mins for units of 16 columns, of a table
 // for units of 32, as of U4 and U5 with mins.
+constexpr int kMinsOverScales = 2;  // F32 beside F16, in bytes
 enum class StepScales : int {
   OfRow,
   OfPiece,
@@ -177,11 +178,12 @@ struct StepGemv {
   __host__ __device__ bool has_row_scales() const {
     return format >= StepFormat::U4 && scales == StepScales::OfRow;
   }
-  // In arrays of their own, twice as long as those of the scales.
+  // In arrays of their own.
   __host__ __device__ bool has_mins() const {
     return scales == StepScales::OfPieceMins || scales == StepScales::OfHalfPieceMins;
   }
-  __host__ __device__ int stage_min_bytes() const { return has_mins() ? 2 * stage_scale_bytes : 0; }
+  int tile_min_bytes() const { return has_mins() ? kMinsOverScales * tile_scale_bytes : 0; }
+  int stage_min_bytes() const { return has_mins() ? kMinsOverScales * stage_scale_bytes : 0; }
 
   // A block has at most one K split: there are n_left * n_k_splits of them, no more than blocks.
   __host__ __device__ KSplit k_split_of(int block) const {

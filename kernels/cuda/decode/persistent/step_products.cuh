@@ -4,24 +4,6 @@
 
 namespace minfer::cuda {
 
-// The sums over each unit of a piece's columns that the four digits of x have; lane (g, t) gets
-// those of digit t, plus `first`. b: the B operands of the piece (multiply_products).
-template <int kUnit, int kMmas>
-__device__ inline void sum_units(int (&sums)[32 * kMmas / kUnit], const uint32_t (&b)[kMmas][2],
-                                 int first) {
-  constexpr uint32_t kOnes = 0x01010101;
-#pragma unroll
-  for (int i = 0; i < 32 * kMmas / kUnit; ++i) {
-    int sum[4] = {first, first, first, first};
-    if constexpr (kUnit == 32) {
-      ptx::mma_m16n8k32<true>(sum, {kOnes, kOnes, kOnes, kOnes}, b[i][0], b[i][1], sum);
-    } else {
-      ptx::mma_m16n8k16<true>(sum, kOnes, kOnes, b[i / 2][i % 2], sum);
-    }
-    sums[i] = sum[0];
-  }
-}
-
 // Multiplies kTiles tiles of 16 rows of codes whose scales, and minimums with kMins, are products
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
 // as in multiply_codes. A warp has 4 units of a stage, 8 of U4 with 16 columns, 2 of U5Short, all

@@ -74,10 +74,10 @@ struct StagePart {
   int n_bytes, n_scale_bytes;
 };
 struct StageCopy {
-  StagePart first, rest;  // rest: rows of the cache that lie in the next page, columns of the next
-                          // expert, or as its scales the minimums of the first part; or nothing
-  int scales_at;          // offset of the scales in the slot
-  int rest_scales_at;     // and of those of the rest
+  // second: rows of the cache that lie in the next page, columns of the next expert, or, as scales
+  // without codes, the minimums of the first; or nothing.
+  StagePart first, second;
+  int scales_at, second_scales_at;  // offsets of their scales in the slot
 };
 
 // Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
@@ -129,12 +129,12 @@ class RingProducer {
       __nanosleep(kRingSleep);
     }
     auto* const barrier = static_cast<uint64_t*>(__cvta_shared_to_generic(ring_.full + 8 * slot));
-    const StagePart &first = copy.first, &rest = copy.rest;
-    ptx::mbarrier_expect(barrier,
-                         first.n_bytes + first.n_scale_bytes + rest.n_bytes + rest.n_scale_bytes);
+    const StagePart &first = copy.first, &second = copy.second;
+    ptx::mbarrier_expect(
+        barrier, first.n_bytes + first.n_scale_bytes + second.n_bytes + second.n_scale_bytes);
     put_part(to, to + copy.scales_at, first, barrier);
-    if (rest.n_bytes + rest.n_scale_bytes != 0) {
-      put_part(to + first.n_bytes, to + copy.rest_scales_at, rest, barrier);
+    if (second.n_bytes + second.n_scale_bytes != 0) {
+      put_part(to + first.n_bytes, to + copy.second_scales_at, second, barrier);
     }
   }
   __device__ void put_part(uint8_t* to, uint8_t* scales, const StagePart& part,
@@ -176,6 +176,7 @@ __device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<
     tile.row_tile -= slot * gemv.expert_pairs;
     return {part_of(tile.matrix, slot, from, scales_from, n_bytes, gemv.stage_scale_bytes),
             {},
+            n_bytes,
             n_bytes};
   }
   slot = from / gemv.code_bytes;
@@ -292,8 +293,8 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
         if (gemv.has_mins()) {
           const uint8_t* const even = pointer(pointers.weights, kMinsPair + matrix / 2);
           const uint8_t* const odd = pointer(pointers.scales, kMinsPair + matrix / 2);
-          mins = {nullptr, (matrix % 2 == 0 ? even : odd) + 2 * scales_of_tile, 0,
-                  2 * part.n_scale_bytes};
+          mins = {nullptr, (matrix % 2 == 0 ? even : odd) + kMinsOverScales * scales_of_tile, 0,
+                  kMinsOverScales * part.n_scale_bytes};
         }
       }
       return StageCopy{part, mins, n_bytes, n_bytes + gemv.stage_scale_bytes};
