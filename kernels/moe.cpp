@@ -145,16 +145,16 @@ void Backend::add_experts(const MoeArgs& a) {
                               .scale = a.scale,
                               .next = a.next};
   if (communicator_ == nullptr && residual.is_plain()) {
-    combine_experts({a.x, s.outs, s.shared, s.shared_gate, routing, /*accumulate=*/true});
-  } else {
-    const Tensor part = part_scratch(activation_dtype(), a.x.shape);
-    combine_experts({part, s.outs, s.shared, s.shared_gate, routing});
-    if (!residual.is_plain()) {
-      if (communicator_ != nullptr) communicator_->all_reduce(part);
-      return add_part(residual, part);
-    }
-    if (add_part_of_ranks(residual, part)) return;
+    return combine_experts(
+        {a.x, s.outs, s.shared, s.shared_gate, routing, /*accumulate=*/true, a.next});
   }
+  const Tensor part = part_scratch(activation_dtype(), a.x.shape);
+  combine_experts({part, s.outs, s.shared, s.shared_gate, routing});
+  if (!residual.is_plain()) {
+    if (communicator_ != nullptr) communicator_->all_reduce(part);
+    return add_part(residual, part);
+  }
+  if (add_part_of_ranks(residual, part)) return;
   if (a.next != nullptr) norm(*a.next);
 }
 

@@ -59,6 +59,7 @@ struct CombineArgs {
   Tensor shared_gate;  // [n_rows, 1] F32, or null
   const Routing& routing;
   bool accumulate = false;
+  const NormArgs* next = nullptr;  // applied afterwards, if given, with `accumulate`: of out
 };
 
 struct MoeArgs {

@@ -22,7 +22,8 @@ void encode_row(void* out, const float* in, DType dtype, int64_t n);
 enum class CodeTable : uint8_t {
   None,
   Iq4,   // ggml's for IQ4_NL and IQ4_XS, in steps that grow away from 0
-  E2m1,  // twice the values of floats with one bit of mantissa and two of exponent: MXFP4
+  E2m1,  // twice the values of floats with one bit of mantissa and two of exponent: MXFP4, whose
+         // scales are powers of two
 };
 std::span<const int8_t, 16> entries_of(CodeTable table);  // not of None
 

@@ -205,6 +205,7 @@ void CpuBackend::combine_experts(const CombineArgs& a) {
         out[i] = a.accumulate ? out[i] + sum[size_t(i)] : sum[size_t(i)];
     }
   });
+  if (a.next != nullptr) norm(*a.next);
 }
 
 }  // namespace minfer::cpu

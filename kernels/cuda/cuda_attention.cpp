@@ -81,15 +81,14 @@ void CudaBackend::qkv_append(const QkvArgs& a, KvLayer& cache, Tensor cos_sin, B
                 outs[i].reshaped({a.x.shape[0], w.out_dim}),
                 layers[i]->bias};
   }
-  const bool has_norm = a.norm.kind != QkNorm::None;
-  if (batch.size() != 1 || has_norm || cublas_ || a.x.shape[0] <= kMaxGemvTokens ||
-      are_of_codes(matrices) || !gemm_appends(a.x, parts, cache, batch.front().pos, cos_sin)) {
+  if (batch.size() != 1 || cublas_ || a.x.shape[0] <= kMaxGemvTokens || are_of_codes(matrices) ||
+      !gemm_appends(a.x, parts, cache, batch.front().pos, cos_sin, a.norm.kind)) {
     return Backend::qkv_append(a, cache, cos_sin, batch);
   }
   check_batch("qkv_append", batch, a.x.shape[0], cache, 1);
   const std::vector<Tensor> weights = float_weights(matrices);
   for (size_t i = 0; i < 3; ++i) parts[i].w = weights[i];
-  gemm_append(stream_.get(), cache, places_of(batch).front(), a.x, parts, cos_sin);
+  gemm_append(stream_.get(), cache, places_of(batch).front(), a.x, parts, cos_sin, a.norm);
 }
 
 int64_t CudaBackend::attention_workspace_bytes(DType dtype, int64_t n_kv_heads, int64_t head_dim,

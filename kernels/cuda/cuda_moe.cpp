@@ -7,8 +7,13 @@ namespace minfer::cuda {
 
 void CudaBackend::route(const RouteArgs& args) { cuda::route(stream_.get(), args); }
 
-void CudaBackend::combine_experts(const CombineArgs& args) {
+void CudaBackend::combine_experts(const CombineArgs& a) {
+  const NormArgs* const next = a.next;
+  const bool fuses_next = next != nullptr && next->kind == NormKind::Rms && !next->activation;
+  CombineArgs args = a;
+  if (!fuses_next) args.next = nullptr;
   cuda::combine_experts(stream_.get(), args);
+  if (next != nullptr && !fuses_next) norm(*next);
 }
 
 void CudaBackend::run_experts(const ExpertsArgs& a) {

@@ -90,17 +90,17 @@ struct GemmPart {
 // Multiplies one input by all parts (1 to 3) in one launch. x [n_tokens, in] half.
 void gemm(cudaStream_t stream, Tensor x, std::span<const GemmPart> parts, Epilogue epilogue);
 
-// Backend::qkv_append for many tokens in one launch, bit-identical to gemm, add_bias and
+// Backend::qkv_append for many tokens in one launch, bit-identical to gemm, add_bias, rms_norm and
 // rope_append one after the other. The parts are q, k and v, whose outs are [n_tokens, n_heads *
 // head_dim]; the outs of k and v are not written. It takes F16 and an F16 cache with heads of
-// kFusedHeadDim that rotate as a whole. gemm_appends says whether gemm_append can do it and is
-// expected to be faster than separate launches; it reads only the shapes of the weights, and is
-// false unless pos is a multiple of 64.
+// kFusedHeadDim that rotate as a whole, without a norm or with one for each head. gemm_appends says
+// whether gemm_append can do it and is expected to be faster than separate launches; it reads only
+// the shapes of the weights, and is false unless pos is a multiple of 64.
 constexpr int kFusedHeadDim = 128;
 bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cache, int64_t pos,
-                  Tensor cos_sin);
+                  Tensor cos_sin, QkNorm norm);
 void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
-                 std::span<const GemmPart, 3> qkv, Tensor cos_sin);
+                 std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm);
 
 // Rows of signed 8-bit codes (symmetric) with one scale per row: a value is code * scale.
 struct CodeRows {

@@ -34,4 +34,7 @@ __device__ float block_reduce(float value, Op op, float identity, float* scratch
   return warp_reduce(lane < n_warps ? scratch[lane] : identity, op);
 }
 
+// a a + b b, with the same roundings wherever it is computed.
+__device__ inline float sum_of_squares(float a, float b) { return fmaf(b, b, a * a); }
+
 }  // namespace minfer::cuda

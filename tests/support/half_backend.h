@@ -120,9 +120,12 @@ class HalfBackend : public Backend {
       linear(out, hidden, expert.w_down);
     }
   }
-  void combine_experts(const CombineArgs& args) override {
+  void combine_experts(const CombineArgs& a) override {
+    CombineArgs args = a;
+    args.next = nullptr;
     cpu_->combine_experts(args);
-    round(args.out);
+    round(a.out);
+    if (a.next != nullptr) norm(*a.next);
   }
   void kv_append(KvLayer& cache, Tensor k, Tensor v, Batch batch) override {
     cpu_->kv_append(cache, k, v, batch);

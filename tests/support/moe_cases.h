@@ -368,7 +368,11 @@ struct ExpertsData {
     visit_float(c.scales, [&]<typename T>() {
       for (int64_t i = 0; i < scales.view().n_elements(); ++i) {
         // Some F32 scales are no F16 numbers.
-        w.scales.as<T>()[i] = from_f32<T>(scales.at(i) * (i % 7 == 0 ? 1.0001f : 1.0f));
+        float scale = scales.at(i) * (i % 7 == 0 ? 1.0001f : 1.0f);
+        if (c.table == CodeTable::E2m1) {
+          scale = std::exp2(std::round(std::log2(std::abs(scale)))) * (i % 7 == 0 ? 0x1p-18f : 1);
+        }
+        w.scales.as<T>()[i] = from_f32<T>(scale);
       }
     });
     if (c.with_mins) {

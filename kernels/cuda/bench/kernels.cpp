@@ -302,7 +302,7 @@ class KernelBench {
     KvLayer layer = layer_of(DType::F16, n_pages, view_of_tensor(keys), view_of_tensor(values));
     if (!gemm_can_append(gemm_timer().args_of(timed), layer, table)) return;
     const auto times = gemm_timer().times(timed, [&](Tensor x, std::span<const GemmPart> parts) {
-      gemm_append(stream(), layer, first_place(pages), x, parts.first<3>(), table);
+      gemm_append(stream(), layer, first_place(pages), x, parts.first<3>(), table, {});
     });
     KernelTiming timing{"gemm_append", shape, Bound::Flops, times.us * 1e-6, timed.work()};
     if (times.cublas_us) timing.cublas_seconds = *times.cublas_us * 1e-6;

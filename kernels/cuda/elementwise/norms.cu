@@ -147,7 +147,10 @@ constexpr int kShortNormThreads = 256;
 //
 //   x, out   [n_rows, dim] T
 //   launch   1 << lanes_log lanes a row, each with 16 bytes; the last rows first, as there
-//   maths    f32; sums by lane, then over lanes in fixed order; variance from the deviations
+//   maths    f32; each two elements of a lane are summed over lanes, then the four sums, which is
+//   an
+//            order that the accumulators of a GEMM have too (norm_heads); variance from the
+//            deviations
 //   moves    2 n_rows * dim * sizeof(T) bytes
 template <NormKind kKind, typename T>
 __global__ void __launch_bounds__(kShortNormThreads)
@@ -161,19 +164,26 @@ __global__ void __launch_bounds__(kShortNormThreads)
   const int row = int(gridDim.x - 1 - blockIdx.x) * rows_of_block + (int(threadIdx.x) >> lanes_log);
   const bool has_values = row < n_rows && lane < dim / V::kSize;
   const int64_t at = int64_t{row} * (dim / V::kSize) + lane;
-  // The mean of f(element) over the row.
-  const auto mean_of = [&](const V& v, auto&& f) {
-    float sum = 0;
+  // The mean of all sum_of_two(element, its neighbour) over the row.
+  const auto mean_of = [&](const V& v, auto&& sum_of_two) {
+    static_assert(V::kSize == 8);
+    float sums[4];
 #pragma unroll
-    for (int i = 0; i < V::kSize; ++i) sum += has_values ? f(to_float(v[i])) : 0.0f;
-    for (int d = lanes / 2; d > 0; d /= 2) sum += __shfl_xor_sync(~0u, sum, d);
-    return sum / static_cast<float>(dim);
+    for (int i = 0; i < 4; ++i) {
+      sums[i] = has_values ? sum_of_two(to_float(v[2 * i]), to_float(v[2 * i + 1])) : 0.0f;
+    }
+    for (int d = lanes / 2; d > 0; d /= 2) {
+#pragma unroll
+      for (float& sum : sums) sum += __shfl_xor_sync(~0u, sum, d);
+    }
+    return ((sums[0] + sums[1]) + (sums[2] + sums[3])) / static_cast<float>(dim);
   };
   V v{};
   if (has_values) v = reinterpret_cast<const V*>(x)[at];
   float mean = 0;
-  if constexpr (kKind != NormKind::Rms) mean = mean_of(v, [](float e) { return e; });
-  const float variance = mean_of(v, [&](float e) { return (e - mean) * (e - mean); });
+  if constexpr (kKind != NormKind::Rms) mean = mean_of(v, [](float a, float b) { return a + b; });
+  const float variance =
+      mean_of(v, [&](float a, float b) { return sum_of_squares(a - mean, b - mean); });
   if (!has_values) return;
   const float scale = rsqrtf(variance + eps);
   const V w = reinterpret_cast<const V*>(

@@ -135,7 +135,9 @@ bool plan_fits(const GemmArgs& args, const GemmPlan& plan) {
   if (!(args.has_codes() ? has_tile_of_codes : has_tile)(tile.m, tile.n, args.epilogue)) {
     return false;
   }
-  if (args.angles != nullptr && (plan.tile != GemmTile::k128x256 || plan.split > 1)) return false;
+  if (args.angles != nullptr && (!has_tile_of_heads(tile.m, tile.n) || plan.split > 1)) {
+    return false;
+  }
   if (plan.is_paired && !can_pair(tile.m, tile.n, args.epilogue)) return false;
   if (plan.split == 1) return true;
   const bool can_split =

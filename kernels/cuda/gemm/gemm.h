@@ -23,9 +23,11 @@ struct GemmArgs {
   bool out_is_f32 = false;
   Epilogue epilogue = Epilogue::Store;
   // If not null (Store only), the parts are q, k and v with heads of kFusedHeadDim, and the kernel
-  // rotates q and k by the cosines and sines [m, kFusedHeadDim / 2] of their rows. It rounds
-  // wherever add_bias and rope_append would round, so that the bits are the same.
+  // norms heads by norm_weight and rotates q and k by the cosines and sines [m, kFusedHeadDim / 2]
+  // of their rows. It rounds wherever add_bias, rms_norm and rope_append would round, so that the
+  // bits are the same.
   const float2* angles = nullptr;
+  float norm_eps = 0;
   struct Part {
     const void* w = nullptr;  // [n, k]
     void* out = nullptr;      // [m, n], or a cache's keys or values
@@ -36,7 +38,8 @@ struct GemmArgs {
     // of row 0 (a multiple of kBoxRows), and the number of pages of the whole cache. Else null.
     const int32_t* pages = nullptr;
     int pos = 0, n_pages = 0;
-    const float* w_scales = nullptr;  // [n], for int8 codes
+    const float* w_scales = nullptr;    // [n], for int8 codes
+    const void* norm_weight = nullptr;  // [kFusedHeadDim], of the heads of q or k; null: no norm
   } part[kMaxGemmParts];
 
   bool has_gate() const { return is_gated(epilogue); }
@@ -142,6 +145,13 @@ void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan)
 
 // Whether gemm_append can compute q, k and v of such a GEMM.
 bool gemm_can_append(const GemmArgs& gemm, const KvLayer& cache, Tensor cos_sin);
+// How it cuts the GEMM, in tiles of whole heads, and the expected clock cycles.
+struct AppendPlan {
+  GemmPlan plan;
+  double clocks;
+};
+AppendPlan append_plan(const GemmArgs& args, const GemmCard& card, bool has_norm);
+constexpr bool has_tile_of_heads(int m, int n) { return m == 128 && (n == 128 || n == 256); }
 
 // Computes any shape, on sm_80 and later.
 void gemm_mma(cudaStream_t stream, GemmArgs args);

@@ -29,7 +29,7 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
     case Epilogue::Store:
     case Epilogue::Accumulate:
       if (args.angles != nullptr) {
-        if constexpr (std::is_same_v<T, __half> && std::is_same_v<Tile, Tile128x256>) {
+        if constexpr (std::is_same_v<T, __half> && has_tile_of_heads(kM, kN)) {
           return launch_kind<T, Tile, HgemmKind::Heads>(stream, args, plan);
         }
         break;

@@ -233,6 +233,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (kKind == HgemmKind::Heads) {
       static_assert(kRowBlocks == 1);
       if (part.bias != nullptr) round_sums<T>(d[0]);
+      if (part.norm_weight != nullptr) norm_heads<T>(d[0], part.norm_weight, args.norm_eps);
       if (place.part < 2) angles.rotate(d[0]);
     }
 

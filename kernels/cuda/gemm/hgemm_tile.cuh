@@ -13,7 +13,7 @@ constexpr int kStagingBytes = 8192;  // 64 rows of 128 bytes
 
 // The epilogue that a kernel is compiled for. Plain: Store to out of T; in transposed tiles also
 // what Sums is. Sums: Store or Accumulate to out of F32. Gelu: GeluErf or GeluTanh, chosen at run
-// time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of 128 x 256.
+// time. Heads: Store of q, k and v (GemmArgs::angles), for F16 in tiles of whole heads.
 // SwiGlu: any gate; Gelu: either GELU without one.
 enum class HgemmKind { Plain, Sums, SwiGlu, Gelu, Heads };
 

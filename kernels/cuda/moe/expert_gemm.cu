@@ -42,7 +42,9 @@ ExpertFormat format_of(const Matrix& w) {
     case GemvWeights::U8:
       return is_plain ? ExpertFormat::U8Plain : ExpertFormat::U8;
     case GemvWeights::Table:
-      return unit != 0 ? ExpertFormat::TableProducts : ExpertFormat::Table;
+      if (unit != 0) return ExpertFormat::TableProducts;
+      MINFER_CHECK(is_plain || w.table == CodeTable::E2m1, "a table with scales that no type has");
+      return is_plain ? ExpertFormat::TablePlain : ExpertFormat::TablePowers;
   }
   throw Error(ErrorKind::Internal, "experts of an unknown format");
 }

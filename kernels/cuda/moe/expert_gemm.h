@@ -10,16 +10,18 @@ constexpr int kExpertWarps = 8, kExpertThreads = 32 * kExpertWarps;
 constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
-// What a kernel is compiled for. U4Plain and U8Plain: F16 scales and no minimums; U4 and U8: all
-// other scales of groups, which ask in their loops. Products: scales that are such
-// (quant/packed_layout.h), of U4 for units of 16 or 32 columns; they come last.
+// What a kernel is compiled for. Plain: F16 scales and no minimums; U4 and U8: all other scales of
+// groups, which ask in their loops. Powers: F32 scales that are powers of two, MXFP4's. Products:
+// scales that are such (quant/packed_layout.h), of U4 for units of 16 or 32 columns; they come
+// last.
 enum class ExpertFormat {
   Float,
   U4Plain,
   U8Plain,
+  TablePlain,
+  TablePowers,
   U4,
   U8,
-  Table,
   U4Products16,
   U4Products32,
   U5Products,
@@ -31,7 +33,8 @@ __host__ __device__ constexpr bool are_products(ExpertFormat format) {
   return format >= ExpertFormat::U4Products16;
 }
 __host__ __device__ constexpr bool has_plain_scales(ExpertFormat format) {
-  return format == ExpertFormat::U4Plain || format == ExpertFormat::U8Plain;
+  return format == ExpertFormat::U4Plain || format == ExpertFormat::U8Plain ||
+         format == ExpertFormat::TablePlain;
 }
 // The columns of a unit of products.
 __host__ __device__ constexpr int unit_of(ExpertFormat format) {
@@ -53,7 +56,8 @@ __host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
     case ExpertFormat::U8Plain:
     case ExpertFormat::U8:
       return GemvWeights::U8;
-    case ExpertFormat::Table:
+    case ExpertFormat::TablePlain:
+    case ExpertFormat::TablePowers:
     case ExpertFormat::TableProducts:
       return GemvWeights::Table;
   }
@@ -113,12 +117,14 @@ ExpertGemmKernel with_format(ExpertFormat format, const Make& make) {
       return make.template operator()<U4Plain>();
     case U8Plain:
       return make.template operator()<U8Plain>();
+    case TablePlain:
+      return make.template operator()<TablePlain>();
+    case TablePowers:
+      return make.template operator()<TablePowers>();
     case U4:
       return make.template operator()<U4>();
     case U8:
       return make.template operator()<U8>();
-    case Table:
-      return make.template operator()<Table>();
     case U4Products16:
       return make.template operator()<U4Products16>();
     case U4Products32:

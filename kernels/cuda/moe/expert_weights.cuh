@@ -27,7 +27,8 @@ struct ExpertStage {
                                      : are_products(kFormat)        ? kTileRows * 6
                                      : has_plain_scales(kFormat)    ? 128
                                                                     : 256;
-  static constexpr int kMinBytes = has_plain_scales(kFormat) ? 0 : kScaleBytes;
+  static constexpr int kMinBytes =
+      has_plain_scales(kFormat) || kFormat == ExpertFormat::TablePowers ? 0 : kScaleBytes;
   static constexpr int kMinsAt = kWordBytes + kScaleBytes, kHighAt = kMinsAt + kMinBytes;
   static constexpr int kHighBytes = high_tile_bytes(kHighBits);
   static constexpr int kTileBytes = kHighAt + kHighBytes;
@@ -37,16 +38,17 @@ struct ExpertStage {
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
 
-// Known when plain formats and most products are compiled: branches in the loop over k cost much.
+// Known when all but U4 and U8 are compiled: branches in the loop over k cost much.
 template <ExpertFormat kFormat>
 __device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
+  if (kFormat == ExpertFormat::TablePowers) return true;
   return !has_plain_scales(kFormat) && p.scales_are_f32;
 }
 template <ExpertFormat kFormat>
 __device__ inline bool has_mins(const ExpertGemmParams& p) {
   using enum ExpertFormat;
   if (kFormat == U4Products32 || kFormat == U5Products) return true;
-  if (kFormat == U6Products || kFormat == TableProducts) return false;
+  if (kFormat == U6Products || kFormat == TableProducts || kFormat == TablePowers) return false;
   return !has_plain_scales(kFormat) && p.has_mins;
 }
 
@@ -79,18 +81,40 @@ __device__ inline uint32_t dequantize_pair(uint32_t word, int first_byte, int se
   return pack_pair(value_of(first_byte), value_of(second_byte), T{});
 }
 
-// The weights of one row tile in a stage, as a lane reads them. Plain formats with F16 activations
-// are read all at once, since each read that a group of wgmma waits for costs the latency of shared
-// memory.
+// A power of two in F32 as a product of two F16 numbers, the first of which times an entry of a
+// table is exact. Of two rows.
+struct PowerPair {
+  __half2 first, second;
+};
+__device__ inline PowerPair powers_of(float2 power) {
+  constexpr int kBias = 127, kLeast = -14, kMost = 15;  // exponents of normal F16 numbers
+  float of_first[2], of_second[2];
+#pragma unroll
+  for (int i = 0; i < 2; ++i) {
+    const int exponent = int(__float_as_uint(i == 0 ? power.x : power.y) >> 23) - kBias;
+    const int bounded = min(max(exponent, kLeast), kMost);
+    of_first[i] = __uint_as_float(uint32_t(bounded + kBias) << 23);
+    of_second[i] = __uint_as_float(uint32_t(min(exponent - bounded, kMost) + kBias) << 23);
+  }
+  return {__floats2half2_rn(of_first[0], of_first[1]),
+          __floats2half2_rn(of_second[0], of_second[1])};
+}
+
+// The weights of one row tile in a stage, as a lane reads them. Plain formats and powers with F16
+// activations are read all at once, since each read that a group of wgmma waits for costs the
+// latency of shared memory.
 template <typename T, ExpertFormat kFormat>
 struct StagedWeights {
   using Stage = ExpertStage<kFormat>;
   static constexpr GemvWeights kWeights = weights_of(kFormat);
-  static constexpr bool kReadsAll = has_plain_scales(kFormat) && std::is_same_v<T, __half>;
+  static constexpr bool kHasPowers = kFormat == ExpertFormat::TablePowers;
+  static constexpr bool kReadsAll =
+      (has_plain_scales(kFormat) || kHasPowers) && std::is_same_v<T, __half>;
   const uint8_t* tile;
   int step;
   uint4 all_words[kReadsAll ? Stage::kWordBytes / 512 : 1];
   __half2 all_scales[kReadsAll ? 4 : 1];
+  __half2 second_powers[kReadsAll && kHasPowers ? 4 : 1];
 
   __device__ StagedWeights(const uint8_t* tile, int step, const ExpertGemmParams& p)
       : tile(tile), step(step) {
@@ -98,7 +122,16 @@ struct StagedWeights {
 #pragma unroll
       for (int i = 0; i < Stage::kWordBytes / 512; ++i) all_words[i] = read_words(i);
 #pragma unroll
-      for (int i = 0; i < 4; ++i) half_scales_of(all_scales[i], i, p);
+      for (int i = 0; i < 4; ++i) {
+        if constexpr (kHasPowers) {
+          const auto* const pairs = reinterpret_cast<const float2*>(tile + Stage::kWordBytes);
+          const PowerPair powers = powers_of(pairs[pair_of_scales(i, p)]);
+          all_scales[i] = powers.first;
+          second_powers[i] = powers.second;
+        } else {
+          half_scales_of(all_scales[i], i, p);
+        }
+      }
     }
   }
 
@@ -174,6 +207,11 @@ struct StagedWeights {
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const __half2 of_row[] = {__low2half2(scales[i]), __high2half2(scales[i])};
+      [[maybe_unused]] __half2 second_of_row[2];
+      if constexpr (kReadsAll && kHasPowers) {
+        second_of_row[0] = __low2half2(second_powers[2 * half + i]);
+        second_of_row[1] = __high2half2(second_powers[2 * half + i]);
+      }
 #pragma unroll
       for (int r = 0; r < 4; ++r) {  // as in load()
         __half2 centered;
@@ -192,7 +230,9 @@ struct StagedWeights {
               __byte_perm(r < 2 ? bytes.x : bytes.y, 0x64646464, r % 2 == 0 ? 0x4140 : 0x4342);
           centered = __hsub2(pair_of<__half2>(codes), zero);
         }
-        a[i][r] = bits_of(__hmul2(centered, of_row[r % 2]));
+        __half2 value = __hmul2(centered, of_row[r % 2]);
+        if constexpr (kReadsAll && kHasPowers) value = __hmul2(value, second_of_row[r % 2]);
+        a[i][r] = bits_of(value);
       }
     }
   }

@@ -13,7 +13,7 @@ constexpr int64_t kMaxActiveExperts = 32;
 // Backend::route in two launches: one chooses, one sorts.
 void route(cudaStream_t stream, const RouteArgs& args);
 
-// Backend::combine_experts.
+// Backend::combine_experts. A next norm is Rms, and has no activation.
 void combine_experts(cudaStream_t stream, const CombineArgs& args);
 
 // Backend::run_experts, for experts of SwiGLU, by the fastest of the launchers below that takes

@@ -117,58 +117,6 @@ __global__ void __launch_bounds__(kSortThreads)
   }
 }
 
-constexpr int kCombineThreads = 128;
-
-struct CombineParams {
-  const void *outs, *shared;
-  const float *weights, *gate;
-  const int32_t* places;
-  int n_active;
-  int64_t dim;
-};
-
-// out[t] (+)= sum_j weights[t, j] outs[places[t, j]] + sigmoid(gate[t]) shared[t]: CombineArgs
-//
-//   outs      T; out T, or F32 if it is added to
-//   launch    blocks_of_row blocks per row, a thread for kColumns columns
-//   requires  dim a multiple of kColumns, and rows aligned to as many elements
-//   maths     f32, in the order of the formula; one rounding
-template <typename T, typename Out, int kColumns>
-__global__ void __launch_bounds__(kCombineThreads)
-    combine_kernel(Out* out, const __grid_constant__ CombineParams p, int blocks_of_row) {
-  ptx::let_successor_begin();
-  ptx::wait_for_predecessor();
-  const int64_t row = int(blockIdx.x) / blocks_of_row;
-  const int64_t column =
-      (int64_t{int(blockIdx.x) % blocks_of_row} * kCombineThreads + threadIdx.x) * kColumns;
-  if (column >= p.dim) return;
-  float sums[kColumns] = {};
-  const auto add = [&](float weight, const void* rows, int64_t at) {
-    const auto values = *reinterpret_cast<const Vec<T, kColumns>*>(static_cast<const T*>(rows) +
-                                                                   at * p.dim + column);
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) sums[i] += weight * to_float(values[i]);
-  };
-  for (int j = 0; j < p.n_active; ++j) {
-    const int64_t pair = row * p.n_active + j;
-    add(p.weights[pair], p.outs, p.places[pair]);
-  }
-  if (p.shared != nullptr) {
-    add(p.gate == nullptr ? 1.0f : 1.0f / (1.0f + expf(-p.gate[row])), p.shared, row);
-  }
-  auto& to = *reinterpret_cast<Vec<Out, kColumns>*>(out + row * p.dim + column);
-  Vec<Out, kColumns> result;
-  if constexpr (sizeof(Out) == sizeof(float)) {
-    result = to;
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) result[i] += sums[i];
-  } else {
-#pragma unroll
-    for (int i = 0; i < kColumns; ++i) result[i] = from_float<Out>(sums[i]);
-  }
-  to = result;
-}
-
 }  // namespace
 
 void route(cudaStream_t stream, const RouteArgs& a) {
@@ -189,34 +137,6 @@ void route(cudaStream_t stream, const RouteArgs& a) {
          narrow<int>(r.n_rows), router_of(a.spec, a.bias, a.correction));
   launch(sort_kernel, dim3(narrow<unsigned>(r.n_experts)), dim3(kSortThreads), 0, stream, r.begins,
          r.pairs, r.places, r.chosen, narrow<int>(r.n_pairs()), narrow<int>(r.n_experts));
-}
-
-void combine_experts(cudaStream_t stream, const CombineArgs& a) {
-  const Routing& r = a.routing;
-  const int64_t dim = a.out.shape[1];
-  MINFER_CHECK(
-      a.out.shape == Shape({r.n_rows, dim}) && a.outs.shape == Shape({r.n_pairs(), dim}) &&
-          (!a.shared || (a.shared.shape == a.out.shape && a.shared.dtype == a.outs.dtype)) &&
-          a.out.dtype == (a.accumulate ? DType::F32 : a.outs.dtype),
-      "combine: out ", a.out.dtype, ' ', a.out.shape, ", outs ", a.outs.shape, ", shared ",
-      a.shared.shape);
-  if (r.n_rows == 0) return;
-  const CombineParams p{
-      a.outs.data, a.shared.data,           r.weights, data_of<const float>(a.shared_gate),
-      r.places,    narrow<int>(r.n_active), dim};
-  const bool by_eight =
-      dim % 8 == 0 && aligned16(a.out) && aligned16(a.outs) && (!a.shared || aligned16(a.shared));
-  const auto run = [&]<typename T, typename Out, int kColumns>() {
-    const int blocks_of_row = narrow<int>(ceil_div(dim, kCombineThreads * kColumns));
-    launch(combine_kernel<T, Out, kColumns>, dim3(narrow<unsigned>(r.n_rows * blocks_of_row)),
-           dim3(kCombineThreads), 0, stream, data_of<Out>(a.out), p, blocks_of_row);
-  };
-  const auto run_to = [&]<typename T, typename Out>() {
-    by_eight ? run.template operator()<T, Out, 8>() : run.template operator()<T, Out, 1>();
-  };
-  visit_half(a.outs.dtype, [&]<typename T>() {
-    a.accumulate ? run_to.template operator()<T, float>() : run_to.template operator()<T, T>();
-  });
 }
 
 }  // namespace minfer::cuda

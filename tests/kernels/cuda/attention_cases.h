@@ -327,15 +327,4 @@ inline void put_row(const std::vector<float>& row, int64_t at, HostTensor& rows,
   if (rows.view().dtype != DType::F16) scales.as<float>()[at] = largest / 127;
 }
 
-inline void expect_same_bytes(const Tensor& device, const HostTensor& want,
-                              const std::string& what) {
-  if (!device) return;
-  const HostTensor got = to_host(device);
-  if (std::memcmp(got.view().data, want.view().data, size_t(want.view().n_bytes())) == 0) return;
-  const auto* a = static_cast<const uint8_t*>(got.view().data);
-  const auto* b = static_cast<const uint8_t*>(want.view().data);
-  for (int64_t i = 0; i < want.view().n_bytes(); ++i)
-    ASSERT_EQ(a[i], b[i]) << what << ", byte " << i;
-}
-
 }  // namespace minfer::test

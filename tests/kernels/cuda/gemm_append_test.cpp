@@ -9,12 +9,13 @@ constexpr int64_t kHeadDim = cuda::kFusedHeadDim;
 struct AppendCase {
   int64_t m, k, n_heads, n_kv_heads, pos;
   std::array<bool, 3> has_bias = {};  // q, k, v
+  bool has_norm = false;
 };
 std::ostream& operator<<(std::ostream& out, const AppendCase& c) {
   out << "m " << c.m << " k " << c.k << ", " << c.n_heads << ":" << c.n_kv_heads << " heads at "
       << c.pos << ", biases";
   for (const bool has : c.has_bias) out << ' ' << has;
-  return out;
+  return out << ", norms " << c.has_norm;
 }
 
 KvLayer poisoned_cache(DType dtype, int64_t n_kv_heads, int64_t head_dim, int64_t n_pages) {
@@ -65,26 +66,32 @@ void check_append(const AppendCase& c) {
   const std::vector<cuda::GemmPart> got_parts = parts_of(got, c), want_parts = parts_of(want, c);
   ASSERT_TRUE(cuda::gemm_can_append(cuda::check_gemm(got.x_device, got_parts, Epilogue::Store),
                                     got_cache, table));
-  cuda::gemm_append(nullptr, got_cache, place, got.x_device, std::span(got_parts).first<3>(),
-                    table);
+  const DeviceTensor norm_weights[] = {to_device(random_normal(7, {kHeadDim}, DType::F16)),
+                                       to_device(random_normal(8, {kHeadDim}, DType::F16))};
+  QkNormArgs norm;
+  if (c.has_norm) norm = {QkNorm::PerHead, norm_weights[0], norm_weights[1], 1e-3f};
+  cuda::gemm_append(nullptr, got_cache, place, got.x_device, std::span(got_parts).first<3>(), table,
+                    norm);
 
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
-  // The same order of sums over k as in gemm_append: no split-K, and with several tiles per pair
-  // the same plan, because only the first tile of a pair always runs forwards.
-  int64_t tiles = 0;
-  for (const int64_t n : gemm.n) tiles += ceil_div(c.m, 256) * ceil_div(n, 256);
-  cuda::GemmPlan plan{.tile = cuda::GemmTile::k128x128};
-  if (tiles > cuda::gemm_card().clusters_of_2) {
-    plan = {.tile = cuda::GemmTile::k128x256, .is_paired = true};
-  }
-  cuda::hgemm_as(nullptr, cuda::check_gemm(want.x_device, without_biases, Epilogue::Store), plan);
+  // In the same order of sums over k.
+  const cuda::GemmArgs apart = cuda::check_gemm(want.x_device, without_biases, Epilogue::Store);
+  cuda::hgemm_as(nullptr, apart, cuda::append_plan(apart, cuda::gemm_card(), c.has_norm).plan);
   for (const cuda::GemmPart& part : want_parts) {
     if (part.bias) cuda::add_bias(nullptr, part.out, part.out, part.bias);
   }
   const auto heads = [&](size_t i, int64_t n) {
     return want_parts[i].out.reshaped({c.m, n, kHeadDim});
   };
+  const auto norm_heads = [&](Tensor x, const DeviceTensor& weight) {
+    const Tensor rows = x.reshaped({x.shape[0] * x.shape[1], kHeadDim});
+    cuda::rms_norm(nullptr, rows, rows, weight, norm.eps);
+  };
+  if (c.has_norm) {
+    norm_heads(heads(0, c.n_heads), norm_weights[0]);
+    norm_heads(heads(1, c.n_kv_heads), norm_weights[1]);
+  }
   cuda::rope_append(nullptr, want_cache, place, heads(0, c.n_heads), heads(1, c.n_kv_heads),
                     heads(2, c.n_kv_heads), table);
 
@@ -110,7 +117,9 @@ class CudaGemmAppend : public testing::Test {
 TEST_F(CudaGemmAppend, HasTheBitsOfGemmAndRopeAppend) {
   for (const AppendCase& c : {AppendCase{300, 8, 1, 1, 0},
                               {17, 256, 2, 2, 64, {true, true, true}},
-                              {261, 72, 3, 1, 192, {false, true, false}}}) {
+                              {261, 72, 3, 1, 192, {false, true, false}},
+                              {130, 72, 3, 2, 64, {}, true},
+                              {65, 8, 1, 1, 0, {true, true, true}, true}}) {
     check_append(c);
     if (HasFailure()) return;
   }
@@ -120,7 +129,8 @@ TEST_F(CudaGemmAppend, HasThemAtSizesOfModels) {
   for (const AppendCase& c : {AppendCase{1100, 200, 4, 2, 1024},
                               {2047, 1032, 5, 5, 64, {true, false, true}},
                               {4100, 64, 40, 40, 0},
-                              {1500, 4096, 32, 8, 320}}) {
+                              {1500, 4096, 32, 8, 320},
+                              {2048, 2048, 32, 4, 0, {}, true}}) {
     check_append(c);
     if (HasFailure()) return;
   }
@@ -154,17 +164,16 @@ TEST_F(CudaGemmAppend, SaysWhatItTakes) {
       << "q begins anywhere";
 }
 
-// The shapes of a 7B model, and with eight key/value heads: the tile that gemm_append needs then
-// cuts the fewer columns less well than other tiles.
+// The shapes of a 7B model, and with eight key/value heads.
 TEST_F(CudaGemmAppend, IsForLongPrompts) {
-  const auto pays = [](int64_t m, int64_t n_kv_heads, int64_t pos = 0) {
+  const auto pays = [](int64_t m, int64_t n_kv_heads, int64_t pos = 0, QkNorm norm = QkNorm::None) {
     const Tensor x{nullptr, DType::F16, {m, 4096}};
     const auto part = [&](int64_t n) {
       return cuda::GemmPart{{nullptr, DType::F16, {n, 4096}}, {nullptr, DType::F16, {m, n}}, {}};
     };
     const std::array parts{part(4096), part(n_kv_heads * 128), part(n_kv_heads * 128)};
     return cuda::gemm_appends(x, parts, poisoned_cache(DType::F16, n_kv_heads, 128, 1), pos,
-                              to_device(angles(8, 128)));
+                              to_device(angles(8, 128)), norm);
   };
   EXPECT_FALSE(pays(300, 32));
   EXPECT_FALSE(pays(512, 32));
@@ -172,7 +181,9 @@ TEST_F(CudaGemmAppend, IsForLongPrompts) {
   EXPECT_TRUE(pays(4096, 32));
   EXPECT_TRUE(pays(4096, 32, 192));
   EXPECT_FALSE(pays(4096, 32, 200));  // a TMA box of rows would span two pages
-  EXPECT_FALSE(pays(1024, 8));
+  EXPECT_TRUE(pays(1024, 8));
+  EXPECT_TRUE(pays(2048, 32, 0, QkNorm::PerHead));
+  EXPECT_FALSE(pays(2048, 32, 0, QkNorm::WholeWidth));
 }
 
 TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
@@ -181,12 +192,12 @@ TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   const GemmTensors t(gemm);
   const std::vector<cuda::GemmPart> parts = t.parts();
   const auto refuses = [&](int64_t n_kv_heads, int64_t n_positions, int64_t max_seq_len,
-                           int64_t pos) {
+                           int64_t pos, const QkNormArgs& norm = {}) {
     const TestPages pages(n_positions);
     const DeviceTensor page_table = table_of(pages), table = to_device(angles(max_seq_len, 128));
     KvLayer cache = poisoned_cache(DType::F16, n_kv_heads, 128, pages.n_in_pool());
     EXPECT_THROW(cuda::gemm_append(nullptr, cache, place_in(page_table, pos), t.x_device,
-                                   std::span(parts).first<3>(), table),
+                                   std::span(parts).first<3>(), table, norm),
                  Error);
   };
   refuses(1, 256, 400, 128);  // past the pages
@@ -194,6 +205,9 @@ TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   refuses(1, 384, 400, -64);
   refuses(1, 384, 400, 100);  // a TMA box of rows would span two pages
   refuses(2, 384, 400, 0);    // another number of heads
+  const DeviceTensor weight = to_device(random_normal(7, {128}, DType::F16));
+  refuses(1, 384, 400, 0, {QkNorm::PerHead, weight, {}});
+  refuses(1, 384, 400, 0, {QkNorm::WholeWidth, weight, weight});
 }
 
 }  // namespace

@@ -346,5 +346,33 @@ TEST(CudaMoe, CombinesInOrder) {
   }
 }
 
+// Rows that one kernel takes, of one and of two chunks of a thread, and rows that take two.
+TEST(CudaMoe, CombinesAndNormsInOne) {
+  MINFER_NEEDS_CUDA();
+  const int64_t n_rows = 5;
+  const RouteCase c{n_rows, 4, 3};
+  const LayerSpec spec = c.spec();
+  CardRouting routing(n_rows, spec);
+  cuda::route(stream(), {routing.on_card, to_device(c.logits()), {}, {}, spec});
+  for (const auto& [half, dim] :
+       {std::pair{DType::F16, 133}, std::pair{DType::F16, 8}, std::pair{DType::BF16, 1032},
+        std::pair{DType::F16, 2048}, std::pair{DType::F16, 16392}}) {
+    SCOPED_TRACE(cat(half, " ", dim));
+    const DeviceTensor outs = to_device(random_normal(2, {n_rows * 3, dim}, half));
+    const DeviceTensor shared = to_device(random_normal(3, {n_rows, dim}, half));
+    const DeviceTensor weight = to_device(random_normal(4, {dim}, half));
+    const HostTensor residual = random_normal(5, {n_rows, dim});
+    const DeviceTensor x = to_device(residual), want_x = to_device(residual);
+    const DeviceTensor out = poisoned_device(half, {n_rows, dim});
+    const DeviceTensor want = poisoned_device(half, {n_rows, dim});
+    const NormArgs next{.out = out, .x = x, .weight = weight, .bias = {}, .eps = 1e-3f};
+    cuda::combine_experts(stream(), {x, outs, shared, {}, routing.on_card, true, &next});
+    cuda::combine_experts(stream(), {want_x, outs, shared, {}, routing.on_card, true});
+    cuda::rms_norm(stream(), want, want_x, weight, next.eps);
+    expect_same_bytes(x, to_host(want_x), "x");
+    expect_same_bytes(out, to_host(want), "out");
+  }
+}
+
 }  // namespace
 }  // namespace minfer::test

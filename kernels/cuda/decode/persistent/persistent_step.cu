@@ -38,7 +38,8 @@ bool set_kinds(StepAttention& a, const DecodeModel& model) {
 }
 
 // Attention of the blocks with up to most_heads query heads each. Null if the kernel cannot do it.
-std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks, int most_heads) {
+std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks, int most_heads,
+                                          int64_t elements_alone) {
   const DType cache_dtype = model.layers.front().cache->dtype;
   const LayerSpec& spec = model.layers.front().spec;
   const int64_t heads_per_kv = spec.n_heads / spec.n_kv_heads;
@@ -78,17 +79,21 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   }
   if (a.qk_norm != QkNorm::None && a.head_dim % 64 != 0) return std::nullopt;  // norm_heads
   a.split_words = split_words();
-  // Measured: with 256 and 512 a step of INT4 at 128 to 256 positions took 4 % longer.
-  a.most_alone = a.n_splits == 1 ? narrow<int>(model.max_seq_len) : 128;
+  a.most_alone = narrow<int>(
+      a.n_splits == 1 ? model.max_seq_len : std::min<int64_t>(elements_alone / spec.head_dim, 256));
   return a;
 }
 
 // The variants of attention: for few positions and for many, or one for all.
 std::vector<StepAttention> attentions_of(const DecodeModel& model, int n_blocks,
-                                         int64_t few_positions) {
+                                         const PersistentStep::Tuning& tuning) {
   const int head_dim = narrow<int>(model.layers.front().spec.head_dim);
-  const auto few = few_positions > 0 ? attention_of(model, n_blocks, 1) : std::nullopt;
-  const auto many = attention_of(model, n_blocks, step_most_heads(head_dim));
+  const auto with = [&](int most_heads) {
+    return attention_of(model, n_blocks, most_heads, tuning.elements_alone);
+  };
+  const int64_t few_positions = tuning.few_positions;
+  const auto few = few_positions > 0 ? with(1) : std::nullopt;
+  const auto many = with(step_most_heads(head_dim));
   std::vector<StepAttention> variants;
   if (few) variants.push_back(*few);
   const bool needs_many = !few || (model.max_seq_len > few_positions && many->heads_per_block > 1);
@@ -259,7 +264,7 @@ std::vector<PersistentStep::Variant> PersistentStep::variants_of(DType compute_t
   }
 
   std::vector<Variant> variants;
-  for (const StepAttention& attention : attentions_of(model, n_blocks, tuning.few_positions)) {
+  for (const StepAttention& attention : attentions_of(model, n_blocks, tuning)) {
     const StepKernel kernel = kernel_for(mixed->weights, attention, is_plain(model, *mixed));
     if (!kernel.is_plain && model.embedding->in_dim > most_code_columns(true)) return {};
     if (!runs_hopper_code(reinterpret_cast<const void*>(kernel.run))) return {};
