@@ -73,7 +73,8 @@ __global__ void __launch_bounds__(kCombineThreads)
 //             norm_kernel does
 //   requires  rows aligned to 16 bytes
 //   maths     f32, of norm_kernel: the bits are those of combine_kernel and then rms_norm
-//   moves     n_rows dim ((n_active + 1) sizeof(T) + 2 sizeof(float)) bytes; apart, sizeof(float) more
+//   moves     n_rows dim ((n_active + 1) sizeof(T) + 2 sizeof(float)) bytes; apart, sizeof(float)
+//   more
 template <typename T>
 __global__ void __launch_bounds__(kMaxRowThreads)
     combine_norm_kernel(float* x, T* out, const T* weight, const __grid_constant__ CombineParams p,
@@ -118,11 +119,10 @@ void combine_experts(cudaStream_t stream, const CombineArgs& a) {
       a.shared.shape);
   const NormArgs* const next = a.next;
   MINFER_CHECK(
-      next == nullptr ||
-          (a.accumulate && next->kind == NormKind::Rms && !next->activation &&
-           next->x.data == a.out.data && next->out.shape == a.out.shape &&
-           next->out.dtype == a.outs.dtype && next->weight.dtype == a.outs.dtype &&
-           next->weight.shape == Shape{dim}),
+      next == nullptr || (a.accumulate && next->kind == NormKind::Rms && !next->activation &&
+                          next->x.data == a.out.data && next->out.shape == a.out.shape &&
+                          next->out.dtype == a.outs.dtype && next->weight.dtype == a.outs.dtype &&
+                          next->weight.shape == Shape{dim}),
       "combine: a next norm that does not suit out ", a.out.shape);
   if (r.n_rows == 0) return;
   const CombineParams p{
