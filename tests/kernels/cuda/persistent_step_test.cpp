@@ -8,9 +8,13 @@ constexpr int64_t kSteps = 2;
 
 class PersistentStep : public testing::TestWithParam<StepCase> {};
 
+// Several blocks share the positions from 129 on, since the emulator takes long for more.
+cuda::PersistentStep::Tuning tuning_of(const StepCase& c, int64_t few_positions) {
+  return {.few_positions = few_positions, .elements_alone = 128 * c.head_dim};
+}
+
 // Every step is repeated, with other turns of the threads, and must give the same bits.
-void expect_steps(const StepCase& c, cuda::PersistentStep::Tuning tuning, bool has_room) {
-  tuning.elements_alone = 128 * c.head_dim;  // more positions take the emulator long
+void expect_steps(const StepCase& c, const cuda::PersistentStep::Tuning& tuning, bool has_room) {
   SmallModel small(c);
   emulated::g_static_shared_bytes = has_room ? 32 << 10 : emulated::kStaticSharedBytes;
   const auto plan = plan_of(small.model(), tuning);
@@ -34,7 +38,7 @@ TEST_P(PersistentStep, ComputesTheModel) {
   const StepCase& c = GetParam();
   // The staged input of a wide down, and stages with upper bits of codes, leave little room.
   const bool needs_room = c.ffn_dim > 4096 || c.mix != nullptr;
-  expect_steps(c, {.few_positions = c.n_heads > c.n_kv_heads ? c.pos + 1 : 0}, needs_room);
+  expect_steps(c, tuning_of(c, c.n_heads > c.n_kv_heads ? c.pos + 1 : 0), needs_room);
 }
 
 INSTANTIATE_TEST_SUITE_P(, PersistentStep, testing::ValuesIn(kCases),
@@ -47,8 +51,15 @@ TEST(PersistentVariants, OneIsEnough) {
     if (name != "F16" && name != "Gemma2" && name != "Qwen3Moe") continue;
     SCOPED_TRACE(name);
     ASSERT_GT(c.n_heads, c.n_kv_heads);
-    expect_steps(c, {.few_positions = 0}, false);
+    expect_steps(c, tuning_of(c, 0), false);
   }
+}
+
+// 256 positions of heads of 64 elements, and one more. There are blocks for several of each head.
+TEST(PersistentVariants, FewPositionsGoToOneBlock) {
+  expect_steps(
+      {"U4", of_group(DType::U4, DType::F16, false, 32), DType::F16, 64, 192, 2, 2, 64, 255}, {},
+      false);
 }
 
 // Whole stages of Q5_K would be too few. K splits of gate and up begin within a row, and a stage of
@@ -63,7 +74,7 @@ TEST(PersistentStages, AreShortWhereMemoryIsShort) {
           cuda::staged_bytes(int(c.dim), /*is_float=*/false);
   const int records = cuda::packed_layout(5, 16, 1024, 32, true, true).record_bytes() * 4;
   ASSERT_LT(room / (cuda::stage_bytes(cuda::StepFormat::U5) + records), 2 * cuda::kStepProducers);
-  expect_steps(c, {.few_positions = 0}, false);
+  expect_steps(c, tuning_of(c, 0), false);
 }
 
 // As of rows with more columns than the emulator has rows of wo: all phases take parts of rows.
@@ -72,7 +83,9 @@ TEST(PersistentStages, HavePartsOfLongRows) {
     const std::string_view name = c.name;
     if (name != "F16" && name != "F16InRounds" && name != "Granite") continue;
     SCOPED_TRACE(name);
-    expect_steps(c, {.few_positions = 0, .has_several_rows = false}, false);
+    cuda::PersistentStep::Tuning tuning = tuning_of(c, 0);
+    tuning.has_several_rows = false;
+    expect_steps(c, tuning, false);
   }
 }
 
