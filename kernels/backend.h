@@ -378,7 +378,7 @@ class Backend {
   virtual void route(const RouteArgs& args);
   // The output of every chosen expert for its rows. Only the chosen experts are read.
   virtual void run_experts(const ExpertsArgs& args);
-  // The weighted sum of the experts' outputs for each row.
+  // The weighted sum of the experts' outputs for each row, then a norm, if one is given.
   virtual void combine_experts(const CombineArgs& args);
   // Whoever has filled or changed the matrices of the experts calls this before they are used.
   virtual void index_experts(MoeWeights& /*weights*/) {}

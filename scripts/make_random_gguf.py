@@ -28,7 +28,7 @@ F32 = 0  # the id of its tensors
 # GGUF stores weights in blocks of `elements` in `n_bytes`. A block multiplies its codes by an F16
 # number d, at byte d_at. With random codes the weights have `rms` times d as root mean square. Where
 # a second F16 number follows d, it is min_factor times d, which makes the mean of the weights 0.
-# Where d is a power, it is 2 to a byte less 128.
+# If d_is_power, d is 2 to the power of the byte at d_at minus 128.
 Blocks = collections.namedtuple("Blocks", "id elements n_bytes rms d_at min_factor d_is_power",
                                 defaults=(0, 0, False))
 TYPES = {
@@ -43,7 +43,7 @@ TYPES = {
     "iq4_xs": Blocks(23, 256, 136, 1246),
     "mxfp4": Blocks(39, 32, 17, 5.85, d_is_power=True),
 }
-# general.file_type. The mixes are Q4_K and Q5_K, but for the matrices that llama.cpp makes others
+# general.file_type. The mixes are their base, but for the matrices that llama.cpp makes others
 # (of_mix).
 FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_1": 9, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
               "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4_moe": 38}
@@ -125,7 +125,7 @@ def of_mix(base, name, layer, n_layers, n_experts):
     half of the layers, values and down; with eight experts, for keys, values and the output of attention.
     In MXFP4_MOE: the base for experts, Q8_0 for all else."""
     if base == "mxfp4":
-        return base if name.startswith("ffn_") else "q8_0"
+        return base if name.startswith("ffn_") and n_experts else "q8_0"
     of_eight = {"attn_k": "q8_0", "attn_v": "q8_0", "attn_output": "q5_k"}
     if n_experts == 8 and name in of_eight:
         return of_eight[name]
@@ -183,13 +183,13 @@ def random_f32(rng, rms):
 
 
 def random_blocks(rng, kind, rms):
-    """PERIOD blocks of random bytes, with d of random sign and mantissa: their values are about
-    `rms` in size, and their mean is 0."""
+    """PERIOD blocks of random bytes, with d of random sign and mantissa, or one of three powers: their
+    values are about `rms` in size, and their mean is 0."""
     size = rms / kind.rms / RMS_OF_MANTISSAS
     blocks = bytearray(rng.randbytes(kind.n_bytes * PERIOD))
     for at in range(kind.d_at, len(blocks), kind.n_bytes):
         if kind.d_is_power:
-            blocks[at] = 128 + round(math.log2(size)) + rng.randrange(3)
+            blocks[at] = 128 + round(math.log2(rms / kind.rms / math.sqrt(7))) + rng.randrange(3)
             continue
         d = size * (1 + rng.random()) * rng.choice((-1, 1))
         struct.pack_into("<e", blocks, at, d)

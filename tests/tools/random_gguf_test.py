@@ -54,6 +54,10 @@ class RandomGguf(unittest.TestCase):
     def test_mixtral(self):
         self.check_experts("mixtral-8x7b", "llama", 3 + 2 * 10)
 
+    def test_mxfp4_experts(self):
+        n_of = self.types_of("qwen3-30b-a3b", "qwen3moe", 3 + 2 * 12, SIZES, "mxfp4_moe")
+        self.assertEqual(n_of, {"F32": 1 + 2 * 5, "MXFP4": 2 * 3, "Q8_0": 2 + 2 * 4})
+
     def test_mix_of_eight_experts(self):
         n_of = self.types_of("mixtral-8x7b", "llama", 3 + 2 * 10, {**SIZES, "--expert-ffn": 256}, "q4_k_m")
         # Down of layer 1 and the output are Q6_K, k and v Q8_0, wo Q5_K.

@@ -147,10 +147,8 @@ constexpr int kShortNormThreads = 256;
 //
 //   x, out   [n_rows, dim] T
 //   launch   1 << lanes_log lanes a row, each with 16 bytes; the last rows first, as there
-//   maths    f32; each two elements of a lane are summed over lanes, then the four sums, which is
-//   an
-//            order that the accumulators of a GEMM have too (norm_heads); variance from the
-//            deviations
+//   maths    f32; each two elements of a lane are summed over lanes, then the four sums: an order
+//            that the accumulators of a GEMM have too (norm_heads). Variance from the deviations
 //   moves    2 n_rows * dim * sizeof(T) bytes
 template <NormKind kKind, typename T>
 __global__ void __launch_bounds__(kShortNormThreads)

@@ -145,12 +145,17 @@ void hgemm_of_codes_as(cudaStream_t stream, GemmArgs args, const GemmPlan& plan)
 
 // Whether gemm_append can compute q, k and v of such a GEMM.
 bool gemm_can_append(const GemmArgs& gemm, const KvLayer& cache, Tensor cos_sin);
-// How it cuts the GEMM, in tiles of whole heads, and the expected clock cycles.
+// How gemm_append cuts a GEMM, in tiles of whole heads, and its expected clock cycles.
 struct AppendPlan {
   GemmPlan plan;
   double clocks;
 };
 AppendPlan append_plan(const GemmArgs& args, const GemmCard& card, bool has_norm);
+// gemm_append with a plan of the caller's.
+void gemm_append_as(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
+                    std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm,
+                    const GemmPlan& plan);
+// Whether hgemm has HgemmKind::Heads in tiles of m x n.
 constexpr bool has_tile_of_heads(int m, int n) { return m == 128 && (n == 128 || n == 256); }
 
 // Computes any shape, on sm_80 and later.

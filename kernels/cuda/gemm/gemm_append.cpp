@@ -68,6 +68,14 @@ bool gemm_appends(Tensor x, std::span<const GemmPart, 3> qkv, const KvLayer& cac
 
 void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
                  std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm) {
+  const GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
+  const AppendPlan best = append_plan(args, gemm_card(), norm.kind != QkNorm::None);
+  gemm_append_as(stream, cache, place, x, qkv, cos_sin, norm, best.plan);
+}
+
+void gemm_append_as(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
+                    std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm,
+                    const GemmPlan& plan) {
   const int64_t pos = place.pos;
   GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
   const int64_t n_kv = cache.n_kv_heads * kFusedHeadDim;
@@ -102,7 +110,7 @@ void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
     part.pos = narrow<int>(pos);
     part.n_pages = narrow<int>(cache.n_pages);
   }
-  hgemm_as(stream, args, append_plan(args, gemm_card(), has_norm).plan);
+  hgemm_as(stream, args, plan);
 }
 
 }  // namespace minfer::cuda

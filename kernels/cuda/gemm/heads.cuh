@@ -85,7 +85,8 @@ __device__ inline void norm_heads(float (&d)[kSums], const void* weight, float e
       float sums[kChunks];
 #pragma unroll
       for (int j = 0; j < kChunks; ++j) sums[j] = sum_of_squares(first[j * 4], first[j * 4 + 1]);
-      // In four steps: of a loop over the distance, the compiler makes one in local memory.
+      // Four calls with constant distances: in a loop over the distance, the compiler keeps `sums`
+      // in local memory.
       const auto add_halves = [&]<int kDistance>() {
 #pragma unroll
         for (int j = 0; j < kDistance; ++j) sums[j] += sums[j + kDistance];

@@ -73,8 +73,8 @@ __global__ void __launch_bounds__(kCombineThreads)
 //             norm_kernel does
 //   requires  rows aligned to 16 bytes
 //   maths     f32, of norm_kernel: the bits are those of combine_kernel and then rms_norm
-//   moves     n_rows dim ((n_active + 1) sizeof(T) + 2 sizeof(float)) bytes; apart, sizeof(float)
-//   more
+//   moves     n_rows dim ((n_active + 1) sizeof(T) + 2 sizeof(float)) bytes; two kernels would read
+//             x once more
 template <typename T>
 __global__ void __launch_bounds__(kMaxRowThreads)
     combine_norm_kernel(float* x, T* out, const T* weight, const __grid_constant__ CombineParams p,

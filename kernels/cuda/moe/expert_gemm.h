@@ -11,7 +11,7 @@ constexpr int kExpertRows = 128;  // of x, in a tile
 constexpr int kExpertStages = 3;
 
 // What a kernel is compiled for. Plain: F16 scales and no minimums; U4 and U8: all other scales of
-// groups, which ask in their loops. Powers: F32 scales that are powers of two, MXFP4's. Products:
+// groups, which ask in their loops. Powers: MXFP4's F32 scales, which are powers of two. Products:
 // scales that are such (quant/packed_layout.h), of U4 for units of 16 or 32 columns; they come
 // last.
 enum class ExpertFormat {

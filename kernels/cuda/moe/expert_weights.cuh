@@ -38,7 +38,8 @@ struct ExpertStage {
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
 
-// Known when all but U4 and U8 are compiled: branches in the loop over k cost much.
+// Known when all but U4, U8 and, for minimums, U4Products16 are compiled: branches in the loop over
+// k cost much.
 template <ExpertFormat kFormat>
 __device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
   if (kFormat == ExpertFormat::TablePowers) return true;
@@ -81,8 +82,8 @@ __device__ inline uint32_t dequantize_pair(uint32_t word, int first_byte, int se
   return pack_pair(value_of(first_byte), value_of(second_byte), T{});
 }
 
-// A power of two in F32 as a product of two F16 numbers, the first of which times an entry of a
-// table is exact. Of two rows.
+// A power of two in F32, not negative, as a product of two F16 numbers, the first of which times an
+// entry of a table is exact, or infinite as the value then is. Of two rows.
 struct PowerPair {
   __half2 first, second;
 };

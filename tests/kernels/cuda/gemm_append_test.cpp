@@ -53,8 +53,8 @@ std::vector<cuda::GemmPart> parts_of(const GemmTensors& t, const AppendCase& c) 
 
 // Expects the same bytes of q and of the cache as from the separate launches that gemm_append
 // replaces, which have their own tests. So it writes nothing else, nor the outs of k and v.
-void check_append(const AppendCase& c) {
-  SCOPED_TRACE(cat(c));
+void check_append(const AppendCase& c, const cuda::GemmPlan& plan) {
+  SCOPED_TRACE(cat(c, ", tile ", int(plan.tile)));
   const GemmCase gemm = gemm_of(c);
   const GemmTensors got(gemm), want(gemm);
   const TestPages pages(c.pos + c.m);
@@ -70,14 +70,14 @@ void check_append(const AppendCase& c) {
                                        to_device(random_normal(8, {kHeadDim}, DType::F16))};
   QkNormArgs norm;
   if (c.has_norm) norm = {QkNorm::PerHead, norm_weights[0], norm_weights[1], 1e-3f};
-  cuda::gemm_append(nullptr, got_cache, place, got.x_device, std::span(got_parts).first<3>(), table,
-                    norm);
+  cuda::gemm_append_as(nullptr, got_cache, place, got.x_device, std::span(got_parts).first<3>(),
+                       table, norm, plan);
 
   std::vector<cuda::GemmPart> without_biases = want_parts;
   for (cuda::GemmPart& part : without_biases) part.bias = {};
   // In the same order of sums over k.
   const cuda::GemmArgs apart = cuda::check_gemm(want.x_device, without_biases, Epilogue::Store);
-  cuda::hgemm_as(nullptr, apart, cuda::append_plan(apart, cuda::gemm_card(), c.has_norm).plan);
+  cuda::hgemm_as(nullptr, apart, plan);
   for (const cuda::GemmPart& part : want_parts) {
     if (part.bias) cuda::add_bias(nullptr, part.out, part.out, part.bias);
   }
@@ -102,6 +102,11 @@ void check_append(const AppendCase& c) {
   expect_same_bytes(got_cache.values, to_host(want_cache.values), "values");
 }
 
+void check_append(const AppendCase& c) {
+  check_append(c, {.tile = cuda::GemmTile::k128x256, .is_paired = true});
+  check_append(c, {.tile = cuda::GemmTile::k128x128});
+}
+
 class CudaGemmAppend : public testing::Test {
  protected:
   void SetUp() override {
@@ -112,12 +117,13 @@ class CudaGemmAppend : public testing::Test {
   }
 };
 
-// With an odd number of heads, half of a tile has no columns; with an odd number of row tiles, half
-// of a pair has no tile.
+// With an odd number of heads, half of a tile of 256 columns has none; with an odd number of row
+// tiles, half of a pair has no tile.
 TEST_F(CudaGemmAppend, HasTheBitsOfGemmAndRopeAppend) {
   for (const AppendCase& c : {AppendCase{300, 8, 1, 1, 0},
                               {17, 256, 2, 2, 64, {true, true, true}},
                               {261, 72, 3, 1, 192, {false, true, false}},
+                              {261, 72, 3, 1, 192, {}, true},
                               {130, 72, 3, 2, 64, {}, true},
                               {65, 8, 1, 1, 0, {true, true, true}, true}}) {
     check_append(c);
@@ -130,7 +136,8 @@ TEST_F(CudaGemmAppend, HasThemAtSizesOfModels) {
                               {2047, 1032, 5, 5, 64, {true, false, true}},
                               {4100, 64, 40, 40, 0},
                               {1500, 4096, 32, 8, 320},
-                              {2048, 2048, 32, 4, 0, {}, true}}) {
+                              {2048, 2048, 32, 4, 0, {}, true},
+                              {2048, 4096, 32, 8, 0, {}, true}}) {
     check_append(c);
     if (HasFailure()) return;
   }
@@ -208,6 +215,11 @@ TEST_F(CudaGemmAppend, RefusesWhatDoesNotFit) {
   const DeviceTensor weight = to_device(random_normal(7, {128}, DType::F16));
   refuses(1, 384, 400, 0, {QkNorm::PerHead, weight, {}});
   refuses(1, 384, 400, 0, {QkNorm::WholeWidth, weight, weight});
+  refuses(1, 384, 400, 0, {QkNorm::None, weight, weight});
+  const DeviceTensor of_64 = to_device(random_normal(7, {64}, DType::F16));
+  refuses(1, 384, 400, 0, {QkNorm::PerHead, weight, of_64});
+  const DeviceTensor of_bf16 = to_device(random_normal(7, {128}, DType::BF16));
+  refuses(1, 384, 400, 0, {QkNorm::PerHead, of_bf16, weight});
 }
 
 }  // namespace
