@@ -367,7 +367,7 @@ struct ExpertsData {
     const HostTensor scales = random_normal(seed + 1, w.scales.view().shape, DType::F16, step);
     visit_float(c.scales, [&]<typename T>() {
       for (int64_t i = 0; i < scales.view().n_elements(); ++i) {
-        // Some F32 scales are no F16 numbers.
+        // Some F32 scales are no F16 numbers. Those of E2m1 are powers of two.
         float scale = scales.at(i) * (i % 7 == 0 ? 1.0001f : 1.0f);
         if (c.table == CodeTable::E2m1) {
           scale = std::exp2(std::round(std::log2(std::abs(scale)))) * (i % 7 == 0 ? 0x1p-18f : 1);

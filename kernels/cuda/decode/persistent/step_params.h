@@ -88,10 +88,11 @@ struct StepInstance {
   static constexpr int kKinds = kIsPlain ? 1 : 2;  // of attention: StepAttention::kinds
 };
 
+constexpr int kMinsOverScales = 2;  // bytes of minimums, F32, over those of their scales, F16
+
 // What the scales of packed codes belong to, and whether minimums in F32 come with them. Products:
 // records (quant/packed_layout.h), of U4 and U6 without mins for units of 16 columns, of a table
 // for units of 32, as of U4 and U5 with mins.
-constexpr int kMinsOverScales = 2;  // F32 beside F16, in bytes
 enum class StepScales : int {
   OfRow,
   OfPiece,
