@@ -3,6 +3,7 @@
 #include <optional>
 #include <vector>
 
+#include "kernels/cuda/attention/softmax_state.cuh"
 #include "kernels/cuda/decode/persistent/persistent_step.h"
 #include "kernels/cuda/decode/persistent/step_codes.cuh"
 #include "kernels/cuda/decode/persistent/step_gemvs.h"
@@ -61,10 +62,9 @@ std::optional<StepAttention> attention_of(const DecodeModel& model, int n_blocks
   a.multiplies_codes = a.is_u8 && a.head_dim % 64 == 0;
   constexpr float kLog2E = 1.44269504088896341f;
   a.scale_log2 = spec.score_scale() * kLog2E;
-  if (spec.attn_softcap != 0) {
-    a.scale_log2 = spec.score_scale() / spec.attn_softcap;
-    a.cap_log2 = spec.attn_softcap * kLog2E;
-  }
+  const auto softcap = attention::SoftCap::of(spec.attn_softcap, kLog2E);
+  a.cap_log2 = softcap.c;
+  a.cap_factor = softcap.factor;
   const int n_elements = a.heads_per_block * a.head_dim;
   a.group_words = n_elements / 4;
   // As many splits as there are blocks, and as the memory has room for that merges them.

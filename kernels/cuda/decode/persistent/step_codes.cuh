@@ -78,6 +78,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
                                     float* memory, const StepRing& ring,
                                     StepCursor<Clock>& cursor) {
   constexpr int kHeads = I::kHeads, kSets = (kHeads + 1) / 2, kMostChunks = I::kHeadDim / 64;
+  constexpr bool kHasCodeValues = kHeads == 1 && I::kHeadDim <= CodeValues::kMostHeadDim;
   constexpr float kBase = 0x1.8p23f;
   constexpr int kBits = 0x4b400000;  // the bits of kBase
   constexpr uint32_t kZero = 0x80808080;
@@ -168,7 +169,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
               top[2 * set + 1] = t < 2 ? other : most;
             }
           }
-          if constexpr (kHeads == 1) {
+          if constexpr (kHasCodeValues) {
             const float before = softmax.max[0], base = softmax.raise_max(0, top[0]);
             const float factor = ptx::exp2_fast(before - base);
             const float* const value_scales = scales_of(value_stage);
@@ -185,8 +186,8 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
             for (int h = 0; h < kHeads; ++h) top[h] = softmax.raise(h, top[h]);
 #pragma unroll
             for (int set = 0; set < kSets; ++set) {
-              const float base = t < 2 ? top[2 * set] : top[2 * set + 1];
-              if (t % 2 != 0) continue;
+              const float base = t < 2 ? top[2 * set] : top[kHeads == 1 ? 0 : 2 * set + 1];
+              if (t % 2 != 0 || t / 2 >= kHeads) continue;
 #pragma unroll
               for (int r = 0; r < 2; ++r) {
                 weights[(2 * set + t / 2) * 16 + g + 8 * r] = ptx::exp2_fast(score[set][r] - base);
@@ -221,7 +222,7 @@ __device__ inline void attend_codes(OnlineSoftmax<I>& softmax, const StepAttenti
           }
         }
       });
-  if constexpr (kHeads == 1) {  // the first team gets the sums of all rows
+  if constexpr (kHasCodeValues) {  // the first team gets the sums of all rows
     values.store(memory, a.head_dim);
     float sum = softmax.sum[0];
 #pragma unroll

@@ -168,8 +168,9 @@ struct StepStatic {
 //              in 32-bit fixed point: the sums of a group are exact integers (multiply_codes), to
 //              which scales are applied in f32; whole numbers of scales that are products as
 //              integers (multiply_products). q . k of an int8 cache is computed alike if
-//              head_dim is 64 or 128 (step_codes.cuh), else in f32; weights . v of one such head
-//              on F16 tensor cores, a weight being two halves (step_values.cuh), else in f32.
+//              head_dim is a multiple of 64 (step_codes.cuh), else in f32; weights . v of one
+//              such head of at most 128 elements on F16 tensor cores, a weight being two halves
+//              (step_values.cuh), else in f32.
 //              Everything is summed in one order: same input, same bits
 //   moves      every weight and the cache once from memory; the exchanged vectors once for each
 //              block (132 on an H200) from L2

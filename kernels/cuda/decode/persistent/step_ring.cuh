@@ -80,6 +80,46 @@ struct StageCopy {
   int scales_at, second_scales_at;  // offsets of their scales in the slot
 };
 
+// While the ring is full, a producer brings its next kAheadStages stages to L2, one piece in
+// kAheadClocks: memory would be idle otherwise, while blocks exchange vectors. Not faster, since
+// what comes from memory delays the exchange: docs/lab/decode-2026-11.md.
+constexpr int kAheadStages = 6, kAheadPieces = 4;
+constexpr uint32_t kAheadClocks = 700;
+
+// Brings a piece of a stage to L2, but no second part of it.
+__device__ inline void bring_to_l2(const StagePart& part, int piece) {
+  constexpr int kUnit = 16 * kAheadPieces;
+  const int n_bytes = (part.n_bytes + kUnit - 1) / kUnit * 16;
+  const int n_here = min(n_bytes, part.n_bytes - piece * n_bytes);
+  if (n_here > 0) ptx::prefetch_l2(part.from + piece * n_bytes, n_here);
+  if (piece == 0 && part.n_scale_bytes != 0) ptx::prefetch_l2(part.scales, part.n_scale_bytes);
+}
+
+// Waits for a slot whose barrier is `empty`, for the stage of lane k, and brings stages of the next
+// of n_lanes lanes to L2, from next_piece on: that piece of all that they have. Returns the piece
+// behind the last one that it brought. All lanes call it, each with a stage of its own.
+__device__ inline int await_slot(uint32_t empty, int parity, int k, int n_lanes, int next_piece,
+                                 StagePart part) {
+  const int lane = int(threadIdx.x) % 32;
+  next_piece = max(next_piece, (k + 1) * kAheadPieces);
+  const int end_piece = min(n_lanes, k + 1 + kAheadStages) * kAheadPieces;
+  // It sleeps between tries, since polling without a pause takes issue slots from the consumers.
+  const auto is_free_soon = [&] {
+    const uint32_t since = ptx::read_clock();
+    while (ptx::read_clock() - since < kAheadClocks) {
+      __nanosleep(kRingSleep);
+      if (ptx::mbarrier_is_complete(empty, parity)) return true;
+    }
+    return false;
+  };
+  while (__any_sync(~0u, lane == k && !is_free_soon())) {
+    if (next_piece >= end_piece) continue;
+    if (lane == next_piece / kAheadPieces) bring_to_l2(part, next_piece % kAheadPieces);
+    ++next_piece;
+  }
+  return next_piece;
+}
+
 // Warp `producer` of kStepProducers fills every kStepProducers-th stage. Its lanes compute the
 // sources of up to 32 stages in parallel; then each lane starts the copies of its own stage. When
 // one lane did all of this, a stage of F16 took 1900 clocks, longer than memory takes for the
@@ -90,7 +130,7 @@ class RingProducer {
       : ring_(ring), policy_(ptx::evict_first_policy()), producer_(producer), slot_(producer) {}
 
   // Fills the next n stages of the ring, the i-th from copy_of(i). All lanes call it, and copy_of.
-  template <typename F>
+  template <bool kGoesAhead, typename F>
   __device__ void put(int n, F copy_of) {
     const int first = int((unsigned(producer_) - n_put_) % kStepProducers);
     n_put_ += unsigned(n);
@@ -98,9 +138,19 @@ class RingProducer {
       const int n_here = min(32, (n - i + kStepProducers - 1) / kStepProducers);
       const StageCopy copy = copy_of(min(i + kStepProducers * lane(), n - 1));
       const int own = slot_ + kStepProducers * lane(), rounds = own / ring_.n_slots;
+      const int slot = own - rounds * ring_.n_slots, parity = parity_ ^ (rounds & 1);
+      int next_piece = 0;
       for (int k = 0; k < n_here; ++k) {
-        if (lane() == k) put_one(copy, own - rounds * ring_.n_slots, parity_ ^ (rounds & 1));
-        __syncwarp();
+        if constexpr (kGoesAhead) {
+          if (__any_sync(~0u, lane() == k && !is_free(slot, parity))) {
+            next_piece =
+                await_slot(ring_.empty + 8 * slot, parity, k, n_here, next_piece, copy.first);
+          }
+        } else {
+          __syncwarp();
+          while (lane() == k && !is_free(slot, parity)) __nanosleep(kRingSleep);
+        }
+        if (lane() == k) put_one(copy, slot, parity);
       }
       slot_ += kStepProducers * n_here;
       parity_ ^= slot_ / ring_.n_slots & 1;
@@ -112,10 +162,12 @@ class RingProducer {
   static __device__ int lane() { return int(threadIdx.x) % 32; }
 
   // `parity` is that of the phase of `empty` which ended when the slot was last released.
+  __device__ bool is_free(int slot, int parity) const {
+    return ptx::mbarrier_is_complete(ring_.empty + 8 * slot, parity);
+  }
+  // Into a free slot.
   __device__ void put_one(const StageCopy& copy, int slot, int parity) const {
     uint8_t* const to = ring_.slots + slot * ring_.slot_bytes;
-    // It sleeps between tries, since polling without a pause takes issue slots from the consumers.
-    while (!ptx::mbarrier_is_complete(ring_.empty + 8 * slot, parity)) __nanosleep(kRingSleep);
     // To limit the copies in flight, it waits until the copy copies_allowed() stages earlier has
     // landed: then that slot is full, or was full and has been released. The second test is needed
     // because another producer may have refilled the slot, and `full` then looks as if the copy had
@@ -224,7 +276,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       cache = cache_stages(p.attention, slice);
     }
     if (phase == kWo && cache.n_stages != 0) {
-      ring_producer.put(2 * cache.n_stages, [&](int i) {
+      ring_producer.put<false>(2 * cache.n_stages, [&](int i) {
         const int first = cache.begin + i / 2 * cache.stage_rows, n_rows = cache.rows_of(i / 2);
         const uint8_t* const rows[] = {pointer(pointers.weights, kCachePair),
                                        pointer(pointers.scales, kCachePair)};
@@ -262,7 +314,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
     // Past the last rows of float weights, these are read again; their sums are not stored.
     const int last = is_float ? (gemv.out_dim - 1) >> stage_rows_log : INT_MAX;
     const StepStages& part = gemv.k_split.stages;
-    ring_producer.put(2 * (part.end - part.begin) + n_streams * gemv.n_stages, [&](int i) {
+    ring_producer.put<true>(2 * (part.end - part.begin) + n_streams * gemv.n_stages, [&](int i) {
       const auto [stream, stage] = stream_stage(gemv, n_streams, i);
       const int tile_index = stream >> row_shift;
       const int its_tile = stream < 0 ? gemv.k_split.tile : gemv.begin + (tile_index >> half_shift);

@@ -57,8 +57,7 @@ __device__ inline void unpack(float (&to)[8], const CacheEight& x) {
 // A score with its soft cap, if there is one.
 template <typename I>
 __device__ inline float capped(float score, const StepAttention& a) {
-  if (I::kIsPlain || a.cap_log2 == 0) return score;
-  return a.cap_log2 * tanhf(score);
+  return I::kIsPlain ? score : attention::SoftCap{a.cap_log2, a.cap_factor}(score);
 }
 
 // The sum over the lanes of a team, in each of them.

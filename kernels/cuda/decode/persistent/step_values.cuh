@@ -20,6 +20,8 @@ namespace minfer::cuda {
 // stays with the same piece of the same rows, and store() adds the columns that belong together.
 class CodeValues {
  public:
+  static constexpr int kMostHeadDim = 128;
+
   // Rescales all sums by `factor`, as online softmax does when its maximum rises, and changes their
   // unit if the scales of these rows ask for a larger one. Missing rows have scale 0.
   __device__ void raise(float factor, const float (&scale)[2]) {
@@ -101,7 +103,7 @@ class CodeValues {
   }
 
  private:
-  static constexpr int kPieces = 128 / 16;  // of the largest head
+  static constexpr int kPieces = kMostHeadDim / 16;
   // Scaled weights reach 2^12, so that even the second halves of small ones are above the smallest
   // half.
   static constexpr uint32_t kRoom = 12;

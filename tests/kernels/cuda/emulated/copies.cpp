@@ -68,6 +68,10 @@ void perform(const BoxLoad& load) {
   }
 }
 
+bool are_whole_16(const void* from, int n_bytes) {
+  return reinterpret_cast<uintptr_t>(from) % 16 == 0 && n_bytes % 16 == 0;
+}
+
 }  // namespace
 
 CUtensorMap pack(const TensorMap& map) {
@@ -96,10 +100,7 @@ void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int
 }
 void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier) {
   const uint32_t to = shared_address(to_shared), at = shared_address(barrier);
-  const auto begins_at_16 = [](auto address) { return address % 16 == 0; };
-  require(
-      begins_at_16(to) && begins_at_16(n_bytes) && begins_at_16(reinterpret_cast<uintptr_t>(from)),
-      "a bulk copy that is no whole 16 bytes");
+  require(to % 16 == 0 && are_whole_16(from, n_bytes), "a bulk copy that is no whole 16 bytes");
   g_cluster.loads.push_back([=, rank = own_block().rank] {
     Block& block = block_of(rank);
     std::memcpy(block.shared + to, from, static_cast<size_t>(n_bytes));
@@ -107,6 +108,11 @@ void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier
     counting.bytes_missing -= n_bytes;
     settle(counting);
   });
+}
+void prefetch(const void* from, int n_bytes) {
+  require(n_bytes > 0 && are_whole_16(from, n_bytes), "a prefetch that is no whole 16 bytes");
+  const auto* const bytes = static_cast<const volatile uint8_t*>(from);
+  static_cast<void>(bytes[0] + bytes[n_bytes - 1]);
 }
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how) {
   const TensorMap unpacked = unpack(map);

@@ -137,6 +137,7 @@ void tensor_load(void* to_shared, const CUtensorMap* map, uint64_t* barrier, int
 enum class Write { Store, Add };
 void tensor_store(const CUtensorMap* map, const void* shared, int x, int y, int z, Write how);
 void bulk_copy(void* to_shared, const void* from, int n_bytes, uint64_t* barrier);
+void prefetch(const void* from, int n_bytes);  // changes nothing, but must be possible
 void bulk_commit();
 void bulk_wait(int pending);
 

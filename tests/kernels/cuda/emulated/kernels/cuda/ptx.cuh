@@ -60,7 +60,7 @@ inline void count_arrival_at_peer(uint32_t* counter) { ++*counter; }
 inline uint32_t load_from_peer(const uint32_t* from) {
   return *static_cast<const volatile uint32_t*>(from);
 }
-inline void prefetch_l2(const void*, int) {}
+inline void prefetch_l2(const void* from, int n_bytes) { emulated::prefetch(from, n_bytes); }
 
 inline uint32_t shared_address(const void* p) { return emulated::shared_address(p); }
 inline void load_matrices(uint32_t (&m)[4], uint32_t row) {
