@@ -6,6 +6,7 @@ so that it runs where the card is.
 The vocabulary is made up: text is read byte by byte, and every other token is a numbered word."""
 import argparse
 import collections
+import collections
 import math
 import pathlib
 import random
@@ -182,11 +183,11 @@ def random_f32(rng, rms):
     return values
 
 
-def random_blocks(rng, kind, rms):
-    """PERIOD blocks of random bytes, with d of random sign and mantissa, or one of three powers: their
+def random_blocks(rng, kind, rms, n_blocks):
+    """n_blocks of random bytes, with d of random sign and mantissa, or one of three powers: their
     values are about `rms` in size, and their mean is 0."""
     size = rms / kind.rms / RMS_OF_MANTISSAS
-    blocks = bytearray(rng.randbytes(kind.n_bytes * PERIOD))
+    blocks = bytearray(rng.randbytes(kind.n_bytes * n_blocks))
     for at in range(kind.d_at, len(blocks), kind.n_bytes):
         if kind.d_is_power:
             blocks[at] = 128 + round(math.log2(rms / kind.rms / math.sqrt(7))) + rng.randrange(3)
@@ -205,8 +206,10 @@ class RandomWeights:
     """Data of tensors: each goes on where the last of its size and type ended in a random pool,
     which repeats."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, bytes_of):
+        """bytes_of: of all tensors of a type, which has no more blocks in its pools."""
         self.rng = random.Random(seed)
+        self.bytes_of = bytes_of
         self.pools = {}
         self.at = {}
 
@@ -218,8 +221,11 @@ class RandomWeights:
         rms = 1 if name == "token_embd" else dims[0] ** -0.5
         key = kind, rms
         if key not in self.pools:
-            self.pools[key] = (random_f32(self.rng, rms) if kind == F32 else
-                               random_blocks(self.rng, kind, rms))
+            if kind == F32:
+                self.pools[key] = random_f32(self.rng, rms)
+            else:
+                n_blocks = min(PERIOD, self.bytes_of[kind] // kind.n_bytes)
+                self.pools[key] = random_blocks(self.rng, kind, rms, n_blocks)
         pool, at, left = memoryview(self.pools[key]), self.at.get(key, 0), n_bytes(kind, dims)
         while left > 0:
             piece = pool[at:at + left]
@@ -231,7 +237,7 @@ class RandomWeights:
 
 def write_gguf(path, name, shape, file_type, seed):
     pairs, n_pairs = metadata(name, shape, FILE_TYPES[file_type])
-    infos, end, n_tensors = [], 0, 0
+    infos, end, n_tensors, bytes_of = [], 0, 0, collections.Counter()
     for tensor, kind, dims in tensors(shape, file_type):
         end += -end % ALIGNMENT
         infos.append(text(f"{tensor}.weight") +
@@ -239,7 +245,8 @@ def write_gguf(path, name, shape, file_type, seed):
                                  end))
         end += n_bytes(kind, dims)
         n_tensors += 1
-    weights = RandomWeights(seed)
+        bytes_of[kind] += n_bytes(kind, dims)
+    weights = RandomWeights(seed, bytes_of)
     with open(path, "wb") as out:
         out.write(b"GGUF" + struct.pack("<IQQ", 3, n_tensors, n_pairs) + pairs + b"".join(infos))
         for tensor, kind, dims in tensors(shape, file_type):
