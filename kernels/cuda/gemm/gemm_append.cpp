@@ -22,6 +22,46 @@ constexpr double kHeadsClocks = 1.0 / 8;
 // Bytes that rope_append reads and writes per clock: 3.3 TB/s at 1.5 GHz, measured on an H200.
 constexpr double kAppendBytesPerClock = 2200;
 
+// gemm_append of a GEMM that check_gemm gave for x and qkv.
+void append(cudaStream_t stream, GemmArgs args, KvLayer& cache, const CachePlace& place, Tensor x,
+            std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm,
+            const GemmPlan& plan) {
+  const int64_t pos = place.pos;
+  const int64_t n_kv = cache.n_kv_heads * kFusedHeadDim;
+  MINFER_CHECK(gemm_can_append(args, cache, cos_sin) && args.part[0].n % kFusedHeadDim == 0 &&
+                   args.part[1].n == n_kv && args.part[2].n == n_kv,
+               "gemm_append: x ", x.dtype, " ", x.shape, ", wq ", qkv[0].w.shape, ", wk ",
+               qkv[1].w.shape, ", wv ", qkv[2].w.shape, " to a cache of ", cache.dtype, ", ",
+               cache.n_kv_heads, " heads of ", cache.head_dim);
+  MINFER_CHECK(cos_sin.dtype == DType::F32 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
+                   place.pages != nullptr && pos >= 0 && pos % kBoxRows == 0 &&
+                   pos + args.m <= std::min(cos_sin.shape[0], place.max_positions()),
+               "gemm_append: positions ", pos, " to ", pos + args.m, " by a table ", cos_sin.shape,
+               ", ", place.n_pages, " pages");
+  const bool has_norm = norm.kind != QkNorm::None;
+  const auto is_of_head = [&](const Tensor& weight) {
+    return has_norm ? weight.dtype == DType::F16 && weight.shape == Shape{kFusedHeadDim} : !weight;
+  };
+  MINFER_CHECK((!has_norm || norm.kind == QkNorm::PerHead) && is_of_head(norm.q_weight) &&
+                   is_of_head(norm.k_weight),
+               "gemm_append: a norm of kind ", int(norm.kind), " by weights ", norm.q_weight.shape,
+               " and ", norm.k_weight.shape);
+  if (args.m == 0) return;
+  args.part[0].norm_weight = norm.q_weight.data;
+  args.part[1].norm_weight = norm.k_weight.data;
+  args.norm_eps = norm.eps;
+  args.angles = static_cast<const float2*>(cos_sin.data) + pos * (kFusedHeadDim / 2);
+  const Tensor to[] = {cache.keys, cache.values};
+  for (int i = 0; i < 2; ++i) {
+    GemmArgs::Part& part = args.part[1 + i];
+    part.out = to[i].data;
+    part.pages = place.pages;
+    part.pos = narrow<int>(pos);
+    part.n_pages = narrow<int>(cache.n_pages);
+  }
+  hgemm_as(stream, args, plan);
+}
+
 }  // namespace
 
 bool gemm_can_append(const GemmArgs& gemm, const KvLayer& cache, Tensor cos_sin) {
@@ -70,47 +110,13 @@ void gemm_append(cudaStream_t stream, KvLayer& cache, const CachePlace& place, T
                  std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm) {
   const GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
   const AppendPlan best = append_plan(args, gemm_card(), norm.kind != QkNorm::None);
-  gemm_append_as(stream, cache, place, x, qkv, cos_sin, norm, best.plan);
+  append(stream, args, cache, place, x, qkv, cos_sin, norm, best.plan);
 }
 
 void gemm_append_as(cudaStream_t stream, KvLayer& cache, const CachePlace& place, Tensor x,
                     std::span<const GemmPart, 3> qkv, Tensor cos_sin, const QkNormArgs& norm,
                     const GemmPlan& plan) {
-  const int64_t pos = place.pos;
-  GemmArgs args = check_gemm(x, qkv, Epilogue::Store);
-  const int64_t n_kv = cache.n_kv_heads * kFusedHeadDim;
-  MINFER_CHECK(gemm_can_append(args, cache, cos_sin) && args.part[0].n % kFusedHeadDim == 0 &&
-                   args.part[1].n == n_kv && args.part[2].n == n_kv,
-               "gemm_append: x ", x.dtype, " ", x.shape, ", wq ", qkv[0].w.shape, ", wk ",
-               qkv[1].w.shape, ", wv ", qkv[2].w.shape, " to a cache of ", cache.dtype, ", ",
-               cache.n_kv_heads, " heads of ", cache.head_dim);
-  MINFER_CHECK(cos_sin.dtype == DType::F32 && cos_sin.shape.rank == 3 && cos_sin.shape[2] == 2 &&
-                   place.pages != nullptr && pos >= 0 && pos % kBoxRows == 0 &&
-                   pos + args.m <= std::min(cos_sin.shape[0], place.max_positions()),
-               "gemm_append: positions ", pos, " to ", pos + args.m, " by a table ", cos_sin.shape,
-               ", ", place.n_pages, " pages");
-  const bool has_norm = norm.kind != QkNorm::None;
-  const auto is_of_head = [&](const Tensor& weight) {
-    return has_norm ? weight.dtype == DType::F16 && weight.shape == Shape{kFusedHeadDim} : !weight;
-  };
-  MINFER_CHECK((!has_norm || norm.kind == QkNorm::PerHead) && is_of_head(norm.q_weight) &&
-                   is_of_head(norm.k_weight),
-               "gemm_append: a norm of kind ", int(norm.kind), " by weights ", norm.q_weight.shape,
-               " and ", norm.k_weight.shape);
-  if (args.m == 0) return;
-  args.part[0].norm_weight = norm.q_weight.data;
-  args.part[1].norm_weight = norm.k_weight.data;
-  args.norm_eps = norm.eps;
-  args.angles = static_cast<const float2*>(cos_sin.data) + pos * (kFusedHeadDim / 2);
-  const Tensor to[] = {cache.keys, cache.values};
-  for (int i = 0; i < 2; ++i) {
-    GemmArgs::Part& part = args.part[1 + i];
-    part.out = to[i].data;
-    part.pages = place.pages;
-    part.pos = narrow<int>(pos);
-    part.n_pages = narrow<int>(cache.n_pages);
-  }
-  hgemm_as(stream, args, plan);
+  append(stream, check_gemm(x, qkv, Epilogue::Store), cache, place, x, qkv, cos_sin, norm, plan);
 }
 
 }  // namespace minfer::cuda

@@ -16,9 +16,10 @@ namespace minfer::cuda {
 // A decode step as one persistent kernel that runs all layers: step_kernel.cuh. It takes models
 // whose blocks, shapes and formats fit it; DecodeGraph takes some of the others.
 //
-// Where several query heads share a head of keys and values, there are two variants. For few
-// positions a block attends with one query head: more blocks share the work, and each gathers less
-// of q. For many it attends with several, so that fewer blocks read the same keys and values.
+// Where several query heads of at most 128 elements share a head of keys and values, there are two
+// variants. For few positions a block attends with one query head: more blocks share the work, and
+// each gathers less of q. For many it attends with several, so that fewer blocks read the same keys
+// and values.
 class PersistentStep final : public CapturedStep {
  public:
   // Whether the kernel computes every field that the specs of the model set: Llama's blocks with

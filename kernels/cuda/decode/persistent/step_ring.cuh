@@ -131,7 +131,8 @@ class RingProducer {
 
   // Fills the next n stages of the ring, the i-th from copy_of(i). All lanes call it, and copy_of.
   // kGoesAhead: while the ring is full, it brings those behind to L2. The lanes meet once for each
-  // stage and no more: another __syncwarp costs 2 % of a step.
+  // stage and no more, and none asks twice for a slot that is free: both together cost 2 % of a
+  // step.
   template <bool kGoesAhead, typename F>
   __device__ void put(int n, F copy_of) {
     const int first = int((unsigned(producer_) - n_put_) % kStepProducers);
