@@ -1,5 +1,7 @@
 #include "tests/kernels/cuda/emulated/cluster.h"
 
+#include <sys/mman.h>
+
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -8,7 +10,8 @@
 namespace minfer::emulated {
 namespace {
 
-constexpr size_t kStackBytes = 160 << 10;
+constexpr size_t kStackBytes = 32 << 10;  // 15 KB were the most that a thread used
+constexpr uint64_t kEndOfStack = 0x5ca1ab1e0ddba11;
 constexpr int kAllSharedBytes = kMaxSharedBytes + kStaticSharedBytes;  // dynamic, then static
 constexpr int kRegisters = 64 << 10;  // of an SM, which runs one block
 
@@ -28,28 +31,51 @@ void switch_context(Context& from, Context& to) {
 void enter_thread() {
   for (;;) {
     (*own_block().kernel)();
+    uint64_t end;
+    std::memcpy(&end, self().context.start.uc_stack.ss_sp, sizeof end);
+    require(end == kEndOfStack, "a thread with more on its stack than there is room for");
     require(self().stores.are_done() && self().copies.are_done(),
             "a thread ends with copies under way");
-    self().is_done = true;
+    self().turn->is_done = true;
     switch_context(self().context, g_cluster.scheduler);
   }
 }
 
+// A stack for as long as the process runs. Thousands of threads take turns, and each is at the top
+// of its own: so tops lie in huge pages, or each would take a page of the TLB, and not at the same
+// place of a page, or all would share a few lines of the cache. That was a third of the time of
+// some tests.
+stack_t make_stack() {
+  constexpr size_t kHugePage = 2 << 20, kAtOnce = 8 * kHugePage;
+  static uint8_t* memory = nullptr;
+  static size_t n_left = 0, n_made = 0;
+  if (n_left < kStackBytes) {
+    memory = static_cast<uint8_t*>(std::aligned_alloc(kHugePage, kAtOnce));
+    require(memory != nullptr, "no memory for stacks");
+    madvise(memory, kAtOnce, MADV_HUGEPAGE);  // where there are none, tests are slower
+    n_left = kAtOnce;
+  }
+  std::memcpy(memory, &kEndOfStack, sizeof kEndOfStack);
+  stack_t stack{};
+  stack.ss_sp = memory;
+  stack.ss_size = kStackBytes - n_made++ % 61 * 64;
+  memory += kStackBytes;
+  n_left -= kStackBytes;
+  return stack;
+}
+
 std::unique_ptr<Thread> make_thread() {
   auto thread = std::make_unique<Thread>();
-  thread->stack = std::make_unique_for_overwrite<uint8_t[]>(kStackBytes);
   getcontext(&thread->context.start);
-  thread->context.start.uc_stack.ss_sp = thread->stack.get();
-  thread->context.start.uc_stack.ss_size = kStackBytes;
+  thread->context.start.uc_stack = make_stack();
   makecontext(&thread->context.start, enter_thread, 0);
   return thread;
 }
-void begin_thread(Thread& thread, Block& block, int index, int n_registers) {
+void begin_thread(Thread& thread, Turn& turn, Block& block, int index, int n_registers) {
   thread.block = &block;
+  thread.turn = &turn;
   thread.index = index;
   thread.n_registers = n_registers;
-  thread.is_done = false;
-  thread.meeting = nullptr;
   thread.stores = {};
   thread.copies = {};
   thread.n_mmas = 0;
@@ -81,7 +107,8 @@ std::unique_ptr<Block> make_block(const Grid& grid, int index, int rank) {
   const int n_registers = std::min(kRegisters / grid.n_threads / 8 * 8, 248);
   for (size_t i = 0; i < n; ++i) {
     block->threads.push_back(threads[at * n + i].get());
-    begin_thread(*block->threads.back(), *block, static_cast<int>(i), n_registers);
+    begin_thread(*block->threads.back(), g_cluster.turns.at(at * n + i), *block,
+                 static_cast<int>(i), n_registers);
   }
   return block;
 }
@@ -106,14 +133,15 @@ bool run_round(const std::vector<Thread*>& threads) {
     at += step;
     if (at >= threads.size()) at -= threads.size();
     if (at >= g_cluster.stalled_begin && at < g_cluster.stalled_end) continue;
+    Turn& turn = g_cluster.turns[at];
+    if (turn.is_done || (turn.meeting && turn.meeting->round == turn.round)) continue;
     Thread* const thread = threads[at];
-    if (thread->is_done || (thread->meeting && thread->meeting->round == thread->round)) continue;
     if (thread->may_go_on && !thread->may_go_on()) continue;
-    thread->meeting = nullptr;
+    turn.meeting = nullptr;
     thread->may_go_on = nullptr;
     g_cluster.self = thread;
     switch_context(g_cluster.scheduler, thread->context);
-    if (thread->is_done) --thread->block->n_left;
+    if (turn.is_done) --thread->block->n_left;
     moved = true;
   }
   g_cluster.self = nullptr;
@@ -150,9 +178,9 @@ void run_cluster() {
   for (const auto& block : g_cluster.blocks) {
     threads.insert(threads.end(), block->threads.begin(), block->threads.end());
   }
-  const auto is_done = [](const Thread* thread) { return thread->is_done; };
+  const auto is_done = [](const Turn& turn) { return turn.is_done; };
   const bool loads_are_late = g_cluster.random() % 2 != 0;
-  while (!std::all_of(threads.begin(), threads.end(), is_done)) {
+  while (!std::all_of(g_cluster.turns.begin(), g_cluster.turns.end(), is_done)) {
     const bool moved = run_round(threads) || g_cluster.round <= g_cluster.last_due;
     require(moved || !g_cluster.loads.empty() || !g_cluster.word_stores.empty(),
             "all threads wait");
@@ -207,8 +235,8 @@ static bool arrive(Meeting& meeting, int n_threads) {
 void meet(Meeting& meeting, int n_threads) {
   const unsigned round = meeting.round;
   if (arrive(meeting, n_threads)) return;
-  self().meeting = &meeting;
-  self().round = round;
+  self().turn->meeting = &meeting;
+  self().turn->round = round;
   switch_context(self().context, g_cluster.scheduler);
 }
 
@@ -238,8 +266,9 @@ void begin_launch(const Grid& grid) {
   g_cluster.n_threads = grid.n_threads;
   g_cluster.shared_bytes = grid.shared_bytes;
 }
-void begin_cluster() {
+void begin_cluster(size_t n_blocks) {
   g_cluster.blocks.clear();
+  g_cluster.turns.assign(n_blocks * static_cast<size_t>(g_cluster.n_threads), {});
   g_cluster.meeting = {};
   g_cluster.last_change = g_cluster.round;
 }
@@ -247,7 +276,7 @@ void begin_cluster() {
 void run(const Grid& grid) {
   begin_launch(grid);
   for (int first = 0; first < grid.n_blocks(); first += grid.cluster) {
-    begin_cluster();
+    begin_cluster(static_cast<size_t>(grid.cluster));
     for (int rank = 0; rank < grid.cluster; ++rank) {
       g_cluster.blocks.push_back(make_block(grid, first + rank, rank));
     }
@@ -257,7 +286,7 @@ void run(const Grid& grid) {
 
 void run_together(const std::vector<Grid>& grids) {
   begin_launch(grids.front());
-  begin_cluster();
+  begin_cluster(grids.size() * static_cast<size_t>(grids.front().n_blocks()));
   for (const Grid& grid : grids) {
     require(grid.is_cooperative && grid.n_blocks() == grids.front().n_blocks() &&
                 grid.n_threads == g_cluster.n_threads,
