@@ -6,7 +6,6 @@ so that it runs where the card is.
 The vocabulary is made up: text is read byte by byte, and every other token is a numbered word."""
 import argparse
 import collections
-import collections
 import math
 import pathlib
 import random
