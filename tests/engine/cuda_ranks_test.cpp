@@ -11,6 +11,8 @@
 namespace minfer::test {
 namespace {
 
+// Ranks that may share a card upload in a run of its own: an allocation may wait for the card, and
+// so for a kernel of another rank, which waits for this one.
 class CudaRanks : public testing::TestWithParam<int> {};
 
 TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
@@ -26,9 +28,13 @@ TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
       std::vector<HostTensor> inputs, outputs(static_cast<size_t>(n_ranks));
       for (int rank = 0; rank < n_ranks; ++rank) inputs.push_back(random_normal(random(), {1, n}));
       const bool has = kind == AllReduceKind::OneShot ? n <= 131072 : n % 4 == 0;
+      std::vector<DeviceTensor> on_card(static_cast<size_t>(n_ranks));
+      group.run([&](int rank) {
+        on_card[size_t(rank)] = group.backend(rank).upload(inputs[size_t(rank)]);
+      });
       group.run([&](int rank) {
         const Backend& own = group.backend(rank);
-        const DeviceTensor x = group.backend(rank).upload(inputs[size_t(rank)]);
+        const DeviceTensor& x = on_card[size_t(rank)];
         EXPECT_EQ(own.communicator()->all_reduce_by(kind, x), has);
         outputs[size_t(rank)] = HostTensor(DType::F32, {1, n});
         group.backend(rank).download_into(outputs[size_t(rank)], x);
@@ -58,6 +64,7 @@ TEST_P(CudaRanks, GatherColumns) {
     const int64_t n = 1003;
     const HostTensor whole = random_normal(3, {n_rows, n});
     std::vector<HostTensor> outputs(static_cast<size_t>(n_ranks));
+    std::vector<DeviceTensor> parts(static_cast<size_t>(n_ranks)), outs(parts.size());
     group.run([&](int rank) {
       Backend& own = group.backend(rank);
       const int64_t begin = chunk_begin(n, n_ranks, rank);
@@ -66,9 +73,14 @@ TEST_P(CudaRanks, GatherColumns) {
       for (int64_t i = 0; i < n_rows * width; ++i) {
         part.as<float>()[i] = whole.at(i / width * n + begin + i % width);
       }
-      const DeviceTensor on_card = own.upload(part),
-                         out = own.upload(random_normal(1, {n_rows, n}));
-      for (int again = 0; again < 5; ++again) own.communicator()->all_gather(out, on_card, begin);
+      parts[size_t(rank)] = own.upload(part);
+      outs[size_t(rank)] = own.upload(random_normal(1, {n_rows, n}));
+    });
+    group.run([&](int rank) {
+      Backend& own = group.backend(rank);
+      const DeviceTensor &part = parts[size_t(rank)], &out = outs[size_t(rank)];
+      const int64_t begin = chunk_begin(n, n_ranks, rank);
+      for (int again = 0; again < 5; ++again) own.communicator()->all_gather(out, part, begin);
       outputs[size_t(rank)] = HostTensor(DType::F32, {n_rows, n});
       own.download_into(outputs[size_t(rank)], out);
     });
