@@ -36,9 +36,8 @@ double seconds_of_step(Session& session) {
 
 class CudaStepProfile : public CudaModel, public testing::WithParamInterface<SyntheticType> {};
 
-// By the clock of each block and by that of the host. What the timers cost is recorded, and printed
-// by `minfer bench step`: 1 to 4 % of a step, the most of short ones.
-TEST_P(CudaStepProfile, PartsAddUpToTheStep) {
+// By the clock of each block and by that of the host.
+TEST_P(CudaStepProfile, PartsAddUpToTheStepAndCostLittle) {
   const Model model = make_synthetic_model(wide_spec(), GetParam(), *backend_, 1);
   Session session(model, *backend_, {});
   DecodePlan* const plan = session.executor().decode_plan();
@@ -60,6 +59,7 @@ TEST_P(CudaStepProfile, PartsAddUpToTheStep) {
   }
   RecordProperty("plain_us", cat(plain_s * 1e6));
   RecordProperty("profiled_us", cat(profiled_s * 1e6));
+  EXPECT_LT(profiled_s, plain_s * 1.02);
 
   EXPECT_EQ(profile.n_steps, 2 * kSteps);
   std::vector<double> hertz;
