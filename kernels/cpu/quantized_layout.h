@@ -69,12 +69,14 @@ static constexpr int64_t packed_panel_bytes(int64_t cols, int64_t bits) {
   return padded_cols(cols) * kPanel * bits / 8;
 }
 
-// The code of a row of a panel whose first brick this is.
+// The code of a row of a panel whose first brick this is. Nothing divides by the variable n: that
+// took half of the time of a plain matmul.
 static inline int code_at(const uint8_t* panel, int bits, int64_t lane, int64_t column) {
   const uint8_t* plane = panel + column / kBrick * bits * 4 * kPanel;
+  const auto at = unsigned(column % kBrick);
   const auto bits_at = [&](int n) {
-    const int64_t word = column % kBrick / (32 / n), field = column % (32 / n) / 4;
-    return plane[(word * kPanel + lane) * 4 + column % 4] >> (n * field) & ((1 << n) - 1);
+    const unsigned bit = at * unsigned(n), word = bit / 32;  // of the first of four columns' fields
+    return plane[(word * kPanel + lane) * 4 + column % 4] >> (bit % 32 / 4 & -n) & ((1 << n) - 1);
   };
   const int low = low_bits(bits), high = high_bits(bits);
   const int code = bits_at(low);
