@@ -7,7 +7,7 @@
 namespace minfer {
 namespace {
 
-constexpr int64_t kAlignment = 256;
+constexpr int64_t kArrayAlignment = 256;
 
 // Hands out parts of a memory one after another; of null memory, only how much they take.
 class Carver {
@@ -16,7 +16,7 @@ class Carver {
 
   void* take(int64_t n_bytes) {
     char* const at = memory_ == nullptr ? nullptr : memory_ + n_bytes_;
-    n_bytes_ = checked_add(n_bytes_, align_up(n_bytes, kAlignment));
+    n_bytes_ = checked_add(n_bytes_, align_up(n_bytes, kArrayAlignment));
     return at;
   }
   Tensor tensor(DType dtype, const Shape& shape) {
@@ -90,8 +90,8 @@ Routing::Routing(void* memory, int64_t n_rows_, int64_t n_experts_, int64_t n_ac
 
 int64_t Routing::bytes(int64_t n_rows, int64_t n_experts, int64_t n_active) {
   const int64_t of_pairs =
-      align_up(checked_mul(checked_mul(n_rows, n_active), int64_t{4}), kAlignment);
-  return 4 * of_pairs + align_up((n_experts + 1) * 4, kAlignment);
+      align_up(checked_mul(checked_mul(n_rows, n_active), int64_t{4}), kArrayAlignment);
+  return 4 * of_pairs + align_up((n_experts + 1) * 4, kArrayAlignment);
 }
 
 void Backend::route(const RouteArgs&) { throw_without_experts(*this); }

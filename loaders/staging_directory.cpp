@@ -37,7 +37,7 @@ constexpr int kMostAttempts = 20;
 // A process has one at a time; of several the others are left to the next run.
 std::atomic<StagingDirectory*> open_directory{nullptr};
 
-bool same_file(const struct stat& a, const struct stat& b) {
+bool same_inode(const struct stat& a, const struct stat& b) {
   return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
@@ -67,7 +67,7 @@ Lock lock_directory(const std::string& path, int& descriptor) {
   Lock lock = lock_descriptor(descriptor);
   if (lock == Lock::Held) {
     const bool is_same = fstat(descriptor, &opened) == 0 && lstat(path.c_str(), &named) == 0 &&
-                         same_file(opened, named);
+                         same_inode(opened, named);
     if (is_same) return lock;
     lock = Lock::Taken;
   }

@@ -17,7 +17,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr uint64_t kMaxBytes = 16 << 20;  // of a prompt, and so of a conversation
+constexpr uint64_t kMaxPromptBytes = 16 << 20;  // of a prompt, and so of a conversation
 
 std::string with_home(const std::string& path) {
   MINFER_REQUIRE(Usage, !path.empty(), "which file? (FILE.json)");
@@ -37,7 +37,7 @@ bool holds_conversation(const std::string& path) {
 }  // namespace
 
 std::vector<ChatMessage> read_conversation(const std::string& path) {
-  const std::string text = read_whole_file(with_home(path), kMaxBytes);
+  const std::string text = read_whole_file(with_home(path), kMaxPromptBytes);
   try {
     return parse_chat_messages(text);
   } catch (const Error& e) {

@@ -8,7 +8,7 @@
 namespace minfer {
 namespace {
 
-constexpr uint64_t kMaxBytes = 1 << 20;
+constexpr uint64_t kMaxSettingsBytes = 1 << 20;
 
 std::string place_of(const std::string& path, const toml::source_region& source) {
   return cat(shortened(path, 200), ':', source.begin.line);
@@ -53,7 +53,7 @@ void add_items(const toml::table& table, const std::string& path, std::vector<st
 }  // namespace
 
 std::vector<ConfigItem> read_config_file(const std::string& path) {
-  const std::string text = read_whole_file(path, kMaxBytes);
+  const std::string text = read_whole_file(path, kMaxSettingsBytes);
   std::vector<ConfigItem> items;
   std::vector<std::string> section;
   try {

@@ -12,8 +12,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-constexpr int kLines = 1000;              // that are kept
-constexpr uintmax_t kMaxBytes = 1 << 20;  // of the file, before it is cut to the lines kept
+constexpr int kLines = 1000;                     // that are kept
+constexpr uintmax_t kMaxHistoryBytes = 1 << 20;  // of the file, before it is cut to the lines kept
 constexpr const char* kFirstLine = "_HiStOrY_V2_\n";  // of a history file of libedit
 
 // The file's name, with its directory made; empty where there can be none.
@@ -60,7 +60,7 @@ LineHistory::LineHistory() : history_(history_init()), path_(history_path()) {
   if (error || size == 0) return;
   const bool is_history = history(history_.get(), &event, H_LOAD, path_.c_str()) >= 0;
   if (!is_history) path_.clear();  // something else, which stays as it is
-  if (is_history && size > kMaxBytes) history(history_.get(), &event, H_SAVE, path_.c_str());
+  if (is_history && size > kMaxHistoryBytes) history(history_.get(), &event, H_SAVE, path_.c_str());
 }
 
 void LineHistory::add(const std::string& line) {

@@ -15,11 +15,11 @@ bool is_itself(int byte) {
 // The code points are U+0021 to U+0143: one or two bytes of UTF-8.
 constexpr size_t kEndCodePoint = 0x144;
 
-struct Spelling {
+struct ByteSpelling {
   std::array<std::string, 256> chars;    // by byte
   std::array<int, kEndCodePoint> bytes;  // by code point; -1: spells none
 
-  Spelling() {
+  ByteSpelling() {
     bytes.fill(-1);
     int next_other = 0x100;
     for (int byte = 0; byte < 256; ++byte) {
@@ -32,8 +32,8 @@ struct Spelling {
   }
 };
 
-const Spelling& spelling() {
-  static const Spelling kSpelling;
+const ByteSpelling& spelling() {
+  static const ByteSpelling kSpelling;
   return kSpelling;
 }
 

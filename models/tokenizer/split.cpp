@@ -7,15 +7,15 @@
 namespace minfer {
 namespace {
 
-struct Range {
+struct TextRange {
   size_t begin, end;
   bool is_match;
 };
 
 // The matches and what lies between them.
-std::vector<Range> ranges_of(const Regex& regex, bool invert, std::string_view text,
-                             StepBudget& budget) {
-  std::vector<Range> ranges;
+std::vector<TextRange> ranges_of(const Regex& regex, bool invert, std::string_view text,
+                                 StepBudget& budget) {
+  std::vector<TextRange> ranges;
   size_t done = 0;
   regex.for_each_match(text, budget, [&](size_t begin, size_t end) {
     MINFER_REQUIRE(Input, done <= begin, "\\K: a match reaches back into the one before");
@@ -29,10 +29,10 @@ std::vector<Range> ranges_of(const Regex& regex, bool invert, std::string_view t
 
 // Joins neighbours where `joins(is_match, previous_is_match)`.
 template <typename Joins>
-std::vector<Range> joined(const std::vector<Range>& ranges, const Joins& joins) {
-  std::vector<Range> out;
+std::vector<TextRange> joined(const std::vector<TextRange>& ranges, const Joins& joins) {
+  std::vector<TextRange> out;
   bool previous = false;
-  for (const Range& range : ranges) {
+  for (const TextRange& range : ranges) {
     if (!out.empty() && joins(range.is_match, previous)) {
       out.back().begin = std::min(out.back().begin, range.begin);
       out.back().end = std::max(out.back().end, range.end);
@@ -44,13 +44,13 @@ std::vector<Range> joined(const std::vector<Range>& ranges, const Joins& joins) 
   return out;
 }
 
-std::vector<Range> apply(SplitBehavior behavior, std::vector<Range> ranges) {
+std::vector<TextRange> apply(SplitBehavior behavior, std::vector<TextRange> ranges) {
   const auto absorbs = [](bool is_match, bool previous) { return is_match && !previous; };
   switch (behavior) {
     case SplitBehavior::Isolated:
       return ranges;
     case SplitBehavior::Removed:
-      std::erase_if(ranges, [](const Range& range) { return range.is_match; });
+      std::erase_if(ranges, [](const TextRange& range) { return range.is_match; });
       return ranges;
     case SplitBehavior::Contiguous:
       return joined(ranges, [](bool is_match, bool previous) { return is_match == previous; });
@@ -81,7 +81,7 @@ std::vector<std::string_view> TextSplitter::split(std::string_view text) const {
   for (const Step& step : steps_) {
     std::vector<std::string_view> cut;
     for (const std::string_view word : words) {
-      for (const Range& range :
+      for (const TextRange& range :
            apply(step.behavior, ranges_of(step.regex, step.invert, word, budget))) {
         if (range.begin < range.end)
           cut.push_back(word.substr(range.begin, range.end - range.begin));
