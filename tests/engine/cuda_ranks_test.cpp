@@ -12,7 +12,10 @@ namespace minfer::test {
 namespace {
 
 // Ranks that may share a card upload in a run of its own: an allocation may wait for the card, and
-// so for a kernel of another rank, which waits for this one.
+// so for a kernel of another rank, which waits for this one. So may the loading of a kernel, which
+// comes with its first launch unless all are loaded at the start.
+[[maybe_unused]] const int kLoadsAllKernels = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+
 class CudaRanks : public testing::TestWithParam<int> {};
 
 TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
