@@ -49,7 +49,7 @@ struct Matrix {
   // Of the stored elements: a float type, U8, U4, or the Q type whose codes and scales they are.
   DType dtype = DType::F32;
   CodeTable table = CodeTable::None;  // of codes of four bits
-  int high_bits = 0;                  // of codes of five or six bits, which lie with the scales
+  int code_bits = 0;                  // of a card: those of a code, 2 to 6 or 8
   bool by_rows = false;               // pack_table's layout: rows of codes are contiguous
   int64_t n_bytes = 0;                // that one GEMV reads
 

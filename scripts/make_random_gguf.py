@@ -36,6 +36,8 @@ TYPES = {
     "q4_1": Blocks(3, 32, 20, 4.6, 0, -7.5),
     "q5_1": Blocks(7, 32, 24, 9.2, 0, -15.5),
     "q8_0": Blocks(8, 32, 34, 74),
+    "q2_k": Blocks(10, 256, 84, 13.9, 80, 1.5),
+    "q3_k": Blocks(11, 256, 110, 43.3, 108),
     "q4_k": Blocks(12, 256, 144, 168, 0, 7.5),
     "q5_k": Blocks(13, 256, 176, 337, 0, 15.5),
     "q6_k": Blocks(14, 256, 210, 1365, 208),
@@ -45,7 +47,7 @@ TYPES = {
 }
 # general.file_type. The mixes are their base, but for the matrices that llama.cpp makes others
 # (of_mix).
-FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_1": 9, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
+FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
               "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4_moe": 38}
 MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k", "mxfp4_moe": "mxfp4"}
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens

@@ -156,27 +156,16 @@ Matrix CudaBackend::pack_products(const Tensor& host) {
   return matrix;
 }
 
+// Products stay packed: row-major codes would take four or eight bits.
 Matrix CudaBackend::pack_table(const Tensor& host) {
-  if (is_float(host.dtype)) return pack_matrix(host);
-  const HostQuantizedMatrix q = quantized(host);
-  if (!group_format(host.dtype).products) return pack_table(q.view());
-  ProductRows records = products_by_rows(host);
-  const auto sent = [&](std::vector<uint8_t>& bytes) {
-    if (bytes.empty()) return DeviceTensor();
-    return upload({bytes.data(), DType::U8, {std::ssize(bytes)}});
-  };
-  return table_by_rows(q.view(), sent(records.scales), sent(records.mins));
+  if (is_float(host.dtype) || group_format(host.dtype).products) return pack_matrix(host);
+  return pack_table(quantized(host).view());
 }
 
 // A row of packed tiles lies in pieces of 64 bytes, each beside a piece of another row. In this
 // layout a row is contiguous, so that a lookup reads that row only.
 Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   if (!cuda_keeps_groups(host.in_dim(), host.group)) return pack_matrix(host);
-  return table_by_rows(host, upload(host.scales), host.mins ? upload(host.mins) : DeviceTensor());
-}
-
-Matrix CudaBackend::table_by_rows(const QuantizedMatrix& host, DeviceTensor scales,
-                                  DeviceTensor mins) {
   Matrix table;
   table.out_dim = host.out_dim();
   table.in_dim = host.in_dim();
@@ -185,8 +174,8 @@ Matrix CudaBackend::table_by_rows(const QuantizedMatrix& host, DeviceTensor scal
   table.table = host.table;
   table.by_rows = true;
   table.storage = upload(host.codes);
-  table.scales = std::move(scales);
-  table.mins = std::move(mins);
+  table.scales = upload(host.scales);
+  if (host.mins) table.mins = upload(host.mins);
   table.n_bytes = table.storage.view().n_bytes() + table.scales.view().n_bytes() +
                   (table.mins ? table.mins.view().n_bytes() : 0);
   return table;

@@ -93,7 +93,6 @@ class CudaBackend final : public Backend {
 
  private:
   Matrix pack_products(const Tensor& host);  // of a Q type with products
-  Matrix table_by_rows(const QuantizedMatrix& host, DeviceTensor scales, DeviceTensor mins);
   void add_part(const ResidualArgs& args, Tensor part) override;
   // The steps of all ranks as one kernel each; empty if it does not support the model.
   std::vector<std::unique_ptr<CapturedStep>> persistent_steps(std::span<const DecodeModel> models);

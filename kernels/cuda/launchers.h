@@ -162,18 +162,13 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
 
 // The same of a format of products. Its codes of five or six bits lie apart: packed_layout.h.
 Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& format);
-// Fills all codes of such a matrix, of five or six bits only the lower four; the records have the
-// others. codes [out, in] U4 or U8 in device memory.
+// Fills all codes of such a matrix with their lower bits; the records have the others. codes [out,
+// in] U4 or U8 in device memory.
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes);
 
 // Scales that are products (GroupFormat), and mins, of host [out, in], a Q type, as a card stores
-// them: the records of a packed matrix (quant/packed_layout.h), and those of a table
-// (MatrixView::scale_at).
+// them: the records of a packed matrix (quant/packed_layout.h).
 std::vector<uint8_t> packed_records(const Tensor& host);
-struct ProductRows {
-  std::vector<uint8_t> scales, mins;  // mins: of formats that have them
-};
-ProductRows products_by_rows(const Tensor& host);
 
 constexpr size_t kMaxDequantizeParts = 3;
 

@@ -12,11 +12,7 @@ namespace minfer {
 bool cuda_keeps_groups(int64_t in_dim, int64_t group) { return group == in_dim || group % 16 == 0; }
 
 GroupFormat cuda_groups(const StoredMatrix& w) {
-  GroupFormat format = widened(*w.groups);
-  format.products = w.groups->products;
-  const bool has_high_bits = format.products && w.use == MatrixUse::Matmul;
-  if (has_high_bits) format.bits = std::max(w.groups->bits, 4);
-  return format;
+  return w.groups->products ? *w.groups : widened(*w.groups);
 }
 
 namespace {
@@ -24,15 +20,9 @@ namespace {
 // Of pack_table, row by row without padding.
 CudaMatrixBytes table_bytes(const StoredMatrix& w, const GroupFormat& format) {
   const int64_t n = checked_mul(w.out_dim, w.in_dim), n_groups = n / format.group;
-  CudaMatrixBytes bytes{.codes = n / 8 * format.bits};
-  if (format.products) {
-    bytes.scales = n_groups + bytes_of(DType::F16, n / kFactorColumns);
-    bytes.mins = format.has_mins ? bytes.scales : 0;
-  } else {
-    bytes.scales = bytes_of(format.scales, n_groups);
-    bytes.mins = format.has_mins ? bytes_of(DType::F32, n_groups) : 0;
-  }
-  return bytes;
+  return {.codes = n / 8 * format.bits,
+          .scales = bytes_of(format.scales, n_groups),
+          .mins = format.has_mins ? bytes_of(DType::F32, n_groups) : 0};
 }
 
 }  // namespace
@@ -42,7 +32,7 @@ CudaMatrixBytes cuda_packed_bytes(const StoredMatrix& w) {
     return {.codes = bytes_of(DType::F16, checked_mul(w.out_dim, w.in_dim))};
   }
   const GroupFormat format = cuda_groups(w);
-  if (w.use == MatrixUse::Table) return table_bytes(w, format);
+  if (w.use == MatrixUse::Table && !format.products) return table_bytes(w, format);
   const cuda::PackedLayout layout = cuda::packed_layout(
       format.bits, w.out_dim, w.in_dim, format.group, format.products, format.has_mins);
   const int64_t n_tiles = checked_mul<int64_t>(layout.n_row_tiles, layout.n_column_tiles);

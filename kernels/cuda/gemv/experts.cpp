@@ -11,7 +11,7 @@ DType scales_of(const Matrix& w) { return w.scales ? w.scales.view().dtype : DTy
 
 bool are_alike(const Matrix& a, const Matrix& b) {
   return a.dtype == b.dtype && a.table == b.table && a.out_dim == b.out_dim &&
-         a.in_dim == b.in_dim && a.group == b.group && a.high_bits == b.high_bits &&
+         a.in_dim == b.in_dim && a.group == b.group && a.code_bits == b.code_bits &&
          bool(a.mins) == bool(b.mins) && scales_of(a) == scales_of(b);
 }
 

@@ -77,6 +77,7 @@ __device__ inline ExpertGemvTile expert_tile_of(const GemvParams& p, int tile) {
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind, bool kExperts = false>
 struct GemvFetch {
   static constexpr bool kPacked = kWeights != GemvWeights::Float;
+  static constexpr int kChunkBytes = chunk_bytes_of(kWeights);
 
   const uint8_t* words;  // where the lane's words of the next step are
   const uint8_t* scales;
@@ -159,7 +160,7 @@ struct GemvFetch {
     } else {
       const int n_bytes = p.row_tile_bytes - chunk * kChunkBytes;
 #pragma unroll
-      for (int piece = 0; piece < kChunkBytes; piece += 512) {
+      for (int piece = 0; piece < kChunkBytes; piece += kPieceBytes) {
         if (n_bytes >= kChunkBytes) {
           ptx::copy_async_16(to + uint32_t(piece), words + piece);
         } else {  // the last chunk may be short

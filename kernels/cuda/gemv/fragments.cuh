@@ -83,7 +83,7 @@ __device__ inline void multiply_nibbles(float (&sum)[4], uint32_t word, uint32_t
   ptx::mma_m16n8k16<T>(sum, codes.low_nibbles(word), codes.high_nibbles(word),
                        codes.low_nibbles(upper), codes.high_nibbles(upper), b0, b1);
 }
-// The same of codes of U5 and U6, whose upper rows have no factor of their own.
+// The same of codes whose upper rows have no factor of their own.
 template <typename T>
 __device__ inline void multiply_wide(float (&sum)[4], const WideCodes& wide, uint32_t b0,
                                      uint32_t b1, const Codes<T>& codes) {
@@ -121,7 +121,7 @@ __device__ inline float2 numbers_at(const uint8_t* numbers, int unit) {
 }
 
 // The scales of a chunk in its slot, as lane (g, t) reads them: those of rows g and g + 8.
-template <int kScales, GemvScales kKind>
+template <GemvWeights kWeights, int kScales, GemvScales kKind>
 struct ChunkScales {
   // log2 of the columns that a sum of activations covers
   static constexpr int kSumShift = kScales == 4 ? 4 : kScales == 2 ? 5 : kScales == 1 ? 6 : 7;
@@ -133,14 +133,14 @@ struct ChunkScales {
   const float* sums;          // of activations: [units][tokens], from token 2 t on
   int unit_shift, sum_stride;
 
-  // The upper bits of U5 and U6, at the end of the record. set_slot() has been called.
-  __device__ const uint8_t* upper_bits(int high_bits) const {
-    return record_end - high_chunk_bytes(high_bits);
+  // The upper bits of codes, at the end of the record. set_slot() has been called.
+  __device__ const uint8_t* upper_bits() const {
+    return record_end - high_chunk_bytes(high_bits_of(kWeights));
   }
 
   // Points to the scales and mins behind the codes of the chunk in `slot`.
   __device__ void set_slot(const uint8_t* slot, int g, const GemvParams& p) {
-    scales = slot + kChunkBytes;
+    scales = slot + chunk_bytes_of(kWeights);
     mins = scales + p.scale_bytes;
     if constexpr (are_products(kKind)) {
       record_end = scales + p.scale_bytes;

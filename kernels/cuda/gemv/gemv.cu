@@ -12,20 +12,7 @@
 namespace minfer::cuda {
 
 GemvWeights weights_of(const Matrix& w) {
-  if (!is_packed(w)) return GemvWeights::Float;
-  switch (code_form_of(w)) {
-    case CodeForm::U4:
-      return GemvWeights::U4;
-    case CodeForm::U5:
-      return GemvWeights::U5;
-    case CodeForm::U6:
-      return GemvWeights::U6;
-    case CodeForm::U8:
-      return GemvWeights::U8;
-    case CodeForm::Table:
-      return GemvWeights::Table;
-  }
-  return GemvWeights::Float;
+  return is_packed(w) ? GemvWeights(int(code_form_of(w)) + 1) : GemvWeights::Float;
 }
 
 namespace {
@@ -71,7 +58,7 @@ GemvParams params_of(const GemvNorm* norm, std::span<const GemvPart> parts, Epil
   p.in_dim = narrow<int>(w.in_dim);
   int chunk_columns = kTileColumns;
   p.n_chunks = narrow<int>(ceil_div(w.in_dim, chunk_columns));
-  p.slot_bytes = kChunkBytes;
+  p.slot_bytes = chunk_bytes_of(weights_of(w));
   if (is_packed(w)) {
     const PackedLayout layout = layout_of(w);
     chunk_columns = layout.chunk_columns();
@@ -197,25 +184,8 @@ void set_shared_memory(void (*kernel)(GemvParams), const GemvParams& p) {
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, p.shared_bytes));
 }
 
-// Whether there is a kernel of products of such a format: of_products() in gemv_kernel.cuh.
-bool takes_products(const Matrix& w) {
-  const bool by_32 = layout_of(w).unit == 32;
-  switch (weights_of(w)) {
-    case GemvWeights::U4:
-      return w.mins || !by_32;
-    case GemvWeights::U5:
-      return w.mins && by_32;
-    case GemvWeights::U6:
-      return !w.mins && !by_32;
-    case GemvWeights::Table:
-      return by_32;
-    default:
-      return false;
-  }
-}
-
 bool takes(const Matrix& w, DType half) {
-  if (scales_of(w) >= GemvScales::Products && !takes_products(w)) return false;
+  if (scales_of(w) >= GemvScales::Products && !has_known_products(w)) return false;
   if (!is_packed(w) && (w.dtype != half || w.in_dim % 8 != 0)) return false;
   if (weights_of(w) == GemvWeights::Table && layout_of(w).unit != kTileColumns / 2) return false;
   return w.in_dim <= (1 << 20);

@@ -14,7 +14,7 @@ namespace minfer::cuda {
 // token, at the chunk's first column plus the lane's offset of 8 t elements.
 template <typename T, GemvWeights kWeights, int kScales, GemvScales kKind>
 __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, const T* x,
-                                     const ChunkScales<kScales, kKind>& scales,
+                                     const ChunkScales<kWeights, kScales, kKind>& scales,
                                      const Codes<T>& codes, const TableBytes& table) {
   const auto words = [&](int piece) {
     return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
@@ -30,13 +30,12 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
       ptx::mma_m16n8k16<T>(total[1], a.z, b.z, a.w, b.w, v.z, v.w);
     }
   } else {
-    constexpr bool kNibbles = kWeights != GemvWeights::U8;  // four bits a code in the tiles
+    constexpr int kBits = bits_of(form_of(kWeights)), kHighBits = high_bits_of(kWeights);
     constexpr bool kHasTable = kWeights == GemvWeights::Table;
-    constexpr int kHighBits = high_bits_of(kWeights);
     constexpr int kUpper =
         kWeights == GemvWeights::U4 ? int(Codes<T>::kHighFactor / Codes<T>::kFactor) : 1;
-    [[maybe_unused]] const uint8_t* const upper_bits = scales.upper_bits(kHighBits);
-    constexpr int kTiles = kNibbles ? 4 : 2;
+    [[maybe_unused]] const uint8_t* const upper_bits = scales.upper_bits();
+    constexpr int kTiles = kBits == 8 ? 2 : 4;
     constexpr bool kStartsWithZero = Codes<T>::kSubtracts || has_mins(kKind);
     // Starts sum at minus the zero code times the sum of the activations at `column`, or at 0 if no
     // zero code has to be subtracted.
@@ -63,7 +62,8 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
                                       int(threadIdx.x) % 32);
 #pragma unroll
       for (int j = 0; j < 2; ++j) {
-        const uint4 w = words(kNibbles ? tile : 2 * tile + j), v = activations(tile, j);
+        const uint4 w = words(kBits == 8 ? 2 * tile + j : tile * kBits / 4);
+        const uint4 v = activations(tile, j);
 #pragma unroll
         for (int i = 0; i < 2; ++i) {  // instruction 2 j + i of the tile
           float(&to)[4] = kOwnSum ? sum : total[i];
@@ -72,13 +72,18 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
           if (kScales == 4 || (kScales == 2 && i == 0) || (kScales == 1 && i + j == 0)) {
             begin(sum, column);
           }
-          if constexpr (kNibbles) {
+          if constexpr (kBits == 2) {
+            const uint32_t pair = tile % 2 == 0 ? (j == 0 ? w.x : w.y) : (j == 0 ? w.z : w.w);
+            const auto wide = wide_codes<2, kHighBits>(pair >> (4 * i), high.of(2 * j + i));
+            multiply_wide<T>(to, wide, b0, b1, codes);
+          } else if constexpr (kBits == 4) {
             const uint32_t word = j == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
             if constexpr (kHasTable) {
               const uint2 bytes = look_up(table, word);
               multiply_bytes<T>(to, bytes.x, bytes.y, b0, b1, codes);
             } else if constexpr (kHighBits != 0) {
-              multiply_wide<T>(to, wide_codes<kHighBits>(word, high.of(2 * j + i)), b0, b1, codes);
+              const auto wide = wide_codes<4, kHighBits>(word, high.of(2 * j + i));
+              multiply_wide<T>(to, wide, b0, b1, codes);
             } else {
               multiply_nibbles<T>(to, word, b0, b1, codes);
             }
@@ -156,7 +161,9 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
     gemv_kernel(const __grid_constant__ GemvParams p) {
   uint8_t* const shared = ptx::dynamic_shared();
   constexpr bool kPacked = kWeights != GemvWeights::Float;
-  constexpr int kChunkColumns = !kPacked ? 64 : kWeights == GemvWeights::U8 ? 128 : 256;
+  constexpr int kChunkColumns =
+      !kPacked ? kTileColumns : chunk_columns_of(bits_of(form_of(kWeights)));
+  using Scales = ChunkScales<kWeights, kScales, kKind>;
   constexpr float kLower = kPacked ? 1 / Codes<T>::kFactor : 1;
   constexpr float kUpper = kWeights == GemvWeights::U4 ? 1 / Codes<T>::kHighFactor : kLower;
 
@@ -211,17 +218,14 @@ __global__ void __launch_bounds__(kGemvThreads, 2)
   }
   if constexpr (kPacked) {
     if (p.n_sums > 0) {
-      sum_units<T, ChunkScales<kScales, kKind>::kSumShift>(sums, staged, p);
+      sum_units<T, Scales::kSumShift>(sums, staged, p);
       __syncthreads();
     }
   }
 
   const T* const x = staged + min(g, p.n_tokens - 1) * p.x_stride + t * 8;
-  const Codes<T> codes(has_mins(kKind)               ? 0
-                       : kWeights == GemvWeights::U4 ? 8
-                       : kWeights == GemvWeights::U6 ? 32
-                                                     : 128);
-  ChunkScales<kScales, kKind> scales{};
+  const Codes<T> codes(has_mins(kKind) || !kPacked ? 0 : zero_code_of(form_of(kWeights)));
+  Scales scales{};
   scales.unit_shift = p.unit_shift;
   scales.sum_stride = p.sum_stride;
   const float* const lane_sums = sums + min(2 * t, p.sum_stride - 2);
@@ -298,16 +302,22 @@ struct GemvKernels {
     }
   }
 
-  static Kernel of_products(GemvWeights weights, int scales_in_tile, GemvScales scales) {
+  static Kernel of_products(GemvWeights weights) {
     using enum GemvScales;
-    const bool mins = has_mins(scales);
-    if (weights == GemvWeights::U4 && mins) {
-      return scales_in_tile == 2 ? gemv_kernel<T, GemvWeights::U4, 2, ProductsMins, kExperts>
-                                 : gemv_kernel<T, GemvWeights::U4, 4, ProductsMins, kExperts>;
+    switch (weights) {
+      case GemvWeights::U2:
+        return gemv_kernel<T, GemvWeights::U2, 4, ProductsMins, kExperts>;
+      case GemvWeights::U3:
+        return gemv_kernel<T, GemvWeights::U3, 4, Products, kExperts>;
+      case GemvWeights::U4:
+        return gemv_kernel<T, GemvWeights::U4, 2, ProductsMins, kExperts>;
+      case GemvWeights::U5:
+        return gemv_kernel<T, GemvWeights::U5, 2, ProductsMins, kExperts>;
+      case GemvWeights::U6:
+        return gemv_kernel<T, GemvWeights::U6, 4, Products, kExperts>;
+      default:
+        return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
     }
-    if (weights == GemvWeights::U4) return gemv_kernel<T, GemvWeights::U4, 4, Products, kExperts>;
-    return mins ? gemv_kernel<T, GemvWeights::U5, 2, ProductsMins, kExperts>
-                : gemv_kernel<T, GemvWeights::U6, 4, Products, kExperts>;
   }
 
   static Kernel of(GemvWeights weights, int scales_in_tile, GemvScales scales) {
@@ -315,12 +325,11 @@ struct GemvKernels {
     if (weights == GemvWeights::Float) {
       return gemv_kernel<T, GemvWeights::Float, 0, F16, kExperts>;
     }
+    if (are_products(scales)) return of_products(weights);
     if (weights == GemvWeights::Table) {
-      if (scales == Products) return gemv_kernel<T, GemvWeights::Table, 2, Products, kExperts>;
       return scales == F32 ? gemv_kernel<T, GemvWeights::Table, 2, F32, kExperts>
                            : gemv_kernel<T, GemvWeights::Table, 2, F16, kExperts>;
     }
-    if (are_products(scales)) return of_products(weights, scales_in_tile, scales);
     switch (scales) {
       case F16:
         return of<F16>(weights, scales_in_tile);

@@ -13,17 +13,21 @@ constexpr int kGemvWarpsLog = 4, kGemvWarps = 1 << kGemvWarpsLog;
 constexpr int kGemvThreads = 32 * kGemvWarps;
 constexpr int kMaxGemvParts = 3;
 
-enum class GemvWeights {
-  Float,
-  U4,
-  U5,
-  U6,
-  U8,
-  Table
-};  // Table: U4 whose codes are indices of one
+// Float, or the form of packed codes.
+enum class GemvWeights { Float, U2, U3, U4, U5, U6, U8, Table };
 GemvWeights weights_of(const Matrix& w);
+// Not of Float.
+__host__ __device__ constexpr CodeForm form_of(GemvWeights weights) {
+  return CodeForm(int(weights) - 1);
+}
+static_assert(form_of(GemvWeights::U2) == CodeForm::U2 &&
+              form_of(GemvWeights::Table) == CodeForm::Table);
 __host__ __device__ constexpr int high_bits_of(GemvWeights weights) {
-  return weights == GemvWeights::U5 ? 1 : weights == GemvWeights::U6 ? 2 : 0;
+  return weights == GemvWeights::Float ? 0 : high_bits_of(form_of(weights));
+}
+// What a warp multiplies in one step: of floats 16 rows of 64 columns.
+__host__ __device__ constexpr int chunk_bytes_of(GemvWeights weights) {
+  return weights == GemvWeights::Float ? 2048 : chunk_bytes_of(bits_of(form_of(weights)));
 }
 // Products: records of a chunk (quant/packed_layout.h).
 enum class GemvScales { F16, F16Mins, F32, F32Mins, Products, ProductsMins };

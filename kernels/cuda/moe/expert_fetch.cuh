@@ -15,7 +15,7 @@ __device__ inline void copy_of_record(uint32_t tile, const uint8_t* records, int
                                       const ExpertGemmParams& p) {
   using Stage = ExpertStage<kFormat>;
   constexpr int kFactorBytes = kTileRows * 2, kNumberBytes = kTileRows * 4;  // of four units
-  constexpr int kUnitsOfStep = kTileColumns / unit_of(kFormat);
+  constexpr int kUnitsOfStep = kTileColumns / Stage::kUnit;
   const uint8_t* const record = records + step / 4 * p.record_bytes;
   if (i * 16 < Stage::kScaleBytes) {
     const int numbers = step % 4 * kUnitsOfStep / 4 * kNumberBytes;
@@ -36,6 +36,22 @@ __device__ inline void copy_of_record(uint32_t tile, const uint8_t* records, int
   }
 }
 
+// Starts copying 64 columns of the codes of one row tile: the lane's words, in the step's stage and
+// in the matrix. Of U2, a piece has the words of two steps.
+template <ExpertFormat kFormat>
+__device__ inline void copy_words(uint32_t tile, const uint8_t* words, int lane, int step) {
+  using Stage = ExpertStage<kFormat>;
+  if constexpr (Stage::kBits == 2) {
+    ptx::copy_async_8(tile + uint32_t(lane * 8), words + step / 2 * kPieceBytes + step % 2 * 8);
+  } else {
+#pragma unroll
+    for (int piece = 0; piece < Stage::kWordBytes; piece += kPieceBytes) {
+      ptx::copy_async_16(tile + uint32_t(lane * 16 + piece),
+                         words + int64_t{step} * Stage::kWordBytes + piece);
+    }
+  }
+}
+
 // Starts copying 64 columns of the codes of one row tile, with their scales and mins. A warp calls
 // it; the pointers are those of the lane, but that of records.
 template <ExpertFormat kFormat>
@@ -43,16 +59,12 @@ __device__ inline void copy_code_tile(uint8_t* tile, const uint8_t* words, const
                                       const float* mins, int lane, int step,
                                       const ExpertGemmParams& p) {
   using Stage = ExpertStage<kFormat>;
-  const uint32_t to = ptx::shared_address(tile + lane * 16);
-  const uint8_t* const from = words + int64_t{step} * Stage::kWordBytes;
-#pragma unroll
-  for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
-    ptx::copy_async_16(to + uint32_t(piece), from + piece);
-  }
+  copy_words<kFormat>(ptx::shared_address(tile), words, lane, step);
   if constexpr (are_products(kFormat)) {
     if (lane < 8) copy_of_record<kFormat>(ptx::shared_address(tile), scales, lane, step, p);
     return;
   }
+  const uint32_t to = ptx::shared_address(tile + lane * 16);
   const int unit = step * p.units_of_step >> p.step_shift;
   const int scale_bytes = scales_are_f32<kFormat>(p) ? 64 : 32;  // of a unit
   if (lane * 16 < p.units_of_step * scale_bytes) {
@@ -138,8 +150,8 @@ struct ExpertFetch {
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       uint8_t* const tile = stage + Stage::kXBytes + (warp * 2 + r) * Stage::kTileBytes;
-      const uint32_t to = ptx::shared_address(tile + lane * 16);
       if constexpr (kWeights == GemvWeights::Float) {
+        const uint32_t to = ptx::shared_address(tile + lane * 16);
         const uint8_t* const from = words[r] + step * 128;
         const int columns = p.in_dim - step * 64;
         const int first = lane % 4 * 8 < columns ? 16 : 0;

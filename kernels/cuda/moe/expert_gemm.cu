@@ -27,13 +27,17 @@ bool fits_card(const ExpertGemmKernel& kernel, int64_t n_experts) {
 }
 
 ExpertFormat format_of(const Matrix& w) {
-  const int unit = is_packed(w) && layout_of(w).products ? layout_of(w).unit : 0;
+  const bool has_products = is_packed(w) && layout_of(w).products;
   const bool is_plain = w.scales && w.scales.view().dtype == DType::F16 && !w.mins;
   switch (weights_of(w)) {
     case GemvWeights::Float:
       return ExpertFormat::Float;
+    case GemvWeights::U2:
+      return ExpertFormat::U2Products;
+    case GemvWeights::U3:
+      return ExpertFormat::U3Products;
     case GemvWeights::U4:
-      if (unit != 0) return unit == 16 ? ExpertFormat::U4Products16 : ExpertFormat::U4Products32;
+      if (has_products) return ExpertFormat::U4Products;
       return is_plain ? ExpertFormat::U4Plain : ExpertFormat::U4;
     case GemvWeights::U5:
       return ExpertFormat::U5Products;
@@ -42,7 +46,7 @@ ExpertFormat format_of(const Matrix& w) {
     case GemvWeights::U8:
       return is_plain ? ExpertFormat::U8Plain : ExpertFormat::U8;
     case GemvWeights::Table:
-      if (unit != 0) return ExpertFormat::TableProducts;
+      if (has_products) return ExpertFormat::TableProducts;
       MINFER_CHECK(is_plain || w.table == CodeTable::E2m1, "a table with scales that no type has");
       return is_plain ? ExpertFormat::TablePlain : ExpertFormat::TablePowers;
   }
@@ -87,8 +91,7 @@ bool set_params(ExpertGemmParams& p, const ExpertCall& call) {
     if (layout.products) {
       p.record_bytes = layout.record_bytes();
       p.record_scale_bytes = layout.record_scale_bytes();
-      const bool by_32 = layout.unit == 32 && w.table == CodeTable::None;
-      MINFER_CHECK(layout.unit == 16 || p.has_mins == by_32, "products that no type of GGUF has");
+      MINFER_CHECK(has_known_products(w), "products that no type of GGUF has");
     }
     p.table = table_bytes_of(w);
   }

@@ -12,8 +12,7 @@ constexpr int kExpertStages = 3;
 
 // What a kernel is compiled for. Plain: F16 scales and no minimums; U4 and U8: all other scales of
 // groups, which ask in their loops. Powers: MXFP4's F32 scales, which are powers of two. Products:
-// scales that are such (quant/packed_layout.h), of U4 for units of 16 or 32 columns; they come
-// last.
+// scales that are such (quant/packed_layout.h); they come last.
 enum class ExpertFormat {
   Float,
   U4Plain,
@@ -22,32 +21,32 @@ enum class ExpertFormat {
   TablePowers,
   U4,
   U8,
-  U4Products16,
-  U4Products32,
+  U2Products,
+  U3Products,
+  U4Products,
   U5Products,
   U6Products,
   TableProducts
 };
 ExpertFormat format_of(const Matrix& w);
 __host__ __device__ constexpr bool are_products(ExpertFormat format) {
-  return format >= ExpertFormat::U4Products16;
+  return format >= ExpertFormat::U2Products;
 }
 __host__ __device__ constexpr bool has_plain_scales(ExpertFormat format) {
   return format == ExpertFormat::U4Plain || format == ExpertFormat::U8Plain ||
          format == ExpertFormat::TablePlain;
 }
-// The columns of a unit of products.
-__host__ __device__ constexpr int unit_of(ExpertFormat format) {
-  return format == ExpertFormat::U4Products16 || format == ExpertFormat::U6Products ? 16 : 32;
-}
 __host__ __device__ constexpr GemvWeights weights_of(ExpertFormat format) {
   switch (format) {
     case ExpertFormat::Float:
       return GemvWeights::Float;
+    case ExpertFormat::U2Products:
+      return GemvWeights::U2;
+    case ExpertFormat::U3Products:
+      return GemvWeights::U3;
     case ExpertFormat::U4Plain:
     case ExpertFormat::U4:
-    case ExpertFormat::U4Products16:
-    case ExpertFormat::U4Products32:
+    case ExpertFormat::U4Products:
       return GemvWeights::U4;
     case ExpertFormat::U5Products:
       return GemvWeights::U5;
@@ -125,10 +124,12 @@ ExpertGemmKernel with_format(ExpertFormat format, const Make& make) {
       return make.template operator()<U4>();
     case U8:
       return make.template operator()<U8>();
-    case U4Products16:
-      return make.template operator()<U4Products16>();
-    case U4Products32:
-      return make.template operator()<U4Products32>();
+    case U2Products:
+      return make.template operator()<U2Products>();
+    case U3Products:
+      return make.template operator()<U3Products>();
+    case U4Products:
+      return make.template operator()<U4Products>();
     case U5Products:
       return make.template operator()<U5Products>();
     case U6Products:

@@ -20,15 +20,19 @@ struct ExpertStage {
   // Bytes of one row tile (16 rows by 64 columns) of weights, and behind it of its scales, its mins
   // and its upper bits. Products have there two factors and four numbers of each row, as they lie
   // in a record.
-  static constexpr int kWordBytes = kWeights == GemvWeights::Float ? 2048
-                                    : kWeights == GemvWeights::U8  ? 1024
-                                                                   : 512;
-  static constexpr int kScaleBytes = kWeights == GemvWeights::Float ? 0
-                                     : are_products(kFormat)        ? kTileRows * 6
-                                     : has_plain_scales(kFormat)    ? 128
-                                                                    : 256;
-  static constexpr int kMinBytes =
-      has_plain_scales(kFormat) || kFormat == ExpertFormat::TablePowers ? 0 : kScaleBytes;
+  static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
+  static constexpr int kBits = kIsFloat ? 16 : bits_of(form_of(kWeights));
+  static constexpr int kWordBytes = kTileRows * kTileColumns / 8 * kBits;
+  static constexpr int kScaleBytes = kIsFloat                    ? 0
+                                     : are_products(kFormat)     ? kTileRows * 6
+                                     : has_plain_scales(kFormat) ? 128
+                                                                 : 256;
+  // Of products.
+  static constexpr int kUnit = unit_of_products(form_of(kWeights));
+  static constexpr bool kMayHaveMins =
+      are_products(kFormat) ? products_have_mins(form_of(kWeights))
+                            : !has_plain_scales(kFormat) && kFormat != ExpertFormat::TablePowers;
+  static constexpr int kMinBytes = kMayHaveMins ? kScaleBytes : 0;
   static constexpr int kMinsAt = kWordBytes + kScaleBytes, kHighAt = kMinsAt + kMinBytes;
   static constexpr int kHighBytes = high_tile_bytes(kHighBits);
   static constexpr int kTileBytes = kHighAt + kHighBytes;
@@ -38,8 +42,7 @@ struct ExpertStage {
   static constexpr int kBytes = kXBytes + kExpertWarps * 2 * kTileBytes;
 };
 
-// Known when all but U4, U8 and, for minimums, U4Products16 are compiled: branches in the loop over
-// k cost much.
+// Known when all but U4 and U8 are compiled: branches in the loop over k cost much.
 template <ExpertFormat kFormat>
 __device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
   if (kFormat == ExpertFormat::TablePowers) return true;
@@ -47,10 +50,7 @@ __device__ inline bool scales_are_f32(const ExpertGemmParams& p) {
 }
 template <ExpertFormat kFormat>
 __device__ inline bool has_mins(const ExpertGemmParams& p) {
-  using enum ExpertFormat;
-  if (kFormat == U4Products32 || kFormat == U5Products) return true;
-  if (kFormat == U6Products || kFormat == TableProducts || kFormat == TablePowers) return false;
-  return !has_plain_scales(kFormat) && p.has_mins;
+  return ExpertStage<kFormat>::kMayHaveMins && (are_products(kFormat) || p.has_mins);
 }
 
 // A lane's A fragments of one row tile and 32 columns: for instruction i, rows g and g + 8 of its
@@ -113,7 +113,7 @@ struct StagedWeights {
       (has_plain_scales(kFormat) || kHasPowers) && std::is_same_v<T, __half>;
   const uint8_t* tile;
   int step;
-  uint4 all_words[kReadsAll ? Stage::kWordBytes / 512 : 1];
+  uint4 all_words[kReadsAll ? Stage::kWordBytes / kPieceBytes : 1];
   __half2 all_scales[kReadsAll ? 4 : 1];
   __half2 second_powers[kReadsAll && kHasPowers ? 4 : 1];
 
@@ -121,7 +121,7 @@ struct StagedWeights {
       : tile(tile), step(step) {
     if constexpr (kReadsAll) {
 #pragma unroll
-      for (int i = 0; i < Stage::kWordBytes / 512; ++i) all_words[i] = read_words(i);
+      for (int i = 0; i < Stage::kWordBytes / kPieceBytes; ++i) all_words[i] = read_words(i);
 #pragma unroll
       for (int i = 0; i < 4; ++i) {
         if constexpr (kHasPowers) {
@@ -137,7 +137,11 @@ struct StagedWeights {
   }
 
   __device__ uint4 read_words(int piece) const {
-    return *reinterpret_cast<const uint4*>(tile + piece * 512 + threadIdx.x % 32 * 16);
+    if constexpr (Stage::kBits == 2) {  // the lane's half of those of a piece
+      const uint2 two = reinterpret_cast<const uint2*>(tile)[threadIdx.x % 32];
+      return {two.x, two.y, 0, 0};
+    }
+    return *reinterpret_cast<const uint4*>(tile + piece * kPieceBytes + threadIdx.x % 32 * 16);
   }
   __device__ uint4 words(int piece) const {
     if constexpr (kReadsAll) return all_words[piece];
@@ -150,7 +154,7 @@ struct StagedWeights {
   // The product of rows g and g + 8 for instruction `at`. from: the first factor.
   __device__ float2 products_at(const uint8_t* from, int at) const {
     const int g = int(threadIdx.x) % 32 / 4;
-    const int unit = unit_of(kFormat) == 16 ? at : step % 2 * 2 + at / 2;  // of the four
+    const int unit = Stage::kUnit == 16 ? at : step % 2 * 2 + at / 2;  // of the four
     const float2 factor = __half22float2(reinterpret_cast<const __half2*>(from)[g]);
     const float2 number = numbers_at(from + kTileRows * 2 + g * 8, unit);
     return {factor.x * number.x, factor.y * number.y};
@@ -175,8 +179,10 @@ struct StagedWeights {
     of[1] = {scale.y, min.y};
   }
 
-  // The word of U4 for instruction i of a half, and the two words of U8; codes of a table as U8.
+  // The word of U2 or U4 for instruction i of a half, whose codes begin at its lowest bit, and the
+  // two words of U8; codes of a table as U8.
   __device__ static uint32_t nibbles_of(const uint4& w, int half, int i) {
+    if constexpr (Stage::kBits == 2) return (half == 0 ? w.x : w.y) >> (4 * i);
     return half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
   }
   __device__ static uint2 bytes_of(const uint4& w, int half, int i, const ExpertGemmParams& p) {
@@ -278,11 +284,8 @@ struct StagedWeights {
   template <bool kMins>
   __device__ void load_floats(Fragments& a, const uint4& w, int half,
                               const ExpertGemmParams& p) const {
-    constexpr int kZero = kMins                         ? 0
-                          : kWeights == GemvWeights::U4 ? 8
-                          : kWeights == GemvWeights::U6 ? 32
-                                                        : 128;
-    constexpr bool kHasWideUnits = are_products(kFormat) && unit_of(kFormat) == 32;
+    constexpr int kZero = kMins ? 0 : zero_code_of(form_of(kWeights));
+    constexpr bool kHasWideUnits = are_products(kFormat) && Stage::kUnit == 32;
     [[maybe_unused]] const HighWords<Stage::kHighBits> upper(tile + Stage::kHighAt,
                                                              int(threadIdx.x) % 32);
     RowScale s[2];
@@ -298,8 +301,8 @@ struct StagedWeights {
               dequantize_pair<T, kMins>(r < 2 ? bytes.x : bytes.y, byte, byte + 1, kZero, s[r % 2]);
         }
       } else {
-        const WideCodes codes =
-            wide_codes<Stage::kHighBits>(nibbles_of(w, half, i), upper.of(half * 2 + i));
+        const auto codes = wide_codes<Stage::kBits, Stage::kHighBits>(nibbles_of(w, half, i),
+                                                                      upper.of(half * 2 + i));
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           a[i][r] = dequantize_pair<T, kMins>(r % 2 == 0 ? codes.low_row : codes.high_row, r / 2,

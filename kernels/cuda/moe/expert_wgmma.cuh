@@ -199,17 +199,14 @@ class WgmmaProducer {
   }
 
   __device__ void copy_codes(uint32_t to, int step) {
-    const uint32_t own =
-        threadIdx.x / 32 * kTilesOfWarp * Stage::kTileBytes + threadIdx.x % 32 * 16;
+    const uint32_t own = to + threadIdx.x / 32 * kTilesOfWarp * Stage::kTileBytes;
 #pragma unroll
     for (int r = 0; r < kTilesOfWarp; ++r) {
-#pragma unroll
-      for (int piece = 0; piece < Stage::kWordBytes; piece += 512) {
-        ptx::copy_async_16(to + own + uint32_t(r * Stage::kTileBytes + piece),
-                           w_[0] + uint64_t{tiles_[r]} * 16 + piece);
-      }
+      copy_words<kFormat>(own + uint32_t(r * Stage::kTileBytes), w_[0] + uint64_t{tiles_[r]} * 16,
+                          int(threadIdx.x) % 32, 0);
     }
-    w_[0] += Stage::kWordBytes;
+    // Of U2, a step's words are beside those of the next one, in pieces of two steps.
+    w_[0] += Stage::kBits != 2 ? Stage::kWordBytes : step % 2 == 0 ? 8 : kPieceBytes - 8;
     if constexpr (are_products(kFormat)) {
       const uint32_t row_tile = to + threadIdx.x / 8 * uint32_t(Stage::kTileBytes);
       return copy_of_record<kFormat>(row_tile, records_, int(threadIdx.x) % 8, step, p_);

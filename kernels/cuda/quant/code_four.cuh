@@ -19,37 +19,42 @@ __device__ inline uint2 look_up(const TableBytes& table, uint32_t word) {
   return {__byte_perm(first, second, 0x5140), __byte_perm(first, second, 0x7362)};
 }
 
-// The four codes of U4, U5 or U6 of rows g and g + 8 that a word of U4 has the lower bits of: a
-// byte each, in the order of that word's bytes. high: the upper ones, from the lowest bit of each
-// byte on (packed_layout.h).
+// The four codes of rows g and g + 8 that a word has the lower kBits of: a byte each, in the order
+// of the word's bytes. high: the upper ones. Both from the lowest bit of each byte on
+// (packed_layout.h).
 struct WideCodes {
   uint32_t low_row, high_row;
 };
-template <int kHighBits>
+template <int kBits, int kHighBits>
 __device__ inline WideCodes wide_codes(uint32_t word, uint32_t high) {
-  constexpr uint32_t kUpper = kHighBits == 0 ? 0 : kHighBits == 1 ? 0x10101010 : 0x30303030;
-  return {(word & 0x0F0F0F0F) | (high << 4 & kUpper),
-          (word >> 4 & 0x0F0F0F0F) | (high << (4 - kHighBits) & kUpper)};
+  constexpr uint32_t kBytes = 0x01010101, kLower = ((1 << kBits) - 1) * kBytes;
+  constexpr uint32_t kUpper = (((1 << kHighBits) - 1) << kBits) * kBytes;
+  return {(word & kLower) | (high << kBits & kUpper),
+          (word >> kBits & kLower) | (high << (kBits - kHighBits) & kUpper)};
 }
-// The lane's words of upper bits of a tile, and what wide_codes() takes of them for instruction s.
-template <int kHighBits>
+// The lane's words of upper bits of kTiles tiles, and what wide_codes() takes of them for
+// instruction s, of which a tile has four.
+template <int kHighBits, int kTiles = 1>
 struct HighWords {
-  uint32_t words[kHighBits > 0 ? kHighBits : 1] = {};
+  uint32_t words[kHighBits > 0 ? kHighBits* kTiles : 1] = {};
 
-  // tile: the upper bits of a tile.
-  __device__ HighWords(const uint8_t* tile, int lane) {
-    if constexpr (kHighBits == 0) return;
-    if constexpr (kHighBits == 1) {
-      words[0] = reinterpret_cast<const uint32_t*>(tile)[lane];
-    } else if constexpr (kHighBits == 2) {
-      const uint2 two = reinterpret_cast<const uint2*>(tile)[lane];
-      words[0] = two.x;
-      words[1] = two.y;
+  // tiles: their upper bits, one behind the other.
+  __device__ HighWords(const uint8_t* tiles, int lane) {
+#pragma unroll
+    for (int i = 0; i < kTiles; ++i) {
+      const uint8_t* const tile = tiles + i * high_tile_bytes(kHighBits);
+      if constexpr (kHighBits == 1) {
+        words[i] = reinterpret_cast<const uint32_t*>(tile)[lane];
+      } else if constexpr (kHighBits == 2) {
+        const uint2 two = reinterpret_cast<const uint2*>(tile)[lane];
+        words[2 * i] = two.x;
+        words[2 * i + 1] = two.y;
+      }
     }
   }
   __device__ uint32_t of(int s) const {
     if constexpr (kHighBits == 2) return words[s / 2] >> (4 * (s % 2));
-    return words[0] >> (2 * s);
+    return kHighBits == 0 ? 0 : words[s / 4] >> (2 * (s % 4));
   }
 };
 
@@ -93,22 +98,33 @@ struct CodeFour {
   }
 };
 
-// The same for codes of any form. Those of a table, and those that have upper bits, are returned as
-// codes of U8. high: the upper bits of the tile.
+// The same for codes of any form, in a tile of a chunk. Those of a table, of two bits, and those
+// that have upper bits, are returned as codes of U8. high: the upper bits of the tile.
 template <CodeForm kCodes>
-__device__ inline auto code_four(const uint4* tile, const uint8_t* high, int g, int four,
-                                 const TableBytes& table) {
-  const CodeFour<bits_of(kCodes)> codes(tile, g, four);
-  constexpr int kHighBits = high_bits_of(kCodes);
-  if constexpr (kCodes == CodeForm::Table) {
-    return CodeFour<8>(look_up(table, codes.words[0]));
-  } else if constexpr (kHighBits != 0) {
+__device__ inline auto code_four(const uint8_t* codes, int tile, const uint8_t* high, int g,
+                                 int four, const TableBytes& table) {
+  constexpr int kBits = bits_of(kCodes), kHighBits = high_bits_of(kCodes);
+  const auto wide = [&](uint32_t word) {
     const HighWords<kHighBits> words(high, 4 * g + four % 4);
-    const WideCodes wide = wide_codes<kHighBits>(codes.words[0], words.of(four / 4));
-    return CodeFour<8>(uint2{__byte_perm(wide.low_row, wide.high_row, 0x6420),
-                             __byte_perm(wide.low_row, wide.high_row, 0x7531)});
+    const WideCodes own = wide_codes<kBits, kHighBits>(word, words.of(four / 4));
+    return CodeFour<8>(uint2{__byte_perm(own.low_row, own.high_row, 0x6420),
+                             __byte_perm(own.low_row, own.high_row, 0x7531)});
+  };
+  if constexpr (kBits == 2) {
+    const int lane = 4 * g + four % 4, s = four / 4;
+    const auto* const words = reinterpret_cast<const uint32_t*>(codes + tile / 2 * kPieceBytes +
+                                                                lane * 16 + tile % 2 * 8);
+    return wide(words[s / 2] >> (4 * (s % 2)));
   } else {
-    return codes;
+    const auto* const first = reinterpret_cast<const uint4*>(codes) + tile * 8 * kBits;
+    const CodeFour<kBits> own(first, g, four);
+    if constexpr (kCodes == CodeForm::Table) {
+      return CodeFour<8>(look_up(table, own.words[0]));
+    } else if constexpr (kHighBits != 0) {
+      return wide(own.words[0]);
+    } else {
+      return own;
+    }
   }
 }
 
@@ -116,8 +132,9 @@ __device__ inline auto code_four(const uint4* tile, const uint8_t* high, int g, 
 template <CodeForm kCodes>
 struct StagedChunk {
   static constexpr int kHighBytes = high_chunk_bytes(high_bits_of(kCodes));
-  static constexpr int kBytes = kChunkBytes + kHighBytes;
-  static constexpr int kTileWords = 8 * bits_of(kCodes), kTiles = kChunkBytes / 16 / kTileWords;
+  static constexpr int kCodeBytes = chunk_bytes_of(bits_of(kCodes));
+  static constexpr int kBytes = kCodeBytes + kHighBytes;
+  static constexpr int kTileWords = 8 * bits_of(kCodes), kTiles = kCodeBytes / 16 / kTileWords;
 
   uint8_t* memory;
 
@@ -128,15 +145,15 @@ struct StagedChunk {
     const int lane = int(threadIdx.x) % 32;
     const uint32_t to = ptx::shared_address(memory) + uint32_t(lane * 16);
 #pragma unroll
-    for (int i = 0; i < kChunkBytes; i += 512) {
+    for (int i = 0; i < kCodeBytes; i += kPieceBytes) {
       if (i < n_tiles * kTileWords * 16) ptx::copy_async_16(to + i, codes + lane + i / 16);
     }
     if constexpr (kHighBytes != 0) {
       const auto* const end =
           static_cast<const uint8_t*>(scales.data) + (record + 1) * scales.record_bytes;
 #pragma unroll
-      for (int i = 0; i < kHighBytes; i += 512) {
-        ptx::copy_async_16(to + kChunkBytes + i, end - kHighBytes + lane * 16 + i);
+      for (int i = 0; i < kHighBytes; i += kPieceBytes) {
+        ptx::copy_async_16(to + kCodeBytes + i, end - kHighBytes + lane * 16 + i);
       }
     }
     ptx::copy_async_commit();
@@ -144,8 +161,8 @@ struct StagedChunk {
 
   // code_four() of a tile.
   __device__ auto four(int tile, int g, int which, const TableBytes& table) const {
-    return code_four<kCodes>(reinterpret_cast<const uint4*>(memory) + tile * kTileWords,
-                             memory + kChunkBytes + tile * high_tile_bytes(high_bits_of(kCodes)), g,
+    return code_four<kCodes>(memory, tile,
+                             memory + kCodeBytes + tile * high_tile_bytes(high_bits_of(kCodes)), g,
                              which, table);
   }
 };

@@ -48,8 +48,7 @@ struct MatrixView {
     return mins.exist() ? 0 : has_table ? 128 : 1 << (layout.bits + layout.high_bits - 1);
   }
 
-  // The scale or the min of an element. By rows, products are the numbers + 128 [out, in / group],
-  // then the factors F16 [out, in / kFactorColumns].
+  // The scale or the min of an element.
   __device__ float scale_at(const ScalePairs& from, int64_t row, int64_t column) const {
     if (!by_rows) {
       const int unit = layout.unit == 0 ? 0 : int(column / layout.unit);
@@ -58,11 +57,7 @@ struct MatrixView {
     }
     const int64_t n_groups = in_dim / group, i = row * n_groups + column / group;
     if (from.dtype == DType::F16) return __half2float(static_cast<const __half*>(from.data)[i]);
-    if (from.dtype == DType::F32) return static_cast<const float*>(from.data)[i];
-    const auto* const numbers = static_cast<const uint8_t*>(from.data);
-    const auto* const factors = reinterpret_cast<const __half*>(numbers + out_dim * n_groups);
-    const int64_t factor = row * (in_dim / kFactorColumns) + column / kFactorColumns;
-    return __half2float(factors[factor]) * float(numbers[i] - 128);
+    return static_cast<const float*>(from.data)[i];
   }
 
   // With the same roundings as dequantize_row() of kernels/base.
@@ -76,11 +71,11 @@ struct MatrixView {
                                           ? PackedLayout::Place{i / 2, int(i % 2 * 4)}
                                           : PackedLayout::Place{i, 0};
     const int byte = static_cast<const uint8_t*>(data)[place.byte];
-    int code = layout.bits == 4 ? byte >> place.shift & 15 : byte;
+    int code = byte >> place.shift & ((1 << layout.bits) - 1);
     if (layout.high_bits != 0) {
       const PackedLayout::Place above = layout.high_place(row, column);
       const int bits = static_cast<const uint8_t*>(scales.data)[above.byte] >> above.shift;
-      code |= (bits & ((1 << layout.high_bits) - 1)) << 4;
+      code |= (bits & ((1 << layout.high_bits) - 1)) << layout.bits;
     }
     const float whole = float((has_table ? table.at(code) : code) - zero());
     const float x = __fmul_rn(whole, scale_at(scales, row, column));
@@ -93,13 +88,13 @@ inline bool is_packed(const Matrix& w) { return w.dtype == DType::U4 || w.dtype 
 // Whether one launch can read both.
 inline bool same_format(const Matrix& a, const Matrix& b) {
   return a.dtype == b.dtype && a.table == b.table && a.group == b.group && a.in_dim == b.in_dim &&
-         bool(a.mins) == bool(b.mins) && a.high_bits == b.high_bits &&
+         bool(a.mins) == bool(b.mins) && a.code_bits == b.code_bits &&
          (!is_packed(a) || a.scales.view().dtype == b.scales.view().dtype);
 }
 
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
-  return packed_layout(w.dtype == DType::U4 ? 4 + w.high_bits : 8, w.out_dim, w.in_dim, w.group,
+  return packed_layout(w.code_bits, w.out_dim, w.in_dim, w.group,
                        w.scales.view().dtype == DType::U8, bool(w.mins));
 }
 
@@ -115,8 +110,29 @@ inline TableBytes table_bytes_of(const Matrix& w) {
 
 inline CodeForm code_form_of(const Matrix& w) {
   if (w.table != CodeTable::None) return CodeForm::Table;
-  if (w.dtype == DType::U8) return CodeForm::U8;
-  return w.high_bits == 0 ? CodeForm::U4 : w.high_bits == 1 ? CodeForm::U5 : CodeForm::U6;
+  switch (w.code_bits) {
+    case 2:
+      return CodeForm::U2;
+    case 3:
+      return CodeForm::U3;
+    case 4:
+      return CodeForm::U4;
+    case 5:
+      return CodeForm::U5;
+    case 6:
+      return CodeForm::U6;
+    case 8:
+      return CodeForm::U8;
+    default:
+      throw Error(ErrorKind::Internal, cat("packed codes of ", w.code_bits, " bits"));
+  }
+}
+
+// Whether products are those of a type of GGUF, which kernels are compiled for.
+inline bool has_known_products(const Matrix& w) {
+  const CodeForm form = code_form_of(w);
+  return form != CodeForm::U8 && bool(w.mins) == products_have_mins(form) &&
+         layout_of(w).unit == unit_of_products(form);
 }
 
 // log2 of the columns of a unit, a power of two. For 0 (the whole row), a shift that gives every

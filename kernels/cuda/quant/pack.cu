@@ -11,13 +11,13 @@ constexpr int kPackThreads = 256;
 // Reads code i of a row-major matrix, U4 or U8 as is_u4 says, and keeps its lower `bits` bits.
 __device__ inline uint32_t code_at(const uint8_t* codes, bool is_u4, int bits, int64_t i) {
   const uint32_t code = is_u4 ? codes[i / 2] >> (i % 2 * 4) : codes[i];
-  return bits == 4 ? code & 15u : code;
+  return code & ((1u << bits) - 1);
 }
 
 // packed[tile][lane word] = codes, in the order of packed_layout.h
 //
 //   packed    whole tiles of 16 rows from first_tile on, 16-byte words
-//   codes     [n_rows, in_dim] U4 or U8, row-major; U8 may be packed as U4, its lower bits
+//   codes     [n_rows, in_dim] U4 or U8, row-major, whose lower bits are packed
 //   launch    a thread writes one 16-byte word; padding rows and columns get the zero code
 //   moves     each code read and written once
 __global__ void __launch_bounds__(kPackThreads)
@@ -28,22 +28,24 @@ __global__ void __launch_bounds__(kPackThreads)
   const int64_t word = int64_t{blockIdx.x} * kPackThreads + threadIdx.x;
   if (word >= n_words) return;
   const int bits = layout.bits, lane = int(word % 32), g = lane / 4, t = lane % 4;
-  const int64_t piece = word / 32;  // 512 bytes: a tile of U4, half a tile of U8
-  const int64_t tile = bits == 4 ? piece : piece / 2;
-  const int64_t row0 = tile / layout.n_column_tiles * kTileRows + g;
-  const int64_t column0 = tile % layout.n_column_tiles * kTileColumns + t * 4;
+  const int64_t piece = word / 32, pieces_of_row = layout.row_tile_bytes() / kPieceBytes;
+  const int piece_columns = 256 / bits;
+  const int64_t row0 = piece / pieces_of_row * kTileRows + g;
+  const int64_t column0 = piece % pieces_of_row * piece_columns + t * 4;
   const uint32_t zero = 1u << (bits - 1);
 
   uint32_t words[4] = {};
 #pragma unroll
   for (int i = 0; i < 4; ++i) {
-    // What word i holds: instructions s, pairs a, rows h and columns b of packed_layout.h.
-    const int s = bits == 4 ? i : int(piece % 2) * 2 + i / 2;
-    const int n_values = 32 / bits;
-    for (int v = 0; v < n_values; ++v) {
-      const int h = bits == 4 ? v % 2 : v / 2;
-      const int a = bits == 4 ? v / 2 % 2 : i % 2;
-      const int b = bits == 4 ? v / 4 : v % 2;
+    // What word i holds: instructions s of the piece, pairs a, rows h and columns b of
+    // packed_layout.h.
+    const int of_byte = 8 / bits;
+    for (int v = 0; v < 4 * of_byte; ++v) {
+      const int byte = v / of_byte;
+      const int s = bits == 2 ? 2 * i + v / 2 % 2 : bits == 4 ? i : i / 2;
+      const int h = bits == 8 ? byte / 2 : v % 2;
+      const int a = bits == 8 ? i % 2 : byte % 2;
+      const int b = bits == 8 ? byte % 2 : byte / 2;
       const int64_t row = row0 + 8 * h, column = column0 + 16 * s + 2 * a + b;
       const bool inside = row < n_rows && column < in_dim;
       words[i] |= (inside ? code_at(codes, is_u4, bits, row * in_dim + column) : zero)
@@ -104,7 +106,8 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
   w.group = group;
   w.dtype = codes;
   w.table = table;
-  const PackedLayout layout = packed_layout(codes == DType::U4 ? 4 : 8, out_dim, in_dim, group);
+  w.code_bits = codes == DType::U4 ? 4 : 8;
+  const PackedLayout layout = packed_layout(w.code_bits, out_dim, in_dim, group);
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
   w.scales = allocate_device(scales, {layout.n_scales()});
   if (asymmetric) w.mins = allocate_device(DType::F32, {layout.n_scales()});
@@ -115,7 +118,8 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
 
 Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& format) {
   MINFER_CHECK(format.products && out_dim > 0 && in_dim > 0 && in_dim % kFactorColumns == 0 &&
-                   format.bits <= 6 && (format.group == 16 || format.group == 32),
+                   format.bits >= 2 && format.bits <= 6 &&
+                   (format.group == 16 || format.group == 32),
                "allocate_products: [", out_dim, ", ", in_dim, "] of ", format.bits,
                " bits in groups of ", format.group);
   Matrix w;
@@ -124,8 +128,8 @@ Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& for
   w.group = format.group;
   w.dtype = DType::U4;
   w.table = format.table;
-  w.high_bits = std::max(format.bits, 4) - 4;
-  const PackedLayout layout = packed_layout(4 + w.high_bits, out_dim, in_dim, format.group,
+  w.code_bits = format.bits;
+  const PackedLayout layout = packed_layout(w.code_bits, out_dim, in_dim, format.group,
                                             /*products=*/true, format.has_mins);
   w.storage = allocate_device(DType::U8, {layout.n_code_bytes()});
   w.scales = allocate_device(DType::U8, {layout.n_record_bytes()});
@@ -173,7 +177,7 @@ void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix
 
 void pack_product_codes(cudaStream_t stream, const Matrix& packed, const Tensor& codes) {
   MINFER_CHECK(is_packed(packed) && packed.scales.view().dtype == DType::U8 &&
-                   codes.dtype == (packed.high_bits != 0 ? DType::U8 : packed.dtype) &&
+                   codes.dtype == (packed.code_bits > 4 ? DType::U8 : DType::U4) &&
                    codes.shape == (Shape{packed.out_dim, packed.in_dim}),
                "pack_product_codes: ", codes.dtype, " ", codes.shape);
   pack_tiles(stream, packed, codes, 0);

@@ -11,14 +11,17 @@
 // How quantized codes lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
 // of mma.m16n8k16, so that the 16-byte words that a lane loads are its own operands.
 //
-//   tile    512 bytes of U4, 1024 of U8. The tiles of the same 16 rows follow one another along the
-//           columns; rows are padded to 16 and columns to 64
+//   tile    256 bytes of U2, 512 of U4, 1024 of U8. The tiles of the same 16 rows follow one
+//   another
+//           along the columns; rows are padded to 16 and columns to 64
+//   piece   512 bytes, 16 of each lane: two tiles of U2, one of U4, half of one of U8
 //   lane    (g, t) = (lane / 4, lane % 4) owns rows g and g + 8 and, in each 16 columns, the four
 //           from 4t on: each of the tile's four mma instructions covers 16 adjacent columns
-//   U4      32 lanes of 16 bytes; word s is instruction s: nibble 4 b + 2 a + h is row g + 8 h,
-//           column 16 s + 4 t + 2 a + b
-//   U8      2 halves (s / 2) of 32 lanes of 16 bytes; word 2 (s % 2) + a: byte 2 h + b is that code
-//   chunk   2048 bytes: 4 tiles of U4, 2 of U8; what a warp multiplies in one step
+//   U2      word s / 2 of the lane's 8 bytes of a tile: byte 2 b + a holds row g + 8 h, column
+//           16 s + 4 t + 2 a + b, in the two bits from 4 (s % 2) + 2 h on
+//   U4      word s is instruction s: byte 2 b + a holds that code in the four bits from 4 h on
+//   U8      pieces s / 2; word 2 (s % 2) + a: byte 2 h + b is that code
+//   chunk   four tiles, or two of U8; what a warp multiplies in one step
 //   scales  one for each row and unit. A unit has as many columns as the largest power of two that
 //           divides the group, at most a chunk; a group of several units repeats its scale. Order:
 //           [row tile][unit][row % 8][row / 8 % 2]. Columns are padded to whole chunks, with scales
@@ -27,19 +30,21 @@
 //           [row tile][chunk] of bytes: the factors F16 [row % 8][row / 8 % 2], then the numbers +
 //           128 of the chunk's units, [unit / 4][row % 8][row / 8 % 2][unit % 4]. Mins are alike,
 //           behind the scales of the same record
-//   U5, U6  codes of products: their lower four bits are U4, and their upper ones end the record of
-//           their chunk: for each tile 32 lanes of 4 bytes each bit. Byte 2 b + a of a lane holds
-//           those of columns 16 s + 4 t + 2 a + b: of U5 the bit of row g + 8 h at 2 s + h; of U6,
-//           in the word of s / 2, the two bits at 4 (s % 2) + 2 h
+//   U3, U5, U6  codes of products, as U2 is: the lower two bits of U3 are U2, the lower four of the
+//           others U4, and the upper ones end the record of their chunk: for each tile 32 lanes of
+//           4 bytes each bit. Byte 2 b + a of a lane holds those of columns 16 s + 4 t + 2 a + b:
+//           one bit of row g + 8 h at 2 s + h; two, in the word of s / 2, at 4 (s % 2) + 2 h
 namespace minfer::cuda {
 
-constexpr int kTileRows = 16, kTileColumns = 64, kChunkBytes = 2048;
+constexpr int kTileRows = 16, kTileColumns = 64, kPieceBytes = 512;
 
 // What the words of a packed matrix hold. Table: codes of four bits that are indices of one.
-enum class CodeForm { U4, U5, U6, U8, Table };
-constexpr int kCodeForms = 5;
+enum class CodeForm { U2, U3, U4, U5, U6, U8, Table };
+constexpr int kCodeForms = 7;
 template <typename F>
 void for_each_form(F f) {
+  f.template operator()<CodeForm::U2>();
+  f.template operator()<CodeForm::U3>();
   f.template operator()<CodeForm::U4>();
   f.template operator()<CodeForm::U5>();
   f.template operator()<CodeForm::U6>();
@@ -47,9 +52,27 @@ void for_each_form(F f) {
   f.template operator()<CodeForm::Table>();
 }
 // The bits of a code in the tiles, and those in the records.
-MINFER_HOST_DEVICE constexpr int bits_of(CodeForm form) { return form == CodeForm::U8 ? 8 : 4; }
+MINFER_HOST_DEVICE constexpr int bits_of(CodeForm form) {
+  return form == CodeForm::U2 || form == CodeForm::U3 ? 2 : form == CodeForm::U8 ? 8 : 4;
+}
 MINFER_HOST_DEVICE constexpr int high_bits_of(CodeForm form) {
-  return form == CodeForm::U5 ? 1 : form == CodeForm::U6 ? 2 : 0;
+  return form == CodeForm::U3 || form == CodeForm::U5 ? 1 : form == CodeForm::U6 ? 2 : 0;
+}
+// The code of 0 where there are no minimums.
+MINFER_HOST_DEVICE constexpr int zero_code_of(CodeForm form) {
+  return form == CodeForm::Table ? 128 : 1 << (bits_of(form) + high_bits_of(form) - 1);
+}
+// What the products of GGUF's types are, by the form of their codes.
+MINFER_HOST_DEVICE constexpr bool products_have_mins(CodeForm form) {
+  return form == CodeForm::U2 || form == CodeForm::U4 || form == CodeForm::U5;
+}
+MINFER_HOST_DEVICE constexpr int unit_of_products(CodeForm form) {
+  return form == CodeForm::U2 || form == CodeForm::U3 || form == CodeForm::U6 ? 16 : 32;
+}
+// Of a chunk of codes with so many bits in the tiles.
+MINFER_HOST_DEVICE constexpr int chunk_columns_of(int bits) { return bits == 8 ? 128 : 256; }
+MINFER_HOST_DEVICE constexpr int chunk_bytes_of(int bits) {
+  return chunk_columns_of(bits) * kTileRows / 8 * bits;
 }
 // Of a chunk, or of a tile, of codes with so many bits in the records.
 MINFER_HOST_DEVICE constexpr int high_chunk_bytes(int high_bits) { return 512 * high_bits; }
@@ -67,14 +90,15 @@ struct TableBytes {
 
 struct PackedLayout {
   int bits = 4;       // of a code in the tiles
-  int high_bits = 0;  // of U5 and U6 in the records
+  int high_bits = 0;  // of a code in the records
   int unit = 0;       // columns of a scale; 0: the whole row
   int64_t n_row_tiles = 0, n_column_tiles = 0, n_chunks = 0;
   int64_t n_units = 0;  // per row, padding included
   bool products = false, product_mins = false;
 
   MINFER_HOST_DEVICE int tile_bytes() const { return 128 * bits; }
-  MINFER_HOST_DEVICE int chunk_columns() const { return 1024 / bits; }
+  MINFER_HOST_DEVICE int chunk_columns() const { return chunk_columns_of(bits); }
+  MINFER_HOST_DEVICE int chunk_bytes() const { return chunk_bytes_of(bits); }
   MINFER_HOST_DEVICE int64_t row_tile_bytes() const { return n_column_tiles * tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_code_bytes() const { return n_row_tiles * row_tile_bytes(); }
   MINFER_HOST_DEVICE int64_t n_scales() const { return n_row_tiles * n_units * kTileRows; }
@@ -94,7 +118,7 @@ struct PackedLayout {
     return kTileRows * (2 + unit_of_chunk / 4 * 4) + in_tile * 4 + unit_of_chunk % 4;
   }
 
-  // Where the upper bits of a code of U5 or U6 are in the records.
+  // Where the upper bits of a code are in the records.
   struct Place {
     int64_t byte;
     int shift;
@@ -116,27 +140,27 @@ struct PackedLayout {
     return at * kTileRows + row % 8 * 2 + row / 8 % 2;
   }
 
-  // The byte that holds a code, or its lower four bits, and the shift of the code in it.
+  // The byte that holds a code, or its lower bits, and the shift of the code in it.
   MINFER_HOST_DEVICE Place place(int64_t row, int64_t column) const {
     const int64_t tile = row / kTileRows * n_column_tiles + column / kTileColumns;
     const int c = int(column % kTileColumns);
     const int s = c / 16, t = c / 4 % 4, a = c / 2 % 2, b = c % 2;
     const int lane = int(row % 8) * 4 + t, h = int(row / 8 % 2);
-    if (bits == 4) {
-      const int nibble = 4 * b + 2 * a + h;
-      return {tile * 512 + lane * 16 + s * 4 + nibble / 2, nibble % 2 * 4};
-    }
-    return {tile * 1024 + s / 2 * 512 + lane * 16 + (s % 2 * 2 + a) * 4 + 2 * h + b, 0};
+    const int64_t piece = bits == 2 ? tile / 2 : bits == 4 ? tile : tile * 2 + s / 2;
+    const int64_t of_lane = piece * kPieceBytes + lane * 16;
+    if (bits == 2) return {of_lane + tile % 2 * 8 + s / 2 * 4 + 2 * b + a, 4 * (s % 2) + 2 * h};
+    if (bits == 4) return {of_lane + s * 4 + 2 * b + a, 4 * h};
+    return {of_lane + (s % 2 * 2 + a) * 4 + 2 * h + b, 0};
   }
 };
 
-// bits: 4, 8, or of products 5 or 6.
+// bits: 4, 8, or of products 2 to 6.
 MINFER_HOST_DEVICE inline PackedLayout packed_layout(int bits, int64_t out_dim, int64_t in_dim,
                                                      int64_t group, bool products = false,
                                                      bool has_mins = false) {
   PackedLayout layout;
-  layout.bits = bits == 8 ? 8 : 4;
-  layout.high_bits = bits == 8 ? 0 : bits - 4;
+  layout.bits = bits <= 3 ? 2 : bits == 8 ? 8 : 4;
+  layout.high_bits = bits - layout.bits;
   layout.products = products;
   layout.product_mins = products && has_mins;
   layout.n_row_tiles = (out_dim + kTileRows - 1) / kTileRows;

@@ -65,9 +65,8 @@ std::vector<HighPlaces> high_places_of(const PackedLayout& layout) {
 
 std::vector<uint8_t> packed_records(const Tensor& host) {
   const GroupFormat format = group_format(host.dtype);
-  const PackedLayout layout =
-      packed_layout(std::max(format.bits, 4), host.shape[0], host.shape[1], format.group,
-                    /*products=*/true, format.has_mins);
+  const PackedLayout layout = packed_layout(format.bits, host.shape[0], host.shape[1], format.group,
+                                            /*products=*/true, format.has_mins);
   MINFER_CHECK(layout.chunk_columns() == kFactorColumns, "a record for each factor");
   std::vector<uint8_t> records(size_t(layout.n_record_bytes()));
   const std::vector<HighPlaces> high_places = high_places_of(layout);
@@ -89,28 +88,9 @@ std::vector<uint8_t> packed_records(const Tensor& host) {
         records.data() + at + layout.record_bytes() - high_chunk_bytes(layout.high_bits);
     for (int64_t i = 0; i < kFactorColumns; i += kTileColumns) {
       for (size_t c = 0; c < kTileColumns; ++c) {
-        upper[places[c].byte] |= uint8_t(codes[i + int64_t(c)] >> 4 << places[c].shift);
+        upper[places[c].byte] |= uint8_t(codes[i + int64_t(c)] >> layout.bits << places[c].shift);
       }
       upper += high_tile_bytes(layout.high_bits);
-    }
-  });
-  return records;
-}
-
-ProductRows products_by_rows(const Tensor& host) {
-  const GroupFormat format = group_format(host.dtype);
-  const int64_t of_block = kFactorColumns / format.group;
-  const int64_t n_blocks = host.n_elements() / kFactorColumns, n_numbers = n_blocks * of_block;
-  ProductRows records;
-  records.scales.resize(size_t(n_numbers + 2 * n_blocks));
-  if (format.has_mins) records.mins.resize(records.scales.size());
-  for_each_block(host, [&](int64_t row, int64_t block, const BlockScales& scales, const uint8_t*) {
-    const int64_t i = row * (host.shape[1] / kFactorColumns) + block;
-    put_factor(records.scales, n_numbers + 2 * i, scales.factor);
-    if (format.has_mins) put_factor(records.mins, n_numbers + 2 * i, scales.min_factor);
-    for (int64_t g = 0; g < of_block; ++g) {
-      put_number(records.scales, i * of_block + g, scales.scales[g]);
-      if (format.has_mins) put_number(records.mins, i * of_block + g, scales.mins[g]);
     }
   });
   return records;

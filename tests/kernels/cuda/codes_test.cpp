@@ -99,8 +99,7 @@ WantedRows wanted_rows(const Weights& w) {
       for (int64_t i = 0; i < in_dim; ++i) wanted.codes.push_back(codes[i] - 128);
       continue;
     }
-    // A card knows that codes of products have five or six bits.
-    const int bits = w.matrix.high_bits != 0 ? 4 + w.matrix.high_bits : q.bits();
+    const int bits = w.matrix.code_bits;  // of products, not always those of q
     const float zero = q.asymmetric() ? 0 : float(1 << (bits - 1));
     float lowest = -zero, highest = float((1 << bits) - 1) - zero;
     if (q.table != CodeTable::None) {

@@ -115,6 +115,7 @@ constexpr ExpertsCase kCardCases[] = {
     {3, 4, 2, 128, 64, DType::U4, 64, DType::F16, false, CodeTable::None, true},
     {70, 4, 2, 96, 64, DType::U8, 0, DType::F16, false, CodeTable::None, false, {2, 0.3f}},
     {1, 4, 2, 256, 512, DType::Q2_K},
+    {33, 3, 2, 512, 256, DType::Q2_K},
     {2, 3, 2, 256, 256, DType::Q3_K},
     {30, 2, 1, 256, 256, DType::Q3_K},
     {2, 4, 3, 512, 256, DType::Q4_K},

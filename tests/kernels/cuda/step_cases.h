@@ -118,6 +118,11 @@ inline Format like_q4_k_m_of_mixtral(int layer, StepWeight weight) {
   }
   return weight == StepWeight::O ? of_products(DType::Q5_K) : like_q4_k_m(layer, weight);
 }
+inline Format like_q2_k(int, StepWeight weight) {
+  if (weight == StepWeight::Output) return of_products(DType::Q6_K);
+  const bool has_more_bits = weight == StepWeight::V || weight == StepWeight::Down;
+  return of_products(has_more_bits ? DType::Q3_K : DType::Q2_K);
+}
 inline Format like_q5_k(int, StepWeight weight) {
   return of_products(weight == StepWeight::Output ? DType::Q6_K : DType::Q5_K);
 }
@@ -204,6 +209,8 @@ inline const StepCase kCases[] = {
     {"Iq4XsExperts", {}, DType::U8, 256, 512, 4, 1, 64, 2, like_olmoe, like_iq4_xs},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
+    {"Q2K", {}, DType::F16, 512, 1280, 4, 2, 128, 130, nullptr, like_q2_k},
+    {"Q2KExperts", {}, DType::F16, 256, 768, 4, 1, 64, 2, like_qwen3_moe, like_q2_k},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},
     {"Q41", {}, DType::F16, 576, 1120, 3, 1, 64, 2, nullptr, like_q4_1},
     {"AwqBiases", {}, DType::U8, 1280, 512, 4, 2, 64, 130, with_biases, like_awq},

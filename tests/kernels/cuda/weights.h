@@ -133,19 +133,12 @@ struct Weights {
     matrix = pack(quantized.view());
   }
 
-  // Lays the codes out row by row, as Backend::pack_table does.
+  // Lays the codes out row by row, as Backend::pack_table does; not those of products.
   void lay_by_rows() {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
     matrix.dtype = quantized.codes.view().dtype;
-    matrix.high_bits = 0;
-    if (format.scales == DType::U8) {
-      const cuda::ProductRows rows = cuda::products_by_rows(blocks);
-      matrix.mins = {};  // before the records that it is a view of
-      matrix.scales = to_device(tensor_of(rows.scales));
-      if (!rows.mins.empty()) matrix.mins = to_device(tensor_of(rows.mins));
-      return;
-    }
+    matrix.code_bits = 0;
     matrix.scales = to_device(quantized.scales);
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }

@@ -70,7 +70,6 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
         if (gemv.scales == OfPiece) return codes.template operator()<kU4, 1>();
         if (gemv.scales == OfHalfPiece) return codes.template operator()<kU4, 2>();
         if constexpr (I::kIsMixed) {
-          if (gemv.scales == Products) return products.template operator()<kU4, 16, false>();
           if (gemv.scales == ProductsMins) return products.template operator()<kU4, 32, true>();
           if (gemv.scales == OfPieceMins) return codes_apart.template operator()<kU4, 1, true>();
           return codes_apart.template operator()<kU4, 2, true>();
@@ -87,6 +86,12 @@ __device__ inline void multiply(const StepGemv& gemv, const StepRing& ring, cons
     }
   }
   if constexpr (I::kIsMixed) {
+    if (gemv.format == StepFormat::U2) {
+      return products.template operator()<StepFormat::U2, 16, true>();
+    }
+    if (gemv.format == StepFormat::U3) {
+      return products.template operator()<StepFormat::U3, 16, false>();
+    }
     if (gemv.format == StepFormat::U5) {
       return products.template operator()<StepFormat::U5, 32, true>();
     }

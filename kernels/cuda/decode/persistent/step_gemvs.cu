@@ -13,6 +13,10 @@ std::optional<StepFormat> format_of(const Matrix& w, StageLength length) {
   if (w.dtype == DType::BF16) return StepFormat::BF16;
   if (!is_packed(w)) return std::nullopt;
   switch (code_form_of(w)) {
+    case CodeForm::U2:
+      return StepFormat::U2;
+    case CodeForm::U3:
+      return StepFormat::U3;
     case CodeForm::U4:
       return StepFormat::U4;
     case CodeForm::U5:
@@ -27,14 +31,12 @@ std::optional<StepFormat> format_of(const Matrix& w, StageLength length) {
   throw Error(ErrorKind::Internal, "codes of an unknown form");
 }
 
-// Of packed codes, with `piece_columns` in a piece. Null if the kernel has no code for them.
+// Of packed codes. Null if the kernel has no code for them.
 std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
-                                    int piece_columns) {
+                                    StepFormat format) {
   const DType dtype = w.scales.view().dtype;
   if (dtype == DType::U8) {
-    const bool by_32 = w.mins || w.table != CodeTable::None;
-    const bool has_code = w.mins ? layout.high_bits <= 1 : layout.high_bits != 1;
-    if (!has_code || layout.unit != (by_32 ? 32 : 16)) return std::nullopt;
+    if (!has_known_products(w)) return std::nullopt;
     return w.mins ? StepScales::ProductsMins : StepScales::Products;
   }
   if (dtype != DType::F16) return std::nullopt;
@@ -44,7 +46,7 @@ std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
     return StepScales::OfRow;
   }
   if (layout.unit < 32) return std::nullopt;
-  const bool is_half = layout.unit < piece_columns;
+  const bool is_half = layout.unit < piece_columns(format);
   if (w.table != CodeTable::None && (!is_half || w.mins)) return std::nullopt;  // of no file
   if (w.mins) return is_half ? StepScales::OfHalfPieceMins : StepScales::OfPieceMins;
   return is_half ? StepScales::OfHalfPiece : StepScales::OfPiece;
@@ -54,7 +56,7 @@ std::optional<StepScales> scales_of(const Matrix& w, const PackedLayout& layout,
 // K over two or more blocks each, if there are enough blocks, so that no block gets an extra pair.
 void slice_tiles(StepGemv& p, int n_tiles, bool in_pairs, int n_blocks, int& shift) {
   const int n_left = n_tiles % n_blocks;
-  if (in_pairs && p.format >= StepFormat::U4 && n_left != 0) {
+  if (in_pairs && are_codes(p.format) && n_left != 0) {
     const int n_k_splits = std::min({n_blocks / n_left, p.n_stages, kStepMaxKSplits});
     if (n_k_splits >= 2) {
       p.n_left = n_left;
@@ -127,11 +129,10 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     p.n_stages = narrow<int>(ceil_div(p.in_dim, kStageColumns));
   } else {
     const PackedLayout layout = layout_of(w);
-    const int piece_columns = has_nibbles(*format) ? 64 : 32;
     p.code_bytes = narrow<int>(layout.row_tile_bytes());
     p.n_pieces = p.code_bytes / kPieceBytes * (in_pairs ? 1 : n_alike);
     p.n_stages = narrow<int>(ceil_div(p.n_pieces, stage_pieces(*format)));
-    const std::optional<StepScales> scales = scales_of(w, layout, piece_columns);
+    const std::optional<StepScales> scales = scales_of(w, layout, *format);
     if (!scales) return std::nullopt;
     p.scales = *scales;
     // Scales of rows, and minimums, are fetched by the pointers of a layer, which experts are not
@@ -144,11 +145,11 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
     if (layout.products) {
       p.tile_scale_bytes = narrow<int>(layout.n_chunks) * layout.record_bytes();
       p.expert_scale_bytes = p.tile_scale_bytes;
-      p.stage_scale_bytes = stage_bytes(*format) / kChunkBytes * layout.record_bytes();
+      p.stage_scale_bytes = stage_bytes(*format) / layout.chunk_bytes() * layout.record_bytes();
     } else if (layout.unit != 0) {
       p.tile_scale_bytes = narrow<int>(layout.n_units) * kTileRows * 2;
       p.expert_scale_bytes = narrow<int>(w.in_dim) / layout.unit * kTileRows * 2;
-      p.stage_scale_bytes = kStagePieces * piece_columns / layout.unit * kTileRows * 2;
+      p.stage_scale_bytes = kStagePieces * piece_columns(*format) / layout.unit * kTileRows * 2;
     }
   }
   if (n_active != 0 && !in_pairs && !stages_fit(p, n_active)) return std::nullopt;

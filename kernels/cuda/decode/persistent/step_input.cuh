@@ -20,8 +20,8 @@ __device__ inline int float_place(int column) {
 }
 // The place, in bytes, of a word of four columns that is staged for codes: as 32-bit fixed point,
 // whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
-// order of the codes of a lane (quant/packed_layout.h): in the columns of a piece, 32 of U8 or 64
-// of others, those that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
+// order of the codes of a lane (quant/packed_layout.h): in 32 columns of U8 or 64 of others, those
+// that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
 __device__ inline int digit_place(int word, bool is_u4) {
   const int n_log = is_u4 ? 2 : 1, n = 1 << n_log;  // words of a lane
   return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
@@ -116,8 +116,8 @@ __host__ __device__ constexpr int own_word(int k) {
 __device__ inline int first_own_word(StepFormat format) {
   const int lane = thread_index() % 32, warp = thread_index() / 32;
   if (format <= StepFormat::BF16) return warp * (kStageColumns / 4 / kStepWarps) + lane;
-  const int columns = has_nibbles(format) ? 64 : 32;  // of a piece; below: words of a warp's pieces
-  const int log = stage_pieces(format) / kStepWarps * columns / 4 == 32 ? 5 : 4;
+  const int words = stage_pieces(format) / kStepWarps * piece_columns(format) / 4;  // of a warp
+  const int log = words == 32 ? 5 : 4;
   return ((lane >> log) * kStepWarps + warp) << log | (lane & ((1 << log) - 1));
 }
 
@@ -349,7 +349,7 @@ template <bool kNorm, int kBatch, typename Source>
 __device__ inline float stage_digits(const StepGemv& gemv, const Source& source, uint8_t* input,
                                      float& unit) {
   constexpr auto kPlace = own_word<false>;
-  const bool is_u4 = has_nibbles(gemv.format);
+  const bool is_u4 = gemv.format != StepFormat::U8;
   const int stride = digit_stride(gemv.in_dim) / 4;
   const int n_padded = (gemv.in_dim + 63) / 64 * 16;  // missing columns are zeros
   const int first = first_own_word(gemv.format);
@@ -380,7 +380,7 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
                                          uint8_t* input, float& unit) {
   constexpr auto kPlace = own_word<false>;
   constexpr int kBatch = kStepInputWords;
-  const bool is_u4 = has_nibbles(gemv.format);
+  const bool is_u4 = gemv.format != StepFormat::U8;
   const int stride = digit_stride(gemv.in_dim) / 4, n_padded = (gemv.in_dim + 63) / 64 * 16;
   const int first = first_own_word(gemv.format);
   auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));

@@ -135,6 +135,7 @@ template <StepFormat>
 struct Codes;
 template <>
 struct Codes<StepFormat::U4> {
+  static constexpr CodeForm kForm = CodeForm::U4;
   static constexpr int kMmas = 2, kUpperUnit = 16;
   static constexpr int kPieces = stage_pieces(StepFormat::U4);
   static constexpr bool kUpperHoldsLower = true;  // the whole byte is taken, without a mask
@@ -151,6 +152,7 @@ struct Codes<StepFormat::U4> {
 // The entries of a table for the codes, as U8.
 template <>
 struct Codes<StepFormat::Table> {
+  static constexpr CodeForm kForm = CodeForm::Table;
   static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = 0;
   static constexpr int kPieces = stage_pieces(StepFormat::Table);
   static constexpr bool kUpperHoldsLower = false;
@@ -166,31 +168,44 @@ struct Codes<StepFormat::Table> {
     }
   }
 };
-// U5 and U6, without a zero code; `high`: the upper bits of the piece.
-template <int kHighBits_>
+// Codes with upper bits, and of two bits, without a zero code. `high`: the upper bits of the piece.
+template <CodeForm kForm_>
 struct CodesOfWide {
-  static constexpr int kMmas = 2, kUpperUnit = 1, kHighBits = kHighBits_;
+  static constexpr CodeForm kForm = kForm_;
+  static constexpr int kBits = bits_of(kForm), kHighBits = high_bits_of(kForm);
+  static constexpr int kMmas = 8 / kBits, kUpperUnit = 1;
   static constexpr bool kUpperHoldsLower = false;
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma,
-                             const HighWords<kHighBits>& high) {
-    const WideCodes first = wide_codes<kHighBits>(mma == 0 ? w.x : w.z, high.of(2 * mma));
-    const WideCodes second = wide_codes<kHighBits>(mma == 0 ? w.y : w.w, high.of(2 * mma + 1));
-    a[0] = first.low_row;
-    a[1] = first.high_row;
-    a[2] = second.low_row;
-    a[3] = second.high_row;
+                             const HighWords<kHighBits, kMmas / 2>& high) {
+    const uint32_t words[4] = {w.x, w.y, w.z, w.w};
+    const uint32_t first = words[kBits == 2 ? mma : 2 * mma];
+    const uint32_t second = kBits == 2 ? first >> 4 : words[2 * mma + 1];
+    const auto low = wide_codes<kBits, kHighBits>(first, high.of(2 * mma));
+    const auto upper = wide_codes<kBits, kHighBits>(second, high.of(2 * mma + 1));
+    a[0] = low.low_row;
+    a[1] = low.high_row;
+    a[2] = upper.low_row;
+    a[3] = upper.high_row;
   }
 };
 template <>
-struct Codes<StepFormat::U5> : CodesOfWide<1> {
+struct Codes<StepFormat::U2> : CodesOfWide<CodeForm::U2> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U2);
+};
+template <>
+struct Codes<StepFormat::U3> : CodesOfWide<CodeForm::U3> {
+  static constexpr int kPieces = stage_pieces(StepFormat::U3);
+};
+template <>
+struct Codes<StepFormat::U5> : CodesOfWide<CodeForm::U5> {
   static constexpr int kPieces = stage_pieces(StepFormat::U5);
 };
 template <>
-struct Codes<StepFormat::U5Short> : CodesOfWide<1> {
+struct Codes<StepFormat::U5Short> : CodesOfWide<CodeForm::U5> {
   static constexpr int kPieces = stage_pieces(StepFormat::U5Short);
 };
 template <>
-struct Codes<StepFormat::U6> : CodesOfWide<2> {
+struct Codes<StepFormat::U6> : CodesOfWide<CodeForm::U6> {
   static constexpr int kPieces = stage_pieces(StepFormat::U6);
 };
 template <>
@@ -208,22 +223,26 @@ struct Codes<StepFormat::U8> {
 };
 
 // The staged digits of the first stage's columns, as lane (g, t) reads them: those of one place are
-// columns 0, 2, 4 and 6 of the B operand, and once more the columns behind these.
+// columns 0, 2, 4 and 6 of the B operand, and once more the columns behind these. Those of a lane
+// are adjacent in each 64 columns, of U8 in each 32 (digit_place).
 template <typename L>
 __device__ inline const uint8_t* digits_of_lane(const StepShape& shape, const uint8_t* input) {
   const int lane = thread_index() % 32, g = lane / 4, t = lane % 4;
-  return input + g / 2 * digit_stride(shape.in_dim) + t * (8 * L::kMmas) +
+  return input + g / 2 * digit_stride(shape.in_dim) + t * (8 * min(L::kMmas, 2)) +
          shape.first_stage * (L::kPieces * 32 * L::kMmas);
 }
 // The lane's B operands of a piece.
 template <int kMmas>
 __device__ inline void load_digits(uint32_t (&b)[kMmas][2], const uint8_t* from) {
-  if constexpr (kMmas == 2) {
-    const uint4 digits = *reinterpret_cast<const uint4*>(from);
-    b[0][0] = digits.x;
-    b[0][1] = digits.y;
-    b[1][0] = digits.z;
-    b[1][1] = digits.w;
+  if constexpr (kMmas >= 2) {
+#pragma unroll
+    for (int i = 0; i < kMmas; i += 2) {
+      const uint4 digits = *reinterpret_cast<const uint4*>(from + i * 32);
+      b[i][0] = digits.x;
+      b[i][1] = digits.y;
+      b[i + 1][0] = digits.z;
+      b[i + 1][1] = digits.w;
+    }
   } else {
     const uint2 digits = *reinterpret_cast<const uint2*>(from);
     b[0][0] = digits.x;

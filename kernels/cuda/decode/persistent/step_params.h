@@ -20,21 +20,29 @@ constexpr int kStepConsumers = 32 * kStepWarps;
 constexpr int kStepThreads = kStepConsumers + 32 * kStepProducers;
 
 // U5Short: U5 in shorter stages.
-enum class StepFormat : int { F16, BF16, U4, U5, U5Short, U6, Table, U8 };
-// Whether codes lie in the order of U4, with 64 columns in a piece.
-__host__ __device__ constexpr bool has_nibbles(StepFormat format) {
-  return format >= StepFormat::U4 && format <= StepFormat::Table;
+enum class StepFormat : int { F16, BF16, U2, U3, U4, U5, U5Short, U6, Table, U8 };
+__host__ __device__ constexpr bool are_codes(StepFormat format) {
+  return format > StepFormat::BF16;
+}
+__host__ __device__ constexpr bool has_pairs_of_bits(StepFormat format) {
+  return format == StepFormat::U2 || format == StepFormat::U3;
+}
+// Of codes, in a piece (quant/packed_layout.h).
+__host__ __device__ constexpr int piece_columns(StepFormat format) {
+  return has_pairs_of_bits(format) ? 128 : format == StepFormat::U8 ? 32 : 64;
 }
 
 // A stage of the ring. With packed codes it holds pieces of 512 bytes, two for each consumer warp,
 // and after them the scales of their columns, or their records; with float weights, 4096 columns of
 // one row, or two or four whole rows (StepGemv::stage_rows_log).
-constexpr int kPieceBytes = 512, kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
+constexpr int kStagePieces = 16, kStageBytes = kStagePieces * kPieceBytes;
 constexpr int kStageColumns = kStageBytes / 2;  // float weights
-// U6 has half as many pieces in a stage: with the upper bits it is then about as large as others.
-// So has U5 where shared memory has no room for enough of its stages: whole ones are 4 % faster.
+// U2, U3 and U6 have half as many pieces in a stage: with their records they are then smaller than
+// others, or about as large. So has U5 where shared memory has no room for enough of its stages:
+// whole ones are 4 % faster.
 __host__ __device__ constexpr int stage_pieces(StepFormat format) {
-  const bool is_short = format == StepFormat::U5Short || format == StepFormat::U6;
+  const bool is_short =
+      has_pairs_of_bits(format) || format == StepFormat::U5Short || format == StepFormat::U6;
   return is_short ? kStagePieces / 2 : kStagePieces;
 }
 __host__ __device__ constexpr int stage_bytes(StepFormat format) {
@@ -92,8 +100,7 @@ struct StepInstance {
 constexpr int kMinsOverScales = 2;  // bytes of minimums, F32, over those of their scales, F16
 
 // What the scales of packed codes belong to, and whether minimums in F32 come with them. Products:
-// records (quant/packed_layout.h), of U4 and U6 without mins for units of 16 columns, of a table
-// for units of 32, as of U4 and U5 with mins.
+// records (quant/packed_layout.h), for units of unit_of_products().
 enum class StepScales : int {
   OfRow,
   OfPiece,
@@ -166,7 +173,7 @@ struct StepGemv {
   float per_column;     // 1 / in_dim
   int ends[2];          // tiles of the first matrix, and of the first two
   int expert_pairs;     // kGateUp with experts: pairs of one
-  int n_pieces;         // packed codes: pieces of a tile; one has 32 columns of U8, 64 of others
+  int n_pieces;         // packed codes: pieces of a tile; piece_columns()
   int n_stages;         // in a tile of codes, or in a row of floats
   int code_bytes;       // in a tile of codes, without upper bits, or in 1 << stage_rows_log rows
   int unit_shift;       // log2 of the columns of a scale
@@ -178,7 +185,7 @@ struct StepGemv {
   // Whole rows, in the instances for floats, if they are short.
   __host__ __device__ bool has_several_rows() const { return stage_rows_log != 0; }
   __host__ __device__ bool has_row_scales() const {
-    return format >= StepFormat::U4 && scales == StepScales::OfRow;
+    return are_codes(format) && scales == StepScales::OfRow;
   }
   // In arrays of their own.
   __host__ __device__ bool has_mins() const {

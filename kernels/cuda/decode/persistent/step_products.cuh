@@ -6,15 +6,15 @@ namespace minfer::cuda {
 
 // Multiplies kTiles tiles of 16 rows of codes whose scales, and minimums with kMins, are products
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
-// as in multiply_codes. A warp has 4 units of a stage, 8 of U4 with 16 columns, 2 of U5Short, all
-// of one record: sums of codes times digits, times the whole numbers of their units, are added as
-// exact integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is
-// below 2^28 with the 6 bits that GGUF's numbers have there.
+// as in multiply_codes. A warp has 4 units of a stage, 8 of U2 and U3, 2 of U5Short, all of one
+// record: sums of codes times digits, times the whole numbers of their units, are added as exact
+// integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is below
+// 2^28 with the 6 bits that GGUF's numbers have there.
 //
-// The minimums of the warp's units are multiplied by the sums of x over these units: they are row g
-// of an A operand, the same in all lanes of a quad, and those sums, split in two bytes, columns 2 d
-// and 2 d + 1 of B for digit d. Only the lane that has both, (g, g / 2), passes something else than
-// zeros.
+// The minimums of the warp's units are multiplied by the sums of x over these units: four of them
+// are row g of an A operand, the same in all lanes of a quad, and those sums, split in two bytes,
+// columns 2 d and 2 d + 1 of B for digit d. Only the lane that has both, (g, g / 2), passes
+// something else than zeros.
 template <StepFormat kFormat, int kUnit, bool kMins, int kTiles, typename Clock>
 __device__ inline void multiply_products(const StepShape& shape, const StepRing& ring,
                                          const uint8_t* input, float* scratch,
@@ -23,17 +23,18 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   using L = Codes<kFormat>;
   constexpr int kColumns = 32 * L::kMmas, kOwn = L::kPieces / kStepWarps;
   constexpr int kUnitsOfPiece = kColumns / kUnit, kUnits = kOwn * kUnitsOfPiece;
-  constexpr int kUnitsOfChunk = kChunkBytes / kPieceBytes * kUnitsOfPiece;
+  constexpr int kUnitsOfChunk = int{kFactorColumns} / kUnit;
   constexpr int kWarpsOfChunk = kUnitsOfChunk / kUnits;
   constexpr int kScaleBytes = kTileRows * (2 + kUnitsOfChunk);
   constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
   constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
-  constexpr int kZero = kMins                          ? 0
-                        : kFormat == StepFormat::U4    ? 8
-                        : kFormat == StepFormat::Table ? 128
-                                                       : 32;
-  static_assert(has_nibbles(kFormat) && (kUnit == 32 || kUnit == 16));
-  static_assert(!kMins || kUnits <= 4, "the minimums of a warp are one A operand");
+  constexpr int kZero = kMins ? 0 : zero_code_of(L::kForm);
+  // Codes are multiplied by the number of their unit before they are by x, four at a time: 3 times
+  // a number of four bits, which Q2_K has, is below 256.
+  constexpr bool kScalesCodes = kFormat == StepFormat::U2;
+  constexpr int kTilesOfPiece = kColumns / kTileColumns;
+  constexpr int kFours = (kUnits + 3) / 4;  // of minimums
+  static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
 
   const int lane = thread_index() % 32, warp = thread_index() / 32, g = lane / 4, t = lane % 4;
   const uint8_t* const x = digits_of_lane<L>(shape, input) + warp * kOwn * kColumns;
@@ -57,27 +58,31 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
           load_digits(b[k], x + (stage * L::kPieces + k) * kColumns);
           sum_units<kUnit, L::kMmas>(of_units[k], b[k], kMins && high_byte != 0 ? 128 : 0);
         }
-        [[maybe_unused]] uint32_t sums_of_x = 0;
+        [[maybe_unused]] uint32_t sums_of_x[kFours] = {};
         if constexpr (kMins) {  // the sum is its lower byte, signed, plus 256 times the upper one
 #pragma unroll
           for (int i = 0; i < kUnits; ++i) {
             const int sum = of_units[i / kUnitsOfPiece][i % kUnitsOfPiece];
-            sums_of_x |= (uint32_t(sum) >> high_byte & 0xff) << (8 * i + first_bit);
+            sums_of_x[i / 4] |= (uint32_t(sum) >> high_byte & 0xff) << (8 * (i % 4) + first_bit);
           }
-          if (!has_sums) sums_of_x = 0;
+#pragma unroll
+          for (uint32_t& four : sums_of_x) four = has_sums ? four : 0;
         }
 #pragma unroll
         for (int j = 0; j < kTiles; ++j) {
           const uint8_t* const record = slots[j] + record_at;
           const float2 factor = __half22float2(reinterpret_cast<const __half2*>(record)[g]);
           int low_row = 0, high_row = 0;
+          [[maybe_unused]] uint32_t scaled[4];
+          [[maybe_unused]] int sum_of_scaled[4] = {};
           uint2 numbers{};
 #pragma unroll
           for (int k = 0; k < kOwn; ++k) {
             const uint4 w = *reinterpret_cast<const uint4*>(
                 slots[j] + (warp * kOwn + k) * kPieceBytes + lane * 16);
-            [[maybe_unused]] const HighWords<L::kHighBits> high(
-                record + kUpperBitsAt + (in_chunk * kOwn + k) * high_tile_bytes(L::kHighBits),
+            [[maybe_unused]] const HighWords<L::kHighBits, kTilesOfPiece> high(
+                record + kUpperBitsAt +
+                    (in_chunk * kOwn + k) * kTilesOfPiece * high_tile_bytes(L::kHighBits),
                 lane);
 #pragma unroll
             for (int i = 0; i < kUnitsOfPiece; ++i) {
@@ -89,10 +94,20 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
               uint32_t a[4];
               if constexpr (kFormat == StepFormat::Table) {
                 L::get(a, w, m, table);
-              } else if constexpr (L::kHighBits == 0) {
+              } else if constexpr (kFormat == StepFormat::U4) {
                 L::get(a, w, m);
               } else {
                 L::get(a, w, m, high);
+              }
+              const int shift_of_unit = 8 * (at % 4) + first_bit;
+              if constexpr (kScalesCodes) {
+                const int half = i % 2;
+                scaled[2 * half] = a[2 * half] * (numbers.x >> shift_of_unit & 0xff);
+                scaled[2 * half + 1] = a[2 * half + 1] * (numbers.y >> shift_of_unit & 0xff);
+                if (half == 0) continue;
+                ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1],
+                                        sum_of_scaled);
+                continue;
               }
               const int zero = kMins ? 0 : -kZero * of_units[k][i];
               const int zero_above = L::kUpperHoldsLower ? zero * (L::kUpperUnit + 1) : zero;
@@ -103,20 +118,28 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                 const int half = i % 2;
                 ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
               }
-              const int shift_of_unit = 8 * (at % 4) + first_bit;
               low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
               high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
                           int(int8_t(numbers.y >> shift_of_unit));
             }
+          }
+          if constexpr (kScalesCodes) {
+            low_row = sum_of_scaled[0];
+            high_row = sum_of_scaled[2];
           }
           total[j][0] = fmaf(float(low_row), factor.x, total[j][0]);
           total[j][1] = fmaf(float(high_row), factor.y, total[j][1]);
           if constexpr (kMins) {
             const uint8_t* const mins = record + kScaleBytes;
             const float2 min_factor = __half22float2(reinterpret_cast<const __half2*>(mins)[g]);
-            const uint2 four = *reinterpret_cast<const uint2*>(mins + numbers_at);
             int sum[4] = {};
-            ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x, sum);
+#pragma unroll
+            for (int i = 0; i < kFours; ++i) {
+              const uint2 four =
+                  *reinterpret_cast<const uint2*>(mins + numbers_at + i * 4 * kTileRows);
+              ptx::mma_m16n8k16<false>(sum, four.x ^ 0x80808080, four.y ^ 0x80808080, sums_of_x[i],
+                                       sum);
+            }
             total[j][0] = fmaf(float(sum[0] + 256 * sum[1]), min_factor.x, total[j][0]);
             total[j][1] =
                 fmaf(float(sum[2] + 256 * sum[3]), min_factor.y * L::kUpperUnit, total[j][1]);
