@@ -49,9 +49,10 @@ struct Matrix {
   // Of the stored elements: a float type, U8, U4, or the Q type whose codes and scales they are.
   DType dtype = DType::F32;
   CodeTable table = CodeTable::None;  // of codes of four bits
-  int code_bits = 0;                  // of a card: those of a code, 2 to 6 or 8
-  bool by_rows = false;               // pack_table's layout: rows of codes are contiguous
-  int64_t n_bytes = 0;                // that one GEMV reads
+  int code_bits =
+      0;  // on a card: those of a code, 2 to 6 or 8; products are of dtype U4 all the same
+  bool by_rows = false;  // pack_table's layout: rows of codes are contiguous
+  int64_t n_bytes = 0;   // that one GEMV reads
 
   explicit operator bool() const { return bool(storage); }
 };
@@ -275,8 +276,8 @@ class Backend {
   virtual DeviceTensor upload_vector(const Tensor& host) = 0;
   // host [out, in] of any DType. The CPU keeps every value exactly: float types stay as they are,
   // quantized ones stay codes with scales, or become F32 if it has no layout for such groups. A
-  // card keeps codes with scales too (those of 2 to 8 bits as 4 or 8); floats, and groups that it
-  // has no layout for, become its activation type.
+  // card keeps codes with scales too (products in their bits, others in 4 or 8); floats, and groups
+  // that it has no layout for, become its activation type.
   virtual Matrix pack_matrix(const Tensor& host) = 0;
   virtual Matrix pack_matrix(const QuantizedMatrix& host) = 0;
   // The same for a table that only embed() reads.

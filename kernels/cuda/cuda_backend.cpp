@@ -173,6 +173,7 @@ Matrix CudaBackend::pack_table(const QuantizedMatrix& host) {
   table.dtype = host.codes.dtype;
   table.table = host.table;
   table.by_rows = true;
+  table.code_bits = host.bits();
   table.storage = upload(host.codes);
   table.scales = upload(host.scales);
   if (host.mins) table.mins = upload(host.mins);

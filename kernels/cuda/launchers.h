@@ -160,7 +160,7 @@ Matrix allocate_codes(DType codes, DType scales, bool asymmetric, int64_t out_di
 void pack_codes(cudaStream_t stream, const Matrix& packed, const QuantizedMatrix& rows,
                 int64_t first_row);
 
-// The same of a format of products. Its codes of five or six bits lie apart: packed_layout.h.
+// The same of a format of products. Upper bits of its codes may lie apart: packed_layout.h.
 Matrix allocate_products(int64_t out_dim, int64_t in_dim, const GroupFormat& format);
 // Fills all codes of such a matrix with their lower bits; the records have the others. codes [out,
 // in] U4 or U8 in device memory.

@@ -1,7 +1,5 @@
 // Sizes of packed matrices on a card, also in builds without CUDA.
 
-#include <algorithm>
-
 #include "kernels/backend.h"
 #include "kernels/base/math.h"
 #include "kernels/cuda/quant/packed_layout.h"

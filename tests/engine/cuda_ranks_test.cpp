@@ -14,7 +14,7 @@ namespace {
 // Ranks that may share a card upload in a run of its own: an allocation may wait for the card, and
 // so for a kernel of another rank, which waits for this one. So may the loading of a kernel, which
 // comes with its first launch unless all are loaded at the start.
-[[maybe_unused]] const int kLoadsAllKernels = setenv("CUDA_MODULE_LOADING", "EAGER", 1);
+const bool kLoadsAllKernels = setenv("CUDA_MODULE_LOADING", "EAGER", 1) == 0;
 
 class CudaRanks : public testing::TestWithParam<int> {};
 
@@ -60,6 +60,7 @@ TEST_P(CudaRanks, AllReducesHaveTheSumsOfTheDocumentedOrder) {
 
 TEST_P(CudaRanks, GatherColumns) {
   MINFER_NEEDS_CARD();
+  ASSERT_TRUE(kLoadsAllKernels);
   const int n_ranks = GetParam();
   const auto backend = card_ranks(n_ranks);
   RankGroup& group = *backend->ranks();

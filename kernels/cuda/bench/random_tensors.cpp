@@ -113,6 +113,7 @@ Matrix TensorPool::matrix(const WeightFormat& f, int64_t out_dim, int64_t in_dim
   }
   w.group = f.group < 0 ? in_dim : f.group;
   w.table = f.table;
+  w.code_bits = f.codes == DType::U4 ? 4 : 8;
   const int64_t n_scales = out_dim * in_dim / w.group;
   w.storage = take(DType::U8, {out_dim * in_dim / (f.codes == DType::U4 ? 2 : 1)});
   w.scales = take(f.scales, {n_scales});

@@ -27,9 +27,10 @@ std::vector<ExpertPlace> expert_places(const MoeWeights& weights) {
       const Linear& linear = weights.experts[e].*part;
       const Matrix& w = linear.weight;
       MINFER_REQUIRE(Input, are_alike(w, first), "expert ", e, " has a matrix [", w.out_dim, ", ",
-                     w.in_dim, "] of ", w.dtype, " in groups of ", w.group, ", expert 0 one [",
-                     first.out_dim, ", ", first.in_dim, "] of ", first.dtype, " in groups of ",
-                     first.group, ": not supported on a card");
+                     w.in_dim, "] of ", w.dtype, ", ", w.code_bits, " bits, in groups of ", w.group,
+                     ", expert 0 one [", first.out_dim, ", ", first.in_dim, "] of ", first.dtype,
+                     ", ", first.code_bits, " bits, in groups of ", first.group,
+                     ": not supported on a card");
       places.push_back({w.storage.view().data, w.scales.view().data,
                         static_cast<const float*>(w.mins.view().data), linear.bias.view().data});
     }

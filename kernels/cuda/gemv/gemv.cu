@@ -12,7 +12,7 @@
 namespace minfer::cuda {
 
 GemvWeights weights_of(const Matrix& w) {
-  return is_packed(w) ? GemvWeights(int(code_form_of(w)) + 1) : GemvWeights::Float;
+  return is_packed(w) ? weights_of(code_form_of(w)) : GemvWeights::Float;
 }
 
 namespace {

@@ -17,7 +17,7 @@ __device__ inline void multiply_step(float (&total)[2][4], const uint8_t* slot, 
                                      const ChunkScales<kWeights, kScales, kKind>& scales,
                                      const Codes<T>& codes, const TableBytes& table) {
   const auto words = [&](int piece) {
-    return *reinterpret_cast<const uint4*>(slot + piece * 512 + threadIdx.x % 32 * 16);
+    return *reinterpret_cast<const uint4*>(slot + piece * kPieceBytes + threadIdx.x % 32 * 16);
   };
   const auto activations = [&](int tile, int half) {
     return *reinterpret_cast<const uint4*>(x + tile * kTileColumns + half * 32);
@@ -138,7 +138,7 @@ __device__ inline void find_experts(GemvExpert* experts, const GemvParams& p) {
 //   x, out    [n_tokens, in_dim] and [n_tokens, out_dim], row-major; at most 8 tokens
 //   weights   floats row-major, or packed codes: packed_layout.h
 //   launch    at most one block of 16 warps per SM. It takes every gridDim.x-th tile of 16 rows;
-//             its warps take equal runs of the 2 KB chunks of all its tiles (GemvRun). Each lane
+//             its warps take equal runs of the chunks of all its tiles (GemvRun). Each lane
 //             copies the words that it will multiply itself into the ring of its warp, which is
 //             filled before the predecessor has ended (PDL). With 1 or 2 tokens, a block of the
 //             next kernel usually fits on the SM beside this one (Sharing in gemv.cu)

@@ -16,6 +16,7 @@ constexpr int kMaxGemvParts = 3;
 // Float, or the form of packed codes.
 enum class GemvWeights { Float, U2, U3, U4, U5, U6, U8, Table };
 GemvWeights weights_of(const Matrix& w);
+constexpr GemvWeights weights_of(CodeForm form) { return GemvWeights(int(form) + 1); }
 // Not of Float.
 __host__ __device__ constexpr CodeForm form_of(GemvWeights weights) {
   return CodeForm(int(weights) - 1);

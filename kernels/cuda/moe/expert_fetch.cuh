@@ -36,18 +36,17 @@ __device__ inline void copy_of_record(uint32_t tile, const uint8_t* records, int
   }
 }
 
-// Starts copying 64 columns of the codes of one row tile: the lane's words, in the step's stage and
-// in the matrix. Of U2, a piece has the words of two steps.
+// Starts copying 64 columns of the codes of one row tile: a lane's words of the step, `words`, to
+// the tile in the stage.
 template <ExpertFormat kFormat>
-__device__ inline void copy_words(uint32_t tile, const uint8_t* words, int lane, int step) {
+__device__ inline void copy_words(uint32_t tile, const uint8_t* words, int lane) {
   using Stage = ExpertStage<kFormat>;
   if constexpr (Stage::kBits == 2) {
-    ptx::copy_async_8(tile + uint32_t(lane * 8), words + step / 2 * kPieceBytes + step % 2 * 8);
+    ptx::copy_async_8(tile + uint32_t(lane * 8), words);
   } else {
 #pragma unroll
     for (int piece = 0; piece < Stage::kWordBytes; piece += kPieceBytes) {
-      ptx::copy_async_16(tile + uint32_t(lane * 16 + piece),
-                         words + int64_t{step} * Stage::kWordBytes + piece);
+      ptx::copy_async_16(tile + uint32_t(lane * 16 + piece), words + piece);
     }
   }
 }
@@ -59,7 +58,7 @@ __device__ inline void copy_code_tile(uint8_t* tile, const uint8_t* words, const
                                       const float* mins, int lane, int step,
                                       const ExpertGemmParams& p) {
   using Stage = ExpertStage<kFormat>;
-  copy_words<kFormat>(ptx::shared_address(tile), words, lane, step);
+  copy_words<kFormat>(ptx::shared_address(tile), words + Stage::words_at(step), lane);
   if constexpr (are_products(kFormat)) {
     if (lane < 8) copy_of_record<kFormat>(ptx::shared_address(tile), scales, lane, step, p);
     return;

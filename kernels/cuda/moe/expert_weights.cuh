@@ -23,12 +23,16 @@ struct ExpertStage {
   static constexpr bool kIsFloat = kWeights == GemvWeights::Float;
   static constexpr int kBits = kIsFloat ? 16 : bits_of(form_of(kWeights));
   static constexpr int kWordBytes = kTileRows * kTileColumns / 8 * kBits;
+  // Where a lane's words for a step are in a row tile of the matrix. A piece of U2 has those of
+  // two.
+  __host__ __device__ static constexpr int64_t words_at(int step) {
+    return kBits == 2 ? step / 2 * kPieceBytes + step % 2 * 8 : int64_t{step} * kWordBytes;
+  }
   static constexpr int kScaleBytes = kIsFloat                    ? 0
                                      : are_products(kFormat)     ? kTileRows * 6
                                      : has_plain_scales(kFormat) ? 128
                                                                  : 256;
-  // Of products.
-  static constexpr int kUnit = unit_of_products(form_of(kWeights));
+  static constexpr int kUnit = are_products(kFormat) ? unit_of_products(form_of(kWeights)) : 0;
   static constexpr bool kMayHaveMins =
       are_products(kFormat) ? products_have_mins(form_of(kWeights))
                             : !has_plain_scales(kFormat) && kFormat != ExpertFormat::TablePowers;
@@ -181,12 +185,12 @@ struct StagedWeights {
 
   // The word of U2 or U4 for instruction i of a half, whose codes begin at its lowest bit, and the
   // two words of U8; codes of a table as U8.
-  __device__ static uint32_t nibbles_of(const uint4& w, int half, int i) {
+  __device__ static uint32_t word_of(const uint4& w, int half, int i) {
     if constexpr (Stage::kBits == 2) return (half == 0 ? w.x : w.y) >> (4 * i);
     return half == 0 ? (i == 0 ? w.x : w.y) : (i == 0 ? w.z : w.w);
   }
   __device__ static uint2 bytes_of(const uint4& w, int half, int i, const ExpertGemmParams& p) {
-    if constexpr (kWeights == GemvWeights::Table) return look_up(p.table, nibbles_of(w, half, i));
+    if constexpr (kWeights == GemvWeights::Table) return look_up(p.table, word_of(w, half, i));
     return i == 0 ? uint2{w.x, w.y} : uint2{w.z, w.w};
   }
 
@@ -223,7 +227,7 @@ struct StagedWeights {
       for (int r = 0; r < 4; ++r) {  // as in load()
         __half2 centered;
         if constexpr (kNibbles) {
-          const uint32_t word = nibbles_of(w, half, i) >> (8 * (r / 2));
+          const uint32_t word = word_of(w, half, i) >> (8 * (r / 2));
           if (r % 2 == 0) {  // 1024 + code
             const uint32_t codes = ptx::mask_or<0x000F000F>(word, 0x64006400);
             centered = __hsub2(pair_of<__half2>(codes), zero);
@@ -301,8 +305,8 @@ struct StagedWeights {
               dequantize_pair<T, kMins>(r < 2 ? bytes.x : bytes.y, byte, byte + 1, kZero, s[r % 2]);
         }
       } else {
-        const auto codes = wide_codes<Stage::kBits, Stage::kHighBits>(nibbles_of(w, half, i),
-                                                                      upper.of(half * 2 + i));
+        const auto codes =
+            wide_codes<Stage::kBits, Stage::kHighBits>(word_of(w, half, i), upper.of(half * 2 + i));
 #pragma unroll
         for (int r = 0; r < 4; ++r) {
           a[i][r] = dequantize_pair<T, kMins>(r % 2 == 0 ? codes.low_row : codes.high_row, r / 2,

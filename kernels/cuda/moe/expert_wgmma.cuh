@@ -48,9 +48,9 @@ struct WgmmaPlace {
   }
 };
 
-// The producers, 4 warps, which copy by cp.async, 16 bytes a thread. They have few instructions for
-// each step, since a warp issues one at a time: one to add the offset of a row, in 16 bytes, to a
-// pointer that advances, and one to copy; and no waits for copies.
+// The producers, 4 warps, which copy by cp.async, 16 bytes a thread, 8 of words of U2. They have
+// few instructions for each step, since a warp issues one at a time: one to add the offset of a
+// row, in 16 bytes, to a pointer that advances, and one to copy; and no waits for copies.
 template <typename T, ExpertFormat kFormat, bool kSwiGlu>
 class WgmmaProducer {
  public:
@@ -203,10 +203,9 @@ class WgmmaProducer {
 #pragma unroll
     for (int r = 0; r < kTilesOfWarp; ++r) {
       copy_words<kFormat>(own + uint32_t(r * Stage::kTileBytes), w_[0] + uint64_t{tiles_[r]} * 16,
-                          int(threadIdx.x) % 32, 0);
+                          int(threadIdx.x) % 32);
     }
-    // Of U2, a step's words are beside those of the next one, in pieces of two steps.
-    w_[0] += Stage::kBits != 2 ? Stage::kWordBytes : step % 2 == 0 ? 8 : kPieceBytes - 8;
+    w_[0] += Stage::words_at(step + 1) - Stage::words_at(step);
     if constexpr (are_products(kFormat)) {
       const uint32_t row_tile = to + threadIdx.x / 8 * uint32_t(Stage::kTileBytes);
       return copy_of_record<kFormat>(row_tile, records_, int(threadIdx.x) % 8, step, p_);

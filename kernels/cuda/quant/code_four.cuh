@@ -36,7 +36,8 @@ __device__ inline WideCodes wide_codes(uint32_t word, uint32_t high) {
 // instruction s, of which a tile has four.
 template <int kHighBits, int kTiles = 1>
 struct HighWords {
-  uint32_t words[kHighBits > 0 ? kHighBits* kTiles : 1] = {};
+  static constexpr int kWords = kHighBits * kTiles;
+  uint32_t words[kWords > 0 ? kWords : 1] = {};
 
   // tiles: their upper bits, one behind the other.
   __device__ HighWords(const uint8_t* tiles, int lane) {

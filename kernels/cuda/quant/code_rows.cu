@@ -129,7 +129,7 @@ __global__ void __launch_bounds__(kThreads)
 // to[row] = round(w[row] / scales_to[row])
 //
 //   to        [n_rows, in_dim] int8, in_dim a multiple of 16
-//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows, as dequantize_packed_kernel,
+//   launch    a warp takes a chunk of 16 rows, as dequantize_packed_kernel,
 //             the last rows first; eight lanes store 64 adjacent bytes of a row
 //   maths     kIsExact: the U8 codes minus 128, which are w[row] over its own scale; that scale is
 //             copied to scales_to. Else values are dequantized as by dequantize_row(), multiplied

@@ -45,8 +45,8 @@ __device__ inline uint32_t round_pair(float first, float second) {
 // out[i, column] = w[begin + i, column], for packed codes
 //
 //   out       [n_rows, in_dim] T, row-major, of each part
-//   launch    a warp takes a chunk, 2048 bytes of codes of 16 rows: each lane makes four 16-byte
-//             copies to shared memory, from which eight lanes store 128 adjacent bytes of a row.
+//   launch    a warp takes a chunk of 16 rows: each lane makes 16-byte copies to shared memory,
+//             two of U2, else four, from which eight lanes store 128 adjacent bytes of a row.
 //             Weights are read before wait_for_predecessor() (PDL). The last rows go first: the
 //             GEMM begins with the first rows, which are then the likeliest to be still in L2
 //   maths     as dequantize_row() of kernels/base in f32, then one rounding to T

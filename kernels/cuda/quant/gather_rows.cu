@@ -151,7 +151,7 @@ __global__ void __launch_bounds__(kGatherThreads)
   }
 }
 
-// The same for any dim, alignment, groups and table of codes
+// The same for any dim, alignment, groups, table of codes and products
 //
 //   launch    blocks_of_row blocks of 256 threads per row; a thread gathers one element
 __global__ void __launch_bounds__(kGatherThreads)

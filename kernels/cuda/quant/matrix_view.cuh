@@ -94,6 +94,7 @@ inline bool same_format(const Matrix& a, const Matrix& b) {
 
 inline PackedLayout layout_of(const Matrix& w) {
   MINFER_CHECK(!w.by_rows, "a table for embed() alone");
+  MINFER_CHECK(w.code_bits != 0, "packed codes of no bits");
   return packed_layout(w.code_bits, w.out_dim, w.in_dim, w.group,
                        w.scales.view().dtype == DType::U8, bool(w.mins));
 }
@@ -160,7 +161,7 @@ inline MatrixView view_of(const Matrix& w) {
     view.group = w.group;
     view.by_rows = w.by_rows;
     if (w.by_rows) {
-      view.layout.bits = w.dtype == DType::U4 ? 4 : 8;
+      view.layout.bits = w.code_bits;
     } else {
       view.layout = layout_of(w);
     }

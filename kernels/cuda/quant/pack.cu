@@ -29,7 +29,7 @@ __global__ void __launch_bounds__(kPackThreads)
   if (word >= n_words) return;
   const int bits = layout.bits, lane = int(word % 32), g = lane / 4, t = lane % 4;
   const int64_t piece = word / 32, pieces_of_row = layout.row_tile_bytes() / kPieceBytes;
-  const int piece_columns = 256 / bits;
+  const int piece_columns = piece_columns_of(bits);
   const int64_t row0 = piece / pieces_of_row * kTileRows + g;
   const int64_t column0 = piece % pieces_of_row * piece_columns + t * 4;
   const uint32_t zero = 1u << (bits - 1);

@@ -11,10 +11,10 @@
 // How quantized codes lie on a card: tiles of 16 rows by 64 columns in the order of the fragments
 // of mma.m16n8k16, so that the 16-byte words that a lane loads are its own operands.
 //
-//   tile    256 bytes of U2, 512 of U4, 1024 of U8. The tiles of the same 16 rows follow one
-//   another
+//   tile    256 bytes of U2, 512 of U4, 1024 of U8. Those of the same 16 rows follow one another
 //           along the columns; rows are padded to 16 and columns to 64
-//   piece   512 bytes, 16 of each lane: two tiles of U2, one of U4, half of one of U8
+//   piece   512 bytes, 16 of each lane: two tiles of U2, of which a row has an even number, one of
+//           U4, half of one of U8
 //   lane    (g, t) = (lane / 4, lane % 4) owns rows g and g + 8 and, in each 16 columns, the four
 //           from 4t on: each of the tile's four mma instructions covers 16 adjacent columns
 //   U2      word s / 2 of the lane's 8 bytes of a tile: byte 2 b + a holds row g + 8 h, column
@@ -69,7 +69,8 @@ MINFER_HOST_DEVICE constexpr bool products_have_mins(CodeForm form) {
 MINFER_HOST_DEVICE constexpr int unit_of_products(CodeForm form) {
   return form == CodeForm::U2 || form == CodeForm::U3 || form == CodeForm::U6 ? 16 : 32;
 }
-// Of a chunk of codes with so many bits in the tiles.
+// Of a piece, and of a chunk, of codes with so many bits in the tiles.
+MINFER_HOST_DEVICE constexpr int piece_columns_of(int bits) { return 256 / bits; }
 MINFER_HOST_DEVICE constexpr int chunk_columns_of(int bits) { return bits == 8 ? 128 : 256; }
 MINFER_HOST_DEVICE constexpr int chunk_bytes_of(int bits) {
   return chunk_columns_of(bits) * kTileRows / 8 * bits;

@@ -1,4 +1,4 @@
-// The scales of GGUF's blocks that are products, in the layouts of a card.
+// The scales of GGUF's blocks that are products, in the layout of a card.
 
 #include <algorithm>
 #include <array>

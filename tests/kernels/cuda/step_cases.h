@@ -209,7 +209,7 @@ inline const StepCase kCases[] = {
     {"Iq4XsExperts", {}, DType::U8, 256, 512, 4, 1, 64, 2, like_olmoe, like_iq4_xs},
     {"Q4KM", {}, DType::F16, 256, 1280, 4, 2, 64, 130, nullptr, like_q4_k_m},
     {"Q3KM", {}, DType::U8, 1280, 256, 4, 4, 64, 2, nullptr, like_q3_k_m},
-    {"Q2K", {}, DType::F16, 512, 1280, 4, 2, 128, 130, nullptr, like_q2_k},
+    {"Q2K", {}, DType::F16, 1280, 512, 4, 2, 128, 130, nullptr, like_q2_k},
     {"Q2KExperts", {}, DType::F16, 256, 768, 4, 1, 64, 2, like_qwen3_moe, like_q2_k},
     {"Iq4Xs", {}, DType::F16, 256, 512, 4, 2, 64, 2, nullptr, like_iq4_xs},
     {"Q41", {}, DType::F16, 576, 1120, 3, 1, 64, 2, nullptr, like_q4_1},

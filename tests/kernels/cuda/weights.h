@@ -138,7 +138,6 @@ struct Weights {
     matrix.by_rows = true;
     matrix.storage = to_device(quantized.codes);
     matrix.dtype = quantized.codes.view().dtype;
-    matrix.code_bits = 0;
     matrix.scales = to_device(quantized.scales);
     if (quantized.mins.view()) matrix.mins = to_device(quantized.mins);
   }

@@ -109,7 +109,7 @@ bool lay_out(StepParams& p, int kernel_heads, int room) {
   const auto make_room = [&](const StepGemv& gemv) {
     p.slot_bytes = std::max(
         p.slot_bytes, stage_bytes(gemv.format) + gemv.stage_scale_bytes + gemv.stage_min_bytes());
-    const bool is_float = gemv.format <= StepFormat::BF16;
+    const bool is_float = !are_codes(gemv.format);
     p.input_bytes = std::max(p.input_bytes, staged_bytes(gemv.in_dim, is_float));
   };
   for (int mix = 0; mix < p.n_mixes; ++mix) {

@@ -102,7 +102,7 @@ std::optional<StepGemv> gemv_of(std::initializer_list<const Matrix*> matrices, b
   p.format = *format;
   p.in_dim = narrow<int>(w.in_dim);
   p.per_column = 1 / float(w.in_dim);
-  const bool is_float = *format <= StepFormat::BF16;
+  const bool is_float = !are_codes(*format);
   p.rows_log = is_float ? kFloatRowsLog : 4;
   const int tile_rows = p.tile_rows();
   std::fill(std::begin(p.ends), std::end(p.ends), std::numeric_limits<int>::max());
@@ -257,7 +257,7 @@ StepWeights weights_of(const StepMixes& mixed, bool has_experts) {
   const auto is_mixed = [](const StepGemv& p) {
     return p.scales >= StepScales::OfPieceMins || p.format == StepFormat::Table;
   };
-  const auto is_float = [](const StepGemv& p) { return p.format <= StepFormat::BF16; };
+  const auto is_float = [](const StepGemv& p) { return !are_codes(p.format); };
   if (has_experts || mixed.mixes.size() > 1 || first.qkv_rest.slice.n_tiles != 0 ||
       std::ranges::any_of(first.phases, is_mixed)) {
     return StepWeights::Mixed;

@@ -10,7 +10,7 @@
 // The linear phases of a model, with their tiles dealt to the blocks of the persistent kernel.
 namespace minfer::cuda {
 
-// Short: stages of U5 are half as long, as those of U6 always are: stage_pieces().
+// Short: stages of U5 have half as many pieces, as those of U6 always have: stage_pieces().
 enum class StageLength { Whole, Short };
 // What the linear phases are dealt to.
 struct StepGrid {
@@ -45,7 +45,7 @@ std::array<const Linear*, 7> linears_of(const LayerWeights& w);
 
 // Whether the registers of the consumer threads hold the input while they stage it.
 inline bool can_stage(const StepGemv& p, bool has_norm) {
-  return p.format <= StepFormat::BF16 || p.in_dim <= most_code_columns(has_norm);
+  return !are_codes(p.format) || p.in_dim <= most_code_columns(has_norm);
 }
 
 }  // namespace minfer::cuda

@@ -22,8 +22,8 @@ __device__ inline int float_place(int column) {
 // whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
 // order of the codes of a lane (quant/packed_layout.h): in 32 columns of U8 or 64 of others, those
 // that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
-__device__ inline int digit_place(int word, bool is_u4) {
-  const int n_log = is_u4 ? 2 : 1, n = 1 << n_log;  // words of a lane
+__device__ inline int digit_place(int word, bool by_64) {
+  const int n_log = by_64 ? 2 : 1, n = 1 << n_log;  // words of a lane
   return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;
 }
 // Splits a number times 2^29, below 2^30 in magnitude, into four digits: the sum of 256^i times
@@ -334,10 +334,10 @@ __device__ inline uint32_t larger_magnitude(uint32_t top, const StepWord& word) 
 
 // Writes a word as digits, `stride` words of memory from one digit to the next.
 __device__ inline void store_digits(uint32_t* to, int stride, const uint32_t (&bits)[4],
-                                    const FixedPoint& fixed, bool is_u4) {
+                                    const FixedPoint& fixed, bool by_64) {
   // Columns are in the order of a word of codes: 0 2 1 3 in U4.
   uint32_t planes[4];
-  digit_planes(planes, {bits[0], is_u4 ? bits[2] : bits[1], is_u4 ? bits[1] : bits[2], bits[3]},
+  digit_planes(planes, {bits[0], by_64 ? bits[2] : bits[1], by_64 ? bits[1] : bits[2], bits[3]},
                fixed.to_fixed);
 #pragma unroll
   for (int i = 0; i < 4; ++i) to[i * stride] = planes[i];
@@ -349,7 +349,7 @@ template <bool kNorm, int kBatch, typename Source>
 __device__ inline float stage_digits(const StepGemv& gemv, const Source& source, uint8_t* input,
                                      float& unit) {
   constexpr auto kPlace = own_word<false>;
-  const bool is_u4 = gemv.format != StepFormat::U8;
+  const bool by_64 = gemv.format != StepFormat::U8;
   const int stride = digit_stride(gemv.in_dim) / 4;
   const int n_padded = (gemv.in_dim + 63) / 64 * 16;  // missing columns are zeros
   const int first = first_own_word(gemv.format);
@@ -365,11 +365,11 @@ __device__ inline float stage_digits(const StepGemv& gemv, const Source& source,
   for (const StepWord& word : words) top = larger_magnitude(top, word);
   const FixedPoint fixed(__reduce_max_sync(~0u, top));
   unit = fixed.unit;
-  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
+  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, by_64));
 #pragma unroll
   for (int k = 0; k < kBatch; ++k) {
     if (kPlace(k) >= n_padded - first) break;
-    store_digits(place + kPlace(k), stride, words[k].bits, fixed, is_u4);  // at a piece's begin
+    store_digits(place + kPlace(k), stride, words[k].bits, fixed, by_64);  // at a piece's begin
   }
   return squares;
 }
@@ -380,10 +380,10 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
                                          uint8_t* input, float& unit) {
   constexpr auto kPlace = own_word<false>;
   constexpr int kBatch = kStepInputWords;
-  const bool is_u4 = gemv.format != StepFormat::U8;
+  const bool by_64 = gemv.format != StepFormat::U8;
   const int stride = digit_stride(gemv.in_dim) / 4, n_padded = (gemv.in_dim + 63) / 64 * 16;
   const int first = first_own_word(gemv.format);
-  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, is_u4));
+  auto* const place = reinterpret_cast<uint32_t*>(input + digit_place(first, by_64));
   uint32_t top = 0;
 #pragma unroll 1
   for (int begin = 0; begin < n_padded - first; begin += kPlace(kBatch)) {
@@ -403,7 +403,7 @@ __device__ inline void stage_many_digits(const StepGemv& gemv, const StepSource&
     uint32_t bits[4];
 #pragma unroll
     for (int i = 0; i < 4; ++i) bits[i] = place[at + i * stride];
-    store_digits(place + at, stride, bits, fixed, is_u4);
+    store_digits(place + at, stride, bits, fixed, by_64);
   }
 }
 
@@ -425,7 +425,7 @@ __device__ __forceinline__ float stage_input(const StepGemv& gemv, const Source&
     constexpr int kAll = kStageColumns / 2 / 4 / kStepConsumers;
     squares =
         gemv.has_several_rows() ? stage_floats<kNorm, false, kAll>(gemv, source, input) : floats();
-  } else if (!I::kIsInt4 && gemv.format <= StepFormat::BF16) {
+  } else if (!I::kIsInt4 && !are_codes(gemv.format)) {
     squares = floats();
   } else if (!I::kIsPlain && !kNorm && gemv.in_dim > most_code_columns(kNorm)) {
     stage_many_digits(gemv, source, input, unit);

@@ -178,14 +178,14 @@ struct CodesOfWide {
   static __device__ void get(uint32_t (&a)[4], const uint4& w, int mma,
                              const HighWords<kHighBits, kMmas / 2>& high) {
     const uint32_t words[4] = {w.x, w.y, w.z, w.w};
-    const uint32_t first = words[kBits == 2 ? mma : 2 * mma];
-    const uint32_t second = kBits == 2 ? first >> 4 : words[2 * mma + 1];
-    const auto low = wide_codes<kBits, kHighBits>(first, high.of(2 * mma));
-    const auto upper = wide_codes<kBits, kHighBits>(second, high.of(2 * mma + 1));
-    a[0] = low.low_row;
-    a[1] = low.high_row;
-    a[2] = upper.low_row;
-    a[3] = upper.high_row;
+    const uint32_t first_word = words[kBits == 2 ? mma : 2 * mma];
+    const uint32_t second_word = kBits == 2 ? first_word >> 4 : words[2 * mma + 1];
+    const auto first = wide_codes<kBits, kHighBits>(first_word, high.of(2 * mma));
+    const auto second = wide_codes<kBits, kHighBits>(second_word, high.of(2 * mma + 1));
+    a[0] = first.low_row;
+    a[1] = first.high_row;
+    a[2] = second.low_row;
+    a[3] = second.high_row;
   }
 };
 template <>

@@ -24,12 +24,12 @@ enum class StepFormat : int { F16, BF16, U2, U3, U4, U5, U5Short, U6, Table, U8 
 __host__ __device__ constexpr bool are_codes(StepFormat format) {
   return format > StepFormat::BF16;
 }
-__host__ __device__ constexpr bool has_pairs_of_bits(StepFormat format) {
+__host__ __device__ constexpr bool has_two_bits(StepFormat format) {
   return format == StepFormat::U2 || format == StepFormat::U3;
 }
 // Of codes, in a piece (quant/packed_layout.h).
 __host__ __device__ constexpr int piece_columns(StepFormat format) {
-  return has_pairs_of_bits(format) ? 128 : format == StepFormat::U8 ? 32 : 64;
+  return piece_columns_of(has_two_bits(format) ? 2 : format == StepFormat::U8 ? 8 : 4);
 }
 
 // A stage of the ring. With packed codes it holds pieces of 512 bytes, two for each consumer warp,
@@ -42,7 +42,7 @@ constexpr int kStageColumns = kStageBytes / 2;  // float weights
 // whole ones are 4 % faster.
 __host__ __device__ constexpr int stage_pieces(StepFormat format) {
   const bool is_short =
-      has_pairs_of_bits(format) || format == StepFormat::U5Short || format == StepFormat::U6;
+      has_two_bits(format) || format == StepFormat::U5Short || format == StepFormat::U6;
   return is_short ? kStagePieces / 2 : kStagePieces;
 }
 __host__ __device__ constexpr int stage_bytes(StepFormat format) {

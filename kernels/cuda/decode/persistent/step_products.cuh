@@ -8,7 +8,7 @@ namespace minfer::cuda {
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
 // as in multiply_codes. A warp has 4 units of a stage, 8 of U2 and U3, 2 of U5Short, all of one
 // record: sums of codes times digits, times the whole numbers of their units, are added as exact
-// integers, and then multiplied by the factor in f32. The largest, of U4 with units of 32, is below
+// integers, and then multiplied by the factor in f32. The largest, of U4, is below
 // 2^28 with the 6 bits that GGUF's numbers have there.
 //
 // The minimums of the warp's units are multiplied by the sums of x over these units: four of them
@@ -32,6 +32,7 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   // Codes are multiplied by the number of their unit before they are by x, four at a time: 3 times
   // a number of four bits, which Q2_K has, is below 256.
   constexpr bool kScalesCodes = kFormat == StepFormat::U2;
+  static_assert(!kScalesCodes || (kMins && kUnit == 16));
   constexpr int kTilesOfPiece = kColumns / kTileColumns;
   constexpr int kFours = (kUnits + 3) / 4;  // of minimums
   static_assert(kFormat != StepFormat::U8 && (kUnit == 32 || kUnit == 16));
@@ -104,9 +105,10 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                 const int half = i % 2;
                 scaled[2 * half] = a[2 * half] * (numbers.x >> shift_of_unit & 0xff);
                 scaled[2 * half + 1] = a[2 * half + 1] * (numbers.y >> shift_of_unit & 0xff);
-                if (half == 0) continue;
-                ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1],
-                                        sum_of_scaled);
+                if (half == 1) {
+                  ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1],
+                                          sum_of_scaled);
+                }
                 continue;
               }
               const int zero = kMins ? 0 : -kZero * of_units[k][i];

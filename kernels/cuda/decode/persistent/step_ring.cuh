@@ -213,7 +213,7 @@ template <typename I>
 __device__ inline StageCopy expert_copy(const StepGemv& gemv, const StepExperts<I>& experts,
                                         int n_active, int phase, StepTile tile, int row_in_tile,
                                         int stage, int n_bytes) {
-  const int row_shift = gemv.format <= StepFormat::BF16 ? kFloatRowsLog : 0;
+  const int row_shift = !are_codes(gemv.format) ? kFloatRowsLog : 0;
   const int scale_bytes = phase == kDown ? gemv.expert_scale_bytes : gemv.tile_scale_bytes;
   // Up to `most` and `most_scales` bytes, from these offsets on in the tile of one expert.
   const auto part_of = [&](int matrix, int slot, int from, int scales_from, int most,
@@ -310,7 +310,7 @@ __device__ inline void fill_ring(const StepParams& p, const StepGemv (*gemvs)[kS
       chosen_parity ^= 1;
     }
     const int half_shift = phase == kGateUp ? 1 : 0;
-    const bool is_float = I::kIsFloat || gemv.format <= StepFormat::BF16;
+    const bool is_float = I::kIsFloat || !are_codes(gemv.format);
     const int stage_rows_log = I::kIsFloat ? gemv.stage_rows_log : 0;
     const int row_shift = is_float ? kFloatRowsLog - stage_rows_log : 0;
     const int n_streams = gemv.count << (half_shift + row_shift);
