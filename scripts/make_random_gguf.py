@@ -47,8 +47,8 @@ TYPES = {
 }
 # general.file_type. The mixes are their base, but for the matrices that llama.cpp makes others
 # (of_mix).
-FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q4_k_m": 15, "q5_k": 16, "q5_k_m": 17,
-              "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4_moe": 38}
+FILE_TYPES = {"q4_0": 2, "q4_1": 3, "q8_0": 7, "q5_1": 9, "q2_k": 10, "q3_k": 11, "q4_k": 14, "q4_k_m": 15,
+              "q5_k": 16, "q5_k_m": 17, "q6_k": 18, "iq4_nl": 25, "iq4_xs": 30, "mxfp4_moe": 38}
 MIXES = {"q4_k_m": "q4_k", "q5_k_m": "q5_k", "mxfp4_moe": "mxfp4"}
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6  # kinds of tokens
 

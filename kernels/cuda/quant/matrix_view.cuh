@@ -111,22 +111,11 @@ inline TableBytes table_bytes_of(const Matrix& w) {
 
 inline CodeForm code_form_of(const Matrix& w) {
   if (w.table != CodeTable::None) return CodeForm::Table;
-  switch (w.code_bits) {
-    case 2:
-      return CodeForm::U2;
-    case 3:
-      return CodeForm::U3;
-    case 4:
-      return CodeForm::U4;
-    case 5:
-      return CodeForm::U5;
-    case 6:
-      return CodeForm::U6;
-    case 8:
-      return CodeForm::U8;
-    default:
-      throw Error(ErrorKind::Internal, cat("packed codes of ", w.code_bits, " bits"));
+  using enum CodeForm;
+  for (const CodeForm form : {U2, U3, U4, U5, U6, U8}) {
+    if (bits_of(form) + high_bits_of(form) == w.code_bits) return form;
   }
+  throw Error(ErrorKind::Internal, cat("packed codes of ", w.code_bits, " bits"));
 }
 
 // Whether products are those of a type of GGUF, which kernels are compiled for.

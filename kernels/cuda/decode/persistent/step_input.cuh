@@ -22,6 +22,7 @@ __device__ inline int float_place(int column) {
 // whose signed 8-bit digits are columns of the integer MMA. All digits of one place are in the
 // order of the codes of a lane (quant/packed_layout.h): in 32 columns of U8 or 64 of others, those
 // that lane t = 0 of a quad multiplies come first, then those of t = 1, and so on.
+// by_64: in 64 columns, as for all codes but U8.
 __device__ inline int digit_place(int word, bool by_64) {
   const int n_log = by_64 ? 2 : 1, n = 1 << n_log;  // words of a lane
   return ((word & ~(4 * n - 1)) + word % 4 * n + (word >> 2 & (n - 1))) * 4;

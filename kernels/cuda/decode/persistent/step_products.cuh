@@ -8,8 +8,9 @@ namespace minfer::cuda {
 // (quant/packed_layout.h), of units of kUnit columns. The digits of x are columns of the B operand
 // as in multiply_codes. A warp has 4 units of a stage, 8 of U2 and U3, 2 of U5Short, all of one
 // record: sums of codes times digits, times the whole numbers of their units, are added as exact
-// integers, and then multiplied by the factor in f32. The largest, of U4, is below
-// 2^28 with the 6 bits that GGUF's numbers have there.
+// integers, and then multiplied by the factor in f32. The largest, of U4, is below 2^28 with the 6
+// bits that GGUF's numbers have there. Codes of U2 are multiplied by the numbers before they are by
+// x: 3 times a number of four bits is a byte, so that one multiplication does four.
 //
 // The minimums of the warp's units are multiplied by the sums of x over these units: four of them
 // are row g of an A operand, the same in all lanes of a quad, and those sums, split in two bytes,
@@ -29,8 +30,6 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
   constexpr int kUpperBitsAt = kScaleBytes * (kMins ? 2 : 1);
   constexpr int kRecordBytes = kUpperBitsAt + high_chunk_bytes(L::kHighBits);
   constexpr int kZero = kMins ? 0 : zero_code_of(L::kForm);
-  // Codes are multiplied by the number of their unit before they are by x, four at a time: 3 times
-  // a number of four bits, which Q2_K has, is below 256.
   constexpr bool kScalesCodes = kFormat == StepFormat::U2;
   static_assert(!kScalesCodes || (kMins && kUnit == 16));
   constexpr int kTilesOfPiece = kColumns / kTileColumns;
@@ -109,20 +108,20 @@ __device__ inline void multiply_products(const StepShape& shape, const StepRing&
                   ptx::mma_m16n8k32<true>(sum_of_scaled, scaled, b[k][m][0], b[k][m][1],
                                           sum_of_scaled);
                 }
-                continue;
-              }
-              const int zero = kMins ? 0 : -kZero * of_units[k][i];
-              const int zero_above = L::kUpperHoldsLower ? zero * (L::kUpperUnit + 1) : zero;
-              int sum[4] = {zero, zero, zero_above, zero_above};
-              if constexpr (kUnit == 32) {
-                ptx::mma_m16n8k32<true>(sum, a, b[k][m][0], b[k][m][1], sum);
               } else {
-                const int half = i % 2;
-                ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
+                const int zero = kMins ? 0 : -kZero * of_units[k][i];
+                const int zero_above = L::kUpperHoldsLower ? zero * (L::kUpperUnit + 1) : zero;
+                int sum[4] = {zero, zero, zero_above, zero_above};
+                if constexpr (kUnit == 32) {
+                  ptx::mma_m16n8k32<true>(sum, a, b[k][m][0], b[k][m][1], sum);
+                } else {
+                  const int half = i % 2;
+                  ptx::mma_m16n8k16<true>(sum, a[2 * half], a[2 * half + 1], b[k][m][half], sum);
+                }
+                low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
+                high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
+                            int(int8_t(numbers.y >> shift_of_unit));
               }
-              low_row += sum[0] * int(int8_t(numbers.x >> shift_of_unit));
-              high_row += (sum[2] - (L::kUpperHoldsLower ? sum[0] : 0)) *
-                          int(int8_t(numbers.y >> shift_of_unit));
             }
           }
           if constexpr (kScalesCodes) {
