@@ -4,9 +4,12 @@
 //           one GEMM at a time; else many in a row, as in a model (GemmTimer::Way)
 //   plans   every tile and split at the shapes of Llama-2-7B, with the plan that the model in
 //           gemm.cpp picks marked
-//   MxNxK   this shape alone, as in 2048x5120x2048
+//   MxNxK[:EPILOGUE]
+//           this shape alone, as in 2048x5120x2048:gelu_erf
+#include <algorithm>
 #include <array>
 #include <cstdio>
+#include <iterator>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -25,6 +28,10 @@ double wanted_of_cublas(const Case& c) {
   if (c.m % 16 != 0 || c.n % 64 != 0 || c.k % 64 != 0) return 0.90;
   return c.m >= 2048 ? 1.0 : c.m >= 512 ? 0.97 : 0.85;
 }
+
+// In the order of Epilogue.
+constexpr const char* kEpilogues[] = {"store",      "accumulate", "swiglu",   "geglu_erf",
+                                      "geglu_tanh", "gelu_erf",   "gelu_tanh"};
 
 class Bench {
  public:
@@ -54,7 +61,6 @@ class Bench {
 
   void print(const Case& c, const cuda::GemmPlan& plan, double us, double blas_us) const {
     const char* const ways[] = {"in_a_row", "alone", "called"};
-    const char* const epilogues[] = {"store", "accumulate", "swiglu", "gelu_erf", "gelu_tanh"};
     const char* const tiles[] = {"64x96",   "64x128",  "64x176",  "128x96",  "128x128",
                                  "128x192", "128x224", "128x256", "256x192", "104x256",
                                  "136x256", "152x128", "152x192", "200x128"};
@@ -67,7 +73,7 @@ class Bench {
         ".0f,"
         "\"weights_gbps\":%.0f,\"cublas_us\":%.1f,\"cublas_tflops\":%.0f,\"of_cublas\":%.3f,"
         "\"wanted\":%.2f}\n",
-        ways[int(way_)], epilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k),
+        ways[int(way_)], kEpilogues[int(c.epilogue)], c.n_parts, int(c.m), int(c.n), int(c.k),
         tiles[int(plan.tile)], plan.split, plan.is_paired ? "true" : "false",
         plan == chosen ? "true" : "false", us, flops / us * 1e-6,
         2e-3 * double(c.n) * double(c.k) / us, blas_us, flops / blas_us * 1e-6, blas_us / us,
@@ -83,6 +89,13 @@ class Bench {
 
 // The shape that a word names, if it does.
 std::optional<Case> shape_of(std::string_view word) {
+  Epilogue epilogue = Epilogue::Store;
+  if (const size_t colon = word.find(':'); colon != word.npos) {
+    const auto* const name = std::ranges::find(kEpilogues, word.substr(colon + 1));
+    if (name == std::end(kEpilogues)) return std::nullopt;
+    epilogue = Epilogue(name - kEpilogues);
+    word = word.substr(0, colon);
+  }
   std::array<long, 3> sizes{};
   int n_read = 0;
   const int n_found = std::sscanf(std::string(word).c_str(), "%ldx%ldx%ld%n", &sizes[0], &sizes[1],
@@ -91,7 +104,7 @@ std::optional<Case> shape_of(std::string_view word) {
   for (const long size : sizes) {
     if (size <= 0 || size > 1 << 20) return std::nullopt;
   }
-  return Case{sizes[0], sizes[1], sizes[2]};
+  return Case{sizes[0], sizes[1], sizes[2], epilogue, cuda::is_gated(epilogue) ? 2 : 1};
 }
 
 void run(bool all_plans, const std::vector<Case>& shapes, cuda::GemmTimer::Way way) {
@@ -150,7 +163,8 @@ int main(int argc, char** argv) {
       } else if (const auto shape = minfer::shape_of(word)) {
         shapes.push_back(*shape);
       } else {
-        std::fprintf(stderr, "usage: cuda_gemm_bench [plans] [alone | called] [MxNxK ...]\n");
+        std::fprintf(stderr,
+                     "usage: cuda_gemm_bench [plans] [alone | called] [MxNxK[:EPILOGUE] ...]\n");
         return 2;
       }
     }

@@ -86,7 +86,7 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
       return is_transposed(m) ? n == 256 : n >= 128;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
-      return is_for_all && m <= 128 && m * n > 64 * 96;
+      return is_for_all && m * n > 64 * 96;
   }
   return false;
 }
@@ -97,9 +97,7 @@ constexpr bool has_tile_of_codes(int m, int n, Epilogue epilogue) {
 }
 // Whether hgemm can run the tile with the blocks of a cluster paired (GemmPlan). Pairs gain only
 // with many rows, for which smaller tiles are not used.
-constexpr bool can_pair(int m, int n, Epilogue epilogue) {
-  return m * n >= 128 * 128 && epilogue != Epilogue::GeluErf && epilogue != Epilogue::GeluTanh;
-}
+constexpr bool can_pair(int m, int n) { return m * n >= 128 * 128; }
 // How a GEMM is cut. With split-K, the `split` blocks of a cluster compute one tile, each over its
 // slice of k. If paired, the two blocks of a cluster use the same weights, and each copies half of
 // them to both by TMA multicast.

@@ -161,6 +161,11 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, slice.k_split);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
+  if constexpr (kKind == HgemmKind::Gelu && !out.kHoldsSums && Tile::kWarpgroups == 2) {
+    // One warpgroup multiplies while the other applies GELU, if they are not at the same step.
+    constexpr int kLag = Tile::kStages / 2;
+    if (consumer == 1 && slice.k_end - slice.k_begin > kLag) ptx::mbarrier_wait(s.full + kLag, 0);
+  }
   for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
     const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const GemmArgs::Part& part = args.part[place.part];
@@ -199,7 +204,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     };
     int step = has_rows ? slice.k_begin : slice.k_end;
     if (holds) {  // before the first tile nothing is held, and nothing is stored
-#pragma unroll
+#pragma unroll(decltype(out)::kUnrolled)
       for (int box = 0; box < out.kHeldBoxes; ++box) {
         multiply(step++);
         out.send_held(box);
@@ -229,7 +234,12 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     if constexpr (kKind == HgemmKind::Heads) round_sums<T>(d[0]);
     add_biases<T, kOut, 0>(d, part, column);
     if constexpr (kIsSwiGlu) add_biases<T, kOut, kOut / 2>(d, args.part[1], column);
-    if constexpr (kKind == HgemmKind::Gelu) activate_in_turns(d[0], args.epilogue);
+    if constexpr (kKind == HgemmKind::Gelu) {
+      if (!out.kHoldsSums || !holds) {
+#pragma unroll
+        for (int b = 0; b < kRowBlocks; ++b) activate_in_turns(d[b], args.epilogue);
+      }
+    }
     if constexpr (kKind == HgemmKind::Heads) {
       static_assert(kRowBlocks == 1);
       if (part.bias != nullptr) round_sums<T>(d[0]);
