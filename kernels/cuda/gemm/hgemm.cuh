@@ -143,7 +143,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
   const int thread = static_cast<int>(threadIdx.x) % 128;
-  const BlockSlice slice = slice_of_block<kCanSplit, Tile::template kCanPair<kKind>>(args, cut);
+  const BlockSlice slice = slice_of_block<kCanSplit, Tile::kCanPair>(args, cut);
   begin_gemm<Tile>(s, maps, slice);
 
   if (warpgroup == 0) {
@@ -161,8 +161,9 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, slice.k_split);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
-  if constexpr (kKind == HgemmKind::Gelu && !out.kHoldsSums && Tile::kWarpgroups == 2) {
-    // One warpgroup multiplies while the other applies GELU, if they are not at the same step.
+  if constexpr (kKind == HgemmKind::Gelu && Tile::kM * Tile::kN >= 128 * 256) {
+    // The second warpgroup begins some steps behind the first, and stays there: each multiplies
+    // while the other applies GELU.
     constexpr int kLag = Tile::kStages / 2;
     if (consumer == 1 && slice.k_end - slice.k_begin > kLag) ptx::mbarrier_wait(s.full + kLag, 0);
   }
@@ -204,7 +205,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     };
     int step = has_rows ? slice.k_begin : slice.k_end;
     if (holds) {  // before the first tile nothing is held, and nothing is stored
-#pragma unroll(decltype(out)::kUnrolled)
+#pragma unroll
       for (int box = 0; box < out.kHeldBoxes; ++box) {
         multiply(step++);
         out.send_held(box);
@@ -235,10 +236,8 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
     add_biases<T, kOut, 0>(d, part, column);
     if constexpr (kIsSwiGlu) add_biases<T, kOut, kOut / 2>(d, args.part[1], column);
     if constexpr (kKind == HgemmKind::Gelu) {
-      if (!out.kHoldsSums || !holds) {
 #pragma unroll
-        for (int b = 0; b < kRowBlocks; ++b) activate_in_turns(d[b], args.epilogue);
-      }
+      for (int b = 0; b < kRowBlocks; ++b) activate_in_turns(d[b], args.epilogue);
     }
     if constexpr (kKind == HgemmKind::Heads) {
       static_assert(kRowBlocks == 1);

@@ -61,15 +61,13 @@ __device__ inline void send_elements(const GemmArgs& args, const GemmArgs::Part&
 // Stores the results of a consumer warpgroup: 64 rows at a time, in boxes of 128 bytes per row.
 // store() stores at once. hold() keeps the last kHeldBoxes boxes, as many as there are registers
 // for, in registers, rounded to out's type, and stores the others; send_held() then stores one box
-// at a time during the K loop of the next tile, so that the tensor cores do not wait. Where there
-// are registers for unrounded sums (kHoldsSums), that is when GELU is applied. All threads of the
-// warpgroup call.
+// at a time during the K loop of the next tile, so that the tensor cores do not wait. All threads
+// of the warpgroup call.
 template <typename T, typename Tile, HgemmKind kKind>
 class HgemmOut {
  public:
   static constexpr int kOut = Tile::template kOut<kKind>;
   static constexpr int kHeldBoxes = Tile::template kHeldBoxes<kKind>;
-  static constexpr bool kHoldsSums = Tile::template kHoldsSums<kKind>;
 
   // staging: two buffers; barrier: the id of the warpgroup's named barrier; k_split: the block's
   // slice of split-K, which stores every cut.split-th box of 64 columns
@@ -101,20 +99,14 @@ class HgemmOut {
       for (int j = 0; j < kHeldBoxes * 16; ++j) {  // a copy, so that d keeps its registers
         held_[j] = ptx::copied_bits(d[(kBoxes - kHeldBoxes) * 16 + j]);
       }
-    } else if constexpr (kHoldsSums) {
-#pragma unroll
-      for (int j = 0; j < kOut / 2; ++j) held_[j] = ptx::copied_bits(d[j]);
     } else {
 #pragma unroll
       for (int j = 0; j < kOut / 4; ++j) held_[j] = pack_pair<T>(d[j * 2], d[j * 2 + 1]);
     }
   }
-  // Stores a held box; call it once for each, in order. Nothing is stored past the last row or
-  // column.
+  // Stores a held box; call it once for each. Nothing is stored past the last row or column.
   __device__ void send_held(int box) {
-    if constexpr (kHoldsSums) {
-      send_first_sums(box);
-    } else if constexpr (kIsF32) {
+    if constexpr (kIsF32) {
       stage_and_send((kBoxes - kHeldBoxes + box) * 32, held_by_map(),
                      [&](int j) { return __uint_as_float(held_[box * 16 + j]); });
     } else {
@@ -123,21 +115,15 @@ class HgemmOut {
     }
   }
   __device__ void send_all_held() {
-#pragma unroll(kUnrolled)
+#pragma unroll
     for (int box = 0; box < kHeldBoxes; ++box) send_held(box);
     row_ = args_.m;  // nothing is held: send_held() stores nothing
   }
-  // How far to unroll a loop over held boxes. Code that applies GELU is long, and fetching it would
-  // take the time.
-  static constexpr int kUnrolled = kHoldsSums ? 1 : std::max(kHeldBoxes, 1);
 
  private:
   static constexpr bool kIsF32 = kKind == HgemmKind::Sums;
   static constexpr int kBoxes = Tile::template kBoxes<kKind>;
-  static constexpr int kHeld = kHeldBoxes == 0 ? 1
-                               : kIsF32        ? kHeldBoxes * 16
-                               : kHoldsSums    ? kOut / 2
-                                               : kOut / 4;
+  static constexpr int kHeld = kHeldBoxes == 0 ? 1 : kIsF32 ? kHeldBoxes * 16 : kOut / 4;
 
   __device__ static int offset_of(int box) {
     if (kIsF32) return box * 32;
@@ -146,19 +132,6 @@ class HgemmOut {
 
   // In a checkable build (checkable.h), nothing is stored by tensor map.
   __device__ bool held_by_map() const { return !kIsCheckable || cut_.out_by_map[part_]; }
-
-  // Applies GELU to the first of the held boxes and stores it as box `box`. Registers have no
-  // index, so the other boxes move to the front.
-  __device__ void send_first_sums(int box) {
-    float sums[32];
-#pragma unroll
-    for (int j = 0; j < 32; ++j) sums[j] = __uint_as_float(held_[j]);
-    activate(sums, args_.epilogue);
-#pragma unroll
-    for (int j = 0; j + 32 < kHeld; ++j) held_[j] = held_[j + 32];
-    stage_and_send(box * 64, held_by_map(),
-                   [&](int j) { return pack_pair<T>(sums[j * 2], sums[j * 2 + 1]); });
-  }
 
   __device__ void set_place(int part, int row, int column) {
     part_ = part;

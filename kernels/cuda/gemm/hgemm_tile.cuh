@@ -43,15 +43,7 @@ struct HgemmTile {
   template <HgemmKind kKind>
   static constexpr bool kCanSplit =
       kRowBlocks == 1 && kOut<kKind> % 64 == 0 && kKind != HgemmKind::Heads;
-  // Whether two blocks can run as a pair (GemmPlan::is_paired).
-  template <HgemmKind kKind>
   static constexpr bool kCanPair = can_pair(kM, kN);
-  // kRegisters: of a consumer's thread, for accumulators. kHoldsSums: whether it can hold as many
-  // sums in F32 as it multiplies; GELU is then applied when they are stored.
-  static constexpr int kRegisters = kRowBlocks == 2 ? 216 : 200;  // of 240 and 232
-  template <HgemmKind kKind>
-  static constexpr bool kHoldsSums =
-      kKind == HgemmKind::Gelu&& kRowBlocks == 1 && kN % 64 == 0 && kN <= kRegisters;
   // kBoxes: boxes of 64 rows of 128 bytes in kOut columns. kHeldBoxes: how many boxes of its last
   // 64 rows a consumer can hold in registers beside the next tile's accumulators: all or none, or
   // in F32 as many as there is room for.
@@ -60,9 +52,9 @@ struct HgemmTile {
                                                          : (kOut<kKind> + 63) / 64;
   template <HgemmKind kKind>
   static constexpr int kHeldBoxes = [] {
+    constexpr int kRegisters = kRowBlocks == 2 ? 216 : 200;  // for accumulators, of 240 and 232
     constexpr int kRoom = kRegisters - kRowBlocks * kN / 2;
     if (kKind == HgemmKind::Sums) return std::max(0, std::min(kBoxes<kKind>, kRoom / 16));
-    if (kHoldsSums<kKind>) return kBoxes<kKind>;
     return kOut<kKind> / 4 <= kRoom ? kBoxes<kKind> : 0;
   }();
   static_assert(kRowBlocks > 1 || kM * kN * 4 <= kStages * (kXBytes + kWBytes));
