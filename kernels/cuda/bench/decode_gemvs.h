@@ -9,8 +9,6 @@
 // The GEMVs of a decode step of Llama-2-7B, for benchmarks.
 namespace minfer::cuda {
 
-constexpr int64_t kBenchDim = 4096, kBenchFfnDim = 11008, kBenchVocab = 32000;
-
 enum class DecodeGemv { Qkv, Output, GateUp, Down, Head };
 constexpr DecodeGemv kDecodeGemvs[] = {DecodeGemv::Qkv, DecodeGemv::Output, DecodeGemv::GateUp,
                                        DecodeGemv::Down, DecodeGemv::Head};

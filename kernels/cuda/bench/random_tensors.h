@@ -5,6 +5,10 @@
 // The operands of benchmarks.
 namespace minfer::cuda {
 
+// The sizes of Llama-2-7B.
+constexpr int64_t kBenchDim = 4096, kBenchFfnDim = 11008, kBenchVocab = 32000;
+constexpr int64_t kBenchHeads = 32, kBenchHeadDim = 128;
+
 // Approximately normal numbers times `scale`, at most 2 * scale, or random codes. The same 4 MB
 // repeat.
 DeviceTensor random_tensor(DType dtype, const Shape& shape, float scale = 1);
