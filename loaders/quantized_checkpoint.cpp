@@ -108,7 +108,11 @@ constexpr std::string_view kKnownSettings[] = {
     "gradient_accumulate_steps", "low_gpu_mem_usage", "low_cpu_mem_usage", "amp", "scale_dtype",
     "quant_lm_head", "supported_types", "train_bs", "ipex_config", "hyb_act", "act_group_aware",
     "offload_to_disk", "failsafe", "fallback", "quant_method_version", "act_data_type",
-    "act_dynamic", "act_group_size", "act_sym", "quantizer", "true_sequential_blocks"};
+    "act_dynamic", "act_group_size", "act_sym", "quantizer", "true_sequential_blocks",
+    "load_in_4bit", "load_in_8bit", "_load_in_4bit", "_load_in_8bit", "bnb_4bit_compute_dtype",
+    "bnb_4bit_quant_storage", "bnb_4bit_quant_type", "bnb_4bit_use_double_quant",
+    "llm_int8_enable_fp32_cpu_offload", "llm_int8_has_fp16_weight", "llm_int8_skip_modules",
+    "llm_int8_threshold"};
 
 void warn_of_unknown_settings(const Metadata& metadata, std::vector<std::string>& warnings) {
   for (const std::string& name : names_below(metadata, "quantization_config")) {
@@ -133,13 +137,50 @@ PackedWeights find_mxfp4_weights(const SafetensorsSource& source) {
   return find_gpt_oss_experts(source);
 }
 
+// The name of a tensor, readable or not, that ends so; else empty.
+std::string stored_with_end(const TensorSource& source, std::string_view end) {
+  for (const TensorEntry& entry : source.tensors) {
+    if (entry.name.ends_with(end)) return entry.name;
+  }
+  for (const auto& [name, reason] : source.unusable) {
+    if (name.ends_with(end)) return name;
+  }
+  return "";
+}
+
+// mlx-lm writes its settings twice, without a method.
+void refuse_mlx(const SafetensorsSource& source) {
+  const std::string scales = stored_with_end(source, ".scales");
+  if (names_below(source.metadata, "quantization").empty() || scales.empty()) return;
+  throw Error(ErrorKind::Input,
+              cat("tensor ", shortened(scales),
+                  " and key quantization: weights as MLX packs them, "
+                  "which are not supported; take the model that they were made of"));
+}
+
+// Merging an adapter leaves the section behind, over plain weights.
+PackedWeights leftover_of_bitsandbytes(const SafetensorsSource& source) {
+  for (const char* end : {".absmax", ".SCB"}) {
+    const std::string name = stored_with_end(source, end);
+    MINFER_REQUIRE(Input, name.empty(), "tensor ", shortened(name),
+                   ": weights as bitsandbytes packs them, which are not supported; take the model "
+                   "that they were made of");
+  }
+  return {.scheme = "",
+          .weights = {},
+          .warnings = {"the quantization_config, of bitsandbytes, describes no tensor: all weights "
+                       "are taken as they are stored"}};
+}
+
 PackedWeights find_packed_weights(const SafetensorsSource& source) {
   const std::string key = "quantization_config.quant_method";
+  refuse_mlx(source);
   if (names_below(source.metadata, "quantization_config").empty()) {
     return is_gpt_oss(source.metadata) ? find_gpt_oss_experts(source) : PackedWeights();
   }
   const std::string& method = source.metadata.text(key);
   if (method == "mxfp4") return find_mxfp4_weights(source);
+  if (method == "bitsandbytes") return leftover_of_bitsandbytes(source);
   require_supported(key, method,
                     {"compressed-tensors", "gptq", "gptqmodel", "awq", "auto-round", "auto_round",
                      "intel/auto-round", "mxfp4"});

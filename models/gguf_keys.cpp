@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <iterator>
+#include <utility>
 
 #include "models/config_reader.h"
 #include "models/families/family.h"
@@ -73,9 +74,27 @@ constexpr std::string_view kOtherKeys[] = {"embedding_length",
                                            "nextn_predict_layers",
                                            "tensor_data_layout"};
 
-// Sizes of each layer, as some converters write them: one number, where all layers have the same.
-// The keys of the architecture alone: vocabularies are large.
-Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
+// Names that Ollama's converter gives to keys, and the usual ones.
+constexpr std::pair<std::string_view, std::string_view> kAliases[] = {
+    {"rope.global.freq_base", "rope.freq_base"},
+    {"rope.local.freq_base", "rope.freq_base_swa"},
+    {"rope.scaling.beta_fast", "rope.scaling.yarn_beta_fast"},
+    {"rope.scaling.beta_slow", "rope.scaling.yarn_beta_slow"},
+    {"rope.scaling.extrapolation_factor", "rope.scaling.yarn_ext_factor"}};
+
+void rename_aliases(Metadata& keys, const std::string& prefix) {
+  for (const auto& [alias, usual] : kAliases) {
+    const std::string from = cat(prefix, alias), to = cat(prefix, usual);
+    if (!keys.has(from)) continue;
+    MINFER_REQUIRE(Input, !keys.has(to) || keys.as_text(to) == keys.as_text(from), "key ", from,
+                   " is ", keys.as_text(from), ", but ", to, " is ", keys.as_text(to));
+    keys.set(to, keys.all().at(from));
+  }
+}
+
+// The keys of the architecture, as readers of families expect them: by their usual names, and sizes
+// of each layer, which some converters write, as one number, where all layers have the same.
+Metadata usual_keys(const Metadata& metadata) {
   constexpr const char* kOfLayers[] = {"feed_forward_length", "attention.head_count",
                                        "attention.head_count_kv", "attention.sliding_window"};
   const std::string prefix = metadata.text("general.architecture") + ".";
@@ -84,6 +103,7 @@ Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
        it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
     own.set(it->first, it->second);
   }
+  rename_aliases(own, prefix);
   for (const char* name : kOfLayers) {
     const std::string key = prefix + name;
     if (!own.has(key) || !std::holds_alternative<std::vector<int64_t>>(own.all().at(key))) continue;
@@ -97,6 +117,16 @@ Metadata with_uniform_arrays_as_numbers(const Metadata& metadata) {
   return own;
 }
 
+// Whatever an unknown key says of positions or of attention, the text would be another one.
+void refuse_unknown_mathematics(const Metadata& metadata, const ModelSpec& spec) {
+  const size_t begin = family_of(spec).gguf_architecture.size() + 1;
+  for (const std::string& key : unknown_gguf_keys(metadata, spec)) {
+    const std::string_view name = std::string_view(key).substr(begin);
+    MINFER_REQUIRE(Input, !name.starts_with("rope.") && !name.starts_with("attention."), "key ",
+                   shortened(key), " is ", metadata.as_text(key), ": not supported");
+  }
+}
+
 }  // namespace
 
 std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const ModelSpec& spec) {
@@ -105,20 +135,23 @@ std::vector<std::string> unknown_gguf_keys(const Metadata& metadata, const Model
   for (auto it = metadata.all().lower_bound(prefix);
        it != metadata.all().end() && it->first.starts_with(prefix); ++it) {
     const std::string name = it->first.substr(prefix.size());
-    if (std::ranges::find(kOtherKeys, name) == std::end(kOtherKeys)) keys.push_back(it->first);
+    const bool is_alias =
+        std::ranges::count(kAliases, name, &std::pair<std::string_view, std::string_view>::first);
+    if (!is_alias && std::ranges::count(kOtherKeys, name) == 0) keys.push_back(it->first);
   }
   return keys;
 }
 
 ModelSpec read_gguf_spec(const TensorSource& source) {
   const Family& family = family_of_gguf(source.metadata);
-  const Metadata keys = with_uniform_arrays_as_numbers(source.metadata);
+  const Metadata keys = usual_keys(source.metadata);
   MINFER_REQUIRE(Input, !source.tensors.empty() || !source.unusable.empty(),
                  "has no tensors: a vocabulary, not a model");
   ModelSpec spec = family.read_gguf(source, keys);
   spec.family = family.name;
   spec.vocab_size = vocab_size_of(source, cat(family.gguf_architecture, "."));
   spec.tied_output = source.find("output.weight") == nullptr;
+  refuse_unknown_mathematics(source.metadata, spec);
   return spec;
 }
 

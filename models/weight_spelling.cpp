@@ -21,6 +21,33 @@ std::optional<std::string> only_prefix(const TensorSource& source, const std::st
   return prefixes.size() == 1 ? std::optional(*prefixes.begin()) : std::nullopt;
 }
 
+using Modules = std::span<const std::pair<WeightRole, std::string_view>>;
+constexpr std::pair<WeightRole, std::string_view> kQkvApart[] = {
+    {WeightRole::Wq, "attn_q"}, {WeightRole::Wk, "attn_k"}, {WeightRole::Wv, "attn_v"}};
+constexpr std::pair<WeightRole, std::string_view> kQkvTogether[] = {
+    {WeightRole::Wq, "attn_qkv"}, {WeightRole::Wk, "attn_qkv"}, {WeightRole::Wv, "attn_qkv"}};
+
+// The module of the role, empty where it is not among them.
+std::string_view module_of(Modules modules, WeightRole role) {
+  const auto found = std::ranges::find(modules, role, &Modules::value_type::first);
+  return found == modules.end() ? std::string_view() : found->second;
+}
+
+// The other form of q, k and v, if the source has that and not the one of its architecture.
+Modules other_qkv(const TensorSource& source, const WeightNames& names,
+                  const std::string& first_layer) {
+  const auto has = [&](std::string_view module) {
+    return is_stored(source, cat(first_layer, module, ".weight"));
+  };
+  for (const Modules other : {Modules(kQkvApart), Modules(kQkvTogether)}) {
+    const std::string_view own = names.module(WeightRole::Wq), theirs = other.front().second;
+    if (own != theirs && (own == "attn_q" || own == "attn_qkv") && !has(own) && has(theirs)) {
+      return other;
+    }
+  }
+  return {};
+}
+
 // The biases of the matrices in a tensor: "ffn_up_exps.bias" beside "ffn_up_exps.weight",
 // "down_proj_bias" beside "down_proj".
 std::string bias_beside(std::string_view matrices) {
@@ -54,6 +81,9 @@ Spelling Spelling::of(const TensorSource& source, const ModelSpec& spec) {
   if (source.find(spelling.prefix + first) == nullptr) {
     spelling.prefix = only_prefix(source, first).value_or(spelling.prefix);
   }
+  if (source.key_style == KeyStyle::Gguf) {
+    spelling.qkv = other_qkv(source, names, cat(spelling.prefix, names.layers, "0."));
+  }
   // The block of experts in the form that the source has.
   const auto is_there = [&](const WeightInfo& weight) {
     return is_stored(source, spelling.name(weight));
@@ -86,14 +116,13 @@ std::string Spelling::name(const WeightInfo& weight) const {
   if (weight.role == WeightRole::Output) return cat(output, weight.is_bias ? ".bias" : ".weight");
   const std::string block = weight.is_in_block() ? cat(names.layers, weight.layer, ".") : "";
   if (stacked != nullptr) {
-    const auto found =
-        std::ranges::find(*stacked, weight.role, &std::pair<WeightRole, std::string_view>::first);
-    if (found != stacked->end()) {
-      const std::string_view whole = found->second;
+    const std::string_view whole = module_of(*stacked, weight.role);
+    if (!whole.empty()) {
       return cat(prefix, block, weight.is_bias ? bias_beside(whole) : std::string(whole));
     }
   }
-  std::string module(names.module(weight.role));
+  std::string module(module_of(qkv, weight.role));
+  if (module.empty()) module = names.module(weight.role);
   if (const size_t star = module.find('*'); star != std::string::npos) {
     module.replace(star, 1, std::to_string(weight.expert));
   }

@@ -1,6 +1,9 @@
 #pragma once
 
+#include <span>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "models/families/family.h"
@@ -18,6 +21,9 @@ struct Spelling {
   const WeightNames& names;
   std::string prefix;  // in place of names.prefix
   std::string output;  // module of the output matrix
+  // In place of the modules of Wq, Wk and Wv in names: where a GGUF file has one matrix for three,
+  // or three for one.
+  std::span<const std::pair<WeightRole, std::string_view>> qkv = {};
   // How the experts are stored: one of names.stacked; null: each by itself.
   const std::vector<std::pair<WeightRole, std::string_view>>* stacked = nullptr;
 

@@ -32,6 +32,18 @@ void set_layers_without_rope(ModelSpec& spec, const Metadata& config) {
   }
 }
 
+// Where linear scaling stands beside the context that it stretches, as in Vicuna's long models,
+// this key has the one that results.
+void extend_by_sequence_length(ModelSpec& spec, const Metadata& config) {
+  const RopeSpec& rope = spec.ropes.front();
+  const char* const key = "max_sequence_length";
+  if (rope.scaling != RopeScaling::Linear || !config.has(key)) return;
+  const auto stretched = static_cast<int64_t>(
+      std::min(rope.factor * static_cast<double>(spec.trained_seq_len), 2147483648.0));
+  const int64_t said = config.integer(key, 1, int64_t{1} << 31);
+  spec.trained_seq_len = std::max(spec.trained_seq_len, std::min(said, stretched));
+}
+
 }  // namespace
 
 void require_layer_types(const Metadata& config, std::string_view type) {
@@ -201,7 +213,10 @@ ModelSpec read_hf_llama_like(const Metadata& config, const HfDefaults& defaults)
   const bool attention_bias = config.boolean_or("attention_bias", defaults.attention_bias);
   set_biases(spec, attention_bias, attention_bias, config.boolean_or("mlp_bias", false));
   const int64_t head_dim = spec.layer(0).head_dim;
-  if (!defaults.own_ropes) set_rope(spec, read_hf_rope(config, head_dim, defaults.rope));
+  if (!defaults.own_ropes) {
+    set_rope(spec, read_hf_rope(config, head_dim, defaults.rope));
+    extend_by_sequence_length(spec, config);
+  }
   if (!defaults.rope.partial) {
     refuse_unless_neutral(config, "",
                           {{"partial_rotary_factor", 1},

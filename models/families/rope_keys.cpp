@@ -22,7 +22,8 @@ bool is_rope_key(RopeScaling scaling, const std::string& name) {
       "high_freq_factor", kOriginal, "partial_rotary_factor"};
   static const std::map<RopeScaling, Names> kMore = {
       {RopeScaling::Yarn,
-       {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate"}},
+       {"attention_factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "truncate",
+        "finetuned", "attn_factor", "extrapolation_factor"}},
       {RopeScaling::LongRope, {"attention_factor", "short_factor", "long_factor"}}};
   const auto has = [&](const Names& names) { return std::ranges::count(names, name) > 0; };
   const auto more = kMore.find(scaling);
@@ -117,6 +118,8 @@ void read_yarn(RopeSpec& rope, const Metadata& config, const std::string& at) {
                                                      yarn_table_scale(rope.factor, all_dim)
                                                : yarn_table_scale(rope.factor);
   rope.table_scale = config.number_or(at + "attention_factor", rope.table_scale, 1e-6, 1e6);
+  // Of the code that YaRN's first checkpoints came with; transformers does not read them.
+  refuse_unless_neutral(config, at, {{"attn_factor", 1}, {"extrapolation_factor", 1}});
 }
 
 std::vector<double> read_divisors(const Metadata& config, const std::string& key, size_t n) {
@@ -176,9 +179,12 @@ void read_gguf_yarn(RopeSpec& rope, const Metadata& keys, const std::string& pre
                       keys.integer(prefix + "context_length", 1, kMaxSeqLen), 1, kMaxSeqLen);
   const double scale = yarn_table_scale(rope.factor);
   rope.table_scale = scale * keys.number_or(at + "attn_factor", 1, 1e-6, 1e6);
-  // llama.cpp overwrites this key, which converters write as config.json has it.
-  refuse_unless_neutral(
-      keys, at, {{"yarn_attn_factor", scale}, {"yarn_ext_factor", 1}, {"yarn_log_multiplier", 0}});
+  refuse_unless_neutral(keys, at, {{"yarn_ext_factor", 1}, {"yarn_log_multiplier", 0}});
+  // llama.cpp overwrites this key, which converters write as config.json has it: the scale, or 1.
+  const std::string key = at + "yarn_attn_factor";
+  const double written = keys.number_or(key, 1, 0, 1e6);
+  MINFER_REQUIRE(Input, written == 1 || std::abs(written - scale) <= 1e-6 * scale, "key ", key,
+                 " is ", written, ": not supported (supported: 1, ", scale, ")");
 }
 
 }  // namespace

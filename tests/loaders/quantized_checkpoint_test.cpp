@@ -163,6 +163,50 @@ TEST(QuantizedCheckpoint, GptqZeroWrapsAround) {
   EXPECT_EQ(row_of(packed, 0)[7], 7.0f - 15.0f);
 }
 
+// Left behind where an adapter was merged: the weights are plain.
+TEST(QuantizedCheckpoint, TakesPlainWeightsBesideSettingsOfBitsandbytes) {
+  const std::map<std::string, SafetensorsTensor> plain = {
+      {"m.weight", {"F16", {1, 2}, bytes_of_values(kHalfOne, kHalfTwo)}}};
+  PackedDirectory packed{{{"quant_method", "bitsandbytes"},
+                          {"load_in_4bit", true},
+                          {"_load_in_4bit", true},
+                          {"bnb_4bit_quant_type", "nf4"},
+                          {"llm_int8_threshold", 6.0}},
+                         plain};
+  const TempDir dir;
+  const auto write = [&] {
+    dir.write("config.json", packed.config_text());
+    dir.write("model.safetensors", packed.tensors_file());
+  };
+  write();
+  const auto source = open_source(dir.path());
+  EXPECT_EQ(source->read(tensor_of(*source, "m.weight")).at(1), 2.0f);
+  ASSERT_EQ(source->warnings.size(), 1u);
+  EXPECT_NE(source->warnings[0].find("bitsandbytes, describes no tensor"), std::string::npos);
+  packed.tensors["m.weight.absmax"] = {"F32", {1}, std::string(4, '\0')};
+  write();
+  expect_error(ErrorKind::Input, "tensor m.weight.absmax: weights as bitsandbytes packs them",
+               [&] { load_everything(dir.path()); });
+}
+
+TEST(QuantizedCheckpoint, NamesMlx) {
+  const TempDir dir;
+  const json settings = {{"group_size", 64}, {"bits", 4}};
+  PackedDirectory packed{settings,
+                         {{"m.weight", {"U32", {1, 1}, std::string(4, '\0')}},
+                          {"m.scales", {"F16", {1, 1}, bytes_of_values(kHalfOne)}}}};
+  dir.write("model.safetensors", packed.tensors_file());
+  json config = json::parse(packed.config_text());
+  config["quantization"] = settings;
+  for (const bool twice : {true, false}) {
+    if (!twice) config.erase("quantization_config");
+    dir.write("config.json", config.dump());
+    expect_error(ErrorKind::Input,
+                 "tensor m.scales and key quantization: weights as MLX packs them",
+                 [&] { load_everything(dir.path()); });
+  }
+}
+
 struct Refusal {
   const char* name;
   PackedDirectory packed;
@@ -200,8 +244,8 @@ std::vector<Refusal> refusals() {
   const auto text = [](size_t n) { return std::string(n, '\0'); };
   const std::string g_idx_7 = text(28);
   std::vector<Refusal> list = {
-      {"Method", ct, "quant_method is \"bitsandbytes\": not supported (supported: compressed-",
-       "/quant_method", "bitsandbytes"},
+      {"Method", ct, "quant_method is \"hqq\": not supported (supported: compressed-",
+       "/quant_method", "hqq"},
       {"Format", ct, "format is \"float-quantized\"", "/format", "float-quantized"},
       {"GroupFormat", ct, "format is \"marlin-24\"", group + "/format", "marlin-24"},
       {"Status", ct, "quantization_status is \"calibration\"", "/quantization_status",

@@ -1,5 +1,6 @@
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <map>
 
@@ -106,6 +107,43 @@ TEST_F(LoadModel, NamesSurplusTensorsButNoBuffers) {
   ASSERT_EQ(model.warnings.size(), 1u);
   EXPECT_EQ(model.warnings[0],
             "1 tensors that the model does not use: model.layers.0.self_attn.q_norm.weight");
+}
+
+// Converters write one matrix for three in some architectures, or three, whatever is usual there.
+TEST_F(LoadModel, TakesQueriesKeysAndValuesInEitherForm) {
+  const MemorySource apart = small_gguf_llama();
+  MemorySource together = small_gguf_llama();
+  for (const char* layer : {"blk.0.", "blk.1."}) {
+    HostTensor all(DType::F32, {16 + 8 + 8, 16});
+    float* to = all.as<float>();
+    for (const char* part : {"attn_q.weight", "attn_k.weight", "attn_v.weight"}) {
+      const Tensor rows = together.data(cat(layer, part)).view();
+      to = std::copy_n(rows.as<const float>(), rows.n_elements(), to);
+      together.remove(cat(layer, part));
+    }
+    together.add(cat(layer, "attn_qkv.weight"), std::move(all));
+  }
+  const Model want = load_model(apart, *backend_), got = load_model(together, *backend_);
+  for (size_t i = 0; i < 2; ++i) {
+    const LayerWeights &a = got.weights.layers[i], &b = want.weights.layers[i];
+    EXPECT_EQ(rows_of(a.wq.weight), rows_of(b.wq.weight));
+    EXPECT_EQ(rows_of(a.wk.weight), rows_of(b.wk.weight));
+    EXPECT_EQ(rows_of(a.wv.weight), rows_of(b.wv.weight));
+  }
+  EXPECT_TRUE(got.warnings.empty());
+  // Phi-3's architecture has one matrix, and this file three.
+  MemorySource phi3 = small_gguf_llama();
+  for (const auto& [name, value] : Metadata(phi3.metadata).all()) {
+    if (name.starts_with("llama.")) phi3.metadata.set("phi3." + name.substr(6), value);
+  }
+  phi3.metadata.set("general.architecture", std::string("phi3"));
+  for (const char* layer : {"blk.0.", "blk.1."}) {
+    phi3.remove(cat(layer, "ffn_gate.weight"));
+    add_random(phi3, cat(layer, "ffn_up.weight"), {48, 16});
+  }
+  add_random(phi3, "output.weight", {40, 16});
+  EXPECT_EQ(rows_of(load_model(phi3, *backend_).weights.layers[1].wv.weight),
+            rows_of(want.weights.layers[1].wv.weight));
 }
 
 TEST_F(LoadModel, NamesKeysThatItDoesNotKnow) {

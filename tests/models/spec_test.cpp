@@ -239,6 +239,10 @@ const Refusal kRefusals[] = {
     {"GgufSlidingWindow", Kind::GgufLlama, "llama.attention.sliding_window", uint64_t{32},
      "key llama.attention.sliding_window is 32: attention windows below the context of 64 are not "
      "supported (supported: none)"},
+    {"GgufUnknownOfPositions", Kind::GgufLlama, "llama.rope.partial_factor", 0.5,
+     "key llama.rope.partial_factor is 0.5: not supported"},
+    {"GgufUnknownOfAttention", Kind::GgufLlama, "llama.attention.temperature_scale", 0.25,
+     "key llama.attention.temperature_scale is 0.25: not supported"},
     {"GgufHeadsPerLayer", Kind::GgufLlama, "llama.attention.head_count", std::vector<int64_t>{4, 2},
      ""},
 };
@@ -288,11 +292,71 @@ TEST(ModelSpec, ReadsGgufYarn) {
   EXPECT_EQ(spec.ropes[0].original_seq_len, 64);  // context_length
   EXPECT_EQ(spec.trained_seq_len, 256);
   const std::string key = "llama.rope.scaling.yarn_attn_factor";
-  source.metadata.set(key, scale);
-  EXPECT_NO_THROW(check_model(source));
+  for (const double written : {scale, 1.0}) {
+    source.metadata.set(key, written);
+    EXPECT_EQ(check_model(source).ropes, spec.ropes);
+  }
   source.metadata.set(key, 1.5);
   expect_error(ErrorKind::Input, cat("key ", key, " is 1.5: not supported"),
                [&] { check_model(source); });
+}
+
+TEST(ModelSpec, ReadsOllamasNamesOfKeys) {
+  MemorySource source = small_gguf_llama();
+  for (const auto& [name, value] : Metadata(source.metadata).all()) {
+    if (name.starts_with("llama.")) source.metadata.set("gemma3." + name.substr(6), value);
+  }
+  source.metadata.set("general.architecture", std::string("gemma3"));
+  source.metadata.set("gemma3.attention.sliding_window", uint64_t{8});
+  source.metadata.set("gemma3.rope.scaling.type", std::string("yarn"));
+  source.metadata.set("gemma3.rope.scaling.factor", 4.0);
+  const std::pair<const char*, double> keys[] = {{"rope.global.freq_base", 5e5},
+                                                 {"rope.local.freq_base", 7e3},
+                                                 {"rope.scaling.beta_fast", 16},
+                                                 {"rope.scaling.beta_slow", 2},
+                                                 {"rope.scaling.extrapolation_factor", 1}};
+  for (const auto& [name, value] : keys) source.metadata.set(cat("gemma3.", name), value);
+  const ModelSpec spec = read_gguf_spec(source);
+  ASSERT_EQ(spec.ropes.size(), 2u);
+  EXPECT_EQ(spec.ropes[0].theta, 5e5);
+  EXPECT_EQ(spec.ropes[0].beta_fast, 16);
+  EXPECT_EQ(spec.ropes[0].beta_slow, 2);
+  EXPECT_EQ(spec.ropes[1].theta, 7e3);
+  EXPECT_EQ(unknown_gguf_keys(source.metadata, spec), Texts());
+  source.metadata.set("gemma3.rope.freq_base", 1e6);
+  expect_error(ErrorKind::Input,
+               "key gemma3.rope.global.freq_base is 500000, but gemma3.rope.freq_base is",
+               [&] { read_gguf_spec(source); });
+}
+
+// transformers does not read them; code that does computes the same at 1.
+TEST(ModelSpec, TakesWhatTheFirstYarnCheckpointsSay) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("rope_scaling.type", std::string("yarn"));
+  source.metadata.set("rope_scaling.factor", 4.0);
+  const ModelSpec without = check_model(source);
+  source.metadata.set("rope_scaling.finetuned", true);
+  for (const char* key : {"rope_scaling.attn_factor", "rope_scaling.extrapolation_factor"}) {
+    source.metadata.set(key, 1.0);
+    EXPECT_EQ(check_model(source).ropes, without.ropes);
+    source.metadata.set(key, 2.0);
+    expect_error(ErrorKind::Input, cat("key ", key, " is 2: not supported"),
+                 [&] { check_model(source); });
+    source.metadata.set(key, 1.0);
+  }
+}
+
+TEST(ModelSpec, LinearScalingStretchesTheContextWhereItIsSaid) {
+  MemorySource source = small_hf_llama();
+  source.metadata.set("rope_scaling.type", std::string("linear"));
+  source.metadata.set("rope_scaling.factor", 4.0);
+  const int64_t context = check_model(source).trained_seq_len;
+  source.metadata.set("max_sequence_length", 4 * context);
+  EXPECT_EQ(check_model(source).trained_seq_len, 4 * context);
+  source.metadata.set("max_sequence_length", 5 * context);  // more than the factor gives
+  EXPECT_EQ(check_model(source).trained_seq_len, 4 * context);
+  source.metadata.set("max_sequence_length", context / 2);
+  EXPECT_EQ(check_model(source).trained_seq_len, context);
 }
 
 TEST(ModelSpec, MistralHasAWindowUnlessItSaysOtherwise) {
