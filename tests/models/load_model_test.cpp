@@ -133,7 +133,8 @@ TEST_F(LoadModel, TakesQueriesKeysAndValuesInEitherForm) {
   EXPECT_TRUE(got.warnings.empty());
   // Phi-3's architecture has one matrix, and this file three.
   MemorySource phi3 = small_gguf_llama();
-  for (const auto& [name, value] : Metadata(phi3.metadata).all()) {
+  const Metadata of_llama = phi3.metadata;
+  for (const auto& [name, value] : of_llama.all()) {
     if (name.starts_with("llama.")) phi3.metadata.set("phi3." + name.substr(6), value);
   }
   phi3.metadata.set("general.architecture", std::string("phi3"));

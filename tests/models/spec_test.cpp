@@ -303,7 +303,8 @@ TEST(ModelSpec, ReadsGgufYarn) {
 
 TEST(ModelSpec, ReadsOllamasNamesOfKeys) {
   MemorySource source = small_gguf_llama();
-  for (const auto& [name, value] : Metadata(source.metadata).all()) {
+  const Metadata of_llama = source.metadata;
+  for (const auto& [name, value] : of_llama.all()) {
     if (name.starts_with("llama.")) source.metadata.set("gemma3." + name.substr(6), value);
   }
   source.metadata.set("general.architecture", std::string("gemma3"));
