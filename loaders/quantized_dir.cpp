@@ -8,6 +8,7 @@
 #include "loaders/checksum.h"
 #include "loaders/compressed_tensors.h"
 #include "loaders/file.h"
+#include "loaders/gguf_writer.h"
 #include "loaders/output_file.h"
 #include "loaders/sha256_sums.h"
 #include "loaders/side_files.h"
@@ -55,6 +56,11 @@ class QuantizedDirWriter final : public ModelWriter {
     add_file(kConfig, final_config());
     for (const std::string& name : side_files_) {
       add_file(name, read_whole_file(source_path(name), kMaxSideFileBytes));
+    }
+    if (!options_.tokenizer.all().empty()) {
+      GgufWriter(path_of(kTokenizerGguf), options_.tokenizer, {}).finish();
+      sums_[kTokenizerGguf] =
+          sha256_hex(read_whole_file(path_of(kTokenizerGguf), kMaxSideFileBytes));
     }
     add_file(kQuantReport, report);
     std::string sums;

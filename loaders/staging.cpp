@@ -58,17 +58,17 @@ bool is_mount_point(const std::string& path) {
          (status.stx_attributes & status.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT) != 0;
 }
 
-std::string require_free(const std::string& output, bool replace) {
+std::string require_free(const std::string& output, OutputKind kind, bool replace) {
   std::string place = final_place(output);
-  MINFER_REQUIRE(System, replace || !is_taken(place), shown_path(output),
-                 ": exists already; --force replaces it");
-  return place;
+  if (replace || !is_taken(place)) return place;
+  earlier_output(place, kind);  // says what --force would say
+  throw Error(ErrorKind::System, cat(shown_path(output), ": exists already; --force replaces it"));
 }
 
 }  // namespace
 
 Staging::Staging(const std::string& output, OutputKind kind, bool replace)
-    : output_(require_free(output, replace)),
+    : output_(require_free(output, kind, replace)),
       parent_(fs::path(output_).parent_path().string()),
       kind_(kind),
       replace_(replace),

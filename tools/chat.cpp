@@ -41,7 +41,25 @@ Chat::Chat(Conversation& conversation, const Model& model, ChatSettings settings
       reading_(reading) {}
 
 void Chat::run(LineReader& reader) {
+  const auto print_object = [&] {
+    if (settings_.output != ChatOutput::OneObject) return;
+    context_.out.line(chat_json(conversation_, turns_, model_, settings_.activations));
+  };
+  try {
+    converse(reader);
+  } catch (const Interrupted&) {  // what was said is not lost
+    print_object();
+    throw;
+  }
+  print_object();
+  if (n_failures_ > 0 && !is_interactive_) {
+    throw Error(first_failure_, cat(n_failures_, " of the lines could not be answered"));
+  }
+}
+
+void Chat::converse(LineReader& reader) {
   keep_running_on_interrupt();
+  Tokenizer::cancel_by(nullptr);  // Ctrl-C ends an answer, and no more
   is_interactive_ = reader.is_interactive();
   if (is_interactive_) log_info("/help lists the commands, Ctrl-D leaves");
   bool leaving = false;  // at the next Ctrl-C
@@ -55,13 +73,7 @@ void Chat::run(LineReader& reader) {
       continue;
     }
     leaving = false;
-    if (!take(input)) break;
-  }
-  if (settings_.output == ChatOutput::OneObject) {
-    context_.out.line(chat_json(conversation_, turns_, model_, settings_.activations));
-  }
-  if (n_failures_ > 0 && !is_interactive_) {
-    throw Error(first_failure_, cat(n_failures_, " of the lines could not be answered"));
+    if (!take(input)) return;
   }
 }
 

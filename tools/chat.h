@@ -40,6 +40,7 @@ class Chat {
   struct Command;
   static const std::vector<Command>& commands();
 
+  void converse(LineReader& reader);
   bool take(const ChatInput& input);  // false: leaves
   bool carry_out(const ChatInput& input);
   void fail(ErrorKind kind, const std::string& message);

@@ -6,6 +6,7 @@
 #include "tools/generate_report.h"
 #include "tools/id_tokenizer.h"
 #include "tools/loading.h"
+#include "tools/log.h"
 #include "tools/model_path.h"
 #include "tools/mpi_ranks.h"
 #include "tools/process.h"
@@ -39,12 +40,9 @@ void check(const GenerateCommandOptions& options, const Context& context) {
   conversation.check();
   MINFER_REQUIRE(Usage, !(options.is_chat() && options.no_chat),
                  "--no-chat excludes --chat and --messages");
-  const bool chat_option =
-      options.system || !conversation.chat_template.empty() || !conversation.variables.empty();
-  MINFER_REQUIRE(Usage, options.is_chat() || !chat_option,
+  // Of --prompts, the lines say what they are.
+  MINFER_REQUIRE(Usage, options.is_chat() || options.prompts || !options.has_chat_options(),
                  "--system, --chat-template and --template-var go with --chat or --messages");
-  MINFER_REQUIRE(Usage, !(options.system && conversation.messages),
-                 "--messages has a system message of its own, --system cannot give it");
   const bool has_text = options.prompt.positional || options.prompt.option || options.prompt.file;
   MINFER_REQUIRE(Usage, !options.prompt_ids || (!has_text && !options.is_chat()),
                  "--prompt-ids takes the place of a prompt, of --chat and of --messages");
@@ -60,6 +58,7 @@ std::string read_prompt(const TextOptions& options) {
   // mpirun's stdin is no terminal for rank 0, even if it is one for the user: no one would end it.
   if (typed && mpi_process() == nullptr) {
     if (const std::optional<std::string> piped = piped_text()) {
+      log_info(cat(piped->size(), " bytes of stdin are put behind the prompt"));
       *text += '\n' + *piped;
       typed = false;
     }
@@ -235,7 +234,14 @@ ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer
 }
 
 ChatPrompt prompt_of_messages(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
-                              const std::string& messages) {
+                              const std::string& given) {
+  std::string messages = given;
+  if (options.system) {  // in place of theirs, as in chat
+    std::vector<ChatMessage> all = parse_chat_messages(given);
+    if (!all.empty() && all.front().role == "system") all.erase(all.begin());
+    all.insert(all.begin(), chat_message("system", *options.system));
+    messages = chat_messages_json(all);
+  }
   const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
   const ChatOptions chat_options = options.conversation.chat_options(options.special);
   return without_bos(options, tokenizer,

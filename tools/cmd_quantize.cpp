@@ -144,6 +144,17 @@ void require_no_fallback(const QuantizePlan& plan) {
   }
 }
 
+// The tokenizer of a GGUF file, as one without tensors has it.
+Metadata tokenizer_keys(const TensorSource& source) {
+  Metadata keys;
+  if (source.key_style != KeyStyle::Gguf || !source.metadata.has("tokenizer.ggml.model"))
+    return keys;
+  for (const auto& [key, value] : source.metadata.all()) {
+    if (key.starts_with("tokenizer.") || key == "general.architecture") keys.set(key, value);
+  }
+  return keys;
+}
+
 void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOptions& options) {
   for (const std::string& warning : source.warnings) log_warning(warning);
   for (const std::string& warning : plan.spec.warnings) log_warning(warning);
@@ -154,9 +165,12 @@ void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOpt
     log_warning(cat("tensor ", shortened(name), " is not used by the model and left out"));
   }
   if (!options.form.gguf.empty()) return;
-  if (source.key_style == KeyStyle::Gguf) {
+  if (source.key_style == KeyStyle::Gguf &&
+      (options.form.single_file || tokenizer_keys(source).all().empty())) {
     log_warning(
-        "the directory has no tokenizer, its source is no directory; --tokenizer gives one");
+        "the output has no tokenizer, its source is no directory; --tokenizer of the other "
+        "commands "
+        "gives one");
   }
   if (plan.spec.tied_output && plan.tensors.front().output.quant) {
     log_warning("the tied pair is quantized: minfer reads that, transformers does not");
@@ -203,17 +217,19 @@ std::unique_ptr<ModelWriter> make_writer(const TensorSource& source, const Quant
                                    .type = gguf_type(options),
                                    .tokenizer_source = source_dir});
   }
-  return make_quantized_dir_writer({.output = output,
-                                    .single_file = options.form.single_file,
-                                    .replace = options.force,
-                                    .tensors = plan.outputs(),
-                                    .config = config_text(source, plan),
-                                    .tied_output = plan.spec.tied_output,
-                                    .source_dir = source_dir,
-                                    .metadata = {{"minfer.scheme", report.scheme},
-                                                 {"minfer.source", report.source},
-                                                 {"minfer.calibration", report.calibration}},
-                                    .progress = checking.callback()});
+  return make_quantized_dir_writer(
+      {.output = output,
+       .single_file = options.form.single_file,
+       .replace = options.force,
+       .tensors = plan.outputs(),
+       .config = config_text(source, plan),
+       .tied_output = plan.spec.tied_output,
+       .source_dir = source_dir,
+       .tokenizer = options.form.single_file ? Metadata() : tokenizer_keys(source),
+       .metadata = {{"minfer.scheme", report.scheme},
+                    {"minfer.source", report.source},
+                    {"minfer.calibration", report.calibration}},
+       .progress = checking.callback()});
 }
 
 // The output is there: what goes wrong from here on costs nothing that was written.

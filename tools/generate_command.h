@@ -24,13 +24,17 @@ struct GenerateCommandOptions : GenerationOptions {
 
   // Whether the prompt goes through a chat template.
   bool is_chat() const { return chat || conversation.messages; }
+  // Whether something is said that only a chat template takes.
+  bool has_chat_options() const {
+    return system || !conversation.chat_template.empty() || !conversation.variables.empty();
+  }
 };
 
 // The tokens of a text: as it is, or, with --chat, as a user's turn behind --system. Throws Usage
 // where there are none.
 ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                           const std::string& text);
-// Of a conversation, a JSON list of messages.
+// Of a conversation, a JSON list of messages; --system takes the place of their system message.
 ChatPrompt prompt_of_messages(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                               const std::string& messages);
 

@@ -63,7 +63,7 @@ class LineReport {
   void print(const std::string& object) {
     progress_.clear();
     context_.out.line(object);
-    progress_.update(++n_done_, total_);
+    progress_.show(++n_done_, total_);  // an interrupted run reports all that it has begun
   }
 
   const GenerateCommandOptions& options_;

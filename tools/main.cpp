@@ -2,6 +2,7 @@
 #include <system_error>
 
 #include "kernels/base/error.h"
+#include "models/tokenizer/tokenizer.h"
 #include "tools/commands.h"
 #include "tools/mpi_ranks.h"
 #include "tools/process.h"
@@ -34,6 +35,7 @@ void run(int argc, char** argv) {
   const std::function<void()> chosen = line.parse(argc, argv, print, version_text);
   configure_log(context.common);
   context.settings = line.settings();
+  Tokenizer::cancel_by(&interrupt_flag());
   chosen();
   context.out.close();
   finish_mpi_ranks();

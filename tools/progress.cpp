@@ -34,10 +34,16 @@ void Progress::clear() {
 }
 
 void Progress::update(int64_t done, int64_t total) {
+  throw_if_interrupted();
+  show(done, total);
+}
+
+void Progress::show(int64_t done, int64_t total) {
   if (is_due(done, total)) show("");
 }
 
 void Progress::update(int64_t done, int64_t total, const std::string& figure) {
+  throw_if_interrupted();
   if (!is_due(done, total)) return;
   const double left = (now_seconds() - started_) * double(total - done) / double(done);
   show(fmt::format("  {}  {}:{:02} left", figure, int64_t(left) / 60, int64_t(left) % 60));
@@ -45,7 +51,6 @@ void Progress::update(int64_t done, int64_t total, const std::string& figure) {
 
 // Whether there is something new to show.
 bool Progress::is_due(int64_t done, int64_t total) {
-  throw_if_interrupted();
   if (!enabled_ || done <= 0 || total <= 0 || now_seconds() - started_ < 0.5) return false;
   const int64_t percent = done * 100 / total;
   return std::exchange(last_percent_, percent) != percent;

@@ -13,6 +13,8 @@ class Progress {
   Progress(std::string label, bool quiet);
   ~Progress();
   void update(int64_t done, int64_t total);
+  // The same, but for Ctrl-C: for what is reported of work that has ended.
+  void show(int64_t done, int64_t total);
   // With a figure behind the bar, and the time that is left.
   void update(int64_t done, int64_t total, const std::string& figure);
   void clear();  // the line is free for other output until the next update

@@ -130,6 +130,8 @@ class LineParser {
   SamplerOptions& sampler() { return generate().sampler; }
 
   void text(const std::string& text) {
+    MINFER_REQUIRE(Input, options_.chat || !options_.has_chat_options(),
+                   "a \"prompt\" takes --system, --chat-template and --template-var with --chat");
     line_.is_text = true;
     set(prompt_of_text(options_, tokenizer(), text));
   }

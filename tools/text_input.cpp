@@ -1,6 +1,7 @@
 #include "tools/text_input.h"
 
 #include <fcntl.h>
+#include <poll.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -8,6 +9,7 @@
 #include <cstring>
 
 #include "kernels/base/error.h"
+#include "tools/log.h"
 #include "tools/mpi_ranks.h"
 #include "tools/output.h"
 #include "tools/process.h"
@@ -60,6 +62,11 @@ std::optional<std::string> piped_text_here() {
       ::fstat(STDIN_FILENO, &status) == 0 &&
       (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
   if (!readable) return std::nullopt;
+  // Who has left a pipe open would wait without knowing for what.
+  ::pollfd input{STDIN_FILENO, POLLIN, 0};
+  if (::poll(&input, 1, /*ms=*/1000) == 0) {
+    log_info("stdin is open and read to its end; </dev/null where there is nothing to read");
+  }
   std::string piped = read_all(STDIN_FILENO, "stdin");
   if (piped.empty()) return std::nullopt;
   return piped;

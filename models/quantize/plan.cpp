@@ -181,7 +181,7 @@ QuantizePlan plan_quantization(const TensorSource& source, const QuantizeOptions
     const auto& [binding, part, begin] = parts.of(named.weight);
     const TensorEntry& entry = *binding->entry;
     MINFER_REQUIRE(Input, !entry.quant, "tensor ", shortened(entry.name),
-                   ": is quantized already; expected a float type or GGUF's");
+                   ": is quantized already; expected a float type, or a GGUF file");
     PlannedTensor tensor;
     tensor.weight = named.weight;
     tensor.output.name = named.name;

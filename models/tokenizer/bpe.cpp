@@ -122,6 +122,7 @@ void BpeTokenizer::encode_words(std::string_view text, size_t front,
                                 std::vector<TokenId>& ids) const {
   std::deque<std::string> store;
   for (const std::string_view word : options_.words.cut(text, front, store)) {
+    throw_if_cancelled();
     if (options_.spelled_words)
       encode_word(byte_level_bytes(word), ids);
     else

@@ -3,6 +3,7 @@
 
 #include "kernels/base/error.h"
 #include "loaders/file.h"
+#include "loaders/quantized_dir.h"
 #include "loaders/tensor_source.h"
 #include "models/tokenizer/formats.h"
 
@@ -19,6 +20,14 @@ std::unique_ptr<Tokenizer> load_hf(std::string_view bytes, const SmallFiles& bes
   return load_sentencepiece(bytes, beside);
 }
 
+bool is_model(const std::string& path) {
+  try {
+    return !open_source(path)->tensors.empty();
+  } catch (const Error&) {
+    return false;
+  }
+}
+
 std::unique_ptr<Tokenizer> load_file(const std::string& path) {
   const File file(path);
   char start[4] = {};
@@ -26,14 +35,19 @@ std::unique_ptr<Tokenizer> load_file(const std::string& path) {
   const std::string_view magic(start, sizeof start);
   if (magic == "GGUF") return make_gguf_tokenizer(open_source(path)->metadata);
   // llama2.c's length of the longest piece is far below 65,536.
-  if (magic[0] != '{' && magic[2] == 0 && magic[3] == 0) return load_llama2c(path);
+  if (magic[0] != '{' && magic[2] == 0 && magic[3] == 0) {
+    MINFER_REQUIRE(Input, !is_model(path),
+                   "is a llama2.c model, which has no tokenizer inside; "
+                   "--tokenizer FILE gives one");
+    return load_llama2c(path);
+  }
   return load_hf(read_whole_file(path, kMaxTokenizerBytes),
                  SmallFiles(std::filesystem::path(path).parent_path().string()));
 }
 
 // The file of a model that has its tokenizer; empty: none.
 std::string tokenizer_file_in(const SmallFiles& files) {
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", kTokenizerGguf}) {
     if (files.has(name)) return name;
   }
   return {};
@@ -59,6 +73,10 @@ bool has_tokenizer(const std::string& path) {
 std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   const SmallFiles files = small_files_of(path);
   const std::string name = tokenizer_file_in(files);
+  if (name == kTokenizerGguf) {
+    return load_named(files.shown(name),
+                      [&] { return load_file((std::filesystem::path(path) / name).string()); });
+  }
   if (!name.empty()) {
     return load_named(files.shown(name),
                       [&] { return load_hf(files.read(name, kMaxTokenizerBytes), files); });

@@ -33,6 +33,7 @@ void SpmTokenizer::encode_text(std::string_view text, TextPlace /*place*/,
   if (add_space_prefix_) whole.insert(0, kBlank);
   bool after_unknown = false;  // a run of what the vocabulary cannot spell is one unknown token
   for (const std::string_view word : boundaries_.cut(whole)) {
+    throw_if_cancelled();
     for (const Symbol& symbol : merged_symbols(word)) {
       const bool is_unknown = symbol.id < 0 && !vocabulary().spells_bytes();
       if (symbol.id >= 0) {

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "kernels/base/cancelled.h"
 #include "kernels/base/utf8.h"
 
 namespace minfer {
@@ -15,7 +16,16 @@ size_t malformed_bytes(std::string_view text) {
   return 1;
 }
 
+std::atomic<const std::atomic<bool>*> cancel_flag{nullptr};
+
 }  // namespace
+
+void Tokenizer::cancel_by(const std::atomic<bool>* flag) { cancel_flag.store(flag); }
+
+void Tokenizer::throw_if_cancelled() {
+  const std::atomic<bool>* const flag = cancel_flag.load(std::memory_order_relaxed);
+  if (flag != nullptr && flag->load(std::memory_order_relaxed)) throw Cancelled();
+}
 
 std::vector<TokenId> Tokenizer::encode(std::string_view text, const EncodeOptions& options) const {
   const TextPart part{std::string(text), options.parse_special};

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <span>
 #include <string>
@@ -30,6 +31,9 @@ class Tokenizer {
   // Takes any bytes: invalid UTF-8 keeps its bytes in a byte-level vocabulary and becomes U+FFFD in
   // a SentencePiece one. It takes O(n log n) and does not recurse.
   std::vector<TokenId> encode(std::string_view text, const EncodeOptions& options) const;
+  // Once the flag is set, texts that are being encoded end by throwing Cancelled: hundreds of MB
+  // take many seconds. For all tokenizers of the process; null: none.
+  static void cancel_by(const std::atomic<bool>* flag);
   // Encodes the parts as one text.
   virtual std::vector<TokenId> encode(std::span<const TextPart> parts, bool add_bos) const = 0;
   // The bytes that an id adds to a text; they may be part of a character. Unless `special`, control
@@ -64,6 +68,8 @@ class Tokenizer {
   virtual Metadata to_gguf(int64_t vocab_size) const = 0;
 
  protected:
+  static void throw_if_cancelled();
+
   int64_t n_tokens_ = 0;
   bool adds_bos_ = false;
   TokenId bos_ = -1, eos_ = -1;
