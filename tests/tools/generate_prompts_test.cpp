@@ -1,3 +1,4 @@
+#include <csignal>
 #include <map>
 #include <sstream>
 
@@ -136,6 +137,16 @@ TEST_F(GeneratePrompts, RefusesWhatDoesNotGoTogether) {
   refuses({"--prompts", file, "--jsonl"}, "--jsonl and --echo go with one prompt");
   refuses({"--prompts", file, "--echo"}, "--jsonl and --echo go with one prompt");
   refuses({"--parallel", "2", "x"}, "--parallel goes with --prompts");
+  // Of a plain prompt alone; messages go through a template by themselves.
+  const ProcessResult lines =
+      generate({"--chat-template", "chatml", "--system", "s", "--prompts",
+                dir_.write("mixed.jsonl",
+                           "{\"id\": 1, \"prompt\": \"a\"}\n{\"id\": 2, \"messages\": "
+                           "[{\"role\": \"user\", \"content\": \"a\"}]}\n")});
+  EXPECT_EQ(lines.exit_code, 3);
+  std::map<std::string, json> objects = by_id(lines);
+  EXPECT_NE(objects["1"].dump().find("with --chat"), std::string::npos) << objects["1"];
+  EXPECT_TRUE(objects["2"].contains("text")) << objects["2"];
   refuses({"--prompts", file, "--parallel", "0"}, "--parallel");
   expect_failure(generate({"--prompts", "/nowhere"}), 3, "/nowhere");
   // Nothing asked, nothing said.
@@ -155,6 +166,25 @@ TEST_F(GeneratePrompts, TextsInTurns) {
   std::map<std::string, json> want = by_id(whole), got = by_id(turns);
   ASSERT_EQ(got.size(), 9u);
   for (auto& [id, object] : got) EXPECT_EQ(object["tokens"], want[id]["tokens"]) << id;
+}
+
+TEST_F(GeneratePrompts, ASignalLosesNoTextThatHasBegun) {
+  const std::string model = dir_.write("long.gguf", tiny_gguf({.context = 100000}));
+  const std::string file = dir_.write("prompts.jsonl",
+                                      "{\"prompt\": \"a\", \"n\": 50}\n{\"prompt\": \"b\"}\n"
+                                      "{\"prompt\": \"c\"}\n");
+  Process process(command({"generate", "-m", model, "-n", "-1", "--ignore-eos", "-q", "--parallel",
+                           "3", "--prompts", file}));
+  process.read_out(10);  // of the first, which ends
+  process.send(SIGINT);
+  const ProcessResult result = process.wait();
+  EXPECT_EQ(result.exit_code, 130);
+  size_t n_interrupted = 0;
+  std::istringstream lines(result.out);
+  for (std::string line; std::getline(lines, line);) {
+    if (json::parse(line)["stop_reason"] == "interrupted") ++n_interrupted;
+  }
+  EXPECT_EQ(n_interrupted, 2u) << result.out.substr(0, 2000);
 }
 
 TEST_F(GeneratePrompts, ReadsStdin) {

@@ -66,6 +66,31 @@ TEST_F(Generate, TakesThePromptFromEverywhere) {
   }
 }
 
+// As in chat, in place of theirs.
+TEST_F(Generate, SystemMessageOfTheCommandLineStandsBeforeTheMessages) {
+  const auto text_of = [&](const json& messages, const std::string& system) {
+    std::vector<std::string> args = {"-q", "--chat-template", "chatml", "--messages",
+                                     dir_.write("talk.json", messages.dump())};
+    if (!system.empty()) args.insert(args.end(), {"--system", system});
+    const ProcessResult result = generate(args);
+    EXPECT_EQ(result.exit_code, 0) << result.err;
+    return result.out;
+  };
+  const json user = {{"role", "user"}, {"content", "hi"}};
+  const auto system = [](const char* text) { return json{{"role", "system"}, {"content", text}}; };
+  const std::string want = text_of({system("one two three"), user}, "");
+  EXPECT_NE(want, text_of({user}, ""));
+  EXPECT_EQ(want, text_of({user}, "one two three"));
+  EXPECT_EQ(want, text_of({system("other"), user}, "one two three"));
+}
+
+TEST_F(Generate, SaysThatStdinIsPutBehindThePrompt) {
+  const ProcessResult result = generate({"a"}, {.input = "b c"});
+  EXPECT_EQ(result.out, generate({"-q", "a\nb c"}).out);
+  EXPECT_NE(result.err.find("3 bytes of stdin are put behind the prompt"), std::string::npos)
+      << result.err;
+}
+
 TEST_F(Generate, JsonHasEveryField) {
   const json object = json::parse(generate({"--json", "--logprobs", "3", "-s", "7", "x"}).out);
   EXPECT_EQ(json::parse(generate({"--json", "--temp", "1", "-s", "7", "x"}).out)["seed"], 7);

@@ -310,6 +310,29 @@ TEST_F(Quantize, WritesGgufForOthers) {
   expect_clean({"out.gguf"});
 }
 
+TEST_F(Quantize, AGgufFilesTokenizerGoesAlong) {
+  const ProcessResult result = quantize({model_, out_, "--type", "int8"});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  EXPECT_EQ(result.err.find("has no tokenizer"), std::string::npos) << result.err;
+  EXPECT_EQ(names_in(out_).count("tokenizer.gguf"), 1u);
+  for (const char* text : {"a b", "", "x \xc3\xa9\n"}) {
+    EXPECT_EQ(minfer({"tokenize", "-m", out_, text}).out,
+              minfer({"tokenize", "-m", model_, text}).out);
+  }
+  EXPECT_EQ(minfer({"generate", "-m", out_, "-n", "4", "-q", "x"}).exit_code, 0);
+  EXPECT_EQ(minfer({"inspect", out_, "--check"}).exit_code, 0);
+  dir_.write("out/tokenizer.gguf", "GGUF");
+  expect_failure(minfer({"tokenize", "-m", out_, "x"}), 3, "tokenizer.gguf");
+}
+
+// What --force would refuse is not said to need it.
+TEST_F(Quantize, OthersFilesStayWithAndWithoutForce) {
+  fs::create_directory(out_);
+  dir_.write("out/notes.txt", "mine");
+  const std::string want = quantize({in_, out_, "--force"}).err;
+  expect_failure(quantize({in_, out_}), 4, want);
+}
+
 TEST_F(Quantize, SingleFileIsTheWholeModel) {
   const std::string demo = fixtures_dir().parent_path().parent_path() / "models/demo";
   const std::string file = dir_.path() / "demo.safetensors";
