@@ -27,7 +27,7 @@ struct QuantizedDirOptions {
   std::string config;  // config.json as JSON text, without quantization_config
   bool tied_output = false;
   std::string source_dir;                       // whose small files are copied; empty: none
-  Metadata tokenizer;                           // of a GGUF source; empty: none
+  Metadata tokenizer = {};                      // of a GGUF source; empty: none
   std::map<std::string, std::string> metadata;  // of the safetensors file
   // Called while the result is read back, with the bytes done and in all.
   std::function<void(int64_t, int64_t)> progress;
