@@ -83,7 +83,7 @@ class StagingTest : public testing::Test {
   // That the output is not replaced, and why.
   void expect_refused(OutputKind kind, const std::string& why) const {
     expect_error(ErrorKind::System, why, [&] { Staging(out_, kind, true); });
-    expect_error(ErrorKind::System, "--force", [&] { Staging(out_, kind, false); });
+    expect_error(ErrorKind::System, why, [&] { Staging(out_, kind, false); });
     EXPECT_EQ(names(), std::set<std::string>{"out"});
   }
 

@@ -53,7 +53,6 @@ TEST_F(ChatTemplateCli, EndsWithTheCodeThatFits) {
   fails("", {"--ids", "--render"}, 2, "exclude");
   EXPECT_EQ(tokenize(model_, {"--render", "x"}).exit_code, 2);
   EXPECT_EQ(tokenize(model_, {"--messages", talk}).exit_code, 3);  // no template
-  EXPECT_EQ(generate({"--messages", talk, "--system", "x"}).exit_code, 2);
   EXPECT_EQ(generate({"--messages", talk, "--no-chat"}).exit_code, 2);
 }
 

@@ -78,10 +78,10 @@ TEST_F(Generate, SystemMessageOfTheCommandLineStandsBeforeTheMessages) {
   };
   const json user = {{"role", "user"}, {"content", "hi"}};
   const auto system = [](const char* text) { return json{{"role", "system"}, {"content", text}}; };
-  const std::string want = text_of({system("one two three"), user}, "");
-  EXPECT_NE(want, text_of({user}, ""));
-  EXPECT_EQ(want, text_of({user}, "one two three"));
-  EXPECT_EQ(want, text_of({system("other"), user}, "one two three"));
+  const std::string want = text_of(json::array({system("one two three"), user}), "");
+  EXPECT_NE(want, text_of(json::array({user}), ""));
+  EXPECT_EQ(want, text_of(json::array({user}), "one two three"));
+  EXPECT_EQ(want, text_of(json::array({system("other"), user}), "one two three"));
 }
 
 TEST_F(Generate, SaysThatStdinIsPutBehindThePrompt) {

@@ -188,7 +188,7 @@ TEST_F(Quantize, CalibrationIsRefusedBeforeItRuns) {
   expect_failure(with({"--calibration", dir_.write("test", " = Robert Boulter = \n")}), 2,
                  "WikiText-2 test text");
   fs::create_directory(out_);  // found before the text turns out to be too short
-  expect_failure(with({"--calibration", dir_.path() / "short"}), 4, "--force");
+  expect_failure(with({"--calibration", dir_.path() / "short"}), 4, "is not replaced");
   expect_clean({"text", "short", "test", "out"});
 }
 
