@@ -25,7 +25,8 @@ bool is_side_file(const std::string& name) {
       std::ranges::count(kOwn, std::string_view(name)) > 0) {
     return false;
   }
-  return std::ranges::any_of(kEndings, [&](const char* end) { return name.ends_with(end); }) ||
+  return name == kTokenizerGguf ||
+         std::ranges::any_of(kEndings, [&](const char* end) { return name.ends_with(end); }) ||
          std::ranges::any_of(kStarts, [&](const char* start) { return name.starts_with(start); });
 }
 

@@ -55,16 +55,18 @@ std::string read_prompt(const TextOptions& options) {
   MINFER_REQUIRE(Usage, text,
                  "no prompt: give it as an argument, with -p, with -f FILE or by a pipe");
   bool typed = options.positional || options.option;
+  std::optional<size_t> n_typed;  // bytes in front of those of stdin
   // mpirun's stdin is no terminal for rank 0, even if it is one for the user: no one would end it.
   if (typed && mpi_process() == nullptr) {
     if (const std::optional<std::string> piped = piped_text()) {
-      log_info(cat(piped->size(), " bytes of stdin are put behind the prompt"));
+      n_typed = text->size() + 1;
       *text += '\n' + *piped;
       typed = false;
     }
   }
   // The newline that ends a file is the editor's or echo's and not the prompt's.
   if (!typed && text->ends_with('\n')) text->pop_back();
+  if (n_typed) log_info(cat(text->size() - *n_typed, " bytes of stdin are put behind the prompt"));
   return *std::move(text);
 }
 
@@ -235,15 +237,15 @@ ChatPrompt prompt_of_text(const GenerateCommandOptions& options, const Tokenizer
 
 ChatPrompt prompt_of_messages(const GenerateCommandOptions& options, const Tokenizer& tokenizer,
                               const std::string& given) {
-  std::string messages = given;
-  if (options.system) {  // in place of theirs, as in chat
-    std::vector<ChatMessage> all = parse_chat_messages(given);
-    if (!all.empty() && all.front().role == "system") all.erase(all.begin());
-    all.insert(all.begin(), chat_message("system", *options.system));
-    messages = chat_messages_json(all);
-  }
   const ChatTemplate chosen = choose_chat_template(options.conversation.chat_template, tokenizer);
   const ChatOptions chat_options = options.conversation.chat_options(options.special);
+  if (!options.system) {
+    return without_bos(options, tokenizer,
+                       make_chat_prompt(tokenizer, chosen, given, chat_options));
+  }
+  std::vector<ChatMessage> messages = parse_chat_messages(given);
+  if (!messages.empty() && messages.front().role == "system") messages.erase(messages.begin());
+  messages.insert(messages.begin(), chat_message("system", *options.system));
   return without_bos(options, tokenizer,
                      make_chat_prompt(tokenizer, chosen, messages, chat_options));
 }

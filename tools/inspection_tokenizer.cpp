@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <sstream>
 
+#include "loaders/quantized_dir.h"
 #include "loaders/small_files.h"
 #include "loaders/strict_json.h"
 #include "models/chat/chat_template.h"
@@ -59,7 +60,7 @@ std::string file_of_id(const TensorSource& source, const SmallFiles& files, cons
     const std::string key = cat(which, "_token");
     if (root.is_object() && root.contains(key) && names_piece(root[key], piece)) return name;
   }
-  for (const char* name : {"tokenizer.json", "tokenizer.model"}) {
+  for (const char* name : {"tokenizer.json", "tokenizer.model", kTokenizerGguf}) {
     if (files.has(name)) return name;
   }
   return own;

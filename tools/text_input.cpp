@@ -67,6 +67,7 @@ std::optional<std::string> piped_text_here() {
   if (::poll(&input, 1, /*ms=*/1000) == 0) {
     log_info("stdin is open and read to its end; </dev/null where there is nothing to read");
   }
+  throw_if_interrupted();  // poll, unlike read, is not gone through twice
   std::string piped = read_all(STDIN_FILENO, "stdin");
   if (piped.empty()) return std::nullopt;
   return piped;

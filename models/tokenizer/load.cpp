@@ -83,7 +83,7 @@ std::unique_ptr<Tokenizer> load_tokenizer(const std::string& path) {
   }
   std::error_code ignored;  // opening it says what is wrong
   MINFER_REQUIRE(Input, !std::filesystem::is_directory(path, ignored), shown_path(path),
-                 ": neither tokenizer.json nor tokenizer.model is there");
+                 ": no tokenizer.json, tokenizer.model or tokenizer.gguf is there");
   return load_named(shown_path(path), [&] { return load_file(path); });
 }
 

@@ -309,7 +309,7 @@ TEST(TokenizerFile, NotATokenizer) {
   const test::TempDir dir;
   expect_error(ErrorKind::Input, "not a tokenizer",
                [&] { load_tokenizer(dir.write("a.txt", "hello")); });
-  expect_error(ErrorKind::Input, "neither tokenizer.json nor tokenizer.model",
+  expect_error(ErrorKind::Input, "no tokenizer.json, tokenizer.model or tokenizer.gguf",
                [&] { load_tokenizer(dir.path()); });
   expect_error(ErrorKind::Input, "not there", [&] { load_tokenizer(dir.path() / "not there"); });
   expect_error(ErrorKind::Input, "malformed JSON",

@@ -82,10 +82,17 @@ TEST_F(Generate, SystemMessageOfTheCommandLineStandsBeforeTheMessages) {
   EXPECT_NE(want, text_of(json::array({user}), ""));
   EXPECT_EQ(want, text_of(json::array({user}), "one two three"));
   EXPECT_EQ(want, text_of(json::array({system("other"), user}), "one two three"));
+  // An empty one: none, not even theirs.
+  const auto without = [&](const json& messages) {
+    return generate({"-q", "--chat-template", "chatml", "--messages",
+                     dir_.write("talk.json", messages.dump()), "--system", ""})
+        .out;
+  };
+  EXPECT_EQ(without(json::array({system("other"), user})), text_of(json::array({user}), ""));
 }
 
 TEST_F(Generate, SaysThatStdinIsPutBehindThePrompt) {
-  const ProcessResult result = generate({"a"}, {.input = "b c"});
+  const ProcessResult result = generate({"a"}, {.input = "b c\n"});
   EXPECT_EQ(result.out, generate({"-q", "a\nb c"}).out);
   EXPECT_NE(result.err.find("3 bytes of stdin are put behind the prompt"), std::string::npos)
       << result.err;
