@@ -16,7 +16,7 @@ install(DIRECTORY kernels/base/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR}/minfer/k
         FILES_MATCHING PATTERN "*.h")
 foreach(header IN ITEMS kernels/backend kernels/bench kernels/comm/communicator kernels/comm/mpi_comm
         kernels/comm/nccl_comm kernels/comm/rank_group
-        kernels/decode_plan kernels/layer kernels/step_profile loaders/metadata
+        kernels/decode_plan kernels/layer kernels/operands kernels/step_profile loaders/metadata
         loaders/tensor_source models/card_memory models/chat/chat_template models/model
         models/rope models/spec models/synthetic models/tokenizer/tokenizer models/weights engine/generate engine/sampler
         engine/executor engine/sequence engine/session)
