@@ -166,11 +166,10 @@ void warn(const TensorSource& source, const QuantizePlan& plan, const CommandOpt
   }
   if (!options.form.gguf.empty()) return;
   if (source.key_style == KeyStyle::Gguf &&
-      (options.form.single_file || tokenizer_keys(source).all().empty())) {
+      (options.form.single_file || !source.metadata.has("tokenizer.ggml.model"))) {
     log_warning(
         "the output has no tokenizer, its source is no directory; --tokenizer of the other "
-        "commands "
-        "gives one");
+        "commands gives one");
   }
   if (plan.spec.tied_output && plan.tensors.front().output.quant) {
     log_warning("the tied pair is quantized: minfer reads that, transformers does not");

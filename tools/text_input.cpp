@@ -62,12 +62,12 @@ std::optional<std::string> piped_text_here() {
       ::fstat(STDIN_FILENO, &status) == 0 &&
       (S_ISFIFO(status.st_mode) || S_ISREG(status.st_mode) || S_ISSOCK(status.st_mode));
   if (!readable) return std::nullopt;
-  // Who has left a pipe open would wait without knowing for what.
+  // An open pipe that brings nothing would otherwise look like a hang.
   ::pollfd input{STDIN_FILENO, POLLIN, 0};
   if (::poll(&input, 1, /*ms=*/1000) == 0) {
     log_info("stdin is open and read to its end; </dev/null where there is nothing to read");
   }
-  throw_if_interrupted();  // poll, unlike read, is not gone through twice
+  throw_if_interrupted();  // a signal that came during poll would not end the read
   std::string piped = read_all(STDIN_FILENO, "stdin");
   if (piped.empty()) return std::nullopt;
   return piped;

@@ -54,8 +54,7 @@ constexpr int kRowsAtFullPower = 1024;
 constexpr double kReadBytesPerClock = 2600, kReadBytesPerClockOfSm = 28;
 
 // Clocks per accumulator of a tile's epilogue, while the tensor cores idle. If epilogues overlap
-// the K loop of the next tile, only the last tile's counts. In large tiles with GELU, one warpgroup
-// multiplies meanwhile.
+// the K loop of the next tile, only the last tile's counts.
 double epilogue_clocks(Epilogue epilogue, const TileCost& tile) {
   switch (epilogue) {
     case Epilogue::Store:
@@ -68,7 +67,7 @@ double epilogue_clocks(Epilogue epilogue, const TileCost& tile) {
       return 11.0 / 32;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
-      return (tile.m * tile.n >= 128 * 256 ? 6.0 : 11.0) / 32;
+      return (gelu_lags(tile.m, tile.n) ? 6.0 : 11.0) / 32;
   }
   return 0;
 }

@@ -98,6 +98,9 @@ constexpr bool has_tile_of_codes(int m, int n, Epilogue epilogue) {
 // Whether hgemm can run the tile with the blocks of a cluster paired (GemmPlan). Pairs gain only
 // with many rows, for which smaller tiles are not used.
 constexpr bool can_pair(int m, int n) { return m * n >= 128 * 128; }
+// Whether the second warpgroup of a tile with GELU is some steps behind the first, so that each
+// multiplies while the other applies GELU.
+constexpr bool gelu_lags(int m, int n) { return m * n >= 128 * 256; }
 // How a GEMM is cut. With split-K, the `split` blocks of a cluster compute one tile, each over its
 // slice of k. If paired, the two blocks of a cluster use the same weights, and each copies half of
 // them to both by TMA multicast.
