@@ -161,7 +161,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, slice.k_split);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
-  if constexpr (kKind == HgemmKind::Gelu && gelu_lags(Tile::kM, Tile::kN)) {
+  if constexpr (kKind == HgemmKind::Gelu && Tile::kGeluLags) {
     // It begins behind the first, and stays there.
     constexpr int kLag = Tile::kStages / 2;
     if (consumer == 1 && slice.k_end - slice.k_begin > kLag) ptx::mbarrier_wait(s.full + kLag, 0);

@@ -43,7 +43,7 @@ struct HgemmTile {
   template <HgemmKind kKind>
   static constexpr bool kCanSplit =
       kRowBlocks == 1 && kOut<kKind> % 64 == 0 && kKind != HgemmKind::Heads;
-  static constexpr bool kCanPair = can_pair(kM, kN);
+  static constexpr bool kCanPair = can_pair(kM, kN), kGeluLags = gelu_lags(kM, kN);
   // kBoxes: boxes of 64 rows of 128 bytes in kOut columns. kHeldBoxes: how many boxes of its last
   // 64 rows a consumer can hold in registers beside the next tile's accumulators: all or none, or
   // in F32 as many as there is room for.
