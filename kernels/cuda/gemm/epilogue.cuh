@@ -61,6 +61,30 @@ __device__ inline void activate(float (&sums)[kN], Epilogue epilogue) {
   }
 }
 
+// Applies GELU in a loop over groups of accumulators. Unrolled over all, its code would be so long
+// that fetching instructions took the time. Registers have no index, so each round moves the group
+// that is done to the end; after the last round, all are in place again.
+template <int kSums>
+__device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
+  constexpr int kAtOnce = [] {
+    int n = 32;
+    while (kSums % n != 0) --n;
+    return n;
+  }();
+  static_assert(kAtOnce >= 16);
+#pragma unroll 1
+  for (int i = 0; i < kSums; i += kAtOnce) {
+    float some[kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) some[j] = d[j];
+    activate(some, epilogue);
+#pragma unroll
+    for (int j = 0; j < kSums - kAtOnce; ++j) d[j] = d[j + kAtOnce];
+#pragma unroll
+    for (int j = 0; j < kAtOnce; ++j) d[kSums - kAtOnce + j] = some[j];
+  }
+}
+
 // Rounds two adjacent elements of a row to T and packs them, the first in the lower half.
 template <typename T>
 __device__ inline uint32_t pack_pair(float a, float b) {

@@ -86,7 +86,7 @@ constexpr bool has_tile(int m, int n, Epilogue epilogue) {
       return is_transposed(m) ? n == 256 : n >= 128;
     case Epilogue::GeluErf:
     case Epilogue::GeluTanh:
-      return is_for_all && m * n > 64 * 96;
+      return is_transposed(m) ? n == 256 : is_for_all && m * n > 64 * 96;
   }
   return false;
 }

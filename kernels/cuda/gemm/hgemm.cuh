@@ -86,25 +86,6 @@ __device__ inline void add_biases(float (&d)[kRowBlocks][kSums], const GemmArgs:
     }
   }
 }
-
-// Applies GELU in a loop over groups of accumulators. Unrolled over all, its code would be so long
-// that fetching instructions took the time. Registers have no index, so each round moves the group
-// that is done to the end; after the last round, all are in place again.
-template <int kSums>
-__device__ inline void activate_in_turns(float (&d)[kSums], Epilogue epilogue) {
-  constexpr int kAtOnce = kSums % 32 == 0 ? 32 : 16;
-#pragma unroll 1
-  for (int i = 0; i < kSums; i += kAtOnce) {
-    float some[kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) some[j] = d[j];
-    activate(some, epilogue);
-#pragma unroll
-    for (int j = 0; j < kSums - kAtOnce; ++j) d[j] = d[j + kAtOnce];
-#pragma unroll
-    for (int j = 0; j < kAtOnce; ++j) d[kSums - kAtOnce + j] = some[j];
-  }
-}
 #endif
 
 // out_i = epilogue(x w_iT + bias_i) for the parts i; see Epilogue, and for Heads GemmArgs::angles
@@ -161,11 +142,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   HgemmOut<T, Tile, kKind> out(maps, args, cut, s.staging[consumer], 1 + consumer, slice.k_split);
   const bool holds = Tile::template kHeldBoxes<kKind> > 0 && cut.holds;
   FloatSums<Operand, Tile, kKind> floats(s, args, consumer);
-  if constexpr (kKind == HgemmKind::Gelu && Tile::kGeluLags) {
-    // It begins behind the first, and stays there.
-    constexpr int kLag = Tile::kStages / 2;
-    if (consumer == 1 && slice.k_end - slice.k_begin > kLag) ptx::mbarrier_wait(s.full + kLag, 0);
-  }
+  if constexpr (kKind == HgemmKind::Gelu && Tile::kGeluLags) begin_behind<Tile>(s, consumer, slice);
   for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
     const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
     const GemmArgs::Part& part = args.part[place.part];

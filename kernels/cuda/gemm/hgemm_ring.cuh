@@ -120,6 +120,15 @@ __device__ inline void begin_gemm(typename Tile::Shared& s, const Maps& maps,
   ptx::wait_for_predecessor();
 }
 
+// The second consumer of a tile with GELU begins half a ring behind the first, and stays there
+// (gelu_lags).
+template <typename Tile>
+__device__ inline void begin_behind(typename Tile::Shared& s, int consumer,
+                                    const BlockSlice& slice) {
+  constexpr int kLag = Tile::kStages / 2;
+  if (consumer == 1 && slice.k_end - slice.k_begin > kLag) ptx::mbarrier_wait(s.full + kLag, 0);
+}
+
 // The reduction of split-K: adds the partial sums of the cluster's blocks. A thread's accumulators
 // form groups of kGroup, which are numbered 0 to kTurns - 1 and again from 0; this block adds up
 // the groups whose number modulo split is its rank. The partial sums go to the ring, d[j] of a

@@ -37,6 +37,11 @@ void launch_tile(cudaStream_t stream, GemmArgs& args, const GemmPlan& plan) {
   if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::SwiGlu)) {
     if (args.has_gate()) return launch_kind<T, Tile, HgemmKind::SwiGlu>(stream, args, plan);
   }
+  if constexpr (has_tile(Tile::kM, Tile::kN, Epilogue::GeluErf)) {
+    if (args.epilogue == Epilogue::GeluErf || args.epilogue == Epilogue::GeluTanh) {
+      return launch_kind<T, Tile, HgemmKind::Gelu>(stream, args, plan);
+    }
+  }
   MINFER_CHECK(args.epilogue == Epilogue::Store || args.epilogue == Epilogue::Accumulate,
                "hgemm: epilogue ", int(args.epilogue), " in a tile of ", Tile::kM, " x ", Tile::kN);
   launch_kind<T, Tile, HgemmKind::Plain>(stream, args, plan);

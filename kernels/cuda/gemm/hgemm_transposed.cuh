@@ -18,6 +18,7 @@ struct TransposedTile {
   template <HgemmKind kKind>
   static constexpr int kOut = kKind == HgemmKind::SwiGlu ? kHalfN : kN;  // columns of out
   static constexpr int kBand = 16;                                       // see place_of
+  static constexpr bool kGeluLags = gelu_lags(kM, kN);
   static constexpr int kThreads = 128 * (kWarpgroups + 1);
   static constexpr int kXBytes = kM * kStepK * 2, kWBytes = kN * kStepK * 2;
   struct alignas(1024) Shared {
@@ -198,7 +199,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   constexpr int kWarpgroups = Tile::kWarpgroups, kRowBlocks = Tile::kRowBlocks;
   constexpr int kChunk = Tile::kChunk, kRowBytes = kStepK * 2;
   constexpr bool kIsSwiGlu = kKind == HgemmKind::SwiGlu;
-  static_assert(kKind != HgemmKind::Gelu && (!kIsSwiGlu || kRowBlocks == 2));
+  static_assert(!kIsSwiGlu || kRowBlocks == 2);
   uint8_t* const raw = ptx::dynamic_shared();
   auto& s = *reinterpret_cast<typename Tile::Shared*>(raw);
   const int warpgroup = ptx::warpgroup_index();
@@ -220,6 +221,7 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
   RingPlace<Tile> ring(s);
   TransposedOut<T, Tile> out(maps, args, cut, s.staging[consumer], 1 + consumer,
                              !kIsSwiGlu && args.out_is_f32);
+  if constexpr (kKind == HgemmKind::Gelu && Tile::kGeluLags) begin_behind<Tile>(s, consumer, slice);
   float d[kRowBlocks][kM / 2];  // 64 weight rows each, kHalfN rows apart
   for (int tile = slice.first_tile; tile < slice.n_tiles; tile += slice.stride) {
     const GemmPlace place = place_of<Tile::kBand>(args, cut, slice, tile);
@@ -272,6 +274,10 @@ __global__ void __launch_bounds__(Tile::kThreads, 1)
       const float biases[2] = {bias_at<T>(of, at), bias_at<T>(of, at + 8)};
 #pragma unroll
       for (int j = 0; j < kM / 2; ++j) d[b][j] += biases[j / 2 % 2];
+    }
+    if constexpr (kKind == HgemmKind::Gelu) {
+#pragma unroll
+      for (int b = 0; b < kRowBlocks; ++b) activate_in_turns(d[b], args.epilogue);
     }
 
 #pragma unroll
