@@ -1,7 +1,6 @@
 #include "tools/bench_model.h"
 
 #include <algorithm>
-#include <cstdlib>
 
 #include "models/synthetic.h"
 #include "tools/loading.h"
@@ -22,13 +21,8 @@ int64_t needed_context(const BenchOptions& options) {
 
 std::vector<BenchSubject> bench_subjects(const BenchOptions& options) {
   std::vector<BenchSubject> subjects;
-  const char* const usual = std::getenv("MINFER_MODEL");
-  const bool unnamed = options.model_paths.empty() ||
-                       (usual != nullptr && options.model_paths == std::vector<std::string>{usual});
-  if (options.synthetics.empty() || !unnamed) {
-    for (const std::string& path : options.model_paths)
-      subjects.push_back({find_model(path), "", {}});
-  }
+  for (const std::string& path : options.model_paths)
+    subjects.push_back({find_model(path), "", {}});
   for (const std::string& name : options.synthetics) subjects.push_back({"", name, {}});
   if (subjects.empty()) subjects.push_back({find_model(""), "", {}});
   return subjects;

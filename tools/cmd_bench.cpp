@@ -416,6 +416,8 @@ void add_bench_command(CommandNode& root, Context& context) {
   command.add_flag("--no-warmup", options->no_warmup, "No untimed run before each test",
                    Show::More);
   add_device_options(command, options->device);
+  command.exclude({"--synthetic"}, {"--model"});  // both may be named, but MINFER_MODEL yields
+  command.exclude({"--draft-tokens"}, {"--parallel"});
   command.add_command("limits", "Bandwidth and arithmetic that the machine has",
                       "  minfer bench limits --json",
                       [options, &context] { run_limits(*options, context); });

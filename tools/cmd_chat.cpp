@@ -91,6 +91,7 @@ void add_chat_command(CommandNode& root, Context& context) {
   add_output_options(command, *options, "to the end of the answer");
   add_sampling_options(command, *options);
   add_context_options(command, *options, "the trained one, at most 8192");
+  command.need({"--logprobs"}, {"--jsonl"});
 }
 
 }  // namespace minfer

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <deque>
+#include <optional>
 
 #include "engine/perplexity.h"
 #include "loaders/checksum.h"
@@ -30,7 +31,7 @@ struct PerplexityCommandOptions {
   std::string text = kWikitext2;
   std::string convention;  // empty: gptq, llamacpp for a .gguf
   int64_t ctx = 0;         // 0: the convention's
-  int64_t stride = 512;
+  std::optional<int64_t> stride;
   int64_t n_windows = 0;  // 0: all
   bool raw_text = false;
   int64_t batch_size = 0;  // 0: the backend's own
@@ -107,7 +108,9 @@ class PerplexityRun {
     report_.activations = options_.device.activations;
     report_.text_sha256 = sha256_hex(text_);
     report_.scoring.convention = choose_convention(options_, models_.front().path);
-    report_.scoring.stride = options_.stride;
+    MINFER_REQUIRE(Usage, !options_.stride || report_.scoring.convention == Convention::HfStride,
+                   "--stride goes with --convention hf-stride");
+    report_.scoring.stride = options_.stride.value_or(report_.scoring.stride);
     report_.scoring.raw_text = options_.raw_text;
     int64_t trained = kMaxTokens;
     const auto look_at = [&](const EvaluatedModel& model) {
@@ -230,7 +233,7 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
   command.add_integer("-c,--ctx,--ctx-size", options->ctx, 0, kMaxTokens,
                       "Tokens in a window; 0: the convention's, within the trained context");
   command.add_integer("--stride", options->stride, 1, kMaxTokens,
-                      "Tokens between windows of hf-stride");
+                      "Tokens between windows of hf-stride [512]");
   command.add_integer("--windows", options->n_windows, 0, kMaxTokens,
                       "Only the first N windows; 0: all");
   command.add_flag("--raw-text", options->raw_text,
@@ -239,6 +242,7 @@ void add_eval_perplexity_command(CommandNode& eval, Context& context) {
                       "Tokens in one pass: a part of a window, or several whole ones", Show::More);
   add_kv_type_option(command, options->kv_type);
   add_device_options(command, options->device);
+  command.need({"--stride"}, {"--convention"});
 }
 
 }  // namespace minfer

@@ -211,6 +211,13 @@ void add_prompt_options(CommandNode& command, GenerateCommandOptions& options) {
                    "Names of control tokens in the prompt are those tokens, and show in the output",
                    Show::More);
   command.add_flag("--no-bos", options.no_bos, "No BOS token before the prompt", Show::More);
+  command.exclude({"PROMPT"}, {"--prompt", "--file"});
+  command.exclude({"--prompt"}, {"--file"});
+  command.exclude({"--prompt-ids"}, {"PROMPT", "--prompt", "--file", "--chat", "--messages"});
+  command.exclude({"--no-chat"}, {"--chat", "--messages"});
+  command.need({"--system", "--chat-template", "--template-var"},
+               {"--chat", "--messages", "--prompts"});
+  command.need({"--parallel"}, {"--prompts"});
 }
 
 }  // namespace
@@ -279,6 +286,9 @@ void add_generate_command(CommandNode& root, Context& context) {
   add_output_options(command, *options, "128; with --chat: to the end of the answer");
   add_sampling_options(command, *options);
   add_context_options(command, *options, "what prompt and -n need, within the trained one");
+  command.exclude({"--prompts"}, {"PROMPT", "--prompt", "--file", "--prompt-ids", "--messages",
+                                  "--jsonl", "--echo", "--draft"});
+  command.need({"--logprobs"}, {"--json", "--jsonl", "--prompts"});
 }
 
 }  // namespace minfer

@@ -130,6 +130,14 @@ void add_tokenize_command(CommandNode& root, Context& context) {
   command.add_flag("--no-bos", options->no_bos, "No BOS token in front");
   command.add_flag("--special", options->special, "Names of control tokens are those tokens",
                    Show::More);
+  command.exclude({"--ids"}, {"--count", "--json", "--render"});
+  command.exclude({"--count"}, {"--json", "--render"});
+  command.exclude({"--json"}, {"--render"});
+  command.exclude({"--decode", "--messages"}, {"TEXT", "--prompt", "--file"});
+  command.exclude({"--decode"}, {"--messages"});
+  command.exclude({"TEXT"}, {"--prompt", "--file"});
+  command.exclude({"--prompt"}, {"--file"});
+  command.need({"--render", "--chat-template", "--template-var"}, {"--messages"});
 }
 
 }  // namespace minfer

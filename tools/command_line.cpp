@@ -167,6 +167,44 @@ void CommandNode::add_repeatable(const std::string& names, std::vector<std::stri
   };
 }
 
+void CommandNode::exclude(std::vector<std::string> some, std::vector<std::string> others) {
+  rules_.push_back({std::move(some), std::move(others), true});
+}
+
+void CommandNode::need(std::vector<std::string> some, std::vector<std::string> others) {
+  rules_.push_back({std::move(some), std::move(others), false});
+}
+
+// Those that exclude each other come first: what has yielded is there for no other option.
+void CommandNode::drop_what_yields() {
+  const auto option = [&](const std::string& name) -> Option& {
+    Option* const found = option_named(name);
+    MINFER_CHECK(found != nullptr, full_name(), " has no option ", name);
+    return *found;
+  };
+  const auto is_on = [&](const std::string& name) { return option(name).is_on(); };
+  for (const CommandNode* node = this; node != nullptr; node = node->parent_) {
+    for (const Rule& rule : node->rules_) {
+      if (!rule.excludes) continue;
+      for (const std::string& name : rule.some) {
+        for (const std::string& other : rule.others) {
+          Option &a = option(name), &b = option(other);
+          if (!a.is_on() || !b.is_on() || a.distance == b.distance) continue;
+          (a.distance > b.distance ? a : b).given.clear();
+        }
+      }
+    }
+  }
+  for (const CommandNode* node = this; node != nullptr; node = node->parent_) {
+    for (const Rule& rule : node->rules_) {
+      if (rule.excludes || std::ranges::any_of(rule.others, is_on)) continue;
+      for (const std::string& name : rule.some) {
+        if (option(name).distance > 0) option(name).given.clear();
+      }
+    }
+  }
+}
+
 std::vector<const CommandNode*> CommandNode::visible_commands() const {
   std::vector<const CommandNode*> visible;
   for (const auto& command : commands_) {
@@ -191,6 +229,17 @@ std::string CommandNode::full_name() const {
 
 bool CommandNode::Option::has(std::string_view name) const {
   return std::ranges::find(names, name) != names.end();
+}
+
+bool CommandNode::Option::is_on() const {
+  return !given.empty() && (takes_value || parse_flag(given_as, given.back()));
+}
+
+void CommandNode::Option::give(const std::string& what, std::vector<std::string> values,
+                               int64_t from) {
+  given_as = what;
+  given = std::move(values);
+  distance = from;
 }
 
 std::string CommandNode::Option::key() const {

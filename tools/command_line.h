@@ -71,6 +71,14 @@ class CommandNode {
   void add_repeatable(const std::string& names, std::vector<std::string>& values,
                       const std::string& kind, const std::string& help, Show show = Show::Always);
 
+  // Each of `some` excludes each of `others`, or has no meaning without one of `others`. So that
+  // what stands in a file or the environment for other calls spoils none, such an option of theirs
+  // yields to one that comes before it, or to the lack of one. On the command line such options are
+  // a mistake, which the command itself refuses. Names as in "--json", "PROMPT", of this node or of
+  // one above it.
+  void exclude(std::vector<std::string> some, std::vector<std::string> others);
+  void need(std::vector<std::string> some, std::vector<std::string> others);
+
   const CommandNode* parent() const { return parent_; }
   const std::string& name() const { return name_; }
   std::string full_name() const;  // "minfer bench limits"
@@ -95,18 +103,27 @@ class CommandNode {
     bool takes_text = true;              // any text, not a number
     bool on_command_line_alone = false;  // not in a file or the environment
     std::function<void(const std::string& what, const std::vector<std::string>& values)> set;
-    std::vector<std::string> given = {};        // on the command line or in a file
-    std::optional<int64_t> given_by_file = {};  // how deep the section lies
+    std::vector<std::string> given = {};  // wherever that was
+    std::string given_as = {};            // `what`
+    // The command line 0, then a file, the more the less deep its section lies, the environment.
+    int64_t distance = 0;
 
     bool has(std::string_view name) const;
+    bool is_on() const;  // given, and no flag that is false
     // "temp" of --temp, as a file and the environment name it; empty where there is no long name.
     std::string key() const;
+    void give(const std::string& what, std::vector<std::string> values, int64_t from);
+  };
+  struct Rule {
+    std::vector<std::string> some, others;
+    bool excludes;  // else some need one of the others
   };
   using Parse = std::function<void(const std::string& what, const std::string& text)>;
   void add(const std::string& names, const OptionInfo& info, Parse parse);
   CommandNode* command_named(std::string_view name);
   Option* option_named(std::string_view name);      // of this one or one above it
   Option* any_option_named(std::string_view name);  // of those below it too
+  void drop_what_yields();
   std::vector<std::string> all_option_names() const;
   std::vector<std::string> all_keys() const;  // of those below it too
 
@@ -115,6 +132,7 @@ class CommandNode {
   std::function<void()> run_;
   std::vector<OptionInfo> options_;
   std::vector<std::unique_ptr<Option>> readers_;  // of the options that have a value
+  std::vector<Rule> rules_;
   std::vector<std::unique_ptr<CommandNode>> commands_;
 };
 
@@ -138,8 +156,8 @@ class CommandLine {
   std::string settings() const;
 
  private:
-  void set(const CommandNode::Option& option, const std::string& what,
-           const std::vector<std::string>& values);
+  void set(const CommandNode::Option& option);
+  void read_defaults(CommandNode& chosen);
   void read_environment(CommandNode& chosen);
   void read_config(const std::string& path, CommandNode& chosen);
 

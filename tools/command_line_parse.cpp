@@ -11,12 +11,15 @@
 namespace minfer {
 namespace {
 
-// MINFER_TOP_K for top-k.
-std::string environment_name(const std::string& key) {
-  std::string name = "MINFER_" + key;
+// MINFER_TOP_K for --top-k and --top_k.
+std::string environment_name(const std::string& option) {
+  std::string name = "MINFER_" + option.substr(2);
   for (char& c : name) c = c == '-' ? '_' : (c >= 'a' && c <= 'z') ? char(c - 'a' + 'A') : c;
   return name;
 }
+
+// CommandNode::Option::distance; a section is at most as deep as there are commands.
+constexpr int64_t kDistanceOfFile = 100, kDistanceOfEnvironment = kDistanceOfFile + 1;
 
 std::string comma_list(const std::vector<std::string>& values) {
   std::string text;
@@ -54,7 +57,9 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
     chosen = &reader.read();
     for (CommandNode* node = chosen; node != nullptr; node = node->parent_) {
       for (const auto& option : node->readers_) {
-        if (!option->given.empty()) set(*option, option->shown, option->given);
+        if (option->given.empty()) continue;
+        option->given_as = option->shown;
+        set(*option);
       }
     }
   } catch (const Error&) {
@@ -66,7 +71,7 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
   if (help_ || help_all_ || reader.asks_for_help()) {
     return [chosen, all, print] { print(help_text(*chosen, all ? Show::More : Show::Always)); };
   }
-  read_environment(*chosen);
+  read_defaults(*chosen);
   if (!chosen->run_) {
     std::vector<std::string> names;
     for (const CommandNode* command : chosen->visible_commands()) names.push_back(command->name());
@@ -78,11 +83,10 @@ std::function<void()> CommandLine::parse(int argc, char** argv,
   return chosen->run_;
 }
 
-void CommandLine::set(const CommandNode::Option& option, const std::string& what,
-                      const std::vector<std::string>& values) {
-  option.set(what, values);
+void CommandLine::set(const CommandNode::Option& option) {
+  option.set(option.given_as, option.given);
   // Only the last value holds, except of options that are repeatable.
-  given_[option.shown] = option.repeatable ? comma_list(values) : values.back();
+  given_[option.shown] = option.repeatable ? comma_list(option.given) : option.given.back();
 }
 
 std::string CommandLine::settings() const {
@@ -92,7 +96,7 @@ std::string CommandLine::settings() const {
 }
 
 // Options that the command line leaves open: from the file of --config, then the environment.
-void CommandLine::read_environment(CommandNode& chosen) {
+void CommandLine::read_defaults(CommandNode& chosen) {
   const char* const config = std::getenv("MINFER_CONFIG");
   if (config_.empty() && config != nullptr && *config != '\0') {
     try {
@@ -103,13 +107,26 @@ void CommandLine::read_environment(CommandNode& chosen) {
   } else if (!config_.empty()) {
     read_config(config_, chosen);
   }
+  read_environment(chosen);
+  chosen.drop_what_yields();
   for (CommandNode* node = &chosen; node != nullptr; node = node->parent_) {
     for (const auto& option : node->readers_) {
-      const std::string key = option->key();
-      if (!option->given.empty() || key.empty() || option->on_command_line_alone) continue;
-      const std::string name = environment_name(key);
-      const char* const value = std::getenv(name.c_str());
-      if (value != nullptr && *value != '\0') set(*option, name, {value});
+      if (!option->given.empty() && option->distance > 0) set(*option);
+    }
+  }
+}
+
+void CommandLine::read_environment(CommandNode& chosen) {
+  for (CommandNode* node = &chosen; node != nullptr; node = node->parent_) {
+    for (const auto& option : node->readers_) {
+      if (option->on_command_line_alone) continue;
+      for (const std::string& name : option->names) {
+        if (!option->given.empty() || !name.starts_with("--")) continue;
+        const std::string variable = environment_name(name);
+        const char* const value = std::getenv(variable.c_str());
+        if (value == nullptr || *value == '\0') continue;
+        option->give(variable, {value}, kDistanceOfEnvironment);
+      }
     }
   }
 }
@@ -117,15 +134,18 @@ void CommandLine::read_environment(CommandNode& chosen) {
 void CommandLine::read_config(const std::string& path, CommandNode& chosen) {
   for (const ConfigItem& item : read_config_file(path)) {
     CommandNode* node = root_.get();
-    for (const std::string& name : item.section) {
-      CommandNode* const below = node->command_named(name);
+    for (const std::string& section : item.section) {
+      CommandNode* const below = node->command_named(section);
       MINFER_REQUIRE(Usage, below != nullptr, item.place, ": ", node->full_name(),
-                     " has no command ", shortened(name));
+                     " has no command ", shortened(section));
       node = below;
     }
     if (item.key.empty()) continue;
-    CommandNode::Option* const known = node->any_option_named("--" + item.key);
-    if (known == nullptr || known->on_command_line_alone || item.key == "config") {
+    // "ctx_size" is --ctx-size: a key of TOML has no dash as a rule.
+    std::string name = "--" + item.key;
+    if (node->any_option_named(name) == nullptr) std::ranges::replace(name, '_', '-');
+    CommandNode::Option* const known = node->any_option_named(name);
+    if (known == nullptr || known->on_command_line_alone || name == "--config") {
       std::string near = nearest(item.key, node->all_keys());
       throw Error(ErrorKind::Usage, cat(item.place, ": unknown option ", shortened(item.key),
                                         near.empty() ? "" : cat("; did you mean ", near, "?")));
@@ -136,16 +156,13 @@ void CommandLine::read_config(const std::string& path, CommandNode& chosen) {
       }
       return false;
     }();
-    CommandNode::Option* const option = chosen.option_named("--" + item.key);
+    CommandNode::Option* const option = chosen.option_named(name);
     if (!concerned || option == nullptr) continue;
     // The command line comes first, then the section of the innermost command.
-    if (!option->given.empty() && !option->given_by_file) continue;
-    const auto depth = std::ssize(item.section);
-    if (option->given_by_file && *option->given_by_file > depth) continue;
-    option->given =
-        option->repeatable ? item.values : std::vector<std::string>{comma_list(item.values)};
-    option->given_by_file = depth;
-    set(*option, cat(item.place, ": ", item.key), option->given);
+    const int64_t distance = kDistanceOfFile - std::ssize(item.section);
+    if (!option->given.empty() && option->distance < distance) continue;
+    option->give(cat(item.place, ": ", item.key),
+                 option->repeatable ? item.values : std::vector{comma_list(item.values)}, distance);
   }
 }
 

@@ -41,6 +41,7 @@ void add_output_options(CommandNode& command, GenerationOptions& options,
   command.add_integer("--logprobs", generate.n_logprobs, 0, kMostLogprobs,
                       "Report the K best tokens of each step (--json, --jsonl)", Show::More);
   command.add_flag("--jsonl", options.jsonl, "Print one JSON object a token");
+  command.exclude({"--json"}, {"--jsonl"});
 }
 
 void add_sampling_options(CommandNode& command, GenerationOptions& options) {

@@ -1,3 +1,5 @@
+#include <map>
+
 #include "tests/tools/minfer_process.h"
 
 namespace minfer::test {
@@ -88,6 +90,61 @@ TEST_F(CommandLineUse, AVariableIsNamed) {
   EXPECT_EQ(with("MINFER_TEMP", "").exit_code, 0);
   // The command line comes first: what it overrides is not looked at.
   EXPECT_EQ(with("MINFER_PREDICT", "many").exit_code, 0);
+}
+
+// What is set for other calls spoils none: it yields to what comes before it.
+TEST_F(CommandLineUse, VariablesYieldToTheCommandLine) {
+  using Variables = std::map<std::string, std::string>;
+  const auto generate_with = [&](const Variables& variables, std::vector<std::string> args) {
+    std::vector<std::string> all = {"generate", "-m", model_, "-n", "2", "--temp", "0"};
+    all.insert(all.end(), args.begin(), args.end());
+    return minfer(all, {.environment = variables});
+  };
+  const std::string plain = generate_with({}, {"x"}).out;
+  ASSERT_FALSE(plain.empty());
+  for (const auto& [name, value] : Variables{{"SYSTEM", "Answer."},
+                                             {"CHAT_TEMPLATE", "chatml"},
+                                             {"TEMPLATE_VAR", "a=1"},
+                                             {"PARALLEL", "4"},
+                                             {"LOGPROBS", "2"},
+                                             {"PROMPT", "y"},
+                                             {"FILE", "/none.txt"},
+                                             {"PROMPTS", "/none.jsonl"},
+                                             {"PROMPT_IDS", "1"}}) {
+    const ProcessResult result = generate_with({{"MINFER_" + name, value}}, {"x"});
+    EXPECT_EQ(result.exit_code, 0) << name << ": " << result.err;
+    EXPECT_EQ(result.out, plain) << name;
+  }
+  EXPECT_EQ(generate_with({{"MINFER_CHAT", "1"}}, {"--no-chat", "x"}).out, plain);
+  EXPECT_TRUE(
+      generate_with({{"MINFER_JSON", "1"}}, {"--jsonl", "x"}).out.starts_with("{\"index\":0,"));
+  EXPECT_EQ(generate_with({{"MINFER_JSONL", "0"}, {"MINFER_JSON", "1"}}, {"x"}).exit_code, 0);
+  EXPECT_EQ(minfer({"tokenize", "-m", model_, "--ids", "x"},
+                   {.environment = {{"MINFER_JSON", "1"}, {"MINFER_FILE", "/none.txt"}}})
+                .out,
+            minfer({"tokenize", "-m", model_, "--ids", "x"}).out);
+  // The file comes before the environment. Two of one place are a mistake, as on the command line.
+  const std::string file = dir_.write("c.toml", "jsonl = true\n");
+  EXPECT_EQ(generate_with({{"MINFER_JSON", "1"}}, {"--config", file, "x"}).exit_code, 0);
+  expect_failure(generate_with({{"MINFER_JSON", "1"}, {"MINFER_JSONL", "1"}}, {"x"}), 2,
+                 "--json and --jsonl exclude each other");
+  expect_failure(generate_with({}, {"--system", "a", "x"}), 2, "--system, --chat-template");
+  // What goes with something that is there stays.
+  expect_failure(generate_with({{"MINFER_CHAT_TEMPLATE", "/none.jinja"}}, {"--chat", "x"}), 2,
+                 "none.jinja");
+}
+
+TEST_F(CommandLineUse, NamesOfOptionsOutsideOfTheCommandLine) {
+  const std::string file = dir_.write("c.toml", "ctx_size = 7\nmax_new_tokens = 1\n");
+  const ProcessResult result =
+      minfer({"generate", "-m", model_, "--config", file, "--json", "x"},
+             {.environment = {{"MINFER_TEMPERATURE", "0"}, {"MINFER_TOP_K", "1"}}});
+  ASSERT_EQ(result.exit_code, 0) << result.err;
+  const auto object = nlohmann::json::parse(result.out);
+  EXPECT_EQ(object["generated_tokens"], 1);
+  expect_failure(
+      minfer({"generate", "-m", model_, "x"}, {.environment = {{"MINFER_TEMPERATURE", "hot"}}}), 2,
+      "MINFER_TEMPERATURE: hot");
 }
 
 TEST_F(CommandLineUse, ErrorsOfAConfigurationFileHaveItsLine) {

@@ -137,6 +137,7 @@ TEST_F(Eval, SeveralModelsAreEvaluatedInOnePass) {
 TEST_F(Eval, FailuresHaveTheirStatus) {
   expect_failure(minfer({"eval"}), 2, "perplexity or score");
   expect_failure(perplexity({"--convention", "best"}), 2, "gptq|llamacpp|hf-stride|lm-eval");
+  expect_failure(perplexity({"--stride", "32"}), 2, "--stride goes with --convention hf-stride");
   expect_failure(perplexity({"-q", "--ctx", "1025"}), 2, "1024");
   expect_failure(perplexity({"-q", "--convention", "hf-stride", "--ctx", "64", "--stride", "65"}),
                  2, "stride of 65");

@@ -104,9 +104,12 @@ TEST_F(JsonDocument, Eval) {
   std::string words;
   for (int i = 0; i < 400; ++i) words += "word" + std::to_string(i) + (i % 9 == 0 ? "\n" : " ");
   const std::string text = dir_.write("text.txt", words), name = "minfer eval perplexity --json";
-  for (const char* convention : {"gptq", "llamacpp", "hf-stride", "lm-eval"}) {
-    expect_documented(name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64",
-                                        "--stride", "32", "--convention", convention}));
+  using Options = std::vector<std::string>;
+  for (const Options& convention : {Options{"gptq"}, Options{"llamacpp"}, Options{"lm-eval"},
+                                    Options{"hf-stride", "--stride", "32"}}) {
+    Options args = {"eval", "perplexity", "--text", text, "--ctx", "64", "--convention"};
+    args.insert(args.end(), convention.begin(), convention.end());
+    expect_documented(name, with_model(args));
   }
   expect_documented(
       name, with_model({"eval", "perplexity", "--text", text, "--ctx", "64", "--against", model_}));
